@@ -8,15 +8,14 @@ use crate::{
     chosen::{Chosen, Streams},
     clock::Offset,
     file,
-    import::Options,
     merge::Feed,
+    options::{Estimate, Options},
     packets::{Packets, WAITING},
     ImportError,
 };
 use latpath_model::{Ns, Sighting, StreamId};
 use std::{
     collections::{BTreeMap, HashMap},
-    str::FromStr,
     sync::{
         atomic::AtomicU64,
         mpsc::{channel, sync_channel},
@@ -28,27 +27,6 @@ use std::{
 const INTERVAL: Ns = 10_000_000_000;
 /// An interval with fewer packets says nothing.
 const FEWEST: u64 = 100;
-
-/// How long the fastest packets to a machine take at most, written `MACHINE=TIME`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Estimate {
-    /// The machine.
-    pub machine: String,
-    /// What the fastest packet of each 10 s takes at most, from the first file's point to the machine's.
-    pub most_ns: Ns,
-}
-
-impl FromStr for Estimate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let Offset { machine, ns, bound_ns, .. } = text.parse()?;
-        match (ns, bound_ns) {
-            (0.., None) => Ok(Self { machine, most_ns: ns }),
-            _ => Err(format!("{text:?}: write MACHINE=TIME, what the fastest packets take at most, as relay=60us")),
-        }
-    }
-}
 
 /// The smallest difference of both files' times in one interval.
 #[derive(Default)]

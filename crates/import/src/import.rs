@@ -3,15 +3,16 @@
 use crate::{
     chosen::{Chosen, Streams},
     clock::{Clocks, Offset},
-    estimate::{estimate, Estimate},
+    estimate::estimate,
     file,
     merge::Feed,
+    options::Options,
     packets::{Packets, WAITING},
-    source::{Format, Source},
+    source::Source,
     ImportError,
 };
 use latpath_journey::{segments, Joiner, Journey, Layout, Route, Span};
-use latpath_model::{Ns, Point, PointId, PointInfo, StreamId, StreamSpec};
+use latpath_model::{Ns, Point, PointId, PointInfo, StreamId};
 use latpath_run::{facts::HostFacts, ImportedFile, Manifest, RunError, Stamp, Writer};
 use latpath_stats::units::{count, number_of};
 use std::{
@@ -22,27 +23,6 @@ use std::{
         Arc,
     },
 };
-
-/// What to import.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Two files or more, in the order in which packets pass their points.
-    pub sources: Vec<Source>,
-    /// The format of all files, instead of what their first bytes say.
-    pub format: Option<Format>,
-    /// The streams; empty for all of protocols whose frames name them.
-    pub streams: Vec<StreamSpec>,
-    /// How far clocks are ahead of the first file's.
-    pub offsets: Vec<Offset>,
-    /// Machines whose offsets are estimated.
-    pub estimates: Vec<Estimate>,
-    /// Segments that the user named: `NAME=FROM..TO`.
-    pub segments: Vec<String>,
-    /// Times over this are counted.
-    pub threshold: Ns,
-    /// A packet that takes longer than this counts as lost.
-    pub window: Ns,
-}
 
 /// How far the import is.
 #[derive(Clone, Copy, Debug)]

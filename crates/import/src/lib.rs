@@ -11,12 +11,13 @@ mod estimate;
 mod file;
 mod import;
 mod merge;
+mod options;
 mod packets;
 mod source;
 mod sv_log;
 
 pub use clock::Offset;
 pub use error::ImportError;
-pub use estimate::Estimate;
-pub use import::{import, Options, Progress};
+pub use import::{import, Progress};
+pub use options::{Estimate, Options};
 pub use source::{Format, Source};
