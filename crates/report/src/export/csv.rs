@@ -50,7 +50,7 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
     let mut failed = None;
     let damaged = run.for_each(select, |j| {
         let seen = |p: usize| j.seen >> p & 1 == 1;
-        let first = (0..j.t.len()).filter(|p| seen(*p)).map(|p| j.t[p]).min().unwrap_or(0);
+        let first = j.first().unwrap_or(0);
         match streams.get(usize::from(j.stream)) {
             Some(stream) => text.push_str(stream),
             None => push(&mut text, format_args!("{}", j.stream)),
