@@ -19,6 +19,7 @@ use latpath_stats::Summary;
 pub use asciidoc::asciidoc;
 pub use causes::{explain_run, Explained};
 pub(crate) use charts::{flat, without_markup};
+pub(crate) use digest::base64;
 pub use digest::digest;
 pub use html::html;
 pub(crate) use html::{escaped, sheet, Sheet};
@@ -135,6 +136,56 @@ pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
         table.row(row);
     }
     page.table(&table);
+}
+
+/// How a format of plain text writes what a document has.
+struct Markup {
+    /// What a heading begins with, once for the title and once more for each level below.
+    heading: &'static str,
+    /// What an entry of a list begins with.
+    bullet: &'static str,
+    escaped: fn(&str) -> String,
+    /// The whole entry, of text that is escaped.
+    warning: fn(&str) -> String,
+    table: fn(&Table) -> String,
+}
+
+impl Markup {
+    fn write(&self, findings: &Findings) -> String {
+        let (title, blocks) = findings.blocks(false);
+        let Self { heading, escaped, table: written, .. } = *self;
+        let mut out = format!("{heading} {}\n", escaped(&title));
+        for blocks in runs_of_one_kind(&blocks) {
+            for block in blocks {
+                match block {
+                    Block::Heading(text) => out += &format!("\n{} {}\n", heading.repeat(2), escaped(text)),
+                    Block::Subheading(text) => out += &format!("\n{} {}\n", heading.repeat(3), escaped(text)),
+                    Block::Table(table) | Block::Steps(table, _) => out += &format!("\n{}", written(table)),
+                    _ => {}
+                }
+            }
+            let list = self.list(blocks);
+            if !list.is_empty() {
+                out += &format!("\n{}\n", list.join("\n").trim_end());
+            }
+        }
+        out
+    }
+
+    /// The entries of the list that blocks of one kind are.
+    fn list(&self, blocks: &[Block]) -> Vec<String> {
+        let Self { bullet, escaped, warning, .. } = *self;
+        let item = |block: &Block| match block {
+            Block::Item(name, value) if name.is_empty() => Some(format!("{bullet} {}", escaped(value))),
+            Block::Item(name, value) => Some(format!("{bullet} {}: {}", escaped(name), escaped(value))),
+            _ => None,
+        };
+        match &blocks[0] {
+            Block::Line(_) => lines(blocks).map(|text| format!("{bullet} {}", escaped(text))).collect(),
+            Block::Warning(_) => lines(blocks).map(|text| warning(&escaped(text))).collect(),
+            _ => blocks.iter().filter_map(item).collect(),
+        }
+    }
 }
 
 /// Blocks of one kind that follow each other: lines make a list, items a list of names and values.

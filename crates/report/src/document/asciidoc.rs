@@ -1,41 +1,12 @@
 //! AsciiDoc.
 
-use super::{lines, runs_of_one_kind, Findings};
-use crate::page::Block;
+use super::{Findings, Markup};
 use latpath_stats::text::Table;
 
 /// The document.
 pub fn asciidoc(findings: &Findings) -> String {
-    let (title, blocks) = findings.blocks(false);
-    let mut out = format!("= {}\n", escaped(&title));
-    for blocks in runs_of_one_kind(&blocks) {
-        for block in blocks {
-            match block {
-                Block::Heading(text) => out += &format!("\n== {}\n", escaped(text)),
-                Block::Subheading(text) => out += &format!("\n=== {}\n", escaped(text)),
-                Block::Table(table) | Block::Steps(table, _) => out += &format!("\n{}", written(table)),
-                _ => {}
-            }
-        }
-        let list: Vec<String> = match &blocks[0] {
-            Block::Line(_) => lines(blocks).map(|text| format!("* {}", escaped(text))).collect(),
-            Block::Warning(_) => lines(blocks).map(|text| format!("WARNING: {}\n", escaped(text))).collect(),
-            Block::Item(..) => blocks.iter().filter_map(item).collect(),
-            _ => continue,
-        };
-        if !list.is_empty() {
-            out += &format!("\n{}\n", list.join("\n").trim_end());
-        }
-    }
-    out
-}
-
-fn item(block: &Block) -> Option<String> {
-    match block {
-        Block::Item(name, value) if name.is_empty() => Some(format!("* {}", escaped(value))),
-        Block::Item(name, value) => Some(format!("* {}: {}", escaped(name), escaped(value))),
-        _ => None,
-    }
+    let warning = |text: &str| format!("WARNING: {text}\n");
+    Markup { heading: "=", bullet: "*", escaped, warning, table: written }.write(findings)
 }
 
 fn written(table: &Table) -> String {

@@ -2,6 +2,7 @@
 //! formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
 
 use super::{ExportError, ExportRequest, Exported};
+use crate::document::base64;
 use flate2::{write::ZlibEncoder, Compression};
 use latpath_model::{Ns, Point, PointId, SegmentKind};
 use latpath_run::{Run, Select};
@@ -169,29 +170,9 @@ fn put(out: &mut Vec<u8>, value: i64) {
     out.push(rest as u8);
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let word = three.iter().enumerate().fold(0_u32, |word, (i, byte)| word | u32::from(*byte) << (16 - 8 * i));
-        for i in 0..4 {
-            let letter = LETTERS[(word >> (18 - 6 * i) & 63) as usize];
-            text.push(if i <= three.len() { letter.into() } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_in_base64_are_those_of_rfc_4648() {
-        for (bytes, text) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-    }
 
     #[test]
     fn buckets_rise_with_values_and_keep_three_digits() {

@@ -1,8 +1,9 @@
 //! Journeys as JSON lines: an object each, with the names of streams, points and reasons.
 
 use super::{points_in_order, ExportError, ExportRequest, Exported};
+use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
-use latpath_run::{Run, Select};
+use latpath_run::{Manifest, Run, Select};
 use latpath_stats::utc_steps;
 use serde_json::{json, Map, Value};
 use std::io::Write;
@@ -11,10 +12,10 @@ use std::io::Write;
 pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let run = request.run;
     let select = Select { cpus_and_threads: run.manifest().imported.is_empty(), ..Select::default() };
-    let order = points_in_order(run);
+    let names = Names::of(run);
     let mut failed = None;
     let damaged = run.for_each(&select, |journey| {
-        let line = object(run, &order, journey);
+        let line = names.object(journey);
         failed = serde_json::to_writer(&mut *out, &line).map_err(Into::into).and_then(|()| out.write_all(b"\n")).err();
         failed.is_none() && !super::is_stopped(request.stop)
     });
@@ -26,30 +27,50 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: "all journeys, an object a line".into(), notes })
 }
 
-fn object(run: &Run, order: &[usize], j: &Journey) -> Value {
-    let manifest = run.manifest();
-    let first = j.first().unwrap_or(0);
-    let stream = manifest.streams.get(usize::from(j.stream)).map(ToString::to_string);
-    let mut points = Map::new();
-    for p in order.iter().copied().filter(|p| j.seen >> p & 1 == 1) {
-        let mut sighting = json!({ "offset_ns": j.t[p].wrapping_sub(first) });
-        if let (Some(cpu), Some(tid)) = (j.cpu.get(p), j.tid.get(p)) {
-            sighting["cpu"] = (*cpu).into();
-            sighting["tid"] = (*tid).into();
+/// What numbers stand for in a run.
+struct Names<'a> {
+    manifest: &'a Manifest,
+    streams: Vec<String>,
+    /// Points with their names, in the order of the route.
+    points: Vec<(usize, String)>,
+    time_of_day: TimeOfDay,
+}
+
+impl<'a> Names<'a> {
+    fn of(run: &'a Run) -> Self {
+        let manifest = run.manifest();
+        let name = |point: usize| (point, run.points()[point].point.to_string());
+        Self {
+            manifest,
+            streams: manifest.streams.iter().map(ToString::to_string).collect(),
+            points: points_in_order(run).into_iter().map(name).collect(),
+            time_of_day: manifest.time_of_day(),
         }
-        points.insert(run.points()[p].point.to_string(), sighting);
     }
-    let note = usize::from(j.drop_note).checked_sub(1).and_then(|note| manifest.drop_notes.get(note));
-    json!({
-        "stream": stream,
-        "key": j.key,
-        "number": j.number,
-        "utc_ns": manifest.time_of_day().utc(first),
-        "t_ns": first,
-        "points": points,
-        "duplicates": j.duplicates,
-        "out_of_order": j.out_of_order,
-        "missing_before": j.missing_before,
-        "drop": note.map(|note| json!({ "reason": note.reason, "function": note.function })),
-    })
+
+    fn object(&self, j: &Journey) -> Value {
+        let first = j.first().unwrap_or(0);
+        let mut points = Map::new();
+        for (p, name) in self.points.iter().filter(|(p, _)| j.seen >> p & 1 == 1) {
+            let mut sighting = json!({ "offset_ns": j.t[*p].wrapping_sub(first) });
+            if let (Some(cpu), Some(tid)) = (j.cpu.get(*p), j.tid.get(*p)) {
+                sighting["cpu"] = (*cpu).into();
+                sighting["tid"] = (*tid).into();
+            }
+            points.insert(name.clone(), sighting);
+        }
+        let note = usize::from(j.drop_note).checked_sub(1).and_then(|note| self.manifest.drop_notes.get(note));
+        json!({
+            "stream": self.streams.get(usize::from(j.stream)),
+            "key": j.key,
+            "number": j.number,
+            "utc_ns": self.time_of_day.utc(first),
+            "t_ns": first,
+            "points": points,
+            "duplicates": j.duplicates,
+            "out_of_order": j.out_of_order,
+            "missing_before": j.missing_before,
+            "drop": note.map(|note| json!({ "reason": note.reason, "function": note.function })),
+        })
+    }
 }
