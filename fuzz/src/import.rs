@@ -15,16 +15,7 @@ pub fn run(bytes: &[u8]) {
     };
     let files = [("a/tx@eth0", "a", first), ("b/app-read@x", "b", second)];
     let Some(sources) = files.map(source).into_iter().collect::<Option<Vec<_>>>() else { return };
-    let options = Options {
-        sources,
-        format: None,
-        streams: Vec::new(),
-        offsets: Vec::new(),
-        estimates: Vec::new(),
-        segments: Vec::new(),
-        threshold: 200_000,
-        window: 1_000_000_000,
-    };
+    let options = Options::new(sources);
     let path = folder.path().join("run");
     match import(&options, &path, &AtomicBool::new(false), |_| {}) {
         Ok(manifest) => {

@@ -10,17 +10,12 @@ use crate::{
     file,
     merge::Feed,
     options::{Estimate, Options},
-    packets::{Packets, WAITING},
     ImportError,
 };
 use latpath_model::{Ns, Sighting, StreamId};
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{
-        atomic::AtomicU64,
-        mpsc::{channel, sync_channel},
-        Arc,
-    },
+    sync::Arc,
 };
 
 /// In each interval of this length the fastest packet takes at most what the user says.
@@ -45,11 +40,8 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
     let chosen = Chosen(options.streams.clone());
     let intervals = std::thread::scope(|scope| {
         let mut feeds = [0, other].map(|at| {
-            let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
-            let path = &options.sources[at].path;
-            let packets = Packets::new(path, (&chosen, options.window), (to, emptied));
-            scope.spawn(move || file::read(path, options.format, packets, Arc::new(AtomicU64::new(0))));
-            Feed::new(u16::from(at > 0), 0, (from, free))
+            let from = file::begin(scope, &options.sources[at], (options, &chosen), Arc::default());
+            Feed::new(u16::from(at > 0), 0, from)
         });
         fastest(&mut feeds, options.window / 2)
     })?;

@@ -1,9 +1,10 @@
 //! Reads one file from its beginning to its end, once: its packets, and its SHA-256.
 
 use crate::{
-    chosen::Seen,
-    packets::{FileEnd, Packet, Packets},
-    source::{self, Format},
+    chosen::{Chosen, Seen},
+    options::Options,
+    packets::{FileEnd, Message, Packet, Packets, WAITING},
+    source::{self, Format, Source},
     sv_log::{is_trailer, Line},
     ImportError,
 };
@@ -20,8 +21,10 @@ use std::{
     rc::Rc,
     sync::{
         atomic::{AtomicU64, Ordering},
+        mpsc::{channel, sync_channel, Receiver, Sender},
         Arc,
     },
+    thread::Scope,
 };
 
 /// A log is read in pieces of so many bytes; no line is longer.
@@ -52,8 +55,22 @@ impl<T: Read> Read for Summed<T> {
     }
 }
 
+/// Begins to read a source's file on a thread of its own; what it hands over comes by the first end, emptied batches go back by the
+/// second. `read` counts its bytes.
+pub(crate) fn begin<'s, 'e: 's>(
+    scope: &'s Scope<'s, 'e>,
+    source: &'e Source,
+    (options, chosen): (&'e Options, &'s Chosen),
+    read: Arc<AtomicU64>,
+) -> (Receiver<Message>, Sender<Vec<Packet>>) {
+    let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
+    let packets = Packets::new(&source.path, (chosen, options.window), (to, emptied));
+    scope.spawn(move || self::read(&source.path, options.format, packets, read));
+    (from, free)
+}
+
 /// Reads all of a file and hands its packets over; `read` counts its bytes.
-pub(crate) fn read(path: &Path, forced: Option<Format>, mut packets: Packets, read: Arc<AtomicU64>) {
+fn read(path: &Path, forced: Option<Format>, mut packets: Packets, read: Arc<AtomicU64>) {
     match read_into(path, forced, &mut packets, read) {
         Ok(Some((all, end))) => packets.end(all, end),
         Ok(None) => {}

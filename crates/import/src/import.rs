@@ -7,7 +7,6 @@ use crate::{
     file,
     merge::Feed,
     options::Options,
-    packets::{Packets, WAITING},
     source::Source,
     ImportError,
 };
@@ -19,7 +18,6 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::{channel, sync_channel},
         Arc,
     },
 };
@@ -58,11 +56,8 @@ pub fn import(
     std::thread::scope(|scope| {
         let mut feeds = Vec::new();
         for (id, source) in options.sources.iter().enumerate() {
-            let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
-            let packets = Packets::new(&source.path, (&chosen, options.window), (to, emptied));
-            let read = Arc::clone(&read);
-            scope.spawn(move || file::read(&source.path, options.format, packets, read));
-            feeds.push(Feed::new(id as PointId, clocks.offset(&source.point.machine), (from, free)));
+            let from = file::begin(scope, source, (options, &chosen), Arc::clone(&read));
+            feeds.push(Feed::new(id as PointId, clocks.offset(&source.point.machine), from));
         }
         let mut import = Import::begin(options, &points, feeds, path)?;
         while import.step()? && !stop.load(Ordering::Relaxed) {

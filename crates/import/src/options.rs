@@ -26,6 +26,22 @@ pub struct Options {
     pub window: Ns,
 }
 
+impl Options {
+    /// All streams of these files, whose clocks are taken as they are; packets over 200 µs are counted, and after 1 s one is lost.
+    pub fn new(sources: Vec<Source>) -> Self {
+        Self {
+            sources,
+            format: None,
+            streams: Vec::new(),
+            offsets: Vec::new(),
+            estimates: Vec::new(),
+            segments: Vec::new(),
+            threshold: 200_000,
+            window: 1_000_000_000,
+        }
+    }
+}
+
 /// How long the fastest packets to a machine take at most, written `MACHINE=TIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {

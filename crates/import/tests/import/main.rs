@@ -48,16 +48,7 @@ impl Bench {
 
     pub(crate) fn options(&self, sources: &[(&str, &str)]) -> Options {
         let source = |(point, file): &(&str, &str)| Source { point: point.parse().unwrap(), path: self.path(file) };
-        Options {
-            sources: sources.iter().map(source).collect(),
-            format: None,
-            streams: Vec::new(),
-            offsets: Vec::new(),
-            estimates: Vec::new(),
-            segments: Vec::new(),
-            threshold: 200_000,
-            window: 1_000_000_000,
-        }
+        Options::new(sources.iter().map(source).collect())
     }
 
     pub(crate) fn import(&self, options: &Options) -> Result<(Manifest, Vec<Packet>), ImportError> {
