@@ -17,7 +17,7 @@ const SECOND: Ns = 1_000_000_000;
 const MOST_EARLY: Ns = 100_000_000;
 /// Changes of smpSynch of one stream that packets under way may stand between.
 const CHANGES: usize = 16;
-/// Most changes that are told one by one: a sender that says another thing with each packet must not fill a disk.
+/// Most changes that are reported one by one: a sender that says another thing with each packet must not fill a disk.
 const MOST_TOLD: usize = 100;
 
 /// The times at which samples were taken.
@@ -46,7 +46,7 @@ struct Sender {
     changed: u64,
 }
 
-/// Whether a sender's count begins anew with each second.
+/// Whether a sender's count starts again with each second.
 #[derive(Clone, Copy)]
 struct Counting {
     per_second: u64,
@@ -76,6 +76,9 @@ impl Sampling {
         joiner: &Joiner,
         points: &mut Vec<PointInfo>,
     ) -> Vec<(u8, SynchChange)> {
+        if self.point.is_none() && said.is_empty() {
+            return Vec::new();
+        }
         self.realtime.observe(&ClockTie::read());
         self.look_at_the_clock();
         let mut news = Vec::new();
@@ -177,7 +180,7 @@ impl Sampling {
 }
 
 impl Sender {
-    /// Whether the count has been seen to begin anew with each second: it fits the time that passed, a second and more, to within 1 %.
+    /// Whether the count has been seen to start again with each second: it fits the time that passed, a second and more, to within 1 %.
     /// Packets that do not fit are late, unless a second's worth of them does not.
     fn counts_by_second(&mut self, key: u32, t: Ns, per_second: u64) -> bool {
         let new = Counting { per_second, since: (key, t), is_by_second: false, unfit: 0 };
