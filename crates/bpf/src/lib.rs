@@ -9,6 +9,8 @@ pub use compile::{compile, compile_for_user_space};
 #[cfg(feature = "loader")]
 mod fentry;
 #[cfg(feature = "loader")]
+mod hooks;
+#[cfg(feature = "loader")]
 mod kernel;
 #[cfg(feature = "loader")]
 mod maps;
@@ -38,6 +40,7 @@ pub use loader::*;
 mod loader {
     pub use crate::constants::SCRATCHES;
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
+    pub use crate::hooks::{hook, module_hook, or, Hook, Hooks, Missing};
     pub use crate::kernel::{able, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
     pub use crate::names::{namespaces, Functions, Reasons};

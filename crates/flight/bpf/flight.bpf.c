@@ -10,6 +10,7 @@
 #include <bpf/bpf_core_read.h>
 #include "event.h"
 #include "kernel.h"
+#include "kvm.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -350,22 +351,10 @@ int BPF_PROG(kvm_entry, struct kvm_vcpu *vcpu)
 	return record_here(KVM_ENTRY, number_of(vcpu), 0);
 }
 
-/* The tracepoint gets the reason from the vendor's module, which keeps it behind the vCPU (kvm_x86_ops.get_exit_info). */
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
 {
-	__u32 reason = UNKNOWN;
-	void *whole = vcpu;
-
-	if (!vcpu)
-		return record_here(KVM_EXIT, low_high(UNKNOWN, UNKNOWN), isa);
-	if (isa == 2 && bpf_core_field_exists(struct vcpu_svm, vmcb))
-		reason = BPF_CORE_READ((struct vcpu_svm *)whole, vmcb, control.exit_code);
-	else if (isa == 1 && bpf_core_field_exists(struct vcpu_vmx, exit_reason))
-		reason = BPF_CORE_READ((struct vcpu_vmx *)whole, exit_reason.full);
-	else if (isa == 1 && bpf_core_field_exists(struct vcpu_vmx___vt, vt))
-		reason = BPF_CORE_READ((struct vcpu_vmx___vt *)whole, vt.exit_reason.full);
-	return record_here(KVM_EXIT, low_high(vcpu->vcpu_id, reason), isa);
+	return record_here(KVM_EXIT, low_high(number_of(vcpu), exit_reason(vcpu, isa)), isa);
 }
 
 /* Linux 5.15 */
@@ -385,7 +374,7 @@ int BPF_PROG(kvm_entry)
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(kvm_exit, int ret, unsigned int class)
 {
-	return record_here(KVM_EXIT, low_high(UNKNOWN, class), 3);
+	return record_here(KVM_EXIT, low_high(UNKNOWN, exit_reason(ret, class)), ISA_ARM);
 }
 #endif
 

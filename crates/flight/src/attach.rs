@@ -1,9 +1,9 @@
 //! Loading the programs, and attaching those that this kernel takes.
 
-use crate::hooks::{Hooks, Missing, NEEDED};
+use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
-use latpath_bpf::{accused, attach_program, last_words, listen, release, Mapped, Unable};
+use latpath_bpf::{accused, attach_program, last_words, listen, release, Hooks, Mapped, Missing, Unable};
 use latpath_linux::{proc::line, Cpus};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -106,7 +106,7 @@ fn load<'s>(
 pub(crate) fn attach(shift: u32) -> Result<Attached, StartError> {
     latpath_bpf::able()?;
     let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-    let mut hooks = Hooks::find(&btf);
+    let mut hooks = Hooks::find(&HOOKS, &btf);
     drop(btf);
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
     let rings = rings(cpus);

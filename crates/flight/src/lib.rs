@@ -39,8 +39,8 @@ mod skel {
 pub use attach::StartError;
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
-pub use hooks::Missing;
 pub use idle::IdleStates;
+pub use latpath_bpf::Missing;
 pub use names::{Names, Thread};
 pub use recorder::{Figures, ProgramCost, Recorder};
 pub use recorder_thread::{NoSnapshot, Record, RecorderThread};

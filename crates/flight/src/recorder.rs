@@ -1,13 +1,13 @@
 //! The recorder, running.
 
 use crate::attach::{attach, shift, Attached, Program, StartError};
-use crate::hooks::Missing;
 use crate::idle::IdleStates;
 use crate::layout::{NAMES, UNKNOWN};
 use crate::learnt::Learnt;
 use crate::names::Thread;
 use crate::window::{Rings, Window};
 use latpath_bpf::program_info;
+use latpath_bpf::Missing;
 use latpath_linux::{monotonic, proc::field};
 use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;

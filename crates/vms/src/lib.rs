@@ -15,6 +15,7 @@
 mod command_line;
 mod descriptors;
 mod error;
+pub mod exit_reason;
 mod find;
 mod libvirt;
 mod neighbours;

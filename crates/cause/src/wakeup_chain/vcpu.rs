@@ -4,6 +4,7 @@ use super::{Context, End, WakeupChain};
 use crate::{machine::Machine, Cause, CauseInterval};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
 use latpath_model::Ns;
+use latpath_vms::exit_reason;
 
 /// How the host learns what a guest's record does not say.
 pub(crate) struct Call<'c> {
@@ -188,7 +189,7 @@ impl WakeupChain<'_> {
         let ran = row[..row.partition_point(|tile| tile.to <= slept)].iter().next_back();
         let Some(ThreadTile { from, state: State::Running { cpu }, .. }) = ran else { return false };
         let exit = self.machine.events(*cpu, *from, slept).iter().rev().find_map(|e| match e.what {
-            What::KvmExit { reason: Some(reason), isa, .. } => Some(crate::exit::is_halt(isa, reason)),
+            What::KvmExit { reason: Some(reason), isa, .. } => Some(exit_reason::is_halt(isa, reason)),
             _ => None,
         });
         exit.unwrap_or(false)
@@ -208,11 +209,11 @@ impl WakeupChain<'_> {
                         _ => None,
                     });
                     // It looks for something to do before it sleeps.
-                    let halts = matches!(exit, Some((Some(reason), isa)) if crate::exit::is_halt(isa, reason));
+                    let halts = matches!(exit, Some((Some(reason), isa)) if exit_reason::is_halt(isa, reason));
                     let cause = if halts { Cause::VcpuHalted } else { Cause::VmExit };
                     let (number, note) = match exit {
                         _ if halts => (None, None),
-                        Some((Some(reason), isa)) => (Some(u64::from(reason)), crate::exit::name(isa, reason)),
+                        Some((Some(reason), isa)) => (Some(u64::from(reason)), exit_reason::name(isa, reason)),
                         _ => (None, None),
                     };
                     let note = note.map(String::from);

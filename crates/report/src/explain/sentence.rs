@@ -160,7 +160,7 @@ pub(crate) fn idle_state(page: &Page, name: Option<&str>, number: Option<u64>) -
     Some(format!("idle state {shown}"))
 }
 
-/// Why a vCPU left its guest: ` (NPF)`, ` (mostly IOIO)`; by number where it has no name.
+/// Why a vCPU left its guest: ` (npf)`, ` (mostly io)`; by number where it has no name.
 fn reason(page: &Page, notes: &[(String, Ns)], number: Option<u64>) -> String {
     // Behind the name, which is one word, is what else there is to say of it.
     let mut names: Vec<(&str, Ns)> = Vec::new();
