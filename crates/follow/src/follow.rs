@@ -5,7 +5,7 @@ use crate::counted::Counted;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, HostSource, Merge, Origin};
-use crate::sampling::Sampling;
+use crate::sampling::HostSampling;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
@@ -107,7 +107,7 @@ pub struct Follow {
     joiner: Joiner,
     finder: RouteFinder,
     layout: Layout,
-    sampling: Sampling,
+    sampling: HostSampling,
     /// Points that the layout knows.
     laid_out: usize,
     span: Span,
@@ -165,7 +165,7 @@ impl Follow {
             joiner,
             finder: RouteFinder::default(),
             layout: Layout::default(),
-            sampling: Sampling::new(options.streams.len(), options.clock_error),
+            sampling: HostSampling::new(options.clock_error),
             laid_out: 0,
             span: Span::new(now + SETTLE, now.saturating_add(options.window)),
             now,

@@ -1,7 +1,7 @@
 //! How the clocks of the files are put on one timeline: that of the first file's machine.
 
 use crate::ImportError;
-use latpath_model::{Ns, PointInfo, HOST};
+use latpath_model::{Ns, PointInfo, HOST, MERGING_UNIT};
 use latpath_run::{MachineFigures, MachineRecord};
 use std::str::FromStr;
 
@@ -130,6 +130,13 @@ impl<'a> Clocks<'a> {
         }
         notes
     }
+}
+
+/// The clock that samples are taken by, where the first file's machine is off UTC by so much at most.
+pub(crate) fn merging_unit(error_bound_ns: Ns) -> MachineRecord {
+    let (machine, method) = (MERGING_UNIT.into(), "UTC as stated".into());
+    let clock = MachineFigures { machine, method, error_bound_ns, ..MachineFigures::default() };
+    MachineRecord { clock, ..MachineRecord::default() }
 }
 
 #[cfg(test)]

@@ -86,6 +86,16 @@ pub enum ImportError {
         /// The window.
         window: Ns,
     },
+    /// One file alone, whose packets do not say when their samples were taken.
+    #[error("{}: one file alone has one figure, Tmu, and that is not known: {}; name a second file of the same packets", path.display(),
+            if *is_by_utc { "it takes two seconds of packets or more, in which smpCnt starts again with each second" }
+            else { "no packet says that its sender keeps UTC (smpSynch 2)" })]
+    OneFile {
+        /// The file.
+        path: PathBuf,
+        /// Whether packets say that their sender keeps UTC.
+        is_by_utc: bool,
+    },
     /// A point is named twice.
     #[error("{0} is named twice: a point has one file; merge captures of one point with mergecap")]
     SamePoint(Point),

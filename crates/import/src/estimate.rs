@@ -69,7 +69,7 @@ fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, 
         if next[which] == Ns::MAX {
             return Ok(intervals);
         }
-        feeds[which].drain(next[1 - which], &mut |s: &Sighting| {
+        feeds[which].drain(next[1 - which], &mut |s: &Sighting, _| {
             newest[which].insert((s.stream, s.key), s.t);
             let Some(opposite) = newest[1 - which].get(&(s.stream, s.key)) else { return };
             let (sent, arrived) = if which == 1 { (*opposite, s.t) } else { (s.t, *opposite) };

@@ -145,7 +145,7 @@ fn read_capture(
                 }
             };
             if let Some(stream) = stream {
-                if !packets.push(Packet { t: frame.t, key: found.key, stream }, all)? {
+                if !packets.push(Packet { t: frame.t, key: found.key, stream, synch: found.synch }, all)? {
                     return Ok(None);
                 }
             }
@@ -237,7 +237,7 @@ fn next_line(
     end: &mut FileEnd,
 ) -> Result<(Option<Packet>, usize), ImportError> {
     if let Some((smp_cnt, t, taken)) = Line::parse_next(text, &names.newest) {
-        return Ok((Some(Packet { t, key: smp_cnt.into(), stream: 0 }), taken));
+        return Ok((Some(Packet { t, key: smp_cnt.into(), stream: 0, synch: None }), taken));
     }
     let length = text.iter().position(|b| *b == b'\n').unwrap_or(text.len());
     let (line, taken) = (&text[..length], (length + 1).min(text.len()));
@@ -253,7 +253,7 @@ fn next_line(
     if names.newest != parsed.svid {
         names.find(parsed.svid, packets);
     }
-    Ok((Some(Packet { t: parsed.t, key: parsed.smp_cnt.into(), stream: 0 }), taken))
+    Ok((Some(Packet { t: parsed.t, key: parsed.smp_cnt.into(), stream: 0, synch: None }), taken))
 }
 
 fn line_error(path: &Path, line: u64, text: &[u8], why: &'static str) -> ImportError {

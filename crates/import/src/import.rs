@@ -2,17 +2,18 @@
 
 use crate::{
     chosen::{Chosen, Streams},
-    clock::{Clocks, Offset},
+    clock::{merging_unit, Clocks, Offset},
     estimate::estimate,
     file,
+    joined::Joined,
     merge::Feed,
     options::Options,
     source::Source,
     ImportError,
 };
-use latpath_journey::{segments, Joiner, Journey, Layout, Route, Span};
-use latpath_model::{Ns, Point, PointId, PointInfo, StreamId};
-use latpath_run::{facts::HostFacts, ImportedFile, Manifest, RunError, Stamp, Writer};
+use latpath_journey::Joiner;
+use latpath_model::{Ns, PointId, PointInfo, StreamId};
+use latpath_run::{facts::HostFacts, ImportedFile, Manifest, Stamp, Writer};
 use latpath_stats::units::{count, number_of};
 use std::{
     path::{Path, PathBuf},
@@ -33,8 +34,9 @@ pub struct Progress {
     pub journeys: u64,
 }
 
-/// Sightings between two looks at what else there is to do.
-const ROUND: usize = 1 << 14;
+/// Sightings between two looks at what else there is to do, and the time in which so many came, at most.
+const ROUND: u64 = 1 << 14;
+const ROUND_TIME: Ns = 50_000_000;
 
 /// Imports files into a new run at `path`. `progress` is called now and then; once `stop` is set, the run ends there.
 ///
@@ -101,48 +103,16 @@ struct Import<'a> {
     /// Up to when all that a file holds was handed out, of each.
     next: Vec<Ns>,
     streams: Streams,
-    /// When each stream was seen for the first time.
+    /// From when on each stream can be in all files that have it.
     since: Vec<Ns>,
     joiner: Joiner,
-    joined: Joined,
+    joined: Joined<'a>,
     /// From when on all files have packets.
     begin: Ns,
     /// No packet that comes later than this can be of one that counts.
     until: Ns,
     /// Up to when it is known what all points but the first saw.
     known: Ns,
-}
-
-/// What becomes of the journeys.
-struct Joined {
-    writer: Writer,
-    span: Span,
-    layout: Layout,
-    journeys: u64,
-    /// Those that were seen at two points or more.
-    in_two: u64,
-    /// Those that not all files could have.
-    outside: u64,
-    sightings: u64,
-    /// The points that saw a packet of each stream.
-    seen: Vec<u64>,
-    failed: Option<RunError>,
-}
-
-impl Joined {
-    fn take(&mut self, journey: &Journey) {
-        // Where some file did not yet record, or no longer, only a packet that is in all of them counts.
-        let of_all = self.seen.get(usize::from(journey.stream)).is_some_and(|all| journey.seen == *all);
-        if !of_all && !self.span.counts(journey, &self.layout.route) {
-            self.outside += 1;
-            return;
-        }
-        self.journeys += 1;
-        self.in_two += u64::from(journey.seen.count_ones() > 1);
-        if self.failed.is_none() {
-            self.failed = self.writer.push(journey).err();
-        }
-    }
 }
 
 impl<'a> Import<'a> {
@@ -157,8 +127,6 @@ impl<'a> Import<'a> {
         let next = feeds.iter_mut().map(|feed| feed.next(&mut streams)).collect::<Result<Vec<Ns>, _>>()?;
         let begin = next.iter().copied().max().unwrap_or_default();
         let first = next.iter().copied().min().unwrap_or_default();
-        let all: Vec<Point> = points.iter().map(|info| info.point.clone()).collect();
-        let layout = segments::layout(Route::from_points(&all, &[], points), points, &options.segments);
         let manifest = Manifest {
             start: Stamp::of_utc(first.max(begin.saturating_sub(options.window))),
             imported: options.sources.iter().map(file_of).collect(),
@@ -171,17 +139,7 @@ impl<'a> Import<'a> {
             latpath_journey::Options { window: options.window, late: options.threshold, ..Default::default() };
         let mut joiner = Joiner::new([], joining);
         joiner.set_points(points);
-        let joined = Joined {
-            writer: Writer::create(path, manifest)?,
-            span: Span::new(begin, begin.saturating_add(options.window)),
-            layout,
-            journeys: 0,
-            in_two: 0,
-            outside: 0,
-            sightings: 0,
-            seen: Vec::new(),
-            failed: None,
-        };
+        let joined = Joined::begin(options, begin, manifest, path)?;
         let (since, until, known) = (Vec::new(), Ns::MAX, Ns::MAX);
         let mut import = Self { options, path, feeds, next, streams, since, joiner, joined, begin, until, known };
         import.add_streams()?;
@@ -190,7 +148,9 @@ impl<'a> Import<'a> {
 
     /// Joins some packets. False where there are no more.
     fn step(&mut self) -> Result<bool, ImportError> {
-        for _ in 0..ROUND {
+        let earliest = self.next.iter().copied().min().unwrap_or(Ns::MAX);
+        let (before, upto) = (self.joined.sightings, earliest.saturating_add(ROUND_TIME).min(self.until));
+        while self.joined.sightings - before < ROUND {
             let (mut next, mut second, mut which) = (Ns::MAX, Ns::MAX, 0);
             for (at, t) in self.next.iter().copied().enumerate() {
                 if t < next {
@@ -203,10 +163,12 @@ impl<'a> Import<'a> {
                 self.hand_out(next)?;
                 return Ok(false);
             }
+            if next > upto {
+                break;
+            }
             let Self { feeds, joiner, joined, .. } = self;
-            let drained = feeds[which].drain(second.min(self.until), &mut |sighting| {
-                joined.sightings += 1;
-                joined.seen[usize::from(sighting.stream)] |= 1 << sighting.point;
+            let drained = feeds[which].drain(second.min(upto), &mut |sighting, synch| {
+                joined.see(sighting, synch);
                 joiner.push(sighting, &mut |journey| joined.take(journey));
             });
             match drained {
@@ -239,14 +201,16 @@ impl<'a> Import<'a> {
         if self.streams.all.len() == known {
             return Ok(());
         }
-        let now = self.next.iter().copied().min().unwrap_or_default();
+        let now = self.next.iter().copied().min().unwrap_or_default().max(self.begin);
+        let all = self.all_points();
         for stream in &self.streams.all[known..] {
             self.joiner.add_stream(stream.key);
             self.since.push(now);
             self.joined.seen.push(0);
+            self.joined.expected.push(all);
         }
         for id in known..self.streams.all.len() {
-            self.joiner.set_expected(id as StreamId, self.all_points());
+            self.joiner.set_expected(id as StreamId, all);
         }
         let streams = self.streams.all.clone();
         Ok(self.joined.writer.update(|manifest| manifest.streams = streams)?)
@@ -262,12 +226,14 @@ impl<'a> Import<'a> {
         // A stream need not come to all points. For as long as a packet may take, nobody knows.
         for (id, since) in self.since.iter().enumerate() {
             if now.saturating_sub(*since) > self.options.window {
+                self.joined.expected[id] = self.joined.seen[id];
                 self.joiner.set_expected(id as StreamId, self.joined.seen[id]);
             }
         }
         let Self { joiner, joined, .. } = self;
+        joined.sampling.learn(joiner);
         joiner.advance(now, &mut |journey| joined.take(journey));
-        self.joined.failed.take().map_or(Ok(()), |error| Err(error.into()))
+        Ok(joined.check()?)
     }
 
     /// Hands out the last journeys and closes the run.
@@ -275,10 +241,9 @@ impl<'a> Import<'a> {
         let ends = self.next.iter().copied().min().unwrap_or(Ns::MAX).min(self.until);
         let Self { joiner, joined, known, .. } = &mut self;
         joiner.finish(ends.min(*known), &mut |journey| joined.take(journey));
-        if let Some(error) = self.joined.failed.take() {
-            return Err(error.into());
-        }
-        if self.joined.in_two == 0 && !stopped {
+        self.joined.check()?;
+        let nothing = if self.feeds.len() == 1 { self.joined.sampled == 0 } else { self.joined.in_two == 0 };
+        if nothing && !stopped {
             return Err(self.remove());
         }
         let mut skipped = Vec::new();
@@ -299,6 +264,9 @@ impl<'a> Import<'a> {
         let late = self.feeds.iter().position(|feed| feed.first() == self.begin);
         let window = self.options.window;
         let error = match (early, late) {
+            _ if self.feeds.len() == 1 => {
+                ImportError::OneFile { path: path(0), is_by_utc: self.joined.sampling.point().is_some() }
+            }
             (Some(early), Some(late)) => {
                 let by = self.begin.saturating_sub(self.feeds[early].newest());
                 ImportError::Apart { early: path(early), late: path(late), by }
@@ -313,10 +281,7 @@ impl<'a> Import<'a> {
 
     /// Brings the manifest up to date: route, clocks, files, counts, notes.
     fn describe(&mut self, clocks: &Clocks, skipped: &[u64]) -> Result<(), ImportError> {
-        let Joined { layout, seen, .. } = &mut self.joined;
-        let points = layout.route.points.clone();
-        layout.route.by_stream =
-            seen.iter().map(|seen| points.iter().copied().filter(|p| seen >> p & 1 == 1).collect()).collect();
+        self.joined.lay_out();
         let notes = self.notes(clocks);
         let mut files = Vec::new();
         let mut malformed = 0;
@@ -331,11 +296,14 @@ impl<'a> Import<'a> {
             malformed += end.malformed;
             files.push(file);
         }
+        let is_sampled = self.joined.sampling.point().is_some();
+        let sampled = self.options.clock_error.filter(|_| is_sampled).map(merging_unit);
+        let machines = clocks.records().into_iter().chain(sampled).collect();
         let totals = (0..self.streams.all.len()).map(|id| self.joiner.totals(id as StreamId)).collect();
         let Joined { writer, layout, sightings, .. } = &mut self.joined;
         writer.update(|manifest| {
             manifest.set_layout(layout);
-            manifest.machines = clocks.records();
+            manifest.machines = machines;
             manifest.joined = totals;
             manifest.counters.sightings = *sightings;
             manifest.counters.packets_seen = files.iter().map(|file| file.packets + file.left_out).sum();
@@ -350,13 +318,21 @@ impl<'a> Import<'a> {
     /// What the reader must know.
     fn notes(&self, clocks: &Clocks) -> Vec<String> {
         let mut notes = clocks.notes();
+        if let (Some(_), None) = (self.joined.sampling.point(), self.options.clock_error) {
+            notes.push(format!(
+                "Tmu: nothing here shows how far the clock of {} is off UTC, and Tmu is wrong by that: --clock-error says it where \
+                 you know",
+                self.options.sources[0].point.machine
+            ));
+        }
+        notes.extend(self.joined.sampling.notes(&self.streams.all));
         for end in self.feeds.iter().filter_map(|feed| feed.end.as_ref()) {
             notes.extend(end.notes.iter().cloned());
         }
         // The others say what a recording could see.
         notes.extend(self.joined.layout.notes.iter().filter(|note| note.starts_with("--segment")).cloned());
         for (stream, seen) in self.streams.all.iter().zip(&self.joined.seen) {
-            if let (1, at) = (seen.count_ones(), seen.trailing_zeros() as usize) {
+            if let (1, 2.., at) = (seen.count_ones(), self.feeds.len(), seen.trailing_zeros() as usize) {
                 notes.push(format!("{stream} is in {} alone", self.options.sources[at].path.display()));
             }
         }

@@ -10,6 +10,7 @@ mod error;
 mod estimate;
 mod file;
 mod import;
+mod joined;
 mod merge;
 mod options;
 mod packets;

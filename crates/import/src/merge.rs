@@ -86,9 +86,9 @@ impl Feed {
     }
 
     /// Hands out packets that are here, up to a time. Returns the time of the next one; `None` where [`Self::next`] must
-    /// wait for it.
+    /// wait for it. `take` also gets what the packet says of its sender's clock.
     #[inline]
-    pub fn drain(&mut self, upto: Ns, take: &mut impl FnMut(&Sighting)) -> Option<Ns> {
+    pub fn drain(&mut self, upto: Ns, take: &mut impl FnMut(&Sighting, Option<u8>)) -> Option<Ns> {
         while self.at < self.packets.len() {
             let next = self.newest.max(self.time(self.at));
             let t = self.time(self.at);
@@ -96,10 +96,10 @@ impl Feed {
                 return Some(next);
             }
             self.newest = next;
-            let Packet { key, stream, .. } = self.packets[self.at];
+            let Packet { key, stream, synch, .. } = self.packets[self.at];
             self.at += 1;
             match self.streams.get(usize::from(stream)).copied().flatten() {
-                Some(stream) => take(&Sighting { t, key, stream, point: self.point, ..Sighting::default() }),
+                Some(stream) => take(&Sighting { t, key, stream, point: self.point, ..Sighting::default() }, synch),
                 None => self.beyond += 1,
             }
         }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// What to import.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Two files or more, in the order in which packets pass their points.
+    /// Two files or more, or one whose packets say when they were sampled, in the order in which packets pass their points.
     pub sources: Vec<Source>,
     /// The format of all files, instead of what their first bytes say.
     pub format: Option<Format>,
@@ -18,6 +18,8 @@ pub struct Options {
     pub offsets: Vec<Offset>,
     /// Machines whose offsets are estimated.
     pub estimates: Vec<Estimate>,
+    /// How far the clock of the first file's machine is off UTC at most, where that is known.
+    pub clock_error: Option<Ns>,
     /// Segments that the user named: `NAME=FROM..TO`.
     pub segments: Vec<String>,
     /// Times over this are counted.
@@ -35,6 +37,7 @@ impl Options {
             streams: Vec::new(),
             offsets: Vec::new(),
             estimates: Vec::new(),
+            clock_error: None,
             segments: Vec::new(),
             threshold: 200_000,
             window: 1_000_000_000,

@@ -27,6 +27,8 @@ pub(crate) struct Packet {
     pub key: u32,
     /// The stream's place among those that this file has named so far.
     pub stream: u16,
+    /// What it says of its sender's clock.
+    pub synch: Option<u8>,
 }
 
 /// What a reading thread hands over.

@@ -2,7 +2,7 @@
 
 use crate::sv_log;
 use flate2::bufread::MultiGzDecoder;
-use latpath_model::{text::cut, Point, PointKind};
+use latpath_model::{text::cut, Point, MERGING_UNIT};
 use std::{
     fmt,
     io::{self, BufRead, BufReader, Read},
@@ -88,7 +88,12 @@ impl FromStr for Source {
             || format!("{text:?}: write POINT=FILE, as publisher/tx@eth0=pub.pcap or relay/app-read@relay=sub.txt");
         let (point, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
         let point: Point = point.parse().map_err(|error| format!("{error}"))?;
-        if point.kind == PointKind::Drop || point.kind.is_optional() {
+        if point.machine == MERGING_UNIT {
+            return Err(format!(
+                "{point}: {MERGING_UNIT} is whatever takes the samples of a stream; give the machine another name"
+            ));
+        }
+        if !point.kind.is_on_the_way() || point.kind.is_optional() {
             return Err(format!(
                 "{point}: a file cannot hold the packets of such a point; choose nic-rx, tx, vm-read or app-read"
             ));
@@ -133,7 +138,14 @@ mod tests {
     fn a_source_names_a_point_and_a_file() {
         let source: Source = "publisher/tx@eth0=a=b.pcap".parse().unwrap();
         assert_eq!((source.point.to_string().as_str(), source.path.to_str()), ("publisher/tx@eth0", Some("a=b.pcap")));
-        for wrong in ["pub.pcap", "publisher/tx@eth0", "publisher/tx@eth0=", "a/b@c=d", "host/drop@eth0=x.pcap"] {
+        for wrong in [
+            "pub.pcap",
+            "publisher/tx@eth0",
+            "publisher/tx@eth0=",
+            "a/b@c=d",
+            "host/drop@eth0=x.pcap",
+            "MU/tx@eth0=x.pcap",
+        ] {
             assert!(wrong.parse::<Source>().is_err(), "{wrong}");
         }
     }

@@ -6,13 +6,15 @@
 pub mod point;
 pub mod segment;
 pub mod sighting;
+mod synch;
 pub mod text;
 
 pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
-pub use sighting::{Counters, DropNote, Sighting, Source, SynchChange, MAX_COUNT};
+pub use sighting::{Counters, DropNote, Sighting, Source, MAX_COUNT};
 pub use stream::StreamId;
+pub use synch::{SynchChange, SynchWatch};
 
 /// The name of the machine that latpath itself runs on.
 pub const HOST: &str = "host";

@@ -22,19 +22,6 @@ pub struct Sighting {
     pub note: u16,
 }
 
-/// What the packets of a stream of Sampled Values say of the clock that they were sampled by, from one packet on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SynchChange {
-    /// The stream.
-    pub stream: StreamId,
-    /// The first packet that says it.
-    pub key: u32,
-    /// When it was seen.
-    pub t: Ns,
-    /// smpSynch: 0 none, 1 local, 2 global, 5 to 254 a local area clock.
-    pub synch: u8,
-}
-
 /// Why and where the kernel gave a packet up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DropNote {

@@ -9,7 +9,6 @@ mod layout;
 mod points;
 mod probe;
 mod ring;
-mod synch;
 mod tx_done;
 mod skel {
     #![allow(unused_imports)]

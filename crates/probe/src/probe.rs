@@ -5,10 +5,9 @@ use crate::hooks::Abilities;
 use crate::layout::PerCpu;
 use crate::points::Points;
 use crate::ring::Reader;
-use crate::synch::SynchWatch;
 use latpath_bpf::{Functions, Reasons};
 use latpath_linux::monotonic;
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, SynchChange};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, SynchChange, SynchWatch};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::mem::offset_of;
@@ -98,7 +97,7 @@ impl Probe {
 
     /// What Sampled Values said of the clock that they were sampled by, where that changed since the last call.
     pub fn synch_changes(&mut self) -> Vec<SynchChange> {
-        std::mem::take(&mut self.synch.changes)
+        self.synch.take_changes()
     }
 
     /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
@@ -141,9 +140,11 @@ impl Source for Probe {
             else {
                 return;
             };
-            synch.see(r, stream);
+            if r.synch > 0 {
+                synch.see(point, SynchChange { stream, key: r.key, t, synch: r.synch - 1 });
+            }
             let note = if r.aux == 0 { 0 } else { notes.note(r.aux) };
-            out.push(Sighting { t: r.t as Ns, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
+            out.push(Sighting { t, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
         });
         if *tidied + TIDY < watermark && !*detached {
             points.tidy(&attached.points, &attached.percpu, watermark);

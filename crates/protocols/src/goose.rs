@@ -222,7 +222,7 @@ impl Protocol for Goose {
     fn read(frame: &[u8], header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
         let frame = Frame::parse(frame, header)?;
         let stream = Self { goid: frame.name().to_vec(), appid: Some(frame.appid) };
-        Ok(vec![InFrame { stream, key: key(frame.st_num, frame.sq_num), step: 0 }])
+        Ok(vec![InFrame { stream, key: key(frame.st_num, frame.sq_num), step: 0, synch: None }])
     }
 
     fn includes(&self, found: &Self) -> bool {

@@ -123,6 +123,8 @@ pub struct InFrame<M> {
     pub key: u32,
     /// By how much the key of the next packet is greater, where the frame says so: the samples in it; else 0.
     pub step: u16,
+    /// What the frame says of the clock that its samples were taken by: smpSynch of Sampled Values.
+    pub synch: Option<u8>,
 }
 
 /// What stands before a protocol's own bytes in a frame that is sent.
@@ -383,6 +385,7 @@ macro_rules! protocols {
                                 stream: Matcher::$name(s.stream),
                                 key: s.key,
                                 step: s.step,
+                                synch: s.synch,
                             });
                             return Ok((header, found.collect()));
                         }

@@ -208,7 +208,7 @@ impl Protocol for Ptp {
             return Ok(Vec::new());
         }
         let stream = Self { message: m.message, source: Some(m.source), domain: Some(m.domain) };
-        Ok(vec![InFrame { stream, key: m.sequence_id.into(), step: 0 }])
+        Ok(vec![InFrame { stream, key: m.sequence_id.into(), step: 0, synch: None }])
     }
 
     fn includes(&self, found: &Self) -> bool {

@@ -88,6 +88,7 @@ impl Protocol for Sv {
                     stream: Self { svid: asdu.svid.to_vec(), appid: Some(frame.link.appid) },
                     key: asdu.smp_cnt.into(),
                     step: 1,
+                    synch: Some(asdu.smp_synch),
                 }),
             }
         }

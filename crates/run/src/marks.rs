@@ -1,7 +1,7 @@
 //! `marks.jsonl`: what somebody noted about moments of a run, while it was recorded or after.
 
 use crate::{lines, RunError, MARKS};
-use latpath_model::{text::cut, Ns};
+use latpath_model::{text::cut, Ns, StreamSpec, SynchChange};
 use latpath_partstore::StoreError;
 use serde::{Deserialize, Serialize};
 use std::{fs::File, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
@@ -24,6 +24,11 @@ impl Mark {
     /// A mark with as much of a text as is kept.
     pub fn new(t_ns: Ns, text: &str) -> Self {
         Self { t_ns, text: cut(text, MOST_BYTES).into() }
+    }
+
+    /// A mark where a stream says another thing of its sender's clock than before.
+    pub fn of_synch(stream: &StreamSpec, before: u8, change: &SynchChange) -> Self {
+        Self::new(change.t, &format!("{}: smpSynch {before} -> {}", stream.short(), change.synch))
     }
 
     /// Adds the mark to a run. The recording need not know: a line is appended in one write.

@@ -2,6 +2,7 @@
 
 mod captures;
 mod reference;
+mod sampled;
 mod wrong;
 
 use latpath_import::{import, ImportError, Options, Source};

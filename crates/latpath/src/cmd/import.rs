@@ -18,8 +18,9 @@ use std::time::Duration;
 #[derive(ClapArgs)]
 pub struct Args {
     /// Two files or more, each with the point where its packets were seen, in the order in which packets pass: publisher/tx@eth0=pub.pcap
-    /// relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of sv_timestamp_logger
-    #[arg(value_name = "POINT=FILE", required = true, num_args = 2..)]
+    /// relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of sv_timestamp_logger. One capture alone has the time since the
+    /// samples (Tmu), where their sender keeps UTC
+    #[arg(value_name = "POINT=FILE", required = true)]
     sources: Vec<Source>,
     /// Directory to make for the run
     #[arg(short, long, value_name = "RUN")]
@@ -38,6 +39,9 @@ pub struct Args {
     /// leaves open is the bound
     #[arg(long = "estimate-offset", value_name = "MACHINE=TIME")]
     estimates: Vec<Estimate>,
+    /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets' samples were taken
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    clock_error: Option<Duration>,
     /// A segment of your own, as lan=publisher/tx@eth0..host/nic-rx@eth0; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
@@ -84,6 +88,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         streams: args.streams,
         offsets: args.offsets,
         estimates: args.estimates,
+        clock_error: args.clock_error.map(ns),
         segments: args.segments,
         threshold: args.threshold.map_or(THRESHOLD, ns),
         window,

@@ -187,10 +187,8 @@ impl JourneySink for Recorder {
     }
 
     fn synch(&mut self, before: u8, change: &SynchChange) {
-        let stream = self.writer.manifest().streams[usize::from(change.stream)].short();
-        let text = format!("{stream}: smpSynch {before} -> {}", change.synch);
-        let run = self.writer.path().to_owned();
-        self.check(|_| Mark::new(change.t, &text).add(&run));
+        let mark = Mark::of_synch(&self.writer.manifest().streams[usize::from(change.stream)], before, change);
+        self.check(|writer| mark.add(writer.path()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tmu: the time from a sample to its packet's first point, by a publisher whose samples and delay are known.
 
-use crate::{number, publish, report, Recorder, LIMIT};
+use crate::{latpath, number, publish, report, Recorder, LIMIT};
 use latpath_lab::NIC;
 use latpath_model::Ns;
 use latpath_run::{Run, Select};
@@ -9,6 +9,7 @@ use latpath_testkit::waits::until;
 use latpath_testkit::{bench, equal, need_tool, trial, Failed, Lack, Trial};
 use pcap_file::pcap::PcapReader;
 use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 const SECOND: Ns = 1_000_000_000;
@@ -76,7 +77,41 @@ fn each_sample() -> Result<(), Failed> {
     let segment = figures["segments"].as_array().and_then(|all| all.iter().find(|s| s["name"] == "Tmu"));
     let segment = segment.ok_or_else(|| Failed::from(format!("no Tmu in {figures}")))?;
     equal("count", segment["count"].as_u64(), Some(dated))?;
-    equal("bound", segment["error_bound_ns"].as_i64().is_some_and(|bound| (1_000..100_000).contains(&bound)), true)
+    equal("bound", segment["error_bound_ns"].as_i64().is_some_and(|bound| (1_000..100_000).contains(&bound)), true)?;
+    imported(&run, &file)
+}
+
+/// The capture of the same packets, imported by itself, says the same of each sample as the recording.
+fn imported(recorded: &Run, file: &Path) -> Result<(), Failed> {
+    let path = file.with_extension("run");
+    let words = format!("import host/nic-rx@{NIC}={} --clock-error 1us --json -o {}", file.display(), path.display());
+    let output = latpath(&words).output()?;
+    equal("exit code", output.status.code(), Some(0))?;
+    let run = Run::open(&path)?;
+    let time_of_day = recorded.manifest().time_of_day();
+    let mut samples: [Vec<(u32, Option<Ns>)>; 2] = Default::default();
+    for (run, samples) in [recorded, &run].into_iter().zip(&mut samples) {
+        run.for_each(&Select::default(), |j| {
+            let sampled = (j.samples != 0).then(|| j.at(j.samples.trailing_zeros() as u16)).flatten();
+            samples.push((j.key, sampled));
+            true
+        });
+    }
+    let [recorded, imported] = samples;
+    equal("packets", imported.len(), recorded.len())?;
+    let mut both = 0;
+    for ((key, sampled), (imported_key, imported)) in recorded.into_iter().zip(imported) {
+        equal("smpCnt", imported_key, key)?;
+        let Some((sampled, imported)) = sampled.zip(imported) else { continue };
+        both += 1;
+        let off = time_of_day.utc(sampled) - imported;
+        equal(&format!("smpCnt {key}: {off} ns is the tie of the clocks"), off.abs() <= 20_000, true)?;
+    }
+    equal("most packets are dated in both", both > 20_000 - 10_000, true)?;
+    let figures = report(&path, "")?;
+    let names: Vec<_> = figures["segments"].as_array().into_iter().flatten().map(|s| s["name"].clone()).collect();
+    equal("segments", names, vec!["Tmu".into()])?;
+    equal("bound", figures["segments"][0]["error_bound_ns"].as_i64(), Some(1_000))
 }
 
 /// It says so; and where it says another thing from some packet on, the run has a mark there.

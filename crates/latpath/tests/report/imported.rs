@@ -51,7 +51,7 @@ fn wrong_usage_and_failures_have_their_codes() {
         (out.status.code(), stderr(&out))
     };
     for (words, says) in [
-        (&[PUB][..], "2 values required"),
+        (&[][..], "POINT=FILE"),
         (&[PUB, "sub.txt"], "write POINT=FILE"),
         (&[PUB, PUB], "is named twice"),
         (&[PUB, SUB, "--offset", "guest=1ms"], "named here: relay"),

@@ -1,0 +1,121 @@
+//! What becomes of joined packets: those that count are written, with the times of their samples where frames say them.
+
+use crate::{options::Options, ImportError};
+use latpath_journey::{segments, Journey, Layout, Route, Sampling, Span};
+use latpath_model::{Ns, Point, PointInfo, Sighting, SynchChange, SynchWatch};
+use latpath_run::{Manifest, Mark, RunError, Writer};
+use std::path::Path;
+
+/// What becomes of the journeys.
+pub(crate) struct Joined<'a> {
+    pub writer: Writer,
+    pub span: Span,
+    pub layout: Layout,
+    pub journeys: u64,
+    /// Those that were seen at two points or more.
+    pub in_two: u64,
+    /// Those whose samples have times.
+    pub sampled: u64,
+    /// Those that not all files could have.
+    pub outside: u64,
+    pub sightings: u64,
+    /// The points that saw a packet of each stream.
+    pub seen: Vec<u64>,
+    /// The points that a packet of each stream comes to, as far as that is known.
+    pub expected: Vec<u64>,
+    pub sampling: Sampling,
+    synch: SynchWatch,
+    /// Those of the files, and one of the sampling where there is one.
+    points: Vec<PointInfo>,
+    route: Vec<Point>,
+    options: &'a Options,
+    failed: Option<RunError>,
+}
+
+impl<'a> Joined<'a> {
+    /// Makes the run. All files have packets from `begin` on.
+    pub fn begin(options: &'a Options, begin: Ns, manifest: Manifest, path: &Path) -> Result<Self, ImportError> {
+        let points = manifest.points.clone();
+        let mut joined = Self {
+            writer: Writer::create(path, manifest)?,
+            span: Span::new(begin, begin.saturating_add(options.window)),
+            layout: Layout::default(),
+            journeys: 0,
+            in_two: 0,
+            sampled: 0,
+            outside: 0,
+            sightings: 0,
+            seen: Vec::new(),
+            expected: Vec::new(),
+            sampling: Sampling::default(),
+            synch: SynchWatch::default(),
+            route: points.iter().map(|info| info.point.clone()).collect(),
+            points,
+            options,
+            failed: None,
+        };
+        joined.lay_out();
+        Ok(joined)
+    }
+
+    /// Brings route and segments up to date.
+    pub fn lay_out(&mut self) {
+        let mut route = Route::from_points(&self.route, &[], &self.points);
+        let points = &route.points;
+        let of_stream = |seen: &u64| points.iter().copied().filter(|p| seen >> p & 1 == 1).collect();
+        route.by_stream = self.seen.iter().map(of_stream).collect();
+        self.layout = segments::layout(route, &self.points, &self.options.segments);
+    }
+
+    /// Takes a sighting, before it is joined, and what its packet says of its sender's clock.
+    #[inline]
+    pub fn see(&mut self, s: &Sighting, synch: Option<u8>) {
+        self.sightings += 1;
+        self.seen[usize::from(s.stream)] |= 1 << s.point;
+        let said = synch.map(|synch| SynchChange { stream: s.stream, key: s.key, t: s.t, synch });
+        if said.is_some_and(|said| self.synch.see(s.point, said)) {
+            let written = self.take_changes();
+            self.failed = self.failed.take().or(written.err());
+        }
+    }
+
+    #[cold]
+    fn take_changes(&mut self) -> Result<(), RunError> {
+        let said = self.synch.take_changes();
+        if self.sampling.point().is_none() && said.iter().any(SynchChange::is_global) {
+            self.sampling.add_point(&mut self.points);
+            self.lay_out();
+            self.writer.update(|manifest| manifest.points.clone_from(&self.points))?;
+        }
+        for (before, change) in self.sampling.take(said) {
+            let stream = &self.writer.manifest().streams[usize::from(change.stream)];
+            Mark::of_synch(stream, before, &change).add(self.writer.path())?;
+        }
+        Ok(())
+    }
+
+    /// Takes a journey.
+    pub fn take(&mut self, journey: &Journey) {
+        // Where some file did not yet record, or no longer, only a packet that is in all of them counts.
+        let of_all = self.expected.get(usize::from(journey.stream)).is_some_and(|all| journey.seen == *all);
+        if !of_all && !self.span.counts(journey, &self.layout.route) {
+            self.outside += 1;
+            return;
+        }
+        self.journeys += 1;
+        self.in_two += u64::from(journey.seen.count_ones() > 1);
+        let Self { sampling, sampled, writer, failed, .. } = self;
+        // The timeline is the first file's UTC.
+        sampling.with_sample(journey, Some(0), |journey| {
+            *sampled += u64::from(journey.samples != 0);
+            if failed.is_none() {
+                *failed = writer.push(journey).err();
+            }
+        });
+    }
+
+    /// The first thing that went wrong with the run.
+    pub fn check(&mut self) -> Result<(), RunError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}

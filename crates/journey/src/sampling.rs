@@ -1,0 +1,284 @@
+//! When samples were taken: Sampled Values count their samples from the whole second of UTC on, as long as their sender says that its
+//! clock is globally synchronised (IEC 61850-9-2, smpSynch 2). docs/clocks.md says how far that can be trusted.
+
+use crate::{journey::MAX_POINTS, Joiner, Journey};
+use latpath_model::{Ns, Point, PointId, PointInfo, PointKind, StreamId, StreamSpec, SynchChange, MERGING_UNIT};
+use latpath_protocols::sequence::Sequence;
+use std::collections::VecDeque;
+
+const SECOND: Ns = 1_000_000_000;
+/// A packet that seems to come earlier than its sample was taken, by no more than this, shows a clock that is wrong; one that seems to
+/// come earlier by more is taken to be as late as that is short of a second.
+const MOST_EARLY: Ns = 100_000_000;
+/// Changes of smpSynch of one stream that packets under way may stand between.
+const CHANGES: usize = 16;
+/// Most changes that are reported one by one: a sender that says another thing with each packet must not fill a disk.
+const MOST_TOLD: usize = 100;
+
+/// The times at which samples were taken.
+#[derive(Default)]
+pub struct Sampling {
+    point: Option<PointId>,
+    senders: Vec<Sender>,
+    /// Changes of smpSynch that were told.
+    told: usize,
+}
+
+/// The sender of one stream.
+#[derive(Default)]
+struct Sender {
+    /// Where smpCnt wraps, once that is known.
+    per_second: Option<u64>,
+    changes: VecDeque<SynchChange>,
+    counting: Option<Counting>,
+    /// How often it changed what it says.
+    changed: u64,
+}
+
+/// Whether a sender's count starts again with each second.
+#[derive(Clone, Copy)]
+struct Counting {
+    per_second: u64,
+    /// A packet that was looked at: its key and its first sighting.
+    since: (u32, Ns),
+    is_by_second: bool,
+    /// Packets since then that did not fit.
+    unfit: u64,
+}
+
+impl Sampling {
+    /// The point of the sampling; `None` until there is one.
+    pub fn point(&self) -> Option<PointId> {
+        self.point
+    }
+
+    /// Adds the point of the sampling, where there is room: from here on, packets have the times of their samples.
+    pub fn add_point(&mut self, points: &mut Vec<PointInfo>) {
+        if self.point.is_none() && points.len() < MAX_POINTS {
+            let point = Point { machine: MERGING_UNIT.into(), kind: PointKind::Sampled, device: "smpCnt".into() };
+            self.point = Some(points.len() as PointId);
+            points.push(PointInfo { clock: "smpCnt".into(), ..point.into() });
+        }
+    }
+
+    /// Takes what senders say of their clocks. Returns the changes that are news, with what was said before: not what a stream
+    /// says first.
+    pub fn take(&mut self, said: Vec<SynchChange>) -> Vec<(u8, SynchChange)> {
+        let mut news = Vec::new();
+        for change in said {
+            let sender = self.sender(change.stream);
+            if let Some(before) = sender.changes.back() {
+                sender.changed += 1;
+                news.push((before.synch, change));
+            }
+            sender.changes.push_back(change);
+            if sender.changes.len() > CHANGES {
+                sender.changes.pop_front();
+            }
+        }
+        news.truncate(MOST_TOLD - self.told);
+        self.told += news.len();
+        news
+    }
+
+    /// Takes from the joiner where the counts of the senders wrap.
+    pub fn learn(&mut self, joiner: &Joiner) {
+        for (stream, sender) in self.senders.iter_mut().enumerate().filter(|_| self.point.is_some()) {
+            sender.per_second = joiner.sequence(stream as StreamId).and_then(Sequence::wrap);
+        }
+    }
+
+    /// Hands a journey on, with the time at which its sample was taken where that is known. `offset`: the timeline minus UTC.
+    #[inline]
+    pub fn with_sample(&mut self, j: &Journey, offset: Option<Ns>, call: impl FnOnce(&Journey)) {
+        let known = self.point.zip(offset).zip(j.first());
+        let sampled = known.and_then(|((point, offset), first)| Some((point, self.sampled(j, first, offset)?)));
+        let Some((point, sampled)) = sampled else { return call(j) };
+        let point = usize::from(point);
+        let mut t = widened(j.t);
+        t[point] = sampled;
+        let (cpu, tid) = (widened(j.cpu), widened(j.tid));
+        let points = j.t.len().max(point + 1);
+        let samples = 1 << point;
+        let all = Journey { t: &t[..points], cpu: &cpu[..points], tid: &tid[..points], ..*j };
+        call(&Journey { seen: j.seen | samples, samples, ..all });
+    }
+
+    /// When the sample of a packet was taken that came to its first point at `first`, on the same timeline.
+    fn sampled(&mut self, j: &Journey, first: Ns, offset: Ns) -> Option<Ns> {
+        let sender = self.senders.get_mut(usize::from(j.stream))?;
+        let per_second = sender.per_second?;
+        let is_by_second = sender.counts_by_second(j.key, first, per_second);
+        if !is_by_second || sender.synch_of(j.key, first, per_second) != Some(SynchChange::GLOBAL) {
+            return None;
+        }
+        let in_second = (u128::from(j.key) * SECOND as u128 / u128::from(per_second)) as Ns;
+        let latest = first.checked_sub(offset)?.checked_add(MOST_EARLY)?.checked_sub(in_second)?;
+        latest.div_euclid(SECOND).checked_mul(SECOND)?.checked_add(in_second)?.checked_add(offset)
+    }
+
+    /// What the user must know of senders whose clock came or went.
+    pub fn notes(&self, streams: &[StreamSpec]) -> Vec<String> {
+        let changed = self.senders.iter().zip(streams).filter(|(sender, _)| sender.changed > 0);
+        let note = |(sender, stream): (&Sender, &StreamSpec)| {
+            let last = sender.changes.back().map_or(0, |change| change.synch);
+            let times = if sender.changed == 1 { "once".into() } else { format!("{} times", sender.changed) };
+            format!("{}: smpSynch changed {times}, at last to {last}", stream.short())
+        };
+        changed.map(note).collect()
+    }
+
+    fn sender(&mut self, stream: StreamId) -> &mut Sender {
+        let at = usize::from(stream);
+        if at >= self.senders.len() {
+            self.senders.resize_with(at + 1, Sender::default);
+        }
+        &mut self.senders[at]
+    }
+}
+
+impl Sender {
+    /// Whether the count has been seen to start again with each second: it fits the time that passed, a second and more, to within 1 %.
+    /// Packets that do not fit are late, unless a second's worth of them does not.
+    fn counts_by_second(&mut self, key: u32, t: Ns, per_second: u64) -> bool {
+        let new = Counting { per_second, since: (key, t), is_by_second: false, unfit: 0 };
+        let known = self.counting.filter(|counting| counting.per_second == per_second);
+        let counting = self.counting.insert(known.unwrap_or(new));
+        let elapsed = t.saturating_sub(counting.since.1);
+        if elapsed >= SECOND {
+            let round = i128::from(per_second);
+            let expected = i128::from(elapsed) * round / i128::from(SECOND);
+            let ahead = i128::from(key) - i128::from(counting.since.0) - expected;
+            let off = (ahead + round / 2).rem_euclid(round) - round / 2;
+            if off.abs() <= (expected / 100).min(round / 20) {
+                *counting = Counting { is_by_second: per_second < 1 << 16, ..new };
+            } else {
+                counting.unfit += 1;
+                if counting.unfit >= per_second {
+                    *counting = new;
+                }
+            }
+        }
+        counting.is_by_second
+    }
+
+    /// What the packet with this key says of its sender's clock.
+    fn synch_of(&self, key: u32, t: Ns, per_second: u64) -> Option<u8> {
+        let is_after = |change: &&SynchChange| {
+            let ahead = (u64::from(key) + per_second - u64::from(change.key) % per_second) % per_second;
+            match t.saturating_sub(change.t) {
+                // As many packets as come in so little time can be told by their keys.
+                apart if apart.abs() < SECOND * 2 / 5 => ahead < per_second / 2,
+                apart => apart > 0,
+            }
+        };
+        self.changes.iter().rev().find(is_after).map(|change| change.synch)
+    }
+}
+
+/// As many values as points can be.
+fn widened<T: Copy + Default>(values: &[T]) -> [T; MAX_POINTS] {
+    let mut all = [T::default(); MAX_POINTS];
+    all[..values.len()].copy_from_slice(values);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MS: Ns = 1_000_000;
+    const GLOBAL: u8 = SynchChange::GLOBAL;
+    /// The timeline minus UTC.
+    const OFFSET: Ns = -1_799_999_000_123_456_789;
+    /// When a second of UTC begins, on the timeline.
+    const BEGIN: Ns = 1_800_000_000 * SECOND + OFFSET;
+
+    /// One stream of so many samples a second, whose sender has said what it says.
+    fn sampling(per_second: u64, said: &[(u32, Ns, u8)]) -> Sampling {
+        let mut sampling = Sampling::default();
+        let change = |(key, t, synch): &(u32, Ns, u8)| SynchChange { stream: 0, key: *key, t: *t, synch: *synch };
+        sampling.take(said.iter().map(change).collect());
+        let mut points = Vec::new();
+        sampling.add_point(&mut points);
+        assert_eq!((points.len(), sampling.point()), (1, Some(0)));
+        sampling.senders[0].per_second = Some(per_second);
+        sampling
+    }
+
+    fn sampled(sampling: &mut Sampling, key: u32, first: Ns) -> Option<Ns> {
+        let mut found = None;
+        let journey = Journey { key, seen: 2, t: &[0, first], cpu: &[0, 1], tid: &[0, 2], ..Journey::default() };
+        sampling.with_sample(&journey, Some(OFFSET), |j| {
+            found = j.at(0);
+            assert_eq!((j.first(), j.samples, j.cpu[1], j.tid[1]), (Some(first), u64::from(found.is_some()), 1, 2));
+        });
+        found
+    }
+
+    /// Takes packets 0 to `end`, so many a second, each this long after its sample; returns when each was sampled, and when it is said
+    /// to have been.
+    fn take(sampling: &mut Sampling, per_second: u64, end: u64, delay: impl Fn(u64) -> Ns) -> Vec<(Ns, Option<Ns>)> {
+        let one = |n: u64| {
+            let at = BEGIN + (u128::from(n) * SECOND as u128 / u128::from(per_second)) as Ns;
+            (at, sampled(sampling, (n % per_second) as u32, at + delay(n)))
+        };
+        (0..end).map(one).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_sample_has_its_time_whatever_its_packet_took(
+            rate in prop::sample::select(vec![80_u64, 96, 4000, 4800, 14_400]),
+            usual in -90 * MS..800 * MS,
+            late in prop::collection::vec(0..90 * MS, 1..20),
+        ) {
+            let mut sampling = sampling(rate, &[(0, Ns::MIN, GLOBAL)]);
+            // One packet in seven is late.
+            let delay = |n: u64| usual + if n % 7 == 3 { late[n as usize % late.len()] } else { 0 };
+            let taken = take(&mut sampling, rate, 3 * rate, delay);
+            for (n, (sampled, said)) in taken.iter().enumerate() {
+                prop_assert!(said.is_some() || n as u64 <= rate + 1, "{n}");
+                prop_assert!(said.is_none_or(|said| (said - sampled).abs() <= 1), "{n}: {said:?} for {sampled}");
+            }
+        }
+
+        #[test]
+        fn packets_before_and_behind_a_change_of_smpsynch_have_their_own(lost in 6000..7000_u64, took in 0..300 * MS) {
+            let at = BEGIN + (lost as Ns) * 250_000;
+            let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL), ((lost % 4000) as u32, at + took, 0)]);
+            let taken = take(&mut sampling, 4000, 8000, |_| took);
+            let is_dated = |n: u64| taken[n as usize].1.is_some();
+            prop_assert!((4001..lost).all(is_dated) && !(lost..8000).any(is_dated));
+        }
+    }
+
+    #[test]
+    fn a_count_that_does_not_begin_with_the_second_dates_nothing() {
+        let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
+        // It wraps at 4000 and counts 4080 a second.
+        let dated = (0..12_240).filter_map(|n| sampled(&mut sampling, n % 4000, BEGIN + Ns::from(n) * SECOND / 4080));
+        assert_eq!(dated.count(), 0);
+    }
+
+    #[test]
+    fn a_sender_that_changes_its_mind_all_the_time_is_told_of_some_times() {
+        let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
+        let said = (1..500_u32).map(|n| SynchChange { stream: 0, key: n, t: n.into(), synch: n as u8 & 1 }).collect();
+        let told = sampling.take(said);
+        assert_eq!((told.len(), told[0].0, told[0].1.synch), (MOST_TOLD, GLOBAL, 1));
+        assert_eq!(sampling.notes(&[StreamSpec::svid("MU01")]), ["MU01: smpSynch changed 499 times, at last to 1"]);
+        assert!(sampling.senders[0].changes.len() <= CHANGES);
+    }
+
+    #[test]
+    fn without_utc_no_packet_has_a_sample() {
+        let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
+        take(&mut sampling, 4000, 8000, |_| MS);
+        let journey = Journey { seen: 2, t: &[0, BEGIN + 2 * SECOND], ..Journey::default() };
+        let mut samples = Vec::new();
+        [None, Some(OFFSET)].map(|offset| sampling.with_sample(&journey, offset, |j| samples.push(j.samples)));
+        assert_eq!(samples, [0, 1]);
+    }
+}
