@@ -19,7 +19,7 @@ fn clang() -> String {
     clang.expect("no clang found: install clang-19 (Debian: apt install clang-19), or set CLANG to its path")
 }
 
-/// Compiles a C file that includes the shared headers for user space, where fuzzing reaches them, and links it into the crate.
+/// Compiles a C file that includes the programs' headers for user space, where tests and fuzzing reach them, and links it into the crate.
 #[allow(dead_code)] // this crate's own build script has none
 pub fn compile_for_user_space(source: &str) {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -29,15 +29,21 @@ pub fn compile_for_user_space(source: &str) {
         println!("cargo:rerun-if-changed={}", path.display());
     }
     write(&out.join("protocols.h"), &dispatch(&protocols));
-    let (object, library) = (out.join("user_space.o"), out.join("libuser_space.a"));
+    let name = Path::new(source).file_stem().expect("a file has a name").to_string_lossy();
+    let (object, library) = (out.join(format!("{name}.o")), out.join(format!("lib{name}.a")));
     let mut compile = Command::new(clang());
     compile.args(["-O2", "-g", "-fPIC", "-Wall", "-Wno-unused-function", "-c", source, "-o"]).arg(&object);
-    compile.args([&include, &protocols, &out].map(|folder| format!("-I{}", folder.display())));
+    if let (Ok(target), Ok(host)) = (env::var("TARGET"), env::var("HOST")) {
+        if target != host {
+            compile.arg(format!("--target={target}"));
+        }
+    }
+    compile.args([Path::new("bpf"), &include, &protocols, &out].map(|folder| format!("-I{}", folder.display())));
     for command in [&mut compile, Command::new("ar").arg("crs").arg(&library).arg(&object)] {
         assert!(command.status().is_ok_and(|status| status.success()), "{command:?} failed");
     }
     println!("cargo:rustc-link-search=native={}", out.display());
-    println!("cargo:rustc-link-lib=static=user_space");
+    println!("cargo:rustc-link-lib=static={name}");
 }
 
 /// Compiles `bpf/NAME.bpf.c` into the skeleton `NAME.skel.rs` in cargo's folder, and writes beside it `constants.rs`: the numbers

@@ -1,9 +1,11 @@
 //! The tracepoints at which programs stand, and which of them the running kernel has: an alternative where it refuses one, a note
 //! where there is none.
 
+use crate::{accused, attach_program, last_words};
 use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::btf::Btf;
 use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// One program.
 pub struct Hook {
@@ -80,6 +82,15 @@ fn elsewhere(at: &str) -> bool {
     }
 }
 
+/// A program that stands, until this is dropped, also by kill -9.
+pub struct Standing {
+    /// Its name in bpf/.
+    pub name: &'static str,
+    /// The program itself.
+    pub program: OwnedFd,
+    _link: OwnedFd,
+}
+
 impl Hooks {
     /// Asks the kernel's type information.
     pub fn find(table: &'static [Hook], btf: &Btf<'_>) -> Self {
@@ -123,6 +134,56 @@ impl Hooks {
             self.misses(hook, why);
         }
         true
+    }
+
+    /// Calls `load`, again with one program less for each that the kernel refuses, until it takes the rest. What `load` makes must not stand
+    /// when it fails.
+    ///
+    /// # Errors
+    /// With what the kernel said, where it refused something else, or nothing stands at `needed` any more.
+    pub fn load<T, E>(
+        &mut self,
+        needed: &str,
+        mut load: impl FnMut(&mut Self) -> Result<T, E>,
+    ) -> Result<T, (E, String)> {
+        loop {
+            let error = match load(self) {
+                Ok(loaded) => return Ok(loaded),
+                Err(error) => error,
+            };
+            let said = last_words();
+            let refused = accused(&said).is_some_and(|program| self.without(program, said.clone()));
+            if !refused || !self.stands_at(needed) {
+                return Err((error, said));
+            }
+        }
+    }
+
+    /// Switches on those of an object's programs that are to be loaded, and no others.
+    pub fn choose(&self, object: &mut libbpf_rs::OpenObject) {
+        for mut program in object.progs_mut() {
+            program.set_autoload(program.name().to_str().is_some_and(|name| self.has(name)));
+        }
+    }
+
+    /// Attaches what was loaded; what the kernel does not let stand is missing.
+    ///
+    /// # Errors
+    /// Where there is no descriptor left.
+    pub fn attach(&mut self, object: &libbpf_rs::Object) -> std::io::Result<Vec<Standing>> {
+        let mut standing = Vec::new();
+        for program in object.progs_mut() {
+            let Some(name) = self.programs.iter().copied().find(|p| program.name().to_str() == Some(p)) else {
+                continue;
+            };
+            match attach_program(program.as_fd()) {
+                Ok(link) => {
+                    standing.push(Standing { name, program: program.as_fd().try_clone_to_owned()?, _link: link })
+                }
+                Err(e) => drop(self.without(name, e.to_string())),
+            }
+        }
+        Ok(standing)
     }
 
     /// Whether this program is to be loaded.

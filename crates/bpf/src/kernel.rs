@@ -1,7 +1,7 @@
 //! Whether anything can be traced, asked before anything is attached.
 
 use latpath_linux::proc::capabilities;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 /// Why nothing can be attached at all.
@@ -47,4 +47,18 @@ pub fn program_info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info
     // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null; the descriptor is open.
     let said = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) };
     (said == 0).then_some(info)
+}
+
+/// Lets the kernel measure its eBPF programs while this is open.
+///
+/// # Errors
+/// Where the kernel (before 5.8) or a limit does not allow it.
+pub fn measure() -> std::io::Result<OwnedFd> {
+    // SAFETY: takes a number, gives a descriptor or an error.
+    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
+    if fd < 0 {
+        return Err(std::io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a fresh descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -40,8 +40,8 @@ pub use loader::*;
 mod loader {
     pub use crate::constants::SCRATCHES;
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
-    pub use crate::hooks::{hook, module_hook, or, Hook, Hooks, Missing};
-    pub use crate::kernel::{able, program_info, release, Unable};
+    pub use crate::hooks::{hook, module_hook, or, Hook, Hooks, Missing, Standing};
+    pub use crate::kernel::{able, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
     pub use crate::names::{namespaces, Functions, Reasons};
     pub use crate::refusal::{accused, last_words, listen, Because};

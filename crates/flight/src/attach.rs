@@ -3,12 +3,12 @@
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
-use latpath_bpf::{accused, attach_program, last_words, listen, release, Hooks, Mapped, Missing, Unable};
+use latpath_bpf::{last_words, listen, release, Hooks, Mapped, Missing, Standing, Unable};
 use latpath_linux::{proc::line, Cpus};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Events that `bytes` of memory hold: 1 << this.
 pub(crate) fn shift(bytes: usize) -> u32 {
@@ -44,16 +44,9 @@ pub enum StartError {
     System(#[from] std::io::Error),
 }
 
-/// A program that stands.
-pub(crate) struct Program {
-    pub name: &'static str,
-    pub fd: OwnedFd,
-}
-
 /// What runs in the kernel. All goes with it: the file descriptors hold the programs in place, even after kill -9.
 pub(crate) struct Attached {
-    pub links: Vec<OwnedFd>,
-    pub programs: Vec<Program>,
+    pub programs: Vec<Standing>,
     pub missing: Vec<Missing>,
     pub ring: Mapped<RawEvent>,
     pub heads: Mapped<Head>,
@@ -96,9 +89,7 @@ fn load<'s>(
     open.maps.rodata_data.as_deref_mut().expect("the programs have constants").ring_shift = shift;
     let sized = open.maps.ring.set_max_entries((rings as u32) << shift);
     sized.and_then(|()| open.maps.heads.set_max_entries(cpus as u32)).map_err(refused("sizing the rings"))?;
-    for mut program in open.open_object_mut().progs_mut() {
-        program.set_autoload(program.name().to_str().is_some_and(|name| hooks.has(name)));
-    }
+    hooks.choose(open.open_object_mut());
     open.load().map_err(refused("loading the programs"))
 }
 
@@ -110,55 +101,28 @@ pub(crate) fn attach(shift: u32) -> Result<Attached, StartError> {
     drop(btf);
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
     let rings = rings(cpus);
-    loop {
+    let loaded = hooks.load(NEEDED, |hooks| {
         let mut storage = MaybeUninit::uninit();
-        let loaded = load(&mut storage, &hooks, shift, (cpus, rings));
-        let skel = match loaded {
-            Ok(skel) => skel,
-            Err(error) => {
-                let said = last_words();
-                // One program less, each time.
-                if accused(&said).is_some_and(|program| hooks.without(program, said.clone())) {
-                    if hooks.stands_at(NEEDED) {
-                        continue;
-                    }
-                    return Err(StartError::NoSwitches { release: release(), why: said });
-                }
-                return Err(error);
-            }
-        };
+        let skel = load(&mut storage, hooks, shift, (cpus, rings))?;
         let heads = Mapped::new(&skel.maps.heads.as_fd(), cpus)?;
         for cpu in 0..cpus {
             // Generations count from 1, so that memory nobody has written to is no event.
             heads.set_field::<u64>(cpu, 0, 1 << shift);
         }
-        let mut attached = Attached {
-            links: Vec::new(),
-            programs: Vec::new(),
-            missing: Vec::new(),
-            ring: Mapped::new(&skel.maps.ring.as_fd(), rings << shift)?,
-            heads,
-            names: Mapped::new(&skel.maps.names.as_fd(), NAMES)?,
-            cpus,
-            rings,
-        };
-        for program in skel.object().progs_mut() {
-            let name = hooks.programs.iter().copied().find(|p| program.name().to_str() == Some(p));
-            let Some(name) = name else { continue };
-            match attach_program(program.as_fd()) {
-                Ok(link) => {
-                    attached.links.push(link);
-                    attached.programs.push(Program { name, fd: program.as_fd().try_clone_to_owned()? });
-                }
-                Err(e) => drop(hooks.without(name, e.to_string())),
-            }
-        }
-        if !attached.programs.iter().any(|p| p.name.starts_with("switch_")) {
-            return Err(StartError::NoSwitches { release: release(), why: "it would not be attached".into() });
-        }
-        attached.missing = hooks.missing;
-        return Ok(attached);
+        let (ring, names) =
+            (Mapped::new(&skel.maps.ring.as_fd(), rings << shift)?, Mapped::new(&skel.maps.names.as_fd(), NAMES)?);
+        let programs = hooks.attach(skel.object())?;
+        Ok(Attached { programs, missing: Vec::new(), ring, heads, names, cpus, rings })
+    });
+    let no_switches = |why| StartError::NoSwitches { release: release(), why };
+    let attached = match loaded {
+        Ok(attached) => attached,
+        Err((error, said)) => return Err(if hooks.stands_at(NEEDED) { error } else { no_switches(said) }),
+    };
+    if !attached.programs.iter().any(|p| p.name.starts_with("switch_")) {
+        return Err(no_switches("it would not be attached".into()));
     }
+    Ok(Attached { missing: hooks.missing, ..attached })
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! The recorder, running.
 
-use crate::attach::{attach, shift, Attached, Program, StartError};
+use crate::attach::{attach, shift, Attached, StartError};
 use crate::idle::IdleStates;
 use crate::layout::{NAMES, UNKNOWN};
 use crate::learnt::Learnt;
 use crate::names::Thread;
 use crate::window::{Rings, Window};
-use latpath_bpf::program_info;
 use latpath_bpf::Missing;
+use latpath_bpf::{measure, program_info, Standing};
 use latpath_linux::{monotonic, proc::field};
 use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -56,17 +56,6 @@ pub struct Figures {
     pub windows: u64,
     /// What its kernel does not offer: lines for people.
     pub missing: Vec<String>,
-}
-
-/// Lets the kernel measure its eBPF programs while this is open.
-fn measure() -> std::io::Result<OwnedFd> {
-    // SAFETY: takes a number, gives a descriptor or an error.
-    let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };
-    if fd < 0 {
-        return Err(std::io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: a fresh descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl Recorder {
@@ -160,8 +149,8 @@ impl Recorder {
 
     /// What each program has cost while that was measured.
     pub fn programs(&self) -> Vec<ProgramCost> {
-        let cost = |program: &Program| {
-            let info = program_info(program.fd.as_fd())?;
+        let cost = |program: &Standing| {
+            let info = program_info(program.program.as_fd())?;
             Some(ProgramCost { name: program.name, runs: info.run_cnt, ns: info.run_time_ns })
         };
         self.attached.programs.iter().filter_map(cost).collect()
@@ -170,7 +159,7 @@ impl Recorder {
     /// How it does.
     pub fn figures(&self) -> Figures {
         let rings = self.rings();
-        let infos = self.attached.programs.iter().filter_map(|program| program_info(program.fd.as_fd()));
+        let infos = self.attached.programs.iter().filter_map(|program| program_info(program.program.as_fd()));
         Figures {
             events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
             missed: infos.map(|info| info.recursion_misses).sum(),
@@ -185,6 +174,6 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         // Programs first, then what they write to.
-        self.attached.links.clear();
+        self.attached.programs.clear();
     }
 }

@@ -15,6 +15,11 @@ const BITS: u32 = 8;
 /// Least step by which the allocated range grows: one doubling.
 const GROW: usize = 1 << BITS;
 
+/// The number of a value's bucket where a doubling has `2^BITS` of them: exact below `2^(BITS+1)`.
+pub fn coarse_bucket<const BITS: u32>(v: u64) -> usize {
+    layout::index::<BITS>(v)
+}
+
 /// One bucket of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
@@ -89,6 +94,18 @@ impl Histogram {
     /// An empty one.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Of values of 0 and more that were counted elsewhere, in `2^BITS` buckets to each doubling ([`coarse_bucket`] numbers them);
+    /// the rest is exact. Percentiles are at most `1 / 2^(BITS+1)` off.
+    pub fn of_coarse<const BITS: u32>(counts: &[u32], sum: i128, squares: u128, min: Ns, max: Ns) -> Self {
+        let mut all = Self { sum, squares, min, max, ..Self::default() };
+        for (index, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
+            let middle = layout::middle::<BITS>(index).clamp(min.max(0) as u64, max.max(0) as u64);
+            all.positive.add(layout::index::<{ crate::BITS }>(middle), u64::from(*n));
+            all.count += u64::from(*n);
+        }
+        all
     }
 
     /// Adds a value.
@@ -412,6 +429,19 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn values_counted_coarsely_keep_what_is_exact(values in prop::collection::vec((0_u32..40).prop_flat_map(|bits| 0..=Ns::MAX >> (bits + 23)), 1..200)) {
+            let mut counts = [0; 640];
+            values.iter().for_each(|v| counts[coarse_bucket::<4>(*v as u64)] += 1);
+            let exact = of(&values);
+            let coarse = Histogram::of_coarse::<4>(&counts, exact.sum, exact.squares, exact.min, exact.max);
+            prop_assert_eq!((coarse.count(), coarse.mean(), coarse.stddev()), (exact.count(), exact.mean(), exact.stddev()));
+            for p in [10_000, 500_000, 999_000, 1_000_000] {
+                let (coarse, exact) = (coarse.percentile(p), exact.percentile(p));
+                prop_assert!((coarse - exact).abs() as f64 <= exact as f64 * 0.04, "{}: {} is {}", p, exact, coarse);
+            }
+        }
+
         #[test]
         fn a_quantile_lies_between_the_percentiles_around_it(values in values(), per_million in 1..1_000_000_u32) {
             let h = of(&values);

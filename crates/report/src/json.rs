@@ -93,6 +93,11 @@ pub fn live_schema() -> Schema {
     schema::<Summary>("latpath live --json")
 }
 
+/// The JSON Schema (draft 2020-12) of what `latpath exits --json` prints.
+pub fn exits_schema() -> Schema {
+    schema::<crate::exits::Document>("latpath exits --json")
+}
+
 fn schema<T: JsonSchema>(title: &str) -> Schema {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut schema = generator.into_root_schema_for::<T>();

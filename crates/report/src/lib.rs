@@ -7,6 +7,7 @@ mod captures;
 mod charts;
 pub mod compare;
 mod document;
+pub mod exits;
 mod explain;
 pub mod export;
 mod header;
@@ -38,7 +39,7 @@ pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
     Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
 };
-pub use json::{live_schema, report_json, report_schema};
+pub use json::{exits_schema, live_schema, report_json, report_schema};
 pub use junit::junit;
 pub use layout::layout_of;
 pub use limit::{parse_duration, About, BadLimit, Limit, LimitVerdict};

@@ -31,12 +31,14 @@ pub struct Schema {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Described {
+    Exits,
     Live,
     Report,
 }
 
 pub fn schema(args: Schema) -> Result<Outcome> {
     let schema = match args.command {
+        Described::Exits => latpath_report::exits_schema(),
         Described::Live => latpath_report::live_schema(),
         Described::Report => latpath_report::report_schema(),
     };

@@ -2,8 +2,10 @@
 
 pub mod agent;
 mod choose;
+mod command;
 pub mod compare;
 pub mod demo;
+pub mod exits;
 pub mod explain;
 pub mod export;
 mod following;

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * Adds up, while it happens, what each vCPU thread does with its time, and why and for how long it leaves its guest. Nothing is sent to
+ * user space, which reads the sums where they are.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "kernel.h"
+#include "kvm.h"
+#include "vcpu_time.h"
+#include "shared.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Of threads that user space did not name, none is watched. */
+const volatile __u32 only_known = 0;
+const volatile __u32 slots_max = 0;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct here);
+} cpus SEC(".maps");
+
+/* The slot of a thread, from 1 on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct vcpu);
+} vcpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct row);
+} rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct shared);
+} shared SEC(".maps");
+
+static __always_inline struct shared *all(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&shared, &zero);
+}
+
+static __always_inline struct here *this_cpu(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
+
+static __always_inline struct vcpu *in_slot(__u32 slot)
+{
+	return slot ? bpf_map_lookup_elem(&vcpus, &slot) : 0;
+}
+
+static __always_inline struct row *row_of(__u32 slot, __u32 row)
+{
+	__u32 place = slot * REASONS + (row & (REASONS - 1));
+
+	return bpf_map_lookup_elem(&rows, &place);
+}
+
+/* All programs see the same window. An interrupt may come while a program works on what it would change: then it is not seen. */
+static __always_inline _Bool begin(struct vcpu *v, __u64 now)
+{
+	if (now < v->from || now >= v->until)
+		return 0;
+	if (v->seq & 1) {
+		v->skipped++;
+		return 0;
+	}
+#if defined(__TARGET_ARCH_x86)
+	*(volatile __u32 *)&v->seq = v->seq + 1;
+	asm volatile("" ::: "memory");
+#else
+	__sync_fetch_and_add(&v->seq, 1);
+#endif
+	return 1;
+}
+
+static __always_inline void end(struct vcpu *v)
+{
+#if defined(__TARGET_ARCH_x86)
+	asm volatile("" ::: "memory");
+	*(volatile __u32 *)&v->seq = v->seq + 1;
+#else
+	__sync_fetch_and_add(&v->seq, 1);
+#endif
+}
+
+/* Threads whose numbers have no mark are no vCPUs: a look into the table is saved. */
+static __always_inline __u64 *mark_of(struct shared *s, __u32 tid)
+{
+	return &s->marks[(tid >> 6) & (MARKS - 1)];
+}
+
+static __always_inline __u32 slot_of(__u32 tid)
+{
+	struct shared *s = all();
+	__u32 *slot;
+
+	if (!s || !(*mark_of(s, tid) & 1ull << (tid & 63)))
+		return 0;
+	slot = bpf_map_lookup_elem(&slots, &tid);
+	return slot ? *slot : 0;
+}
+
+static __noinline __u32 new_slot(__u32 tid, __u32 tgid, __u64 now)
+{
+	struct shared *s = all();
+	struct vcpu *v;
+	__u32 slot;
+
+	if (!s || only_known)
+		return 0;
+	if (s->next_slot >= slots_max) {
+		__sync_fetch_and_add(&s->no_room, 1);
+		return 0;
+	}
+	slot = __sync_fetch_and_add(&s->next_slot, 1);
+	v = slot < slots_max ? in_slot(slot) : 0;
+	if (!v)
+		return 0;
+	v->tid = tid;
+	v->tgid = tgid;
+	v->id = NO_ID;
+	v->from = v->since = now > s->from ? now : s->from;
+	v->until = s->until;
+	if (bpf_map_update_elem(&slots, &tid, &slot, BPF_ANY))
+		return 0;
+	__sync_fetch_and_or(mark_of(s, tid), 1ull << (tid & 63));
+	return slot;
+}
+
+/* The slot of the thread on this CPU, which is in KVM_RUN. */
+static __always_inline __u32 slot_in_run(struct here *here, __u64 now)
+{
+	__u64 both;
+
+	if (here->slot)
+		return here->slot;
+	both = bpf_get_current_pid_tgid();
+	here->slot = slot_of((__u32)both);
+	if (!here->slot)
+		here->slot = new_slot((__u32)both, both >> 32, now);
+	return here->slot;
+}
+
+/* The row of a reason. Rows are given out as reasons come. */
+static __always_inline __u32 row_for(__u32 isa, __u32 reason)
+{
+	__u32 code = isa == ISA_VMX ? reason & 0xffff : reason, place, row;
+	struct shared *s = all();
+
+	place = code < 0x200 ? code : code >= 0x400 && code < 0x440 ? code - 0x200 : 0x240 + (code & 0x3f);
+	if (!s || place >= CODES)
+		return NO_ROW;
+	row = s->row_of_code[place];
+	if (row)
+		return row < REASONS && s->reasons[row] == code ? row : NO_ROW;
+	row = __sync_fetch_and_add(&s->next_row, 1);
+	if (row >= REASONS) {
+		s->next_row = REASONS;
+		return NO_ROW;
+	}
+	s->reasons[row] = code;
+	s->isa = isa;
+	s->row_of_code[place] = row;
+	return row;
+}
+
+static __always_inline int entered(struct kvm_vcpu *vcpu)
+{
+	struct here *here = this_cpu();
+	__u64 now = bpf_ktime_get_ns();
+	struct vcpu *v;
+	struct row *row;
+	__u32 slot;
+
+	if (!here)
+		return 0;
+	slot = slot_in_run(here, now);
+	v = in_slot(slot);
+	if (!v || !begin(v, now))
+		return 0;
+	if (v->id == NO_ID && vcpu)
+		v->id = vcpu->vcpu_id;
+	row = row_of(slot, v->row);
+	if (row)
+		on_entry(v, now, row);
+	end(v);
+	return 0;
+}
+
+static __always_inline int left(__u32 isa, __u32 reason)
+{
+	struct here *here = this_cpu();
+	__u64 now = bpf_ktime_get_ns();
+	struct vcpu *v;
+	struct row *row;
+	__u32 slot;
+
+	if (!here)
+		return 0;
+	slot = slot_in_run(here, now);
+	v = in_slot(slot);
+	if (!v || !begin(v, now))
+		return 0;
+	row = row_of(slot, v->row);
+	if (row)
+		on_exit(v, now, row_for(isa, reason), row);
+	end(v);
+	return 0;
+}
+
+#if defined(__TARGET_ARCH_x86)
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(kvm_entry, struct kvm_vcpu *vcpu)
+{
+	return entered(vcpu);
+}
+
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(kvm_exit, struct kvm_vcpu *vcpu, __u32 isa)
+{
+	return left(isa, exit_reason(vcpu, isa));
+}
+
+/* Linux 5.15 */
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(kvm_exit_with_reason, unsigned int reason, struct kvm_vcpu *vcpu, __u32 isa)
+{
+	return left(isa, reason);
+}
+#else
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(kvm_entry)
+{
+	return entered(0);
+}
+
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(kvm_exit, int ret, unsigned int class)
+{
+	return left(ISA_ARM, exit_reason(ret, class));
+}
+#endif
+
+/* Does `what` to the vCPU whose thread is on this CPU, if any. */
+#define TO_CURRENT(what)                                          \
+	({                                                        \
+		struct here *here = this_cpu();                   \
+		struct vcpu *v = here ? in_slot(here->slot) : 0;  \
+		__u64 now = v ? bpf_ktime_get_ns() : 0;           \
+                                                                  \
+		if (v && begin(v, now)) {                         \
+			what;                                     \
+			end(v);                                   \
+		}                                                 \
+		0;                                                \
+	})
+
+SEC("tp_btf/kvm_userspace_exit")
+int BPF_PROG(user_exit)
+{
+	return TO_CURRENT(on_user_exit(v, now));
+}
+
+/* x86: the guest's registers are loaded when KVM_RUN begins. */
+SEC("tp_btf/kvm_fpu")
+int BPF_PROG(run, int load)
+{
+	return load ? TO_CURRENT(on_run(v, now)) : 0;
+}
+
+SEC("tp_btf/kvm_vcpu_wakeup")
+int BPF_PROG(halt_end, __u64 ns, _Bool waited, _Bool valid)
+{
+	return TO_CURRENT(on_halt_end(v, now, ns, waited));
+}
+
+SEC("tp_btf/kvm_inj_virq")
+int BPF_PROG(injected)
+{
+	return TO_CURRENT(v->injected++);
+}
+
+/* Also of those that a CPU with APICv or AVIC delivers by itself. Which VM's it is, is not said. */
+SEC("tp_btf/kvm_apic_accept_irq")
+int BPF_PROG(accepted)
+{
+	struct shared *s = all();
+
+	if (s)
+		__sync_fetch_and_add(&s->accepted, 1);
+	return 0;
+}
+
+static __always_inline int switched(_Bool preempt, struct task_struct *next, __u32 state)
+{
+	struct here *here = this_cpu();
+	struct vcpu *from, *to;
+	__u32 slot;
+	__u64 now;
+
+	if (!here)
+		return 0;
+	slot = slot_of(next->pid);
+	if (!slot && !here->slot)
+		return 0;
+	now = bpf_ktime_get_ns();
+	from = in_slot(here->slot);
+	if (from && begin(from, now)) {
+		on_switch_out(from, now, preempt || !state);
+		end(from);
+	}
+	here->slot = slot;
+	to = in_slot(slot);
+	if (to && begin(to, now)) {
+		on_switch_in(to, now);
+		end(to);
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(switch_with_state, _Bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int state)
+{
+	return switched(preempt, next, state);
+}
+
+/* Linux 5.15 to 5.17 */
+SEC("tp_btf/sched_switch")
+int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	return switched(preempt, next, prev->__state);
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(wakeup, struct task_struct *p)
+{
+	struct vcpu *v = in_slot(slot_of(p->pid));
+	__u64 now = v ? bpf_ktime_get_ns() : 0;
+
+	if (v && begin(v, now)) {
+		on_wakeup(v, now);
+		end(v);
+	}
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(thread_end, struct task_struct *p)
+{
+	__u32 tid = p->pid;
+	struct here *here = this_cpu();
+	struct vcpu *v = in_slot(slot_of(tid));
+
+	__u64 now;
+
+	if (!v)
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (begin(v, now)) {
+		on_thread_end(v, now);
+		end(v);
+	}
+	bpf_map_delete_elem(&slots, &tid);
+	if (here)
+		here->slot = 0;
+	return 0;
+}
+
+/* A tracepoint at which an interrupt of some kind begins, and its end. */
+#define INTERRUPT(name, from, to)                                               \
+	SEC("tp_btf/" #from)                                                    \
+	int BPF_PROG(name##_begins)                                             \
+	{                                                                       \
+		return TO_CURRENT(on_interrupt(v, now));         \
+	}                                                                       \
+	SEC("tp_btf/" #to)                                                      \
+	int BPF_PROG(name##_ends)                                               \
+	{                                                                       \
+		return TO_CURRENT(on_interrupt_end(v, now));     \
+	}
+
+INTERRUPT(irq, irq_handler_entry, irq_handler_exit)
+INTERRUPT(softirq, softirq_entry, softirq_exit)
+INTERRUPT(local_timer, local_timer_entry, local_timer_exit)
+INTERRUPT(reschedule, reschedule_entry, reschedule_exit)
+INTERRUPT(call_function, call_function_entry, call_function_exit)
+INTERRUPT(call_function_single, call_function_single_entry, call_function_single_exit)
+INTERRUPT(irq_work, irq_work_entry, irq_work_exit)
+INTERRUPT(platform, x86_platform_ipi_entry, x86_platform_ipi_exit)
+INTERRUPT(thermal, thermal_apic_entry, thermal_apic_exit)
+/* ARM */
+INTERRUPT(ipi, ipi_entry, ipi_exit)

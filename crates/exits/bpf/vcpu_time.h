@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * Where a vCPU thread's time goes: a machine of states whose times add up to the wall clock, because each event ends one state and
+ * begins the next at the same moment. It asks nobody for the time and touches nothing but what it is given, so tests run it in user
+ * space.
+ */
+#ifndef LATPATH_VCPU_TIME_H
+#define LATPATH_VCPU_TIME_H
+
+/* What a vCPU thread does: enum of Rust's `Tile`. */
+#define NOT_KNOWN 0   /* before its first event */
+#define GUEST 1       /* runs guest code */
+#define KERNEL 2      /* KVM handles an exit, or goes back */
+#define USER 3        /* in QEMU */
+#define POLLING 4     /* the guest is halted, KVM polls */
+#define ASLEEP 5      /* sleeps: halted, or waits for something */
+#define READY 6       /* would run, another thread does */
+#define INTERRUPTED 7 /* an interrupt or softirq is served on its CPU */
+#define TILES 8       /* a power of two */
+
+#define REASONS 32    /* reasons that are told apart; the first is NO_ROW */
+#define NO_ROW 0      /* exits that began before the first event, or whose reason has no row of its own */
+#define STEP_BITS 4   /* a doubling has 16 buckets */
+#define BUCKETS 640   /* up to 2^42 ns, 73 minutes */
+#define SMALL_BITS 20 /* squares of shorter exits are added up in ns^2, of others in (1024 ns)^2 */
+
+/* All exits of one vCPU for one reason. */
+struct row {
+	__u64 count;
+	__u64 sum;
+	__u64 squares;
+	__u64 squares_of_long;
+	__u64 min; /* 0 while there is none */
+	__u64 max;
+	__u64 tiles[TILES];
+	__u32 buckets[BUCKETS];
+};
+
+struct vcpu {
+	__u32 seq; /* odd while this is written to */
+	__u32 tid;
+	__u32 tgid;
+	__u32 id; /* KVM's number of the vCPU */
+	__u32 state;
+	__u32 under; /* the state that an interrupt, or another thread, broke */
+	__u32 depth; /* interrupts within each other */
+	__u32 row;   /* of the exit that is open */
+	__u32 early; /* the exit's reason is not known yet: the host was seen at work before KVM said that the guest was left */
+	__u32 gone;  /* the thread has ended: at `since` */
+	__u64 from;  /* the window in which it is watched */
+	__u64 until;
+	__u64 since; /* of the state */
+	__u64 exit_at; /* when the open exit began; 0 if none is open, or it began before the window */
+	__u64 guest;
+	__u64 open[TILES]; /* of the exit that is open */
+	__u64 slept_at;    /* first sleep of a halt */
+	__u64 kernel_at_sleep;
+	__u64 entries;
+	__u64 exits;
+	__u64 to_user;
+	__u64 halts;
+	__u64 waits; /* halts for which it slept */
+	__u64 injected;
+	__u64 skipped; /* events that met another one at work */
+};
+
+static __always_inline __u32 bucket_of(__u64 v)
+{
+	__u32 shift = 0, at;
+	__u64 rest = v;
+
+	if (v < 1 << (STEP_BITS + 1))
+		return v;
+#define HALVE(bits)                                     \
+	if (rest >> (bits) >= 1 << (STEP_BITS)) {       \
+		rest >>= (bits);                        \
+		shift += (bits);                        \
+	}
+	HALVE(32)
+	HALVE(16)
+	HALVE(8)
+	HALVE(4)
+	HALVE(2)
+	HALVE(1)
+#undef HALVE
+	at = (shift << STEP_BITS) + (__u32)rest;
+	return at < BUCKETS ? at : BUCKETS - 1;
+}
+
+/* The state ends now, and another begins. */
+static __always_inline void turn(struct vcpu *v, __u64 now, __u32 state)
+{
+	__u64 took = now > v->since ? now - v->since : 0;
+
+	if (v->state == GUEST)
+		v->guest += took;
+	else
+		v->open[v->state & (TILES - 1)] += took;
+	v->state = state;
+	v->since += took;
+}
+
+/* What it did before its first event is what it must have done for that event to come. */
+static __always_inline void was(struct vcpu *v, __u32 state)
+{
+	if (v->state == NOT_KNOWN)
+		v->state = state;
+}
+
+/* The open exit is over: to its reason's row. */
+static __always_inline void close_exit(struct vcpu *v, struct row *row)
+{
+	__u64 took = v->since - v->exit_at, coarse = took >> 10;
+	__u32 i, at;
+
+	for (i = 0; i < TILES; i++) {
+		row->tiles[i] += v->open[i];
+		v->open[i] = 0;
+	}
+	if (v->exit_at) {
+		row->count++;
+		row->sum += took;
+		if (took >> SMALL_BITS)
+			row->squares_of_long += coarse * coarse;
+		else
+			row->squares += took * took;
+		if (!row->min || took < row->min)
+			row->min = took ? took : 1;
+		if (took > row->max)
+			row->max = took;
+		at = bucket_of(took);
+		if (at < BUCKETS)
+			row->buckets[at]++;
+	}
+	v->exit_at = 0;
+	v->early = 0;
+	v->slept_at = 0;
+	v->row = NO_ROW;
+}
+
+static __always_inline void on_entry(struct vcpu *v, __u64 now, struct row *row)
+{
+	v->entries++;
+	was(v, KERNEL);
+	turn(v, now, GUEST);
+	close_exit(v, row);
+}
+
+/* `row`: that of the exit that was open, where KVM went back to the guest without saying so. */
+static __always_inline void on_exit(struct vcpu *v, __u64 now, __u32 reason_row, struct row *row)
+{
+	v->exits++;
+	was(v, GUEST);
+	if (v->early) {
+		turn(v, now, v->state);
+		v->early = 0;
+	} else {
+		_Bool unseen_entry = v->state != GUEST;
+
+		turn(v, now, KERNEL);
+		if (unseen_entry)
+			close_exit(v, row);
+		v->exit_at = v->since;
+	}
+	v->row = reason_row;
+}
+
+static __always_inline void on_user_exit(struct vcpu *v, __u64 now)
+{
+	v->to_user++;
+	was(v, KERNEL);
+	turn(v, now, USER);
+}
+
+/* KVM_RUN begins. */
+static __always_inline void on_run(struct vcpu *v, __u64 now)
+{
+	was(v, USER);
+	if (v->state == USER)
+		turn(v, now, KERNEL);
+}
+
+static __always_inline void on_switch_out(struct vcpu *v, __u64 now, _Bool ready)
+{
+	if (!v->depth)
+		v->under = v->state;
+	v->depth = 0;
+	if (v->state == GUEST)
+		v->under = KERNEL;
+	turn(v, now, v->state == NOT_KNOWN ? NOT_KNOWN : ready ? READY : ASLEEP);
+	if (!ready && !v->slept_at) {
+		v->slept_at = now;
+		v->kernel_at_sleep = v->open[KERNEL];
+	}
+}
+
+static __always_inline void on_wakeup(struct vcpu *v, __u64 now)
+{
+	if (v->state == ASLEEP || v->state == NOT_KNOWN) {
+		was(v, ASLEEP);
+		turn(v, now, READY);
+	}
+}
+
+static __always_inline void on_switch_in(struct vcpu *v, __u64 now)
+{
+	v->depth = 0;
+	turn(v, now, v->under);
+}
+
+static __always_inline void on_interrupt(struct vcpu *v, __u64 now)
+{
+	if (v->depth++ || v->state == NOT_KNOWN)
+		return;
+	v->under = v->state;
+	/* KVM on AMD (before Linux 6.5) and on ARM says that the guest was left after the interrupt was served. */
+	if (v->state == GUEST) {
+		v->under = KERNEL;
+		turn(v, now, INTERRUPTED);
+		v->exit_at = v->since;
+		v->early = 1;
+		return;
+	}
+	turn(v, now, INTERRUPTED);
+}
+
+static __always_inline void on_interrupt_end(struct vcpu *v, __u64 now)
+{
+	if (!v->depth)
+		return;
+	if (!--v->depth && v->state == INTERRUPTED)
+		turn(v, now, v->under);
+}
+
+/* The guest was halted for so long. Until it slept, or all the time, KVM polled. */
+static __always_inline void on_halt_end(struct vcpu *v, __u64 now, __u64 ns, _Bool waited)
+{
+	__u64 from = now - ns, to = now, most, polled;
+
+	v->halts++;
+	v->waits += waited;
+	was(v, KERNEL);
+	turn(v, now, v->state);
+	most = v->open[KERNEL];
+	if (v->slept_at > from) {
+		to = v->slept_at;
+		most = v->kernel_at_sleep;
+	}
+	polled = to > from ? to - from : 0;
+	if (polled > most)
+		polled = most;
+	if (polled > v->open[KERNEL])
+		polled = v->open[KERNEL];
+	v->open[KERNEL] -= polled;
+	v->open[POLLING] += polled;
+	v->slept_at = 0;
+}
+
+static __always_inline void on_thread_end(struct vcpu *v, __u64 now)
+{
+	turn(v, now, v->state);
+	v->gone = 1;
+}
+
+#endif

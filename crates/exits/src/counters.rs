@@ -1,0 +1,58 @@
+//! KVM's own counters, to hold ours against: `/sys/kernel/debug/kvm/PID-FD`.
+
+use latpath_linux::proc::Root;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::path::Path;
+
+/// VMs of one process.
+const MOST: usize = 64;
+const DEBUGFS: &str = "sys/kernel/debug/kvm";
+
+/// What KVM has counted for the VMs of a process since they were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct KvmCounters {
+    /// Exits.
+    pub exits: u64,
+    /// Exits because the guest had nothing to do.
+    pub halt_exits: u64,
+    /// Interrupts injected.
+    pub irq_injections: u64,
+    /// Polling in halts, in ns, whether it helped or not.
+    pub halt_polling_ns: u64,
+}
+
+impl KvmCounters {
+    /// Those of a process's VMs; `None` where debugfs is not mounted, or has none of them.
+    pub fn of(pid: u32) -> Option<Self> {
+        Self::at(&Root::of(Path::new("/")), pid)
+    }
+
+    fn at(root: &Root, pid: u32) -> Option<Self> {
+        let start = format!("{pid}-");
+        let folders = root.names(DEBUGFS, usize::MAX);
+        let mut sum: Option<Self> = None;
+        for folder in folders.into_iter().filter(|name| name.starts_with(&start)).take(MOST) {
+            let read = |name: &str| -> u64 {
+                let text = root.text(&format!("{DEBUGFS}/{folder}/{name}"));
+                text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+            };
+            let sum = sum.get_or_insert_with(Self::default);
+            sum.exits += read("exits");
+            sum.halt_exits += read("halt_exits");
+            sum.irq_injections += read("irq_injections");
+            sum.halt_polling_ns += read("halt_poll_success_ns") + read("halt_poll_fail_ns");
+        }
+        sum
+    }
+
+    /// What was counted since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            exits: self.exits.saturating_sub(before.exits),
+            halt_exits: self.halt_exits.saturating_sub(before.halt_exits),
+            irq_injections: self.irq_injections.saturating_sub(before.irq_injections),
+            halt_polling_ns: self.halt_polling_ns.saturating_sub(before.halt_polling_ns),
+        }
+    }
+}

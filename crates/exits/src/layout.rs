@@ -1,0 +1,28 @@
+//! What user space and the programs share. The types come from the programs' own type information (bpf/vcpu_time.h, bpf/shared.h).
+
+pub(crate) use crate::skel::types::{row as RawRow, shared as Shared, vcpu as RawVcpu};
+
+mod constants {
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
+pub(crate) use constants::{MARKS, NO_ROW, REASONS, STEP_BITS, TILES};
+
+latpath_bpf::plain!(RawVcpu, RawRow, Shared);
+
+/// What is not known, of vCPUs' numbers.
+pub(crate) const NO_ID: u32 = constants::NO_ID as u32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tile;
+
+    #[test]
+    fn tiles_are_numbered_as_the_programs_number_them() {
+        assert_eq!(Tile::ALL.len(), TILES);
+        let numbers = ["NOT_KNOWN", "GUEST", "KERNEL", "USER", "POLLING", "ASLEEP", "READY", "INTERRUPTED"];
+        for (number, name) in numbers.into_iter().enumerate() {
+            assert!(constants::ALL.contains(&(name, number)), "{name}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Why vCPUs leave their guests, for how long, and where their threads' time goes.
+//!
+//! eBPF programs add it up in the kernel while it happens (bpf/vcpu_time.h): each event of a vCPU's thread ends one [`Tile`] and begins
+//! the next at the same moment, so that the tiles of a window add up to the wall clock, to the nanosecond. Nothing is sent to user space,
+//! so nothing can be lost on the way.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! let watch = latpath_exits::Watch::start(&latpath_vms::find()?.vms, false)?;
+//! std::thread::sleep(Duration::from_secs(10));
+//! for vcpu in watch.end().vcpus {
+//!     println!("{} left its guest {} times", vcpu.tid, vcpu.exits);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Times are of `CLOCK_MONOTONIC`, in ns.
+
+mod counters;
+mod figures;
+mod hooks;
+mod layout;
+#[cfg(test)]
+mod state_machine;
+mod traffic;
+mod watch;
+mod skel {
+    #![allow(unused_imports, missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/exits.skel.rs"));
+}
+
+pub use counters::KvmCounters;
+pub use figures::{Exits, Reason, Tile, Tiles, Vcpu};
+pub use traffic::Traffic;
+pub use watch::{StartError, Watch};

@@ -1,0 +1,65 @@
+//! What passed a VM's taps in the window, to set the exits against.
+
+use latpath_counters::{interfaces, Netns, Statistics};
+use latpath_vms::Vm;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Packets and bytes on a VM's taps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Traffic {
+    /// To the guest: buffers, since large ones may be segmented later.
+    pub to_guest_packets: u64,
+    /// To the guest.
+    pub to_guest_bytes: u64,
+    /// From the guest.
+    pub from_guest_packets: u64,
+    /// From the guest.
+    pub from_guest_bytes: u64,
+}
+
+impl Traffic {
+    /// Both ways.
+    pub fn packets(&self) -> u64 {
+        self.to_guest_packets + self.from_guest_packets
+    }
+
+    /// Both ways.
+    pub fn bytes(&self) -> u64 {
+        self.to_guest_bytes + self.from_guest_bytes
+    }
+
+    /// What each tap of some VMs has counted since it was made.
+    pub fn counters(vms: &[Vm]) -> HashMap<(u32, u32), Statistics> {
+        let mut places: Vec<u32> = vms.iter().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns).collect();
+        places.sort_unstable();
+        places.dedup();
+        let of_place = |netns: u32| {
+            let all = Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default();
+            all.into_iter().map(move |device| ((netns, device.ifindex), device.statistics))
+        };
+        places.into_iter().flat_map(of_place).collect()
+    }
+
+    /// What passed a VM's taps between two looks; `None` where none of them is known.
+    pub fn between(
+        vm: &Vm,
+        before: &HashMap<(u32, u32), Statistics>,
+        after: &HashMap<(u32, u32), Statistics>,
+    ) -> Option<Self> {
+        let mut sum: Option<Self> = None;
+        for tap in &vm.taps {
+            let (Some(netns), Some(ifindex)) = (tap.netns, tap.ifindex) else { continue };
+            let Some(now) = after.get(&(netns, ifindex)) else { continue };
+            let passed = now.since(before.get(&(netns, ifindex)).unwrap_or(&Statistics::default()));
+            let sum = sum.get_or_insert_with(Self::default);
+            // What the host sends to a tap, the guest receives.
+            sum.to_guest_packets += passed.tx_packets;
+            sum.to_guest_bytes += passed.tx_bytes;
+            sum.from_guest_packets += passed.rx_packets;
+            sum.from_guest_bytes += passed.rx_bytes;
+        }
+        sum
+    }
+}

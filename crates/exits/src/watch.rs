@@ -1,0 +1,331 @@
+//! The programs, standing for one window.
+
+use crate::figures::{Exits, Reason, Tile, Tiles, Vcpu};
+use crate::hooks::{HOOKS, NEEDED};
+use crate::layout::{RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, STEP_BITS, TILES};
+use crate::skel::{ExitsSkel, ExitsSkelBuilder};
+use latpath_bpf::{bytes_of, last_words, listen, program_info, release, Hooks, Mapped, Missing, Standing, Unable};
+use latpath_histogram::Histogram;
+use latpath_linux::monotonic;
+use latpath_linux::proc::{Root, Stat, PF_VCPU};
+use latpath_model::Ns;
+use latpath_vms::{Role, Vm};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
+use std::{collections::HashMap, io, mem::MaybeUninit, os::fd::AsFd, path::Path, thread::sleep, time::Duration};
+
+/// vCPUs that may appear while the window is open.
+const MORE: usize = 64;
+/// vCPUs in all: each takes some 90 kB.
+const MOST: usize = 2048;
+/// So soon the window begins, and ends: all programs and user space must have read the time by then.
+const SOON: Ns = 2_000_000;
+
+/// Why nothing is seen.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This kernel or user cannot.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// No KVM.
+    #[error(
+        "this kernel ({release}) has no tracepoint kvm_exit ({why}): is KVM loaded (modprobe kvm_intel, or kvm_amd)?"
+    )]
+    NoExits {
+        /// `uname -r`.
+        release: String,
+        /// What is known of it.
+        why: String,
+    },
+    /// The kernel refused a program or map.
+    #[error("kernel {release} refused the programs that watch VM exits ({step}): {why}")]
+    Refused {
+        /// `uname -r`.
+        release: String,
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// Memory or a descriptor.
+    #[error("the system has no room for the programs that watch VM exits: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Watches vCPUs until [`Watch::end`].
+pub struct Watch {
+    programs: Vec<Standing>,
+    missing: Vec<Missing>,
+    vcpus: Mapped<RawVcpu>,
+    rows: Mapped<RawRow>,
+    shared: Mapped<Shared>,
+    from: Ns,
+    /// What /proc said of the vCPUs that were known at the start.
+    looked: HashMap<u32, Tile>,
+    /// Keeps the kernel measuring its programs.
+    measuring: Option<std::os::fd::OwnedFd>,
+}
+
+fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
+    move |e| {
+        let why = match last_words() {
+            said if said.is_empty() => e.to_string(),
+            said => format!("{e}: {said}"),
+        };
+        StartError::Refused { release: release(), step, why }
+    }
+}
+
+struct Loaded {
+    programs: Vec<Standing>,
+    vcpus: Mapped<RawVcpu>,
+    rows: Mapped<RawRow>,
+    shared: Mapped<Shared>,
+}
+
+/// A vCPU's thread that is known beforehand.
+struct Known {
+    tid: u32,
+    pid: u32,
+    id: Option<u32>,
+}
+
+fn open<'s>(
+    storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
+    hooks: &Hooks,
+    (slots, only_known): (usize, bool),
+) -> Result<ExitsSkel<'s>, StartError> {
+    listen();
+    let mut open = ExitsSkelBuilder::default().open(storage).map_err(refused("reading the programs"))?;
+    let constants = open.maps.rodata_data.as_deref_mut().expect("the programs have constants");
+    (constants.only_known, constants.slots_max) = (only_known.into(), slots as u32);
+    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
+    let sized = open.maps.vcpus.set_max_entries(slots as u32);
+    sized
+        .and_then(|()| open.maps.rows.set_max_entries((slots * REASONS) as u32))
+        .and_then(|()| open.maps.slots.set_max_entries(slots as u32))
+        .and_then(|()| open.maps.cpus.set_max_entries(cpus as u32))
+        .map_err(refused("sizing the tables"))?;
+    hooks.choose(open.open_object_mut());
+    open.load().map_err(refused("loading the programs"))
+}
+
+impl Watch {
+    /// Watches the vCPUs of `vms`; with `only` no others, also such as are made later. Returns when the window has begun.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace, or KVM is not there.
+    pub fn start(vms: &[Vm], only: bool) -> Result<Self, StartError> {
+        Self::start_measuring(vms, only, false)
+    }
+
+    /// The same, while the kernel also measures what the programs cost, which makes each dearer by two readings of the clock.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_measuring(vms: &[Vm], only: bool, measure: bool) -> Result<Self, StartError> {
+        latpath_bpf::able()?;
+        let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
+        let mut hooks = Hooks::find(&HOOKS, &btf);
+        drop(btf);
+        let no_exits = |why: &str| StartError::NoExits { release: release(), why: why.into() };
+        if !hooks.stands_at(NEEDED) {
+            return Err(no_exits("the module kvm is not loaded, or has no type information"));
+        }
+        let known: Vec<Known> = vms.iter().flat_map(known).take(MOST - MORE).collect();
+        let slots = 1 + known.len() + MORE;
+        let loaded = hooks.load(NEEDED, |hooks| {
+            let mut storage = MaybeUninit::uninit();
+            let skel = open(&mut storage, hooks, (slots, only))?;
+            let loaded = Loaded {
+                vcpus: Mapped::new(&skel.maps.vcpus.as_fd(), slots)?,
+                rows: Mapped::new(&skel.maps.rows.as_fd(), slots * REASONS)?,
+                shared: Mapped::new(&skel.maps.shared.as_fd(), 1)?,
+                programs: Vec::new(),
+            };
+            loaded.announce(&known, |tid, slot| {
+                skel.maps
+                    .slots
+                    .update(bytes_of(&tid), bytes_of(&slot), MapFlags::ANY)
+                    .map_err(refused("naming the vCPUs"))
+            })?;
+            Ok(Loaded { programs: hooks.attach(skel.object())?, ..loaded })
+        });
+        let Loaded { programs, vcpus, rows, shared } = match loaded {
+            Ok(loaded) => loaded,
+            Err((error, said)) => return Err(if hooks.stands_at(NEEDED) { error } else { no_exits(&said) }),
+        };
+        let measuring = measure.then(latpath_bpf::measure).transpose()?;
+        let mut watch =
+            Self { programs, missing: hooks.missing, vcpus, rows, shared, from: 0, looked: HashMap::new(), measuring };
+        watch.begin(&known);
+        Ok(watch)
+    }
+
+    /// Sets the window's begin, and waits for it.
+    fn begin(&mut self, known: &[Known]) {
+        self.looked = known.iter().filter_map(|known| Some((known.tid, look(known.pid, known.tid)?))).collect();
+        self.from = monotonic() + SOON;
+        let from = self.from as u64;
+        self.shared.set_field(0, std::mem::offset_of!(Shared, from), from);
+        for slot in 1..=known.len() {
+            self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, since), from);
+            self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, from), from);
+        }
+        // Until here the window had no end before its begin.
+        self.set_end(u64::MAX);
+        sleep(Duration::from_nanos(SOON as u64));
+    }
+
+    fn set_end(&self, until: u64) {
+        self.shared.set_field(0, std::mem::offset_of!(Shared, until), until);
+        for slot in 1..self.vcpus.len() {
+            self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, until), until);
+        }
+    }
+
+    /// When the window began.
+    pub fn from(&self) -> Ns {
+        self.from
+    }
+
+    /// Ends the window, and says what was seen in it.
+    pub fn end(self) -> Exits {
+        let until = monotonic() + SOON;
+        self.set_end(until as u64);
+        sleep(Duration::from_nanos(2 * SOON as u64));
+        let infos: Vec<_> = self.programs.iter().filter_map(|program| program_info(program.program.as_fd())).collect();
+        let cost = self
+            .measuring
+            .as_ref()
+            .map(|_| infos.iter().fold((0, 0), |(runs, ns), info| (runs + info.run_cnt, ns + info.run_time_ns)));
+        let missed = infos.iter().map(|info| info.recursion_misses).sum();
+        let has_accepted = self.programs.iter().any(|program| program.name == "accepted");
+        let shared = self.shared.get(0);
+        let taken = (shared.next_slot as usize).min(self.vcpus.len());
+        let mut vcpus: Vec<Vcpu> = (1..taken).map(|slot| self.vcpu(slot, &shared, until)).collect();
+        vcpus.sort_by_key(|vcpu| (vcpu.pid, vcpu.id, vcpu.tid));
+        Exits {
+            from: self.from,
+            until,
+            vcpus,
+            accepted: has_accepted.then_some(shared.accepted),
+            no_room: shared.no_room,
+            missed,
+            missing: self.missing.clone(),
+            cost,
+        }
+    }
+
+    fn vcpu(&self, slot: usize, shared: &Shared, until: Ns) -> Vcpu {
+        let raw = self.vcpus.get(slot);
+        let gone = raw.gone != 0;
+        let until = if gone { raw.since as Ns } else { until };
+        let mut open = tiles(&raw.open);
+        let last = until - raw.since as Ns;
+        let mut guest = raw.guest as Ns;
+        match Tile::ALL[raw.state as usize % TILES] {
+            Tile::Guest => guest += last,
+            state => *open.of(state) += last,
+        }
+        let mut reasons: Vec<Reason> = Vec::new();
+        for at in NO_ROW..REASONS {
+            let row = self.rows.get(slot * REASONS + at);
+            let is_open = raw.row as usize == at;
+            if row.count == 0 && row.tiles.iter().all(|ns| *ns == 0) && !(is_open && open.sum() > 0) {
+                continue;
+            }
+            let mut reason = reason(&row, (at != NO_ROW).then(|| shared.reasons[at]), shared.isa);
+            if is_open {
+                reason.tiles.add(open);
+            }
+            reasons.push(reason);
+        }
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.tiles.sum()));
+        let mut tiles = Tiles { guest_ns: guest, ..Tiles::default() };
+        reasons.iter().for_each(|reason| tiles.add(reason.tiles));
+        let mut vcpu = Vcpu {
+            tid: raw.tid,
+            pid: raw.tgid,
+            id: (raw.id != NO_ID).then_some(raw.id),
+            from: raw.from as Ns,
+            until,
+            gone,
+            tiles,
+            entries: raw.entries,
+            exits: raw.exits,
+            to_qemu: raw.to_user,
+            halts: raw.halts,
+            slept: raw.waits,
+            injected: raw.injected,
+            skipped: raw.skipped,
+            reasons,
+        };
+        self.settle(&mut vcpu);
+        vcpu
+    }
+
+    /// A vCPU without a single event did the same all the time: what /proc says of it.
+    fn settle(&self, vcpu: &mut Vcpu) {
+        if vcpu.tiles.sum() != vcpu.tiles.not_known_ns {
+            return;
+        }
+        let (before, now) = (self.looked.get(&vcpu.tid), look(vcpu.pid, vcpu.tid));
+        if let (Some(before), Some(now)) = (before, now) {
+            if *before == now {
+                *vcpu.tiles.of(now) += std::mem::take(&mut vcpu.tiles.not_known_ns);
+                vcpu.reasons.clear();
+            }
+        }
+    }
+}
+
+impl Loaded {
+    /// Tells the programs the vCPUs that are known.
+    fn announce(&self, known: &[Known], put: impl Fn(u32, u32) -> Result<(), StartError>) -> Result<(), StartError> {
+        let mut shared = self.shared.get(0);
+        shared.next_row = 1 + NO_ROW as u32;
+        shared.next_slot = 1 + known.len() as u32;
+        for (slot, vcpu) in (1..).zip(known) {
+            let mut raw = self.vcpus.get(slot as usize);
+            (raw.tid, raw.tgid, raw.id) = (vcpu.tid, vcpu.pid, vcpu.id.unwrap_or(NO_ID));
+            self.vcpus.set(slot as usize, raw);
+            put(vcpu.tid, slot)?;
+            shared.marks[(vcpu.tid >> 6) as usize % MARKS] |= 1 << (vcpu.tid & 63);
+        }
+        self.shared.set(0, shared);
+        Ok(())
+    }
+}
+
+fn known(vm: &Vm) -> impl Iterator<Item = Known> + '_ {
+    let vcpus = vm.threads.iter().filter(|thread| thread.role == Role::Vcpu);
+    vcpus.map(|thread| Known { tid: thread.tid, pid: vm.pid, id: thread.vcpu })
+}
+
+/// What a thread does right now, where that is sure.
+fn look(pid: u32, tid: u32) -> Option<Tile> {
+    let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{pid}/task/{tid}"))?;
+    match stat.state {
+        'S' | 'D' => Some(Tile::Asleep),
+        _ if stat.flags & PF_VCPU != 0 => Some(Tile::Guest),
+        _ => None,
+    }
+}
+
+fn tiles(raw: &[u64; TILES]) -> Tiles {
+    let mut tiles = Tiles::default();
+    for (tile, ns) in Tile::ALL.into_iter().zip(raw) {
+        *tiles.of(tile) = *ns as Ns;
+    }
+    tiles
+}
+
+fn reason(row: &RawRow, code: Option<u32>, isa: u32) -> Reason {
+    // Long exits' squares are in (1024 ns)^2.
+    let squares = u128::from(row.squares) + (u128::from(row.squares_of_long) << 20);
+    let (min, max) = (row.min as Ns, row.max as Ns);
+    let took = Histogram::of_coarse::<{ STEP_BITS as u32 }>(&row.buckets, row.sum.into(), squares, min, max);
+    Reason { isa: if code.is_some() { isa } else { 0 }, code, took, tiles: tiles(&row.tiles) }
+}

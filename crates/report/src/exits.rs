@@ -1,0 +1,241 @@
+//! What `latpath exits` prints: why vCPUs leave their guests, for how long, and where their threads' time goes.
+
+mod text;
+
+use latpath_exits::{Exits, KvmCounters, Reason, Tiles, Traffic, Vcpu};
+use latpath_histogram::Histogram;
+use latpath_model::Ns;
+use latpath_stats::TimeFigures;
+use latpath_vms::exit_reason::{is_halt, Names};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+pub use text::text;
+
+/// All of it.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Document {
+    /// Begin of the window, `CLOCK_MONOTONIC`.
+    pub from_ns: Ns,
+    /// Its length.
+    pub window_ns: Ns,
+    /// VMs whose vCPUs were seen.
+    pub vms: Vec<VmExits>,
+    /// Interrupts that the virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered without KVM.
+    pub apic_interrupts: Option<u64>,
+    /// Entries of vCPUs for which there was no room: these vCPUs are missing.
+    pub entries_without_room: u64,
+    /// Events that the kernel did not show because the same program was running already.
+    pub events_missed: u64,
+    /// What an event cost, where that was measured (`--cost`).
+    pub cost_per_event_ns: Option<Ns>,
+    /// What this kernel does not show.
+    pub not_shown: Vec<String>,
+}
+
+/// One VM.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct VmExits {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its vCPUs.
+    pub vcpus: Vec<VcpuExits>,
+    /// All vCPUs together.
+    pub all: VcpuFigures,
+    /// What KVM itself counted for all VMs of the process, in nearly the same window.
+    pub kvm: Option<KvmCounters>,
+    /// What passed its taps.
+    pub traffic: Option<Traffic>,
+    /// The exits, by what was done for them.
+    pub per_work: Option<PerWork>,
+}
+
+/// One vCPU.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct VcpuExits {
+    /// KVM's number.
+    pub vcpu: Option<u32>,
+    /// Its thread.
+    pub tid: u32,
+    /// Its window: shorter than the whole one where it was made later, or ended.
+    pub window_ns: Ns,
+    /// Whether its thread ended.
+    pub ended: bool,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: VcpuFigures,
+}
+
+/// What one vCPU did, or several.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct VcpuFigures {
+    /// Where its time went: adds up to its window.
+    pub tiles: Tiles,
+    /// `kvm_entry`.
+    pub entries: u64,
+    /// `kvm_exit`.
+    pub exits: u64,
+    /// Returns to the hypervisor's process.
+    pub exits_to_qemu: u64,
+    /// Time outside the guest without halts: polling and sleeping in them, and their handling.
+    pub exit_time_without_halts_ns: Ns,
+    /// Halts that ended.
+    pub halts: u64,
+    /// Of these, how many found the thread asleep.
+    pub halts_slept: u64,
+    /// Interrupts that KVM injected: without those that APICv or AVIC delivered.
+    pub injected: u64,
+    /// Events that came while another one was counted.
+    pub events_skipped: u64,
+    /// By reason, those that took the longest in all first.
+    pub reasons: Vec<ReasonFigures>,
+}
+
+/// Exits for one reason.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct ReasonFigures {
+    /// The kernel's name of it; `null` for exits that began before the window and for reasons that were too many.
+    pub reason: Option<String>,
+    /// The CPU's number of it.
+    pub code: Option<u32>,
+    /// Whether the guest had nothing to do.
+    pub is_halt: bool,
+    /// A second.
+    pub per_second: f64,
+    /// From `kvm_exit` to `kvm_entry`; percentiles are at most 3 % off.
+    #[serde(flatten)]
+    pub times: TimeFigures,
+    /// All together.
+    pub sum_ns: Ns,
+    /// Standard error of the mean, as if exits were independent of each other.
+    pub mean_error_ns: Ns,
+    /// What the vCPU's thread did in these exits.
+    pub tiles: Tiles,
+}
+
+/// Exits in relation to traffic.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct PerWork {
+    /// Exits for each packet on the taps, both ways.
+    pub exits_per_packet: f64,
+    /// Time outside the guest without halts, for each packet.
+    pub exit_time_per_packet_ns: Ns,
+    /// Exits for each 10^9 bytes.
+    pub exits_per_gb: f64,
+    /// Time outside the guest without halts, for each 10^9 bytes.
+    pub exit_time_per_gb_ns: Ns,
+}
+
+/// What is known of a VM beside its vCPUs.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// KVM's counters over the window.
+    pub kvm: Option<KvmCounters>,
+    /// Its taps' counters over the window.
+    pub traffic: Option<Traffic>,
+}
+
+impl Document {
+    /// Of what was seen; `about` says what is known of the VM with this process.
+    pub fn new(exits: &Exits, names: &Names, about: impl Fn(u32) -> About) -> Self {
+        let mut vms: BTreeMap<u32, Vec<&Vcpu>> = BTreeMap::new();
+        exits.vcpus.iter().for_each(|vcpu| vms.entry(vcpu.pid).or_default().push(vcpu));
+        let window_ns = exits.until - exits.from;
+        let vms = vms.into_iter().map(|(pid, vcpus)| VmExits::new(pid, &vcpus, names, about(pid), window_ns));
+        Self {
+            from_ns: exits.from,
+            window_ns,
+            vms: vms.collect(),
+            apic_interrupts: exits.accepted,
+            entries_without_room: exits.no_room,
+            events_missed: exits.missed,
+            cost_per_event_ns: exits.cost.filter(|(runs, _)| *runs > 0).map(|(runs, ns)| (ns / runs) as Ns),
+            not_shown: exits.missing.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl VmExits {
+    fn new(pid: u32, vcpus: &[&Vcpu], names: &Names, about: About, window: Ns) -> Self {
+        let all = VcpuFigures::of(vcpus, names, window);
+        let per_work = about.traffic.filter(|traffic| traffic.packets() > 0).map(|traffic| PerWork::of(&all, &traffic));
+        let one = |vcpu: &&Vcpu| VcpuExits {
+            vcpu: vcpu.id,
+            tid: vcpu.tid,
+            window_ns: vcpu.until - vcpu.from,
+            ended: vcpu.gone,
+            figures: VcpuFigures::of(&[vcpu], names, vcpu.until - vcpu.from),
+        };
+        let vcpus = vcpus.iter().map(one).collect();
+        Self { name: about.name, pid, vcpus, all, kvm: about.kvm, traffic: about.traffic, per_work }
+    }
+}
+
+impl PerWork {
+    fn of(all: &VcpuFigures, traffic: &Traffic) -> Self {
+        let (exits, ns) = (all.exits as f64, all.exit_time_without_halts_ns as f64);
+        let (packets, gb) = (traffic.packets() as f64, traffic.bytes() as f64 / 1e9);
+        Self {
+            exits_per_packet: exits / packets,
+            exit_time_per_packet_ns: (ns / packets) as Ns,
+            exits_per_gb: exits / gb,
+            exit_time_per_gb_ns: (ns / gb) as Ns,
+        }
+    }
+}
+
+impl VcpuFigures {
+    fn of(vcpus: &[&Vcpu], names: &Names, window: Ns) -> Self {
+        let mut figures = Self::default();
+        let mut reasons: BTreeMap<(u32, Option<u32>), Reason> = BTreeMap::new();
+        for vcpu in vcpus {
+            figures.tiles.add(vcpu.tiles);
+            figures.entries += vcpu.entries;
+            figures.exits += vcpu.exits;
+            figures.exits_to_qemu += vcpu.to_qemu;
+            figures.halts += vcpu.halts;
+            figures.halts_slept += vcpu.slept;
+            figures.injected += vcpu.injected;
+            figures.events_skipped += vcpu.skipped;
+            for reason in &vcpu.reasons {
+                let key = (reason.isa, reason.code);
+                let sum = reasons.entry(key).or_insert_with(|| Reason { isa: key.0, code: key.1, ..Reason::default() });
+                sum.took.merge(&reason.took);
+                sum.tiles.add(reason.tiles);
+            }
+        }
+        figures.reasons = reasons.into_values().map(|reason| ReasonFigures::of(&reason, names, window)).collect();
+        figures.reasons.sort_by_key(|reason| std::cmp::Reverse(reason.tiles.sum()));
+        let counted = figures.reasons.iter().filter(|reason| !reason.is_halt && reason.code.is_some());
+        figures.exit_time_without_halts_ns = counted.map(|reason| reason.tiles.sum()).sum();
+        figures
+    }
+}
+
+impl ReasonFigures {
+    fn of(reason: &Reason, names: &Names, window: Ns) -> Self {
+        let times = TimeFigures::of(&reason.took);
+        Self {
+            reason: reason.code.map(|code| names.get(reason.isa, code).into_owned()),
+            code: reason.code,
+            is_halt: reason.code.is_some_and(|code| is_halt(reason.isa, code)),
+            per_second: times.count as f64 * 1e9 / window.max(1) as f64,
+            sum_ns: reason.took.sum() as Ns,
+            mean_error_ns: error_of_mean(&reason.took),
+            times,
+            tiles: reason.tiles,
+        }
+    }
+}
+
+fn error_of_mean(took: &Histogram) -> Ns {
+    match took.count() {
+        0 | 1 => 0,
+        n => (took.stddev() as f64 / ((n - 1) as f64).sqrt()).round() as Ns,
+    }
+}
