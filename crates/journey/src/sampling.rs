@@ -278,7 +278,9 @@ mod tests {
         take(&mut sampling, 4000, 8000, |_| MS);
         let journey = Journey { seen: 2, t: &[0, BEGIN + 2 * SECOND], ..Journey::default() };
         let mut samples = Vec::new();
-        [None, Some(OFFSET)].map(|offset| sampling.with_sample(&journey, offset, |j| samples.push(j.samples)));
+        for offset in [None, Some(OFFSET)] {
+            sampling.with_sample(&journey, offset, |j| samples.push(j.samples));
+        }
         assert_eq!(samples, [0, 1]);
     }
 }

@@ -247,6 +247,10 @@ impl Protocol for Goose {
         Some(frame.build(link).map_err(|e| e.to_string()))
     }
 
+    fn rebuild(&self, link: &FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
+        self.frame(link, &Outgoing { event: key >> 16, number: key & 0xffff, event_time: 0, next: 0 })
+    }
+
     fn details(&self, frame: &[u8]) -> Details {
         let frame = Header::parse(frame).and_then(|header| Frame::parse(frame, &header)).ok();
         let number = |title, json, read: fn(&Frame<'_>) -> u32| {

@@ -261,6 +261,14 @@ pub trait Protocol: Sized + Clone + PartialEq {
         None
     }
 
+    /// A frame of this stream with this key of the protocol's own, in which nothing else is real; `None` where a key does not suffice.
+    ///
+    /// # Errors
+    /// Why such a frame cannot be built, in a sentence.
+    fn rebuild(&self, _link: &FrameLink, _key: u32) -> Option<Result<Vec<u8>, String>> {
+        None
+    }
+
     /// What a list shows of this stream; `frame` is the newest frame that [`read`](Self::read) found it in.
     fn details(&self, _frame: &[u8]) -> Details {
         Details::default()
@@ -413,6 +421,16 @@ macro_rules! protocols {
             ) -> Option<Result<Vec<u8>, String>> {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::frame(m, link, packet),)*
+                }
+            }
+
+            /// A frame of this stream with this key, in which nothing else is real; `None` where a key does not suffice.
+            ///
+            /// # Errors
+            /// Why such a frame cannot be built, in a sentence.
+            pub fn rebuild(&self, link: &$crate::protocol::FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
+                match self {
+                    $(Self::$name(m) => $crate::protocol::Protocol::rebuild(m, link, key),)*
                 }
             }
 

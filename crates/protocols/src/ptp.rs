@@ -233,6 +233,10 @@ impl Protocol for Ptp {
         Some(Ok(message.build(link)))
     }
 
+    fn rebuild(&self, link: &FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
+        self.frame(link, &Outgoing { event: 1, number: key, event_time: 0, next: 0 })
+    }
+
     fn details(&self, frame: &[u8]) -> Details {
         let text = |title, json, value: String| Field { title, json, value: Value::Text(value) };
         let message = MESSAGES[usize::from(self.message) % MESSAGES.len()];

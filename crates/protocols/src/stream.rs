@@ -12,8 +12,8 @@
 //! A comma in a name is written `\,`, a backslash `\\`, any byte `\x1b` by its two hexadecimal digits. The payload begins after the last ethertype; that of UDP after its header.
 
 use crate::options::{bad, number_u16, split_options, BadStream, Options};
-use crate::protocol::Order;
-use crate::{Matcher, ProtocolId};
+use crate::protocol::{FrameLink, Order};
+use crate::{Matcher, ProtocolId, Tag};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
@@ -180,6 +180,21 @@ impl StreamSpec {
             _ => return Err(bad(rule, "write hash[:OFFSET:LEN] or seq:OFFSET:LEN")),
         };
         Ok(self)
+    }
+
+    /// A frame that this stream would recognise as its packet with this key. All that neither the stream nor the key says is made up.
+    ///
+    /// # Errors
+    /// Why there is none, in a sentence.
+    pub fn rebuild(&self, key: u32) -> Result<Vec<u8>, String> {
+        let tag = |vlan: u16| Tag::new(vlan, 4);
+        let tags = self.link.vlan.filter(|vlan| *vlan > 0).map(tag).into_iter().collect();
+        let link = FrameLink { dst: self.link.mac, tags, ..FrameLink::default() };
+        let frame = match self.key {
+            KeyRule::Own(_) => self.matcher.rebuild(&link, key),
+            KeyRule::Seq { .. } | KeyRule::Hash { .. } => None,
+        };
+        frame.unwrap_or_else(|| Err("its packets are known by bytes of their payload, which are not kept".into()))
     }
 
     /// A short name for tables: the svID or goID, or the whole text of streams without a name.
@@ -351,6 +366,25 @@ mod tests {
             (KeyRule::SMP_CNT.text(7), KeyRule::SMP_CNT.order()),
             ("7".into(), Some(Order::Counter { range: 65_536 }))
         );
+    }
+
+    #[test]
+    fn a_rebuilt_frame_is_of_its_stream_and_has_its_key() {
+        for (text, key) in [
+            ("svid:MU01", 4095),
+            ("svid:a\\,b,appid=0x4001,vlan=7,mac=01:0c:cd:04:00:09", 0),
+            ("goose:IED1LD0/LLN0.gcb01,vlan=3", 0x7_0102),
+            ("ptp:pdelay_resp,source=001122.fffe.334455-1,domain=24", 65_535),
+        ] {
+            let stream: StreamSpec = text.parse().unwrap();
+            let (header, found) = Matcher::read(&stream.rebuild(key).unwrap()).unwrap();
+            let vlan = header.tags().first().map(|tag| tag.vlan());
+            assert_eq!((found.len(), found[0].key), (1, key), "{text}");
+            assert!(stream.includes(&StreamSpec::exact(found[0].stream.clone(), header.dst, vlan)), "{text}");
+        }
+        for text in ["udp::5000", "ether:0x8892,seq=0:2", "svid:MU01,hash=0:32"] {
+            assert!(text.parse::<StreamSpec>().unwrap().rebuild(1).unwrap_err().contains("not kept"), "{text}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod profile;
 mod samples;
 
 use crate::{escape, named};
-use crate::protocol::{Details, Field, InFrame, Info, KernelMatch, OwnKey, Protocol, Value};
+use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, OwnKey, Protocol, Value};
 use crate::options::{BadStream, Options};
 use crate::{FrameError, Header};
 use std::fmt;
@@ -97,6 +97,13 @@ impl Protocol for Sv {
 
     fn includes(&self, found: &Self) -> bool {
         self.svid == found.svid && self.appid.is_none_or(|appid| Some(appid) == found.appid)
+    }
+
+    fn rebuild(&self, link: &FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
+        let asdu = AsduSpec { svid: self.svid.clone(), smp_cnt: key as u16, ..AsduSpec::default() };
+        let appid = self.appid.unwrap_or(DEFAULT_APPID);
+        let frame = FrameSpec { link: link.clone(), appid, asdus: vec![asdu], ..FrameSpec::default() };
+        Some(frame.build().map_err(|e| e.to_string()))
     }
 
     fn details(&self, frame: &[u8]) -> Details {

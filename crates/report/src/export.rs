@@ -5,6 +5,7 @@ mod file;
 mod hdr;
 mod jsonl;
 mod parquet;
+mod pcapng;
 mod perfetto;
 
 use crate::{SelectError, Selection};
@@ -62,6 +63,16 @@ pub const EXPORTERS: &[Exporter] = &[
         is_text: true,
         takes_selection: false,
         write: hdr::write,
+    },
+    Exporter {
+        name: "pcapng",
+        about: "Every sighting as a packet, rebuilt from its stream and number, with an interface for each point and a comment: for \
+                Wireshark and tshark",
+        noun: "file",
+        extension: "pcapng",
+        is_text: false,
+        takes_selection: false,
+        write: pcapng::write,
     },
 ];
 
@@ -135,6 +146,9 @@ pub enum ExportError {
     /// A file of the run cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The run does not hold what the format needs.
+    #[error("{0}")]
+    Lacks(String),
     /// It cannot be written.
     #[error(transparent)]
     Io(#[from] io::Error),

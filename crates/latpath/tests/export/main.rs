@@ -1,4 +1,6 @@
-//! `latpath export perfetto` as users run it, on a run that is recorded here.
+//! `latpath export` as users run it: perfetto on a run that is recorded here, pcapng on one that is known.
+
+mod pcapng;
 
 use latpath_capture::CaptureKind;
 use latpath_lab::{APPLICATION, PUBLISHER};
@@ -18,7 +20,7 @@ fn main() -> ExitCode {
     with_processor.push(latpath_testkit::trace_processor::lack());
     let mut with_python = needs.to_vec();
     with_python.push(need_python("pandas, polars, duckdb, pyarrow, matplotlib"));
-    let code = latpath_testkit::main(vec![
+    let mut tests = vec![
         trial("a_recorded_run_is_a_trace_without_errors", &with_processor, reads),
         trial("a_file_that_is_there_is_kept_unless_forced", &needs, keeps),
         trial("a_full_disk_is_reported_and_nothing_is_left", &needs, full),
@@ -27,7 +29,9 @@ fn main() -> ExitCode {
         trial("a_packet_is_named_as_explain_names_it", &needs, names),
         trial("what_is_not_there_is_refused_by_name", &needs, refuses),
         trial("the_snippets_of_the_notebook_run", &with_python, notebook),
-    ]);
+    ];
+    tests.extend(pcapng::trials());
+    let code = latpath_testkit::main(tests);
     if let Some(folder) = RUN.get().and_then(|run| run.as_ref().ok()?.parent()) {
         let _ = std::fs::remove_dir_all(folder);
     }
