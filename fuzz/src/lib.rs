@@ -15,9 +15,10 @@ pub mod received;
 pub mod run_directory;
 pub mod snapshot;
 pub mod sv_frame;
+pub mod trace_text;
 
 /// Each target's name, which is also that of its folder in `seeds`.
-pub const TARGETS: [(&str, fn(&[u8])); 12] = [
+pub const TARGETS: [(&str, fn(&[u8])); 13] = [
     ("agent", agent::run),
     ("capture", capture::run),
     ("import", import::run),
@@ -30,6 +31,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 12] = [
     ("run_directory", run_directory::run),
     ("snapshot", snapshot::run),
     ("sv_frame", sv_frame::run),
+    ("trace_text", trace_text::run),
 ];
 
 /// Inputs of a target that are written by the code under test.

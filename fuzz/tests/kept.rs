@@ -86,5 +86,6 @@ targets!(
     received,
     run_directory,
     snapshot,
-    sv_frame
+    sv_frame,
+    trace_text
 );

@@ -14,6 +14,7 @@ mod header;
 mod histogram;
 mod json;
 mod junit;
+mod ladder;
 mod layout;
 mod limit;
 mod lines;
@@ -41,6 +42,7 @@ pub use explain::{
 };
 pub use json::{exits_schema, live_schema, report_json, report_schema};
 pub use junit::junit;
+pub use ladder::ladder_text;
 pub use layout::layout_of;
 pub use limit::{parse_duration, About, BadLimit, Limit, LimitVerdict};
 pub use lines::Lines;

@@ -11,6 +11,7 @@ pub mod export;
 mod following;
 pub mod import;
 mod interrupt;
+pub mod ladder;
 mod limits;
 pub mod live;
 pub mod manual;

@@ -1,0 +1,118 @@
+//! What is counted of transfers.
+
+use crate::event::{Device, Direction, Door, Eventfd, Line};
+use crate::step::{Step, Variant};
+use crate::transfer::Transfer;
+use latpath_histogram::Histogram;
+use latpath_model::Ns;
+use std::collections::BTreeMap;
+
+/// Transfers of each group that are kept whole, so that one near the median can be drawn.
+const KEPT: usize = 512;
+
+/// A queue, as it is known here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Key {
+    /// By the eventfd of its kicks.
+    Kicks(Eventfd),
+    /// By the register that the guest writes to.
+    Door(Door),
+    /// By the tap: packets to the guest.
+    Tap(Device),
+}
+
+/// A queue and what is counted of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lane {
+    pub key: Option<Key>,
+    /// Which way its packets go, where that is known.
+    pub direction: Option<Direction>,
+    pub device: Option<Device>,
+    pub door: Option<Door>,
+    pub vm: Option<u32>,
+    /// The thread that serves it.
+    pub server: Option<u32>,
+    pub line: Option<Line>,
+    pub kicks: u64,
+    pub coalesced: u64,
+    pub packets: u64,
+    pub without_kick: u64,
+    pub without_packet: u64,
+    pub groups: BTreeMap<Variant, Group>,
+}
+
+/// The transfers of a queue that went by the same means.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    pub total: Histogram,
+    pub rungs: [Histogram; Step::ALL.len()],
+    pub reasons: BTreeMap<u16, u64>,
+    pub next_kick: Histogram,
+    kept: Vec<Transfer>,
+    noise: u64,
+}
+
+impl Group {
+    pub fn add(&mut self, transfer: Transfer) {
+        self.total.record(transfer.total());
+        for (step, time) in transfer.rungs() {
+            self.rungs[step as usize].record(time);
+        }
+        if let Some(reason) = transfer.reason {
+            *self.reasons.entry(reason).or_default() += 1;
+        }
+        self.keep(transfer);
+    }
+
+    /// Each transfer has the same chance to be among those that are kept (Vitter's algorithm R).
+    fn keep(&mut self, transfer: Transfer) {
+        if self.kept.len() < KEPT {
+            return self.kept.push(transfer);
+        }
+        // A linear congruential generator with Knuth's constants: nothing depends on its quality.
+        self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (self.noise >> 33) % self.total.count();
+        if let Some(place) = self.kept.get_mut(at as usize) {
+            *place = transfer;
+        }
+    }
+
+    /// Of those that have most steps alike, the one whose time is nearest to the median.
+    pub fn typical(&self) -> Option<&Transfer> {
+        let shape = |transfer: &Transfer| transfer.steps.iter().fold(0u32, |bits, (step, _)| bits | 1 << *step as u32);
+        let mut shapes: BTreeMap<u32, u64> = BTreeMap::new();
+        self.kept.iter().for_each(|transfer| *shapes.entry(shape(transfer)).or_default() += 1);
+        let (most, _) = shapes.into_iter().max_by_key(|(_, n)| *n)?;
+        let median = self.total.percentile(500_000);
+        let apart = |transfer: &&Transfer| (transfer.total() - median).abs();
+        self.kept.iter().filter(|transfer| shape(transfer) == most).min_by_key(apart)
+    }
+}
+
+/// A time, where the next kick is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub lane: usize,
+    pub variant: Variant,
+    pub t: Ns,
+}
+
+/// What is counted of all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events that came.
+    pub events: u64,
+    /// Events that are missing.
+    pub lost_events: u64,
+    /// Transfers that were given up because events are missing.
+    pub ended_by_loss: u64,
+    /// Transfers of which the end was not seen.
+    pub unfinished: u64,
+    /// Packets that more than one transfer could have carried.
+    pub ambiguous: u64,
+    /// Effects that were seen before their cause: threads that ran unwoken, steps before the step that causes them, events that
+    /// come after later ones.
+    pub violations: u64,
+    /// Queues beyond those that are kept.
+    pub omitted_queues: u64,
+}

@@ -1,0 +1,292 @@
+//! The state machine: events in, transfers out.
+
+use crate::event::{Device, Direction, Door, Event, Eventfd, Line, What};
+use crate::figures::{Counts, Ended, Key, Lane};
+use crate::step::Variant;
+use crate::threads::{Identity, Mark, Threads};
+use crate::transfer::{Open, Stage};
+use latpath_model::Ns;
+use std::collections::{BTreeSet, HashMap};
+
+/// Queues that are known at once.
+const LANES: usize = 512;
+/// Transfers that may go on at once.
+const OPEN: usize = 1024;
+/// Interrupts whose vector is known, and eventfds of interrupts.
+const KNOWN: usize = 4096;
+/// Exit reasons.
+const REASONS: usize = 256;
+
+/// How events name a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// By eventfds: kick, queue and interrupt are joined by what they share.
+    Eventfds,
+    /// By the register that the guest writes to, and by who wakes whom.
+    Wakeups,
+}
+
+/// What devices and virtual machines are called.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub devices: HashMap<Device, String>,
+    pub vms: HashMap<u32, String>,
+}
+
+/// Takes events in the order of their times and makes transfers of them. Memory is bounded, whatever comes.
+#[derive(Debug)]
+pub struct Ladder {
+    pub(crate) join: Join,
+    pub(crate) threads: Threads,
+    pub(crate) lanes: Vec<Lane>,
+    lane_of: HashMap<Key, usize>,
+    pub(crate) open: Vec<Open>,
+    /// Eventfds of interrupts: no kicks.
+    pub(crate) calls: BTreeSet<Eventfd>,
+    pub(crate) vectors: HashMap<(Option<u32>, Line), u32>,
+    pub(crate) ended: HashMap<Option<u32>, [Option<Ended>; 2]>,
+    pub(crate) reasons: Vec<String>,
+    pub(crate) counts: Counts,
+    pub(crate) names: Names,
+    now: Ns,
+    first: Option<Ns>,
+    /// Kinds of events that were seen at all.
+    has_wakings: bool,
+    pub(crate) has_accepts: bool,
+    pub(crate) has_injections: bool,
+}
+
+impl Ladder {
+    /// An empty one.
+    pub fn new(join: Join) -> Self {
+        Self {
+            join,
+            threads: Threads::default(),
+            lanes: Vec::new(),
+            lane_of: HashMap::new(),
+            open: Vec::new(),
+            calls: BTreeSet::new(),
+            vectors: HashMap::new(),
+            ended: HashMap::new(),
+            reasons: Vec::new(),
+            counts: Counts::default(),
+            names: Names::default(),
+            now: Ns::MIN,
+            first: None,
+            has_wakings: false,
+            has_accepts: false,
+            has_injections: false,
+        }
+    }
+
+    /// Says what a device is called. Of more than 512, the rest have no name.
+    pub fn name_device(&mut self, device: Device, name: &str) {
+        if self.names.devices.len() < LANES {
+            self.names.devices.insert(device, name.to_owned());
+        }
+    }
+
+    /// Says what a virtual machine is called, by its process.
+    pub fn name_vm(&mut self, process: u32, name: &str) {
+        if self.names.vms.len() < LANES {
+            self.names.vms.insert(process, name.to_owned());
+        }
+    }
+
+    /// Says who a thread is.
+    pub fn identify(&mut self, pid: u32, identity: Identity) {
+        self.threads.of(pid).identity = identity;
+    }
+
+    /// Whether it is known who a thread is.
+    pub fn is_identified(&self, pid: u32) -> bool {
+        self.threads.get(pid).is_some_and(|thread| !thread.identity.name.is_empty())
+    }
+
+    /// Says which virtual machine's kicks these are.
+    pub fn kicks_of(&mut self, eventfd: Eventfd, vm: u32) {
+        if let Some(lane) = self.lane(Key::Kicks(eventfd)) {
+            self.lanes[lane].vm = Some(vm);
+        }
+    }
+
+    /// Says which virtual machine has this tap.
+    pub fn tap_of(&mut self, device: Device, vm: u32) {
+        if let Some(lane) = self.lane(Key::Tap(device)) {
+            self.lanes[lane].vm = Some(vm);
+        }
+    }
+
+    /// The number of an exit reason. Of more than 256, the rest have the last one's.
+    pub fn reason(&mut self, name: &str) -> u16 {
+        let at = self.reasons.iter().position(|known| known == name).unwrap_or_else(|| {
+            if self.reasons.len() < REASONS {
+                self.reasons.push(name.to_owned());
+            }
+            self.reasons.len() - 1
+        });
+        at as u16
+    }
+
+    /// Takes the next event.
+    pub fn push(&mut self, event: &Event) {
+        self.counts.events += 1;
+        if event.t < self.now {
+            self.counts.violations += 1;
+        }
+        self.now = self.now.max(event.t);
+        self.first.get_or_insert(event.t);
+        let mark = Mark { t: event.t, pid: event.pid, cpu: event.cpu };
+        match event.what {
+            What::Switch { next, asleep } => self.switched(mark, next, asleep),
+            What::Waking { pid } => self.waking(mark, pid),
+            What::Exit(reason) => self.threads.of(event.pid).leaves_guest(mark, reason),
+            What::Entry => self.threads.of(event.pid).enters_guest(),
+            What::Write(door) => self.written(mark, door),
+            What::Read => self.device_read(mark),
+            What::Signal(eventfd) => self.signalled(mark, eventfd),
+            What::Take(eventfd) => self.taken(mark, eventfd),
+            What::Serve { kick, call, direction } => self.served(mark, kick, call, direction),
+            What::Irqfd(eventfd) => self.irqfd(mark, eventfd),
+            What::Arrive(device) => self.arrived(mark, device),
+            What::Packet { direction: Direction::FromGuest, device } => self.packet_from_guest(mark, device),
+            What::Packet { direction: Direction::ToGuest, device } => self.packet_to_guest(mark, device),
+            What::Raise(line) => self.raised(mark, line),
+            What::Accept { vector } => self.accepted(mark, vector),
+            What::Posted { vector } => self.posted(mark, vector),
+            What::Inject { vector } => self.injected(mark, vector),
+            What::Eoi { vector } => self.eoi(mark, vector),
+            What::Lost(events) => self.lost(events),
+        }
+    }
+
+    fn lost(&mut self, events: u64) {
+        self.counts.lost_events = self.counts.lost_events.saturating_add(events);
+        self.counts.ended_by_loss += self.open.len() as u64;
+        self.open.clear();
+        self.ended.clear();
+        self.threads.forget_states();
+    }
+
+    fn switched(&mut self, mark: Mark, next: u32, asleep: bool) {
+        if mark.pid != 0 {
+            self.threads.of(mark.pid).asleep = asleep;
+            if asleep {
+                self.round_over(mark.pid);
+            }
+        }
+        if next != 0 {
+            let explained = self.threads.of(next).run(Mark { pid: next, ..mark });
+            // Where wakeups are not recorded at all, nobody seems to be woken.
+            self.counts.violations += u64::from(!explained && self.has_wakings);
+        }
+    }
+
+    fn waking(&mut self, mark: Mark, pid: u32) {
+        self.has_wakings = true;
+        self.threads.of(pid).wake(mark);
+        let by = self.threads.of(mark.pid);
+        by.woke = Some(pid);
+        if self.join == Join::Wakeups {
+            if let Some(door) = by.door.take() {
+                self.kick(mark, Key::Door(door), Some(pid));
+            }
+            let open = self.open.iter_mut();
+            open.filter(|o| o.stage == Stage::Worked && o.server == mark.pid).for_each(|o| o.is_signalled = true);
+        }
+    }
+
+    /// A queue's place; `None` where there are too many.
+    pub(crate) fn lane(&mut self, key: Key) -> Option<usize> {
+        if let Some(at) = self.lane_of.get(&key) {
+            return Some(*at);
+        }
+        if self.lanes.len() == LANES {
+            self.counts.omitted_queues += 1;
+            return None;
+        }
+        let device = match key {
+            Key::Tap(device) => Some(device),
+            _ => None,
+        };
+        let door = match key {
+            Key::Door(door) => Some(door),
+            _ => None,
+        };
+        let direction = device.map(|_| Direction::ToGuest);
+        self.lanes.push(Lane { key: Some(key), device, door, direction, ..Lane::default() });
+        self.lane_of.insert(key, self.lanes.len() - 1);
+        Some(self.lanes.len() - 1)
+    }
+
+    pub(crate) fn known_lane(&self, key: Key) -> Option<usize> {
+        self.lane_of.get(&key).copied()
+    }
+
+    pub(crate) fn begin(&mut self, open: Open) {
+        if self.open.len() == OPEN {
+            self.open.remove(0);
+            self.counts.unfinished += 1;
+        }
+        self.open.push(open);
+    }
+
+    /// Takes out the transfers for which this is so.
+    pub(crate) fn take(&mut self, mut is: impl FnMut(&Open) -> bool) -> Vec<Open> {
+        let (taken, rest) = std::mem::take(&mut self.open).into_iter().partition(|open| is(open));
+        self.open = rest;
+        taken
+    }
+
+    /// Counts a transfer that has ended.
+    pub(crate) fn close(&mut self, open: &Open) {
+        let Some(transfer) = open.finish() else {
+            self.counts.violations += 1;
+            return;
+        };
+        let variant = open.variant();
+        if variant != Variant::NoInterrupt {
+            let ended = Ended { lane: open.lane, variant, t: open.latest() };
+            if self.ended.len() < KNOWN || self.ended.contains_key(&open.vm) {
+                self.ended.entry(open.vm).or_default()[open.direction as usize] = Some(ended);
+            }
+        }
+        self.lanes[open.lane].groups.entry(variant).or_default().add(transfer);
+    }
+
+    /// A kick was served, and no packet came of it.
+    pub(crate) fn close_without_packet(&mut self, open: &Open) {
+        self.lanes[open.lane].without_packet += 1;
+    }
+
+    pub(crate) fn remember_call(&mut self, eventfd: Eventfd) {
+        if eventfd != 0 && self.calls.len() < KNOWN {
+            self.calls.insert(eventfd);
+        }
+    }
+
+    pub(crate) fn remember_vector(&mut self, vm: Option<u32>, line: Line, vector: u32) {
+        if self.vectors.len() < KNOWN || self.vectors.contains_key(&(vm, line)) {
+            self.vectors.insert((vm, line), vector);
+        }
+    }
+
+    /// From the first event to the last.
+    pub(crate) fn covered(&self) -> Ns {
+        self.first.map_or(0, |first| self.now.saturating_sub(first))
+    }
+
+    fn written(&mut self, mark: Mark, door: Door) {
+        let is_known = self.known_lane(Key::Door(door)).is_some_and(|lane| self.lanes[lane].packets > 0);
+        let vcpu = self.threads.of(mark.pid);
+        let woke = vcpu.woke;
+        if vcpu.exit.is_none() && !vcpu.is_vcpu {
+            return;
+        }
+        // Whether it is a kick shows by whom it wakes; KVM reports some writes only after that.
+        if self.join == Join::Wakeups && (is_known || woke.is_some()) {
+            return self.kick(mark, Key::Door(door), woke);
+        }
+        vcpu.door = Some(door);
+    }
+}

@@ -1,0 +1,117 @@
+//! The steps of a transfer, and the means by which it goes.
+
+use crate::event::Direction;
+
+/// A step of a transfer. A rung is the time that ends with a step, from the step before it that was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Step {
+    /// The vCPU leaves the guest to kick; or the packet is handed to the tap.
+    Begin,
+    /// Somebody wakes the server: vhost's worker, or QEMU's thread.
+    Woken,
+    /// The server runs.
+    Runs,
+    /// The server carries the packet through the tap.
+    Packet,
+    /// vhost's worker wakes QEMU, which relays the interrupt.
+    RelayWoken,
+    /// QEMU runs.
+    RelayRuns,
+    /// The interrupt is raised in KVM.
+    Raised,
+    /// The hardware has the interrupt: no later step of it can be seen from the host.
+    Posted,
+    /// The vCPU leaves the guest to take the interrupt; or it was asleep, and runs.
+    Reached,
+    /// KVM injects the interrupt.
+    Injected,
+    /// The guest's handler has read the device's interrupt status, or ended the interrupt.
+    Handled,
+}
+
+impl Step {
+    /// All of them, in the order in which they happen.
+    pub const ALL: [Self; 11] = [
+        Self::Begin,
+        Self::Woken,
+        Self::Runs,
+        Self::Packet,
+        Self::RelayWoken,
+        Self::RelayRuns,
+        Self::Raised,
+        Self::Posted,
+        Self::Reached,
+        Self::Injected,
+        Self::Handled,
+    ];
+
+    /// The word for it in JSON.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::Woken => "server_woken",
+            Self::Runs => "server_runs",
+            Self::Packet => "packet",
+            Self::RelayWoken => "relay_woken",
+            Self::RelayRuns => "relay_runs",
+            Self::Raised => "interrupt_raised",
+            Self::Posted => "interrupt_posted",
+            Self::Reached => "vcpu_reached",
+            Self::Injected => "interrupt_injected",
+            Self::Handled => "guest_handler",
+        }
+    }
+}
+
+/// By which means a packet and its interrupt go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Variant {
+    /// A: QEMU carries the packet and raises the interrupt.
+    NoVhost,
+    /// B: vhost carries the packet, and QEMU relays the interrupt (virtio-mmio, INTx).
+    Relayed,
+    /// C: vhost carries the packet, and KVM makes the interrupt of its signal (irqfd, MSI).
+    Irqfd,
+    /// D: as C, and hardware delivers the interrupt (APICv, AVIC).
+    Posted,
+    /// The interrupt was not raised: the guest had switched it off.
+    NoInterrupt,
+}
+
+impl Variant {
+    /// The word for it in JSON.
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::NoVhost => "no_vhost",
+            Self::Relayed => "vhost_relayed",
+            Self::Irqfd => "vhost_irqfd",
+            Self::Posted => "vhost_posted",
+            Self::NoInterrupt => "no_interrupt",
+        }
+    }
+}
+
+impl Step {
+    /// What happens, in words.
+    pub fn words(self, direction: Direction, by_vhost: bool) -> &'static str {
+        match (self, direction, by_vhost) {
+            (Self::Begin, Direction::FromGuest, _) => "the guest kicks: the vCPU leaves the guest",
+            (Self::Begin, Direction::ToGuest, _) => "the packet is handed to the tap",
+            (Self::Woken, _, true) => "vhost's worker is woken",
+            (Self::Woken, _, false) => "QEMU is woken",
+            (Self::Runs, _, true) => "vhost's worker runs",
+            (Self::Runs, _, false) => "QEMU runs",
+            (Self::Packet, Direction::FromGuest, true) => "vhost hands the packet to the tap",
+            (Self::Packet, Direction::FromGuest, false) => "QEMU hands the packet to the tap",
+            (Self::Packet, Direction::ToGuest, true) => "vhost takes the packet off the tap",
+            (Self::Packet, Direction::ToGuest, false) => "QEMU takes the packet off the tap",
+            (Self::RelayWoken, ..) => "QEMU is woken to relay the interrupt",
+            (Self::RelayRuns, ..) => "QEMU runs",
+            (Self::Raised, ..) => "the interrupt is raised",
+            (Self::Posted, ..) => "the interrupt is posted to the vCPU",
+            (Self::Reached, ..) => "the vCPU runs, or leaves the guest",
+            (Self::Injected, ..) => "the interrupt is injected",
+            (Self::Handled, ..) => "the guest's handler reads or ends it",
+        }
+    }
+}

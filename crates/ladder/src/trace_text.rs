@@ -1,0 +1,96 @@
+//! Reads what `trace-cmd report`, `perf script` and the kernel's own `trace` file print: a line for each event.
+//!
+//! The text is taken as it comes from somebody else: lines are bounded, and what is no event is counted.
+
+mod line;
+mod parse;
+
+use crate::ladder::{Join, Ladder};
+use crate::report::LadderReport;
+use line::Line;
+use parse::Parser;
+use std::io::{self, BufRead, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Of longer lines the beginning is read.
+pub const LONGEST_LINE: usize = 4096;
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// It could not be read.
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    /// No line of it is an event.
+    #[error("no line of it is an event; export one with: trace-cmd report > FILE, or perf script > FILE")]
+    NoEvents,
+    /// The events that a ladder needs are not among them.
+    #[error("no {0} event in it; record with: trace-cmd record -e kvm -e sched -e net -e skb")]
+    Lacks(&'static str),
+}
+
+/// What came of a file.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The figures.
+    pub report: LadderReport,
+    /// Its lines.
+    pub lines: u64,
+    /// Those that are no event.
+    pub no_events: u64,
+}
+
+/// Reads a text to its end, or until `stop`.
+///
+/// # Errors
+/// Where it cannot be read, or holds no events that a ladder could be made of.
+pub fn import(input: &mut dyn BufRead, stop: &AtomicBool) -> Result<Imported, TextError> {
+    let mut parser = Parser::new(Ladder::new(Join::Wakeups));
+    let (mut lines, mut no_events) = (0, 0);
+    let mut bytes = Vec::new();
+    while next_line(input, &mut bytes)? && !stop.load(Ordering::Relaxed) {
+        lines += 1;
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some(lost) = line::lost(&text) {
+            parser.lost(lost);
+        } else if let Some(line) = Line::read(&text) {
+            parser.take(&line);
+        } else {
+            no_events += u64::from(!text.trim().is_empty());
+        }
+    }
+    if parser.events == 0 {
+        return Err(TextError::NoEvents);
+    }
+    if !parser.has_exits {
+        return Err(TextError::Lacks("kvm_exit"));
+    }
+    if !parser.has_switches {
+        return Err(TextError::Lacks("sched_switch"));
+    }
+    let notes = parser.notes();
+    let mut report = parser.ladder.finish();
+    report.notes.extend(notes);
+    Ok(Imported { report, lines, no_events })
+}
+
+/// Reads a line into `bytes`; of a longer one than [`LONGEST_LINE`], the beginning. False at the end.
+fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result<bool> {
+    bytes.clear();
+    if (&mut input).take(LONGEST_LINE as u64).read_until(b'\n', bytes)? == 0 {
+        return Ok(false);
+    }
+    while !bytes.ends_with(b"\n") && bytes.len() >= LONGEST_LINE {
+        // The rest of it, unseen.
+        let rest = input.fill_buf()?;
+        let (used, is_end) = match rest.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (rest.len(), rest.is_empty()),
+        };
+        input.consume(used);
+        if is_end {
+            break;
+        }
+    }
+    Ok(true)
+}

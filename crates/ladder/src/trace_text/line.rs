@@ -1,0 +1,132 @@
+//! A line: who, on which CPU, when, which event.
+
+use latpath_model::Ns;
+
+/// The parts of a line that is an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line<'a> {
+    /// The thread's name.
+    pub name: &'a str,
+    pub pid: u32,
+    /// Its process, where the line says it.
+    pub process: Option<u32>,
+    pub cpu: u32,
+    pub t: Ns,
+    /// Without its system.
+    pub event: &'a str,
+    /// All behind it.
+    pub args: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// `NAME-PID [CPU] TIME: EVENT: ARGS`, with flags before the time or not; or `NAME PID/TID [CPU] TIME: SYSTEM:EVENT: ARGS`.
+    pub fn read(text: &'a str) -> Option<Self> {
+        let text = text.trim_end();
+        // A thread's name may have brackets too.
+        text.match_indices('[').find_map(|(at, _)| Self::around(text, at))
+    }
+
+    fn around(text: &'a str, bracket: usize) -> Option<Self> {
+        let (cpu, rest) = text.get(bracket + 1..)?.split_once(']')?;
+        let cpu = number(cpu)?;
+        let (name, pid, process) = who(text.get(..bracket)?.trim())?;
+        let (t, rest) = time(rest)?;
+        let (event, args) = rest.trim_start().split_once(':')?;
+        // perf names the event's system first.
+        let (event, args) = match args.split_once(':') {
+            Some((second, rest)) if !second.is_empty() && !second.contains(' ') => (second, rest),
+            _ => (event, args),
+        };
+        (!event.is_empty() && !event.contains(' ')).then_some(())?;
+        Some(Self { name, pid, process, cpu, t, event, args: args.trim() })
+    }
+}
+
+/// A decimal number without a sign.
+pub(super) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+/// `NAME-PID`, `NAME-PID (PROCESS)`, `NAME PID` or `NAME PROCESS/PID`.
+fn who(text: &str) -> Option<(&str, u32, Option<u32>)> {
+    let (text, in_brackets) = match text.strip_suffix(')').and_then(|text| text.rsplit_once('(')) {
+        Some((before, process)) => (before.trim_end(), number(process.trim())),
+        None => (text, None),
+    };
+    if let Some((name, last)) = text.rsplit_once(' ') {
+        let (process, pid) = match last.split_once('/') {
+            Some((process, pid)) => (number(process), number(pid)),
+            None => (None, number(last)),
+        };
+        if let Some(pid) = pid {
+            return Some((name.trim(), pid, process.or(in_brackets)));
+        }
+    }
+    let (name, pid) = text.rsplit_once('-')?;
+    Some((name, number(pid)?, in_brackets))
+}
+
+/// `SECONDS.FRACTION:`, behind at most one word of flags.
+fn time(text: &str) -> Option<(Ns, &str)> {
+    let mut rest = text.trim_start();
+    for _ in 0..2 {
+        let (word, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+        if let Some(t) = word.strip_suffix(':').and_then(seconds) {
+            return Some((t, behind));
+        }
+        rest = behind.trim_start();
+    }
+    None
+}
+
+fn seconds(text: &str) -> Option<Ns> {
+    let (whole, fraction) = text.split_once('.')?;
+    let digits = u32::try_from(fraction.len()).ok().filter(|digits| (1..=9).contains(digits))?;
+    let (whole, fraction): (Ns, Ns) = (number(whole)?, number(fraction)?);
+    whole.checked_mul(1_000_000_000)?.checked_add(fraction * 10_i64.pow(9 - digits))
+}
+
+/// `CPU:3 [LOST 120 EVENTS]`, `CPU:3 [120 EVENTS DROPPED]`: how many.
+pub(super) fn lost(text: &str) -> Option<u64> {
+    let (_, said) = text.trim().strip_prefix("CPU")?.split_once('[')?;
+    let is_lost = said.contains("LOST") || said.contains("DROPPED");
+    is_lost.then(|| said.split(|c: char| !c.is_ascii_digit()).find_map(number).unwrap_or(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_trace_cmd_perf_and_the_kernel_say_the_same() {
+        let lines = [
+            "       CPU 0/KVM-1240  [003]  7593.923907: kvm_entry:            vcpu 0, rip 0x1",
+            "       CPU 0/KVM-1240  (   1234) [003] d..2.  7593.923907: kvm_entry: vcpu 0, rip 0x1",
+            "CPU 0/KVM  1234/1240  [003]  7593.923907:                    kvm:kvm_entry: vcpu 0, rip 0x1",
+        ];
+        for (line, process) in lines.into_iter().zip([None, Some(1234), Some(1234)]) {
+            let read = Line::read(line).unwrap_or_else(|| panic!("{line}"));
+            assert_eq!((read.name, read.pid, read.process, read.cpu), ("CPU 0/KVM", 1240, process, 3), "{line}");
+            assert_eq!((read.t, read.event), (7_593_923_907_000, "kvm_entry"), "{line}");
+            assert_eq!(read.args, "vcpu 0, rip 0x1", "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_event_is_none() {
+        let none =
+            ["", "cpus=8", "# tracer: nop", "a-1 [x] 1.0: e: x", "a-1 [0] 1: e: x", "a [0] 1.0: e: x", "[", "a-1 [0]"];
+        for text in none {
+            assert_eq!(Line::read(text), None, "{text}");
+        }
+        assert_eq!(Line::read("a-1 [0] 9999999999999.0: e: x"), None, "a time that no clock has");
+    }
+
+    #[test]
+    fn lost_events_are_counted_as_they_are_reported() {
+        assert_eq!(lost("CPU:3 [LOST 120 EVENTS]"), Some(120));
+        assert_eq!(lost("CPU:3 [EVENTS DROPPED]"), Some(1));
+        assert_eq!(lost("a-1 [000] 1.0: print: [LOST 3 EVENTS]"), None);
+    }
+}

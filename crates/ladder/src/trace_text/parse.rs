@@ -1,0 +1,256 @@
+//! Events of lines.
+
+use super::line::{number, Line};
+use crate::event::{Device, Direction, Door, Event, Line as Interrupt, What};
+use crate::ladder::Ladder;
+use crate::threads::Identity;
+use latpath_model::text::printable;
+use latpath_model::Ns;
+use std::collections::BTreeMap;
+
+/// Names of taps begin so, where libvirt or the usual scripts make them.
+const TAPS: [&str; 4] = ["tap", "vnet", "tun", "macvtap"];
+/// Devices that are told apart.
+const DEVICES: usize = 256;
+/// The tap of kernel functions' probes, which do not name it.
+const UNNAMED: Device = Device { ifindex: 0, netns: 0 };
+
+/// Makes events of lines.
+pub(super) struct Parser {
+    pub ladder: Ladder,
+    pub events: u64,
+    pub has_exits: bool,
+    pub has_switches: bool,
+    has_wakings: bool,
+    has_packets: bool,
+    /// Packets show by probes of tun's functions: those of the stack would be counted twice.
+    by_probe: [bool; 2],
+    devices: BTreeMap<String, Device>,
+    last: Ns,
+}
+
+impl Parser {
+    pub fn new(ladder: Ladder) -> Self {
+        Self {
+            ladder,
+            events: 0,
+            has_exits: false,
+            has_switches: false,
+            has_wakings: false,
+            has_packets: false,
+            by_probe: [false; 2],
+            devices: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    /// What the reader must know.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.has_packets {
+            notes.push("no packets: record net:netif_receive_skb, net:net_dev_start_xmit and skb:skb_copy_datagram_iovec, or a probe of tun_get_user".into());
+        }
+        if !self.has_wakings {
+            notes.push("no sched_waking events: when servers were woken is not known".into());
+        }
+        notes
+    }
+
+    pub fn lost(&mut self, events: u64) {
+        let what = What::Lost(events);
+        self.ladder.push(&Event { t: self.last, cpu: 0, pid: 0, what });
+    }
+
+    /// Takes a line's event, if it is one that the ladder knows.
+    pub fn take(&mut self, line: &Line<'_>) {
+        self.events += 1;
+        self.last = self.last.max(line.t);
+        self.identify(line.pid, line.name, line.process);
+        if let Some(what) = self.what(line) {
+            self.ladder.push(&Event { t: line.t, cpu: line.cpu, pid: line.pid, what });
+        }
+    }
+
+    fn identify(&mut self, pid: u32, name: &str, process: Option<u32>) {
+        if pid != 0 && !name.starts_with('<') && !self.ladder.is_identified(pid) {
+            let name = printable(name);
+            let is_vhost = name.starts_with("vhost-");
+            self.ladder.identify(pid, Identity { name, process, is_vhost });
+        }
+    }
+
+    fn what(&mut self, line: &Line<'_>) -> Option<What> {
+        let args = line.args;
+        Some(match line.event {
+            "sched_switch" => self.switch(args)?,
+            "sched_waking" => {
+                let (name, pid) = woken(args)?;
+                self.has_wakings = true;
+                self.identify(pid, name, None);
+                What::Waking { pid }
+            }
+            "kvm_exit" => {
+                self.has_exits = true;
+                What::Exit(self.ladder.reason(reason(args)))
+            }
+            "kvm_entry" => What::Entry,
+            "kvm_mmio" | "kvm_pio" | "kvm_fast_mmio" => register(line.event, args)?,
+            "kvm_irq_line" => raised(after(args, "level: ")?, Interrupt::Wire(after(args, "num: ")?))?,
+            "kvm_set_irq" => raised(after(args, "level ")?, Interrupt::Wire(after(args, "gsi ")?))?,
+            "kvm_msi_set_irq" => {
+                What::Raise(Interrupt::Message(after(args, "vec ")? | hex_or(args, "dst ")?.checked_shl(8)?))
+            }
+            "kvm_apic_accept_irq" => What::Accept { vector: narrow(after(args, "vec ")?)? },
+            "kvm_apicv_accept_irq" => What::Posted { vector: narrow(after(args, "vec ")?)? },
+            "kvm_inj_virq" => What::Inject { vector: narrow(injected(args)?)? },
+            "kvm_eoi" | "kvm_pv_eoi" => What::Eoi { vector: narrow(after(args, "vector ")?)? },
+            _ => return self.packet(line),
+        })
+    }
+
+    /// `NAME:PID [PRIO] STATE ==> NAME:PID [PRIO]`, or `prev_comm=NAME prev_pid=PID prev_prio=… prev_state=S ==> next_comm=…`.
+    fn switch(&mut self, args: &str) -> Option<What> {
+        self.has_switches = true;
+        let (left, right) = args.split_once(" ==> ")?;
+        let (name, next) = match right.strip_prefix("next_comm=") {
+            Some(right) => {
+                let (name, rest) = right.rsplit_once(" next_pid=")?;
+                (name, number(rest.split(' ').next()?)?)
+            }
+            None => name_and_pid(right)?,
+        };
+        let state = match left.rsplit_once("prev_state=") {
+            Some((_, state)) => state,
+            None => left.rsplit(' ').next()?,
+        };
+        self.identify(next, name, None);
+        Some(What::Switch { next, asleep: !state.starts_with('R') })
+    }
+
+    fn packet(&mut self, line: &Line<'_>) -> Option<What> {
+        let (from, to) = (Direction::FromGuest, Direction::ToGuest);
+        let what = match line.event {
+            name if name.contains("tun_get_user") => self.probed(from, What::Packet { direction: from, device: None }),
+            name if name.contains("tun_do_read") || name.contains("tun_put_user") => {
+                self.probed(to, What::Packet { direction: to, device: None })
+            }
+            name if name.contains("tun_net_xmit") => self.probed(to, What::Arrive(UNNAMED)),
+            "netif_receive_skb" if !self.by_probe[from as usize] => {
+                What::Packet { direction: from, device: Some(self.tap(line.args)?) }
+            }
+            "net_dev_start_xmit" if !self.by_probe[to as usize] => What::Arrive(self.tap(line.args)?),
+            "skb_copy_datagram_iovec" if !self.by_probe[to as usize] && serves(line.name) => {
+                What::Packet { direction: to, device: None }
+            }
+            _ => return None,
+        };
+        self.has_packets = true;
+        Some(what)
+    }
+
+    fn probed(&mut self, direction: Direction, what: What) -> What {
+        self.by_probe[direction as usize] = true;
+        what
+    }
+
+    /// The device of `dev=NAME …`, if it is a tap.
+    fn tap(&mut self, args: &str) -> Option<Device> {
+        let name = args.split(' ').find_map(|word| word.strip_prefix("dev="))?;
+        if !TAPS.iter().any(|tap| name.starts_with(tap)) {
+            return None;
+        }
+        if let Some(device) = self.devices.get(name) {
+            return Some(*device);
+        }
+        if self.devices.len() == DEVICES {
+            return None;
+        }
+        let device = Device { ifindex: self.devices.len() as u32 + 1, netns: 0 };
+        self.devices.insert(name.to_owned(), device);
+        self.ladder.name_device(device, name);
+        Some(device)
+    }
+}
+
+/// Threads that carry packets for guests, by their names.
+fn serves(name: &str) -> bool {
+    name.starts_with("vhost-") || name.contains("qemu") || name.starts_with("IO ")
+}
+
+/// `NAME:PID [PRIO] …`
+fn name_and_pid(text: &str) -> Option<(&str, u32)> {
+    let (who, _) = text.split_once(" [").unwrap_or((text, ""));
+    let (name, pid) = who.rsplit_once(':')?;
+    Some((name, number(pid)?))
+}
+
+/// Whom a sched_waking event is about.
+fn woken(args: &str) -> Option<(&str, u32)> {
+    match args.strip_prefix("comm=") {
+        Some(args) => {
+            let (name, rest) = args.rsplit_once(" pid=")?;
+            Some((name, number(rest.split(' ').next()?)?))
+        }
+        None => name_and_pid(args),
+    }
+}
+
+/// Why a vCPU left its guest: arm64's `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …` and `IRQ: …`, x86's `reason NAME …`.
+fn reason(args: &str) -> &str {
+    if let Some((before, rest)) = args.split_once("HSR_EC:") {
+        let is_trap = before.trim_end().trim_end_matches(':').ends_with("TRAP");
+        let class = rest.split_once('(').and_then(|(_, rest)| rest.split_once(')')).map(|(class, _)| class);
+        let code = before.trim_end().trim_end_matches(':').rsplit(['>', ' ']).next().unwrap_or("?");
+        return class.filter(|_| is_trap).unwrap_or(code);
+    }
+    let named = args.split_once("reason ").map(|(_, rest)| rest.split(' ').next().unwrap_or("?"));
+    named.filter(|name| name.len() <= 32).unwrap_or("?")
+}
+
+/// A device's register, read or written.
+fn register(event: &str, args: &str) -> Option<What> {
+    let door = |is_port, address, value| What::Write(Door { is_port, address, value });
+    Some(match event {
+        "kvm_fast_mmio" => door(false, hex_or(args, "gpa ")?, 0),
+        "kvm_pio" if args.starts_with("pio_write") => {
+            door(true, hex_or(args, "at ")?, hex_or(args, "val ").unwrap_or(0))
+        }
+        "kvm_mmio" if args.starts_with("mmio write") => {
+            door(false, hex_or(args, "gpa ")?, hex_or(args, "val ").unwrap_or(0))
+        }
+        _ if args.contains("read") => What::Read,
+        _ => return None,
+    })
+}
+
+fn raised(level: u64, line: Interrupt) -> Option<What> {
+    (level != 0).then_some(What::Raise(line))
+}
+
+/// `IRQ 0x25`, `irq 37`.
+fn injected(args: &str) -> Option<u64> {
+    let (_, vector) = args.split_once(' ')?;
+    let vector = vector.split(' ').next()?;
+    match vector.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => number(vector),
+    }
+}
+
+/// The decimal number behind a word.
+fn after(args: &str, word: &str) -> Option<u64> {
+    let (_, rest) = args.split_once(word)?;
+    number(rest.split(|c: char| !c.is_ascii_digit()).next()?)
+}
+
+/// The hexadecimal number behind a word, with 0x or not.
+fn hex_or(args: &str, word: &str) -> Option<u64> {
+    let (_, rest) = args.split_once(word)?;
+    let rest = rest.strip_prefix("0x").unwrap_or(rest);
+    let digits = rest.split(|c: char| !c.is_ascii_hexdigit()).next()?;
+    u64::from_str_radix(digits, 16).ok()
+}
+
+fn narrow(number: u64) -> Option<u32> {
+    u32::try_from(number).ok()
+}

@@ -1,0 +1,139 @@
+//! One transfer: what was seen of it, and its rungs.
+
+use crate::event::{Direction, Eventfd, Line};
+use crate::step::{Step, Variant};
+use crate::threads::Mark;
+use latpath_model::Ns;
+
+/// A finished transfer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The steps that were seen, in order; at least two.
+    pub steps: Vec<(Step, Mark)>,
+    /// Why the vCPU left the guest ([`crate::Ladder::reason`]), where it did.
+    pub reason: Option<u16>,
+    /// The worker of vhost, or QEMU's thread.
+    pub server: u32,
+}
+
+impl Transfer {
+    /// From its first step to its last one.
+    pub fn total(&self) -> Ns {
+        self.rungs().map(|(_, time)| time).sum()
+    }
+
+    /// The time that ends with each step but the first; they sum to [`Self::total`].
+    pub fn rungs(&self) -> impl Iterator<Item = (Step, Ns)> + '_ {
+        self.steps.windows(2).map(|pair| (pair[1].0, pair[1].1.t - pair[0].1.t))
+    }
+}
+
+/// How far a transfer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The server has not turned to it.
+    Waiting,
+    /// The server has, and carried no packet.
+    Serving,
+    /// The server has carried a packet.
+    Worked,
+    /// The interrupt is raised.
+    Raised,
+    /// It is injected.
+    Injected,
+}
+
+/// A transfer that goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub lane: usize,
+    pub direction: Direction,
+    pub stage: Stage,
+    /// The guest's process, where it is known.
+    pub vm: Option<u32>,
+    /// The vCPU that kicked.
+    pub vcpu: Option<u32>,
+    pub reason: Option<u16>,
+    pub server: u32,
+    pub is_vhost: bool,
+    /// The eventfd of its interrupt; 0 for none.
+    pub call: Eventfd,
+    /// The server has signalled that one, or woken somebody.
+    pub is_signalled: bool,
+    pub by_irqfd: bool,
+    pub relay: Option<u32>,
+    pub raiser: u32,
+    pub line: Option<Line>,
+    pub vector: Option<u32>,
+    /// The vCPU that got the interrupt.
+    pub target: Option<u32>,
+    /// The server sleeps since.
+    pub is_round_over: bool,
+    /// How often the server has turned to the same queue since.
+    pub take_ups: u8,
+    pub marks: [Option<Mark>; Step::ALL.len()],
+}
+
+impl Open {
+    pub fn new(lane: usize, direction: Direction, begin: Mark) -> Self {
+        let mut open = Self {
+            lane,
+            direction,
+            stage: Stage::Waiting,
+            vm: None,
+            vcpu: None,
+            reason: None,
+            server: 0,
+            is_vhost: false,
+            call: 0,
+            is_signalled: false,
+            by_irqfd: false,
+            relay: None,
+            raiser: 0,
+            line: None,
+            vector: None,
+            target: None,
+            is_round_over: false,
+            take_ups: 0,
+            marks: [None; Step::ALL.len()],
+        };
+        open.set(Step::Begin, begin);
+        open
+    }
+
+    pub fn set(&mut self, step: Step, mark: Mark) {
+        self.marks[step as usize] = Some(mark);
+    }
+
+    pub fn at(&self, step: Step) -> Option<Mark> {
+        self.marks[step as usize]
+    }
+
+    /// When the latest of its steps was.
+    pub fn latest(&self) -> Ns {
+        self.marks.iter().flatten().map(|mark| mark.t).max().unwrap_or(0)
+    }
+
+    /// Since when it has waited for its server.
+    pub fn began(&self) -> Ns {
+        self.at(Step::Begin).map_or(0, |mark| mark.t)
+    }
+
+    /// By which means it went.
+    pub fn variant(&self) -> Variant {
+        match () {
+            () if self.at(Step::Raised).is_none() => Variant::NoInterrupt,
+            () if self.at(Step::Posted).is_some() => Variant::Posted,
+            () if !self.is_vhost => Variant::NoVhost,
+            () if self.by_irqfd || self.raiser == self.server => Variant::Irqfd,
+            () => Variant::Relayed,
+        }
+    }
+
+    /// What it was. `None` where a step would be before the one that caused it.
+    pub fn finish(&self) -> Option<Transfer> {
+        let steps: Vec<(Step, Mark)> = Step::ALL.into_iter().filter_map(|step| Some((step, self.at(step)?))).collect();
+        let in_order = steps.windows(2).all(|pair| pair[0].1.t <= pair[1].1.t);
+        in_order.then_some(Transfer { steps, reason: self.reason, server: self.server })
+    }
+}

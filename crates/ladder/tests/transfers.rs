@@ -1,0 +1,247 @@
+//! Each variant, in both directions, and what is counted beside: events written by hand.
+
+use latpath_ladder::{
+    Device, Direction, Event, Identity, Join, Ladder, LadderReport, Line, MeansReport, QueueReport, What,
+};
+
+const VCPU: u32 = 10;
+const WORKER: u32 = 20;
+const QEMU: u32 = 30;
+const KICK: u64 = 1;
+const CALL: u64 = 2;
+const VECTOR: u32 = 37;
+const TAP: Device = Device { ifindex: 5, netns: 0 };
+
+/// Events of one thread after another, 10 ns apart.
+struct Host {
+    ladder: Ladder,
+    t: i64,
+}
+
+impl Host {
+    fn new() -> Self {
+        let mut ladder = Ladder::new(Join::Eventfds);
+        let vm = Some(QEMU);
+        for (pid, name) in [(VCPU, "CPU 0/KVM"), (QEMU, "qemu")] {
+            ladder.identify(pid, Identity { name: name.into(), process: vm, is_vhost: false });
+        }
+        ladder.identify(WORKER, Identity { name: "vhost-30".into(), process: None, is_vhost: true });
+        ladder.tap_of(TAP, QEMU);
+        ladder.name_device(TAP, "vnet0");
+        Self { ladder, t: 0 }
+    }
+
+    fn does(&mut self, pid: u32, whats: &[What]) -> &mut Self {
+        for what in whats {
+            self.t += 10;
+            self.ladder.push(&Event { t: self.t, cpu: pid, pid, what: *what });
+        }
+        self
+    }
+
+    fn runs(&mut self, pid: u32) -> &mut Self {
+        self.does(0, &[What::Switch { next: pid, asleep: false }])
+    }
+
+    fn sleeps(&mut self, pid: u32) -> &mut Self {
+        self.does(pid, &[What::Switch { next: 0, asleep: true }])
+    }
+
+    /// The guest kicks, and that wakes the server.
+    fn kicks(&mut self, server: u32) -> &mut Self {
+        self.does(VCPU, &[What::Exit(0), What::Signal(KICK), What::Waking { pid: server }, What::Entry])
+    }
+
+    fn vhost_sends(&mut self) -> &mut Self {
+        let direction = Direction::FromGuest;
+        self.runs(WORKER).does(
+            WORKER,
+            &[What::Serve { kick: KICK, call: CALL, direction }, What::Packet { direction, device: Some(TAP) }],
+        )
+    }
+
+    fn vhost_receives(&mut self) -> &mut Self {
+        let direction = Direction::ToGuest;
+        self.does(3, &[What::Arrive(TAP), What::Waking { pid: WORKER }]).runs(WORKER).does(
+            WORKER,
+            &[What::Serve { kick: 3, call: CALL, direction }, What::Packet { direction, device: Some(TAP) }],
+        )
+    }
+
+    fn irqfd(&mut self) -> &mut Self {
+        let message = What::Raise(Line::Message(VECTOR.into()));
+        self.does(WORKER, &[What::Signal(CALL), What::Irqfd(CALL), message, What::Accept { vector: VECTOR }])
+    }
+
+    fn guest_takes_it(&mut self) -> &mut Self {
+        self.does(VCPU, &[What::Exit(1), What::Inject { vector: VECTOR }, What::Entry])
+            .does(VCPU, &[What::Exit(2), What::Eoi { vector: VECTOR }, What::Entry])
+    }
+
+    fn relay(&mut self) -> &mut Self {
+        self.does(WORKER, &[What::Signal(CALL), What::Waking { pid: QEMU }])
+            .sleeps(WORKER)
+            .runs(QEMU)
+            .does(QEMU, &[What::Take(CALL), What::Raise(Line::Wire(11)), What::Accept { vector: VECTOR }])
+    }
+
+    fn report(&mut self) -> LadderReport {
+        let ladder = std::mem::replace(&mut self.ladder, Ladder::new(Join::Eventfds));
+        ladder.finish()
+    }
+}
+
+fn only(report: &LadderReport) -> (&QueueReport, &MeansReport) {
+    assert_eq!((report.causality_violations, report.queues.len()), (0, 1), "{report:#?}");
+    assert_eq!(report.queues[0].ladders.len(), 1, "{report:#?}");
+    (&report.queues[0], &report.queues[0].ladders[0])
+}
+
+fn rungs(means: &MeansReport) -> Vec<(&str, i64)> {
+    means.rungs.iter().map(|rung| (rung.step.as_str(), rung.time.sum_ns)).collect()
+}
+
+#[test]
+fn vhost_with_irqfd_goes_from_the_kick_to_the_end_of_the_interrupt() {
+    let mut host = Host::new();
+    let report = host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it().report();
+    let (queue, means) = only(&report);
+    assert_eq!((means.variant.as_str(), queue.device.as_deref(), queue.by_vhost), ("vhost_irqfd", Some("vnet0"), true));
+    let want = [
+        ("server_woken", 20),
+        ("server_runs", 20),
+        ("packet", 20),
+        ("interrupt_raised", 20),
+        ("vcpu_reached", 40),
+        ("interrupt_injected", 10),
+        ("guest_handler", 30),
+    ];
+    assert_eq!((rungs(means), means.total.sum_ns), (want.to_vec(), 160));
+}
+
+#[test]
+fn an_interrupt_that_qemu_relays_has_the_relays_rungs() {
+    let mut host = Host::new();
+    host.kicks(WORKER).vhost_sends().relay();
+    let report = host
+        .does(VCPU, &[What::Exit(1), What::Inject { vector: VECTOR }, What::Entry, What::Exit(2), What::Read])
+        .report();
+    let (_, means) = only(&report);
+    assert_eq!(means.variant, "vhost_relayed");
+    let steps: Vec<&str> = rungs(means).iter().map(|(step, _)| *step).collect();
+    let want =
+        "server_woken server_runs packet relay_woken relay_runs interrupt_raised vcpu_reached interrupt_injected \
+                guest_handler";
+    assert_eq!(steps.join(" "), want);
+}
+
+#[test]
+fn without_vhost_qemu_carries_the_packet_and_raises_the_interrupt() {
+    let mut host = Host::new();
+    let packet = What::Packet { direction: Direction::FromGuest, device: Some(TAP) };
+    let message = What::Raise(Line::Message(VECTOR.into()));
+    host.kicks(QEMU).runs(QEMU).does(QEMU, &[What::Take(KICK), packet, message, What::Accept { vector: VECTOR }]);
+    let report = host.guest_takes_it().report();
+    let (queue, means) = only(&report);
+    assert_eq!((means.variant.as_str(), queue.by_vhost), ("no_vhost", false));
+    assert_eq!(rungs(means)[..3], [("server_woken", 20), ("server_runs", 20), ("packet", 20)]);
+}
+
+#[test]
+fn a_posted_interrupt_ends_the_transfer_for_the_host() {
+    let mut host = Host::new();
+    host.kicks(WORKER).vhost_sends().irqfd();
+    let report = host.does(WORKER, &[What::Posted { vector: VECTOR }]).report();
+    let (_, means) = only(&report);
+    assert_eq!(
+        (means.variant.as_str(), means.rungs.last().map(|rung| rung.step.as_str())),
+        ("vhost_posted", Some("interrupt_posted"))
+    );
+}
+
+#[test]
+fn a_packet_to_the_guest_begins_at_the_tap() {
+    let mut host = Host::new();
+    let report = host.vhost_receives().irqfd().sleeps(WORKER).guest_takes_it().report();
+    let (queue, means) = only(&report);
+    assert_eq!((queue.direction.as_str(), queue.kicks, means.variant.as_str()), ("to_guest", 0, "vhost_irqfd"));
+    assert_eq!((means.total.sum_ns, means.exit_reasons.len()), (140, 0));
+}
+
+#[test]
+fn both_directions_through_one_worker_have_their_own_ladders() {
+    let mut host = Host::new();
+    host.kicks(WORKER).vhost_sends().sleeps(WORKER);
+    let report = host.vhost_receives().irqfd().sleeps(WORKER).guest_takes_it().report();
+    let got: Vec<(&str, &str)> =
+        report.queues.iter().map(|q| (q.direction.as_str(), q.ladders[0].variant.as_str())).collect();
+    assert_eq!(got, [("from_guest", "no_interrupt"), ("to_guest", "vhost_irqfd")]);
+}
+
+#[test]
+fn a_round_belongs_to_the_first_kick_and_the_others_are_coalesced() {
+    let mut host = Host::new();
+    host.kicks(WORKER).kicks(WORKER).kicks(WORKER).vhost_sends();
+    let packet = What::Packet { direction: Direction::FromGuest, device: Some(TAP) };
+    let report = host.does(WORKER, &[packet]).sleeps(WORKER).report();
+    let (queue, means) = only(&report);
+    assert_eq!((queue.kicks, queue.coalesced, queue.packets, means.total.count), (3, 2, 2, 1));
+    assert_eq!(means.drawn[0].at_ns, 0);
+    assert_eq!(means.total.sum_ns, 150 - 10, "from the first of three kicks");
+}
+
+#[test]
+fn packets_that_need_no_kick_are_counted() {
+    let mut host = Host::new();
+    host.kicks(WORKER).vhost_sends().sleeps(WORKER);
+    let direction = Direction::FromGuest;
+    let again = [What::Serve { kick: KICK, call: CALL, direction }, What::Packet { direction, device: Some(TAP) }];
+    let report = host.does(3, &[What::Waking { pid: WORKER }]).runs(WORKER).does(WORKER, &again).report();
+    let (queue, _) = only(&report);
+    assert_eq!((queue.kicks, queue.packets, queue.packets_without_kick), (1, 2, 1));
+}
+
+#[test]
+fn the_time_until_the_next_kick_is_beside_the_transfer() {
+    let mut host = Host::new();
+    host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it();
+    let report = host.kicks(WORKER).report();
+    let (_, means) = only(&report);
+    assert_eq!((means.next_kick.count, means.next_kick.sum_ns, means.total.sum_ns), (1, 20, 160));
+}
+
+#[test]
+fn lost_events_end_the_transfers_that_go_on() {
+    let mut host = Host::new();
+    host.kicks(WORKER).vhost_sends().does(0, &[What::Lost(7)]);
+    let report = host.irqfd().guest_takes_it().report();
+    assert_eq!((report.lost_events, report.ended_by_loss, report.causality_violations), (7, 1, 0));
+    assert!(report.queues.is_empty(), "{report:#?}");
+}
+
+#[test]
+fn a_thread_that_runs_unwoken_is_a_violation() {
+    let mut host = Host::new();
+    host.kicks(WORKER).vhost_sends().sleeps(WORKER);
+    assert_eq!(host.runs(WORKER).report().causality_violations, 1);
+}
+
+#[test]
+fn an_interrupt_of_another_guest_is_not_taken_for_this_ones() {
+    let mut host = Host::new();
+    let stranger = 99;
+    host.ladder.identify(stranger, Identity { name: "CPU 0/KVM".into(), process: Some(98), is_vhost: false });
+    host.kicks(WORKER).vhost_sends().irqfd();
+    host.does(stranger, &[What::Exit(1), What::Inject { vector: VECTOR }, What::Entry]);
+    let report = host.report();
+    assert!(report.queues.is_empty() && report.unfinished == 1, "{report:#?}");
+}
+
+#[test]
+fn other_devices_kicks_are_counted_apart() {
+    let mut host = Host::new();
+    host.does(VCPU, &[What::Exit(0), What::Signal(77), What::Waking { pid: QEMU }, What::Entry]);
+    host.runs(QEMU).does(QEMU, &[What::Take(77)]).sleeps(QEMU);
+    let report = host.report();
+    assert_eq!((report.other_kicks, report.queues.len(), report.unfinished), (1, 0, 0));
+}

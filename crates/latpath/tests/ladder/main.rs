@@ -1,0 +1,66 @@
+//! `latpath ladder` as users run it.
+
+use latpath_testkit::{equal, latpath, trial, Failed};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Output};
+
+fn main() -> ExitCode {
+    latpath_testkit::main(vec![
+        trial("a_trace_becomes_a_ladder_whose_rungs_sum_to_the_transfer", &[], imported),
+        trial("the_page_draws_the_transfer_and_counts_what_was_lost", &[], page),
+        trial("what_is_no_trace_is_refused_with_the_next_step", &[], refused),
+    ])
+}
+
+fn seed(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/trace_text").join(name)
+}
+
+fn import(file: &Path, words: &str) -> Result<Output, Failed> {
+    Ok(latpath(&format!("ladder {words}")).arg("--import").arg(file).output()?)
+}
+
+fn imported() -> Result<(), Failed> {
+    let output = import(&seed("x86"), "--json")?;
+    equal("the exit code", output.status.code(), Some(0))?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    equal("violations", report["causality_violations"].as_u64(), Some(0))?;
+    let queues = report["queues"].as_array().cloned().unwrap_or_default();
+    equal("queues", queues.len(), 2)?;
+    for queue in &queues {
+        let ladder = &queue["ladders"][0];
+        let sums = ladder["rungs"].as_array().into_iter().flatten().filter_map(|rung| rung["time"]["sum_ns"].as_i64());
+        equal("the rungs' sum", Some(sums.sum()), ladder["total"]["sum_ns"].as_i64())?;
+        equal("the variant", ladder["variant"].as_str(), Some("no_vhost"))?;
+    }
+    Ok(())
+}
+
+fn page() -> Result<(), Failed> {
+    let output = import(&seed("arm64"), "")?;
+    let text = String::from_utf8(output.stdout)?;
+    for said in ["3 events lost", "1 ended by lost events", "0 causality violations"] {
+        equal(said, text.contains(said), true)?;
+    }
+    let text = String::from_utf8(import(&seed("x86"), "")?.stdout)?;
+    for said in
+        ["tap0", "A: no vhost", "QEMU hands the packet to the tap", "the interrupt is injected", "CPU 0/KVM (1240)"]
+    {
+        equal(said, text.contains(said), true)?;
+    }
+    Ok(())
+}
+
+fn refused() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("notes.txt");
+    fs::write(&file, "nothing\nof the kind\n")?;
+    let output = import(&file, "")?;
+    let said = String::from_utf8(output.stderr)?;
+    equal("the exit code", output.status.code(), Some(1))?;
+    equal(&said, said.contains("notes.txt") && said.contains("trace-cmd report > FILE"), true)?;
+    let output = import(&folder.path().join("none"), "")?;
+    equal("of a file that is not there", output.status.code(), Some(1))
+}

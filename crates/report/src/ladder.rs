@@ -1,0 +1,182 @@
+//! The text of `latpath ladder`.
+
+use crate::page::Style;
+use latpath_ladder::{Direction, LadderReport, MeansReport, QueueReport, Step, Times, Variant};
+use latpath_stats::text::{wrapped, Table};
+
+/// The page that `latpath ladder` prints.
+pub fn ladder_text(report: &LadderReport, style: Style) -> String {
+    let mut lines = vec![headline(report, style), counted(report, style)];
+    if report.queues.is_empty() {
+        lines.push("no packet went between a guest and this host, or none of its steps was seen".into());
+    }
+    for queue in &report.queues {
+        lines.push(String::new());
+        queue_lines(queue, style, &mut lines);
+    }
+    for note in &report.notes {
+        let note = style.letters.clean(note);
+        lines.extend(wrapped("note: ".into(), 6, &note, style.width, style.letters.ellipsis()));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn headline(report: &LadderReport, style: Style) -> String {
+    let letters = style.letters;
+    let transfers: u64 = report.queues.iter().flat_map(|queue| &queue.ladders).map(|means| means.total.count).sum();
+    format!(
+        "{} in {}, of {}",
+        letters.number_of(transfers, "transfer"),
+        letters.duration(report.covered_ns),
+        letters.number_of(report.events, "event")
+    )
+}
+
+/// What was lost, and what could not be joined: printed also where it is 0.
+fn counted(report: &LadderReport, style: Style) -> String {
+    let letters = style.letters;
+    let counts = format!(
+        "{}, {} lost, {} unfinished, {} ended by lost events, {} of an unclear queue, {} of other devices",
+        letters.number_of(report.causality_violations, "causality violation"),
+        letters.number_of(report.lost_events, "event"),
+        letters.number_of(report.unfinished, "transfer"),
+        report.ended_by_loss,
+        letters.number_of(report.ambiguous_packets, "packet"),
+        letters.number_of(report.other_kicks, "kick"),
+    );
+    match report.causality_violations + report.lost_events {
+        0 => counts,
+        _ => style.alarm(&counts),
+    }
+}
+
+fn direction_of(queue: &QueueReport) -> Direction {
+    let is = |direction: &Direction| direction.key() == queue.direction;
+    Direction::ALL.into_iter().find(is).unwrap_or(Direction::FromGuest)
+}
+
+fn queue_lines(queue: &QueueReport, style: Style, lines: &mut Vec<String>) {
+    let letters = style.letters;
+    let direction = direction_of(queue);
+    let mut parts = vec![match direction {
+        Direction::FromGuest => "from the guest to the host".to_owned(),
+        Direction::ToGuest => "from the host to the guest".to_owned(),
+    }];
+    parts.extend(queue.vm.as_ref().map(|vm| format!("VM {}", letters.clean(vm))));
+    parts.extend(queue.doorbell.as_ref().map(|door| format!("kicked at {door}")));
+    parts.extend(queue.kick_eventfd.map(|eventfd| format!("eventfd {eventfd}")));
+    let device = queue.device.as_deref().unwrap_or("a tap");
+    lines.push(format!("{}  {}", letters.clean(device), parts.join(", ")));
+    let (packets, coalesced) = (letters.number_of(queue.packets, "packet"), letters.count(queue.coalesced));
+    lines.push(match direction {
+        Direction::FromGuest => format!(
+            "  {packets}, {} without a kick; {}: {coalesced} coalesced, {} for packets that were gone already",
+            letters.count(queue.packets_without_kick),
+            letters.number_of(queue.kicks, "kick"),
+            letters.count(queue.kicks_without_packet),
+        ),
+        Direction::ToGuest => format!("  {packets}, of which {coalesced} joined one that waited"),
+    });
+    for means in &queue.ladders {
+        means_lines(queue, means, style, lines);
+    }
+}
+
+fn variant_words(means: &MeansReport, by_vhost: bool) -> &'static str {
+    match means.of {
+        Some(Variant::NoVhost) => "A: no vhost; QEMU carries the packets and raises the interrupt",
+        Some(Variant::Relayed) => "B: vhost carries the packets, QEMU relays the interrupt (virtio-mmio, INTx)",
+        Some(Variant::Irqfd) => "C: vhost carries the packets, KVM raises the interrupt (irqfd, MSI)",
+        Some(Variant::Posted) => "D: as C, the interrupt is posted: no later step can be seen from the host",
+        Some(Variant::NoInterrupt) | None if by_vhost => "vhost carries the packets; the guest wants no interrupt",
+        Some(Variant::NoInterrupt) | None => "QEMU carries the packets; the guest wants no interrupt",
+    }
+}
+
+fn means_lines(queue: &QueueReport, means: &MeansReport, style: Style, lines: &mut Vec<String>) {
+    let letters = style.letters;
+    let by_vhost = match means.of {
+        Some(Variant::NoVhost) => false,
+        Some(Variant::NoInterrupt) | None => queue.by_vhost,
+        Some(_) => true,
+    };
+    let words = |step: Option<Step>| step.map_or("", |step| step.words(direction_of(queue), by_vhost));
+    let transfers = letters.number_of(means.total.count, "transfer");
+    lines.push(format!("  {transfers}  {}", variant_words(means, by_vhost)));
+    let mut table = Table::new(&["<rung: until", "count", "mean", "p50", "p90", "p99", "max", "share"]);
+    let row = |name: String, times: &Times| {
+        let share = share(times.sum_ns, means.total.sum_ns);
+        let times = [times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns, times.max_ns];
+        let mut cells = vec![name, String::new()];
+        cells.extend(times.map(|time| letters.duration(time)));
+        cells.push(share);
+        cells
+    };
+    let counted = |mut cells: Vec<String>, times: &Times| {
+        cells[1] = letters.count(times.count);
+        cells
+    };
+    for rung in &means.rungs {
+        table.row(counted(row(words(rung.of).into(), &rung.time), &rung.time));
+    }
+    table.row(counted(row("total".into(), &means.total), &means.total));
+    lines.extend(table.lines(4, style.width, letters.ellipsis()));
+    lines.extend(beside(means, style));
+    drawn_lines(means, &words, style, lines);
+}
+
+/// Why vCPUs left to kick, and how long the guest took until it kicked again.
+fn beside(means: &MeansReport, style: Style) -> Vec<String> {
+    let letters = style.letters;
+    let mut lines = Vec::new();
+    if !means.exit_reasons.is_empty() {
+        let reasons: Vec<String> = means
+            .exit_reasons
+            .iter()
+            .take(4)
+            .map(|reason| format!("{} {}", letters.clean(&reason.reason), letters.count(reason.count)))
+            .collect();
+        lines.push(format!("    the vCPU left the guest for: {}", reasons.join(", ")));
+    }
+    let next = means.next_kick;
+    if next.count > 0 {
+        lines.push(format!(
+            "    until the guest's next kick: p50 {}, p99 {}, of {}",
+            letters.duration(next.p50_ns),
+            letters.duration(next.p99_ns),
+            letters.count(next.count)
+        ));
+    }
+    lines
+}
+
+fn drawn_lines(
+    means: &MeansReport,
+    words: &dyn Fn(Option<Step>) -> &'static str,
+    style: Style,
+    lines: &mut Vec<String>,
+) {
+    let letters = style.letters;
+    lines.push("    one of them, near the median:".into());
+    let mut table = Table::new(&["at", "rung", "<step", "<by", "CPU"]);
+    for step in &means.drawn {
+        let by = match step.pid {
+            0 => "idle".to_owned(),
+            pid => format!("{} ({pid})", letters.clean(&step.thread)),
+        };
+        let rung = match step.of {
+            Some(Step::Begin) => String::new(),
+            _ => letters.duration(step.rung_ns),
+        };
+        table.row(vec![letters.duration(step.at_ns), rung, words(step.of).into(), by, step.cpu.to_string()]);
+    }
+    lines.extend(table.lines(6, style.width, letters.ellipsis()));
+}
+
+/// A share in percent, of sums in ns.
+fn share(part: i64, whole: i64) -> String {
+    match whole {
+        0 => "-".into(),
+        whole => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
+    }
+}
