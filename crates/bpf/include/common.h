@@ -3,14 +3,13 @@
 #ifndef LATPATH_COMMON_H
 #define LATPATH_COMMON_H
 
+#include "bound.h"
+
 /* Newer libbpf has them. */
 #ifndef likely
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #endif
-
-/* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
-#define BOUND(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
 
 /*
  * Kernel addresses have their top bits set: 17 on x86, 16 in the linear map of arm64. A socket keeps other things where skb->dev

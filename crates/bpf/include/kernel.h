@@ -117,6 +117,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
+	int on_cpu;
 	int prio;
 	unsigned int policy;
 	struct sched_entity se;

@@ -173,12 +173,12 @@ static __always_inline __u32 slot_in_run(struct here *here, __u64 now)
 /* The row of a reason. Rows are given out as reasons come. */
 static __always_inline __u32 row_for(__u32 isa, __u32 reason)
 {
-	__u32 code = isa == ISA_VMX ? reason & 0xffff : reason, place, row;
+	__u32 code = isa == ISA_VMX ? reason & 0xffff : reason, place = code ^ code >> 22, row;
 	struct shared *s = all();
 
-	place = code < 0x200 ? code : code >= 0x400 && code < 0x440 ? code - 0x200 : 0x240 + (code & 0x3f);
-	if (!s || place >= CODES)
+	if (!s)
 		return NO_ROW;
+	BOUND(place, CODES);
 	row = s->row_of_code[place];
 	if (row)
 		return row < REASONS && s->reasons[row] == code ? row : NO_ROW;
@@ -360,13 +360,20 @@ int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, stru
 	return switched(preempt, next, prev->__state);
 }
 
+/*
+ * Comes on the waker's CPU, also for a thread that still runs, whose own events must not meet this one. One that sleeps has none: the
+ * scheduler's lock is held here and when it falls asleep.
+ */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(wakeup, struct task_struct *p)
 {
 	struct vcpu *v = in_slot(slot_of(p->pid));
-	__u64 now = v ? bpf_ktime_get_ns() : 0;
+	__u64 now;
 
-	if (v && begin(v, now)) {
+	if (!v || !(v->state == ASLEEP || (v->state == NOT_KNOWN && !p->on_cpu)))
+		return 0;
+	now = bpf_ktime_get_ns();
+	if (begin(v, now)) {
 		on_wakeup(v, now);
 		end(v);
 	}

@@ -4,7 +4,7 @@
 #define LATPATH_EXITS_SHARED_H
 
 #define MARKS 1024      /* words of 64 threads; a power of two */
-#define CODES 640       /* 0 to 0x1ff, 0x400 to 0x43f, and the low six bits of greater ones */
+#define CODES 2048      /* places of reasons; a power of two */
 #define NO_ID 0xffffffff
 
 /* The slot of the vCPU thread that a CPU runs; 0: another thread. */

@@ -7,6 +7,8 @@
 #ifndef LATPATH_VCPU_TIME_H
 #define LATPATH_VCPU_TIME_H
 
+#include "bound.h"
+
 /* What a vCPU thread does: enum of Rust's `Tile`. */
 #define NOT_KNOWN 0   /* before its first event */
 #define GUEST 1       /* runs guest code */
@@ -21,7 +23,7 @@
 #define REASONS 32    /* reasons that are told apart; the first is NO_ROW */
 #define NO_ROW 0      /* exits that began before the first event, or whose reason has no row of its own */
 #define STEP_BITS 4   /* a doubling has 16 buckets */
-#define BUCKETS 640   /* up to 2^42 ns, 73 minutes */
+#define BUCKETS 512   /* up to 2^35 ns, 34 s; the last one takes what is longer; a power of two */
 #define SMALL_BITS 20 /* squares of shorter exits are added up in ns^2, of others in (1024 ns)^2 */
 
 /* All exits of one vCPU for one reason. */
@@ -92,10 +94,14 @@ static __always_inline void turn(struct vcpu *v, __u64 now, __u32 state)
 {
 	__u64 took = now > v->since ? now - v->since : 0;
 
-	if (v->state == GUEST)
+	if (v->state == GUEST) {
 		v->guest += took;
-	else
-		v->open[v->state & (TILES - 1)] += took;
+	} else {
+		__u32 tile = v->state;
+
+		BOUND(tile, TILES);
+		v->open[tile] += took;
+	}
 	v->state = state;
 	v->since += took;
 }
@@ -129,8 +135,8 @@ static __always_inline void close_exit(struct vcpu *v, struct row *row)
 		if (took > row->max)
 			row->max = took;
 		at = bucket_of(took);
-		if (at < BUCKETS)
-			row->buckets[at]++;
+		BOUND(at, BUCKETS);
+		row->buckets[at]++;
 	}
 	v->exit_at = 0;
 	v->early = 0;

@@ -2,6 +2,7 @@
 /* The programs' state machine, for tests in user space. */
 #include <linux/types.h>
 #define __always_inline inline __attribute__((always_inline))
+#define BOUND(x, size) ((x) &= (size) - 1)
 #include "vcpu_time.h"
 
 unsigned long vcpu_size(void)

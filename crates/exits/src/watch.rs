@@ -29,15 +29,8 @@ pub enum StartError {
     #[error(transparent)]
     Unable(#[from] Unable),
     /// No KVM.
-    #[error(
-        "this kernel ({release}) has no tracepoint kvm_exit ({why}): is KVM loaded (modprobe kvm_intel, or kvm_amd)?"
-    )]
-    NoExits {
-        /// `uname -r`.
-        release: String,
-        /// What is known of it.
-        why: String,
-    },
+    #[error("this kernel ({0}) has no tracepoint kvm_exit: is KVM loaded (modprobe kvm_intel, or kvm_amd), with type information?")]
+    NoExits(String),
     /// The kernel refused a program or map.
     #[error("kernel {release} refused the programs that watch VM exits ({step}): {why}")]
     Refused {
@@ -129,9 +122,8 @@ impl Watch {
         let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
         let mut hooks = Hooks::find(&HOOKS, &btf);
         drop(btf);
-        let no_exits = |why: &str| StartError::NoExits { release: release(), why: why.into() };
         if !hooks.stands_at(NEEDED) {
-            return Err(no_exits("the module kvm is not loaded, or has no type information"));
+            return Err(StartError::NoExits(release()));
         }
         let known: Vec<Known> = vms.iter().flat_map(known).take(MOST - MORE).collect();
         let slots = 1 + known.len() + MORE;
@@ -154,7 +146,13 @@ impl Watch {
         });
         let Loaded { programs, vcpus, rows, shared } = match loaded {
             Ok(loaded) => loaded,
-            Err((error, said)) => return Err(if hooks.stands_at(NEEDED) { error } else { no_exits(&said) }),
+            Err((error, _)) if hooks.stands_at(NEEDED) => return Err(error),
+            Err((_, said)) => {
+                let first =
+                    hooks.missing.iter().find(|missing| missing.tracepoint == NEEDED).map(|first| first.why.clone());
+                let why = first.unwrap_or(said);
+                return Err(StartError::Refused { release: release(), step: "loading the programs", why });
+            }
         };
         let measuring = measure.then(latpath_bpf::measure).transpose()?;
         let mut watch =

@@ -37,8 +37,8 @@ pub struct Document {
 /// One VM.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct VmExits {
-    /// Its name.
-    pub name: String,
+    /// Its name; `null` for a VM that was gone at the end.
+    pub name: Option<String>,
     /// Its process.
     pub pid: u32,
     /// Its vCPUs.
@@ -132,8 +132,8 @@ pub struct PerWork {
 /// What is known of a VM beside its vCPUs.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Its name.
-    pub name: String,
+    /// Its name, where it is known.
+    pub name: Option<String>,
     /// KVM's counters over the window.
     pub kvm: Option<KvmCounters>,
     /// Its taps' counters over the window.

@@ -9,7 +9,8 @@ use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_exits::{KvmCounters, Traffic, Watch};
 use latpath_report::exits::{text, About, Document};
-use latpath_vms::{exit_reason::Names, Vm};
+use latpath_stats::units::number_of;
+use latpath_vms::{exit_reason::Names, Role, Vm};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::atomic::Ordering;
@@ -49,6 +50,9 @@ pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let before = Before::of(&vms);
     let watch = Watch::start_measuring(&vms, !args.vms.is_empty(), args.cost)?;
+    let known: usize = vms.iter().map(|vm| vm.threads.iter().filter(|thread| thread.role == Role::Vcpu).count()).sum();
+    let end = if args.command.is_empty() && args.duration.is_none() { "; Ctrl-C ends it" } else { "" };
+    eprintln!("latpath: watching {}{end}", number_of(known as u64, "vCPU"));
     let mut workload = Workload::start(&args.command)?;
     let (began, mut progress) = (Instant::now(), Progress::begin(args.json && !args.command.is_empty()));
     let mut ended = None;
@@ -102,7 +106,7 @@ impl Before {
 
     fn about(&self, pid: u32, vms: &[Vm]) -> About {
         let vm = vms.iter().find(|vm| vm.pid == pid);
-        let name = vm.map_or_else(|| format!("process {pid}"), |vm| vm.name.clone());
+        let name = vm.map(|vm| vm.name.clone());
         let kvm = KvmCounters::of(pid).map(|now| now.since(self.kvm.get(&pid).copied().unwrap_or_default()));
         let traffic = vm.and_then(|vm| Traffic::between(vm, &self.taps, &Traffic::counters(std::slice::from_ref(vm))));
         About { name, kvm, traffic }
@@ -126,7 +130,7 @@ fn notes(document: &Document) {
     for vm in document.vms.iter().filter(silent) {
         say(format!(
             "{}: KVM here does not say when it enters and leaves guests (no kvm_entry, no kvm_exit came), so guest time is not told from KVM's",
-            vm.name
+            vm.name.clone().unwrap_or_else(|| format!("process {}", vm.pid))
         ));
     }
 }

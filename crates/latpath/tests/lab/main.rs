@@ -7,6 +7,7 @@
 //!
 //! Beside these it holds the tests of causes that need no virtual machine (causes/).
 
+mod bare_guest;
 mod causes;
 mod expect;
 mod faults;

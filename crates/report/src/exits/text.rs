@@ -32,10 +32,8 @@ pub fn text(document: &Document, each: bool, style: Style) -> String {
 fn vm_lines(vm: &VmExits, window: Ns, each: bool, style: Style) -> Vec<String> {
     let units = style.letters;
     let vcpus = number_of(vm.vcpus.len() as u64, "vCPU");
-    let mut lines = vec![
-        format!("{}: process {}, {vcpus}, {}", units.clean(&vm.name), vm.pid, units.duration(window)),
-        String::new(),
-    ];
+    let name = vm.name.as_ref().map_or_else(String::new, |name| format!("{}: ", units.clean(name)));
+    let mut lines = vec![format!("{name}process {}, {vcpus}, {}", vm.pid, units.duration(window)), String::new()];
     let mut table =
         Table::new(&["<where time went"].into_iter().chain(shown().map(Tile::name)).chain(["of"]).collect::<Vec<_>>());
     for vcpu in &vm.vcpus {
@@ -86,19 +84,9 @@ fn tile_row(name: String, mut tiles: Tiles, style: Style) -> Vec<String> {
 
 fn reason_lines(figures: &VcpuFigures, style: Style) -> Vec<String> {
     let units = style.letters;
-    let mut times = Table::new(&[
-        "<exits for",
-        "number",
-        "per second",
-        "time",
-        "mean",
-        "error",
-        "min",
-        "p50",
-        "p99",
-        "p99.9",
-        "max",
-    ]);
+    let plus_minus = units.plus_minus();
+    let mut times =
+        Table::new(&["<exits for", "number", "per s", "time", "mean", plus_minus, "min", "p50", "p99", "p99.9", "max"]);
     let mut spent = Table::new(&["<of their time"].into_iter().chain(exit_tiles().map(Tile::name)).collect::<Vec<_>>());
     for reason in &figures.reasons {
         let name = reason.reason.as_ref().map_or_else(|| "before, or other".into(), |name| units.clean(name));
@@ -131,7 +119,7 @@ fn time_row(name: String, reason: &ReasonFigures, style: Style) -> Vec<String> {
         units.rate(reason.per_second),
         units.duration(reason.tiles.sum()),
         time(times.mean_ns),
-        of_enough(reason.mean_error_ns, 2),
+        if times.count > 1 { percent(reason.mean_error_ns, times.mean_ns) } else { "-".into() },
         time(times.min_ns),
         time(times.p50_ns),
         of_enough(times.p99_ns, 100),
@@ -168,6 +156,9 @@ fn counts(vm: &VmExits, style: Style) -> Vec<String> {
             units.number_of(kvm.irq_injections, "interrupt"),
             units.duration(kvm.halt_polling_ns as Ns)
         )),
+        None if vm.vcpus.iter().all(|vcpu| vcpu.ended) => {
+            lines.push("  KVM's own counters are gone with the VM".into())
+        }
         None => lines.push("  KVM's own counters cannot be read: mount -t debugfs none /sys/kernel/debug".into()),
     }
     lines.extend(vm.traffic.iter().map(|traffic| traffic_line(traffic, style)));

@@ -11,6 +11,7 @@ mod cause_host;
 mod cause_idle;
 mod cause_ovs;
 mod counters;
+mod exits;
 mod flight_recorder;
 mod igb;
 mod linux_bridge;
@@ -43,6 +44,7 @@ pub const ALL: &[(Need, &[Test])] =
 const USUAL: &[Test] = &[
     boots::TEST,
     programs_load::TEST,
+    exits::TEST,
     counters::TEST,
     linux_bridge::TEST,
     agent_by_vsock::TEST,

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+#ifndef LATPATH_BOUND_H
+#define LATPATH_BOUND_H
+
+#ifndef BOUND /* user space has its own */
+/* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
+#define BOUND(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
+#endif
+
+#endif

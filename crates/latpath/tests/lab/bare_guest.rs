@@ -1,0 +1,103 @@
+//! A guest of some twenty bytes, whose exits are known beforehand: KVM without a hypervisor's process around it.
+
+use anyhow::{ensure, Context, Result};
+use std::{
+    fs::{File, OpenOptions},
+    os::fd::{AsRawFd, FromRawFd, RawFd},
+    ptr::null_mut,
+};
+
+// include/uapi/linux/kvm.h
+const KVM_CREATE_VM: libc::c_ulong = 0xae01;
+const KVM_GET_VCPU_MMAP_SIZE: libc::c_ulong = 0xae04;
+const KVM_CREATE_VCPU: libc::c_ulong = 0xae41;
+const KVM_SET_USER_MEMORY_REGION: libc::c_ulong = 0x4020_ae46;
+const KVM_RUN: libc::c_ulong = 0xae80;
+const KVM_SET_REGS: libc::c_ulong = 0x4090_ae82;
+const KVM_GET_SREGS: libc::c_ulong = 0x8138_ae83;
+const KVM_SET_SREGS: libc::c_ulong = 0x4138_ae84;
+const KVM_EXIT_IO: u32 = 2;
+const KVM_EXIT_HLT: u32 = 5;
+
+const PAGE: usize = 4096;
+/// Where the guest's code lies.
+const CODE: u64 = 0x1000;
+
+/// The guest, stopped.
+pub struct BareGuest {
+    _vm: File,
+    vcpu: File,
+    run: *mut u8,
+    code: *mut u8,
+}
+
+// SAFETY: the mappings belong to this value alone.
+unsafe impl Send for BareGuest {}
+
+fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> std::io::Result<RawFd> {
+    // SAFETY: callers pass what the request takes: a number, or the address of a structure that lives.
+    match unsafe { libc::ioctl(fd, request, argument) } {
+        -1 => Err(std::io::Error::last_os_error()),
+        fd => Ok(fd),
+    }
+}
+
+fn map(fd: RawFd, bytes: usize, flags: i32) -> Result<*mut u8> {
+    // SAFETY: a fresh mapping at an address of the kernel's choice; the result is checked.
+    let at =
+        unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | flags, fd, 0) };
+    ensure!(at != libc::MAP_FAILED, "no memory: {}", std::io::Error::last_os_error());
+    Ok(at.cast())
+}
+
+impl BareGuest {
+    /// Makes it, with one vCPU.
+    pub fn new() -> Result<Self> {
+        let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm").context("/dev/kvm")?;
+        let file = |fd: RawFd| {
+            // SAFETY: a fresh descriptor that nothing else owns.
+            unsafe { File::from_raw_fd(fd) }
+        };
+        let vm = file(ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0).context("KVM_CREATE_VM")?);
+        let code = map(-1, PAGE, libc::MAP_ANONYMOUS)?;
+        // struct kvm_userspace_memory_region: slot and flags, guest address, size, our address.
+        let region: [u64; 4] = [0, CODE, PAGE as u64, code as u64];
+        ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, region.as_ptr() as libc::c_ulong).context("its memory")?;
+        let vcpu = file(ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0).context("KVM_CREATE_VCPU")?);
+        let bytes = ioctl(kvm.as_raw_fd(), KVM_GET_VCPU_MMAP_SIZE, 0)? as usize;
+        let run = map(vcpu.as_raw_fd(), bytes, 0)?;
+        Ok(Self { _vm: vm, vcpu, run, code })
+    }
+
+    /// Runs code that writes to an I/O port and executes CPUID so many times, and halts. Returns how often KVM_RUN came back.
+    pub fn run(&mut self, outs: u16, cpuids: u16) -> Result<u32> {
+        let [o, c] = [outs, cpuids].map(u16::to_le_bytes);
+        // mov dx, 0x3f8; mov cx, outs; out dx, al; loop; mov si, cpuids; cpuid; dec si; jnz; hlt
+        let code = [
+            0xba, 0xf8, 0x03, 0xb9, o[0], o[1], 0xee, 0xe2, 0xfd, 0xbe, c[0], c[1], 0x0f, 0xa2, 0x4e, 0x75, 0xfb, 0xf4,
+        ];
+        // SAFETY: the page is ours and longer; the guest is stopped.
+        unsafe { self.code.copy_from_nonoverlapping(code.as_ptr(), code.len()) };
+        let fd = self.vcpu.as_raw_fd();
+        // struct kvm_sregs: the first segment is CS, its base the first word, its selector at byte 12.
+        let mut sregs = [0_u64; 39];
+        ioctl(fd, KVM_GET_SREGS, sregs.as_mut_ptr() as libc::c_ulong)?;
+        sregs[0] = 0;
+        sregs[1] &= !(0xffff << 32);
+        ioctl(fd, KVM_SET_SREGS, sregs.as_ptr() as libc::c_ulong)?;
+        // struct kvm_regs: rip and rflags are the last two.
+        let mut regs = [0_u64; 18];
+        (regs[16], regs[17]) = (CODE, 2);
+        ioctl(fd, KVM_SET_REGS, regs.as_ptr() as libc::c_ulong)?;
+        for returns in 1.. {
+            ioctl(fd, KVM_RUN, 0).context("KVM_RUN")?;
+            // SAFETY: struct kvm_run, which the kernel has filled: exit_reason is at byte 8.
+            match unsafe { self.run.add(8).cast::<u32>().read_volatile() } {
+                KVM_EXIT_IO => {}
+                KVM_EXIT_HLT => return Ok(returns),
+                other => anyhow::bail!("the guest ended with KVM_EXIT {other}"),
+            }
+        }
+        unreachable!("it returns when the guest halts")
+    }
+}
