@@ -1,6 +1,6 @@
 //! What comes out: a page that can be printed, or be JSON (docs/json.md).
 
-use crate::recording::{Recording, Source};
+use crate::recording::{Excluded, Recording, Source};
 use latpath_histogram::Bucket;
 use latpath_model::{Ns, SegmentKind};
 use serde::Serialize;
@@ -50,8 +50,10 @@ pub struct Recorded {
     pub lost: u64,
     /// From the first packet to the last.
     pub elapsed_ns: Ns,
-    /// Packets a second.
+    /// Packets a second, with those that are left out.
     pub rate_hz: f64,
+    /// The packets that were left out; null where the user asks for nothing.
+    pub excluded: Option<Excluded>,
 }
 
 impl Recorded {
@@ -64,6 +66,7 @@ impl Recorded {
             lost: recording.lost(),
             elapsed_ns: recording.elapsed_ns,
             rate_hz: recording.rate_hz(),
+            excluded: recording.excluded.clone(),
         }
     }
 }

@@ -17,5 +17,5 @@ mod study;
 pub use compare::{compare, SIGNIFICANCE};
 pub use comparison::{Comparison, Verdict};
 pub use estimate::Span;
-pub use recording::{Figure, Losses, Measured, Recording, Source};
+pub use recording::{Excluded, Figure, Losses, Measured, Recording, Source};
 pub use study::{study, Study, StudyRow};

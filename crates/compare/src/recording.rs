@@ -4,7 +4,7 @@ use crate::estimate::{Estimate, Span, Times};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::track::{Spikes, Stretch};
-use latpath_stats::Percentile;
+use latpath_stats::{PatternKind, Percentile};
 use serde::Serialize;
 
 /// A figure of a segment that recordings are compared by.
@@ -159,6 +159,17 @@ pub enum Source {
     PingLog,
 }
 
+/// Packets that are left out of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Excluded {
+    /// The kinds of patterns that the user named.
+    pub kinds: Vec<PatternKind>,
+    /// Patterns of these kinds that were found.
+    pub patterns: u64,
+    /// The packets that they touch.
+    pub packets: u64,
+}
+
 /// One recording.
 #[derive(Clone, Debug)]
 pub struct Recording {
@@ -180,6 +191,8 @@ pub struct Recording {
     pub segments: Vec<Measured>,
     /// Its losses: of all streams, or of each.
     pub losses: Vec<Losses>,
+    /// What was left out of all of this, because patterns touch it; none where the user asks for nothing.
+    pub excluded: Option<Excluded>,
     /// What the reader must know of it.
     pub notes: Vec<String>,
 }
@@ -195,8 +208,9 @@ impl Recording {
         self.losses.iter().map(|l| l.lost).sum()
     }
 
-    /// Packets a second.
+    /// Packets a second, with those that are left out.
     pub fn rate_hz(&self) -> f64 {
-        latpath_stats::figures::rate(self.packets(), self.elapsed_ns)
+        let left_out = self.excluded.as_ref().map_or(0, |excluded| excluded.packets);
+        latpath_stats::figures::rate(self.packets().saturating_add(left_out), self.elapsed_ns)
     }
 }

@@ -54,20 +54,26 @@ pub(crate) fn without(
     if options.exclude.is_empty() {
         return Ok(None);
     }
-    let named: Vec<&Found> = found.iter().filter(|f| options.exclude.contains(&f.pattern.kind)).collect();
-    let touched = named.iter().flat_map(|f| &f.touched);
-    let spans = touched.flat_map(|t| t.streams.iter().map(|stream| (*stream, t.from, t.to)));
-    let select = Select { except: Spans::of(spans), ..options.select.clone() };
+    let (patterns, except) = touched(found, &options.exclude);
+    let select = Select { except, ..options.select.clone() };
     let options = SummaryOptions { select, worst: 0, ..options.clone() };
     let rest = gather(run, &options, false, |_| Ok(()), |_| (), |(), _| ())?.summary;
     let lost = |summary: &Summary| packets(&summary.lost);
     Ok(Some(WithoutPatterns {
         kinds: options.exclude,
-        patterns: named.len() as u64,
+        patterns,
         packets: with.journeys.saturating_sub(rest.journeys),
         lost: lost(with).saturating_sub(lost(&rest)),
         segments: rest.segments,
     }))
+}
+
+/// How many patterns of these kinds there are, and what they touch.
+pub(crate) fn touched(found: &[Found], kinds: &[PatternKind]) -> (u64, Spans) {
+    let named: Vec<&Found> = found.iter().filter(|f| kinds.contains(&f.pattern.kind)).collect();
+    let touched = named.iter().flat_map(|f| &f.touched);
+    let spans = touched.flat_map(|t| t.streams.iter().map(|stream| (*stream, t.from, t.to)));
+    (named.len() as u64, Spans::of(spans))
 }
 
 /// The figures of a run, and what else was gathered while its journeys were read.

@@ -58,6 +58,7 @@ impl Variation {
             sightings: (0, 0),
             segments,
             losses: vec![loss],
+            excluded: None,
             notes: Vec::new(),
         }
     }

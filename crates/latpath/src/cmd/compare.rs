@@ -1,7 +1,7 @@
 //! `latpath compare`: what differs between recordings.
 
 use super::limits;
-use super::report::{print, select, time};
+use super::report::{kinds, patterns, print, select, time, Excluded};
 use super::{following, style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -55,6 +55,10 @@ pub struct Args {
     /// A segment more, as vhost=2..3; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
+    /// Leave out the packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step, link-flap, path-change, or
+    /// all
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
+    exclude: Vec<Excluded>,
     /// Fail with exit code 3 if a figure is greater by more than this, as total:p99<=+5% or total:mean<=+20us; several are allowed
     #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
     limits: Vec<DifferenceLimit>,
@@ -206,7 +210,8 @@ impl Reader<'_> {
         let one = if is_log {
             let chosen = [&args.streams, &args.segments, &args.only].iter().any(|l| !l.is_empty())
                 || args.from.is_some()
-                || args.to.is_some();
+                || args.to.is_some()
+                || !args.exclude.is_empty();
             if chosen {
                 let text = format!("{}: a log of ping is compared as a whole", path.display());
                 return Err(Usage(text).into());
@@ -221,6 +226,7 @@ impl Reader<'_> {
                 only: args.only.clone(),
                 by_stream: args.by_stream,
                 steps: args.steps,
+                exclude: kinds(&args.exclude),
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
             };
             recording(&run, &options).map_err(Usage)?

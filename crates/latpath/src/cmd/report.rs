@@ -85,9 +85,14 @@ fn band(text: &str) -> Result<Band, String> {
 }
 
 /// Kinds of patterns under one name.
-type Excluded = &'static [PatternKind];
+pub(super) type Excluded = &'static [PatternKind];
 
-fn patterns(name: &str) -> Result<Excluded, String> {
+/// Each kind once.
+pub(super) fn kinds(named: &[Excluded]) -> Vec<PatternKind> {
+    PatternKind::ALL.into_iter().filter(|kind| named.iter().any(|e| e.contains(kind))).collect()
+}
+
+pub(super) fn patterns(name: &str) -> Result<Excluded, String> {
     let one = |kind: &'static PatternKind| std::slice::from_ref(kind);
     const ALL: Excluded = &PatternKind::ALL;
     let names = || ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
@@ -134,7 +139,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         band: args.band,
         worst: args.worst.into(),
         segments: args.segments.clone(),
-        exclude: PatternKind::ALL.into_iter().filter(|kind| args.exclude.iter().any(|e| e.contains(kind))).collect(),
+        exclude: kinds(&args.exclude),
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let (summary, charts) = match args.documents().is_empty() {

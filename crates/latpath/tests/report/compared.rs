@@ -20,9 +20,11 @@ struct Like {
     /// Packets a second.
     rate: Ns,
     packets: u64,
+    /// The application reads nothing from packet 2100 to 2140.
+    is_held: bool,
 }
 
-const USUAL: Like = Like { seed: 0, vm: 100, rate: 200, packets: PACKETS };
+const USUAL: Like = Like { seed: 0, vm: 100, rate: 200, packets: PACKETS, is_held: false };
 
 impl Like {
     fn seed(self, seed: u64) -> Self {
@@ -47,7 +49,11 @@ impl Like {
             let begin = START + number as Ns * 1_000_000_000 / self.rate;
             let in_vm = begin + 40_000 + (self.seed % 7) as Ns * 20 + (60_000 + noise) * self.vm / 100;
             let late = if number % 400 == 399 { 2_000_000 } else { 0 };
-            let t = [begin, begin + 8_000, 0, begin + 40_000, in_vm + late, in_vm + late + 30_000 + noise / 2];
+            let mut read = in_vm + late + 30_000 + noise / 2;
+            if self.is_held && (2100..2140).contains(&number) {
+                read = START + 2140 * 1_000_000_000 / self.rate + (number as Ns - 2100) * 2000;
+            }
+            let t = [begin, begin + 8_000, 0, begin + 40_000, in_vm + late, read];
             let journey = Journey {
                 stream: 0,
                 key: (number % 4000) as u32,
@@ -113,6 +119,34 @@ fn a_segment_that_became_slower_is_named_and_no_other() {
 
     let fewer = json(&bench, &[&FIVE[..], &["--only", "Thyp"]].concat());
     assert!(fewer["tested"].as_u64() < page["tested"].as_u64());
+}
+
+#[test]
+fn packets_that_a_pattern_touches_are_left_out_where_that_is_asked_for() {
+    let bench = Bench::new();
+    for seed in 1..=5 {
+        Like { is_held: true, ..USUAL }.seed(seed).write(&bench, &format!("a{seed}"));
+        USUAL.seed(10 + seed).write(&bench, &format!("b{seed}"));
+    }
+    let max = |page: &Value| -> Option<i64> {
+        let total = page["segments"].as_array()?.iter().find(|s| s["name"] == "total")?;
+        total["rows"].as_array()?.iter().find(|row| row["figure"] == "max")?["a"].as_i64()
+    };
+    let whole = json(&bench, &FIVE);
+    assert_eq!((whole["a"]["recordings"][0]["excluded"].is_null(), max(&whole) > Some(150_000_000)), (true, true));
+
+    let without = json(&bench, &[&FIVE[..], &["--exclude", "queue-release"]].concat());
+    let [a, b] = ["a", "b"].map(|side| without[side]["recordings"][0].clone());
+    assert_eq!(a["excluded"], serde_json::json!({ "kinds": ["queue-release"], "patterns": 1, "packets": 40 }));
+    assert_eq!(b["excluded"], serde_json::json!({ "kinds": ["queue-release"], "patterns": 0, "packets": 0 }));
+    assert_eq!((a["packets"].as_u64(), b["packets"].as_u64()), (Some(PACKETS - 40), Some(PACKETS)));
+    assert_eq!(
+        (max(&without) < Some(5_000_000), &a["rate_hz"] == &whole["a"]["recordings"][0]["rate_hz"]),
+        (true, true)
+    );
+    let text = stdout(&bench.latpath(&[&FIVE[..], &["--exclude", "all"]].concat()));
+    assert!(text.contains("a1: without queue-release, "), "{text}");
+    assert_eq!(bench.latpath(&[&FIVE[..], &["--exclude", "bad"]].concat()).status.code(), Some(2));
 }
 
 #[test]
@@ -256,7 +290,8 @@ fn the_limits_of_a_comparison_become_tests_of_a_ci_server() {
 fn every_key_of_a_comparison_is_in_the_docs() {
     let bench = groups(100);
     let mut keys = std::collections::BTreeSet::new();
-    for page in [json(&bench, &FIVE), json(&bench, &["compare", "x=a1", "y=b1"])] {
+    for page in [json(&bench, &[&FIVE[..], &["--exclude", "all"]].concat()), json(&bench, &["compare", "x=a1", "y=b1"])]
+    {
         crate::figures::all_keys(&page, &mut keys);
     }
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");

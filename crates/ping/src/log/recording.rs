@@ -71,6 +71,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
         }
     };
     Ok(Recording {
+        excluded: None,
         path: path.display().to_string(),
         source: Source::PingLog,
         identity: format!("{first} {last} {rows}"),

@@ -1,14 +1,14 @@
 //! What a run is compared by.
 
-use crate::summarise::{gather, Gathered};
+use crate::summarise::{gather, touched, Gathered};
 use crate::SummaryOptions;
-use latpath_compare::{estimate::spike_rate, Losses, Measured, Recording, Source, Span};
+use latpath_compare::{estimate::spike_rate, Excluded, Losses, Measured, Recording, Source, Span};
 use latpath_journey::Segment;
 use latpath_model::{Ns, SegmentKind, StreamId};
 use latpath_run::{Run, Select};
 use latpath_stats::figures::packets;
-use latpath_stats::track::Spikes;
-use latpath_stats::{SegmentFigures, Summary, Tracks};
+use latpath_stats::{track::Spikes, units::number_of};
+use latpath_stats::{PatternKind, SegmentFigures, Summary, Tracks};
 
 /// What to read of a run.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +25,8 @@ pub struct RecordingOptions {
     pub by_stream: bool,
     /// Segments from one point to the next are compared too.
     pub steps: bool,
+    /// Packets that patterns of these kinds touch are left out.
+    pub exclude: Vec<PatternKind>,
     /// Threads that read; 0 is one.
     pub workers: usize,
 }
@@ -34,16 +36,24 @@ pub struct RecordingOptions {
 /// # Errors
 /// Where one of the user's segments cannot be, or there is none of a name.
 pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, String> {
-    let (manifest, select) = (run.manifest(), options.select.clone());
-    let summary = SummaryOptions {
+    let manifest = run.manifest();
+    let mut summary = SummaryOptions {
         exclude: Vec::new(),
-        select: select.clone(),
+        select: options.select.clone(),
         threshold_ns: options.threshold_ns,
         band: None,
         worst: 0,
         segments: options.segments.clone(),
         workers: options.workers,
     };
+    let mut excluded = None;
+    if !options.exclude.is_empty() {
+        let with = gather(run, &summary, true, |_| Ok(()), |_| (), |(), _| ())?;
+        let (patterns, except) = touched(&with.patterns, &options.exclude);
+        summary.select.except = except;
+        excluded = Some(Excluded { kinds: options.exclude.clone(), patterns, packets: with.summary.journeys });
+    }
+    let select = summary.select.clone();
     let (first, last) = run.times().unwrap_or_default();
     let covered = (first.max(select.from_ns), last.min(select.to_ns));
     let by_stream = options.by_stream;
@@ -57,6 +67,11 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
         all.merge(one);
         all
     });
+    let mut notes = run.notes().to_vec();
+    if let Some(excluded) = &mut excluded {
+        excluded.packets = excluded.packets.saturating_sub(summary.journeys);
+        notes.push(note(excluded));
+    }
     let mut found = Recording {
         path: run.path().display().to_string(),
         source: Source::Run,
@@ -67,7 +82,8 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
         sightings: (summary.tool.sightings, summary.tool.sightings_dropped),
         segments: Vec::new(),
         losses: Vec::new(),
-        notes: run.notes().to_vec(),
+        excluded,
+        notes,
     };
     for (id, (tracks, lost)) in tracks.into_iter().flat_map(Tracks::finish).enumerate() {
         let stream = by_stream.then_some(id as StreamId);
@@ -98,6 +114,13 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
         }
     }
     Ok(found)
+}
+
+/// What is left out, in a sentence.
+fn note(excluded: &Excluded) -> String {
+    let kinds: Vec<&str> = excluded.kinds.iter().map(|kind| kind.name()).collect();
+    let (patterns, packets) = (number_of(excluded.patterns, "pattern"), number_of(excluded.packets, "packet"));
+    format!("without {}: {patterns} found, {packets} left out", kinds.join(", "))
 }
 
 /// The segments that are compared. Those from one point to the next are parts of the others, so they are not asked about unless the user
