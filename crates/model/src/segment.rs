@@ -42,10 +42,12 @@ impl SegmentKind {
         }
     }
 
+    /// The classic segments.
+    pub const CLASSIC: [Self; 6] = [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall];
+
     /// The classic segment of this name.
     pub fn classic(name: &str) -> Option<Self> {
-        let classic = [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall];
-        classic.into_iter().find(|kind| kind.name() == Some(name))
+        Self::CLASSIC.into_iter().find(|kind| kind.name() == Some(name))
     }
 
     /// Whether its times are counted for each path through the host: it ends behind what paths differ in.

@@ -242,6 +242,12 @@ impl Route {
 }
 
 impl Segment {
+    /// All that there can be, of routes with whatever stamps.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let later = |from: Stamp| Stamp::ALL.into_iter().filter(move |to| *to > from);
+        Stamp::ALL.into_iter().flat_map(move |from| later(from).map(move |to| Self { from, to }))
+    }
+
     /// What happens in it, in words: `app → NIC`, `wire there`.
     pub fn name(self) -> String {
         let (from, to) = (self.from, self.to);

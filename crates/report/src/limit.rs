@@ -148,6 +148,14 @@ impl Limit {
         Self { about: Some(about), ..self }
     }
 
+    /// The segment that it is on, where it is on one and the user named it: a profile may name any.
+    pub fn segment(&self) -> Option<&str> {
+        match &self.what {
+            What::Time(name, _) | What::Count(name, _) if self.about.is_none() => Some(name),
+            _ => None,
+        }
+    }
+
     /// What it is for, where a profile says that.
     pub fn about(&self) -> Option<&About> {
         self.about.as_ref()

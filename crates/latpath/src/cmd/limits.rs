@@ -3,7 +3,8 @@
 use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_model::text::printable;
+use latpath_journey::segments::split;
+use latpath_model::{text::printable, Point, SegmentKind};
 use latpath_report::export::{check_target, write_file};
 use latpath_report::{junit, profile_limits, Limit, LimitVerdict};
 use latpath_stats::Summary;
@@ -43,6 +44,36 @@ impl Limits {
     pub fn announce(&self, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
         announce(self.junit.as_deref(), what, verdicts, force)
     }
+}
+
+/// Refuses limits on segments that there cannot be, before anything is measured. `names`: those that there can be; `steps`: an example
+/// of others, where there are such that are known only later.
+pub fn refuse_unknown(
+    limits: &[Limit],
+    names: &[String],
+    steps: Option<(&str, fn(&str) -> bool)>,
+) -> Result<(), Usage> {
+    let can_be = |name: &str| names.iter().any(|n| n == name) || steps.is_some_and(|(_, is_step)| is_step(name));
+    match limits.iter().filter_map(Limit::segment).find(|name| !can_be(name)) {
+        None => Ok(()),
+        Some(none) => {
+            let more = steps.map_or(String::new(), |(example, _)| format!("; or {example}"));
+            Err(Usage(format!("{none:?}: no such segment (there can be: {}{more})", names.join(", "))))
+        }
+    }
+}
+
+/// The same for streams that will be followed. `own`: segments that the user named, `NAME=FROM..TO`.
+pub fn refuse_unknown_of_streams(limits: &[Limit], own: &[String]) -> Result<(), Usage> {
+    let own = own.iter().filter_map(|text| split(text).ok()).map(|(name, ..)| name);
+    let names: Vec<String> =
+        SegmentKind::CLASSIC.iter().filter_map(|kind| kind.name()).chain(own).map(Into::into).collect();
+    refuse_unknown(limits, &names, Some(("from one point to the next, as host/nic-rx@eth0→host/tx@vnet0", is_step)))
+}
+
+fn is_step(name: &str) -> bool {
+    let is_point = |text: &str| text.parse::<Point>().is_ok();
+    name.split_once('→').is_some_and(|(from, to)| is_point(from) && is_point(to))
 }
 
 /// Writes the verdicts to a file, if there is one, and names the limits that are broken. `what` was measured.

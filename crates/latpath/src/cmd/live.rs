@@ -10,7 +10,7 @@ use latpath_capture::RetentionLimits;
 use latpath_follow::Live;
 use latpath_linux::background::Background;
 use latpath_model::StreamSpec;
-use latpath_report::{Lines, LiveExplainer, Replay};
+use latpath_report::{layout_of, Limit, Lines, LiveExplainer, Replay};
 use latpath_run::Run;
 use latpath_screen::{Action, Screen};
 use latpath_stats::Summary;
@@ -170,8 +170,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     let limits = args.limits.all(false)?;
     let mut end = End::new(&args.what)?;
     let (mut source, streams, mut explainer) = match &args.replay {
-        Some(run) => replay(run, &args)?,
-        None => follow(&args)?,
+        Some(run) => replay(run, &args, &limits)?,
+        None => {
+            limits::refuse_unknown_of_streams(&limits, args.what.segments())?;
+            follow(&args)?
+        }
     };
     let mut show = Show::new(&args)?;
     end.begin(&args.what);
@@ -212,7 +215,7 @@ fn follow(args: &Args) -> Result<Watched> {
     Ok((Source::Live(Box::new(live)), streams, explainer))
 }
 
-fn replay(path: &Path, args: &Args) -> Result<Watched> {
+fn replay(path: &Path, args: &Args, limits: &[Limit]) -> Result<Watched> {
     if args.what.names_any() {
         return Err(Usage("--replay shows all of a run: leave out --stream, --machine and --points".into()).into());
     }
@@ -220,6 +223,8 @@ fn replay(path: &Path, args: &Args) -> Result<Watched> {
     let streams = run.manifest().streams.clone();
     let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
     let (segments, threshold) = (args.what.segments(), args.what.threshold());
+    let layout = layout_of(&run, segments).map_err(Usage)?;
+    limits::refuse_unknown(limits, &layout.segments.into_iter().map(|s| s.name).collect::<Vec<_>>(), None)?;
     let replay = Replay::start(run, segments, args.speed, threshold).map_err(Usage)?;
     Ok((Source::Replay(Box::new(replay)), streams, explainer))
 }

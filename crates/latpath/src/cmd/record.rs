@@ -71,6 +71,7 @@ fn size(text: &str) -> Result<u64, String> {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let limits = args.limits.all(false)?;
+    limits::refuse_unknown_of_streams(&limits, args.what.segments())?;
     let mut options = args.what.options()?;
     let retention = args.spikes.retention(args.flight.per_minute());
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);

@@ -213,6 +213,10 @@ fn usage() -> Result<(), Failed> {
         ("--stream svid:a --window 9s", "1ms to 4s"),
         ("--stream svid:a --segment x", "NAME=FROM..TO"),
         ("--stream svid:a --match hash:0:999", "1 to 128"),
+        (
+            "--stream svid:a --segment lan=a/tx@b..c/tx@d --limit lan:max<=1ms --limit host/tx@a→host/tx@b:max<=1ms --limit Tfoo:max<=3ms",
+            "\"Tfoo\": no such segment (there can be: Tmu, Tnet, Thyp, Tsub, total, Tupcall, lan; or from one point to the next",
+        ),
         ("", "--stream"),
     ] {
         let output = latpath(&format!("record {words} -o {}", run.display())).output()?;

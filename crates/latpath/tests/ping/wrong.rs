@@ -35,6 +35,10 @@ fn usage() -> Result<(), Failed> {
         ("emit 10.0.0.2 --threshold 100", "--threshold"),
         ("emit 10.0.0.2 --histogram --bucket 1ns --overflow 1s", "more than 1000000 buckets"),
         ("emit 10.0.0.2 --dscp 64", "--dscp"),
+        (
+            "emit 10.0.0.2 --limit round_trip:p50<=1ms --limit processing:max<=1ms --limit turn:max<=1ms",
+            "\"turn\": no such segment (there can be: round_trip, nic_round_trip, nic_turnaround; or a part of the table",
+        ),
         ("reflect --port 70000", "--port"),
         ("reflect --keep-going", "--threshold"),
     ];

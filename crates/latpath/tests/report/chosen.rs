@@ -154,6 +154,9 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     let replay = ["live", "--replay", "run", "--speed", "max", "--limit"];
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=3ms"]].concat()).status.code(), Some(3));
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=4ms"]].concat()).status.code(), Some(0));
+    let unknown = bench.latpath(&[&replay[..], &["Tfoo:max<=4ms"]].concat());
+    let says = "latpath: \"Tfoo\": no such segment (there can be: Thyp, Tsub, total)\n";
+    assert_eq!((unknown.status.code(), stderr(&unknown).as_str(), unknown.stdout.len()), (Some(2), says, 0));
 }
 
 #[test]

@@ -189,6 +189,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());
     }
     let limits = args.limits.all(false)?;
+    verdicts::refuse_unknown(&limits)?;
     let stop = stop_flag()?;
     let _awake = args.awake.then(Awake::new).transpose()?;
     let breach = args.freeze.prepare(!args.keep_going)?;

@@ -1,11 +1,22 @@
 //! What becomes of limits on round trips.
 
 use super::one::Done;
-use crate::cmd::limits::check;
+use crate::cmd::limits::{self, check};
+use crate::cmd::Usage;
 use anyhow::Result;
-use latpath_ping::figures::Report;
+use latpath_ping::{figures::Report, Segment};
 use latpath_report::{Limit, LimitVerdict};
 use latpath_stats::{Loss, SegmentFigures, Summary, TimeFigures};
+
+/// The figures of a whole round trip.
+const WHOLE: [&str; 3] = ["round_trip", "nic_round_trip", "nic_turnaround"];
+
+/// Refuses limits on segments that no round trip has, before probes are sent.
+pub fn refuse_unknown(limits: &[Limit]) -> Result<(), Usage> {
+    let is_part = |name: &str| Segment::all().any(|segment| segment.name() == name);
+    let parts = Some(("a part of the table, as \"wire there\"", is_part as fn(&str) -> bool));
+    limits::refuse_unknown(limits, &WHOLE.map(Into::into), parts)
+}
 
 /// Each session's verdicts.
 pub fn of(all: &[Done], limits: &[Limit]) -> Result<Vec<LimitVerdict>> {
