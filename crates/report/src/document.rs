@@ -50,8 +50,9 @@ impl Findings<'_> {
         format!("latpath report: {}", page.clean(&name))
     }
 
-    /// The document's title and blocks; with the charts' places, and digits in groups, where it is `html`.
-    fn blocks(&self, html: bool) -> (String, Vec<Block>) {
+    /// The document's title and blocks; with the charts' places, and digits in groups, where it is `html`. Of the worst packets so many
+    /// are drawn.
+    fn blocks(&self, html: bool, drawn: usize) -> (String, Vec<Block>) {
         let mut page = Page::new(Style { is_for_people: html, ..Letters::Unicode.into() });
         let summary = self.summary;
         verdict(&mut page, self);
@@ -67,7 +68,7 @@ impl Findings<'_> {
         quality::losses(&mut page, summary);
         streams::write(&mut page, summary);
         streams::pacing(&mut page, summary);
-        worst::document(&mut page, summary, self.charts.typical.as_ref());
+        worst::document(&mut page, summary, self.charts.typical.as_ref(), drawn);
         header::route(&mut page, summary);
         if self.run.manifest().imported.is_empty() {
             quality::tool(&mut page, summary);
@@ -152,7 +153,7 @@ struct Markup {
 
 impl Markup {
     fn write(&self, findings: &Findings) -> String {
-        let (title, blocks) = findings.blocks(false);
+        let (title, blocks) = findings.blocks(false, usize::MAX);
         let Self { heading, escaped, table: written, .. } = *self;
         let mut out = format!("{heading} {}\n", escaped(&title));
         for blocks in runs_of_one_kind(&blocks) {

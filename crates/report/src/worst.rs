@@ -63,8 +63,8 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// The same for documents, behind a packet that took the usual time.
-pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Worst>) {
+/// The same for documents, behind a packet that took the usual time; so many are drawn.
+pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Worst>, drawn: usize) {
     if !summary.worst.is_empty() {
         page.heading("A typical packet, and the worst");
     }
@@ -72,10 +72,19 @@ pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Wors
         page.block(Block::Subheading(format!("Typical: {}", title(page, typical))));
         steps(page, typical, summary);
     }
-    for (i, worst, more) in groups(summary) {
+    let mut groups = groups(summary);
+    let left_out = groups.split_off(drawn.min(groups.len()));
+    for (i, worst, more) in groups {
         page.block(Block::Subheading(format!("{}. {}", i + 1, title(page, worst))));
         steps(page, worst, summary);
         others(page, &more).iter().for_each(|text| page.line(text));
+    }
+    if !left_out.is_empty() {
+        let n: usize = left_out.iter().map(|(_, _, more)| 1 + more.len()).sum();
+        let (n, all) = (page.count(n as u64), page.number_of(summary.worst.len() as u64, "packet"));
+        page.warning(&format!(
+            "{n} of the {all} asked for are left out here, to keep this file short; the report as text has them"
+        ));
     }
 }
 

@@ -1,6 +1,9 @@
 //! Documents of a whole run: the same figures as its JSON, the same bytes each time, and no more of them for a longer run.
 
-use crate::runs::{stderr, stdout, Bench, LATE};
+use crate::runs::{manifest, stderr, stdout, Bench, LATE, START};
+use latpath_journey::Journey;
+use latpath_model::{Ns, Point, PointInfo};
+use latpath_run::{Manifest, Writer};
 use latpath_stats::units::duration;
 use std::process::Output;
 
@@ -59,6 +62,36 @@ fn the_same_run_gives_the_same_bytes_and_another_one_another_name() {
         bench.edit(|manifest| manifest["host"]["name"] = format.into());
         assert!(first.stdout != written(&bench, &[format, "-"]).stdout, "{format}");
     }
+}
+
+/// Late packets of a run with 40 points, each held for itself.
+fn long_route(bench: &Bench, packets: u64) {
+    let point = |n: usize| PointInfo::from(format!("host/tx@device{n}").parse::<Point>().unwrap());
+    let points: Vec<PointInfo> = (0..40).map(point).collect();
+    let (route, streams) = (points.iter().map(|info| info.point.clone()).collect(), vec!["svid:MU01".parse().unwrap()]);
+    let mut writer = Writer::create(&bench.run(), Manifest { points, route, streams, ..manifest() }).unwrap();
+    for number in 0..packets {
+        let begin = START + number as Ns * 10_000_000;
+        let t: [Ns; 40] = std::array::from_fn(|p| begin + p as Ns * (20_000 + number as Ns));
+        let (seen, key) = ((1 << 40) - 1, number as u32);
+        writer
+            .push(&Journey { key, number, seen, t: &t, cpu: &[3; 40], tid: &[77; 40], ..Journey::default() })
+            .unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_page_of_many_worst_packets_stays_short_and_says_how_many_are_left_out() {
+    let bench = Bench::new();
+    long_route(&bench, 1100);
+    let html = stdout(&written(&bench, &["--worst", "1000", "--html", "-"]));
+    assert!((4_000_000..=5_000_000).contains(&html.len()), "{}", html.len());
+    let drawn = (1..=1000).take_while(|n| html.contains(&format!("<h3>{n}. "))).count();
+    let says = format!("{} of the 1000 packets asked for are left out here", 1000 - drawn);
+    assert!(html.contains(&says), "{drawn} are drawn");
+    let few = stdout(&written(&bench, &["--worst", "100", "--html", "-"]));
+    assert!(few.contains("<h3>100. ") && !few.contains("left out here"));
 }
 
 #[test]

@@ -23,11 +23,23 @@ pub(crate) struct Sheet<'a> {
     pub source: String,
 }
 
+/// The document takes no more, however many of the worst packets are asked for: those beyond are left out.
+const MOST_BYTES: usize = 5_000_000;
+
 /// The document.
 pub fn html(findings: &Findings) -> String {
-    let (title, blocks) = findings.blocks(true);
+    let (mut drawn, data) = (findings.summary.worst.len(), charts::data(findings));
     let source = format!("the run with SHA-256 {}", findings.sha256);
-    sheet(&Sheet { title, blocks, limits: findings.limits, data: charts::data(findings), source })
+    loop {
+        let (title, blocks) = findings.blocks(true, drawn);
+        let (limits, data, source) = (findings.limits, data.clone(), source.clone());
+        let page = sheet(&Sheet { title, blocks, limits, data, source });
+        if page.len() <= MOST_BYTES || drawn == 0 {
+            return page;
+        }
+        // Most of a page that is too long are these packets.
+        drawn = drawn * MOST_BYTES / page.len() * 19 / 20;
+    }
 }
 
 /// The file of a page.
