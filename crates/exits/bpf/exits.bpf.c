@@ -50,20 +50,8 @@ struct {
 	__type(value, struct row);
 } rows SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct shared);
-} shared SEC(".maps");
-
-static __always_inline struct shared *all(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&shared, &zero);
-}
+/* A variable, which needs no look into a map. */
+struct shared shared = {};
 
 static __always_inline struct here *this_cpu(void)
 {
@@ -113,17 +101,19 @@ static __always_inline void end(struct vcpu *v)
 }
 
 /* Threads whose numbers have no mark are no vCPUs: a look into the table is saved. */
-static __always_inline __u64 *mark_of(struct shared *s, __u32 tid)
+static __always_inline __u64 *mark_of(__u32 tid)
 {
-	return &s->marks[(tid >> 6) & (MARKS - 1)];
+	__u32 word = tid >> 6;
+
+	BOUND(word, MARKS);
+	return &shared.marks[word];
 }
 
 static __always_inline __u32 slot_of(__u32 tid)
 {
-	struct shared *s = all();
 	__u32 *slot;
 
-	if (!s || !(*mark_of(s, tid) & 1ull << (tid & 63)))
+	if (!(*mark_of(tid) & 1ull << (tid & 63)))
 		return 0;
 	slot = bpf_map_lookup_elem(&slots, &tid);
 	return slot ? *slot : 0;
@@ -131,28 +121,27 @@ static __always_inline __u32 slot_of(__u32 tid)
 
 static __noinline __u32 new_slot(__u32 tid, __u32 tgid, __u64 now)
 {
-	struct shared *s = all();
 	struct vcpu *v;
 	__u32 slot;
 
-	if (!s || only_known)
+	if (only_known)
 		return 0;
-	if (s->next_slot >= slots_max) {
-		__sync_fetch_and_add(&s->no_room, 1);
+	if (shared.next_slot >= slots_max) {
+		__sync_fetch_and_add(&shared.no_room, 1);
 		return 0;
 	}
-	slot = __sync_fetch_and_add(&s->next_slot, 1);
+	slot = __sync_fetch_and_add(&shared.next_slot, 1);
 	v = slot < slots_max ? in_slot(slot) : 0;
 	if (!v)
 		return 0;
 	v->tid = tid;
 	v->tgid = tgid;
 	v->id = NO_ID;
-	v->from = v->since = now > s->from ? now : s->from;
-	v->until = s->until;
+	v->from = v->since = now > shared.from ? now : shared.from;
+	v->until = shared.until;
 	if (bpf_map_update_elem(&slots, &tid, &slot, BPF_ANY))
 		return 0;
-	__sync_fetch_and_or(mark_of(s, tid), 1ull << (tid & 63));
+	__sync_fetch_and_or(mark_of(tid), 1ull << (tid & 63));
 	return slot;
 }
 
@@ -174,22 +163,19 @@ static __always_inline __u32 slot_in_run(struct here *here, __u64 now)
 static __always_inline __u32 row_for(__u32 isa, __u32 reason)
 {
 	__u32 code = isa == ISA_VMX ? reason & 0xffff : reason, place = code ^ code >> 22, row;
-	struct shared *s = all();
 
-	if (!s)
-		return NO_ROW;
 	BOUND(place, CODES);
-	row = s->row_of_code[place];
+	row = shared.row_of_code[place];
 	if (row)
-		return row < REASONS && s->reasons[row] == code ? row : NO_ROW;
-	row = __sync_fetch_and_add(&s->next_row, 1);
+		return row < REASONS && shared.reasons[row] == code ? row : NO_ROW;
+	row = __sync_fetch_and_add(&shared.next_row, 1);
 	if (row >= REASONS) {
-		s->next_row = REASONS;
+		shared.next_row = REASONS;
 		return NO_ROW;
 	}
-	s->reasons[row] = code;
-	s->isa = isa;
-	s->row_of_code[place] = row;
+	shared.reasons[row] = code;
+	shared.isa = isa;
+	shared.row_of_code[place] = row;
 	return row;
 }
 
@@ -313,10 +299,7 @@ int BPF_PROG(injected)
 SEC("tp_btf/kvm_apic_accept_irq")
 int BPF_PROG(accepted)
 {
-	struct shared *s = all();
-
-	if (s)
-		__sync_fetch_and_add(&s->accepted, 1);
+	__sync_fetch_and_add(&shared.accepted, 1);
 	return 0;
 }
 

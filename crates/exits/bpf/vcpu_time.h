@@ -49,6 +49,8 @@ struct vcpu {
 	__u32 row;   /* of the exit that is open */
 	__u32 early; /* the exit's reason is not known yet: the host was seen at work before KVM said that the guest was left */
 	__u32 gone;  /* the thread has ended: at `since` */
+	__u32 used;  /* a bit for each tile of `open` that is not nought */
+	__u32 pad;
 	__u64 from;  /* the window in which it is watched */
 	__u64 until;
 	__u64 since; /* of the state */
@@ -101,6 +103,7 @@ static __always_inline void turn(struct vcpu *v, __u64 now, __u32 state)
 
 		BOUND(tile, TILES);
 		v->open[tile] += took;
+		v->used |= 1u << tile;
 	}
 	v->state = state;
 	v->since += took;
@@ -119,10 +122,16 @@ static __always_inline void close_exit(struct vcpu *v, struct row *row)
 	__u64 took = v->since - v->exit_at, coarse = took >> 10;
 	__u32 i, at;
 
-	for (i = 0; i < TILES; i++) {
-		row->tiles[i] += v->open[i];
-		v->open[i] = 0;
+	/* Most exits are KVM's alone. */
+	row->tiles[KERNEL] += v->open[KERNEL];
+	v->open[KERNEL] = 0;
+	if (v->used & ~(1u << KERNEL)) {
+		for (i = 0; i < TILES; i++) {
+			row->tiles[i] += v->open[i];
+			v->open[i] = 0;
+		}
 	}
+	v->used = 0;
 	if (v->exit_at) {
 		row->count++;
 		row->sum += took;
@@ -259,6 +268,7 @@ static __always_inline void on_halt_end(struct vcpu *v, __u64 now, __u64 ns, _Bo
 		polled = v->open[KERNEL];
 	v->open[KERNEL] -= polled;
 	v->open[POLLING] += polled;
+	v->used |= 1u << POLLING;
 	v->slept_at = 0;
 }
 

@@ -133,7 +133,7 @@ impl Watch {
             let loaded = Loaded {
                 vcpus: Mapped::new(&skel.maps.vcpus.as_fd(), slots)?,
                 rows: Mapped::new(&skel.maps.rows.as_fd(), slots * REASONS)?,
-                shared: Mapped::new(&skel.maps.shared.as_fd(), 1)?,
+                shared: Mapped::new(&skel.maps.bss.as_fd(), 1)?,
                 programs: Vec::new(),
             };
             loaded.announce(&known, |tid, slot| {

@@ -12,6 +12,7 @@
 
 mod acceleration;
 mod apt;
+mod bare_guest;
 mod constant_tsc;
 mod debugger;
 mod devices;
@@ -37,6 +38,7 @@ mod shell;
 mod starvation;
 
 pub use acceleration::Acceleration;
+pub use bare_guest::BareGuest;
 pub use devices::{APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan};

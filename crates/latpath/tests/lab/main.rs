@@ -7,7 +7,6 @@
 //!
 //! Beside these it holds the tests of causes that need no virtual machine (causes/).
 
-mod bare_guest;
 mod causes;
 mod expect;
 mod faults;

@@ -1,8 +1,9 @@
 //! Exits of a guest that makes a known number of them are counted exactly, as KVM itself counts them, and its vCPU's time is tiled
 //! without gap or overlap.
 
-use crate::{bare_guest::BareGuest, Outcome, Scale, Test};
+use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context};
+use latpath_lab::BareGuest;
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},

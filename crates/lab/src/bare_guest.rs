@@ -1,8 +1,8 @@
 //! A guest of some twenty bytes, whose exits are known beforehand: KVM without a hypervisor's process around it.
 
-use anyhow::{ensure, Context, Result};
 use std::{
     fs::{File, OpenOptions},
+    io::{self, Error},
     os::fd::{AsRawFd, FromRawFd, RawFd},
     ptr::null_mut,
 };
@@ -34,43 +34,51 @@ pub struct BareGuest {
 // SAFETY: the mappings belong to this value alone.
 unsafe impl Send for BareGuest {}
 
-fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> std::io::Result<RawFd> {
+fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<RawFd> {
     // SAFETY: callers pass what the request takes: a number, or the address of a structure that lives.
     match unsafe { libc::ioctl(fd, request, argument) } {
-        -1 => Err(std::io::Error::last_os_error()),
+        -1 => Err(Error::last_os_error()),
         fd => Ok(fd),
     }
 }
 
-fn map(fd: RawFd, bytes: usize, flags: i32) -> Result<*mut u8> {
+fn map(fd: RawFd, bytes: usize, flags: i32) -> io::Result<*mut u8> {
     // SAFETY: a fresh mapping at an address of the kernel's choice; the result is checked.
     let at =
         unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | flags, fd, 0) };
-    ensure!(at != libc::MAP_FAILED, "no memory: {}", std::io::Error::last_os_error());
-    Ok(at.cast())
+    match at {
+        libc::MAP_FAILED => Err(Error::last_os_error()),
+        at => Ok(at.cast()),
+    }
 }
 
 impl BareGuest {
     /// Makes it, with one vCPU.
-    pub fn new() -> Result<Self> {
-        let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm").context("/dev/kvm")?;
+    ///
+    /// # Errors
+    /// Where this machine or user has no KVM.
+    pub fn new() -> io::Result<Self> {
+        let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm")?;
         let file = |fd: RawFd| {
             // SAFETY: a fresh descriptor that nothing else owns.
             unsafe { File::from_raw_fd(fd) }
         };
-        let vm = file(ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0).context("KVM_CREATE_VM")?);
+        let vm = file(ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0)?);
         let code = map(-1, PAGE, libc::MAP_ANONYMOUS)?;
         // struct kvm_userspace_memory_region: slot and flags, guest address, size, our address.
         let region: [u64; 4] = [0, CODE, PAGE as u64, code as u64];
-        ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, region.as_ptr() as libc::c_ulong).context("its memory")?;
-        let vcpu = file(ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0).context("KVM_CREATE_VCPU")?);
+        ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, region.as_ptr() as libc::c_ulong)?;
+        let vcpu = file(ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0)?);
         let bytes = ioctl(kvm.as_raw_fd(), KVM_GET_VCPU_MMAP_SIZE, 0)? as usize;
         let run = map(vcpu.as_raw_fd(), bytes, 0)?;
         Ok(Self { _vm: vm, vcpu, run, code })
     }
 
     /// Runs code that writes to an I/O port and executes CPUID so many times, and halts. Returns how often KVM_RUN came back.
-    pub fn run(&mut self, outs: u16, cpuids: u16) -> Result<u32> {
+    ///
+    /// # Errors
+    /// What KVM says.
+    pub fn run(&mut self, outs: u16, cpuids: u16) -> io::Result<u32> {
         let [o, c] = [outs, cpuids].map(u16::to_le_bytes);
         // mov dx, 0x3f8; mov cx, outs; out dx, al; loop; mov si, cpuids; cpuid; dec si; jnz; hlt
         let code = [
@@ -90,12 +98,12 @@ impl BareGuest {
         (regs[16], regs[17]) = (CODE, 2);
         ioctl(fd, KVM_SET_REGS, regs.as_ptr() as libc::c_ulong)?;
         for returns in 1.. {
-            ioctl(fd, KVM_RUN, 0).context("KVM_RUN")?;
+            ioctl(fd, KVM_RUN, 0)?;
             // SAFETY: struct kvm_run, which the kernel has filled: exit_reason is at byte 8.
             match unsafe { self.run.add(8).cast::<u32>().read_volatile() } {
                 KVM_EXIT_IO => {}
                 KVM_EXIT_HLT => return Ok(returns),
-                other => anyhow::bail!("the guest ended with KVM_EXIT {other}"),
+                other => return Err(Error::other(format!("the guest ended with KVM_EXIT {other}"))),
             }
         }
         unreachable!("it returns when the guest halts")

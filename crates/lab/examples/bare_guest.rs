@@ -1,0 +1,20 @@
+//! Runs a guest of some twenty bytes that executes CPUID so many times, and prints how many ns each took: the cost of a VM exit that KVM
+//! handles by itself.
+//!
+//! ```text
+//! cargo run --release -p latpath-lab --example bare_guest -- [THOUSANDS]
+//! ```
+
+use latpath_lab::BareGuest;
+use std::{error::Error, time::Instant};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let thousands: u16 = std::env::args().nth(1).map_or(Ok(50), |word| word.parse())?;
+    let mut guest = BareGuest::new()?;
+    let began = Instant::now();
+    for _ in 0..thousands {
+        guest.run(1, 1000)?;
+    }
+    println!("{}", began.elapsed().as_nanos() / (u128::from(thousands.max(1)) * 1000));
+    Ok(())
+}
