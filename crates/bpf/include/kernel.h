@@ -173,6 +173,58 @@ struct kvm_vcpu {
 	int vcpu_id;
 };
 
+/* fs/eventfd.c */
+struct eventfd_ctx {
+	int id;
+};
+
+struct file {
+	void *private_data;
+};
+
+struct kiocb {
+	struct file *ki_filp;
+};
+
+struct wait_queue_entry {
+	unsigned int flags;
+};
+
+/* include/linux/kvm_irqfd.h */
+struct kvm_kernel_irqfd {
+	struct wait_queue_entry wait;
+	int gsi;
+	struct eventfd_ctx *eventfd;
+};
+
+/* drivers/vhost/vhost.h and net.c */
+struct vhost_work {
+	unsigned long flags;
+};
+
+struct vhost_poll {
+	struct vhost_work work;
+};
+
+struct vhost_vring_call {
+	struct eventfd_ctx *ctx;
+};
+
+struct vhost_virtqueue {
+	struct file *kick;
+	struct vhost_vring_call call_ctx;
+	struct vhost_poll poll;
+};
+
+struct vhost_net_virtqueue {
+	struct vhost_virtqueue vq;
+};
+
+struct vhost_net {
+	struct vhost_net_virtqueue vqs[2];
+	struct vhost_poll poll[2];
+};
+
 /* arch/x86/kvm/svm/svm.h and vmx/vmx.h: in both the vCPU comes first. */
 struct vmcb_control_area {
 	__u32 exit_code;

@@ -1,8 +1,8 @@
-//! The tracepoints at which programs stand, and which of them the running kernel has: an alternative where it refuses one, a note
+//! The tracepoints and functions at which programs stand, and which of them the running kernel has: an alternative where it refuses one, a note
 //! where there is none.
 
-use crate::{accused, attach_program, last_words};
-use libbpf_rs::btf::types::Typedef;
+use crate::{accused, attach_program, fentry_works, last_words};
+use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::btf::Btf;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,8 +11,10 @@ use std::os::fd::{AsFd, OwnedFd};
 pub struct Hook {
     /// Its name in bpf/.
     pub program: &'static str,
-    /// The tracepoint.
+    /// The tracepoint, or the function.
     pub at: &'static str,
+    /// It stands at a function's entry, where the kernel has trampolines; otherwise at a tracepoint.
+    pub is_function: bool,
     /// The module that has it, where that need not be loaded: then nothing of its kind happens.
     pub module: Option<&'static str>,
     /// What stands in for it where the kernel refuses it.
@@ -21,14 +23,34 @@ pub struct Hook {
     pub shows: &'static str,
 }
 
+impl Hook {
+    /// Its place's name in the kernel's type information.
+    fn in_types(&self) -> String {
+        match self.is_function {
+            true => self.at.to_owned(),
+            false => format!("btf_trace_{}", self.at),
+        }
+    }
+}
+
 /// A program at a tracepoint of the kernel itself.
 pub const fn hook(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
-    Hook { program, at, module: None, instead: None, shows }
+    Hook { program, at, is_function: false, module: None, instead: None, shows }
 }
 
 /// A program at a tracepoint of a module.
 pub const fn module_hook(program: &'static str, at: &'static str, module: &'static str, shows: &'static str) -> Hook {
-    Hook { program, at, module: Some(module), instead: None, shows }
+    Hook { module: Some(module), ..hook(program, at, shows) }
+}
+
+/// A program at the entry of a function, of a module or of the kernel itself.
+pub const fn function_hook(
+    program: &'static str,
+    at: &'static str,
+    module: Option<&'static str>,
+    shows: &'static str,
+) -> Hook {
+    Hook { is_function: true, module, ..hook(program, at, shows) }
 }
 
 /// A program, and the one that stands in for it.
@@ -39,8 +61,10 @@ pub const fn or(hook: Hook, instead: &'static str) -> Hook {
 /// Something that this kernel does not offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The tracepoint.
+    /// The tracepoint, or the function.
     pub tracepoint: &'static str,
+    /// It is a function.
+    pub is_function: bool,
     /// What is not recorded without it.
     pub lost: &'static str,
     /// Why: what the kernel said, or that it is not there.
@@ -49,7 +73,8 @@ pub struct Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tracepoint {}: {}; not recorded: {}", self.tracepoint, self.why, self.lost)
+        let place = if self.is_function { "function" } else { "tracepoint" };
+        write!(f, "{place} {}: {}; not recorded: {}", self.tracepoint, self.why, self.lost)
     }
 }
 
@@ -65,9 +90,9 @@ pub struct Hooks {
     refused: Vec<(&'static str, String)>,
 }
 
-/// Whether a loaded module has this tracepoint.
-fn module_has(module: &str, tracepoint: &str) -> bool {
-    let found = |btf: Vec<u8>| btf.windows(tracepoint.len()).any(|w| w == tracepoint.as_bytes());
+/// Whether a loaded module's type information has this name.
+fn module_has(module: &str, name: &str) -> bool {
+    let found = |btf: Vec<u8>| btf.windows(name.len()).any(|w| w == name.as_bytes());
     std::fs::read(format!("/sys/kernel/btf/{module}")).is_ok_and(found)
 }
 
@@ -95,18 +120,30 @@ impl Hooks {
     /// Asks the kernel's type information.
     pub fn find(table: &'static [Hook], btf: &Btf<'_>) -> Self {
         let mut found = Self { table, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };
+        let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|function| function.type_id().into());
+        let fentry = table.iter().any(|hook| hook.is_function).then(|| fentry_works(&function));
+        let is_built_in = |hook: &Hook| match hook.is_function {
+            true => function(hook.at).is_some(),
+            false => btf.type_by_name::<Typedef<'_>>(&hook.in_types()).is_some(),
+        };
         for hook in table.iter().filter(|hook| !elsewhere(hook.at)) {
             // A substitute comes into play where the kernel refuses the other one.
             if table.iter().any(|h| h.instead == Some(hook.program)) {
                 continue;
             }
-            let name = format!("btf_trace_{}", hook.at);
-            if btf.type_by_name::<Typedef<'_>>(&name).is_some() {
+            if let (true, Some(Err(why))) = (hook.is_function, &fentry) {
+                found.misses(hook, format!("no program can stand at a function ({why})"));
+                continue;
+            }
+            let substitute = table.iter().find(|h| hook.instead == Some(h.program)).filter(|h| is_built_in(h));
+            if is_built_in(hook) {
                 found.programs.push(hook.program);
             } else if let Some(module) = hook.module {
-                if module_has(module, &name) {
+                if module_has(module, &hook.in_types()) {
                     found.programs.push(hook.program);
                 }
+            } else if let Some(substitute) = substitute {
+                found.programs.push(substitute.program);
             } else {
                 found.misses(hook, "this kernel does not have it".into());
             }
@@ -115,7 +152,7 @@ impl Hooks {
     }
 
     fn misses(&mut self, hook: &Hook, why: String) {
-        self.missing.push(Missing { tracepoint: hook.at, lost: hook.shows, why });
+        self.missing.push(Missing { tracepoint: hook.at, is_function: hook.is_function, lost: hook.shows, why });
     }
 
     /// The kernel refused this program. False if it was not to be loaded.

@@ -40,7 +40,7 @@ pub use loader::*;
 mod loader {
     pub use crate::constants::SCRATCHES;
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
-    pub use crate::hooks::{hook, module_hook, or, Hook, Hooks, Missing, Standing};
+    pub use crate::hooks::{function_hook, hook, module_hook, or, Hook, Hooks, Missing, Standing};
     pub use crate::kernel::{able, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
     pub use crate::names::{namespaces, Functions, Reasons};

@@ -41,6 +41,21 @@ enum kind {
 	RECLAIM_END = 29,
 	PAGE_FAULTS = 30,    /* before SWITCH; b: how many the thread had since it was switched to */
 	BLOCKED_AT = 31,     /* before SWITCH; b, c: where in the kernel, each called by the one behind it; 0: none. The next goes on */
+	/* The rest only where transfers are recorded (transfers.h). */
+	EVENTFD_SIGNAL = 32, /* b: eventfd */
+	EVENTFD_READ = 33,   /* b: eventfd */
+	VHOST_ROUND = 34,    /* b: eventfd of the kick, of the interrupt << 32; c: packets go to the guest */
+	KVM_IRQFD = 35,      /* b: eventfd, interrupt << 32 */
+	KVM_REGISTER_READ = 36,
+	KVM_REGISTER_WRITE = 37, /* b: address or port; c: is a port, what was written << 1 */
+	KVM_RAISE_LINE = 38, /* b: number */
+	KVM_RAISE_MESSAGE = 39, /* b: data; c: address */
+	KVM_ACCEPT = 40,     /* b: vector */
+	KVM_POSTED = 41,     /* b: vector */
+	KVM_END = 42,        /* b: vector */
+	TAP_ARRIVE = 43,     /* b: interface index, network namespace << 32 */
+	TAP_READ = 44,       /* the same */
+	TAP_WRITE = 45,      /* the same */
 };
 
 enum vector {

@@ -395,3 +395,5 @@ int BPF_PROG(ovs_upcall, void *dp, void *skb, void *key, struct dp_upcall_info *
 {
 	return record_here(OVS_UPCALL, info ? info->cmd : 0, 0);
 }
+
+#include "transfers.h"

@@ -1,6 +1,6 @@
 //! Loading the programs, and attaching those that this kernel takes.
 
-use crate::hooks::{HOOKS, NEEDED};
+use crate::hooks::{Scope, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
 use latpath_bpf::{last_words, listen, release, Hooks, Mapped, Missing, Standing, Unable};
@@ -94,10 +94,10 @@ fn load<'s>(
 }
 
 /// Loads and attaches what this kernel takes; what it refuses is missing.
-pub(crate) fn attach(shift: u32) -> Result<Attached, StartError> {
+pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
     latpath_bpf::able()?;
     let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-    let mut hooks = Hooks::find(&HOOKS, &btf);
+    let mut hooks = Hooks::find(scope.hooks(), &btf);
     drop(btf);
     let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
     let rings = rings(cpus);

@@ -1,6 +1,7 @@
 //! What the programs write down, decoded.
 
 use crate::layout::{RawEvent, UNKNOWN};
+use crate::transfer::Transfer;
 use latpath_model::Ns;
 use std::fmt;
 
@@ -108,6 +109,8 @@ pub enum What {
     PageFaults(u64),
     /// Where in the kernel it blocks, each called by the one behind it, 0 for none; the switch away from it follows.
     BlockedAt([u64; 2]),
+    /// A part of a transfer between a guest and its host.
+    Transfer(Transfer),
     /// Of a newer recorder than this, or garbled.
     Other(u16),
 }
@@ -349,7 +352,7 @@ impl RawEvent {
             29 => What::ReclaimEnd,
             30 => What::PageFaults(b),
             31 => What::BlockedAt([b, c]),
-            other => What::Other(other),
+            other => Transfer::decode(other, b, c).map_or(What::Other(other), What::Transfer),
         };
         Event { t: i64::try_from(self.time).unwrap_or(Ns::MAX), pid: self.pid, what }
     }
@@ -406,6 +409,7 @@ impl RawEvent {
             What::ReclaimEnd => (29, 0, 0),
             What::PageFaults(count) => (30, count, 0),
             What::BlockedAt([inner, outer]) => (31, inner, outer),
+            What::Transfer(transfer) => transfer.encode(),
             What::Other(kind) => (kind, 0, 0),
         };
         Self { time: event.t as u64, pid: event.pid, kind, generation: 0, b, c }

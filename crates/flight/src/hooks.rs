@@ -1,6 +1,6 @@
 //! The tracepoints at which the recorder's programs stand, and which of them this kernel has.
 
-use latpath_bpf::{hook, module_hook as module, or, Hook};
+use latpath_bpf::{function_hook as function, hook, module_hook as module, or, Hook};
 
 /// Without it there is nothing to record.
 pub(crate) const NEEDED: &str = "sched_switch";
@@ -14,8 +14,8 @@ const RECLAIM: &str = "when a thread had to free memory before it got some";
 const TICK: &str = "timer interrupts";
 const IPI: &str = "interrupts from other CPUs";
 
-/// All of them; alternatives stand behind those that they stand in for.
-pub(crate) const HOOKS: [Hook; 48] = [
+/// Those that explain late packets; alternatives stand behind those that they stand in for.
+static CAUSES: [Hook; 48] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
     hook("waking", "sched_waking", "who woke a thread"),
@@ -65,3 +65,63 @@ pub(crate) const HOOKS: [Hook; 48] = [
     module("kvm_inject", "kvm_inj_virq", "kvm", "when an interrupt was injected into a guest"),
     module("ovs_upcall", "ovs_dp_upcall", "openvswitch", "upcalls to ovs-vswitchd"),
 ];
+
+const KICKS: &str = "which queue is kicked, and which interrupt vhost signals";
+const ROUNDS: &str = "which queue vhost serves";
+const REGISTERS: &str = "which registers guests write and read";
+const RAISED: &str = "when interrupts are raised";
+const ENDED: &str = "when guests end interrupts";
+const TAPS: &str = "packets at taps";
+const NET: Option<&str> = Some("vhost_net");
+
+/// What transfers between guests and host consist of.
+static TRANSFERS: [Hook; 30] = [
+    or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
+    hook("switch_without_state", NEEDED, "who ran"),
+    hook("waking", "sched_waking", "who woke a thread"),
+    hook("wakeup_new", "sched_wakeup_new", "the names of new threads"),
+    hook("rename", "task_rename", "new names of threads that are gone"),
+    module("kvm_entry", "kvm_entry", "kvm", GUEST),
+    or(module("kvm_exit", "kvm_exit", "kvm", GUEST), "kvm_exit_with_reason"),
+    module("kvm_exit_with_reason", "kvm_exit", "kvm", GUEST),
+    module("kvm_inject", "kvm_inj_virq", "kvm", "when an interrupt was injected into a guest"),
+    or(function("eventfd_signal", "eventfd_signal", None, KICKS), "eventfd_signal_mask"),
+    function("eventfd_signal_mask", "eventfd_signal_mask", None, KICKS),
+    function("eventfd_read", "eventfd_read", None, "when QEMU turns to a queue"),
+    function("vhost_tx_kick", "handle_tx_kick", NET, ROUNDS),
+    function("vhost_rx_kick", "handle_rx_kick", NET, ROUNDS),
+    function("vhost_tx_net", "handle_tx_net", NET, ROUNDS),
+    function("vhost_rx_net", "handle_rx_net", NET, ROUNDS),
+    function("irqfd_wakeup", "irqfd_wakeup", Some("kvm"), "which interrupt KVM makes of vhost's signal"),
+    module("kvm_mmio", "kvm_mmio", "kvm", REGISTERS),
+    module("kvm_fast_mmio", "kvm_fast_mmio", "kvm", REGISTERS),
+    module("kvm_pio", "kvm_pio", "kvm", REGISTERS),
+    module("kvm_set_irq", "kvm_set_irq", "kvm", RAISED),
+    module("kvm_irq_line", "kvm_irq_line", "kvm", RAISED),
+    module("kvm_msi_set_irq", "kvm_msi_set_irq", "kvm", RAISED),
+    module("kvm_accept", "kvm_apic_accept_irq", "kvm", "which interrupt a vCPU gets"),
+    module("kvm_posted", "kvm_apicv_accept_irq", "kvm", "which interrupts hardware delivers"),
+    module("kvm_end", "kvm_eoi", "kvm", ENDED),
+    module("kvm_pv_end", "kvm_pv_eoi", "kvm", ENDED),
+    hook("tap_arrive", "net_dev_start_xmit", TAPS),
+    hook("tap_read", "skb_copy_datagram_iovec", TAPS),
+    hook("tap_write", "netif_receive_skb", TAPS),
+];
+
+/// Which events are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that explain late packets.
+    Causes,
+    /// Those that transfers between guests and host consist of.
+    Transfers,
+}
+
+impl Scope {
+    pub(crate) fn hooks(self) -> &'static [Hook] {
+        match self {
+            Self::Causes => &CAUSES,
+            Self::Transfers => &TRANSFERS,
+        }
+    }
+}

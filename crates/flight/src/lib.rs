@@ -29,7 +29,9 @@ pub mod packed;
 mod recorder;
 mod recorder_thread;
 mod snapshot;
+mod tail;
 mod thread;
+mod transfer;
 mod window;
 mod skel {
     #![allow(unused_imports)]
@@ -39,11 +41,14 @@ mod skel {
 pub use attach::StartError;
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
+pub use hooks::Scope;
 pub use idle::IdleStates;
 pub use latpath_bpf::Missing;
 pub use names::{Names, Thread};
 pub use recorder::{Figures, ProgramCost, Recorder};
 pub use recorder_thread::{NoSnapshot, Record, RecorderThread};
 pub use snapshot::{BadSnapshot, Snapshot, SnapshotLimits, MAX_ENCODED};
+pub use tail::{Tail, Tailed};
 pub use thread::{Since, State, ThreadTile, Timeline, Waker};
+pub use transfer::Transfer;
 pub use window::{CpuRecord, Window};

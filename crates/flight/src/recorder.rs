@@ -1,6 +1,7 @@
 //! The recorder, running.
 
 use crate::attach::{attach, shift, Attached, StartError};
+use crate::hooks::Scope;
 use crate::idle::IdleStates;
 use crate::layout::{NAMES, UNKNOWN};
 use crate::learnt::Learnt;
@@ -68,8 +69,16 @@ impl Recorder {
     /// # Errors
     /// Where this kernel or user cannot trace at all, or the kernel does not say which thread runs.
     pub fn start(bytes_per_cpu: usize) -> Result<Self, StartError> {
+        Self::start_for(Scope::Causes, bytes_per_cpu)
+    }
+
+    /// The same for other events than those that explain late packets.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_for(scope: Scope, bytes_per_cpu: usize) -> Result<Self, StartError> {
         let shift = shift(bytes_per_cpu);
-        let attached = attach(shift)?;
+        let attached = attach(shift, scope)?;
         let (started, sampled) = (monotonic(), OnceLock::new());
         let idle = IdleStates::of_this_machine();
         Ok(Self { attached, shift, started, learnt: Learnt::default(), idle, sampled })
@@ -93,7 +102,12 @@ impl Recorder {
         &self.idle
     }
 
-    fn rings(&self) -> Rings<'_> {
+    /// Whether this program of bpf/ stands.
+    pub fn has(&self, program: &str) -> bool {
+        self.attached.programs.iter().any(|there| there.name == program)
+    }
+
+    pub(crate) fn rings(&self) -> Rings<'_> {
         let Attached { ring, heads, rings, .. } = &self.attached;
         Rings { ring, heads, cpus: *rings, shift: self.shift, started: self.started }
     }

@@ -56,6 +56,16 @@ impl CpuRecord {
     }
 }
 
+/// What a CPU's ring has had since the last time that it was read.
+pub(crate) struct ReadOn {
+    /// In the order in which they were written.
+    pub events: Vec<Event>,
+    /// Overwritten before they were read.
+    pub lost: u64,
+    /// From where to read on.
+    pub next: u64,
+}
+
 /// The rings: memory that the kernel writes to.
 pub(crate) struct Rings<'a> {
     pub ring: &'a Mapped<RawEvent>,
@@ -118,6 +128,21 @@ impl Rings<'_> {
             }
         }
         begin..(end + BEHIND as u64).min(all.end).max(begin)
+    }
+
+    /// All of a CPU's events from a place on, as far as they are written by now.
+    pub fn read_on(&self, cpu: usize, next: u64) -> ReadOn {
+        let size = 1u64 << self.shift;
+        let next = next.max(size);
+        let head = self.head(cpu);
+        let first = next.max(head.saturating_sub(size));
+        let until = Instant::now() + PATIENCE;
+        // What is being written is read the next time.
+        let raws: Vec<RawEvent> = (first..head).map_while(|at| self.event(cpu, at, until)).collect();
+        fence(Ordering::Acquire);
+        let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
+        let events = raws[gone..].iter().map(RawEvent::decode).collect();
+        ReadOn { events, lost: first - next + gone as u64, next: first + raws.len() as u64 }
     }
 
     /// What a CPU's ring still has of a time.

@@ -1,6 +1,6 @@
 //! The recorder in the running kernel: who held whom, who woke whom, what was overwritten, and that nothing stays behind.
 
-use latpath_flight::{Doing, Recorder, Since, Sleep, State, Timeline, What};
+use latpath_flight::{Doing, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, What};
 use latpath_testkit::{trial, waits::until, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -43,6 +43,8 @@ fn main() -> ExitCode {
             &throttling,
             throttled,
         ),
+        trial("a_tail_hands_on_every_event_once_in_the_order_of_their_times", tail),
+        trial("a_tail_that_comes_too_late_says_how_many_events_are_lost", late_tail),
         trial("what_it_costs_is_measured", cost),
         trial("after_kill_9_nothing_is_left_in_the_kernel", killed),
     ];
@@ -473,4 +475,63 @@ fn killed() -> Outcome {
     assert!(programs.len() > 5, "it holds {programs:?}");
     // The kernel lets go of them a moment later.
     until("the kernel lets go of its programs", || !stand())
+}
+
+/// A thread that is woken so often, by another.
+fn wake(times: u32) -> Result<u32, Failed> {
+    let (mut here, mut there) = UnixStream::pair()?;
+    let (say, hear) = std::sync::mpsc::channel();
+    let woken = std::thread::spawn(move || {
+        let _ = say.send(tid());
+        let mut byte = [0];
+        while there.read_exact(&mut byte).is_ok() && there.write_all(&byte).is_ok() {}
+    });
+    let pid = hear.recv()?;
+    for _ in 0..times {
+        here.write_all(&[1])?;
+        here.read_exact(&mut [0])?;
+    }
+    drop(here);
+    woken.join().map_err(|_| "the thread panicked")?;
+    Ok(pid)
+}
+
+fn tail() -> Outcome {
+    let recorder = Recorder::start_for(Scope::Transfers, 32 << 20)?;
+    let (mut tail, mut events, mut lost) = (Tail::new(), Vec::new(), 0);
+    let mut take = |tailed: &Tailed| match tailed {
+        Tailed::Event(_, event) => events.push(*event),
+        Tailed::Lost(_, n, _) => lost += n,
+    };
+    let mut pids = Vec::new();
+    for round in 1..=5 {
+        pids.push(wake(100 * round)?);
+        tail.read(&recorder, round == 5, &mut take);
+    }
+    let woken = |event: &&latpath_flight::Event| matches!(event.what, What::Waking { pid, .. } if pids.contains(&pid));
+    let (seen, in_order) = (events.iter().filter(woken).count(), events.windows(2).all(|pair| pair[0].t <= pair[1].t));
+    // A thread that has not yet fallen asleep need not be woken; one that was recorded twice would be too many.
+    match lost == 0 && in_order && (100..=1600).contains(&seen) {
+        true => Ok(()),
+        false => Err(format!("{seen} wakings, {lost} events lost, in order: {in_order}").into()),
+    }
+}
+
+fn late_tail() -> Outcome {
+    let recorder = Recorder::start_for(Scope::Transfers, 64 << 10)?;
+    let mut tail = Tail::new();
+    let (mut came, mut lost) = (0, 0);
+    while recorder.figures().events < 100_000 {
+        wake(5000)?;
+    }
+    let written = recorder.figures().events;
+    tail.read(&recorder, true, &mut |tailed| match tailed {
+        Tailed::Event(..) => came += 1,
+        Tailed::Lost(_, n, _) => lost += n,
+    });
+    // Those from before all programs stood are not handed on: few.
+    match lost > 0 && came > 0 && came + lost + written / 10 >= written {
+        true => Ok(()),
+        false => Err(format!("{written} written, {came} came, {lost} lost").into()),
+    }
 }

@@ -24,6 +24,18 @@ const PATIENT: Duration = Duration::from_secs(90);
 /// What a guest needs for a vsock.
 const VSOCK: [&str; 1] = ["vmw_vsock_virtio_transport"];
 
+/// By which means a guest's packets and interrupts go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NicService {
+    /// vhost with MSI where the acceleration has it, else QEMU.
+    #[default]
+    Usual,
+    /// QEMU, also where vhost could.
+    Qemu,
+    /// As usual, without MSI: QEMU relays vhost's interrupts.
+    Relayed,
+}
+
 /// What a guest is made of.
 #[derive(Clone, Debug)]
 pub struct GuestPlan {
@@ -39,6 +51,8 @@ pub struct GuestPlan {
     pub acceleration: Option<Acceleration>,
     /// Its context id on a vsock served by the host's kernel; needs vhost_vsock.
     pub vsock: Option<u32>,
+    /// By which means its NIC's packets and interrupts go.
+    pub service: NicService,
     /// Where its serial console is written; `None` is a file that goes with the lab.
     pub console: Option<PathBuf>,
 }
@@ -52,6 +66,7 @@ impl Default for GuestPlan {
             memory_mib: 512,
             acceleration: None,
             vsock: None,
+            service: NicService::Usual,
             console: None,
         }
     }
@@ -223,10 +238,12 @@ impl Guest {
 
 /// Its NIC on the path's tap, the agent's port, and a vsock where the plan has one.
 fn devices(plan: &GuestPlan, acceleration: Acceleration) -> Vec<String> {
-    let vhost = if acceleration == Acceleration::KvmVhost { "on" } else { "off" };
+    let is_vhost = acceleration == Acceleration::KvmVhost && plan.service != NicService::Qemu;
+    let vhost = if is_vhost { "on" } else { "off" };
+    let vectors = if plan.service == NicService::Relayed { ",vectors=0" } else { "" };
     let mut devices = vec![
         format!("-netdev tap,id=net,ifname={TAP},script=no,downscript=no,vhost={vhost}"),
-        "-device virtio-net-pci,netdev=net,romfile=".into(),
+        format!("-device virtio-net-pci,netdev=net,romfile={vectors}"),
     ];
     devices.extend(plan.vsock.map(|cid| format!("-device vhost-vsock-pci,guest-cid={cid}")));
     devices

@@ -41,7 +41,7 @@ pub use acceleration::Acceleration;
 pub use bare_guest::BareGuest;
 pub use devices::{APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
 pub use error::{Error, Result};
-pub use guest::{Guest, GuestPlan};
+pub use guest::{Guest, GuestPlan, NicService};
 pub use hypervisor::{complaints, Hypervisor};
 pub use layers::{LabKernel, KERNELS};
 pub use namespace::{Counters, Namespace};

@@ -103,11 +103,13 @@ impl Ladder {
         self.threads.get(pid).is_some_and(|thread| !thread.identity.name.is_empty())
     }
 
-    /// Says which virtual machine's kicks these are.
-    pub fn kicks_of(&mut self, eventfd: Eventfd, vm: u32) {
-        if let Some(lane) = self.lane(Key::Kicks(eventfd)) {
-            self.lanes[lane].vm = Some(vm);
-        }
+    /// A thread's process, where it is known.
+    pub(crate) fn process(&self, pid: u32) -> Option<u32> {
+        self.threads.process(pid)
+    }
+
+    pub(crate) fn is_vcpu(&self, pid: u32) -> bool {
+        self.threads.get(pid).is_some_and(|thread| thread.is_vcpu)
     }
 
     /// Says which virtual machine has this tap.

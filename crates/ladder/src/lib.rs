@@ -3,7 +3,7 @@
 //! runs. In the other direction a transfer begins when the packet is handed to the tap.
 //!
 //! [`Ladder`] is a state machine over one stream of [`Event`]s in the order of their times. It does not know where they come from:
-//! [`trace_text`] reads what `trace-cmd report` and `perf script` print. Each transfer's rungs sum to its time, exactly. A step is
+//! [`Live`] takes them from the flight recorder, [`trace_text`] from what `trace-cmd report` and `perf script` print. Each transfer's rungs sum to its time, exactly. A step is
 //! joined to its transfer by what caused it: who signalled which eventfd, who woke whom, which interrupt vector. What cannot be joined
 //! is counted, not guessed.
 //!
@@ -15,6 +15,7 @@ mod figures;
 mod interrupts;
 mod kicks;
 mod ladder;
+mod live;
 mod packets;
 #[cfg(test)]
 mod properties;
@@ -27,6 +28,7 @@ mod transfer;
 pub use event::{Device, Direction, Door, Event, Eventfd, Line, What};
 pub use figures::Counts;
 pub use ladder::{Join, Ladder};
+pub use live::{Live, NameReason};
 pub use report::{DrawnStep, LadderReport, MeansReport, QueueReport, ReasonCount, Rung, Times};
 pub use step::{Step, Variant};
 pub use threads::{Identity, Mark};

@@ -82,7 +82,7 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 /// The VMs that the user means.
-fn chosen(vms: Vec<Vm>, names: &[String]) -> Result<Vec<Vm>> {
+pub(super) fn chosen(vms: Vec<Vm>, names: &[String]) -> Result<Vec<Vm>> {
     let is = |vm: &Vm, name: &String| vm.name == *name || vm.pid.to_string() == *name;
     if let Some(unknown) = names.iter().find(|name| !vms.iter().any(|vm| is(vm, name))) {
         let known: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();

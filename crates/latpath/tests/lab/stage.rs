@@ -8,8 +8,8 @@
 use crate::{expect::Report, Outcome};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::{
-    Acceleration, Application, Counters, Guest, GuestPlan, Lab, LabPath, Namespace, OpenVswitch, Switch, GUEST_DEVICE,
-    PUBLISHER,
+    Acceleration, Application, Counters, Guest, GuestPlan, Lab, LabPath, Namespace, NicService, OpenVswitch, Switch,
+    GUEST_DEVICE, PUBLISHER,
 };
 use latpath_run::Run;
 use latpath_testkit::Failed;
@@ -86,6 +86,8 @@ pub struct Stage {
     reach: Reach,
     /// Runs are written to memory, and kept by [`keep`]: the route out of this machine disturbs all that goes on in it.
     pub in_memory: bool,
+    /// By which means the guest's packets and interrupts go.
+    pub service: NicService,
 }
 
 impl Stage {
@@ -93,14 +95,26 @@ impl Stage {
     pub fn lay(switch: Switch) -> Result<Self> {
         let (lab, _) = Lab::new()?;
         let path = lab.lay_through(switch, Application::Guest)?;
-        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial, in_memory: false })
+        Ok(Self {
+            guest: None,
+            bench: Bench { lab, path },
+            reach: Reach::Serial,
+            in_memory: false,
+            service: NicService::Usual,
+        })
     }
 
     /// Lays pub ─ hyp ─ app, without a guest: the application is in a namespace.
     pub fn lay_without_guest(switch: Switch) -> Result<Self> {
         let (lab, _) = Lab::new()?;
         let path = lab.lay_through(switch, Application::Namespace)?;
-        Ok(Self { guest: None, bench: Bench { lab, path }, reach: Reach::Serial, in_memory: false })
+        Ok(Self {
+            guest: None,
+            bench: Bench { lab, path },
+            reach: Reach::Serial,
+            in_memory: false,
+            service: NicService::Usual,
+        })
     }
 
     /// Boots the guest (KVM, vhost), with an agent.
@@ -124,6 +138,7 @@ impl Stage {
             memory_mib: 256,
             acceleration: Some(Acceleration::KvmVhost),
             vsock: (reach == Reach::Vsock).then_some(CID),
+            service: self.service,
             console: Some(kept(&format!("{GUEST}.console"))),
         };
         let mut guest = Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
@@ -135,6 +150,24 @@ impl Stage {
         self.reach = reach;
         self.guest = Some(guest);
         Ok(())
+    }
+
+    /// Gives the publisher 192.0.2.1 and the guest 192.0.2.2, and each the other's MAC address. Returns both MAC addresses.
+    pub fn lay_addresses(&mut self) -> Result<[&'static str; 2]> {
+        let [asks, answers] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+        let publisher = &self.path().publisher;
+        publisher.ip(&format!("link set {PUBLISHER} address {asks}"))?;
+        publisher.ip(&format!("addr add 192.0.2.1/24 dev {PUBLISHER}"))?;
+        publisher.ip(&format!("neigh add 192.0.2.2 lladdr {answers} dev {PUBLISHER}"))?;
+        self.guest()?.expect(
+            &format!(
+                "ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {answers} && ip link set {GUEST_DEVICE} up
+                 ip addr add 192.0.2.2/24 dev {GUEST_DEVICE}
+                 arp -s 192.0.2.1 {asks}"
+            ),
+            NEVER,
+        )?;
+        Ok([asks, answers])
     }
 
     /// A program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.

@@ -14,18 +14,7 @@ fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::OpenVswitch)?;
     stage.boot_guest()?;
     let times = scale.frames(50, 500);
-    let (asks, answers) = ("02:00:00:00:00:01", "02:00:00:00:00:02");
-    stage.path().publisher.ip(&format!("link set {PUBLISHER} address {asks}"))?;
-    stage.path().publisher.ip(&format!("addr add 192.0.2.1/24 dev {PUBLISHER}"))?;
-    stage.path().publisher.ip(&format!("neigh add 192.0.2.2 lladdr {answers} dev {PUBLISHER}"))?;
-    stage.guest()?.expect(
-        &format!(
-            "ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {answers} && ip link set {GUEST_DEVICE} up
-             ip addr add 192.0.2.2/24 dev {GUEST_DEVICE}
-             arp -s 192.0.2.1 {asks}"
-        ),
-        &|| false,
-    )?;
+    let [asks, answers] = stage.lay_addresses()?;
     let streams = [answers, asks].map(|mac| format!("ether:0x0800,mac={mac}"));
     let words = format!("--stream {} --match {SEQUENCE}", streams[1]);
     let recording = stage.record_spec(&streams[0], Duration::from_secs(3), &words)?;

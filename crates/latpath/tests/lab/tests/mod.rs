@@ -14,6 +14,7 @@ mod counters;
 mod exits;
 mod flight_recorder;
 mod igb;
+mod ladder;
 mod linux_bridge;
 mod lying_nic;
 mod nic;
@@ -63,6 +64,7 @@ const USUAL: &[Test] = &[
     path_into_guest::TEST,
     path_ovs_upcall::TEST,
     path_pcap_filter::TEST,
+    ladder::TEST,
     vms::TEST,
     xdp_redirect::TEST,
     xsk::TEST,

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * What a transfer between a guest and its host consists of: kicks, vhost's rounds, packets at taps, interrupts. Loaded only where that
+ * is asked for. Eventfds are named by their number in /proc/PID/fdinfo, plus one: 0 is none.
+ */
+#ifndef LATPATH_FLIGHT_TRANSFERS_H
+#define LATPATH_FLIGHT_TRANSFERS_H
+
+static __always_inline __u32 number_of_eventfd(struct eventfd_ctx *eventfd)
+{
+	return eventfd ? (__u32)BPF_CORE_READ(eventfd, id) + 1 : 0;
+}
+
+/* Up to Linux 6.7. */
+SEC("fentry/eventfd_signal")
+int BPF_PROG(eventfd_signal, struct eventfd_ctx *eventfd)
+{
+	return record_here(EVENTFD_SIGNAL, number_of_eventfd(eventfd), 0);
+}
+
+SEC("fentry/eventfd_signal_mask")
+int BPF_PROG(eventfd_signal_mask, struct eventfd_ctx *eventfd)
+{
+	return record_here(EVENTFD_SIGNAL, number_of_eventfd(eventfd), 0);
+}
+
+/* QEMU turns to a queue, or to an interrupt that it relays. */
+SEC("fentry/eventfd_read")
+int BPF_PROG(eventfd_read, struct kiocb *iocb)
+{
+	struct eventfd_ctx *eventfd = BPF_CORE_READ(iocb, ki_filp, private_data);
+
+	return record_here(EVENTFD_READ, number_of_eventfd(eventfd), 0);
+}
+
+static __always_inline int record_round(struct vhost_virtqueue *vq, __u64 to_guest)
+{
+	struct eventfd_ctx *kick = BPF_CORE_READ(vq, kick, private_data);
+	struct eventfd_ctx *call = BPF_CORE_READ(vq, call_ctx.ctx);
+
+	return record_here(VHOST_ROUND, low_high(number_of_eventfd(kick), number_of_eventfd(call)), to_guest);
+}
+
+/* drivers/vhost/net.c: a round that a kick begins, and one that the tap begins. */
+static __always_inline int round_of_kick(struct vhost_work *work, __u64 to_guest)
+{
+	return record_round((void *)work - bpf_core_field_offset(struct vhost_virtqueue, poll.work), to_guest);
+}
+
+SEC("fentry/handle_tx_kick")
+int BPF_PROG(vhost_tx_kick, struct vhost_work *work)
+{
+	return round_of_kick(work, 0);
+}
+
+SEC("fentry/handle_rx_kick")
+int BPF_PROG(vhost_rx_kick, struct vhost_work *work)
+{
+	return round_of_kick(work, 1);
+}
+
+SEC("fentry/handle_tx_net")
+int BPF_PROG(vhost_tx_net, struct vhost_work *work)
+{
+	void *net = (void *)work - bpf_core_field_offset(struct vhost_net, poll[1].work);
+
+	return record_round(net + bpf_core_field_offset(struct vhost_net, vqs[1].vq), 0);
+}
+
+SEC("fentry/handle_rx_net")
+int BPF_PROG(vhost_rx_net, struct vhost_work *work)
+{
+	void *net = (void *)work - bpf_core_field_offset(struct vhost_net, poll[0].work);
+
+	return record_round(net + bpf_core_field_offset(struct vhost_net, vqs[0].vq), 1);
+}
+
+#define EPOLLIN 1
+
+/* virt/kvm/eventfd.c */
+SEC("fentry/irqfd_wakeup")
+int BPF_PROG(irqfd_wakeup, struct wait_queue_entry *wait, unsigned int mode, int sync, void *key)
+{
+	struct kvm_kernel_irqfd *irqfd = (void *)wait - bpf_core_field_offset(struct kvm_kernel_irqfd, wait);
+
+	if (!((__u64)key & EPOLLIN))
+		return 0;
+	return record_here(KVM_IRQFD, low_high(number_of_eventfd(BPF_CORE_READ(irqfd, eventfd)), BPF_CORE_READ(irqfd, gsi)), 0);
+}
+
+SEC("tp_btf/kvm_mmio")
+int BPF_PROG(kvm_mmio, int type, int len, __u64 address, void *value)
+{
+	__u64 written = 0;
+
+	/* include/trace/events/kvm.h: KVM_TRACE_MMIO_WRITE */
+	if (type != 2)
+		return record_here(KVM_REGISTER_READ, address, 0);
+	if (len == 4 || len == 2)
+		bpf_probe_read_kernel(&written, len == 4 ? 4 : 2, value);
+	return record_here(KVM_REGISTER_WRITE, address, written << 1);
+}
+
+/* virtio-mmio and modern PCI on VMX: after the kick. */
+SEC("tp_btf/kvm_fast_mmio")
+int BPF_PROG(kvm_fast_mmio, __u64 address)
+{
+	return record_here(KVM_REGISTER_WRITE, address, 0);
+}
+
+SEC("tp_btf/kvm_pio")
+int BPF_PROG(kvm_pio, unsigned int rw, unsigned int port, unsigned int size, unsigned int count, void *data)
+{
+	__u64 written = 0;
+
+	/* KVM_PIO_OUT */
+	if (rw != 1)
+		return record_here(KVM_REGISTER_READ, port, 1);
+	if (size == 4 || size == 2)
+		bpf_probe_read_kernel(&written, size == 4 ? 4 : 2, data);
+	return record_here(KVM_REGISTER_WRITE, port, written << 1 | 1);
+}
+
+SEC("tp_btf/kvm_set_irq")
+int BPF_PROG(kvm_set_irq, unsigned int gsi, int level)
+{
+	return level ? record_here(KVM_RAISE_LINE, gsi, 0) : 0;
+}
+
+SEC("tp_btf/kvm_irq_line")
+int BPF_PROG(kvm_irq_line, unsigned int type, int vcpu, int number, int level)
+{
+	return level ? record_here(KVM_RAISE_LINE, (__u32)number, 0) : 0;
+}
+
+SEC("tp_btf/kvm_msi_set_irq")
+int BPF_PROG(kvm_msi_set_irq, __u64 address, __u64 data)
+{
+	return record_here(KVM_RAISE_MESSAGE, data, address);
+}
+
+SEC("tp_btf/kvm_apic_accept_irq")
+int BPF_PROG(kvm_accept, __u32 apic, __u16 delivery, __u16 trigger, __u8 vector)
+{
+	return record_here(KVM_ACCEPT, vector, 0);
+}
+
+SEC("tp_btf/kvm_apicv_accept_irq")
+int BPF_PROG(kvm_posted, __u32 apic, __u16 delivery, __u16 trigger, __u8 vector)
+{
+	return record_here(KVM_POSTED, vector, 0);
+}
+
+SEC("tp_btf/kvm_eoi")
+int BPF_PROG(kvm_end, void *apic, int vector)
+{
+	return record_here(KVM_END, (__u32)vector, 0);
+}
+
+SEC("tp_btf/kvm_pv_eoi")
+int BPF_PROG(kvm_pv_end, void *apic, int vector)
+{
+	return record_here(KVM_END, (__u32)vector, 0);
+}
+
+static __always_inline int record_at_tap(__u16 kind, const struct net_device *dev)
+{
+	char kind_of[4] = {};
+
+	/* drivers/net/tun.c: DRV_NAME */
+	if (!dev || !dev->rtnl_link_ops || !dev->rtnl_link_ops->kind)
+		return 0;
+	bpf_probe_read_kernel(kind_of, sizeof(kind_of), dev->rtnl_link_ops->kind);
+	if (kind_of[0] != 't' || kind_of[1] != 'u' || kind_of[2] != 'n' || kind_of[3])
+		return 0;
+	return record_here(kind, low_high(dev->ifindex, dev->nd_net.net->ns.inum), 0);
+}
+
+SEC("tp_btf/net_dev_start_xmit")
+int BPF_PROG(tap_arrive, struct sk_buff *skb, struct net_device *dev)
+{
+	return record_at_tap(TAP_ARRIVE, dev);
+}
+
+SEC("tp_btf/skb_copy_datagram_iovec")
+int BPF_PROG(tap_read, struct sk_buff *skb)
+{
+	return record_at_tap(TAP_READ, skb->dev);
+}
+
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(tap_write, struct sk_buff *skb)
+{
+	return record_at_tap(TAP_WRITE, skb->dev);
+}
+
+#endif

@@ -1,0 +1,108 @@
+//! What a transfer between a guest and its host consists of (bpf/transfers.h).
+
+/// An event that is recorded only for [`crate::Scope::Transfers`]. Eventfds are named by their number in `/proc/PID/fdinfo` plus one; 0
+/// is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Somebody signals an eventfd.
+    Signal(u32),
+    /// User space reads an eventfd.
+    Read(u32),
+    /// A worker of vhost turns to a queue.
+    Round {
+        /// The eventfd of its kicks.
+        kick: u32,
+        /// The eventfd of its interrupt.
+        call: u32,
+        /// The queue's packets go to the guest.
+        to_guest: bool,
+    },
+    /// KVM makes an interrupt of an eventfd's signal.
+    Irqfd(u32),
+    /// The guest reads a device's register.
+    RegisterRead,
+    /// The guest writes a device's register.
+    RegisterWrite {
+        /// A port of x86.
+        is_port: bool,
+        /// The guest-physical address, or the port.
+        address: u64,
+        /// What it writes, where that has 2 or 4 bytes.
+        value: u64,
+    },
+    /// An interrupt line is raised: its number.
+    RaiseLine(u32),
+    /// A message-signalled interrupt is raised: its data.
+    RaiseMessage(u64),
+    /// A vCPU's interrupt controller accepts a vector.
+    Accept(u32),
+    /// Hardware delivers a vector.
+    Posted(u32),
+    /// The guest has handled a vector.
+    End(u32),
+    /// A packet is handed to a tap for the guest: the tap's index and its network namespace.
+    TapArrive(u32, u32),
+    /// A packet is read from a tap's queue.
+    TapRead(u32, u32),
+    /// A packet comes from the guest by a tap.
+    TapWrite(u32, u32),
+}
+
+impl Transfer {
+    /// `None` for numbers of no such event.
+    pub(crate) fn decode(kind: u16, b: u64, c: u64) -> Option<Self> {
+        let (low, high) = (b as u32, (b >> 32) as u32);
+        Some(match kind {
+            32 => Self::Signal(low),
+            33 => Self::Read(low),
+            34 => Self::Round { kick: low, call: high, to_guest: c != 0 },
+            35 => Self::Irqfd(low),
+            36 => Self::RegisterRead,
+            37 => Self::RegisterWrite { is_port: c & 1 != 0, address: b, value: c >> 1 },
+            38 => Self::RaiseLine(low),
+            39 => Self::RaiseMessage(b),
+            40 => Self::Accept(low),
+            41 => Self::Posted(low),
+            42 => Self::End(low),
+            43 => Self::TapArrive(low, high),
+            44 => Self::TapRead(low, high),
+            45 => Self::TapWrite(low, high),
+            _ => return None,
+        })
+    }
+
+    /// Its number and words, of which [`Self::decode`] makes the same again.
+    pub(crate) fn encode(self) -> (u16, u64, u64) {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        match self {
+            Self::Signal(eventfd) => (32, eventfd.into(), 0),
+            Self::Read(eventfd) => (33, eventfd.into(), 0),
+            Self::Round { kick, call, to_guest } => (34, two(kick, call), to_guest.into()),
+            Self::Irqfd(eventfd) => (35, eventfd.into(), 0),
+            Self::RegisterRead => (36, 0, 0),
+            Self::RegisterWrite { is_port, address, value } => (37, address, value << 1 | u64::from(is_port)),
+            Self::RaiseLine(number) => (38, number.into(), 0),
+            Self::RaiseMessage(data) => (39, data, 0),
+            Self::Accept(vector) => (40, vector.into(), 0),
+            Self::Posted(vector) => (41, vector.into(), 0),
+            Self::End(vector) => (42, vector.into(), 0),
+            Self::TapArrive(index, netns) => (43, two(index, netns), 0),
+            Self::TapRead(index, netns) => (44, two(index, netns), 0),
+            Self::TapWrite(index, netns) => (45, two(index, netns), 0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn an_event_of_any_words_is_the_same_when_it_has_been_words_again(kind in 32..46u16, b: u64, c: u64) {
+            let event = Transfer::decode(kind, b, c).expect("a known kind");
+            let (kind, b, c) = event.encode();
+            proptest::prop_assert_eq!(Transfer::decode(kind, b, c), Some(event));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The ladder of what happens now: the flight recorder's events.
+
+use crate::event::{Device, Direction, Door, Event, Line, What};
+use crate::ladder::{Join, Ladder};
+use crate::report::LadderReport;
+use crate::threads::Identity;
+use latpath_flight::{
+    Event as Recorded, Left, Recorder, Scope, Sleep, StartError, Tail, Tailed, Transfer, What as Happened,
+};
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+/// Memory for each CPU's events: some seconds of a busy CPU.
+const BYTES_PER_CPU: usize = 8 << 20;
+/// Exit reasons whose names are known.
+const REASONS: usize = 1024;
+
+/// The name of an exit reason: of whose reasons, and its number.
+pub type NameReason = Box<dyn Fn(u32, u32) -> String>;
+
+/// Follows transfers until it is ended.
+pub struct Live {
+    recorder: Recorder,
+    tail: Tail,
+    follower: Follower,
+}
+
+/// Makes the ladder's events of the recorder's.
+struct Follower {
+    ladder: Ladder,
+    name_reason: NameReason,
+    reasons: HashMap<(u32, u32), u16>,
+    /// The virtual machines to follow, by their processes; empty: all.
+    only: BTreeSet<u32>,
+    /// The taps of these.
+    taps: BTreeSet<Device>,
+}
+
+impl Live {
+    /// Begins. `only`: the processes of the virtual machines to follow, and their taps; where it is empty, all.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace.
+    pub fn start(name_reason: NameReason, only: BTreeSet<u32>, taps: BTreeSet<Device>) -> Result<Self, StartError> {
+        let recorder = Recorder::start_for(Scope::Transfers, BYTES_PER_CPU)?;
+        // Without vhost, QEMU alone turns to queues.
+        let is_vhost_seen = recorder.has("vhost_tx_kick") || !Path::new("/sys/module/vhost_net").exists();
+        let join = match recorder.has("eventfd_read") && is_vhost_seen {
+            true => Join::Eventfds,
+            false => Join::Wakeups,
+        };
+        let ladder = Ladder::new(join);
+        let follower = Follower { ladder, name_reason, reasons: HashMap::new(), only, taps };
+        Ok(Self { recorder, tail: Tail::new(), follower })
+    }
+
+    /// Takes what has happened since the last call. Call it some ten times a second.
+    pub fn step(&mut self) {
+        self.read(false);
+    }
+
+    fn read(&mut self, all: bool) {
+        let (recorder, follower) = (&self.recorder, &mut self.follower);
+        self.tail.read(recorder, all, &mut |tailed| follower.take(recorder, tailed));
+    }
+
+    /// Says what devices and virtual machines are called.
+    pub fn ladder(&mut self) -> &mut Ladder {
+        &mut self.follower.ladder
+    }
+
+    /// Ends it.
+    pub fn finish(mut self) -> LadderReport {
+        self.read(true);
+        let join = self.follower.ladder.join;
+        let mut report = self.follower.ladder.finish();
+        if join == Join::Wakeups {
+            let note = "queues are joined by who wakes whom, not by their eventfds: this kernel does not let programs stand at functions";
+            report.notes.push(note.into());
+        }
+        let others = self.recorder.missing().iter().filter(|missing| join == Join::Eventfds || !missing.is_function);
+        report.notes.extend(others.map(ToString::to_string));
+        let missed = self.recorder.figures().missed;
+        if missed > 0 {
+            report.notes.push(format!(
+                "{missed} events were missed, because the same program was running already on their CPU"
+            ));
+        }
+        report
+    }
+}
+
+impl Follower {
+    fn take(&mut self, recorder: &Recorder, tailed: &Tailed) {
+        match tailed {
+            Tailed::Lost(cpu, events, t) => {
+                self.ladder.push(&Event { t: *t, cpu: *cpu, pid: 0, what: What::Lost(*events) });
+            }
+            Tailed::Event(cpu, event) => {
+                if let Some(what) = self.what(recorder, event) {
+                    self.ladder.push(&Event { t: event.t, cpu: *cpu, pid: event.pid, what });
+                }
+            }
+        }
+    }
+
+    fn what(&mut self, recorder: &Recorder, event: &Recorded) -> Option<What> {
+        Some(match event.what {
+            Happened::Switch { next, left, .. } => {
+                // In an uninterruptible sleep a server waits for memory or a lock: its round is not over.
+                let asleep = matches!(left, Left::Asleep(Sleep::Interruptible | Sleep::Idle));
+                What::Switch { next, asleep }
+            }
+            Happened::Waking { pid, .. } => What::Waking { pid },
+            Happened::KvmEntry { .. } => What::Entry,
+            Happened::KvmExit { reason, isa, .. } => {
+                self.identify(recorder, event.pid);
+                What::Exit(self.reason(isa, reason.unwrap_or(u32::MAX)))
+            }
+            Happened::KvmInjVirq(vector) => What::Inject { vector },
+            Happened::Transfer(transfer) => {
+                if event.pid != 0 {
+                    self.identify(recorder, event.pid);
+                }
+                return self.part(event.pid, transfer);
+            }
+            _ => return None,
+        })
+    }
+
+    fn part(&mut self, pid: u32, transfer: Transfer) -> Option<What> {
+        let packet = |direction, device| What::Packet { direction, device: Some(device) };
+        Some(match transfer {
+            Transfer::Signal(eventfd) => {
+                let is_others = self.ladder.is_vcpu(pid) && !self.follows(pid);
+                (!is_others).then_some(What::Signal(eventfd.into()))?
+            }
+            Transfer::Read(eventfd) => What::Take(eventfd.into()),
+            Transfer::Round { kick, call, to_guest } => {
+                let direction = if to_guest { Direction::ToGuest } else { Direction::FromGuest };
+                What::Serve { kick: kick.into(), call: call.into(), direction }
+            }
+            Transfer::Irqfd(eventfd) => What::Irqfd(eventfd.into()),
+            Transfer::RegisterRead => What::Read,
+            Transfer::RegisterWrite { is_port, address, value } => What::Write(Door { is_port, address, value }),
+            Transfer::RaiseLine(number) => What::Raise(Line::Wire(number.into())),
+            Transfer::RaiseMessage(data) => What::Raise(Line::Message(data)),
+            Transfer::Accept(vector) => What::Accept { vector },
+            Transfer::Posted(vector) => What::Posted { vector },
+            Transfer::End(vector) => What::Eoi { vector },
+            Transfer::TapArrive(ifindex, netns) => What::Arrive(self.tap(ifindex, netns)?),
+            Transfer::TapRead(ifindex, netns) => packet(Direction::ToGuest, self.tap(ifindex, netns)?),
+            Transfer::TapWrite(ifindex, netns) => packet(Direction::FromGuest, self.tap(ifindex, netns)?),
+        })
+    }
+
+    fn follows(&self, pid: u32) -> bool {
+        self.only.is_empty() || self.ladder.process(pid).is_none_or(|process| self.only.contains(&process))
+    }
+
+    fn tap(&self, ifindex: u32, netns: u32) -> Option<Device> {
+        let device = Device { ifindex, netns };
+        (self.only.is_empty() || self.taps.contains(&device)).then_some(device)
+    }
+
+    fn identify(&mut self, recorder: &Recorder, pid: u32) {
+        if self.ladder.is_identified(pid) {
+            return;
+        }
+        if let Some(thread) = recorder.thread(pid) {
+            let is_vhost = thread.name.starts_with("vhost-");
+            self.ladder.identify(pid, Identity { name: thread.name, process: Some(thread.tgid), is_vhost });
+        }
+    }
+
+    fn reason(&mut self, isa: u32, reason: u32) -> u16 {
+        if let Some(known) = self.reasons.get(&(isa, reason)) {
+            return *known;
+        }
+        let number = self.ladder.reason(&(self.name_reason)(isa, reason));
+        if self.reasons.len() < REASONS {
+            self.reasons.insert((isa, reason), number);
+        }
+        number
+    }
+}
