@@ -107,8 +107,8 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     let (mut straggler, mut closed) = (None, None);
     let out_of_place = at.out_of_place(q.reorder);
     // Closed journeys behind all that the point is near to mean nothing; those before them are further still.
-    let behind = [next, out_of_place, before_jump].into_iter().flatten().min().unwrap_or(0).saturating_sub(q.near);
-    let behind = behind.min(bottom).min(ring.emit);
+    let nearest = least(least(next, out_of_place), before_jump).unwrap_or(0);
+    let behind = nearest.saturating_sub(q.near).min(bottom).min(ring.emit);
     let mut chain = ring.with_key(q.key);
     for (number, head) in chain.by_ref() {
         if number < behind {
@@ -122,7 +122,7 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
         if head.seen & q.bit != 0 {
             let out_of_place = out_of_place.map(|n| n.abs_diff(number));
             let before = before_jump.map(|n| n.abs_diff(number));
-            let distance = distance.into_iter().chain(out_of_place).chain(before).min().filter(|d| *d <= q.near);
+            let distance = least(least(distance, out_of_place), before).filter(|d| *d <= q.near);
             if let Some(d) = distance.filter(|d| twice.is_none_or(|(best, _)| *d < best)) {
                 twice = Some((d, number));
             }
@@ -185,6 +185,14 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     };
     at.settle(&result, newer.is_some(), back.is_some());
     (result, cut)
+}
+
+/// The least number that there is.
+fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 /// The same for what has no order: hashes, and drops.

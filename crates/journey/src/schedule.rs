@@ -68,7 +68,11 @@ impl Schedule {
     /// When a packet is due.
     fn due(&self, at: i64) -> Option<Ns> {
         let (packets, time) = self.rate;
-        let after = (i128::from(at - self.on_time.0) * i128::from(time)).checked_div(i128::from(packets))?;
-        Some(self.on_time.1.saturating_add(Ns::try_from(after).ok()?))
+        let steps = at - self.on_time.0;
+        let after = match steps.checked_mul(time) {
+            Some(product) => product.checked_div(packets)?,
+            None => Ns::try_from((i128::from(steps) * i128::from(time)).checked_div(packets.into())?).ok()?,
+        };
+        Some(self.on_time.1.saturating_add(after))
     }
 }

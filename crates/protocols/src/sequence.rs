@@ -150,6 +150,7 @@ impl Stretch {
     fn missing(&self, step: u64) -> i64 {
         match step {
             0 => 0,
+            1 => (self.high.abs_diff(self.low) + 1) as i64 - self.count as i64,
             step => (self.high.abs_diff(self.low) / step + 1) as i64 - self.count as i64,
         }
     }
@@ -260,8 +261,8 @@ impl Sequence {
 
     /// Numbers that no point saw, at least.
     pub fn never_seen(&self) -> u64 {
-        let stretches: i64 = self.stretch.iter().chain(&self.left).map(|s| s.missing(self.step)).sum();
-        (self.missing + stretches - self.unplaced).max(0) as u64
+        let missing = |stretch: &Option<Stretch>| stretch.as_ref().map_or(0, |s| s.missing(self.step));
+        (self.missing + missing(&self.stretch) + missing(&self.left) - self.unplaced).max(0) as u64
     }
 
     /// Places where numbers were missing, also such that packets have filled since.
@@ -295,13 +296,16 @@ impl Sequence {
             return States::distance(from, to);
         }
         let (forward, step) = (self.forward(from.into(), to.into())?, self.step()?);
-        (forward % step == 0).then_some(forward / step)
+        if step == 1 {
+            return Some(forward);
+        }
+        forward.is_multiple_of(step).then_some(forward / step)
     }
 
     /// From one number forward to another, across at most one wrap.
     fn forward(&self, from: u64, to: u64) -> Option<u64> {
         match self.wrap {
-            Some(wrap) if from < wrap && to < wrap => Some((to + wrap - from) % wrap),
+            Some(wrap) if from < wrap && to < wrap => Some(if to < from { to + wrap - from } else { to - from }),
             _ => to.checked_sub(from),
         }
     }
@@ -394,15 +398,18 @@ impl Sequence {
             };
         };
         let wrap = wrap as i64;
-        let forward = (key as i64 - newest as i64).rem_euclid(wrap);
+        let forward = match key as i64 - newest as i64 {
+            ahead if (0..wrap).contains(&ahead) => ahead,
+            apart => apart.rem_euclid(wrap),
+        };
         let nearest = if forward > wrap / 2 { forward - wrap } else { forward };
         // In a silence of half a wrap or more, the number alone does not say how many wraps are missing; the time does.
         let expected = numbers_in(t.saturating_sub(stretch.high_t), self.steady);
         let mut rounds =
             if expected > wrap / 2 { (expected - nearest + wrap / 2).div_euclid(wrap).max(0) * wrap } else { 0 };
         // A sender that counted on all the time comes back with the number of that time. Another one was silent itself.
-        let tolerance = numbers_in(SILENCE_TOLERANCE, self.steady) + expected / 1_000;
-        if rounds > 0 && (expected - nearest - rounds).abs() > tolerance {
+        let tolerance = || numbers_in(SILENCE_TOLERANCE, self.steady) + expected / 1_000;
+        if rounds > 0 && (expected - nearest - rounds).abs() > tolerance() {
             rounds = 0;
             if nearest < 0 {
                 return Offset::Elsewhere;
@@ -599,7 +606,11 @@ fn numbers_in(time: Ns, (took, numbers): (Ns, i64)) -> i64 {
     if took <= 0 || numbers <= 0 {
         return 0;
     }
-    (i128::from(time.max(0)) * i128::from(numbers) / i128::from(took)).min(1 << 40) as i64
+    let time = time.max(0);
+    // Nearly always the short division, which is much quicker, suffices.
+    let counted = time.checked_mul(numbers).map(|product| product / took);
+    let exact = || (i128::from(time) * i128::from(numbers) / i128::from(took)).min(1 << 40) as i64;
+    counted.unwrap_or_else(exact).min(1 << 40)
 }
 
 #[cfg(test)]
