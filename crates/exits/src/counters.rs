@@ -1,13 +1,9 @@
-//! KVM's own counters, to hold ours against: `/sys/kernel/debug/kvm/PID-FD`.
+//! KVM's own counters, to hold ours against: `/sys/kernel/debug/kvm/TID-FD`.
 
 use latpath_linux::proc::Root;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::Path;
-
-/// VMs of one process.
-const MOST: usize = 64;
-const DEBUGFS: &str = "sys/kernel/debug/kvm";
 
 /// What KVM has counted for the VMs of a process since they were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -29,13 +25,10 @@ impl KvmCounters {
     }
 
     fn at(root: &Root, pid: u32) -> Option<Self> {
-        let start = format!("{pid}-");
-        let folders = root.names(DEBUGFS, usize::MAX);
         let mut sum: Option<Self> = None;
-        for folder in folders.into_iter().filter(|name| name.starts_with(&start)).take(MOST) {
+        for folder in latpath_vms::kvm_folders(root, pid) {
             let read = |name: &str| -> u64 {
-                let text = root.text(&format!("{DEBUGFS}/{folder}/{name}"));
-                text.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+                root.text(&format!("{folder}/{name}")).and_then(|text| text.trim().parse().ok()).unwrap_or(0)
             };
             let sum = sum.get_or_insert_with(Self::default);
             sum.exits += read("exits");

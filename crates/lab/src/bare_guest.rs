@@ -27,12 +27,25 @@ const CODE: u64 = 0x1000;
 pub struct BareGuest {
     _vm: File,
     vcpu: File,
-    run: *mut u8,
-    code: *mut u8,
+    run: Memory,
+    code: Memory,
 }
 
-// SAFETY: the mappings belong to this value alone.
-unsafe impl Send for BareGuest {}
+/// Memory shared with the guest or KVM. While a vCPU's is mapped, its VM lives on.
+struct Memory {
+    at: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone.
+unsafe impl Send for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.at.cast(), self.bytes) };
+    }
+}
 
 fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<RawFd> {
     // SAFETY: callers pass what the request takes: a number, or the address of a structure that lives.
@@ -42,13 +55,13 @@ fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Resu
     }
 }
 
-fn map(fd: RawFd, bytes: usize, flags: i32) -> io::Result<*mut u8> {
+fn map(fd: RawFd, bytes: usize, flags: i32) -> io::Result<Memory> {
     // SAFETY: a fresh mapping at an address of the kernel's choice; the result is checked.
     let at =
         unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | flags, fd, 0) };
     match at {
         libc::MAP_FAILED => Err(Error::last_os_error()),
-        at => Ok(at.cast()),
+        at => Ok(Memory { at: at.cast(), bytes }),
     }
 }
 
@@ -66,7 +79,7 @@ impl BareGuest {
         let vm = file(ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0)?);
         let code = map(-1, PAGE, libc::MAP_ANONYMOUS)?;
         // struct kvm_userspace_memory_region: slot and flags, guest address, size, our address.
-        let region: [u64; 4] = [0, CODE, PAGE as u64, code as u64];
+        let region: [u64; 4] = [0, CODE, PAGE as u64, code.at as u64];
         ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, region.as_ptr() as libc::c_ulong)?;
         let vcpu = file(ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0)?);
         let bytes = ioctl(kvm.as_raw_fd(), KVM_GET_VCPU_MMAP_SIZE, 0)? as usize;
@@ -85,7 +98,7 @@ impl BareGuest {
             0xba, 0xf8, 0x03, 0xb9, o[0], o[1], 0xee, 0xe2, 0xfd, 0xbe, c[0], c[1], 0x0f, 0xa2, 0x4e, 0x75, 0xfb, 0xf4,
         ];
         // SAFETY: the page is ours and longer; the guest is stopped.
-        unsafe { self.code.copy_from_nonoverlapping(code.as_ptr(), code.len()) };
+        unsafe { self.code.at.copy_from_nonoverlapping(code.as_ptr(), code.len()) };
         let fd = self.vcpu.as_raw_fd();
         // struct kvm_sregs: the first segment is CS, its base the first word, its selector at byte 12.
         let mut sregs = [0_u64; 39];
@@ -100,7 +113,7 @@ impl BareGuest {
         for returns in 1.. {
             ioctl(fd, KVM_RUN, 0)?;
             // SAFETY: struct kvm_run, which the kernel has filled: exit_reason is at byte 8.
-            match unsafe { self.run.add(8).cast::<u32>().read_volatile() } {
+            match unsafe { self.run.at.add(8).cast::<u32>().read_volatile() } {
                 KVM_EXIT_IO => {}
                 KVM_EXIT_HLT => return Ok(returns),
                 other => return Err(Error::other(format!("the guest ended with KVM_EXIT {other}"))),

@@ -13,6 +13,7 @@
 //! What other processes say of themselves (names, arguments) is bounded, and holds no control codes when it comes from here.
 
 mod command_line;
+mod debugfs;
 mod descriptors;
 mod error;
 pub mod exit_reason;
@@ -27,6 +28,7 @@ mod text;
 mod threads;
 mod vm;
 
+pub use debugfs::kvm_folders;
 pub use error::Error;
 pub use find::{find, Found};
 pub use vm::{Accel, Bridge, FoundBy, Isolated, Policy, Role, Tap, TapKind, Thread, Vm};

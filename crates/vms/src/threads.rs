@@ -1,6 +1,7 @@
 //! Which thread does what for a guest: by the kernel's own marks first, by names last.
 
 use crate::{
+    debugfs::{kvm_folders, vcpus_in},
     descriptors::Descriptors,
     libvirt::Domain,
     text::plain,
@@ -214,17 +215,7 @@ fn ioctl(root: &Root, pid: u32, tid: u32) -> Option<Ioctl> {
     Some(Ioctl { fd, request: words.next()?.to_owned() })
 }
 
-/// `/sys/kernel/debug/kvm/PID-FD/vcpuN/pid`, where debugfs is mounted and the kernel has the file (5.18).
+/// By KVM's own word, where debugfs is mounted and the kernel has it (5.18).
 fn debugfs(root: &Root, guest: &Guest) -> Vec<(u32, u32)> {
-    const DEBUGFS: &str = "sys/kernel/debug/kvm";
-    let folders = guest.descriptors.kvm.iter().map(|fd| format!("{DEBUGFS}/{}-{fd}", guest.pid));
-    let vcpus = folders.flat_map(|folder| {
-        let names = root.names(&folder, MOST_THREADS);
-        names
-            .into_iter()
-            .filter_map(move |name| Some((name.strip_prefix("vcpu")?.parse().ok()?, format!("{folder}/{name}"))))
-    });
-    vcpus
-        .filter_map(|(number, folder)| Some((root.text(&format!("{folder}/pid"))?.trim().parse().ok()?, number)))
-        .collect()
+    kvm_folders(root, guest.pid).iter().flat_map(|folder| vcpus_in(root, folder)).collect()
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
+    sync::mpsc,
     thread,
 };
 
@@ -19,18 +20,22 @@ fn run(scale: &Scale) -> Outcome {
     let outs = scale.frames(1000, 60_000) as u16;
     // Known beforehand, and made while it is watched.
     for known in [true, false] {
-        let mut guest = known.then(BareGuest::new).transpose()?;
+        let guest = known.then(BareGuest::new).transpose()?;
         let mut watching = Watching::start()?;
-        let (mut guest, returns) = thread::spawn(move || -> anyhow::Result<_> {
-            let mut guest = guest.take().map_or_else(BareGuest::new, Ok)?;
-            let returns = guest.run(outs, CPUIDS)?;
-            Ok((Some(guest), returns))
-        })
-        .join()
-        .map_err(|_| anyhow::anyhow!("the guest's thread panicked"))??;
+        let (ran, has_run) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        // The thread stays until all is read: KVM names the VM after it.
+        let vcpu = thread::spawn(move || -> anyhow::Result<()> {
+            let mut guest = guest.map_or_else(BareGuest::new, Ok)?;
+            ran.send(guest.run(outs, CPUIDS)?)?;
+            let _ = ended.recv();
+            Ok(())
+        });
+        let returns = has_run.recv().map_err(|_| anyhow::anyhow!("the guest did not run to its end"));
         let seen = watching.end()?;
-        check(&seen, outs.into(), returns.into()).with_context(|| format!("known beforehand: {known}: {seen}"))?;
-        drop(guest.take());
+        drop(end);
+        vcpu.join().map_err(|_| anyhow::anyhow!("the guest's thread panicked"))??;
+        check(&seen, outs.into(), returns?.into()).with_context(|| format!("known beforehand: {known}: {seen}"))?;
     }
     Ok(())
 }
@@ -50,7 +55,6 @@ fn check(seen: &Value, outs: u64, returns: u64) -> Outcome {
     ensure!(count("cpuid") == u64::from(CPUIDS), "{} exits for CPUID", count("cpuid"));
     // The guest's first instructions are fetched through its nested pages, which are empty.
     ensure!(count("npf") > 0, "no nested page fault");
-    // The exit for the halt had not ended when the thread did.
     let number = |name: &str| all[name].as_u64().with_context(|| format!("no {name}"));
     ensure!(number("exits_to_qemu")? >= returns, "{} returns to user space", number("exits_to_qemu")?);
     ensure!(number("exits")? == number("entries")?, "{} exits of {} entries", number("exits")?, number("entries")?);

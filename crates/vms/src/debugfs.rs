@@ -1,0 +1,57 @@
+//! KVM's folders in debugfs, one for each VM.
+
+use latpath_linux::proc::Root;
+
+/// Threads of a process, and VMs of the machine, that are looked at.
+const MOST: usize = 4096;
+const KVM: &str = "sys/kernel/debug/kvm";
+
+/// The folders of a process's VMs. KVM calls them `TID-FD`: after the thread that made the VM, which need not be the process's first, and
+/// which may be gone; then a vCPU's thread tells, from Linux 5.18 on.
+pub fn kvm_folders(root: &Root, pid: u32) -> Vec<String> {
+    let tids = root.numbers(&format!("proc/{pid}/task"), MOST).unwrap_or_default();
+    let is_own = |folder: &String| {
+        let Some((maker, _)) = folder.split_once('-') else { return false };
+        let made_here = maker.parse().is_ok_and(|maker| tids.contains(&maker) || maker == pid);
+        made_here || vcpus_in(root, &format!("{KVM}/{folder}")).any(|(tid, _)| tids.contains(&tid))
+    };
+    let folders = root.names(KVM, usize::MAX).into_iter().filter(is_own).take(MOST);
+    folders.map(|folder| format!("{KVM}/{folder}")).collect()
+}
+
+/// The threads that run a VM's vCPUs, with the vCPUs' numbers.
+pub(crate) fn vcpus_in<'r>(root: &'r Root, folder: &str) -> impl Iterator<Item = (u32, u32)> + 'r {
+    let folder = folder.to_owned();
+    root.names(&folder, MOST).into_iter().filter_map(move |name| {
+        let number = name.strip_prefix("vcpu")?.parse().ok()?;
+        Some((root.text(&format!("{folder}/{name}/pid"))?.trim().parse().ok()?, number))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_vm_is_its_processs_whoever_made_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let make = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("it has one")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        };
+        for tid in [70, 71, 72] {
+            make(&format!("proc/70/task/{tid}/stat"), "");
+        }
+        make("sys/kernel/debug/kvm/70-5/exits", "");
+        make("sys/kernel/debug/kvm/71-6/exits", "");
+        // Made by a thread that is gone, run by one that is not.
+        make("sys/kernel/debug/kvm/9-7/vcpu1/pid", "72\n");
+        make("sys/kernel/debug/kvm/80-5/vcpu0/pid", "81\n");
+        make("sys/kernel/debug/kvm/exits", "");
+        let mut found = kvm_folders(&Root::of(root.path()), 70);
+        found.sort();
+        assert_eq!(found, ["70-5", "71-6", "9-7"].map(|folder| format!("{KVM}/{folder}")));
+    }
+}
