@@ -108,17 +108,26 @@ int BPF_PROG(kvm_fast_mmio, __u64 address)
 	return record_here(KVM_REGISTER_WRITE, address, 0);
 }
 
+/* KVM_PIO_OUT */
+#define PIO_OUT 1
+
 SEC("tp_btf/kvm_pio")
 int BPF_PROG(kvm_pio, unsigned int rw, unsigned int port, unsigned int size, unsigned int count, void *data)
 {
 	__u64 written = 0;
 
-	/* KVM_PIO_OUT */
-	if (rw != 1)
+	if (rw != PIO_OUT)
 		return record_here(KVM_REGISTER_READ, port, 1);
 	if (size == 4 || size == 2)
 		bpf_probe_read_kernel(&written, size == 4 ? 4 : 2, data);
 	return record_here(KVM_REGISTER_WRITE, port, written << 1 | 1);
+}
+
+/* Older verifiers refuse an argument that is a const void *. */
+SEC("tp_btf/kvm_pio")
+int BPF_PROG(kvm_pio_without_value, unsigned int rw, unsigned int port)
+{
+	return record_here(rw == PIO_OUT ? KVM_REGISTER_WRITE : KVM_REGISTER_READ, port, 1);
 }
 
 SEC("tp_btf/kvm_set_irq")

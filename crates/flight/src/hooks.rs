@@ -75,7 +75,7 @@ const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
 
 /// What transfers between guests and host consist of.
-static TRANSFERS: [Hook; 30] = [
+static TRANSFERS: [Hook; 31] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
     hook("waking", "sched_waking", "who woke a thread"),
@@ -95,7 +95,8 @@ static TRANSFERS: [Hook; 30] = [
     function("irqfd_wakeup", "irqfd_wakeup", Some("kvm"), "which interrupt KVM makes of vhost's signal"),
     module("kvm_mmio", "kvm_mmio", "kvm", REGISTERS),
     module("kvm_fast_mmio", "kvm_fast_mmio", "kvm", REGISTERS),
-    module("kvm_pio", "kvm_pio", "kvm", REGISTERS),
+    or(module("kvm_pio", "kvm_pio", "kvm", REGISTERS), "kvm_pio_without_value"),
+    module("kvm_pio_without_value", "kvm_pio", "kvm", REGISTERS),
     module("kvm_set_irq", "kvm_set_irq", "kvm", RAISED),
     module("kvm_irq_line", "kvm_irq_line", "kvm", RAISED),
     module("kvm_msi_set_irq", "kvm_msi_set_irq", "kvm", RAISED),

@@ -4,6 +4,7 @@ use crate::event::Event;
 use crate::recorder::Recorder;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
+use std::time::Duration;
 
 /// An event is handed on when it is this old: by then all that were before it have been written.
 const SETTLED: Ns = 100_000_000;
@@ -41,11 +42,19 @@ impl Tail {
         Self::default()
     }
 
-    /// Hands on what has settled since the last call; `all`: also what has not, at the end. To lose nothing, call it before a ring
-    /// has overwritten itself.
-    pub fn read(&mut self, recorder: &Recorder, all: bool, take: &mut dyn FnMut(&Tailed)) {
-        // Before the rings are read: what was not yet in them by now is later.
-        let settled = if all { Ns::MAX } else { monotonic() - SETTLED };
+    /// Hands on what has settled since the last call. To lose nothing, call it before a ring has overwritten itself.
+    pub fn read(&mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
+        self.read_before(recorder, monotonic() - SETTLED, take);
+    }
+
+    /// Hands on the rest, of before this call: a tenth of a second later, when it has settled.
+    pub fn finish(mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
+        let end = monotonic();
+        std::thread::sleep(Duration::from_nanos(SETTLED as u64));
+        self.read_before(recorder, end, take);
+    }
+
+    fn read_before(&mut self, recorder: &Recorder, settled: Ns, take: &mut dyn FnMut(&Tailed)) {
         let rings = recorder.rings();
         self.next.resize(rings.cpus, 0);
         self.last.resize(rings.cpus, recorder.started());

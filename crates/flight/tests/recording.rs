@@ -506,8 +506,9 @@ fn tail() -> Outcome {
     let mut pids = Vec::new();
     for round in 1..=5 {
         pids.push(wake(100 * round)?);
-        tail.read(&recorder, round == 5, &mut take);
+        tail.read(&recorder, &mut take);
     }
+    tail.finish(&recorder, &mut take);
     let woken = |event: &&latpath_flight::Event| matches!(event.what, What::Waking { pid, .. } if pids.contains(&pid));
     let (seen, in_order) = (events.iter().filter(woken).count(), events.windows(2).all(|pair| pair[0].t <= pair[1].t));
     // A thread that has not yet fallen asleep need not be woken; one that was recorded twice would be too many.
@@ -519,13 +520,12 @@ fn tail() -> Outcome {
 
 fn late_tail() -> Outcome {
     let recorder = Recorder::start_for(Scope::Transfers, 64 << 10)?;
-    let mut tail = Tail::new();
     let (mut came, mut lost) = (0, 0);
     while recorder.figures().events < 100_000 {
         wake(5000)?;
     }
     let written = recorder.figures().events;
-    tail.read(&recorder, true, &mut |tailed| match tailed {
+    Tail::new().finish(&recorder, &mut |tailed| match tailed {
         Tailed::Event(..) => came += 1,
         Tailed::Lost(_, n, _) => lost += n,
     });

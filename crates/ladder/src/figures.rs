@@ -110,7 +110,7 @@ pub struct Counts {
     pub unfinished: u64,
     /// Packets that more than one transfer could have carried.
     pub ambiguous: u64,
-    /// Effects that were seen before their cause: threads that ran unwoken, steps before the step that causes them, events that
+    /// Effects that were seen before their cause: threads of transfers that ran unwoken, steps before the step that causes them, events that
     /// come after later ones.
     pub violations: u64,
     /// Queues beyond those that are kept.

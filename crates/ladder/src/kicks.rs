@@ -78,6 +78,7 @@ impl Ladder {
         };
         for open in self.open.iter_mut().filter(relayed) {
             open.relay = Some(mark.pid);
+            self.threads.of(mark.pid).serves = true;
             set_runs(open, (Step::RelayWoken, Step::RelayRuns), open.latest(), (woken, runs));
         }
     }
@@ -101,6 +102,7 @@ impl Ladder {
     /// A thread turns to a queue.
     pub(crate) fn take_up(&mut self, mark: Mark, lane: usize) {
         self.lanes[lane].server = Some(mark.pid);
+        self.threads.of(mark.pid).serves = true;
         for open in self.open.iter_mut().filter(|open| open.lane == lane && open.stage != Stage::Waiting) {
             open.take_ups = open.take_ups.saturating_add(1);
         }

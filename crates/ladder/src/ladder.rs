@@ -178,7 +178,8 @@ impl Ladder {
             }
         }
         if next != 0 {
-            let explained = self.threads.of(next).run(Mark { pid: next, ..mark });
+            let thread = self.threads.of(next);
+            let explained = thread.run(Mark { pid: next, ..mark }) || !thread.takes_part();
             // Where wakeups are not recorded at all, nobody seems to be woken.
             self.counts.violations += u64::from(!explained && self.has_wakings);
         }

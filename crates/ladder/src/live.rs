@@ -7,11 +7,13 @@ use crate::threads::Identity;
 use latpath_flight::{
     Event as Recorded, Left, Recorder, Scope, Sleep, StartError, Tail, Tailed, Transfer, What as Happened,
 };
+use latpath_model::Ns;
 use std::collections::{BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Memory for each CPU's events: some seconds of a busy CPU.
-const BYTES_PER_CPU: usize = 8 << 20;
+/// Memory for each CPU's events: a tenth of a second of a CPU that does nothing else but record.
+const BYTES_PER_CPU: usize = 2 << 20;
 /// Exit reasons whose names are known.
 const REASONS: usize = 1024;
 
@@ -23,6 +25,8 @@ pub struct Live {
     recorder: Recorder,
     tail: Tail,
     follower: Follower,
+    /// While it is open, the kernel measures what programs cost.
+    measuring: Option<OwnedFd>,
 }
 
 /// Makes the ladder's events of the recorder's.
@@ -37,11 +41,18 @@ struct Follower {
 }
 
 impl Live {
-    /// Begins. `only`: the processes of the virtual machines to follow, and their taps; where it is empty, all.
+    /// Begins. `only`: the processes of the virtual machines to follow, and their taps; where it is empty, all. With `cost`, the kernel
+    /// measures what the programs cost, which makes each dearer by two readings of the clock.
     ///
     /// # Errors
     /// Where this kernel or user cannot trace.
-    pub fn start(name_reason: NameReason, only: BTreeSet<u32>, taps: BTreeSet<Device>) -> Result<Self, StartError> {
+    pub fn start(
+        name_reason: NameReason,
+        only: BTreeSet<u32>,
+        taps: BTreeSet<Device>,
+        cost: bool,
+    ) -> Result<Self, StartError> {
+        let measuring = if cost { Some(latpath_bpf::measure()?) } else { None };
         let recorder = Recorder::start_for(Scope::Transfers, BYTES_PER_CPU)?;
         // Without vhost, QEMU alone turns to queues.
         let is_vhost_seen = recorder.has("vhost_tx_kick") || !Path::new("/sys/module/vhost_net").exists();
@@ -51,17 +62,13 @@ impl Live {
         };
         let ladder = Ladder::new(join);
         let follower = Follower { ladder, name_reason, reasons: HashMap::new(), only, taps };
-        Ok(Self { recorder, tail: Tail::new(), follower })
+        Ok(Self { recorder, tail: Tail::new(), follower, measuring })
     }
 
     /// Takes what has happened since the last call. Call it some ten times a second.
     pub fn step(&mut self) {
-        self.read(false);
-    }
-
-    fn read(&mut self, all: bool) {
         let (recorder, follower) = (&self.recorder, &mut self.follower);
-        self.tail.read(recorder, all, &mut |tailed| follower.take(recorder, tailed));
+        self.tail.read(recorder, &mut |tailed| follower.take(recorder, tailed));
     }
 
     /// Says what devices and virtual machines are called.
@@ -71,7 +78,8 @@ impl Live {
 
     /// Ends it.
     pub fn finish(mut self) -> LadderReport {
-        self.read(true);
+        let (recorder, follower) = (&self.recorder, &mut self.follower);
+        self.tail.finish(recorder, &mut |tailed| follower.take(recorder, tailed));
         let join = self.follower.ladder.join;
         let mut report = self.follower.ladder.finish();
         if join == Join::Wakeups {
@@ -80,6 +88,12 @@ impl Live {
         }
         let others = self.recorder.missing().iter().filter(|missing| join == Join::Eventfds || !missing.is_function);
         report.notes.extend(others.map(ToString::to_string));
+        if self.measuring.is_some() {
+            let costs = self.recorder.programs();
+            let (runs, ns) = costs.iter().fold((0, 0), |(runs, ns), cost| (runs + cost.runs, ns + cost.ns));
+            report.cost_per_event_ns = (runs > 0).then(|| (ns / runs) as Ns);
+        }
+        report.notes.extend(late_exits(&self.follower.reasons, &latpath_bpf::release()));
         let missed = self.recorder.figures().missed;
         if missed > 0 {
             report.notes.push(format!(
@@ -88,6 +102,16 @@ impl Live {
         }
         report
     }
+}
+
+/// arch/x86/kvm/svm/svm.c reports an exit before it serves interrupts only from Linux 6.5 on.
+fn late_exits(reasons: &HashMap<(u32, u32), u16>, release: &str) -> Option<String> {
+    const SVM: u32 = 2;
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let is_old = (numbers.next()?, numbers.next()?) < (6, 5);
+    let is_late = is_old && reasons.keys().any(|(isa, _)| *isa == SVM);
+    let note = "this kernel reports exits only after it has served interrupts (AMD, before Linux 6.5): kicks begin a little late";
+    is_late.then(|| note.to_owned())
 }
 
 impl Follower {
@@ -182,5 +206,17 @@ impl Follower {
             self.reasons.insert((isa, reason), number);
         }
         number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exits_are_said_to_be_late_on_old_kernels_of_amd_alone() {
+        let of = |isa: u32, release: &str| late_exits(&HashMap::from([((isa, 0x400), 0)]), release).is_some();
+        assert!(of(2, "6.1.0-50-amd64") && of(2, "5.15.0"));
+        assert!(!of(1, "6.1.0-50-amd64") && !of(2, "6.12.1") && !of(2, "6.5.0") && !of(2, "?"));
     }
 }

@@ -30,6 +30,8 @@ pub struct LadderReport {
     pub causality_violations: u64,
     /// Kicks of queues that carry no packets: disks, consoles, a NIC's control queue.
     pub other_kicks: u64,
+    /// What recording an event cost, where that was measured.
+    pub cost_per_event_ns: Option<Ns>,
     /// Queues that carried packets, most packets first.
     pub queues: Vec<QueueReport>,
     /// What the reader must know.
@@ -179,6 +181,7 @@ impl Ladder {
             ambiguous_packets: counts.ambiguous,
             causality_violations: counts.violations,
             other_kicks,
+            cost_per_event_ns: None,
             queues,
             notes: self.notes(),
         }

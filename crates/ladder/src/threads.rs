@@ -39,6 +39,8 @@ pub(crate) struct Thread {
     pub runs: Option<Mark>,
     /// It has been in a guest.
     pub is_vcpu: bool,
+    /// It has turned to a queue, or relayed an interrupt.
+    pub serves: bool,
     /// Outside the guest since then, and for which reason.
     pub exit: Option<(Mark, u16)>,
     /// The latest moments at which it could take an interrupt.
@@ -63,6 +65,11 @@ impl Thread {
     pub fn reached_since(&self, t: Ns) -> Option<Mark> {
         let forgotten = self.reaches.len() == REACHES && self.reaches[0].t > t;
         self.reaches.iter().find(|mark| mark.t >= t).copied().filter(|_| !forgotten)
+    }
+
+    /// Whether transfers depend on when it runs. Nothing is concluded from other threads.
+    pub fn takes_part(&self) -> bool {
+        self.is_vcpu || self.serves || self.identity.is_vhost
     }
 
     pub fn leaves_guest(&mut self, mark: Mark, reason: u16) {
@@ -120,7 +127,8 @@ impl Threads {
     pub fn forget_states(&mut self) {
         for thread in self.all.values_mut() {
             let identity = std::mem::take(&mut thread.identity);
-            *thread = Thread { identity, is_vcpu: thread.is_vcpu, call: thread.call, ..Thread::default() };
+            let (is_vcpu, serves, call) = (thread.is_vcpu, thread.serves, thread.call);
+            *thread = Thread { identity, is_vcpu, serves, call, ..Thread::default() };
         }
     }
 

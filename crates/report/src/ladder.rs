@@ -7,6 +7,9 @@ use latpath_stats::text::{wrapped, Table};
 /// The page that `latpath ladder` prints.
 pub fn ladder_text(report: &LadderReport, style: Style) -> String {
     let mut lines = vec![headline(report, style), counted(report, style)];
+    lines.extend(
+        report.cost_per_event_ns.map(|cost| format!("recording an event cost {}", style.letters.duration(cost))),
+    );
     if report.queues.is_empty() {
         lines.push("no packet went between a guest and this host, or none of its steps was seen".into());
     }

@@ -31,8 +31,11 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
     /// Read the text that trace-cmd report or perf script has printed, instead of following what happens now
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["vms", "duration", "command"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["vms", "duration", "cost", "command"])]
     import: Option<PathBuf>,
+    /// Let the kernel measure what recording costs (which costs a little more)
+    #[arg(long)]
+    cost: bool,
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
@@ -76,7 +79,8 @@ fn live(args: &Args) -> Result<(LadderReport, Result<Outcome>)> {
     };
     let stop = stop_flag()?;
     let names = Names::of_kernel();
-    let mut live = Live::start(Box::new(move |isa, reason| names.get(isa, reason).into_owned()), processes, taps)?;
+    let name_reason = Box::new(move |isa, reason| names.get(isa, reason).into_owned());
+    let mut live = Live::start(name_reason, processes, taps, args.cost)?;
     name(live.ladder(), &vms);
     let mut workload = Workload::start(&args.command)?;
     let (began, mut progress) = (Instant::now(), Progress::begin(args.json && !args.command.is_empty()));

@@ -1,6 +1,6 @@
 //! `latpath ladder` as users run it.
 
-use latpath_testkit::{equal, latpath, trial, Failed};
+use latpath_testkit::{equal, latpath, need_btf, need_root, trial, Failed};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,9 @@ fn main() -> ExitCode {
     latpath_testkit::main(vec![
         trial("a_trace_becomes_a_ladder_whose_rungs_sum_to_the_transfer", &[], imported),
         trial("the_page_draws_the_transfer_and_counts_what_was_lost", &[], page),
+        trial("without_a_guest_there_is_no_ladder_and_nothing_is_lost", &[need_root(), need_btf()], alone),
+        trial("a_commands_failure_is_reported_beside_the_figures", &[need_root(), need_btf()], command),
+        trial("an_import_has_neither_a_duration_nor_a_vm", &[], conflicts),
         trial("what_is_no_trace_is_refused_with_the_next_step", &[], refused),
     ])
 }
@@ -63,4 +66,30 @@ fn refused() -> Result<(), Failed> {
     equal(&said, said.contains("notes.txt") && said.contains("trace-cmd report > FILE"), true)?;
     let output = import(&folder.path().join("none"), "")?;
     equal("of a file that is not there", output.status.code(), Some(1))
+}
+
+fn alone() -> Result<(), Failed> {
+    let output = latpath("ladder --duration 300ms --cost --json").output()?;
+    equal("the exit code", output.status.code(), Some(0))?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    for key in ["causality_violations", "lost_events", "ambiguous_packets"] {
+        equal(key, report[key].as_u64(), Some(0))?;
+    }
+    equal("threads ran meanwhile", report["events"].as_u64().is_some_and(|events| events > 0), true)?;
+    equal("what that cost is known", report["cost_per_event_ns"].as_u64().is_some_and(|ns| ns > 0), true)
+}
+
+fn command() -> Result<(), Failed> {
+    let output = latpath("ladder --json -- false").output()?;
+    equal("the exit code", output.status.code(), Some(1))?;
+    let report: Value = serde_json::from_slice(&output.stdout)?;
+    equal("the figures are there", report["queues"].is_array(), true)?;
+    equal("the failure is reported", String::from_utf8(output.stderr)?.contains("the command failed"), true)
+}
+
+fn conflicts() -> Result<(), Failed> {
+    for words in ["--duration 1s", "--vm a", "--cost"] {
+        equal(words, import(&seed("x86"), words)?.status.code(), Some(2))?;
+    }
+    equal("of no time", latpath("ladder --duration 0s").output()?.status.code(), Some(2))
 }
