@@ -171,6 +171,7 @@ struct napi_struct {
 
 struct kvm_vcpu {
 	int vcpu_id;
+	unsigned int halt_poll_ns;
 };
 
 /* fs/eventfd.c */

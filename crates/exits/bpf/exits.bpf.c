@@ -195,6 +195,7 @@ static __always_inline int entered(struct kvm_vcpu *vcpu)
 		return 0;
 	if (v->id == NO_ID && vcpu)
 		v->id = vcpu->vcpu_id;
+	v->window = vcpu ? vcpu->halt_poll_ns : ~0ull;
 	row = row_of(slot, v->row);
 	if (row)
 		on_entry(v, now, row);

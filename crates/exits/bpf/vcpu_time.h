@@ -59,6 +59,7 @@ struct vcpu {
 	__u64 open[TILES]; /* of the exit that is open */
 	__u64 slept_at;    /* first sleep of a halt */
 	__u64 kernel_at_sleep;
+	__u64 window; /* so long KVM polls at most, in the next halt */
 	__u64 entries;
 	__u64 exits;
 	__u64 to_user;
@@ -247,7 +248,7 @@ static __always_inline void on_interrupt_end(struct vcpu *v, __u64 now)
 		turn(v, now, v->under);
 }
 
-/* The guest was halted for so long. Until it slept, or all the time, KVM polled. */
+/* The guest was halted for so long. Until it slept, or all the time, but no longer than it may, KVM polled. */
 static __always_inline void on_halt_end(struct vcpu *v, __u64 now, __u64 ns, _Bool waited)
 {
 	__u64 from = now - ns, to = now, most, polled;
@@ -266,6 +267,8 @@ static __always_inline void on_halt_end(struct vcpu *v, __u64 now, __u64 ns, _Bo
 		polled = most;
 	if (polled > v->open[KERNEL])
 		polled = v->open[KERNEL];
+	if (polled > v->window)
+		polled = v->window;
 	v->open[KERNEL] -= polled;
 	v->open[POLLING] += polled;
 	v->used |= 1u << POLLING;

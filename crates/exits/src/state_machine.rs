@@ -32,7 +32,7 @@ impl Machine {
     fn new(from: u64) -> Self {
         // SAFETY: both are repr(C) structs of integers, for which nought is a value.
         let (mut vcpu, row): (Box<RawVcpu>, RawRow) = unsafe { (Box::new(std::mem::zeroed()), std::mem::zeroed()) };
-        (vcpu.from, vcpu.since, vcpu.until) = (from, from, u64::MAX);
+        (vcpu.from, vcpu.since, vcpu.until, vcpu.window) = (from, from, u64::MAX, u64::MAX);
         Self { vcpu, rows: vec![row; REASONS] }
     }
 
@@ -87,6 +87,17 @@ fn a_halt_polls_sleeps_waits_for_its_cpu_and_goes_on() {
     let polled = 1300 - (5500 - (4451));
     assert_eq!(tiles, [0, 100, 600 - 100 - polled, 0, polled, 3700, 400, 0]);
     assert_eq!((machine.vcpu.halts, machine.vcpu.waits), (1, 1));
+}
+
+#[test]
+fn kvm_polls_no_longer_than_it_may() {
+    let halt = [(10, EXIT, 1), (60, OUT, 0), (90, WAKEUP, NOTHING), (95, IN, NOTHING), (100, HALT_END, 80)];
+    for (window, polled) in [(0, 0), (25, 25), (40, 40), (1000, 40)] {
+        let mut machine = Machine::new(0);
+        machine.vcpu.window = window;
+        halt.iter().for_each(|(now, event, argument)| machine.event(*event, *now, *argument));
+        assert_eq!(machine.vcpu.open[4], polled, "of {window}");
+    }
 }
 
 #[test]

@@ -190,9 +190,21 @@ impl Watch {
 
     /// Ends the window, and says what was seen in it.
     pub fn end(self) -> Exits {
+        self.end_and(|| ()).0
+    }
+
+    /// The same, and calls `at_end` when the window has just ended.
+    pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Exits, T) {
         let until = monotonic() + SOON;
         self.set_end(until as u64);
-        sleep(Duration::from_nanos(2 * SOON as u64));
+        sleep(Duration::from_nanos(SOON as u64));
+        let answer = at_end();
+        // Programs that began before the end have long ended too.
+        sleep(Duration::from_nanos(SOON as u64));
+        (self.read(until), answer)
+    }
+
+    fn read(&self, until: Ns) -> Exits {
         let infos: Vec<_> = self.programs.iter().filter_map(|program| program_info(program.program.as_fd())).collect();
         let cost = self
             .measuring

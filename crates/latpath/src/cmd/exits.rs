@@ -48,8 +48,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let vms = chosen(latpath_vms::find()?.vms, &args.vms)?;
     let stop = stop_flag()?;
-    let before = Before::of(&vms);
     let watch = Watch::start_measuring(&vms, !args.vms.is_empty(), args.cost)?;
+    let before = Counted::of(&vms);
     let known: usize = vms.iter().map(|vm| vm.threads.iter().filter(|thread| thread.role == Role::Vcpu).count()).sum();
     let end = if args.command.is_empty() && args.duration.is_none() { "; Ctrl-C ends it" } else { "" };
     eprintln!("latpath: watching {}{end}", number_of(known as u64, "vCPU"));
@@ -65,14 +65,15 @@ pub fn run(args: Args) -> Result<Outcome> {
         let left = args.duration.map_or(STEP, |time| time.saturating_sub(began.elapsed()));
         std::thread::sleep(left.min(STEP));
     }
-    let exits = watch.end();
+    let (exits, mut after) = watch.end_and(|| Counted::of(&vms));
     progress.end();
     if let Some(workload) = &mut workload {
         workload.end();
     }
     // Some VMs may have started since.
     let vms = latpath_vms::find().map(|found| found.vms).unwrap_or(vms);
-    let document = Document::new(&exits, &Names::of_kernel(), |pid| before.about(pid, &vms));
+    after.complete(&vms);
+    let document = Document::new(&exits, &Names::of_kernel(), |pid| after.about(pid, &before, &vms));
     print(&match args.json {
         true => serde_json::to_string(&document)? + "\n",
         false => text(&document, args.each, style()),
@@ -92,24 +93,31 @@ pub(super) fn chosen(vms: Vec<Vm>, names: &[String]) -> Result<Vec<Vm>> {
     Ok(vms.into_iter().filter(|vm| names.is_empty() || names.iter().any(|name| is(vm, name))).collect())
 }
 
-/// What stood when the window began.
-struct Before {
+/// What the kernel had counted at a moment.
+struct Counted {
     kvm: HashMap<u32, KvmCounters>,
     taps: HashMap<(u32, u32), latpath_counters::Statistics>,
 }
 
-impl Before {
+impl Counted {
     fn of(vms: &[Vm]) -> Self {
         let kvm = vms.iter().filter_map(|vm| Some((vm.pid, KvmCounters::of(vm.pid)?))).collect();
         Self { kvm, taps: Traffic::counters(vms) }
     }
 
-    fn about(&self, pid: u32, vms: &[Vm]) -> About {
+    /// Adds VMs that it lacks, which were made while it was watched.
+    fn complete(&mut self, vms: &[Vm]) {
+        let unknown: Vec<Vm> = vms.iter().filter(|vm| !self.kvm.contains_key(&vm.pid)).cloned().collect();
+        let more = Self::of(&unknown);
+        self.kvm.extend(more.kvm);
+        self.taps.extend(more.taps);
+    }
+
+    fn about(&self, pid: u32, before: &Self, vms: &[Vm]) -> About {
         let vm = vms.iter().find(|vm| vm.pid == pid);
-        let name = vm.map(|vm| vm.name.clone());
-        let kvm = KvmCounters::of(pid).map(|now| now.since(self.kvm.get(&pid).copied().unwrap_or_default()));
-        let traffic = vm.and_then(|vm| Traffic::between(vm, &self.taps, &Traffic::counters(std::slice::from_ref(vm))));
-        About { name, kvm, traffic }
+        let kvm = self.kvm.get(&pid).map(|now| now.since(before.kvm.get(&pid).copied().unwrap_or_default()));
+        let traffic = vm.and_then(|vm| Traffic::between(vm, &before.taps, &self.taps));
+        About { name: vm.map(|vm| vm.name.clone()), kvm, traffic }
     }
 }
 

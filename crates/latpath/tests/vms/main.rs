@@ -135,7 +135,8 @@ fn macvtap() -> Result<(), Failed> {
         &format!("exec 9<>/dev/tap{index};"),
         "-name guest=vtap -netdev tap,id=n,fd=9 -device virtio-net-pci,netdev=n,mac=52:54:00:01:02:03,romfile=",
     )?;
-    let vm = vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
+    // The shell has the macvtap open before it becomes QEMU, whose command line names the address.
+    let vm = vm(qemu.pid(), |vm| rows(vm, "taps").first().is_some_and(|tap| tap["guest_mac"].is_string()))?;
     let tap = &rows(&vm, "taps")[0];
     let expected = (Some("lpm0"), Some(index), Some("macvtap"), Some("lpv0"), Some("52:54:00:01:02:03"));
     let text = |key: &str| tap[key].as_str();

@@ -12,6 +12,7 @@ mod cause_idle;
 mod cause_ovs;
 mod counters;
 mod exits;
+mod exits_guest;
 mod flight_recorder;
 mod igb;
 mod ladder;
@@ -48,6 +49,7 @@ const USUAL: &[Test] = &[
     exits::TEST,
     counters::TEST,
     linux_bridge::TEST,
+    exits_guest::TEST,
     agent_by_vsock::TEST,
     agent_flight::TEST,
     ovs_fast_path::TEST,
