@@ -9,7 +9,7 @@ use anyhow::{ensure, Context};
 use latpath_lab::Switch;
 use serde_json::Value;
 
-pub const TEST: Test = Test { name: "exits_guest", smoke: false, only_whole: false, seconds: 300, run };
+pub const TEST: Test = Test { name: "exits_guest", smoke: false, only_whole: false, seconds: 900, run };
 
 /// Exits that may come between the looks at KVM's counters and the window, in a thousand.
 const BETWEEN: u64 = 50;
@@ -17,7 +17,7 @@ const BETWEEN: u64 = 50;
 fn run(scale: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.boot_guest()?;
-    let seconds = scale.frames(8, 600);
+    let seconds = scale.frames(8, 60);
     let stream = Stream::sv("MU01", 4000 * seconds);
     stage.subscribe(&stream)?;
     let publishing = stage.start_publishing(&stream)?;
