@@ -1,33 +1,21 @@
 //! `latpath exits`: why vCPUs leave their guests, for how long, and where their threads' time goes.
 
-use super::command::Workload;
-use super::interrupt::stop_flag;
-use super::progress::Progress;
 use super::report::print;
-use super::{style, Outcome, Usage};
-use anyhow::{bail, Result};
+use super::window::Window;
+use super::{style, Outcome};
+use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_exits::{KvmCounters, Traffic, Watch};
 use latpath_report::exits::{text, About, Document};
 use latpath_stats::units::number_of;
 use latpath_vms::{exit_reason::Names, Role, Vm};
 use std::collections::HashMap;
-use std::ffi::OsString;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-
-/// How often it is looked whether the window is over.
-const STEP: Duration = Duration::from_millis(50);
 
 /// Show why vCPUs leave their guests, for how long, and where their threads' time goes.
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Watch this VM alone (a name or process of latpath vms); several are allowed [default: all VMs, also those that start later]
-    #[arg(long = "vm", value_name = "NAME")]
-    vms: Vec<String>,
-    /// Stop after this time (10s, 1h 30m) [default: until Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
-    duration: Option<Duration>,
+    #[command(flatten)]
+    window: Window,
     /// Show every vCPU's exits too, not only all of a VM's together
     #[arg(long)]
     each: bool,
@@ -37,39 +25,18 @@ pub struct Args {
     /// Print the figures as JSON
     #[arg(long)]
     json: bool,
-    /// Run this command, and watch for as long as it runs
-    #[arg(last = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    if args.duration == Some(Duration::ZERO) {
-        bail!(Usage("--duration 0s leaves nothing to watch".into()));
-    }
-    let vms = chosen(latpath_vms::find()?.vms, &args.vms)?;
-    let stop = stop_flag()?;
-    let watch = Watch::start_measuring(&vms, !args.vms.is_empty(), args.cost)?;
+    let (stop, vms) = (args.window.prepare()?, args.window.vms()?);
+    let watch = Watch::start_measuring(&vms, !args.window.vms.is_empty(), args.cost)?;
     let before = Counted::of(&vms);
     let known: usize = vms.iter().map(|vm| vm.threads.iter().filter(|thread| thread.role == Role::Vcpu).count()).sum();
-    let end = if args.command.is_empty() && args.duration.is_none() { "; Ctrl-C ends it" } else { "" };
+    let end = if args.window.command.is_empty() && args.window.duration.is_none() { "; Ctrl-C ends it" } else { "" };
     eprintln!("latpath: watching {}{end}", number_of(known as u64, "vCPU"));
-    let mut workload = Workload::start(&args.command)?;
-    let (began, mut progress) = (Instant::now(), Progress::begin(args.json && !args.command.is_empty()));
-    let mut ended = None;
-    while !stop.load(Ordering::SeqCst) && args.duration.is_none_or(|time| began.elapsed() < time) {
-        ended = workload.as_mut().map(Workload::ended).transpose()?.flatten();
-        if ended.is_some() {
-            break;
-        }
-        progress.show(|elapsed| anyhow::Ok(format!("watching for {} s", elapsed.as_secs())))?;
-        let left = args.duration.map_or(STEP, |time| time.saturating_sub(began.elapsed()));
-        std::thread::sleep(left.min(STEP));
-    }
+    let passed = args.window.pass(&stop, args.json, || {})?;
     let (exits, mut after) = watch.end_and(|| Counted::of(&vms));
-    progress.end();
-    if let Some(workload) = &mut workload {
-        workload.end();
-    }
+    let outcome = passed.verdict();
     // Some VMs may have started since.
     let vms = latpath_vms::find().map(|found| found.vms).unwrap_or(vms);
     after.complete(&vms);
@@ -79,18 +46,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         false => text(&document, args.each, style()),
     })?;
     notes(&document);
-    Workload::verdict(ended)
-}
-
-/// The VMs that the user means.
-pub(super) fn chosen(vms: Vec<Vm>, names: &[String]) -> Result<Vec<Vm>> {
-    let is = |vm: &Vm, name: &String| vm.name == *name || vm.pid.to_string() == *name;
-    if let Some(unknown) = names.iter().find(|name| !vms.iter().any(|vm| is(vm, name))) {
-        let known: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
-        let known = if known.is_empty() { "none runs here".into() } else { known.join(", ") };
-        bail!(Usage(format!("--vm {unknown}: no such VM ({known})")));
-    }
-    Ok(vms.into_iter().filter(|vm| names.is_empty() || names.iter().any(|name| is(vm, name))).collect())
+    outcome
 }
 
 /// What the kernel had counted at a moment.

@@ -2,7 +2,6 @@
 
 pub mod agent;
 mod choose;
-mod command;
 pub mod compare;
 pub mod demo;
 pub mod exits;
@@ -27,6 +26,7 @@ pub mod streams;
 pub mod subscribe;
 mod thread;
 pub mod vms;
+mod window;
 
 use latpath_report::Style;
 use latpath_stats::units::Letters;

@@ -1,0 +1,97 @@
+//! The page of `latpath exits`.
+
+use latpath_exits::{Exits, KvmCounters, Reason, Tiles, Traffic, Vcpu};
+use latpath_histogram::Histogram;
+use latpath_report::exits::{text, About, Document};
+use latpath_report::Style;
+use latpath_stats::units::Letters;
+use latpath_vms::exit_reason::{Names, SVM};
+
+const SECOND: i64 = 1_000_000_000;
+
+fn reason(code: Option<u32>, took: &[i64], tiles: Tiles) -> Reason {
+    let mut histogram = Histogram::new();
+    took.iter().for_each(|ns| histogram.record(*ns));
+    Reason { isa: SVM, code, took: histogram, tiles }
+}
+
+/// A vCPU that halts, and answers two thousand exits in QEMU.
+fn vcpu(id: u32) -> Vcpu {
+    let halted =
+        Tiles { kvm_ns: 100_000, polling_ns: 150_000, asleep_ns: 399_700_000, ready_ns: 50_000, ..Tiles::default() };
+    let io = Tiles { kvm_ns: 4_000_000, qemu_ns: 16_000_000, ..Tiles::default() };
+    let reasons = vec![reason(Some(0x78), &[200_000_000; 2], halted), reason(Some(0x7b), &[10_000; 2000], io)];
+    let mut tiles = Tiles { guest_ns: SECOND - 420_000_000, ..Tiles::default() };
+    reasons.iter().for_each(|reason| tiles.add(reason.tiles));
+    Vcpu {
+        tid: 500 + id,
+        pid: 500,
+        id: Some(id),
+        from: SECOND,
+        until: 2 * SECOND,
+        tiles,
+        entries: 2002,
+        exits: 2002,
+        to_qemu: 2000,
+        halts: 2,
+        slept: 1,
+        injected: 7,
+        reasons,
+        ..Vcpu::default()
+    }
+}
+
+fn document(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Document {
+    let exits = Exits { from: SECOND, until: 2 * SECOND, vcpus, accepted: Some(14), ..Exits::default() };
+    let kvm = KvmCounters { exits: 4004, halt_exits: 4, irq_injections: 14, halt_polling_ns: 300_000 };
+    Document::new(&exits, &Names::default(), |_| About {
+        name: Some("relay\u{1b}[2J1".into()),
+        kvm: Some(kvm),
+        traffic,
+    })
+}
+
+#[test]
+fn a_page_of_two_vcpus() {
+    let traffic = Traffic { to_guest_packets: 4000, to_guest_bytes: 500_000, ..Traffic::default() };
+    insta::assert_snapshot!(text(
+        &document(vec![vcpu(0), vcpu(1)], Some(traffic)),
+        true,
+        Style::from(Letters::of_locale(Some("C.UTF-8")))
+    ));
+}
+
+#[test]
+fn figures_of_all_vcpus_are_the_sum_of_each() {
+    let document = document(
+        vec![vcpu(0), vcpu(1)],
+        Some(Traffic { to_guest_packets: 4000, to_guest_bytes: 500_000, ..Traffic::default() }),
+    );
+    let vm = &document.vms[0];
+    assert_eq!((vm.all.exits, vm.all.tiles.sum(), vm.all.reasons[1].times.count), (4004, 2 * SECOND, 4000));
+    for vcpu in &vm.vcpus {
+        assert_eq!(vcpu.figures.tiles.sum(), vcpu.window_ns, "the tiles are the window");
+    }
+    // Halts are no cost: 40 ms of I/O for 4000 packets.
+    assert_eq!(vm.all.exit_time_without_halts_ns, 40_000_000);
+    let per = vm.per_work.expect("packets passed");
+    assert_eq!((per.exits_per_packet, per.exit_time_per_packet_ns), (1.001, 10_000));
+    assert_eq!((per.exits_per_gb, per.exit_time_per_gb_ns), (8_008_000.0, 80 * SECOND));
+    assert_eq!(vm.all.reasons[1].mean_error_ns, 0, "all took the same");
+}
+
+#[test]
+fn no_vcpu_and_no_packet_are_said_and_not_divided_by() {
+    assert_eq!(
+        text(&document(Vec::new(), None), false, Style::from(Letters::of_locale(None))),
+        "no vCPU was seen in 1.000 s\nvirtual APICs of all VMs accepted 14 interrupts\n"
+    );
+    assert!(document(vec![vcpu(0)], Some(Traffic::default())).vms[0].per_work.is_none());
+    let unseen = Vcpu {
+        until: 2 * SECOND,
+        from: SECOND,
+        tiles: Tiles { asleep_ns: SECOND, ..Tiles::default() },
+        ..Vcpu::default()
+    };
+    assert!(text(&document(vec![unseen], None), false, Style::from(Letters::of_locale(None))).contains("no exit\n"));
+}
