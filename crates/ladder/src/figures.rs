@@ -89,7 +89,7 @@ impl Group {
     }
 }
 
-/// A time, where the next kick is waited for.
+/// A guest that has had its interrupt, and whose next kick is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub lane: usize,

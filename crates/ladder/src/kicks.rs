@@ -19,9 +19,9 @@ impl Ladder {
             Some((exit, reason)) => (exit, Some(reason)),
             None => (mark, None),
         };
-        self.next_kick(vm, begin);
         let handled = self.take(|open| open.stage == Stage::Injected && open.target == Some(mark.pid));
         handled.iter().for_each(|open| self.close(open));
+        self.next_kick(vm, begin);
         let queue = &mut self.lanes[lane];
         queue.kicks += 1;
         queue.vm = queue.vm.or(vm);

@@ -249,7 +249,7 @@ impl Ladder {
         };
         let variant = open.variant();
         if variant != Variant::NoInterrupt {
-            let ended = Ended { lane: open.lane, variant, t: open.latest() };
+            let ended = Ended { lane: open.lane, variant, t: open.interrupted() };
             if self.ended.len() < KNOWN || self.ended.contains_key(&open.vm) {
                 self.ended.entry(open.vm).or_default()[open.direction as usize] = Some(ended);
             }

@@ -81,7 +81,7 @@ pub struct MeansReport {
     pub rungs: Vec<Rung>,
     /// Why vCPUs left the guest to kick, most frequent first.
     pub exit_reasons: Vec<ReasonCount>,
-    /// From a transfer's last step to its guest's next kick; not part of the total.
+    /// From the moment that the guest has the interrupt to its next kick; not part of the total.
     pub next_kick: Times,
     /// One transfer, near the median.
     pub drawn: Vec<DrawnStep>,

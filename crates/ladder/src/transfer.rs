@@ -114,6 +114,12 @@ impl Open {
         self.marks.iter().flatten().map(|mark| mark.t).max().unwrap_or(0)
     }
 
+    /// When its guest had the interrupt, as far as that was seen.
+    pub fn interrupted(&self) -> Ns {
+        let steps = [Step::Injected, Step::Posted, Step::Reached, Step::Raised];
+        steps.into_iter().find_map(|step| self.at(step)).map_or_else(|| self.latest(), |mark| mark.t)
+    }
+
     /// Since when it has waited for its server.
     pub fn began(&self) -> Ns {
         self.at(Step::Begin).map_or(0, |mark| mark.t)

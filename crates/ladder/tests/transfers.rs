@@ -207,7 +207,7 @@ fn the_time_until_the_next_kick_is_beside_the_transfer() {
     host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it();
     let report = host.kicks(WORKER).report();
     let (_, means) = only(&report);
-    assert_eq!((means.next_kick.count, means.next_kick.sum_ns, means.total.sum_ns), (1, 20, 160));
+    assert_eq!((means.next_kick.count, means.next_kick.sum_ns, means.total.sum_ns), (1, 50, 160));
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn beside(means: &MeansReport, style: Style) -> Vec<String> {
     let next = means.next_kick;
     if next.count > 0 {
         lines.push(format!(
-            "    until the guest's next kick: p50 {}, p99 {}, of {}",
+            "    from the interrupt until the guest's next kick: p50 {}, p99 {}, of {}",
             letters.duration(next.p50_ns),
             letters.duration(next.p99_ns),
             letters.count(next.count)

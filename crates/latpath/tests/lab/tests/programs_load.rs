@@ -6,7 +6,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
-use latpath_flight::Recorder;
+use latpath_flight::{Recorder, Scope};
 use latpath_lab::{Switch, APPLICATION, PUBLISHER};
 use serde_json::Value;
 use std::{thread, time::Duration};
@@ -30,6 +30,9 @@ fn run(_: &Scale) -> Outcome {
     let recorder = Recorder::start(Recorder::BYTES_PER_CPU).context("the flight recorder")?;
     let missing: Vec<String> = recorder.missing().iter().map(ToString::to_string).collect();
     eprintln!("the flight recorder lacks: {missing:?}");
+    drop(recorder);
+    let recorder = Recorder::start_for(Scope::Transfers, Recorder::BYTES_PER_CPU).context("the events of transfers")?;
+    ensure!(recorder.missing().is_empty(), "of transfers are not recorded: {:?}", recorder.missing());
     drop(recorder);
 
     for kind in ["tracepoints", "kprobes"] {
