@@ -167,13 +167,16 @@ impl Watch {
         self.from = monotonic() + SOON;
         let from = self.from as u64;
         self.shared.set_field(0, std::mem::offset_of!(Shared, from), from);
-        for slot in 1..=known.len() {
+        // A program that makes a slot just now may not have seen that.
+        sleep(Duration::from_nanos(SOON as u64 / 4));
+        for slot in 1..self.vcpus.len() {
             self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, since), from);
             self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, from), from);
         }
-        // Until here the window had no end before its begin.
+        // Until here the window had no end, and no event was counted.
         self.set_end(u64::MAX);
-        sleep(Duration::from_nanos(SOON as u64));
+        let left = self.from - monotonic();
+        sleep(Duration::from_nanos(left.max(0) as u64));
     }
 
     fn set_end(&self, until: u64) {
