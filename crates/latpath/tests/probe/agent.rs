@@ -75,7 +75,8 @@ fn tells() -> Result<(), Failed> {
     let (of, window) = answer.ok_or("no window")?;
     let window = window?;
     assert_eq!(of, id);
-    assert!(window.offset_ns.abs() <= window.error_bound_ns, "it is one machine with one clock: {}", window.offset_ns);
+    let (offset, bound) = (window.offset_ns, window.error_bound_ns);
+    assert!(offset.abs() <= bound, "it is one machine with one clock: {offset} ns, bound {bound} ns");
     let snapshot = &window.snapshot;
     assert_eq!(snapshot.threads[&tid].name, "lp-naps", "though it is gone");
     assert_eq!(snapshot.threads[&tid].tgid, std::process::id());
