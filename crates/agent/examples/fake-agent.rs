@@ -155,7 +155,7 @@ fn main() {
         let hostile = || Hostile { chance: Noise(0x9e37_79b9_7f4a_7c15) };
         let make = move |start: &StartRequest| {
             let recorder = start.option(StartRequest::FLIGHT).map(|_| Ok(Box::new(hostile()) as Box<dyn Record>));
-            Ok::<_, String>(Attached { source: hostile(), recorder })
+            Ok::<_, String>(Attached { source: hostile(), recorder, sampler: None })
         };
         listen(&at, waits, &mut options, None, &mut log, make)
     } else {

@@ -6,7 +6,7 @@ use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{kill, Signal};
 use nix::sys::socket::{
-    connect, getsockopt, socket, sockopt::SocketError, AddressFamily, SockFlag, SockType, SockaddrLike, UnixAddr,
+    bind, connect, getsockopt, socket, sockopt::SocketError, AddressFamily, SockFlag, SockType, SockaddrLike, UnixAddr,
     VsockAddr,
 };
 use nix::unistd::Pid;
@@ -17,6 +17,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// Ports of vsock below this only root may take (`LAST_RESERVED_PORT` in net/vmw_vsock/af_vsock.c).
+pub(crate) const RESERVED: u32 = 1024;
+/// Those that are taken.
+const FIRST_RESERVED: u32 = 512;
+/// Any context identifier of this machine (`VMADDR_CID_ANY`).
+pub(crate) const CID_ANY: u32 = u32::MAX;
 
 /// Pause between attempts to reach an agent that is not there yet.
 const RETRY: Duration = Duration::from_millis(100);
@@ -100,8 +107,18 @@ fn reach(family: AddressFamily, to: &dyn SockaddrLike, timeout: Duration) -> Res
     }
 }
 
+/// Takes a port that only root may have, if this is root: by it an agent knows that it may run commands.
+fn reserve(fd: &OwnedFd) {
+    let bound = |port: &u32| bind(fd.as_raw_fd(), &VsockAddr::new(CID_ANY, *port));
+    // All others are left to the kernel to choose.
+    let _ = (FIRST_RESERVED..RESERVED).map(|port| bound(&port)).find(|bound| *bound != Err(Errno::EADDRINUSE));
+}
+
 fn attempt(family: AddressFamily, to: &dyn SockaddrLike, timeout: Duration) -> Result<OwnedFd, Errno> {
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+    if family == AddressFamily::Vsock {
+        reserve(&fd);
+    }
     match connect(fd.as_raw_fd(), to) {
         Ok(()) => return Ok(fd),
         Err(Errno::EINPROGRESS) => {}

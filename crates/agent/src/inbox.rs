@@ -1,14 +1,18 @@
 //! What the host makes of an agent's messages: checks each, maps times to the host's timeline. No waiting, no I/O.
 
 use crate::columns::{Decoder, Tables};
+use crate::command::Commanded;
 use crate::cost::Cost;
 use crate::message::*;
+use crate::profile::Profiled;
 use crate::windows::Windows;
-use latpath_clock::{ClockTie, Exchange, PtpPair, RealtimeWatch, Timeline};
+use latpath_clock::{ClockTie, Exchange, HostTsc, PtpPair, RealtimeWatch, Timeline, TscTie};
 use latpath_flight::Figures;
+use latpath_linux::proc::Root;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
 use std::collections::VecDeque;
+use std::path::Path;
 
 /// Requests for the time that may be under way.
 pub const MAX_TIME_REQUESTS: usize = 32;
@@ -39,6 +43,10 @@ pub struct Inbox {
     pub recorder: Option<Result<Figures, String>>,
     /// What was asked of it.
     pub windows: Windows,
+    /// Its profile, where that was asked for.
+    pub profile: Option<Profiled>,
+    /// The command that it runs, where it was asked to.
+    pub command: Option<Commanded>,
     /// Sightings since the last look, on the host's timeline.
     pub fresh: Vec<Sighting>,
     /// No later sighting is older, host's timeline.
@@ -51,6 +59,7 @@ pub struct Inbox {
     pub ended: bool,
     decoder: Decoder,
     realtime: RealtimeWatch,
+    tsc: HostTsc,
     /// Time requests under way: id, and when each was sent.
     time_requests: VecDeque<(u64, Ns)>,
     asked: u64,
@@ -71,6 +80,8 @@ impl Inbox {
             records: false,
             recorder: None,
             windows: Windows::default(),
+            profile: None,
+            command: None,
             fresh: Vec::new(),
             watermark: Ns::MIN,
             last_exchange: 0,
@@ -78,6 +89,7 @@ impl Inbox {
             ended: false,
             decoder: Decoder::new(),
             realtime: RealtimeWatch::new(&ClockTie::read()),
+            tsc: HostTsc::new(Root::of(Path::new("/"))),
             time_requests: VecDeque::new(),
             asked: 0,
         }
@@ -110,7 +122,10 @@ impl Inbox {
             Message::TimeReply(reply) => self.answered(&reply, now)?,
             Message::Pair(pair) => self.paired(&pair),
             Message::Bye(_) => self.ended = true,
-            Message::Started(_) if self.streams > 0 && !self.started => self.started = true,
+            Message::Started(_) if (self.streams > 0 || self.profile.is_some()) && !self.started => self.started = true,
+            Message::CommandPiece(piece) if self.command.is_some() => {
+                self.command.as_mut().map_or(Ok(()), |command| command.take(piece))?;
+            }
             _ if !self.started => return Err("the agent sent a message out of place".into()),
             Message::Points(points) => {
                 if self.points.len() + points.points.len() > MAX_POINTS {
@@ -134,6 +149,9 @@ impl Inbox {
             }
             Message::WindowReply(reply) => self.windows.take(reply, &mut self.timeline, now)?,
             Message::Recording(recording) if self.records => self.recording(recording)?,
+            Message::ProfilePiece(piece) if self.profile.is_some() => {
+                self.profile.as_mut().map_or(Ok(()), |profile| profile.take(piece))?;
+            }
             _ => return Err("the agent sent a message out of place".into()),
         }
         Ok(())
@@ -181,6 +199,10 @@ impl Inbox {
             .ok_or("the agent answered a question about the time that was not asked")?;
         self.timeline.add(&Exchange { t1: sent, t2: reply.received, t3: reply.sent, t4: now });
         self.last_exchange = now;
+        let tie = TscTie { tsc: reply.tsc, monotonic_ns: reply.tsc_at, uncertainty_ns: reply.tsc_uncertainty };
+        if let Some(here) = TscTie::read().filter(|_| tie.tsc != 0) {
+            self.timeline.add_tsc(&tie, here, &mut self.tsc);
+        }
         Ok(())
     }
 
@@ -244,7 +266,9 @@ mod tests {
         inbox.take(Message::AgentHello(Facts { version: VERSION, ..Facts::default() }), 0).unwrap();
         let request = inbox.ask(NOW - 100_000).unwrap();
         let t = NOW - 50_000 + 1_000_000_000;
-        inbox.take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t }), NOW).unwrap();
+        inbox
+            .take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t, ..TimeReply::default() }), NOW)
+            .unwrap();
         (inbox.streams, inbox.records) = (1, true);
         inbox.take(Message::Started(Empty {}), NOW).unwrap();
         let point = WirePoint { device: "eth0".into(), clock: "c".into(), ..WirePoint::default() };
@@ -285,7 +309,7 @@ mod tests {
         let point = WirePoint { device: "d".into(), clock: "c".into(), ..WirePoint::default() };
         assert!(lie(Message::Points(Points { points: vec![point; 64] })).contains("more than 64 points"));
         assert!(lie(Message::DropNotes(DropNotes { notes: vec![WireNote::default(); 2000] })).contains("drop notes"));
-        assert!(lie(Message::TimeReply(TimeReply { id: 77, received: 0, sent: 0 })).contains("not asked"));
+        assert!(lie(Message::TimeReply(TimeReply { id: 77, ..TimeReply::default() })).contains("not asked"));
         assert!(lie(Message::Started(Empty {})).contains("out of place"));
         assert!(lie(Message::WindowReply(WindowReply::default())).contains("not asked for"));
         let endless = Recording { missing: vec!["x".into(); 65], ..Recording::default() };
@@ -326,11 +350,19 @@ mod tests {
                     later: rows.iter().map(|r| r.0 >> (r.1 * 20)).collect(),
                     key: rows.iter().map(|r| r.2).collect(),
                 })),
-            (0..4u64, any::<i64>(), any::<i64>()).prop_map(|(id, received, sent)| Message::TimeReply(TimeReply {
-                id,
-                received,
-                sent
-            })),
+            (0..4u64, any::<[i64; 4]>(), any::<u64>()).prop_map(
+                |(id, [received, sent, tsc_at, tsc_uncertainty], tsc)| Message::TimeReply(TimeReply {
+                    id,
+                    received,
+                    sent,
+                    tsc,
+                    tsc_at,
+                    tsc_uncertainty
+                })
+            ),
+            (any::<bool>(), any::<bool>(), ".{0,9}").prop_map(|(is_error, ended, error)| Message::CommandPiece(
+                CommandPiece { bytes: vec![0x1b; 3], is_error, ended, code: 1, error }
+            )),
             any::<[i64; 3]>().prop_map(|[guest, host_realtime, uncertainty]| Message::Pair(Pair {
                 guest,
                 host_realtime,

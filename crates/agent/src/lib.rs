@@ -11,6 +11,7 @@
 
 mod address;
 mod columns;
+mod command;
 mod cost;
 mod dial;
 mod frame;
@@ -18,6 +19,7 @@ mod inbox;
 mod listen;
 mod machine;
 mod message;
+mod profile;
 mod recorder;
 mod serve;
 mod session;
@@ -25,12 +27,14 @@ mod stream;
 mod windows;
 
 pub use address::{Address, BadAddress};
+pub use command::CommandNews;
 pub use cost::Cost;
 pub use listen::{listen, Listen, ListenError};
 #[doc(hidden)]
 pub use machine::Fed;
 pub use machine::{Machine, MachineError, Timeouts};
 pub use message::{Facts, StartRequest, VERSION};
+pub use profile::{MakeSampler, Sampler};
 pub use serve::{serve, Attached, Ended, ServeError, ServeOptions};
 pub use stream::Stream;
 pub use windows::GuestWindow;

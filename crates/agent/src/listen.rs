@@ -1,5 +1,6 @@
 //! Where an agent waits for its host.
 
+use crate::dial::{CID_ANY, RESERVED};
 use crate::frame::{preamble, AGENT_MAGIC};
 use crate::serve::{serve, Attached, Ended, ServeError, ServeOptions};
 use crate::stream::Stream;
@@ -22,8 +23,6 @@ use std::time::Duration;
 
 /// The host's context identifier on vsock (`VMADDR_CID_HOST`).
 const CID_HOST: u32 = 2;
-/// Any context identifier of this machine (`VMADDR_CID_ANY`).
-const CID_ANY: u32 = u32::MAX;
 /// How often a device without a host is looked at: the kernel says "no host" at once, again and again, so it cannot be waited for.
 const DEVICE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -95,6 +94,7 @@ where
     if is_connected {
         options.opening.get_or_insert(OPENING);
     }
+    let commands = options.commands;
     let last = once || *at == Listen::Stdio;
     // That was no session.
     let is_nobody = |e: &ServeError| is_connected && matches!(e, ServeError::NobodyCame(_));
@@ -102,7 +102,8 @@ where
         log(&format!("waiting for the host at {at}"));
     }
     loop {
-        let Some(mut stream) = door.next_host(quit, log)? else { return Ok(()) };
+        let Some((mut stream, is_trusted)) = door.next_host(quit, log)? else { return Ok(()) };
+        options.commands = commands && is_trusted;
         // A device stays open; bytes of the next session may have come with the last of this one.
         loop {
             let result = serve(&mut stream, options, quit, make_source.clone());
@@ -177,24 +178,27 @@ impl<'l> Door<'l> {
         Ok(Self { at, socket })
     }
 
-    /// The next host's stream; `None` when it is to quit.
+    /// The next host's stream, and whether it may have commands run: any user of a host can reach a guest's vsock, and only its root
+    /// from a reserved port. `None` when it is to quit.
     fn next_host(
         &mut self,
         quit: Option<BorrowedFd>,
         log: &mut dyn FnMut(&str),
-    ) -> Result<Option<Stream>, ListenError> {
+    ) -> Result<Option<(Stream, bool)>, ListenError> {
         let at = self.at;
         let Some(socket) = &self.socket else {
-            return match at {
+            let stream = match at {
                 Listen::Device(path) => next_on_device(at, path, quit),
                 _ => Stream::stdio().map(Some).map_err(|e| place(at, e)),
             };
+            return stream.map(|stream| Some((stream?, true)));
         };
         loop {
             let Some(fd) = accept(socket, quit).map_err(|e| place(at, e.desc()))? else { return Ok(None) };
+            let mut is_trusted = true;
             match getpeername::<VsockAddr>(fd.as_raw_fd()) {
                 _ if !matches!(at, Listen::Vsock(_)) => {}
-                Ok(peer) if peer.cid() == CID_HOST => {}
+                Ok(peer) if peer.cid() == CID_HOST => is_trusted = peer.port() < RESERVED,
                 Ok(peer) => {
                     log(&format!("refused a connection from context {}, which is not the host", peer.cid()));
                     continue;
@@ -204,7 +208,7 @@ impl<'l> Door<'l> {
                     continue;
                 }
             }
-            return Stream::new(fd).map(Some).map_err(|e| place(at, e));
+            return Stream::new(fd).map(|stream| Some((stream, is_trusted))).map_err(|e| place(at, e));
         }
     }
 }

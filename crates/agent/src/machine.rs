@@ -1,9 +1,11 @@
 //! Another machine, as the host's rooms see it: a source of sightings on the host's timeline.
 
+use crate::command::{CommandNews, Commanded};
 use crate::dial::{dial, Line};
 use crate::frame::{FrameReader, AGENT_MAGIC};
 use crate::inbox::Inbox;
-use crate::message::{Empty, Message, Start};
+use crate::message::{Empty, Message, RunCommand, Start};
+use crate::profile::Profiled;
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
 use crate::{Address, Facts, GuestWindow, StartRequest, Stream};
@@ -12,6 +14,7 @@ use latpath_flight::Figures;
 use latpath_linux::monotonic;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
+use latpath_profile::Samples;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -134,6 +137,46 @@ impl Machine {
         (machine, Fed { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
 
+    /// Has the agent sample its machine's CPUs `hz` times a second, and nothing else; returns once it has been told. With `one_by_one` the
+    /// time of each sample is kept too.
+    ///
+    /// # Errors
+    /// Where the agent is older than profiles, or gives up.
+    pub fn start_profile(&mut self, hz: u32, one_by_one: bool) -> Result<(), MachineError> {
+        if !self.facts.profiles {
+            let program = cut(&self.facts.program, 64);
+            return Err(self
+                .error(format!("its agent (latpath {program}) cannot sample CPUs: install the same latpath on both")));
+        }
+        let request =
+            StartRequest { options: vec![(StartRequest::PROFILE.into(), hz.to_string())], ..StartRequest::default() };
+        let samples = Samples::new(one_by_one);
+        let mut state = self.shared.lock();
+        state.inbox.profile = Some(Profiled::new(samples));
+        state.commands.push_back(Message::Start(Start::from(&request)));
+        drop(state);
+        self.wake();
+        self.wait(self.timeouts.start, "begin to sample", |state| state.inbox.started.then_some(()))
+    }
+
+    /// What it has sampled up to its end, or why it has nothing.
+    ///
+    /// # Errors
+    /// With what the agent said.
+    pub fn take_profile(&mut self) -> Result<Samples, String> {
+        let mut state = self.shared.lock();
+        let profile = state.inbox.profile.as_mut().ok_or("its profile was not started")?;
+        match profile.error.take() {
+            Some(why) => Err(why),
+            None => Ok(std::mem::take(&mut profile.samples)),
+        }
+    }
+
+    /// Until when its samples have come, in the machine's clock.
+    pub fn profiled_until(&self) -> Option<Ns> {
+        self.shared.lock().inbox.profile.as_ref()?.samples.span().map(|(_, until)| until)
+    }
+
     /// Has the agent attach its probe; returns once it is attached.
     pub fn start(&mut self, request: &StartRequest) -> Result<(), MachineError> {
         let start = Start::from(request);
@@ -160,6 +203,41 @@ impl Machine {
         self.shared.lock().commands.push_back(Message::Stop(Empty {}));
         self.wake();
         self.wait(self.timeouts.stop, "say goodbye", |state| state.over.then_some(()))
+    }
+
+    /// Has the agent run a command on its machine; [`Self::command`] says what becomes of it. It ends with the session at the latest.
+    ///
+    /// # Errors
+    /// Where the agent does not run commands.
+    pub fn run_command(&mut self, words: Vec<String>) -> Result<(), MachineError> {
+        if !self.facts.runs_commands {
+            return Err(self.error(
+                "its agent runs no commands for others: start it as 'latpath agent --allow-commands', or reach it by ssh: (over vsock it runs root's alone)".into(),
+            ));
+        }
+        let mut state = self.shared.lock();
+        state.inbox.command = Some(Commanded::default());
+        state.commands.push_back(Message::RunCommand(RunCommand { words }));
+        drop(state);
+        self.wake();
+        Ok(())
+    }
+
+    /// What the command has printed since the last look, and how it ended: at the latest as the session does.
+    pub fn command(&mut self) -> CommandNews {
+        let mut state = self.shared.lock();
+        let (over, fault) = (state.over, state.fault.clone());
+        let mut news = state.inbox.command.as_mut().map(Commanded::news).unwrap_or_default();
+        if over && news.end.is_none() {
+            news.end = Some(Err(fault.unwrap_or_else(|| "the session is over".into())));
+        }
+        news
+    }
+
+    /// Has the command ended, and what it started.
+    pub fn end_command(&mut self) {
+        self.shared.lock().commands.push_back(Message::EndCommand(Empty {}));
+        self.wake();
     }
 
     /// How the agent's flight recorder does, or why it has none; `None` where [`StartRequest::FLIGHT`] did not ask for it. Its

@@ -27,7 +27,7 @@ pub const MAX_LINES: usize = 64;
 /// One frame's content.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
-    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17")]
+    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
     pub message: Option<Message>,
 }
 
@@ -85,6 +85,18 @@ pub enum Message {
     /// A: how the flight recorder does. Only to a host whose start had the option.
     #[prost(message, tag = "17")]
     Recording(Recording),
+    /// A: a piece of the profile; goes behind everything else that waits. Only to a host whose start had the option.
+    #[prost(message, tag = "18")]
+    ProfilePiece(ProfilePiece),
+    /// H: run this command. Only to an agent whose hello says that it `runs_commands`.
+    #[prost(message, tag = "19")]
+    RunCommand(RunCommand),
+    /// A: what it printed, and how it ended.
+    #[prost(message, tag = "20")]
+    CommandPiece(CommandPiece),
+    /// H: end it.
+    #[prost(message, tag = "21")]
+    EndCommand(Empty),
 }
 
 /// Nothing more to say.
@@ -133,6 +145,12 @@ pub struct Facts {
     /// `/proc/sys/kernel/random/boot_id`: the same where two machines are one kernel. Empty from an agent that does not say it.
     #[prost(string, tag = "9")]
     pub boot_id: String,
+    /// It can sample its machine's CPUs, and knows the messages about it.
+    #[prost(bool, tag = "10")]
+    pub profiles: bool,
+    /// It runs commands for the host.
+    #[prost(bool, tag = "11")]
+    pub runs_commands: bool,
 }
 
 impl Facts {
@@ -150,6 +168,8 @@ impl Facts {
             capabilities: String::new(),
             records: true,
             boot_id: proc::boot_id(),
+            profiles: true,
+            runs_commands: false,
         }
     }
 
@@ -299,6 +319,14 @@ pub struct TimeReply {
     /// Guest's clock right before this is written.
     #[prost(sint64, tag = "3")]
     pub sent: Ns,
+    /// The guest's TSC just before; 0 from an agent that has none, or does not say it.
+    #[prost(fixed64, tag = "4")]
+    pub tsc: u64,
+    /// Guest's clock when its TSC was that, plus or minus `tsc_uncertainty`.
+    #[prost(sint64, tag = "5")]
+    pub tsc_at: Ns,
+    #[prost(sint64, tag = "6")]
+    pub tsc_uncertainty: Ns,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -358,6 +386,51 @@ pub struct Recording {
     pub ns_per_event: u64,
 }
 
+/// A piece of a [`ProfileReply`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ProfilePiece {
+    #[prost(bytes = "vec", tag = "1")]
+    pub bytes: Vec<u8>,
+    /// With it the reply is whole.
+    #[prost(bool, tag = "2")]
+    pub last: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ProfileReply {
+    /// Why nothing is sampled.
+    #[prost(string, tag = "1")]
+    pub error: String,
+    /// A slice, see [`crate::profile`].
+    #[prost(bytes = "vec", tag = "2")]
+    pub slice: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunCommand {
+    /// The program, and its arguments.
+    #[prost(string, repeated, tag = "1")]
+    pub words: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CommandPiece {
+    /// The next bytes that it printed.
+    #[prost(bytes = "vec", tag = "1")]
+    pub bytes: Vec<u8>,
+    /// They are of its standard error.
+    #[prost(bool, tag = "2")]
+    pub is_error: bool,
+    /// It has ended, with this code; nothing follows.
+    #[prost(bool, tag = "3")]
+    pub ended: bool,
+    #[prost(sint32, tag = "4")]
+    pub code: i32,
+    /// Why it did not run; nothing follows.
+    #[prost(string, tag = "5")]
+    pub error: String,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ErrorText {
     #[prost(string, tag = "1")]
@@ -376,6 +449,8 @@ pub struct StartRequest {
 impl StartRequest {
     /// The option that has the agent run a flight recorder: bytes for each CPU's events.
     pub const FLIGHT: &str = "flight_bytes_per_cpu";
+    /// The option that has the agent sample its CPUs: so many times a second.
+    pub const PROFILE: &str = "profile_hz";
 
     /// The value of an option.
     pub fn option(&self, name: &str) -> Option<&str> {

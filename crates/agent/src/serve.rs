@@ -4,6 +4,7 @@ mod reporter;
 mod session;
 
 use crate::message::StartRequest;
+use crate::profile::MakeSampler;
 use crate::stream::{Got, Stream};
 use crate::Facts;
 use latpath_clock::ptp_kvm::Reader;
@@ -20,11 +21,13 @@ pub struct Attached<S> {
     pub source: S,
     /// The flight recorder, where the host asked for one; or why there is none.
     pub recorder: Option<Result<Box<dyn Record>, String>>,
+    /// What samples this machine's CPUs, where the host asked for that.
+    pub sampler: Option<MakeSampler>,
 }
 
 impl<S: Source> From<S> for Attached<S> {
     fn from(source: S) -> Self {
-        Self { source, recorder: None }
+        Self { source, recorder: None, sampler: None }
     }
 }
 
@@ -42,6 +45,8 @@ pub struct ServeOptions {
     pub opening: Option<Duration>,
     /// How often the source is emptied.
     pub every: Duration,
+    /// It runs commands for the host; it says so in its hello.
+    pub commands: bool,
     /// The process runs in the background while the source does: the sightings that the source's rings hold. `None` in tests.
     pub background: Option<usize>,
 }
@@ -55,6 +60,7 @@ impl Default for ServeOptions {
             silence: Duration::from_secs(10),
             opening: None,
             every: Duration::from_millis(10),
+            commands: false,
             background: None,
         }
     }

@@ -177,9 +177,9 @@ fn check(open: &Open, snapshot: Snapshot, timeline: &mut Timeline, now: Ns) -> R
     }
     // Sightings of that time are mapped by the same.
     timeline.advance(open.to);
-    let here = timeline.to_host(open.to).ok_or("its clock is not known")?;
-    let state = timeline.state(now);
-    Ok(GuestWindow { offset_ns: open.to.saturating_sub(here), error_bound_ns: state.error_bound_ns, snapshot })
+    let known = timeline.offset_over(open.from, open.to);
+    let (offset_ns, error_bound_ns) = known.ok_or("its clock is not known")?;
+    Ok(GuestWindow { offset_ns, error_bound_ns, snapshot })
 }
 
 #[cfg(test)]

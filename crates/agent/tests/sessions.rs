@@ -325,3 +325,42 @@ fn a_wrong_socket_path_is_reported_after_the_timeout() {
     let error = Machine::connect("guest0", &address, timeouts).err().unwrap().to_string();
     assert!(error.starts_with("guest0 (unix:/nonexistent/agent.sock): no such socket"), "{error}");
 }
+
+#[test]
+fn a_command_runs_there_where_the_agent_was_told_so_and_ends_with_the_session() {
+    let (host, guest) = UnixStream::pair().unwrap();
+    let agent = agent_with(guest, ServeOptions { commands: true, ..ServeOptions::default() });
+    let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
+    let mut printed = Vec::new();
+    machine.run_command(["sh", "-c", "seq 1 200000; echo no >&2; exit 3"].map(String::from).into()).unwrap();
+    eventually("it has ended", || {
+        let news = machine.command();
+        assert_eq!(news.left_out, 0);
+        printed.extend(news.printed);
+        news.end.is_some_and(|end| end == Ok(3))
+    });
+    let of = |is: bool| printed.iter().filter(|(of, _)| *of == is).flat_map(|(_, bytes)| bytes.clone()).collect();
+    let (out, errors): (Vec<u8>, Vec<u8>) = (of(false), of(true));
+    let numbers = String::from_utf8(out).unwrap().lines().filter_map(|n| n.parse::<u64>().ok()).sum::<u64>();
+    assert_eq!(numbers, 20_000_100_000);
+    assert_eq!(errors, b"no\n");
+
+    machine.run_command(["sh", "-c", "echo $$; exec sleep 1000"].map(String::from).into()).unwrap();
+    let mut pid = String::new();
+    eventually("it has begun", || {
+        let pieces = machine.command().printed.into_iter();
+        pid += &pieces.map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect::<String>();
+        pid.ends_with('\n')
+    });
+    drop(machine);
+    agent.thread.join().unwrap().unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "it still runs");
+}
+
+#[test]
+fn a_command_runs_nowhere_else() {
+    let (mut machine, _agent) = connected(monotonic);
+    let refused = machine.run_command(vec!["true".into()]).unwrap_err().to_string();
+    assert!(refused.contains("latpath agent --allow-commands"), "{refused}");
+    assert_eq!(machine.command().end, None);
+}

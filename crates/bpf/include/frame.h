@@ -51,7 +51,8 @@ static __always_inline int fill(struct frame *f)
 	__builtin_memset(f->buf, 0, WINDOW);
 	if (n < 14)
 		return -1;
-	if (bpf_probe_read_kernel(f->buf, n, (void *)f->base))
+	BOUND(n, 128); /* 6.1 forgets the bound of a spilled register */
+	if (n > WINDOW || bpf_probe_read_kernel(f->buf, n, (void *)f->base))
 		return -1;
 	f->have = n;
 	/* Drivers that page their frames leave just the headers linear; the rest of the window comes from the fragment. */
@@ -60,7 +61,7 @@ static __always_inline int fill(struct frame *f)
 
 		if (rest > WINDOW - 32)
 			rest = WINDOW - 32;
-		BOUND(rest, 64); /* 6.1 forgets the bound of a spilled register */
+		BOUND(rest, 64); /* likewise */
 		if (!bpf_probe_read_kernel(f->buf + (n & 31), rest, (void *)f->frag))
 			f->have = n + rest;
 	}

@@ -123,6 +123,7 @@ struct task_struct {
 	struct sched_entity se;
 	int pid;
 	int tgid;
+	struct task_struct *group_leader;
 	unsigned long min_flt;
 	unsigned long maj_flt;
 	struct nsproxy *nsproxy;
@@ -211,14 +212,39 @@ struct vhost_vring_call {
 	struct eventfd_ctx *ctx;
 };
 
+struct mm_struct {
+	struct task_struct *owner;
+};
+
+struct vhost_dev {
+	struct mm_struct *mm;
+	struct vhost_virtqueue **vqs;
+	int nvqs;
+};
+
 struct vhost_virtqueue {
+	struct vhost_dev *dev;
+	unsigned int num;
+	void *avail;
 	struct file *kick;
 	struct vhost_vring_call call_ctx;
 	struct vhost_poll poll;
+	void *handle_kick;
+	__u16 last_avail_idx;
+	__u16 last_used_idx;
+	void *private_data;
+	__u64 acked_features;
+};
+
+/* Linux 6.18 and later: heads come in batches, of so many each. */
+struct vhost_virtqueue___batches {
+	__u16 *nheads;
 };
 
 struct vhost_net_virtqueue {
 	struct vhost_virtqueue vq;
+	unsigned long vhost_hlen;
+	unsigned long sock_hlen;
 };
 
 struct vhost_net {

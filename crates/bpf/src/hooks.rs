@@ -1,7 +1,7 @@
 //! The tracepoints and functions at which programs stand, and which of them the running kernel has: an alternative where it refuses one, a note
 //! where there is none.
 
-use crate::{accused, attach_program, fentry_works, last_words};
+use crate::{accused, attach_program, fentry_works, last_words, program_info};
 use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::btf::Btf;
 use std::fmt;
@@ -114,6 +114,26 @@ pub struct Standing {
     /// The program itself.
     pub program: OwnedFd,
     _link: OwnedFd,
+}
+
+/// What programs have done, as the kernel counted it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ran {
+    /// Runs, and their time in ns: both only while the kernel measures.
+    pub cost: (u64, u64),
+    /// Runs that the kernel left out because the same program was running already.
+    pub missed: u64,
+}
+
+impl Ran {
+    /// Of all these programs together.
+    pub fn of(programs: &[Standing]) -> Self {
+        let infos = programs.iter().filter_map(|standing| program_info(standing.program.as_fd()));
+        infos.fold(Self::default(), |Self { cost: (runs, ns), missed }, info| Self {
+            cost: (runs + info.run_cnt, ns + info.run_time_ns),
+            missed: missed + info.recursion_misses,
+        })
+    }
 }
 
 impl Hooks {

@@ -38,12 +38,12 @@ mod constants {
 pub use loader::*;
 #[cfg(feature = "loader")]
 mod loader {
-    pub use crate::constants::SCRATCHES;
+    pub use crate::constants::{BUCKETS, SCRATCHES, SMALL_BITS, STEP_BITS};
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
-    pub use crate::hooks::{function_hook, hook, module_hook, or, Hook, Hooks, Missing, Standing};
+    pub use crate::hooks::{function_hook, hook, module_hook, or, Hook, Hooks, Missing, Ran, Standing};
     pub use crate::kernel::{able, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
-    pub use crate::names::{namespaces, Functions, Reasons};
-    pub use crate::refusal::{accused, last_words, listen, Because};
+    pub use crate::names::{interrupts, namespaces, Functions, Reasons};
+    pub use crate::refusal::{accused, last_words, listen, with_last_words, Because};
     pub use crate::streams::{BadStreams, Table};
 }

@@ -19,6 +19,18 @@ macro_rules! plain {
 
 plain!(u8, u16, u32, u64);
 
+/// A program's `struct coarse_histogram` (include/histogram.h) as a `latpath_histogram::Histogram`.
+#[macro_export]
+macro_rules! histogram {
+    ($counted:expr) => {{
+        let counted = &$counted;
+        let squares = u128::from(counted.squares) + (u128::from(counted.squares_of_large) << $crate::SMALL_BITS);
+        let (min, max) = (counted.min as i64, counted.max as i64);
+        const STEP_BITS: u32 = $crate::STEP_BITS as u32;
+        latpath_histogram::Histogram::of_coarse::<STEP_BITS>(&counted.buckets, counted.sum.into(), squares, min, max)
+    }};
+}
+
 /// The bytes of a plain value.
 pub fn bytes_of<T: Plain>(v: &T) -> &[u8] {
     // SAFETY: T is Plain: all its bytes are initialised, and the slice borrows it.

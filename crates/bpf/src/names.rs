@@ -1,5 +1,6 @@
 //! Names for what the kernel gives as numbers: namespaces, functions, drop reasons.
 
+use latpath_model::text::printable;
 use std::{
     collections::HashMap,
     fs,
@@ -130,9 +131,52 @@ impl Reasons {
     }
 }
 
+/// The names of this machine's interrupts.
+pub fn interrupts() -> HashMap<u32, String> {
+    irqs(&fs::read_to_string("/proc/interrupts").unwrap_or_default())
+}
+
+/// Names of interrupts, from /proc/interrupts: behind the counts of each CPU stand the chip, the kind and the names.
+fn irqs(text: &str) -> HashMap<u32, String> {
+    let mut lines = text.lines();
+    let cpus = lines.next().map_or(0, |head| head.split_whitespace().count());
+    lines
+        .filter_map(|line| {
+            let (number, rest) = line.split_once(':')?;
+            let number = number.trim().parse().ok()?;
+            let words: Vec<&str> = rest.split_whitespace().skip(cpus).collect();
+            // Chip and hardware number; on x86 also the trigger (`2-edge`), on others `Level`.
+            let names = words.iter().skip(1).skip_while(|w| is_trigger(w));
+            let name = names.copied().collect::<Vec<_>>().join(" ");
+            (!name.is_empty()).then_some((number, printable(&name)))
+        })
+        .collect()
+}
+
+fn is_trigger(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_digit())
+        || ["edge", "level", "fasteoi", "Edge", "Level"].iter().any(|kind| {
+            word.strip_suffix(kind)
+                .is_some_and(|n| n.is_empty() || n.trim_end_matches('-').chars().all(|c| c.is_ascii_digit()))
+        })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interrupts_have_their_devices_names() {
+        let text = "           CPU0       CPU1       \n  4:          0       1234  IR-IO-APIC    4-edge      ttyS0\n \
+                    25:   12   3   PCI-MSIX-0000:00:03.0   1-edge      virtio0-input.0\n \
+                    26:   12   3   GICv3  27 Level     arch_timer\n 9: 1 2 IO-APIC 9-fasteoi acpi, other\nNMI: 1 2 Non-maskable interrupts\n 30: 1";
+        let irqs = irqs(text);
+        assert_eq!(irqs[&4], "ttyS0");
+        assert_eq!(irqs[&25], "virtio0-input.0");
+        assert_eq!(irqs[&26], "arch_timer");
+        assert_eq!(irqs[&9], "acpi, other");
+        assert_eq!(irqs.len(), 4);
+    }
 
     #[test]
     fn an_address_inside_a_function_has_its_name() {

@@ -32,6 +32,14 @@ pub fn last_words() -> String {
     reason(&LOG.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
+/// An error, and what the kernel said last, where it said something.
+pub fn with_last_words(error: impl std::fmt::Display) -> String {
+    match last_words() {
+        said if said.is_empty() => error.to_string(),
+        said => format!("{error}: {said}"),
+    }
+}
+
 /// The program that the kernel's last words are about.
 pub fn accused(said: &str) -> Option<&str> {
     said.split("program ").nth(1)?.split(':').next()

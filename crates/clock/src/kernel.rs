@@ -1,4 +1,4 @@
-//! Requests to PTP clocks (`linux/ptp_clock.h`). All unsafe code of this crate is here, each block with its reason.
+//! Requests to PTP clocks (`linux/ptp_clock.h`), and the CPU's time stamp counter. All unsafe code of this crate is here, each block with its reason.
 #![allow(unsafe_code)]
 
 use latpath_model::Ns;
@@ -7,6 +7,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `PTP_MAX_SAMPLES`.
 const MAX_SAMPLES: usize = 25;
+
+/// The CPU's time stamp counter, where it has one.
+pub fn tsc() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has both instructions. The fence keeps the reading behind what was read before.
+    return Some(unsafe {
+        core::arch::x86_64::_mm_lfence();
+        core::arch::x86_64::_rdtsc()
+    });
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
 
 /// `struct ptp_clock_time`.
 #[repr(C)]

@@ -4,8 +4,9 @@
 //!   sets the time, and [`TimeOfDay`] is UTC through all of it.
 //! * [`OffsetEstimator`] knows another machine's clock from timed exchanges, each of which limits the offset for certain.
 //! * [`ptp_kvm`] reads the host's time inside a KVM guest.
+//! * [`tsc`] takes a guest's time from its TSC and what KVM on the host says of it.
 //! * [`phc`] reads a NIC's clock against `CLOCK_MONOTONIC`, and follows it: drift, steps, swings of the servo.
-//! * [`Timeline`] uses both, checks the one against the other, and maps a machine's times without ever changing their order.
+//! * [`Timeline`] uses the best at hand, checks the others against the exchanges, and maps a machine's times without ever changing their order.
 //!
 //! docs/clocks.md explains the method and what it assumes.
 #![deny(unsafe_code)]
@@ -19,6 +20,7 @@ mod slope;
 mod tie;
 mod time_of_day;
 mod timeline;
+pub mod tsc;
 
 pub use estimator::{Assumed, Estimate, OffsetEstimator};
 pub use exchange::{Exchange, Fault, FaultKind};
@@ -27,3 +29,4 @@ pub use ptp_kvm::PtpPair;
 pub use tie::{ClockTie, RealtimeWatch, Step};
 pub use time_of_day::TimeOfDay;
 pub use timeline::{ClockState, Method, Timeline};
+pub use tsc::{HostTsc, TscTie};

@@ -5,6 +5,7 @@ use crate::exchange::{Exchange, Fault, LATEST};
 use crate::ptp_kvm::PtpPair;
 use crate::slope::times_up;
 use crate::tie::RealtimeWatch;
+use crate::tsc::{HostTsc, TscTie};
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
@@ -27,6 +28,8 @@ pub enum Method {
     TimedExchanges,
     /// From the hypervisor, by `/dev/ptp_kvm`, checked against the exchanges.
     PtpKvm,
+    /// From KVM's account of the guest's TSC, checked against the exchanges.
+    TscOffset,
 }
 
 impl Method {
@@ -35,6 +38,7 @@ impl Method {
         match self {
             Self::TimedExchanges => "timed exchanges",
             Self::PtpKvm => "ptp_kvm",
+            Self::TscOffset => "tsc-offset",
         }
     }
 }
@@ -58,7 +62,7 @@ pub struct ClockState {
     pub faults: u64,
     /// The last fault: when (host clock), and what.
     pub last_fault: Option<(Ns, String)>,
-    /// Why `ptp_kvm` is there and not used.
+    /// Why `ptp_kvm` or `tsc-offset` is there and not used.
     pub pairs_refused: Option<String>,
 }
 
@@ -69,15 +73,44 @@ struct Knot {
     offset: Ns,
 }
 
+/// What the hypervisor knows, by one of its methods: pairs of times of one moment.
+#[derive(Clone, Debug)]
+struct Pairs {
+    method: Method,
+    estimator: OffsetEstimator,
+    agreeing: u32,
+    needed: u32,
+    refused: Option<String>,
+}
+
+impl Pairs {
+    fn by(method: Method) -> Self {
+        let estimator = OffsetEstimator::new(Assumed::PAIRS);
+        Self { method, estimator, agreeing: 0, needed: PAIRS_TO_TRUST, refused: None }
+    }
+
+    fn refuse(&mut self, why: String) {
+        let (needed, refused) = (PAIRS_TO_TRUST_AGAIN, Some(why));
+        *self = Self { needed, refused, ..Self::by(self.method) };
+    }
+
+    /// The offset at a guest time, if it is trusted: pairs may have stopped coming before what the exchanges show.
+    fn at(&self, guest: Ns, timed: &Estimate) -> Option<Estimate> {
+        let agrees = |e: &Estimate| (e.offset_ns - timed.offset_ns).abs() <= e.bound_ns + timed.bound_ns;
+        self.estimator.at(guest).filter(|e| self.is_trusted() && agrees(e))
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.agreeing >= self.needed
+    }
+}
+
 /// Maps a machine's times to the host's timeline. The map is continuous and rising: it never changes the order of sightings
 /// and bends so little that times within the machine stay true. It breaks only after a fault of the clock.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     exchanges: OffsetEstimator,
-    pairs: OffsetEstimator,
-    agreeing: u32,
-    needed: u32,
-    pairs_refused: Option<String>,
+    pairs: [Pairs; 2],
     knots: VecDeque<Knot>,
     may_break: bool,
     bound: Ns,
@@ -102,10 +135,7 @@ impl Timeline {
     pub fn new() -> Self {
         Self {
             exchanges: OffsetEstimator::new(Assumed::EXCHANGES),
-            pairs: OffsetEstimator::new(Assumed::PAIRS),
-            agreeing: 0,
-            needed: PAIRS_TO_TRUST,
-            pairs_refused: None,
+            pairs: [Method::PtpKvm, Method::TscOffset].map(Pairs::by),
             knots: VecDeque::new(),
             may_break: false,
             bound: 0,
@@ -122,33 +152,52 @@ impl Timeline {
         fault
     }
 
-    /// Takes in a pair of the hypervisor's, converting host time of day to `CLOCK_MONOTONIC` by `host`. The pair must lie
-    /// within what the exchanges prove; one that does not ends the use of pairs until a hundred have agreed again.
+    /// Takes in a pair of `ptp_kvm`'s, converting host time of day to `CLOCK_MONOTONIC` by `host`.
     pub fn add_pair(&mut self, pair: &PtpPair, host: &RealtimeWatch) {
         let (at_host, host_uncertainty) = host.to_monotonic(pair.host_realtime_ns);
-        let Some((lower, upper)) = self.exchanges.limits_at(pair.guest_ns) else { return };
-        let uncertainty = pair.uncertainty_ns.saturating_add(host_uncertainty);
-        let offset = pair.guest_ns.saturating_sub(at_host);
-        let outside = lower.saturating_sub(offset).max(offset.saturating_sub(upper)).saturating_sub(uncertainty);
-        if outside > 0 {
-            self.refuse_pairs(at_host, format!("ptp_kvm contradicts the timed exchanges by {outside} ns"));
-            return;
-        }
-        let fault = self.pairs.add_pair(pair.guest_ns, at_host, uncertainty);
-        self.note(fault);
-        self.agreeing = self.agreeing.saturating_add(1);
-        if self.agreeing >= self.needed {
-            self.pairs_refused = None;
+        self.pair(Method::PtpKvm, pair.guest_ns, at_host, pair.uncertainty_ns.saturating_add(host_uncertainty));
+    }
+
+    /// Takes in a guest's reading of its TSC, after which the host read `here`.
+    pub fn add_tsc(&mut self, guest: &TscTie, here: TscTie, host: &mut HostTsc) {
+        let Some((lower, upper)) = self.exchanges.limits_at(guest.monotonic_ns) else { return };
+        let agrees = |at_host: Ns, uncertainty: Ns| {
+            let offset = guest.monotonic_ns.saturating_sub(at_host);
+            (lower.saturating_sub(uncertainty)..=upper.saturating_add(uncertainty)).contains(&offset)
+        };
+        if let Some((at_host, uncertainty)) = host.host_time(guest, here, agrees) {
+            self.pair(Method::TscOffset, guest.monotonic_ns, at_host, uncertainty);
         }
     }
 
-    fn refuse_pairs(&mut self, at_host: Ns, why: String) {
-        if self.pairs_refused.is_none() {
-            self.last_fault = Some((at_host, why.clone()));
+    /// A pair must lie within what the exchanges prove, and within what a method before its own says; one that does not ends the
+    /// use of its method until a hundred have agreed again.
+    fn pair(&mut self, method: Method, guest: Ns, at_host: Ns, uncertainty: Ns) {
+        let offset = guest.saturating_sub(at_host);
+        let outside = |e: &Estimate| {
+            (offset.saturating_sub(e.offset_ns).saturating_abs() - e.bound_ns).saturating_sub(uncertainty)
+        };
+        let Some(timed) = self.exchanges.at(guest) else { return };
+        let Some(place) = self.pairs.iter().position(|pairs| pairs.method == method) else { return };
+        let before =
+            self.pairs[..place].iter().filter_map(|pairs| Some((pairs.method.name(), pairs.at(guest, &timed)?)));
+        let all = std::iter::once(("the timed exchanges", timed)).chain(before);
+        let against = all.map(|(whom, known)| (whom, outside(&known))).find(|(_, outside)| *outside > 0);
+        let pairs = &mut self.pairs[place];
+        if let Some((whom, outside)) = against {
+            let why = format!("{} contradicts {whom} by {outside} ns", method.name());
+            if pairs.refused.is_none() {
+                self.last_fault = Some((at_host, why.clone()));
+            }
+            pairs.refuse(why);
+            return;
         }
-        self.pairs_refused = Some(why);
-        self.pairs = OffsetEstimator::new(Assumed::PAIRS);
-        (self.agreeing, self.needed) = (0, PAIRS_TO_TRUST_AGAIN);
+        let fault = pairs.estimator.add_pair(guest, at_host, uncertainty);
+        pairs.agreeing = pairs.agreeing.saturating_add(1);
+        if pairs.is_trusted() {
+            pairs.refused = None;
+        }
+        self.note(fault);
     }
 
     fn note(&mut self, fault: Option<Fault>) {
@@ -158,27 +207,24 @@ impl Timeline {
         }
     }
 
-    fn estimator(&self) -> (&OffsetEstimator, Method) {
-        match self.agreeing >= self.needed && self.pairs.kept() > 0 {
-            true => (&self.pairs, Method::PtpKvm),
-            false => (&self.exchanges, Method::TimedExchanges),
-        }
+    /// The offset at a guest time, from what knows it best: `ptp_kvm` before `tsc-offset`, both where they are trusted, and the
+    /// exchanges where they know it better by now (pairs that stopped coming).
+    fn estimate(&self, guest: Ns) -> Option<(Estimate, Method)> {
+        let timed = self.exchanges.at(guest)?;
+        let known = self.pairs.iter().filter_map(|pairs| Some((pairs.at(guest, &timed)?, pairs.method)));
+        known.chain([(timed, Method::TimedExchanges)]).min_by_key(|(estimate, _)| estimate.bound_ns)
     }
 
-    /// The offset at a guest time: from pairs where they are trusted, unless the exchanges know it better by now (pairs that
-    /// stopped coming).
-    fn estimate(&self, guest: Ns) -> Option<(Estimate, Method)> {
-        let (estimator, method) = self.estimator();
-        let best = estimator.at(guest)?;
-        let timed = self.exchanges.at(guest)?;
-        Some(if timed.bound_ns < best.bound_ns { (timed, Method::TimedExchanges) } else { (best, method) })
+    fn estimator(&self, method: Method) -> &OffsetEstimator {
+        let pairs = self.pairs.iter().find(|pairs| pairs.method == method);
+        pairs.map_or(&self.exchanges, |pairs| &pairs.estimator)
     }
 
     /// Fixes the mapping up to a guest time. To be called with each batch's newest time, before its times are mapped.
     /// Returns false as long as no exchange came.
     pub fn advance(&mut self, guest: Ns) -> bool {
         let guest = sane(guest);
-        let Some((now, _)) = self.estimate(guest) else { return false };
+        let Some((now, method)) = self.estimate(guest) else { return false };
         let Some(last) = self.knots.back().copied() else {
             self.push(Knot { guest, offset: now.offset_ns }, now.bound_ns);
             return true;
@@ -200,9 +246,7 @@ impl Timeline {
         let knot = Knot { guest, offset: straight + error.clamp(-most, most) };
         let off = |k: &Knot, e: &Estimate| (k.offset - e.offset_ns).abs() + e.bound_ns;
         let before = self.estimate(last.guest).map_or(0, |(e, _)| off(&last, &e));
-        // Between the knots, the offset can leave the line by a quarter of what the range of drifts spans.
-        let between = times_up(dt, self.estimator().0.drift_span()) / 4 + 1;
-        self.push(knot, before.max(off(&knot, &now)) + between);
+        self.push(knot, before.max(off(&knot, &now)) + self.between(dt, method));
         true
     }
 
@@ -236,6 +280,29 @@ impl Timeline {
         Some(guest.saturating_sub(offset))
     }
 
+    /// One offset for all times of the guest's clock from `from` to `to`, that by which `to` is mapped, and how wrong it can
+    /// be for any of them by what is known now: the mapping may have been fixed when less was known.
+    pub fn offset_over(&self, from: Ns, to: Ns) -> Option<(Ns, Ns)> {
+        let (from, to) = (sane(from.min(to)), sane(to));
+        let offset = to.saturating_sub(self.to_host(to)?);
+        let within = self.knots.iter().map(|k| k.guest).filter(|t| (from + 1..to).contains(t));
+        let (_, method) = self.estimate(to)?;
+        let (mut bound, mut before, mut apart) = (0, from, 0);
+        for at in std::iter::once(from).chain(within).chain([to]) {
+            let (known, _) = self.estimate(at)?;
+            bound = bound.max((offset - known.offset_ns).abs() + known.bound_ns);
+            apart = apart.max(at - before);
+            before = at;
+        }
+        Some((offset, bound + self.between(apart, method)))
+    }
+
+    /// How far the offset can leave a straight line between two moments that lie `dt` apart: a quarter of what the range of
+    /// drifts spans.
+    fn between(&self, dt: Ns, method: Method) -> Ns {
+        times_up(dt, self.estimator(method).drift_span()) / 4 + 1
+    }
+
     /// The guest's time at a host time: the reverse of [`Self::to_host`], within a nanosecond. Beyond what has been mapped so
     /// far it is by the exchanges, within the bound; `None` before the first of them.
     pub fn to_guest(&self, host: Ns) -> Option<Ns> {
@@ -265,9 +332,9 @@ impl Timeline {
             error_bound_ns: self.bound.max(now.bound_ns),
             max_error_bound_ns: self.max_bound.max(now.bound_ns),
             exchanges: self.exchanges.added(),
-            faults: self.exchanges.faults() + self.pairs.faults(),
+            faults: self.exchanges.faults() + self.pairs.iter().map(|p| p.estimator.faults()).sum::<u64>(),
             last_fault: self.last_fault.clone(),
-            pairs_refused: self.pairs_refused.clone(),
+            pairs_refused: self.pairs.iter().find_map(|pairs| pairs.refused.clone()),
         }
     }
 
@@ -287,6 +354,7 @@ impl Timeline {
 mod tests {
     use super::*;
     use crate::tie::ClockTie;
+    use latpath_linux::proc::Root;
 
     const MS: Ns = 1_000_000;
     const OFFSET: Ns = 7_000_000;
@@ -347,6 +415,30 @@ mod tests {
     }
 
     #[test]
+    fn the_bound_of_an_earlier_time_is_of_the_mapping_that_it_has() {
+        // The first exchange is slow on one side only: what is mapped then is off by 0.4 ms, within its bound.
+        let mut timeline = Timeline::new();
+        let e = exchange(1_000 * MS, OFFSET);
+        timeline.add(&Exchange { t1: e.t1 - 900_000, ..e });
+        timeline.advance(1_007 * MS);
+        let early = timeline.offset_over(1_006 * MS, 1_007 * MS).unwrap();
+        for i in 1..2_000 {
+            let host = 1_000 * MS + i * 10 * MS;
+            timeline.add(&exchange(host, OFFSET));
+            timeline.add_pair(&pair(host + 200_000, OFFSET), &watch());
+            timeline.advance(host + 7 * MS);
+            let checked = [(1_006 * MS, 1_007 * MS), (host - 30 * MS, host), (host, host)];
+            for (from, to) in checked {
+                let (offset, bound) = timeline.offset_over(from, to).unwrap();
+                assert!((offset - OFFSET).abs() <= bound, "step {i}: {offset} ± {bound}");
+            }
+        }
+        let now = timeline.state(20_990 * MS).error_bound_ns;
+        assert!(now < 10_000, "meanwhile the clock is known well: {now}");
+        assert!((early.0 - OFFSET).abs() > 10 * now, "and what was mapped first was wrong by more");
+    }
+
+    #[test]
     fn a_jump_of_the_clock_breaks_the_map_once_and_is_reported() {
         let mut timeline = Timeline::new();
         for i in 0..100 {
@@ -395,6 +487,41 @@ mod tests {
         }
         let state = timeline.state(7_450 * MS + 300_000);
         assert_eq!((state.method, state.pairs_refused), (Method::PtpKvm, None));
+    }
+
+    #[test]
+    fn the_counter_of_a_guest_is_used_once_it_agrees_and_ptp_kvm_is_used_before_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let vcpu = dir.path().join("sys/kernel/debug/kvm/7-5/vcpu0");
+        std::fs::create_dir_all(&vcpu).unwrap();
+        // Both counters tick once a nanosecond; the guest's began 3 s later.
+        std::fs::write(vcpu.join("tsc-offset"), "-3000000000\n").unwrap();
+        let mut known = HostTsc::new(Root::of(dir.path()));
+        let mut timeline = Timeline::new();
+        let here = |host: Ns| TscTie { tsc: host as u64 + 9_000_000_000, monotonic_ns: host, uncertainty_ns: 20 };
+        let mut step = |timeline: &mut Timeline, i: i64, offset: Ns| {
+            let host = 1_000 * MS + i * 50 * MS;
+            timeline.add(&exchange(host, offset));
+            let at = host + 40_000;
+            let guest = TscTie { tsc: at as u64 + 6_000_000_000, monotonic_ns: at + offset, uncertainty_ns: 30 };
+            timeline.add_tsc(&guest, here(host + 101_000), &mut known);
+        };
+        (0..20).for_each(|i| step(&mut timeline, i, OFFSET));
+        let state = timeline.state(1_950 * MS + 300_000);
+        assert_eq!(state.method, Method::TscOffset);
+        let estimate = timeline.estimate(1_950 * MS + 300_000 + OFFSET).unwrap().0;
+        assert!((estimate.offset_ns - OFFSET).abs() <= estimate.bound_ns && estimate.bound_ns < 1_000, "{estimate:?}");
+        // ptp_kvm knows it better.
+        for i in 20..40 {
+            step(&mut timeline, i, OFFSET);
+            let exact = PtpPair { uncertainty_ns: 1, ..pair(1_000 * MS + i * 50 * MS + 200_000, OFFSET) };
+            timeline.add_pair(&exact, &watch());
+        }
+        assert_eq!(timeline.state(2_950 * MS + 300_000).method, Method::PtpKvm);
+        // Its clock jumps: the counter shows that as exactly as it shows the offset.
+        (40..60).for_each(|i| step(&mut timeline, i, OFFSET + 5 * MS));
+        let state = timeline.state(3_950 * MS + 300_000);
+        assert_eq!((state.method, state.offset_ns / MS), (Method::TscOffset, 12));
     }
 
     #[test]

@@ -3,10 +3,11 @@
 use crate::recording::{Excluded, Recording, Source};
 use latpath_histogram::Bucket;
 use latpath_model::{Ns, SegmentKind};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Two groups of recordings side by side.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Comparison {
     /// The recordings in question.
     pub a: Group,
@@ -29,7 +30,7 @@ pub struct Comparison {
 }
 
 /// A side of a comparison.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Group {
     /// Its name: `A`, `B`, or the user's.
     pub name: String,
@@ -38,7 +39,7 @@ pub struct Group {
 }
 
 /// One recording, in short.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Recorded {
     /// As the user named it.
     pub path: String,
@@ -72,7 +73,7 @@ impl Recorded {
 }
 
 /// A segment of both groups.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Segment {
     /// Its stream; null where all streams are together.
     pub stream: Option<String>,
@@ -99,7 +100,7 @@ pub struct Segment {
 }
 
 /// One figure of both groups.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Row {
     /// Its name.
     pub figure: &'static str,
@@ -132,7 +133,7 @@ pub struct Row {
 }
 
 /// Lost packets of both groups.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LossRow {
     /// The stream; null where all are together.
     pub stream: Option<String>,
@@ -150,7 +151,7 @@ pub struct LossRow {
 }
 
 /// What a figure is in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Nanoseconds.
@@ -162,7 +163,7 @@ pub enum Unit {
 }
 
 /// A figure's value.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Amount {
     /// ns, or a count.
@@ -172,7 +173,7 @@ pub enum Amount {
 }
 
 /// What a row says about A against B.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Its times are shorter.

@@ -5,6 +5,7 @@ use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::track::{Spikes, Stretch};
 use latpath_stats::{PatternKind, Percentile};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A figure of a segment that recordings are compared by.
@@ -150,7 +151,7 @@ pub struct Losses {
 }
 
 /// What a recording is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// A run that latpath recorded.
@@ -160,7 +161,7 @@ pub enum Source {
 }
 
 /// Packets that are left out of a recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Excluded {
     /// The kinds of patterns that the user named.
     pub kinds: Vec<PatternKind>,

@@ -4,10 +4,11 @@ use crate::recording::Recording;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::Ns;
 use latpath_stats::TimeFigures;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The table.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Study {
     /// The segment whose times are shown.
     pub segment: String,
@@ -20,7 +21,7 @@ pub struct Study {
 }
 
 /// One group.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct StudyRow {
     /// What was tried: `bridge` of `bridge/netperf`.
     pub configuration: String,

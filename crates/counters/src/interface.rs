@@ -2,11 +2,12 @@
 
 use crate::{
     netlink::{attributes, u32_at, u64_at, Socket},
-    Netns, Result,
+    Inode, Netns, Result,
 };
 use latpath_model::text::of_field;
 use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap};
 
 const WHAT: &str = "list devices (rtnetlink)";
 /// include/uapi/linux/rtnetlink.h, if_link.h
@@ -119,6 +120,16 @@ impl Statistics {
         read.counters().into_iter().for_each(|(place, count)| *count = u64_at(bytes, 8 * place).unwrap_or(0));
         read
     }
+}
+
+/// What the devices of some namespaces have counted since they were made, by namespace and index; nothing of namespaces that are gone.
+pub fn statistics(namespaces: impl IntoIterator<Item = Inode>) -> HashMap<(Inode, u32), Statistics> {
+    let namespaces: BTreeSet<Inode> = namespaces.into_iter().collect();
+    let of_namespace = |inode: Inode| {
+        let all = Netns::find(inode).and_then(|netns| interfaces(&netns)).unwrap_or_default();
+        all.into_iter().map(move |device| ((inode, device.ifindex), device.statistics))
+    };
+    namespaces.into_iter().flat_map(of_namespace).collect()
 }
 
 /// The devices of a namespace, in the kernel's order.

@@ -8,6 +8,7 @@
 #define LATPATH_VCPU_TIME_H
 
 #include "bound.h"
+#include "histogram.h"
 
 /* What a vCPU thread does: enum of Rust's `Tile`. */
 #define NOT_KNOWN 0   /* before its first event */
@@ -22,20 +23,11 @@
 
 #define REASONS 32    /* reasons that are told apart; the first is NO_ROW */
 #define NO_ROW 0      /* exits that began before the first event, or whose reason has no row of its own */
-#define STEP_BITS 4   /* a doubling has 16 buckets */
-#define BUCKETS 512   /* up to 2^35 ns, 34 s; the last one takes what is longer; a power of two */
-#define SMALL_BITS 20 /* squares of shorter exits are added up in ns^2, of others in (1024 ns)^2 */
 
 /* All exits of one vCPU for one reason. */
 struct row {
-	__u64 count;
-	__u64 sum;
-	__u64 squares;
-	__u64 squares_of_long;
-	__u64 min; /* 0 while there is none */
-	__u64 max;
+	struct coarse_histogram took;
 	__u64 tiles[TILES];
-	__u32 buckets[BUCKETS];
 };
 
 struct vcpu {
@@ -69,29 +61,6 @@ struct vcpu {
 	__u64 skipped; /* events that met another one at work */
 };
 
-static __always_inline __u32 bucket_of(__u64 v)
-{
-	__u32 shift = 0, at;
-	__u64 rest = v;
-
-	if (v < 1 << (STEP_BITS + 1))
-		return v;
-#define HALVE(bits)                                     \
-	if (rest >> (bits) >= 1 << (STEP_BITS)) {       \
-		rest >>= (bits);                        \
-		shift += (bits);                        \
-	}
-	HALVE(32)
-	HALVE(16)
-	HALVE(8)
-	HALVE(4)
-	HALVE(2)
-	HALVE(1)
-#undef HALVE
-	at = (shift << STEP_BITS) + (__u32)rest;
-	return at < BUCKETS ? at : BUCKETS - 1;
-}
-
 /* The state ends now, and another begins. */
 static __always_inline void turn(struct vcpu *v, __u64 now, __u32 state)
 {
@@ -120,8 +89,7 @@ static __always_inline void was(struct vcpu *v, __u32 state)
 /* The open exit is over: to its reason's row. */
 static __always_inline void close_exit(struct vcpu *v, struct row *row)
 {
-	__u64 took = v->since - v->exit_at, coarse = took >> 10;
-	__u32 i, at;
+	__u32 i;
 
 	/* Most exits are KVM's alone. */
 	row->tiles[KERNEL] += v->open[KERNEL];
@@ -133,21 +101,8 @@ static __always_inline void close_exit(struct vcpu *v, struct row *row)
 		}
 	}
 	v->used = 0;
-	if (v->exit_at) {
-		row->count++;
-		row->sum += took;
-		if (took >> SMALL_BITS)
-			row->squares_of_long += coarse * coarse;
-		else
-			row->squares += took * took;
-		if (!row->min || took < row->min)
-			row->min = took ? took : 1;
-		if (took > row->max)
-			row->max = took;
-		at = bucket_of(took);
-		BOUND(at, BUCKETS);
-		row->buckets[at]++;
-	}
+	if (v->exit_at)
+		histogram_add(&row->took, v->since - v->exit_at);
 	v->exit_at = 0;
 	v->early = 0;
 	v->slept_at = 0;

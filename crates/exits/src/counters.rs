@@ -2,11 +2,11 @@
 
 use latpath_linux::proc::Root;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// What KVM has counted for the VMs of a process since they were made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KvmCounters {
     /// Exits.
     pub exits: u64,

@@ -4,7 +4,7 @@ use latpath_bpf::Missing;
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a vCPU's thread does. At each moment it does one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +56,7 @@ impl Tile {
 }
 
 /// How long each tile was, in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tiles {
     /// Before the first event.
     pub not_known_ns: Ns,

@@ -5,9 +5,7 @@ pub(crate) use crate::skel::types::{row as RawRow, shared as Shared, vcpu as Raw
 mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
-#[cfg(test)]
-pub(crate) use constants::BUCKETS;
-pub(crate) use constants::{MARKS, NO_ROW, REASONS, STEP_BITS, TILES};
+pub(crate) use constants::{MARKS, NO_ROW, REASONS, TILES};
 
 latpath_bpf::plain!(RawVcpu, RawRow, Shared);
 

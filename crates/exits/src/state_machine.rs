@@ -1,6 +1,7 @@
 //! The programs' state machine, run in user space.
 
-use crate::layout::{RawRow, RawVcpu, BUCKETS, REASONS, STEP_BITS};
+use crate::layout::{RawRow, RawVcpu, REASONS};
+use latpath_bpf::{BUCKETS, STEP_BITS};
 use latpath_histogram::coarse_bucket;
 use proptest::prelude::*;
 
@@ -68,7 +69,7 @@ fn an_exit_to_qemu_is_kvm_then_qemu_then_kvm() {
     // Before the first exit the guest must have run.
     assert_eq!(tiles, [0, 10, 10, 30, 0, 0, 0, 0]);
     let row = machine.rows[3];
-    assert_eq!((row.count, row.sum, row.min, row.max, row.squares), (1, 40, 40, 40, 1600));
+    assert_eq!((row.took.count, row.took.sum, row.took.min, row.took.max, row.took.squares), (1, 40, 40, 40, 1600));
     assert_eq!(row.tiles, [0, 0, 10, 30, 0, 0, 0, 0], "an exit's own tiles");
 }
 
@@ -107,13 +108,13 @@ fn an_interrupt_that_the_host_serves_before_kvm_says_so_begins_the_exit() {
     let more = [(130, INTERRUPT_END, NOTHING), (131, EXIT, 5), (140, ENTRY, NOTHING)];
     let (machine, tiles) = Machine::play(0, &[&events[..], &more].concat());
     assert_eq!((tiles[1], tiles[2], tiles[7]), (100, 10, 30), "guest, KVM, interrupted");
-    assert_eq!((machine.rows[5].count, machine.rows[5].sum), (1, 40));
+    assert_eq!((machine.rows[5].took.count, machine.rows[5].took.sum), (1, 40));
 }
 
 #[test]
 fn an_exit_that_met_no_entry_ends_the_one_before() {
     let (machine, tiles) = Machine::play(0, &[(10, EXIT, 1), (15, EXIT, 2), (18, ENTRY, NOTHING)]);
-    assert_eq!((machine.rows[1].sum, machine.rows[2].sum), (5, 3));
+    assert_eq!((machine.rows[1].took.sum, machine.rows[2].took.sum), (5, 3));
     assert_eq!(tiles[1] + tiles[2], 18);
 }
 
@@ -141,10 +142,10 @@ proptest! {
         let (machine, tiles) = Machine::play(from, &events);
         prop_assert_eq!(machine.vcpu.since, machine.vcpu.from + tiles.iter().sum::<u64>());
         for row in &machine.rows {
-            prop_assert_eq!(row.buckets.iter().map(|n| u64::from(*n)).sum::<u64>(), row.count);
-            prop_assert!(row.count == 0 || row.min.max(1) <= row.max.max(1) && row.max <= row.sum.max(1));
+            prop_assert_eq!(row.took.buckets.iter().map(|n| u64::from(*n)).sum::<u64>(), row.took.count);
+            prop_assert!(row.took.min <= row.took.max && row.took.max <= row.took.sum);
         }
-        let closed: u64 = machine.rows.iter().map(|row| row.count).sum();
+        let closed: u64 = machine.rows.iter().map(|row| row.took.count).sum();
         prop_assert!(closed <= machine.vcpu.exits + events.iter().filter(|(_, event, _)| *event == INTERRUPT).count() as u64);
     }
 

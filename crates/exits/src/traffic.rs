@@ -1,13 +1,13 @@
 //! What passed a VM's taps in the window, to set the exits against.
 
-use latpath_counters::{interfaces, Netns, Statistics};
+use latpath_counters::{statistics, Statistics};
 use latpath_vms::Vm;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
 /// Packets and bytes on a VM's taps.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
     /// To the guest: buffers, since large ones may be segmented later.
     pub to_guest_packets: u64,
@@ -32,14 +32,7 @@ impl Traffic {
 
     /// What each tap of some VMs has counted since it was made.
     pub fn counters(vms: &[Vm]) -> HashMap<(u32, u32), Statistics> {
-        let mut places: Vec<u32> = vms.iter().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns).collect();
-        places.sort_unstable();
-        places.dedup();
-        let of_place = |netns: u32| {
-            let all = Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default();
-            all.into_iter().map(move |device| ((netns, device.ifindex), device.statistics))
-        };
-        places.into_iter().flat_map(of_place).collect()
+        statistics(vms.iter().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns))
     }
 
     /// What passed a VM's taps between two looks; `None` where none of them is known.

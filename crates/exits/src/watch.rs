@@ -2,10 +2,9 @@
 
 use crate::figures::{Exits, Reason, Tile, Tiles, Vcpu};
 use crate::hooks::{HOOKS, NEEDED};
-use crate::layout::{RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, STEP_BITS, TILES};
+use crate::layout::{RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, TILES};
 use crate::skel::{ExitsSkel, ExitsSkelBuilder};
-use latpath_bpf::{bytes_of, last_words, listen, program_info, release, Hooks, Mapped, Missing, Standing, Unable};
-use latpath_histogram::Histogram;
+use latpath_bpf::{bytes_of, listen, release, with_last_words, Hooks, Mapped, Missing, Ran, Standing, Unable};
 use latpath_linux::monotonic;
 use latpath_linux::proc::{Root, Stat, PF_VCPU};
 use latpath_model::Ns;
@@ -61,13 +60,7 @@ pub struct Watch {
 }
 
 fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
-    move |e| {
-        let why = match last_words() {
-            said if said.is_empty() => e.to_string(),
-            said => format!("{e}: {said}"),
-        };
-        StartError::Refused { release: release(), step, why }
-    }
+    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
 }
 
 struct Loaded {
@@ -191,6 +184,11 @@ impl Watch {
         self.from
     }
 
+    /// What this kernel does not offer.
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
     /// Ends the window, and says what was seen in it.
     pub fn end(self) -> Exits {
         self.end_and(|| ()).0
@@ -208,12 +206,7 @@ impl Watch {
     }
 
     fn read(&self, until: Ns) -> Exits {
-        let infos: Vec<_> = self.programs.iter().filter_map(|program| program_info(program.program.as_fd())).collect();
-        let cost = self
-            .measuring
-            .as_ref()
-            .map(|_| infos.iter().fold((0, 0), |(runs, ns), info| (runs + info.run_cnt, ns + info.run_time_ns)));
-        let missed = infos.iter().map(|info| info.recursion_misses).sum();
+        let ran = Ran::of(&self.programs);
         let has_accepted = self.programs.iter().any(|program| program.name == "accepted");
         let shared = self.shared.get(0);
         let taken = (shared.next_slot as usize).min(self.vcpus.len());
@@ -225,9 +218,9 @@ impl Watch {
             vcpus,
             accepted: has_accepted.then_some(shared.accepted),
             no_room: shared.no_room,
-            missed,
+            missed: ran.missed,
             missing: self.missing.clone(),
-            cost,
+            cost: self.measuring.as_ref().map(|_| ran.cost),
         }
     }
 
@@ -246,7 +239,7 @@ impl Watch {
         for at in NO_ROW..REASONS {
             let row = self.rows.get(slot * REASONS + at);
             let is_open = raw.row as usize == at;
-            if row.count == 0 && row.tiles.iter().all(|ns| *ns == 0) && !(is_open && open.sum() > 0) {
+            if row.took.count == 0 && row.tiles.iter().all(|ns| *ns == 0) && !(is_open && open.sum() > 0) {
                 continue;
             }
             let mut reason = reason(&row, (at != NO_ROW).then(|| shared.reasons[at]), shared.isa);
@@ -336,9 +329,6 @@ fn tiles(raw: &[u64; TILES]) -> Tiles {
 }
 
 fn reason(row: &RawRow, code: Option<u32>, isa: u32) -> Reason {
-    // Long exits' squares are in (1024 ns)^2.
-    let squares = u128::from(row.squares) + (u128::from(row.squares_of_long) << 20);
-    let (min, max) = (row.min as Ns, row.max as Ns);
-    let took = Histogram::of_coarse::<{ STEP_BITS as u32 }>(&row.buckets, row.sum.into(), squares, min, max);
+    let took = latpath_bpf::histogram!(row.took);
     Reason { isa: if code.is_some() { isa } else { 0 }, code, took, tiles: tiles(&row.tiles) }
 }

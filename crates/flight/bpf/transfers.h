@@ -6,6 +6,8 @@
 #ifndef LATPATH_FLIGHT_TRANSFERS_H
 #define LATPATH_FLIGHT_TRANSFERS_H
 
+#include "vhost.h"
+
 static __always_inline __u32 number_of_eventfd(struct eventfd_ctx *eventfd)
 {
 	return eventfd ? (__u32)BPF_CORE_READ(eventfd, id) + 1 : 0;
@@ -42,37 +44,28 @@ static __always_inline int record_round(struct vhost_virtqueue *vq, __u64 to_gue
 }
 
 /* drivers/vhost/net.c: a round that a kick begins, and one that the tap begins. */
-static __always_inline int round_of_kick(struct vhost_work *work, __u64 to_guest)
-{
-	return record_round((void *)work - bpf_core_field_offset(struct vhost_virtqueue, poll.work), to_guest);
-}
-
 SEC("fentry/handle_tx_kick")
 int BPF_PROG(vhost_tx_kick, struct vhost_work *work)
 {
-	return round_of_kick(work, 0);
+	return record_round(queue_of_kick(work), 0);
 }
 
 SEC("fentry/handle_rx_kick")
 int BPF_PROG(vhost_rx_kick, struct vhost_work *work)
 {
-	return round_of_kick(work, 1);
+	return record_round(queue_of_kick(work), 1);
 }
 
 SEC("fentry/handle_tx_net")
 int BPF_PROG(vhost_tx_net, struct vhost_work *work)
 {
-	void *net = (void *)work - bpf_core_field_offset(struct vhost_net, poll[1].work);
-
-	return record_round(net + bpf_core_field_offset(struct vhost_net, vqs[1].vq), 0);
+	return record_round(QUEUE_OF_SOCKET(work, 1), 0);
 }
 
 SEC("fentry/handle_rx_net")
 int BPF_PROG(vhost_rx_net, struct vhost_work *work)
 {
-	void *net = (void *)work - bpf_core_field_offset(struct vhost_net, poll[0].work);
-
-	return record_round(net + bpf_core_field_offset(struct vhost_net, vqs[0].vq), 1);
+	return record_round(QUEUE_OF_SOCKET(work, 0), 1);
 }
 
 #define EPOLLIN 1

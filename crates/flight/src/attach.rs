@@ -3,7 +3,7 @@
 use crate::hooks::{Scope, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
-use latpath_bpf::{last_words, listen, release, Hooks, Mapped, Missing, Standing, Unable};
+use latpath_bpf::{listen, release, with_last_words, Hooks, Mapped, Missing, Standing, Unable};
 use latpath_linux::{proc::line, Cpus};
 use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -68,13 +68,7 @@ fn rings(cpus: usize) -> usize {
 }
 
 fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
-    move |e| {
-        let why = match last_words() {
-            said if said.is_empty() => e.to_string(),
-            said => format!("{e}: {said}"),
-        };
-        StartError::Refused { release: release(), step, why }
-    }
+    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
 }
 
 /// Loads what `hooks` says.

@@ -1,6 +1,6 @@
 //! Names of interrupts and functions: read from /proc once, by a thread of its own, and again when a number is new.
 
-use crate::names::irqs_now;
+use latpath_bpf::interrupts;
 use latpath_bpf::Functions;
 use latpath_linux::background::lower_priority;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -39,7 +39,7 @@ impl Learnt {
         let learnt = self.clone();
         let reader = std::thread::Builder::new().name("lp-names".into()).spawn(move || {
             lower_priority();
-            let (irqs, functions) = (irqs_now(), Functions::read());
+            let (irqs, functions) = (interrupts(), Functions::read());
             let mut known = learnt.lock();
             (known.irqs, known.functions, known.done) = (irqs, functions, true);
         });

@@ -6,9 +6,10 @@ pub use codec::{BadSnapshot, SnapshotLimits, MAX_ENCODED};
 
 use crate::event::{Event, What};
 use crate::idle::IdleStates;
-use crate::names::{irqs_now, Names, Thread};
+use crate::names::{Names, Thread};
 use crate::recorder::Recorder;
 use crate::window::{CpuRecord, Window};
+use latpath_bpf::interrupts;
 use latpath_bpf::Functions;
 use latpath_model::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +38,7 @@ impl Snapshot {
     /// Adds names of interrupts and functions, read from this machine's /proc now, which takes some 0.1 s.
     pub fn add_names(&mut self) {
         let Numbers { irqs, functions, places, .. } = Numbers::of(&self.window);
-        let (names, known) = (irqs_now(), Functions::read());
+        let (names, known) = (interrupts(), Functions::read());
         self.irqs.extend(irqs.iter().filter_map(|n| Some((*n, names.get(n)?.clone()))));
         self.functions.extend(functions.iter().filter_map(|at| Some((*at, known.at(*at)?.to_owned()))));
         self.functions.extend(places.iter().filter_map(|at| Some((*at, known.find(*at)?.to_owned()))));

@@ -21,8 +21,8 @@ use std::{
 /// A guest that only one acceleration may boot is given this long: its host may itself be emulated.
 const PATIENT: Duration = Duration::from_secs(90);
 
-/// What a guest needs for a vsock.
-const VSOCK: [&str; 1] = ["vmw_vsock_virtio_transport"];
+/// What a guest needs for a vsock, and the hypervisor's clock with it.
+const VSOCK: [&str; 2] = ["vmw_vsock_virtio_transport", "ptp_kvm"];
 
 /// By which means a guest's packets and interrupts go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum NicService {
     Usual,
     /// QEMU, also where vhost could.
     Qemu,
+    /// The same, by packed rings.
+    Packed,
     /// As usual, without MSI: QEMU relays vhost's interrupts.
     Relayed,
 }
@@ -238,12 +240,17 @@ impl Guest {
 
 /// Its NIC on the path's tap, the agent's port, and a vsock where the plan has one.
 fn devices(plan: &GuestPlan, acceleration: Acceleration) -> Vec<String> {
-    let is_vhost = acceleration == Acceleration::KvmVhost && plan.service != NicService::Qemu;
+    let is_vhost =
+        acceleration == Acceleration::KvmVhost && !matches!(plan.service, NicService::Qemu | NicService::Packed);
     let vhost = if is_vhost { "on" } else { "off" };
-    let vectors = if plan.service == NicService::Relayed { ",vectors=0" } else { "" };
+    let options = match plan.service {
+        NicService::Relayed => ",vectors=0",
+        NicService::Packed => ",packed=on",
+        NicService::Usual | NicService::Qemu => "",
+    };
     let mut devices = vec![
         format!("-netdev tap,id=net,ifname={TAP},script=no,downscript=no,vhost={vhost}"),
-        format!("-device virtio-net-pci,netdev=net,romfile={vectors}"),
+        format!("-device virtio-net-pci,netdev=net,romfile={options}"),
     ];
     devices.extend(plan.vsock.map(|cid| format!("-device vhost-vsock-pci,guest-cid={cid}")));
     devices

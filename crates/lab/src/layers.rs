@@ -35,7 +35,7 @@ pub const KERNELS: [LabKernel; 4] = [
 ];
 
 /// Packages unpacked for the hypervisor, with what they need and this machine lacks.
-const TOOLS: [&str; 6] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower"];
+const TOOLS: [&str; 7] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower", "iperf3"];
 
 impl LabKernel {
     /// The kernel of this name.

@@ -77,7 +77,7 @@ pub fn missing(application: Application) -> Option<Error> {
 }
 
 /// Where a program is, by `PATH` and the folders of root's programs.
-pub(crate) fn path_of(program: &str) -> Option<std::path::PathBuf> {
+pub fn path_of(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(Into::into));
     folders.map(|folder| folder.join(program)).find(|file| file.is_file())

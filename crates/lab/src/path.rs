@@ -10,6 +10,7 @@ use std::{
     fs,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
+    process::Command,
     sync::Arc,
 };
 
@@ -78,6 +79,15 @@ impl Lab {
     /// Lays the path up to the application's door: namespaces, cables and the bridge, or its tap.
     pub fn lay(&self, application: Application) -> Result<LabPath> {
         self.lay_through(Switch::LinuxBridge, application)
+    }
+
+    /// A program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.
+    pub fn stripped(&self, whole: PathBuf, name: &str) -> PathBuf {
+        let small = self.folder().join(name);
+        match Command::new("strip").arg("-g").arg("-o").arg(&small).arg(&whole).status() {
+            Ok(status) if status.success() => small,
+            _ => whole,
+        }
     }
 
     /// [`Lab::lay`], through a switch of your choice.

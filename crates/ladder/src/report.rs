@@ -9,10 +9,10 @@ use latpath_histogram::Histogram;
 use latpath_model::text::printable;
 use latpath_model::Ns;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The figures of all queues.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LadderReport {
     /// From the first event to the last.
     pub covered_ns: Ns,
@@ -39,7 +39,7 @@ pub struct LadderReport {
 }
 
 /// A queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueReport {
     /// The tap, where it is known.
     pub device: Option<String>,
@@ -68,7 +68,7 @@ pub struct QueueReport {
 }
 
 /// The transfers of a queue that went by the same means.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MeansReport {
     /// `no_vhost`, `vhost_relayed`, `vhost_irqfd`, `vhost_posted`, or `no_interrupt` where none was raised.
     pub variant: String,
@@ -88,7 +88,7 @@ pub struct MeansReport {
 }
 
 /// The time that ends with a step, from the step before it that was seen.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rung {
     /// The step.
     pub step: String,
@@ -100,7 +100,7 @@ pub struct Rung {
 }
 
 /// Durations: count, sum, mean and extremes are exact, percentiles at most 0.2 % off.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct Times {
     pub count: u64,
@@ -115,7 +115,7 @@ pub struct Times {
 }
 
 /// How often a vCPU left its guest for a reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[allow(missing_docs)]
 pub struct ReasonCount {
     pub reason: String,
@@ -123,7 +123,7 @@ pub struct ReasonCount {
 }
 
 /// A step of the transfer that is drawn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrawnStep {
     /// The step.
     pub step: String,

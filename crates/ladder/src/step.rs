@@ -92,6 +92,17 @@ impl Variant {
 }
 
 impl Step {
+    /// What happens, whoever serves the queue.
+    pub fn words_of_any(self, direction: Direction) -> &'static str {
+        match (self, direction) {
+            (Self::Woken, _) => "vhost's worker or QEMU is woken",
+            (Self::Runs, _) => "it runs",
+            (Self::Packet, Direction::FromGuest) => "it hands the packet to the tap",
+            (Self::Packet, Direction::ToGuest) => "it takes the packet off the tap",
+            (same, direction) => same.words(direction, true),
+        }
+    }
+
     /// What happens, in words.
     pub fn words(self, direction: Direction, by_vhost: bool) -> &'static str {
         match (self, direction, by_vhost) {

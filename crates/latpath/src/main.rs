@@ -23,6 +23,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Agent(cmd::agent::Args),
+    Caps(cmd::caps::Args),
     Compare(cmd::compare::Args),
     Completions(cmd::manual::Completions),
     Demo(cmd::demo::Args),
@@ -36,12 +37,15 @@ enum Command {
     Mark(cmd::mark::Args),
     Path(cmd::path::Args),
     Ping(Box<cmd::ping::Args>),
+    Profile(Box<cmd::profile::Args>),
     Publish(cmd::publish::Args),
+    Queues(cmd::queues::Args),
     Record(cmd::record::Args),
     Report(cmd::report::Args),
     Schema(cmd::manual::Schema),
     Segments(cmd::segments::Args),
     Streams(cmd::streams::Args),
+    Study(cmd::study::Args),
     Subscribe(cmd::subscribe::Args),
     Vms(cmd::vms::Args),
 }
@@ -49,6 +53,7 @@ enum Command {
 fn dispatch(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Agent(args) => cmd::agent::run(args),
+        Command::Caps(args) => cmd::caps::run(args),
         Command::Compare(args) => cmd::compare::run(args),
         Command::Completions(args) => cmd::manual::completions(args, Cli::command()),
         Command::Demo(args) => cmd::demo::run(args),
@@ -62,12 +67,15 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Man(args) => cmd::manual::man(args, Cli::command()),
         Command::Path(args) => cmd::path::run(args),
         Command::Ping(args) => cmd::ping::run(*args),
+        Command::Profile(args) => cmd::profile::run(*args),
         Command::Publish(args) => cmd::publish::run(args),
+        Command::Queues(args) => cmd::queues::run(args),
         Command::Record(args) => cmd::record::run(args),
         Command::Report(args) => cmd::report::run(args),
-        Command::Schema(args) => cmd::manual::schema(args),
+        Command::Schema(args) => cmd::manual::print_schema(args),
         Command::Segments(args) => cmd::segments::run(args),
         Command::Streams(args) => cmd::streams::run(args),
+        Command::Study(args) => cmd::study::run(args),
         Command::Subscribe(args) => cmd::subscribe::run(args),
         Command::Vms(args) => cmd::vms::run(args),
     }

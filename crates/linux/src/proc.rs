@@ -123,6 +123,53 @@ impl Stat {
     }
 }
 
+/// What the kernel has accounted to CPUs since boot (`/proc/stat`, proc_stat(5)), in ns: in steps of a clock tick, mostly 10 ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuAccount {
+    /// Programs, also nice ones, and guests.
+    pub user: u64,
+    /// The kernel, with interrupts and softirqs.
+    pub system: u64,
+    /// Nothing to do, or only waiting for disks.
+    pub idle: u64,
+    /// Taken by the hypervisor of this machine.
+    pub steal: u64,
+    /// Guests alone.
+    pub guest: u64,
+}
+
+impl CpuAccount {
+    /// Of these CPUs together.
+    pub fn read(root: &Root, cpus: &Cpus) -> Option<Self> {
+        Some(Self::parse(&root.text("proc/stat")?, cpus, tick_ns()))
+    }
+
+    fn parse(text: &str, cpus: &Cpus, tick: u64) -> Self {
+        let mut sum = Self::default();
+        for line in text.lines() {
+            let Some((name, fields)) = line.strip_prefix("cpu").and_then(|rest| rest.split_once(' ')) else { continue };
+            if !name.parse().is_ok_and(|cpu| cpus.contains(cpu)) {
+                continue;
+            }
+            let fields: Vec<u64> = fields.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
+            let ns = |numbers: &[usize]| -> u64 { numbers.iter().filter_map(|n| fields.get(*n)).sum::<u64>() * tick };
+            sum.user += ns(&[0, 1]);
+            sum.system += ns(&[2, 5, 6]);
+            sum.idle += ns(&[3, 4]);
+            sum.steal += ns(&[7]);
+            sum.guest += ns(&[8, 9]);
+        }
+        sum
+    }
+}
+
+/// The clock tick that /proc counts in, ns.
+pub fn tick_ns() -> u64 {
+    // SAFETY: asking for a constant of the system.
+    let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    1_000_000_000 / hz.max(1) as u64
+}
+
 /// A mount, as a process sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -224,6 +271,14 @@ mod tests {
             (Some(16_303_312), None, None)
         );
         assert_eq!((field(text, "model name"), field(text, "Name")), (Some("A: B"), Some("")));
+    }
+
+    #[test]
+    fn the_account_of_some_cpus_is_their_sum() {
+        let text =
+            "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 10 1 20 300 4 5 6 7 8 9\ncpu1 1 0 0 0\ncpu12 1 1 1 1 1 1 1 1 1 1\nintr 5\n";
+        let account = CpuAccount::parse(text, &"0-3".parse().unwrap(), 10);
+        assert_eq!(account, CpuAccount { user: 120, system: 310, idle: 3040, steal: 70, guest: 170 });
     }
 
     #[test]

@@ -135,6 +135,15 @@ fn choose(asked: Option<With>, kernel: &Kernel) -> Result<With, SearchError> {
     }
 }
 
+/// The best that this kernel has, as far as it shows before anything is tried.
+///
+/// # Errors
+/// Where nothing can be traced.
+pub fn best() -> Result<With, SearchError> {
+    latpath_bpf::able()?;
+    choose(None, &Kernel::read())
+}
+
 /// Sets the programs' constants and the tables' sizes.
 fn configure(
     skel: &mut OpenPathSkel<'_>,

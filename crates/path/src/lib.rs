@@ -23,7 +23,7 @@ mod summary;
 mod tracepoints;
 pub mod try_filter;
 
-pub use attach::SearchError;
+pub use attach::{best, SearchError};
 pub use devices::{find_device, NoDevice};
 pub use functions::Function;
 pub use layout::{Counts, MAX_PACKETS};

@@ -10,6 +10,7 @@ mod details;
 mod export;
 mod journey;
 mod kernel;
+mod profile;
 pub mod proto;
 mod thread_names;
 mod tracks;
@@ -17,3 +18,4 @@ mod writer;
 
 pub use export::{Export, Summary};
 pub use kernel::Written;
+pub use profile::{write_profile, SampledMachine};

@@ -1,5 +1,5 @@
 //! The part of Perfetto's trace format that is written here. Names and numbers of the fields are those of its public
-//! definitions (protos/perfetto/trace: trace_packet.proto, ftrace/*.proto, track_event/*.proto, ps/process_tree.proto,
+//! definitions (protos/perfetto/trace: trace_packet.proto, ftrace/*.proto, track_event/*.proto, ps/process_tree.proto, profiling/*.proto,
 //! clock_snapshot.proto; common/system_info.proto); they do not change. Fields that are not written are left out.
 
 #![allow(missing_docs)]
@@ -15,9 +15,11 @@ pub struct TracePacket {
     pub interned_data: Option<InternedData>,
     #[prost(uint32, optional, tag = "13")]
     pub sequence_flags: Option<u32>,
+    #[prost(message, optional, tag = "59")]
+    pub trace_packet_defaults: Option<TracePacketDefaults>,
     #[prost(uint32, optional, tag = "98")]
     pub machine_id: Option<u32>,
-    #[prost(oneof = "Data", tags = "1, 2, 6, 11, 45, 60")]
+    #[prost(oneof = "Data", tags = "1, 2, 6, 11, 45, 60, 66")]
     pub data: Option<Data>,
 }
 
@@ -35,10 +37,87 @@ pub enum Data {
     SystemInfo(SystemInfo),
     #[prost(message, tag = "60")]
     TrackDescriptor(TrackDescriptor),
+    #[prost(message, tag = "66")]
+    PerfSample(PerfSample),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct TracePacketDefaults {
+    #[prost(message, optional, tag = "12")]
+    pub perf_sample_defaults: Option<PerfSampleDefaults>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PerfSampleDefaults {
+    #[prost(message, optional, tag = "1")]
+    pub timebase: Option<Timebase>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Timebase {
+    #[prost(uint64, optional, tag = "2")]
+    pub frequency: Option<u64>,
+    /// `SW_CPU_CLOCK` is 1.
+    #[prost(int32, optional, tag = "4")]
+    pub counter: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PerfSample {
+    #[prost(uint32, optional, tag = "1")]
+    pub cpu: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub pid: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub tid: Option<u32>,
+    #[prost(uint64, optional, tag = "4")]
+    pub callstack_iid: Option<u64>,
+    /// Kernel 1, user 2, guest's kernel 4.
+    #[prost(int32, optional, tag = "5")]
+    pub cpu_mode: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Mapping {
+    #[prost(uint64, optional, tag = "1")]
+    pub iid: Option<u64>,
+    #[prost(uint64, repeated, packed = "false", tag = "7")]
+    pub path_string_ids: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Frame {
+    #[prost(uint64, optional, tag = "1")]
+    pub iid: Option<u64>,
+    #[prost(uint64, optional, tag = "2")]
+    pub function_name_id: Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    pub mapping_id: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub rel_pc: Option<u64>,
+}
+
+/// Outermost frame first.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Callstack {
+    #[prost(uint64, optional, tag = "1")]
+    pub iid: Option<u64>,
+    #[prost(uint64, repeated, packed = "false", tag = "2")]
+    pub frame_ids: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InternedData {
+    #[prost(message, repeated, tag = "5")]
+    pub function_names: Vec<InternedString>,
+    #[prost(message, repeated, tag = "6")]
+    pub frames: Vec<Frame>,
+    #[prost(message, repeated, tag = "7")]
+    pub callstacks: Vec<Callstack>,
+    #[prost(message, repeated, tag = "17")]
+    pub mapping_paths: Vec<InternedString>,
+    #[prost(message, repeated, tag = "19")]
+    pub mappings: Vec<Mapping>,
     /// Names of functions: an event says the number.
     #[prost(message, repeated, tag = "26")]
     pub kernel_symbols: Vec<InternedString>,

@@ -156,7 +156,7 @@ impl<'w> Writer<'w> {
             self.write(machine, TracePacket::default())?;
         }
         let symbol = InternedString { iid: Some(number), str: Some(name.as_bytes().to_vec()) };
-        let interned_data = Some(InternedData { kernel_symbols: vec![symbol] });
+        let interned_data = Some(InternedData { kernel_symbols: vec![symbol], ..InternedData::default() });
         self.write(machine, TracePacket { interned_data, ..TracePacket::default() })?;
         self.sequences.entry(machine).or_default().insert(name.into(), number);
         Ok(number)

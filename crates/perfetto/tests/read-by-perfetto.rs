@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         trial("times_are_shown_in_utc", utc),
         trial("spikes_that_overlap_or_lie_apart_are_one_trace", several),
         trial("a_switch_that_was_missed_is_no_error", missed),
+        trial("samples_of_host_and_guest_have_their_call_chains", samples),
     ];
     latpath_testkit::main(tests)
 }
@@ -129,13 +130,13 @@ fn vcpus() -> Result<(), Failed> {
     let rows: Vec<_> = rows.iter().map(|r| (r[0].text().to_owned(), r[1].int() / 1000, r[2].int() / 1000)).collect();
     let want = [
         ("in its guest", 20, 480),
-        ("exit: HLT", 500, 9547),
+        ("exit: hlt", 500, 9547),
         ("halted: polls", 550, 150),
         ("interrupt injected", 10_046, 0),
         ("in its guest", 10_047, 9453),
     ];
     equal("its slices", rows[..5].to_vec(), want.map(|(name, t, dur)| (name.to_owned(), t, dur)).to_vec())?;
-    equal("the last", rows[5].0.as_str(), "exit: INTR")
+    equal("the last", rows[5].0.as_str(), "exit: interrupt")
 }
 
 fn packets() -> Result<(), Failed> {
@@ -252,4 +253,41 @@ fn missed() -> Result<(), Failed> {
         ints(&processor.rows(sql)?)[1..4].to_vec(),
         vec![vec![T + 10, 10, 42], vec![T + 20, 30, nobody], vec![T + 50, 10, 43]],
     )
+}
+
+fn samples() -> Result<(), Failed> {
+    use latpath_perfetto::{write_profile, SampledMachine};
+    use latpath_profile::{FrameId, Mode, Samples, Seen, Slice, Stack, Thread};
+    let slice = |from: i64| Slice {
+        from,
+        until: from + 1_000_000_000,
+        names: vec!["main".into(), "tun_get_user".into()],
+        threads: vec![Thread { tid: 71, tgid: 70, comm: "worker".into(), process: "app".into(), ..Thread::default() }],
+        stacks: vec![
+            Stack { mode: Mode::Kernel, frames: vec![FrameId::new(1, true), FrameId::new(0, false)] },
+            Stack { mode: Mode::User, frames: vec![FrameId::new(0, false)] },
+            Stack { mode: Mode::Idle, frames: Vec::new() },
+        ],
+        seen: [0, 0, 1, 2].map(|stack| Seen { t: from + 5, cpu: 1, thread: 0, stack }).into(),
+        ..Slice::default()
+    };
+    let of = |from| -> Result<Samples, Failed> {
+        let mut samples = Samples::new(true);
+        samples.take(slice(from))?;
+        Ok(samples)
+    };
+    let (host, guest) = (of(T)?, of(T + 9_000_000_000)?);
+    let machine = |samples, offset_ns, prefix: &str| SampledMachine { samples, offset_ns, prefix: prefix.into() };
+    let mut trace = Vec::new();
+    write_profile(99, &[machine(&host, 0, ""), machine(&guest, 9_000_000_000, "vm:")], &mut trace)?;
+    let mut processor = Processor::load(&trace)?;
+    equal("errors", processor.errors()?, Vec::new())?;
+    equal("samples, none of idle CPUs", processor.number("select count(*) from perf_sample")?, 6)?;
+    equal("on one timeline", processor.number("select count(distinct ts) from perf_sample")?, 1)?;
+    let innermost = "select frame.name from perf_sample join stack_profile_callsite as site on site.id = callsite_id \
+        join stack_profile_frame as frame on frame.id = site.frame_id where perf_sample.cpu_mode = 'kernel' and site.depth = 1";
+    equal("innermost in the kernel", processor.texts(innermost)?, vec!["tun_get_user".to_owned(); 4])?;
+    let names =
+        "select distinct process.name from perf_sample join thread using (utid) join process using (upid) order by 1";
+    equal("processes", processor.texts(names)?, vec!["app".to_owned(), "vm:app".into()])
 }

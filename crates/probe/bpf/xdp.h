@@ -54,23 +54,33 @@ static __always_inline void bytes_of(struct bytes *raw, struct xdp_frame *frame)
 
 #define FRAMES_AT_ONCE 16 /* DEV_MAP_BULK_SIZE */
 
-/* Frames that XDP redirects to a tap: the queue's tracepoint shows the device alone. */
+/* Frames on their way to a tap. */
+struct to_tap {
+	struct net_device *dev;
+	__u64 frames; /* a pointer to pointers, which older verifiers let nobody take as an argument */
+};
+
+static long frame_to_tap(__u32 i, struct to_tap *all)
+{
+	struct xdp_frame *frame;
+	struct bytes raw = {};
+
+	if (bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(all->frames + (__u64)i * sizeof(frame))))
+		return 1;
+	bytes_of(&raw, frame);
+	handle_packet(0, &raw, all->dev, POINT_TX, 0, DEDUP_NONE);
+	return 0;
+}
+
+/* Frames that XDP redirects to a tap: the queue's tracepoint shows the device alone. The kernel's loop is verified once. */
 SEC("fentry/tun_xdp_xmit")
 int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 {
-	__u64 frames; /* a pointer to pointers, which older verifiers let nobody take as an argument */
+	struct to_tap all = { .dev = dev };
 
-	if (bpf_get_func_arg(ctx, 2, &frames))
+	if (bpf_get_func_arg(ctx, 2, &all.frames) || n <= 0)
 		return 0;
-	for (int i = 0; i < FRAMES_AT_ONCE; i++) {
-		struct xdp_frame *frame;
-		struct bytes raw = {};
-
-		if (i >= n || bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(frames + i * sizeof(frame))))
-			break;
-		bytes_of(&raw, frame);
-		handle_packet(0, &raw, dev, POINT_TX, 0, DEDUP_NONE);
-	}
+	bpf_loop(n > FRAMES_AT_ONCE ? FRAMES_AT_ONCE : n, frame_to_tap, &all, 0);
 	return 0;
 }
 

@@ -8,13 +8,13 @@ use latpath_model::Ns;
 use latpath_stats::TimeFigures;
 use latpath_vms::exit_reason::{is_halt, Names};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub use text::text;
 
 /// All of it.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
     /// Begin of the window, `CLOCK_MONOTONIC`.
     pub from_ns: Ns,
@@ -35,7 +35,7 @@ pub struct Document {
 }
 
 /// One VM.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VmExits {
     /// Its name; `null` for a VM that was gone at the end.
     pub name: Option<String>,
@@ -54,7 +54,7 @@ pub struct VmExits {
 }
 
 /// One vCPU.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuExits {
     /// KVM's number.
     pub vcpu: Option<u32>,
@@ -70,7 +70,7 @@ pub struct VcpuExits {
 }
 
 /// What one vCPU did, or several.
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct VcpuFigures {
     /// Where its time went: adds up to its window.
     pub tiles: Tiles,
@@ -95,7 +95,7 @@ pub struct VcpuFigures {
 }
 
 /// Exits for one reason.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ReasonFigures {
     /// The kernel's name of it; `null` for exits that began before the window and for reasons that were too many.
     pub reason: Option<String>,
@@ -117,7 +117,7 @@ pub struct ReasonFigures {
 }
 
 /// Exits in relation to traffic.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PerWork {
     /// Exits for each packet on the taps, both ways.
     pub exits_per_packet: f64,

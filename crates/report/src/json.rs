@@ -98,7 +98,8 @@ pub fn exits_schema() -> Schema {
     schema::<crate::exits::Document>("latpath exits --json")
 }
 
-fn schema<T: JsonSchema>(title: &str) -> Schema {
+/// The JSON Schema (draft 2020-12) of what a command prints as a `T`.
+pub fn schema<T: JsonSchema>(title: &str) -> Schema {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut schema = generator.into_root_schema_for::<T>();
     schema.insert("title".into(), title.into());

@@ -6,6 +6,7 @@
 mod captures;
 mod charts;
 pub mod compare;
+pub mod cpu_profile;
 mod document;
 pub mod exits;
 mod explain;
@@ -23,10 +24,12 @@ mod paths;
 mod patterns;
 mod profile;
 mod quality;
+pub mod queues;
 mod replay;
 mod segments;
 mod span;
 mod streams;
+pub mod study;
 mod summarise;
 mod text;
 mod warnings;
@@ -40,7 +43,7 @@ pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
     Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
 };
-pub use json::{exits_schema, live_schema, report_json, report_schema};
+pub use json::{exits_schema, live_schema, report_json, report_schema, schema};
 pub use junit::junit;
 pub use ladder::ladder_text;
 pub use layout::layout_of;

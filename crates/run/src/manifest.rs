@@ -98,7 +98,7 @@ pub struct NamedSegment {
 pub struct MachineFigures {
     /// `host`, `guest0`.
     pub machine: String,
-    /// How its clock's offset is known: `same clock`, `timed exchanges`, `ptp_kvm`.
+    /// How its clock's offset is known: `same clock`, `timed exchanges`, `ptp_kvm`, `tsc-offset`.
     pub method: String,
     /// Its clock minus the host's, the latest.
     pub offset_ns: Ns,

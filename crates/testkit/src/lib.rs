@@ -13,6 +13,7 @@
 //! }
 //! ```
 
+pub mod busy;
 pub mod names;
 mod needs;
 mod noise;

@@ -17,6 +17,7 @@ use latpath_linux::{
     proc::{Root, Stat, PF_KTHREAD},
     Cpus,
 };
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{io, path::Path};
 
@@ -24,11 +25,12 @@ use std::{io, path::Path};
 const MOST_PROCESSES: usize = 4 << 20;
 
 /// The machine's guests at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Found {
     /// The guests, by process number.
     pub vms: Vec<Vm>,
     /// CPUs that are kept out of load balancing (`isolcpus=`, isolated cpuset partitions).
+    #[schemars(with = "String")]
     pub isolated_cpus: Cpus,
     /// What could not be seen from here, and why: sentences for the user.
     pub unseen: Vec<String>,

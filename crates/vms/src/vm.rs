@@ -1,10 +1,11 @@
 //! What is known of a virtual machine.
 
 use latpath_linux::Cpus;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A virtual machine: a process that runs a guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Vm {
     /// The guest's name, as QEMU's command line or libvirt has it; else the program's name and the process's number.
     pub name: String,
@@ -40,7 +41,7 @@ pub struct Vm {
 }
 
 /// What runs a guest's instructions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accel {
     /// The CPU, through KVM.
@@ -53,7 +54,7 @@ pub enum Accel {
 }
 
 /// The host side of a guest's NIC.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tap {
     /// The device's name; for a macvtap that cannot be found, `ifindex N`.
     pub device: String,
@@ -81,7 +82,7 @@ pub struct Tap {
 }
 
 /// How the guest's NIC reaches the host's network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TapKind {
     /// A tap (`/dev/net/tun`).
@@ -92,7 +93,7 @@ pub enum TapKind {
 }
 
 /// What a tap is a port of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bridge {
     /// The bridge; for Open vSwitch its own bridge where its database says, else the datapath (`ovs-system`).
     pub name: String,
@@ -101,7 +102,7 @@ pub struct Bridge {
 }
 
 /// A thread that works for the guest.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Thread {
     /// Its number.
     pub tid: u32,
@@ -118,6 +119,7 @@ pub struct Thread {
     /// Whether it is a thread of the kernel, not of the process.
     pub kernel: bool,
     /// CPUs that it may run on.
+    #[schemars(with = "String")]
     pub cpus_allowed: Cpus,
     /// CPU that it last ran on.
     pub cpu: u32,
@@ -134,7 +136,7 @@ pub struct Thread {
 }
 
 /// What a thread does for the guest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// QEMU's main loop: serves taps that vhost does not, monitor, timers.
@@ -167,7 +169,7 @@ impl Role {
 }
 
 /// How a role was found, the surest first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FoundBy {
     /// The process's first thread.
@@ -209,7 +211,7 @@ impl FoundBy {
 }
 
 /// A scheduling policy (sched(7)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// SCHED_OTHER.
@@ -262,7 +264,7 @@ impl Policy {
 }
 
 /// How much of a thread's CPUs is isolated (`isolcpus=`, or an isolated cpuset partition).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolated {
     /// All of them.

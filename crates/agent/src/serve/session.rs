@@ -2,12 +2,14 @@
 
 use super::reporter::Reporter;
 use super::{Attached, Ended, ServeError, ServeOptions};
+use crate::command;
 use crate::frame::{preamble, FrameError, Item, Outgoing, AGENT_MAGIC};
 use crate::message::*;
+use crate::profile::{MakeSampler, Profiling};
 use crate::recorder;
 use crate::stream::{Got, Stream};
 use latpath_clock::ptp_kvm::read_pair;
-use latpath_clock::{ClockTie, RealtimeWatch};
+use latpath_clock::{ClockTie, RealtimeWatch, TscTie};
 use latpath_flight::Record;
 use latpath_model::text::cut;
 use latpath_model::{Ns, Source};
@@ -47,6 +49,8 @@ pub(super) struct Session<'a, S, F> {
     greeted: bool,
     probe: Probe<S, F>,
     recording: Option<recorder::Recording>,
+    profiling: Option<Profiling>,
+    command: Option<command::Running>,
     out: Outgoing,
     /// Requests for the time: id, and when it was read.
     time_requests: VecDeque<(u64, Ns)>,
@@ -73,6 +77,8 @@ where
             greeted: false,
             probe: Probe::NotAsked(make_source),
             recording: None,
+            profiling: None,
+            command: None,
             out,
             time_requests: VecDeque::new(),
             reporter: Reporter::new(),
@@ -101,7 +107,8 @@ where
                 }
                 flushed => flushed?,
             }
-            let pieces = self.recording.as_ref().is_some_and(|recording| recording.has_pieces());
+            let pieces = self.recording.as_ref().is_some_and(|recording| recording.has_pieces())
+                || self.profiling.as_mut().is_some_and(Profiling::has_pieces);
             let waiting = pieces || self.out.waiting() > 0 || !self.time_requests.is_empty();
             if waiting && self.moved.elapsed() > self.options.silence {
                 return Err(ServeError::Stuck(self.options.silence));
@@ -134,6 +141,7 @@ where
     /// How long until the source is looked at again.
     fn pause(&self) -> Duration {
         match self.probe {
+            _ if self.command.is_some() => self.options.every,
             Probe::Running(_) | Probe::Attaching(_) => self.options.every,
             Probe::NotAsked(_) | Probe::Gone => Duration::from_millis(200),
         }
@@ -193,12 +201,24 @@ where
                     .map_err(|e| ServeError::Source(format!("no thread to attach the probe: {e}")))?;
                 self.probe = Probe::Attaching(attached);
             }
+            Message::RunCommand(run) if self.options.commands => {
+                if self.command.is_some() {
+                    return broken("a second command");
+                }
+                match command::Running::start(&run) {
+                    Ok(running) => self.command = Some(running),
+                    Err(why) => self.refuse_command(&why),
+                }
+            }
+            Message::EndCommand(_) if self.options.commands => self.command.iter_mut().for_each(|c| c.end()),
             Message::Stop(_) => {
                 if let Probe::Running(source) = &mut self.probe {
                     self.reporter.up_to((self.options.clock)(), source, &mut self.out)?;
                 }
                 self.probe = Probe::Gone;
                 self.recording = None;
+                let rest = self.profiling.take().map_or(Vec::new(), Profiling::end);
+                rest.into_iter().for_each(|piece| self.out.push(piece));
                 self.out.push(Message::Bye(Empty {}));
                 return Ok(Some(Ended::Stopped));
             }
@@ -221,20 +241,23 @@ where
         }
         self.greeted = true;
         let version = VERSION.min(hello.newest);
-        self.out.push(Message::AgentHello(Facts { version, ..self.options.facts.printable() }));
+        let facts = self.options.facts.printable();
+        self.out.push(Message::AgentHello(Facts { version, runs_commands: self.options.commands, ..facts }));
         Ok(())
     }
 
     fn tick(&mut self) -> Result<(), ServeError> {
         if let Probe::Attaching(attached) = &self.probe {
             match attached.try_recv() {
-                Ok(Ok(Attached { source, recorder })) => {
+                Ok(Ok(Attached { source, recorder, sampler })) => {
                     self.probe = Probe::Running(source);
-                    if let Some(ring) = self.options.background {
+                    // Samples of a guest without idle time must come too: what is in the background there does not run.
+                    if let Some(ring) = self.options.background.filter(|_| sampler.is_none()) {
                         self.reporter.enter_background(ring);
                     }
                     self.out.push(Message::Started(Empty {}));
                     recorder.into_iter().for_each(|recorder| self.record(recorder));
+                    sampler.map_or(Ok(()), |sampler| self.sample(sampler))?;
                 }
                 Ok(Err(why)) => return Err(ServeError::Source(why)),
                 Err(TryRecvError::Disconnected) => {
@@ -255,10 +278,36 @@ where
         if self.out.waiting() > MAX_WAITING {
             return Ok(());
         }
+        self.pass_on_command();
         match &mut self.probe {
             Probe::Running(source) => self.reporter.round(source, &mut self.out),
             _ => Ok(()),
         }
+    }
+
+    /// What the command has printed, as far as there is room for it, and how it ended.
+    fn pass_on_command(&mut self) {
+        while self.out.waiting() <= MAX_WAITING {
+            let Some(command) = &mut self.command else { return };
+            match command.step() {
+                Ok(None) => return,
+                Ok(Some(message)) => {
+                    if matches!(&message, Message::CommandPiece(piece) if piece.ended) {
+                        self.command = None;
+                    }
+                    self.out.push(message);
+                }
+                Err(why) => {
+                    self.command = None;
+                    self.refuse_command(&why);
+                }
+            }
+        }
+    }
+
+    fn refuse_command(&mut self, why: &str) {
+        let error = cut(why, MAX_TEXT).into();
+        self.out.push(Message::CommandPiece(CommandPiece { error, ..CommandPiece::default() }));
     }
 
     fn record(&mut self, recorder: Result<Box<dyn Record>, String>) {
@@ -271,6 +320,12 @@ where
                 .out
                 .push(Message::Recording(Recording { error: cut(&why, MAX_TEXT).into(), ..Recording::default() })),
         }
+    }
+
+    fn sample(&mut self, sampler: MakeSampler) -> Result<(), ServeError> {
+        let begun = Profiling::begin(sampler);
+        self.profiling = Some(begun.map_err(|e| ServeError::Source(format!("no thread to sample the CPUs: {e}")))?);
+        Ok(())
     }
 
     fn read_hypervisor(&mut self) {
@@ -286,14 +341,22 @@ where
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        let (time_requests, clock, recording) = (&mut self.time_requests, &self.options.clock, &mut self.recording);
+        let Self { time_requests, options, recording, profiling, .. } = self;
+        let clock = &options.clock;
         let urgent = || {
             let (id, received) = time_requests.pop_front()?;
-            Some(Message::TimeReply(TimeReply { id, received, sent: clock() }))
+            let tie = TscTie::read_beside(&**clock);
+            let (tsc, tsc_at, tsc_uncertainty) =
+                tie.map_or((0, 0, 0), |tie| (tie.tsc, tie.monotonic_ns, tie.uncertainty_ns));
+            Some(Message::TimeReply(TimeReply { id, received, sent: clock(), tsc, tsc_at, tsc_uncertainty }))
         };
-        // A few pieces of a window, then the host is heard again.
+        // A few pieces of a window or of the profile, then the host is heard again.
         let mut pieces = 0..PIECES;
-        let idle = || pieces.next().and_then(|_| recording.as_mut()?.chunk());
+        let idle = || {
+            pieces.next()?;
+            let window = recording.as_mut().and_then(recorder::Recording::chunk);
+            window.or_else(|| profiling.as_mut()?.piece())
+        };
         let written = self.out.flush(|bytes| self.stream.write(bytes), urgent, idle)?;
         if written > 0 || self.out.waiting() == 0 {
             self.moved = Instant::now();

@@ -90,7 +90,7 @@ pub fn agent_recording(
             alive.store(true, Ordering::SeqCst);
             let recorder = request.option(StartRequest::FLIGHT).and_then(|_| recorder());
             let source = Given { from, points: 5, watermark: 0, made: 0, alive };
-            Ok::<_, String>(Attached { source, recorder })
+            Ok::<_, String>(Attached { source, recorder, sampler: None })
         };
         serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)
     });

@@ -3,9 +3,10 @@
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
+use latpath_agent::{listen, Attached, Facts, Listen, MakeSampler, Sampler, ServeOptions, StartRequest};
 use latpath_clock::ptp_kvm;
 use latpath_flight::{Record, Recorder};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use latpath_probe::{Options, Probe, RECORD_BYTES};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -22,6 +23,9 @@ pub struct Args {
     /// End after one session
     #[arg(long)]
     once: bool,
+    /// Let the host run commands here, as this user (latpath exits --in); with --stdio it may anyway: it came by a shell
+    #[arg(long)]
+    allow_commands: bool,
 }
 
 #[derive(ClapArgs)]
@@ -53,6 +57,7 @@ impl At {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    let commands = args.allow_commands || args.at.stdio;
     let at = args.at.place();
     let (quit, signalled) = UnixStream::pair()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -62,6 +67,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut options = ServeOptions {
         facts: Facts { capabilities: capabilities(), ..Facts::of_this_machine() },
         background: Some(Options::RING_BYTES / RECORD_BYTES),
+        commands,
         hypervisor: device.map(|device| Box::new(device) as Box<dyn ptp_kvm::Reader>),
         ..ServeOptions::default()
     };
@@ -73,15 +79,68 @@ pub fn run(args: Args) -> Result<Outcome> {
 
 /// Attaches the probe as the host wishes, and the flight recorder where it wishes for that; what it does not say, or says amiss,
 /// is as usual.
-fn attach(request: &StartRequest) -> Result<Attached<Probe>, String> {
+fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     let mut options = Options::new("here", request.streams.clone());
     let number = |name: &str| request.option(name).and_then(|text| text.parse::<i64>().ok());
     if let Some(bytes) = number("ring_bytes").filter(|b| (1 << 16..=1 << 28).contains(b)) {
         options.ring_bytes = bytes as usize;
     }
-    let source = Probe::attach(options).map_err(|e| e.to_string())?;
+    let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MOST_HZ) as u32));
+    let source = match request.streams.is_empty() && sampler.is_some() {
+        true => Watched::Nothing,
+        false => Watched::Packets(Box::new(Probe::attach(options).map_err(|e| e.to_string())?)),
+    };
     let recorder = number(StartRequest::FLIGHT).map(|bytes| record(bytes).map_err(|e| e.to_string()));
-    Ok(Attached { source, recorder })
+    Ok(Attached { source, recorder, sampler })
+}
+
+/// Samples a second that a host may ask for.
+const MOST_HZ: i64 = 10_000;
+
+fn sampler(frequency: u32) -> MakeSampler {
+    Box::new(move || {
+        let options = latpath_profile::Options { frequency, ..Default::default() };
+        let recorder = latpath_profile::Recorder::start(&options).map_err(|e| e.to_string())?;
+        Ok(Box::new(recorder) as Box<dyn Sampler>)
+    })
+}
+
+/// What is watched for a host: packets, or, where it wants a profile alone, none.
+enum Watched {
+    Packets(Box<Probe>),
+    Nothing,
+}
+
+impl Source for Watched {
+    type Error = <Probe as Source>::Error;
+
+    fn points(&mut self) -> Result<Vec<PointInfo>, Self::Error> {
+        match self {
+            Self::Packets(probe) => probe.points(),
+            Self::Nothing => Ok(Vec::new()),
+        }
+    }
+
+    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Self::Error> {
+        match self {
+            Self::Packets(probe) => probe.drop_notes(),
+            Self::Nothing => Ok(Vec::new()),
+        }
+    }
+
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Self::Error> {
+        match self {
+            Self::Packets(probe) => probe.drain(out),
+            Self::Nothing => Ok(latpath_linux::monotonic()),
+        }
+    }
+
+    fn counters(&mut self) -> Result<Counters, Self::Error> {
+        match self {
+            Self::Packets(probe) => probe.counters(),
+            Self::Nothing => Ok(Counters::default()),
+        }
+    }
 }
 
 fn record(bytes_per_cpu: i64) -> Result<Box<dyn Record>, latpath_flight::StartError> {

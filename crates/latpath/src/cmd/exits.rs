@@ -10,6 +10,7 @@ use latpath_report::exits::{text, About, Document};
 use latpath_stats::units::number_of;
 use latpath_vms::{exit_reason::Names, Role, Vm};
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 
 /// Show why vCPUs leave their guests, for how long, and where their threads' time goes.
 #[derive(ClapArgs)]
@@ -28,25 +29,36 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let (stop, vms) = (args.window.prepare()?, args.window.vms()?);
-    let watch = Watch::start_measuring(&vms, !args.window.vms.is_empty(), args.cost)?;
-    let before = Counted::of(&vms);
-    let known: usize = vms.iter().map(|vm| vm.threads.iter().filter(|thread| thread.role == Role::Vcpu).count()).sum();
-    let end = if args.window.command.is_empty() && args.window.duration.is_none() { "; Ctrl-C ends it" } else { "" };
-    eprintln!("latpath: watching {}{end}", number_of(known as u64, "vCPU"));
-    let passed = args.window.pass(&stop, args.json, || {})?;
-    let (exits, mut after) = watch.end_and(|| Counted::of(&vms));
-    let outcome = passed.verdict();
-    // Some VMs may have started since.
-    let vms = latpath_vms::find().map(|found| found.vms).unwrap_or(vms);
-    after.complete(&vms);
-    let document = Document::new(&exits, &Names::of_kernel(), |pid| after.about(pid, &before, &vms));
+    let stop = args.window.prepare()?;
+    let (document, outcome) = measure(&args.window, &stop, args.cost, args.json)?;
     print(&match args.json {
         true => serde_json::to_string(&document)? + "\n",
         false => text(&document, args.each, style()),
     })?;
     notes(&document);
     outcome
+}
+
+/// The figures of a window, and what the end of its command makes of ours.
+pub(super) fn measure(
+    window: &Window,
+    stop: &AtomicBool,
+    cost: bool,
+    quiet: bool,
+) -> Result<(Document, Result<Outcome>)> {
+    let vms = window.vms()?;
+    let watch = Watch::start_measuring(&vms, !window.vms.is_empty(), cost)?;
+    let before = Counted::of(&vms);
+    let known: usize = vms.iter().map(|vm| vm.threads.iter().filter(|thread| thread.role == Role::Vcpu).count()).sum();
+    let end = window.end();
+    eprintln!("latpath: watching {}{end}", number_of(known as u64, "vCPU"));
+    let passed = window.pass(stop, quiet, || {})?;
+    let (exits, mut after) = watch.end_and(|| Counted::of(&vms));
+    let outcome = passed.verdict();
+    // Some VMs may have started since.
+    let vms = latpath_vms::find().map(|found| found.vms).unwrap_or(vms);
+    after.complete(&vms);
+    Ok((Document::new(&exits, &Names::of_kernel(), |pid| after.about(pid, &before, &vms)), outcome))
 }
 
 /// What the kernel had counted at a moment.

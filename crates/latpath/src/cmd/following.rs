@@ -77,7 +77,7 @@ fn match_help() -> String {
     format!("How one packet is known from the next: hash:OFFSET:LEN or seq:OFFSET:LEN of the payload [default: {own}, else hash:0:32]")
 }
 
-fn machine(text: &str) -> Result<(String, Address), String> {
+pub(super) fn machine(text: &str) -> Result<(String, Address), String> {
     let (name, address) = text.split_once('=').ok_or("write NAME=ADDRESS, as guest0=ssh:root@guest")?;
     let letter = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 32 || !name.chars().all(letter) {

@@ -12,6 +12,7 @@ use latpath_vms::{exit_reason::Names, Vm};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 /// Show where the time of a transfer between guest and host goes, step by step: kick, worker, tap, interrupt, guest's handler.
 #[derive(ClapArgs)]
@@ -32,7 +33,10 @@ pub struct Args {
 pub fn run(args: Args) -> Result<Outcome> {
     let (report, outcome) = match &args.import {
         Some(path) => (imported(path)?, Ok(Outcome::Done)),
-        None => live(&args)?,
+        None => {
+            let stop = args.window.prepare()?;
+            measure(&args.window, &stop, args.cost, args.json)?
+        }
     };
     print(&match args.json {
         true => format!("{}\n", serde_json::to_string(&report)?),
@@ -52,18 +56,23 @@ fn imported(path: &Path) -> Result<LadderReport> {
     Ok(imported.report)
 }
 
-/// The figures of what happens now, and what the command's end makes of ours.
-fn live(args: &Args) -> Result<(LadderReport, Result<Outcome>)> {
-    let (stop, vms) = (args.window.prepare()?, args.window.vms()?);
-    let (processes, taps) = match args.window.vms.is_empty() {
+/// The figures of a window, and what the end of its command makes of ours.
+pub(super) fn measure(
+    window: &Window,
+    stop: &AtomicBool,
+    cost: bool,
+    quiet: bool,
+) -> Result<(LadderReport, Result<Outcome>)> {
+    let vms = window.vms()?;
+    let (processes, taps) = match window.vms.is_empty() {
         true => Default::default(),
         false => (vms.iter().map(|vm| vm.pid).collect(), vms.iter().flat_map(taps).map(|(tap, _)| tap).collect()),
     };
     let names = Names::of_kernel();
     let name_reason = Box::new(move |isa, reason| names.get(isa, reason).into_owned());
-    let mut live = Live::start(name_reason, processes, taps, args.cost)?;
+    let mut live = Live::start(name_reason, processes, taps, cost)?;
     name(live.ladder(), &vms);
-    let passed = args.window.pass(&stop, args.json, || live.step())?;
+    let passed = window.pass(stop, quiet, || live.step())?;
     let outcome = passed.verdict();
     // Some VMs may have started since.
     name(live.ladder(), &latpath_vms::find().map_or(Vec::new(), |found| found.vms));

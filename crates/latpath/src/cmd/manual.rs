@@ -6,6 +6,11 @@ use super::Outcome;
 use anyhow::{Context, Result};
 use clap::{Args as ClapArgs, Command, ValueEnum};
 use clap_complete::Shell;
+use latpath_compare::Comparison;
+use latpath_ladder::LadderReport;
+use latpath_report::schema;
+use latpath_report::study::Configuration;
+use latpath_vms::Found;
 use std::path::PathBuf;
 
 /// Print what a shell needs to complete latpath's commands and flags, as for bash: source <(latpath completions bash)
@@ -31,16 +36,30 @@ pub struct Schema {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Described {
+    Caps,
+    Compare,
     Exits,
+    Ladder,
     Live,
+    Profile,
+    Queues,
     Report,
+    Study,
+    Vms,
 }
 
-pub fn schema(args: Schema) -> Result<Outcome> {
+pub fn print_schema(args: Schema) -> Result<Outcome> {
     let schema = match args.command {
+        Described::Caps => schema::<latpath_caps::Caps>("latpath caps --json"),
+        Described::Compare => schema::<Comparison>("latpath compare --json"),
         Described::Exits => latpath_report::exits_schema(),
+        Described::Ladder => schema::<LadderReport>("latpath ladder --json"),
         Described::Live => latpath_report::live_schema(),
+        Described::Profile => latpath_report::schema::<latpath_report::cpu_profile::Document>("latpath profile --json"),
+        Described::Queues => schema::<latpath_report::queues::Document>("latpath queues --json"),
         Described::Report => latpath_report::report_schema(),
+        Described::Study => schema::<Vec<Configuration>>("latpath study vhost --json"),
+        Described::Vms => schema::<Found>("latpath vms --json"),
     };
     print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
     Ok(Outcome::Done)

@@ -1,6 +1,7 @@
 //! The commands: each module parses its own flags, calls the crates below, prints what comes back.
 
 pub mod agent;
+pub mod caps;
 mod choose;
 pub mod compare;
 pub mod demo;
@@ -17,12 +18,15 @@ pub mod manual;
 pub mod mark;
 pub mod path;
 pub mod ping;
+pub mod profile;
 mod progress;
 pub mod publish;
+pub mod queues;
 pub mod record;
 pub mod report;
 pub mod segments;
 pub mod streams;
+pub mod study;
 pub mod subscribe;
 mod thread;
 pub mod vms;

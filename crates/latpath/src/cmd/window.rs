@@ -5,8 +5,13 @@ use super::progress::Progress;
 use super::{Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
+use latpath_agent::{Address, Machine, Timeouts};
+use latpath_model::text::printable;
 use latpath_vms::Vm;
+use std::cell::RefCell;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -17,6 +22,8 @@ const STEP: Duration = Duration::from_millis(50);
 
 /// How long a command may take to end when it is told to.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same on another machine, whose agent waits for 10 s.
+const THERE: Duration = Duration::from_secs(12);
 
 /// What commands that watch VMs have in common.
 #[derive(ClapArgs)]
@@ -27,9 +34,19 @@ pub struct Window {
     /// Stop after this time (10s, 1h 30m) [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
+    /// Run the command on this machine instead, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an agent there runs
+    /// it (latpath agent --allow-commands; over ssh: by itself)
+    #[arg(long = "in", value_name = "NAME=ADDRESS", requires = "command", value_parser = super::following::machine)]
+    pub inside: Option<(String, Address)>,
     /// Run this command, and watch for as long as it runs
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    /// Where what the command prints goes; `None` for our own standard output.
+    #[arg(skip)]
+    pub output: Option<File>,
+    /// The machine on which the command runs, once it is reached.
+    #[arg(skip)]
+    pub machine: RefCell<Option<Machine>>,
 }
 
 impl Window {
@@ -49,17 +66,31 @@ impl Window {
     /// Checked before anything begins.
     ///
     /// # Errors
-    /// Where the window would be empty, or Ctrl-C cannot be caught.
+    /// Where the window would be empty, the command's machine is not reached, or Ctrl-C cannot be caught.
     pub fn prepare(&self) -> Result<Arc<AtomicBool>> {
         if self.duration == Some(Duration::ZERO) {
             bail!(Usage("--duration 0s leaves nothing to watch".into()));
         }
+        if let Some((name, address)) = &self.inside {
+            // Reached beforehand: the window is the command's life.
+            let machine = Machine::connect(name, address, Timeouts::default())?;
+            self.machine.replace(Some(machine));
+        }
         stop_flag()
+    }
+
+    /// What ends it, where nothing else does: to be said after what is watched.
+    pub fn end(&self) -> &'static str {
+        if self.command.is_empty() && self.duration.is_none() {
+            "; Ctrl-C ends it"
+        } else {
+            ""
+        }
     }
 
     /// Starts the command, and returns when the window is over; calls `step` some twenty times a second.
     pub fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<Passed> {
-        let mut workload = Workload::start(&self.command)?;
+        let mut workload = Workload::start(&self.command, self.output.as_ref(), self.machine.take())?;
         let (began, mut progress) = (Instant::now(), Progress::begin(quiet && !self.command.is_empty()));
         let mut ended = None;
         while !stop.load(Ordering::SeqCst) && self.duration.is_none_or(|time| began.elapsed() < time) {
@@ -79,7 +110,7 @@ impl Window {
 /// A window that is over.
 pub struct Passed {
     workload: Option<Workload>,
-    ended: Option<ExitStatus>,
+    ended: Option<End>,
 }
 
 impl Passed {
@@ -89,46 +120,114 @@ impl Passed {
             workload.end();
         }
         match self.ended {
-            Some(status) if !status.success() => {
-                bail!("the command failed ({status}); the figures are of the time until then")
-            }
+            Some(Err(why)) => bail!("the command failed ({why}); the figures are of the time until then"),
             _ => Ok(Outcome::Done),
         }
     }
 }
 
+/// How a command ended: why it failed, where it did.
+type End = Result<(), String>;
+
 /// A command of the user's.
-struct Workload(Child);
+enum Workload {
+    Here(Child),
+    There(Box<Machine>, Option<File>),
+}
 
 impl Workload {
-    /// Starts it, where there is one. It has this process's standard streams.
-    fn start(words: &[OsString]) -> Result<Option<Self>> {
+    /// Starts it, where there is one. It has this process's standard streams, and writes to `output` where that is there.
+    fn start(words: &[OsString], output: Option<&File>, machine: Option<Machine>) -> Result<Option<Self>> {
         let Some((program, arguments)) = words.split_first() else { return Ok(None) };
-        let child = Command::new(program).args(arguments).spawn();
+        let output = output.map(File::try_clone).transpose().context("the command's output")?;
+        if let Some(mut machine) = machine {
+            let text = |word: &OsString| word.to_str().map(str::to_owned).context("a word of the command is no text");
+            machine.run_command(words.iter().map(text).collect::<Result<_>>()?)?;
+            return Ok(Some(Self::There(Box::new(machine), output)));
+        }
+        let mut command = Command::new(program);
+        output.into_iter().for_each(|output| {
+            command.stdout(output);
+        });
+        let child = command.args(arguments).spawn();
         let child = child.with_context(|| format!("cannot start {}", program.to_string_lossy().escape_debug()))?;
-        Ok(Some(Self(child)))
+        Ok(Some(Self::Here(child)))
     }
 
     /// How it ended, once it has.
-    fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.0.try_wait().context("waiting for the command")
+    fn ended(&mut self) -> Result<Option<End>> {
+        match self {
+            Self::Here(child) => {
+                let failed = |status: ExitStatus| if status.success() { Ok(()) } else { Err(status.to_string()) };
+                Ok(child.try_wait().context("waiting for the command")?.map(failed))
+            }
+            Self::There(machine, output) => {
+                let news = machine.command();
+                for (is_error, bytes) in &news.printed {
+                    show(*is_error, bytes, output.as_mut())?;
+                }
+                if news.left_out > 0 {
+                    eprintln!("latpath: {} bytes that the command printed are left out", news.left_out);
+                }
+                Ok(news.end.map(|end| match end {
+                    Ok(0) => Ok(()),
+                    Ok(code) => Err(format!("exit code {code}")),
+                    Err(why) => Err(why),
+                }))
+            }
+        }
     }
 
     /// Ends it, if it still runs: SIGTERM, and SIGKILL where that does not help.
     fn end(&mut self) {
-        if !matches!(self.0.try_wait(), Ok(None)) {
+        let child = match self {
+            Self::Here(child) => child,
+            // Its agent does the same. The end of the session would be sudden.
+            Self::There(machine, _) => {
+                let until = Instant::now() + THERE;
+                if machine.command().end.is_none() {
+                    machine.end_command();
+                }
+                while machine.command().end.is_none() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                return;
+            }
+        };
+        if !matches!(child.try_wait(), Ok(None)) {
             return;
         }
-        let pid = nix::unistd::Pid::from_raw(self.0.id() as i32);
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if !matches!(self.0.try_wait(), Ok(None)) {
+            if !matches!(child.try_wait(), Ok(None)) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = child.kill();
+        let _ = child.wait();
     }
+}
+
+/// Shows what a command on another machine has printed: nothing in it is obeyed by a terminal.
+fn show(is_error: bool, bytes: &[u8], output: Option<&mut File>) -> Result<()> {
+    match output {
+        Some(file) if !is_error => return file.write_all(bytes).context("the command's output"),
+        _ => {}
+    }
+    let text = String::from_utf8_lossy(bytes);
+    let clean: String = text
+        .split_inclusive('\n')
+        .map(|line| match line.strip_suffix('\n') {
+            Some(line) => printable(line.trim_end_matches('\r')) + "\n",
+            None => printable(line),
+        })
+        .collect();
+    match is_error {
+        true => eprint!("{clean}"),
+        false => std::io::stdout().write_all(clean.as_bytes()).context("standard output")?,
+    }
+    Ok(())
 }

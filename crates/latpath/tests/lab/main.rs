@@ -84,6 +84,7 @@ impl Scale {
 }
 
 fn main() -> ExitCode {
+    latpath_testkit::busy::run_if_asked();
     if let Some(code) = fault::main() {
         return code;
     }

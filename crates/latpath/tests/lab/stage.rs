@@ -129,8 +129,10 @@ impl Stage {
 
     /// The same, with more programs in it: the file here, the path there.
     pub fn boot_guest_with(&mut self, reach: Reach, programs: Vec<(PathBuf, String)>) -> Outcome {
-        let latpath = (self.small(program(), "latpath"), "/bin/latpath".into());
-        let more = programs.into_iter().map(|(file, path)| (self.small(file, path.trim_start_matches("/bin/")), path));
+        let latpath = (self.bench.lab.stripped(program(), "latpath"), "/bin/latpath".into());
+        let more = programs
+            .into_iter()
+            .map(|(file, path)| (self.bench.lab.stripped(file, path.trim_start_matches("/bin/")), path));
         let plan = GuestPlan {
             name: GUEST.into(),
             programs: std::iter::once(latpath).chain(more).collect(),
@@ -144,7 +146,7 @@ impl Stage {
         let mut guest = Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
         let at = match reach {
             Reach::Serial => "--device /dev/virtio-ports/latpath.agent".to_owned(),
-            Reach::Vsock => format!("--vsock {PORT}"),
+            Reach::Vsock => format!("--allow-commands --vsock {PORT}"),
         };
         guest.start("agent", &format!("latpath agent {at}"), true, NEVER)?;
         self.reach = reach;
@@ -168,15 +170,6 @@ impl Stage {
             NEVER,
         )?;
         Ok([asks, answers])
-    }
-
-    /// A program without what a debugger reads, where it can be had so: an emulated guest unpacks it sooner.
-    fn small(&self, whole: PathBuf, name: &str) -> PathBuf {
-        let small = self.bench.lab.folder().join(name);
-        match Command::new("strip").arg("-g").arg("-o").arg(&small).arg(&whole).status() {
-            Ok(status) if status.success() => small,
-            _ => whole,
-        }
     }
 
     /// Namespaces and switch.
@@ -332,8 +325,8 @@ impl Stage {
 }
 
 /// The guest's context id, and the port at which its agent waits.
-const CID: u32 = 42;
-const PORT: u32 = 7400;
+pub const CID: u32 = 42;
+pub const PORT: u32 = 7400;
 
 /// A recorder at work.
 pub struct Recording {

@@ -329,6 +329,11 @@ fn wrong_usage() -> Result<()> {
         &["subscribe", "-i", "lo", "--stream", "MU01"],
         &["subscribe", "-i", "lo", "--group", "02:00:00:00:00:01"],
         &["subscribe", "-i", "lo", "--stream", "udp::5000"],
+        &["study", "vhost"],
+        &["study", "vhost", "--vm", "relay1", "--", "true"],
+        &["study", "vhost", "--vm", "../x=relay1", "--", "true"],
+        &["study", "vhost", "--vm", "vhost=relay1"],
+        &["study", "vhost", "--vm", "vhost=no-such-vm", "--", "true"],
     ] {
         let out = latpath(args)?;
         same(&args.join(" "), out.status.code(), Some(2))?;

@@ -323,6 +323,8 @@ fn the_schema_fits_what_is_printed_and_knows_each_key() {
     for line in out.lines() {
         assert_eq!(check(&of_live, &serde_json::from_str(line).unwrap()), [""; 0]);
     }
+    let compared = stdout(&bench.latpath(&["compare", "run", "--against", "run", "--json"]));
+    assert_eq!(check(&schema("compare"), &serde_json::from_str(&compared).unwrap()), [""; 0]);
 }
 
 /// All keys of objects in a value, however deep.

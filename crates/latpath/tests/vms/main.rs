@@ -1,4 +1,4 @@
-//! `latpath vms` as users run it, beside real guests.
+//! `latpath vms` as users run it, beside real guests; and `latpath caps`, beside what it speaks of.
 
 use latpath_lab::{Application, Guest, GuestPlan, Lab, Namespace, Running, BRIDGE, TAP};
 use latpath_testkit::Failed;
@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         trial("a_tap_in_another_namespace_than_its_guest_is_found", &needs, moved),
         trial("without_root_guests_are_listed_and_what_is_not_seen_is_said", &needs, without_root),
         trial("what_a_guest_is_called_does_not_reach_the_terminal_as_a_control_code", &needs, hostile_name),
+        trial("what_cannot_work_here_is_what_fails_here", &[need_root()], caps),
+        trial("a_command_on_another_machine_is_the_window", &[need_root()], inside),
         trial("the_list_ends_well_whether_there_are_guests_or_not", &[], ends_well),
     ])
 }
@@ -171,13 +173,8 @@ fn without_root() -> Result<(), Failed> {
         "-name guest=plain,debug-threads=on -netdev tap,id=n,ifname=lptap8,script=no,downscript=no",
     )?;
     vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
-    // The command where anybody may run it.
     let folder = tempfile::tempdir()?;
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-    let program = folder.path().join("latpath");
-    fs::copy(env!("CARGO_BIN_EXE_latpath"), &program)?;
-    let nobody = 65534;
-    let output = run(Command::new(program).args(["vms", "--json"]).current_dir("/").uid(nobody).gid(nobody))?;
+    let output = run(&mut by_nobody(folder.path(), "vms --json")?)?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !said.contains("may be read only by root") {
         return Err(format!("it does not say what it cannot see: {said:?}").into());
@@ -188,6 +185,64 @@ fn without_root() -> Result<(), Failed> {
     equal("its taps", rows(&vm, "taps").len(), 0)?;
     equal("its vCPUs by name", of_role(&vm, "vcpu").len(), 1)?;
     equal("what accelerates it", vm["accel"].as_str(), Some("unknown"))
+}
+
+/// The command, run by a user who may do nothing, from a folder where anybody may run it.
+fn by_nobody(folder: &Path, words: &str) -> Result<Command, Failed> {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
+    let program = folder.join("latpath");
+    fs::copy(env!("CARGO_BIN_EXE_latpath"), &program)?;
+    let mut command = Command::new(program);
+    command.args(words.split(' ')).current_dir("/").uid(65534).gid(65534);
+    Ok(command)
+}
+
+fn caps() -> Result<(), Failed> {
+    let caps: Value = serde_json::from_slice(&run(&mut latpath("caps --json"))?.stdout)?;
+    let works = |name: &str| {
+        let commands = rows(&caps, "commands");
+        let known = commands.iter().find(|known| rows(known, "commands").iter().any(|command| command == name));
+        known.map(|known| known["works"].clone()).ok_or(format!("nothing is said of {name}"))
+    };
+    let tried = [
+        ("exits", "exits --duration 100ms"),
+        ("queues", "queues --duration 100ms"),
+        ("ladder", "ladder --duration 100ms"),
+        ("path", "path --stream svid:latpath-none --duration 100ms"),
+        ("live", "live --stream svid:latpath-none --duration 100ms --no-flight"),
+        ("streams", "streams -i lo --duration 100ms"),
+    ];
+    for (name, words) in tried {
+        let output = latpath(words).stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        equal(&format!("{name} works ({said})"), output.status.success(), works(name)? != "no")?;
+    }
+    let need = |command: &mut Command| command.stdin(Stdio::null()).output().map(|output| output.status.code());
+    let live_works = works("live")? != "no";
+    equal("--need", need(&mut latpath("caps --need live"))?, Some(if live_works { 0 } else { 3 }))?;
+    equal("an unknown command", need(&mut latpath("caps --need nonsense"))?, Some(2))?;
+    let folder = tempfile::tempdir()?;
+    equal("--need without root", need(&mut by_nobody(folder.path(), "caps --need live")?)?, Some(3))
+}
+
+fn inside() -> Result<(), Failed> {
+    let exits = |command: &str| {
+        let mut exits = latpath("exits --in");
+        exits.arg(format!("guest0=exec:{} agent --stdio", env!("CARGO_BIN_EXE_latpath")));
+        exits.args(["--", "sh", "-c", command]).stdin(Stdio::null()).output()
+    };
+    let well = exits("printf '\\033[2Jseen\\n'; sleep 0.2")?;
+    let (said, shown) = (String::from_utf8_lossy(&well.stderr), String::from_utf8_lossy(&well.stdout));
+    if !well.status.success() && said.contains("kvm_exit") {
+        // Without KVM there is nothing to watch, here or there.
+        return Ok(());
+    }
+    equal(&format!("its end ({said})"), well.status.code(), Some(0))?;
+    equal("what it printed", shown.starts_with("?[2Jseen\n"), true)?;
+    let failed = exits("exit 3")?;
+    equal("the end of one that fails", failed.status.code(), Some(1))?;
+    let said = String::from_utf8_lossy(&failed.stderr);
+    equal("what is said of it", said.contains("the command failed (exit code 3)"), true)
 }
 
 fn hostile_name() -> Result<(), Failed> {

@@ -1,10 +1,13 @@
 //! The agent in the guest is reached by a vsock that the hypervisor's kernel serves.
 
 use crate::{
-    stage::{Reach, Stage, Stream},
+    stage::{Reach, Stage, Stream, CID, GUEST, PORT},
     Outcome, Scale, Test,
 };
+use anyhow::{anyhow, ensure};
 use latpath_lab::Switch;
+use serde_json::Value;
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "agent_by_vsock", smoke: false, only_whole: true, seconds: 200, run };
 
@@ -16,5 +19,19 @@ fn run(_: &Scale) -> Outcome {
 
     report.expect_all_complete(2_000)?;
     report.expect_route(&["host/tx@lp-pub", "host/vm-read@vnet0", "guest0/nic-rx@eth0", "guest0/app-read@relay"])?;
-    report.expect_no_sighting_lost()
+    report.expect_no_sighting_lost()?;
+    // The guest's ptp_kvm and KVM's account of its TSC are both there, and agree with each other and with the exchanges.
+    let guest = &report.json()["machines"][1];
+    eprintln!("the guest's clock: {guest}");
+    ensure!(["ptp_kvm", "tsc-offset"].map(Value::from).contains(&guest["method"]), "the clock is known by {guest}");
+    ensure!(guest["fault"].is_null(), "the clock has a fault: {guest}");
+
+    // A command of root's, from a reserved port.
+    let words = format!("exits --in {GUEST}=vsock:{CID}:{PORT} -- cat /proc/cmdline");
+    let ended = stage.start(&stage.path().hypervisor, &words)?.finish(Duration::from_secs(60));
+    let ended = ended.map_err(|e| anyhow!("{words}: {e:?}"))?;
+    ensure!(ended.code == Some(0), "{words}: exit code {:?}: {}", ended.code, ended.stderr.trim());
+    let (there, here) = (ended.stdout.lines().next().unwrap_or_default(), std::fs::read_to_string("/proc/cmdline")?);
+    ensure!(there.contains("console=") && there != here.trim(), "it ran elsewhere: {there}");
+    Ok(())
 }

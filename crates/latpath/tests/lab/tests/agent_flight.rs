@@ -7,6 +7,7 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_agent::{Address, GuestWindow, Machine, StartRequest, Timeouts};
+use latpath_clock::Method;
 use latpath_flight::{Doing, Timeline};
 use latpath_lab::Switch;
 use latpath_model::{Ns, PointKind, Sighting, Source};
@@ -57,6 +58,8 @@ fn run(_: &Scale) -> Outcome {
     }
     let figures = machine.recorder().context("it was asked for")?.map_err(anyhow::Error::msg)?;
     eprintln!("the guest's recorder: {figures:?}; the clock: {:?}", machine.clock());
+    // This guest has no ptp_kvm.
+    ensure!(machine.clock().method == Method::TscOffset, "the clock is known by {:?}", machine.clock());
     ensure!(figures.events > 0 && figures.missed == 0, "{figures:?}");
     drop(publishing);
     machine.stop()?;

@@ -31,8 +31,11 @@ mod phc_followed;
 mod ping_caps;
 mod ping_clocks;
 mod ping_hardware;
+mod profile;
 mod programs_load;
+mod queues;
 mod stamping_nics;
+mod study;
 mod tap_overflow;
 mod udp_read;
 mod vms;
@@ -50,6 +53,7 @@ const USUAL: &[Test] = &[
     counters::TEST,
     linux_bridge::TEST,
     exits_guest::TEST,
+    profile::TEST,
     agent_by_vsock::TEST,
     agent_flight::TEST,
     ovs_fast_path::TEST,
@@ -67,6 +71,8 @@ const USUAL: &[Test] = &[
     path_ovs_upcall::TEST,
     path_pcap_filter::TEST,
     ladder::TEST,
+    study::TEST,
+    queues::TEST,
     vms::TEST,
     xdp_redirect::TEST,
     xsk::TEST,

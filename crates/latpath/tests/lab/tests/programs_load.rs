@@ -1,5 +1,5 @@
 //! The oldest kernel's verifier takes every eBPF program: those of the points with a stream of each protocol, the flight
-//! recorder's, those of `latpath path`, and the XDP program of `latpath ping`; and some frames pass through them.
+//! recorder's, those of `latpath path` and `queues`, and the XDP program of `latpath ping`; and some frames pass through them.
 
 use crate::{
     stage::{Stage, Stream},
@@ -35,9 +35,18 @@ fn run(_: &Scale) -> Outcome {
     ensure!(recorder.missing().is_empty(), "of transfers are not recorded: {:?}", recorder.missing());
     drop(recorder);
 
+    let queues: Value = serde_json::from_str(&stage.latpath("queues --duration 1s --json")?)?;
+    ensure!(queues["not_shown"].as_array().is_some_and(Vec::is_empty), "of virtqueues is not seen: {queues}");
+
     for kind in ["tracepoints", "kprobes"] {
         let words = format!("path --stream svid:MU01 --with {kind} --duration 1s --json");
         serde_json::from_str::<Value>(&stage.latpath(&words)?).with_context(|| words)?;
+    }
+    // These kernels have all that there is; 6.1 alone cannot attach to all functions at once.
+    let caps: Value = serde_json::from_str(&stage.latpath("caps --json")?)?;
+    for command in caps["commands"].as_array().context("no commands")? {
+        let is_path = command["commands"] == serde_json::json!(["path"]);
+        ensure!(command["works"] == "yes" || is_path && command["works"] == "partly", "{command:#}");
     }
     pings(&stage)
 }

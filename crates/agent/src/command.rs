@@ -1,0 +1,243 @@
+//! A command that the host has run on the agent's machine, for as long as something is watched there or on the host: what it prints, and
+//! how it ends.
+
+use crate::message::{printable, CommandPiece, Message, RunCommand};
+use nix::sys::signal::{killpg, Signal};
+use nix::unistd::Pid;
+use std::collections::VecDeque;
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// Words of a command, and bytes of them all.
+const MAX_WORDS: usize = 4096;
+const MAX_WORDS_BYTES: usize = 128 << 10;
+/// Bytes of what it prints that are sent at once.
+const PIECE: usize = 8 << 10;
+/// Pieces that may wait for the host; then the command waits too.
+const MAX_WAITING: usize = 16;
+/// How long it may take to end when it is told to: what traces may have much to take off.
+const TOLD: Duration = Duration::from_secs(10);
+/// How long what it left behind may keep its output open.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes of its output that the host keeps for whoever fetches them.
+const MAX_KEPT: usize = 4 << 20;
+
+/// The agent's end.
+pub(crate) struct Running {
+    child: Child,
+    output: Receiver<(bool, Vec<u8>)>,
+    ended: Option<(ExitStatus, Instant)>,
+    told: Option<Instant>,
+}
+
+impl Running {
+    /// Starts it, in a process group of its own.
+    pub fn start(run: &RunCommand) -> Result<Self, String> {
+        let bytes: usize = run.words.iter().map(String::len).sum();
+        let Some((program, arguments)) = run.words.split_first() else { return Err("a command of no words".into()) };
+        if run.words.len() > MAX_WORDS || bytes > MAX_WORDS_BYTES {
+            return Err(format!("a command of {} words and {bytes} bytes is too long", run.words.len()));
+        }
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", printable(program)))?;
+        let (sender, output) = sync_channel(MAX_WAITING);
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let running = Self { child, output, ended: None, told: None };
+        stdout.into_iter().try_for_each(|pipe| pass_on(pipe, false, sender.clone()))?;
+        stderr.into_iter().try_for_each(|pipe| pass_on(pipe, true, sender.clone()))?;
+        Ok(running)
+    }
+
+    /// What is to be sent now; none any more after the piece that says how it ended.
+    pub fn step(&mut self) -> Result<Option<Message>, String> {
+        if self.told.is_some_and(|at| at.elapsed() >= TOLD) {
+            self.signal(Signal::SIGKILL);
+        }
+        if self.ended.is_none() {
+            let status = self.child.try_wait().map_err(|e| format!("waiting for the command: {e}"))?;
+            self.ended = status.map(|status| (status, Instant::now()));
+        }
+        let over = match self.output.try_recv() {
+            Ok((is_error, bytes)) => {
+                return Ok(Some(Message::CommandPiece(CommandPiece { bytes, is_error, ..Default::default() })));
+            }
+            Err(TryRecvError::Disconnected) => true,
+            Err(TryRecvError::Empty) => false,
+        };
+        let Some((status, at)) = self.ended else { return Ok(None) };
+        // What it left behind may keep its output open.
+        if !over && at.elapsed() < PATIENCE {
+            return Ok(None);
+        }
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+        Ok(Some(Message::CommandPiece(CommandPiece { ended: true, code, ..Default::default() })))
+    }
+
+    /// Tells it to end.
+    pub fn end(&mut self) {
+        self.signal(Signal::SIGTERM);
+        self.told.get_or_insert_with(Instant::now);
+    }
+
+    fn signal(&self, signal: Signal) {
+        // The number is its own as long as nobody has waited for it.
+        if self.ended.is_none() {
+            let _ = killpg(Pid::from_raw(self.child.id() as i32), signal);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.signal(Signal::SIGKILL);
+        let _ = self.child.wait();
+    }
+}
+
+/// Hands on what comes from a pipe, until its end, or until nobody wants it.
+fn pass_on(
+    mut pipe: impl Read + Send + 'static,
+    is_error: bool,
+    sender: SyncSender<(bool, Vec<u8>)>,
+) -> Result<(), String> {
+    let pass = move || {
+        let mut bytes = [0; PIECE];
+        while let Ok(n @ 1..) = pipe.read(&mut bytes) {
+            if sender.send((is_error, bytes[..n].to_vec())).is_err() {
+                return;
+            }
+        }
+    };
+    let spawned = std::thread::Builder::new().name("lp-command".into()).spawn(pass);
+    spawned.map(drop).map_err(|e| format!("no thread for the command's output: {e}"))
+}
+
+/// The host's end: what has come of it.
+#[derive(Default)]
+pub(crate) struct Commanded {
+    printed: VecDeque<(bool, Vec<u8>)>,
+    kept: usize,
+    /// Bytes that nobody fetched in time.
+    left_out: u64,
+    end: Option<Result<i32, String>>,
+}
+
+/// What a command on another machine has printed since the last look, and how it ended.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct CommandNews {
+    /// Pieces of what it printed, in order; whether each is of its standard error.
+    pub printed: Vec<(bool, Vec<u8>)>,
+    /// Bytes of what it printed that are missing, because nobody looked for too long.
+    pub left_out: u64,
+    /// Its exit code (of a signal: 128 and the signal's number), or why it did not run.
+    pub end: Option<Result<i32, String>>,
+}
+
+impl Commanded {
+    pub fn take(&mut self, piece: CommandPiece) -> Result<(), String> {
+        if self.end.is_some() {
+            return Err("the agent spoke of a command that had ended".into());
+        }
+        if self.kept + piece.bytes.len() <= MAX_KEPT {
+            self.kept += piece.bytes.len();
+            self.printed.extend((!piece.bytes.is_empty()).then_some((piece.is_error, piece.bytes)));
+        } else {
+            self.left_out += piece.bytes.len() as u64;
+        }
+        if !piece.error.is_empty() {
+            self.end = Some(Err(printable(&piece.error)));
+        } else if piece.ended {
+            self.end = Some(Ok(piece.code));
+        }
+        Ok(())
+    }
+
+    pub fn news(&mut self) -> CommandNews {
+        self.kept = 0;
+        CommandNews {
+            printed: std::mem::take(&mut self.printed).into(),
+            left_out: std::mem::take(&mut self.left_out),
+            end: self.end.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(words: &[&str]) -> RunCommand {
+        RunCommand { words: words.iter().map(ToString::to_string).collect() }
+    }
+
+    /// All that it says, as the host takes it.
+    fn to_its_end(running: &mut Running) -> CommandNews {
+        let (mut host, began) = (Commanded::default(), Instant::now());
+        while host.end.is_none() {
+            match running.step().unwrap() {
+                Some(Message::CommandPiece(piece)) => host.take(piece).unwrap(),
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "it does not end");
+        }
+        host.news()
+    }
+
+    #[test]
+    fn what_it_prints_comes_in_order_and_then_its_exit_code() {
+        let mut running = Running::start(&run(&["sh", "-c", "seq 100000; echo no >&2; exit 7"])).unwrap();
+        let news = to_its_end(&mut running);
+        let of = |is: bool| news.printed.iter().filter(|(of, _)| *of == is).flat_map(|(_, b)| b.clone()).collect();
+        let (out, err): (Vec<u8>, Vec<u8>) = (of(false), of(true));
+        assert_eq!(String::from_utf8(out).unwrap().lines().count(), 100_000);
+        assert_eq!((err.as_slice(), news.end, news.left_out), (&b"no\n"[..], Some(Ok(7)), 0));
+    }
+
+    #[test]
+    fn one_that_does_not_end_is_ended_with_all_that_it_started() {
+        let mut running =
+            Running::start(&run(&["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"])).unwrap();
+        let pid = loop {
+            if let Some(Message::CommandPiece(piece)) = running.step().unwrap() {
+                break String::from_utf8(piece.bytes).unwrap().trim().to_owned();
+            }
+        };
+        running.end();
+        assert_eq!(to_its_end(&mut running).end, Some(Ok(137)));
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+    }
+
+    #[test]
+    fn what_it_leaves_behind_does_not_hold_its_end() {
+        let mut running = Running::start(&run(&["sh", "-c", "sleep 1000 & exit 0"])).unwrap();
+        assert_eq!(to_its_end(&mut running).end, Some(Ok(0)));
+        let _ = killpg(Pid::from_raw(running.child.id() as i32), Signal::SIGKILL);
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_said() {
+        let why = |words: &[&str]| Running::start(&run(words)).err().unwrap();
+        assert!(why(&["/no/such\u{1b}program"]).contains("cannot start /no/such?program: No such file"));
+        assert!(why(&[]).contains("no words"));
+        assert!(why(&vec!["x"; MAX_WORDS + 1]).contains("too long"));
+    }
+
+    #[test]
+    fn a_flood_that_nobody_fetches_is_bounded_and_counted() {
+        let mut host = Commanded::default();
+        for _ in 0..2_000 {
+            host.take(CommandPiece { bytes: vec![b'x'; 4096], ..Default::default() }).unwrap();
+        }
+        assert!(host.kept <= MAX_KEPT);
+        let news = host.news();
+        let kept: usize = news.printed.iter().map(|(_, bytes)| bytes.len()).sum();
+        assert_eq!(kept as u64 + news.left_out, 2_000 * 4096);
+        host.take(CommandPiece { ended: true, ..Default::default() }).unwrap();
+        assert!(host.take(CommandPiece::default()).is_err());
+    }
+}

@@ -1,0 +1,404 @@
+//! A guest's profile: slices of what its sampler saw, packed and sent in pieces, behind everything else. The guest's end runs the sampler
+//! in a thread of its own; the host's end believes nothing.
+
+use crate::message::{self, Message, ProfilePiece, MAX_TEXT};
+use latpath_model::text::cut;
+use latpath_profile::{FrameId, Mode, Recorder, Samples, Seen, Slice, Stack, Thread};
+use prost::Message as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{sync_channel, Receiver, TryRecvError};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Bytes of a packed slice.
+const MAX_PACKED: usize = 16 << 20;
+/// Bytes of a piece: few, so that an answer about the time never waits long behind it.
+const PIECE: usize = 8 << 10;
+/// Slices that may wait for the host; then the sampler's ring fills, and counts what it loses.
+const MAX_WAITING: usize = 16;
+/// How often the ring is emptied.
+const EVERY: Duration = Duration::from_millis(50);
+
+/// What makes slices.
+pub trait Sampler {
+    /// Takes what has come; a slice, now and then.
+    fn step(&mut self) -> Option<Slice>;
+    /// Ends, with the last slice.
+    fn end(&mut self) -> Slice;
+}
+
+impl Sampler for Recorder {
+    fn step(&mut self) -> Option<Slice> {
+        Recorder::step(self)
+    }
+
+    fn end(&mut self) -> Slice {
+        Recorder::end(self)
+    }
+}
+
+/// Makes a sampler, in the thread that it then belongs to.
+pub type MakeSampler = Box<dyn FnOnce() -> Result<Box<dyn Sampler>, String> + Send>;
+
+/// A slice as it is sent.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Packed {
+    #[prost(sint64, tag = "1")]
+    from: i64,
+    #[prost(sint64, tag = "2")]
+    until: i64,
+    #[prost(string, repeated, tag = "3")]
+    names: Vec<String>,
+    #[prost(message, repeated, tag = "4")]
+    threads: Vec<PackedThread>,
+    #[prost(message, repeated, tag = "5")]
+    stacks: Vec<PackedStack>,
+    /// Samples, in columns: time since the one before.
+    #[prost(sint64, repeated, tag = "6")]
+    later: Vec<i64>,
+    #[prost(uint32, repeated, tag = "7")]
+    cpu: Vec<u32>,
+    #[prost(uint32, repeated, tag = "8")]
+    thread: Vec<u32>,
+    #[prost(uint32, repeated, tag = "9")]
+    stack: Vec<u32>,
+    /// How long threads ran, in columns.
+    #[prost(uint32, repeated, tag = "10")]
+    ran: Vec<u32>,
+    #[prost(sint64, repeated, tag = "11")]
+    ran_for: Vec<i64>,
+    #[prost(uint64, tag = "12")]
+    lost: u64,
+    #[prost(sint64, tag = "13")]
+    unattributed: i64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PackedThread {
+    #[prost(uint32, tag = "1")]
+    tid: u32,
+    #[prost(uint32, tag = "2")]
+    tgid: u32,
+    #[prost(uint32, tag = "3")]
+    cpu: u32,
+    #[prost(string, tag = "4")]
+    comm: String,
+    #[prost(string, tag = "5")]
+    process: String,
+    #[prost(bool, tag = "6")]
+    is_kernel: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PackedStack {
+    #[prost(uint32, tag = "1")]
+    mode: u32,
+    #[prost(uint32, repeated, tag = "2")]
+    frames: Vec<u32>,
+}
+
+impl From<Slice> for Packed {
+    fn from(slice: Slice) -> Self {
+        let thread = |thread: Thread| {
+            let Thread { tid, tgid, cpu, comm, process, is_kernel } = thread;
+            PackedThread { tid, tgid, cpu, comm, process, is_kernel }
+        };
+        let stack = |stack: Stack| {
+            let mode = Mode::ALL.iter().position(|mode| *mode == stack.mode).unwrap_or(0) as u32;
+            PackedStack { mode, frames: stack.frames.iter().map(|frame| frame.raw()).collect() }
+        };
+        let mut before = slice.from;
+        let later = slice.seen.iter().map(|seen| seen.t.wrapping_sub(std::mem::replace(&mut before, seen.t))).collect();
+        Self {
+            from: slice.from,
+            until: slice.until,
+            names: slice.names,
+            threads: slice.threads.into_iter().map(thread).collect(),
+            stacks: slice.stacks.into_iter().map(stack).collect(),
+            later,
+            cpu: slice.seen.iter().map(|seen| seen.cpu).collect(),
+            thread: slice.seen.iter().map(|seen| seen.thread).collect(),
+            stack: slice.seen.iter().map(|seen| seen.stack).collect(),
+            ran: slice.times.iter().map(|(thread, _)| *thread).collect(),
+            ran_for: slice.times.iter().map(|(_, ns)| *ns).collect(),
+            lost: slice.lost,
+            unattributed: slice.unattributed,
+        }
+    }
+}
+
+impl TryFrom<Packed> for Slice {
+    type Error = &'static str;
+
+    fn try_from(packed: Packed) -> Result<Self, Self::Error> {
+        let rows = packed.later.len();
+        if [packed.cpu.len(), packed.thread.len(), packed.stack.len()] != [rows; 3]
+            || packed.ran.len() != packed.ran_for.len()
+        {
+            return Err("columns of unequal length");
+        }
+        let stack = |stack: PackedStack| {
+            let mode = *Mode::ALL.get(stack.mode as usize).ok_or("a call chain of an unknown mode")?;
+            Ok(Stack { mode, frames: stack.frames.into_iter().map(FrameId::of_raw).collect() })
+        };
+        let thread = |thread: PackedThread| {
+            let PackedThread { tid, tgid, cpu, comm, process, is_kernel } = thread;
+            Thread { tid, tgid, cpu, comm, process, is_kernel }
+        };
+        let mut t = packed.from;
+        let mut time = |later: i64| {
+            t = t.wrapping_add(later);
+            t
+        };
+        let seen = (0..rows).map(|row| Seen {
+            t: time(packed.later[row]),
+            cpu: packed.cpu[row],
+            thread: packed.thread[row],
+            stack: packed.stack[row],
+        });
+        Ok(Self {
+            from: packed.from,
+            until: packed.until,
+            seen: seen.collect(),
+            names: packed.names,
+            threads: packed.threads.into_iter().map(thread).collect(),
+            stacks: packed.stacks.into_iter().map(stack).collect::<Result<_, Self::Error>>()?,
+            times: packed.ran.into_iter().zip(packed.ran_for).collect(),
+            lost: packed.lost,
+            unattributed: packed.unattributed,
+        })
+    }
+}
+
+/// The guest's end: the sampler's thread, and what of its slices waits for the host.
+pub(crate) struct Profiling {
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    slices: Option<Receiver<Result<Slice, String>>>,
+    /// Packed, and how much of it is on its way.
+    packed: Vec<u8>,
+    sent: usize,
+}
+
+impl Profiling {
+    pub fn begin(make: MakeSampler) -> std::io::Result<Self> {
+        let (sender, slices) = sync_channel(MAX_WAITING);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let sample = move || {
+            let mut sampler = match make() {
+                Ok(sampler) => sampler,
+                Err(why) => return drop(sender.send(Err(why))),
+            };
+            // Where nobody listens any more it ends.
+            while !stopped.load(Ordering::SeqCst) {
+                if sampler.step().is_some_and(|slice| sender.send(Ok(slice)).is_err()) {
+                    return;
+                }
+                std::thread::sleep(EVERY);
+            }
+            let _ = sender.send(Ok(sampler.end()));
+        };
+        let thread = std::thread::Builder::new().name("lp-profile".into()).spawn(sample)?;
+        Ok(Self { thread: Some(thread), stop, slices: Some(slices), packed: Vec::new(), sent: 0 })
+    }
+
+    /// Whether pieces wait for the host; packs the next slice if none does.
+    pub fn has_pieces(&mut self) -> bool {
+        if self.sent == self.packed.len() {
+            match self.slices.as_ref().map(Receiver::try_recv) {
+                Some(Ok(slice)) => self.pack(slice),
+                Some(Err(TryRecvError::Disconnected)) => self.slices = None,
+                Some(Err(TryRecvError::Empty)) | None => {}
+            }
+        }
+        self.sent < self.packed.len()
+    }
+
+    fn pack(&mut self, slice: Result<Slice, String>) {
+        let outcome = slice.map(|mut slice| {
+            // Names and chains are counted on; samples can be lost.
+            let packed = Packed::from(slice.clone());
+            match packed.encoded_len() {
+                ..=MAX_PACKED => packed,
+                _ => {
+                    slice.lost += slice.seen.len() as u64;
+                    slice.seen.clear();
+                    Packed::from(slice)
+                }
+            }
+        });
+        let reply = match outcome {
+            Ok(slice) => message::ProfileReply { error: String::new(), slice: slice.encode_to_vec() },
+            Err(why) => message::ProfileReply { error: cut(&why, MAX_TEXT).into(), slice: Vec::new() },
+        };
+        (self.packed, self.sent) = (reply.encode_to_vec(), 0);
+    }
+
+    /// The next piece for the host.
+    pub fn piece(&mut self) -> Option<Message> {
+        if !self.has_pieces() {
+            return None;
+        }
+        let rest = &self.packed[self.sent..];
+        let bytes = rest[..rest.len().min(PIECE)].to_vec();
+        self.sent += bytes.len();
+        Some(Message::ProfilePiece(ProfilePiece { bytes, last: self.sent == self.packed.len() }))
+    }
+
+    /// Ends the sampler, and gives all that is left.
+    pub fn end(mut self) -> Vec<Message> {
+        self.stop.store(true, Ordering::SeqCst);
+        let mut pieces = Vec::new();
+        loop {
+            pieces.extend(std::iter::from_fn(|| self.piece()));
+            match self.slices.as_ref().map(Receiver::recv) {
+                Some(Ok(slice)) => self.pack(slice),
+                Some(Err(_)) | None => return pieces,
+            }
+        }
+    }
+}
+
+impl Drop for Profiling {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // A thread that waits for room sees that nobody listens.
+        self.slices = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The host's end.
+#[derive(Default)]
+pub(crate) struct Profiled {
+    pub samples: Samples,
+    bytes: Vec<u8>,
+    /// Why there is none.
+    pub error: Option<String>,
+}
+
+impl Profiled {
+    pub fn new(samples: Samples) -> Self {
+        Self { samples, ..Self::default() }
+    }
+
+    /// Takes a piece, or says in what the agent lies.
+    pub fn take(&mut self, piece: ProfilePiece) -> Result<(), String> {
+        if self.bytes.len() + piece.bytes.len() > MAX_PACKED + MAX_TEXT {
+            return Err("the agent sent a slice of its profile that is too long".into());
+        }
+        self.bytes.extend(piece.bytes);
+        if !piece.last {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        let bad = |why: &dyn std::fmt::Display| format!("the agent sent a profile that cannot be read ({why})");
+        let reply = message::ProfileReply::decode(&bytes[..]).map_err(|e| bad(&e))?;
+        if !reply.error.is_empty() {
+            self.error = Some(message::printable(&reply.error));
+            return Ok(());
+        }
+        let packed = Packed::decode(&reply.slice[..]).map_err(|e| bad(&e))?;
+        let slice = Slice::try_from(packed).map_err(|e| bad(&e))?;
+        self.samples.take(slice).map_err(|e| bad(&e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A sampler of as many slices as it was told.
+    struct Made(u32);
+
+    fn slice(number: i64) -> Slice {
+        Slice {
+            from: number * 100,
+            until: number * 100 + 100,
+            names: vec![format!("f{number}"); 2000],
+            threads: vec![Thread { tid: 7, comm: "a\x1b[2J".into(), ..Thread::default() }],
+            stacks: vec![Stack { mode: Mode::Kernel, frames: vec![FrameId::new(0, true)] }],
+            seen: (0..9).map(|n| Seen { t: number * 100 + 9 - n, cpu: 1, thread: 0, stack: 0 }).collect(),
+            times: vec![(0, 100)],
+            lost: 1,
+            unattributed: 2,
+        }
+    }
+
+    impl Sampler for Made {
+        fn step(&mut self) -> Option<Slice> {
+            self.0 += 1;
+            Some(slice(self.0.into()))
+        }
+
+        fn end(&mut self) -> Slice {
+            slice(1_000_000)
+        }
+    }
+
+    #[test]
+    fn slices_come_over_in_pieces_unchanged_with_the_last_one() {
+        let mut profiling = Profiling::begin(Box::new(|| Ok(Box::new(Made(0))))).unwrap();
+        let mut pieces = Vec::new();
+        while pieces.len() < 20 {
+            match profiling.piece() {
+                Some(piece) => pieces.push(piece),
+                None => std::thread::yield_now(),
+            }
+        }
+        pieces.extend(profiling.end());
+        let (mut host, mut wanted) = (Profiled::default(), Samples::default());
+        for piece in pieces {
+            let Message::ProfilePiece(piece) = piece else { panic!("{piece:?}") };
+            assert!(piece.bytes.len() <= PIECE);
+            host.take(piece).unwrap();
+        }
+        let slices = host.samples.samples / 9;
+        (1..slices as i64).chain([1_000_000]).for_each(|number| wanted.take(slice(number)).unwrap());
+        assert!(slices > 2 && host.samples == wanted && host.error.is_none());
+    }
+
+    #[test]
+    fn a_sampler_that_does_not_start_says_why() {
+        let profiling = Profiling::begin(Box::new(|| Err("no BTF\x1b[2J".into()))).unwrap();
+        let mut host = Profiled::default();
+        for piece in profiling.end() {
+            let Message::ProfilePiece(piece) = piece else { panic!("{piece:?}") };
+            host.take(piece).unwrap();
+        }
+        assert_eq!(host.error.as_deref(), Some("no BTF?[2J"));
+    }
+
+    #[test]
+    fn a_profile_without_an_end_is_refused() {
+        let mut host = Profiled::default();
+        let mut endless = (0..40).map(|_| host.take(ProfilePiece { bytes: vec![7; 1 << 19], last: false }));
+        assert!(endless.any(|taken| taken.is_err_and(|why| why.contains("too long"))));
+    }
+
+    proptest! {
+        #[test]
+        fn no_piece_makes_the_host_panic(
+            pieces in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..200), any::<bool>()), 0..6),
+            later in prop::collection::vec(any::<i64>(), 0..4), cpu in prop::collection::vec(any::<u32>(), 0..4),
+            mode in 0u32..6, from in any::<i64>(),
+        ) {
+            let mut host = Profiled::default();
+            for (bytes, last) in pieces {
+                let _ = host.take(ProfilePiece { bytes, last });
+            }
+            let rows = later.len();
+            let packed = Packed {
+                from, until: from.saturating_add(5), later, cpu, thread: vec![0; rows], stack: vec![0; rows],
+                stacks: vec![PackedStack { mode, frames: vec![] }], threads: vec![PackedThread::default()], ..Packed::default()
+            };
+            let reply = message::ProfileReply { error: String::new(), slice: packed.encode_to_vec() };
+            let _ = Profiled::default().take(ProfilePiece { bytes: reply.encode_to_vec(), last: true });
+        }
+    }
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* A histogram that programs fill and user space reads (latpath_histogram's Histogram::of_coarse). Touches nothing else, so tests run it too. */
+#ifndef LATPATH_HISTOGRAM_H
+#define LATPATH_HISTOGRAM_H
+
+#include "bound.h"
+
+#define STEP_BITS 4   /* a doubling has 16 buckets */
+#define BUCKETS 512   /* up to 2^35: of ns, 34 s; the last one takes what is more; a power of two */
+#define SMALL_BITS 20 /* squares of smaller values are added up as they are, of others in 2^20 */
+
+struct coarse_histogram {
+	__u64 count;
+	__u64 sum;
+	__u64 squares;
+	__u64 squares_of_large;
+	__u64 min;
+	__u64 max;
+	__u32 buckets[BUCKETS];
+};
+
+static __always_inline __u32 bucket_of(__u64 v)
+{
+	__u32 shift = 0, at;
+	__u64 rest = v;
+
+	if (v < 1 << (STEP_BITS + 1))
+		return v;
+#define HALVE(bits)                                     \
+	if (rest >> (bits) >= 1 << (STEP_BITS)) {       \
+		rest >>= (bits);                        \
+		shift += (bits);                        \
+	}
+	HALVE(32)
+	HALVE(16)
+	HALVE(8)
+	HALVE(4)
+	HALVE(2)
+	HALVE(1)
+#undef HALVE
+	at = (shift << STEP_BITS) + (__u32)rest;
+	return at < BUCKETS ? at : BUCKETS - 1;
+}
+
+static __always_inline void histogram_add(struct coarse_histogram *h, __u64 v)
+{
+	__u64 coarse = v >> (SMALL_BITS / 2);
+	__u32 at = bucket_of(v);
+
+	if (!h->count || v < h->min)
+		h->min = v;
+	if (v > h->max)
+		h->max = v;
+	h->count++;
+	h->sum += v;
+	if (v >> SMALL_BITS)
+		h->squares_of_large += coarse * coarse;
+	else
+		h->squares += v * v;
+	BOUND(at, BUCKETS);
+	h->buckets[at]++;
+}
+
+#endif

@@ -1,0 +1,194 @@
+//! The commands that need something of the machine, each tried out by what it starts itself.
+
+use crate::{Command, Lack, Machine, Works};
+use latpath_bpf::Missing;
+use latpath_flight::{Recorder, Scope};
+use latpath_path::With;
+use latpath_probe::{Options, Probe};
+use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
+use std::fmt::Display;
+
+/// Memory of a flight recorder that records nothing that anybody reads.
+const BYTES_PER_CPU: usize = 1 << 16;
+/// What programs at functions need.
+const FUNCTIONS: [&str; 2] = ["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"];
+/// What all that traces needs.
+const TRACING: [&str; 3] = ["BPF_SYSCALL", "DEBUG_INFO_BTF", "PERF_EVENTS"];
+
+pub(crate) struct Engine {
+    commands: &'static [&'static str],
+    /// What is missing of it; an error where it does not work at all.
+    lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>,
+}
+
+pub(crate) static ALL: [Engine; 8] = [
+    Engine { commands: &["record", "live", "segments", "agent"], lacks: points },
+    Engine { commands: &["explain"], lacks: causes },
+    Engine { commands: &["path"], lacks: path },
+    Engine { commands: &["exits"], lacks: exits },
+    Engine { commands: &["queues"], lacks: queues },
+    Engine { commands: &["ladder"], lacks: ladder },
+    Engine { commands: &["profile"], lacks: profile },
+    Engine { commands: &["ping", "publish", "subscribe", "streams"], lacks: frames },
+];
+
+impl Engine {
+    pub fn commands(&self) -> &'static [&'static str] {
+        self.commands
+    }
+
+    pub fn try_out(&self, machine: &Machine) -> Command {
+        let (works, lacks) = match (self.lacks)(machine) {
+            Ok(lacks) if lacks.is_empty() => (Works::Yes, lacks),
+            Ok(lacks) => (Works::Partly, lacks),
+            Err(lack) => (Works::No, vec![lack]),
+        };
+        Command { commands: self.commands.to_vec(), works, lacks }
+    }
+}
+
+/// Nothing works, as an engine's own error says.
+fn nothing(machine: &Machine, options: &[&str]) -> impl Fn(&dyn Display) -> Lack {
+    let remedy = machine.remedy(options);
+    move |error| Lack { what: error.to_string(), lost: String::new(), remedy: remedy.clone() }
+}
+
+/// What a table of programs misses: places that are missing for the same reason are one.
+fn together(machine: &Machine, missing: &[Missing]) -> Vec<Lack> {
+    let mut groups: Vec<Vec<&Missing>> = Vec::new();
+    for one in missing {
+        let same = |group: &&mut Vec<&Missing>| (group[0].is_function, &group[0].why) == (one.is_function, &one.why);
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    let lack = |group: Vec<&Missing>| {
+        let (places, mut lost): (Vec<&str>, Vec<&str>) = group.iter().map(|one| (one.tracepoint, one.lost)).unzip();
+        lost.dedup();
+        let kind = if group[0].is_function { "function" } else { "tracepoint" };
+        let plural = if places.len() > 1 { "s" } else { "" };
+        Lack {
+            what: format!("{kind}{plural} {}: {}", places.join(", "), group[0].why),
+            lost: lost.join("; "),
+            remedy: group[0].is_function.then(|| machine.remedy(&FUNCTIONS)).flatten(),
+        }
+    };
+    groups.into_iter().map(lack).collect()
+}
+
+fn points(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    let nobodys = "svid:latpath-caps".parse().expect("a stream");
+    let probe = Probe::attach(Options { ring_bytes: BYTES_PER_CPU, ..Options::new("host", vec![nobodys]) });
+    let probe = probe.map_err(|e| nothing(machine, &TRACING)(&e))?;
+    let split = |note: String| {
+        let (what, lost) = note.split_once(": not seen: ").unwrap_or((&note, ""));
+        let remedy = what.contains("at a function").then(|| machine.remedy(&FUNCTIONS)).flatten();
+        Lack { what: what.into(), lost: lost.into(), remedy }
+    };
+    Ok(probe.notes().into_iter().map(split).collect())
+}
+
+fn recorded(machine: &Machine, scope: Scope) -> Result<Vec<Lack>, Lack> {
+    let recorder = Recorder::start_for(scope, BYTES_PER_CPU).map_err(|e| nothing(machine, &TRACING)(&e))?;
+    Ok(together(machine, recorder.missing()))
+}
+
+fn causes(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    let mut lacks = recorded(machine, Scope::Causes)?;
+    lacks.extend(machine.without_module("kvm", "KVM", "when a vCPU was in its guest (no VM runs by KVM)"));
+    Ok(lacks)
+}
+
+fn ladder(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    kvm(machine)?;
+    let mut lacks = recorded(machine, Scope::Transfers)?;
+    lacks.extend(machine.without_module("vhost_net", "VHOST_NET", "queues that vhost serves (no VM has one)"));
+    Ok(lacks)
+}
+
+fn kvm(machine: &Machine) -> Result<(), Lack> {
+    machine.without_module("kvm", "KVM", "").map_or(Ok(()), Err)
+}
+
+fn exits(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    kvm(machine)?;
+    let watch = latpath_exits::Watch::start(&[], true).map_err(|e| nothing(machine, &TRACING)(&e))?;
+    let mut lacks = together(machine, watch.missing());
+    if !machine.root.path("sys/kernel/debug/kvm").exists() {
+        lacks.push(Lack {
+            what: "debugfs is not mounted".into(),
+            lost: "KVM's own counters, to check against".into(),
+            remedy: machine.remedy(&["DEBUG_FS"]).or(Some("mount -t debugfs debugfs /sys/kernel/debug".into())),
+        });
+    }
+    Ok(lacks)
+}
+
+fn profile(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    let options = latpath_profile::Options { calls_of: Some(Vec::new()), ..Default::default() };
+    let recorder = latpath_profile::Recorder::start(&options).map_err(|e| nothing(machine, &TRACING)(&e))?;
+    Ok(together(machine, recorder.missing()))
+}
+
+fn queues(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    let watch = latpath_queues::Watch::start().map_err(|e| nothing(machine, &FUNCTIONS)(&e))?;
+    let mut lacks = together(machine, watch.missing());
+    lacks.extend(machine.without_module("vhost_net", "VHOST_NET", "queues that vhost serves (no VM has one)"));
+    Ok(lacks)
+}
+
+fn path(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    let with = latpath_path::best().map_err(|e| nothing(machine, &TRACING)(&e))?;
+    let lack = |what: &str, lost: &str, option| {
+        let (what, lost, remedy) = (what.into(), lost.into(), machine.remedy(&[option]));
+        Ok(vec![Lack { what, lost, remedy }])
+    };
+    match with {
+        With::KprobeMulti => Ok(Vec::new()),
+        With::Kprobes => lack("no kprobe-multi", "some of the functions that packets pass", "FPROBE"),
+        With::Tracepoints => lack("no kprobes", "functions between tracepoints", "KPROBES"),
+    }
+}
+
+fn frames(_: &Machine) -> Result<Vec<Lack>, Lack> {
+    let opened = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, None);
+    let why = |e: nix::Error| Lack {
+        what: format!("no socket for frames: {}", e.desc()),
+        lost: String::new(),
+        remedy: Some("root, or CAP_NET_RAW".into()),
+    };
+    opened.map(|_| Vec::new()).map_err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_linux::proc::Root;
+
+    #[test]
+    fn what_is_missing_for_one_reason_is_one() {
+        let missing = |tracepoint, lost, is_function| Missing {
+            tracepoint,
+            is_function,
+            lost,
+            why: "this kernel does not have it".into(),
+        };
+        let all = [("a", "x", false), ("b", "y", true), ("c", "x", false), ("d", "z", false)];
+        let all = all.map(|(tracepoint, lost, is_function)| missing(tracepoint, lost, is_function));
+        let machine = Machine { root: Root::of("/nowhere".as_ref()), config: None };
+        let lacks = together(&machine, &all);
+        assert_eq!(lacks[0].what, "tracepoints a, c, d: this kernel does not have it");
+        assert_eq!((lacks[0].lost.as_str(), lacks[1].lost.as_str()), ("x; z", "y"));
+        assert_eq!((lacks.len(), lacks[0].remedy.is_some(), lacks[1].remedy.is_some()), (2, false, true));
+    }
+
+    #[test]
+    fn each_command_is_tried_once() {
+        let mut all: Vec<&str> = crate::Caps::known().collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+}

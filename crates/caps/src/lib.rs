@@ -1,0 +1,220 @@
+//! Which of latpath's commands can do their work on this machine, what they lack, and what would help.
+//!
+//! Nothing is guessed from a version: the programs of each command are loaded and attached for a moment, and what is missing is what
+//! the kernel refused or does not have.
+#![forbid(unsafe_code)]
+
+mod config;
+mod engines;
+
+pub use config::{Config, Setting};
+
+use latpath_linux::proc::{line, Root};
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::path::Path;
+
+/// How far a command can do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Works {
+    /// Not at all.
+    No,
+    /// Some of what it can show is not shown here.
+    Partly,
+    /// All of it.
+    Yes,
+}
+
+/// Something that is not there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Lack {
+    /// What, and why.
+    pub what: String,
+    /// What is not seen without it; empty where nothing at all works.
+    pub lost: String,
+    /// What would help, where something on this machine would.
+    pub remedy: Option<String>,
+}
+
+/// A command, or several that need the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Command {
+    /// Their names.
+    pub commands: Vec<&'static str>,
+    /// How far they can do their work.
+    pub works: Works,
+    /// What they lack.
+    pub lacks: Vec<Lack>,
+}
+
+/// An option of the kernel's configuration that some command has a use for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct KernelOption {
+    /// Its name.
+    pub name: String,
+    /// What it is needed for.
+    pub needed_for: &'static str,
+    /// What it is set to.
+    pub setting: Setting,
+}
+
+/// What this machine can do.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Caps {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The machine's architecture.
+    pub architecture: &'static str,
+    /// Where the kernel's configuration was found.
+    pub config_file: Option<String>,
+    /// The commands that need something of the machine.
+    pub commands: Vec<Command>,
+    /// What of the kernel's configuration matters; empty where it was not found.
+    pub options: Vec<KernelOption>,
+}
+
+impl Caps {
+    /// Tries out what this machine can do. Takes a second or two; nothing stays attached.
+    pub fn of_this_machine() -> Self {
+        let root = Root::of(Path::new("/"));
+        let config = Config::of_kernel(&root);
+        let machine = Machine { root, config };
+        let commands = engines::ALL.iter().map(|engine| engine.try_out(&machine)).collect();
+        let setting = |(name, needed_for): &(&str, &'static str)| {
+            let setting = machine.config.as_ref()?.setting(name);
+            Some(KernelOption { name: format!("CONFIG_{name}"), needed_for, setting })
+        };
+        Self {
+            kernel: line(machine.root.path("proc/sys/kernel/osrelease")),
+            architecture: std::env::consts::ARCH,
+            config_file: machine.config.as_ref().map(|config| config.file.clone()),
+            commands,
+            options: OPTIONS.iter().filter_map(setting).collect(),
+        }
+    }
+
+    /// The commands that need something of the machine.
+    pub fn known() -> impl Iterator<Item = &'static str> {
+        engines::ALL.iter().flat_map(|engine| engine.commands()).copied()
+    }
+
+    /// How far a command can do its work; `None` for one that needs nothing, or is none.
+    pub fn works(&self, command: &str) -> Option<Works> {
+        self.commands.iter().find(|known| known.commands.contains(&command)).map(|known| known.works)
+    }
+}
+
+/// What remedies depend on.
+struct Machine {
+    root: Root,
+    config: Option<Config>,
+}
+
+impl Machine {
+    fn has_module(&self, module: &str) -> bool {
+        self.root.path(&format!("sys/module/{module}")).exists()
+    }
+
+    /// How to come by what needs these options of the kernel.
+    fn remedy(&self, options: &[&str]) -> Option<String> {
+        let is_off = |option: &&&str| self.config.as_ref().is_none_or(|config| config.setting(option) == Setting::Off);
+        let off: Vec<String> = options.iter().filter(is_off).map(|option| format!("CONFIG_{option}=y")).collect();
+        match (off.is_empty(), &self.config) {
+            (true, _) => None,
+            (_, Some(_)) => Some(format!("a kernel with {}", off.join(", "))),
+            (_, None) => Some(format!("a kernel with {} (this one's configuration was not found)", off.join(", "))),
+        }
+    }
+
+    /// A module that a command watches and that is not loaded.
+    fn without_module(&self, module: &str, option: &str, lost: &str) -> Option<Lack> {
+        if self.has_module(module) {
+            return None;
+        }
+        let setting = self.config.as_ref().map(|config| config.setting(option));
+        let remedy = match setting {
+            Some(Setting::Off) => self.remedy(&[option]),
+            _ => Some(format!("modprobe {module}")),
+        };
+        Some(Lack { what: format!("the module {module} is not loaded"), lost: lost.into(), remedy })
+    }
+}
+
+/// What of a kernel's configuration any command has a use for.
+const OPTIONS: [(&str, &str); 26] = [
+    ("BPF_SYSCALL", "all that traces"),
+    ("BPF_JIT", "all that traces, at a tenth of the cost"),
+    ("DEBUG_INFO_BTF", "all that traces"),
+    ("DEBUG_INFO_BTF_MODULES", "KVM, vhost, Open vSwitch where they are modules"),
+    ("PERF_EVENTS", "profile"),
+    ("FUNCTION_TRACER", "programs at functions: app-read of UDP, XDP, ladder, queues"),
+    ("DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "programs at functions"),
+    ("KPROBES", "path: functions"),
+    ("FPROBE", "path: all functions at once"),
+    ("FTRACE_SYSCALLS", "profile --syscalls"),
+    ("KALLSYMS", "names of kernel functions"),
+    ("DEBUG_FS", "exits against KVM's own counters; guests' clocks by their TSC"),
+    ("KVM", "exits, ladder"),
+    ("KVM_INTEL", "KVM on Intel"),
+    ("KVM_AMD", "KVM on AMD"),
+    ("TUN", "taps"),
+    ("VHOST_NET", "vhost: ladder, queues"),
+    ("VHOST_VSOCK", "agents reached by vsock"),
+    ("OPENVSWITCH", "points in Open vSwitch"),
+    ("PTP_1588_CLOCK", "clocks of NICs"),
+    ("PTP_1588_CLOCK_KVM", "in a guest: its clock against the host's"),
+    ("NETWORK_PHY_TIMESTAMPING", "stamps of PHYs"),
+    ("XDP_SOCKETS", "ping over AF_XDP"),
+    ("NET_SCH_ETF", "sending at a time that the NIC keeps"),
+    ("NET_SCH_TAPRIO", "schedules of TSN"),
+    ("IKCONFIG_PROC", "this check, where /boot has no configuration"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn machine(config: Option<&str>) -> (tempfile::TempDir, Machine) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |path: &str| dir.path().join(path);
+        fs::create_dir_all(path("proc/sys/kernel")).unwrap();
+        fs::create_dir_all(path("boot")).unwrap();
+        fs::create_dir_all(path("sys/module/tun")).unwrap();
+        fs::write(path("proc/sys/kernel/osrelease"), "6.1\n").unwrap();
+        if let Some(text) = config {
+            fs::write(path("boot/config-6.1"), text).unwrap();
+        }
+        let root = Root::of(dir.path());
+        let config = Config::of_kernel(&root);
+        (dir, Machine { root, config })
+    }
+
+    #[test]
+    fn a_remedy_names_what_is_off_and_nothing_else() {
+        let (_dir, m) = machine(Some("CONFIG_FUNCTION_TRACER=y\n"));
+        let needs = ["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"];
+        assert_eq!(m.remedy(&needs).unwrap(), "a kernel with CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y");
+        assert_eq!(m.remedy(&needs[..1]), None);
+        let (_dir, m) = machine(None);
+        assert!(m.remedy(&needs[..1]).unwrap().ends_with("(this one's configuration was not found)"));
+    }
+
+    #[test]
+    fn a_module_is_loaded_or_can_be_or_is_not_built() {
+        let (_dir, m) = machine(Some("CONFIG_KVM=m\n"));
+        assert_eq!(m.without_module("tun", "TUN", "taps"), None);
+        assert_eq!(m.without_module("kvm", "KVM", "").unwrap().remedy.unwrap(), "modprobe kvm");
+        let lack = m.without_module("vhost_net", "VHOST_NET", "queues").unwrap();
+        assert_eq!((lack.lost.as_str(), lack.remedy.unwrap().as_str()), ("queues", "a kernel with CONFIG_VHOST_NET=y"));
+    }
+
+    #[test]
+    fn no_option_is_listed_twice() {
+        let mut names: Vec<&str> = OPTIONS.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), OPTIONS.len());
+    }
+}

@@ -1,0 +1,327 @@
+//! `latpath profile`: host and guest CPU time in one profile.
+
+mod guests;
+
+use super::report::print;
+use super::window::Window;
+use super::{style, Outcome, Usage};
+use anyhow::{bail, Context, Result};
+use clap::Args as ClapArgs;
+use guests::{GuestTimes, Guests};
+use latpath_agent::Address;
+use latpath_linux::proc::{CpuAccount, Root};
+use latpath_linux::{realtime, Cpus};
+use latpath_model::Ns;
+use latpath_perfetto::{write_profile, SampledMachine};
+use latpath_profile::{is_of_vm, weigh, Frame, Header, Kind, Options, Profile, Recorder, Samples, Spent, FREQUENCY};
+use latpath_report::cpu_profile::{
+    diff_text, firefox, flame_graph, flame_graph_of_difference, text, CallLine, Diff, Document, KernelAccount, Machine,
+};
+use latpath_report::export::{check_target, write_file};
+use latpath_vms::{Role, Vm};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// How often guest times are read, and processes of VMs that are new.
+const READ_EVERY: Duration = Duration::from_millis(100);
+
+/// Show where the CPUs spend their time: host and guests, by process and function, in one profile.
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(flatten)]
+    window: Window,
+    /// Look into a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name (latpath vms), and
+    /// where an agent runs in it; several are allowed
+    #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
+    machines: Vec<(String, Address)>,
+    /// Samples a second, of each CPU
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = FREQUENCY, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    frequency: u32,
+    /// Only these CPUs, as 0-3,8 [default: all that are online]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<Cpus>,
+    /// Count the system calls of the VMs' processes, and their time
+    #[arg(long)]
+    syscalls: bool,
+    /// Show under what this function runs, as tun_get_user; several are allowed
+    #[arg(long = "function", value_name = "NAME")]
+    functions: Vec<String>,
+    /// Show so many processes, functions and system calls
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Write the flame graph to this file; of --diff, the differential one
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write the call chains to this file, as flame graphs take them: a line each, with its ns
+    #[arg(long, value_name = "FILE")]
+    folded: Option<PathBuf>,
+    /// Write each sample to this file, for profiler.firefox.com
+    #[arg(long, value_name = "FILE", conflicts_with = "diff")]
+    firefox: Option<PathBuf>,
+    /// Write each sample to this file, for the Perfetto UI
+    #[arg(long, value_name = "FILE", conflicts_with = "diff")]
+    perfetto: Option<PathBuf>,
+    /// Keep the profile in this file, for --diff
+    #[arg(long, value_name = "FILE", conflicts_with = "diff")]
+    out: Option<PathBuf>,
+    /// Compare two profiles that were kept, the earlier one first
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
+          conflicts_with_all = ["vms", "duration", "command", "machines", "cpus", "syscalls", "frequency", "folded", "functions"])]
+    diff: Vec<PathBuf>,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<Outcome> {
+    for path in [&args.svg, &args.folded, &args.firefox, &args.perfetto, &args.out].into_iter().flatten() {
+        check_target(path, true).map_err(anyhow::Error::msg)?;
+    }
+    match &args.diff[..] {
+        [before, after] => compare(&args, before, after),
+        _ => record(&args),
+    }
+}
+
+fn compare(args: &Args, before: &Path, after: &Path) -> Result<Outcome> {
+    let (before, after) = (Profile::read(before)?, Profile::read(after)?);
+    let diff = Diff::new(&before, &after);
+    if let Some(path) = &args.svg {
+        let svg = flame_graph_of_difference(&before, &after).context("drawing the flame graph")?;
+        write(path, |out| out.write_all(svg.as_bytes()))?;
+    }
+    print(&match args.json {
+        true => serde_json::to_string(&diff)? + "\n",
+        false => diff_text(&diff, args.top, style()),
+    })?;
+    Ok(Outcome::Done)
+}
+
+fn record(args: &Args) -> Result<Outcome> {
+    let stop = args.window.prepare()?;
+    for (at, (name, _)) in args.machines.iter().enumerate() {
+        if args.machines[..at].iter().any(|(other, _)| other == name) {
+            bail!(Usage(format!("machine {name:?} is named twice")));
+        }
+    }
+    let asked = Asked {
+        window: &args.window,
+        machines: &args.machines,
+        frequency: args.frequency,
+        cpus: args.cpus.clone(),
+        syscalls: args.syscalls,
+        one_by_one: args.firefox.is_some() || args.perfetto.is_some(),
+        quiet: args.json,
+    };
+    let (measured, outcome) = measure(&asked, &stop)?;
+    let Measured { document, profile, samples, inside } = measured;
+    files(args, &profile, &samples, &inside)?;
+    print(&match args.json {
+        true => serde_json::to_string(&document)? + "\n",
+        false => text(&document, args.top, &args.functions, style()),
+    })?;
+    document.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+    outcome
+}
+
+/// What is sampled.
+pub(super) struct Asked<'a> {
+    pub window: &'a Window,
+    pub machines: &'a [(String, Address)],
+    pub frequency: u32,
+    pub cpus: Option<Cpus>,
+    pub syscalls: bool,
+    /// Each sample's time is kept too.
+    pub one_by_one: bool,
+    pub quiet: bool,
+}
+
+/// What a window was.
+pub(super) struct Measured {
+    pub document: Document,
+    pub profile: Profile,
+    samples: Samples,
+    inside: Vec<latpath_profile::Guest>,
+}
+
+/// The profile of a window, and what the end of its command makes of ours.
+pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Result<Outcome>)> {
+    let Asked { window, machines, frequency, one_by_one, .. } = *asked;
+    let vms = window.vms()?;
+    let mut guests = Guests::connect(machines, &vms, frequency, one_by_one)?;
+    let calls_of = asked.syscalls.then(|| vms.iter().map(|vm| vm.pid).collect());
+    let options = Options { frequency, cpus: asked.cpus.clone(), calls_of };
+    let mut times = GuestTimes::of(&vms);
+    let mut recorder = Recorder::start(&options)?;
+    times.read();
+    let (utc_ns, cpus) = (realtime(), recorder.cpus().clone());
+    let root = Root::of(Path::new("/"));
+    let before = CpuAccount::read(&root, &cpus);
+    let end = window.end();
+    eprintln!("latpath: sampling CPUs {cpus} {frequency} times a second{end}");
+    let mut samples = Samples::new(one_by_one);
+    let (mut trouble, mut read) = (None, Instant::now());
+    let passed = window.pass(stop, asked.quiet, || {
+        if let Some(slice) = recorder.step() {
+            trouble = trouble.take().or(samples.take(slice).err());
+        }
+        if read.elapsed() >= READ_EVERY {
+            read = Instant::now();
+            times.read();
+        }
+    })?;
+    times.read();
+    let last = recorder.end();
+    let after = CpuAccount::read(&root, &cpus);
+    trouble = trouble.or(samples.take(last).err());
+    if let Some(trouble) = trouble {
+        eprintln!("latpath: {trouble}: what came after is missing");
+    }
+    let outcome = passed.verdict();
+    let (from, until) = samples.span().unwrap_or_default();
+    let inside = guests.end(until);
+    // Some VMs may have started since.
+    let mut known = vms.clone();
+    for vm in latpath_vms::find().map(|found| found.vms).unwrap_or_default() {
+        if !known.iter().any(|other| other.pid == vm.pid) {
+            known.push(vm);
+        }
+    }
+    let header = Header {
+        latpath: env!("CARGO_PKG_VERSION").into(),
+        kernel: latpath_bpf::release(),
+        utc_ns,
+        window_ns: until - from,
+        cpus,
+        frequency,
+        ..Header::default()
+    };
+    let mut profile = weigh(&samples, &times.finish(), &inside, &known, header);
+    if !window.vms.is_empty() {
+        only(&mut profile, &vms);
+    }
+    let mut document = Document::new(&profile);
+    document.kernel = before.zip(after).map(|(before, after)| account(before, after));
+    document.system_calls = calls(&recorder, &known, &vms);
+    document.notes = notes(&recorder, &profile, guests.notes(&known, &inside));
+    Ok((Measured { document, profile, samples, inside }, outcome))
+}
+
+fn account(before: CpuAccount, after: CpuAccount) -> KernelAccount {
+    let ns = |of: fn(&CpuAccount) -> u64| of(&after).saturating_sub(of(&before)) as Ns;
+    KernelAccount {
+        user_ns: ns(|account| account.user),
+        system_ns: ns(|account| account.system),
+        guest_ns: ns(|account| account.guest),
+        idle_ns: ns(|account| account.idle),
+        steal_ns: ns(|account| account.steal),
+    }
+}
+
+/// Leaves the time of these VMs; that of all other processes becomes one.
+fn only(profile: &mut Profile, vms: &[Vm]) {
+    let is_theirs = |process: &Frame| vms.iter().any(|vm| is_of_vm(process, vm));
+    for (frames, ns) in std::mem::take(&mut profile.stacks) {
+        let frames = match frames.first().is_some_and(is_theirs) {
+            true => frames,
+            false => {
+                let what = match latpath_profile::spent(&frames) {
+                    Spent::HostSys => Frame::new("[not shown]", Kind::Kernel),
+                    Spent::HostUsr => Frame::new("[not shown]", Kind::User),
+                    Spent::NotSampled => Frame::new(latpath_profile::NOT_SAMPLED, Kind::User),
+                    Spent::GuestSys | Spent::GuestUsr | Spent::GuestUnseen => Frame::new("[guest others]", Kind::Guest),
+                };
+                vec![Frame::new("other processes", Kind::Process), what]
+            }
+        };
+        profile.add(frames, ns);
+    }
+}
+
+fn calls(recorder: &Recorder, known: &[Vm], vms: &[Vm]) -> Vec<CallLine> {
+    let mut calls = recorder.calls();
+    calls.sort_by_key(|call| std::cmp::Reverse(call.ns));
+    let line = |call: &latpath_profile::CallFigures| {
+        let vm = known.iter().chain(vms).find(|vm| vm.pid == call.tgid);
+        let thread = vm.and_then(|vm| vm.threads.iter().find(|thread| thread.tid == call.tid));
+        let does = thread.map_or_else(
+            || call.comm.clone(),
+            |thread| match (thread.role, thread.vcpu) {
+                (Role::Vcpu, Some(number)) => format!("vCPU {number}"),
+                (Role::Other, _) => call.comm.clone(),
+                (role, _) => role.name().into(),
+            },
+        );
+        CallLine::new(call, vm.map_or_else(|| format!("process {}", call.tgid), |vm| vm.name.clone()), does)
+    };
+    calls.iter().map(line).collect()
+}
+
+fn notes(recorder: &Recorder, profile: &Profile, of_guests: Vec<String>) -> Vec<String> {
+    let mut notes: Vec<String> = recorder.missing().iter().map(ToString::to_string).collect();
+    let header = &profile.header;
+    if header.lost > 0 {
+        notes.push(format!("{} samples were lost: times are exact, their call chains are less so", header.lost));
+    }
+    if header.unattributed_ns > 0 {
+        notes.push("there were too many threads: the time of some is counted as not sampled".into());
+    }
+    if recorder.too_late() > 0 {
+        notes.push(format!(
+            "{} addresses have no name, since their processes had ended: they are [unknown]",
+            recorder.too_late()
+        ));
+    }
+    notes.extend(of_guests);
+    notes
+}
+
+fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[latpath_profile::Guest]) -> Result<()> {
+    if let Some(path) = &args.out {
+        write(path, |out| profile.write(out))?;
+    }
+    if let Some(path) = &args.folded {
+        write(path, |out| profile.folded().try_for_each(|line| writeln!(out, "{line}")))?;
+    }
+    if let Some(path) = &args.svg {
+        match profile.stacks.is_empty() {
+            true => eprintln!("latpath: no CPU had anything to do: there is no flame graph"),
+            false => {
+                let svg = flame_graph(profile).context("drawing the flame graph")?;
+                write(path, |out| out.write_all(svg.as_bytes()))?;
+            }
+        }
+    }
+    if let Some(path) = &args.firefox {
+        let mut machines = vec![Machine { guest: None, samples, offset_ns: 0 }];
+        let named = profile.header.guests.iter().zip(inside);
+        machines.extend(named.map(|(header, guest)| Machine {
+            guest: Some(header.name.clone()),
+            samples: &guest.samples,
+            offset_ns: guest.offset_ns,
+        }));
+        write(path, |out| firefox(&profile.header, &machines, out))?;
+    }
+    if let Some(path) = &args.perfetto {
+        let mut machines = vec![SampledMachine { samples, offset_ns: 0, prefix: String::new() }];
+        machines.extend(profile.header.guests.iter().zip(inside).map(|(header, guest)| SampledMachine {
+            samples: &guest.samples,
+            offset_ns: guest.offset_ns,
+            prefix: format!("{}:", header.name),
+        }));
+        write(path, |out| write_profile(args.frequency, &machines, out))?;
+    }
+    if let Some(path) = args.firefox.as_ref().or(args.perfetto.as_ref()) {
+        if samples.raw_left_out > 0 {
+            eprintln!("latpath: {}: the last {} samples are not in it", path.display(), samples.raw_left_out);
+        }
+    }
+    Ok(())
+}
+
+/// Writes a file that appears when it is whole; says which where that fails.
+fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    write_file(path, true, content).with_context(|| format!("{}", path.display()))
+}

@@ -1,0 +1,350 @@
+//! `latpath study vhost`: one load on a VM in several configurations, measured by every command that shows what a VM costs, and
+//! compared on one page.
+
+mod lab;
+
+use super::interrupt::stop_flag;
+use super::report::print;
+use super::window::Window;
+use super::{exits, ladder, profile, queues, style, Outcome, Usage};
+use anyhow::{anyhow, bail, Context, Result};
+use clap::{Args as ClapArgs, Subcommand};
+use latpath_agent::{Address, Machine, Timeouts};
+use latpath_exits::Traffic;
+use latpath_model::text::printable;
+use latpath_profile::FREQUENCY;
+use latpath_report::study::{
+    study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, QueueRow, Work, VERSION,
+};
+use latpath_vms::Vm;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Measure a whole question at once, and compare the answers on one page.
+#[derive(ClapArgs)]
+pub struct Args {
+    #[command(subcommand)]
+    study: Study,
+}
+
+#[derive(Subcommand)]
+enum Study {
+    Vhost(Vhost),
+}
+
+/// What does vhost change? One load on a VM without and with it (or any other configurations of it), measured and compared
+///
+/// The load is run by itself three times, then once for each measurement, so that none disturbs another.
+#[derive(ClapArgs)]
+#[command(after_help = "Examples:
+  latpath study vhost --lab
+  latpath study vhost --vm standard=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
+  # stop relay1, switch vhost on, start it again
+  latpath study vhost --vm vhost=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
+  latpath study vhost -o STUDY --html study.html")]
+struct Vhost {
+    /// Measure this VM as this configuration; several are measured one after the other
+    #[arg(long = "vm", value_name = "CONFIGURATION=VM", value_parser = configured)]
+    vms: Vec<(String, String)>,
+    /// Look into the guest of this configuration too, as vhost=ssh:root@relay1 or vhost=vsock:CID:PORT; an agent runs there
+    #[arg(long = "machine", value_name = "CONFIGURATION=ADDRESS", value_parser = super::following::machine)]
+    machines: Vec<(String, Address)>,
+    /// Make the VMs too: one without and one with vhost, in the lab (docs/lab.md)
+    #[arg(long, conflicts_with_all = ["vms", "machines", "command"])]
+    lab: bool,
+    /// Keep what is measured in this directory, and compare with what it has already
+    #[arg(short, long, value_name = "STUDY")]
+    output: Option<PathBuf>,
+    /// Run the load so often with nothing attached
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    repeat: u32,
+    /// Write the page as HTML too: one file that needs nothing else
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print all figures as JSON
+    #[arg(long)]
+    json: bool,
+    /// The load; with LATPATH_CONFIGURATION and LATPATH_VM in its environment
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+    /// The lab's VMs are made on this machine, which is the lab's hypervisor.
+    #[arg(long, hide = true)]
+    in_lab: bool,
+}
+
+fn configured(text: &str) -> Result<(String, String), String> {
+    let (configuration, vm) = text.split_once('=').ok_or("write CONFIGURATION=VM, as in standard=relay1")?;
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match !configuration.is_empty() && configuration.len() <= 64 && configuration.chars().all(is_plain) {
+        true if !configuration.starts_with('.') => Ok((configuration.into(), vm.into())),
+        _ => Err("a configuration's name has letters, digits, '-', '_' and '.', and names a file".into()),
+    }
+}
+
+pub fn run(args: Args) -> Result<Outcome> {
+    let Study::Vhost(args) = args.study;
+    if !args.vms.is_empty() && args.command.is_empty() {
+        bail!(Usage("a load is missing: latpath study vhost --vm standard=VM -- COMMAND".into()));
+    }
+    if args.vms.is_empty() && !args.lab && !args.in_lab && (!args.command.is_empty() || args.output.is_none()) {
+        bail!(Usage(
+            "nothing to measure: say --vm CONFIGURATION=VM, or --lab; or -o STUDY to compare what it has".into()
+        ));
+    }
+    let stop = stop_flag()?;
+    let mut all = match &args.output {
+        Some(folder) => kept(folder)?,
+        None => Vec::new(),
+    };
+    let mut take = |one: Configuration| -> Result<()> {
+        if let Some(folder) = &args.output {
+            keep(folder, &one)?;
+        }
+        all.retain(|known| known.name != one.name);
+        all.push(one);
+        Ok(())
+    };
+    if args.lab {
+        lab::from_outside(args.repeat, &stop)?.into_iter().try_for_each(&mut take)?;
+    } else if args.in_lab {
+        lab::inside(&stop, |name, vm, agent, command| {
+            let load = Load { name, vm, agent: Some(agent), command, stop: &stop };
+            take(measure(&load, args.repeat)?)
+        })?;
+    }
+    for (name, vm) in &args.vms {
+        let agent = args.machines.iter().find(|(of, _)| of == name).map(|(_, address)| address);
+        take(measure(&Load { name, vm, agent, command: &args.command, stop: &stop }, args.repeat)?)?;
+    }
+    if all.is_empty() {
+        bail!("{}: no configuration was kept there yet", args.output.unwrap_or_default().display());
+    }
+    if let Some(file) = &args.html {
+        fs::write(file, study_of_vms_html(&all)).with_context(|| format!("{}", file.display()))?;
+    }
+    print(&match args.json {
+        true => serde_json::to_string(&all)? + "\n",
+        false => study_of_vms_text(&all, style()),
+    })?;
+    Ok(Outcome::Done)
+}
+
+fn say(line: &str) {
+    eprintln!("latpath study: {line}");
+}
+
+/// What an earlier study has left, in the order in which it was measured.
+fn kept(folder: &Path) -> Result<Vec<Configuration>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+        .collect();
+    files.sort();
+    let read = |(_, path): (_, PathBuf)| {
+        let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+        Configuration::read(&text).map_err(|why| anyhow!("{} is no configuration of a study: {why}", path.display()))
+    };
+    files.into_iter().map(read).collect()
+}
+
+fn keep(folder: &Path, one: &Configuration) -> Result<()> {
+    let file = folder.join(format!("{}.json", one.name));
+    let unfinished = folder.join(format!(".{}.unfinished", one.name));
+    let written = fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&unfinished, serde_json::to_string(one)? + "\n"))
+        .and_then(|()| fs::rename(&unfinished, &file));
+    written.with_context(|| format!("{}", file.display()))
+}
+
+/// Measures one configuration.
+fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
+    let Load { name, vm, command, stop, .. } = *load;
+    let mut one = Configuration {
+        version: VERSION,
+        name: name.into(),
+        vm: vm.into(),
+        kernel: latpath_bpf::release(),
+        latpath: env!("CARGO_PKG_VERSION").into(),
+        command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        alone: Vec::new(),
+        exits: None,
+        ladder: None,
+        queues: None,
+        profile: None,
+        notes: Vec::new(),
+    };
+    for turn in 1..=repeat {
+        say(&format!("{name}: the load by itself, {turn} of {repeat}"));
+        let ((), work) = load.under("the load by itself", |window| {
+            let passed = window.pass(stop, true, || {})?;
+            passed.verdict().map(|_| ())
+        })?;
+        one.alone.push(work);
+    }
+    one.exits = one_part(&mut one.notes, name, "exits", || {
+        let (document, work) = load.under("exits", |window| {
+            let (document, outcome) = exits::measure(window, stop, false, true)?;
+            outcome.map(|_| document)
+        })?;
+        let figures = document.vms.into_iter().next().context("the VM made no exit")?;
+        Ok(Part { work, figures })
+    })?;
+    one.ladder = one_part(&mut one.notes, name, "ladder", || {
+        let (figures, work) = load.under("ladder", |window| {
+            let (report, outcome) = ladder::measure(window, stop, false, true)?;
+            outcome.map(|_| report)
+        })?;
+        Ok(Part { work, figures })
+    })?;
+    one.queues = one_part(&mut one.notes, name, "queues", || {
+        let guest = load.agent.map(|agent| GuestQueues::start(vm, agent)).transpose()?;
+        let (host, work) = load.under("queues", |window| {
+            let (document, outcome) = queues::measure(window, stop, false, true)?;
+            outcome.map(|_| document)
+        })?;
+        let mut figures = guest.map(GuestQueues::end).transpose()?.unwrap_or_default();
+        figures.extend(QueueRow::of_printed(&serde_json::to_value(&host)?));
+        Ok(Part { work, figures })
+    })?;
+    one.profile = one_part(&mut one.notes, name, "profile", || {
+        let machines: Vec<_> = load.agent.map(|agent| (vm.to_owned(), agent.clone())).into_iter().collect();
+        let (measured, work) = load.under("profile", |window| {
+            let asked = profile::Asked {
+                window,
+                machines: &machines,
+                frequency: FREQUENCY,
+                cpus: None,
+                syscalls: true,
+                one_by_one: false,
+                quiet: true,
+            };
+            let (measured, outcome) = profile::measure(&asked, stop)?;
+            outcome.map(|_| measured)
+        })?;
+        let figures = KeptProfile { kept: measured.profile.kept(), system_calls: measured.document.system_calls };
+        Ok(Part { work, figures })
+    })?;
+    Ok(one)
+}
+
+/// `latpath queues` in the guest.
+struct GuestQueues(Machine);
+
+/// How long it may take to begin there, and to end.
+const BEGIN: Duration = Duration::from_secs(60);
+
+impl GuestQueues {
+    fn start(vm: &str, agent: &Address) -> Result<Self> {
+        let mut machine = Machine::connect(vm, agent, Timeouts::default())?;
+        machine.run_command(["latpath", "queues", "--json"].map(String::from).into())?;
+        let (mut said, began) = (String::new(), Instant::now());
+        while !said.contains("watching") {
+            let news = machine.command();
+            news.printed.iter().for_each(|(_, bytes)| said += &String::from_utf8_lossy(bytes));
+            if news.end.is_some() || began.elapsed() > BEGIN {
+                bail!("latpath queues in the guest did not begin: {}", printable(said.trim()));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Self(machine))
+    }
+
+    fn end(mut self) -> Result<Vec<QueueRow>> {
+        self.0.end_command();
+        let (mut out, mut said, began) = (Vec::new(), String::new(), Instant::now());
+        loop {
+            let news = self.0.command();
+            for (is_error, bytes) in news.printed {
+                match is_error {
+                    true => said += &String::from_utf8_lossy(&bytes),
+                    false => out.extend(bytes),
+                }
+            }
+            match news.end {
+                Some(Ok(0)) => break,
+                Some(end) => bail!("latpath queues in the guest ended with {end:?}: {}", printable(said.trim())),
+                None if began.elapsed() > BEGIN => bail!("latpath queues in the guest does not end"),
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        let printed = serde_json::from_slice(&out).context("what latpath queues in the guest printed")?;
+        Ok(QueueRow::of_printed(&printed))
+    }
+}
+
+/// One measurement; what it cannot do here is noted, and the others go on.
+fn one_part<T>(
+    notes: &mut Vec<String>,
+    configuration: &str,
+    what: &str,
+    measure: impl FnOnce() -> Result<T>,
+) -> Result<Option<T>> {
+    say(&format!("{configuration}: {what}"));
+    match measure() {
+        Ok(measured) => Ok(Some(measured)),
+        Err(error) if error.is::<Interrupted>() || error.is::<Usage>() => Err(error),
+        Err(error) => {
+            let why = format!("{what} was not measured: {error:#}");
+            say(&format!("{configuration}: {why}"));
+            notes.push(why);
+            Ok(None)
+        }
+    }
+}
+
+/// The user has had enough.
+#[derive(Debug, thiserror::Error)]
+#[error("ended by Ctrl-C while {0} was measured; configurations that were complete are kept")]
+struct Interrupted(String);
+
+/// A load on a VM.
+struct Load<'a> {
+    name: &'a str,
+    vm: &'a str,
+    /// Where an agent runs in its guest.
+    agent: Option<&'a Address>,
+    command: &'a [OsString],
+    stop: &'a AtomicBool,
+}
+
+impl Load<'_> {
+    /// Runs it once while something is measured, and says what it did.
+    fn under<T>(&self, what: &str, measured: impl FnOnce(&Window) -> Result<T>) -> Result<(T, Work)> {
+        let mut printed = tempfile::tempfile().context("a file for what the load prints")?;
+        let variables = [("LATPATH_CONFIGURATION", self.name), ("LATPATH_VM", self.vm)];
+        let variables = variables.map(|(name, value)| OsString::from(format!("{name}={value}")));
+        let command = std::iter::once("env".into()).chain(variables).chain(self.command.iter().cloned());
+        let window = Window {
+            vms: vec![self.vm.into()],
+            duration: None,
+            command: command.collect(),
+            output: Some(printed.try_clone().context("a file for what the load prints")?),
+            inside: None,
+            machine: Default::default(),
+        };
+        let vms = window.vms()?;
+        let (before, began) = (Traffic::counters(&vms), Instant::now());
+        let result = measured(&window);
+        if self.stop.load(Ordering::SeqCst) {
+            return Err(Interrupted(format!("{what} of {}", self.name)).into());
+        }
+        let result = result?;
+        let took_ns = began.elapsed().as_nanos().try_into().unwrap_or(i64::MAX);
+        let traffic = traffic(&vms, &before);
+        let mut text = String::new();
+        printed.seek(SeekFrom::Start(0)).and_then(|_| (&mut printed).take(4 << 20).read_to_string(&mut text)).ok();
+        Ok((result, Work { took_ns, traffic, reported_bits_per_second: Work::reported(&text) }))
+    }
+}
+
+fn traffic(vms: &[Vm], before: &std::collections::HashMap<(u32, u32), latpath_counters::Statistics>) -> Traffic {
+    let after = Traffic::counters(vms);
+    vms.first().and_then(|vm| Traffic::between(vm, before, &after)).unwrap_or_default()
+}

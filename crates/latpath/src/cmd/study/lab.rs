@@ -1,0 +1,141 @@
+//! The study on VMs of its own: in a hypervisor that the lab boots, one VM without vhost, then one with it.
+
+use super::say;
+use anyhow::{bail, Context, Result};
+use latpath_agent::Address;
+use latpath_lab::{
+    path_of, Acceleration, Application, Guest, GuestPlan, Hypervisor, Lab, LabKernel, LabPath, NicService, Nics,
+    Switch, GUEST_DEVICE, PUBLISHER,
+};
+use latpath_model::text::printable;
+use latpath_report::study::Configuration;
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The hypervisor's kernel: Debian 12's.
+const KERNEL: &str = "6.1";
+/// More than the study takes in an emulated hypervisor.
+const LIMIT: Duration = Duration::from_secs(1200);
+/// Each configuration, and how its NIC is served.
+const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu), ("vhost", NicService::Usual)];
+/// Bytes of the load, the same for all: some seconds of an emulated lab.
+const BYTES: &str = "100M";
+const EMULATED: &str = "the lab's host was emulated: counts and order hold, times say nothing of your machine";
+const GUEST_ADDRESS: &str = "192.0.2.2";
+const HOST_ADDRESS: &str = "192.0.2.1";
+
+/// Boots the lab's hypervisor and has the study made in it.
+pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configuration>> {
+    let stopped = || stop.load(Ordering::Relaxed);
+    let (lab, swept) = Lab::new()?;
+    if !swept.is_empty() {
+        say(&format!("removed what a killed lab left: {}", swept.join(", ")));
+    }
+    let kernel = LabKernel::named(KERNEL).context("the lab's kernel")?;
+    let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::default(), &mut say, &stopped)?;
+    say(&format!("the hypervisor is up: Linux {}, {}", hypervisor.release(), hypervisor.acceleration()));
+    let program = std::env::current_exe().context("find latpath's own program file")?;
+    let program = program.to_str().context("latpath's own path is no text")?;
+    let quoted = format!("'{}'", program.replace('\'', r"'\''"));
+    let script =
+        format!("{quoted} study vhost --in-lab --repeat {repeat} -o /out/study --json > /out/all.json 2> /out/said");
+    let (said, shown) = (hypervisor.out().join("said"), Cell::new(0));
+    let show = || {
+        let text = std::fs::read_to_string(&said).unwrap_or_default();
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let new = text.get(shown.replace(whole)..whole).unwrap_or_default();
+        new.lines().for_each(|line| eprintln!("{}", printable(line)));
+    };
+    let ended = hypervisor.run(&script, LIMIT, &|| {
+        show();
+        stopped()
+    })?;
+    show();
+    if ended.status != 0 {
+        bail!("the study in the lab failed (exit code {}); what it said stands above", ended.status);
+    }
+    let text = std::fs::read_to_string(hypervisor.out().join("all.json")).context("what the lab measured")?;
+    let mut all: Vec<Configuration> = serde_json::from_str(&text).context("what the lab measured")?;
+    if hypervisor.acceleration() == Acceleration::Tcg {
+        all.iter_mut().for_each(|one| one.notes.push(EMULATED.into()));
+    }
+    Ok(all)
+}
+
+/// Makes the VMs here, one after the other, and measures each.
+pub(super) fn inside(
+    stop: &AtomicBool,
+    mut measure: impl FnMut(&str, &str, &Address, &[OsString]) -> Result<()>,
+) -> Result<()> {
+    let stopped = || stop.load(Ordering::Relaxed);
+    let (lab, _) = Lab::new()?;
+    for (name, service) in CONFIGURATIONS {
+        let path = lab.lay_through(Switch::LinuxBridge, Application::Guest)?;
+        let mut guest = boot(&lab, &path, name, service, &stopped)?;
+        addresses(&path, &mut guest, &stopped)?;
+        guest.start("iperf3", "iperf3 --server", true, &stopped)?;
+        guest.start(
+            "agent",
+            "latpath agent --allow-commands --device /dev/virtio-ports/latpath.agent",
+            true,
+            &stopped,
+        )?;
+        reach(&path, &stopped)?;
+        let client = format!("iperf3 --client {GUEST_ADDRESS} --reverse --bytes {BYTES} --json");
+        let words = ["ip", "netns", "exec", path.publisher.name()].into_iter().chain(client.split(' '));
+        let command: Vec<OsString> = words.map(OsString::from).collect();
+        let agent = Address::Unix(guest.agent_socket().into());
+        measure(name, &format!("latpath-{name}"), &agent, &command)?;
+    }
+    Ok(())
+}
+
+fn boot(lab: &Lab, path: &LabPath, name: &str, service: NicService, stop: &dyn Fn() -> bool) -> Result<Guest> {
+    let iperf3 = path_of("iperf3").context("the lab has no iperf3: apt-get install iperf3")?;
+    let latpath = std::env::current_exe().context("find latpath's own program file")?;
+    let plan = GuestPlan {
+        name: name.into(),
+        programs: vec![(iperf3, "/bin/iperf3".into()), (lab.stripped(latpath, "latpath"), "/bin/latpath".into())],
+        cpus: 1,
+        memory_mib: 256,
+        acceleration: Some(Acceleration::KvmVhost),
+        service,
+        ..GuestPlan::default()
+    };
+    Ok(Guest::boot(lab, path, &plan, &mut say, stop)?)
+}
+
+/// Gives both ends an address, and each the other's MAC address.
+fn addresses(path: &LabPath, guest: &mut Guest, stop: &dyn Fn() -> bool) -> Result<()> {
+    let [host, vm] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+    path.publisher.ip(&format!("link set {PUBLISHER} address {host}"))?;
+    path.publisher.ip(&format!("addr add {HOST_ADDRESS}/24 dev {PUBLISHER}"))?;
+    path.publisher.ip(&format!("neigh add {GUEST_ADDRESS} lladdr {vm} dev {PUBLISHER}"))?;
+    let script = format!(
+        "ip link set lo up
+         ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {vm} && ip link set {GUEST_DEVICE} up
+         ip addr add {GUEST_ADDRESS}/24 dev {GUEST_DEVICE}
+         arp -s {HOST_ADDRESS} {host}"
+    );
+    guest.expect(&script, stop)?;
+    Ok(())
+}
+
+/// Waits until the guest's server answers.
+fn reach(path: &LabPath, stop: &dyn Fn() -> bool) -> Result<()> {
+    for _ in 0..60 {
+        if stop() {
+            bail!("ended by Ctrl-C");
+        }
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", path.publisher.name(), "iperf3", "--client", GUEST_ADDRESS, "--bytes", "1K"]);
+        if command.output().context("starting iperf3")?.status.success() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    bail!("iperf3 in the guest does not answer")
+}

@@ -1,0 +1,87 @@
+//! A guest's call chains stand in the host's profile in place of its vCPU's time: the guest's share is the kernel's own, two loops of known
+//! parts of a CPU are found, and the guest's functions have their names.
+
+use crate::{
+    stage::{Reach, Stage, GUEST},
+    Outcome, Scale, Test,
+};
+use anyhow::{ensure, Context};
+use latpath_lab::Switch;
+use latpath_testkit::busy;
+use serde_json::Value;
+
+pub const TEST: Test = Test { name: "profile", smoke: false, only_whole: false, seconds: 900, run };
+
+const BUSY: &str = "busy";
+/// The name that QEMU has of it.
+const VM: &str = "latpath-guest0";
+
+fn run(scale: &Scale) -> Outcome {
+    let seconds = scale.frames(15, 30);
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.boot_guest_with(Reach::Serial, vec![(std::env::current_exe()?, format!("/bin/{BUSY}"))])?;
+    let without: Value = serde_json::from_str(&stage.latpath("profile --duration 3s --json")?)?;
+    ensure!(without["modes"]["guest_sys_ns"] == 0 && without["modes"]["guest_usr_ns"] == 0, "nobody looked into it");
+    let guest = stage.guest()?;
+    for percent in [20, 50] {
+        let loops = busy::script(BUSY, percent, seconds as u32 + 300);
+        guest.start(&format!("loop{percent}"), &format!("sh -c '{loops}'"), false, &|| false)?;
+    }
+    let socket = guest.agent_socket().display().to_string();
+    let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --syscalls");
+    let before = ran(&mut stage)?;
+    let seen: Value = serde_json::from_str(&stage.latpath(&format!(
+        "{words} --json --out /out/profile --svg /out/profile.svg --firefox /out/profile.firefox.json"
+    ))?)?;
+    let after = ran(&mut stage)?;
+    let page = stage.latpath(&format!("{words} --function tun_get_user --top 12"))?;
+    eprintln!("{page}");
+    let truth = [0, 1].map(|at| after[at] - before[at]);
+    check(&seen, truth[0] * 100.0 / (truth[0] + truth[1]))
+        .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel"], seen["processes"]))
+}
+
+/// How long both loops have run, as the guest's scheduler says.
+fn ran(stage: &mut Stage) -> anyhow::Result<[f64; 2]> {
+    let mut ns = [0.0; 2];
+    for (ns, name) in ns.iter_mut().zip(["busy20", "busy50"]) {
+        let script = format!("cat $(dirname $(grep -l {name} /proc/[0-9]*/comm))/schedstat");
+        let output = stage.guest()?.expect(&script, &|| false)?;
+        *ns = output.split(' ').next().unwrap_or("").parse().with_context(|| format!("{name}: {output:?}"))?;
+    }
+    Ok(ns)
+}
+
+/// `truth`: of both loops' time, the smaller one's percents.
+fn check(seen: &Value, truth: f64) -> Outcome {
+    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let modes = seen["modes"].as_object().context("no modes")?;
+    let (sum, all) = (modes.values().map(number).sum::<f64>(), number(&seen["cpu_count"]) * number(&seen["window_ns"]));
+    ensure!((sum - all).abs() <= all / 1000.0, "{sum} ns of {all}");
+    let guest: f64 = ["guest_sys_ns", "guest_usr_ns", "guest_unseen_ns"].iter().map(|mode| number(&modes[*mode])).sum();
+    let kernels = number(&seen["kernel"]["guest_ns"]);
+    eprintln!("guest: {:.2} %, by the kernel's account {:.2} %", guest * 100.0 / all, kernels * 100.0 / all);
+    ensure!(
+        guest > 0.0 && (guest - kernels).abs() <= all / 100.0,
+        "{guest} ns in guests, by the kernel's account {kernels}"
+    );
+    ensure!(number(&modes["guest_unseen_ns"]) <= guest / 20.0, "the guest's samples are not where its time is");
+    let processes = seen["processes"].as_array().context("no processes")?;
+    let of = |name: &str| -> f64 {
+        let theirs = processes.iter().filter(|process| process["guest"] == VM && process["process"] == name);
+        theirs.map(|process| number(&process["total_ns"])).sum()
+    };
+    let (twenty, fifty) = (of("busy20"), of("busy50"));
+    let part = twenty * 100.0 / (twenty + fifty);
+    eprintln!("the smaller loop has {part:.2} % of both, truly {truth:.2} %; named: {}", seen["named_in_guests"]);
+    ensure!((part - truth).abs() <= 2.0, "of both loops' time the smaller one has {part} %, truly {truth} %");
+    ensure!(number(&seen["named_in_guests"]) >= 0.95, "named: {}", seen["named_in_guests"]);
+    let functions = seen["functions"].as_array().context("no functions")?;
+    let found = |end: &str| {
+        functions.iter().any(|f| f["guest"] == VM && f["function"].as_str().is_some_and(|name| name.ends_with(end)))
+    };
+    ensure!(found("busy_twenty") && found("busy_fifty"), "the guest's own functions have no names");
+    let calls = seen["system_calls"].as_array().context("no system calls")?;
+    ensure!(calls.iter().any(|call| call["call"] == "ppoll"), "the main loop's system calls are missing");
+    Ok(())
+}

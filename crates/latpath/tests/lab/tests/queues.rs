@@ -1,0 +1,235 @@
+//! Buffers of a guest's virtqueues, as its driver and its host's vhost count them, are those that the kernels count as packets and
+//! bytes, to the byte; the rings' own indices moved by as many; and both sides agree on buffers, bytes and kicks. By vhost, by vhost
+//! whose interrupts QEMU relays, by QEMU, and by packed rings.
+
+use crate::{
+    stage::{Stage, Stream},
+    Outcome, Scale, Test,
+};
+use anyhow::{anyhow, bail, ensure, Context, Result};
+use latpath_lab::{NicService, Switch, GUEST_DEVICE, TAP};
+use latpath_testkit::Started;
+use serde_json::Value;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+pub const TEST: Test = Test { name: "queues", smoke: false, only_whole: false, seconds: 900, run };
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const NEVER: &dyn Fn() -> bool = &|| false;
+
+fn run(scale: &Scale) -> Outcome {
+    for service in [NicService::Usual, NicService::Relayed, NicService::Qemu, NicService::Packed] {
+        served(scale, service).with_context(|| format!("a NIC that is served so: {service:?}"))?;
+    }
+    Ok(())
+}
+
+fn served(scale: &Scale, service: NicService) -> Outcome {
+    let mut stage = Stage::lay(Switch::LinuxBridge)?;
+    stage.service = service;
+    stage.boot_guest()?;
+    let (in_frames, out_frames) = (scale.frames(2000, 60_000), scale.frames(500, 20_000));
+
+    let stream = Stream::sv("IN", in_frames);
+    // QEMU lets through what somebody in the guest listens to.
+    stage.subscribe(&stream)?;
+    let host = watch_host(&stage)?;
+    watch_guest(&mut stage)?;
+    stage.wait_for_quiet()?;
+    let before = guest_counters(&mut stage)?;
+    stage.publish(&stream)?;
+    let words = format!("latpath publish -i {GUEST_DEVICE} --svid OUT --rate 1000 --count {out_frames}");
+    stage.guest()?.run(&words, PATIENCE + Duration::from_millis(4 * out_frames), NEVER)?;
+    stage.wait_for_quiet()?;
+    let after = guest_counters(&mut stage)?;
+    let output = stage.guest()?.end("queues", PATIENCE, NEVER)?;
+    let said = stage.guest()?.file("/run/queues.err", NEVER)?;
+    ensure!(output.status == 0, "in the guest: status {}: {said}", output.status);
+    let driver: Value = serde_json::from_str(&output.text).with_context(|| output.text.clone())?;
+    host.interrupt();
+    let ended = host.finish(PATIENCE).map_err(|e| anyhow!("{e:?}"))?;
+    ensure!(ended.code == Some(0), "in the host: {}", ended.stderr);
+    let vhost: Value = serde_json::from_str(&ended.stdout).with_context(|| ended.stdout.clone())?;
+    std::fs::write(
+        format!("/out/queues-{service:?}.json"),
+        format!("{driver:#}\n{vhost:#}\n{said}\n{}", ended.stderr),
+    )?;
+
+    let passed: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+    ensure!(passed[0] >= in_frames && passed[2] >= out_frames, "the guest's NIC counted {passed:?}");
+    for document in [&driver, &vhost] {
+        ensure!(document["events_missed"] == 0 && document["buffers_untimed"] == 0, "{document:#}");
+        expect_indices(document)?;
+    }
+    let nic = expect_driver(&driver, service, &passed).context("the driver's side")?;
+    match service {
+        NicService::Usual | NicService::Relayed => {
+            expect_vhost(&vhost, &nic, service).context("vhost's side")?;
+            expect_pages(&mut stage)
+        }
+        NicService::Qemu | NicService::Packed => {
+            ensure!(list(&vhost, "devices").all(|device| device["name"] != TAP), "no vhost serves it: {vhost:#}");
+            Ok(())
+        }
+    }
+}
+
+/// `latpath queues` in the hypervisor, when it watches.
+fn watch_host(stage: &Stage) -> Result<Started> {
+    let mut host = stage.start(&stage.path().hypervisor, "queues --json")?;
+    let until = Instant::now() + PATIENCE;
+    while !host.said().contains("watching") {
+        ensure!(host.runs() && Instant::now() < until, "it does not watch: {}", host.said());
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(host)
+}
+
+/// The same in the guest.
+fn watch_guest(stage: &mut Stage) -> Outcome {
+    let guest = stage.guest()?;
+    guest.start("queues", "latpath queues --json", false, NEVER)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let said = guest.file("/run/queues.err", NEVER)?;
+        if said.contains("watching") {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            bail!("it does not watch in the guest: {said}");
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// What the guest's NIC has counted: packets and bytes received, packets and bytes sent.
+fn guest_counters(stage: &mut Stage) -> Result<Vec<u64>> {
+    let script = format!("cd /sys/class/net/{GUEST_DEVICE}/statistics && cat rx_packets rx_bytes tx_packets tx_bytes");
+    let text = stage.guest()?.expect(&script, NEVER)?;
+    let numbers: Vec<u64> = text.lines().map_while(|line| line.trim().parse().ok()).collect();
+    ensure!(numbers.len() == 4, "{GUEST_DEVICE} has no counters: {text}");
+    Ok(numbers)
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    value[key].as_array().into_iter().flatten()
+}
+
+fn number(value: &Value, key: &str) -> Result<u64> {
+    value[key].as_u64().with_context(|| format!("no {key}: {value:#}"))
+}
+
+/// The rings' own indices moved by what was counted.
+fn expect_indices(document: &Value) -> Outcome {
+    for device in list(document, "devices") {
+        for queue in list(device, "queues") {
+            let is_exact = queue["posted_index_difference"] == 0 && queue["used_index_difference"] == 0;
+            ensure!(is_exact, "the ring's index moved otherwise: {queue:#}");
+            let all = number(queue, "posted_buffers")? + number(queue, "used_buffers")?;
+            // The first event begins it; of packed rings nothing is known of what was posted before.
+            let least = if queue["layout"] == "packed" {
+                0
+            } else {
+                all.saturating_sub(1 + number(queue, "posted_buffers")?.min(1))
+            };
+            ensure!(number(queue, "index_moved")? >= least, "too little was compared: {queue:#}");
+        }
+    }
+    Ok(())
+}
+
+fn queue<'a>(device: &'a Value, name: &str) -> Result<&'a Value> {
+    list(device, "queues").find(|queue| queue["queue"] == name).with_context(|| format!("no queue {name}: {device:#}"))
+}
+
+/// Returns the guest's NIC.
+fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Result<Value> {
+    let is_nic = |device: &&Value| list(device, "known_as").any(|name| name == GUEST_DEVICE);
+    let nic = list(document, "devices").find(is_nic).with_context(|| format!("no {GUEST_DEVICE}: {document:#}"))?;
+    ensure!(nic["driver"] == "virtio_net", "its driver: {nic:#}");
+    for (direction, at) in [("to_guest", 0), ("from_guest", 2)] {
+        let agreement = &nic[direction];
+        let queues = [number(agreement, "packets")?, number(agreement, "bytes")?];
+        ensure!(
+            queues == passed[at..at + 2],
+            "{direction}: {queues:?}, the NIC counted {:?}: {nic:#}",
+            &passed[at..at + 2]
+        );
+        let devices = [number(agreement, "device_packets")?, number(agreement, "device_bytes")?];
+        ensure!(devices == queues, "{direction}: latpath reads {devices:?}");
+    }
+    let layout = if service == NicService::Packed { "packed" } else { "split" };
+    for name in ["input.0", "output.0"] {
+        let queue = queue(nic, name)?;
+        ensure!(queue["layout"] == layout, "its layout: {queue:#}");
+        // vhost needs no kicks for a receive queue that is never empty.
+        ensure!(number(queue, "kicks")? + number(queue, "kicks_suppressed")? > 0, "no kicks: {queue:#}");
+        ensure!(number(&queue["waited"], "count")? > 0 && number(&queue["occupied"], "max")? > 0, "{queue:#}");
+        ensure!(number(&queue["occupied"], "max")? <= number(queue, "size")?, "more than the ring holds: {queue:#}");
+    }
+    let input = queue(nic, "input.0")?;
+    // A receive queue's buffers are larger than what comes in them.
+    ensure!(number(input, "posted_write_bytes")? > 2 * number(input, "written_bytes")?, "{input:#}");
+    ensure!(number(input, "interrupts")? > 0, "no interrupt: {input:#}");
+    if service == NicService::Usual {
+        let name = input["interrupt_name"].as_str().unwrap_or_default();
+        ensure!(name.ends_with("input.0"), "the interrupt is called {name:?}");
+    }
+    Ok(nic.clone())
+}
+
+/// The pages of both sides, while a stream passes.
+fn expect_pages(stage: &mut Stage) -> Outcome {
+    // Until it is ended: how long programs take to load is not known.
+    let stream = Stream::sv("IN", 600_000);
+    let publishing = stage.start_publishing(&stream)?;
+    let in_guest = stage.guest()?.expect("latpath queues --cost -- sleep 1", NEVER)?;
+    let in_host = stage.latpath("queues --vm latpath-guest0 --cost -- sleep 1")?;
+    publishing.interrupt();
+    publishing.finish(PATIENCE).map_err(|e| anyhow!("{e:?}"))?;
+    std::fs::write("/out/queues-page.txt", format!("{in_guest}\n{in_host}"))?;
+    for (page, words) in [(&in_guest, "as its driver sees it"), (&in_host, "latpath-guest0 (process ")] {
+        let is_right = page.contains(words) && page.contains(": as counted") && page.contains("an event cost");
+        ensure!(is_right && !page.contains("not as counted"), "{page}");
+    }
+    ensure!(!in_host.contains("driver sees it"), "--vm shows that VM alone: {in_host}");
+    Ok(())
+}
+
+/// What vhost counted is what the driver counted.
+fn expect_vhost(document: &Value, nic: &Value, service: NicService) -> Outcome {
+    let tap = list(document, "devices").find(|device| device["side"] == "vhost" && device["name"] == TAP);
+    let tap = tap.with_context(|| format!("no {TAP}: {document:#}"))?;
+    ensure!(tap["vm"] == "latpath-guest0", "its VM: {tap:#}");
+    for direction in ["to_guest", "from_guest"] {
+        let (ours, drivers) = (&tap[direction], &nic[direction]);
+        for key in ["bytes", "device_packets", "device_bytes"] {
+            ensure!(ours[key] == drivers[key], "{direction}: {key} differ: {ours} at vhost, {drivers} at the driver");
+        }
+        ensure!(ours["bytes"] == ours["device_bytes"], "{direction}: the tap counted otherwise: {ours}");
+    }
+    for (at_vhost, at_driver) in [("rx 0", "input.0"), ("tx 0", "output.0")] {
+        let (host, guest) = (queue(tap, at_vhost)?, queue(nic, at_driver)?);
+        for key in ["kicks", "written_bytes"] {
+            ensure!(
+                host[key] == guest[key],
+                "{key} of {at_vhost}: {} at vhost, {} at the driver",
+                host[key],
+                guest[key]
+            );
+        }
+        let (used, got) = (number(host, "used_buffers")?, number(guest, "used_buffers")?);
+        // What was sent is got back when the next is to be sent.
+        let is_same = if at_vhost == "rx 0" { used == got } else { used.abs_diff(got) <= number(guest, "size")? };
+        ensure!(is_same, "{at_vhost}: vhost used {used} buffers, the driver got {got}: {host:#} {guest:#}");
+        ensure!(number(host, "rounds")? > 0 && number(&host["waited"], "count")? > 0, "{host:#}");
+        let (signals, by_kvm) = (number(host, "interrupts")?, number(host, "interrupts_by_irqfd")?);
+        ensure!(number(guest, "interrupts")? <= signals, "more interrupts than signals: {host:#} {guest:#}");
+        let expected = if service == NicService::Usual { signals } else { 0 };
+        ensure!(by_kvm == expected, "{by_kvm} of {signals} signals by irqfd: {host:#}");
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! The whole study of vhost by one command: two guests, one without vhost and one with it, carry the same bytes; what each figure is
+//! of is told apart, and nothing is left out.
+
+use crate::{Outcome, Scale, Test};
+use anyhow::{ensure, Context};
+use serde_json::Value;
+use std::{fs, process::Command};
+
+pub const TEST: Test = Test { name: "study", smoke: false, only_whole: false, seconds: 400, run };
+
+fn run(_: &Scale) -> Outcome {
+    let latpath = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_latpath"));
+        command.args(words.split(' ')).stderr(std::process::Stdio::inherit()).output()
+    };
+    let folder = tempfile::tempdir()?;
+    let kept = folder.path().display();
+    let ended = latpath(&format!("study vhost --in-lab --repeat 1 --json -o {kept}"))?;
+    ensure!(ended.status.success(), "{}", ended.status);
+    let all: Value = serde_json::from_slice(&ended.stdout)?;
+    fs::write("/out/study.json", &ended.stdout)?;
+    let [standard, vhost] = &all.as_array().context("no list")?[..] else { anyhow::bail!("not two: {all:#}") };
+    for (one, name, variant) in [(standard, "standard", "no_vhost"), (vhost, "vhost", "vhost_irqfd")] {
+        ensure!(one["name"] == name && one["notes"] == serde_json::json!([]), "{name}: {}", one["notes"]);
+        let parts = ["exits", "ladder", "queues", "profile"].map(|part| &one[part]["work"]);
+        for part in parts.into_iter().chain([&one["alone"][0]]) {
+            let sent = part["traffic"]["from_guest_bytes"].as_u64().context("no bytes")?;
+            // 100 MiB and what carries them; segments that are sent again are few.
+            ensure!((104_857_600..130_000_000).contains(&sent), "{name}: {sent} bytes were sent: {part}");
+            ensure!(part["reported_bits_per_second"].as_f64() > Some(0.0), "{name}: no rate of iperf3's: {part}");
+        }
+        ensure!(
+            one["exits"]["figures"]["all"]["exits"].as_u64() > Some(100),
+            "{name}: {}",
+            one["exits"]["figures"]["all"]
+        );
+        let rows = one["queues"]["figures"].as_array().context("no virtqueues")?;
+        let sent = |side: &str| -> u64 {
+            let of = rows.iter().filter(|row| row["side"] == side);
+            of.filter_map(|row| row["bytes"].as_u64()).sum()
+        };
+        ensure!(sent("driver") > 104_857_600, "the guest's driver sent less: {rows:#?}");
+        ensure!((sent("vhost") > 104_857_600) == (name == "vhost"), "{name}: {rows:#?}");
+        let profile = one["profile"]["figures"]["kept"].as_str().context("no profile")?;
+        let writes = |frames: &str| profile.lines().any(|line| line.contains("tun_get_user") && line.contains(frames));
+        let by = if name == "vhost" { "vhost of latpath-vhost" } else { "writev" };
+        ensure!(writes(by), "{name}: nobody hands packets to the tap by {by}: {profile}");
+        ensure!(profile.contains("[guest latpath-"), "{name}: no guest in the profile: {profile}");
+        let queues = one["ladder"]["figures"]["queues"].as_array().context("no queues")?;
+        for direction in ["from_guest", "to_guest"] {
+            let of = queues.iter().filter(|queue| queue["direction"] == direction);
+            let means: Vec<&Value> = of.flat_map(|queue| queue["ladders"].as_array().into_iter().flatten()).collect();
+            let is_known = |one: &&Value| [variant, "no_interrupt"].map(Value::from).contains(&one["variant"]);
+            ensure!(means.iter().any(|one| one["variant"] == variant), "{name} {direction}: {means:#?}");
+            ensure!(means.iter().all(is_known), "{name} {direction}: {means:#?}");
+        }
+    }
+    // What was kept is the same again, as a page.
+    let page = latpath(&format!("study vhost -o {kept} --html {kept}/page.html"))?;
+    ensure!(page.status.success(), "{}", page.status);
+    let text = String::from_utf8_lossy(&page.stdout).into_owned();
+    for says in ["vhost carries", "Exits, by reason", "One transfer from the guest", "VM latpath-standard"] {
+        ensure!(text.contains(says), "the page does not say {says}: {text}");
+    }
+    fs::copy(folder.path().join("page.html"), "/out/study.html")?;
+    Ok(())
+}

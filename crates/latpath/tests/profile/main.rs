@@ -1,0 +1,219 @@
+//! `latpath profile` as users run it.
+
+use latpath_testkit::{busy, equal, latpath, need_btf, need_root, trial, Failed};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, ExitCode, Output, Stdio};
+
+fn main() -> ExitCode {
+    busy::run_if_asked();
+    let root = || [need_root(), need_btf()];
+    latpath_testkit::main(vec![
+        trial("a_function_moves_from_one_context_to_another", &[], moved),
+        trial("what_makes_no_sense_is_refused_with_the_next_step", &[], refused),
+        trial("the_total_is_all_cpus_time_and_busy_loops_are_found", &root(), loops),
+        trial("files_for_other_tools_hold_the_same_profile", &root(), files),
+        trial("a_cpu_by_itself_and_a_command_that_fails", &root(), one_cpu),
+        trial("what_is_printed_is_what_the_schema_describes", &root(), schema),
+    ])
+}
+
+fn json(output: &Output) -> Result<Value, Failed> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    equal("the exit code", output.status.code(), Some(0)).map_err(|_| Failed::from(said.into_owned()))?;
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn ns(value: &Value) -> f64 {
+    value.as_i64().unwrap_or(-1) as f64
+}
+
+/// The time of a process, of all that have this name.
+fn of_process(profile: &Value, name: &str) -> f64 {
+    let processes = profile["processes"].as_array().into_iter().flatten();
+    processes.filter(|process| process["process"] == name).map(|process| ns(&process["total_ns"])).sum()
+}
+
+fn of_function(profile: &Value, end: &str) -> f64 {
+    let functions = profile["functions"].as_array().into_iter().flatten();
+    let is = |function: &&Value| function["function"].as_str().is_some_and(|name| name.ends_with(end));
+    functions.filter(is).map(|function| ns(&function["total_ns"])).sum()
+}
+
+/// All CPUs' time but the window's is in the modes.
+fn adds_up(profile: &Value) -> Result<(), Failed> {
+    let modes = profile["modes"].as_object().ok_or("no modes")?;
+    let sum: f64 = modes.values().map(ns).sum();
+    let all = ns(&profile["cpu_count"]) * ns(&profile["window_ns"]);
+    match (sum - all).abs() <= all * 0.001 {
+        true => Ok(()),
+        false => Err(format!("{sum} ns of {all} ns: {:?}", profile["modes"]).into()),
+    }
+}
+
+fn within(what: &str, part: f64, truth: f64) -> Result<(), Failed> {
+    match (part - truth).abs() <= 2.0 {
+        true => Ok(()),
+        false => Err(format!("{what}: {part:.2} %, its own clock says {truth:.2} %").into()),
+    }
+}
+
+fn loops() -> Result<(), Failed> {
+    const SECONDS: u32 = 8;
+    let twenty = busy::command(20, SECONDS + 4)?.stdout(Stdio::piped()).spawn()?;
+    let fifty = busy::command(50, SECONDS)?;
+    // The window is the life of the loop of 50 %.
+    let mut profile = latpath("profile --json --");
+    profile.arg(fifty.get_program()).envs(fifty.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = profile.output()?;
+    let twenty = twenty.wait_with_output()?;
+    let said = String::from_utf8(output.stdout.clone())?;
+    // The command has the same standard output.
+    let (line, document) = said.split_once('\n').ok_or("two lines")?;
+    let profile = json(&Output { stdout: document.as_bytes().to_vec(), ..output })?;
+    adds_up(&profile)?;
+    let window = ns(&profile["window_ns"]);
+    let clock = |line: &str| -> Result<(f64, f64), Failed> {
+        let (cpu, wall) = line.trim().split_once(' ').ok_or("two numbers")?;
+        Ok((cpu.parse()?, wall.parse()?))
+    };
+    let ((cpu, wall), (slow_cpu, slow_wall)) = (clock(line)?, clock(&String::from_utf8(twenty.stdout)?)?);
+    equal("a window longer than its command, by little", (0.0..1e9).contains(&(window - wall)), true)?;
+    within("busy50", of_process(&profile, "busy50") * 100.0 / window, cpu * 100.0 / window)?;
+    within("busy_fifty", of_function(&profile, "busy_fifty") * 100.0 / window, cpu * 100.0 / window)?;
+    // Steadily, so that its share of this window is that of its life.
+    let steady = slow_cpu * 100.0 / slow_wall;
+    within("busy20", of_process(&profile, "busy20") * 100.0 / window, steady)?;
+    within("busy_twenty", of_function(&profile, "busy_twenty") * 100.0 / window, steady)
+}
+
+fn files() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name);
+    let text = |name: &str| std::fs::read_to_string(path(name));
+    let mut busy = busy::command(50, 30)?.stdout(Stdio::null()).spawn()?;
+    let mut command = latpath("profile --duration 2s --json");
+    for name in ["svg", "folded", "firefox", "out"] {
+        command.arg(format!("--{name}")).arg(path(name));
+    }
+    let output = command.output();
+    busy.kill()?;
+    busy.wait()?;
+    let profile = json(&output?)?;
+    adds_up(&profile)?;
+    let folded = text("folded")?;
+    let sum = folded
+        .lines()
+        .try_fold(0, |sum, line| Ok::<i64, Failed>(sum + line.rsplit_once(' ').ok_or(line)?.1.parse::<i64>()?))?;
+    let modes = profile["modes"].as_object().ok_or("no modes")?;
+    let of_modes: i64 = modes.iter().filter(|(name, _)| *name != "idle_ns").filter_map(|(_, ns)| ns.as_i64()).sum();
+    equal("all but idle time", sum, of_modes - profile["unattributed_ns"].as_i64().unwrap_or(0))?;
+    equal(
+        "a loop's chain",
+        folded.lines().any(|line| line.starts_with("busy50;") && line.contains("busy_fifty")),
+        true,
+    )?;
+    self_contained(&text("svg")?, "busy_fifty")?;
+    let kept = text("out")?;
+    equal("what is kept", kept.split_once('\n').map(|(_, lines)| lines), Some(folded.as_str()))?;
+    let firefox: Value = serde_json::from_str(&text("firefox")?)?;
+    let threads = firefox["threads"].as_array().ok_or("no threads")?;
+    let samples: usize = threads
+        .iter()
+        .filter_map(|thread| thread["samples"]["time"].as_array().or(thread["samples"]["timeDeltas"].as_array()))
+        .map(Vec::len)
+        .sum();
+    equal(
+        "a loop's samples among all",
+        samples > 50 && samples as i64 <= profile["samples"].as_i64().unwrap_or(0),
+        true,
+    )?;
+    equal("the loop's thread", threads.iter().any(|thread| thread["name"] == "busy50"), true)?;
+    // Of itself it does not differ.
+    let out = path("out");
+    let diff = latpath("profile --json --diff").args([&out, &out]).arg("--svg").arg(path("diff")).output()?;
+    let diff = json(&diff)?;
+    let moved = diff["moved"].as_array().ok_or("no functions")?;
+    equal("what moved", moved.iter().any(|moved| moved["before_ns_per_s"] != moved["after_ns_per_s"]), false)?;
+    self_contained(&text("diff")?, "busy_fifty")
+}
+
+/// A picture that asks for nothing from elsewhere.
+fn self_contained(svg: &str, function: &str) -> Result<(), Failed> {
+    roxmltree::Document::parse(svg)?;
+    for elsewhere in
+        ["<!DOCTYPE", "<image", "<link", "@import", "url(http", "src=", "href=\"http", "fetch(", "XMLHttpRequest"]
+    {
+        equal(elsewhere, svg.contains(elsewhere), false)?;
+    }
+    equal(function, svg.contains(function), true)
+}
+
+fn one_cpu() -> Result<(), Failed> {
+    let output = latpath("profile --cpus 0 --duration 1s --json -- false").output()?;
+    equal("the exit code of a command's failure", output.status.code(), Some(1))?;
+    equal("its cause", String::from_utf8(output.stderr)?.contains("the command failed (exit status: 1)"), true)?;
+    let profile: Value = serde_json::from_slice(&output.stdout)?;
+    equal("CPUs", (profile["cpus"].as_str(), profile["cpu_count"].as_i64()), (Some("0"), Some(1)))?;
+    adds_up(&profile)?;
+    let output = latpath("profile --cpus 8000 --duration 1s").output()?;
+    let said = String::from_utf8(output.stderr)?;
+    equal(&said, output.status.code() == Some(1) && said.contains("none of the CPUs 8000 is online"), true)
+}
+
+fn schema() -> Result<(), Failed> {
+    let profile = json(&latpath("profile --duration 1s --syscalls --json").output()?)?;
+    let schema = json(&latpath("schema profile").output()?)?;
+    let known = schema["properties"].as_object().ok_or("no properties")?;
+    for key in profile.as_object().ok_or("no object")?.keys() {
+        equal(key, known.contains_key(key), true)?;
+    }
+    Ok(())
+}
+
+/// The study's question: the same function under QEMU's writev, and under vhost's handle_tx.
+fn moved() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let header = r#"# latpath profile 1 {"window_ns":1000000000,"cpus":"0-1","idle_ns":1500000000}"#;
+    let qemu = "vm (qemu);main;writev;do_syscall_64_[k];__x64_sys_writev_[k];tun_get_user_[k] 485000000\n";
+    let vhost = "vhost of vm;ret_from_fork_[k];vhost_task_fn_[k];handle_tx_[k];tun_get_user_[k] 15000000\n";
+    let without = format!("{header}\n{qemu}{vhost}");
+    let with = format!("{header}\n{}", vhost.replace("15000000", "500000000"));
+    let [before, after, svg] = ["before", "after", "svg"].map(|name| folder.path().join(name));
+    std::fs::write(&before, without)?;
+    std::fs::write(&after, with)?;
+    let output = latpath("profile --json --diff").args([&before, &after]).arg("--svg").arg(&svg).output()?;
+    let diff = json(&output)?;
+    let moved = diff["moved"].as_array().ok_or("no functions")?;
+    let of = |under: &str| moved.iter().find(|moved| moved["function"] == "tun_get_user" && moved["under"] == under);
+    let shares = |under: &str| of(under).map(|moved| (moved["share_before"].as_f64(), moved["share_after"].as_f64()));
+    equal("under writev", shares("writev"), Some((Some(0.97), Some(0.0))))?;
+    equal("under handle_tx", shares("handle_tx"), Some((Some(0.03), Some(1.0))))?;
+    self_contained(&std::fs::read_to_string(&svg)?, "handle_tx")?;
+    let page = latpath("profile --diff").args([&before, &after]).output()?;
+    equal("the page", String::from_utf8(page.stdout)?.contains("97 %"), true)
+}
+
+fn refused() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let other = folder.path().join("other");
+    std::fs::write(&other, "a;b 3\n")?;
+    let fails = |command: &mut Command, code: i32, why: &str| {
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        equal(&said, output.status.code() == Some(code) && said.contains(why), true)
+    };
+    fails(
+        latpath("profile --diff").args([&other, &other]),
+        1,
+        "not a profile of latpath's (latpath profile --out FILE",
+    )?;
+    fails(latpath("profile --diff").args([Path::new("/no/file"), &other]), 1, "/no/file: No such file")?;
+    fails(latpath("profile --diff").arg(&other), 2, "2 values required")?;
+    fails(&mut latpath("profile --duration 0s"), 2, "--duration 0s leaves nothing to watch")?;
+    fails(&mut latpath("profile --frequency 0"), 2, "--frequency")?;
+    fails(&mut latpath("profile --cpus x"), 2, "not a list of CPUs")?;
+    fails(&mut latpath("profile --vm no-such-vm"), 2, "no such VM")?;
+    fails(latpath("profile --duration 1s --svg").arg(folder.path()), 1, "is a directory")?;
+    fails(&mut latpath("profile --machine a=unix:/x --machine a=unix:/y"), 2, "named twice")
+}

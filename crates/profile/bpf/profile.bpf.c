@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * Samples what each CPU does, with its call chain; and adds up how long each thread ran, by the scheduler's own switches. The times are
+ * exact, and add up to the wall clock of each CPU; samples only say how a thread's time is shared among its call chains.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <linux/bpf_perf_event.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include "kernel.h"
+#include "bound.h"
+#include "shared.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define PF_VCPU 0x1
+#define PF_KTHREAD 0x200000
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct here);
+} cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct thread);
+	__type(value, struct thread_time);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} samples SEC(".maps");
+
+/* A sample is too long for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sample);
+} scratch SEC(".maps");
+
+/* Processes whose system calls are counted. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} called_by SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct call);
+	__type(value, struct call_time);
+} calls SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct open_call);
+} open_calls SEC(".maps");
+
+struct shared shared = {};
+
+static __always_inline __u32 flags_of(struct task_struct *task)
+{
+	__u32 flags = task->flags;
+
+	return (flags & PF_VCPU ? GUEST : 0) | (flags & PF_KTHREAD ? KERNEL_THREAD : 0);
+}
+
+static __always_inline void names_of(struct task_struct *task, char *comm, char *process)
+{
+	bpf_probe_read_kernel(comm, 16, task->comm);
+	bpf_probe_read_kernel(process, 16, task->group_leader->comm);
+}
+
+/* Adds what the CPU's time has grown by to the thread that had it. Interrupts are off: nothing else of this CPU comes in between. */
+static __always_inline void account(struct here *here, struct task_struct *task, __u32 cpu, __u64 now)
+{
+	struct thread key = { .tid = task->pid };
+	struct thread_time *time, fresh = {};
+	__u64 since = here->since, took;
+
+	if (now > shared.until)
+		now = shared.until;
+	if (since < shared.from)
+		since = shared.from;
+	if (now <= since)
+		return;
+	here->since = now;
+	took = now - since;
+	if (!key.tid)
+		key.cpu = cpu;
+	time = bpf_map_lookup_elem(&threads, &key);
+	if (time) {
+		time->ns += took;
+		return;
+	}
+	fresh.ns = took;
+	fresh.tgid = task->tgid;
+	fresh.flags = flags_of(task);
+	names_of(task, fresh.comm, fresh.process);
+	if (bpf_map_update_elem(&threads, &key, &fresh, BPF_NOEXIST))
+		here->unattributed += took;
+	else
+		__sync_fetch_and_add(&shared.threads, 1);
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(switched, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct here *here = bpf_map_lookup_elem(&cpus, &cpu);
+
+	if (!here || !here->watched)
+		return 0;
+	account(here, prev, cpu, bpf_ktime_get_ns());
+	here->tid = next->pid;
+	return 0;
+}
+
+/* The clock of each CPU (PERF_COUNT_SW_CPU_CLOCK), some 99 times a second. */
+SEC("perf_event")
+int sampled(struct bpf_perf_event_data *event)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 cpu = bpf_get_smp_processor_id(), zero = 0, frames;
+	struct here *here = bpf_map_lookup_elem(&cpus, &cpu);
+	struct sample *s = bpf_map_lookup_elem(&scratch, &zero);
+	__u64 now = bpf_ktime_get_ns(), size;
+	long got;
+
+	if (!here || !s)
+		return 0;
+	/* Also where nothing else ever runs, each CPU's time is known up to here. */
+	account(here, task, cpu, now);
+	here->tid = task->pid;
+	if (now < shared.from || now >= shared.until)
+		return 0;
+	s->t = now;
+	s->cpu = cpu;
+	s->tid = task->pid;
+	s->tgid = task->tgid;
+	s->flags = flags_of(task);
+	names_of(task, s->comm, s->process);
+	s->kernel = s->user = 0;
+	/* In a guest: what the registers say is only where KVM serves this interrupt. */
+	if (!(s->flags & GUEST)) {
+		got = bpf_get_stack(event, s->frames, (FRAMES - 1) * 8, 0);
+		frames = got > 0 ? (__u32)got / 8 : 0;
+		BOUND(frames, FRAMES);
+		s->kernel = frames;
+		if (!(s->flags & KERNEL_THREAD)) {
+			got = bpf_get_stack(event, s->frames + frames, (FRAMES - 1) * 8, BPF_F_USER_STACK);
+			if (got > 0)
+				s->user = (__u32)got / 8;
+		}
+	}
+	frames = s->kernel + s->user;
+	BOUND(frames, 2 * FRAMES);
+	size = __builtin_offsetof(struct sample, frames) + frames * 8;
+	/* User space comes by itself: a wakeup for each sample would be seen in the profile. */
+	if (bpf_ringbuf_output(&samples, s, size, BPF_RB_NO_WAKEUP))
+		here->lost++;
+	return 0;
+}
+
+#if defined(__TARGET_ARCH_x86)
+#define IOCTL (16)
+struct pt_regs___kernel {
+	unsigned long si;
+} __attribute__((preserve_access_index));
+#define SECOND_ARGUMENT(regs) BPF_CORE_READ((struct pt_regs___kernel *)(regs), si)
+#else
+#define IOCTL (29)
+struct user_pt_regs___kernel {
+	__u64 regs[31];
+} __attribute__((preserve_access_index));
+#define SECOND_ARGUMENT(regs) BPF_CORE_READ((struct user_pt_regs___kernel *)(regs), regs[1])
+#endif
+
+SEC("tp_btf/sys_enter")
+int BPF_PROG(call_begins, void *regs, long nr)
+{
+	__u64 both = bpf_get_current_pid_tgid();
+	__u32 tid = both, tgid = both >> 32;
+	struct open_call call = { .nr = nr & 0xffff };
+
+	if (!bpf_map_lookup_elem(&called_by, &tgid))
+		return 0;
+	/* An ioctl's request tells KVM_RUN from others. */
+	if (nr == IOCTL)
+		call.nr |= SECOND_ARGUMENT(regs) << 16;
+	call.since = bpf_ktime_get_ns();
+	bpf_map_update_elem(&open_calls, &tid, &call, BPF_ANY);
+	return 0;
+}
+
+SEC("tp_btf/sys_exit")
+int BPF_PROG(call_ends, void *regs, long ret)
+{
+	__u64 both = bpf_get_current_pid_tgid(), now, took;
+	__u32 tid = both, tgid = both >> 32;
+	struct open_call *open;
+	struct call_time *time, fresh = {};
+	struct call key = { .tid = tid };
+
+	if (!bpf_map_lookup_elem(&called_by, &tgid))
+		return 0;
+	open = bpf_map_lookup_elem(&open_calls, &tid);
+	if (!open)
+		return 0;
+	now = bpf_ktime_get_ns();
+	took = open->since < shared.from ? 0 : now - open->since;
+	key.nr = open->nr;
+	bpf_map_delete_elem(&open_calls, &tid);
+	/* Only calls that are in the window as a whole. */
+	if (!took || now >= shared.until)
+		return 0;
+	time = bpf_map_lookup_elem(&calls, &key);
+	if (!time) {
+		fresh.tgid = tgid;
+		bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
+		bpf_map_update_elem(&calls, &key, &fresh, BPF_NOEXIST);
+		time = bpf_map_lookup_elem(&calls, &key);
+		if (!time)
+			return 0;
+	}
+	time->count++;
+	time->ns += took;
+	if (took > time->longest)
+		time->longest = took;
+	if (ret < 0)
+		time->failed++;
+	return 0;
+}

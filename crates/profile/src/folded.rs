@@ -1,0 +1,205 @@
+//! Profiles as text: a line for each call chain, as flame graphs take it (`process;outer;inner_[k] NS`). The file that is kept has one line
+//! more, its header, which such tools skip.
+
+use crate::model::{Frame, Header, Kind, Profile};
+use latpath_model::text::printable;
+use latpath_model::Ns;
+use std::io::{self, BufRead, Read, Write};
+use std::sync::Arc;
+use std::{collections::HashMap, path::Path};
+
+/// How the header begins.
+const MAGIC: &str = "# latpath profile 1 ";
+/// The mark of the kernel's functions.
+const IN_KERNEL: &str = "_[k]";
+/// How the frame of a guest begins.
+const GUEST: &str = "[guest";
+/// The longest file that is read.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Why a file is no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum BadProfile {
+    /// It cannot be read.
+    #[error("{file}: {why}")]
+    File {
+        /// The file.
+        file: String,
+        /// Why.
+        why: io::Error,
+    },
+    /// It is something else.
+    #[error("{0}: not a profile of latpath's (latpath profile --out FILE makes one)")]
+    Other(String),
+    /// It is damaged.
+    #[error("{file}, line {line}: not a call chain and its time")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line, from 1 on.
+        line: usize,
+    },
+}
+
+/// A frame as it stands in a line.
+pub fn folded_name(frame: &Frame) -> String {
+    match frame.kind {
+        Kind::Kernel => format!("{}{IN_KERNEL}", frame.name),
+        _ => frame.name.to_string(),
+    }
+}
+
+impl Profile {
+    /// Lines for flame graphs.
+    pub fn folded(&self) -> impl Iterator<Item = String> + '_ {
+        self.stacks.iter().map(|(frames, ns)| {
+            let frames: Vec<String> = frames.iter().map(folded_name).collect();
+            format!("{} {ns}", frames.join(";"))
+        })
+    }
+
+    /// The whole of it.
+    ///
+    /// # Errors
+    /// As the writer has.
+    pub fn write(&self, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "{MAGIC}{}", serde_json::to_string(&self.header)?)?;
+        self.folded().try_for_each(|line| writeln!(out, "{line}"))?;
+        out.flush()
+    }
+
+    /// Reads what was kept.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or is none.
+    pub fn read(path: &Path) -> Result<Self, BadProfile> {
+        let file = path.display().to_string();
+        let open = std::fs::File::open(path).map_err(|why| BadProfile::File { file: file.clone(), why })?;
+        Self::parse(io::BufReader::new(open.take(MOST_BYTES)), &file)
+    }
+
+    /// The whole of it, as [`Self::write`] writes it to files.
+    pub fn kept(&self) -> String {
+        let mut bytes = Vec::new();
+        // Memory takes all.
+        let _ = self.write(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Reads what was kept; errors call it `file`.
+    ///
+    /// # Errors
+    /// Where it is no profile.
+    pub fn parse(input: impl BufRead, file: &str) -> Result<Self, BadProfile> {
+        let mut lines = input.lines();
+        let mut next = || lines.next().transpose().map_err(|why| BadProfile::File { file: file.into(), why });
+        let other = || BadProfile::Other(file.into());
+        let first = match next() {
+            Ok(first) => first.ok_or_else(other)?,
+            // Not text.
+            Err(BadProfile::File { why, .. }) if why.kind() == io::ErrorKind::InvalidData => return Err(other()),
+            Err(e) => return Err(e),
+        };
+        let header: Header =
+            first.strip_prefix(MAGIC).and_then(|json| serde_json::from_str(json).ok()).ok_or_else(other)?;
+        let counts = [header.window_ns, header.idle_ns, header.unattributed_ns];
+        if counts.iter().any(|ns| !(0..Ns::MAX / 8).contains(ns)) {
+            return Err(other());
+        }
+        let (mut profile, mut names, mut sum) = (Self { header, ..Self::default() }, Names::default(), 0i128);
+        let mut number = 1;
+        while let Some(line) = next()? {
+            number += 1;
+            let bad = || BadProfile::Line { file: file.into(), line: number };
+            let (frames, ns) = line.rsplit_once(' ').ok_or_else(bad)?;
+            let ns: Ns = ns.parse().ok().filter(|ns| *ns > 0).ok_or_else(bad)?;
+            sum += i128::from(ns);
+            if sum > i128::from(Ns::MAX / 8) || frames.is_empty() {
+                return Err(bad());
+            }
+            profile.add(names.frames(frames), ns);
+        }
+        Ok(profile)
+    }
+}
+
+/// Each name once.
+#[derive(Default)]
+struct Names(HashMap<String, Arc<str>>);
+
+impl Names {
+    fn frames(&mut self, line: &str) -> Vec<Frame> {
+        let mut is_process = true;
+        let mut frame = |text: &str| {
+            let (name, kind) = match text.strip_suffix(IN_KERNEL) {
+                _ if std::mem::take(&mut is_process) => (text, Kind::Process),
+                Some(name) => (name, Kind::Kernel),
+                None if text.starts_with(GUEST) => (text, Kind::Guest),
+                None => (text, Kind::User),
+            };
+            // Inside a guest its processes come first again.
+            is_process = kind == Kind::Guest;
+            let name = printable(name);
+            Frame { name: self.0.entry(name).or_insert_with_key(|name| name.as_str().into()).clone(), kind }
+        };
+        line.split(';').map(&mut frame).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frames(names: &[(&str, Kind)]) -> Vec<Frame> {
+        names.iter().map(|(name, kind)| Frame::new(name, *kind)).collect()
+    }
+
+    fn profile() -> Profile {
+        let mut profile = Profile::default();
+        let guest = [("vm (qemu)", Kind::Process), ("[guest vm]", Kind::Guest), ("iperf3", Kind::Process)];
+        let inside = [("main loop", Kind::User), ("tcp_sendmsg", Kind::Kernel)];
+        profile.add(frames(&[&guest[..], &inside].concat()), 30);
+        profile.add(frames(&[guest[0], ("[guest vm vCPU 1]", Kind::Guest)]), 12);
+        profile.add(frames(&[("bash", Kind::Process)]), 1);
+        profile.header = Header { idle_ns: 7, cpus: "0-3".parse().unwrap(), ..Header::default() };
+        profile
+    }
+
+    #[test]
+    fn a_kept_profile_reads_back_as_it_was() {
+        let (profile, mut bytes) = (profile(), Vec::new());
+        profile.write(&mut bytes).unwrap();
+        let text = String::from_utf8(bytes.clone()).unwrap();
+        assert!(text.contains("vm (qemu);[guest vm];iperf3;main loop;tcp_sendmsg_[k] 30\n"), "{text}");
+        let read = Profile::parse(&bytes[..], "file").unwrap();
+        assert_eq!(read, profile);
+        assert_eq!((read.busy(), read.total()), (43, 50));
+    }
+
+    #[test]
+    fn what_is_no_profile_is_refused_by_name_and_line() {
+        let refusal = |bytes: &[u8]| Profile::parse(bytes, "F").unwrap_err().to_string();
+        for other in [&b""[..], b"a;b 3\n", b"\x7fELF\xff\xfe\n", b"# latpath profile 1 {\n"] {
+            assert!(refusal(other).contains("F: not a profile"), "{}", refusal(other));
+        }
+        let mut bytes = Vec::new();
+        profile().write(&mut bytes).unwrap();
+        for line in ["a;b", "a;b -3", "a;b x", " 3", "a 9223372036854775807"] {
+            let text = [&bytes[..], line.as_bytes()].concat();
+            assert!(refusal(&text).contains("F, line 5"), "{}", refusal(&text));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_makes_it_panic(lines in prop::collection::vec(".{0,40}( [0-9]{1,25})?", 0..8)) {
+            let mut bytes = Vec::new();
+            profile().write(&mut bytes).unwrap();
+            let text = [&bytes[..], lines.join("\n").as_bytes()].concat();
+            if let Ok(profile) = Profile::parse(&text[..], "F") {
+                profile.total();
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A profile: time by call chain.
+
+use latpath_linux::Cpus;
+use latpath_model::Ns;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A process, or threads of the kernel with the same task.
+    Process,
+    /// A function of a program.
+    User,
+    /// A function of the kernel.
+    Kernel,
+    /// A guest: what is inside is the guest's.
+    Guest,
+}
+
+/// One step of a call chain.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frame {
+    /// Its name: no control character, no `;`.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: Kind,
+}
+
+impl Frame {
+    /// Of a name that comes from this machine, or has been checked.
+    pub fn new(name: &str, kind: Kind) -> Self {
+        Self { name: name.into(), kind }
+    }
+}
+
+/// Where a CPU's time goes, as accounting tells it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Spent {
+    /// In the host's kernel.
+    HostSys,
+    /// In a program of the host.
+    HostUsr,
+    /// In a guest's kernel.
+    GuestSys,
+    /// In a program of a guest.
+    GuestUsr,
+    /// In a guest into which nobody looked.
+    GuestUnseen,
+    /// By threads of which there is no sample.
+    NotSampled,
+}
+
+impl Spent {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::HostSys, Self::HostUsr, Self::GuestSys, Self::GuestUsr, Self::GuestUnseen, Self::NotSampled];
+}
+
+/// The one frame of threads that ran so shortly that no sample met them.
+pub const NOT_SAMPLED: &str = "[not sampled]";
+
+/// What a profile is of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Header {
+    /// latpath's version.
+    pub latpath: String,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Begin of the window, UTC.
+    pub utc_ns: Ns,
+    /// Its length.
+    pub window_ns: Ns,
+    /// The CPUs that were watched.
+    #[schemars(with = "String")]
+    pub cpus: Cpus,
+    /// Samples a second.
+    pub frequency: u32,
+    /// Time in which CPUs had nothing to do.
+    pub idle_ns: Ns,
+    /// Samples.
+    pub samples: u64,
+    /// Samples that were lost; times are exact also without them.
+    pub lost: u64,
+    /// Time of threads for which there was no room in the table of threads: it is not in the call chains.
+    pub unattributed_ns: Ns,
+    /// Guests that were sampled from inside.
+    pub guests: Vec<GuestHeader>,
+}
+
+/// A guest that was sampled from inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct GuestHeader {
+    /// The VM's name.
+    pub name: String,
+    /// Samples.
+    pub samples: u64,
+    /// Samples that were lost.
+    pub lost: u64,
+    /// Its clock's error bound on the host's timeline.
+    pub clock_error_ns: Ns,
+    /// Why it ended early, if it did.
+    pub fault: Option<String>,
+}
+
+/// Time by call chain, outermost frame first; the first one is a process. The sum of all, with what is idle and not attributed, is the
+/// number of CPUs times the window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Profile {
+    /// What it is of.
+    pub header: Header,
+    /// Time of each call chain, ns.
+    pub stacks: BTreeMap<Vec<Frame>, Ns>,
+}
+
+impl Profile {
+    /// Adds time to a call chain.
+    pub fn add(&mut self, frames: Vec<Frame>, ns: Ns) {
+        if ns > 0 {
+            *self.stacks.entry(frames).or_default() += ns;
+        }
+    }
+
+    /// All time that CPUs worked.
+    pub fn busy(&self) -> Ns {
+        self.stacks.values().sum::<Ns>() + self.header.unattributed_ns
+    }
+
+    /// All time: the CPUs times the window.
+    pub fn total(&self) -> Ns {
+        self.busy() + self.header.idle_ns
+    }
+}
+
+/// How a call chain's time counts.
+pub fn spent(frames: &[Frame]) -> Spent {
+    let in_guest = frames.iter().any(|frame| frame.kind == Kind::Guest);
+    match frames.last() {
+        Some(frame) if &*frame.name == NOT_SAMPLED => Spent::NotSampled,
+        Some(frame) if frame.kind == Kind::Guest => Spent::GuestUnseen,
+        Some(frame) if frame.kind == Kind::Kernel && in_guest => Spent::GuestSys,
+        Some(frame) if frame.kind == Kind::Kernel => Spent::HostSys,
+        _ if in_guest => Spent::GuestUsr,
+        _ => Spent::HostUsr,
+    }
+}

@@ -1,0 +1,280 @@
+//! Makes slices of what the sampler gives: addresses become names, call chains and threads become numbers.
+
+use crate::layout::{RawSample, GUEST, KERNEL_THREAD};
+use crate::sampler::{text, CallFigures, Options, Sampler, StartError};
+use crate::slice::*;
+use crate::symbols::Symbols;
+use latpath_bpf::Missing;
+use latpath_linux::{monotonic, Cpus};
+use latpath_model::text::cut;
+use latpath_model::Ns;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// So long one step may take: then whoever calls it can see that the window is over. What waits is worked on in the next one.
+const STEP: Duration = Duration::from_millis(100);
+
+/// How long a slice is.
+const SLICE: Ns = 1_000_000_000;
+
+/// A call chain that stands for all for which there was no room.
+const TOO_MANY: &str = "[too many call chains]";
+
+/// Records until it is dropped. It belongs to the thread that made it.
+pub struct Recorder {
+    sampler: Sampler,
+    symbols: Symbols,
+    interned: Interned,
+    slice: Slice,
+    /// Samples that wait for their names.
+    waiting: VecDeque<RawSample>,
+    /// Of each thread, by its number and an idle thread's CPU: what it is numbered as, and how long it had run.
+    threads: HashMap<(u32, u32), (u32, u64)>,
+    lost: u64,
+    unattributed: Ns,
+}
+
+/// Numbers of what was sent before.
+#[derive(Default)]
+struct Interned {
+    names: HashMap<String, u32>,
+    name_bytes: usize,
+    threads: HashMap<Thread, u32>,
+    stacks: HashMap<Stack, u32>,
+    frames: usize,
+}
+
+impl Interned {
+    fn name(&mut self, name: &str, new: &mut Vec<String>) -> Option<u32> {
+        if let Some(number) = self.names.get(name) {
+            return Some(*number);
+        }
+        let name = cut(name, MAX_NAME);
+        // Room for the last one is kept.
+        if self.name_bytes + name.len() > MAX_NAME_BYTES - MAX_NAME && name != TOO_MANY {
+            return None;
+        }
+        let number = self.names.len() as u32;
+        self.name_bytes += name.len();
+        self.names.insert(name.into(), number);
+        new.push(name.into());
+        Some(number)
+    }
+
+    fn thread(&mut self, thread: Thread, new: &mut Vec<Thread>) -> Option<u32> {
+        if let Some(number) = self.threads.get(&thread) {
+            return Some(*number);
+        }
+        let number = self.threads.len() as u32;
+        if number as usize >= MAX_THREADS {
+            return None;
+        }
+        new.push(thread.clone());
+        self.threads.insert(thread, number);
+        Some(number)
+    }
+
+    fn stack(&mut self, stack: Stack, slice: &mut Slice) -> u32 {
+        if let Some(number) = self.stacks.get(&stack) {
+            return *number;
+        }
+        let full = |interned: &Self, more: usize| {
+            interned.stacks.len() + Mode::ALL.len() >= MAX_STACKS
+                || interned.frames + more > MAX_FRAMES - Mode::ALL.len()
+        };
+        let stack = match full(self, stack.frames.len()) {
+            false => stack,
+            true => {
+                let name = self.name(TOO_MANY, &mut slice.names).expect("there is room for it");
+                let frames = vec![FrameId::new(name, stack.mode == Mode::Kernel)];
+                let stack = Stack { frames, ..stack };
+                match self.stacks.get(&stack) {
+                    Some(number) => return *number,
+                    None => stack,
+                }
+            }
+        };
+        let number = self.stacks.len() as u32;
+        self.frames += stack.frames.len();
+        slice.stacks.push(stack.clone());
+        self.stacks.insert(stack, number);
+        number
+    }
+}
+
+impl Recorder {
+    /// Begins; returns when the window has begun.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace or sample.
+    pub fn start(options: &Options) -> Result<Self, StartError> {
+        // The kernel's names take some tenths of a second.
+        let symbols = Symbols::new();
+        let sampler = Sampler::start(options)?;
+        let from = sampler.from;
+        Ok(Self {
+            sampler,
+            symbols,
+            interned: Interned::default(),
+            slice: Slice { from, ..Slice::default() },
+            waiting: VecDeque::new(),
+            threads: HashMap::new(),
+            lost: 0,
+            unattributed: 0,
+        })
+    }
+
+    /// When the window began, `CLOCK_MONOTONIC`.
+    pub fn from(&self) -> Ns {
+        self.sampler.from
+    }
+
+    /// The CPUs that are sampled.
+    pub fn cpus(&self) -> &Cpus {
+        &self.sampler.cpus
+    }
+
+    /// What this kernel does not offer.
+    pub fn missing(&self) -> &[Missing] {
+        &self.sampler.missing
+    }
+
+    /// Counts the system calls of these processes too, where that was asked for.
+    pub fn count_calls_of(&self, tgids: impl Iterator<Item = u32>) {
+        self.sampler.count_calls_of(tgids);
+    }
+
+    /// System calls that were counted.
+    pub fn calls(&self) -> Vec<CallFigures> {
+        self.sampler.calls()
+    }
+
+    /// Frames whose processes were gone before their names were looked up.
+    pub fn too_late(&self) -> u64 {
+        self.symbols.too_late
+    }
+
+    /// Takes what has come, some twenty times a second: a process's names can be found as long as it is there. A slice, once a second.
+    pub fn step(&mut self) -> Option<Slice> {
+        self.take_samples(Some(STEP));
+        let now = monotonic();
+        (now - self.slice.from >= SLICE).then(|| self.close(now, None))
+    }
+
+    /// Ends the window, and gives the last slice.
+    pub fn end(&mut self) -> Slice {
+        let until = self.sampler.end();
+        self.take_samples(None);
+        self.close(until, Some(until))
+    }
+
+    fn take_samples(&mut self, within: Option<Duration>) {
+        let began = Instant::now();
+        while within.is_none_or(|within| began.elapsed() < within) {
+            match self.waiting.pop_front() {
+                Some(sample) => self.take(&sample),
+                None => {
+                    // As long as some wait here, others do in the kernel's ring.
+                    self.waiting.extend(self.sampler.samples());
+                    if self.waiting.is_empty() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, now: Ns, until: Option<Ns>) -> Slice {
+        for time in self.sampler.times(until) {
+            let key = (time.tid, time.cpu);
+            let (number, before) = match self.threads.get(&key) {
+                Some(known) => *known,
+                None => {
+                    let info = &time.info;
+                    let number = self.thread(key, (info.tgid, info.flags), (text(&info.comm), text(&info.process)));
+                    match number {
+                        Some(number) => (number, 0),
+                        None => {
+                            self.slice.unattributed += time.info.ns as Ns;
+                            continue;
+                        }
+                    }
+                }
+            };
+            match time.taken_out {
+                true => drop(self.threads.remove(&key)),
+                false => drop(self.threads.insert(key, (number, time.info.ns))),
+            }
+            if time.info.ns > before {
+                self.slice.times.push((number, (time.info.ns - before) as Ns));
+            }
+        }
+        let (lost, unattributed) = self.sampler.losses();
+        self.slice.lost = lost - std::mem::replace(&mut self.lost, lost);
+        self.slice.unattributed += unattributed - std::mem::replace(&mut self.unattributed, unattributed);
+        self.slice.until = now;
+        std::mem::replace(&mut self.slice, Slice { from: now, ..Slice::default() })
+    }
+
+    /// The number of a thread, also where it has just got this name.
+    fn thread(&mut self, (tid, cpu): (u32, u32), (tgid, flags): (u32, u32), names: (String, String)) -> Option<u32> {
+        let (comm, process) = names;
+        let thread = Thread { tid, tgid, cpu, comm, process, is_kernel: flags & KERNEL_THREAD != 0 };
+        let number = self.interned.thread(thread, &mut self.slice.threads)?;
+        self.threads.entry((tid, cpu)).or_insert((number, 0)).0 = number;
+        Some(number)
+    }
+
+    fn take(&mut self, raw: &RawSample) {
+        let kernel = &raw.frames[..(raw.kernel as usize).min(raw.frames.len())];
+        let user = &raw.frames[kernel.len()..(kernel.len() + raw.user as usize).min(raw.frames.len())];
+        let idle_cpu = if raw.tid == 0 { raw.cpu } else { 0 };
+        let process = text(&raw.process);
+        let stack = self.stack(raw, &process, kernel, user);
+        let Some(thread) = self.thread((raw.tid, idle_cpu), (raw.tgid, raw.flags), (text(&raw.comm), process)) else {
+            self.slice.lost += 1;
+            return;
+        };
+        self.slice.seen.push(Seen { t: raw.t as Ns, cpu: raw.cpu, thread, stack });
+    }
+
+    fn stack(&mut self, raw: &RawSample, process: &str, kernel: &[u64], user: &[u64]) -> u32 {
+        let Self { symbols, interned, slice, .. } = self;
+        if raw.flags & GUEST != 0 {
+            return interned.stack(Stack { mode: Mode::Guest, frames: Vec::new() }, slice);
+        }
+        // A caller's address is where it goes on: behind the call, which may be the next function.
+        let calls = |addresses: &[u64]| -> Vec<u64> {
+            addresses.iter().enumerate().map(|(at, address)| address.saturating_sub((at > 0).into())).collect()
+        };
+        let kernel: Vec<&str> = calls(kernel).into_iter().map(|address| symbols.kernel(address)).collect();
+        if raw.tid == 0 && !kernel.iter().any(|name| is_interrupt(name)) {
+            return interned.stack(Stack { mode: Mode::Idle, frames: Vec::new() }, slice);
+        }
+        let mode = if kernel.is_empty() { Mode::User } else { Mode::Kernel };
+        let mut number = |name: &str, in_kernel| {
+            let number = interned.name(name, &mut slice.names).or_else(|| interned.name(TOO_MANY, &mut slice.names));
+            FrameId::new(number.expect("there is room for it"), in_kernel)
+        };
+        let mut frames: Vec<FrameId> = kernel.into_iter().map(|name| number(name, true)).collect();
+        frames.extend(symbols.user(raw.tgid, process, &calls(user)).into_iter().map(|name| number(name, false)));
+        interned.stack(Stack { mode, frames }, slice)
+    }
+}
+
+/// Whether a kernel function is on the way from an interrupt to its handler: a CPU that is in one is not idle, also where no thread had it.
+pub(crate) fn is_interrupt(function: &str) -> bool {
+    const EXACTLY: [&str; 8] = [
+        "handle_softirqs",
+        "__do_softirq",
+        "do_softirq",
+        "irq_exit_rcu",
+        "__irq_exit_rcu",
+        "irq_exit",
+        "common_interrupt",
+        "flush_smp_call_function_queue",
+    ];
+    const BEGIN: [&str; 6] =
+        ["asm_sysvec_", "sysvec_", "asm_common_interrupt", "el1h_64_irq", "el1_interrupt", "do_softirq_own_stack"];
+    EXACTLY.contains(&function) || BEGIN.iter().any(|begin| function.starts_with(begin))
+}

@@ -1,0 +1,385 @@
+//! The programs, standing: samples with addresses, and how long each thread ran.
+
+use crate::events::cpu_clock;
+use crate::layout::{Call, CallTime, Here, RawSample, RawTime, Shared, ThreadKey};
+use crate::skel::{ProfileSkel, ProfileSkelBuilder};
+use latpath_bpf::{
+    bytes_of, from_bytes, hook, listen, release, with_last_words, Hook, Hooks, Mapped, Missing, Standing, Unable,
+};
+use latpath_linux::{monotonic, proc, Cpus};
+use latpath_model::Ns;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
+use std::cell::RefCell;
+use std::mem::{offset_of, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+use std::{io, thread::sleep};
+
+/// Threads whose times are kept in the kernel. Those that ended are taken out before it is full.
+const THREADS: u32 = 1 << 16;
+/// System calls that are told apart, by thread and number.
+const CALLS: u32 = 1 << 15;
+/// Processes whose system calls are counted.
+const CALLERS: u32 = 1 << 10;
+/// So soon the window begins and ends: all programs must have read its borders by then.
+const SOON: Ns = 2_000_000;
+/// `BPF_PERF_EVENT`, a kind of link.
+const BPF_PERF_EVENT: u32 = 41;
+
+/// Samples a second. 99 does not keep step with what happens 100 times a second.
+pub const FREQUENCY: u32 = 99;
+
+const NEEDED: &str = "sched_switch";
+const CALLS_SHOWN: &str = "system calls";
+static HOOKS: [Hook; 3] = [
+    hook("switched", NEEDED, "how long threads ran"),
+    hook("call_begins", "sys_enter", CALLS_SHOWN),
+    hook("call_ends", "sys_exit", CALLS_SHOWN),
+];
+
+/// Why nothing is sampled.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This kernel or user cannot.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// The kernel refused a program or map.
+    #[error("kernel {release} refused the programs of the profile ({step}): {why}")]
+    Refused {
+        /// `uname -r`.
+        release: String,
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// The kernel refused to sample.
+    #[error("CPU {cpu} cannot be sampled {frequency} times a second: {why}{}", advice(*.frequency))]
+    NoClock {
+        /// Which.
+        cpu: u32,
+        /// What was asked for.
+        frequency: u32,
+        /// What the kernel said.
+        why: io::Error,
+    },
+    /// None of the CPUs that were asked for.
+    #[error("none of the CPUs {0} is online (online: {1})")]
+    NoCpu(Cpus, Cpus),
+    /// Memory or a descriptor.
+    #[error("the system has no room for the programs of the profile: {0}")]
+    System(#[from] io::Error),
+}
+
+/// The kernel has a limit.
+fn advice(frequency: u32) -> String {
+    let most = proc::line("/proc/sys/kernel/perf_event_max_sample_rate");
+    match most.parse::<u32>() {
+        Ok(most) if most < frequency => format!(" (at most {most}: /proc/sys/kernel/perf_event_max_sample_rate)"),
+        _ => String::new(),
+    }
+}
+
+/// What is sampled.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Samples a second, of each CPU.
+    pub frequency: u32,
+    /// These CPUs alone; all that are online otherwise.
+    pub cpus: Option<Cpus>,
+    /// System calls of these processes are counted; `None`: of none, and the programs for it do not stand.
+    pub calls_of: Option<Vec<u32>>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { frequency: FREQUENCY, cpus: None, calls_of: None }
+    }
+}
+
+/// How long a thread of a process was in one system call, all calls together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallFigures {
+    /// The process.
+    pub tgid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// Its name.
+    pub comm: String,
+    /// The call.
+    pub call: String,
+    /// Calls that began and ended in the window.
+    pub count: u64,
+    /// Their time, also asleep.
+    pub ns: Ns,
+    /// The longest.
+    pub longest_ns: Ns,
+    /// Those that returned an error.
+    pub failed: u64,
+}
+
+/// How long a thread ran since the window's begin.
+pub(crate) struct ThreadTime {
+    pub tid: u32,
+    pub cpu: u32,
+    pub info: RawTime,
+    /// It has ended, and its time was taken out: another one of the same number begins from 0.
+    pub taken_out: bool,
+}
+
+/// Samples until it is dropped.
+pub(crate) struct Sampler {
+    _programs: Vec<Standing>,
+    _clocks: Vec<(OwnedFd, OwnedFd)>,
+    ring: RingBuffer<'static>,
+    came: Rc<RefCell<Vec<RawSample>>>,
+    here: Mapped<Here>,
+    shared: Mapped<Shared>,
+    threads: MapHandle,
+    calls: MapHandle,
+    called_by: MapHandle,
+    pub cpus: Cpus,
+    pub from: Ns,
+    pub missing: Vec<Missing>,
+    frequency: u32,
+}
+
+fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
+    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
+}
+
+fn open<'s>(
+    storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
+    hooks: &Hooks,
+    options: &Options,
+    cpus: usize,
+) -> Result<ProfileSkel<'s>, StartError> {
+    listen();
+    let mut open = ProfileSkelBuilder::default().open(storage).map_err(refused("reading the programs"))?;
+    let (callers, calls) = match options.calls_of {
+        Some(_) => (CALLERS, CALLS),
+        None => (1, 1),
+    };
+    // Four seconds of samples that fill all their frames: the first look into a large program takes its time.
+    let bytes = cpus * size_of::<RawSample>() * (options.frequency as usize).max(64) * 4;
+    let bytes = bytes.next_power_of_two().clamp(1 << 20, 1 << 27);
+    let maps = &mut open.maps;
+    let sized = maps.cpus.set_max_entries(cpus as u32);
+    sized
+        .and_then(|()| maps.threads.set_max_entries(THREADS))
+        .and_then(|()| maps.samples.set_max_entries(bytes as u32))
+        .and_then(|()| maps.called_by.set_max_entries(callers))
+        .and_then(|()| maps.calls.set_max_entries(calls))
+        .and_then(|()| maps.open_calls.set_max_entries(calls))
+        .map_err(refused("sizing the tables"))?;
+    hooks.choose(open.open_object_mut());
+    open.progs.sampled.set_autoload(true);
+    open.load().map_err(refused("loading the programs"))
+}
+
+impl Sampler {
+    pub fn start(options: &Options) -> Result<Self, StartError> {
+        latpath_bpf::able()?;
+        let online: Cpus = proc::line("/sys/devices/system/cpu/online").parse().unwrap_or_default();
+        let cpus: Cpus = match &options.cpus {
+            Some(asked) => online.iter().filter(|cpu| asked.contains(*cpu)).collect(),
+            None => online.clone(),
+        };
+        if cpus.is_empty() {
+            return Err(StartError::NoCpu(options.cpus.clone().unwrap_or_default(), online));
+        }
+        let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
+        let mut hooks = Hooks::find(&HOOKS, &btf);
+        drop(btf);
+        if options.calls_of.is_none() {
+            hooks.programs.retain(|program| *program == "switched");
+            hooks.missing.retain(|missing| missing.lost != CALLS_SHOWN);
+        }
+        let possible = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
+        let clock = |cpu| {
+            let clock = cpu_clock(cpu, options.frequency);
+            clock.map_err(|why| StartError::NoClock { cpu, frequency: options.frequency, why })
+        };
+        let clocks: Vec<OwnedFd> = cpus.iter().map(clock).collect::<Result<_, _>>()?;
+        let loaded = hooks.load(NEEDED, |hooks| {
+            let mut storage = MaybeUninit::uninit();
+            let skel = open(&mut storage, hooks, options, possible)?;
+            let (maps, handle) = (&skel.maps, |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map));
+            let came = Rc::new(RefCell::new(Vec::new()));
+            let here: Mapped<Here> = Mapped::new(&maps.cpus.as_fd(), possible)?;
+            for cpu in cpus.iter().filter(|cpu| (*cpu as usize) < possible) {
+                here.set_field(cpu as usize, offset_of!(Here, watched), 1u32);
+            }
+            let shared = Mapped::new(&maps.bss.as_fd(), 1)?;
+            let handles = refused("reading the tables");
+            let (threads, calls, called_by) = (|| {
+                Ok::<_, libbpf_rs::Error>((handle(&maps.threads)?, handle(&maps.calls)?, handle(&maps.called_by)?))
+            })()
+            .map_err(handles)?;
+            let ring = ring(&maps.samples, came.clone()).map_err(refused("mapping the ring"))?;
+            let programs = hooks.attach(skel.object())?;
+            let link = |clock: &OwnedFd| link(skel.progs.sampled.as_fd().as_raw_fd(), clock.as_raw_fd());
+            let links: Vec<OwnedFd> =
+                clocks.iter().map(link).collect::<io::Result<_>>().map_err(refused("attaching"))?;
+            Ok::<_, StartError>((programs, links, ring, came, (here, shared), (threads, calls, called_by)))
+        });
+        let (programs, links, ring, came, (here, shared), (threads, calls, called_by)) =
+            loaded.map_err(|(error, _)| error)?;
+        if !hooks.stands_at(NEEDED) {
+            let why = hooks.missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            return Err(StartError::Refused { release: release(), step: "attaching the programs", why });
+        }
+        let mut sampler = Self {
+            _programs: programs,
+            _clocks: clocks.into_iter().zip(links).collect(),
+            ring,
+            came,
+            here,
+            shared,
+            threads,
+            calls,
+            called_by,
+            cpus,
+            from: 0,
+            missing: hooks.missing,
+            frequency: options.frequency,
+        };
+        sampler.count_calls_of(options.calls_of.iter().flatten().copied());
+        sampler.begin();
+        Ok(sampler)
+    }
+
+    /// Sets the window's begin, and waits for it.
+    fn begin(&mut self) {
+        self.from = monotonic() + SOON;
+        self.shared.set_field(0, offset_of!(Shared, from), self.from as u64);
+        // Until here the window had no end, and nothing was counted.
+        self.shared.set_field(0, offset_of!(Shared, until), u64::MAX);
+        sleep(Duration::from_nanos((self.from - monotonic()).max(0) as u64));
+    }
+
+    /// Counts the system calls of these processes too.
+    pub fn count_calls_of(&self, tgids: impl Iterator<Item = u32>) {
+        for tgid in tgids {
+            // Beyond the room for processes there is none: their calls are missing.
+            let _ = self.called_by.update(bytes_of(&tgid), bytes_of(&1u32), MapFlags::ANY);
+        }
+    }
+
+    /// Samples since the last call.
+    pub fn samples(&mut self) -> Vec<RawSample> {
+        // Fails only where the callback does.
+        let _ = self.ring.consume();
+        self.came.take()
+    }
+
+    /// Ends the window: each CPU's time is known up to its end when this returns.
+    pub fn end(&mut self) -> Ns {
+        let until = monotonic() + SOON;
+        self.shared.set_field(0, offset_of!(Shared, until), until as u64);
+        // The clock of each CPU comes once more.
+        let period = 1_000_000_000 / u64::from(self.frequency.max(1));
+        sleep(Duration::from_nanos(SOON as u64 + period + 2_000_000));
+        until
+    }
+
+    /// How long threads have run; `until` is the window's end, once it has one.
+    pub fn times(&mut self, until: Option<Ns>) -> Vec<ThreadTime> {
+        let mut times: Vec<ThreadTime> = Vec::new();
+        let all = self.threads.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
+        for (key, value) in all.into_iter().flatten() {
+            if let (Some(ThreadKey { tid, cpu }), Some(info)) = (from_bytes(&key), from_bytes(&value)) {
+                times.push(ThreadTime { tid, cpu, info, taken_out: false });
+            }
+        }
+        if self.shared.field::<u32>(0, offset_of!(Shared, threads)) > THREADS / 2 {
+            self.take_out_ended(&mut times);
+        }
+        // A CPU whose clock did not come any more: it went offline, or its hypervisor did not run it.
+        for (cpu, until) in until.into_iter().flat_map(|until| self.cpus.iter().map(move |cpu| (cpu, until as u64))) {
+            let here = self.here.get(cpu as usize);
+            let rest = until.saturating_sub(here.since.max(self.from as u64));
+            let is = |time: &&mut ThreadTime| time.tid == here.tid && (time.tid != 0 || time.cpu == cpu);
+            match times.iter_mut().find(is) {
+                Some(time) => time.info.ns += rest,
+                None => self.here.set_field(cpu as usize, offset_of!(Here, unattributed), here.unattributed + rest),
+            }
+            self.here.set_field(cpu as usize, offset_of!(Here, since), until);
+        }
+        times
+    }
+
+    /// Threads that are gone never run again: nobody writes to what they had.
+    fn take_out_ended(&self, times: &mut [ThreadTime]) {
+        let is_gone = |time: &&mut ThreadTime| time.tid != 0 && !Path::new(&format!("/proc/{}", time.tid)).exists();
+        for time in times.iter_mut().filter(is_gone) {
+            let key = ThreadKey { tid: time.tid, cpu: time.cpu };
+            if let Ok(Some(last)) = self.threads.lookup(bytes_of(&key), MapFlags::ANY) {
+                time.info = from_bytes(&last).unwrap_or(time.info);
+            }
+            time.taken_out = self.threads.delete(bytes_of(&key)).is_ok();
+        }
+        let left = self.threads.keys().count() as u32;
+        self.shared.set_field(0, offset_of!(Shared, threads), left);
+    }
+
+    /// Samples that were lost, and time of threads without room.
+    pub fn losses(&self) -> (u64, Ns) {
+        self.cpus.iter().fold((0, 0), |(lost, ns), cpu| {
+            let here = self.here.get(cpu as usize);
+            (lost + here.lost, ns + here.unattributed as Ns)
+        })
+    }
+
+    /// System calls that were counted.
+    pub fn calls(&self) -> Vec<CallFigures> {
+        let all = self.calls.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
+        let figures = all.into_iter().flatten().filter_map(|(key, value)| {
+            let (key, time): (Call, CallTime) = (from_bytes(&key)?, from_bytes(&value)?);
+            Some(CallFigures {
+                tgid: time.tgid,
+                tid: key.tid,
+                comm: text(&time.comm),
+                call: crate::calls::name(key.nr),
+                count: time.count,
+                ns: time.ns as Ns,
+                longest_ns: time.longest as Ns,
+                failed: time.failed,
+            })
+        });
+        figures.collect()
+    }
+}
+
+/// Of a field of the kernel's.
+pub(crate) fn text(field: &[std::os::raw::c_char; 16]) -> String {
+    latpath_model::text::printable(&latpath_model::text::of_field(&field.map(|c| c as u8)))
+}
+
+fn ring(map: &libbpf_rs::MapMut<'_>, came: Rc<RefCell<Vec<RawSample>>>) -> libbpf_rs::Result<RingBuffer<'static>> {
+    let mut builder = RingBufferBuilder::new();
+    builder.add(map, move |bytes: &[u8]| {
+        // A sample ends with its last frame.
+        let mut whole = vec![0; size_of::<RawSample>()];
+        let len = bytes.len().min(whole.len());
+        whole[..len].copy_from_slice(&bytes[..len]);
+        came.borrow_mut().extend(from_bytes::<RawSample>(&whole));
+        0
+    })?;
+    builder.build()
+}
+
+/// Has the program run when the clock comes.
+fn link(program: i32, clock: i32) -> io::Result<OwnedFd> {
+    // SAFETY: both descriptors are open, and options may be null.
+    let fd = unsafe { libbpf_sys::bpf_link_create(program, clock, BPF_PERF_EVENT, std::ptr::null()) };
+    match fd {
+        // SAFETY: a fresh descriptor that nothing else owns.
+        fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        error => Err(io::Error::from_raw_os_error(-error)),
+    }
+}

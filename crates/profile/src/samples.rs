@@ -1,0 +1,227 @@
+//! All slices of one machine, added up. They may come from another machine: everything is checked, and bounded.
+
+use crate::slice::*;
+use latpath_model::text::{cut, printable};
+use latpath_model::Ns;
+use std::collections::HashMap;
+
+/// Slices of a machine: a day of them.
+const MAX_SLICES: usize = 1 << 17;
+/// Samples that are told apart by slice, CPU, thread and call chain.
+const MAX_COUNTS: usize = 1 << 22;
+/// Samples of which the time is kept.
+const MAX_RAW: usize = 1 << 22;
+
+/// The slice cannot be, or holds more than anything needs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TooMuch(pub &'static str);
+
+/// What was seen on one machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Samples {
+    pub(crate) names: Vec<String>,
+    name_bytes: usize,
+    pub(crate) threads: Vec<Thread>,
+    pub(crate) stacks: Vec<Stack>,
+    frames: usize,
+    /// Slices' times.
+    pub(crate) spans: Vec<(Ns, Ns)>,
+    /// How often it was seen: by slice, CPU, thread and call chain.
+    pub(crate) counts: HashMap<(u32, u32, u32, u32), u32>,
+    /// How long threads ran.
+    pub(crate) times: HashMap<u32, Ns>,
+    /// All of these together.
+    total: Ns,
+    /// Samples one by one, where that was asked for.
+    raw: Option<Vec<Seen>>,
+    /// Samples whose time there was no room for.
+    pub raw_left_out: u64,
+    /// All samples.
+    pub samples: u64,
+    /// Samples that were lost.
+    pub lost: u64,
+    /// Time of threads for which there was no room.
+    pub unattributed: Ns,
+}
+
+impl Samples {
+    /// None yet. With `one_by_one` the time of each sample is kept too, of some four million.
+    pub fn new(one_by_one: bool) -> Self {
+        Self { raw: one_by_one.then(Vec::new), ..Self::default() }
+    }
+
+    /// Samples with their times, where they are kept.
+    pub fn raw(&self) -> &[Seen] {
+        self.raw.as_deref().unwrap_or_default()
+    }
+
+    /// A thread that a sample names.
+    pub fn thread(&self, number: u32) -> &Thread {
+        &self.threads[number as usize]
+    }
+
+    /// A call chain that a sample names.
+    pub fn stack(&self, number: u32) -> &Stack {
+        &self.stacks[number as usize]
+    }
+
+    /// A frame's function.
+    pub fn name(&self, frame: FrameId) -> &str {
+        &self.names[frame.name()]
+    }
+
+    /// Begin of the first slice, and end of the last.
+    pub fn span(&self) -> Option<(Ns, Ns)> {
+        Some((self.spans.first()?.0, self.spans.last()?.1))
+    }
+
+    /// Adds a slice.
+    ///
+    /// # Errors
+    /// Where it cannot be, or is too much; then nothing of it is taken.
+    pub fn take(&mut self, slice: Slice) -> Result<(), TooMuch> {
+        self.check(&slice)?;
+        for name in slice.names {
+            // Folded stacks have one line each, and `;` between frames.
+            let name = printable(&name).replace(';', ":");
+            self.name_bytes += name.len();
+            self.names.push(name);
+        }
+        for mut thread in slice.threads {
+            for name in [&mut thread.comm, &mut thread.process] {
+                *name = cut(&printable(name), MAX_NAME).replace(';', ":");
+            }
+            self.threads.push(thread);
+        }
+        self.frames += slice.stacks.iter().map(|stack| stack.frames.len()).sum::<usize>();
+        self.stacks.extend(slice.stacks);
+        let span = self.spans.len() as u32;
+        self.spans.push((slice.from, slice.until));
+        for seen in &slice.seen {
+            *self.counts.entry((span, seen.cpu, seen.thread, seen.stack)).or_default() += 1;
+        }
+        self.samples += slice.seen.len() as u64;
+        for (thread, ns) in slice.times {
+            self.total += ns;
+            *self.times.entry(thread).or_default() += ns;
+        }
+        self.lost = self.lost.saturating_add(slice.lost);
+        self.unattributed = self.unattributed.saturating_add(slice.unattributed);
+        if let Some(raw) = &mut self.raw {
+            let room = MAX_RAW - raw.len();
+            self.raw_left_out += slice.seen.len().saturating_sub(room) as u64;
+            raw.extend(slice.seen.into_iter().take(room));
+        }
+        Ok(())
+    }
+
+    fn check(&self, slice: &Slice) -> Result<(), TooMuch> {
+        let refuse = |is: bool, why| if is { Err(TooMuch(why)) } else { Ok(()) };
+        let last = self.spans.last().map_or(Ns::MIN / 2, |(_, until)| *until);
+        let is_time =
+            slice.from >= last && slice.until >= slice.from && slice.until < Ns::MAX / 2 && slice.from > Ns::MIN / 2;
+        refuse(!is_time, "a slice of its profile has an impossible time")?;
+        refuse(self.spans.len() >= MAX_SLICES, "its profile is too long")?;
+        let bytes: usize = slice.names.iter().map(String::len).sum();
+        refuse(slice.names.iter().any(|name| name.len() > MAX_NAME), "a name in its profile is too long")?;
+        refuse(self.name_bytes + bytes > MAX_NAME_BYTES, "its profile has too many names")?;
+        refuse(self.threads.len() + slice.threads.len() > MAX_THREADS, "its profile has too many threads")?;
+        refuse(self.stacks.len() + slice.stacks.len() > MAX_STACKS, "its profile has too many call chains")?;
+        let frames: usize = slice.stacks.iter().map(|stack| stack.frames.len()).sum();
+        refuse(self.frames + frames > MAX_FRAMES, "its profile has too many frames")?;
+        let is_deep = slice.stacks.iter().any(|stack| stack.frames.len() > MAX_DEPTH);
+        refuse(is_deep, "a call chain in its profile is too long")?;
+        refuse(self.counts.len() + slice.seen.len() > MAX_COUNTS, "its profile has too many samples")?;
+        let names = self.names.len() + slice.names.len();
+        let mut used = slice.stacks.iter().flat_map(|stack| &stack.frames);
+        refuse(used.any(|frame| frame.name() >= names), "its profile uses a name that it did not send")?;
+        let (threads, stacks) = (self.threads.len() + slice.threads.len(), self.stacks.len() + slice.stacks.len());
+        let is_known = |thread: u32| (thread as usize) < threads;
+        let is_sound = |seen: &Seen| is_known(seen.thread) && (seen.stack as usize) < stacks && seen.cpu < MAX_CPUS;
+        refuse(!slice.seen.iter().all(is_sound), "its profile has a sample of nothing that it sent")?;
+        let length = slice.until - slice.from;
+        let is_late = |seen: &Seen| !(slice.from - SLACK..=slice.until + SLACK).contains(&seen.t);
+        refuse(slice.seen.iter().any(is_late), "its profile has a sample of another time")?;
+        // A thread has one CPU at a time; its time is read some ms after the slice's end.
+        let is_time = |(thread, ns): &(u32, Ns)| is_known(*thread) && (0..=length.saturating_add(SLACK)).contains(ns);
+        let sum: i128 = slice.times.iter().map(|(_, ns)| i128::from(*ns)).sum();
+        let is_time = slice.times.iter().all(is_time) && i128::from(self.total) + sum < i128::from(Ns::MAX / 8);
+        refuse(!is_time, "its profile has a thread with more time than there was")?;
+        refuse(slice.unattributed < 0, "its profile has a time below 0")
+    }
+}
+
+/// How far the time of a sample, or of a thread, can be read after a slice's end: where the reader had to wait for its CPU.
+const SLACK: Ns = 60_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn slice(from: Ns) -> Slice {
+        Slice {
+            from,
+            until: from + 100,
+            names: vec!["f;\n".into()],
+            threads: vec![Thread::default()],
+            stacks: vec![Stack { mode: Mode::User, frames: vec![FrameId::new(0, false)] }],
+            seen: vec![Seen { t: from, cpu: 0, thread: 0, stack: 0 }; 2],
+            times: vec![(0, 100)],
+            lost: 1,
+            unattributed: 2,
+        }
+    }
+
+    #[test]
+    fn slices_add_up() {
+        let mut samples = Samples::new(true);
+        samples.take(slice(0)).unwrap();
+        samples.take(Slice { names: vec![], threads: vec![], stacks: vec![], ..slice(100) }).unwrap();
+        assert_eq!((samples.samples, samples.lost, samples.unattributed), (4, 2, 4));
+        assert_eq!((samples.times[&0], samples.raw().len(), samples.span()), (200, 4, Some((0, 200))));
+        assert_eq!(samples.name(FrameId::new(0, true)), "f:?");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_as_a_whole() {
+        type Spoil = fn(&mut Slice);
+        let spoilt: [(&str, Spoil); 9] = [
+            ("impossible time", |slice| slice.from = 50),
+            ("too long", |slice| slice.names.push("x".repeat(257))),
+            ("a name that it did not", |slice| slice.stacks[0].frames[0] = FrameId::new(9, true)),
+            ("too long", |slice| slice.stacks[0].frames = vec![FrameId::new(0, true); 257]),
+            ("nothing that it sent", |slice| slice.seen[0].thread = 9),
+            ("nothing that it sent", |slice| slice.seen[0].cpu = MAX_CPUS),
+            ("another time", |slice| slice.seen[0].t = Ns::MAX / 4),
+            ("more time", |slice| slice.times[0].1 = Ns::MAX),
+            ("below 0", |slice| slice.unattributed = -1),
+        ];
+        for (why, spoil) in spoilt {
+            let mut samples = Samples::new(false);
+            samples.take(slice(0)).unwrap();
+            let (before, mut bad) = (samples.clone(), slice(100));
+            spoil(&mut bad);
+            let refused = samples.take(bad).expect_err(why);
+            assert!(refused.0.contains(why), "{refused} {why}");
+            assert_eq!(samples, before);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_slice_makes_it_panic(
+            from in any::<Ns>(), until in any::<Ns>(), raw in prop::collection::vec(any::<u32>(), 0..6),
+            seen in prop::collection::vec((any::<Ns>(), 0u32..9000, 0u32..3, 0u32..3), 0..6),
+            times in prop::collection::vec((0u32..3, any::<Ns>()), 0..4), more in any::<Ns>(),
+        ) {
+            let mut samples = Samples::new(true);
+            let stacks = vec![Stack { mode: Mode::Kernel, frames: raw.into_iter().map(FrameId::of_raw).collect() }];
+            let seen = seen.into_iter().map(|(t, cpu, thread, stack)| Seen { t, cpu, thread, stack }).collect();
+            let bad = Slice { from, until, stacks, seen, times, unattributed: more, ..slice(0) };
+            let _ = samples.take(bad.clone());
+            let _ = samples.take(bad);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a sampler hands on: about once a second, one slice of time with all that was seen in it. The same for this machine and another.
+
+use latpath_model::Ns;
+
+/// Bytes of a name.
+pub const MAX_NAME: usize = 256;
+/// Bytes of all names.
+pub const MAX_NAME_BYTES: usize = 16 << 20;
+/// Threads, as often as they changed their names.
+pub const MAX_THREADS: usize = 1 << 16;
+/// Different call chains.
+pub const MAX_STACKS: usize = 1 << 17;
+/// Frames of all call chains.
+pub const MAX_FRAMES: usize = 1 << 22;
+/// Frames of one call chain: those of user space and of the kernel.
+pub const MAX_DEPTH: usize = 256;
+/// CPUs of a machine.
+pub const MAX_CPUS: u32 = 8192;
+
+/// What a CPU did at a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Mode {
+    /// Nothing.
+    Idle,
+    /// It ran a program.
+    User,
+    /// It ran the kernel.
+    Kernel,
+    /// It ran a guest.
+    Guest,
+}
+
+impl Mode {
+    /// All of them, in order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Idle, Self::User, Self::Kernel, Self::Guest];
+}
+
+/// A thread. One that changes its name becomes another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Thread {
+    /// Its number; 0 of a CPU's idle thread.
+    pub tid: u32,
+    /// Its process.
+    pub tgid: u32,
+    /// The CPU, of an idle thread.
+    pub cpu: u32,
+    /// Its name.
+    pub comm: String,
+    /// The name of its process.
+    pub process: String,
+    /// Whether it is the kernel's own.
+    pub is_kernel: bool,
+}
+
+/// A frame of a call chain: the number of its function's name, and whether it is in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameId(u32);
+
+impl FrameId {
+    /// Of a name's number below 2^31.
+    pub fn new(name: u32, in_kernel: bool) -> Self {
+        Self(name << 1 | u32::from(in_kernel))
+    }
+
+    /// As it was sent.
+    pub fn of_raw(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// To be sent.
+    pub fn raw(self) -> u32 {
+        self.0
+    }
+
+    /// The number of its name.
+    pub fn name(self) -> usize {
+        (self.0 >> 1) as usize
+    }
+
+    /// Whether it is in the kernel.
+    pub fn in_kernel(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+/// A call chain.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Stack {
+    /// What the CPU did.
+    pub mode: Mode,
+    /// Functions, innermost first.
+    pub frames: Vec<FrameId>,
+}
+
+/// A sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// When, in the machine's `CLOCK_MONOTONIC`.
+    pub t: Ns,
+    /// Where.
+    pub cpu: u32,
+    /// Number of the thread.
+    pub thread: u32,
+    /// Number of the call chain.
+    pub stack: u32,
+}
+
+/// What was seen from a time to a later one. Names, threads and call chains are numbered as they come, from 0 on: a slice brings the new
+/// ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// Its begin, in the machine's `CLOCK_MONOTONIC`: the end of the one before.
+    pub from: Ns,
+    /// Its end.
+    pub until: Ns,
+    /// Functions whose numbers are new.
+    pub names: Vec<String>,
+    /// New threads.
+    pub threads: Vec<Thread>,
+    /// New call chains.
+    pub stacks: Vec<Stack>,
+    /// Samples.
+    pub seen: Vec<Seen>,
+    /// How long threads ran in it, exactly, by their numbers.
+    pub times: Vec<(u32, Ns)>,
+    /// Samples that were lost.
+    pub lost: u64,
+    /// Time of threads for which there was no room, ns.
+    pub unattributed: Ns,
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* Queues, as both sides count them. */
+#ifndef LATPATH_QUEUE_H
+#define LATPATH_QUEUE_H
+
+#include "ring.h"
+
+#define NO_QUEUE 0xffffffff
+#define MOST_ENTRIES 4096 /* of a buffer; Linux makes at most some 1,000 */
+
+const volatile __u32 queues_max = 0;
+
+struct shared shared = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct queue);
+} queues SEC(".maps");
+
+/* The place of a queue, by its address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u32);
+} places SEC(".maps");
+
+/* A buffer that the device has: the queue's address, and the driver's token or the number of its first descriptor. */
+struct buffer {
+	__u64 queue;
+	__u64 token;
+};
+
+struct posted {
+	__u64 at;
+	__u32 bytes;
+	__u32 descriptors;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct buffer);
+	__type(value, struct posted);
+} buffers SEC(".maps");
+
+/* The time, in the window; else 0. */
+static __always_inline __u64 now_in_window(void)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	return now >= shared.from && now < shared.until ? now : 0;
+}
+
+/* Arguments as they are: verifiers before Linux 6.14 refuse pointers to pointers and to const void. */
+static __always_inline __u64 argument(void *ctx, __u32 n)
+{
+	__u64 value = 0;
+
+	bpf_get_func_arg(ctx, n, &value);
+	return value;
+}
+
+static __always_inline __u64 returned(void *ctx)
+{
+	__u64 value = 0;
+
+	bpf_get_func_ret(ctx, &value);
+	return value;
+}
+
+static __always_inline struct queue *in_place(__u32 place)
+{
+	return bpf_map_lookup_elem(&queues, &place);
+}
+
+static __always_inline struct queue *queue_at(__u64 address)
+{
+	__u32 *place = bpf_map_lookup_elem(&places, &address);
+
+	return place ? in_place(*place) : 0;
+}
+
+/* A place for a new queue. */
+static __always_inline __u32 new_place(void)
+{
+	__u32 place;
+
+	if (shared.next >= queues_max) {
+		__sync_fetch_and_add(&shared.no_room, 1);
+		return NO_QUEUE;
+	}
+	place = __sync_fetch_and_add(&shared.next, 1);
+	return place < queues_max ? place : NO_QUEUE;
+}
+
+/* The new queue is complete: others may find it, unless they were faster. */
+static __always_inline void publish(struct queue *q, __u64 address, __u32 place)
+{
+	q->address = address;
+	if (bpf_map_update_elem(&places, &address, &place, BPF_NOEXIST))
+		q->address = 0;
+}
+
+static __always_inline void forget(__u64 address)
+{
+	struct queue *q = queue_at(address);
+
+	if (!q)
+		return;
+	q->gone = 1;
+	bpf_map_delete_elem(&places, &address);
+}
+
+static __always_inline void remember(struct queue *q, __u64 token, __u64 now, __u64 bytes, __u32 descriptors)
+{
+	struct buffer buffer = { .queue = q->address, .token = token };
+	struct posted posted = { .at = now, .bytes = bytes, .descriptors = descriptors };
+
+	if (bpf_map_update_elem(&buffers, &buffer, &posted, BPF_ANY))
+		__sync_fetch_and_add(&shared.no_room_time, 1);
+}
+
+/* A used buffer: for how long the device had it. Returns its descriptors, where it was seen being posted. */
+static __always_inline __u32 recall(struct queue *q, __u64 token, __u64 now)
+{
+	struct buffer buffer = { .queue = q->address, .token = token };
+	struct posted *posted = bpf_map_lookup_elem(&buffers, &buffer);
+	__u32 descriptors;
+
+	if (!posted)
+		return 0;
+	descriptors = posted->descriptors;
+	q->done_bytes += posted->bytes;
+	histogram_add(&q->waited, now > posted->at ? now - posted->at : 0);
+	bpf_map_delete_elem(&buffers, &buffer);
+	return descriptors;
+}
+
+/* Kicks and interrupts come without the queue's lock. */
+static __always_inline void batch_ends(__u64 *since, struct coarse_histogram *batches, _Bool counts)
+{
+	__u64 buffers = __sync_lock_test_and_set(since, 0);
+
+	if (counts)
+		histogram_add(batches, buffers);
+}
+
+#endif

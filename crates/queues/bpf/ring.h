@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* A ring's own indices, beside what was counted. It touches nothing but what it is given, so tests run it in user space. */
+#ifndef LATPATH_QUEUES_RING_H
+#define LATPATH_QUEUES_RING_H
+
+#include "shared.h"
+
+/* How far an index went in a ring that has `cycle` of them. */
+static __always_inline __u32 way(__u32 from, __u32 to, __u32 cycle)
+{
+	return to >= from ? to - from : to + cycle - from;
+}
+
+/*
+ * The ring's own indices now, after so many buffers (of packed rings: descriptors) were counted: user space holds both against each
+ * other. The first time begins it. An index that jumped was reset.
+ */
+static __always_inline void follow_ring(struct queue *q, __u32 available, __u32 used, __u32 cycle, __u32 posted, __u32 got)
+{
+	__u32 forward = way(q->available.at, available, cycle), back = way(q->used_up.at, used, cycle);
+
+	if (q->known) {
+		if (forward > q->size || back > q->size) {
+			q->resets++;
+		} else {
+			q->available.moved += forward;
+			q->available.counted += posted;
+			q->used_up.moved += back;
+			q->used_up.counted += got;
+		}
+	}
+	q->known = 1;
+	q->available.at = available;
+	q->used_up.at = used;
+}
+
+/* The device gives `buffers` back, and the index with them. */
+static __always_inline void step_back(struct queue *q, __u32 available, __u32 cycle, __u32 buffers)
+{
+	if (q->known) {
+		q->available.moved -= way(available, q->available.at, cycle);
+		q->available.counted -= buffers;
+	}
+	q->available.at = available;
+}
+
+#endif

@@ -1,0 +1,6 @@
+//! Compiles the eBPF programs, and for tests what they share with user space.
+
+fn main() {
+    latpath_bpf::compile("queues");
+    latpath_bpf::compile_for_user_space("src/ring.c");
+}

@@ -1,0 +1,10 @@
+//! What user space and the programs share. The types come from the programs' own type information (bpf/shared.h).
+
+pub(crate) use crate::skel::types::{queue as RawQueue, shared as Shared};
+
+mod constants {
+    include!(concat!(env!("OUT_DIR"), "/constants.rs"));
+}
+pub(crate) use constants::{READS, VHOST, WRITES};
+
+latpath_bpf::plain!(RawQueue, Shared);

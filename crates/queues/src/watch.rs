@@ -1,0 +1,244 @@
+//! The programs, standing for one window.
+
+use crate::figures::{Directions, Queue, Queues, Side};
+use crate::hooks::{HOOKS, NEEDED};
+use crate::layout::{RawQueue, Shared, READS, VHOST, WRITES};
+use crate::skel::QueuesSkelBuilder;
+use latpath_bpf::{listen, release, with_last_words, Hooks, Mapped, Missing, Ran, Standing, Unable};
+use latpath_linux::monotonic;
+use latpath_model::{text::printable, Ns};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::Link;
+use std::{io, mem::MaybeUninit, os::fd::AsFd, path::Path, thread::sleep, time::Duration};
+
+/// The function by which vhost takes a buffer: it has seven arguments, so that before Linux 6.6 kprobes must stand in.
+const TAKEN: &str = "vhost_get_vq_desc";
+/// Queues that are told apart, each in some 9 kB.
+const MOST: usize = 512;
+/// Buffers under way whose time of posting is kept: some 100 bytes each.
+const MOST_BUFFERS: u32 = 1 << 16;
+/// So soon the window begins, and ends: all programs and user space must have read the time by then.
+const SOON: Ns = 2_000_000;
+
+/// Why nothing is seen.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This kernel or user cannot.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// Neither side.
+    #[error(
+        "there are no virtqueues to watch: this kernel ({0}) has loaded neither virtio's drivers (module virtio_ring: this machine is no \
+         guest with virtio devices) nor vhost (modprobe vhost_net, before its VMs start)"
+    )]
+    NoQueues(String),
+    /// No programs at functions.
+    #[error(
+        "kernel {release} lets no program stand at a function ({why}), and virtqueues have no tracepoints: it needs CONFIG_FUNCTION_TRACER \
+         and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, as Debian's, Ubuntu's, Red Hat's and SUSE's kernels for servers have them"
+    )]
+    NoFunctions {
+        /// `uname -r`.
+        release: String,
+        /// What it said.
+        why: String,
+    },
+    /// The kernel refused a program or map.
+    #[error("kernel {release} refused the programs that watch virtqueues ({step}): {why}")]
+    Refused {
+        /// `uname -r`.
+        release: String,
+        /// What was being done.
+        step: &'static str,
+        /// What it said.
+        why: String,
+    },
+    /// Memory or a descriptor.
+    #[error("the system has no room for the programs that watch virtqueues: {0}")]
+    System(#[from] io::Error),
+}
+
+fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
+    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
+}
+
+/// Watches virtqueues until [`Watch::end`].
+pub struct Watch {
+    programs: Vec<Standing>,
+    _kprobes: Vec<Link>,
+    missing: Vec<Missing>,
+    queues: Mapped<RawQueue>,
+    shared: Mapped<Shared>,
+    from: Ns,
+    /// Keeps the kernel measuring its programs.
+    measuring: Option<std::os::fd::OwnedFd>,
+}
+
+impl Watch {
+    /// Watches all virtqueues of this machine's drivers and vhost. Returns when the window has begun.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace, or there are no virtqueues.
+    pub fn start() -> Result<Self, StartError> {
+        Self::start_measuring(false)
+    }
+
+    /// The same, while the kernel also measures what the programs cost, which makes each dearer by two readings of the clock.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_measuring(measure: bool) -> Result<Self, StartError> {
+        latpath_bpf::able()?;
+        let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
+        let mut hooks = Hooks::find(&HOOKS, &btf);
+        drop(btf);
+        let Some(needed) = NEEDED.into_iter().find(|function| hooks.stands_at(function)) else {
+            let first = hooks.missing.into_iter().find(|missing| NEEDED.contains(&missing.tracepoint));
+            return Err(match first {
+                Some(missing) => StartError::NoFunctions { release: release(), why: missing.why },
+                None => StartError::NoQueues(release()),
+            });
+        };
+        let (programs, kprobes, queues, shared) = hooks.load(needed, load).map_err(|(error, _)| error)?;
+        let measuring = measure.then(latpath_bpf::measure).transpose()?;
+        let mut watch =
+            Self { programs, _kprobes: kprobes, missing: hooks.missing, queues, shared, from: 0, measuring };
+        watch.begin();
+        Ok(watch)
+    }
+
+    /// Sets the window's begin, and waits for it.
+    fn begin(&mut self) {
+        self.from = monotonic() + SOON;
+        self.shared.set_field(0, std::mem::offset_of!(Shared, from), self.from as u64);
+        // Until here the window had no end, and no event was counted.
+        self.set_end(u64::MAX);
+        let left = self.from - monotonic();
+        sleep(Duration::from_nanos(left.max(0) as u64));
+    }
+
+    fn set_end(&self, until: u64) {
+        self.shared.set_field(0, std::mem::offset_of!(Shared, until), until);
+    }
+
+    /// What this kernel does not show.
+    pub fn missing(&self) -> &[Missing] {
+        &self.missing
+    }
+
+    /// Ends the window, and says what was seen in it.
+    pub fn end(self) -> Queues {
+        self.end_and(|| ()).0
+    }
+
+    /// The same, and calls `at_end` when the window has just ended.
+    pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Queues, T) {
+        let until = monotonic() + SOON;
+        self.set_end(until as u64);
+        sleep(Duration::from_nanos(SOON as u64));
+        let answer = at_end();
+        // Programs that began before the end have long ended too.
+        sleep(Duration::from_nanos(SOON as u64));
+        (self.read(until), answer)
+    }
+
+    fn read(&self, until: Ns) -> Queues {
+        let ran = Ran::of(&self.programs);
+        let shared = self.shared.get(0);
+        let taken = (shared.next as usize).min(self.queues.len());
+        let all = (0..taken).map(|place| self.queues.get(place)).filter(|raw| raw.address != 0);
+        Queues {
+            from: self.from,
+            until,
+            queues: all.map(|raw| queue(&raw)).collect(),
+            no_room: shared.no_room,
+            untimed: shared.no_room_time,
+            missed: ran.missed,
+            missing: self.missing.clone(),
+            cost: self.measuring.as_ref().map(|_| ran.cost),
+        }
+    }
+}
+
+type Loaded = (Vec<Standing>, Vec<Link>, Mapped<RawQueue>, Mapped<Shared>);
+
+fn load(hooks: &mut Hooks) -> Result<Loaded, StartError> {
+    listen();
+    let mut storage = MaybeUninit::uninit();
+    let mut open = QueuesSkelBuilder::default().open(&mut storage).map_err(refused("reading the programs"))?;
+    open.maps.rodata_data.as_deref_mut().expect("the programs have constants").queues_max = MOST as u32;
+    let queues = MOST as u32;
+    open.maps
+        .queues
+        .set_max_entries(queues)
+        .and_then(|()| open.maps.places.set_max_entries(queues))
+        .and_then(|()| open.maps.eventfds.set_max_entries(2 * queues))
+        .and_then(|()| open.maps.buffers.set_max_entries(MOST_BUFFERS))
+        .map_err(refused("sizing the tables"))?;
+    hooks.choose(open.open_object_mut());
+    let has_kprobes = Path::new("/sys/bus/event_source/devices/kprobe/type").exists();
+    for program in [&mut open.progs.taken_begins, &mut open.progs.taken_ends] {
+        program.set_autoload(has_kprobes && hooks.has(TAKEN));
+    }
+    let skel = open.load().map_err(refused("loading the programs"))?;
+    let queues = Mapped::new(&skel.maps.queues.as_fd(), MOST)?;
+    let shared = Mapped::new(&skel.maps.bss.as_fd(), 1)?;
+    let was_wanted = hooks.has(TAKEN);
+    let programs = hooks.attach(skel.object())?;
+    let mut kprobes = Vec::new();
+    if was_wanted && has_kprobes && !hooks.has(TAKEN) {
+        let begins = skel.progs.taken_begins.attach_kprobe(false, TAKEN);
+        if let (Ok(begins), Ok(ends)) = (begins, skel.progs.taken_ends.attach_kprobe(true, TAKEN)) {
+            kprobes.extend([begins, ends]);
+            hooks.missing.retain(|missing| missing.tracepoint != TAKEN);
+        }
+    }
+    Ok((programs, kprobes, queues, shared))
+}
+
+fn queue(raw: &RawQueue) -> Queue {
+    let directions = raw.directions as usize;
+    let ring = |index: crate::skel::types::ring_index| crate::Ring { moved: index.moved, counted: index.counted };
+    let name: Vec<u8> = raw.name.iter().map(|c| *c as u8).take_while(|c| *c != 0).collect();
+    let side = if raw.side as usize == VHOST { Side::Vhost } else { Side::Driver };
+    Queue {
+        side,
+        device: raw.device,
+        device_id: raw.device_id,
+        netns: raw.netns,
+        pid: raw.pid,
+        handler: raw.handler,
+        name: printable(&String::from_utf8_lossy(&name)),
+        index: raw.index,
+        size: raw.size,
+        is_packed: raw.packed != 0,
+        directions: Directions { reads: directions & READS != 0, writes: directions & WRITES != 0 },
+        gone: raw.gone != 0,
+        posted: raw.posted,
+        put_back: raw.put_back,
+        refused: raw.refused,
+        read_bytes: raw.read_bytes,
+        write_bytes: raw.write_bytes,
+        used: raw.used,
+        used_bytes: raw.used_bytes,
+        done_bytes: raw.done_bytes,
+        header: raw.header,
+        packets: raw.packets,
+        available: ring(raw.available),
+        used_up: ring(raw.used_up),
+        resets: raw.resets,
+        kicks: raw.kicks,
+        kicks_suppressed: raw.kicks_suppressed,
+        rounds: raw.rounds,
+        interrupts: raw.interrupts,
+        interrupts_suppressed: raw.interrupts_asked.saturating_sub(raw.interrupts),
+        interrupts_empty: raw.interrupts_empty,
+        by_irqfd: raw.by_irqfd,
+        interrupt: raw.interrupt.checked_sub(1),
+        waited: latpath_bpf::histogram!(raw.waited),
+        occupied: latpath_bpf::histogram!(raw.occupied),
+        per_kick: latpath_bpf::histogram!(raw.per_kick),
+        per_interrupt: latpath_bpf::histogram!(raw.per_interrupt),
+    }
+}

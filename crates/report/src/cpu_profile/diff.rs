@@ -1,0 +1,145 @@
+//! What differs between two profiles.
+
+use super::contexts::is_on_every_way;
+use super::{functions, Function, Modes};
+use crate::Style;
+use latpath_model::Ns;
+use latpath_profile::{Header, Profile};
+use latpath_stats::text::Table;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Two profiles beside each other.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Diff {
+    /// What the earlier one is of.
+    pub before: Header,
+    /// What the later one is of.
+    pub after: Header,
+    /// Where CPUs' time went before.
+    pub modes_before: Modes,
+    /// Where it went after.
+    pub modes_after: Modes,
+    /// Functions by context, those that moved most first; without such as all system calls or all threads of the kernel go through.
+    pub moved: Vec<Moved>,
+}
+
+/// A function in one context. A CPU that did nothing else would have 10^9 ns a second.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Moved {
+    /// The function.
+    pub function: String,
+    /// Whether it is the kernel's.
+    pub in_kernel: bool,
+    /// The guest that it ran in; `null` on the host.
+    pub guest: Option<String>,
+    /// The process.
+    pub process: String,
+    /// Under what it ran there.
+    pub under: Option<String>,
+    /// Time in it and in what it called, for each second, before.
+    pub before_ns_per_s: Ns,
+    /// The same after.
+    pub after_ns_per_s: Ns,
+    /// Of all the function's time before, the part in this context.
+    pub share_before: Option<f64>,
+    /// The same after.
+    pub share_after: Option<f64>,
+}
+
+/// A function's time in a context, and in all.
+type Times = BTreeMap<(Function, String, Option<String>), (Ns, Ns)>;
+
+fn times(profile: &Profile) -> Times {
+    let mut times = Times::new();
+    let all = functions(profile).into_iter().filter(|(function, _)| !is_on_every_way(&function.name));
+    for (function, time) in all {
+        for ((process, under), ns) in time.contexts {
+            times.insert((function.clone(), process, under), (ns, time.total));
+        }
+    }
+    times
+}
+
+impl Diff {
+    /// Of an earlier profile and a later one.
+    pub fn new(before: &Profile, after: &Profile) -> Self {
+        let (was, is) = (times(before), times(after));
+        let totals = |times: &Times| -> BTreeMap<Function, Ns> {
+            times.iter().map(|((function, ..), (_, total))| (function.clone(), *total)).collect()
+        };
+        let (all_before, all_after) = (totals(&was), totals(&is));
+        let keys: std::collections::BTreeSet<_> = was.keys().chain(is.keys()).collect();
+        let per_s =
+            |ns: Ns, header: &Header| (i128::from(ns) * 1_000_000_000 / i128::from(header.window_ns.max(1))) as Ns;
+        let share = |ns: Ns, all: Option<&Ns>| all.filter(|all| **all > 0).map(|all| ns as f64 / *all as f64);
+        let mut moved: Vec<Moved> = keys
+            .into_iter()
+            .map(|key| {
+                let [ns_before, ns_after] = [&was, &is].map(|times| times.get(key).map_or(0, |(ns, _)| *ns));
+                let (function, process, under) = key.clone();
+                Moved {
+                    share_before: share(ns_before, all_before.get(&function)),
+                    share_after: share(ns_after, all_after.get(&function)),
+                    function: function.name,
+                    in_kernel: function.in_kernel,
+                    guest: function.guest,
+                    process,
+                    under,
+                    before_ns_per_s: per_s(ns_before, &before.header),
+                    after_ns_per_s: per_s(ns_after, &after.header),
+                }
+            })
+            .collect();
+        moved.sort_by_key(|moved| std::cmp::Reverse((moved.after_ns_per_s - moved.before_ns_per_s).abs()));
+        Self {
+            before: before.header.clone(),
+            after: after.header.clone(),
+            modes_before: Modes::of_profile(before),
+            modes_after: Modes::of_profile(after),
+            moved,
+        }
+    }
+}
+
+/// The page that people read, with so many functions.
+pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
+    let units = style.letters;
+    let mut table = Table::new(&["<of all CPUs", "before", "after", "change"]);
+    let all = |modes: &Modes| modes.total_ns().max(1) as f64 / 100.0;
+    for (name, of) in super::text::MODES {
+        let (before, after) = (of(&diff.modes_before), of(&diff.modes_after));
+        let (before, after) = (before as f64 / all(&diff.modes_before), after as f64 / all(&diff.modes_after));
+        if before > 0.0 || after > 0.0 {
+            table.row(vec![
+                name.into(),
+                format!("{before:.2} %"),
+                format!("{after:.2} %"),
+                format!("{:+.2}", after - before),
+            ]);
+        }
+    }
+    let mut lines = table.lines(2, style.width, units.ellipsis());
+    lines.push(String::new());
+    let heads = ["<function", "<in", "<under", "before", "after", "change", "share before", "share after"];
+    let mut table = Table::new(&heads);
+    let percent = |ns: Ns| format!("{:.2} %", ns as f64 / 1e7);
+    let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
+    for moved in diff.moved.iter().filter(|moved| moved.before_ns_per_s != moved.after_ns_per_s).take(most) {
+        table.row(vec![
+            units.clean(&moved.function),
+            units.clean(&super::text::place(&moved.process, moved.guest.as_deref())),
+            moved.under.as_ref().map_or_else(|| "-".into(), |under| units.clean(under)),
+            percent(moved.before_ns_per_s),
+            percent(moved.after_ns_per_s),
+            format!("{:+.2}", (moved.after_ns_per_s - moved.before_ns_per_s) as f64 / 1e7),
+            share(moved.share_before),
+            share(moved.share_after),
+        ]);
+    }
+    lines.extend(table.folded(2, style.width, units.ellipsis()));
+    lines.push(String::new());
+    lines.push("  before, after: time in the function and in what it calls, in percent of one CPU".into());
+    lines.join("\n") + "\n"
+}

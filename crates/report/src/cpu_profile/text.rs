@@ -1,0 +1,174 @@
+//! As text.
+
+use super::{Document, FunctionFigures, Modes};
+use crate::Style;
+use latpath_model::Ns;
+use latpath_stats::text::Table;
+use latpath_stats::units::Letters;
+
+/// Where time goes, in the order of columns.
+pub(crate) const MODES: [(&str, fn(&Modes) -> Ns); 7] = [
+    ("host sys", |modes| modes.host_sys_ns),
+    ("host usr", |modes| modes.host_usr_ns),
+    ("guest sys", |modes| modes.guest_sys_ns),
+    ("guest usr", |modes| modes.guest_usr_ns),
+    ("guest, not seen into", |modes| modes.guest_unseen_ns),
+    ("not sampled", |modes| modes.not_sampled_ns),
+    ("idle", |modes| modes.idle_ns),
+];
+
+/// Contexts with less of a function's time are not shown.
+const LEAST_SHARE: f64 = 0.01;
+/// Contexts of a function that are shown.
+const MOST_CONTEXTS: usize = 8;
+
+/// The page that people read: so many processes and functions, and the contexts of functions that are asked for.
+pub fn text(document: &Document, most: usize, asked: &[String], style: Style) -> String {
+    let units = style.letters;
+    let header = &document.header;
+    let mut lines = vec![format!(
+        "{} on {} ({}): {} of CPU time, {} samples",
+        units.duration(header.window_ns),
+        units.number_of(document.cpu_count, "CPU"),
+        header.cpus,
+        units.duration(document.modes.total_ns()),
+        units.count(header.samples)
+    )];
+    lines.push(String::new());
+    let mut table = Table::new(&["<of all CPUs", "time", "part"]);
+    for (name, of) in MODES {
+        let ns = of(&document.modes);
+        if ns > 0 {
+            table.row(vec![name.into(), units.duration(ns), percent(ns, document.modes.total_ns())]);
+        }
+    }
+    lines.extend(table.lines(2, style.width, units.ellipsis()));
+    if let Some(kernel) = document.kernel {
+        let parts =
+            [("guest", kernel.guest_ns), ("user", kernel.user_ns - kernel.guest_ns), ("system", kernel.system_ns)];
+        let parts = parts.into_iter().chain([("idle", kernel.idle_ns), ("steal", kernel.steal_ns)]);
+        let parts = parts.map(|(name, ns)| format!("{name} {}", percent(ns, document.modes.total_ns())));
+        lines.push(format!("  the kernel's own account: {}", parts.collect::<Vec<_>>().join(", ")));
+    }
+    lines.push(String::new());
+    lines.extend(processes(document, most, style));
+    lines.push(String::new());
+    lines.extend(functions(document, most, style));
+    for function in asked {
+        lines.push(String::new());
+        lines.extend(contexts_of(document, function, style));
+    }
+    if !document.system_calls.is_empty() {
+        lines.push(String::new());
+        lines.extend(calls(document, most, style));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn percent(part: Ns, whole: Ns) -> String {
+    match part {
+        0 => "-".into(),
+        part => format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64),
+    }
+}
+
+/// A process, and the guest that it is in.
+pub(super) fn place(process: &str, guest: Option<&str>) -> String {
+    guest.map_or_else(|| process.into(), |guest| format!("{guest}: {process}"))
+}
+
+fn processes(document: &Document, most: usize, style: Style) -> Vec<String> {
+    let (units, busy) = (style.letters, document.modes.busy_ns());
+    let shown: Vec<_> = MODES[..6].iter().filter(|(_, of)| of(&document.modes) > 0).collect();
+    let heads: Vec<&str> =
+        ["<process", "time", "of busy"].into_iter().chain(shown.iter().map(|(name, _)| *name)).collect();
+    let mut table = Table::new(&heads);
+    for process in document.processes.iter().take(most) {
+        let name = units.clean(&place(&process.process, process.guest.as_deref()));
+        let mut row = vec![name, units.duration(process.total_ns), percent(process.total_ns, busy)];
+        row.extend(shown.iter().map(|(_, of)| percent(of(&process.modes), busy)));
+        table.row(row);
+    }
+    let mut lines = table.folded(2, style.width, units.ellipsis());
+    lines.extend(more(document.processes.len(), most));
+    lines
+}
+
+fn more(all: usize, shown: usize) -> Option<String> {
+    (all > shown).then(|| format!("  … {} more (--top)", all - shown))
+}
+
+fn functions(document: &Document, most: usize, style: Style) -> Vec<String> {
+    let (units, busy) = (style.letters, document.modes.busy_ns());
+    let mut table = Table::new(&["<function", "own", "with calls", "<where", "<mostly in", "<under"]);
+    let own: Vec<_> = document.functions.iter().filter(|function| function.self_ns > 0).collect();
+    for function in own.iter().take(most) {
+        let first = function.contexts.first();
+        let share = first.map_or(0.0, |context| context.total_ns as f64 * 100.0 / function.total_ns.max(1) as f64);
+        table.row(vec![
+            units.clean(&function.function),
+            percent(function.self_ns, busy),
+            percent(function.total_ns, busy),
+            side(function).into(),
+            first.map_or_else(String::new, |context| format!("{} {share:.0} %", units.clean(&context.process))),
+            first.and_then(|context| context.under.as_ref()).map_or_else(|| "-".into(), |under| units.clean(under)),
+        ]);
+    }
+    let mut lines = table.folded(2, style.width, units.ellipsis());
+    lines.extend(more(own.len(), most));
+    lines
+}
+
+fn side(function: &FunctionFigures) -> &'static str {
+    match (function.guest.is_some(), function.in_kernel) {
+        (false, true) => "host sys",
+        (false, false) => "host usr",
+        (true, true) => "guest sys",
+        (true, false) => "guest usr",
+    }
+}
+
+fn contexts_of(document: &Document, name: &str, style: Style) -> Vec<String> {
+    let units = style.letters;
+    let mut lines = Vec::new();
+    for function in document.functions.iter().filter(|function| function.function == name) {
+        let all = percent(function.total_ns, document.modes.busy_ns());
+        lines.push(format!("  {} ({}): {all} of busy time with its calls", units.clean(name), side(function)));
+        let is_shown = |part: Ns| part as f64 >= function.total_ns as f64 * LEAST_SHARE;
+        let mut table = Table::new(&["<in", "<under", "of it", "time"]);
+        for context in function.contexts.iter().take(MOST_CONTEXTS).filter(|context| is_shown(context.total_ns)) {
+            table.row(vec![
+                units.clean(&place(&context.process, function.guest.as_deref())),
+                context.under.as_ref().map_or_else(|| "-".into(), |under| units.clean(under)),
+                percent(context.total_ns, function.total_ns),
+                units.duration(context.total_ns),
+            ]);
+        }
+        lines.extend(table.lines(4, style.width, units.ellipsis()));
+    }
+    if lines.is_empty() {
+        lines.push(format!("  {}: no sample met it", units.clean(name)));
+    }
+    lines
+}
+
+fn calls(document: &Document, most: usize, style: Style) -> Vec<String> {
+    let units: Letters = style.letters;
+    let mut table = Table::new(&["<VM", "<thread", "<system call", "number", "per s", "time", "mean", "max", "failed"]);
+    for call in document.system_calls.iter().take(most) {
+        table.row(vec![
+            units.clean(&call.vm),
+            units.clean(&call.thread),
+            units.clean(&call.call),
+            units.count(call.count),
+            units.rate(call.count as f64 * 1e9 / document.header.window_ns.max(1) as f64),
+            units.duration(call.sum_ns),
+            units.duration(call.mean_ns),
+            units.duration(call.max_ns),
+            if call.failed > 0 { units.count(call.failed) } else { "-".into() },
+        ]);
+    }
+    let mut lines = table.folded(2, style.width, units.ellipsis());
+    lines.extend(more(document.system_calls.len(), most));
+    lines
+}

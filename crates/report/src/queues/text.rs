@@ -1,0 +1,206 @@
+//! As text.
+
+use super::{Agreement, Device, Document, QueueFigures, Sizes};
+use crate::Style;
+use latpath_stats::text::Table;
+
+/// The page that people read.
+pub fn text(document: &Document, style: Style) -> String {
+    let units = style.letters;
+    let mut blocks: Vec<Vec<String>> = document.devices.iter().map(|device| device_lines(device, style)).collect();
+    let window = units.duration(document.window_ns);
+    match document.devices.len() as u64 {
+        0 => blocks.push(vec![format!("no virtqueue was used in {window}")]),
+        n => blocks.insert(0, vec![format!("{} in {window}", units.number_of(n, "device"))]),
+    }
+    if let Some(ns) = document.cost_per_event_ns {
+        blocks.push(vec![format!("an event cost {ns} ns, with what measuring that costs")]);
+    }
+    blocks.iter().map(|block| block.join("\n") + "\n").collect::<Vec<_>>().join("\n")
+}
+
+fn title(device: &Device, style: Style) -> String {
+    let clean = |text: &String| style.letters.clean(text);
+    let mut words = Vec::new();
+    if let Some(pid) = device.pid {
+        let vm = device.vm.as_ref().map_or_else(|| "a VM that is gone".into(), clean);
+        words.push(format!("{vm} (process {pid})"));
+    }
+    words.extend(device.known_as.iter().map(clean));
+    words.extend(device.name.as_ref().map(clean));
+    words.extend(device.driver.as_ref().map(clean));
+    words.push(if device.side == "vhost" { "served by vhost".into() } else { "as its driver sees it".into() });
+    words.join(", ")
+}
+
+/// Queues' names, with their numbers where several have the same.
+fn queue_names(queues: &[QueueFigures], style: Style) -> Vec<String> {
+    let is_alone = |queue: &QueueFigures| queues.iter().filter(|other| other.queue == queue.queue).count() == 1;
+    let name = |queue: &QueueFigures| match style.letters.clean(&queue.queue) {
+        name if is_alone(queue) => name,
+        name => format!("{name} #{}", queue.number),
+    };
+    queues.iter().map(name).collect()
+}
+
+fn device_lines(device: &Device, style: Style) -> Vec<String> {
+    let units = style.letters;
+    let is_vhost = device.side == "vhost";
+    let mut lines = vec![title(device, style), String::new()];
+    let posted = if is_vhost { "taken" } else { "posted" };
+    let mut counts = Table::new(&[
+        "<queue",
+        posted,
+        "bytes",
+        "room",
+        "used",
+        "read",
+        "written",
+        "kicks",
+        "saved",
+        "interrupts",
+        "saved",
+        "ring",
+    ]);
+    let kicks = if is_vhost { "per round" } else { "per kick" };
+    let held = if is_vhost { "waiting" } else { "in ring" };
+    let mut times = Table::new(&["<device had it", "mean", "p50", "p99", "p99.9", "max"]);
+    let mut sizes = Table::new(&["<on average", held, "max", kicks, "max", "per interrupt", "max"]);
+    let names = queue_names(&device.queues, style);
+    let named = || names.iter().zip(&device.queues);
+    for (name, queue) in named() {
+        counts.row(count_row(name, queue, is_vhost, style));
+        times.row(time_row(name, queue, style));
+        sizes.row(size_row(name, queue, style));
+    }
+    for table in [counts, times, sizes] {
+        lines.extend(table.folded(2, style.width, units.ellipsis()));
+        lines.push(String::new());
+    }
+    lines.extend(named().filter_map(|(name, queue)| interrupt_line(name, queue, is_vhost, style)));
+    lines.extend(named().flat_map(|(name, queue)| odd_lines(name, queue, is_vhost, style)));
+    lines.push(index_line(named(), style));
+    let device_name = device.known_as.first().or(device.name.as_ref());
+    let name = device_name.map_or_else(|| "the device".into(), |name| units.clean(name));
+    lines.extend(device.to_guest.map(|agreement| agreement_line("to the guest", &name, agreement, style)));
+    lines.extend(device.from_guest.map(|agreement| agreement_line("from the guest", &name, agreement, style)));
+    lines
+}
+
+fn count_row(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Vec<String> {
+    let units = style.letters;
+    let if_any = |shown: bool, n: u64| if shown { units.count(n) } else { "-".into() };
+    vec![
+        name.to_owned(),
+        units.count(queue.posted_buffers),
+        if_any(queue.device_reads, queue.posted_read_bytes),
+        if_any(queue.device_writes, queue.posted_write_bytes),
+        units.count(queue.used_buffers),
+        if_any(queue.device_reads, queue.read_bytes),
+        if_any(queue.device_writes || queue.written_bytes > 0, queue.written_bytes),
+        units.count(queue.kicks),
+        // Each side knows what it saves itself.
+        if_any(!is_vhost, queue.kicks_suppressed),
+        units.count(queue.interrupts),
+        if_any(is_vhost, queue.interrupts_suppressed),
+        format!("{} {}", queue.size, queue.layout),
+    ]
+}
+
+fn time_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
+    let times = &queue.waited;
+    let of_enough = |ns, least: u64| if times.count >= least { style.letters.duration(ns) } else { "-".into() };
+    vec![
+        name.to_owned(),
+        of_enough(times.mean_ns, 1),
+        of_enough(times.p50_ns, 1),
+        of_enough(times.p99_ns, 100),
+        of_enough(times.p99_9_ns, 1000),
+        of_enough(times.max_ns, 1),
+    ]
+}
+
+fn size_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
+    let sizes = |sizes: Sizes| match sizes.count {
+        0 => ["-".into(), "-".into()],
+        _ => [format!("{:.2}", sizes.mean), style.letters.count(sizes.max)],
+    };
+    let all = [queue.occupied, queue.per_kick, queue.per_interrupt].into_iter().flat_map(sizes);
+    std::iter::once(name.to_owned()).chain(all).collect()
+}
+
+/// Which interrupt it is, where that is known.
+fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Option<String> {
+    let units = style.letters;
+    let number = queue.interrupt;
+    if !is_vhost {
+        let called = queue.interrupt_name.as_ref().map_or_else(String::new, |name| format!(" ({})", units.clean(name)));
+        return number.map(|number| format!("  {name}: interrupt {number}{called}"));
+    }
+    let relayed = queue.interrupts.saturating_sub(queue.interrupts_by_irqfd);
+    let gsi = number.map_or_else(String::new, |gsi| format!(" (GSI {gsi})"));
+    match (queue.interrupts_by_irqfd, relayed) {
+        (0, 0) => None,
+        (0, _) => Some(format!("  {name}: its signals reach the guest by QEMU, which makes interrupts of them")),
+        (_, 0) => Some(format!("  {name}: KVM makes interrupts of its signals{gsi}")),
+        (direct, relayed) => Some(format!(
+            "  {name}: KVM makes interrupts of {} of its signals{gsi}, QEMU of {}",
+            units.count(direct),
+            units.count(relayed)
+        )),
+    }
+}
+
+/// What is out of the ordinary.
+fn odd_lines(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Vec<String> {
+    let units = style.letters;
+    let mut lines = Vec::new();
+    let mut say = |n: u64, what: &str| {
+        if n > 0 {
+            lines.push(format!("  {name}: {what}: {}", units.count(n)));
+        }
+    };
+    say(queue.refused_buffers, "buffers that found the ring full");
+    say(queue.put_back_buffers, "buffers put back, to be taken again");
+    say(if is_vhost { 0 } else { queue.interrupts_empty }, "interrupts that found nothing used");
+    say(queue.index_resets, "times that its ring began again");
+    if queue.deleted {
+        lines.push(format!("  {name}: was deleted, and may have been made again"));
+    }
+    lines
+}
+
+/// Whether buffers passed unseen.
+fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, style: Style) -> String {
+    let (mut moved, mut differences) = (0, Vec::new());
+    for (name, queue) in queues {
+        moved += queue.index_moved;
+        let (posted, used) = (queue.posted_index_difference, queue.used_index_difference);
+        if posted != 0 || used != 0 {
+            differences.push(format!("{name} {posted:+} posted, {used:+} used"));
+        }
+    }
+    let moved = format!("  the rings' own indices moved by {}", style.letters.count(moved));
+    match differences.is_empty() {
+        true => format!("{moved}: as counted"),
+        false => format!("{moved}: not as counted: {}", differences.join("; ")),
+    }
+}
+
+fn agreement_line(direction: &str, name: &str, agreement: Agreement, style: Style) -> String {
+    let units = style.letters;
+    let (packets, bytes) = agreement.difference();
+    let counted = format!(
+        "{direction} {name} counted {} ({} B)",
+        units.number_of(agreement.device_packets, "packet"),
+        units.count(agreement.device_bytes)
+    );
+    let queues = match agreement.packets {
+        Some(packets) => format!("{} ({} B)", units.count(packets), units.count(agreement.bytes)),
+        None => format!("{} B", units.count(agreement.bytes)),
+    };
+    match (packets, bytes) {
+        (0, 0) => format!("  {counted}: its queues too"),
+        _ => format!("  {counted}, its queues {queues}"),
+    }
+}

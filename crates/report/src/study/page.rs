@@ -1,0 +1,507 @@
+//! The page: the configurations side by side, and what it says in a sentence each.
+
+use super::{Configuration, Work};
+use crate::cpu_profile::{Diff, Modes, Moved, MODES};
+use crate::document::{sheet, without_markup, Sheet};
+use crate::exits::{ReasonFigures, VcpuFigures};
+use crate::page::{Page, Style};
+use latpath_exits::Tile;
+use latpath_ladder::{Direction, MeansReport, QueueReport, Step};
+use latpath_model::Ns;
+use latpath_profile::{Frame, Kind, Profile};
+use latpath_stats::text::Table;
+use latpath_stats::units::Letters;
+use std::collections::BTreeMap;
+
+/// Exits that are shown by name; the others are one row.
+const MOST_REASONS: usize = 8;
+
+/// The page as text.
+pub fn study_of_vms_text(all: &[Configuration], style: Style) -> String {
+    let mut page = Page::new(style);
+    write(&mut page, all);
+    page.finish()
+}
+
+/// The same as HTML.
+pub fn study_of_vms_html(all: &[Configuration]) -> String {
+    let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
+    write(&mut page, all);
+    let names: Vec<String> = all.iter().map(|one| page.clean(&one.name)).collect();
+    sheet(&Sheet {
+        title: format!("latpath study vhost: {}", names.join(", ")),
+        blocks: page.into_blocks(),
+        limits: &[],
+        data: without_markup(&serde_json::json!({
+            "begin_ms": 0, "slot_ns": 1, "slots": 0, "threshold_ns": 0, "segments": []
+        })),
+        source: format!("{} configurations", names.len()),
+    })
+}
+
+fn write(page: &mut Page, all: &[Configuration]) {
+    page.heading("In short");
+    sentences(page, all);
+    notes(page, all);
+    work(page, all);
+    times(page, all);
+    exits(page, all);
+    queues(page, all);
+    ladders(page, all);
+    cpu_time(page, all);
+    compared(page, all);
+}
+
+/// Columns for each configuration.
+fn table(page: &Page, first: &str, all: &[Configuration], each: &[&str]) -> Table {
+    let mut heads = vec![format!("<{first}")];
+    for one in all {
+        let name = page.clean(&one.name);
+        heads.extend(each.iter().enumerate().map(|(at, what)| match at {
+            0 => format!("{name}: {what}"),
+            _ => (*what).to_owned(),
+        }));
+    }
+    Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A rate as people say it.
+fn bits(page: &Page, bits_per_second: f64) -> String {
+    let (divisor, unit) = match bits_per_second {
+        rate if rate >= 1e9 => (1e9, "Gbit/s"),
+        rate if rate >= 1e6 => (1e6, "Mbit/s"),
+        _ => (1e3, "kbit/s"),
+    };
+    page.clean(&format!("{:.2} {unit}", bits_per_second / divisor))
+}
+
+fn times_as(now: f64, before: f64) -> Option<String> {
+    let ratio = now / before;
+    ratio.is_finite().then(|| format!("{ratio:.2} times"))
+}
+
+/// The first configuration against each other one, for the same work.
+fn sentences(page: &mut Page, all: &[Configuration]) {
+    let Some((first, others)) = all.split_first() else { return };
+    if others.is_empty() {
+        page.line("  There is one configuration only: nothing to compare it with.");
+    }
+    for other in others {
+        let (name, than) = (page.clean(&other.name), page.clean(&first.name));
+        if let Some(more) = other.rate().zip(first.rate()).and_then(|(now, before)| times_as(now, before)) {
+            page.wrapped("  ".into(), 2, &format!("{name} carries {more} the traffic of {than}."));
+        }
+        let Some((now, before)) = other.exits.as_ref().zip(first.exits.as_ref()) else { continue };
+        let per_gb = |part: &super::Part<crate::exits::VmExits>, value: f64| value / part.work.gigabytes();
+        let both = |of: &dyn Fn(&VcpuFigures) -> f64| {
+            times_as(per_gb(now, of(&now.figures.all)), per_gb(before, of(&before.figures.all)))
+        };
+        let outside = both(&|all| all.exit_time_without_halts_ns as f64);
+        let count = both(&|all| all.exits as f64);
+        let busy = both(&|all| busy(all) as f64);
+        if let (Some(count), Some(outside), Some(busy)) = (count, outside, busy) {
+            let text = format!(
+                "For the same bytes its vCPUs leave the guest {count} as often, are outside of it without halts for {outside} the \
+                 time, and take {busy} the time of their CPUs."
+            );
+            page.wrapped("  ".into(), 2, &text);
+        }
+        for direction in Direction::ALL {
+            let mean = |one: &Configuration| Some(main_ladder(one, direction)?.1.total.p50_ns as f64);
+            if let Some(ratio) = mean(other).zip(mean(first)).and_then(|(now, before)| times_as(now, before)) {
+                let way = words(direction);
+                page.wrapped("  ".into(), 2, &format!("A transfer {way} takes {ratio} as long (median)."));
+            }
+        }
+    }
+}
+
+/// What could not be measured, and what the reader must know: once where it is so of all.
+fn notes(page: &mut Page, all: &[Configuration]) {
+    let of_all = |note: &String| all.iter().all(|one| one.notes.contains(note));
+    for (at, one) in all.iter().enumerate() {
+        for note in &one.notes {
+            match of_all(note) {
+                true if at == 0 => page.warning(note),
+                true => {}
+                false => page.warning(&format!("{}: {note}", one.name)),
+            }
+        }
+    }
+}
+
+/// What a vCPU's thread takes of a CPU: all but sleeping and waiting for one.
+fn busy(figures: &VcpuFigures) -> Ns {
+    let mut tiles = figures.tiles;
+    [Tile::Guest, Tile::Kvm, Tile::Qemu, Tile::Polling].into_iter().map(|tile| *tiles.of(tile)).sum()
+}
+
+fn words(direction: Direction) -> &'static str {
+    match direction {
+        Direction::FromGuest => "from the guest",
+        Direction::ToGuest => "to the guest",
+    }
+}
+
+fn work(page: &mut Page, all: &[Configuration]) {
+    page.heading("The load");
+    let mut table = Table::new(&["<configuration", "<while", "runs", "rate", "from", "to", "bytes", "packets"]);
+    for one in all {
+        let mut row = |what: &str, works: &[Work]| {
+            let mut rates: Vec<f64> = works.iter().map(Work::bits_per_second).collect();
+            rates.sort_by(f64::total_cmp);
+            let (Some(least), Some(most)) = (rates.first(), rates.last()) else { return };
+            let last = works.last().map_or(Default::default(), |work| work.traffic);
+            table.row(vec![
+                page.clean(&one.name),
+                what.into(),
+                works.len().to_string(),
+                bits(page, rates[rates.len() / 2]),
+                bits(page, *least),
+                bits(page, *most),
+                page.count(last.bytes()),
+                page.count(last.packets()),
+            ]);
+        };
+        row("nothing was attached", &one.alone);
+        one.exits.iter().for_each(|part| row("exits were counted", &[part.work]));
+        one.ladder.iter().for_each(|part| row("transfers were followed", &[part.work]));
+        one.queues.iter().for_each(|part| row("buffers were counted", &[part.work]));
+        one.profile.iter().for_each(|part| row("CPUs were sampled", &[part.work]));
+    }
+    page.table(&table);
+}
+
+fn times(page: &mut Page, all: &[Configuration]) {
+    if all.iter().all(|one| one.exits.is_none()) {
+        return;
+    }
+    page.heading("Where the vCPUs' time went");
+    let mut table = table(page, "time", all, &["of it", "per GB"]);
+    for tile in Tile::ALL {
+        let mut row = vec![tile.name().to_owned()];
+        for one in all {
+            let cells = one.exits.as_ref().map(|part| {
+                let mut tiles = part.figures.all.tiles;
+                let (whole, part_ns) = (tiles.sum(), *tiles.of(tile));
+                [percent(part_ns, whole), per_gb(page, part_ns, &part.work)]
+            });
+            row.extend(cells.unwrap_or_default());
+        }
+        let is_nothing = row[1..].iter().all(|cell| cell.is_empty() || cell == "-");
+        if !is_nothing {
+            table.row(row);
+        }
+    }
+    page.table(&table);
+}
+
+fn percent(part: Ns, whole: Ns) -> String {
+    match part {
+        0 => "-".into(),
+        part => format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64),
+    }
+}
+
+fn per_gb(page: &Page, ns: Ns, work: &Work) -> String {
+    let per_gb = ns as f64 / work.gigabytes();
+    match ns {
+        0 => "-".into(),
+        _ if per_gb.is_finite() => page.duration(per_gb as Ns),
+        _ => "-".into(),
+    }
+}
+
+fn exits(page: &mut Page, all: &[Configuration]) {
+    let mut sums: BTreeMap<String, Ns> = BTreeMap::new();
+    let of = |one: &Configuration| -> Vec<ReasonFigures> {
+        one.exits.as_ref().map(|part| part.figures.all.reasons.clone()).unwrap_or_default()
+    };
+    for reason in all.iter().flat_map(of) {
+        *sums.entry(name(&reason)).or_default() += reason.sum_ns;
+    }
+    if sums.is_empty() {
+        return;
+    }
+    let mut names: Vec<(String, Ns)> = sums.into_iter().collect();
+    names.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+    page.heading("Exits, by reason");
+    let mut table = table(page, "exits for", all, &["number", "per GB", "time per GB"]);
+    let named: Vec<&str> = names.iter().take(MOST_REASONS).map(|(name, _)| name.as_str()).collect();
+    let mut rows: Vec<(String, Box<dyn Fn(&ReasonFigures) -> bool + '_>)> = Vec::new();
+    for shown in &named {
+        rows.push((page.clean(shown), Box::new(move |reason| name(reason) == **shown)));
+    }
+    if names.len() > named.len() {
+        rows.push(("others".into(), Box::new(|reason| !named.contains(&name(reason).as_str()))));
+    }
+    rows.push(("all without halts".into(), Box::new(|reason| !reason.is_halt)));
+    for (label, is_meant) in rows {
+        let mut row = vec![label];
+        for one in all {
+            let (mut count, mut sum) = (0, 0);
+            for reason in of(one).iter().filter(|reason| is_meant(reason)) {
+                (count, sum) = (count + reason.times.count, sum + reason.sum_ns);
+            }
+            let Some(part) = &one.exits else {
+                row.extend(std::iter::repeat_n(String::new(), 3));
+                continue;
+            };
+            let number_per_gb = count as f64 / part.work.gigabytes();
+            row.extend([
+                page.count(count),
+                if number_per_gb.is_finite() { page.count(number_per_gb as u64) } else { "-".into() },
+                per_gb(page, sum, &part.work),
+            ]);
+        }
+        table.row(row);
+    }
+    page.table(&table);
+}
+
+fn name(reason: &ReasonFigures) -> String {
+    reason.reason.clone().unwrap_or_else(|| "before, or other".into())
+}
+
+fn queues(page: &mut Page, all: &[Configuration]) {
+    if all.iter().all(|one| one.queues.is_none()) {
+        return;
+    }
+    page.heading("Virtqueues");
+    let heads = [
+        "<configuration",
+        "<seen by",
+        "<queue",
+        "buffers",
+        "bytes",
+        "kicks",
+        "saved",
+        "interrupts",
+        "saved",
+        "a kick",
+        "waited",
+    ];
+    let mut table = Table::new(&heads);
+    for one in all {
+        for queue in one.queues.iter().flat_map(|part| &part.figures) {
+            table.row(vec![
+                page.clean(&one.name),
+                if queue.side == "vhost" { "vhost".into() } else { "the guest".into() },
+                page.clean(&queue.queue),
+                page.count(queue.used_buffers),
+                page.count(queue.bytes),
+                page.count(queue.kicks),
+                page.count(queue.kicks_suppressed),
+                page.count(queue.interrupts),
+                page.count(queue.interrupts_suppressed),
+                format!("{:.2}", queue.per_kick),
+                page.duration(queue.waited_p50_ns),
+            ]);
+        }
+    }
+    page.table(&table);
+    page.line(
+        "  saved: kicks and interrupts that the other side had said it does not need. a kick: buffers for each (mean);",
+    );
+    page.line("  at vhost, for each round of its worker. waited: how long the device had a buffer (median).");
+}
+
+/// The queue of a direction that carried most, with the means by which most of its transfers went.
+fn main_ladder(one: &Configuration, direction: Direction) -> Option<(&QueueReport, &MeansReport)> {
+    let queues = one.ladder.iter().flat_map(|part| &part.figures.queues);
+    let queue = queues.filter(|queue| queue.direction == direction.key()).max_by_key(|queue| queue.packets)?;
+    Some((queue, queue.ladders.iter().max_by_key(|means| means.total.count)?))
+}
+
+fn ladders(page: &mut Page, all: &[Configuration]) {
+    for direction in Direction::ALL {
+        let found: Vec<_> = all.iter().map(|one| main_ladder(one, direction)).collect();
+        if found.iter().all(Option::is_none) {
+            continue;
+        }
+        page.heading(&format!("One transfer {}", words(direction)));
+        let mut table = table(page, "until", all, &["p50", "share"]);
+        let mut row = |name: &str, of: &dyn Fn(&MeansReport) -> Option<(Ns, Ns)>| {
+            let cells = found.iter().flat_map(|found| {
+                let Some((p50, sum)) = found.and_then(|(_, means)| of(means)) else {
+                    return ["-".into(), "-".into()];
+                };
+                let whole = found.map_or(0, |(_, means)| means.total.sum_ns);
+                [page.duration(p50), percent(sum, whole)]
+            });
+            let cells: Vec<String> = cells.collect();
+            if cells.iter().any(|cell| cell != "-") {
+                table.row(std::iter::once(name.to_owned()).chain(cells).collect());
+            }
+        };
+        for step in Step::ALL {
+            let rung = |means: &MeansReport| {
+                let time = means.rungs.iter().find(|rung| rung.step == step.key())?.time;
+                Some((time.p50_ns, time.sum_ns))
+            };
+            row(step.words_of_any(direction), &rung);
+        }
+        row("total", &|means| Some((means.total.p50_ns, means.total.sum_ns)));
+        page.table(&table);
+        for (one, found) in all.iter().zip(&found) {
+            let Some((queue, means)) = found else { continue };
+            let text = format!(
+                "{} of {} by these means ({}); {}, {} coalesced, {} without a kick",
+                page.number_of(means.total.count, "transfer"),
+                page.number_of(queue.packets, "packet"),
+                means.variant.replace('_', " "),
+                page.number_of(queue.kicks, "kick"),
+                page.count(queue.coalesced),
+                page.count(queue.packets_without_kick),
+            );
+            let name = page.clean(&one.name);
+            page.item(&name, &text);
+        }
+    }
+    for one in all {
+        let Some(part) = &one.ladder else { continue };
+        let (violations, lost) = (part.figures.causality_violations, part.figures.lost_events);
+        if violations + lost > 0 {
+            page.warning(&format!("{}: {violations} causality violations, {lost} events lost", one.name));
+        }
+    }
+}
+
+/// Functions, and system calls, that are shown.
+const MOST_FUNCTIONS: usize = 15;
+const MOST_CALLS: usize = 8;
+
+fn cpu_time(page: &mut Page, all: &[Configuration]) {
+    let profile = |one: &Configuration| Some(of_no_name(one.profile.as_ref()?.figures.profile().ok()?, &one.vm));
+    let profiles: Vec<Option<Profile>> = all.iter().map(profile).collect();
+    if profiles.iter().all(Option::is_none) {
+        return;
+    }
+    let works: Vec<Work> =
+        all.iter().map(|one| one.profile.as_ref().map_or_else(Work::default, |part| part.work)).collect();
+    page.heading("Where all CPUs' time went");
+    let mut modes = table(page, "time", all, &["of it", "per GB"]);
+    for (name, of) in MODES {
+        let cells = profiles.iter().zip(&works).flat_map(|(profile, work)| {
+            let Some(modes) = profile.as_ref().map(Modes::of_profile) else { return [String::new(), String::new()] };
+            [percent(of(&modes), modes.total_ns()), per_gb(page, of(&modes), work)]
+        });
+        let cells: Vec<String> = cells.collect();
+        if cells.iter().any(|cell| !cell.is_empty() && cell != "-") {
+            modes.row(std::iter::once(name.to_owned()).chain(cells).collect());
+        }
+    }
+    page.table(&modes);
+    if let [Some(first), .., Some(last)] = &profiles[..] {
+        let (before, after) = (&all[0].name, &all[all.len() - 1].name);
+        moved(page, (before, first, &works[0]), (after, last, &works[works.len() - 1]));
+    }
+    system_calls(page, all);
+}
+
+/// The profile, in which the VM bears no name of its own: what runs in each configuration's VM is the same.
+fn of_no_name(mut profile: Profile, vm: &str) -> Profile {
+    let vm = &latpath_model::text::printable(vm);
+    let (own, workers) = (format!("{vm} ("), format!("vhost of {vm}"));
+    for (mut frames, ns) in std::mem::take(&mut profile.stacks) {
+        for frame in frames.iter_mut().filter(|frame| matches!(frame.kind, Kind::Process | Kind::Guest)) {
+            let name = match &*frame.name {
+                name if name.starts_with(&own) => "QEMU".into(),
+                name if name == workers => "vhost".into(),
+                name => name.replace(vm, "VM"),
+            };
+            *frame = Frame::new(&name, frame.kind);
+        }
+        profile.add(frames, ns);
+    }
+    profile
+}
+
+type Profiled<'a> = (&'a str, &'a Profile, &'a Work);
+
+/// Functions whose time per GB differs most, each under what it ran.
+fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Profiled) {
+    let diff = Diff::new(before, after);
+    let seconds = |profile: &Profile| profile.header.window_ns as f64 / 1e9;
+    let [a_scale, b_scale] = [seconds(before) / a_work.gigabytes(), seconds(after) / b_work.gigabytes()];
+    if !a_scale.is_finite() || !b_scale.is_finite() {
+        return;
+    }
+    let per_gb = |moved: &Moved| {
+        let [a, b] = [moved.before_ns_per_s as f64 * a_scale, moved.after_ns_per_s as f64 * b_scale];
+        (a as Ns, b as Ns)
+    };
+    // What stands under nothing is where all begin: system calls, threads.
+    let shown = diff.moved.iter().filter(|moved| moved.under.is_some());
+    let mut all: Vec<(&Moved, (Ns, Ns))> = shown.map(|moved| (moved, per_gb(moved))).collect();
+    all.sort_by_key(|(_, (a, b))| std::cmp::Reverse((b - a).abs()));
+    page.heading("Functions by context, whose time per GB differs most");
+    let (a, b) = (page.clean(a), page.clean(b));
+    let heads = ["<function", "<in", "<under", &a, "share", &b, "share"];
+    let mut table = Table::new(&heads);
+    for (moved, (was, is)) in all.into_iter().take(MOST_FUNCTIONS) {
+        let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
+        let of = match &moved.guest {
+            Some(guest) => format!("{} in {guest}", moved.process),
+            None => moved.process.clone(),
+        };
+        table.row(vec![
+            page.clean(&moved.function),
+            page.clean(&of),
+            page.clean(moved.under.as_deref().unwrap_or("-")),
+            page.duration(was),
+            share(moved.share_before),
+            page.duration(is),
+            share(moved.share_after),
+        ]);
+    }
+    page.table(&table);
+}
+
+/// System calls of the VMs' threads that took the most time, by call and what the thread does.
+fn system_calls(page: &mut Page, all: &[Configuration]) {
+    let mut sums: BTreeMap<(String, String), Vec<(u64, Ns)>> = BTreeMap::new();
+    for (at, one) in all.iter().enumerate() {
+        for call in one.profile.iter().flat_map(|part| &part.figures.system_calls) {
+            let sums = sums.entry((call.call.clone(), call.thread.clone())).or_insert_with(|| vec![(0, 0); all.len()]);
+            sums[at] = (sums[at].0 + call.count, sums[at].1 + call.sum_ns);
+        }
+    }
+    if sums.is_empty() {
+        return;
+    }
+    let mut rows: Vec<_> = sums.into_iter().collect();
+    rows.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.iter().map(|(_, ns)| ns).sum::<Ns>()));
+    page.heading("System calls of the VM's threads (asleep in them, too)");
+    let mut heads = vec!["<call".to_owned(), "<by".to_owned()];
+    for one in all {
+        heads.extend([format!("{}: number", page.clean(&one.name)), "per GB".into(), "time".into()]);
+    }
+    let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
+    for ((call, thread), sums) in rows.into_iter().take(MOST_CALLS) {
+        let mut row = vec![page.clean(&call), page.clean(&thread)];
+        for (one, (count, ns)) in all.iter().zip(sums) {
+            let per_gb = count as f64 / one.profile.as_ref().map_or(0.0, |part| part.work.gigabytes());
+            let per_gb = if per_gb.is_finite() { page.count(per_gb as u64) } else { "-".into() };
+            row.extend(match count {
+                0 => ["-".into(), "-".into(), "-".into()],
+                _ => [page.count(count), per_gb, page.duration(ns)],
+            });
+        }
+        table.row(row);
+    }
+    page.table(&table);
+}
+
+fn compared(page: &mut Page, all: &[Configuration]) {
+    page.heading("What was compared");
+    for one in all {
+        let name = page.clean(&one.name);
+        let text = format!("VM {}, Linux {}, latpath {}: {}", one.vm, one.kernel, one.latpath, one.command.join(" "));
+        let text = page.clean(&text);
+        page.item(&name, &text);
+    }
+    page.line(
+        "  GB: 10^9 bytes that passed the VM's taps, both ways. Each measurement ran the load once more, by itself.",
+    );
+}

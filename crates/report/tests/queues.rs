@@ -1,0 +1,141 @@
+//! The page of `latpath queues`.
+
+use latpath_bpf::Functions;
+use latpath_counters::Statistics;
+use latpath_histogram::Histogram;
+use latpath_queues::{Directions, Queue, Queues, Ring, Side, VirtioDevice, VIRTIO_NET};
+use latpath_report::queues::{text, Document, Names};
+use latpath_report::Style;
+use latpath_stats::units::Letters;
+
+const SECOND: i64 = 1_000_000_000;
+const HANDLE_TX: u64 = 0xffff_ffff_c000_0100;
+
+fn histogram(value: i64, times: usize) -> Histogram {
+    let mut histogram = Histogram::new();
+    (0..times).for_each(|_| histogram.record(value));
+    histogram
+}
+
+fn queue(side: Side, name: &str, buffers: u64, directions: Directions) -> Queue {
+    Queue {
+        side,
+        device: if side == Side::Driver { 3 } else { 7 },
+        device_id: VIRTIO_NET,
+        netns: if side == Side::Driver { 0 } else { 40 },
+        pid: if side == Side::Driver { 0 } else { 227 },
+        handler: HANDLE_TX,
+        name: name.into(),
+        index: 0,
+        size: 256,
+        is_packed: false,
+        directions,
+        gone: false,
+        posted: buffers,
+        put_back: 0,
+        refused: 0,
+        read_bytes: if directions.reads { 132 * buffers } else { 0 },
+        write_bytes: if directions.writes { 1560 * buffers } else { 0 },
+        used: buffers,
+        used_bytes: if directions.writes { 132 * buffers } else { 0 },
+        done_bytes: if directions.reads { 132 * buffers } else { 0 },
+        header: 12,
+        packets: if directions.writes { buffers } else { 0 },
+        available: Ring { moved: buffers, counted: buffers },
+        used_up: Ring { moved: buffers, counted: buffers },
+        resets: 0,
+        kicks: buffers / 2,
+        kicks_suppressed: 3,
+        rounds: buffers / 4,
+        interrupts: buffers / 2,
+        interrupts_suppressed: 5,
+        interrupts_empty: 0,
+        by_irqfd: if side == Side::Vhost { buffers / 2 } else { 0 },
+        interrupt: Some(25),
+        waited: histogram(30_000, buffers as usize),
+        occupied: histogram(8, buffers as usize),
+        per_kick: histogram(2, buffers as usize / 2),
+        per_interrupt: histogram(2, buffers as usize / 2),
+    }
+}
+
+const WRITES: Directions = Directions { reads: false, writes: true };
+const READS: Directions = Directions { reads: true, writes: false };
+
+fn seen(queues: Vec<Queue>) -> Queues {
+    Queues { from: SECOND, until: 3 * SECOND, queues, ..Queues::default() }
+}
+
+fn names() -> Names {
+    let card = VirtioDevice { driver: Some("virtio_net".into()), names: vec!["eth\u{1b}0".into()], ifindex: Some(2) };
+    let counted = Statistics {
+        rx_packets: 2000,
+        rx_bytes: 120 * 2000,
+        tx_packets: 1000,
+        tx_bytes: 120 * 1000,
+        ..Statistics::default()
+    };
+    // A tap sends what the guest receives.
+    let tap = Statistics { tx_packets: 2000, tx_bytes: 120 * 2000, rx_packets: 999, rx_bytes: 120 * 999, ..counted };
+    Names {
+        functions: Functions::named([(HANDLE_TX, "handle_tx_kick".to_owned())]),
+        interrupts: [(25, "virtio3-input.0".to_owned())].into(),
+        devices: [(3, card)].into(),
+        vms: [(227, "guest0".to_owned())].into(),
+        netns: Some(1),
+        statistics: [((1, 2), counted), ((40, 7), tap)].into(),
+    }
+}
+
+fn both_sides() -> Document {
+    let input = queue(Side::Driver, "input.0", 2000, WRITES);
+    let output = Queue { interrupt: None, ..queue(Side::Driver, "output.0", 1000, READS) };
+    let tx = queue(Side::Vhost, "vnet0", 1000, READS);
+    Document::new(&seen(vec![output, tx, input]), &names())
+}
+
+fn letters() -> Style {
+    Style::from(Letters::of_locale(Some("C.UTF-8")))
+}
+
+#[test]
+fn a_page_of_both_sides() {
+    insta::assert_snapshot!(text(&both_sides(), letters()));
+}
+
+#[test]
+fn packets_are_counted_without_their_headers_and_held_against_the_devices_counter() {
+    let document = both_sides();
+    let [card, tap] = &document.devices[..] else { panic!("two devices: {document:?}") };
+    assert_eq!((card.side, tap.side, tap.vm.as_deref()), ("driver", "vhost", Some("guest0")));
+    let to_guest = card.to_guest.expect("a card counts");
+    assert_eq!((to_guest.packets, to_guest.bytes, to_guest.difference()), (Some(2000), 120 * 2000, (0, 0)));
+    assert_eq!(card.from_guest.map(|agreement| agreement.difference()), Some((0, 0)));
+    // The tap had one packet less.
+    assert_eq!(tap.from_guest.map(|agreement| agreement.difference()), Some((1, 120)));
+    assert_eq!(card.queues.iter().map(|queue| queue.queue.as_str()).collect::<Vec<_>>(), ["input.0", "output.0"]);
+    assert_eq!(card.queues[0].interrupt_name.as_deref(), Some("virtio3-input.0"));
+    assert_eq!(tap.queues[0].queue, "tx 0");
+}
+
+#[test]
+fn a_packet_of_several_buffers_has_one_header() {
+    let input = Queue { packets: 500, ..queue(Side::Driver, "input.0", 2000, WRITES) };
+    assert_eq!(input.packets(), Some((500, 132 * 2000 - 12 * 500)));
+    assert_eq!(queue(Side::Driver, "control", 3, READS).packets(), None);
+    let disk = Queue { device_id: 2, ..queue(Side::Driver, "input.0", 3, READS) };
+    assert_eq!(disk.packets(), None, "only a network card has packets");
+}
+
+#[test]
+fn buffers_that_passed_unseen_are_said() {
+    let blind = Queue {
+        available: Ring { moved: 2007, counted: 2000 },
+        used_up: Ring { moved: 1999, counted: 2000 },
+        ..queue(Side::Driver, "requests", 2000, READS)
+    };
+    let page = text(&Document::new(&seen(vec![blind]), &Names::default()), letters());
+    assert!(page.contains("not as counted: requests +7 posted, -1 used"), "{page}");
+    let page = text(&Document::new(&seen(Vec::new()), &Names::default()), letters());
+    assert_eq!(page, "no virtqueue was used in 2.000 s\n");
+}

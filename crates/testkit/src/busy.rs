@@ -1,0 +1,74 @@
+//! A program that is busy for a known part of the time, by its own CPU clock: what a profile has to find. A test's own executable is that
+//! program where the environment says so.
+
+use std::hint::black_box;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const ASKED: &str = "LATPATH_TEST_BUSY";
+/// In each of these it works once, and sleeps once.
+const CYCLE: Duration = Duration::from_millis(20);
+
+/// Has this executable be busy for so many percent of a CPU, as process `busyPERCENT`; see [`run_if_asked`].
+pub fn command(percent: u32, seconds: u32) -> std::io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg0(format!("busy{percent}")).env(ASKED, words(percent, seconds));
+    Ok(command)
+}
+
+/// The same for a shell that has this executable as `program`.
+pub fn script(program: &str, percent: u32, seconds: u32) -> String {
+    format!("{ASKED}={} {program}", words(percent, seconds))
+}
+
+fn words(percent: u32, seconds: u32) -> String {
+    format!("{percent}:{seconds}")
+}
+
+/// Call it first in a test's `main`. Where the environment asks for it, this process is busy, prints the CPU time that it took and the time
+/// that passed, in ns, and ends.
+pub fn run_if_asked() {
+    let Ok(asked) = std::env::var(ASKED) else { return };
+    let (percent, seconds) = asked.split_once(':').expect("PERCENT:SECONDS");
+    let (percent, seconds): (u32, u64) = (percent.parse().expect("percent"), seconds.parse().expect("seconds"));
+    let name = std::ffi::CString::new(format!("busy{percent}")).expect("a name");
+    // SAFETY: the name lives during the call.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    let work = if percent < 35 { busy_twenty } else { busy_fifty };
+    let (began, mut cycle) = (Instant::now(), Instant::now());
+    while began.elapsed() < Duration::from_secs(seconds) {
+        work(cpu_time() + CYCLE * percent / 100);
+        cycle += CYCLE;
+        std::thread::sleep(cycle.saturating_duration_since(Instant::now()));
+        cycle = cycle.max(Instant::now() - CYCLE);
+    }
+    println!("{} {}", cpu_time().as_nanos(), began.elapsed().as_nanos());
+    std::process::exit(0);
+}
+
+fn cpu_time() -> Duration {
+    // SAFETY: the struct is plain numbers, and lives during the call.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The functions that a profile has to name; they differ, lest the compiler makes them one. They seldom ask for the time, which is not
+/// theirs.
+#[inline(never)]
+fn busy_twenty(until: Duration) {
+    while cpu_time() < until {
+        (0..400_000u64).for_each(|n| _ = black_box(n * 3));
+    }
+}
+
+#[inline(never)]
+fn busy_fifty(until: Duration) {
+    while cpu_time() < until {
+        (0..500_000u64).for_each(|n| _ = black_box(n ^ 5));
+    }
+}
