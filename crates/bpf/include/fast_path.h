@@ -141,7 +141,7 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	q += 1;
 	len = take_len(&w, &q);
 	n = w >> 8 & 0xff;
-	if (unlikely(q + len > end || (w & 0xff) != 0x80))
+	if (unlikely(q + len != end || (w & 0xff) != 0x80))
 		return SLOW_PATH;
 	end = q + len;
 	q += 2;

@@ -5,7 +5,10 @@
 #define SV_ASDUS 16
 #define SV_FIELDS 10
 
-/* Reads the ASDU whose fields lie in [off, end). 0 if it has svID and smpCnt; smpSynch stands behind them. */
+/*
+ * Reads the ASDU whose fields lie in [off, end). 0 if it has svID and smpCnt; smpSynch stands behind them. Of a field that stands twice
+ * the first counts, as on the fast path.
+ */
 __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 {
 	int have = 0, synch;
@@ -21,13 +24,13 @@ __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 		tl = tlv(f, &off, end);
 		if (tl < 0)
 			break;
-		if (value_tag(tl) == 0x80) {
+		if (value_tag(tl) == 0x80 && !(have & 1)) {
 			a->name_off = off;
 			a->name_len = value_len(tl);
 			if (!a->name_len)
 				return -1;
 			have |= 1;
-		} else if (value_tag(tl) == 0x82) {
+		} else if (value_tag(tl) == 0x82 && !(have & 2)) {
 			int cnt = be16_at(f, off);
 
 			if (value_len(tl) != 2 || cnt < 0)

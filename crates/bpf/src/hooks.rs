@@ -1,7 +1,7 @@
 //! The tracepoints and functions at which programs stand, and which of them the running kernel has: an alternative where it refuses one, a note
 //! where there is none.
 
-use crate::{accused, attach_program, fentry_works, last_words, program_info};
+use crate::{able, accused, attach_program, fentry_works, last_words, measure, program_info, Unable};
 use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::btf::Btf;
 use std::fmt;
@@ -17,6 +17,8 @@ pub struct Hook {
     pub is_function: bool,
     /// The module that has it, where that need not be loaded: then nothing of its kind happens.
     pub module: Option<&'static str>,
+    /// The kernel itself need not have it either, which then does nothing of its kind.
+    pub is_optional: bool,
     /// What stands in for it where the kernel refuses it.
     pub instead: Option<&'static str>,
     /// What is not recorded without it.
@@ -35,7 +37,7 @@ impl Hook {
 
 /// A program at a tracepoint of the kernel itself.
 pub const fn hook(program: &'static str, at: &'static str, shows: &'static str) -> Hook {
-    Hook { program, at, is_function: false, module: None, instead: None, shows }
+    Hook { program, at, is_function: false, module: None, is_optional: false, instead: None, shows }
 }
 
 /// A program at a tracepoint of a module.
@@ -56,6 +58,11 @@ pub const fn function_hook(
 /// A program, and the one that stands in for it.
 pub const fn or(hook: Hook, instead: &'static str) -> Hook {
     Hook { instead: Some(instead), ..hook }
+}
+
+/// A program at what the kernel itself need not have.
+pub const fn optional(hook: Hook) -> Hook {
+    Hook { is_optional: true, ..hook }
 }
 
 /// Something that this kernel does not offer.
@@ -111,34 +118,94 @@ fn elsewhere(at: &str) -> bool {
 pub struct Standing {
     /// Its name in bpf/.
     pub name: &'static str,
-    /// The program itself.
-    pub program: OwnedFd,
-    _link: OwnedFd,
+    program: OwnedFd,
+    /// What holds it in its place, while it stands.
+    link: Option<OwnedFd>,
 }
 
-/// What programs have done, as the kernel counted it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Ran {
-    /// Runs, and their time in ns: both only while the kernel measures.
-    pub cost: (u64, u64),
+impl Standing {
+    /// Whether it stands.
+    pub fn stands(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Takes it off; what it has counted stays.
+    pub fn detach(&mut self) {
+        self.link = None;
+    }
+
+    /// Has it stand again.
+    ///
+    /// # Errors
+    /// With what the kernel says.
+    pub fn attach(&mut self) -> std::io::Result<()> {
+        self.link = Some(attach_program(self.program.as_fd())?);
+        Ok(())
+    }
+
+    /// What the kernel says of it.
+    pub fn info(&self) -> Option<libbpf_sys::bpf_prog_info> {
+        program_info(self.program.as_fd())
+    }
+}
+
+/// Programs that stand, and what this kernel lacks of them.
+pub struct Programs {
+    /// Those that stand.
+    pub standing: Vec<Standing>,
+    /// What is not there.
+    pub missing: Vec<Missing>,
+    /// Keeps the kernel measuring its programs.
+    measuring: Option<OwnedFd>,
+}
+
+impl Programs {
+    /// Those of `hooks`. With `measures` the kernel also measures what they cost, which makes each dearer by two readings of the clock.
+    ///
+    /// # Errors
+    /// Where the kernel does not measure.
+    pub fn new(standing: Vec<Standing>, hooks: Hooks, measures: bool) -> std::io::Result<Self> {
+        Ok(Self { standing, missing: hooks.missing, measuring: measures.then(measure).transpose()? })
+    }
+
+    /// Whether this one stands.
+    pub fn has(&self, name: &str) -> bool {
+        self.standing.iter().any(|there| there.name == name)
+    }
+
     /// Runs that the kernel left out because the same program was running already.
-    pub missed: u64,
-}
+    pub fn missed(&self) -> u64 {
+        self.standing.iter().filter_map(Standing::info).map(|info| info.recursion_misses).sum()
+    }
 
-impl Ran {
-    /// Of all these programs together.
-    pub fn of(programs: &[Standing]) -> Self {
-        let infos = programs.iter().filter_map(|standing| program_info(standing.program.as_fd()));
-        infos.fold(Self::default(), |Self { cost: (runs, ns), missed }, info| Self {
-            cost: (runs + info.run_cnt, ns + info.run_time_ns),
-            missed: missed + info.recursion_misses,
-        })
+    /// Runs, and their time in ns, where the kernel measures them.
+    pub fn cost(&self) -> Option<(u64, u64)> {
+        let add = |(runs, ns), info: libbpf_sys::bpf_prog_info| (runs + info.run_cnt, ns + info.run_time_ns);
+        self.measuring.as_ref().map(|_| self.standing.iter().filter_map(Standing::info).fold((0, 0), add))
     }
 }
 
 impl Hooks {
+    /// Leaves out those that nobody needs now: they are not missing either.
+    pub fn retain(&mut self, is_needed: impl Fn(&Hook) -> bool) {
+        let table = self.table;
+        let needed = |program: &str| table.iter().any(|hook| hook.program == program && is_needed(hook));
+        self.programs.retain(|program| needed(program));
+        let needed = |at: &str| table.iter().any(|hook| hook.at == at && is_needed(hook));
+        self.missing.retain(|missing| needed(missing.tracepoint));
+    }
+
+    /// Those of the table that this kernel can have.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace at all.
+    pub fn of_kernel(table: &'static [Hook]) -> Result<Self, Unable> {
+        able()?;
+        Ok(Self::find(table, &Btf::from_vmlinux().map_err(Unable::BadBtf)?))
+    }
+
     /// Asks the kernel's type information.
-    pub fn find(table: &'static [Hook], btf: &Btf<'_>) -> Self {
+    fn find(table: &'static [Hook], btf: &Btf<'_>) -> Self {
         let mut found = Self { table, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };
         let function = |name: &str| btf.type_by_name::<Func<'_>>(name).map(|function| function.type_id().into());
         let fentry = table.iter().any(|hook| hook.is_function).then(|| fentry_works(&function));
@@ -164,7 +231,7 @@ impl Hooks {
                 }
             } else if let Some(substitute) = substitute {
                 found.programs.push(substitute.program);
-            } else {
+            } else if !hook.is_optional {
                 found.misses(hook, "this kernel does not have it".into());
             }
         }
@@ -193,14 +260,15 @@ impl Hooks {
         true
     }
 
-    /// Calls `load`, again with one program less for each that the kernel refuses, until it takes the rest. What `load` makes must not stand
-    /// when it fails.
+    /// Calls `load`, again with one program less for each that the kernel refuses, until it takes the rest. Where the kernel does not say
+    /// which it refuses, it is those at functions: kernels differ more in their functions than in their tracepoints. What `load` makes must not
+    /// stand when it fails.
     ///
     /// # Errors
-    /// With what the kernel said, where it refused something else, or nothing stands at `needed` any more.
+    /// With what the kernel said, where it refused something else, or the rest would not suffice.
     pub fn load<T, E>(
         &mut self,
-        needed: &str,
+        suffices: impl Fn(&Self) -> bool,
         mut load: impl FnMut(&mut Self) -> Result<T, E>,
     ) -> Result<T, (E, String)> {
         loop {
@@ -209,11 +277,23 @@ impl Hooks {
                 Err(error) => error,
             };
             let said = last_words();
-            let refused = accused(&said).is_some_and(|program| self.without(program, said.clone()));
-            if !refused || !self.stands_at(needed) {
+            if !self.without_refused(&said) || !suffices(self) {
                 return Err((error, said));
             }
         }
+    }
+
+    /// Goes on without what the kernel refused in these words. False where there is nothing to go on without.
+    fn without_refused(&mut self, said: &str) -> bool {
+        if let Some(program) = accused(said) {
+            return self.without(program, said.into());
+        }
+        let is_function = |hook: &&Hook| hook.is_function && self.has(hook.program);
+        let functions: Vec<&str> = self.table.iter().filter(is_function).map(|hook| hook.program).collect();
+        for program in &functions {
+            self.without(program, said.into());
+        }
+        !functions.is_empty()
     }
 
     /// Switches on those of an object's programs that are to be loaded, and no others.
@@ -235,9 +315,9 @@ impl Hooks {
             };
             match attach_program(program.as_fd()) {
                 Ok(link) => {
-                    standing.push(Standing { name, program: program.as_fd().try_clone_to_owned()?, _link: link })
+                    standing.push(Standing { name, program: program.as_fd().try_clone_to_owned()?, link: Some(link) })
                 }
-                Err(e) => drop(self.without(name, e.to_string())),
+                Err(e) => _ = self.without(name, e.to_string()),
             }
         }
         Ok(standing)
@@ -272,5 +352,24 @@ mod tests {
         assert!(!hooks.stands_at("sched_switch"));
         assert_eq!(hooks.missing[0].to_string(), "tracepoint sched_switch: no fourth argument; not recorded: who ran");
         assert!(!hooks.without("waking", String::new()), "it was not to be loaded");
+    }
+
+    #[test]
+    fn a_program_at_a_function_that_is_refused_costs_no_other() {
+        static TABLE: [Hook; 3] = [
+            hook("tx", "net_dev_start_xmit", "tx"),
+            function_hook("udp_read", "skb_consume_udp", None, "readers of UDP"),
+            function_hook("tap_xdp", "tun_xdp_xmit", Some("tun"), "frames that XDP takes"),
+        ];
+        let programs = vec!["tx", "udp_read", "tap_xdp"];
+        let all = || Hooks { table: &TABLE, programs: programs.clone(), missing: Vec::new(), refused: Vec::new() };
+        let mut old = all();
+        assert!(old.without_refused("program tap_xdp: 5: (85) call bpf_get_func_arg#183 | unknown func"));
+        assert_eq!(old.programs, ["tx", "udp_read"]);
+        assert_eq!(old.missing[0].lost, "frames that XDP takes");
+        let mut strange = all();
+        assert!(strange.without_refused("failed to find kernel BTF"));
+        assert_eq!((strange.programs.as_slice(), strange.missing.len()), (["tx"].as_slice(), 2), "nobody says which");
+        assert!(!strange.without_refused("failed to find kernel BTF"));
     }
 }

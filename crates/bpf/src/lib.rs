@@ -19,6 +19,8 @@ mod names;
 #[cfg(feature = "loader")]
 mod refusal;
 #[cfg(feature = "loader")]
+mod start;
+#[cfg(feature = "loader")]
 mod streams;
 #[cfg(feature = "loader")]
 pub mod trial;
@@ -40,10 +42,11 @@ pub use loader::*;
 mod loader {
     pub use crate::constants::{BUCKETS, SCRATCHES, SMALL_BITS, STEP_BITS};
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
-    pub use crate::hooks::{function_hook, hook, module_hook, or, Hook, Hooks, Missing, Ran, Standing};
+    pub use crate::hooks::{function_hook, hook, module_hook, optional, or, Hook, Hooks, Missing, Programs, Standing};
     pub use crate::kernel::{able, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, from_bytes, Mapped, Plain};
     pub use crate::names::{interrupts, namespaces, Functions, Reasons};
-    pub use crate::refusal::{accused, last_words, listen, with_last_words, Because};
+    pub use crate::refusal::{accused, last_words, listen, with_last_words};
+    pub use crate::start::{begin_window, end_window, Purpose, StartError};
     pub use crate::streams::{BadStreams, Table};
 }

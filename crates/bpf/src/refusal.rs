@@ -45,27 +45,6 @@ pub fn accused(said: &str) -> Option<&str> {
     said.split("program ").nth(1)?.split(':').next()
 }
 
-/// An error of libbpf's, with what the kernel's verifier said last.
-#[derive(Debug)]
-pub struct Because(libbpf_rs::Error, String);
-
-impl From<libbpf_rs::Error> for Because {
-    fn from(error: libbpf_rs::Error) -> Self {
-        Self(error, last_words())
-    }
-}
-
-impl std::fmt::Display for Because {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.1[..] {
-            "" => self.0.fmt(f),
-            said => write!(f, "{}: {said}", self.0),
-        }
-    }
-}
-
-impl std::error::Error for Because {}
-
 /// The program and the last lines of the verifier's log that say something; without one, libbpf's last line.
 fn reason(log: &str) -> String {
     let Some(end) = log.find("-- END PROG LOAD LOG --") else {

@@ -1,9 +1,8 @@
 //! The shared headers run on frames that no device carries, for tests: BPF_PROG_RUN of bpf/streams.bpf.c.
 
-use crate::refusal::Because;
 use crate::skel::{types, StreamsSkelBuilder};
 use crate::streams::Table;
-use crate::{able, listen, Mapped};
+use crate::{able, listen, with_last_words, Mapped};
 use latpath_protocols::stream::StreamId;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
@@ -43,14 +42,14 @@ impl Trial {
         able()?;
         listen();
         let mut storage = MaybeUninit::uninit();
-        let mut open = StreamsSkelBuilder::default().open(&mut storage).map_err(Because::from)?;
+        let mut open = StreamsSkelBuilder::default().open(&mut storage).map_err(with_last_words)?;
         open.maps.rodata_data.as_deref_mut().expect("the programs have constants").selection = table.selection;
         let names = &mut open.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
         for (place, name) in &table.short {
             names[*place] = *name;
         }
-        let skel = open.load().map_err(Because::from)?;
-        table.load(&skel.maps.streams, &skel.maps.names_long).map_err(Because::from)?;
+        let skel = open.load().map_err(with_last_words)?;
+        table.load(&skel.maps.streams, &skel.maps.names_long).map_err(with_last_words)?;
         let program = skel.progs.try_frame.as_fd().try_clone_to_owned()?;
         Ok(Self { program, trial: Mapped::new(&skel.maps.trials.as_fd(), 1)?, table })
     }

@@ -33,4 +33,4 @@ mod skel {
 pub use counters::KvmCounters;
 pub use figures::{Exits, Reason, Tile, Tiles, Vcpu};
 pub use traffic::Traffic;
-pub use watch::{StartError, Watch};
+pub use watch::Watch;

@@ -4,63 +4,37 @@ use crate::figures::{Exits, Reason, Tile, Tiles, Vcpu};
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, TILES};
 use crate::skel::{ExitsSkel, ExitsSkelBuilder};
-use latpath_bpf::{bytes_of, listen, release, with_last_words, Hooks, Mapped, Missing, Ran, Standing, Unable};
-use latpath_linux::monotonic;
+use latpath_bpf::{
+    begin_window, bytes_of, end_window, listen, release, Hooks, Mapped, Missing, Programs, Purpose, Standing,
+    StartError,
+};
 use latpath_linux::proc::{Root, Stat, PF_VCPU};
 use latpath_model::Ns;
 use latpath_vms::{Role, Vm};
-use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
-use std::{collections::HashMap, io, mem::MaybeUninit, os::fd::AsFd, path::Path, thread::sleep, time::Duration};
+use std::{
+    collections::HashMap, mem::offset_of, mem::MaybeUninit, os::fd::AsFd, path::Path, thread::sleep, time::Duration,
+};
 
 /// vCPUs that may appear while the window is open.
 const MORE: usize = 64;
 /// vCPUs in all: each takes some 90 kB.
 const MOST: usize = 2048;
-/// So soon the window begins, and ends: all programs and user space must have read the time by then.
-const SOON: Ns = 2_000_000;
+/// So long a program may take that has just begun.
+const PATIENCE: Duration = Duration::from_micros(500);
 
-/// Why nothing is seen.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// This kernel or user cannot.
-    #[error(transparent)]
-    Unable(#[from] Unable),
-    /// No KVM.
-    #[error("this kernel ({0}) has no tracepoint kvm_exit: is KVM loaded (modprobe kvm_intel, or kvm_amd), with type information?")]
-    NoExits(String),
-    /// The kernel refused a program or map.
-    #[error("kernel {release} refused the programs that watch VM exits ({step}): {why}")]
-    Refused {
-        /// `uname -r`.
-        release: String,
-        /// What was being done.
-        step: &'static str,
-        /// What it said.
-        why: String,
-    },
-    /// Memory or a descriptor.
-    #[error("the system has no room for the programs that watch VM exits: {0}")]
-    System(#[from] io::Error),
-}
+const PURPOSE: Purpose = Purpose("watch VM exits");
 
 /// Watches vCPUs until [`Watch::end`].
 pub struct Watch {
-    programs: Vec<Standing>,
-    missing: Vec<Missing>,
+    programs: Programs,
     vcpus: Mapped<RawVcpu>,
     rows: Mapped<RawRow>,
     shared: Mapped<Shared>,
     from: Ns,
     /// What /proc said of the vCPUs that were known at the start.
     looked: HashMap<u32, Tile>,
-    /// Keeps the kernel measuring its programs.
-    measuring: Option<std::os::fd::OwnedFd>,
-}
-
-fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
-    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
 }
 
 struct Loaded {
@@ -83,18 +57,18 @@ fn open<'s>(
     (slots, only_known): (usize, bool),
 ) -> Result<ExitsSkel<'s>, StartError> {
     listen();
-    let mut open = ExitsSkelBuilder::default().open(storage).map_err(refused("reading the programs"))?;
+    let mut open = ExitsSkelBuilder::default().open(storage).map_err(PURPOSE.refused("reading the programs"))?;
     let constants = open.maps.rodata_data.as_deref_mut().expect("the programs have constants");
     (constants.only_known, constants.slots_max) = (only_known.into(), slots as u32);
-    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
+    let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
     let sized = open.maps.vcpus.set_max_entries(slots as u32);
     sized
         .and_then(|()| open.maps.rows.set_max_entries((slots * REASONS) as u32))
         .and_then(|()| open.maps.slots.set_max_entries(slots as u32))
         .and_then(|()| open.maps.cpus.set_max_entries(cpus as u32))
-        .map_err(refused("sizing the tables"))?;
+        .map_err(PURPOSE.refused("sizing the tables"))?;
     hooks.choose(open.open_object_mut());
-    open.load().map_err(refused("loading the programs"))
+    open.load().map_err(PURPOSE.refused("loading the programs"))
 }
 
 impl Watch {
@@ -111,32 +85,35 @@ impl Watch {
     /// # Errors
     /// As of [`Self::start`].
     pub fn start_measuring(vms: &[Vm], only: bool, measure: bool) -> Result<Self, StartError> {
-        latpath_bpf::able()?;
-        let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-        let mut hooks = Hooks::find(&HOOKS, &btf);
-        drop(btf);
+        let mut hooks = Hooks::of_kernel(&HOOKS)?;
         if !hooks.stands_at(NEEDED) {
-            return Err(StartError::NoExits(release()));
+            return Err(StartError::NothingHere(format!(
+                "this kernel ({}) has no tracepoint {NEEDED}: is KVM loaded (modprobe kvm_intel, or kvm_amd), with type information?",
+                release()
+            )));
         }
         let known: Vec<Known> = vms.iter().flat_map(known).take(MOST - MORE).collect();
         let slots = 1 + known.len() + MORE;
-        let loaded = hooks.load(NEEDED, |hooks| {
-            let mut storage = MaybeUninit::uninit();
-            let skel = open(&mut storage, hooks, (slots, only))?;
-            let loaded = Loaded {
-                vcpus: Mapped::new(&skel.maps.vcpus.as_fd(), slots)?,
-                rows: Mapped::new(&skel.maps.rows.as_fd(), slots * REASONS)?,
-                shared: Mapped::new(&skel.maps.bss.as_fd(), 1)?,
-                programs: Vec::new(),
-            };
-            loaded.announce(&known, |tid, slot| {
-                skel.maps
-                    .slots
-                    .update(bytes_of(&tid), bytes_of(&slot), MapFlags::ANY)
-                    .map_err(refused("naming the vCPUs"))
-            })?;
-            Ok(Loaded { programs: hooks.attach(skel.object())?, ..loaded })
-        });
+        let loaded = hooks.load(
+            |hooks| hooks.stands_at(NEEDED),
+            |hooks| {
+                let mut storage = MaybeUninit::uninit();
+                let skel = open(&mut storage, hooks, (slots, only))?;
+                let loaded = Loaded {
+                    vcpus: Mapped::new(&skel.maps.vcpus.as_fd(), slots)?,
+                    rows: Mapped::new(&skel.maps.rows.as_fd(), slots * REASONS)?,
+                    shared: Mapped::new(&skel.maps.bss.as_fd(), 1)?,
+                    programs: Vec::new(),
+                };
+                loaded.announce(&known, |tid, slot| {
+                    skel.maps
+                        .slots
+                        .update(bytes_of(&tid), bytes_of(&slot), MapFlags::ANY)
+                        .map_err(PURPOSE.refused("naming the vCPUs"))
+                })?;
+                Ok(Loaded { programs: hooks.attach(skel.object())?, ..loaded })
+            },
+        );
         let Loaded { programs, vcpus, rows, shared } = match loaded {
             Ok(loaded) => loaded,
             Err((error, _)) if hooks.stands_at(NEEDED) => return Err(error),
@@ -144,38 +121,30 @@ impl Watch {
                 let first =
                     hooks.missing.iter().find(|missing| missing.tracepoint == NEEDED).map(|first| first.why.clone());
                 let why = first.unwrap_or(said);
-                return Err(StartError::Refused { release: release(), step: "loading the programs", why });
+                return Err(PURPOSE.refusal("loading the programs", why));
             }
         };
-        let measuring = measure.then(latpath_bpf::measure).transpose()?;
-        let mut watch =
-            Self { programs, missing: hooks.missing, vcpus, rows, shared, from: 0, looked: HashMap::new(), measuring };
-        watch.begin(&known);
+        let programs = Programs::new(programs, hooks, measure)?;
+        let looked = known.iter().filter_map(|known| Some((known.tid, look(known.pid, known.tid)?))).collect();
+        let mut watch = Self { programs, vcpus, rows, shared, from: 0, looked };
+        watch.from = begin_window(|from| watch.set_from(from), |until| watch.set_until(until));
         Ok(watch)
     }
 
-    /// Sets the window's begin, and waits for it.
-    fn begin(&mut self, known: &[Known]) {
-        self.looked = known.iter().filter_map(|known| Some((known.tid, look(known.pid, known.tid)?))).collect();
-        self.from = monotonic() + SOON;
-        let from = self.from as u64;
-        self.shared.set_field(0, std::mem::offset_of!(Shared, from), from);
+    fn set_from(&self, from: u64) {
+        self.shared.set_field(0, offset_of!(Shared, from), from);
         // A program that makes a slot just now may not have seen that.
-        sleep(Duration::from_nanos(SOON as u64 / 4));
+        sleep(PATIENCE);
         for slot in 1..self.vcpus.len() {
-            self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, since), from);
-            self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, from), from);
+            self.vcpus.set_field(slot, offset_of!(RawVcpu, since), from);
+            self.vcpus.set_field(slot, offset_of!(RawVcpu, from), from);
         }
-        // Until here the window had no end, and no event was counted.
-        self.set_end(u64::MAX);
-        let left = self.from - monotonic();
-        sleep(Duration::from_nanos(left.max(0) as u64));
     }
 
-    fn set_end(&self, until: u64) {
-        self.shared.set_field(0, std::mem::offset_of!(Shared, until), until);
+    fn set_until(&self, until: u64) {
+        self.shared.set_field(0, offset_of!(Shared, until), until);
         for slot in 1..self.vcpus.len() {
-            self.vcpus.set_field(slot, std::mem::offset_of!(RawVcpu, until), until);
+            self.vcpus.set_field(slot, offset_of!(RawVcpu, until), until);
         }
     }
 
@@ -186,7 +155,7 @@ impl Watch {
 
     /// What this kernel does not offer.
     pub fn missing(&self) -> &[Missing] {
-        &self.missing
+        &self.programs.missing
     }
 
     /// Ends the window, and says what was seen in it.
@@ -196,18 +165,11 @@ impl Watch {
 
     /// The same, and calls `at_end` when the window has just ended.
     pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Exits, T) {
-        let until = monotonic() + SOON;
-        self.set_end(until as u64);
-        sleep(Duration::from_nanos(SOON as u64));
-        let answer = at_end();
-        // Programs that began before the end have long ended too.
-        sleep(Duration::from_nanos(SOON as u64));
+        let (until, answer) = end_window(|until| self.set_until(until), at_end);
         (self.read(until), answer)
     }
 
     fn read(&self, until: Ns) -> Exits {
-        let ran = Ran::of(&self.programs);
-        let has_accepted = self.programs.iter().any(|program| program.name == "accepted");
         let shared = self.shared.get(0);
         let taken = (shared.next_slot as usize).min(self.vcpus.len());
         let mut vcpus: Vec<Vcpu> = (1..taken).map(|slot| self.vcpu(slot, &shared, until)).collect();
@@ -216,11 +178,11 @@ impl Watch {
             from: self.from,
             until,
             vcpus,
-            accepted: has_accepted.then_some(shared.accepted),
+            accepted: self.programs.has("accepted").then_some(shared.accepted),
             no_room: shared.no_room,
-            missed: ran.missed,
-            missing: self.missing.clone(),
-            cost: self.measuring.as_ref().map(|_| ran.cost),
+            missed: self.programs.missed(),
+            missing: self.programs.missing.clone(),
+            cost: self.programs.cost(),
         }
     }
 

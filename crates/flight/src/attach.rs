@@ -3,9 +3,8 @@
 use crate::hooks::{Scope, NEEDED};
 use crate::layout::{Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
-use latpath_bpf::{listen, release, with_last_words, Hooks, Mapped, Missing, Standing, Unable};
+use latpath_bpf::{listen, Hooks, Mapped, Programs, Purpose, StartError};
 use latpath_linux::{proc::line, Cpus};
-use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -15,39 +14,11 @@ pub(crate) fn shift(bytes: usize) -> u32 {
     (bytes.clamp(64 << 10, 256 << 20) / size_of::<RawEvent>()).ilog2()
 }
 
-/// Why nothing is recorded.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// This kernel or user cannot.
-    #[error(transparent)]
-    Unable(#[from] Unable),
-    /// Without switches there is nothing to record.
-    #[error("kernel {release} does not say which thread runs ({why}): nothing can be recorded")]
-    NoSwitches {
-        /// `uname -r`.
-        release: String,
-        /// What it said.
-        why: String,
-    },
-    /// The kernel refused a program or map.
-    #[error("kernel {release} refused the recorder ({step}): {why}")]
-    Refused {
-        /// `uname -r`.
-        release: String,
-        /// What was being done.
-        step: &'static str,
-        /// What it said.
-        why: String,
-    },
-    /// Memory, a descriptor or a thread.
-    #[error("the system has no room for the recorder: {0}")]
-    System(#[from] std::io::Error),
-}
+const PURPOSE: Purpose = Purpose("record what CPUs do");
 
 /// What runs in the kernel. All goes with it: the file descriptors hold the programs in place, even after kill -9.
 pub(crate) struct Attached {
-    pub programs: Vec<Standing>,
-    pub missing: Vec<Missing>,
+    pub programs: Programs,
     pub ring: Mapped<RawEvent>,
     pub heads: Mapped<Head>,
     pub names: Mapped<RawName>,
@@ -67,10 +38,6 @@ fn rings(cpus: usize) -> usize {
     last(&line("/sys/devices/system/cpu/online")).map_or(cpus, |last| last + 1).min(cpus)
 }
 
-fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
-    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
-}
-
 /// Loads what `hooks` says.
 fn load<'s>(
     storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
@@ -79,44 +46,44 @@ fn load<'s>(
     (cpus, rings): (usize, usize),
 ) -> Result<FlightSkel<'s>, StartError> {
     listen();
-    let mut open = FlightSkelBuilder::default().open(storage).map_err(refused("reading the programs"))?;
+    let mut open = FlightSkelBuilder::default().open(storage).map_err(PURPOSE.refused("reading the programs"))?;
     open.maps.rodata_data.as_deref_mut().expect("the programs have constants").ring_shift = shift;
     let sized = open.maps.ring.set_max_entries((rings as u32) << shift);
-    sized.and_then(|()| open.maps.heads.set_max_entries(cpus as u32)).map_err(refused("sizing the rings"))?;
+    sized.and_then(|()| open.maps.heads.set_max_entries(cpus as u32)).map_err(PURPOSE.refused("sizing the rings"))?;
     hooks.choose(open.open_object_mut());
-    open.load().map_err(refused("loading the programs"))
+    open.load().map_err(PURPOSE.refused("loading the programs"))
 }
 
 /// Loads and attaches what this kernel takes; what it refuses is missing.
 pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
-    latpath_bpf::able()?;
-    let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-    let mut hooks = Hooks::find(scope.hooks(), &btf);
-    drop(btf);
-    let cpus = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
+    let mut hooks = Hooks::of_kernel(scope.hooks())?;
+    let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
     let rings = rings(cpus);
-    let loaded = hooks.load(NEEDED, |hooks| {
-        let mut storage = MaybeUninit::uninit();
-        let skel = load(&mut storage, hooks, shift, (cpus, rings))?;
-        let heads = Mapped::new(&skel.maps.heads.as_fd(), cpus)?;
-        for cpu in 0..cpus {
-            // Generations count from 1, so that memory nobody has written to is no event.
-            heads.set_field::<u64>(cpu, 0, 1 << shift);
-        }
-        let (ring, names) =
-            (Mapped::new(&skel.maps.ring.as_fd(), rings << shift)?, Mapped::new(&skel.maps.names.as_fd(), NAMES)?);
-        let programs = hooks.attach(skel.object())?;
-        Ok(Attached { programs, missing: Vec::new(), ring, heads, names, cpus, rings })
-    });
-    let no_switches = |why| StartError::NoSwitches { release: release(), why };
-    let attached = match loaded {
-        Ok(attached) => attached,
+    let loaded = hooks.load(
+        |hooks| hooks.stands_at(NEEDED),
+        |hooks| {
+            let mut storage = MaybeUninit::uninit();
+            let skel = load(&mut storage, hooks, shift, (cpus, rings))?;
+            let heads = Mapped::new(&skel.maps.heads.as_fd(), cpus)?;
+            for cpu in 0..cpus {
+                // Generations count from 1, so that memory nobody has written to is no event.
+                heads.set_field::<u64>(cpu, 0, 1 << shift);
+            }
+            let (ring, names) =
+                (Mapped::new(&skel.maps.ring.as_fd(), rings << shift)?, Mapped::new(&skel.maps.names.as_fd(), NAMES)?);
+            Ok((hooks.attach(skel.object())?, ring, heads, names))
+        },
+    );
+    // Without switches there is nothing to record.
+    let no_switches = |why| PURPOSE.refusal("which thread runs", why);
+    let (standing, ring, heads, names) = match loaded {
+        Ok(loaded) => loaded,
         Err((error, said)) => return Err(if hooks.stands_at(NEEDED) { error } else { no_switches(said) }),
     };
-    if !attached.programs.iter().any(|p| p.name.starts_with("switch_")) {
+    if !hooks.stands_at(NEEDED) {
         return Err(no_switches("it would not be attached".into()));
     }
-    Ok(Attached { missing: hooks.missing, ..attached })
+    Ok(Attached { programs: Programs::new(standing, hooks, false)?, ring, heads, names, cpus, rings })
 }
 
 #[cfg(test)]

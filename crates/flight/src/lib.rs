@@ -38,12 +38,12 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/flight.skel.rs"));
 }
 
-pub use attach::StartError;
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Scope;
 pub use idle::IdleStates;
 pub use latpath_bpf::Missing;
+pub use latpath_bpf::StartError;
 pub use names::{Names, Thread};
 pub use recorder::{Figures, ProgramCost, Recorder};
 pub use recorder_thread::{NoSnapshot, Record, RecorderThread};

@@ -1,18 +1,16 @@
 //! The recorder, running.
 
-use crate::attach::{attach, shift, Attached, StartError};
+use crate::attach::{attach, shift, Attached};
 use crate::hooks::Scope;
 use crate::idle::IdleStates;
 use crate::layout::{NAMES, UNKNOWN};
 use crate::learnt::Learnt;
 use crate::names::Thread;
 use crate::window::{Rings, Window};
-use latpath_bpf::Missing;
-use latpath_bpf::{measure, program_info, Standing};
+use latpath_bpf::{measure, Missing, Standing, StartError};
 use latpath_linux::{monotonic, proc::field};
 use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
-use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -86,7 +84,7 @@ impl Recorder {
 
     /// What is not recorded on this kernel.
     pub fn missing(&self) -> &[Missing] {
-        &self.attached.missing
+        &self.attached.programs.missing
     }
 
     /// When it began, `CLOCK_MONOTONIC`.
@@ -104,7 +102,7 @@ impl Recorder {
 
     /// Whether this program of bpf/ stands.
     pub fn has(&self, program: &str) -> bool {
-        self.attached.programs.iter().any(|there| there.name == program)
+        self.attached.programs.has(program)
     }
 
     pub(crate) fn rings(&self) -> Rings<'_> {
@@ -164,19 +162,18 @@ impl Recorder {
     /// What each program has cost while that was measured.
     pub fn programs(&self) -> Vec<ProgramCost> {
         let cost = |program: &Standing| {
-            let info = program_info(program.program.as_fd())?;
+            let info = program.info()?;
             Some(ProgramCost { name: program.name, runs: info.run_cnt, ns: info.run_time_ns })
         };
-        self.attached.programs.iter().filter_map(cost).collect()
+        self.attached.programs.standing.iter().filter_map(cost).collect()
     }
 
     /// How it does.
     pub fn figures(&self) -> Figures {
         let rings = self.rings();
-        let infos = self.attached.programs.iter().filter_map(|program| program_info(program.program.as_fd()));
         Figures {
             events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
-            missed: infos.map(|info| info.recursion_misses).sum(),
+            missed: self.attached.programs.missed(),
             bytes: (((self.attached.rings as u64) << self.shift) + NAMES as u64) * 32,
             ns_per_event: self.sampled.get().copied(),
             windows: 0,
@@ -188,6 +185,6 @@ impl Recorder {
 impl Drop for Recorder {
     fn drop(&mut self) {
         // Programs first, then what they write to.
-        self.attached.programs.clear();
+        self.attached.programs.standing.clear();
     }
 }

@@ -49,7 +49,7 @@ impl HostSource for Probe {
     }
 
     fn kernel(&self) -> String {
-        self.abilities().release.clone()
+        latpath_linux::proc::line("/proc/sys/kernel/osrelease")
     }
 
     fn notes(&self) -> Vec<String> {

@@ -7,7 +7,7 @@ use crate::names::Names;
 use crate::options::{How, Options, With};
 use crate::skel::{OpenPathSkel, PathMaps, PathSkelBuilder};
 use crate::tracepoints::MAKERS;
-use latpath_bpf::{convert, program_info, BadStreams, Because, Table, Unable};
+use latpath_bpf::{able, convert, program_info, BadStreams, Purpose, StartError, Table};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ProgramAttachType, ProgramMut};
 use std::cell::LazyCell;
@@ -25,9 +25,9 @@ const REASONS: &str = "skb_drop_reason";
 /// Why there is no search.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// This kernel or user cannot.
+    /// The programs do not stand.
     #[error(transparent)]
-    Unable(#[from] Unable),
+    Programs(#[from] StartError),
     /// The streams cannot be followed.
     #[error(transparent)]
     Streams(#[from] BadStreams),
@@ -41,22 +41,16 @@ pub enum SearchError {
         /// What to do.
         instead: &'static str,
     },
-    /// The kernel refused a program or map.
-    #[error("kernel {release} refused the tracing programs: {source}")]
-    Refused {
-        /// `uname -r`.
-        release: String,
-        /// What it said.
-        source: Because,
-    },
     /// What the programs tell cannot be read.
     #[error("what the tracing programs tell cannot be read: {0}")]
     Reading(libbpf_rs::Error),
 }
 
+const PURPOSE: Purpose = Purpose("show the path of packets");
+
 impl SearchError {
     pub(crate) fn refused(source: libbpf_rs::Error) -> Self {
-        Self::Refused { release: latpath_bpf::release(), source: source.into() }
+        PURPOSE.refused("loading them")(source).into()
     }
 }
 
@@ -140,7 +134,7 @@ fn choose(asked: Option<With>, kernel: &Kernel) -> Result<With, SearchError> {
 /// # Errors
 /// Where nothing can be traced.
 pub fn best() -> Result<With, SearchError> {
-    latpath_bpf::able()?;
+    able().map_err(StartError::from)?;
     choose(None, &Kernel::read())
 }
 
@@ -227,7 +221,7 @@ fn notes(with: With, asked: Option<With>, kernel: &Kernel, found: &Traceable, li
 /// Loads the programs and attaches them.
 pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> {
     let began = Instant::now();
-    latpath_bpf::able()?;
+    able().map_err(StartError::from)?;
     let table = if options.streams.is_empty() { Table::default() } else { Table::new(&options.streams)? };
     let kernel = Kernel::read();
     let mut with = choose(options.with, &kernel)?;

@@ -4,6 +4,7 @@ use crate::attach::SearchError;
 use crate::layout::{Trial, CAPTURE};
 use crate::pcap::Code;
 use crate::skel::PathSkelBuilder;
+use latpath_bpf::{able, StartError};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::MaybeUninit;
@@ -24,7 +25,7 @@ impl Interpreter {
     /// # Errors
     /// Where the kernel does not load it.
     pub fn load() -> Result<Self, SearchError> {
-        latpath_bpf::able()?;
+        able().map_err(StartError::from)?;
         latpath_bpf::listen();
         let mut storage = MaybeUninit::uninit();
         let refused = SearchError::refused;

@@ -16,6 +16,6 @@ mod skel {
 }
 
 pub use attach::{Accept, AttachError, Options};
-pub use hooks::Abilities;
+pub use hooks::lacks;
 pub use layout::RECORD_BYTES;
 pub use probe::Probe;

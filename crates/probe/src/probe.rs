@@ -1,17 +1,16 @@
 //! The attached probe: a source of sightings.
 
 use crate::attach::{attach, AttachError, Attached, Options};
-use crate::hooks::Abilities;
 use crate::layout::PerCpu;
 use crate::points::Points;
 use crate::ring::Reader;
-use latpath_bpf::{Functions, Reasons};
+use crate::tx_done::{TxDone, TX_DONE};
+use latpath_bpf::{Functions, Reasons, Standing};
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, SynchChange, SynchWatch};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::mem::offset_of;
-use std::os::fd::AsFd;
 
 /// Names of functions and reasons, read when the first drop is seen.
 #[derive(Default)]
@@ -45,6 +44,7 @@ pub struct Probe {
     pub(crate) options: Options,
     reader: Reader,
     synch: SynchWatch,
+    tx_done: TxDone,
     detached: bool,
     tidied: Ns,
 }
@@ -64,19 +64,15 @@ impl Probe {
             options,
             reader,
             synch: SynchWatch::default(),
+            tx_done: TxDone::default(),
             detached: false,
             tidied: 0,
         })
     }
 
-    /// What this kernel offers.
-    pub fn abilities(&self) -> &Abilities {
-        &self.attached.abilities
-    }
-
     /// What the user must know: what this kernel lacks, and points that do not count for want of leave.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.attached.abilities.notes();
+        let mut notes = self.attached.notes.clone();
         let percpu = &self.attached.percpu;
         let others: u64 = (0..percpu.len()).map(|cpu| percpu.get(cpu).points_of_others).sum();
         if others > 0 {
@@ -102,8 +98,7 @@ impl Probe {
 
     /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
     pub fn detach(&mut self) {
-        self.attached.links.clear();
-        self.attached.tx_done = None;
+        self.attached.programs.standing.iter_mut().for_each(Standing::detach);
         self.detached = true;
         // A program that is running right now ends within the settling time.
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -126,7 +121,7 @@ impl Source for Probe {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
-        let Self { attached, points, notes, options, reader, synch, detached, tidied } = self;
+        let Self { attached, points, notes, options, reader, synch, tx_done, detached, tidied } = self;
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
             let (index, t) = (usize::from(r.point), r.t as Ns);
@@ -150,8 +145,9 @@ impl Source for Probe {
             points.tidy(&attached.points, &attached.percpu, watermark);
             *tidied = watermark;
         }
-        if let Some(tx_done) = &mut attached.tx_done {
-            tx_done.follow(watermark, !out.is_empty(), points.nic_sends);
+        let program = attached.programs.standing.iter_mut().find(|program| program.name == TX_DONE);
+        if let Some(program) = program.filter(|_| !*detached) {
+            tx_done.follow(program, watermark, !out.is_empty(), points.nic_sends);
         }
         Ok(watermark)
     }
@@ -175,8 +171,7 @@ impl Source for Probe {
         }
         c.points_overflow += self.points.overflow;
         c.dropped += self.reader.lost;
-        let programs = self.attached.programs.iter().filter_map(|p| latpath_bpf::program_info(p.as_fd()));
-        c.skipped = programs.map(|info| info.recursion_misses).sum();
+        c.skipped = self.attached.programs.missed();
         c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);
         Ok(c)
     }

@@ -4,11 +4,10 @@ use crate::events::cpu_clock;
 use crate::layout::{Call, CallTime, Here, RawSample, RawTime, Shared, ThreadKey};
 use crate::skel::{ProfileSkel, ProfileSkelBuilder};
 use latpath_bpf::{
-    bytes_of, from_bytes, hook, listen, release, with_last_words, Hook, Hooks, Mapped, Missing, Standing, Unable,
+    begin_window, bytes_of, end_window, from_bytes, hook, listen, Hook, Hooks, Mapped, Missing, Purpose, Standing,
 };
-use latpath_linux::{monotonic, proc, Cpus};
+use latpath_linux::{proc, Cpus};
 use latpath_model::Ns;
-use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
@@ -25,8 +24,6 @@ const THREADS: u32 = 1 << 16;
 const CALLS: u32 = 1 << 15;
 /// Processes whose system calls are counted.
 const CALLERS: u32 = 1 << 10;
-/// So soon the window begins and ends: all programs must have read its borders by then.
-const SOON: Ns = 2_000_000;
 /// `BPF_PERF_EVENT`, a kind of link.
 const BPF_PERF_EVENT: u32 = 41;
 
@@ -44,19 +41,9 @@ static HOOKS: [Hook; 3] = [
 /// Why nothing is sampled.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// This kernel or user cannot.
+    /// The programs do not stand.
     #[error(transparent)]
-    Unable(#[from] Unable),
-    /// The kernel refused a program or map.
-    #[error("kernel {release} refused the programs of the profile ({step}): {why}")]
-    Refused {
-        /// `uname -r`.
-        release: String,
-        /// What was being done.
-        step: &'static str,
-        /// What it said.
-        why: String,
-    },
+    Programs(#[from] latpath_bpf::StartError),
     /// The kernel refused to sample.
     #[error("CPU {cpu} cannot be sampled {frequency} times a second: {why}{}", advice(*.frequency))]
     NoClock {
@@ -70,9 +57,6 @@ pub enum StartError {
     /// None of the CPUs that were asked for.
     #[error("none of the CPUs {0} is online (online: {1})")]
     NoCpu(Cpus, Cpus),
-    /// Memory or a descriptor.
-    #[error("the system has no room for the programs of the profile: {0}")]
-    System(#[from] io::Error),
 }
 
 /// The kernel has a limit.
@@ -148,18 +132,16 @@ pub(crate) struct Sampler {
     frequency: u32,
 }
 
-fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
-    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
-}
+const PURPOSE: Purpose = Purpose("profile this machine");
 
 fn open<'s>(
     storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
     hooks: &Hooks,
     options: &Options,
     cpus: usize,
-) -> Result<ProfileSkel<'s>, StartError> {
+) -> Result<ProfileSkel<'s>, latpath_bpf::StartError> {
     listen();
-    let mut open = ProfileSkelBuilder::default().open(storage).map_err(refused("reading the programs"))?;
+    let mut open = ProfileSkelBuilder::default().open(storage).map_err(PURPOSE.refused("reading the programs"))?;
     let (callers, calls) = match options.calls_of {
         Some(_) => (CALLERS, CALLS),
         None => (1, 1),
@@ -175,15 +157,15 @@ fn open<'s>(
         .and_then(|()| maps.called_by.set_max_entries(callers))
         .and_then(|()| maps.calls.set_max_entries(calls))
         .and_then(|()| maps.open_calls.set_max_entries(calls))
-        .map_err(refused("sizing the tables"))?;
+        .map_err(PURPOSE.refused("sizing the tables"))?;
     hooks.choose(open.open_object_mut());
     open.progs.sampled.set_autoload(true);
-    open.load().map_err(refused("loading the programs"))
+    open.load().map_err(PURPOSE.refused("loading the programs"))
 }
 
 impl Sampler {
     pub fn start(options: &Options) -> Result<Self, StartError> {
-        latpath_bpf::able()?;
+        let mut hooks = Hooks::of_kernel(&HOOKS).map_err(latpath_bpf::StartError::from)?;
         let online: Cpus = proc::line("/sys/devices/system/cpu/online").parse().unwrap_or_default();
         let cpus: Cpus = match &options.cpus {
             Some(asked) => online.iter().filter(|cpu| asked.contains(*cpu)).collect(),
@@ -192,46 +174,52 @@ impl Sampler {
         if cpus.is_empty() {
             return Err(StartError::NoCpu(options.cpus.clone().unwrap_or_default(), online));
         }
-        let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-        let mut hooks = Hooks::find(&HOOKS, &btf);
-        drop(btf);
         if options.calls_of.is_none() {
-            hooks.programs.retain(|program| *program == "switched");
-            hooks.missing.retain(|missing| missing.lost != CALLS_SHOWN);
+            hooks.retain(|hook| hook.shows != CALLS_SHOWN);
         }
-        let possible = libbpf_rs::num_possible_cpus().map_err(refused("counting CPUs"))?;
+        let possible = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
         let clock = |cpu| {
             let clock = cpu_clock(cpu, options.frequency);
             clock.map_err(|why| StartError::NoClock { cpu, frequency: options.frequency, why })
         };
         let clocks: Vec<OwnedFd> = cpus.iter().map(clock).collect::<Result<_, _>>()?;
-        let loaded = hooks.load(NEEDED, |hooks| {
-            let mut storage = MaybeUninit::uninit();
-            let skel = open(&mut storage, hooks, options, possible)?;
-            let (maps, handle) = (&skel.maps, |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map));
-            let came = Rc::new(RefCell::new(Vec::new()));
-            let here: Mapped<Here> = Mapped::new(&maps.cpus.as_fd(), possible)?;
-            for cpu in cpus.iter().filter(|cpu| (*cpu as usize) < possible) {
-                here.set_field(cpu as usize, offset_of!(Here, watched), 1u32);
-            }
-            let shared = Mapped::new(&maps.bss.as_fd(), 1)?;
-            let handles = refused("reading the tables");
-            let (threads, calls, called_by) = (|| {
-                Ok::<_, libbpf_rs::Error>((handle(&maps.threads)?, handle(&maps.calls)?, handle(&maps.called_by)?))
-            })()
-            .map_err(handles)?;
-            let ring = ring(&maps.samples, came.clone()).map_err(refused("mapping the ring"))?;
-            let programs = hooks.attach(skel.object())?;
-            let link = |clock: &OwnedFd| link(skel.progs.sampled.as_fd().as_raw_fd(), clock.as_raw_fd());
-            let links: Vec<OwnedFd> =
-                clocks.iter().map(link).collect::<io::Result<_>>().map_err(refused("attaching"))?;
-            Ok::<_, StartError>((programs, links, ring, came, (here, shared), (threads, calls, called_by)))
-        });
+        let loaded = hooks.load(
+            |hooks| hooks.stands_at(NEEDED),
+            |hooks| {
+                let mut storage = MaybeUninit::uninit();
+                let skel = open(&mut storage, hooks, options, possible)?;
+                let (maps, handle) = (&skel.maps, |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map));
+                let came = Rc::new(RefCell::new(Vec::new()));
+                let here: Mapped<Here> = Mapped::new(&maps.cpus.as_fd(), possible)?;
+                for cpu in cpus.iter().filter(|cpu| (*cpu as usize) < possible) {
+                    here.set_field(cpu as usize, offset_of!(Here, watched), 1u32);
+                }
+                let shared = Mapped::new(&maps.bss.as_fd(), 1)?;
+                let handles = PURPOSE.refused("reading the tables");
+                let (threads, calls, called_by) = (|| {
+                    Ok::<_, libbpf_rs::Error>((handle(&maps.threads)?, handle(&maps.calls)?, handle(&maps.called_by)?))
+                })()
+                .map_err(handles)?;
+                let ring = ring(&maps.samples, came.clone()).map_err(PURPOSE.refused("mapping the ring"))?;
+                let programs = hooks.attach(skel.object())?;
+                let link = |clock: &OwnedFd| link(skel.progs.sampled.as_fd().as_raw_fd(), clock.as_raw_fd());
+                let links: Vec<OwnedFd> =
+                    clocks.iter().map(link).collect::<io::Result<_>>().map_err(PURPOSE.refused("attaching"))?;
+                Ok::<_, latpath_bpf::StartError>((
+                    programs,
+                    links,
+                    ring,
+                    came,
+                    (here, shared),
+                    (threads, calls, called_by),
+                ))
+            },
+        );
         let (programs, links, ring, came, (here, shared), (threads, calls, called_by)) =
             loaded.map_err(|(error, _)| error)?;
         if !hooks.stands_at(NEEDED) {
             let why = hooks.missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-            return Err(StartError::Refused { release: release(), step: "attaching the programs", why });
+            return Err(PURPOSE.refusal("attaching the programs", why).into());
         }
         let mut sampler = Self {
             _programs: programs,
@@ -249,17 +237,9 @@ impl Sampler {
             frequency: options.frequency,
         };
         sampler.count_calls_of(options.calls_of.iter().flatten().copied());
-        sampler.begin();
+        let set = |border, t: u64| sampler.shared.set_field(0, border, t);
+        sampler.from = begin_window(|t| set(offset_of!(Shared, from), t), |t| set(offset_of!(Shared, until), t));
         Ok(sampler)
-    }
-
-    /// Sets the window's begin, and waits for it.
-    fn begin(&mut self) {
-        self.from = monotonic() + SOON;
-        self.shared.set_field(0, offset_of!(Shared, from), self.from as u64);
-        // Until here the window had no end, and nothing was counted.
-        self.shared.set_field(0, offset_of!(Shared, until), u64::MAX);
-        sleep(Duration::from_nanos((self.from - monotonic()).max(0) as u64));
     }
 
     /// Counts the system calls of these processes too.
@@ -279,12 +259,10 @@ impl Sampler {
 
     /// Ends the window: each CPU's time is known up to its end when this returns.
     pub fn end(&mut self) -> Ns {
-        let until = monotonic() + SOON;
-        self.shared.set_field(0, offset_of!(Shared, until), until as u64);
         // The clock of each CPU comes once more.
         let period = 1_000_000_000 / u64::from(self.frequency.max(1));
-        sleep(Duration::from_nanos(SOON as u64 + period + 2_000_000));
-        until
+        let once_more = || sleep(Duration::from_nanos(period));
+        end_window(|until| self.shared.set_field(0, offset_of!(Shared, until), until), once_more).0
     }
 
     /// How long threads have run; `until` is the window's end, once it has one.

@@ -32,4 +32,4 @@ mod skel {
 
 pub use devices::VirtioDevice;
 pub use figures::{Directions, Queue, Queues, Ring, Side, VIRTIO_NET};
-pub use watch::{StartError, Watch};
+pub use watch::Watch;

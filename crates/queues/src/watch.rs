@@ -4,13 +4,13 @@ use crate::figures::{Directions, Queue, Queues, Side};
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{RawQueue, Shared, READS, VHOST, WRITES};
 use crate::skel::QueuesSkelBuilder;
-use latpath_bpf::{listen, release, with_last_words, Hooks, Mapped, Missing, Ran, Standing, Unable};
-use latpath_linux::monotonic;
+use latpath_bpf::{
+    begin_window, end_window, listen, release, Hooks, Mapped, Missing, Programs, Purpose, Standing, StartError,
+};
 use latpath_model::{text::printable, Ns};
-use libbpf_rs::btf::Btf;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::Link;
-use std::{io, mem::MaybeUninit, os::fd::AsFd, path::Path, thread::sleep, time::Duration};
+use std::{mem::offset_of, mem::MaybeUninit, os::fd::AsFd, path::Path};
 
 /// The function by which vhost takes a buffer: it has seven arguments, so that before Linux 6.6 kprobes must stand in.
 const TAKEN: &str = "vhost_get_vq_desc";
@@ -18,61 +18,32 @@ const TAKEN: &str = "vhost_get_vq_desc";
 const MOST: usize = 512;
 /// Buffers under way whose time of posting is kept: some 100 bytes each.
 const MOST_BUFFERS: u32 = 1 << 16;
-/// So soon the window begins, and ends: all programs and user space must have read the time by then.
-const SOON: Ns = 2_000_000;
 
-/// Why nothing is seen.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// This kernel or user cannot.
-    #[error(transparent)]
-    Unable(#[from] Unable),
-    /// Neither side.
-    #[error(
-        "there are no virtqueues to watch: this kernel ({0}) has loaded neither virtio's drivers (module virtio_ring: this machine is no \
-         guest with virtio devices) nor vhost (modprobe vhost_net, before its VMs start)"
-    )]
-    NoQueues(String),
-    /// No programs at functions.
-    #[error(
-        "kernel {release} lets no program stand at a function ({why}), and virtqueues have no tracepoints: it needs CONFIG_FUNCTION_TRACER \
-         and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, as Debian's, Ubuntu's, Red Hat's and SUSE's kernels for servers have them"
-    )]
-    NoFunctions {
-        /// `uname -r`.
-        release: String,
-        /// What it said.
-        why: String,
-    },
-    /// The kernel refused a program or map.
-    #[error("kernel {release} refused the programs that watch virtqueues ({step}): {why}")]
-    Refused {
-        /// `uname -r`.
-        release: String,
-        /// What was being done.
-        step: &'static str,
-        /// What it said.
-        why: String,
-    },
-    /// Memory or a descriptor.
-    #[error("the system has no room for the programs that watch virtqueues: {0}")]
-    System(#[from] io::Error),
-}
+const PURPOSE: Purpose = Purpose("watch virtqueues");
 
-fn refused<E: std::fmt::Display>(step: &'static str) -> impl FnOnce(E) -> StartError {
-    move |e| StartError::Refused { release: release(), step, why: with_last_words(e) }
+/// Neither side has virtqueues, or no program can stand at what serves them, for this reason.
+fn nothing_here(no_function: Option<&Missing>) -> StartError {
+    let release = release();
+    StartError::NothingHere(match no_function {
+        None => format!(
+            "there are no virtqueues to watch: this kernel ({release}) has loaded neither virtio's drivers (module virtio_ring: this \
+             machine is no guest with virtio devices) nor vhost (modprobe vhost_net, before its VMs start)"
+        ),
+        Some(Missing { why, .. }) => format!(
+            "kernel {release} lets no program stand at a function ({why}), and virtqueues have no tracepoints: it needs \
+             CONFIG_FUNCTION_TRACER and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, as Debian's, Ubuntu's, Red Hat's and SUSE's kernels for \
+             servers have them"
+        ),
+    })
 }
 
 /// Watches virtqueues until [`Watch::end`].
 pub struct Watch {
-    programs: Vec<Standing>,
+    programs: Programs,
     _kprobes: Vec<Link>,
-    missing: Vec<Missing>,
     queues: Mapped<RawQueue>,
     shared: Mapped<Shared>,
     from: Ns,
-    /// Keeps the kernel measuring its programs.
-    measuring: Option<std::os::fd::OwnedFd>,
 }
 
 impl Watch {
@@ -89,42 +60,29 @@ impl Watch {
     /// # Errors
     /// As of [`Self::start`].
     pub fn start_measuring(measure: bool) -> Result<Self, StartError> {
-        latpath_bpf::able()?;
-        let btf = Btf::from_vmlinux().map_err(Unable::BadBtf)?;
-        let mut hooks = Hooks::find(&HOOKS, &btf);
-        drop(btf);
+        let mut hooks = Hooks::of_kernel(&HOOKS)?;
         let Some(needed) = NEEDED.into_iter().find(|function| hooks.stands_at(function)) else {
-            let first = hooks.missing.into_iter().find(|missing| NEEDED.contains(&missing.tracepoint));
-            return Err(match first {
-                Some(missing) => StartError::NoFunctions { release: release(), why: missing.why },
-                None => StartError::NoQueues(release()),
-            });
+            return Err(nothing_here(hooks.missing.iter().find(|missing| NEEDED.contains(&missing.tracepoint))));
         };
-        let (programs, kprobes, queues, shared) = hooks.load(needed, load).map_err(|(error, _)| error)?;
-        let measuring = measure.then(latpath_bpf::measure).transpose()?;
-        let mut watch =
-            Self { programs, _kprobes: kprobes, missing: hooks.missing, queues, shared, from: 0, measuring };
-        watch.begin();
+        let loaded = hooks.load(|hooks| hooks.stands_at(needed), load);
+        let (standing, kprobes, queues, shared) = loaded.map_err(|(error, _)| error)?;
+        let programs = Programs::new(standing, hooks, measure)?;
+        let mut watch = Self { programs, _kprobes: kprobes, queues, shared, from: 0 };
+        watch.from = begin_window(|from| watch.set(offset_of!(Shared, from), from), |until| watch.set_until(until));
         Ok(watch)
     }
 
-    /// Sets the window's begin, and waits for it.
-    fn begin(&mut self) {
-        self.from = monotonic() + SOON;
-        self.shared.set_field(0, std::mem::offset_of!(Shared, from), self.from as u64);
-        // Until here the window had no end, and no event was counted.
-        self.set_end(u64::MAX);
-        let left = self.from - monotonic();
-        sleep(Duration::from_nanos(left.max(0) as u64));
+    fn set(&self, border: usize, t: u64) {
+        self.shared.set_field(0, border, t);
     }
 
-    fn set_end(&self, until: u64) {
-        self.shared.set_field(0, std::mem::offset_of!(Shared, until), until);
+    fn set_until(&self, t: u64) {
+        self.set(offset_of!(Shared, until), t);
     }
 
     /// What this kernel does not show.
     pub fn missing(&self) -> &[Missing] {
-        &self.missing
+        &self.programs.missing
     }
 
     /// Ends the window, and says what was seen in it.
@@ -134,17 +92,11 @@ impl Watch {
 
     /// The same, and calls `at_end` when the window has just ended.
     pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Queues, T) {
-        let until = monotonic() + SOON;
-        self.set_end(until as u64);
-        sleep(Duration::from_nanos(SOON as u64));
-        let answer = at_end();
-        // Programs that began before the end have long ended too.
-        sleep(Duration::from_nanos(SOON as u64));
+        let (until, answer) = end_window(|until| self.set_until(until), at_end);
         (self.read(until), answer)
     }
 
     fn read(&self, until: Ns) -> Queues {
-        let ran = Ran::of(&self.programs);
         let shared = self.shared.get(0);
         let taken = (shared.next as usize).min(self.queues.len());
         let all = (0..taken).map(|place| self.queues.get(place)).filter(|raw| raw.address != 0);
@@ -154,9 +106,9 @@ impl Watch {
             queues: all.map(|raw| queue(&raw)).collect(),
             no_room: shared.no_room,
             untimed: shared.no_room_time,
-            missed: ran.missed,
-            missing: self.missing.clone(),
-            cost: self.measuring.as_ref().map(|_| ran.cost),
+            missed: self.programs.missed(),
+            missing: self.programs.missing.clone(),
+            cost: self.programs.cost(),
         }
     }
 }
@@ -166,7 +118,7 @@ type Loaded = (Vec<Standing>, Vec<Link>, Mapped<RawQueue>, Mapped<Shared>);
 fn load(hooks: &mut Hooks) -> Result<Loaded, StartError> {
     listen();
     let mut storage = MaybeUninit::uninit();
-    let mut open = QueuesSkelBuilder::default().open(&mut storage).map_err(refused("reading the programs"))?;
+    let mut open = QueuesSkelBuilder::default().open(&mut storage).map_err(PURPOSE.refused("reading the programs"))?;
     open.maps.rodata_data.as_deref_mut().expect("the programs have constants").queues_max = MOST as u32;
     let queues = MOST as u32;
     open.maps
@@ -175,13 +127,13 @@ fn load(hooks: &mut Hooks) -> Result<Loaded, StartError> {
         .and_then(|()| open.maps.places.set_max_entries(queues))
         .and_then(|()| open.maps.eventfds.set_max_entries(2 * queues))
         .and_then(|()| open.maps.buffers.set_max_entries(MOST_BUFFERS))
-        .map_err(refused("sizing the tables"))?;
+        .map_err(PURPOSE.refused("sizing the tables"))?;
     hooks.choose(open.open_object_mut());
     let has_kprobes = Path::new("/sys/bus/event_source/devices/kprobe/type").exists();
     for program in [&mut open.progs.taken_begins, &mut open.progs.taken_ends] {
         program.set_autoload(has_kprobes && hooks.has(TAKEN));
     }
-    let skel = open.load().map_err(refused("loading the programs"))?;
+    let skel = open.load().map_err(PURPOSE.refused("loading the programs"))?;
     let queues = Mapped::new(&skel.maps.queues.as_fd(), MOST)?;
     let shared = Mapped::new(&skel.maps.bss.as_fd(), 1)?;
     let was_wanted = hooks.has(TAKEN);

@@ -153,8 +153,5 @@ fn record(bytes_per_cpu: i64) -> Result<Box<dyn Record>, latpath_flight::StartEr
 
 /// What the probe cannot do here, a line each.
 fn capabilities() -> String {
-    match latpath_probe::Abilities::find(false) {
-        Ok(abilities) => abilities.notes().join("\n"),
-        Err(unable) => unable.to_string(),
-    }
+    latpath_probe::lacks().map_or_else(|unable| unable.to_string(), |notes| notes.join("\n"))
 }
