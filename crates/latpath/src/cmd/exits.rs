@@ -1,7 +1,6 @@
 //! `latpath exits`: why vCPUs leave their guests, for how long, and where their threads' time goes.
 
-use super::report::print;
-use super::window::Window;
+use super::window::{Measured, Shown, Window};
 use super::{style, Outcome};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -30,22 +29,11 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = args.window.prepare()?;
-    let (document, outcome) = measure(&args.window, &stop, args.cost, args.json)?;
-    print(&match args.json {
-        true => serde_json::to_string(&document)? + "\n",
-        false => text(&document, args.each, style()),
-    })?;
-    notes(&document);
-    outcome
+    let measured = measure(&args.window, &stop, args.cost, args.json)?;
+    Shown { json: args.json, text: &|document| text(document, args.each, style()), notes: &notes }.print(measured)
 }
 
-/// The figures of a window, and what the end of its command makes of ours.
-pub(super) fn measure(
-    window: &Window,
-    stop: &AtomicBool,
-    cost: bool,
-    quiet: bool,
-) -> Result<(Document, Result<Outcome>)> {
+pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: bool) -> Measured<Document> {
     let vms = window.vms()?;
     let watch = Watch::start_measuring(&vms, !window.vms.is_empty(), cost)?;
     let before = Counted::of(&vms);
@@ -55,8 +43,7 @@ pub(super) fn measure(
     let passed = window.pass(stop, quiet, || {})?;
     let (exits, mut after) = watch.end_and(|| Counted::of(&vms));
     let outcome = passed.verdict();
-    // Some VMs may have started since.
-    let vms = latpath_vms::find().map(|found| found.vms).unwrap_or(vms);
+    let vms = window.vms_now(vms);
     after.complete(&vms);
     Ok((Document::new(&exits, &Names::of_kernel(), |pid| after.about(pid, &before, &vms)), outcome))
 }
@@ -89,14 +76,13 @@ impl Counted {
     }
 }
 
-fn notes(document: &Document) {
-    let say = |note: String| eprintln!("latpath: {note}");
-    document.not_shown.iter().for_each(|line| say(line.clone()));
+fn notes(document: &Document) -> Vec<String> {
+    let mut notes = document.not_shown.clone();
     if document.entries_without_room > 0 {
-        say("there was no room for some vCPUs that appeared while it watched: they are missing".into());
+        notes.push("there was no room for some vCPUs that appeared while it watched: they are missing".into());
     }
     if document.events_missed > 0 {
-        say(format!(
+        notes.push(format!(
             "the kernel skipped {} events: times of their exits are counted with others",
             document.events_missed
         ));
@@ -104,9 +90,10 @@ fn notes(document: &Document) {
     let silent =
         |vm: &&latpath_report::exits::VmExits| vm.all.exits == 0 && vm.all.entries == 0 && vm.all.exits_to_qemu > 0;
     for vm in document.vms.iter().filter(silent) {
-        say(format!(
+        notes.push(format!(
             "{}: KVM here does not say when it enters and leaves guests (no kvm_entry, no kvm_exit came), so guest time is not told from KVM's",
             vm.name.clone().unwrap_or_else(|| format!("process {}", vm.pid))
         ));
     }
+    notes
 }

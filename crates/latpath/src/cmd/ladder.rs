@@ -1,8 +1,7 @@
 //! `latpath ladder`: one transfer between a guest and its host, step by step.
 
 use super::interrupt::stop_flag;
-use super::report::print;
-use super::window::Window;
+use super::window::{Measured, Shown, Window};
 use super::{style, Outcome};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -31,18 +30,14 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let (report, outcome) = match &args.import {
+    let measured = match &args.import {
         Some(path) => (imported(path)?, Ok(Outcome::Done)),
         None => {
             let stop = args.window.prepare()?;
             measure(&args.window, &stop, args.cost, args.json)?
         }
     };
-    print(&match args.json {
-        true => format!("{}\n", serde_json::to_string(&report)?),
-        false => ladder_text(&report, style()),
-    })?;
-    outcome
+    Shown { json: args.json, text: &|report| ladder_text(report, style()), notes: &|_| Vec::new() }.print(measured)
 }
 
 fn imported(path: &Path) -> Result<LadderReport> {
@@ -56,13 +51,7 @@ fn imported(path: &Path) -> Result<LadderReport> {
     Ok(imported.report)
 }
 
-/// The figures of a window, and what the end of its command makes of ours.
-pub(super) fn measure(
-    window: &Window,
-    stop: &AtomicBool,
-    cost: bool,
-    quiet: bool,
-) -> Result<(LadderReport, Result<Outcome>)> {
+pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: bool) -> Measured<LadderReport> {
     let vms = window.vms()?;
     let (processes, taps) = match window.vms.is_empty() {
         true => Default::default(),
@@ -74,8 +63,7 @@ pub(super) fn measure(
     name(live.ladder(), &vms);
     let passed = window.pass(stop, quiet, || live.step())?;
     let outcome = passed.verdict();
-    // Some VMs may have started since.
-    name(live.ladder(), &latpath_vms::find().map_or(Vec::new(), |found| found.vms));
+    name(live.ladder(), &window.vms_now(vms));
     Ok((live.finish(), outcome))
 }
 

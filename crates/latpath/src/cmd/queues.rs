@@ -1,7 +1,6 @@
 //! `latpath queues`: what passed the virtqueues of this machine's virtio devices, and of VMs that its vhost serves.
 
-use super::report::print;
-use super::window::Window;
+use super::window::{Measured, Shown, Window};
 use super::{style, Outcome};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -28,22 +27,11 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = args.window.prepare()?;
-    let (document, outcome) = measure(&args.window, &stop, args.cost, args.json)?;
-    print(&match args.json {
-        true => serde_json::to_string(&document)? + "\n",
-        false => text(&document, style()),
-    })?;
-    notes(&document);
-    outcome
+    let measured = measure(&args.window, &stop, args.cost, args.json)?;
+    Shown { json: args.json, text: &|document| text(document, style()), notes: &notes }.print(measured)
 }
 
-/// The figures of a window, and what the end of its command makes of ours.
-pub(super) fn measure(
-    window: &Window,
-    stop: &AtomicBool,
-    cost: bool,
-    quiet: bool,
-) -> Result<(Document, Result<Outcome>)> {
+pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: bool) -> Measured<Document> {
     let vms = window.vms()?;
     let own = Netns::own()?.inode();
     let watch = Watch::start_measuring(cost)?;
@@ -53,14 +41,11 @@ pub(super) fn measure(
     let passed = window.pass(stop, quiet, || {})?;
     let (mut seen, mut after) = watch.end_and(|| counted(own, &vms));
     let outcome = passed.verdict();
-    let vms = match window.vms.is_empty() {
-        // Some VMs may have started since; their taps counted from nought.
-        true => latpath_vms::find().map(|found| found.vms).unwrap_or(vms),
-        false => {
-            seen.queues.retain(|queue| queue.side == Side::Vhost && vms.iter().any(|vm| vm.pid == queue.pid));
-            vms
-        }
-    };
+    // Taps of VMs that have started since counted from nought.
+    let vms = window.vms_now(vms);
+    if !window.vms.is_empty() {
+        seen.queues.retain(|queue| queue.side == Side::Vhost && vms.iter().any(|vm| vm.pid == queue.pid));
+    }
     if !vms.iter().flat_map(|vm| &vm.taps).filter_map(place).all(|tap| after.contains_key(&tap)) {
         after = counted(own, &vms);
     }
@@ -92,19 +77,19 @@ fn names(seen: &Queues, own: Inode, vms: &[Vm], before: &Counted, after: &Counte
     }
 }
 
-fn notes(document: &Document) {
-    let say = |note: String| eprintln!("latpath: {note}");
-    document.not_shown.iter().for_each(|line| say(line.clone()));
+fn notes(document: &Document) -> Vec<String> {
+    let mut notes = document.not_shown.clone();
     if document.events_without_room > 0 {
-        say("there was no room for some queues: they are missing".into());
+        notes.push("there was no room for some queues: they are missing".into());
     }
     if document.buffers_untimed > 0 {
-        say(format!(
+        notes.push(format!(
             "how long the device had {} buffers is not known: too many were under way",
             document.buffers_untimed
         ));
     }
     if document.events_missed > 0 {
-        say(format!("the kernel skipped {} events: they are not counted", document.events_missed));
+        notes.push(format!("the kernel skipped {} events: they are not counted", document.events_missed));
     }
+    notes
 }

@@ -2,12 +2,14 @@
 
 use super::interrupt::stop_flag;
 use super::progress::Progress;
+use super::report::print;
 use super::{Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_agent::{Address, Machine, Timeouts};
 use latpath_model::text::printable;
 use latpath_vms::Vm;
+use serde::Serialize;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::File;
@@ -63,6 +65,21 @@ impl Window {
         Ok(all.into_iter().filter(is_meant).collect())
     }
 
+    /// With those that have started since, where all are watched. One that has ended keeps its name.
+    pub fn vms_now(&self, mut vms: Vec<Vm>) -> Vec<Vm> {
+        if self.vms.is_empty() {
+            let found = latpath_vms::find().map(|found| found.vms).unwrap_or_default();
+            let known = vms.len();
+            vms.extend(
+                found
+                    .into_iter()
+                    .filter(|vm| !vms[..known].iter().any(|other| other.pid == vm.pid))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        vms
+    }
+
     /// Checked before anything begins.
     ///
     /// # Errors
@@ -104,6 +121,31 @@ impl Window {
         }
         progress.end();
         Ok(Passed { workload, ended })
+    }
+}
+
+/// The figures of a window, and what the end of its command makes of ours.
+pub type Measured<T> = Result<(T, Result<Outcome>)>;
+
+/// How figures are printed.
+pub struct Shown<'a, T> {
+    /// As JSON.
+    pub json: bool,
+    /// As text, where that is not asked for.
+    pub text: &'a dyn Fn(&T) -> String,
+    /// What is to be said of them, on standard error.
+    pub notes: &'a dyn Fn(&T) -> Vec<String>,
+}
+
+impl<T: Serialize> Shown<'_, T> {
+    /// Prints them. What the end of the window's command makes of ours.
+    pub fn print(&self, (figures, outcome): (T, Result<Outcome>)) -> Result<Outcome> {
+        print(&match self.json {
+            true => serde_json::to_string(&figures)? + "\n",
+            false => (self.text)(&figures),
+        })?;
+        (self.notes)(&figures).iter().for_each(|note| eprintln!("latpath: {note}"));
+        outcome
     }
 }
 
