@@ -14,3 +14,7 @@ pub const VETH: &str = "veth0";
 pub const APPLICATION: &str = "lp-app";
 /// The guest's device, in the guest.
 pub const GUEST_DEVICE: &str = "eth0";
+/// The publisher's address, where it has one (IPv4; for documentation, RFC 5737).
+pub const PUBLISHER_ADDRESS: &str = "192.0.2.1";
+/// The guest's address, likewise.
+pub const GUEST_ADDRESS: &str = "192.0.2.2";

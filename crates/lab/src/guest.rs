@@ -2,14 +2,14 @@
 
 use crate::{
     acceleration::Acceleration,
-    devices::{GUEST_DEVICE, TAP},
+    devices::{GUEST_ADDRESS, GUEST_DEVICE, PUBLISHER, PUBLISHER_ADDRESS, TAP},
     emulator::Emulator,
     error::{Doing, Error, Result},
     files::tail,
     image, kernel,
     machine::Machine,
     qemu::{Files, Start},
-    Counters, Lab, LabPath, Output, Progress, Stop,
+    Counters, Lab, LabPath, Namespace, Output, Progress, Stop,
 };
 use std::{
     fs,
@@ -189,6 +189,22 @@ impl Guest {
     /// [`Guest::run`] for a script that must succeed; returns what it printed.
     pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
         self.machine.expect(script, stop)
+    }
+
+    /// Gives the publisher of the path and the guest addresses ([`PUBLISHER_ADDRESS`], [`GUEST_ADDRESS`]), so that neither asks for the other's.
+    /// Returns their MAC addresses.
+    pub fn lay_addresses(&mut self, publisher: &Namespace, stop: Stop) -> Result<[&'static str; 2]> {
+        let [host, guest] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
+        publisher.ip(&format!("link set {PUBLISHER} address {host}"))?;
+        publisher.ip(&format!("addr add {PUBLISHER_ADDRESS}/24 dev {PUBLISHER}"))?;
+        publisher.ip(&format!("neigh add {GUEST_ADDRESS} lladdr {guest} dev {PUBLISHER}"))?;
+        let script = format!(
+            "ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {guest} && ip link set {GUEST_DEVICE} up
+             ip addr add {GUEST_ADDRESS}/24 dev {GUEST_DEVICE}
+             arp -s {PUBLISHER_ADDRESS} {host}"
+        );
+        self.expect(&script, stop)?;
+        Ok([host, guest])
     }
 
     /// Starts a command line that goes on after this call, under a name by which [`Guest::end`] and

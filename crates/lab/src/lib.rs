@@ -39,7 +39,7 @@ mod starvation;
 
 pub use acceleration::Acceleration;
 pub use bare_guest::BareGuest;
-pub use devices::{APPLICATION, BRIDGE, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
+pub use devices::{APPLICATION, BRIDGE, GUEST_ADDRESS, GUEST_DEVICE, NIC, PUBLISHER, PUBLISHER_ADDRESS, TAP, VETH};
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan, NicService};
 pub use hypervisor::{complaints, Hypervisor};

@@ -93,21 +93,17 @@ pub struct Stage {
 impl Stage {
     /// Lays pub ─ hyp with the switch and the guest's tap.
     pub fn lay(switch: Switch) -> Result<Self> {
-        let (lab, _) = Lab::new()?;
-        let path = lab.lay_through(switch, Application::Guest)?;
-        Ok(Self {
-            guest: None,
-            bench: Bench { lab, path },
-            reach: Reach::Serial,
-            in_memory: false,
-            service: NicService::Usual,
-        })
+        Self::lay_to(Application::Guest, switch)
     }
 
     /// Lays pub ─ hyp ─ app, without a guest: the application is in a namespace.
     pub fn lay_without_guest(switch: Switch) -> Result<Self> {
+        Self::lay_to(Application::Namespace, switch)
+    }
+
+    fn lay_to(application: Application, switch: Switch) -> Result<Self> {
         let (lab, _) = Lab::new()?;
-        let path = lab.lay_through(switch, Application::Namespace)?;
+        let path = lab.lay_through(switch, application)?;
         Ok(Self {
             guest: None,
             bench: Bench { lab, path },
@@ -156,20 +152,8 @@ impl Stage {
 
     /// Gives the publisher 192.0.2.1 and the guest 192.0.2.2, and each the other's MAC address. Returns both MAC addresses.
     pub fn lay_addresses(&mut self) -> Result<[&'static str; 2]> {
-        let [asks, answers] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
-        let publisher = &self.path().publisher;
-        publisher.ip(&format!("link set {PUBLISHER} address {asks}"))?;
-        publisher.ip(&format!("addr add 192.0.2.1/24 dev {PUBLISHER}"))?;
-        publisher.ip(&format!("neigh add 192.0.2.2 lladdr {answers} dev {PUBLISHER}"))?;
-        self.guest()?.expect(
-            &format!(
-                "ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {answers} && ip link set {GUEST_DEVICE} up
-                 ip addr add 192.0.2.2/24 dev {GUEST_DEVICE}
-                 arp -s 192.0.2.1 {asks}"
-            ),
-            NEVER,
-        )?;
-        Ok([asks, answers])
+        let guest = self.guest.as_mut().context("this test has booted no guest")?;
+        Ok(guest.lay_addresses(&self.bench.path.publisher, NEVER)?)
     }
 
     /// Namespaces and switch.

@@ -5,7 +5,7 @@ use anyhow::{bail, Context, Result};
 use latpath_agent::Address;
 use latpath_lab::{
     path_of, Acceleration, Application, Guest, GuestPlan, Hypervisor, Lab, LabKernel, LabPath, NicService, Nics,
-    Switch, GUEST_DEVICE, PUBLISHER,
+    Switch, GUEST_ADDRESS,
 };
 use latpath_model::text::printable;
 use latpath_report::study::Configuration;
@@ -24,8 +24,6 @@ const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu),
 /// Bytes of the load, the same for all: some seconds of an emulated lab.
 const BYTES: &str = "100M";
 const EMULATED: &str = "the lab's host was emulated: counts and order hold, times say nothing of your machine";
-const GUEST_ADDRESS: &str = "192.0.2.2";
-const HOST_ADDRESS: &str = "192.0.2.1";
 
 /// Boots the lab's hypervisor and has the study made in it.
 pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configuration>> {
@@ -75,7 +73,7 @@ pub(super) fn inside(
     for (name, service) in CONFIGURATIONS {
         let path = lab.lay_through(Switch::LinuxBridge, Application::Guest)?;
         let mut guest = boot(&lab, &path, name, service, &stopped)?;
-        addresses(&path, &mut guest, &stopped)?;
+        guest.lay_addresses(&path.publisher, &stopped)?;
         guest.start("iperf3", "iperf3 --server", true, &stopped)?;
         guest.start(
             "agent",
@@ -106,22 +104,6 @@ fn boot(lab: &Lab, path: &LabPath, name: &str, service: NicService, stop: &dyn F
         ..GuestPlan::default()
     };
     Ok(Guest::boot(lab, path, &plan, &mut say, stop)?)
-}
-
-/// Gives both ends an address, and each the other's MAC address.
-fn addresses(path: &LabPath, guest: &mut Guest, stop: &dyn Fn() -> bool) -> Result<()> {
-    let [host, vm] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
-    path.publisher.ip(&format!("link set {PUBLISHER} address {host}"))?;
-    path.publisher.ip(&format!("addr add {HOST_ADDRESS}/24 dev {PUBLISHER}"))?;
-    path.publisher.ip(&format!("neigh add {GUEST_ADDRESS} lladdr {vm} dev {PUBLISHER}"))?;
-    let script = format!(
-        "ip link set lo up
-         ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {vm} && ip link set {GUEST_DEVICE} up
-         ip addr add {GUEST_ADDRESS}/24 dev {GUEST_DEVICE}
-         arp -s {HOST_ADDRESS} {host}"
-    );
-    guest.expect(&script, stop)?;
-    Ok(())
 }
 
 /// Waits until the guest's server answers.
