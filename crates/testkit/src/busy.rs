@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const ASKED: &str = "LATPATH_TEST_BUSY";
+const REALTIME: &str = "realtime";
 /// In each of these it works once, and sleeps once.
 const CYCLE: Duration = Duration::from_millis(20);
 
@@ -22,6 +23,11 @@ pub fn script(program: &str, percent: u32, seconds: u32) -> String {
     format!("{ASKED}={} {program}", words(percent, seconds))
 }
 
+/// The same with a real-time priority (SCHED_FIFO).
+pub fn realtime_script(program: &str, percent: u32, seconds: u32) -> String {
+    format!("{ASKED}={}:{REALTIME} {program}", words(percent, seconds))
+}
+
 fn words(percent: u32, seconds: u32) -> String {
     format!("{percent}:{seconds}")
 }
@@ -30,12 +36,23 @@ fn words(percent: u32, seconds: u32) -> String {
 /// that passed, in ns, and ends.
 pub fn run_if_asked() {
     let Ok(asked) = std::env::var(ASKED) else { return };
-    let (percent, seconds) = asked.split_once(':').expect("PERCENT:SECONDS");
-    let (percent, seconds): (u32, u64) = (percent.parse().expect("percent"), seconds.parse().expect("seconds"));
+    let mut words = asked.split(':');
+    let mut number = || words.next().and_then(|word| word.parse::<u32>().ok()).expect("PERCENT:SECONDS");
+    let (percent, seconds) = (number(), u64::from(number()));
+    if words.next() == Some(REALTIME) {
+        let priority = libc::sched_param { sched_priority: 10 };
+        // SAFETY: the struct lives during the call.
+        let failed = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) };
+        assert_eq!(failed, 0, "a real-time priority: {}", std::io::Error::last_os_error());
+    }
     let name = std::ffi::CString::new(format!("busy{percent}")).expect("a name");
     // SAFETY: the name lives during the call.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    let work = if percent < 35 { busy_twenty } else { busy_fifty };
+    let work = match percent {
+        ..35 => busy_twenty,
+        35..75 => busy_fifty,
+        _ => busy_always,
+    };
     let (began, mut cycle) = (Instant::now(), Instant::now());
     while began.elapsed() < Duration::from_secs(seconds) {
         work(cpu_time() + CYCLE * percent / 100);
@@ -63,6 +80,13 @@ fn cpu_time() -> Duration {
 fn busy_twenty(until: Duration) {
     while cpu_time() < until {
         (0..400_000u64).for_each(|n| _ = black_box(n * 3));
+    }
+}
+
+#[inline(never)]
+fn busy_always(until: Duration) {
+    while cpu_time() < until {
+        (0..450_000u64).for_each(|n| _ = black_box(n + 7));
     }
 }
 

@@ -26,7 +26,8 @@ pub fn program() -> PathBuf {
 /// The command under test.
 pub fn latpath(words: &str) -> Command {
     let mut command = Command::new(program());
-    command.args(words.split_whitespace());
+    // No test asks servers that this machine's owner has set.
+    command.args(words.split_whitespace()).env_remove("DEBUGINFOD_URLS");
     command
 }
 

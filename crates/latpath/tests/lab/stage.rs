@@ -88,6 +88,8 @@ pub struct Stage {
     pub in_memory: bool,
     /// By which means the guest's packets and interrupts go.
     pub service: NicService,
+    /// The guest's vCPUs.
+    pub cpus: u32,
 }
 
 impl Stage {
@@ -110,6 +112,7 @@ impl Stage {
             reach: Reach::Serial,
             in_memory: false,
             service: NicService::Usual,
+            cpus: 1,
         })
     }
 
@@ -132,7 +135,7 @@ impl Stage {
         let plan = GuestPlan {
             name: GUEST.into(),
             programs: std::iter::once(latpath).chain(more).collect(),
-            cpus: 1,
+            cpus: self.cpus,
             memory_mib: 256,
             acceleration: Some(Acceleration::KvmVhost),
             vsock: (reach == Reach::Vsock).then_some(CID),

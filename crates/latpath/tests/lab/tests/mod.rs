@@ -32,6 +32,7 @@ mod ping_caps;
 mod ping_clocks;
 mod ping_hardware;
 mod profile;
+mod profile_full_load;
 mod programs_load;
 mod queues;
 mod stamping_nics;
@@ -54,6 +55,7 @@ const USUAL: &[Test] = &[
     linux_bridge::TEST,
     exits_guest::TEST,
     profile::TEST,
+    profile_full_load::TEST,
     agent_by_vsock::TEST,
     agent_flight::TEST,
     ovs_fast_path::TEST,
