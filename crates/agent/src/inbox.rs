@@ -11,6 +11,7 @@ use latpath_flight::Figures;
 use latpath_linux::proc::Root;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
+use latpath_profile::Moment;
 use std::collections::VecDeque;
 use std::path::Path;
 
@@ -18,6 +19,9 @@ use std::path::Path;
 pub const MAX_TIME_REQUESTS: usize = 32;
 /// How far ahead of the host's clock a sighting may lie, beyond the clock's bound, before it is taken for a lie.
 const FUTURE: Ns = 1_000_000_000;
+
+/// Moments of samples that may wait.
+const MAX_MOMENTS: usize = 1 << 17;
 
 /// How far behind its own promise a sighting may come: a CPU of a guest can stand still between taking a packet's time and
 /// handing it over. Beyond, it is taken for a lie.
@@ -45,6 +49,8 @@ pub struct Inbox {
     pub windows: Windows,
     /// Its profile, where that was asked for.
     pub profile: Option<Profiled>,
+    /// Moments of its samples since the last look.
+    pub moments: Vec<Moment>,
     /// The command that it runs, where it was asked to.
     pub command: Option<Commanded>,
     /// Sightings since the last look, on the host's timeline.
@@ -81,6 +87,7 @@ impl Inbox {
             recorder: None,
             windows: Windows::default(),
             profile: None,
+            moments: Vec::new(),
             command: None,
             fresh: Vec::new(),
             watermark: Ns::MIN,
@@ -151,10 +158,28 @@ impl Inbox {
             Message::Recording(recording) if self.records => self.recording(recording)?,
             Message::ProfilePiece(piece) if self.profile.is_some() => {
                 self.profile.as_mut().map_or(Ok(()), |profile| profile.take(piece))?;
+                self.map_moments();
             }
             _ => return Err("the agent sent a message out of place".into()),
         }
         Ok(())
+    }
+
+    /// Maps when a guest's CPUs were sampled to the host's timeline.
+    fn map_moments(&mut self) {
+        let moments = self.profile.as_mut().map_or(Vec::new(), |profile| std::mem::take(&mut profile.moments));
+        let Some((from, to)) = moments
+            .iter()
+            .map(|(t, _)| *t)
+            .fold(None, |range: Option<(Ns, Ns)>, t| Some(range.map_or((t, t), |(from, to)| (from.min(t), to.max(t)))))
+        else {
+            return;
+        };
+        self.timeline.advance(to);
+        let Some((offset, error_bound_ns)) = self.timeline.offset_over(from, to) else { return };
+        let room = MAX_MOMENTS.saturating_sub(self.moments.len());
+        let moment = |(t, cpu): (Ns, u32)| Moment { t: t.saturating_sub(offset), error_bound_ns, cpu };
+        self.moments.extend(moments.into_iter().take(room).map(moment));
     }
 
     fn greeted(&mut self, hello: &Facts) -> Result<(), String> {

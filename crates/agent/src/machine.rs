@@ -14,7 +14,7 @@ use latpath_flight::Figures;
 use latpath_linux::monotonic;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
-use latpath_profile::Samples;
+use latpath_profile::{has_debug_files, Moment, Samples};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub struct Timeouts {
     pub silence: Duration,
     /// Until the agent has said goodbye.
     pub stop: Duration,
+    /// The same of one that samples CPUs: until the rest of its profile has come.
+    pub profile: Duration,
     /// Until a window of its flight recorder has come.
     pub window: Duration,
 }
@@ -42,7 +44,7 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         let s = Duration::from_secs;
-        Self { connect: s(10), start: s(60), silence: s(10), stop: s(5), window: s(5) }
+        Self { connect: s(10), start: s(60), silence: s(10), stop: s(5), profile: s(30), window: s(5) }
     }
 }
 
@@ -74,6 +76,8 @@ pub struct Machine {
     watermark: Ns,
     /// Windows asked for so far.
     asked: u64,
+    /// It was told to stop.
+    stopping: bool,
 }
 
 impl Machine {
@@ -108,6 +112,7 @@ impl Machine {
             facts: Facts::default(),
             watermark: Ns::MIN,
             asked: 0,
+            stopping: false,
         };
         let long = timeouts.connect + Duration::from_secs(2);
         machine.facts =
@@ -133,6 +138,7 @@ impl Machine {
             facts: Facts { records: true, ..Facts::default() },
             watermark: Ns::MIN,
             asked: 0,
+            stopping: false,
         };
         (machine, Fed { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
@@ -148,11 +154,13 @@ impl Machine {
             return Err(self
                 .error(format!("its agent (latpath {program}) cannot sample CPUs: install the same latpath on both")));
         }
-        let request =
-            StartRequest { options: vec![(StartRequest::PROFILE.into(), hz.to_string())], ..StartRequest::default() };
-        let samples = Samples::new(one_by_one);
+        let mut options = vec![(StartRequest::PROFILE.to_owned(), hz.to_string())];
+        if has_debug_files() {
+            options.push((StartRequest::PLACES.into(), "1".into()));
+        }
+        let request = StartRequest { options, ..StartRequest::default() };
         let mut state = self.shared.lock();
-        state.inbox.profile = Some(Profiled::new(samples));
+        state.inbox.profile = Some(Profiled::new(Samples::new(one_by_one)));
         state.commands.push_back(Message::Start(Start::from(&request)));
         drop(state);
         self.wake();
@@ -170,6 +178,11 @@ impl Machine {
             Some(why) => Err(why),
             None => Ok(std::mem::take(&mut profile.samples)),
         }
+    }
+
+    /// When its CPUs were sampled, since the last call.
+    pub fn take_moments(&mut self) -> Vec<Moment> {
+        std::mem::take(&mut self.shared.lock().inbox.moments)
     }
 
     /// Until when its samples have come, in the machine's clock.
@@ -197,12 +210,23 @@ impl Machine {
 
     /// Has the agent detach and hand over the rest, which [`Source::drain`] then gives.
     pub fn stop(&mut self) -> Result<(), MachineError> {
+        self.begin_stop();
+        let (within, what) = match self.shared.lock().inbox.profile.is_some() {
+            true => (self.timeouts.profile, "hand over its last samples"),
+            false => (self.timeouts.stop, "say goodbye"),
+        };
         if self.shared.lock().over {
             return Ok(());
         }
-        self.shared.lock().commands.push_back(Message::Stop(Empty {}));
-        self.wake();
-        self.wait(self.timeouts.stop, "say goodbye", |state| state.over.then_some(()))
+        self.wait(within, what, |state| state.over.then_some(()))
+    }
+
+    /// Tells the agent to stop, and waits for nothing: where there are several machines, all are told first.
+    pub fn begin_stop(&mut self) {
+        if !std::mem::replace(&mut self.stopping, true) {
+            self.shared.lock().commands.push_back(Message::Stop(Empty {}));
+            self.wake();
+        }
     }
 
     /// Has the agent run a command on its machine; [`Self::command`] says what becomes of it. It ends with the session at the latest.

@@ -451,6 +451,8 @@ impl StartRequest {
     pub const FLIGHT: &str = "flight_bytes_per_cpu";
     /// The option that has the agent sample its CPUs: so many times a second.
     pub const PROFILE: &str = "profile_hz";
+    /// The option that has its sampler say where functions lie that have no name there.
+    pub const PLACES: &str = "profile_places";
 
     /// The value of an option.
     pub fn option(&self, name: &str) -> Option<&str> {

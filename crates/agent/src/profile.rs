@@ -3,7 +3,8 @@
 
 use crate::message::{self, Message, ProfilePiece, MAX_TEXT};
 use latpath_model::text::cut;
-use latpath_profile::{FrameId, Mode, Recorder, Samples, Seen, Slice, Stack, Thread};
+use latpath_model::Ns;
+use latpath_profile::{FrameId, Mode, Recorder, Samples, Seen, Slice, Stack, Thread, Unnamed};
 use prost::Message as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, TryRecvError};
@@ -72,6 +73,18 @@ pub(crate) struct Packed {
     lost: u64,
     #[prost(sint64, tag = "13")]
     unattributed: i64,
+    #[prost(message, repeated, tag = "14")]
+    unnamed: Vec<PackedUnnamed>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct PackedUnnamed {
+    #[prost(uint32, tag = "1")]
+    name: u32,
+    #[prost(bytes = "vec", tag = "2")]
+    build_id: Vec<u8>,
+    #[prost(uint64, tag = "3")]
+    address: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -108,6 +121,7 @@ impl From<Slice> for Packed {
             let mode = Mode::ALL.iter().position(|mode| *mode == stack.mode).unwrap_or(0) as u32;
             PackedStack { mode, frames: stack.frames.iter().map(|frame| frame.raw()).collect() }
         };
+        let unnamed = |Unnamed { name, build_id, address }| PackedUnnamed { name, build_id, address };
         let mut before = slice.from;
         let later = slice.seen.iter().map(|seen| seen.t.wrapping_sub(std::mem::replace(&mut before, seen.t))).collect();
         Self {
@@ -124,6 +138,7 @@ impl From<Slice> for Packed {
             ran_for: slice.times.iter().map(|(_, ns)| *ns).collect(),
             lost: slice.lost,
             unattributed: slice.unattributed,
+            unnamed: slice.unnamed.into_iter().map(unnamed).collect(),
         }
     }
 }
@@ -146,6 +161,7 @@ impl TryFrom<Packed> for Slice {
             let PackedThread { tid, tgid, cpu, comm, process, is_kernel } = thread;
             Thread { tid, tgid, cpu, comm, process, is_kernel }
         };
+        let unnamed = |PackedUnnamed { name, build_id, address }| Unnamed { name, build_id, address };
         let mut t = packed.from;
         let mut time = |later: i64| {
             t = t.wrapping_add(later);
@@ -162,6 +178,7 @@ impl TryFrom<Packed> for Slice {
             until: packed.until,
             seen: seen.collect(),
             names: packed.names,
+            unnamed: packed.unnamed.into_iter().map(unnamed).collect(),
             threads: packed.threads.into_iter().map(thread).collect(),
             stacks: packed.stacks.into_iter().map(stack).collect::<Result<_, Self::Error>>()?,
             times: packed.ran.into_iter().zip(packed.ran_for).collect(),
@@ -247,17 +264,14 @@ impl Profiling {
         Some(Message::ProfilePiece(ProfilePiece { bytes, last: self.sent == self.packed.len() }))
     }
 
-    /// Ends the sampler, and gives all that is left.
-    pub fn end(mut self) -> Vec<Message> {
+    /// Has the sampler end; its last slices come as pieces, until [`Self::is_over`].
+    pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        let mut pieces = Vec::new();
-        loop {
-            pieces.extend(std::iter::from_fn(|| self.piece()));
-            match self.slices.as_ref().map(Receiver::recv) {
-                Some(Ok(slice)) => self.pack(slice),
-                Some(Err(_)) | None => return pieces,
-            }
-        }
+    }
+
+    /// Whether the sampler has ended and all that it gave is on its way.
+    pub fn is_over(&mut self) -> bool {
+        !self.has_pieces() && self.slices.is_none()
     }
 }
 
@@ -276,6 +290,8 @@ impl Drop for Profiling {
 #[derive(Default)]
 pub(crate) struct Profiled {
     pub samples: Samples,
+    /// When and on which of its CPUs the samples of the last slice were taken, in its own clock.
+    pub moments: Vec<(Ns, u32)>,
     bytes: Vec<u8>,
     /// Why there is none.
     pub error: Option<String>,
@@ -304,7 +320,10 @@ impl Profiled {
         }
         let packed = Packed::decode(&reply.slice[..]).map_err(|e| bad(&e))?;
         let slice = Slice::try_from(packed).map_err(|e| bad(&e))?;
-        self.samples.take(slice).map_err(|e| bad(&e))
+        let moments = slice.seen.iter().map(|seen| (seen.t, seen.cpu)).collect();
+        self.samples.take(slice).map_err(|e| bad(&e))?;
+        self.moments = moments;
+        Ok(())
     }
 }
 
@@ -321,6 +340,7 @@ mod tests {
             from: number * 100,
             until: number * 100 + 100,
             names: vec![format!("f{number}"); 2000],
+            unnamed: vec![Unnamed { name: 1, build_id: vec![3; 20], address: 0x1234 }],
             threads: vec![Thread { tid: 7, comm: "a\x1b[2J".into(), ..Thread::default() }],
             stacks: vec![Stack { mode: Mode::Kernel, frames: vec![FrameId::new(0, true)] }],
             seen: (0..9).map(|n| Seen { t: number * 100 + 9 - n, cpu: 1, thread: 0, stack: 0 }).collect(),
@@ -341,6 +361,18 @@ mod tests {
         }
     }
 
+    fn rest_of(mut profiling: Profiling) -> Vec<Message> {
+        profiling.stop();
+        let mut pieces = Vec::new();
+        while !profiling.is_over() {
+            match profiling.piece() {
+                Some(piece) => pieces.push(piece),
+                None => std::thread::yield_now(),
+            }
+        }
+        pieces
+    }
+
     #[test]
     fn slices_come_over_in_pieces_unchanged_with_the_last_one() {
         let mut profiling = Profiling::begin(Box::new(|| Ok(Box::new(Made(0))))).unwrap();
@@ -351,7 +383,7 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         }
-        pieces.extend(profiling.end());
+        pieces.extend(rest_of(profiling));
         let (mut host, mut wanted) = (Profiled::default(), Samples::default());
         for piece in pieces {
             let Message::ProfilePiece(piece) = piece else { panic!("{piece:?}") };
@@ -367,7 +399,7 @@ mod tests {
     fn a_sampler_that_does_not_start_says_why() {
         let profiling = Profiling::begin(Box::new(|| Err("no BTF\x1b[2J".into()))).unwrap();
         let mut host = Profiled::default();
-        for piece in profiling.end() {
+        for piece in rest_of(profiling) {
             let Message::ProfilePiece(piece) = piece else { panic!("{piece:?}") };
             host.take(piece).unwrap();
         }
@@ -394,6 +426,7 @@ mod tests {
             }
             let rows = later.len();
             let packed = Packed {
+                unnamed: vec![PackedUnnamed { name: mode, build_id: vec![0; rows * 30], address: 1 }],
                 from, until: from.saturating_add(5), later, cpu, thread: vec![0; rows], stack: vec![0; rows],
                 stacks: vec![PackedStack { mode, frames: vec![] }], threads: vec![PackedThread::default()], ..Packed::default()
             };

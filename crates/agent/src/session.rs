@@ -256,10 +256,12 @@ impl Session {
         let Self { out, stream, shared, greeted, next_question, stopping, .. } = self;
         let question = || {
             let now = Instant::now();
-            if greeted.is_none() || *stopping || now < *next_question {
+            let inbox = &mut shared.lock().inbox;
+            // An agent that is waited for must hear of its host.
+            let is_over = *stopping && inbox.profile.is_none();
+            if greeted.is_none() || is_over || now < *next_question {
                 return None;
             }
-            let inbox = &mut shared.lock().inbox;
             let (asked, under_way) = inbox.asked();
             *next_question = now
                 + match asked {

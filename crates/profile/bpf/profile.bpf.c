@@ -68,6 +68,19 @@ struct {
 	__type(value, struct open_call);
 } open_calls SEC(".maps");
 
+/* vCPUs' threads that are not in their guest, since `from`; 0: it is in it, or nothing is known yet. User space names the threads. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct absence);
+} absent SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} absences SEC(".maps");
+
 struct shared shared = {};
 
 static __always_inline __u32 flags_of(struct task_struct *task)
@@ -241,5 +254,32 @@ int BPF_PROG(call_ends, void *regs, long ret)
 		time->longest = took;
 	if (ret < 0)
 		time->failed++;
+	return 0;
+}
+
+SEC("tp_btf/kvm_exit")
+int BPF_PROG(guest_left)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct absence *absence = bpf_map_lookup_elem(&absent, &tid);
+
+	if (absence)
+		absence->from = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(guest_entered)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+	struct absence *absence = bpf_map_lookup_elem(&absent, &tid);
+
+	if (!absence || !absence->from)
+		return 0;
+	absence->until = bpf_ktime_get_ns();
+	if (absence->until - absence->from >= SHORTEST_ABSENCE &&
+	    bpf_ringbuf_output(&absences, absence, sizeof(*absence), BPF_RB_NO_WAKEUP))
+		__sync_fetch_and_add(&shared.absences_lost, 1);
+	absence->from = 0;
 	return 0;
 }

@@ -49,6 +49,16 @@ struct shared {
 	__u64 from; /* the window; nothing is counted before user space sets it */
 	__u64 until;
 	__u32 threads; /* how many the table has */
+	__u32 absences_lost; /* for which the ring had no room */
+};
+
+#define SHORTEST_ABSENCE (5000) /* ns; a clock is seldom known so well that a shorter one tells anything */
+
+/* A time in which a vCPU was not in its guest. */
+struct absence {
+	__u64 from;
+	__u64 until;
+	__u32 tid;
 	__u32 pad;
 };
 

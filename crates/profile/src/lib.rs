@@ -9,6 +9,9 @@
 //! Times are in ns.
 
 mod calls;
+mod causality;
+mod debug_files;
+mod debuginfod;
 mod events;
 mod folded;
 mod layout;
@@ -24,6 +27,8 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/profile.skel.rs"));
 }
 
+pub use causality::{Absence, Causality, CausalityCheck, Moment};
+pub use debug_files::{has_debug_files, name_by_debug_files, FETCH_WITHIN};
 pub use folded::{folded_name, BadProfile};
 pub use model::{spent, Frame, GuestHeader, Header, Kind, Profile, Spent, NOT_SAMPLED};
 pub use recorder::Recorder;

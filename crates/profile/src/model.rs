@@ -1,5 +1,6 @@
 //! A profile: time by call chain.
 
+use crate::causality::Causality;
 use latpath_linux::Cpus;
 use latpath_model::Ns;
 use schemars::JsonSchema;
@@ -85,6 +86,10 @@ pub struct Header {
     pub samples: u64,
     /// Samples that were lost; times are exact also without them.
     pub lost: u64,
+    /// Samples that met a program, not the kernel.
+    pub user_samples: u64,
+    /// Those of them whose call chain is one function: programs that were built without frame pointers.
+    pub user_samples_without_callers: u64,
     /// Time of threads for which there was no room in the table of threads: it is not in the call chains.
     pub unattributed_ns: Ns,
     /// Guests that were sampled from inside.
@@ -101,8 +106,14 @@ pub struct GuestHeader {
     pub samples: u64,
     /// Samples that were lost.
     pub lost: u64,
+    /// Samples that met a program, not the kernel.
+    pub user_samples: u64,
+    /// Those of them whose call chain is one function: programs that were built without frame pointers.
+    pub user_samples_without_callers: u64,
     /// Its clock's error bound on the host's timeline.
     pub clock_error_ns: Ns,
+    /// Samples that lie where their vCPU was not in the guest; `null` where that could not be checked.
+    pub causality: Option<Causality>,
     /// Why it ended early, if it did.
     pub fault: Option<String>,
 }

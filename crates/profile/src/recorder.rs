@@ -1,9 +1,10 @@
 //! Makes slices of what the sampler gives: addresses become names, call chains and threads become numbers.
 
+use crate::causality::Absence;
 use crate::layout::{RawSample, GUEST, KERNEL_THREAD};
 use crate::sampler::{text, CallFigures, Options, Sampler, StartError};
 use crate::slice::*;
-use crate::symbols::Symbols;
+use crate::symbols::{Place, Symbols, UserFunction};
 use latpath_bpf::Missing;
 use latpath_linux::{monotonic, Cpus};
 use latpath_model::text::cut;
@@ -39,6 +40,9 @@ pub struct Recorder {
 struct Interned {
     names: HashMap<String, u32>,
     name_bytes: usize,
+    unnamed: HashMap<Place, u32>,
+    /// All names, also those of places.
+    count: u32,
     threads: HashMap<Thread, u32>,
     stacks: HashMap<Stack, u32>,
     frames: usize,
@@ -54,11 +58,39 @@ impl Interned {
         if self.name_bytes + name.len() > MAX_NAME_BYTES - MAX_NAME && name != TOO_MANY {
             return None;
         }
-        let number = self.names.len() as u32;
-        self.name_bytes += name.len();
+        let number = self.new_name(name, new);
         self.names.insert(name.into(), number);
-        new.push(name.into());
         Some(number)
+    }
+
+    fn new_name(&mut self, name: &str, new: &mut Vec<String>) -> u32 {
+        self.name_bytes += name.len();
+        new.push(name.into());
+        self.count += 1;
+        self.count - 1
+    }
+
+    /// The number of a function of a program. One without a name has a number of its own, as far as there is room: it may get one.
+    fn function(&mut self, function: &UserFunction, slice: &mut Slice) -> Option<u32> {
+        let Some(place) = &function.place else { return self.name(&function.name, &mut slice.names) };
+        if let Some(number) = self.unnamed.get(place) {
+            return Some(*number);
+        }
+        let name = cut(&function.name, MAX_NAME);
+        if self.unnamed.len() >= MAX_UNNAMED || self.name_bytes + name.len() > MAX_NAME_BYTES / 2 {
+            return self.name(name, &mut slice.names);
+        }
+        let number = self.new_name(name, &mut slice.names);
+        let Place { build_id, address } = place;
+        slice.unnamed.push(Unnamed { name: number, build_id: build_id.to_vec(), address: *address });
+        self.unnamed.insert(place.clone(), number);
+        Some(number)
+    }
+
+    /// A frame of the function with this number; without room for its name it has none.
+    fn frame(&mut self, number: Option<u32>, in_kernel: bool, slice: &mut Slice) -> FrameId {
+        let number = number.or_else(|| self.name(TOO_MANY, &mut slice.names));
+        FrameId::new(number.expect("there is room for it"), in_kernel)
     }
 
     fn thread(&mut self, thread: Thread, new: &mut Vec<Thread>) -> Option<u32> {
@@ -109,7 +141,7 @@ impl Recorder {
     /// Where this kernel or user cannot trace or sample.
     pub fn start(options: &Options) -> Result<Self, StartError> {
         // The kernel's names take some tenths of a second.
-        let symbols = Symbols::new();
+        let symbols = Symbols::new(options.places);
         let sampler = Sampler::start(options)?;
         let from = sampler.from;
         Ok(Self {
@@ -147,6 +179,17 @@ impl Recorder {
     /// System calls that were counted.
     pub fn calls(&self) -> Vec<CallFigures> {
         self.sampler.calls()
+    }
+
+    /// When the vCPUs that were named were not in their guest, since the last call: complete up to the moment that is returned. `None` where
+    /// this kernel does not show it.
+    pub fn absences(&mut self) -> Option<(Vec<Absence>, Ns)> {
+        self.sampler.sees_absences.then(|| self.sampler.absences())
+    }
+
+    /// Those that were lost.
+    pub fn absences_lost(&self) -> u64 {
+        self.sampler.absences_lost()
     }
 
     /// Frames whose processes were gone before their names were looked up.
@@ -252,12 +295,15 @@ impl Recorder {
             return interned.stack(Stack { mode: Mode::Idle, frames: Vec::new() }, slice);
         }
         let mode = if kernel.is_empty() { Mode::User } else { Mode::Kernel };
-        let mut number = |name: &str, in_kernel| {
-            let number = interned.name(name, &mut slice.names).or_else(|| interned.name(TOO_MANY, &mut slice.names));
-            FrameId::new(number.expect("there is room for it"), in_kernel)
-        };
-        let mut frames: Vec<FrameId> = kernel.into_iter().map(|name| number(name, true)).collect();
-        frames.extend(symbols.user(raw.tgid, process, &calls(user)).into_iter().map(|name| number(name, false)));
+        let mut frames = Vec::with_capacity(kernel.len() + user.len());
+        for name in kernel {
+            let number = interned.name(name, &mut slice.names);
+            frames.push(interned.frame(number, true, slice));
+        }
+        for function in symbols.user(raw.tgid, process, &calls(user)) {
+            let number = interned.function(&function, slice);
+            frames.push(interned.frame(number, false, slice));
+        }
         interned.stack(Stack { mode, frames }, slice)
     }
 }

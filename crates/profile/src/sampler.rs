@@ -1,12 +1,14 @@
 //! The programs, standing: samples with addresses, and how long each thread ran.
 
+use crate::causality::Absence;
 use crate::events::cpu_clock;
-use crate::layout::{Call, CallTime, Here, RawSample, RawTime, Shared, ThreadKey};
+use crate::layout::{Call, CallTime, Here, RawAbsence, RawSample, RawTime, Shared, ThreadKey};
 use crate::skel::{ProfileSkel, ProfileSkelBuilder};
 use latpath_bpf::{
-    begin_window, bytes_of, end_window, from_bytes, hook, listen, Hook, Hooks, Mapped, Missing, Purpose, Standing,
+    begin_window, bytes_of, end_window, from_bytes, hook, listen, module_hook, Hook, Hooks, Mapped, Missing, Plain,
+    Purpose, Standing,
 };
-use latpath_linux::{proc, Cpus};
+use latpath_linux::{monotonic, proc, Cpus};
 use latpath_model::Ns;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
@@ -22,6 +24,8 @@ use std::{io, thread::sleep};
 const THREADS: u32 = 1 << 16;
 /// System calls that are told apart, by thread and number.
 const CALLS: u32 = 1 << 15;
+/// Absences of vCPUs of some tenths of a second, bytes.
+const ABSENCES: u32 = 1 << 20;
 /// Processes whose system calls are counted.
 const CALLERS: u32 = 1 << 10;
 /// `BPF_PERF_EVENT`, a kind of link.
@@ -32,10 +36,15 @@ pub const FREQUENCY: u32 = 99;
 
 const NEEDED: &str = "sched_switch";
 const CALLS_SHOWN: &str = "system calls";
-static HOOKS: [Hook; 3] = [
+const ENTERED: &str = "kvm_entry";
+const LEFT: &str = "kvm_exit";
+const ABSENCES_SHOWN: &str = "when vCPUs are not in their guest";
+static HOOKS: [Hook; 5] = [
     hook("switched", NEEDED, "how long threads ran"),
     hook("call_begins", "sys_enter", CALLS_SHOWN),
     hook("call_ends", "sys_exit", CALLS_SHOWN),
+    module_hook("guest_entered", ENTERED, "kvm", ABSENCES_SHOWN),
+    module_hook("guest_left", LEFT, "kvm", ABSENCES_SHOWN),
 ];
 
 /// Why nothing is sampled.
@@ -77,11 +86,15 @@ pub struct Options {
     pub cpus: Option<Cpus>,
     /// System calls of these processes are counted; `None`: of none, and the programs for it do not stand.
     pub calls_of: Option<Vec<u32>>,
+    /// Of these threads, which are vCPUs, it is recorded when they are not in their guest; of none: the programs for it do not stand.
+    pub vcpus: Vec<u32>,
+    /// Says of functions without a name where they lie, so that others may name them.
+    pub places: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { frequency: FREQUENCY, cpus: None, calls_of: None }
+        Self { frequency: FREQUENCY, cpus: None, calls_of: None, vcpus: Vec::new(), places: false }
     }
 }
 
@@ -121,6 +134,10 @@ pub(crate) struct Sampler {
     _clocks: Vec<(OwnedFd, OwnedFd)>,
     ring: RingBuffer<'static>,
     came: Rc<RefCell<Vec<RawSample>>>,
+    absences: Rc<RefCell<Vec<RawAbsence>>>,
+    absent: MapHandle,
+    /// Whether it is recorded when vCPUs are not in their guest.
+    pub sees_absences: bool,
     here: Mapped<Here>,
     shared: Mapped<Shared>,
     threads: MapHandle,
@@ -149,6 +166,10 @@ fn open<'s>(
     // Four seconds of samples that fill all their frames: the first look into a large program takes its time.
     let bytes = cpus * size_of::<RawSample>() * (options.frequency as usize).max(64) * 4;
     let bytes = bytes.next_power_of_two().clamp(1 << 20, 1 << 27);
+    let (vcpus, absences) = match options.vcpus.len() as u32 {
+        0 => (1, 4096),
+        vcpus => (vcpus, ABSENCES),
+    };
     let maps = &mut open.maps;
     let sized = maps.cpus.set_max_entries(cpus as u32);
     sized
@@ -157,6 +178,8 @@ fn open<'s>(
         .and_then(|()| maps.called_by.set_max_entries(callers))
         .and_then(|()| maps.calls.set_max_entries(calls))
         .and_then(|()| maps.open_calls.set_max_entries(calls))
+        .and_then(|()| maps.absent.set_max_entries(vcpus))
+        .and_then(|()| maps.absences.set_max_entries(absences))
         .map_err(PURPOSE.refused("sizing the tables"))?;
     hooks.choose(open.open_object_mut());
     open.progs.sampled.set_autoload(true);
@@ -177,6 +200,9 @@ impl Sampler {
         if options.calls_of.is_none() {
             hooks.retain(|hook| hook.shows != CALLS_SHOWN);
         }
+        if options.vcpus.is_empty() {
+            hooks.retain(|hook| hook.shows != ABSENCES_SHOWN);
+        }
         let possible = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
         let clock = |cpu| {
             let clock = cpu_clock(cpu, options.frequency);
@@ -189,33 +215,32 @@ impl Sampler {
                 let mut storage = MaybeUninit::uninit();
                 let skel = open(&mut storage, hooks, options, possible)?;
                 let (maps, handle) = (&skel.maps, |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map));
-                let came = Rc::new(RefCell::new(Vec::new()));
+                let (came, absences) = (Rc::default(), Rc::default());
                 let here: Mapped<Here> = Mapped::new(&maps.cpus.as_fd(), possible)?;
                 for cpu in cpus.iter().filter(|cpu| (*cpu as usize) < possible) {
                     here.set_field(cpu as usize, offset_of!(Here, watched), 1u32);
                 }
                 let shared = Mapped::new(&maps.bss.as_fd(), 1)?;
                 let handles = PURPOSE.refused("reading the tables");
-                let (threads, calls, called_by) = (|| {
-                    Ok::<_, libbpf_rs::Error>((handle(&maps.threads)?, handle(&maps.calls)?, handle(&maps.called_by)?))
+                let tables = (|| {
+                    let (threads, calls) = (handle(&maps.threads)?, handle(&maps.calls)?);
+                    Ok::<_, libbpf_rs::Error>((threads, calls, handle(&maps.called_by)?, handle(&maps.absent)?))
                 })()
                 .map_err(handles)?;
-                let ring = ring(&maps.samples, came.clone()).map_err(PURPOSE.refused("mapping the ring"))?;
+                let mut rings = RingBufferBuilder::new();
+                let rings = ring(&mut rings, &maps.samples, &came)
+                    .and_then(|()| ring(&mut rings, &maps.absences, &absences))
+                    .and_then(|()| rings.build())
+                    .map_err(PURPOSE.refused("mapping the rings"))?;
                 let programs = hooks.attach(skel.object())?;
                 let link = |clock: &OwnedFd| link(skel.progs.sampled.as_fd().as_raw_fd(), clock.as_raw_fd());
                 let links: Vec<OwnedFd> =
                     clocks.iter().map(link).collect::<io::Result<_>>().map_err(PURPOSE.refused("attaching"))?;
-                Ok::<_, latpath_bpf::StartError>((
-                    programs,
-                    links,
-                    ring,
-                    came,
-                    (here, shared),
-                    (threads, calls, called_by),
-                ))
+                let lists = (came, absences);
+                Ok::<_, latpath_bpf::StartError>((programs, links, rings, lists, (here, shared), tables))
             },
         );
-        let (programs, links, ring, came, (here, shared), (threads, calls, called_by)) =
+        let (programs, links, ring, (came, absences), (here, shared), (threads, calls, called_by, absent)) =
             loaded.map_err(|(error, _)| error)?;
         if !hooks.stands_at(NEEDED) {
             let why = hooks.missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -226,6 +251,9 @@ impl Sampler {
             _clocks: clocks.into_iter().zip(links).collect(),
             ring,
             came,
+            absences,
+            absent,
+            sees_absences: hooks.stands_at(ENTERED) && hooks.stands_at(LEFT),
             here,
             shared,
             threads,
@@ -237,6 +265,11 @@ impl Sampler {
             frequency: options.frequency,
         };
         sampler.count_calls_of(options.calls_of.iter().flatten().copied());
+        for tid in &options.vcpus {
+            let fresh = RawAbsence { tid: *tid, ..from_bytes(&[0; size_of::<RawAbsence>()]).expect("as many bytes") };
+            let named = sampler.absent.update(bytes_of(tid), bytes_of(&fresh), MapFlags::ANY);
+            named.map_err(PURPOSE.refused("naming vCPUs"))?;
+        }
         let set = |border, t: u64| sampler.shared.set_field(0, border, t);
         sampler.from = begin_window(|t| set(offset_of!(Shared, from), t), |t| set(offset_of!(Shared, until), t));
         Ok(sampler)
@@ -255,6 +288,23 @@ impl Sampler {
         // Fails only where the callback does.
         let _ = self.ring.consume();
         self.came.take()
+    }
+
+    /// When vCPUs were not in their guest, since the last call: complete up to the moment that is returned.
+    pub fn absences(&mut self) -> (Vec<Absence>, Ns) {
+        let now = monotonic();
+        // One that ends from here on is in the ring, too.
+        let open = self.absent.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
+        let open = open.into_iter().flatten().filter_map(|(_, value)| from_bytes::<RawAbsence>(&value));
+        let open: Vec<Absence> = open.filter(|absence| absence.from > 0).map(|absence| of(&absence, None)).collect();
+        let _ = self.ring.consume();
+        let ended = self.absences.take();
+        (ended.iter().map(|absence| of(absence, Some(absence.until as Ns))).chain(open).collect(), now)
+    }
+
+    /// Absences that were lost.
+    pub fn absences_lost(&self) -> u64 {
+        self.shared.field::<u32>(0, offset_of!(Shared, absences_lost)).into()
     }
 
     /// Ends the window: each CPU's time is known up to its end when this returns.
@@ -338,17 +388,26 @@ pub(crate) fn text(field: &[std::os::raw::c_char; 16]) -> String {
     latpath_model::text::printable(&latpath_model::text::of_field(&field.map(|c| c as u8)))
 }
 
-fn ring(map: &libbpf_rs::MapMut<'_>, came: Rc<RefCell<Vec<RawSample>>>) -> libbpf_rs::Result<RingBuffer<'static>> {
-    let mut builder = RingBufferBuilder::new();
-    builder.add(map, move |bytes: &[u8]| {
+fn of(absence: &RawAbsence, until: Option<Ns>) -> Absence {
+    Absence { tid: absence.tid, from: absence.from as Ns, until }
+}
+
+/// Has what comes by a ring put into a list.
+fn ring<'m, T: Plain>(
+    rings: &mut RingBufferBuilder<'m, 'static>,
+    map: &'m libbpf_rs::MapMut<'_>,
+    came: &Rc<RefCell<Vec<T>>>,
+) -> libbpf_rs::Result<()> {
+    let came = came.clone();
+    rings.add(map, move |bytes: &[u8]| {
         // A sample ends with its last frame.
-        let mut whole = vec![0; size_of::<RawSample>()];
+        let mut whole = vec![0; size_of::<T>()];
         let len = bytes.len().min(whole.len());
         whole[..len].copy_from_slice(&bytes[..len]);
-        came.borrow_mut().extend(from_bytes::<RawSample>(&whole));
+        came.borrow_mut().extend(from_bytes::<T>(&whole));
         0
     })?;
-    builder.build()
+    Ok(())
 }
 
 /// Has the program run when the clock comes.

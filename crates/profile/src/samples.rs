@@ -22,6 +22,7 @@ pub struct TooMuch(pub &'static str);
 pub struct Samples {
     pub(crate) names: Vec<String>,
     name_bytes: usize,
+    unnamed: Vec<Unnamed>,
     pub(crate) threads: Vec<Thread>,
     pub(crate) stacks: Vec<Stack>,
     frames: usize,
@@ -54,6 +55,28 @@ impl Samples {
     /// Samples with their times, where they are kept.
     pub fn raw(&self) -> &[Seen] {
         self.raw.as_deref().unwrap_or_default()
+    }
+
+    /// Samples that met a program, not the kernel; and those of them whose call chain is one function.
+    pub fn of_programs(&self) -> (u64, u64) {
+        self.counts.iter().fold((0, 0), |(all, alone), ((_, _, _, stack), count)| match self.stack(*stack) {
+            Stack { mode: Mode::User, frames } => {
+                (all + u64::from(*count), alone + if frames.len() == 1 { u64::from(*count) } else { 0 })
+            }
+            _ => (all, alone),
+        })
+    }
+
+    /// Functions whose names the machine did not know.
+    pub fn unnamed(&self) -> &[Unnamed] {
+        &self.unnamed
+    }
+
+    /// Gives a function another name.
+    pub(crate) fn rename(&mut self, number: u32, name: &str) {
+        if let Some(known) = self.names.get_mut(number as usize) {
+            *known = name.replace(';', ":");
+        }
     }
 
     /// A thread that a sample names.
@@ -94,6 +117,7 @@ impl Samples {
             }
             self.threads.push(thread);
         }
+        self.unnamed.extend(slice.unnamed);
         self.frames += slice.stacks.iter().map(|stack| stack.frames.len()).sum::<usize>();
         self.stacks.extend(slice.stacks);
         let span = self.spans.len() as u32;
@@ -136,6 +160,9 @@ impl Samples {
         let names = self.names.len() + slice.names.len();
         let mut used = slice.stacks.iter().flat_map(|stack| &stack.frames);
         refuse(used.any(|frame| frame.name() >= names), "its profile uses a name that it did not send")?;
+        refuse(self.unnamed.len() + slice.unnamed.len() > MAX_UNNAMED, "its profile has too many addresses")?;
+        let is_sound = |place: &Unnamed| (place.name as usize) < names && place.build_id.len() <= MAX_BUILD_ID;
+        refuse(!slice.unnamed.iter().all(is_sound), "its profile has an address of no file")?;
         let (threads, stacks) = (self.threads.len() + slice.threads.len(), self.stacks.len() + slice.stacks.len());
         let is_known = |thread: u32| (thread as usize) < threads;
         let is_sound = |seen: &Seen| is_known(seen.thread) && (seen.stack as usize) < stacks && seen.cpu < MAX_CPUS;
@@ -165,6 +192,7 @@ mod tests {
             from,
             until: from + 100,
             names: vec!["f;\n".into()],
+            unnamed: vec![Unnamed { name: 0, build_id: vec![7; 20], address: 64 }],
             threads: vec![Thread::default()],
             stacks: vec![Stack { mode: Mode::User, frames: vec![FrameId::new(0, false)] }],
             seen: vec![Seen { t: from, cpu: 0, thread: 0, stack: 0 }; 2],
@@ -178,19 +206,32 @@ mod tests {
     fn slices_add_up() {
         let mut samples = Samples::new(true);
         samples.take(slice(0)).unwrap();
-        samples.take(Slice { names: vec![], threads: vec![], stacks: vec![], ..slice(100) }).unwrap();
+        let again = Slice { names: vec![], unnamed: vec![], threads: vec![], stacks: vec![], ..slice(100) };
+        samples.take(again).unwrap();
         assert_eq!((samples.samples, samples.lost, samples.unattributed), (4, 2, 4));
         assert_eq!((samples.times[&0], samples.raw().len(), samples.span()), (200, 4, Some((0, 200))));
+        assert_eq!(samples.of_programs(), (4, 4));
+        let (f, longer) = (FrameId::new(0, false), 1);
+        let stacks =
+            vec![Stack { mode: Mode::User, frames: vec![f, f] }, Stack { mode: Mode::Kernel, frames: vec![f] }];
+        let seen = [longer, longer, longer + 1].map(|stack| Seen { t: 200, cpu: 0, thread: 0, stack }).to_vec();
+        samples.take(Slice { from: 200, until: 300, stacks, seen, ..Slice::default() }).unwrap();
+        assert_eq!(samples.of_programs(), (6, 4));
         assert_eq!(samples.name(FrameId::new(0, true)), "f:?");
+        samples.rename(samples.unnamed()[0].name, "g");
+        assert_eq!(samples.name(FrameId::new(0, false)), "g");
     }
 
     #[test]
     fn what_cannot_be_is_refused_as_a_whole() {
         type Spoil = fn(&mut Slice);
-        let spoilt: [(&str, Spoil); 9] = [
+        let spoilt: [(&str, Spoil); 12] = [
             ("impossible time", |slice| slice.from = 50),
             ("too long", |slice| slice.names.push("x".repeat(257))),
             ("a name that it did not", |slice| slice.stacks[0].frames[0] = FrameId::new(9, true)),
+            ("of no file", |slice| slice.unnamed[0].name = 9),
+            ("of no file", |slice| slice.unnamed[0].build_id = vec![0; 65]),
+            ("too many addresses", |slice| slice.unnamed = vec![Unnamed::default(); MAX_UNNAMED]),
             ("too long", |slice| slice.stacks[0].frames = vec![FrameId::new(0, true); 257]),
             ("nothing that it sent", |slice| slice.seen[0].thread = 9),
             ("nothing that it sent", |slice| slice.seen[0].cpu = MAX_CPUS),

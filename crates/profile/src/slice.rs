@@ -16,6 +16,10 @@ pub const MAX_FRAMES: usize = 1 << 22;
 pub const MAX_DEPTH: usize = 256;
 /// CPUs of a machine.
 pub const MAX_CPUS: u32 = 8192;
+/// Places in files without symbols.
+pub const MAX_UNNAMED: usize = 1 << 14;
+/// Bytes of a build-id.
+pub const MAX_BUILD_ID: usize = 64;
 
 /// What a CPU did at a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,6 +109,17 @@ pub struct Seen {
     pub stack: u32,
 }
 
+/// A function whose name its machine does not know, since it lies in a file without symbols.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unnamed {
+    /// Number of the name that stands for it, which is the file's.
+    pub name: u32,
+    /// The file's build-id.
+    pub build_id: Vec<u8>,
+    /// Its address, as the file's symbols have it.
+    pub address: u64,
+}
+
 /// What was seen from a time to a later one. Names, threads and call chains are numbered as they come, from 0 on: a slice brings the new
 /// ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -115,6 +130,8 @@ pub struct Slice {
     pub until: Ns,
     /// Functions whose numbers are new.
     pub names: Vec<String>,
+    /// Which of these stand for places in files without symbols, where that was asked for.
+    pub unnamed: Vec<Unnamed>,
     /// New threads.
     pub threads: Vec<Thread>,
     /// New call chains.

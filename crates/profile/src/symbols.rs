@@ -1,5 +1,6 @@
 //! Names for addresses: functions of the kernel, of programs and their libraries, of code that was made at run time (perf-PID.map).
 
+use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Process, Source};
 use blazesym::symbolize::{Input, Symbolized, Symbolizer};
 use blazesym::Pid;
@@ -7,9 +8,12 @@ use latpath_bpf::Functions;
 use latpath_linux::proc::Root;
 use latpath_model::text::{cut, printable};
 use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::rc::Rc;
 
-use crate::slice::MAX_NAME;
+use crate::slice::{MAX_BUILD_ID, MAX_NAME};
 
 /// Addresses of a process whose names are kept.
 const MOST_OF_PROCESS: usize = 1 << 16;
@@ -30,6 +34,8 @@ pub(crate) struct Symbols {
     user: Symbolizer,
     /// By process and its name: a process that starts another program has other functions.
     known: HashMap<(u32, String), Known>,
+    /// Where functions without a name lie is looked up too.
+    places: bool,
     /// Frames of processes that were gone before their names were looked up.
     pub too_late: u64,
 }
@@ -38,13 +44,35 @@ pub(crate) struct Symbols {
 #[derive(Default)]
 struct Known {
     code: Vec<Code>,
-    names: HashMap<u64, String>,
+    functions: HashMap<u64, UserFunction>,
+}
+
+/// A function of a program, or what stands for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UserFunction {
+    pub name: String,
+    /// Where it lies, if it has no name.
+    pub place: Option<Place>,
+}
+
+impl UserFunction {
+    fn unknown() -> Self {
+        Self { name: UNKNOWN.into(), place: None }
+    }
+}
+
+/// A place in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub build_id: Rc<[u8]>,
+    /// As its symbols have it.
+    pub address: u64,
 }
 
 impl Symbols {
-    pub fn new() -> Self {
+    pub fn new(places: bool) -> Self {
         let user = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
-        Self { kernel: Functions::read(), user, known: HashMap::new(), too_late: 0 }
+        Self { kernel: Functions::read(), user, known: HashMap::new(), places, too_late: 0 }
     }
 
     /// The kernel's function that an address lies in; modules that were loaded since have none.
@@ -52,43 +80,44 @@ impl Symbols {
         self.kernel.find(address).unwrap_or(UNKNOWN)
     }
 
-    /// Names of a process's functions, for each address up to the first that is no code: behind that is what a program without frame
+    /// A process's functions, for each address up to the first that is no code: behind that is what a program without frame
     /// pointers left in the register.
-    pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64]) -> Vec<&str> {
+    pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64]) -> Vec<UserFunction> {
         if self.known.len() > MOST_PROCESSES {
             self.known.clear();
         }
         let key = (tgid, process.to_owned());
         let known = self.known.entry(key.clone()).or_default();
-        if known.names.len() > MOST_OF_PROCESS {
-            known.names.clear();
+        if known.functions.len() > MOST_OF_PROCESS {
+            known.functions.clear();
         }
         // A library that was loaded since has its code where there was none.
         if addresses.first().is_some_and(|first| find(&known.code, *first).is_none()) {
             known.code = code_of(tgid);
         }
-        let is_code = |address: &&u64| known.names.contains_key(address) || find(&known.code, **address).is_some();
+        let is_code = |address: &&u64| known.functions.contains_key(address) || find(&known.code, **address).is_some();
         let addresses: Vec<u64> =
             addresses.iter().enumerate().take_while(|(at, a)| *at == 0 || is_code(a)).map(|(_, a)| *a).collect();
-        let new: BTreeSet<u64> = addresses.iter().copied().filter(|a| !known.names.contains_key(a)).collect();
+        let new: BTreeSet<u64> = addresses.iter().copied().filter(|a| !known.functions.contains_key(a)).collect();
         if !new.is_empty() {
             let new: Vec<u64> = new.into_iter().collect();
             let found = self.look_up(tgid, &new);
             let known = self.known.get_mut(&key).expect("it was made above");
-            let file =
-                |code: &[Code], address: u64| find(code, address).map_or(UNKNOWN.into(), |code| code.file.clone());
             match found {
                 Some(names) => {
                     for (address, name) in new.into_iter().zip(names) {
-                        let name = name.unwrap_or_else(|| file(&known.code, address));
-                        known.names.insert(address, name);
+                        let function = match name {
+                            Some(name) => UserFunction { name, place: None },
+                            None => without_name(&mut known.code, tgid, address, self.places),
+                        };
+                        known.functions.insert(address, function);
                     }
                 }
                 None => self.too_late += new.len() as u64,
             }
         }
-        let known = &self.known[&key].names;
-        addresses.iter().map(|address| known.get(address).map_or(UNKNOWN, String::as_str)).collect()
+        let known = &self.known[&key].functions;
+        addresses.iter().map(|address| known.get(address).cloned().unwrap_or_else(UserFunction::unknown)).collect()
     }
 
     /// Names of a process's functions; `None` where it is gone.
@@ -113,13 +142,79 @@ impl Symbols {
     }
 }
 
+/// What stands for a function without a name: its file, and with `places` its place there.
+fn without_name(code: &mut [Code], tgid: u32, address: u64, places: bool) -> UserFunction {
+    let Some(at) = position(code, address) else { return UserFunction::unknown() };
+    let code = &mut code[at];
+    let place = places.then(|| {
+        // Also a file that was deleted since, or that lies in a container.
+        let path = format!("/proc/{tgid}/map_files/{:x}-{:x}", code.from, code.until);
+        let image = code.image.get_or_insert_with(|| Image::read(Path::new(&path)).map(Rc::new)).clone()?;
+        let address = image.address(address - code.from + code.offset)?;
+        Some(Place { build_id: image.build_id.clone(), address })
+    });
+    UserFunction { name: code.file.clone(), place: place.flatten() }
+}
+
 /// Code of a process.
 #[derive(Debug)]
 struct Code {
     from: u64,
     until: u64,
+    /// Where it begins in its file.
+    offset: u64,
     /// `[libc.so.6]`
     file: String,
+    /// What the file is, once it was looked at; `None` in it where it is of no use.
+    image: Option<Option<Rc<Image>>>,
+}
+
+/// A program or library: what tells it from all others, and where its parts lie.
+#[derive(Debug)]
+struct Image {
+    build_id: Rc<[u8]>,
+    /// Offset in the file, length there, and address.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+impl Image {
+    /// Of a file of this machine's own kind, 64 bits; `None` also where it has no build-id.
+    fn read(path: &Path) -> Option<Self> {
+        let build_id = read_elf_build_id(path).ok().flatten().filter(|id| (1..=MAX_BUILD_ID).contains(&id.len()))?;
+        let file = File::open(path).ok()?;
+        let mut header = [0; 64];
+        file.read_exact_at(&mut header, 0).ok()?;
+        if header[..5] != *b"\x7fELF\x02" {
+            return None;
+        }
+        let (table, count) = (number::<8>(&header, 0x20), number::<2>(&header, 0x38));
+        let segments = (0..count).map(|n| {
+            let mut program_header = [0; 56];
+            file.read_exact_at(&mut program_header, table.checked_add(n * 56)?).ok()?;
+            let field = |at| number::<8>(&program_header, at);
+            Some((number::<4>(&program_header, 0), (field(0x08), field(0x20), field(0x10))))
+        });
+        let segments = segments.collect::<Option<Vec<_>>>()?;
+        let segments = segments.into_iter().filter(|(kind, _)| *kind == LOADED).map(|(_, segment)| segment).collect();
+        Some(Self { build_id: build_id.into_owned().into(), segments })
+    }
+
+    /// The address of a place in the file.
+    fn address(&self, offset: u64) -> Option<u64> {
+        let inside = |(from, bytes, _): &&(u64, u64, u64)| offset >= *from && offset - from < *bytes;
+        let (from, _, address) = self.segments.iter().find(inside)?;
+        address.checked_add(offset - from)
+    }
+}
+
+/// `PT_LOAD`, a kind of segment.
+const LOADED: u64 = 1;
+
+/// A number of so many bytes in the file's order, which is this machine's.
+fn number<const BYTES: usize>(from: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..BYTES].copy_from_slice(&from[at..at + BYTES]);
+    u64::from_le_bytes(bytes)
 }
 
 /// Where a process has code, in order.
@@ -129,8 +224,12 @@ fn code_of(tgid: u32) -> Vec<Code> {
 }
 
 fn find(code: &[Code], address: u64) -> Option<&Code> {
-    let after = code.partition_point(|code| code.from <= address);
-    code.get(after.checked_sub(1)?).filter(|code| address < code.until)
+    position(code, address).map(|at| &code[at])
+}
+
+fn position(code: &[Code], address: u64) -> Option<usize> {
+    let before = code.partition_point(|code| code.from <= address).checked_sub(1)?;
+    (address < code[before].until).then_some(before)
 }
 
 /// `55d0c0a00000-55d0c0a28000 r-xp 00000000 fe:00 123   /usr/bin/cat`, if it may be run.
@@ -140,11 +239,12 @@ fn line(line: &str) -> Option<Code> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let (from, until) = (number(from)?, number(words.next()?)?);
     words.next().filter(|rights| rights.as_bytes().get(2) == Some(&b'x'))?;
-    let path = words.nth(2)?.split_once(' ').map_or("", |(_, path)| path.trim());
+    let offset = number(words.next()?)?;
+    let path = words.nth(1)?.split_once(' ').map_or("", |(_, path)| path.trim());
     let name = path.rsplit('/').next().unwrap_or(path).trim_matches(['[', ']']);
     // Memory without a file: a compiler at run time.
     let name = if name.is_empty() { "JIT".into() } else { printable(name) };
-    Some(Code { from, until, file: format!("[{}]", cut(&name, MAX_NAME - 2)) })
+    Some(Code { from, until, offset, file: format!("[{}]", cut(&name, MAX_NAME - 2)), image: None })
 }
 
 #[cfg(test)]
@@ -169,12 +269,39 @@ mod tests {
 
     #[test]
     fn functions_of_this_process_have_their_names() {
-        let mut symbols = Symbols::new();
-        let names = symbols.user(std::process::id(), "me", &[here() + 1, here() + 2, 8]);
-        assert!(names[0].contains("symbols::tests::here"), "{names:?}");
-        assert_eq!((names.len(), names[0]), (2, names[1]), "what is no code ends the chain");
+        let mut symbols = Symbols::new(true);
+        let functions = symbols.user(std::process::id(), "me", &[here() + 1, here() + 2, 8]);
+        assert!(functions[0].name.contains("symbols::tests::here"), "{functions:?}");
+        assert_eq!((functions.len(), &functions[0]), (2, &functions[1]), "what is no code ends the chain");
         let gone = symbols.user(u32::MAX >> 1, "gone", &[4096]);
-        assert_eq!(gone, [UNKNOWN]);
+        assert_eq!(gone, [UserFunction::unknown()]);
         assert_eq!(symbols.too_late, 1);
+    }
+
+    #[test]
+    fn a_place_in_a_file_is_told_as_its_symbols_have_it() {
+        // Where the test's own program lies, a symbol is at a known distance from the program's begin.
+        let mut code = code_of(std::process::id());
+        let function = without_name(&mut code, std::process::id(), here(), true);
+        let place = function.place.expect("this program has a build-id");
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(Some(&*place.build_id), read_elf_build_id(&own).unwrap().as_deref());
+        let symbolizer = Symbolizer::new();
+        let source = Source::Elf(blazesym::symbolize::source::Elf::new(own));
+        let found = symbolizer.symbolize(&source, Input::VirtOffset(&[place.address])).unwrap();
+        let name = found[0].as_sym().map(|symbol| symbol.name.to_string()).unwrap_or_default();
+        assert!(name.contains("here"), "{name}");
+        assert_eq!(without_name(&mut code, std::process::id(), here(), false).place, None);
+    }
+
+    #[test]
+    fn an_address_is_of_the_segment_that_its_place_lies_in() {
+        let segments = vec![(0, 0x100, 0x400000), (0x100, 0x80, 0x401100)];
+        let image = Image { build_id: vec![1].into(), segments };
+        let addresses = [0xff, 0x100, 0x17f, 0x180].map(|offset| image.address(offset));
+        assert_eq!(addresses, [Some(0x4000ff), Some(0x401100), Some(0x40117f), None]);
+        for not_elf in ["/proc/self/maps", "/no/file", "/dev/null"] {
+            assert!(Image::read(Path::new(not_elf)).is_none());
+        }
     }
 }

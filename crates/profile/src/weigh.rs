@@ -1,5 +1,6 @@
 //! Shares exact times among samples: each thread's among its own, each vCPU's guest time among what its guest did in that second.
 
+use crate::causality::Causality;
 use crate::model::{Frame, GuestHeader, Header, Kind, Profile, NOT_SAMPLED};
 use crate::samples::Samples;
 use crate::slice::{Mode, Stack, Thread};
@@ -71,6 +72,8 @@ pub struct Guest {
     pub offset_ns: Ns,
     /// How wrong that can be.
     pub error_bound_ns: Ns,
+    /// How its samples stand to when its vCPUs were in it, where that was checked.
+    pub causality: Option<Causality>,
     /// Why it ended early, if it did.
     pub fault: Option<String>,
 }
@@ -213,16 +216,21 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
     profile.header.idle_ns = idle;
     profile.header.unattributed_ns = host.unattributed;
     (profile.header.samples, profile.header.lost) = (host.samples, host.lost);
-    profile.header.guests = guests
-        .iter()
-        .map(|guest| GuestHeader {
+    (profile.header.user_samples, profile.header.user_samples_without_callers) = host.of_programs();
+    let header = |guest: &Guest| {
+        let (user_samples, user_samples_without_callers) = guest.samples.of_programs();
+        GuestHeader {
             name: names.vm(guest.pid).1,
             samples: guest.samples.samples,
             lost: guest.samples.lost,
+            user_samples,
+            user_samples_without_callers,
             clock_error_ns: guest.error_bound_ns,
+            causality: guest.causality,
             fault: guest.fault.clone(),
-        })
-        .collect();
+        }
+    };
+    profile.header.guests = guests.iter().map(header).collect();
     profile
 }
 

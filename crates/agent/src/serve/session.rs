@@ -50,6 +50,8 @@ pub(super) struct Session<'a, S, F> {
     probe: Probe<S, F>,
     recording: Option<recorder::Recording>,
     profiling: Option<Profiling>,
+    /// The host needs no more but the rest of the profile.
+    stopping: bool,
     command: Option<command::Running>,
     out: Outgoing,
     /// Requests for the time: id, and when it was read.
@@ -78,6 +80,7 @@ where
             probe: Probe::NotAsked(make_source),
             recording: None,
             profiling: None,
+            stopping: false,
             command: None,
             out,
             time_requests: VecDeque::new(),
@@ -95,6 +98,10 @@ where
             // Messages that came together with the preamble, at first.
             if let Some(ended) = self.take_read((self.options.clock)())? {
                 return Ok(ended);
+            }
+            if self.stopping && self.profiling.as_mut().is_none_or(Profiling::is_over) {
+                self.out.push(Message::Bye(Empty {}));
+                return Ok(Ended::Stopped);
             }
             if Instant::now() >= next_tick {
                 self.tick()?;
@@ -141,7 +148,7 @@ where
     /// How long until the source is looked at again.
     fn pause(&self) -> Duration {
         match self.probe {
-            _ if self.command.is_some() => self.options.every,
+            _ if self.command.is_some() || self.stopping => self.options.every,
             Probe::Running(_) | Probe::Attaching(_) => self.options.every,
             Probe::NotAsked(_) | Probe::Gone => Duration::from_millis(200),
         }
@@ -217,10 +224,9 @@ where
                 }
                 self.probe = Probe::Gone;
                 self.recording = None;
-                let rest = self.profiling.take().map_or(Vec::new(), Profiling::end);
-                rest.into_iter().for_each(|piece| self.out.push(piece));
-                self.out.push(Message::Bye(Empty {}));
-                return Ok(Some(Ended::Stopped));
+                // On a busy machine the last samples take their time; the host is answered meanwhile.
+                self.profiling.iter().for_each(Profiling::stop);
+                self.stopping = true;
             }
             Message::Error(e) => return Err(ServeError::Protocol(format!("the host gave up: {}", printable(&e.text)))),
             _ => return broken("a message out of place"),

@@ -1,7 +1,9 @@
 //! A source that is given what it sees, and an agent that serves it over a socket pair.
 #![allow(dead_code)] // each test file uses a part
 
-use latpath_agent::{serve, Attached, Ended, Machine, ServeError, ServeOptions, StartRequest, Stream, Timeouts};
+use latpath_agent::{
+    serve, Attached, Ended, Machine, MakeSampler, ServeError, ServeOptions, StartRequest, Stream, Timeouts,
+};
 use latpath_flight::Record;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
 use std::os::unix::net::UnixStream;
@@ -79,8 +81,22 @@ pub type Begun = Option<Result<Box<dyn Record>, String>>;
 
 pub fn agent_recording(
     stream: UnixStream,
+    options: ServeOptions,
+    recorder: impl FnOnce() -> Begun + Send + 'static,
+) -> Agent {
+    agent_doing(stream, options, recorder, None)
+}
+
+/// An agent that samples its CPUs.
+pub fn agent_sampling(stream: UnixStream, sampler: MakeSampler) -> Agent {
+    agent_doing(stream, ServeOptions::default(), || None, Some(sampler))
+}
+
+fn agent_doing(
+    stream: UnixStream,
     mut options: ServeOptions,
     recorder: impl FnOnce() -> Begun + Send + 'static,
+    sampler: Option<MakeSampler>,
 ) -> Agent {
     let (tell, from) = channel();
     let attached = Arc::new(AtomicBool::new(false));
@@ -90,7 +106,7 @@ pub fn agent_recording(
             alive.store(true, Ordering::SeqCst);
             let recorder = request.option(StartRequest::FLIGHT).and_then(|_| recorder());
             let source = Given { from, points: 5, watermark: 0, made: 0, alive };
-            Ok::<_, String>(Attached { source, recorder, sampler: None })
+            Ok::<_, String>(Attached { source, recorder, sampler })
         };
         serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)
     });
@@ -101,7 +117,7 @@ pub fn agent_recording(
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn patient() -> Timeouts {
-    Timeouts { connect: LIMIT, start: LIMIT, silence: LIMIT, stop: LIMIT, window: LIMIT }
+    Timeouts { connect: LIMIT, start: LIMIT, silence: LIMIT, stop: LIMIT, profile: LIMIT, window: LIMIT }
 }
 
 pub fn request() -> StartRequest {

@@ -85,7 +85,8 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     if let Some(bytes) = number("ring_bytes").filter(|b| (1 << 16..=1 << 28).contains(b)) {
         options.ring_bytes = bytes as usize;
     }
-    let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MOST_HZ) as u32));
+    let places = request.option(StartRequest::PLACES).is_some();
+    let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MOST_HZ) as u32, places));
     let source = match request.streams.is_empty() && sampler.is_some() {
         true => Watched::Nothing,
         false => Watched::Packets(Box::new(Probe::attach(options).map_err(|e| e.to_string())?)),
@@ -97,9 +98,9 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
 /// Samples a second that a host may ask for.
 const MOST_HZ: i64 = 10_000;
 
-fn sampler(frequency: u32) -> MakeSampler {
+fn sampler(frequency: u32, places: bool) -> MakeSampler {
     Box::new(move || {
-        let options = latpath_profile::Options { frequency, ..Default::default() };
+        let options = latpath_profile::Options { frequency, places, ..Default::default() };
         let recorder = latpath_profile::Recorder::start(&options).map_err(|e| e.to_string())?;
         Ok(Box::new(recorder) as Box<dyn Sampler>)
     })

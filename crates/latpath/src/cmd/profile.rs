@@ -13,7 +13,10 @@ use latpath_linux::proc::{CpuAccount, Root};
 use latpath_linux::{realtime, Cpus};
 use latpath_model::Ns;
 use latpath_perfetto::{write_profile, SampledMachine};
-use latpath_profile::{is_of_vm, weigh, Frame, Header, Kind, Options, Profile, Recorder, Samples, Spent, FREQUENCY};
+use latpath_profile::{
+    has_debug_files, is_of_vm, name_by_debug_files, weigh, Frame, Guest, Header, Kind, Options, Profile, Recorder,
+    Samples, Spent, FETCH_WITHIN, FREQUENCY,
+};
 use latpath_report::cpu_profile::{
     diff_text, firefox, flame_graph, flame_graph_of_difference, text, CallLine, Diff, Document, KernelAccount, Machine,
 };
@@ -21,7 +24,7 @@ use latpath_report::export::{check_target, write_file};
 use latpath_vms::{Role, Vm};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often guest times are read, and processes of VMs that are new.
@@ -143,7 +146,7 @@ pub(super) struct Measured {
     pub document: Document,
     pub profile: Profile,
     samples: Samples,
-    inside: Vec<latpath_profile::Guest>,
+    inside: Vec<Guest>,
 }
 
 /// The profile of a window, and what the end of its command makes of ours.
@@ -152,9 +155,11 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     let vms = window.vms()?;
     let mut guests = Guests::connect(machines, &vms, frequency, one_by_one)?;
     let calls_of = asked.syscalls.then(|| vms.iter().map(|vm| vm.pid).collect());
-    let options = Options { frequency, cpus: asked.cpus.clone(), calls_of };
+    let places = has_debug_files();
+    let options = Options { frequency, cpus: asked.cpus.clone(), calls_of, vcpus: guests.vcpus(), places };
     let mut times = GuestTimes::of(&vms);
     let mut recorder = Recorder::start(&options)?;
+    guests.begin(&recorder);
     times.read();
     let (utc_ns, cpus) = (realtime(), recorder.cpus().clone());
     let root = Root::of(Path::new("/"));
@@ -170,6 +175,7 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
         if read.elapsed() >= READ_EVERY {
             read = Instant::now();
             times.read();
+            guests.check(&mut recorder);
         }
     })?;
     times.read();
@@ -181,7 +187,8 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     }
     let outcome = passed.verdict();
     let (from, until) = samples.span().unwrap_or_default();
-    let inside = guests.end(until);
+    let mut inside = guests.end(until, &mut recorder);
+    let unnamed = name_the_rest(&mut samples, &mut inside, stop);
     // Some VMs may have started since.
     let mut known = vms.clone();
     for vm in latpath_vms::find().map(|found| found.vms).unwrap_or_default() {
@@ -205,8 +212,24 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     let mut document = Document::new(&profile);
     document.kernel = before.zip(after).map(|(before, after)| account(before, after));
     document.system_calls = calls(&recorder, &known, &vms);
-    document.notes = notes(&recorder, &profile, guests.notes(&known, &inside));
+    document.notes = notes(&recorder, &profile, [guests.notes(&known, &inside), unnamed].concat());
     Ok((Measured { document, profile, samples, inside }, outcome))
+}
+
+/// Names functions of stripped programs, where debugging information is found. Returns what of it is missing.
+fn name_the_rest(samples: &mut Samples, inside: &mut [Guest], stop: &AtomicBool) -> Vec<String> {
+    // Ctrl-C ended the window, maybe; the next one ends this.
+    let was_stopped = stop.swap(false, Ordering::SeqCst);
+    let mut machines: Vec<&mut Samples> = vec![samples];
+    machines.extend(inside.iter_mut().map(|guest| &mut guest.samples));
+    let notes = name_by_debug_files(&mut machines, stop, |files| {
+        let most = FETCH_WITHIN.as_secs();
+        eprintln!(
+            "latpath: fetching symbols of {files} files (DEBUGINFOD_URLS), {most} s at most; Ctrl-C goes on without"
+        );
+    });
+    stop.fetch_or(was_stopped, Ordering::SeqCst);
+    notes
 }
 
 fn account(before: CpuAccount, after: CpuAccount) -> KernelAccount {
@@ -278,7 +301,7 @@ fn notes(recorder: &Recorder, profile: &Profile, of_guests: Vec<String>) -> Vec<
     notes
 }
 
-fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[latpath_profile::Guest]) -> Result<()> {
+fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[Guest]) -> Result<()> {
     if let Some(path) = &args.out {
         write(path, |out| profile.write(out))?;
     }

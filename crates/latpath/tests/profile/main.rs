@@ -1,6 +1,9 @@
 //! `latpath profile` as users run it.
 
-use latpath_testkit::{busy, equal, latpath, need_btf, need_root, trial, Failed};
+mod debug_files;
+
+use debug_files::need_debuginfod;
+use latpath_testkit::{busy, equal, latpath, need_btf, need_root, need_tool, trial, Failed};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -8,12 +11,18 @@ use std::process::{Command, ExitCode, Output, Stdio};
 fn main() -> ExitCode {
     busy::run_if_asked();
     let root = || [need_root(), need_btf()];
+    let builds = || [need_root(), need_btf(), need_tool("gcc"), need_tool("objcopy"), need_tool("readelf")];
+    let fetches = || [&builds()[..], &[need_debuginfod()]].concat();
     latpath_testkit::main(vec![
         trial("a_function_moves_from_one_context_to_another", &[], moved),
         trial("what_makes_no_sense_is_refused_with_the_next_step", &[], refused),
         trial("the_total_is_all_cpus_time_and_busy_loops_are_found", &root(), loops),
         trial("files_for_other_tools_hold_the_same_profile", &root(), files),
         trial("a_cpu_by_itself_and_a_command_that_fails", &root(), one_cpu),
+        trial("a_stripped_programs_functions_are_named_by_a_server", &fetches(), debug_files::by_a_server),
+        trial("a_bad_server_costs_names_and_nothing_else", &fetches(), debug_files::by_bad_servers),
+        trial("a_server_that_never_answers_is_left_by_ctrl_c", &fetches(), debug_files::by_nobody_any_more),
+        trial("debugging_information_on_this_machine_is_found_by_build_id", &builds(), debug_files::on_this_machine),
         trial("what_is_printed_is_what_the_schema_describes", &root(), schema),
     ])
 }

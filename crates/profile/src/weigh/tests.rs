@@ -122,7 +122,7 @@ fn guest(did: &[(Ns, Ns)]) -> Guest {
                 .concat();
         slices.push(slice);
     }
-    Guest { pid: QEMU, samples: samples(slices), offset_ns: HOUR, error_bound_ns: 9, fault: None }
+    Guest { pid: QEMU, samples: samples(slices), offset_ns: HOUR, error_bound_ns: 9, causality: None, fault: None }
 }
 
 #[test]

@@ -50,6 +50,7 @@ pub fn text(document: &Document, most: usize, asked: &[String], style: Style) ->
         let parts = parts.map(|(name, ns)| format!("{name} {}", percent(ns, document.modes.total_ns())));
         lines.push(format!("  the kernel's own account: {}", parts.collect::<Vec<_>>().join(", ")));
     }
+    lines.extend(trust(document, units));
     lines.push(String::new());
     lines.extend(processes(document, most, style));
     lines.push(String::new());
@@ -63,6 +64,33 @@ pub fn text(document: &Document, most: usize, asked: &[String], style: Style) ->
         lines.extend(calls(document, most, style));
     }
     lines.join("\n") + "\n"
+}
+
+/// How far call chains and the guests' clocks can be trusted.
+fn trust(document: &Document, units: Letters) -> Vec<String> {
+    let header = &document.header;
+    let mut lines = Vec::new();
+    let mut chains = |of: &str, all: u64, alone: u64| {
+        // Of a program's first function nobody is the caller either.
+        if alone * 100 > all {
+            let part = alone as f64 * 100.0 / all as f64;
+            lines.push(format!("  {part:.0} % of {of} user samples have no callers: built without frame pointers"));
+        }
+    };
+    chains("the host's", header.user_samples, header.user_samples_without_callers);
+    for guest in &header.guests {
+        chains(&format!("{}'s", units.clean(&guest.name)), guest.user_samples, guest.user_samples_without_callers);
+    }
+    for (guest, causality) in header.guests.iter().filter_map(|guest| Some((guest, guest.causality?))) {
+        lines.push(format!(
+            "  {}: {} in {} samples, by a clock that is right within {}",
+            units.clean(&guest.name),
+            units.number_of(causality.violations, "causality violation"),
+            units.count(causality.checked),
+            units.duration(guest.clock_error_ns)
+        ));
+    }
+    lines
 }
 
 fn percent(part: Ns, whole: Ns) -> String {

@@ -6,7 +6,7 @@ use latpath_agent::{Address, Machine, Timeouts};
 use latpath_linux::monotonic;
 use latpath_linux::proc::{boot_id, tick_ns, Root, Stat};
 use latpath_model::Ns;
-use latpath_profile::{Guest, GuestTime};
+use latpath_profile::{CausalityCheck, Guest, GuestTime, Recorder, Samples};
 use latpath_vms::{Accel, Role, Vm};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -54,9 +54,18 @@ impl GuestTimes {
 
 /// Agents in guests.
 pub struct Guests {
-    /// Each with the process of its VM.
-    machines: Vec<(u32, Machine)>,
+    watched: Vec<Watched>,
     notes: Vec<String>,
+}
+
+/// An agent in a guest.
+struct Watched {
+    /// The VM's process.
+    pid: u32,
+    machine: Machine,
+    /// Threads of its vCPUs, and their numbers.
+    vcpus: Vec<(u32, u32)>,
+    causality: CausalityCheck,
 }
 
 impl Guests {
@@ -65,7 +74,7 @@ impl Guests {
     /// # Errors
     /// Where one is not reached, or it is not known whose guest it is.
     pub fn connect(asked: &[(String, Address)], vms: &[Vm], frequency: u32, one_by_one: bool) -> Result<Self> {
-        let mut machines: Vec<(u32, Machine)> = Vec::new();
+        let mut watched: Vec<Watched> = Vec::new();
         for (name, address) in asked {
             let vm = vm_of(name, asked.len(), vms)?;
             let mut machine = Machine::connect(name, address, Timeouts::default())?;
@@ -75,11 +84,15 @@ impl Guests {
                 );
             }
             machine.start_profile(frequency, one_by_one)?;
-            machines.push((vm.pid, machine));
+            let vcpus = match vm.accel {
+                Accel::Kvm => vm.threads.iter().filter_map(|thread| Some((thread.tid, thread.vcpu?))).collect(),
+                Accel::Tcg | Accel::Unknown => Vec::new(),
+            };
+            watched.push(Watched { pid: vm.pid, machine, vcpus, causality: CausalityCheck::default() });
         }
         // A sampler has begun when its first slice is there; nothing of the window is to be without.
         let mut notes = Vec::new();
-        for (_, machine) in &machines {
+        for Watched { machine, .. } in &watched {
             let began = Instant::now();
             while machine.profiled_until().is_none() && machine.is_alive() && began.elapsed() < FIRST_SLICE {
                 std::thread::sleep(Duration::from_millis(20));
@@ -88,29 +101,66 @@ impl Guests {
                 notes.push(format!("{}: its agent had not begun to sample within {FIRST_SLICE:?}", machine.name()));
             }
         }
-        Ok(Self { machines, notes })
+        Ok(Self { watched, notes })
     }
 
-    /// Waits until the guests' samples have come up to now, and ends them. `window_end`: the host's clock.
-    pub fn end(&mut self, window_end: Ns) -> Vec<Guest> {
+    /// Threads of the guests' vCPUs.
+    pub fn vcpus(&self) -> Vec<u32> {
+        self.watched.iter().flat_map(|watched| &watched.vcpus).map(|(tid, _)| *tid).collect()
+    }
+
+    /// The window has begun.
+    pub fn begin(&mut self, recorder: &Recorder) {
+        for watched in &mut self.watched {
+            watched.causality = CausalityCheck::new(watched.vcpus.iter().copied(), recorder.from());
+        }
+    }
+
+    /// Holds the samples that have come against when their vCPUs were not in the guest.
+    pub fn check(&mut self, recorder: &mut Recorder) {
+        // Samples that came before: of later ones not all is known.
+        let moments: Vec<_> = self.watched.iter_mut().map(|watched| watched.machine.take_moments()).collect();
+        let Some((absences, until)) = recorder.absences().filter(|_| !self.watched.is_empty()) else { return };
+        for (watched, moments) in self.watched.iter_mut().zip(moments) {
+            watched.causality.absences(&absences);
+            watched.causality.moments(moments);
+            watched.causality.check_until(until);
+        }
+    }
+
+    /// Waits until the guests' samples have come up to now ([`Timeouts::profile`] at most), and ends them. `window_end`: the host's clock.
+    pub fn end(&mut self, window_end: Ns, recorder: &mut Recorder) -> Vec<Guest> {
         let mut guests = Vec::new();
-        for (pid, mut machine) in self.machines.drain(..) {
+        self.watched.iter_mut().for_each(|watched| watched.machine.begin_stop());
+        let mut ended = Vec::new();
+        for Watched { machine, .. } in &mut self.watched {
             let clock = machine.clock();
-            let (offset_ns, error_bound_ns) = (clock.offset_ns, clock.error_bound_ns);
             let fault = machine.stop().err().or_else(|| machine.fault()).map(|fault| fault.to_string());
-            if let Some(fault) = &fault {
-                self.notes.push(format!("{fault}: from then on its vCPUs are [guest]"));
-            }
+            ended.push((clock, fault));
+        }
+        self.check(recorder);
+        if recorder.absences_lost() > 0 {
+            self.notes.push(format!(
+                "{} times at which vCPUs were not in their guest were lost: causality violations there are not seen",
+                recorder.absences_lost()
+            ));
+        }
+        for (Watched { pid, mut machine, causality, .. }, (clock, fault)) in self.watched.drain(..).zip(ended) {
+            let (offset_ns, error_bound_ns) = (clock.offset_ns, clock.error_bound_ns);
+            self.notes.extend(fault.clone());
             let name = machine.name().to_owned();
             match machine.take_profile() {
                 Ok(samples) => {
-                    let until = samples.span().map_or(Ns::MIN / 2, |(_, until)| until);
-                    if fault.is_none() && until - offset_ns < window_end - error_bound_ns - TOLERATED {
-                        self.notes.push(format!(
-                            "{name}: its last samples are missing: its vCPUs' time from then on is [guest]"
-                        ));
-                    }
-                    guests.push(Guest { pid, samples, offset_ns, error_bound_ns, fault });
+                    let until = samples.span().map(|(_, until)| until - offset_ns);
+                    self.notes.extend(missing(&name, &samples, until.map(|until| window_end - until - error_bound_ns)));
+                    guests.push(Guest {
+                        pid,
+                        samples,
+                        offset_ns,
+                        error_bound_ns,
+                        causality: causality.figures(),
+                        fault,
+                    });
                 }
                 Err(why) => self.notes.push(format!("{name}: nothing was sampled in the guest: {why}")),
             }
@@ -123,7 +173,12 @@ impl Guests {
         let mut notes = self.notes.clone();
         for vm in vms {
             let inside = guests.iter().find(|guest| guest.pid == vm.pid);
+            let is_checked = inside.is_none_or(|guest| guest.causality.is_some());
             match (vm.accel, inside) {
+                (Accel::Kvm, Some(_)) if !is_checked => notes.push(format!(
+                    "{}: no sample of its guest could be held against when its vCPUs were in it: causality is not checked",
+                    vm.name
+                )),
                 (Accel::Kvm, None) => notes.push(format!(
                     "{}: nobody looked into the guest: its vCPUs are one frame each (--machine {}=ssh:root@guest, with latpath in the guest)",
                     vm.name, vm.name
@@ -140,6 +195,26 @@ impl Guests {
         }
         notes
     }
+}
+
+/// What a guest's samples lack; its last one came `short` before the window's end.
+fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
+    let mut notes = Vec::new();
+    match short {
+        None => notes.push(format!("{name}: no sample of the guest has come: its vCPUs are one frame each")),
+        Some(short) if short > TOLERATED => notes.push(format!(
+            "{name}: the guest's samples of the window's last {:.1} s have not come: its vCPUs' time then is [guest]",
+            short as f64 / 1e9
+        )),
+        Some(_) => {}
+    }
+    if samples.lost > 0 {
+        notes.push(format!(
+            "{name}: {} samples were lost in the guest: times are exact, their call chains are less so",
+            samples.lost
+        ));
+    }
+    notes
 }
 
 /// How long a sampler may take to begin: it reads its kernel's functions first.

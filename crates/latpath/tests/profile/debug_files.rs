@@ -1,0 +1,310 @@
+//! Functions of a stripped program have their names where its debugging information is found: on this machine, or by a server. Whatever a
+//! server does, the profile is there.
+
+use crate::{json, of_function, of_process};
+use latpath_testkit::{equal, latpath, Failed, Lack};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// elfutils' client, which latpath loads by itself.
+pub fn need_debuginfod() -> Lack {
+    // SAFETY: the name is a C string; the library does nothing until it is asked.
+    let library = unsafe { libc::dlopen(c"libdebuginfod.so.1".as_ptr(), libc::RTLD_NOW) };
+    library.is_null().then(|| "needs libdebuginfod.so.1, which is not installed (libdebuginfod1)".into())
+}
+
+/// What the server does with a request for the program's debugging information.
+#[derive(Clone, Debug)]
+enum Answer {
+    File(Vec<u8>),
+    /// It says that it is as long as this, and sends half of it.
+    Half(Vec<u8>),
+    /// A byte now and then, and no end.
+    Slow,
+    Nothing,
+    NotFound,
+    Error,
+}
+
+/// A server of debugging information, on the loopback. Of other programs it knows nothing.
+struct Server {
+    port: u16,
+    /// Requests for the program's.
+    asked: Arc<AtomicUsize>,
+    answer: Arc<Mutex<Answer>>,
+}
+
+impl Server {
+    fn start(build_id: &str) -> Result<Self, Failed> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let server = Self {
+            port: listener.local_addr()?.port(),
+            asked: Arc::default(),
+            answer: Arc::new(Mutex::new(Answer::NotFound)),
+        };
+        let (asked, answer, path) =
+            (server.asked.clone(), server.answer.clone(), format!("/buildid/{build_id}/debuginfo"));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (asked, answer, path) = (asked.clone(), answer.clone(), path.clone());
+                // A client that goes away is no failure.
+                std::thread::spawn(move || _ = serve(stream, &path, &asked, &answer));
+            }
+        });
+        Ok(server)
+    }
+
+    fn answers(&self, answer: Answer) {
+        *self.answer.lock().unwrap_or_else(|e| e.into_inner()) = answer;
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+fn serve(mut stream: TcpStream, path: &str, asked: &AtomicUsize, answer: &Mutex<Answer>) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let mut bytes = [0; 1024];
+    while !request.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut bytes)? {
+            0 => return Ok(()),
+            n => request.extend(&bytes[..n]),
+        }
+    }
+    let is_ours = String::from_utf8_lossy(&request).split(' ').nth(1) == Some(path);
+    let answer = match is_ours {
+        true => answer.lock().unwrap_or_else(|e| e.into_inner()).clone(),
+        false => Answer::NotFound,
+    };
+    asked.fetch_add(is_ours.into(), Ordering::SeqCst);
+    let mut head = |status: &str, length: usize| {
+        write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
+    };
+    match answer {
+        Answer::NotFound => head("404 Not Found", 0),
+        Answer::Error => head("500 Internal Server Error", 0),
+        Answer::File(file) => {
+            head("200 OK", file.len())?;
+            stream.write_all(&file)
+        }
+        Answer::Half(file) => {
+            head("200 OK", file.len())?;
+            stream.write_all(&file[..file.len() / 2])
+        }
+        Answer::Slow => {
+            head("200 OK", 1 << 30)?;
+            loop {
+                stream.write_all(b"\x7f")?;
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        // Until the client goes away.
+        Answer::Nothing => stream.read(&mut bytes).map(drop),
+    }
+}
+
+/// A program without symbols that is busy in a function, and its debugging information.
+struct Program {
+    folder: TempDir,
+    build_id: String,
+    debug_file: PathBuf,
+    runs: Child,
+}
+
+/// The program's process.
+const NAME: &str = "stripped";
+/// The function.
+const FUNCTION: &str = "hidden_work";
+
+impl Program {
+    fn start() -> Result<Self, Failed> {
+        let folder = tempfile::tempdir()?;
+        let at = |name: &str| folder.path().join(name);
+        let source = format!(
+            "__attribute__((noinline)) static void {FUNCTION}(void) {{ for (volatile long n = 0; n < 1000000; n++); }}
+             int main(void) {{ for (;;) {FUNCTION}(); }}"
+        );
+        fs::write(at("program.c"), source)?;
+        let (program, debug_file) = (at(NAME), at("debug"));
+        let options = ["-O1", "-g", "-fno-omit-frame-pointer", "-Wl,--build-id=sha1", "-o"].map(OsStr::new);
+        does("gcc", options.into_iter().chain([program.as_os_str(), at("program.c").as_os_str()]))?;
+        does("objcopy", [OsStr::new("--only-keep-debug"), program.as_os_str(), debug_file.as_os_str()])?;
+        does("objcopy", [OsStr::new("--strip-all"), program.as_os_str()])?;
+        let notes = Command::new("readelf").arg("-n").arg(&program).output()?;
+        let notes = String::from_utf8(notes.stdout)?;
+        let build_id = notes.split("Build ID: ").nth(1).and_then(|rest| rest.lines().next()).ok_or("no build-id")?;
+        let build_id = build_id.trim().to_owned();
+        let runs = Command::new(&program).stdin(Stdio::null()).spawn()?;
+        Ok(Self { build_id, debug_file, runs, folder })
+    }
+
+    fn cache(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A profile by latpath with these variables, and what it said; and the part of the program's time in its function.
+    fn profile(&self, variables: &[(&str, &OsStr)]) -> Result<(Value, f64), Failed> {
+        self.profile_by(latpath("profile --duration 1s --json"), variables)
+    }
+
+    fn profile_by(&self, mut command: Command, variables: &[(&str, &OsStr)]) -> Result<(Value, f64), Failed> {
+        let output = command.envs(variables.iter().copied()).output()?;
+        let profile = json(&output)?;
+        let all = of_process(&profile, NAME);
+        match all > 0.0 {
+            true => Ok((profile.clone(), of_function(&profile, FUNCTION) / all)),
+            false => Err(format!("the program is not in the profile: {}", profile["processes"]).into()),
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.runs.kill();
+        let _ = self.runs.wait();
+    }
+}
+
+fn does<'a>(program: &str, words: impl IntoIterator<Item = &'a OsStr>) -> Result<(), Failed> {
+    let output = Command::new(program).args(words).output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr)).into()),
+    }
+}
+
+fn is_named(part: f64) -> Result<(), Failed> {
+    equal(&format!("{FUNCTION} has {part} of the program's time, most of it"), part > 0.5, true)
+}
+
+fn has_note(profile: &Value, words: &str) -> Result<(), Failed> {
+    let notes = profile["notes"].as_array().into_iter().flatten();
+    let with_them = notes.filter(|note| note.as_str().is_some_and(|note| note.contains(words))).count();
+    equal(&format!("{words:?} in {}", profile["notes"]), with_them, 1)
+}
+
+pub fn by_a_server() -> Result<(), Failed> {
+    let program = Program::start()?;
+    let server = Server::start(&program.build_id)?;
+    let asked = || server.asked.load(Ordering::SeqCst);
+    let (url, cache) = (server.url(), program.cache("cache"));
+    let with = [("DEBUGINFOD_URLS", OsStr::new(&url)), ("DEBUGINFOD_CACHE_PATH", cache.as_os_str())];
+    server.answers(Answer::File(fs::read(&program.debug_file)?));
+    // Nobody asks where the user did not say whom.
+    for urls in [None, Some("  ")] {
+        let urls = urls.map(|urls| ("DEBUGINFOD_URLS", OsStr::new(urls)));
+        let (_, part) = program.profile(&urls.into_iter().chain([with[1]]).collect::<Vec<_>>())?;
+        equal("without a server", (part, asked()), (0.0, 0))?;
+    }
+    let (_, part) = program.profile(&with)?;
+    is_named(part)?;
+    equal("requests", asked(), 1)?;
+    // Where gdb, perf and others keep it.
+    let kept = cache.join(&program.build_id).join("debuginfo");
+    equal("what is kept", fs::read(kept)? == fs::read(&program.debug_file)?, true)?;
+    server.answers(Answer::Error);
+    let (_, part) = program.profile(&with)?;
+    is_named(part)?;
+    equal("requests, of what is kept", asked(), 1)?;
+    // Without a folder of its own it is in the user's.
+    let home = program.cache("home");
+    server.answers(Answer::File(fs::read(&program.debug_file)?));
+    fs::create_dir(&home)?;
+    let mut command = latpath("profile --duration 1s --json");
+    command.env_remove("DEBUGINFOD_CACHE_PATH").env_remove("XDG_CACHE_HOME");
+    let (_, part) = program.profile_by(command, &[with[0], ("HOME", home.as_os_str())])?;
+    is_named(part)?;
+    equal("in the usual place", home.join(".cache/debuginfod_client").join(&program.build_id).is_dir(), true)
+}
+
+pub fn by_bad_servers() -> Result<(), Failed> {
+    let program = Program::start()?;
+    let server = Server::start(&program.build_id)?;
+    let debug_file = fs::read(&program.debug_file)?;
+    // Of another program, with the name of ours.
+    let mut other = debug_file.clone();
+    let id = (0..program.build_id.len() / 2).map(|n| u8::from_str_radix(&program.build_id[2 * n..2 * n + 2], 16));
+    let id: Vec<u8> = id.collect::<Result<_, _>>()?;
+    let place =
+        other.windows(id.len()).position(|bytes| bytes == id).ok_or("no build-id in the debugging information")?;
+    other[place] ^= 1;
+    // Of ours, with all that comes behind its header made up.
+    let mut damaged = debug_file.clone();
+    damaged[0x28..].iter_mut().enumerate().filter(|(n, _)| n % 3 == 0).for_each(|(n, byte)| *byte ^= n as u8);
+    let (asked_for_nothing, names_nothing, failed) = ("have no symbols of", "names no function", "failed: ");
+    let answers = [
+        (Answer::NotFound, Some(asked_for_nothing)),
+        (Answer::Error, None),
+        (Answer::Half(debug_file.clone()), None),
+        (Answer::File(b"<html>Log in, please</html>".to_vec()), Some(names_nothing)),
+        (Answer::File(Vec::new()), None),
+        (Answer::File(other), Some(names_nothing)),
+        (Answer::File(damaged), Some(names_nothing)),
+        (Answer::Nothing, Some(failed)),
+        (Answer::Slow, Some(failed)),
+    ];
+    for (number, (answer, note)) in answers.into_iter().enumerate() {
+        let kind = format!("{answer:?}").chars().take(20).collect::<String>();
+        server.answers(answer);
+        let (url, cache) = (server.url(), program.cache(&number.to_string()));
+        let with = [
+            ("DEBUGINFOD_URLS", url.as_str()),
+            ("DEBUGINFOD_CACHE_PATH", cache.to_str().ok_or("a path")?),
+            ("DEBUGINFOD_TIMEOUT", "2"),
+        ];
+        let (profile, part) = program.profile(&with.map(|(name, value)| (name, OsStr::new(value))))?;
+        equal(&format!("{kind}: the part with a name"), part, 0.0)?;
+        note.map_or(Ok(()), |note| has_note(&profile, note)).map_err(|e| format!("{kind}: {e:?}"))?;
+    }
+    // Nobody is there.
+    let cache = program.cache("refused");
+    let with = [("DEBUGINFOD_URLS", OsStr::new("http://127.0.0.1:1")), ("DEBUGINFOD_CACHE_PATH", cache.as_os_str())];
+    let (profile, _) = program.profile(&with)?;
+    has_note(&profile, "stripped files were not fetched: the servers of DEBUGINFOD_URLS failed")
+}
+
+/// Ctrl-C ends what would take ten minutes.
+pub fn by_nobody_any_more() -> Result<(), Failed> {
+    let program = Program::start()?;
+    let server = Server::start(&program.build_id)?;
+    server.answers(Answer::Nothing);
+    let (url, cache) = (server.url(), program.cache("cache"));
+    let mut command = latpath("profile --duration 1s --json");
+    command.env("DEBUGINFOD_URLS", url).env("DEBUGINFOD_CACHE_PATH", cache).env("DEBUGINFOD_TIMEOUT", "600");
+    let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut said = BufReader::new(process.stderr.take().ok_or("its stderr")?).lines();
+    let is_fetching = said.any(|line| line.is_ok_and(|line| line.contains("fetching symbols of")));
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.id() as i32), nix::sys::signal::Signal::SIGINT)?;
+    equal("it fetches", is_fetching, true)?;
+    let profile = json(&process.wait_with_output()?)?;
+    has_note(&profile, "stripped files were not fetched: you ended it")
+}
+
+/// In a mount namespace of its own: this machine's folder stays as it is.
+pub fn on_this_machine() -> Result<(), Failed> {
+    let program = Program::start()?;
+    let (first, rest) = program.build_id.split_at(2);
+    let place = format!("/usr/lib/debug/.build-id/{first}/{rest}.debug");
+    let words = latpath("profile --duration 1s --json");
+    // /usr/lib may not have the folder: a layer above it has.
+    let script = format!(
+        "mkdir -p $0/debug/.build-id/{first} && cp $1 $0/debug/.build-id/{first}/{rest}.debug &&
+         mount -t overlay -o lowerdir=$0:/usr/lib overlay /usr/lib && test -f {place} && shift && exec \"$@\""
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", &script]).arg(program.cache("layer")).arg(&program.debug_file);
+    command.arg(words.get_program()).args(words.get_args());
+    let (_, part) = program.profile_by(command, &[])?;
+    is_named(part)?;
+    equal("this machine has it still not", Path::new(&place).exists(), false)
+}

@@ -1,0 +1,229 @@
+//! Holds a guest's samples against what its host knows: a sample is taken by the guest itself, so that its vCPU was in the guest then.
+//! One that maps to a moment when the vCPU was not, beyond the clock's error bound, says that a clock is wrong.
+
+use latpath_model::Ns;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Absences of a vCPU that are kept: those of some seconds in which it leaves its guest all the time.
+const MAX_ABSENCES: usize = 1 << 16;
+/// Samples of a guest that wait for what its host saw then.
+const MAX_WAITING: usize = 1 << 16;
+
+/// A time in which a vCPU's thread was not in its guest, in the host's `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absence {
+    /// The vCPU's thread.
+    pub tid: u32,
+    /// When it left its guest.
+    pub from: Ns,
+    /// When it was in it again; `None`: it is not yet.
+    pub until: Option<Ns>,
+}
+
+/// A moment at which a guest's CPU took a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The host's `CLOCK_MONOTONIC`.
+    pub t: Ns,
+    /// How wrong that can be.
+    pub error_bound_ns: Ns,
+    /// The guest's CPU.
+    pub cpu: u32,
+}
+
+/// How a guest's samples stand to what its host saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Causality {
+    /// Samples that were held against the times of their vCPU.
+    pub checked: u64,
+    /// Those of them that lie where their vCPU was not in the guest, by more than the clock's error bound.
+    pub violations: u64,
+}
+
+/// One vCPU.
+#[derive(Debug, Default)]
+struct Vcpu {
+    /// In order.
+    absences: VecDeque<(Ns, Ns)>,
+    /// Absences that began before are not known any more.
+    known_from: Ns,
+    /// Since when it is not in its guest.
+    absent_since: Option<Ns>,
+}
+
+/// Checks the samples of one guest as they come, in bounded memory.
+#[derive(Debug, Default)]
+pub struct CausalityCheck {
+    vcpus: BTreeMap<u32, Vcpu>,
+    /// Guest's CPUs, by the threads that are their vCPUs.
+    threads: BTreeMap<u32, u32>,
+    waiting: VecDeque<Moment>,
+    figures: Causality,
+}
+
+impl CausalityCheck {
+    /// Of a guest with these vCPUs, whose absences are known from `from` on: each thread and its number.
+    pub fn new(vcpus: impl IntoIterator<Item = (u32, u32)>, from: Ns) -> Self {
+        let threads: BTreeMap<u32, u32> = vcpus.into_iter().collect();
+        let vcpu = |number: &u32| (*number, Vcpu { known_from: from, ..Vcpu::default() });
+        Self { vcpus: threads.values().map(vcpu).collect(), threads, ..Self::default() }
+    }
+
+    /// Takes absences of its vCPUs, in the order in which they ended; those of other threads are not its own.
+    pub fn absences(&mut self, absences: &[Absence]) {
+        self.vcpus.values_mut().for_each(|vcpu| vcpu.absent_since = None);
+        for absence in absences {
+            let Some(vcpu) = self.threads.get(&absence.tid).and_then(|number| self.vcpus.get_mut(number)) else {
+                continue;
+            };
+            let Some(until) = absence.until else {
+                vcpu.absent_since = Some(absence.from);
+                continue;
+            };
+            if vcpu.absences.len() == MAX_ABSENCES {
+                vcpu.known_from = vcpu.absences.pop_front().map_or(vcpu.known_from, |(_, until)| until);
+            }
+            vcpu.absences.push_back((absence.from, until));
+        }
+    }
+
+    /// Takes moments at which the guest took samples; of too many at once the first are not checked.
+    pub fn moments(&mut self, moments: impl IntoIterator<Item = Moment>) {
+        for moment in moments {
+            if self.waiting.len() == MAX_WAITING {
+                self.waiting.pop_front();
+            }
+            self.waiting.push_back(moment);
+        }
+    }
+
+    /// Checks the samples up to a moment, up to which all absences are there.
+    pub fn check_until(&mut self, until: Ns) {
+        let mut later = VecDeque::new();
+        for moment in std::mem::take(&mut self.waiting) {
+            let Some(vcpu) = self.vcpus.get(&moment.cpu) else { continue };
+            let (earliest, latest) =
+                (moment.t.saturating_sub(moment.error_bound_ns), moment.t.saturating_add(moment.error_bound_ns));
+            if latest >= until {
+                later.push_back(moment);
+            } else if earliest >= vcpu.known_from {
+                self.figures.checked += 1;
+                self.figures.violations += u64::from(vcpu.is_absent(earliest, latest));
+            }
+        }
+        self.waiting = later;
+    }
+
+    /// What was found; `None` where nothing could be checked.
+    pub fn figures(&self) -> Option<Causality> {
+        Some(self.figures).filter(|figures| figures.checked > 0)
+    }
+}
+
+impl Vcpu {
+    /// Whether it was out of its guest from one moment to another, all the time.
+    fn is_absent(&self, earliest: Ns, latest: Ns) -> bool {
+        let after = self.absences.partition_point(|(from, _)| *from < earliest);
+        let before = after.checked_sub(1).map(|at| self.absences[at]);
+        before.is_some_and(|(_, until)| latest < until) || self.absent_since.is_some_and(|since| since < earliest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn absence(tid: u32, from: Ns, until: impl Into<Option<Ns>>) -> Absence {
+        Absence { tid, from, until: until.into() }
+    }
+
+    fn moment(cpu: u32, t: Ns) -> Moment {
+        Moment { t, error_bound_ns: 10, cpu }
+    }
+
+    fn of(check: &CausalityCheck) -> (u64, u64) {
+        check.figures().map_or((0, 0), |figures| (figures.checked, figures.violations))
+    }
+
+    #[test]
+    fn samples_where_their_vcpu_was_not_in_the_guest_are_counted_beyond_the_bound() {
+        let mut check = CausalityCheck::new([(101, 0), (102, 1)], 1000);
+        check.absences(&[absence(101, 2000, 2100), absence(102, 2000, 9000), absence(7, 0, 9000)]);
+        // In the guest; at an absence's edges, within the bound; in the middle of it; before anything is known; a CPU without a vCPU.
+        check.moments([
+            moment(0, 1500),
+            moment(0, 2009),
+            moment(0, 2091),
+            moment(0, 2050),
+            moment(0, 900),
+            moment(5, 1500),
+        ]);
+        check.moments([moment(1, 2050)]);
+        check.check_until(10_000);
+        assert_eq!(of(&check), (5, 2));
+    }
+
+    #[test]
+    fn a_vcpu_that_has_not_come_back_yet_is_not_in_its_guest() {
+        let mut check = CausalityCheck::new([(101, 0)], 0);
+        check.moments([moment(0, 5000), moment(0, 500), moment(0, 7995)]);
+        check.absences(&[absence(101, 1000, None)]);
+        check.check_until(8000);
+        assert_eq!(of(&check), (2, 1), "the last one waits");
+        // It was back in time.
+        check.absences(&[absence(101, 1000, 7000)]);
+        check.check_until(9000);
+        assert_eq!(of(&check), (3, 1));
+    }
+
+    #[test]
+    fn absences_that_are_forgotten_leave_samples_unchecked() {
+        let mut check = CausalityCheck::new([(101, 0)], 0);
+        let times = 0..2 * MAX_ABSENCES as Ns;
+        let absences: Vec<Absence> = times.map(|n| absence(101, n * 1000, n * 1000 + 500)).collect();
+        check.absences(&absences);
+        let forgotten = MAX_ABSENCES as Ns * 1000;
+        check.moments([
+            moment(0, 250),
+            moment(0, forgotten - 250),
+            moment(0, forgotten + 250),
+            moment(0, forgotten + 750),
+        ]);
+        check.check_until(Ns::MAX);
+        assert_eq!(of(&check), (3, 1));
+        assert_eq!(check.vcpus[&0].absences.len(), MAX_ABSENCES);
+        check.moments((0..2 * MAX_WAITING as Ns).map(|n| moment(0, n)));
+        assert_eq!(check.waiting.len(), MAX_WAITING);
+    }
+
+    proptest! {
+        /// A vCPU that is in its guest and out of it in turns: samples of a clock that is right within its bound are never violations, those
+        /// of one that is off by so much that it is always wrong are.
+        #[test]
+        fn a_clock_within_its_bound_violates_nothing(
+            turns in prop::collection::vec((1i64..500, 1i64..500), 1..40), at in prop::collection::vec((0usize..40, 0i64..500), 1..60),
+            error in -20i64..=20,
+        ) {
+            let (mut now, mut absences, mut inside) = (1000, Vec::new(), Vec::new());
+            for (stays, leaves) in &turns {
+                inside.push((now, *stays));
+                now += stays;
+                absences.push(absence(101, now, now + leaves));
+                now += leaves;
+            }
+            let moment = |(turn, into): &(usize, Ns)| {
+                let (from, stays) = inside[turn % inside.len()];
+                Moment { t: from + into % stays + error, error_bound_ns: 20, cpu: 0 }
+            };
+            let mut check = CausalityCheck::new([(101, 0)], 0);
+            check.absences(&absences);
+            check.moments(at.iter().map(moment));
+            check.check_until(Ns::MAX);
+            prop_assert_eq!(of(&check), (at.len() as u64, 0));
+        }
+    }
+}

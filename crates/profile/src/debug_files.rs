@@ -1,0 +1,227 @@
+//! Names for functions of stripped programs, by the build-ids of their files: from separate debugging information on this machine, and from
+//! the servers of `DEBUGINFOD_URLS`. A guest's functions are named here too: it needs neither the files nor a network.
+
+use crate::debuginfod::{self, FetchError};
+use crate::samples::Samples;
+use crate::slice::MAX_NAME;
+use blazesym::helper::read_elf_build_id;
+use blazesym::symbolize::source::{Elf, Source};
+use blazesym::symbolize::{Input, Symbolized, Symbolizer};
+use latpath_model::text::{cut, printable};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// Where separate debugging information lies.
+const FOLDERS: [&str; 2] = ["/usr/lib/debug/.build-id", "/lib/debug/.build-id"];
+/// How long servers are waited for, all files together.
+pub const FETCH_WITHIN: Duration = Duration::from_secs(180);
+/// How long after its end was asked for the client may take to notice; then nobody waits for it.
+const GRACE: Duration = Duration::from_secs(5);
+/// Files that a note names.
+const MOST_NAMED: usize = 3;
+
+/// Whether there is anything here that could name what a machine cannot name by itself.
+pub fn has_debug_files() -> bool {
+    debuginfod::is_wanted() || FOLDERS.iter().any(|folder| Path::new(folder).is_dir())
+}
+
+/// A file whose functions have no names.
+struct Stripped {
+    build_id: Vec<u8>,
+    /// `[libc.so.6]`
+    file: String,
+    /// Samples in it.
+    samples: u64,
+    /// Machine, number of the name, and address in the file.
+    places: Vec<(usize, u32, u64)>,
+}
+
+/// Gives functions the names that the machines themselves did not know, as far as debugging information is found. Where `DEBUGINFOD_URLS` is
+/// set, it is fetched, [`FETCH_WITHIN`] at most and until `stop` is set; `begins` is called before, with the number of files. Returns what
+/// must be known of what was not found.
+pub fn name_by_debug_files(
+    machines: &mut [&mut Samples],
+    stop: &AtomicBool,
+    begins: impl FnOnce(usize),
+) -> Vec<String> {
+    let mut files = stripped(machines);
+    files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, file, &path)));
+    if files.is_empty() || !debuginfod::is_wanted() {
+        return Vec::new();
+    }
+    begins(files.len());
+    let build_ids = files.iter().map(|file| file.build_id.clone()).collect();
+    let mut fetched = Fetched { not_fetched: files.len(), ..Fetched::default() };
+    let ended = fetch(build_ids, stop, |number, result| {
+        let file = &files[number];
+        fetched.not_fetched -= 1;
+        match result {
+            Ok(path) if give_names(machines, file, &path) => {}
+            Ok(_) => fetched.useless.push(file.file.clone()),
+            Err(FetchError::NotThere) => fetched.not_there.push(file.file.clone()),
+            Err(FetchError::Server(error)) => {
+                fetched.not_fetched += 1;
+                fetched.failure = Some(error);
+            }
+        }
+    });
+    fetched.notes(ended, stop.load(Ordering::SeqCst))
+}
+
+/// Fetches files one after the other, in a thread of its own: whatever the servers and the client do, this returns in time.
+fn fetch(
+    build_ids: Vec<Vec<u8>>,
+    stop: &AtomicBool,
+    mut take: impl FnMut(usize, Result<PathBuf, FetchError>),
+) -> Result<(), String> {
+    let (sender, results) = channel();
+    let work = move || {
+        debuginfod::with_client(|client| {
+            for (number, build_id) in build_ids.iter().enumerate() {
+                let result = client.debug_file(build_id);
+                // One that failed is not asked again and again: each time may last.
+                let is_last = matches!(result, Err(FetchError::Server(_)));
+                if debuginfod::is_stopped() || sender.send((number, result)).is_err() || is_last {
+                    return;
+                }
+            }
+        })
+    };
+    let thread = std::thread::Builder::new().name("lp-debuginfod".into()).spawn(work);
+    let thread = thread.map_err(|e| format!("no thread for it: {e}"))?;
+    let (began, mut gives_up) = (Instant::now(), None);
+    while gives_up.is_none_or(|at| Instant::now() < at) {
+        match results.recv_timeout(Duration::from_millis(100)) {
+            Ok((number, result)) => take(number, result),
+            Err(RecvTimeoutError::Disconnected) => {
+                return thread.join().unwrap_or_else(|_| Err("its client failed within latpath".into()))
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if gives_up.is_none() && (stop.load(Ordering::SeqCst) || began.elapsed() > FETCH_WITHIN) {
+            debuginfod::stop();
+            gives_up = Some(Instant::now() + GRACE);
+        }
+    }
+    Ok(())
+}
+
+/// What became of files that were to be fetched.
+#[derive(Default)]
+struct Fetched {
+    /// The servers have none.
+    not_there: Vec<String>,
+    /// What came is no debugging information of the file.
+    useless: Vec<String>,
+    /// Why the servers are not asked any more.
+    failure: Option<io::Error>,
+    not_fetched: usize,
+}
+
+impl Fetched {
+    fn notes(self, ended: Result<(), String>, stopped: bool) -> Vec<String> {
+        let mut notes = Vec::new();
+        let files = |files: &[String]| {
+            let mut text = files[..files.len().min(MOST_NAMED)].join(", ");
+            if files.len() > MOST_NAMED {
+                let _ = write!(text, " and {} more", files.len() - MOST_NAMED);
+            }
+            text
+        };
+        if !self.not_there.is_empty() {
+            notes.push(format!("the servers of DEBUGINFOD_URLS have no symbols of {}", files(&self.not_there)));
+        }
+        if !self.useless.is_empty() {
+            let useless = files(&self.useless);
+            notes.push(format!("what the servers of DEBUGINFOD_URLS sent names no function that ran in {useless}"));
+        }
+        let why = match (ended, self.failure) {
+            (Err(why), _) => format!(
+                "{why}; DEBUGINFOD_URLS is set, for which libdebuginfod.so.1 must be installed (Debian: libdebuginfod1)"
+            ),
+            (_, Some(error)) => format!("the servers of DEBUGINFOD_URLS failed: {error}"),
+            _ if self.not_fetched == 0 => return notes,
+            _ if stopped => "you ended it".into(),
+            _ => format!("{} s were over", FETCH_WITHIN.as_secs()),
+        };
+        notes.push(format!("symbols of {} stripped files were not fetched: {why}", self.not_fetched));
+        notes
+    }
+}
+
+/// The debugging information of a build-id that is on this machine.
+fn local(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let mut name = format!("{first:02x}/");
+    rest.iter().for_each(|byte| _ = write!(name, "{byte:02x}"));
+    FOLDERS.iter().map(|folder| Path::new(folder).join(&name).with_extension("debug")).find(|path| path.is_file())
+}
+
+/// Files of all machines that have functions without a name, those with most samples first.
+fn stripped(machines: &[&mut Samples]) -> Vec<Stripped> {
+    let mut files: BTreeMap<&[u8], Stripped> = BTreeMap::new();
+    for (machine, samples) in machines.iter().enumerate() {
+        let counts = samples_of(samples);
+        for place in samples.unnamed() {
+            let file = files.entry(&place.build_id).or_insert_with(|| Stripped {
+                build_id: place.build_id.clone(),
+                file: samples.names[place.name as usize].clone(),
+                samples: 0,
+                places: Vec::new(),
+            });
+            file.samples += counts.get(&place.name).copied().unwrap_or(0);
+            file.places.push((machine, place.name, place.address));
+        }
+    }
+    let mut files: Vec<Stripped> = files.into_values().collect();
+    files.sort_by_key(|file| std::cmp::Reverse(file.samples));
+    files
+}
+
+/// How many samples have each of the names that are no function's.
+fn samples_of(samples: &Samples) -> HashMap<u32, u64> {
+    let mut counts: HashMap<u32, u64> = samples.unnamed().iter().map(|place| (place.name, 0)).collect();
+    for ((_, _, _, stack), times) in &samples.counts {
+        for frame in &samples.stack(*stack).frames {
+            if let Some(count) = counts.get_mut(&(frame.name() as u32)) {
+                *count += u64::from(*times);
+            }
+        }
+    }
+    counts
+}
+
+/// Names the places in a file by its debugging information; false where that names none of them.
+fn give_names(machines: &mut [&mut Samples], file: &Stripped, path: &Path) -> bool {
+    let addresses: Vec<u64> = file.places.iter().map(|(_, _, address)| *address).collect();
+    // What a server sent may be anything.
+    let names = catch_unwind(AssertUnwindSafe(|| names_in(path, &file.build_id, &addresses))).ok().flatten();
+    let mut has_named = false;
+    for ((machine, number, _), name) in file.places.iter().zip(names.unwrap_or_default()) {
+        if let Some(name) = name {
+            machines[*machine].rename(*number, &name);
+            has_named = true;
+        }
+    }
+    has_named
+}
+
+/// What the symbol table of a file says, if it is that of this build-id. It is not asked for more: other debugging information may be
+/// compressed, and claim any size.
+fn names_in(path: &Path, build_id: &[u8], addresses: &[u64]) -> Option<Vec<Option<String>>> {
+    if read_elf_build_id(path).ok()?.as_deref() != Some(build_id) {
+        return None;
+    }
+    let mut source = Elf::new(path);
+    source.debug_syms = false;
+    let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
+    let found = symbolizer.symbolize(&Source::Elf(source), Input::VirtOffset(addresses)).ok()?;
+    let name = |found: &Symbolized<'_>| found.as_sym().map(|symbol| cut(&printable(&symbol.name), MAX_NAME).to_owned());
+    Some(found.iter().map(name).collect())
+}
