@@ -5,6 +5,7 @@
 //! on to the next round. 4: windows have been waited for long enough. Above: so many bytes of a frame follow, 250 and more with a second
 //! byte for what exceeds 250. 1 ms passes at each.
 
+use crate::wire::{bytes, frame, list, number, zigzag};
 use latpath_agent::{Fed, Machine};
 use latpath_follow::{sum, Feed, HostSource, Merge, Origin, Tables};
 use latpath_journey::{segments::classic, Joiner, Journey, Layout, Options, RouteFinder};
@@ -225,7 +226,7 @@ fn packet(begin: Ns, now: Ns, n: Ns) -> [Sighting; 2] {
 }
 
 /// One frame; returns what follows it.
-fn say<'a>(agent: &mut Fed, length: u8, rest: &'a [u8], now: Ns) -> &'a [u8] {
+pub(crate) fn say<'a>(agent: &mut Fed, length: u8, rest: &'a [u8], now: Ns) -> &'a [u8] {
     let (more, rest) = match rest.split_first() {
         Some((more, rest)) if length >= 250 => (usize::from(*more) * 8, rest),
         _ => (0, rest),
@@ -244,35 +245,6 @@ pub(crate) fn clean(text: &str) {
 
 /// Frames by hand, as the protocol has them: tags never change their meaning.
 pub fn seeds() -> Vec<Vec<u8>> {
-    fn varint(mut n: u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        while n >= 0x80 {
-            bytes.push(n as u8 | 0x80);
-            n >>= 7;
-        }
-        bytes.push(n as u8);
-        bytes
-    }
-    let zigzag = |n: i64| ((n << 1) ^ (n >> 63)) as u64;
-    let number = |tag: u64, n: u64| [varint(tag << 3), varint(n)].concat();
-    let bytes = |tag: u64, of: &[u8]| [varint(tag << 3 | 2), varint(of.len() as u64), of.to_vec()].concat();
-    let list = |tag: u64, of: &[u64]| bytes(tag, &of.iter().flat_map(|n| varint(*n)).collect::<Vec<_>>());
-    let frame = |kind: u64, content: &[Vec<u8>]| {
-        let message = bytes(kind, &content.concat());
-        match message.len() {
-            len @ ..245 => [vec![len as u8 + 5], message].concat(),
-            len => {
-                // Zeros to the end of the frame would be no message: the rest is a field that nobody knows, of 3 bytes or more.
-                let exact = (len - 245) % 8 == 0;
-                let more = (len - 245 + if exact { 0 } else { 3 }).div_ceil(8);
-                let mut padded = message;
-                if !exact {
-                    padded.extend(bytes(31, &vec![0; 245 + more * 8 - len - 3]));
-                }
-                [vec![250, more as u8], padded].concat()
-            }
-        }
-    };
     let guest = |ms: i64| zigzag(GUEST + ms * MS);
     let hello = frame(2, &[number(1, 1), bytes(2, b"0.1.0"), bytes(3, b"6.1.0"), number(8, 1)]);
     let started = frame(4, &[]);

@@ -11,14 +11,16 @@ pub mod kernel_parser;
 pub mod pcap_file;
 pub mod perfetto;
 pub mod ping;
+pub mod profile;
 pub mod received;
 pub mod run_directory;
 pub mod snapshot;
 pub mod sv_frame;
 pub mod trace_text;
+mod wire;
 
 /// Each target's name, which is also that of its folder in `seeds`.
-pub const TARGETS: [(&str, fn(&[u8])); 13] = [
+pub const TARGETS: [(&str, fn(&[u8])); 14] = [
     ("agent", agent::run),
     ("capture", capture::run),
     ("import", import::run),
@@ -27,6 +29,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 13] = [
     ("pcap_file", pcap_file::run),
     ("perfetto", perfetto::run),
     ("ping", ping::run),
+    ("profile", profile::run),
     ("received", received::run),
     ("run_directory", run_directory::run),
     ("snapshot", snapshot::run),
@@ -42,6 +45,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "import" => import::seeds(),
         "kernel_parser" => kernel_parser::seeds(),
         "ping" => ping::seeds(),
+        "profile" => profile::seeds(),
         "run_directory" => run_directory::seeds(),
         "snapshot" => snapshot::seeds(),
         _ => Vec::new(),

@@ -11,7 +11,7 @@ use std::path::Path;
 fn made(name: &str) -> usize {
     match name {
         "import" => 500,
-        "ping" => 4_000,
+        "ping" | "profile" => 4_000,
         _ => 20_000,
     }
 }
@@ -83,6 +83,7 @@ targets!(
     pcap_file,
     perfetto,
     ping,
+    profile,
     received,
     run_directory,
     snapshot,

@@ -127,6 +127,7 @@ impl Machine {
         let shared = Arc::new(Shared::new(name));
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
+        inbox.profile = Some(Profiled::new(Samples::new(true)));
         let (wake, _) = UnixStream::pair().expect("a socket pair");
         let machine = Self {
             name: name.into(),

@@ -80,7 +80,18 @@ pub fn in_guests(seen: &Value) -> anyhow::Result<f64> {
         seen["notes"]
     );
     ensure!(number(&seen["named_in_guests"]) >= 0.95, "named: {}", seen["named_in_guests"]);
+    in_their_guest(&seen["guests"][0])?;
     Ok(guest)
+}
+
+/// Nearly all samples are held against when their vCPU was in the guest, and none lies elsewhere.
+fn in_their_guest(guest: &Value) -> Outcome {
+    let causality = &guest["causality"];
+    eprintln!("causality: {causality}, of {} samples, within {} ns", guest["samples"], guest["clock_error_ns"]);
+    ensure!(causality["violations"] == 0, "causality: {causality}");
+    // The agent samples before the window, too.
+    ensure!(number(&causality["checked"]) >= number(&guest["samples"]) / 2.0, "{causality} of {}", guest["samples"]);
+    Ok(())
 }
 
 /// The time of a process in the guest.

@@ -36,6 +36,11 @@ fn run(scale: &Scale) -> Outcome {
         [busy::script(&on[0], 100, lasts), busy::script(&on[1], 99, lasts), busy::realtime_script(&on[2], 50, lasts)];
     // All at once: once they run, the guest's shell is slow.
     guest.start("loops", &format!("sh -c '{} & wait'", loops.join(" & ")), false, &|| false)?;
+    let names = LOOPS.map(|(name, _)| name).join(" ");
+    let find = format!("for l in {names}; do until grep -lx $l /proc/[0-9]*/comm; do :; done; done");
+    let found = guest.run(&find, PATIENCE, &|| false)?.text;
+    let pids: Vec<String> = found.lines().filter_map(|line| line.split('/').nth(2)).map(str::to_owned).collect();
+    ensure!(pids.len() == LOOPS.len(), "{found:?}");
     let socket = guest.agent_socket().display().to_string();
     let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --json --out /out/profile");
     let space = stage.path().hypervisor.clone();
@@ -44,9 +49,9 @@ fn run(scale: &Scale) -> Outcome {
         watching.said().contains("sampling CPUs") || !watching.runs()
     })
     .map_err(|e| anyhow::anyhow!("{e:?}: {}", watching.said()))?;
-    let before = ran(&mut stage)?;
+    let before = ran(&mut stage, &pids)?;
     let finished = watching.finish(PATIENCE).map_err(|e| anyhow::anyhow!("{e:?}"))?;
-    let after = ran(&mut stage)?;
+    let after = ran(&mut stage, &pids)?;
     eprintln!("{}", finished.stderr.trim());
     let seen: Value = serde_json::from_str(&finished.stdout).context("the profile's JSON")?;
     check(&seen, &before, &after).with_context(|| format!("{} {} {}", seen["modes"], seen["kernel"], seen["processes"]))
@@ -60,11 +65,9 @@ struct Ran {
     vcpus: [f64; 2],
 }
 
-fn ran(stage: &mut Stage) -> anyhow::Result<Ran> {
-    let names = LOOPS.map(|(name, _)| name).join(" ");
-    let script = format!(
-        "cut -d' ' -f1 /proc/uptime; for l in {names}; do until grep -qlx $l /proc/[0-9]*/comm; do :; done; cat $(dirname $(grep -lx $l /proc/[0-9]*/comm))/schedstat; done"
-    );
+fn ran(stage: &mut Stage, pids: &[String]) -> anyhow::Result<Ran> {
+    // At once: each program that is started takes its time there.
+    let script = format!("cat /proc/uptime $(for n in {}; do echo /proc/$n/schedstat; done)", pids.join(" "));
     let output = stage.guest()?.run(&script, PATIENCE, &|| false)?.text;
     let numbers: Vec<f64> = output.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
     let [uptime, loops @ ..] = &numbers[..] else { anyhow::bail!("no uptime: {output:?}") };
