@@ -1,7 +1,7 @@
 # latpath. `make` builds; `make demo` and `make test`, as root, install what is missing first (Debian, apt) and say so.
 
 PREFIX ?= /usr/local
-LATPATH := target/release/latpath
+LATPATH := $(or $(CARGO_TARGET_DIR),target)/release/latpath
 # Options of the demo, as in: make demo ARGS="--no-guest --duration 10s"
 ARGS ?=
 # Root installs what is missing; anyone else sees what it is.
