@@ -177,7 +177,7 @@ fn fast_path() -> Result<(), Failed> {
 fn broken_frames() -> Result<(), Failed> {
     let streams = streams_of_sv();
     let trial = load(&streams.iter().map(String::as_str).collect::<Vec<_>>())?;
-    let name = |i: usize| streams[i]["svid:".len()..].as_bytes();
+    let name = |i: usize| &streams[i].as_bytes()["svid:".len()..];
     check(4000, |runner| {
         let run = |(bytes, linear): (Vec<u8>, usize)| {
             let found = run(&trial, &bytes)?;

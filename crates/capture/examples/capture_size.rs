@@ -76,7 +76,7 @@ fn main() {
             PacketSighting { point, t, cpu: point % 4, tid: 1_000 + u32::from(point) }
         };
         let sightings = (0..6).map(sighting).collect();
-        Packet { stream: 0, key: number as u32 % 4_000, number, late: number % 40 == 0, sightings }
+        Packet { stream: 0, key: number as u32 % 4_000, number, late: number.is_multiple_of(40), sightings }
     };
     let packets = (0..400).map(&mut packet).collect();
     let capture =

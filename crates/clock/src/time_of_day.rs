@@ -92,7 +92,9 @@ mod tests {
         let steps = steps.map(|(noticed_at_ns, by_ns)| Step { noticed_at_ns, by_ns });
         let time = TimeOfDay::new(Ns::MIN, Ns::MAX, &steps);
         for t in [Ns::MIN, -1, 0, 7, Ns::MAX] {
-            (time.utc(t), time.span(t, Ns::MAX, t), time.span(Ns::MIN, t, Ns::MAX));
+            time.utc(t);
+            time.span(t, Ns::MAX, t);
+            time.span(Ns::MIN, t, Ns::MAX);
         }
     }
 }

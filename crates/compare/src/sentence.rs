@@ -17,7 +17,7 @@ pub fn percent(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => "over +1000 %".into(),
         size if size >= 99.95 => format!("{value:+.0} %"),
-        size if size >= 0.095 || size < 0.000_5 => format!("{value:+.1} %"),
+        size if !(0.000_5..0.095).contains(&size) => format!("{value:+.1} %"),
         _ => format!("{value:+.2} %"),
     }
 }

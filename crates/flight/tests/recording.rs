@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     let lack = Recorder::start(Recorder::BYTES_PER_CPU).err().map(|e| e.to_string());
     let no_groups = || cpu_groups().is_none().then(|| "needs control groups with the cpu controller".into());
     let throttling = [lack.clone().or_else(no_groups)];
-    let trial = |name: &str, test: fn() -> Outcome| trial(name, &[lack.clone()], test);
+    let trial = |name: &str, test: fn() -> Outcome| trial(name, std::slice::from_ref(&lack), test);
     let tests = vec![
         trial("what_kept_a_ready_thread_from_its_cpu_is_named", hog),
         trial("what_woke_a_sleeping_thread_is_named", waker),

@@ -142,7 +142,7 @@ impl Figures {
     fn start_from_zero(&mut self, found: Found) {
         self.aggregate = Aggregate::new(self.setup(found));
         self.span = None;
-        (self.since, self.before) = (found.now, found.totals.iter().map(|t| (*t).into()).collect());
+        (self.since, self.before) = (found.now, found.totals.to_vec());
     }
 }
 

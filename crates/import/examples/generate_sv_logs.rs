@@ -30,10 +30,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let sent = begin + number * 250 + stream * 7 + noise.draw() % 5;
         writeln!(publisher, "{cycle}:svID{stream:04}:{smp_cnt}:{sent}")?;
         let draw = noise.draw();
-        if lost > 0 && noise.draw() % lost == 0 {
+        if lost > 0 && noise.draw().is_multiple_of(lost) {
             continue;
         }
-        let slow = if draw % 4096 == 0 { (draw >> 32) % 2000 } else { 0 };
+        let slow = if draw.is_multiple_of(4096) { (draw >> 32) % 2000 } else { 0 };
         arrived = (sent + 30 + (draw >> 16) % 40 + slow).max(arrived + 1);
         writeln!(subscriber, "{cycle}:svID{stream:04}:{smp_cnt}:{arrived}")?;
     }

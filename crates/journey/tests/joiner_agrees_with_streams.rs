@@ -101,7 +101,7 @@ proptest! {
         let (least, most) = (numbers.iter().min().copied().unwrap_or(0), numbers.iter().max().copied().unwrap_or(0));
         prop_assume!(numbers.iter().zip(&numbers[1..]).all(|(a, b)| a.abs_diff(*b) < 500 * u64::from(samples)));
         // Where the last number before the wrap is lost each time, one who sees the arrivals alone takes the wrap to be there.
-        let is_last = |n: &u64| (n + u64::from(samples)) % wrap == 0;
+        let is_last = |n: &u64| (n + u64::from(samples)).is_multiple_of(wrap);
         let lost_at_wraps = (least..=most).step_by(samples.into()).filter(|n| is_last(n) && !numbers.contains(n));
         prop_assume!(lost_at_wraps.count() < 2);
         // Each is sent once, in order, and arrives when it did.

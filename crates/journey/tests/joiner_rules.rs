@@ -392,7 +392,7 @@ fn goose_messages_are_joined_and_counted_where_states_change_restart_and_wait() 
             continue;
         }
         // The application stands in each seventh state, until 20 ms after the next has begun.
-        let stands = |st: u32, from: Ns| (st % 7 == 0 && t >= from + 20 * MS).then_some(from + 120 * MS);
+        let stands = |st: u32, from: Ns| (st.is_multiple_of(7) && t >= from + 20 * MS).then_some(from + 120 * MS);
         let waits =
             stands(st, begin).or_else(|| stands(st.wrapping_sub(1), begin - 100 * MS).filter(|until| t < *until));
         let app = (n % 50 != 7).then_some(waits.map_or(t + 50 * US, |until| until + n as Ns * US));

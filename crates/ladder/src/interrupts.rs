@@ -55,7 +55,7 @@ impl Ladder {
     /// The server raises it by itself: for the queue that has this interrupt, else for the one that it served last.
     fn raise_own(&mut self, mark: Mark, line: Line, own: &[usize]) {
         let line_of = |at: &usize| self.lanes[self.open[*at].lane].line;
-        let known = own.iter().copied().filter(|at| line_of(at) == Some(line)).next_back();
+        let known = own.iter().copied().rfind(|at| line_of(at) == Some(line));
         let unknown = || {
             let latest = |at: &usize| self.open[*at].latest();
             own.iter().copied().filter(|at| line_of(at).is_none()).max_by_key(latest)

@@ -172,7 +172,8 @@ mod tests {
         let from_file = "--stream=svid:MU01 --stream=svid:MU02 --threshold=150us --no-flight -o r";
         let mut words: Vec<_> = all.split(' ').skip(2).collect();
         let mut expected: Vec<_> = from_file.split(' ').collect();
-        (words.sort_unstable(), expected.sort_unstable());
+        words.sort_unstable();
+        expected.sort_unstable();
         assert_eq!(words, expected);
         for (line, without) in [
             ("latpath record -o r --stream svid:A", "--stream="),

@@ -146,7 +146,7 @@ pub fn receive<'c>(
     Ok(Received {
         len: len.min(data.len()),
         cut: header.msg_flags & libc::MSG_TRUNC != 0,
-        control: &control.0[..(header.msg_controllen as usize).min(Control::ROOM)],
+        control: &control.0[..header.msg_controllen.min(Control::ROOM)],
         from: four.or_else(|| from.as_sockaddr_in6().map(|a| SocketAddrV6::from(*a).into())),
     })
 }

@@ -92,7 +92,7 @@ impl<W: Write> Sequence<'_, W> {
         let perf_sample_defaults = Some(PerfSampleDefaults { timebase: Some(timebase) });
         let defaults = TracePacketDefaults { perf_sample_defaults };
         let text = |(iid, text): (u64, &str)| InternedString { iid: Some(iid), str: Some(text.into()) };
-        let mapping = |iid| Mapping { iid: Some(iid), path_string_ids: vec![iid], ..Mapping::default() };
+        let mapping = |iid| Mapping { iid: Some(iid), path_string_ids: vec![iid] };
         let names = InternedData {
             mapping_paths: (1..).zip(PLACES).map(text).collect(),
             mappings: (1..=PLACES.len() as u64).map(mapping).collect(),

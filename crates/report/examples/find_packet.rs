@@ -75,7 +75,7 @@ fn highest(pixels: &[u8]) -> Res<([usize; 2], usize)> {
     let band = |row: usize| {
         let line = &pixels[row * WIDTH * 3..][..WIDTH * 3];
         let is_band =
-            |(at, pixel): (usize, &[u8])| (pixel == BAND && at >= LEFT && at < WIDTH - RIGHT + 2).then_some(at);
+            |(at, pixel): (usize, &[u8])| (pixel == BAND && (LEFT..WIDTH - RIGHT + 2).contains(&at)).then_some(at);
         line.chunks_exact(3).enumerate().filter_map(is_band).collect::<Vec<_>>()
     };
     let bottom = (0..HEIGHT).rev().find(|row| band(*row).len() >= WIDE).ok_or("no chart")?;

@@ -120,7 +120,7 @@ fn follow(sightings: &[Sighting]) -> Follow {
         point(PointKind::AppRead, "relay", 2, Link::Socket),
         point(PointKind::Drop, "nic0", 2, Link::Nic),
     ];
-    let script = Script { sightings: sightings.to_vec().into_iter(), points, detached: false };
+    let script = Script { sightings: Vec::from(sightings).into_iter(), points, detached: false };
     Follow::over(options(), |_| Ok(Box::new(script))).unwrap()
 }
 

@@ -281,9 +281,11 @@ impl Manifest {
         let names = |route: &Vec<PointId>| route.iter().map(|id| point(*id)).collect();
         self.route = names(&layout.route.points);
         self.routes = layout.route.by_stream.iter().map(names).collect();
-        let named =
-            |s: &Segment| NamedSegment { kind: s.kind, name: s.name.clone(), from: point(s.from), to: point(s.to) };
-        self.segments = layout.segments.iter().map(named).collect();
+        let named = layout.segments.iter().map(|s| {
+            let [from, to] = [s.from, s.to].map(&point);
+            NamedSegment { kind: s.kind, name: s.name.clone(), from, to }
+        });
+        self.segments = named.collect();
     }
 
     /// UTC of the run's times.

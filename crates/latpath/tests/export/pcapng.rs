@@ -35,7 +35,12 @@ impl Packet {
             let t = START + n as Ns * 250_007 + Ns::from(stream);
             // Some are dropped; of Sampled Values some have a sample; and the other machine's clock is behind for some.
             let seen = if n % 10 == 3 { 0b0011 } else { 0b0101 } | if stream == 0 && n >= 50 { 0b1000 } else { 0 };
-            Self { stream, n, seen, t: [t, t + 500, t + if n % 7 == 0 { -300 } else { 60_001 }, t - 1_234_567] }
+            Self {
+                stream,
+                n,
+                seen,
+                t: [t, t + 500, t + if n.is_multiple_of(7) { -300 } else { 60_001 }, t - 1_234_567],
+            }
         };
         (0..100).flat_map(move |n| (0..streams).map(move |stream| one(stream, n)))
     }

@@ -50,7 +50,8 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
             let lack = if asked { home.provide(*need).err().map(|lack| format!("{need}: {lack}")) } else { None };
             trials.extend(named.into_iter().map(|(name, test)| {
                 let (pool, programs, home) = (pool.clone(), programs.clone(), home.clone());
-                let trial = trial(&name, &[lack.clone()], move || run(&pool, &programs, &home, test, whole));
+                let trial =
+                    trial(&name, std::slice::from_ref(&lack), move || run(&pool, &programs, &home, test, whole));
                 match tier(test, &kernel) {
                     Tier::Lab => trial.in_lab(),
                     _ => trial,

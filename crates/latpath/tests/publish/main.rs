@@ -39,9 +39,9 @@ fn main() -> ExitCode {
     let tests = [files::TESTS, sends::TESTS, receives::TESTS, refuses::TESTS].concat();
     let trials = tests.into_iter().map(|(name, needs, test)| match needs {
         Needs::Nothing => trial(name, &[], test),
-        Needs::Tshark => trial(name, &[tshark.clone()], test),
-        Needs::Root => trial(name, &[root.clone()], test),
-        Needs::Shared => trial(name, &[shared.clone()], test),
+        Needs::Tshark => trial(name, std::slice::from_ref(&tshark), test),
+        Needs::Root => trial(name, std::slice::from_ref(&root), test),
+        Needs::Shared => trial(name, std::slice::from_ref(&shared), test),
         Needs::Capture => trial(name, &[root.clone(), tools.clone()], test),
         Needs::CaptureShared => trial(name, &[root.clone(), tools.clone(), shared.clone()], test),
     });

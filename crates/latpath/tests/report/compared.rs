@@ -140,10 +140,7 @@ fn packets_that_a_pattern_touches_are_left_out_where_that_is_asked_for() {
     assert_eq!(a["excluded"], serde_json::json!({ "kinds": ["queue-release"], "patterns": 1, "packets": 40 }));
     assert_eq!(b["excluded"], serde_json::json!({ "kinds": ["queue-release"], "patterns": 0, "packets": 0 }));
     assert_eq!((a["packets"].as_u64(), b["packets"].as_u64()), (Some(PACKETS - 40), Some(PACKETS)));
-    assert_eq!(
-        (max(&without) < Some(5_000_000), &a["rate_hz"] == &whole["a"]["recordings"][0]["rate_hz"]),
-        (true, true)
-    );
+    assert_eq!((max(&without) < Some(5_000_000), a["rate_hz"] == whole["a"]["recordings"][0]["rate_hz"]), (true, true));
     let text = stdout(&bench.latpath(&[&FIVE[..], &["--exclude", "all"]].concat()));
     assert!(text.contains("a1: without queue-release, "), "{text}");
     assert_eq!(bench.latpath(&[&FIVE[..], &["--exclude", "bad"]].concat()).status.code(), Some(2));

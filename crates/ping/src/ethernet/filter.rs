@@ -57,7 +57,7 @@ fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
 /// The program for frames to these addresses (the device's own, and groups; at most [`MAX_ADDRESSES`]), of this session where one is
 /// named. It sees frames as the kernel hands them to packet sockets: from the destination address on, without the tag.
 pub fn program(addresses: &[[u8; 6]], session: Option<u32>) -> Vec<sock_filter> {
-    let mut p = Program::new();
+    let mut p = Program::default();
     for (i, mac) in addresses.iter().take(MAX_ADDRESSES).enumerate() {
         p.run(BPF_LD | BPF_W | BPF_ABS, 0);
         p.branch(BPF_JMP | BPF_JEQ, word(&mac[..4]), None, Some(To::After(i)));

@@ -34,7 +34,11 @@ fn open(pair: &Pair, place: Place) -> Result<(Xdp, Xdp), Failed> {
 }
 
 fn software(stamps: bool) -> Stamps {
-    stamps.then_some(Stamps::SOFTWARE).unwrap_or_default()
+    if stamps {
+        Stamps::SOFTWARE
+    } else {
+        Default::default()
+    }
 }
 
 pub fn there_and_back() -> Result<(), Failed> {

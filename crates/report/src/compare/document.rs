@@ -65,7 +65,7 @@ fn charts(page: &mut Page, segment: usize, label: &str) {
 fn drawn(label: &str, groups: &Groups) -> Value {
     let mut all: Vec<&Bucket> = groups.iter().flat_map(|(_, buckets)| buckets.iter()).collect();
     all.sort_by_key(|bucket| bucket.from_ns);
-    let ends: Vec<Bucket> = all.first().into_iter().chain(all.last()).map(|bucket| (**bucket).clone()).collect();
+    let ends: Vec<Bucket> = all.first().into_iter().chain(all.last()).map(|bucket| **bucket).collect();
     let groups: Vec<Value> = groups.iter().map(|(name, buckets)| json!([name, flat(buckets)])).collect();
     json!({ "label": label, "all": flat(&ends), "paths": [], "causes": [], "groups": groups })
 }

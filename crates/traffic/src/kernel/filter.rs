@@ -28,12 +28,14 @@ pub struct Program<To> {
     places: Vec<(To, usize)>,
 }
 
-impl<To: Copy + PartialEq> Program<To> {
+impl<To> Default for Program<To> {
     /// No instruction yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { code: Vec::new(), places: Vec::new() }
     }
+}
 
+impl<To: Copy + PartialEq> Program<To> {
     /// Names the place of the next instruction.
     pub fn here(&mut self, place: To) {
         self.places.push((place, self.code.len()));
@@ -66,7 +68,7 @@ impl<To: Copy + PartialEq> Program<To> {
 pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     let infos: Vec<_> = protocols.iter().map(|p| p.info()).collect();
     let ports: Vec<u16> = infos.iter().flat_map(|i| i.udp_ports).copied().collect();
-    let mut p = Program::new();
+    let mut p = Program::default();
     for tags in 0..=TAGS {
         p.here(To::Tag(tags));
         p.run(BPF_LD | BPF_H | BPF_ABS, 12 + 4 * tags);

@@ -243,7 +243,7 @@ impl CopyReceiver {
         let received = self.headers[..n as usize].iter().zip(self.data.chunks_exact(SNAP)).zip(&self.control);
         for ((header, data), control) in received {
             let frame = &data[..(header.msg_len as usize).min(SNAP)];
-            let control = &control.0[..(header.msg_hdr.msg_controllen as usize).min(CONTROL)];
+            let control = &control.0[..header.msg_hdr.msg_controllen.min(CONTROL)];
             let (tag, arrival) = (removed_tag(control), arrival(control));
             take(Received { frame, tag, arrival, had });
         }

@@ -135,7 +135,6 @@ impl Link {
             zero_copy: self.zero_copy,
             busy_poll: self.busy_poll(),
             huge_pages,
-            ..XdpOptions::new(device)
         })?;
         let notes = vec![xdp.mode().to_string()];
         Ok((xdp, Prepared { stamps: Stamps::default(), clocks: Clocks::watch(None), notes, _hardware: None }))
