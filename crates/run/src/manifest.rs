@@ -4,7 +4,7 @@ use crate::{facts::HostFacts, seal::Seal, spikes::SpikesRecord, RunError, MANIFE
 use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
-use latpath_journey::{Layout, Segment, Totals};
+use latpath_journey::{Layout, Totals};
 use latpath_model::{
     stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointId, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
@@ -278,9 +278,9 @@ impl Manifest {
     pub fn set_layout(&mut self, layout: &Layout) {
         let points = &self.points;
         let point = |id: PointId| points[usize::from(id)].point.clone();
-        let names = |route: &Vec<PointId>| route.iter().map(|id| point(*id)).collect();
+        let names = |route: &[PointId]| route.iter().map(|id| point(*id)).collect();
         self.route = names(&layout.route.points);
-        self.routes = layout.route.by_stream.iter().map(names).collect();
+        self.routes = layout.route.by_stream.iter().map(|route| names(route)).collect();
         let named = layout.segments.iter().map(|s| {
             let [from, to] = [s.from, s.to].map(&point);
             NamedSegment { kind: s.kind, name: s.name.clone(), from, to }
