@@ -353,6 +353,6 @@ fn kept(name: &str) -> PathBuf {
 }
 
 /// What failed, as an error.
-fn plain(failed: Failed) -> anyhow::Error {
+pub fn plain(failed: Failed) -> anyhow::Error {
     anyhow!(failed.message().unwrap_or("failed").to_owned())
 }

@@ -34,7 +34,7 @@ fn run(scale: &Scale) -> Outcome {
         "{words} --json --out /out/profile --svg /out/profile.svg --firefox /out/profile.firefox.json"
     ))?)?;
     let after = ran(&mut stage)?;
-    let page = stage.latpath(&format!("{words} --function tun_get_user --top 12"))?;
+    let page = stage.latpath(&format!("{words} --top 6"))?;
     eprintln!("{page}");
     let truth = [0, 1].map(|at| after[at] - before[at]);
     check(&seen, truth[0] * 100.0 / (truth[0] + truth[1]))

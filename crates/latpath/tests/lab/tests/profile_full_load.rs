@@ -3,7 +3,7 @@
 
 use super::profile::{has_function, in_guests, of_process};
 use crate::{
-    stage::{Reach, Stage, GUEST},
+    stage::{plain, Reach, Stage, GUEST},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
@@ -13,7 +13,7 @@ use latpath_testkit::{busy, waits};
 use latpath_vms::Role;
 use serde_json::Value;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub const TEST: Test = Test { name: "profile_full_load", smoke: false, only_whole: false, seconds: 900, run };
 
@@ -48,10 +48,15 @@ fn run(scale: &Scale) -> Outcome {
     waits::until_within(PATIENCE, "the profile begins", || {
         watching.said().contains("sampling CPUs") || !watching.runs()
     })
-    .map_err(|e| anyhow::anyhow!("{e:?}: {}", watching.said()))?;
-    let before = ran(&mut stage, &pids)?;
-    let finished = watching.finish(PATIENCE).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    .map_err(plain)?;
+    ensure!(watching.runs(), "it ended: {}", watching.said());
+    let (begun, before) = (Instant::now(), ran(&mut stage, &pids)?);
+    let window = Duration::from_secs(seconds);
+    waits::until_within(PATIENCE, "the window ends", || begun.elapsed() >= window || !watching.runs())
+        .map_err(plain)?;
+    // Behind it the agent has less to do.
     let after = ran(&mut stage, &pids)?;
+    let finished = watching.finish(PATIENCE).map_err(plain)?;
     eprintln!("{}", finished.stderr.trim());
     let seen: Value = serde_json::from_str(&finished.stdout).context("the profile's JSON")?;
     check(&seen, &before, &after).with_context(|| format!("{} {} {}", seen["modes"], seen["kernel"], seen["processes"]))

@@ -1,5 +1,5 @@
 //! The oldest kernel's verifier takes every eBPF program: those of the points with a stream of each protocol, the flight
-//! recorder's, those of `latpath path` and `queues`, and the XDP program of `latpath ping`; and some frames pass through them.
+//! recorder's, those of `latpath path`, `profile` and `queues`, and the XDP program of `latpath ping`; and some frames pass through them.
 
 use crate::{
     stage::{Stage, Stream},
@@ -33,6 +33,13 @@ fn run(_: &Scale) -> Outcome {
     drop(recorder);
     let recorder = Recorder::start_for(Scope::Transfers, Recorder::BYTES_PER_CPU).context("the events of transfers")?;
     ensure!(recorder.missing().is_empty(), "of transfers are not recorded: {:?}", recorder.missing());
+    drop(recorder);
+
+    let options =
+        latpath_profile::Options { vcpus: vec![1], calls_of: Some(Vec::new()), ..latpath_profile::Options::default() };
+    let mut recorder = latpath_profile::Recorder::start(&options).context("the profile")?;
+    ensure!(recorder.missing().is_empty(), "of a profile is not seen: {:?}", recorder.missing());
+    ensure!(recorder.absences().is_some(), "when vCPUs are not in their guest is not seen");
     drop(recorder);
 
     let queues: Value = serde_json::from_str(&stage.latpath("queues --duration 1s --json")?)?;
