@@ -2,5 +2,6 @@
 
 fn main() {
     latpath_bpf::compile("exits");
+    latpath_bpf::compile("events");
     latpath_bpf::compile_for_user_space("src/vcpu_time.c");
 }

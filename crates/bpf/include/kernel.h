@@ -170,9 +170,34 @@ struct napi_struct {
 	struct net_device *dev;
 };
 
+/* include/linux/pid.h */
+struct upid {
+	int nr;
+};
+
+struct pid {
+	struct upid numbers[1];
+};
+
 struct kvm_vcpu {
 	int vcpu_id;
 	unsigned int halt_poll_ns;
+	struct pid *pid;
+};
+
+/* arch/x86/kvm/lapic.h */
+struct kvm_lapic {
+	struct kvm_vcpu *vcpu;
+	_Bool apicv_active;
+};
+
+/* Before Linux 5.19 */
+struct kvm_vcpu_arch {
+	_Bool apicv_active;
+};
+
+struct kvm_vcpu___apicv {
+	struct kvm_vcpu_arch arch;
 };
 
 /* fs/eventfd.c */

@@ -1,5 +1,6 @@
 //! Whether programs can stand at functions here, and the one attachment that libbpf's objects do not outlive.
 
+use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Functions that any kernel has one of.
@@ -44,8 +45,14 @@ pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
 
 /// Attaches a loaded program where its type information says; closing the descriptor takes it off.
 pub fn attach(program: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
-    // SAFETY: no name is needed for a program that carries its place; the descriptor is open.
-    let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()) };
+    attach_at(program, None)
+}
+
+/// The same, of a program of the type raw tracepoint, which has no place of its own.
+pub(crate) fn attach_at(program: BorrowedFd<'_>, tracepoint: Option<&CStr>) -> std::io::Result<OwnedFd> {
+    let name = tracepoint.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: the name lives on; none is needed for a program that carries its place. The descriptor is open.
+    let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name, program.as_raw_fd()) };
     if link < 0 {
         return Err(std::io::Error::from_raw_os_error(-link));
     }

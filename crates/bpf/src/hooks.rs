@@ -1,11 +1,13 @@
 //! The tracepoints and functions at which programs stand, and which of them the running kernel has: an alternative where it refuses one, a note
 //! where there is none.
 
+use crate::fentry::attach_at;
 use crate::{able, accused, attach_program, fentry_works, last_words, measure, program_info, Unable};
 use libbpf_rs::btf::types::{Func, Typedef};
 use libbpf_rs::btf::Btf;
+use std::ffi::CString;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// One program.
 pub struct Hook {
@@ -103,10 +105,10 @@ fn module_has(module: &str, name: &str) -> bool {
     std::fs::read(format!("/sys/kernel/btf/{module}")).is_ok_and(found)
 }
 
-/// Whether the other architecture alone has this tracepoint.
+/// Whether the other architecture alone has this tracepoint or function.
 fn elsewhere(at: &str) -> bool {
     let arm = at.starts_with("ipi_");
-    let x86 = ["local_timer_", "reschedule_", "call_function_", "irq_work_", "x86_", "thermal_", "nmi_"];
+    let x86 = ["__apic_", "local_timer_", "reschedule_", "call_function_", "irq_work_", "x86_", "thermal_", "nmi_"];
     if cfg!(target_arch = "x86_64") {
         arm
     } else {
@@ -119,11 +121,24 @@ pub struct Standing {
     /// Its name in bpf/.
     pub name: &'static str,
     program: OwnedFd,
+    /// Its place, where its type information does not say that.
+    tracepoint: Option<CString>,
     /// What holds it in its place, while it stands.
     link: Option<OwnedFd>,
 }
 
 impl Standing {
+    /// A program of the type raw tracepoint, at the tracepoint of this name.
+    ///
+    /// # Errors
+    /// Where the kernel has no such tracepoint, or does not let it stand.
+    pub fn at_tracepoint(name: &'static str, program: BorrowedFd<'_>, tracepoint: CString) -> std::io::Result<Self> {
+        let program = program.try_clone_to_owned()?;
+        let mut standing = Self { name, program, tracepoint: Some(tracepoint), link: None };
+        standing.attach()?;
+        Ok(standing)
+    }
+
     /// Whether it stands.
     pub fn stands(&self) -> bool {
         self.link.is_some()
@@ -139,7 +154,7 @@ impl Standing {
     /// # Errors
     /// With what the kernel says.
     pub fn attach(&mut self) -> std::io::Result<()> {
-        self.link = Some(attach_program(self.program.as_fd())?);
+        self.link = Some(attach_at(self.program.as_fd(), self.tracepoint.as_deref())?);
         Ok(())
     }
 
@@ -218,20 +233,19 @@ impl Hooks {
             if table.iter().any(|h| h.instead == Some(hook.program)) {
                 continue;
             }
-            if let (true, Some(Err(why))) = (hook.is_function, &fentry) {
+            let cannot = |hook: &Hook| match &fentry {
+                Some(Err(why)) if hook.is_function => Some(why),
+                _ => None,
+            };
+            let has = |hook: &Hook| {
+                is_built_in(hook) || hook.module.is_some_and(|module| module_has(module, &hook.in_types()))
+            };
+            let substitute = table.iter().find(|h| hook.instead == Some(h.program));
+            let first = [Some(hook), substitute].into_iter().flatten().find(|h| cannot(h).is_none() && has(h));
+            found.programs.extend(first.map(|first| first.program));
+            if let Some(why) = cannot(hook) {
                 found.misses(hook, format!("no program can stand at a function ({why})"));
-                continue;
-            }
-            let substitute = table.iter().find(|h| hook.instead == Some(h.program)).filter(|h| is_built_in(h));
-            if is_built_in(hook) {
-                found.programs.push(hook.program);
-            } else if let Some(module) = hook.module {
-                if module_has(module, &hook.in_types()) {
-                    found.programs.push(hook.program);
-                }
-            } else if let Some(substitute) = substitute {
-                found.programs.push(substitute.program);
-            } else if !hook.is_optional {
+            } else if first.is_none() && hook.module.is_none() && !hook.is_optional {
                 found.misses(hook, "this kernel does not have it".into());
             }
         }
@@ -315,7 +329,8 @@ impl Hooks {
             };
             match attach_program(program.as_fd()) {
                 Ok(link) => {
-                    standing.push(Standing { name, program: program.as_fd().try_clone_to_owned()?, link: Some(link) })
+                    let program = program.as_fd().try_clone_to_owned()?;
+                    standing.push(Standing { name, program, tracepoint: None, link: Some(link) })
                 }
                 Err(e) => _ = self.without(name, e.to_string()),
             }

@@ -113,7 +113,8 @@ fn kvm(machine: &Machine) -> Result<(), Lack> {
 
 fn exits(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     kvm(machine)?;
-    let watch = latpath_exits::Watch::start(&[], true).map_err(|e| nothing(machine, &TRACING)(&e))?;
+    let watch = latpath_exits::Watch::start(&[], latpath_exits::Options { only: true, ..Default::default() })
+        .map_err(|e| nothing(machine, &TRACING)(&e))?;
     let mut lacks = together(machine, watch.missing());
     if !machine.root.path("sys/kernel/debug/kvm").exists() {
         lacks.push(Lack {

@@ -50,6 +50,14 @@ struct {
 	__type(value, struct row);
 } rows SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct interrupts);
+} interrupts SEC(".maps");
+
 /* A variable, which needs no look into a map. */
 struct shared shared = {};
 
@@ -296,12 +304,56 @@ int BPF_PROG(injected)
 	return TO_CURRENT(v->injected++);
 }
 
-/* Also of those that a CPU with APICv or AVIC delivers by itself. Which VM's it is, is not said. */
+static __always_inline int accepted_somewhere(__u64 now)
+{
+	if (now >= shared.from && now < shared.until)
+		__sync_fetch_and_add(&shared.accepted, 1);
+	return 0;
+}
+
+#if defined(__TARGET_ARCH_x86)
+static __always_inline _Bool is_posted(struct kvm_lapic *apic)
+{
+	struct kvm_vcpu___apicv *vcpu;
+
+	if (bpf_core_field_exists(apic->apicv_active))
+		return apic->apicv_active;
+	vcpu = (void *)apic->vcpu;
+	return BPF_CORE_READ(vcpu, arch.apicv_active);
+}
+
+/*
+ * A vCPU's virtual APIC takes an interrupt from KVM, in whatever thread or interrupt that may be: also such as a CPU with APICv or AVIC
+ * then delivers by itself. KVM's tracepoint kvm_apic_accept_irq stands in this function, and does not say whose APIC it is.
+ */
+SEC("fentry/__apic_accept_irq")
+int BPF_PROG(accepts, struct kvm_lapic *apic, int mode, int vector)
+{
+	__u32 tid = BPF_CORE_READ(apic, vcpu, pid, numbers[0].nr), slot = slot_of(tid), v = vector, m = mode >> 8;
+	struct interrupts *taken = slot ? bpf_map_lookup_elem(&interrupts, &slot) : 0;
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!taken)
+		return accepted_somewhere(now);
+	if (now < shared.from || now >= shared.until)
+		return 0;
+	BOUND(m, DELIVERY_MODES);
+	__sync_fetch_and_add(&taken->modes[m], 1);
+	if (m > 1)
+		return 0;
+	BOUND(v, VECTORS);
+	__sync_fetch_and_add(&taken->accepted[v], 1);
+	if (is_posted(apic))
+		__sync_fetch_and_add(&taken->posted[v], 1);
+	return 0;
+}
+#endif
+
+/* Where no program can stand at the function. */
 SEC("tp_btf/kvm_apic_accept_irq")
 int BPF_PROG(accepted)
 {
-	__sync_fetch_and_add(&shared.accepted, 1);
-	return 0;
+	return accepted_somewhere(bpf_ktime_get_ns());
 }
 
 static __always_inline int switched(_Bool preempt, struct task_struct *next, __u32 state)

@@ -7,10 +7,34 @@
 #define CODES 2048      /* places of reasons; a power of two */
 #define NO_ID 0xffffffff
 
+#define VECTORS 256     /* of interrupts; a power of two */
+#define DELIVERY_MODES 8 /* a power of two */
+
 /* The slot of the vCPU thread that a CPU runs; 0: another thread. */
 struct here {
 	__u32 slot;
 	__u32 pad[15];
+};
+
+/* What a vCPU's virtual APIC took. */
+struct interrupts {
+	__u64 accepted[VECTORS];
+	__u64 posted[VECTORS]; /* of these, what the CPU delivers by itself */
+	__u64 modes[DELIVERY_MODES]; /* by arch/x86/include/asm/apicdef.h: 0 and 1 have vectors, 2 SMI, 4 NMI, 5 INIT, 6 start-up */
+};
+
+#define PROCESS_EVENTS 16384
+
+/* Of KVM's events. */
+struct event_count {
+	__u32 on;
+	__u32 pad;
+	__u64 no_room;
+};
+
+struct process_event {
+	__u32 pid;
+	__u32 event;
 };
 
 struct shared {
@@ -21,7 +45,7 @@ struct shared {
 	__u64 from; /* the window */
 	__u64 until;
 	__u64 no_room; /* entries of vCPUs that got no slot */
-	__u64 accepted;
+	__u64 accepted; /* by virtual APICs of which no vCPU is known */
 	__u64 marks[MARKS];
 	__u32 reasons[REASONS];
 	__u8 row_of_code[CODES];

@@ -14,6 +14,9 @@ pub struct KvmCounters {
     pub halt_exits: u64,
     /// Interrupts injected.
     pub irq_injections: u64,
+    /// NMIs injected.
+    #[serde(default)]
+    pub nmi_injections: u64,
     /// Polling in halts, in ns, whether it helped or not.
     pub halt_polling_ns: u64,
 }
@@ -34,6 +37,7 @@ impl KvmCounters {
             sum.exits += read("exits");
             sum.halt_exits += read("halt_exits");
             sum.irq_injections += read("irq_injections");
+            sum.nmi_injections += read("nmi_injections");
             sum.halt_polling_ns += read("halt_poll_success_ns") + read("halt_poll_fail_ns");
         }
         sum
@@ -45,6 +49,7 @@ impl KvmCounters {
             exits: self.exits.saturating_sub(before.exits),
             halt_exits: self.halt_exits.saturating_sub(before.halt_exits),
             irq_injections: self.irq_injections.saturating_sub(before.irq_injections),
+            nmi_injections: self.nmi_injections.saturating_sub(before.nmi_injections),
             halt_polling_ns: self.halt_polling_ns.saturating_sub(before.halt_polling_ns),
         }
     }

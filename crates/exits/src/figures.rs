@@ -5,6 +5,7 @@ use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What a vCPU's thread does. At each moment it does one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,12 +150,62 @@ pub struct Vcpu {
     pub halts: u64,
     /// Of these, how many found it asleep; the others ended while KVM polled.
     pub slept: u64,
-    /// `kvm_inj_virq`. A CPU with APICv or AVIC delivers interrupts without it.
-    pub injected: u64,
+    /// `kvm_inj_virq`; `None` where KVM has no such event. A CPU with APICv or AVIC delivers interrupts without it.
+    pub injected: Option<u64>,
+    /// What its virtual APIC took; `None` where this kernel does not say whose APIC takes an interrupt.
+    pub interrupts: Option<Interrupts>,
+    /// All of KVM's events in its thread, in the order of [`Events::names`]; empty where they were not asked for.
+    pub events: Vec<u64>,
     /// Events that came while another one of the same vCPU was counted, and were not.
     pub skipped: u64,
     /// Its exits, those that took the longest in all first.
     pub reasons: Vec<Reason>,
+}
+
+/// Interrupts that KVM gave to a virtual local APIC: from devices, from vCPUs, from the APIC's own timer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interrupts {
+    /// By vector: how many, and how many of these the CPU delivers by itself (APICv, AVIC).
+    pub vectors: BTreeMap<u8, (u64, u64)>,
+    /// NMIs.
+    pub nmis: u64,
+    /// Those without a vector that are no NMIs: SMI, INIT, start-up.
+    pub other: u64,
+}
+
+impl Interrupts {
+    /// These and those.
+    pub fn add(&mut self, other: &Self) {
+        for (vector, (accepted, posted)) in &other.vectors {
+            let sum = self.vectors.entry(*vector).or_default();
+            *sum = (sum.0 + accepted, sum.1 + posted);
+        }
+        self.nmis += other.nmis;
+        self.other += other.other;
+    }
+
+    /// Those with a vector, and how many of these the CPU delivers by itself.
+    pub fn sum(&self) -> (u64, u64) {
+        self.vectors.values().fold((0, 0), |sum, (accepted, posted)| (sum.0 + accepted, sum.1 + posted))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> u64 {
+        self.sum().0 + self.nmis + self.other
+    }
+}
+
+/// KVM's events, outside vCPUs' threads.
+#[derive(Clone, Debug, Default)]
+pub struct Events {
+    /// What this kernel has.
+    pub names: Vec<String>,
+    /// Events at which no program can stand, and why.
+    pub not_counted: Vec<String>,
+    /// By process, which for a kernel thread is that thread; 0: on CPUs that were idle.
+    pub by_process: BTreeMap<u32, Vec<u64>>,
+    /// Events of processes that were too many.
+    pub no_room: u64,
 }
 
 /// All that was seen.
@@ -166,9 +217,11 @@ pub struct Exits {
     pub until: Ns,
     /// vCPUs, by their numbers.
     pub vcpus: Vec<Vcpu>,
-    /// Interrupts that virtual local APICs accepted, of all VMs: also those that APICv or AVIC delivered. `None` where this kernel does not
+    /// Interrupts that virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered. `None` where this kernel does not
     /// say.
     pub accepted: Option<u64>,
+    /// KVM's events, where they were asked for.
+    pub events: Option<Events>,
     /// Entries of vCPUs for which there was no room.
     pub no_room: u64,
     /// Events that were missed because the same program was running already.

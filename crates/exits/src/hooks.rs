@@ -1,6 +1,6 @@
 //! Where the programs stand.
 
-use latpath_bpf::{hook, module_hook, or, Hook};
+use latpath_bpf::{function_hook, hook, module_hook, or, Hook};
 
 /// Without it nobody says when a guest was left.
 pub(crate) const NEEDED: &str = "kvm_exit";
@@ -12,7 +12,7 @@ const fn kvm(program: &'static str, at: &'static str, shows: &'static str) -> Ho
 }
 
 /// All of them; alternatives stand behind those that they stand in for.
-pub(crate) static HOOKS: [Hook; 32] = [
+pub(crate) static HOOKS: [Hook; 33] = [
     kvm("kvm_entry", "kvm_entry", "when a guest was entered"),
     or(kvm("kvm_exit", NEEDED, "when and why a guest was left"), "kvm_exit_with_reason"),
     kvm("kvm_exit_with_reason", NEEDED, "when and why a guest was left"),
@@ -20,6 +20,7 @@ pub(crate) static HOOKS: [Hook; 32] = [
     kvm("run", "kvm_fpu", "when the hypervisor's process comes back to KVM"),
     kvm("halt_end", "kvm_vcpu_wakeup", "halts, and polling in them"),
     kvm("injected", "kvm_inj_virq", "interrupts that KVM injected"),
+    or(function_hook("accepts", "__apic_accept_irq", Some("kvm"), "which VM's APIC took an interrupt"), "accepted"),
     kvm("accepted", "kvm_apic_accept_irq", "interrupts that virtual APICs took"),
     or(hook("switch_with_state", "sched_switch", "sleeping and waiting for a CPU"), "switch_without_state"),
     hook("switch_without_state", "sched_switch", "sleeping and waiting for a CPU"),

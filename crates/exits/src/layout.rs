@@ -1,13 +1,13 @@
 //! What user space and the programs share. The types come from the programs' own type information (bpf/vcpu_time.h, bpf/shared.h).
 
-pub(crate) use crate::skel::types::{row as RawRow, shared as Shared, vcpu as RawVcpu};
+pub(crate) use crate::skel::types::{interrupts as RawInterrupts, row as RawRow, shared as Shared, vcpu as RawVcpu};
 
 mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 pub(crate) use constants::{MARKS, NO_ROW, REASONS, TILES};
 
-latpath_bpf::plain!(RawVcpu, RawRow, Shared);
+latpath_bpf::plain!(RawVcpu, RawRow, RawInterrupts, Shared);
 
 /// What is not known, of vCPUs' numbers.
 pub(crate) const NO_ID: u32 = constants::NO_ID as u32;

@@ -7,7 +7,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! let watch = latpath_exits::Watch::start(&latpath_vms::find()?.vms, false)?;
+//! let watch = latpath_exits::Watch::start(&latpath_vms::find()?.vms, latpath_exits::Options::default())?;
 //! std::thread::sleep(Duration::from_secs(10));
 //! for vcpu in watch.end().vcpus {
 //!     println!("{} left its guest {} times", vcpu.tid, vcpu.exits);
@@ -18,6 +18,7 @@
 //! Times are of `CLOCK_MONOTONIC`, in ns.
 
 mod counters;
+mod events;
 mod figures;
 mod hooks;
 mod layout;
@@ -29,8 +30,12 @@ mod skel {
     #![allow(unused_imports, missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/exits.skel.rs"));
 }
+mod events_skel {
+    #![allow(unused_imports, missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/events.skel.rs"));
+}
 
 pub use counters::KvmCounters;
-pub use figures::{Exits, Reason, Tile, Tiles, Vcpu};
+pub use figures::{Events, Exits, Interrupts, Reason, Tile, Tiles, Vcpu};
 pub use traffic::Traffic;
-pub use watch::Watch;
+pub use watch::{Options, Watch};

@@ -1,8 +1,9 @@
 //! The programs, standing for one window.
 
-use crate::figures::{Exits, Reason, Tile, Tiles, Vcpu};
+use crate::events::{self, Counting};
+use crate::figures::{Exits, Interrupts, Reason, Tile, Tiles, Vcpu};
 use crate::hooks::{HOOKS, NEEDED};
-use crate::layout::{RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, TILES};
+use crate::layout::{RawInterrupts, RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, TILES};
 use crate::skel::{ExitsSkel, ExitsSkelBuilder};
 use latpath_bpf::{
     begin_window, bytes_of, end_window, listen, release, Hooks, Mapped, Missing, Programs, Purpose, Standing,
@@ -14,24 +15,45 @@ use latpath_vms::{Role, Vm};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
 use std::{
-    collections::HashMap, mem::offset_of, mem::MaybeUninit, os::fd::AsFd, path::Path, thread::sleep, time::Duration,
+    collections::HashMap,
+    mem::offset_of,
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    thread::sleep,
+    time::Duration,
 };
 
 /// vCPUs that may appear while the window is open.
 const MORE: usize = 64;
 /// vCPUs in all: each takes some 90 kB.
 const MOST: usize = 2048;
+/// Of the modes in which an APIC is given an interrupt.
+const NMI: usize = 4;
 /// So long a program may take that has just begun.
 const PATIENCE: Duration = Duration::from_micros(500);
 
 const PURPOSE: Purpose = Purpose("watch VM exits");
+
+/// What is watched, beside exits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// No vCPUs but those of the VMs that are named, also none that are made later.
+    pub only: bool,
+    /// Counts all of KVM's events.
+    pub events: bool,
+    /// Lets the kernel measure what the programs cost, which makes each dearer by two readings of the clock.
+    pub cost: bool,
+}
 
 /// Watches vCPUs until [`Watch::end`].
 pub struct Watch {
     programs: Programs,
     vcpus: Mapped<RawVcpu>,
     rows: Mapped<RawRow>,
+    interrupts: Mapped<RawInterrupts>,
     shared: Mapped<Shared>,
+    counting: Option<Counting>,
     from: Ns,
     /// What /proc said of the vCPUs that were known at the start.
     looked: HashMap<u32, Tile>,
@@ -41,7 +63,9 @@ struct Loaded {
     programs: Vec<Standing>,
     vcpus: Mapped<RawVcpu>,
     rows: Mapped<RawRow>,
+    interrupts: Mapped<RawInterrupts>,
     shared: Mapped<Shared>,
+    cpus: OwnedFd,
 }
 
 /// A vCPU's thread that is known beforehand.
@@ -65,6 +89,7 @@ fn open<'s>(
     sized
         .and_then(|()| open.maps.rows.set_max_entries((slots * REASONS) as u32))
         .and_then(|()| open.maps.slots.set_max_entries(slots as u32))
+        .and_then(|()| open.maps.interrupts.set_max_entries(slots as u32))
         .and_then(|()| open.maps.cpus.set_max_entries(cpus as u32))
         .map_err(PURPOSE.refused("sizing the tables"))?;
     hooks.choose(open.open_object_mut());
@@ -72,19 +97,11 @@ fn open<'s>(
 }
 
 impl Watch {
-    /// Watches the vCPUs of `vms`; with `only` no others, also such as are made later. Returns when the window has begun.
+    /// Watches the vCPUs of `vms`, and of those that are made later. Returns when the window has begun.
     ///
     /// # Errors
     /// Where this kernel or user cannot trace, or KVM is not there.
-    pub fn start(vms: &[Vm], only: bool) -> Result<Self, StartError> {
-        Self::start_measuring(vms, only, false)
-    }
-
-    /// The same, while the kernel also measures what the programs cost, which makes each dearer by two readings of the clock.
-    ///
-    /// # Errors
-    /// As of [`Self::start`].
-    pub fn start_measuring(vms: &[Vm], only: bool, measure: bool) -> Result<Self, StartError> {
+    pub fn start(vms: &[Vm], options: Options) -> Result<Self, StartError> {
         let mut hooks = Hooks::of_kernel(&HOOKS)?;
         if !hooks.stands_at(NEEDED) {
             return Err(StartError::NothingHere(format!(
@@ -98,10 +115,12 @@ impl Watch {
             |hooks| hooks.stands_at(NEEDED),
             |hooks| {
                 let mut storage = MaybeUninit::uninit();
-                let skel = open(&mut storage, hooks, (slots, only))?;
+                let skel = open(&mut storage, hooks, (slots, options.only))?;
                 let loaded = Loaded {
                     vcpus: Mapped::new(&skel.maps.vcpus.as_fd(), slots)?,
                     rows: Mapped::new(&skel.maps.rows.as_fd(), slots * REASONS)?,
+                    interrupts: Mapped::new(&skel.maps.interrupts.as_fd(), slots)?,
+                    cpus: skel.maps.cpus.as_fd().try_clone_to_owned()?,
                     shared: Mapped::new(&skel.maps.bss.as_fd(), 1)?,
                     programs: Vec::new(),
                 };
@@ -114,7 +133,7 @@ impl Watch {
                 Ok(Loaded { programs: hooks.attach(skel.object())?, ..loaded })
             },
         );
-        let Loaded { programs, vcpus, rows, shared } = match loaded {
+        let Loaded { mut programs, vcpus, rows, interrupts, shared, cpus } = match loaded {
             Ok(loaded) => loaded,
             Err((error, _)) if hooks.stands_at(NEEDED) => return Err(error),
             Err((_, said)) => {
@@ -124,10 +143,20 @@ impl Watch {
                 return Err(PURPOSE.refusal("loading the programs", why));
             }
         };
-        let programs = Programs::new(programs, hooks, measure)?;
+        let counting = options.events.then(|| {
+            let names = events::names().map_err(|e| StartError::NothingHere(format!("KVM's events: {e}")))?;
+            let started = Counting::start(names, |event| hooks.stands_at(event), cpus.as_fd(), slots);
+            started.map_err(PURPOSE.refused("counting KVM's events"))
+        });
+        let counting = counting.transpose()?.map(|(counting, more)| {
+            programs.extend(more);
+            counting
+        });
+        let programs = Programs::new(programs, hooks, options.cost)?;
         let looked = known.iter().filter_map(|known| Some((known.tid, look(known.pid, known.tid)?))).collect();
-        let mut watch = Self { programs, vcpus, rows, shared, from: 0, looked };
+        let mut watch = Self { programs, vcpus, rows, interrupts, shared, counting, from: 0, looked };
         watch.from = begin_window(|from| watch.set_from(from), |until| watch.set_until(until));
+        watch.count_events(true);
         Ok(watch)
     }
 
@@ -148,6 +177,10 @@ impl Watch {
         }
     }
 
+    fn count_events(&self, on: bool) {
+        self.counting.iter().for_each(|counting| counting.switch(on));
+    }
+
     /// When the window began.
     pub fn from(&self) -> Ns {
         self.from
@@ -165,6 +198,10 @@ impl Watch {
 
     /// The same, and calls `at_end` when the window has just ended.
     pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Exits, T) {
+        let at_end = || {
+            self.count_events(false);
+            at_end()
+        };
         let (until, answer) = end_window(|until| self.set_until(until), at_end);
         (self.read(until), answer)
     }
@@ -173,12 +210,15 @@ impl Watch {
         let shared = self.shared.get(0);
         let taken = (shared.next_slot as usize).min(self.vcpus.len());
         let mut vcpus: Vec<Vcpu> = (1..taken).map(|slot| self.vcpu(slot, &shared, until)).collect();
+        let has_accepted = self.programs.has("accepts") || self.programs.has("accepted");
+        let of_vcpus: u64 = vcpus.iter().filter_map(|vcpu| Some(vcpu.interrupts.as_ref()?.all())).sum();
         vcpus.sort_by_key(|vcpu| (vcpu.pid, vcpu.id, vcpu.tid));
         Exits {
             from: self.from,
             until,
             vcpus,
-            accepted: self.programs.has("accepted").then_some(shared.accepted),
+            accepted: has_accepted.then_some(shared.accepted + of_vcpus),
+            events: self.counting.as_ref().map(Counting::others),
             no_room: shared.no_room,
             missed: self.programs.missed(),
             missing: self.programs.missing.clone(),
@@ -226,10 +266,13 @@ impl Watch {
             to_qemu: raw.to_user,
             halts: raw.halts,
             slept: raw.waits,
-            injected: raw.injected,
+            injected: self.programs.has("injected").then_some(raw.injected),
+            interrupts: self.programs.has("accepts").then(|| interrupts(&self.interrupts.get(slot))),
+            events: Vec::new(),
             skipped: raw.skipped,
             reasons,
         };
+        vcpu.events = self.counting.as_ref().map_or_else(Vec::new, |counting| counting.of_vcpu(slot, &vcpu));
         self.settle(&mut vcpu);
         vcpu
     }
@@ -288,6 +331,14 @@ fn tiles(raw: &[u64; TILES]) -> Tiles {
         *tiles.of(tile) = *ns as Ns;
     }
     tiles
+}
+
+fn interrupts(raw: &RawInterrupts) -> Interrupts {
+    let counts = raw.accepted.iter().zip(&raw.posted).map(|(accepted, posted)| (*accepted, *posted));
+    let vectors = (0..=u8::MAX).zip(counts).filter(|(_, (accepted, _))| *accepted > 0).collect();
+    let nmis = raw.modes[NMI];
+    // The first two have vectors.
+    Interrupts { vectors, nmis, other: raw.modes[2..].iter().sum::<u64>() - nmis }
 }
 
 fn reason(row: &RawRow, code: Option<u32>, isa: u32) -> Reason {

@@ -11,6 +11,8 @@ use std::{
 const KVM_CREATE_VM: libc::c_ulong = 0xae01;
 const KVM_GET_VCPU_MMAP_SIZE: libc::c_ulong = 0xae04;
 const KVM_CREATE_VCPU: libc::c_ulong = 0xae41;
+const KVM_CREATE_IRQCHIP: libc::c_ulong = 0xae60;
+const KVM_SIGNAL_MSI: libc::c_ulong = 0x4020_aea5;
 const KVM_SET_USER_MEMORY_REGION: libc::c_ulong = 0x4020_ae46;
 const KVM_RUN: libc::c_ulong = 0xae80;
 const KVM_SET_REGS: libc::c_ulong = 0x4090_ae82;
@@ -23,9 +25,18 @@ const PAGE: usize = 4096;
 /// Where the guest's code lies.
 const CODE: u64 = 0x1000;
 
+/// What [`BareGuest::interrupt`] sends.
+#[derive(Clone, Copy, Debug)]
+pub enum Interrupt {
+    /// An interrupt with this vector.
+    Vector(u8),
+    /// A non-maskable one.
+    Nmi,
+}
+
 /// The guest, stopped.
 pub struct BareGuest {
-    _vm: File,
+    vm: File,
     vcpu: File,
     run: Memory,
     code: Memory,
@@ -71,6 +82,18 @@ impl BareGuest {
     /// # Errors
     /// Where this machine or user has no KVM.
     pub fn new() -> io::Result<Self> {
+        Self::make(false)
+    }
+
+    /// The same, with interrupt controllers in the kernel: KVM handles its halts, so it is only [entered](Self::enter).
+    ///
+    /// # Errors
+    /// Where this machine or user has no KVM.
+    pub fn with_apic() -> io::Result<Self> {
+        Self::make(true)
+    }
+
+    fn make(has_apic: bool) -> io::Result<Self> {
         let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm")?;
         let file = |fd: RawFd| {
             // SAFETY: a fresh descriptor that nothing else owns.
@@ -81,10 +104,13 @@ impl BareGuest {
         // struct kvm_userspace_memory_region: slot and flags, guest address, size, our address.
         let region: [u64; 4] = [0, CODE, PAGE as u64, code.at as u64];
         ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, region.as_ptr() as libc::c_ulong)?;
+        if has_apic {
+            ioctl(vm.as_raw_fd(), KVM_CREATE_IRQCHIP, 0)?;
+        }
         let vcpu = file(ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0)?);
         let bytes = ioctl(kvm.as_raw_fd(), KVM_GET_VCPU_MMAP_SIZE, 0)? as usize;
         let run = map(vcpu.as_raw_fd(), bytes, 0)?;
-        Ok(Self { _vm: vm, vcpu, run, code })
+        Ok(Self { vm, vcpu, run, code })
     }
 
     /// Runs code that writes to an I/O port and executes CPUID so many times, and halts. Returns how often KVM_RUN came back.
@@ -92,6 +118,51 @@ impl BareGuest {
     /// # Errors
     /// What KVM says.
     pub fn run(&mut self, outs: u16, cpuids: u16) -> io::Result<u32> {
+        self.load(outs, cpuids)?;
+        for returns in 1.. {
+            match self.go_on()? {
+                KVM_EXIT_IO => {}
+                KVM_EXIT_HLT => return Ok(returns),
+                other => return Err(Error::other(format!("the guest ended with KVM_EXIT {other}"))),
+            }
+        }
+        unreachable!("it returns when the guest halts")
+    }
+
+    /// Runs it until it writes to its I/O port for the first time: from now on its vCPU is this thread's.
+    ///
+    /// # Errors
+    /// What KVM says.
+    pub fn enter(&mut self) -> io::Result<()> {
+        self.load(1, 1)?;
+        match self.go_on()? {
+            KVM_EXIT_IO => Ok(()),
+            other => Err(Error::other(format!("the guest ended with KVM_EXIT {other}"))),
+        }
+    }
+
+    /// Sends its vCPU an interrupt as a device does, by a message.
+    ///
+    /// # Errors
+    /// What KVM says.
+    pub fn interrupt(&self, interrupt: Interrupt) -> io::Result<()> {
+        let data = match interrupt {
+            Interrupt::Vector(vector) => u32::from(vector),
+            Interrupt::Nmi => 4 << 8,
+        };
+        // struct kvm_msi: the first local APIC's address, the message.
+        let msi: [u32; 8] = [0xfee0_0000, 0, data, 0, 0, 0, 0, 0];
+        ioctl(self.vm.as_raw_fd(), KVM_SIGNAL_MSI, msi.as_ptr() as libc::c_ulong).map(drop)
+    }
+
+    fn go_on(&mut self) -> io::Result<u32> {
+        ioctl(self.vcpu.as_raw_fd(), KVM_RUN, 0)?;
+        // SAFETY: struct kvm_run, which the kernel has filled: exit_reason is at byte 8.
+        Ok(unsafe { self.run.at.add(8).cast::<u32>().read_volatile() })
+    }
+
+    /// Puts the code into the stopped guest, at whose begin it goes on.
+    fn load(&mut self, outs: u16, cpuids: u16) -> io::Result<()> {
         let [o, c] = [outs, cpuids].map(u16::to_le_bytes);
         // mov dx, 0x3f8; mov cx, outs; out dx, al; loop; mov si, cpuids; cpuid; dec si; jnz; hlt
         let code = [
@@ -109,16 +180,6 @@ impl BareGuest {
         // struct kvm_regs: rip and rflags are the last two.
         let mut regs = [0_u64; 18];
         (regs[16], regs[17]) = (CODE, 2);
-        ioctl(fd, KVM_SET_REGS, regs.as_ptr() as libc::c_ulong)?;
-        for returns in 1.. {
-            ioctl(fd, KVM_RUN, 0)?;
-            // SAFETY: struct kvm_run, which the kernel has filled: exit_reason is at byte 8.
-            match unsafe { self.run.at.add(8).cast::<u32>().read_volatile() } {
-                KVM_EXIT_IO => {}
-                KVM_EXIT_HLT => return Ok(returns),
-                other => return Err(Error::other(format!("the guest ended with KVM_EXIT {other}"))),
-            }
-        }
-        unreachable!("it returns when the guest halts")
+        ioctl(fd, KVM_SET_REGS, regs.as_ptr() as libc::c_ulong).map(drop)
     }
 }

@@ -38,7 +38,7 @@ mod shell;
 mod starvation;
 
 pub use acceleration::Acceleration;
-pub use bare_guest::BareGuest;
+pub use bare_guest::{BareGuest, Interrupt};
 pub use devices::{APPLICATION, BRIDGE, GUEST_ADDRESS, GUEST_DEVICE, NIC, PUBLISHER, PUBLISHER_ADDRESS, TAP, VETH};
 pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan, NicService};

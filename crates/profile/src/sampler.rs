@@ -384,7 +384,7 @@ impl Sampler {
 }
 
 /// Of a field of the kernel's.
-pub(crate) fn text(field: &[std::os::raw::c_char; 16]) -> String {
+pub(crate) fn text(field: &[i8; 16]) -> String {
     latpath_model::text::printable(&latpath_model::text::of_field(&field.map(|c| c as u8)))
 }
 

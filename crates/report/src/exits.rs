@@ -2,7 +2,7 @@
 
 mod text;
 
-use latpath_exits::{Exits, KvmCounters, Reason, Tiles, Traffic, Vcpu};
+use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Tiles, Traffic, Vcpu};
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use latpath_stats::TimeFigures;
@@ -24,6 +24,9 @@ pub struct Document {
     pub vms: Vec<VmExits>,
     /// Interrupts that the virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered without KVM.
     pub apic_interrupts: Option<u64>,
+    /// KVM's events outside the VMs' threads, where they were asked for (`--events`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_events: Option<OtherEvents>,
     /// Entries of vCPUs for which there was no room: these vCPUs are missing.
     pub entries_without_room: u64,
     /// Events that the kernel did not show because the same program was running already.
@@ -45,6 +48,9 @@ pub struct VmExits {
     pub vcpus: Vec<VcpuExits>,
     /// All vCPUs together.
     pub all: VcpuFigures,
+    /// Which of KVM's events came, where they were asked for (`--events`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<EventFigures>,
     /// What KVM itself counted for all VMs of the process, in nearly the same window.
     pub kvm: Option<KvmCounters>,
     /// What passed its taps.
@@ -86,8 +92,11 @@ pub struct VcpuFigures {
     pub halts: u64,
     /// Of these, how many found the thread asleep.
     pub halts_slept: u64,
-    /// Interrupts that KVM injected: without those that APICv or AVIC delivered.
-    pub injected: u64,
+    /// Interrupts that KVM injected: without those that APICv or AVIC delivered. `null` where KVM does not say it, as on ARM.
+    pub injected: Option<u64>,
+    /// Interrupts that the virtual local APICs accepted; `null` where the kernel does not say whose APIC accepts one.
+    #[serde(default)]
+    pub apic: Option<ApicFigures>,
     /// Events that came while another one was counted.
     pub events_skipped: u64,
     /// By reason, those that took the longest in all first.
@@ -116,6 +125,60 @@ pub struct ReasonFigures {
     pub tiles: Tiles,
 }
 
+/// Interrupts that KVM gave to virtual local APICs, however the CPU then delivered them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct ApicFigures {
+    /// Those with a vector.
+    pub accepted: u64,
+    /// Of these, what the CPU delivers by itself (APICv, AVIC).
+    pub posted: u64,
+    /// NMIs.
+    pub nmis: u64,
+    /// SMIs, INITs and start-ups.
+    pub other: u64,
+    /// Those with a vector, by it.
+    pub vectors: Vec<VectorFigures>,
+}
+
+/// Interrupts of one vector.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct VectorFigures {
+    /// The vector.
+    pub vector: u8,
+    /// How many were accepted.
+    pub accepted: u64,
+    /// A second.
+    pub per_second: f64,
+    /// Of these, what the CPU delivers by itself.
+    pub posted: u64,
+}
+
+/// One of KVM's events, of a VM.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct EventFigures {
+    /// Its name, as in `kvm:NAME` of perf.
+    pub event: String,
+    /// How often it came.
+    pub count: u64,
+    /// A second.
+    pub per_second: f64,
+    /// Of these, in vCPUs' threads. The others came in other threads of the VM's process and in vhost's.
+    pub in_vcpus: u64,
+}
+
+/// KVM's events that came in no thread of the VMs that are shown.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct OtherEvents {
+    /// How many events this kernel has.
+    pub known: usize,
+    /// On idle CPUs, in kernel threads and in other processes, by event.
+    pub counts: BTreeMap<String, u64>,
+    /// Events that were not counted, and why.
+    pub not_counted: Vec<String>,
+    /// Events of processes that were too many.
+    pub without_room: u64,
+}
+
 /// Exits in relation to traffic.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PerWork {
@@ -138,6 +201,8 @@ pub struct About {
     pub kvm: Option<KvmCounters>,
     /// Its taps' counters over the window.
     pub traffic: Option<Traffic>,
+    /// The kernel's threads that work for it alone.
+    pub workers: Vec<u32>,
 }
 
 impl Document {
@@ -146,11 +211,21 @@ impl Document {
         let mut vms: BTreeMap<u32, Vec<&Vcpu>> = BTreeMap::new();
         exits.vcpus.iter().for_each(|vcpu| vms.entry(vcpu.pid).or_default().push(vcpu));
         let window_ns = exits.until - exits.from;
-        let vms = vms.into_iter().map(|(pid, vcpus)| VmExits::new(pid, &vcpus, names, about(pid), window_ns));
+        let mut others = exits.events.clone();
+        let vms = vms.into_iter().map(|(pid, vcpus)| {
+            let about = about(pid);
+            let events = others.as_mut().map_or_else(Vec::new, |others| {
+                let processes = about.workers.iter().chain([&pid]);
+                let beside = processes.filter_map(|process| others.by_process.remove(process)).collect::<Vec<_>>();
+                event_figures(&others.names, &vcpus, &beside, window_ns)
+            });
+            VmExits { events, ..VmExits::new(pid, &vcpus, names, about, window_ns) }
+        });
         Self {
             from_ns: exits.from,
             window_ns,
             vms: vms.collect(),
+            other_events: others.map(OtherEvents::of),
             apic_interrupts: exits.accepted,
             entries_without_room: exits.no_room,
             events_missed: exits.missed,
@@ -172,7 +247,7 @@ impl VmExits {
             figures: VcpuFigures::of(&[vcpu], names, vcpu.until - vcpu.from),
         };
         let vcpus = vcpus.iter().map(one).collect();
-        Self { name: about.name, pid, vcpus, all, kvm: about.kvm, traffic: about.traffic, per_work }
+        Self { name: about.name, pid, vcpus, all, events: Vec::new(), kvm: about.kvm, traffic: about.traffic, per_work }
     }
 }
 
@@ -193,6 +268,7 @@ impl VcpuFigures {
     fn of(vcpus: &[&Vcpu], names: &Names, window: Ns) -> Self {
         let mut figures = Self::default();
         let mut reasons: BTreeMap<(u32, Option<u32>), Reason> = BTreeMap::new();
+        let mut apic: Option<Interrupts> = None;
         for vcpu in vcpus {
             figures.tiles.add(vcpu.tiles);
             figures.entries += vcpu.entries;
@@ -200,7 +276,12 @@ impl VcpuFigures {
             figures.exits_to_qemu += vcpu.to_qemu;
             figures.halts += vcpu.halts;
             figures.halts_slept += vcpu.slept;
-            figures.injected += vcpu.injected;
+            if let Some(injected) = vcpu.injected {
+                *figures.injected.get_or_insert(0) += injected;
+            }
+            if let Some(interrupts) = &vcpu.interrupts {
+                apic.get_or_insert_with(Interrupts::default).add(interrupts);
+            }
             figures.events_skipped += vcpu.skipped;
             for reason in &vcpu.reasons {
                 let key = (reason.isa, reason.code);
@@ -209,6 +290,7 @@ impl VcpuFigures {
                 sum.tiles.add(reason.tiles);
             }
         }
+        figures.apic = apic.map(|apic| ApicFigures::of(&apic, window));
         figures.reasons = reasons.into_values().map(|reason| ReasonFigures::of(&reason, names, window)).collect();
         figures.reasons.sort_by_key(|reason| std::cmp::Reverse(reason.tiles.sum()));
         let counted = figures.reasons.iter().filter(|reason| !reason.is_halt && reason.code.is_some());
@@ -224,13 +306,53 @@ impl ReasonFigures {
             reason: reason.code.map(|code| names.get(reason.isa, code).into_owned()),
             code: reason.code,
             is_halt: reason.code.is_some_and(|code| is_halt(reason.isa, code)),
-            per_second: times.count as f64 * 1e9 / window.max(1) as f64,
+            per_second: per_second(times.count, window),
             sum_ns: reason.took.sum() as Ns,
             mean_error_ns: error_of_mean(&reason.took),
             times,
             tiles: reason.tiles,
         }
     }
+}
+
+impl ApicFigures {
+    fn of(apic: &Interrupts, window: Ns) -> Self {
+        let vectors = apic.vectors.iter().map(|(&vector, &(accepted, posted))| {
+            let per_second = per_second(accepted, window);
+            VectorFigures { vector, accepted, per_second, posted }
+        });
+        let (accepted, posted) = apic.sum();
+        Self { accepted, posted, nmis: apic.nmis, other: apic.other, vectors: vectors.collect() }
+    }
+}
+
+impl OtherEvents {
+    fn of(others: Events) -> Self {
+        let mut counts = BTreeMap::new();
+        for (event, count) in others.by_process.values().flat_map(|counts| others.names.iter().zip(counts)) {
+            if *count > 0 {
+                *counts.entry(event.clone()).or_default() += count;
+            }
+        }
+        Self { known: others.names.len(), counts, not_counted: others.not_counted, without_room: others.no_room }
+    }
+}
+
+/// What came, the most frequent first: in vCPUs' threads, and in those `beside` them.
+fn event_figures(names: &[String], vcpus: &[&Vcpu], beside: &[Vec<u64>], window: Ns) -> Vec<EventFigures> {
+    let figures = names.iter().enumerate().map(|(at, event)| {
+        let of = |counts: &Vec<u64>| counts.get(at).copied().unwrap_or(0);
+        let in_vcpus: u64 = vcpus.iter().map(|vcpu| of(&vcpu.events)).sum();
+        let count = in_vcpus + beside.iter().map(of).sum::<u64>();
+        EventFigures { event: event.clone(), count, per_second: per_second(count, window), in_vcpus }
+    });
+    let mut figures: Vec<EventFigures> = figures.filter(|figures| figures.count > 0).collect();
+    figures.sort_by_key(|figures| std::cmp::Reverse(figures.count));
+    figures
+}
+
+fn per_second(count: u64, window: Ns) -> f64 {
+    count as f64 * 1e9 / window.max(1) as f64
 }
 
 fn error_of_mean(took: &Histogram) -> Ns {

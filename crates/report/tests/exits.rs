@@ -1,6 +1,6 @@
 //! The page of `latpath exits`.
 
-use latpath_exits::{Exits, KvmCounters, Reason, Tiles, Traffic, Vcpu};
+use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Tiles, Traffic, Vcpu};
 use latpath_histogram::Histogram;
 use latpath_report::exits::{text, About, Document};
 use latpath_report::Style;
@@ -35,19 +35,28 @@ fn vcpu(id: u32) -> Vcpu {
         to_qemu: 2000,
         halts: 2,
         slept: 1,
-        injected: 7,
+        injected: Some(7),
+        interrupts: Some(Interrupts { vectors: [(0x22, (5, 0)), (0xec, (3, 1))].into(), nmis: 1, other: 2 }),
+        events: vec![2002, 2002, 0, 5],
         reasons,
         ..Vcpu::default()
     }
 }
 
 fn document(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Document {
-    let exits = Exits { from: SECOND, until: 2 * SECOND, vcpus, accepted: Some(14), ..Exits::default() };
-    let kvm = KvmCounters { exits: 4004, halt_exits: 4, irq_injections: 14, halt_polling_ns: 300_000 };
+    // Of the VM's main loop, its vhost worker, idle CPUs, another process.
+    let by_process = [(500, vec![0, 0, 3, 0]), (9, vec![0, 0, 4, 0]), (0, vec![0, 0, 1, 0]), (77, vec![0, 0, 1, 0])];
+    let names = ["kvm_entry", "kvm_exit", "kvm_set_irq", "kvm_eoi"].map(Into::into).into();
+    let events = Events { names, by_process: by_process.into(), ..Events::default() };
+    let (from, until) = (SECOND, 2 * SECOND);
+    let exits = Exits { from, until, vcpus, accepted: Some(14), events: Some(events), ..Exits::default() };
+    let kvm =
+        KvmCounters { exits: 4004, halt_exits: 4, irq_injections: 14, nmi_injections: 2, halt_polling_ns: 300_000 };
     Document::new(&exits, &Names::default(), |_| About {
         name: Some("relay\u{1b}[2J1".into()),
         kvm: Some(kvm),
         traffic,
+        workers: vec![9],
     })
 }
 
@@ -81,10 +90,28 @@ fn figures_of_all_vcpus_are_the_sum_of_each() {
 }
 
 #[test]
+fn events_are_those_of_the_vms_threads_and_the_rest_is_told_apart() {
+    let document = document(vec![vcpu(0), vcpu(1)], None);
+    let events = &document.vms[0].events;
+    let counts: Vec<_> = events.iter().map(|e| (e.event.as_str(), e.count, e.in_vcpus)).collect();
+    assert_eq!(
+        counts,
+        [("kvm_entry", 4004, 4004), ("kvm_exit", 4004, 4004), ("kvm_eoi", 10, 10), ("kvm_set_irq", 7, 0)]
+    );
+    let others = document.other_events.expect("they were asked for");
+    assert_eq!((others.known, others.counts), (4, [("kvm_set_irq".to_owned(), 2)].into()));
+    let apic = document.vms[0].all.apic.as_ref().expect("the kernel says it");
+    assert_eq!((apic.accepted, apic.posted, apic.nmis, apic.other), (16, 2, 2, 4));
+}
+
+#[test]
 fn no_vcpu_and_no_packet_are_said_and_not_divided_by() {
     assert_eq!(
         text(&document(Vec::new(), None), false, Style::from(Letters::of_locale(None))),
-        "no vCPU was seen in 1.000 s\nvirtual APICs of all VMs accepted 14 interrupts\n"
+        "no vCPU was seen in 1.000 s\n\
+         events in no VM's thread  number\n\
+         kvm_set_irq                    9\n\n\
+         virtual APICs of all VMs accepted 14 interrupts\n"
     );
     assert!(document(vec![vcpu(0)], Some(Traffic::default())).vms[0].per_work.is_none());
     let unseen = Vcpu {

@@ -66,6 +66,21 @@ impl Tracefs {
         fs::read_to_string(self.root().join(file)).map_err(Error::file(self.shown.join(file)))
     }
 
+    /// The names of a system's events, in order.
+    pub fn events(&self, system: &str) -> Result<Vec<String>> {
+        let folder = format!("events/{system}");
+        let failed = |source| Error::File { path: self.shown.join(&folder), source };
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.root().join(&folder)).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                names.extend(entry.file_name().into_string());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
     /// The path by which this process opens files.
     pub(crate) fn root(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()

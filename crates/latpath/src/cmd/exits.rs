@@ -4,7 +4,7 @@ use super::window::{Measured, Shown, Window};
 use super::{style, Outcome};
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_exits::{KvmCounters, Traffic, Watch};
+use latpath_exits::{KvmCounters, Options, Traffic, Watch};
 use latpath_report::exits::{text, About, Document};
 use latpath_stats::units::number_of;
 use latpath_vms::{exit_reason::Names, Role, Vm};
@@ -19,6 +19,9 @@ pub struct Args {
     /// Show every vCPU's exits too, not only all of a VM's together
     #[arg(long)]
     each: bool,
+    /// Count all of KVM's events too (kvm:* of perf stat), by VM
+    #[arg(long)]
+    events: bool,
     /// Let the kernel measure what watching costs (which costs a little more)
     #[arg(long)]
     cost: bool,
@@ -29,13 +32,14 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = args.window.prepare()?;
-    let measured = measure(&args.window, &stop, args.cost, args.json)?;
+    let options = Options { events: args.events, cost: args.cost, ..Options::default() };
+    let measured = measure(&args.window, &stop, options, args.json)?;
     Shown { json: args.json, text: &|document| text(document, args.each, style()), notes: &notes }.print(measured)
 }
 
-pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: bool) -> Measured<Document> {
+pub(super) fn measure(window: &Window, stop: &AtomicBool, options: Options, quiet: bool) -> Measured<Document> {
     let vms = window.vms()?;
-    let watch = Watch::start_measuring(&vms, !window.vms.is_empty(), cost)?;
+    let watch = Watch::start(&vms, Options { only: !window.vms.is_empty(), ..options })?;
     let before = Counted::of(&vms);
     let known: usize = vms.iter().map(|vm| vm.threads.iter().filter(|thread| thread.role == Role::Vcpu).count()).sum();
     let end = window.end();
@@ -71,8 +75,10 @@ impl Counted {
     fn about(&self, pid: u32, before: &Self, vms: &[Vm]) -> About {
         let vm = vms.iter().find(|vm| vm.pid == pid);
         let kvm = self.kvm.get(&pid).map(|now| now.since(before.kvm.get(&pid).copied().unwrap_or_default()));
+        let threads = vm.into_iter().flat_map(|vm| &vm.threads);
+        let workers = threads.filter(|thread| thread.kernel).map(|thread| thread.tid).collect();
         let traffic = vm.and_then(|vm| Traffic::between(vm, &before.taps, &self.taps));
-        About { name: vm.map(|vm| vm.name.clone()), kvm, traffic }
+        About { name: vm.map(|vm| vm.name.clone()), kvm, traffic, workers }
     }
 }
 
@@ -80,6 +86,12 @@ fn notes(document: &Document) -> Vec<String> {
     let mut notes = document.not_shown.clone();
     if document.entries_without_room > 0 {
         notes.push("there was no room for some vCPUs that appeared while it watched: they are missing".into());
+    }
+    if let Some(others) = &document.other_events {
+        notes.extend(others.not_counted.iter().map(|event| format!("event {event} cannot be counted")));
+        if others.without_room > 0 {
+            notes.push(format!("{} events came in more processes than there was room for", others.without_room));
+        }
     }
     if document.events_missed > 0 {
         notes.push(format!(

@@ -190,7 +190,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
     }
     one.exits = one_part(&mut one.notes, name, "exits", || {
         let (document, work) = load.under("exits", |window| {
-            let (document, outcome) = exits::measure(window, stop, false, true)?;
+            let (document, outcome) = exits::measure(window, stop, Default::default(), true)?;
             outcome.map(|_| document)
         })?;
         let figures = document.vms.into_iter().next().context("the VM made no exit")?;

@@ -1,6 +1,6 @@
 //! As text.
 
-use super::{Document, PerWork, ReasonFigures, VcpuFigures, VmExits};
+use super::{ApicFigures, Document, EventFigures, OtherEvents, PerWork, ReasonFigures, VcpuFigures, VmExits};
 use crate::Style;
 use latpath_exits::{Tile, Tiles, Traffic};
 use latpath_model::Ns;
@@ -17,7 +17,9 @@ pub fn text(document: &Document, each: bool, style: Style) -> String {
     if document.vms.is_empty() {
         lines.push(format!("no vCPU was seen in {}", style.letters.duration(document.window_ns)));
     }
-    if let Some(n) = document.apic_interrupts.filter(|n| *n > 0) {
+    lines.extend(document.other_events.iter().flat_map(|others| other_lines(others, style)));
+    let is_said = document.vms.iter().any(|vm| vm.all.apic.is_some());
+    if let Some(n) = document.apic_interrupts.filter(|n| *n > 0 && !is_said) {
         lines.push(format!("virtual APICs of all VMs accepted {}", number_of(n, "interrupt")));
     }
     if let Some(ns) = document.cost_per_event_ns {
@@ -46,6 +48,7 @@ fn vm_lines(vm: &VmExits, window: Ns, each: bool, style: Style) -> Vec<String> {
     lines.extend(table.folded(2, style.width, units.ellipsis()));
     lines.push(String::new());
     lines.extend(reason_lines(&vm.all, style));
+    lines.extend(event_lines(&vm.events, style));
     if each && vm.vcpus.len() > 1 {
         for vcpu in &vm.vcpus {
             lines.push(String::new());
@@ -100,7 +103,49 @@ fn reason_lines(figures: &VcpuFigures, style: Style) -> Vec<String> {
     let mut lines = times.folded(2, style.width, units.ellipsis());
     lines.push(String::new());
     lines.extend(spent.folded(2, style.width, units.ellipsis()));
+    lines.extend(figures.apic.iter().flat_map(|apic| vector_lines(apic, style)));
     lines
+}
+
+fn vector_lines(apic: &ApicFigures, style: Style) -> Vec<String> {
+    let units = style.letters;
+    let mut table = Table::new(&["<interrupt vector", "accepted", "per s", "posted"]);
+    for vector in &apic.vectors {
+        let (accepted, posted) = (units.count(vector.accepted), units.count(vector.posted));
+        table.row(vec![format!("{:#04x}", vector.vector), accepted, units.rate(vector.per_second), posted]);
+    }
+    with_blank(apic.vectors.is_empty(), table, style)
+}
+
+fn event_lines(events: &[EventFigures], style: Style) -> Vec<String> {
+    let units = style.letters;
+    let mut table = Table::new(&["<event of KVM", "number", "per s", "beside vCPUs"]);
+    for event in events {
+        let beside = units.count(event.count - event.in_vcpus);
+        table.row(vec![event.event.clone(), units.count(event.count), units.rate(event.per_second), beside]);
+    }
+    with_blank(events.is_empty(), table, style)
+}
+
+fn other_lines(others: &OtherEvents, style: Style) -> Vec<String> {
+    let units = style.letters;
+    let mut table = Table::new(&["<events in no VM's thread", "number"]);
+    for (event, count) in &others.counts {
+        table.row(vec![event.clone(), units.count(*count)]);
+    }
+    let mut lines = table.folded(0, style.width, units.ellipsis());
+    if others.counts.is_empty() {
+        lines = vec!["no event of KVM came in another thread".into()];
+    }
+    lines.push(String::new());
+    lines
+}
+
+fn with_blank(is_empty: bool, table: Table, style: Style) -> Vec<String> {
+    match is_empty {
+        true => Vec::new(),
+        false => [vec![String::new()], table.folded(2, style.width, style.letters.ellipsis())].concat(),
+    }
 }
 
 /// What a thread can do outside its guest.
@@ -142,18 +187,27 @@ fn counts(vm: &VmExits, style: Style) -> Vec<String> {
             units.duration(all.exit_time_without_halts_ns)
         ),
         format!(
-            "  {}, in {} of them the vCPU slept; KVM injected {}",
+            "  {}, in {} of them the vCPU slept{}",
             units.number_of(all.halts, "halt"),
             units.count(all.halts_slept),
-            units.number_of(all.injected, "interrupt")
+            all.injected.map_or_else(String::new, |n| format!("; KVM injected {}", units.number_of(n, "interrupt")))
         ),
     ];
+    lines.extend(all.apic.as_ref().map(|apic| {
+        format!(
+            "  virtual APICs accepted {}, {} of them posted; {}",
+            units.number_of(apic.accepted, "interrupt"),
+            units.count(apic.posted),
+            units.number_of(apic.nmis, "NMI")
+        )
+    }));
     match vm.kvm {
         Some(kvm) => lines.push(format!(
-            "  KVM's own counters: {}, {}, {}, {} of polling",
+            "  KVM's own counters: {}, {}, {}, {}, {} of polling",
             units.number_of(kvm.exits, "exit"),
             units.number_of(kvm.halt_exits, "halt"),
             units.number_of(kvm.irq_injections, "interrupt"),
+            units.number_of(kvm.nmi_injections, "NMI"),
             units.duration(kvm.halt_polling_ns as Ns)
         )),
         None if vm.vcpus.iter().all(|vcpu| vcpu.ended) => {

@@ -3,7 +3,7 @@
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context};
-use latpath_lab::BareGuest;
+use latpath_lab::{BareGuest, Interrupt};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
@@ -40,7 +40,8 @@ fn run(scale: &Scale) -> Outcome {
         vcpu.join().map_err(|_| anyhow::anyhow!("the guest's thread panicked"))??;
         check(&seen, outs.into(), returns?.into()).with_context(|| format!("known beforehand: {known}: {seen}"))?;
     }
-    runs_already()
+    runs_already()?;
+    interrupts()
 }
 
 /// A guest that is at work when it begins to be watched has the whole window.
@@ -64,6 +65,55 @@ fn runs_already() -> Outcome {
     adds_up(vcpu).with_context(|| seen.to_string())
 }
 
+/// Of interrupts, the vCPU whose APIC takes them is known, also where another thread brings them.
+fn interrupts() -> Outcome {
+    const SENT: [(u8, u64); 2] = [(0x41, 40), (0xec, 7)];
+    const NMIS: u64 = 3;
+    let mut guest = BareGuest::with_apic()?;
+    let mut watching = Watching::start()?;
+    guest.enter()?;
+    let send = move || -> std::io::Result<BareGuest> {
+        for (vector, count) in SENT {
+            (0..count).try_for_each(|_| guest.interrupt(Interrupt::Vector(vector)))?;
+        }
+        (0..NMIS).try_for_each(|_| guest.interrupt(Interrupt::Nmi))?;
+        Ok(guest)
+    };
+    let sent = thread::spawn(send).join();
+    let seen = watching.end()?;
+    let _guest = sent.map_err(|_| anyhow::anyhow!("the sender panicked"))??;
+    check_interrupts(&seen, &SENT, NMIS).with_context(|| seen.to_string())
+}
+
+fn check_interrupts(seen: &Value, sent: &[(u8, u64)], nmis: u64) -> Outcome {
+    let vm = own_vm(seen)?;
+    let apic = &vm["all"]["apic"];
+    let vectors = apic["vectors"].as_array().context("no interrupts")?;
+    let vectors: Vec<_> = vectors.iter().map(|v| (v["vector"].as_u64(), v["accepted"].as_u64())).collect();
+    let expected: Vec<_> = sent.iter().map(|(vector, count)| (Some((*vector).into()), Some(*count))).collect();
+    ensure!(vectors == expected, "the APIC took {vectors:?}, not {expected:?}");
+    let sum: u64 = sent.iter().map(|(_, count)| count).sum();
+    ensure!(apic["accepted"] == sum && apic["nmis"] == nmis && apic["other"] == 0, "{apic}");
+    ensure!(seen["apic_interrupts"] == sum + nmis, "of all VMs: {}", seen["apic_interrupts"]);
+    for name in ["kvm_msi_set_irq", "kvm_apic_accept_irq"] {
+        ensure!(event(vm, name) == (sum + nmis, 0), "{name}: {:?}", event(vm, name));
+    }
+    Ok(())
+}
+
+/// How often an event came, and how often of these in vCPUs' threads.
+fn event(vm: &Value, name: &str) -> (u64, u64) {
+    let mut events = vm["events"].as_array().into_iter().flatten();
+    let found = events.find(|event| event["event"] == name);
+    let number = |key: &str| found.and_then(|event| event[key].as_u64()).unwrap_or(0);
+    (number("count"), number("in_vcpus"))
+}
+
+fn own_vm(seen: &Value) -> anyhow::Result<&Value> {
+    let vms = seen["vms"].as_array().context("no list of VMs")?;
+    vms.iter().find(|vm| vm["pid"] == std::process::id()).context("this VM is not among them")
+}
+
 fn adds_up(vcpu: &Value) -> Outcome {
     let tiles = vcpu["tiles"].as_object().context("no tiles")?;
     let sum: i64 = tiles.values().filter_map(Value::as_i64).sum();
@@ -72,8 +122,7 @@ fn adds_up(vcpu: &Value) -> Outcome {
 }
 
 fn check(seen: &Value, outs: u64, returns: u64) -> Outcome {
-    let vms = seen["vms"].as_array().context("no list of VMs")?;
-    let vm = vms.iter().find(|vm| vm["pid"] == std::process::id()).context("this VM is not among them")?;
+    let vm = own_vm(seen)?;
     let all = &vm["all"];
     let count = |name: &str| {
         let reasons = all["reasons"].as_array().into_iter().flatten();
@@ -91,6 +140,10 @@ fn check(seen: &Value, outs: u64, returns: u64) -> Outcome {
     ensure!(number("exits")? == number("entries")?, "{} exits of {} entries", number("exits")?, number("entries")?);
     let kvms = vm["kvm"]["exits"].as_u64().context("KVM's own counters are missing")?;
     ensure!(kvms == number("exits")?, "KVM counted {kvms} exits, latpath {}", number("exits")?);
+    // Of KVM's own events, those of the guest's instructions; and those that are counted with the exits anyway.
+    for (name, count) in [("kvm_pio", outs), ("kvm_cpuid", CPUIDS.into()), ("kvm_exit", kvms), ("kvm_entry", kvms)] {
+        ensure!(event(vm, name) == (count, count), "{name}: {:?}, not {count}", event(vm, name));
+    }
     let vcpu = &vm["vcpus"][0];
     adds_up(vcpu)?;
     for tile in ["guest_ns", "kvm_ns", "qemu_ns"] {
@@ -109,7 +162,7 @@ struct Watching {
 impl Watching {
     fn start() -> anyhow::Result<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_latpath"))
-            .args(["exits", "--json"])
+            .args(["exits", "--events", "--json"])
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;

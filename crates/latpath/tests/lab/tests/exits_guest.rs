@@ -21,7 +21,7 @@ fn run(scale: &Scale) -> Outcome {
     let stream = Stream::sv("MU01", 4000 * seconds);
     stage.subscribe(&stream)?;
     let publishing = stage.start_publishing(&stream)?;
-    let seen: Value = serde_json::from_str(&stage.latpath(&format!("exits --duration {seconds}s --json"))?)?;
+    let seen: Value = serde_json::from_str(&stage.latpath(&format!("exits --duration {seconds}s --events --json"))?)?;
     let page = stage.latpath("exits --duration 2s --each")?;
     publishing.finish(std::time::Duration::from_secs(2 * seconds + 60)).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     eprintln!("{page}");
@@ -44,6 +44,19 @@ fn check(seen: &Value) -> Outcome {
     );
     ensure!(number(all, "exits")?.abs_diff(number(all, "entries")?) <= 1, "each exit but the last has its entry");
     ensure!(number(all, "halts")? > 0, "the guest had nothing to do at times");
+    let apic = &all["apic"];
+    let (accepted, nmis, other) = (number(apic, "accepted")?, number(apic, "nmis")?, number(apic, "other")?);
+    let vectors = apic["vectors"].as_array().into_iter().flatten();
+    let by_vector: u64 = vectors.filter_map(|vector| vector["accepted"].as_u64()).sum();
+    ensure!(accepted > 100 && accepted == by_vector, "{accepted} interrupts, by vector {by_vector}");
+    let events = vm["events"].as_array().context("no events")?;
+    let event = |name: &str| events.iter().find(|event| event["event"] == name).and_then(|e| e["count"].as_u64());
+    ensure!(event("kvm_exit") == Some(ours), "the event kvm_exit came {:?} times", event("kvm_exit"));
+    // KVM's event says of none whose it is; some come while the CPU is idle.
+    let idle = seen["other_events"]["counts"]["kvm_apic_accept_irq"].as_u64().unwrap_or(0);
+    let shown = event("kvm_apic_accept_irq").unwrap_or(0) + idle;
+    let taken = accepted + nmis + other;
+    ensure!(shown.abs_diff(taken) <= taken * BETWEEN / 1000, "APICs took {taken}, KVM showed {shown}");
     let reasons: Vec<&str> =
         all["reasons"].as_array().into_iter().flatten().filter_map(|r| r["reason"].as_str()).collect();
     for reason in ["hlt", "interrupt"] {

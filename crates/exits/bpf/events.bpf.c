@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/*
+ * Counts one of KVM's events, whichever: this is loaded once for each. By vCPU in threads that exits.bpf.c knows, by process in all others.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "vcpu_time.h"
+#include "shared.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* The event's number, of so many. */
+const volatile __u32 event = 0;
+const volatile __u32 events = 0;
+
+/* That of exits.bpf.c. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct here);
+} cpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct event_count);
+} counting SEC(".maps");
+
+/* By slot and event. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} of_vcpus SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, PROCESS_EVENTS);
+	__type(key, struct process_event);
+	__type(value, __u64);
+} of_processes SEC(".maps");
+
+static __always_inline __u64 *of_process(void)
+{
+	struct process_event key = { .pid = bpf_get_current_pid_tgid() >> 32, .event = event };
+	__u64 *count = bpf_map_lookup_elem(&of_processes, &key), none = 0;
+
+	if (count)
+		return count;
+	bpf_map_update_elem(&of_processes, &key, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&of_processes, &key);
+}
+
+SEC("raw_tp")
+int count(void *ctx)
+{
+	__u32 first = 0, cpu = bpf_get_smp_processor_id(), place;
+	struct event_count *state = bpf_map_lookup_elem(&counting, &first);
+	struct here *here = bpf_map_lookup_elem(&cpus, &cpu);
+	__u64 *count;
+
+	if (!state || !here || !state->on)
+		return 0;
+	if (here->slot) {
+		place = here->slot * events + event;
+		count = bpf_map_lookup_elem(&of_vcpus, &place);
+	} else {
+		count = of_process();
+	}
+	/* An interrupt may come in between, and count too. */
+	__sync_fetch_and_add(count ? count : &state->no_room, 1);
+	return 0;
+}

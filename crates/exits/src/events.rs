@@ -1,0 +1,130 @@
+//! All events that KVM shows (`kvm:*` of `perf stat`), counted by vCPU and by process.
+
+use crate::events_skel::types::{event_count as RawState, process_event as RawKey};
+use crate::events_skel::EventsSkelBuilder;
+use crate::figures::{Events, Vcpu};
+use latpath_bpf::{from_bytes, Mapped, Standing};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::mem::{offset_of, MaybeUninit};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+latpath_bpf::plain!(RawState, RawKey);
+
+/// More than any kernel has.
+const MOST: usize = 1024;
+
+/// Of a vCPU, where the programs that watch exits count an event already.
+type Own = fn(&Vcpu) -> u64;
+
+fn own(event: &str) -> Option<Own> {
+    match event {
+        "kvm_entry" => Some(|vcpu| vcpu.entries),
+        "kvm_exit" => Some(|vcpu| vcpu.exits),
+        "kvm_userspace_exit" => Some(|vcpu| vcpu.to_qemu),
+        "kvm_vcpu_wakeup" => Some(|vcpu| vcpu.halts),
+        "kvm_inj_virq" => Some(|vcpu| vcpu.injected.unwrap_or(0)),
+        _ => None,
+    }
+}
+
+/// Counts each event from [`Counting::switch`] on to its end.
+pub(crate) struct Counting {
+    names: Vec<String>,
+    own: Vec<Option<Own>>,
+    not_counted: Vec<String>,
+    state: Mapped<RawState>,
+    of_vcpus: Mapped<u64>,
+    of_processes: MapHandle,
+}
+
+/// The maps that one program's object made, for those of the others.
+struct Maps {
+    counting: OwnedFd,
+    of_vcpus: OwnedFd,
+    of_processes: MapHandle,
+}
+
+/// What the kernel has of KVM's events, by name.
+pub(crate) fn names() -> Result<Vec<String>, latpath_tracefs::Error> {
+    let mut names = latpath_tracefs::Tracefs::open()?.events("kvm")?;
+    names.truncate(MOST);
+    Ok(names)
+}
+
+impl Counting {
+    /// Stands at each of these events at which no other program of ours `stands`, and does not count yet. `cpus` and `slots` are the
+    /// other programs'.
+    pub fn start(
+        names: Vec<String>,
+        stands: impl Fn(&str) -> bool,
+        cpus: BorrowedFd<'_>,
+        slots: usize,
+    ) -> libbpf_rs::Result<(Self, Vec<Standing>)> {
+        let all = names.len() as u32;
+        let own: Vec<Option<Own>> = names.iter().map(|name| own(name).filter(|_| stands(name))).collect();
+        let (mut programs, mut not_counted, mut made) = (Vec::new(), Vec::new(), None);
+        for (number, name) in (0..).zip(&names).filter(|(number, _)| own[*number as usize].is_none()) {
+            let mut storage = MaybeUninit::uninit();
+            let mut open = EventsSkelBuilder::default().open(&mut storage)?;
+            let constants = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+            (constants.event, constants.events) = (number, all);
+            open.maps.cpus.reuse_fd(cpus)?;
+            open.maps.of_vcpus.set_max_entries(slots as u32 * all)?;
+            if let Some(Maps { counting, of_vcpus, of_processes }) = &made {
+                open.maps.counting.reuse_fd(counting.as_fd())?;
+                open.maps.of_vcpus.reuse_fd(of_vcpus.as_fd())?;
+                open.maps.of_processes.reuse_fd(of_processes.as_fd())?;
+            }
+            let loaded = open.load()?;
+            let at = CString::new(name.as_str()).expect("a file's name");
+            match Standing::at_tracepoint("count", loaded.progs.count.as_fd(), at) {
+                Ok(standing) => programs.push(standing),
+                Err(e) => not_counted.push(format!("{name} ({e})")),
+            }
+            if made.is_none() {
+                let own = |map: &dyn AsFd| map.as_fd().try_clone_to_owned();
+                made = Some(Maps {
+                    counting: own(&loaded.maps.counting)?,
+                    of_vcpus: own(&loaded.maps.of_vcpus)?,
+                    of_processes: MapHandle::try_from(&loaded.maps.of_processes)?,
+                });
+            }
+        }
+        let Some(Maps { counting, of_vcpus, of_processes }) = made else {
+            return Err(std::io::Error::other("tracefs has no events of KVM").into());
+        };
+        let state = Mapped::new(&counting, 1)?;
+        let of_vcpus = Mapped::new(&of_vcpus, slots * names.len())?;
+        let counting = Self { names, own, not_counted, state, of_vcpus, of_processes };
+        Ok((counting, programs))
+    }
+
+    /// From now on it counts, or no more.
+    pub fn switch(&self, on: bool) {
+        self.state.set_field(0, offset_of!(RawState, on), u32::from(on));
+    }
+
+    /// Of the vCPU in this slot, in the order of the names.
+    pub fn of_vcpu(&self, slot: usize, vcpu: &Vcpu) -> Vec<u64> {
+        let counted = |event: usize| self.of_vcpus.get(slot * self.names.len() + event);
+        self.own.iter().enumerate().map(|(event, own)| own.map_or_else(|| counted(event), |own| own(vcpu))).collect()
+    }
+
+    /// Of all other threads.
+    pub fn others(&self) -> Events {
+        let mut by_process: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for key in self.of_processes.keys() {
+            let count = self.of_processes.lookup(&key, MapFlags::ANY).ok().flatten();
+            let (Some(key), Some(count)) = (from_bytes::<RawKey>(&key), count) else { continue };
+            let counts = by_process.entry(key.pid).or_insert_with(|| vec![0; self.names.len()]);
+            if let (Some(sum), Some(count)) = (counts.get_mut(key.event as usize), from_bytes::<u64>(&count)) {
+                *sum += count;
+            }
+        }
+        let no_room = self.state.get(0).no_room;
+        Events { names: self.names.clone(), not_counted: self.not_counted.clone(), by_process, no_room }
+    }
+}
