@@ -103,7 +103,7 @@ fn a_point_stands_in_its_list_its_program_and_the_table_of_hooks() {
     let named = ["crates/model/src/point.rs", "crates/probe/bpf/probe.bpf.c"];
     assert_eq!(files_that_say(&["OvsSlow = \"", "POINT_OVS_SLOW"]), BTreeSet::from(named.map(Into::into)));
     assert_eq!(
-        files_that_say(&["tracepoint(\"ovs_upcall\""]),
+        files_that_say(&["\"ovs-upcall and ovs-slow\""]),
         BTreeSet::from(["crates/probe/src/hooks.rs".to_owned()])
     );
 }
