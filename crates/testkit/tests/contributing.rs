@@ -57,6 +57,25 @@ fn the_files_that_it_names_are_there() {
 }
 
 /// Files of the kind `rs`, `h` or `c` below a folder, without tests and examples.
+/// The dependencies of what cargo builds by these options, with their features.
+fn built(options: &[&str]) -> BTreeSet<String> {
+    let words = ["tree", "--offline", "--prefix", "none", "--format", "{p} {f}"];
+    let cargo =
+        std::process::Command::new(env!("CARGO")).current_dir(root()).args(words).args(options).output().unwrap();
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+    let printed = String::from_utf8(cargo.stdout).unwrap();
+    printed.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+/// Who builds the program and then its tests waits for no dependency twice: crates/latpath/Cargo.toml asks for the features that tests add.
+#[test]
+fn what_the_program_shares_with_tests_is_built_once() {
+    let program = built(&["-p", "latpath", "-e", "normal,no-proc-macro"]);
+    let tests = built(&["--workspace", "-e", "normal,dev,no-proc-macro"]);
+    let twice: Vec<_> = program.difference(&tests).collect();
+    assert!(program.len() > 50 && twice.is_empty(), "with other features in tests: {twice:?}");
+}
+
 fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
