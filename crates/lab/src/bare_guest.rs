@@ -18,6 +18,8 @@ const KVM_RUN: libc::c_ulong = 0xae80;
 const KVM_SET_REGS: libc::c_ulong = 0x4090_ae82;
 const KVM_GET_SREGS: libc::c_ulong = 0x8138_ae83;
 const KVM_SET_SREGS: libc::c_ulong = 0x4138_ae84;
+const KVM_GET_LAPIC: libc::c_ulong = 0x8400_ae8e;
+const KVM_SET_LAPIC: libc::c_ulong = 0x4400_ae8f;
 const KVM_EXIT_IO: u32 = 2;
 const KVM_EXIT_HLT: u32 = 5;
 
@@ -108,6 +110,14 @@ impl BareGuest {
             ioctl(vm.as_raw_fd(), KVM_CREATE_IRQCHIP, 0)?;
         }
         let vcpu = file(ioctl(vm.as_raw_fd(), KVM_CREATE_VCPU, 0)?);
+        if has_apic {
+            // struct kvm_lapic_state: the registers. An APIC that no software has switched on (in its spurious vector register) is sent
+            // no messages.
+            let mut registers = [0_u32; 256];
+            ioctl(vcpu.as_raw_fd(), KVM_GET_LAPIC, registers.as_mut_ptr() as libc::c_ulong)?;
+            registers[0xf0 / 4] |= 1 << 8;
+            ioctl(vcpu.as_raw_fd(), KVM_SET_LAPIC, registers.as_ptr() as libc::c_ulong)?;
+        }
         let bytes = ioctl(kvm.as_raw_fd(), KVM_GET_VCPU_MMAP_SIZE, 0)? as usize;
         let run = map(vcpu.as_raw_fd(), bytes, 0)?;
         Ok(Self { vm, vcpu, run, code })
