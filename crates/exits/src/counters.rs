@@ -35,7 +35,8 @@ impl KvmCounters {
             };
             let sum = sum.get_or_insert_with(Self::default);
             sum.exits += read("exits");
-            sum.halt_exits += read("halt_exits");
+            // On ARM, waits for events and for interrupts.
+            sum.halt_exits += read("halt_exits") + read("wfe_exit_stat") + read("wfi_exit_stat");
             sum.irq_injections += read("irq_injections");
             sum.nmi_injections += read("nmi_injections");
             sum.halt_polling_ns += read("halt_poll_success_ns") + read("halt_poll_fail_ns");

@@ -5,7 +5,8 @@
 //! cargo run --release -p latpath-lab --example hypervisor -- KERNEL SCRIPT [--limit SECONDS] [--out FOLDER] [--igb] [--stamping-nics] [--slow-idle] [ARGUMENT...]
 //! ```
 //!
-//! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt). The script is run by bash; what it prints is shown as it comes. The
+//! KERNEL is a name of the matrix (6.1, 6.12, 6.1-rt, 6.12-rt; arm64: Linux 6.12 with a small userland of its own, this machine's files in
+//! /host). The script is run by bash; what it prints is shown as it comes. The
 //! exit status is the script's, 124 when its time (600 s) is over, 125 when the hypervisor failed. With --igb its two NICs are igb
 //! instead of e1000e; with --stamping-nics the script finds in $STAMPING_NICS a module to load by insmod, which brings lpn0 and lpn1;
 //! with --slow-idle in $SLOW_IDLE one that brings idle states.
@@ -99,12 +100,13 @@ fn run(request: &Request) -> Result<i32, Box<dyn std::error::Error>> {
         hypervisor.acceleration()
     );
     let words: Vec<String> = request.arguments.iter().map(|a| quoted(a)).collect();
-    let folder = request.script.parent().unwrap_or(Path::new("/")).display().to_string();
+    let inside = hypervisor.path_of(&request.script);
+    let folder = inside.parent().unwrap_or(Path::new("/")).display().to_string();
     let script = format!(
         "{export}cd {} && timeout {} bash {} {} >/out/.printed 2>&1",
         quoted(&folder),
         request.limit.as_secs(),
-        quoted(&request.script.display().to_string()),
+        quoted(&inside.display().to_string()),
         words.join(" ")
     );
     let printed = hypervisor.out().join(".printed");

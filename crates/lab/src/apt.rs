@@ -2,6 +2,7 @@
 //! machine's package lists and its dpkg state stay as they are.
 
 use crate::{
+    arch::Arch,
     error::{Doing, Error, Result},
     process, Progress, Stop,
 };
@@ -85,8 +86,8 @@ impl View {
     }
 
     /// These suites (`bookworm-backports`) of the Debian mirror that the machine's sources name, and nothing else; what is in the
-    /// first is taken from there.
-    pub(crate) fn suites(work: &Work, suites: &[&str], stop: Stop) -> Result<Self> {
+    /// first is taken from there. Of another architecture, nothing counts as installed here.
+    pub(crate) fn suites(work: &Work, suites: &[&str], arch: Arch, stop: Stop) -> Result<Self> {
         let mirror = mirror(work, stop)?;
         let keys = "/usr/share/keyrings/debian-archive-keyring.gpg";
         let signed = if Path::new(keys).is_file() { format!("[signed-by={keys}] ") } else { String::new() };
@@ -96,6 +97,12 @@ impl View {
         let mut options =
             vec![format!("Dir::Etc::SourceList={}", list.display()), "Dir::Etc::SourceParts=/dev/null".into()];
         options.extend(suites.first().map(|suite| format!("APT::Default-Release={suite}")));
+        if arch != Arch::OWN {
+            let installed = work.folder().join("installed");
+            fs::write(&installed, "").doing(format!("write {}", installed.display()))?;
+            options.push(format!("Dir::State::status={}", installed.display()));
+            options.extend(["APT::Architecture", "APT::Architectures"].map(|name| format!("{name}={}", arch.debian())));
+        }
         Self::private(work, options, stop)
     }
 

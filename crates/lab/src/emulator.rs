@@ -5,6 +5,7 @@
 use crate::{
     acceleration::Acceleration,
     apt::{self, View, Work},
+    arch::Arch,
     error::{Error, Result},
     layers, process, Progress, Stop,
 };
@@ -14,15 +15,6 @@ use std::{
     process::Command,
     time::Duration,
 };
-
-/// The emulator of this machine's own architecture.
-#[cfg(target_arch = "aarch64")]
-pub(crate) const PROGRAM: &str = "qemu-system-aarch64";
-/// The emulator of this machine's own architecture.
-#[cfg(not(target_arch = "aarch64"))]
-pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
-/// Debian's package of it.
-pub(crate) const PACKAGE: &str = if cfg!(target_arch = "aarch64") { "qemu-system-arm" } else { "qemu-system-x86" };
 
 /// The first QEMU that translates no page that another CPU is writing to. The lab's igb is younger than 7.2 as well.
 const SOUND: (u32, u32) = (8, 1);
@@ -41,7 +33,7 @@ pub(crate) struct Emulator {
 impl Emulator {
     /// This machine's own.
     pub(crate) fn own() -> Self {
-        Self { program: PROGRAM.into(), root: None }
+        Self { program: Arch::OWN.emulator().into(), root: None }
     }
 
     /// One whose emulation is sound: this machine's own, the one in the cache, or one fetched into it.
@@ -50,13 +42,21 @@ impl Emulator {
         if own.version(stop)? >= SOUND {
             return Ok(own);
         }
+        Self::newer(Arch::OWN, progress, stop)
+    }
+
+    /// Debian's newer one: the one in the cache, or fetched into it.
+    pub(crate) fn newer(arch: Arch, progress: Progress, stop: Stop) -> Result<Self> {
         let cache = layers::cache()?;
-        let root = cache.join(format!("qemu-{}", NEWER[0]));
+        let root = match arch == Arch::OWN {
+            true => cache.join(format!("qemu-{}", NEWER[0])),
+            false => cache.join(format!("{}-{}", arch.package(), NEWER[0])),
+        };
         if !root.is_dir() {
-            progress("fetching a QEMU that emulates rewritten code rightly (14 MB, once)");
-            layers::fetch(&cache, |work| fetch(work, &root, stop), "a QEMU of 8.1 or later")?;
+            progress("fetching a QEMU that emulates rewritten code rightly (20 MB, once)");
+            layers::fetch(&cache, |work| fetch(arch, work, &root, stop), "a QEMU of 8.1 or later")?;
         }
-        Ok(Self { program: root.join("usr/bin").join(PROGRAM), root: Some(root) })
+        Ok(Self { program: root.join("usr/bin").join(arch.emulator()), root: Some(root) })
     }
 
     /// The best to be had for a machine that runs so. Without a network an emulated one may have to do with this machine's own.
@@ -93,7 +93,7 @@ impl Emulator {
         let printed = process::run(self.command().arg("--version"), Duration::from_secs(20), stop)?;
         let printed = String::from_utf8_lossy(&printed);
         version(&printed).ok_or_else(|| Error::Command {
-            command: format!("{PROGRAM} --version"),
+            command: format!("{} --version", self.program.display()),
             why: format!("it printed no version: {}", printed.lines().next().unwrap_or_default()),
         })
     }
@@ -105,15 +105,13 @@ fn version(printed: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn fetch(work: &Work, target: &Path, stop: Stop) -> Result<()> {
-    let view = View::suites(work, &NEWER, stop)?;
-    let root = apt::unpack_all(&view.download_lacking(&[PACKAGE], work, stop)?, work, stop)?;
-    let program = root.join("usr/bin").join(PROGRAM);
-    if !program.is_file() {
-        return Err(Error::Command {
-            command: format!("unpack {PACKAGE} of {}", NEWER[0]),
-            why: format!("no {PROGRAM}"),
-        });
+fn fetch(arch: Arch, work: &Work, target: &Path, stop: Stop) -> Result<()> {
+    let (program, package) = (arch.emulator(), arch.package());
+    let view = View::suites(work, &NEWER, Arch::OWN, stop)?;
+    let root = apt::unpack_all(&view.download_lacking(&[package], work, stop)?, work, stop)?;
+    if !root.join("usr/bin").join(program).is_file() {
+        let (command, why) = (format!("unpack {package} of {}", NEWER[0]), format!("no {program}"));
+        return Err(Error::Command { command, why });
     }
     work.keep(&root, target)
 }

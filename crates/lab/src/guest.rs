@@ -2,6 +2,7 @@
 
 use crate::{
     acceleration::Acceleration,
+    arch::Arch,
     devices::{GUEST_ADDRESS, GUEST_DEVICE, PUBLISHER, PUBLISHER_ADDRESS, TAP},
     emulator::Emulator,
     error::{Doing, Error, Result},
@@ -115,7 +116,8 @@ impl Guest {
                 name: &plan.name,
                 namespace: Some(&path.hypervisor),
                 acceleration,
-                cpu: None,
+                arch: Arch::OWN,
+                nesting: None,
                 kernel: &kernel.image,
                 initramfs: &initramfs,
                 cpus: plan.cpus,

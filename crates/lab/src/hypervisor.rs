@@ -4,8 +4,10 @@
 
 use crate::{
     acceleration::Acceleration,
+    arch::Arch,
     constant_tsc,
     debugger::Debugger,
+    emulator::Emulator,
     error::{Doing, Error, Result},
     files::tail,
     image,
@@ -24,8 +26,6 @@ use std::{
 
 const CPUS: u32 = 2;
 const MEMORY_MIB: u64 = 3072;
-/// A CPU that QEMU emulates with nested virtualisation.
-const CPU: &str = "EPYC,+svm,+npt";
 /// Loaded once it is up; the kernel finds others by itself.
 const MODULES: [&str; 5] = ["tun", "vhost_net", "vhost_vsock", "openvswitch", "8021q"];
 /// The console is looked through for warnings; what only says that the emulation is slow shall not be among them.
@@ -53,20 +53,27 @@ impl Hypervisor {
         let found = layers.kernel()?;
         let name = format!("hypervisor-{}", kernel.name);
         let initramfs = lab.folder().join(format!("{name}.initramfs"));
-        fs::write(&initramfs, image::build_hypervisor(&found)?).doing(format!("write {}", initramfs.display()))?;
+        let is_foreign = kernel.arch != Arch::OWN;
+        let busybox = if is_foreign { layers.tools.join("usr/bin/busybox") } else { image::busybox()? };
+        let archive = image::build_hypervisor(&found, &busybox, is_foreign)?;
+        fs::write(&initramfs, archive).doing(format!("write {}", initramfs.display()))?;
         let out = lab.folder().join(format!("{name}.out"));
         fs::create_dir_all(&out).doing(format!("make folder {}", out.display()))?;
         let files = Files::of(lab.folder(), &name);
         let mut failures = Vec::new();
-        for acceleration in accelerations() {
-            let emulator = nics.emulator(acceleration, progress, stop)?;
+        for acceleration in accelerations(is_foreign) {
+            let emulator = match is_foreign {
+                true => Emulator::newer(kernel.arch, progress, stop)?,
+                false => nics.emulator(acceleration, progress, stop)?,
+            };
             progress(&format!("booting Linux {} as the lab's hypervisor, {acceleration}", found.release));
             let start = Start {
                 emulator: &emulator,
                 name: &name,
                 namespace: None,
                 acceleration,
-                cpu: Some(CPU),
+                arch: kernel.arch,
+                nesting: Some(kernel.arch.nesting()),
                 kernel: &found.image,
                 initramfs: &initramfs,
                 cpus: CPUS,
@@ -86,7 +93,7 @@ impl Hypervisor {
             match booted {
                 Ok(hypervisor) => {
                     // Only a guest shows which of the two with KVM is best.
-                    if acceleration == Acceleration::Tcg {
+                    if acceleration == Acceleration::Tcg && !is_foreign {
                         acceleration.remember();
                     }
                     return Ok(hypervisor);
@@ -115,8 +122,20 @@ impl Hypervisor {
             constant_tsc::promise(&self.debugger, boot_cpu, &types)?;
             let _ = fs::remove_file(types);
         }
-        self.expect("modprobe kvm_amd nested=1 || modprobe kvm_intel nested=1; [ -e /dev/kvm ]", stop)?;
+        // On ARM it is no module.
+        self.expect(
+            "[ -e /dev/kvm ] || modprobe kvm_amd nested=1 || modprobe kvm_intel nested=1; [ -e /dev/kvm ]",
+            stop,
+        )?;
         Ok(())
+    }
+
+    /// Where a file of this machine is in it.
+    pub fn path_of(&self, file: &Path) -> PathBuf {
+        match self.kernel.arch == Arch::OWN {
+            true => file.into(),
+            false => Path::new("/host").join(file.strip_prefix("/").unwrap_or(file)),
+        }
     }
 
     /// Which kernel of the matrix.
@@ -197,7 +216,10 @@ fn limit(acceleration: Acceleration) -> Duration {
 }
 
 /// Its own network is not used: what is left of the accelerations is KVM and emulation.
-fn accelerations() -> Vec<Acceleration> {
+fn accelerations(is_foreign: bool) -> Vec<Acceleration> {
+    if is_foreign {
+        return vec![Acceleration::Tcg];
+    }
     let mut tries: Vec<_> = Acceleration::to_try().into_iter().filter(|a| *a != Acceleration::KvmVhost).collect();
     if tries.is_empty() {
         tries.push(Acceleration::Tcg);

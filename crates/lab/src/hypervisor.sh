@@ -1,6 +1,6 @@
 #!/bin/busybox sh
 # First stage of the lab's hypervisor: this machine's root, read-only, with a kernel's and tools' folders and a throw-away
-# layer on top, becomes its root.
+# layer on top, becomes its root. Where the tools are a userland of another architecture, this machine's root is in /host.
 export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -22,8 +22,14 @@ for tag in root kernel tools; do
 done
 cp /second /layers/upper/.latpath-init
 chmod 755 /layers/upper/.latpath-init
-layers=lowerdir=/layers/kernel:/layers/tools:/layers/root,upperdir=/layers/upper,workdir=/layers/work
+lower=/layers/kernel:/layers/tools
+[ -e /own-userland ] || lower=$lower:/layers/root
+layers=lowerdir=$lower,upperdir=/layers/upper,workdir=/layers/work
 mount -t overlay -o $layers overlay /new || give_up "cannot lay its root"
+if [ -e /own-userland ]; then
+    mkdir -p /new/host /new/proc /new/sys /new/dev
+    mount --move /layers/root /new/host
+fi
 for folder in proc sys dev; do
     mount --move /$folder /new/$folder
 done

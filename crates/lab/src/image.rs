@@ -25,7 +25,7 @@ const WELCOME: [&str; 2] = ["8021q", "virtio_rng"];
 pub(crate) fn build(kernel: &Kernel, modules: &[&str], programs: &[(PathBuf, String)]) -> Result<Vec<u8>> {
     let mut names = [&MODULES, modules].concat();
     names.extend(WELCOME.iter().filter(|m| kernel.modules.has(m)));
-    let mut image = small_root(kernel, &names, INIT)?;
+    let mut image = small_root(kernel, &names, INIT, &busybox()?)?;
     let mut libraries = BTreeSet::new();
     for (file, inside) in programs {
         image.file(inside, 0o755, &read(file)?);
@@ -37,23 +37,27 @@ pub(crate) fn build(kernel: &Kernel, modules: &[&str], programs: &[(PathBuf, Str
     Ok(image.finish())
 }
 
-/// Builds the hypervisor's: it only lays another root, on which its second stage runs.
-pub(crate) fn build_hypervisor(kernel: &Kernel) -> Result<Vec<u8>> {
+/// Builds the hypervisor's: it only lays another root, on which its second stage runs: this machine's, or the userland's among the
+/// tools, under which this machine's is then `/host`.
+pub(crate) fn build_hypervisor(kernel: &Kernel, busybox: &Path, has_own_userland: bool) -> Result<Vec<u8>> {
     let names = ["virtio_pci", "virtio_console", "virtio_rng", "9pnet_virtio", "9p", "overlay"];
-    let mut image = small_root(kernel, &names, FIRST)?;
+    let mut image = small_root(kernel, &names, FIRST, busybox)?;
+    if has_own_userland {
+        image.file("/own-userland", 0o644, &[]);
+    }
     image.file("/second", 0o755, SECOND.as_bytes());
     Ok(image.finish())
 }
 
 /// Busybox, these modules, and an init.
-fn small_root(kernel: &Kernel, modules: &[&str], init: &str) -> Result<Initramfs> {
+fn small_root(kernel: &Kernel, modules: &[&str], init: &str, busybox: &Path) -> Result<Initramfs> {
     let mut image = Initramfs::default();
     for folder in ["bin", "dev", "etc", "proc", "root", "run", "sys", "tmp"] {
         image.folder(folder);
     }
     image.character_device("/dev/console", 5, 1);
     image.file("/init", 0o755, init.as_bytes());
-    image.file("/bin/busybox", 0o755, &read(&busybox()?)?);
+    image.file("/bin/busybox", 0o755, &read(busybox)?);
     image.link("/bin/sh", "busybox");
     for (n, module) in kernel.modules.load(modules)?.iter().enumerate() {
         // The shell's `*` gives them in this order.

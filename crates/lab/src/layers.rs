@@ -3,6 +3,7 @@
 
 use crate::{
     apt::{self, View, Work},
+    arch::Arch,
     error::{Doing, Error, Result},
     kernel, process, Progress, Stop,
 };
@@ -24,18 +25,43 @@ pub struct LabKernel {
     pub(crate) suite: &'static str,
     /// Built with PREEMPT_RT.
     pub real_time: bool,
+    /// Of which machines.
+    pub arch: Arch,
 }
 
 /// The matrix. One line adds a kernel.
-pub const KERNELS: [LabKernel; 4] = [
-    LabKernel { name: "6.1", package: "linux-image-amd64", suite: "bookworm", real_time: false },
-    LabKernel { name: "6.12", package: "linux-image-amd64", suite: "bookworm-backports", real_time: false },
-    LabKernel { name: "6.1-rt", package: "linux-image-rt-amd64", suite: "bookworm", real_time: true },
-    LabKernel { name: "6.12-rt", package: "linux-image-rt-amd64", suite: "bookworm-backports", real_time: true },
+pub const KERNELS: [LabKernel; 5] = [
+    x86("6.1", "linux-image-amd64", "bookworm"),
+    x86("6.12", "linux-image-amd64", "bookworm-backports"),
+    LabKernel { real_time: true, ..x86("6.1-rt", "linux-image-rt-amd64", "bookworm") },
+    LabKernel { real_time: true, ..x86("6.12-rt", "linux-image-rt-amd64", "bookworm-backports") },
+    LabKernel { arch: Arch::Arm, ..x86("arm64", "linux-image-arm64", "bookworm-backports") },
 ];
+
+const fn x86(name: &'static str, package: &'static str, suite: &'static str) -> LabKernel {
+    LabKernel { name, package, suite, real_time: false, arch: Arch::X86 }
+}
 
 /// Packages unpacked for the hypervisor, with what they need and this machine lacks.
 const TOOLS: [&str; 7] = ["openvswitch-switch", "kmod", "trace-cmd", "linuxptp", "ethtool", "linux-cpupower", "iperf3"];
+
+/// All of a small userland of another architecture, with a QEMU that runs guests by KVM. Nothing of this machine's runs there.
+const USERLAND: [&str; 14] = [
+    "base-files",
+    "bash",
+    "busybox-static",
+    "coreutils",
+    "cpio",
+    "dash",
+    "grep",
+    "hostname",
+    "iproute2",
+    "kmod",
+    "libelf1",
+    "mount",
+    "qemu-system-arm",
+    "sed",
+];
 
 impl LabKernel {
     /// The kernel of this name.
@@ -60,14 +86,27 @@ impl Layers {
     pub(crate) fn of(kernel: LabKernel, progress: Progress, stop: Stop) -> Result<Self> {
         let cache = cache()?;
         // Other tools are another folder.
-        let layers = Self { kernel: cache.join(kernel.name), tools: cache.join(TOOLS.join("+")) };
-        if !layers.tools.is_dir() {
+        let own_tools = cache.join(TOOLS.join("+"));
+        if !own_tools.is_dir() {
             progress("fetching tools for the lab's hypervisor (5 MB, once)");
-            fetch(&cache, |work| tools(work, &layers.tools, progress, stop), "Open vSwitch and kmod")?;
+            fetch(&cache, |work| tools(work, &own_tools, progress, stop), "Open vSwitch and kmod")?;
         }
+        let tools = match kernel.arch == Arch::OWN {
+            true => own_tools.clone(),
+            false => cache.join(format!("{}-{}", kernel.arch.debian(), USERLAND.join("+"))),
+        };
+        if !tools.is_dir() {
+            progress(&format!("fetching programs for {} (60 MB, once)", kernel.arch.debian()));
+            fetch(&cache, |work| userland(kernel.arch, work, &tools, stop), "a userland")?;
+        }
+        let layers = Self { kernel: cache.join(kernel.name), tools };
         if !layers.kernel.is_dir() {
             progress(&format!("fetching Linux {} for the lab's hypervisor (70 MB, once)", kernel.name));
-            fetch(&cache, |work| one_kernel(kernel, work, &layers, progress, stop), kernel.package)?;
+            fetch(
+                &cache,
+                |work| one_kernel(kernel, work, (&layers.kernel, &own_tools), progress, stop),
+                kernel.package,
+            )?;
         }
         Ok(layers)
     }
@@ -107,8 +146,25 @@ fn tools(work: &Work, target: &Path, progress: Progress, stop: Stop) -> Result<(
     work.keep(&root, target)
 }
 
-fn one_kernel(kernel: LabKernel, work: &Work, layers: &Layers, progress: Progress, stop: Stop) -> Result<()> {
-    let view = View::suites(work, &[kernel.suite], stop)?;
+/// A root of another architecture that stands by itself.
+fn userland(arch: Arch, work: &Work, target: &Path, stop: Stop) -> Result<()> {
+    let view = View::suites(work, &["bookworm"], arch, stop)?;
+    let root = apt::unpack_all(&view.download_lacking(&USERLAND, work, stop)?, work, stop)?;
+    merge_usr(&root)?;
+    for name in MERGED.into_iter().filter(|name| root.join("usr").join(name).is_dir()) {
+        std::os::unix::fs::symlink(Path::new("usr").join(name), root.join(name)).doing(format!("link {name}"))?;
+    }
+    work.keep(&root, target)
+}
+
+fn one_kernel(
+    kernel: LabKernel,
+    work: &Work,
+    (target, tools): (&Path, &Path),
+    progress: Progress,
+    stop: Stop,
+) -> Result<()> {
+    let view = View::suites(work, &[kernel.suite], kernel.arch, stop)?;
     let package = view.download_kernel(kernel.package, work, stop)?;
     progress(&format!("unpacking Linux {}", kernel.name));
     let root = work.folder().join("root");
@@ -117,8 +173,8 @@ fn one_kernel(kernel: LabKernel, work: &Work, layers: &Layers, progress: Progres
     let modules = root.join("usr/lib/modules");
     let release = fs::read_dir(&modules).doing(format!("read {}", modules.display()))?.flatten().next();
     let release = release.ok_or_else(|| Error::NoKernel(format!("{} has no modules", package.display())))?;
-    depmod(&root, &release.file_name().to_string_lossy(), work, &layers.tools, stop)?;
-    work.keep(&root, &layers.kernel)
+    depmod(&root, &release.file_name().to_string_lossy(), work, tools, stop)?;
+    work.keep(&root, target)
 }
 
 /// Without its tables modprobe, and the kernel itself, find no module.
@@ -139,9 +195,12 @@ fn depmod(root: &Path, release: &str, work: &Work, tools: &Path, stop: Stop) -> 
     process::run(&mut command, Duration::from_secs(120), stop).map(drop)
 }
 
+/// Folders of a root that are links into /usr.
+const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
+
 /// Packages unpack to /bin, /lib and /sbin, which are links into /usr on the root that they are laid over.
 fn merge_usr(root: &Path) -> Result<()> {
-    for name in ["bin", "sbin", "lib", "lib64"] {
+    for name in MERGED {
         let from = root.join(name);
         if from.is_dir() {
             merge(&from, &root.join("usr").join(name))?;

@@ -12,6 +12,7 @@
 
 mod acceleration;
 mod apt;
+mod arch;
 mod bare_guest;
 mod constant_tsc;
 mod debugger;
@@ -38,6 +39,7 @@ mod shell;
 mod starvation;
 
 pub use acceleration::Acceleration;
+pub use arch::Arch;
 pub use bare_guest::{BareGuest, Interrupt};
 pub use devices::{APPLICATION, BRIDGE, GUEST_ADDRESS, GUEST_DEVICE, NIC, PUBLISHER, PUBLISHER_ADDRESS, TAP, VETH};
 pub use error::{Error, Result};
@@ -67,7 +69,7 @@ pub fn missing(application: Application) -> Option<Error> {
     }
     let mut programs = vec![("ip", "iproute2")];
     if application == Application::Guest {
-        programs.extend([(emulator::PROGRAM, emulator::PACKAGE), ("ldd", "libc-bin")]);
+        programs.extend([(Arch::OWN.emulator(), Arch::OWN.package()), ("ldd", "libc-bin")]);
     }
     let lacks = programs.into_iter().find(|(program, _)| path_of(program).is_none());
     if let Some((program, package)) = lacks {

@@ -94,7 +94,7 @@ impl Headers {
     }
 
     fn fetch(&self, kernel: LabKernel, work: &Work, stop: Stop) -> Result<()> {
-        let view = View::suites(work, &[kernel.suite], stop)?;
+        let view = View::suites(work, &[kernel.suite], kernel.arch, stop)?;
         let package = self.package();
         // Not the compiler that it depends on, nor the kernel.
         let mut all = view.depends(&package, work, stop)?;

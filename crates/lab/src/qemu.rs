@@ -2,6 +2,7 @@
 
 use crate::{
     acceleration::Acceleration,
+    arch::Arch,
     emulator::Emulator,
     error::{Doing, Result},
     process::Running,
@@ -21,8 +22,9 @@ pub(crate) struct Start<'a> {
     /// Where it runs; `None`: where we are.
     pub(crate) namespace: Option<&'a Namespace>,
     pub(crate) acceleration: Acceleration,
-    /// The CPU to emulate, where it is not QEMU's most capable.
-    pub(crate) cpu: Option<&'a str>,
+    pub(crate) arch: Arch,
+    /// The machine and the CPU to emulate, where it is not the usual one and QEMU's most capable.
+    pub(crate) nesting: Option<(&'a str, &'a str)>,
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) cpus: u32,
@@ -72,18 +74,17 @@ impl Start<'_> {
     }
 
     fn arguments(&self) -> Vec<String> {
-        let arm = cfg!(target_arch = "aarch64");
-        let (console, machine) = if arm { ("ttyAMA0", "virt") } else { ("ttyS0", "q35") };
-        let (accelerator, cpu) = match self.acceleration {
-            Acceleration::Tcg => ("tcg,thread=multi", self.cpu.unwrap_or("max")),
-            _ => ("kvm", "host"),
+        let usual = self.arch.machine();
+        let (accelerator, (machine, cpu)) = match self.acceleration {
+            Acceleration::Tcg => ("tcg,thread=multi", self.nesting.unwrap_or((usual, "max"))),
+            _ => ("kvm", (usual, "host")),
         };
-        let mut append = format!("console={console} panic=-1 mitigations=off {}", self.append);
+        let mut append = format!("console={} panic=-1 mitigations=off {}", self.arch.console(), self.append);
         if !self.verbose {
             // Warnings and worse.
             append.push_str(" loglevel=5");
         }
-        if self.acceleration == Acceleration::Tcg && !arm {
+        if self.acceleration == Acceleration::Tcg && self.arch == Arch::X86 {
             // Without it Linux 6.1 finds the emulated TSC unstable and reads the slow HPET instead.
             append.push_str(" tsc=reliable");
         }

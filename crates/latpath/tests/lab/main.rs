@@ -7,6 +7,7 @@
 //!
 //! Beside these it holds the tests of causes that need no virtual machine (causes/).
 
+mod arm64;
 mod causes;
 mod expect;
 mod faults;

@@ -1,8 +1,9 @@
 //! On this machine: which kernels and tests are requested, a virtual machine for each kernel, and what became of it.
 
-use crate::{module::MODULE, tests, Need, Test, INSIDE, WHOLE};
+use crate::{arm64, module::MODULE, tests, Need, Test, INSIDE, WHOLE};
 use latpath_lab::{
-    complaints, missing, Application, Error, Hypervisor, Lab, LabKernel, Nics, Output, OwnModule, Progress, KERNELS,
+    complaints, missing, Application, Arch, Error, Hypervisor, Lab, LabKernel, Nics, Output, OwnModule, Progress,
+    KERNELS,
 };
 use latpath_testkit::{trial, Failed, Tier, Trial, PROGRAM};
 use std::{
@@ -40,6 +41,11 @@ pub fn main(mut trials: Vec<Trial>) -> ExitCode {
     };
     let pool = Arc::new(Mutex::new(None));
     for kernel in kernels {
+        if kernel.arch != Arch::OWN {
+            let asked = !arguments.list && latpath_testkit::runs(&arguments, &arm64::name(kernel), Tier::Lab);
+            trials.push(arm64::trial_on(kernel, asked));
+            continue;
+        }
         for (need, tests) in tests::ALL {
             let ordinary = tests.iter().filter(|t| whole || !t.only_whole);
             let named: Vec<(String, &Test)> = ordinary.map(|t| (format!("{}::{}", kernel.name, t.name), t)).collect();
@@ -72,7 +78,7 @@ fn tier(test: &Test, kernel: &LabKernel) -> Tier {
 
 fn chosen(choice: &str) -> Result<Vec<LabKernel>, String> {
     if choice == "all" {
-        return Ok(KERNELS.to_vec());
+        return Ok(KERNELS.into_iter().filter(|kernel| kernel.arch == Arch::OWN).collect());
     }
     let known = || KERNELS.map(|k| k.name).join(", ");
     let named = |name: &str| {
@@ -94,7 +100,7 @@ impl Home {
     /// Sees to what is needed, or says what keeps the tests from running here.
     fn provide(&mut self, need: Need) -> Result<(), String> {
         if cfg!(not(target_arch = "x86_64")) {
-            return Err("the lab's hypervisor is x86-64".into());
+            return Err("these tests' hypervisor is x86-64".into());
         }
         let progress = &mut |line: &str| eprintln!("{line}");
         let provided = missing(Application::Guest).map_or_else(|| self.kernel.fetch(progress, NEVER), Err);
@@ -286,7 +292,7 @@ fn complaints_of_guests(out: &Path) -> Vec<String> {
 }
 
 /// Where that of a test is.
-fn evidence(name: &str) -> PathBuf {
+pub fn evidence(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("lab").join(name)
 }
 

@@ -15,7 +15,7 @@ mod exits;
 mod exits_guest;
 mod flight_recorder;
 mod igb;
-mod ladder;
+pub mod ladder;
 mod linux_bridge;
 mod lying_nic;
 mod nic;
