@@ -17,6 +17,7 @@ pub mod busy;
 pub mod names;
 mod needs;
 mod noise;
+pub mod stripped;
 mod testbed;
 mod tiers;
 pub mod trace_processor;

@@ -2,6 +2,7 @@
 //! server does, the profile is there.
 
 use crate::{json, of_function, of_process};
+use latpath_testkit::stripped::{Stripped, FUNCTION, NAME};
 use latpath_testkit::{equal, latpath, Failed, Lack};
 use serde_json::Value;
 use std::ffi::OsStr;
@@ -113,39 +114,23 @@ fn serve(mut stream: TcpStream, path: &str, asked: &AtomicUsize, answer: &Mutex<
     }
 }
 
-/// A program without symbols that is busy in a function, and its debugging information.
+/// A stripped program that runs.
 struct Program {
     folder: TempDir,
     build_id: String,
     debug_file: PathBuf,
+    /// Where it would lie on a machine.
+    place: String,
     runs: Child,
 }
-
-/// The program's process.
-const NAME: &str = "stripped";
-/// The function.
-const FUNCTION: &str = "hidden_work";
 
 impl Program {
     fn start() -> Result<Self, Failed> {
         let folder = tempfile::tempdir()?;
-        let at = |name: &str| folder.path().join(name);
-        let source = format!(
-            "__attribute__((noinline)) static void {FUNCTION}(void) {{ for (volatile long n = 0; n < 1000000; n++); }}
-             int main(void) {{ for (;;) {FUNCTION}(); }}"
-        );
-        fs::write(at("program.c"), source)?;
-        let (program, debug_file) = (at(NAME), at("debug"));
-        let options = ["-O1", "-g", "-fno-omit-frame-pointer", "-Wl,--build-id=sha1", "-o"].map(OsStr::new);
-        does("gcc", options.into_iter().chain([program.as_os_str(), at("program.c").as_os_str()]))?;
-        does("objcopy", [OsStr::new("--only-keep-debug"), program.as_os_str(), debug_file.as_os_str()])?;
-        does("objcopy", [OsStr::new("--strip-all"), program.as_os_str()])?;
-        let notes = Command::new("readelf").arg("-n").arg(&program).output()?;
-        let notes = String::from_utf8(notes.stdout)?;
-        let build_id = notes.split("Build ID: ").nth(1).and_then(|rest| rest.lines().next()).ok_or("no build-id")?;
-        let build_id = build_id.trim().to_owned();
-        let runs = Command::new(&program).stdin(Stdio::null()).spawn()?;
-        Ok(Self { build_id, debug_file, runs, folder })
+        let built = Stripped::build(folder.path())?;
+        let runs = Command::new(&built.program).stdin(Stdio::null()).spawn()?;
+        let place = built.place();
+        Ok(Self { folder, build_id: built.build_id, debug_file: built.debug_file, place, runs })
     }
 
     fn cache(&self, name: &str) -> PathBuf {
@@ -172,14 +157,6 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.runs.kill();
         let _ = self.runs.wait();
-    }
-}
-
-fn does<'a>(program: &str, words: impl IntoIterator<Item = &'a OsStr>) -> Result<(), Failed> {
-    let output = Command::new(program).args(words).output()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr)).into()),
     }
 }
 
@@ -293,18 +270,18 @@ pub fn by_nobody_any_more() -> Result<(), Failed> {
 /// In a mount namespace of its own: this machine's folder stays as it is.
 pub fn on_this_machine() -> Result<(), Failed> {
     let program = Program::start()?;
-    let (first, rest) = program.build_id.split_at(2);
-    let place = format!("/usr/lib/debug/.build-id/{first}/{rest}.debug");
+    let place = Path::new("/usr/lib/debug").join(&program.place);
     let words = latpath("profile --duration 1s --json");
     // /usr/lib may not have the folder: a layer above it has.
     let script = format!(
-        "mkdir -p $0/debug/.build-id/{first} && cp $1 $0/debug/.build-id/{first}/{rest}.debug &&
-         mount -t overlay -o lowerdir=$0:/usr/lib overlay /usr/lib && test -f {place} && shift && exec \"$@\""
+        "mkdir -p $0/debug/$(dirname {0}) && cp $1 $0/debug/{0} && mount -t overlay -o lowerdir=$0:/usr/lib overlay /usr/lib &&
+         test -f /usr/lib/debug/{0} && shift && exec \"$@\"",
+        program.place
     );
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-c", &script]).arg(program.cache("layer")).arg(&program.debug_file);
     command.arg(words.get_program()).args(words.get_args());
     let (_, part) = program.profile_by(command, &[])?;
     is_named(part)?;
-    equal("this machine has it still not", Path::new(&place).exists(), false)
+    equal("this machine has it still not", place.exists(), false)
 }

@@ -1,17 +1,25 @@
 //! A guest's call chains stand in the host's profile in place of its vCPU's time: the guest's share is the kernel's own, two loops of known
-//! parts of a CPU are found, and the guest's functions have their names.
+//! parts of a CPU are found, and the guest's functions have their names, those of a stripped program by the host's debugging information.
 
 use crate::{
-    stage::{Reach, Stage, GUEST},
+    stage::{plain, Reach, Stage, GUEST},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
-use latpath_testkit::busy;
+use latpath_testkit::stripped::{Stripped, FUNCTION, NAME};
+use latpath_testkit::{busy, waits, Started};
 use serde_json::Value;
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 pub const TEST: Test = Test { name: "profile", smoke: false, only_whole: false, seconds: 900, run };
 
+/// More than it takes to name the last samples of so slow a guest.
+const PATIENCE: Duration = Duration::from_secs(240);
 const BUSY: &str = "busy";
 /// The name that QEMU has of it.
 pub const VM: &str = "latpath-guest0";
@@ -19,7 +27,15 @@ pub const VM: &str = "latpath-guest0";
 fn run(scale: &Scale) -> Outcome {
     let seconds = scale.frames(15, 30);
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
-    stage.boot_guest_with(Reach::Serial, vec![(std::env::current_exe()?, format!("/bin/{BUSY}"))])?;
+    // A stripped program in the guest, whose debugging information the host has.
+    let folder = tempfile::tempdir()?;
+    let stripped = Stripped::build(folder.path()).map_err(plain)?;
+    let place = Path::new("/usr/lib/debug").join(stripped.place());
+    fs::create_dir_all(place.parent().context("a folder")?)?;
+    fs::copy(&stripped.debug_file, &place)?;
+    let programs = [(std::env::current_exe()?, BUSY), (stripped.program, NAME)];
+    let programs = programs.map(|(file, name)| (file, format!("/bin/{name}")));
+    stage.boot_guest_with(Reach::Serial, programs.into())?;
     let without: Value = serde_json::from_str(&stage.latpath("profile --duration 3s --json")?)?;
     ensure!(without["modes"]["guest_sys_ns"] == 0 && without["modes"]["guest_usr_ns"] == 0, "nobody looked into it");
     let guest = stage.guest()?;
@@ -27,13 +43,12 @@ fn run(scale: &Scale) -> Outcome {
         let loops = busy::script(BUSY, percent, seconds as u32 + 300);
         guest.start(&format!("loop{percent}"), &format!("sh -c '{loops}'"), false, &|| false)?;
     }
+    guest.start(NAME, &format!("{NAME} 50000"), false, &|| false)?;
     let socket = guest.agent_socket().display().to_string();
     let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --syscalls");
-    let before = ran(&mut stage)?;
-    let seen: Value = serde_json::from_str(&stage.latpath(&format!(
-        "{words} --json --out /out/profile --svg /out/profile.svg --firefox /out/profile.firefox.json"
-    ))?)?;
-    let after = ran(&mut stage)?;
+    let files = "--out /out/profile --svg /out/profile.svg --firefox /out/profile.firefox.json";
+    let pids = pids_of(&mut stage, &["busy20", "busy50"])?;
+    let (seen, [before, after]) = watch(&mut stage, &format!("{words} {files}"), seconds, |stage| ran(stage, &pids))?;
     let page = stage.latpath(&format!("{words} --top 6"))?;
     eprintln!("{page}");
     let truth = [0, 1].map(|at| after[at] - before[at]);
@@ -42,14 +57,53 @@ fn run(scale: &Scale) -> Outcome {
 }
 
 /// How long both loops have run, as the guest's scheduler says.
-fn ran(stage: &mut Stage) -> anyhow::Result<[f64; 2]> {
-    let mut ns = [0.0; 2];
-    for (ns, name) in ns.iter_mut().zip(["busy20", "busy50"]) {
-        let script = format!("cat $(dirname $(grep -l {name} /proc/[0-9]*/comm))/schedstat");
-        let output = stage.guest()?.expect(&script, &|| false)?;
-        *ns = output.split(' ').next().unwrap_or("").parse().with_context(|| format!("{name}: {output:?}"))?;
-    }
-    Ok(ns)
+fn ran(stage: &mut Stage, pids: &[String]) -> anyhow::Result<[f64; 2]> {
+    let numbers = first_numbers(stage, &schedstats(pids))?;
+    numbers[..].try_into().with_context(|| format!("two loops: {numbers:?}"))
+}
+
+/// Numbers of processes in the guest, once they run.
+pub fn pids_of(stage: &mut Stage, processes: &[&str]) -> anyhow::Result<Vec<String>> {
+    let find = "do until grep -lx $name /proc/[0-9]*/comm; do :; done; done";
+    let script = format!("for name in {}; {find}", processes.join(" "));
+    let found = stage.guest()?.run(&script, PATIENCE, &|| false)?.text;
+    let pids: Vec<String> = found.lines().filter_map(|line| line.split('/').nth(2)).map(str::to_owned).collect();
+    ensure!(pids.len() == processes.len(), "{found:?}");
+    Ok(pids)
+}
+
+/// Files that say how long processes have run.
+pub fn schedstats(pids: &[String]) -> String {
+    pids.iter().map(|pid| format!("/proc/{pid}/schedstat")).collect::<Vec<_>>().join(" ")
+}
+
+/// The first number of each of these files of the guest, read at once: each program that is started takes its time there.
+pub fn first_numbers(stage: &mut Stage, files: &str) -> anyhow::Result<Vec<f64>> {
+    let output = stage.guest()?.run(&format!("cat {files}"), PATIENCE, &|| false)?.text;
+    output.lines().map(|line| Ok(line.split(' ').next().unwrap_or_default().parse()?)).collect()
+}
+
+/// What `latpath profile WORDS --json` prints, and what `read` says at its window's begin and end.
+pub fn watch<T>(
+    stage: &mut Stage,
+    words: &str,
+    seconds: u64,
+    mut read: impl FnMut(&mut Stage) -> anyhow::Result<T>,
+) -> anyhow::Result<(Value, [T; 2])> {
+    let space = stage.path().hypervisor.clone();
+    let mut watching = stage.start(&space, &format!("{words} --json"))?;
+    let begins = |watching: &mut Started| watching.said().contains("sampling CPUs") || !watching.runs();
+    waits::until_within(PATIENCE, "the profile begins", || begins(&mut watching)).map_err(plain)?;
+    ensure!(watching.runs(), "it ended: {}", watching.said());
+    let (begun, before) = (Instant::now(), read(stage)?);
+    let window = Duration::from_secs(seconds);
+    waits::until_within(PATIENCE, "the window ends", || begun.elapsed() >= window || !watching.runs())
+        .map_err(plain)?;
+    // Behind it the agent has less to do.
+    let after = read(stage)?;
+    let finished = watching.finish(PATIENCE).map_err(plain)?;
+    eprintln!("{}", finished.stderr.trim());
+    Ok((serde_json::from_str(&finished.stdout).context("the profile's JSON")?, [before, after]))
 }
 
 pub fn number(value: &Value) -> f64 {
@@ -117,6 +171,7 @@ fn check(seen: &Value, truth: f64) -> Outcome {
     ensure!((part - truth).abs() <= 2.0, "of both loops' time the smaller one has {part} %, truly {truth} %");
     let named = has_function(seen, "busy_twenty") && has_function(seen, "busy_fifty");
     ensure!(named, "the guest's own functions have no names");
+    ensure!(has_function(seen, FUNCTION), "a stripped program's function has no name: {}", seen["notes"]);
     let calls = seen["system_calls"].as_array().context("no system calls")?;
     ensure!(calls.iter().any(|call| call["call"] == "ppoll"), "the main loop's system calls are missing");
     Ok(())

@@ -1,26 +1,22 @@
 //! A guest without any idle time: loops of normal priority on every vCPU, and one of real-time priority beside them. Its agent's samples
 //! come all the same, and say which loop had what part of the guest's time.
 
-use super::profile::{has_function, in_guests, of_process};
+use super::profile::{first_numbers, has_function, in_guests, of_process, pids_of, schedstats, watch};
 use crate::{
-    stage::{plain, Reach, Stage, GUEST},
+    stage::{Reach, Stage, GUEST},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
 use latpath_linux::proc::{Root, Stat};
-use latpath_testkit::{busy, waits};
+use latpath_testkit::busy;
 use latpath_vms::Role;
 use serde_json::Value;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 pub const TEST: Test = Test { name: "profile_full_load", smoke: false, only_whole: false, seconds: 900, run };
 
 const BUSY: &str = "busy";
-/// More than it takes to name the last samples of so slow a guest.
-const PATIENCE: Duration = Duration::from_secs(240);
-
 /// A loop: its process, and its vCPU.
 const LOOPS: [(&str, usize); 3] = [("busy100", 0), ("busy99", 1), ("busy50", 1)];
 
@@ -36,29 +32,10 @@ fn run(scale: &Scale) -> Outcome {
         [busy::script(&on[0], 100, lasts), busy::script(&on[1], 99, lasts), busy::realtime_script(&on[2], 50, lasts)];
     // All at once: once they run, the guest's shell is slow.
     guest.start("loops", &format!("sh -c '{} & wait'", loops.join(" & ")), false, &|| false)?;
-    let names = LOOPS.map(|(name, _)| name).join(" ");
-    let find = format!("for l in {names}; do until grep -lx $l /proc/[0-9]*/comm; do :; done; done");
-    let found = guest.run(&find, PATIENCE, &|| false)?.text;
-    let pids: Vec<String> = found.lines().filter_map(|line| line.split('/').nth(2)).map(str::to_owned).collect();
-    ensure!(pids.len() == LOOPS.len(), "{found:?}");
     let socket = guest.agent_socket().display().to_string();
-    let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --json --out /out/profile");
-    let space = stage.path().hypervisor.clone();
-    let mut watching = stage.start(&space, &words)?;
-    waits::until_within(PATIENCE, "the profile begins", || {
-        watching.said().contains("sampling CPUs") || !watching.runs()
-    })
-    .map_err(plain)?;
-    ensure!(watching.runs(), "it ended: {}", watching.said());
-    let (begun, before) = (Instant::now(), ran(&mut stage, &pids)?);
-    let window = Duration::from_secs(seconds);
-    waits::until_within(PATIENCE, "the window ends", || begun.elapsed() >= window || !watching.runs())
-        .map_err(plain)?;
-    // Behind it the agent has less to do.
-    let after = ran(&mut stage, &pids)?;
-    let finished = watching.finish(PATIENCE).map_err(plain)?;
-    eprintln!("{}", finished.stderr.trim());
-    let seen: Value = serde_json::from_str(&finished.stdout).context("the profile's JSON")?;
+    let pids = pids_of(&mut stage, &LOOPS.map(|(name, _)| name))?;
+    let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --out /out/profile");
+    let (seen, [before, after]) = watch(&mut stage, &words, seconds, |stage| ran(stage, &pids))?;
     check(&seen, &before, &after).with_context(|| format!("{} {} {}", seen["modes"], seen["kernel"], seen["processes"]))
 }
 
@@ -71,11 +48,8 @@ struct Ran {
 }
 
 fn ran(stage: &mut Stage, pids: &[String]) -> anyhow::Result<Ran> {
-    // At once: each program that is started takes its time there.
-    let script = format!("cat /proc/uptime $(for n in {}; do echo /proc/$n/schedstat; done)", pids.join(" "));
-    let output = stage.guest()?.run(&script, PATIENCE, &|| false)?.text;
-    let numbers: Vec<f64> = output.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
-    let [uptime, loops @ ..] = &numbers[..] else { anyhow::bail!("no uptime: {output:?}") };
+    let numbers = first_numbers(stage, &format!("/proc/uptime {}", schedstats(pids)))?;
+    let [uptime, loops @ ..] = &numbers[..] else { anyhow::bail!("no uptime") };
     let mut vcpus = [0.0; 2];
     let pid = stage.guest()?.pid();
     let vm = latpath_vms::find()?.vms.into_iter().find(|vm| vm.pid == pid).context("the guest's VM")?;
@@ -83,7 +57,7 @@ fn ran(stage: &mut Stage, pids: &[String]) -> anyhow::Result<Ran> {
         let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{pid}/task/{}", thread.tid));
         vcpus[thread.vcpu.context("a vCPU's number")? as usize] = stat.context("a vCPU's thread")?.guest_ticks as f64;
     }
-    let loops = loops.try_into().with_context(|| format!("{} loops: {output:?}", LOOPS.len()))?;
+    let loops = loops.try_into().with_context(|| format!("{} loops: {loops:?}", LOOPS.len()))?;
     Ok(Ran { loops, uptime: uptime * 1e9, vcpus })
 }
 
