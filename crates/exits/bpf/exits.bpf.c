@@ -187,6 +187,22 @@ static __always_inline __u32 row_for(__u32 isa, __u32 reason)
 	return row;
 }
 
+#if defined(__TARGET_ARCH_x86)
+#define OF_VCPU(vcpu, field) ((vcpu)->field)
+#else
+/* The tracepoint does not pass the vCPU, but KVM is no module there and knows whom it runs (virt/kvm/kvm_main.c). */
+extern struct kvm_vcpu *kvm_running_vcpu __ksym __weak;
+
+#define OF_VCPU(vcpu, field) BPF_CORE_READ(vcpu, field)
+
+static __always_inline struct kvm_vcpu *running_vcpu(void)
+{
+	struct kvm_vcpu **running = &kvm_running_vcpu ? bpf_this_cpu_ptr(&kvm_running_vcpu) : 0;
+
+	return running ? *running : 0;
+}
+#endif
+
 static __always_inline int entered(struct kvm_vcpu *vcpu)
 {
 	struct here *here = this_cpu();
@@ -202,8 +218,8 @@ static __always_inline int entered(struct kvm_vcpu *vcpu)
 	if (!v || !begin(v, now))
 		return 0;
 	if (v->id == NO_ID && vcpu)
-		v->id = vcpu->vcpu_id;
-	v->window = vcpu ? vcpu->halt_poll_ns : ~0ull;
+		v->id = OF_VCPU(vcpu, vcpu_id);
+	v->window = vcpu ? OF_VCPU(vcpu, halt_poll_ns) : ~0ull;
 	row = row_of(slot, v->row);
 	if (row)
 		on_entry(v, now, row);
@@ -255,7 +271,7 @@ int BPF_PROG(kvm_exit_with_reason, unsigned int reason, struct kvm_vcpu *vcpu, _
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(kvm_entry)
 {
-	return entered(0);
+	return entered(running_vcpu());
 }
 
 SEC("tp_btf/kvm_exit")

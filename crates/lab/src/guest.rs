@@ -80,6 +80,7 @@ impl Default for GuestPlan {
 pub struct Guest {
     machine: Machine,
     agent: PathBuf,
+    monitor: PathBuf,
     acceleration: Acceleration,
     // Holds the folder of its sockets.
     _lab: Lab,
@@ -135,7 +136,8 @@ impl Guest {
                         acceleration.remember();
                     }
                     let _ = fs::remove_file(&initramfs);
-                    return Ok(Self { machine, agent: files.agent.clone(), acceleration, _lab: lab.clone() });
+                    let Files { agent, monitor, .. } = files;
+                    return Ok(Self { machine, agent, monitor, acceleration, _lab: lab.clone() });
                 }
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
@@ -170,6 +172,11 @@ impl Guest {
     /// The unix socket behind the guest's port `/dev/virtio-ports/latpath.agent`.
     pub fn agent_socket(&self) -> &Path {
         &self.agent
+    }
+
+    /// The unix socket at which its QEMU is asked, in QEMU's machine protocol (QMP), by one at a time.
+    pub fn monitor_socket(&self) -> &Path {
+        &self.monitor
     }
 
     /// How its QEMU ended, if it has.

@@ -47,20 +47,23 @@ pub(crate) struct Files {
     pub(crate) messages: PathBuf,
     /// Where a debugger may connect, for those that have such a device.
     pub(crate) debugger: PathBuf,
+    /// Where QEMU itself is asked, in its machine protocol (QMP).
+    pub(crate) monitor: PathBuf,
 }
 
 impl Files {
     pub(crate) fn of(folder: &Path, machine: &str) -> Self {
         let file = |end: &str| folder.join(format!("{machine}.{end}"));
         let (agent, shell, console) = (file("agent"), file("shell"), file("console"));
-        Self { agent, shell, console, messages: file("qemu"), debugger: file("debugger") }
+        Self { agent, shell, console, messages: file("qemu"), debugger: file("debugger"), monitor: file("monitor") }
     }
 }
 
 impl Start<'_> {
     /// Starts it; it dies with this process.
     pub(crate) fn start(&self) -> Result<Running> {
-        for file in [&self.files.agent, &self.files.shell, &self.files.console, &self.files.debugger] {
+        let Files { agent, shell, console, messages: _, debugger, monitor } = self.files;
+        for file in [agent, shell, console, debugger, monitor] {
             let _ = fs::remove_file(file);
         }
         let messages = &self.files.messages;
@@ -88,7 +91,7 @@ impl Start<'_> {
             // Without it Linux 6.1 finds the emulated TSC unstable and reads the slow HPET instead.
             append.push_str(" tsc=reliable");
         }
-        let Files { agent, shell, console, .. } = self.files;
+        let Files { agent, shell, console, monitor, .. } = self.files;
         let words = [
             format!("-name latpath-{},debug-threads=on", self.name),
             format!("-accel {accelerator} -machine {machine} -cpu {cpu} -smp {} -m {}M", self.cpus, self.memory_mib),
@@ -102,6 +105,7 @@ impl Start<'_> {
         option("-initrd", self.initramfs.display().to_string());
         option("-append", append);
         option("-serial", format!("file:{}", comma(console)));
+        option("-qmp", format!("unix:{},server=on,wait=off", comma(monitor)));
         for (id, socket) in [("agent", agent), ("shell", shell)] {
             option("-chardev", format!("socket,id={id},path={},server=on,wait=off", comma(socket)));
             option("-device", format!("virtserialport,chardev={id},name=latpath.{id}"));

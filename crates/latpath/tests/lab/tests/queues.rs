@@ -1,6 +1,6 @@
 //! Buffers of a guest's virtqueues, as its driver and its host's vhost count them, are those that the kernels count as packets and
 //! bytes, to the byte; the rings' own indices moved by as many; and both sides agree on buffers, bytes and kicks. By vhost, by vhost
-//! whose interrupts QEMU relays, by QEMU, and by packed rings.
+//! whose interrupts QEMU relays, by QEMU, which says itself how far it is in its rings, and by packed rings.
 
 use crate::{
     stage::{Stage, Stream},
@@ -9,8 +9,10 @@ use crate::{
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::{NicService, Switch, GUEST_DEVICE, TAP};
 use latpath_testkit::Started;
-use serde_json::Value;
+use serde_json::{json, Value};
 use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::net::UnixStream,
     thread,
     time::{Duration, Instant},
 };
@@ -40,11 +42,13 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
     watch_guest(&mut stage)?;
     stage.wait_for_quiet()?;
     let before = guest_counters(&mut stage)?;
+    let rings = (service == NicService::Qemu).then(|| Rings::of_qemu(&mut stage)).transpose()?;
     stage.publish(&stream)?;
     let words = format!("latpath publish -i {GUEST_DEVICE} --svid OUT --rate 1000 --count {out_frames}");
     stage.guest()?.run(&words, PATIENCE + Duration::from_millis(4 * out_frames), NEVER)?;
     stage.wait_for_quiet()?;
     let after = guest_counters(&mut stage)?;
+    let rings_after = (service == NicService::Qemu).then(|| Rings::of_qemu(&mut stage)).transpose()?;
     let output = stage.guest()?.end("queues", PATIENCE, NEVER)?;
     let said = stage.guest()?.file("/run/queues.err", NEVER)?;
     ensure!(output.status == 0, "in the guest: status {}: {said}", output.status);
@@ -65,6 +69,9 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
         expect_indices(document)?;
     }
     let nic = expect_driver(&driver, service, &passed).context("the driver's side")?;
+    if let (Some(before), Some(after)) = (rings, rings_after) {
+        after.expect_since(&before, &nic).context("QEMU's side")?;
+    }
     match service {
         NicService::Usual | NicService::Relayed => {
             expect_vhost(&vhost, &nic, service).context("vhost's side")?;
@@ -179,6 +186,51 @@ fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Resul
         ensure!(name.ends_with("input.0"), "the interrupt is called {name:?}");
     }
     Ok(nic.clone())
+}
+
+/// How far QEMU says it is in the NIC's rings, in 16 bits: buffers used of that to the guest, and taken of that from it.
+struct Rings {
+    used: u64,
+    taken: u64,
+}
+
+impl Rings {
+    fn of_qemu(stage: &mut Stage) -> Result<Self> {
+        let stream = UnixStream::connect(stage.guest()?.monitor_socket())?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut qemu = BufReader::new(stream);
+        let mut ask = |command: &str, arguments: Value| -> Result<Value> {
+            writeln!(qemu.get_mut(), "{}", json!({ "execute": command, "arguments": arguments }))?;
+            loop {
+                let mut line = String::new();
+                ensure!(qemu.read_line(&mut line)? > 0, "QEMU ended the connection");
+                let said: Value = serde_json::from_str(&line)?;
+                ensure!(said["error"].is_null(), "{command}: {said}");
+                // A greeting and events stand between.
+                if let Some(answer) = said.get("return") {
+                    return Ok(answer.clone());
+                }
+            }
+        };
+        ask("qmp_capabilities", json!({}))?;
+        let devices = ask("x-query-virtio", json!({}))?;
+        let nic = devices.as_array().into_iter().flatten().find(|device| device["name"] == "virtio-net");
+        let path = nic.with_context(|| format!("QEMU has no virtio-net: {devices}"))?["path"].clone();
+        let mut status = |queue: u32| ask("x-query-virtio-queue-status", json!({ "path": path, "queue": queue }));
+        Ok(Self { used: number(&status(0)?, "used-idx")?, taken: number(&status(1)?, "last-avail-idx")? })
+    }
+
+    /// The driver got back what QEMU used, and QEMU took what the driver posted: all that was to be sent.
+    fn expect_since(&self, before: &Self, nic: &Value) -> Outcome {
+        let moved = |now: u64, then: u64| now.wrapping_sub(then) % (1 << 16);
+        let (used, taken) = (moved(self.used, before.used), moved(self.taken, before.taken));
+        let got = number(queue(nic, "input.0")?, "used_buffers")?;
+        let posted = number(queue(nic, "output.0")?, "posted_buffers")?;
+        eprintln!("QEMU used {used} buffers and took {taken}");
+        ensure!(used > 0 && used == got % (1 << 16), "QEMU used {used} buffers, the driver got {got} back: {nic:#}");
+        ensure!(taken > 0 && taken == posted % (1 << 16), "QEMU took {taken} buffers of {posted} posted: {nic:#}");
+        Ok(())
+    }
 }
 
 /// The pages of both sides, while a stream passes.
