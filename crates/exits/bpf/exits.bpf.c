@@ -190,7 +190,10 @@ static __always_inline __u32 row_for(__u32 isa, __u32 reason)
 #if defined(__TARGET_ARCH_x86)
 #define OF_VCPU(vcpu, field) ((vcpu)->field)
 #else
-/* The tracepoint does not pass the vCPU, but KVM is no module there and knows whom it runs (virt/kvm/kvm_main.c). */
+/*
+ * The tracepoint does not pass the vCPU, but KVM is no module there and knows which one it runs (virt/kvm/kvm_main.c). Kernels without
+ * CONFIG_KALLSYMS_ALL do not let programs at it.
+ */
 extern struct kvm_vcpu *kvm_running_vcpu __ksym __weak;
 
 #define OF_VCPU(vcpu, field) BPF_CORE_READ(vcpu, field)
@@ -280,6 +283,13 @@ int BPF_PROG(kvm_exit, int ret, unsigned int class)
 	return left(ISA_ARM, exit_reason(ret, class));
 }
 #endif
+
+/* Which vCPU it is, and how long KVM polls at most, is not known then. */
+SEC("tp_btf/kvm_entry")
+int BPF_PROG(kvm_entry_of_any)
+{
+	return entered(0);
+}
 
 /* Does `what` to the vCPU whose thread is on this CPU, if any. */
 #define TO_CURRENT(what)                                          \

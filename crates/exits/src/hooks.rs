@@ -12,8 +12,9 @@ const fn kvm(program: &'static str, at: &'static str, shows: &'static str) -> Ho
 }
 
 /// All of them; alternatives stand behind those that they stand in for.
-pub(crate) static HOOKS: [Hook; 33] = [
-    kvm("kvm_entry", "kvm_entry", "when a guest was entered"),
+pub(crate) static HOOKS: [Hook; 34] = [
+    or(kvm("kvm_entry", "kvm_entry", "when a guest was entered"), "kvm_entry_of_any"),
+    kvm("kvm_entry_of_any", "kvm_entry", "when a guest was entered"),
     or(kvm("kvm_exit", NEEDED, "when and why a guest was left"), "kvm_exit_with_reason"),
     kvm("kvm_exit_with_reason", NEEDED, "when and why a guest was left"),
     kvm("user_exit", "kvm_userspace_exit", "what the hypervisor's process does itself"),
