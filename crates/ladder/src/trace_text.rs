@@ -2,18 +2,14 @@
 //!
 //! The text is taken as it comes from somebody else: lines are bounded, and what is no event is counted.
 
-mod line;
 mod parse;
 
 use crate::ladder::{Join, Ladder};
 use crate::report::LadderReport;
-use line::Line;
+use latpath_tracefs::text::{lost, next_line, Line};
 use parse::Parser;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead};
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Of longer lines the beginning is read.
-pub const LONGEST_LINE: usize = 4096;
 
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -51,8 +47,8 @@ pub fn import(input: &mut dyn BufRead, stop: &AtomicBool) -> Result<Imported, Te
     while next_line(input, &mut bytes)? && !stop.load(Ordering::Relaxed) {
         lines += 1;
         let text = String::from_utf8_lossy(&bytes);
-        if let Some(lost) = line::lost(&text) {
-            parser.lost(lost);
+        if let Some(events) = lost(&text) {
+            parser.lost(events);
         } else if let Some(line) = Line::read(&text) {
             parser.take(&line);
         } else {
@@ -72,25 +68,4 @@ pub fn import(input: &mut dyn BufRead, stop: &AtomicBool) -> Result<Imported, Te
     let mut report = parser.ladder.finish();
     report.notes.extend(notes);
     Ok(Imported { report, lines, no_events })
-}
-
-/// Reads a line into `bytes`; of a longer one than [`LONGEST_LINE`], the beginning. False at the end.
-fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result<bool> {
-    bytes.clear();
-    if (&mut input).take(LONGEST_LINE as u64).read_until(b'\n', bytes)? == 0 {
-        return Ok(false);
-    }
-    while !bytes.ends_with(b"\n") && bytes.len() >= LONGEST_LINE {
-        // The rest of it, unseen.
-        let rest = input.fill_buf()?;
-        let (used, is_end) = match rest.iter().position(|byte| *byte == b'\n') {
-            Some(at) => (at + 1, true),
-            None => (rest.len(), rest.is_empty()),
-        };
-        input.consume(used);
-        if is_end {
-            break;
-        }
-    }
-    Ok(true)
 }

@@ -1,11 +1,11 @@
 //! Events of lines.
 
-use super::line::{number, Line};
 use crate::event::{Device, Direction, Door, Event, Line as Interrupt, What};
 use crate::ladder::Ladder;
 use crate::threads::Identity;
 use latpath_model::text::printable;
 use latpath_model::Ns;
+use latpath_tracefs::text::{number, Line, Switch, Task};
 use std::collections::BTreeMap;
 
 /// Names of taps begin so, where libvirt or the usual scripts make them.
@@ -84,10 +84,10 @@ impl Parser {
         Some(match line.event {
             "sched_switch" => self.switch(args)?,
             "sched_waking" => {
-                let (name, pid) = woken(args)?;
+                let woken = Task::woken(args)?;
                 self.has_wakings = true;
-                self.identify(pid, name, None);
-                What::Waking { pid }
+                self.identify(woken.pid, woken.name, None);
+                What::Waking { pid: woken.pid }
             }
             "kvm_exit" => {
                 self.has_exits = true;
@@ -108,23 +108,11 @@ impl Parser {
         })
     }
 
-    /// `NAME:PID [PRIO] STATE ==> NAME:PID [PRIO]`, or `prev_comm=NAME prev_pid=PID prev_prio=… prev_state=S ==> next_comm=…`.
     fn switch(&mut self, args: &str) -> Option<What> {
         self.has_switches = true;
-        let (left, right) = args.split_once(" ==> ")?;
-        let (name, next) = match right.strip_prefix("next_comm=") {
-            Some(right) => {
-                let (name, rest) = right.rsplit_once(" next_pid=")?;
-                (name, number(rest.split(' ').next()?)?)
-            }
-            None => name_and_pid(right)?,
-        };
-        let state = match left.rsplit_once("prev_state=") {
-            Some((_, state)) => state,
-            None => left.rsplit(' ').next()?,
-        };
-        self.identify(next, name, None);
-        Some(What::Switch { next, asleep: !state.starts_with('R') })
+        let Switch { state, next, .. } = Switch::read(args)?;
+        self.identify(next.pid, next.name, None);
+        Some(What::Switch { next: next.pid, asleep: !state.starts_with('R') })
     }
 
     fn packet(&mut self, line: &Line<'_>) -> Option<What> {
@@ -175,24 +163,6 @@ impl Parser {
 /// Threads that carry packets for guests, by their names.
 fn serves(name: &str) -> bool {
     name.starts_with("vhost-") || name.contains("qemu") || name.starts_with("IO ")
-}
-
-/// `NAME:PID [PRIO] …`
-fn name_and_pid(text: &str) -> Option<(&str, u32)> {
-    let (who, _) = text.split_once(" [").unwrap_or((text, ""));
-    let (name, pid) = who.rsplit_once(':')?;
-    Some((name, number(pid)?))
-}
-
-/// Whom a sched_waking event is about.
-fn woken(args: &str) -> Option<(&str, u32)> {
-    match args.strip_prefix("comm=") {
-        Some(args) => {
-            let (name, rest) = args.rsplit_once(" pid=")?;
-            Some((name, number(rest.split(' ').next()?)?))
-        }
-        None => name_and_pid(args),
-    }
 }
 
 /// Why a vCPU left its guest: arm64's `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …` and `IRQ: …`, x86's `reason NAME …`.

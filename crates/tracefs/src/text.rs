@@ -1,16 +1,49 @@
-//! A line: who, on which CPU, when, which event.
+//! Reads what `trace-cmd report`, `perf script` and the kernel's own `trace` file print: a line for each event.
+//!
+//! The text is taken as it comes from somebody else: lines are bounded, and what is no event is none.
 
 use latpath_model::Ns;
+use std::io::{self, BufRead, Read};
+
+/// Of longer lines the beginning is read.
+pub const LONGEST_LINE: usize = 4096;
+
+/// Reads a line into `bytes`; of a longer one than [`LONGEST_LINE`], the beginning. False at the end.
+///
+/// # Errors
+/// Where the input cannot be read.
+pub fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result<bool> {
+    bytes.clear();
+    if (&mut input).take(LONGEST_LINE as u64).read_until(b'\n', bytes)? == 0 {
+        return Ok(false);
+    }
+    while !bytes.ends_with(b"\n") && bytes.len() >= LONGEST_LINE {
+        // The rest of it, unseen.
+        let rest = input.fill_buf()?;
+        let (used, is_end) = match rest.iter().position(|byte| *byte == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (rest.len(), rest.is_empty()),
+        };
+        input.consume(used);
+        if is_end {
+            break;
+        }
+    }
+    Ok(true)
+}
 
 /// The parts of a line that is an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Line<'a> {
+pub struct Line<'a> {
     /// The thread's name.
     pub name: &'a str,
+    /// Its number; 0 while the CPU is idle.
     pub pid: u32,
     /// Its process, where the line says it.
     pub process: Option<u32>,
+    /// The CPU.
     pub cpu: u32,
+    /// When, by the trace's clock.
     pub t: Ns,
     /// Without its system.
     pub event: &'a str,
@@ -43,7 +76,7 @@ impl<'a> Line<'a> {
 }
 
 /// A decimal number without a sign.
-pub(super) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
@@ -88,10 +121,77 @@ fn seconds(text: &str) -> Option<Ns> {
 }
 
 /// `CPU:3 [LOST 120 EVENTS]`, `CPU:3 [120 EVENTS DROPPED]`: how many.
-pub(super) fn lost(text: &str) -> Option<u64> {
+pub fn lost(text: &str) -> Option<u64> {
     let (_, said) = text.trim().strip_prefix("CPU")?.split_once('[')?;
     let is_lost = said.contains("LOST") || said.contains("DROPPED");
     is_lost.then(|| said.split(|c: char| !c.is_ascii_digit()).find_map(number).unwrap_or(1))
+}
+
+/// A thread as events of the scheduler name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its number; 0 for a CPU's idle thread.
+    pub pid: u32,
+    /// Its priority as the kernel counts it: below 100 is real time.
+    pub prio: Option<i32>,
+}
+
+/// A `sched_switch`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switch<'a> {
+    /// The thread that leaves the CPU.
+    pub prev: Task<'a>,
+    /// Its state, as `R`, `R+`, `S`, `D`.
+    pub state: &'a str,
+    /// The thread that comes.
+    pub next: Task<'a>,
+}
+
+impl<'a> Switch<'a> {
+    /// `NAME:PID [PRIO] STATE ==> NAME:PID [PRIO]`, or `prev_comm=NAME prev_pid=PID prev_prio=… prev_state=S ==> next_comm=…`.
+    pub fn read(args: &'a str) -> Option<Self> {
+        let (left, right) = args.split_once(" ==> ")?;
+        let (prev, state) = match left.strip_prefix("prev_comm=") {
+            Some(left) => {
+                let (left, state) = left.rsplit_once(" prev_state=")?;
+                (fields(left, " prev_pid=", "prev_prio=")?, state)
+            }
+            None => (short(left)?, left.rsplit(' ').next()?),
+        };
+        let next = match right.strip_prefix("next_comm=") {
+            Some(right) => fields(right, " next_pid=", "next_prio=")?,
+            None => short(right)?,
+        };
+        Some(Self { prev, state, next })
+    }
+}
+
+impl<'a> Task<'a> {
+    /// The thread that a `sched_waking` or `sched_wakeup` is about: `NAME:PID [PRIO] …` or `comm=NAME pid=PID prio=…`.
+    pub fn woken(args: &'a str) -> Option<Self> {
+        match args.strip_prefix("comm=") {
+            Some(args) => fields(args, " pid=", "prio="),
+            None => short(args),
+        }
+    }
+}
+
+/// `NAME PID=… PRIO=…`, where a name may hold spaces.
+fn fields<'a>(text: &'a str, pid: &str, prio: &str) -> Option<Task<'a>> {
+    let (name, rest) = text.rsplit_once(pid)?;
+    let mut words = rest.split(' ');
+    let pid = number(words.next()?)?;
+    Some(Task { name, pid, prio: words.find_map(|word| word.strip_prefix(prio)).and_then(|prio| prio.parse().ok()) })
+}
+
+/// `NAME:PID [PRIO] …`
+fn short(text: &str) -> Option<Task<'_>> {
+    let (who, rest) = text.split_once(" [").unwrap_or((text, ""));
+    let (name, pid) = who.rsplit_once(':')?;
+    let prio = rest.split_once(']').and_then(|(prio, _)| prio.parse().ok());
+    Some(Task { name, pid: number(pid)?, prio })
 }
 
 #[cfg(test)]
@@ -121,6 +221,25 @@ mod tests {
             assert_eq!(Line::read(text), None, "{text}");
         }
         assert_eq!(Line::read("a-1 [0] 9999999999999.0: e: x"), None, "a time that no clock has");
+    }
+
+    #[test]
+    fn switches_and_wakings_of_trace_cmd_and_the_kernel_say_the_same() {
+        let task = |name, pid, prio| Task { name, pid, prio: Some(prio) };
+        let expected = Switch { prev: task("hog: a b", 7, 49), state: "R+", next: task("swapper/1", 0, 120) };
+        for text in [
+            "hog: a b:7 [49] R+ ==> swapper/1:0 [120]",
+            "prev_comm=hog: a b prev_pid=7 prev_prio=49 prev_state=R+ ==> next_comm=swapper/1 next_pid=0 next_prio=120",
+        ] {
+            assert_eq!(Switch::read(text), Some(expected), "{text}");
+        }
+        for text in ["CPU 0/KVM:5 [-1]<CANT FIND FIELD success> CPU:001", "comm=CPU 0/KVM pid=5 prio=-1 target_cpu=001"]
+        {
+            assert_eq!(Task::woken(text), Some(task("CPU 0/KVM", 5, -1)), "{text}");
+        }
+        for text in ["", " ==> ", "a ==> b", "prev_comm=a prev_pid=x prev_state=S ==> next_comm=b next_pid=1"] {
+            assert_eq!(Switch::read(text), None, "{text}");
+        }
     }
 
     #[test]
