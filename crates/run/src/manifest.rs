@@ -222,7 +222,7 @@ pub struct Manifest {
     pub written_ns: Ns,
     /// Journeys handed to the writer so far.
     pub journeys: u64,
-    /// Times over this are spikes.
+    /// A packet that takes longer is late.
     pub threshold_ns: Ns,
     /// The streams; the column `stream` counts from 0 in this list.
     pub streams: Vec<StreamSpec>,

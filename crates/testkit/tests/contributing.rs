@@ -56,7 +56,6 @@ fn the_files_that_it_names_are_there() {
     }
 }
 
-/// Files of the kind `rs`, `h` or `c` below a folder, without tests and examples.
 /// The dependencies of what cargo builds by these options, with their features.
 fn built(options: &[&str]) -> BTreeSet<String> {
     let words = ["tree", "--offline", "--prefix", "none", "--format", "{p} {f}"];
@@ -76,6 +75,7 @@ fn what_the_program_shares_with_tests_is_built_once() {
     assert!(program.len() > 50 && twice.is_empty(), "with other features in tests: {twice:?}");
 }
 
+/// Files of the kind `rs`, `h` or `c` below a folder, without tests and examples.
 fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

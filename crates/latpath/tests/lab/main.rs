@@ -3,7 +3,6 @@
 //!
 //! This program runs twice. Outside (outside.rs) it boots one virtual machine for each kernel and hands it the tests, one
 //! after the other. Inside it is called with [`INSIDE`] and the name of one test, runs that, and says how it went.
-
 //!
 //! Beside these it holds the tests of causes that need no virtual machine (causes/).
 
