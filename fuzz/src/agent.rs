@@ -191,7 +191,7 @@ fn follow(bytes: &[u8]) -> Summary {
         now += MS;
         rest = tail;
         match step {
-            0 => agent.ask(now),
+            0 => agent.request_time(now),
             1 => {
                 for guest in following.merge.machines() {
                     guest.request_window(now - 5 * MS, now);

@@ -18,17 +18,17 @@ pub(crate) fn file(bytes: &[u8]) -> Vec<u8> {
 /// Takes one input.
 pub fn run(bytes: &[u8]) {
     let file = file(bytes);
-    let frozen = match RankedCapture::decode(&file) {
-        Ok(frozen) => frozen,
+    let ranked = match RankedCapture::decode(&file) {
+        Ok(ranked) => ranked,
         Err(BadCapture::Other | BadCapture::Newer(_) | BadCapture::Damaged(_)) => return,
     };
-    let capture = &frozen.capture;
+    let capture = &ranked.capture;
     let head = Head::decode(&file).expect("the whole was read");
-    assert_eq!((head.number, head.packets, &head.late), (capture.number, capture.packets.len() as u64, &frozen.late));
-    let again = RankedCapture::decode(&frozen.encode()).expect("what was read can be written and read");
+    assert_eq!((head.number, head.packets, &head.late), (capture.number, capture.packets.len() as u64, &ranked.late));
+    let again = RankedCapture::decode(&ranked.encode()).expect("what was read can be written and read");
     assert_eq!(
         (&again.capture.packets, again.worst, again.capture.from),
-        (&capture.packets, frozen.worst, capture.from)
+        (&capture.packets, ranked.worst, capture.from)
     );
     let context = RunContext::default();
     let analyst = Analyst::new(capture, &context);

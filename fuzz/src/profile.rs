@@ -63,7 +63,7 @@ fn follow(bytes: &[u8]) -> Profile {
         now += MS;
         rest = match step {
             ..5 => {
-                agent.ask(now);
+                agent.request_time(now);
                 tail
             }
             length => say(&mut agent, *length, tail, now),

@@ -1,7 +1,7 @@
 //! A command that the host has run on the agent's machine, for as long as something is watched there or on the host: what it prints, and
 //! how it ends.
 
-use crate::message::{printable, CommandPiece, Message, RunCommand};
+use crate::message::{printable, CommandChunk, Message, RunCommand};
 use nix::sys::signal::{killpg, Signal};
 use nix::unistd::Pid;
 use std::collections::VecDeque;
@@ -18,8 +18,8 @@ const MAX_WORDS_BYTES: usize = 128 << 10;
 const PIECE: usize = 8 << 10;
 /// Pieces that may wait for the host; then the command waits too.
 const MAX_WAITING: usize = 16;
-/// How long it may take to end when it is told to: what traces may have much to take off.
-const TOLD: Duration = Duration::from_secs(10);
+/// How long it may take to end after SIGTERM: a command that traces may have many programs to detach.
+const TIME_TO_END: Duration = Duration::from_secs(10);
 /// How long what it left behind may keep its output open.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of its output that the host keeps for whoever fetches them.
@@ -30,7 +30,7 @@ pub(crate) struct Running {
     child: Child,
     output: Receiver<(bool, Vec<u8>)>,
     ended: Option<(ExitStatus, Instant)>,
-    told: Option<Instant>,
+    signalled: Option<Instant>,
 }
 
 impl Running {
@@ -46,7 +46,7 @@ impl Running {
         let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", printable(program)))?;
         let (sender, output) = sync_channel(MAX_WAITING);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let running = Self { child, output, ended: None, told: None };
+        let running = Self { child, output, ended: None, signalled: None };
         stdout.into_iter().try_for_each(|pipe| pass_on(pipe, false, sender.clone()))?;
         stderr.into_iter().try_for_each(|pipe| pass_on(pipe, true, sender.clone()))?;
         Ok(running)
@@ -54,7 +54,7 @@ impl Running {
 
     /// What is to be sent now; none any more after the piece that says how it ended.
     pub fn step(&mut self) -> Result<Option<Message>, String> {
-        if self.told.is_some_and(|at| at.elapsed() >= TOLD) {
+        if self.signalled.is_some_and(|at| at.elapsed() >= TIME_TO_END) {
             self.signal(Signal::SIGKILL);
         }
         if self.ended.is_none() {
@@ -63,7 +63,7 @@ impl Running {
         }
         let over = match self.output.try_recv() {
             Ok((is_error, bytes)) => {
-                return Ok(Some(Message::CommandPiece(CommandPiece { bytes, is_error, ..Default::default() })));
+                return Ok(Some(Message::CommandChunk(CommandChunk { bytes, is_error, ..Default::default() })));
             }
             Err(TryRecvError::Disconnected) => true,
             Err(TryRecvError::Empty) => false,
@@ -74,13 +74,13 @@ impl Running {
             return Ok(None);
         }
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-        Ok(Some(Message::CommandPiece(CommandPiece { ended: true, code, ..Default::default() })))
+        Ok(Some(Message::CommandChunk(CommandChunk { ended: true, code, ..Default::default() })))
     }
 
-    /// Tells it to end.
+    /// Sends it SIGTERM.
     pub fn end(&mut self) {
         self.signal(Signal::SIGTERM);
-        self.told.get_or_insert_with(Instant::now);
+        self.signalled.get_or_insert_with(Instant::now);
     }
 
     fn signal(&self, signal: Signal) {
@@ -138,7 +138,7 @@ pub struct CommandNews {
 }
 
 impl Commanded {
-    pub fn take(&mut self, piece: CommandPiece) -> Result<(), String> {
+    pub fn take(&mut self, piece: CommandChunk) -> Result<(), String> {
         if self.end.is_some() {
             return Err("the agent spoke of a command that had ended".into());
         }
@@ -179,7 +179,7 @@ mod tests {
         let (mut host, began) = (Commanded::default(), Instant::now());
         while host.end.is_none() {
             match running.step().unwrap() {
-                Some(Message::CommandPiece(piece)) => host.take(piece).unwrap(),
+                Some(Message::CommandChunk(piece)) => host.take(piece).unwrap(),
                 _ => std::thread::sleep(Duration::from_millis(1)),
             }
             assert!(began.elapsed() < Duration::from_secs(30), "it does not end");
@@ -202,7 +202,7 @@ mod tests {
         let mut running =
             Running::start(&run(&["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"])).unwrap();
         let pid = loop {
-            if let Some(Message::CommandPiece(piece)) = running.step().unwrap() {
+            if let Some(Message::CommandChunk(piece)) = running.step().unwrap() {
                 break String::from_utf8(piece.bytes).unwrap().trim().to_owned();
             }
         };
@@ -231,13 +231,13 @@ mod tests {
     fn a_flood_that_nobody_fetches_is_bounded_and_counted() {
         let mut host = Commanded::default();
         for _ in 0..2_000 {
-            host.take(CommandPiece { bytes: vec![b'x'; 4096], ..Default::default() }).unwrap();
+            host.take(CommandChunk { bytes: vec![b'x'; 4096], ..Default::default() }).unwrap();
         }
         assert!(host.kept <= MAX_KEPT);
         let news = host.news();
         let kept: usize = news.printed.iter().map(|(_, bytes)| bytes.len()).sum();
         assert_eq!(kept as u64 + news.left_out, 2_000 * 4096);
-        host.take(CommandPiece { ended: true, ..Default::default() }).unwrap();
-        assert!(host.take(CommandPiece::default()).is_err());
+        host.take(CommandChunk { ended: true, ..Default::default() }).unwrap();
+        assert!(host.take(CommandChunk::default()).is_err());
     }
 }

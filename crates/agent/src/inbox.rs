@@ -68,7 +68,7 @@ pub struct Inbox {
     tsc: HostTsc,
     /// Time requests under way: id, and when each was sent.
     time_requests: VecDeque<(u64, Ns)>,
-    asked: u64,
+    requested: u64,
 }
 
 impl Inbox {
@@ -98,23 +98,23 @@ impl Inbox {
             realtime: RealtimeWatch::new(&ClockTie::read()),
             tsc: HostTsc::new(Root::of(Path::new("/"))),
             time_requests: VecDeque::new(),
-            asked: 0,
+            requested: 0,
         }
     }
 
     /// The next question about the time, sent at `now`; `None` while too many are under way.
-    pub fn ask(&mut self, now: Ns) -> Option<TimeRequest> {
+    pub fn request_time(&mut self, now: Ns) -> Option<TimeRequest> {
         if self.time_requests.len() >= MAX_TIME_REQUESTS {
             return None;
         }
-        self.asked += 1;
-        self.time_requests.push_back((self.asked, now));
-        Some(TimeRequest { id: self.asked })
+        self.requested += 1;
+        self.time_requests.push_back((self.requested, now));
+        Some(TimeRequest { id: self.requested })
     }
 
     /// Time requests so far, and those without an answer yet.
-    pub fn asked(&self) -> (u64, usize) {
-        (self.asked, self.time_requests.len())
+    pub fn requested(&self) -> (u64, usize) {
+        (self.requested, self.time_requests.len())
     }
 
     /// Takes a message that was received at `now` (host's clock), or says in what the agent lies.
@@ -130,7 +130,7 @@ impl Inbox {
             Message::Pair(pair) => self.paired(&pair),
             Message::Bye(_) => self.ended = true,
             Message::Started(_) if (self.streams > 0 || self.profile.is_some()) && !self.started => self.started = true,
-            Message::CommandPiece(piece) if self.command.is_some() => {
+            Message::CommandChunk(piece) if self.command.is_some() => {
                 self.command.as_mut().map_or(Ok(()), |command| command.take(piece))?;
             }
             _ if !self.started => return Err("the agent sent a message out of place".into()),
@@ -156,7 +156,7 @@ impl Inbox {
             }
             Message::WindowReply(reply) => self.windows.take(reply, &mut self.timeline, now)?,
             Message::Recording(recording) if self.records => self.recording(recording)?,
-            Message::ProfilePiece(piece) if self.profile.is_some() => {
+            Message::ProfileChunk(piece) if self.profile.is_some() => {
                 self.profile.as_mut().map_or(Ok(()), |profile| profile.take(piece))?;
                 self.map_moments();
             }
@@ -289,7 +289,7 @@ mod tests {
     fn started() -> Inbox {
         let mut inbox = Inbox::new("guest0");
         inbox.take(Message::AgentHello(Facts { version: VERSION, ..Facts::default() }), 0).unwrap();
-        let request = inbox.ask(NOW - 100_000).unwrap();
+        let request = inbox.request_time(NOW - 100_000).unwrap();
         let t = NOW - 50_000 + 1_000_000_000;
         inbox
             .take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t, ..TimeReply::default() }), NOW)
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn questions_under_way_are_bounded() {
         let mut inbox = started();
-        let taken = (0..100).filter(|i| inbox.ask(NOW + i).is_some()).count();
+        let taken = (0..100).filter(|i| inbox.request_time(NOW + i).is_some()).count();
         assert_eq!(taken, MAX_TIME_REQUESTS);
     }
 
@@ -385,8 +385,8 @@ mod tests {
                     tsc_uncertainty
                 })
             ),
-            (any::<bool>(), any::<bool>(), ".{0,9}").prop_map(|(is_error, ended, error)| Message::CommandPiece(
-                CommandPiece { bytes: vec![0x1b; 3], is_error, ended, code: 1, error }
+            (any::<bool>(), any::<bool>(), ".{0,9}").prop_map(|(is_error, ended, error)| Message::CommandChunk(
+                CommandChunk { bytes: vec![0x1b; 3], is_error, ended, code: 1, error }
             )),
             any::<[i64; 3]>().prop_map(|[guest, host_realtime, uncertainty]| Message::Pair(Pair {
                 guest,
@@ -433,9 +433,9 @@ mod tests {
             let mut now = NOW;
             for message in messages {
                 now += 1_000_000;
-                inbox.ask(now - 500_000);
+                inbox.request_time(now - 500_000);
                 let Inbox { windows, timeline, .. } = &mut inbox;
-                windows.ask((now / 1_000_000) as u64 % 4, (now - 5_000_000, now), timeline, (now, 10_000_000));
+                windows.request((now / 1_000_000) as u64 % 4, (now - 5_000_000, now), timeline, (now, 10_000_000));
                 windows.expire(now);
                 let before = inbox.watermark;
                 inbox.fresh.clear();

@@ -88,8 +88,8 @@ where
     S: Source + 'static,
     F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Clone + Send + 'static,
 {
-    let mut door = Door::open(at)?;
-    // Who connects is to speak, or make room for others. On a device the host may come at any time.
+    let mut listener = Listener::open(at)?;
+    // A peer that connects and says nothing is disconnected, so that others can connect. On a device the host may come at any time.
     let is_connected = matches!(at, Listen::Unix(_) | Listen::Vsock(_));
     if is_connected {
         options.opening.get_or_insert(OPENING);
@@ -102,7 +102,7 @@ where
         log(&format!("waiting for the host at {at}"));
     }
     loop {
-        let Some((mut stream, is_trusted)) = door.next_host(quit, log)? else { return Ok(()) };
+        let Some((mut stream, is_trusted)) = listener.next_host(quit, log)? else { return Ok(()) };
         options.commands = commands && is_trusted;
         // A device stays open; bytes of the next session may have come with the last of this one.
         loop {
@@ -131,8 +131,8 @@ where
     }
 }
 
-/// Where hosts come through.
-struct Door<'l> {
+/// Where hosts connect.
+struct Listener<'l> {
     at: &'l Listen,
     /// Where the kernel accepts connections.
     socket: Option<OwnedFd>,
@@ -146,7 +146,7 @@ fn waiting(family: AddressFamily, bind: impl FnOnce(&OwnedFd) -> nix::Result<()>
     Ok(fd)
 }
 
-impl<'l> Door<'l> {
+impl<'l> Listener<'l> {
     fn open(at: &'l Listen) -> Result<Self, ListenError> {
         let socket = match at {
             Listen::Stdio => None,
@@ -213,7 +213,7 @@ impl<'l> Door<'l> {
     }
 }
 
-impl Drop for Door<'_> {
+impl Drop for Listener<'_> {
     fn drop(&mut self) {
         if let Listen::Unix(path) = self.at {
             // Somebody else may have removed it: then it is as it should be.

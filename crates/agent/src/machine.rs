@@ -1,4 +1,4 @@
-//! Another machine, as the host's rooms see it: a source of sightings on the host's timeline.
+//! Another machine, as the host's crates see it: a source of sightings on the host's timeline.
 
 use crate::command::{CommandNews, Commanded};
 use crate::dial::{dial, Line};
@@ -74,9 +74,9 @@ pub struct Machine {
     thread: Option<JoinHandle<()>>,
     facts: Facts,
     watermark: Ns,
-    /// Windows asked for so far.
-    asked: u64,
-    /// It was told to stop.
+    /// Windows requested so far.
+    requested: u64,
+    /// A request to stop was sent.
     stopping: bool,
 }
 
@@ -111,7 +111,7 @@ impl Machine {
             thread: Some(thread),
             facts: Facts::default(),
             watermark: Ns::MIN,
-            asked: 0,
+            requested: 0,
             stopping: false,
         };
         let long = timeouts.connect + Duration::from_secs(2);
@@ -138,13 +138,13 @@ impl Machine {
             thread: None,
             facts: Facts { records: true, ..Facts::default() },
             watermark: Ns::MIN,
-            asked: 0,
+            requested: 0,
             stopping: false,
         };
         (machine, Fed { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
 
-    /// Has the agent sample its machine's CPUs `hz` times a second, and nothing else; returns once it has been told. With `one_by_one` the
+    /// Has the agent sample its machine's CPUs `hz` times a second, and nothing else; returns once the request is sent. With `one_by_one` the
     /// time of each sample is kept too.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl Machine {
         self.wait(within, what, |state| state.over.then_some(()))
     }
 
-    /// Tells the agent to stop, and waits for nothing: where there are several machines, all are told first.
+    /// Sends the agent a request to stop, without waiting: with several machines, all get the request first.
     pub fn begin_stop(&mut self) {
         if !std::mem::replace(&mut self.stopping, true) {
             self.shared.lock().commands.push_back(Message::Stop(Empty {}));
@@ -285,8 +285,8 @@ impl Machine {
     /// a second ahead. Waits for nothing: [`Self::take_windows`] gives the answer under the number that this returns. Soon is
     /// well: a recorder keeps some tenths of a second of a busy CPU.
     pub fn request_window(&mut self, from: Ns, to: Ns) -> u64 {
-        self.asked += 1;
-        let id = self.asked;
+        self.requested += 1;
+        let id = self.requested;
         let mut state = self.shared.lock();
         let State { inbox, over, fault, unfetched, commands, .. } = &mut *state;
         let refusal = if !inbox.records || !inbox.started {
@@ -308,7 +308,7 @@ impl Machine {
             Some(why) => windows.done.push((id, Err(why))),
             None => {
                 let within = self.timeouts.window.as_nanos() as Ns;
-                let request = windows.ask(id, (from, to), timeline, (monotonic(), within));
+                let request = windows.request(id, (from, to), timeline, (monotonic(), within));
                 commands.extend(request.map(Message::WindowRequest));
             }
         }
@@ -438,8 +438,8 @@ impl Fed {
     }
 
     /// The host asks for the time, at `now`.
-    pub fn ask(&mut self, now: Ns) {
-        self.shared.lock().inbox.ask(now);
+    pub fn request_time(&mut self, now: Ns) {
+        self.shared.lock().inbox.request_time(now);
     }
 
     /// Windows that were asked for until now are not waited for any longer.

@@ -87,13 +87,13 @@ pub enum Message {
     Recording(Recording),
     /// A: a piece of the profile; goes behind everything else that waits. Only to a host whose start had the option.
     #[prost(message, tag = "18")]
-    ProfilePiece(ProfilePiece),
+    ProfileChunk(ProfileChunk),
     /// H: run this command. Only to an agent whose hello says that it `runs_commands`.
     #[prost(message, tag = "19")]
     RunCommand(RunCommand),
     /// A: what it printed, and how it ended.
     #[prost(message, tag = "20")]
-    CommandPiece(CommandPiece),
+    CommandChunk(CommandChunk),
     /// H: end it.
     #[prost(message, tag = "21")]
     EndCommand(Empty),
@@ -388,7 +388,7 @@ pub struct Recording {
 
 /// A piece of a [`ProfileReply`].
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ProfilePiece {
+pub struct ProfileChunk {
     #[prost(bytes = "vec", tag = "1")]
     pub bytes: Vec<u8>,
     /// With it the reply is whole.
@@ -414,7 +414,7 @@ pub struct RunCommand {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct CommandPiece {
+pub struct CommandChunk {
     /// The next bytes that it printed.
     #[prost(bytes = "vec", tag = "1")]
     pub bytes: Vec<u8>,

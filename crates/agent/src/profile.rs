@@ -1,7 +1,7 @@
 //! A guest's profile: slices of what its sampler saw, packed and sent in pieces, behind everything else. The guest's end runs the sampler
 //! in a thread of its own; the host's end believes nothing.
 
-use crate::message::{self, Message, ProfilePiece, MAX_TEXT};
+use crate::message::{self, Message, ProfileChunk, MAX_TEXT};
 use latpath_model::text::cut;
 use latpath_model::Ns;
 use latpath_profile::{FrameId, Mode, Recorder, Samples, Seen, Slice, Stack, Thread, Unnamed};
@@ -222,7 +222,7 @@ impl Profiling {
     }
 
     /// Whether pieces wait for the host; packs the next slice if none does.
-    pub fn has_pieces(&mut self) -> bool {
+    pub fn has_chunks(&mut self) -> bool {
         if self.sent == self.packed.len() {
             match self.slices.as_ref().map(Receiver::try_recv) {
                 Some(Ok(slice)) => self.pack(slice),
@@ -255,13 +255,13 @@ impl Profiling {
 
     /// The next piece for the host.
     pub fn piece(&mut self) -> Option<Message> {
-        if !self.has_pieces() {
+        if !self.has_chunks() {
             return None;
         }
         let rest = &self.packed[self.sent..];
         let bytes = rest[..rest.len().min(PIECE)].to_vec();
         self.sent += bytes.len();
-        Some(Message::ProfilePiece(ProfilePiece { bytes, last: self.sent == self.packed.len() }))
+        Some(Message::ProfileChunk(ProfileChunk { bytes, last: self.sent == self.packed.len() }))
     }
 
     /// Has the sampler end; its last slices come as pieces, until [`Self::is_over`].
@@ -271,7 +271,7 @@ impl Profiling {
 
     /// Whether the sampler has ended and all that it gave is on its way.
     pub fn is_over(&mut self) -> bool {
-        !self.has_pieces() && self.slices.is_none()
+        !self.has_chunks() && self.slices.is_none()
     }
 }
 
@@ -303,7 +303,7 @@ impl Profiled {
     }
 
     /// Takes a piece, or says in what the agent lies.
-    pub fn take(&mut self, piece: ProfilePiece) -> Result<(), String> {
+    pub fn take(&mut self, piece: ProfileChunk) -> Result<(), String> {
         if self.bytes.len() + piece.bytes.len() > MAX_PACKED + MAX_TEXT {
             return Err("the agent sent a slice of its profile that is too long".into());
         }
@@ -332,7 +332,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A sampler of as many slices as it was told.
+    /// A sampler of a given number of slices.
     struct Made(u32);
 
     fn slice(number: i64) -> Slice {
@@ -384,15 +384,15 @@ mod tests {
             }
         }
         pieces.extend(rest_of(profiling));
-        let (mut host, mut wanted) = (Profiled::default(), Samples::default());
+        let (mut host, mut expected) = (Profiled::default(), Samples::default());
         for piece in pieces {
-            let Message::ProfilePiece(piece) = piece else { panic!("{piece:?}") };
+            let Message::ProfileChunk(piece) = piece else { panic!("{piece:?}") };
             assert!(piece.bytes.len() <= PIECE);
             host.take(piece).unwrap();
         }
         let slices = host.samples.samples / 9;
-        (1..slices as i64).chain([1_000_000]).for_each(|number| wanted.take(slice(number)).unwrap());
-        assert!(slices > 2 && host.samples == wanted && host.error.is_none());
+        (1..slices as i64).chain([1_000_000]).for_each(|number| expected.take(slice(number)).unwrap());
+        assert!(slices > 2 && host.samples == expected && host.error.is_none());
     }
 
     #[test]
@@ -400,7 +400,7 @@ mod tests {
         let profiling = Profiling::begin(Box::new(|| Err("no BTF\x1b[2J".into()))).unwrap();
         let mut host = Profiled::default();
         for piece in rest_of(profiling) {
-            let Message::ProfilePiece(piece) = piece else { panic!("{piece:?}") };
+            let Message::ProfileChunk(piece) = piece else { panic!("{piece:?}") };
             host.take(piece).unwrap();
         }
         assert_eq!(host.error.as_deref(), Some("no BTF?[2J"));
@@ -409,7 +409,7 @@ mod tests {
     #[test]
     fn a_profile_without_an_end_is_refused() {
         let mut host = Profiled::default();
-        let mut endless = (0..40).map(|_| host.take(ProfilePiece { bytes: vec![7; 1 << 19], last: false }));
+        let mut endless = (0..40).map(|_| host.take(ProfileChunk { bytes: vec![7; 1 << 19], last: false }));
         assert!(endless.any(|taken| taken.is_err_and(|why| why.contains("too long"))));
     }
 
@@ -422,7 +422,7 @@ mod tests {
         ) {
             let mut host = Profiled::default();
             for (bytes, last) in pieces {
-                let _ = host.take(ProfilePiece { bytes, last });
+                let _ = host.take(ProfileChunk { bytes, last });
             }
             let rows = later.len();
             let packed = Packed {
@@ -431,7 +431,7 @@ mod tests {
                 stacks: vec![PackedStack { mode, frames: vec![] }], threads: vec![PackedThread::default()], ..Packed::default()
             };
             let reply = message::ProfileReply { error: String::new(), slice: packed.encode_to_vec() };
-            let _ = Profiled::default().take(ProfilePiece { bytes: reply.encode_to_vec(), last: true });
+            let _ = Profiled::default().take(ProfileChunk { bytes: reply.encode_to_vec(), last: true });
         }
     }
 }

@@ -47,7 +47,7 @@ impl Recording {
     }
 
     /// Takes a request; an answer at once where there will be no window.
-    pub fn ask(&mut self, request: WindowRequest, now: Ns) -> Option<Message> {
+    pub fn request(&mut self, request: WindowRequest, now: Ns) -> Option<Message> {
         let waiting = self.coming.len() + usize::from(self.working.is_some()) + self.ready.len();
         let refused = match sensible(request.from, request.to, now) {
             Ok(()) if waiting >= MAX_WINDOWS => Err(format!("{waiting} windows wait already")),
@@ -136,7 +136,7 @@ impl Recording {
     }
 
     /// Whether pieces wait for the host.
-    pub fn has_pieces(&self) -> bool {
+    pub fn has_chunks(&self) -> bool {
         !self.ready.is_empty()
     }
 }

@@ -74,7 +74,7 @@ pub(crate) struct State {
     pub fault: Option<String>,
     /// Sightings dropped here since nobody drained.
     pub overflow: u64,
-    /// Windows asked for that nobody has fetched, whether they have come or not.
+    /// Windows requested that nobody has fetched, whether they have come or not.
     pub unfetched: usize,
     /// For the session: to be sent.
     pub commands: VecDeque<Message>,
@@ -262,15 +262,15 @@ impl Session {
             if greeted.is_none() || is_over || now < *next_question {
                 return None;
             }
-            let (asked, under_way) = inbox.asked();
+            let (requested, under_way) = inbox.requested();
             *next_question = now
-                + match asked {
-                    asked if asked < BURST && under_way > 3 => BURST_STEP * 4,
-                    asked if asked < BURST => BURST_STEP,
+                + match requested {
+                    requested if requested < BURST && under_way > 3 => BURST_STEP * 4,
+                    requested if requested < BURST => BURST_STEP,
                     // 12 to 20 a second, never in step with the agent's own rhythm.
-                    asked => Duration::from_micros(50_000 + asked.wrapping_mul(0x9e37_79b9) % 32_768),
+                    requested => Duration::from_micros(50_000 + requested.wrapping_mul(0x9e37_79b9) % 32_768),
                 };
-            inbox.ask(monotonic()).map(Message::TimeRequest)
+            inbox.request_time(monotonic()).map(Message::TimeRequest)
         };
         let written = out.flush(|bytes| stream.write(bytes), question, || None);
         written.map(|_| ()).map_err(|e| format!("writing to the agent failed: {e}"))
@@ -299,8 +299,8 @@ impl Session {
         if state.inbox.facts.is_some() {
             self.greeted.get_or_insert_with(Instant::now);
         }
-        let (asked, under_way) = state.inbox.asked();
-        let exchanges = asked - under_way as u64;
+        let (requested, under_way) = state.inbox.requested();
+        let exchanges = requested - under_way as u64;
         let burst_over = self.greeted.is_some_and(|at| at.elapsed() >= BURST_TIME) || exchanges >= BURST;
         state.ready |= burst_over && exchanges >= LEAST_EXCHANGES;
         let bye = state.inbox.ended;

@@ -69,21 +69,21 @@ pub fn sensible(from: Ns, to: Ns, now: Ns) -> Result<(), String> {
 
 impl Windows {
     /// The message that asks for a window of the host's time; `None` where there is an answer already.
-    pub fn ask(
+    pub fn request(
         &mut self,
         id: u64,
         (from, to): (Ns, Ns),
         timeline: &Timeline,
         (now, within): (Ns, Ns),
     ) -> Option<WindowRequest> {
-        let asked = sensible(from, to, now).and_then(|()| {
+        let request = sensible(from, to, now).and_then(|()| {
             let there = |t| timeline.to_guest(t).ok_or("its clock is not known yet");
             if self.open.len() >= MAX_WINDOWS {
                 return Err(format!("the agent owes {} windows already", self.open.len()));
             }
             Ok(WindowRequest { id, from: there(from)?, to: there(to)? })
         });
-        match asked {
+        match request {
             Ok(request) => {
                 let until = now.max(to).saturating_add(within);
                 let (from, to) = (request.from, request.to);
@@ -201,9 +201,9 @@ mod tests {
     }
 
     /// One window is asked for: the last 10 ms.
-    fn asked() -> (Windows, WindowRequest) {
+    fn requested() -> (Windows, WindowRequest) {
         let mut windows = Windows::default();
-        let request = windows.ask(1, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
+        let request = windows.request(1, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
         (windows, request)
     }
 
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_window_is_put_together_from_its_pieces() {
-        let (mut windows, request) = asked();
+        let (mut windows, request) = requested();
         assert!((request.to - NOW - 1_000 * MS).abs() < 100_000 && request.to - request.from == 10 * MS);
         let bytes = snapshot(request, request.from);
         for (i, byte) in bytes.iter().enumerate() {
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn lies_are_refused_with_what_is_wrong() {
         let lie = |pieces: &dyn Fn(WindowRequest) -> Vec<WindowReply>| {
-            let (mut windows, request) = asked();
-            windows.ask(2, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
+            let (mut windows, request) = requested();
+            windows.request(2, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
             let mut taken = pieces(request).into_iter().map(|reply| windows.take(reply, &mut timeline(), NOW));
             let lie = taken.find_map(Result::err).expect("a lie");
             assert!(windows.done.is_empty());
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn a_window_that_cannot_be_read_is_none_and_the_session_goes_on() {
         let why = |bytes: &dyn Fn(WindowRequest) -> Vec<u8>| {
-            let (mut windows, request) = asked();
+            let (mut windows, request) = requested();
             windows.take(piece(1, &bytes(request), true), &mut timeline(), NOW).unwrap();
             windows.done.remove(0).1.unwrap_err()
         };
@@ -289,7 +289,7 @@ mod tests {
     fn windows_that_nobody_fetches_are_bounded_in_bytes() {
         let mut windows = Windows::default();
         for id in 0..MAX_WINDOWS as u64 {
-            let request = windows.ask(id, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
+            let request = windows.request(id, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
             let events = vec![Event { t: request.from, pid: 1, what: What::TimerExit }; 1 << 17];
             let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
             let WindowRequest { from, to, .. } = request;
@@ -304,14 +304,14 @@ mod tests {
 
     #[test]
     fn events_of_long_ago_are_no_lie() {
-        let (mut windows, request) = asked();
+        let (mut windows, request) = requested();
         windows.take(piece(1, &snapshot(request, Ns::MIN), true), &mut timeline(), NOW).unwrap();
         assert!(windows.done[0].1.is_ok(), "a CPU may have been idle for long");
     }
 
     #[test]
     fn a_window_that_is_given_up_may_still_come_and_is_bounded_as_others_are() {
-        let (mut windows, request) = asked();
+        let (mut windows, request) = requested();
         windows.take(piece(1, b"L", false), &mut timeline(), NOW).unwrap();
         windows.expire(NOW + 999 * MS);
         assert!(windows.done.is_empty());
@@ -329,7 +329,7 @@ mod tests {
     fn an_agent_that_owes_much_is_asked_for_no_more() {
         let mut windows = Windows::default();
         for id in 0..20 {
-            windows.ask(id, (NOW - MS, NOW), &timeline(), (NOW, 0));
+            windows.request(id, (NOW - MS, NOW), &timeline(), (NOW, 0));
         }
         windows.expire(NOW);
         let why: Vec<_> = windows.done.iter().map(|(_, window)| window.clone().unwrap_err()).collect();
@@ -337,6 +337,6 @@ mod tests {
         assert_eq!(why.iter().filter(|why| why.contains("in time")).count(), 16);
         let refusal = WindowReply { id: 3, error: "no\x1b[2J room".into(), ..WindowReply::default() };
         windows.take(refusal, &mut timeline(), NOW).unwrap();
-        assert!(windows.ask(77, (NOW - MS, NOW), &timeline(), (NOW, 0)).is_some(), "what was refused is not owed");
+        assert!(windows.request(77, (NOW - MS, NOW), &timeline(), (NOW, 0)).is_some(), "what was refused is not owed");
     }
 }

@@ -74,7 +74,7 @@ pub fn end_window<T>(set_until: impl FnOnce(u64), at_end: impl FnOnce() -> T) ->
     let until = monotonic() + SOON;
     set_until(until as u64);
     wait_for(until);
-    let answer = at_end();
+    let result = at_end();
     sleep(Duration::from_nanos(SOON as u64));
-    (until, answer)
+    (until, result)
 }

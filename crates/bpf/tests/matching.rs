@@ -152,7 +152,7 @@ fn fast_path() -> Result<(), Failed> {
         }
         Ok(())
     };
-    // What a changed byte seldom makes: svID or smpCnt twice in an ASDU, more ASDUs than noASDU says.
+    // What a changed byte rarely makes: svID or smpCnt twice in an ASDU, more ASDUs than noASDU says.
     let elements = |svids: &[&[u8]], from: &[u8], to: &[u8]| {
         let mut frame = sv(svids, vec![], 1);
         let at = frame.windows(from.len()).position(|w| w == from).expect("the element");

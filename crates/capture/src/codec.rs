@@ -74,7 +74,7 @@ impl From<&'static str> for BadCapture {
 
 /// One message of the second frame. A reader skips those that it does not know.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Part {
+struct Entry {
     #[prost(oneof = "Content", tags = "1, 2")]
     content: Option<Content>,
 }
@@ -167,7 +167,7 @@ impl RankedCapture {
         let (count, late) = (packets.len() as u64, self.late.clone());
         let (number, kind, from, to, more_late) = (*number, (*kind).into(), *from, *to, *more_late);
         put(&mut head, &Head { number, kind, from, to, worst: self.worst, packets: count, more_late, late });
-        let mut add = |content| put(&mut body, &Part { content: Some(content) });
+        let mut add = |content| put(&mut body, &Entry { content: Some(content) });
         packets.iter().for_each(|packet| add(Content::Packet(PacketMessage::of(packet, from))));
         for m in machines {
             let record = Some(match &m.record {
@@ -191,7 +191,7 @@ impl RankedCapture {
         let (head, mut rest) = head(bytes)?;
         let body = unpack(&mut rest, MAX_PLAIN)?;
         let (mut packets, mut machines) = (Vec::new(), Vec::new());
-        for part in messages::<Part>(&body) {
+        for part in messages::<Entry>(&body) {
             match part?.content {
                 Some(Content::Packet(packet)) => packets.push(packet.packet(head.from)?),
                 Some(Content::Machine(m)) => machines.push(MachineRecord {
@@ -252,7 +252,7 @@ mod tests {
     use latpath_flight::{CpuRecord, Event, What, Window};
     use proptest::prelude::*;
 
-    fn frozen(packets: Vec<Packet>, why: &str) -> RankedCapture {
+    fn ranked(packets: Vec<Packet>, why: &str) -> RankedCapture {
         let events = (0..100).map(|n| Event { t: 1000 + n * 17, pid: n as u32, what: What::SoftirqEntry(3) }).collect();
         let cpu = CpuRecord { cpu: 1, events, since: 1000, overwritten: 5, unfinished: 0 };
         let window = Window { from: 1000, to: 9000, cpus: vec![cpu] };
@@ -278,9 +278,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_capture_reads_back_as_it_was_written(packets in prop::collection::vec(packet(), 0..20), why in "[ -~]{0,40}") {
-            let bytes = frozen(packets.clone(), &why).encode();
+            let bytes = ranked(packets.clone(), &why).encode();
             let back = RankedCapture::decode(&bytes).unwrap();
-            let was = frozen(packets, &why);
+            let was = ranked(packets, &why);
             prop_assert_eq!(&back.capture.packets, &was.capture.packets);
             let records = |f: &RankedCapture| -> Vec<_> {
                 let one = |m: &MachineRecord| (m.machine.clone(), m.offset_ns, m.error_bound_ns, m.record.clone());
@@ -296,7 +296,7 @@ mod tests {
         #[test]
         fn bytes_of_any_kind_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..300), at: prop::sample::Index) {
             prop_assert!(RankedCapture::decode(&bytes).is_err());
-            let good = frozen(Vec::new(), "gone").encode();
+            let good = ranked(Vec::new(), "gone").encode();
             let at = at.index(good.len());
             prop_assert!(RankedCapture::decode(&[&good[..at], &bytes].concat()).is_err());
             // With a right checksum they are read or refused, in the place of the packets and machines, and of the head.
@@ -310,7 +310,7 @@ mod tests {
 
         #[test]
         fn a_changed_byte_is_noticed(at: prop::sample::Index, by in 1..=255_u8) {
-            let mut bytes = frozen(Vec::new(), "gone").encode();
+            let mut bytes = ranked(Vec::new(), "gone").encode();
             let at = at.index(bytes.len());
             bytes[at] ^= by;
             prop_assert!(RankedCapture::decode(&bytes).is_err());
@@ -319,14 +319,14 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_refused_by_its_number() {
-        let mut bytes = frozen(Vec::new(), "").encode();
+        let mut bytes = ranked(Vec::new(), "").encode();
         bytes[MAGIC.len()] = VERSION + 1;
         assert_eq!(RankedCapture::decode(&bytes).unwrap_err(), BadCapture::Newer(VERSION + 1));
     }
 
     #[test]
     fn a_text_cannot_command_the_terminal() {
-        let back = RankedCapture::decode(&frozen(Vec::new(), "a\x1b[2J").encode()).unwrap();
+        let back = RankedCapture::decode(&ranked(Vec::new(), "a\x1b[2J").encode()).unwrap();
         assert_eq!(back.capture.machines[1].record, Err("a?[2J".into()));
     }
 }

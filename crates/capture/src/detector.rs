@@ -287,7 +287,7 @@ impl LateDetector {
             }
         }
         if self.options.baselines {
-            self.look_for_baseline(reached);
+            self.find_baseline(reached);
         }
         // What a capture may still need: the longest that a packet is waited for, and what came before it.
         let keep = self.options.max_wait.saturating_mul(2).saturating_add(SECOND);
@@ -304,7 +304,7 @@ impl LateDetector {
     }
 
     /// From time to time, rarer and rarer, a time in which all packets were on time.
-    fn look_for_baseline(&mut self, reached: Ns) {
+    fn find_baseline(&mut self, reached: Ns) {
         if self.routes.iter().all(|route| route.points == 0) || self.baselines >= BASELINES {
             return;
         }

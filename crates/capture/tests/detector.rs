@@ -43,8 +43,8 @@ impl Reported {
         self.requests.iter().filter(|(_, o)| o.kind == CaptureKind::Spike).copied().collect()
     }
 
-    fn of(&self, order: &CaptureRequest) -> &CapturedPackets {
-        self.gathered.iter().find(|g| g.number == order.number).expect("what was ordered is gathered")
+    fn of(&self, request: &CaptureRequest) -> &CapturedPackets {
+        self.gathered.iter().find(|g| g.number == request.number).expect("what was requested is gathered")
     }
 }
 
@@ -99,9 +99,9 @@ fn take(detector: &mut LateDetector, p: &Made) {
 }
 
 fn collect(detector: &mut LateDetector, reported: &mut Reported, clock: Ns, reached: Ns) {
-    while let Some(order) = detector.next_request() {
-        assert!(order.to <= clock, "what is frozen is over");
-        reported.requests.push((clock, order));
+    while let Some(request) = detector.next_request() {
+        assert!(request.to <= clock, "what is frozen is over");
+        reported.requests.push((clock, request));
     }
     while let Some(gathered) = detector.next_packets(reached) {
         reported.gathered.push(gathered);
@@ -120,16 +120,16 @@ fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_beh
     let reported = run(&mut detector, &packets);
     let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
-    let (at, order) = spikes[0];
+    let (at, request) = spikes[0];
     let stalled = 1_500 * MS;
-    assert!(order.from <= stalled - 5 * MS && order.to >= stalled + 10 * MS, "{order:?}");
-    assert!(order.to - order.from < 40 * MS, "{order:?}");
+    assert!(request.from <= stalled - 5 * MS && request.to >= stalled + 10 * MS, "{request:?}");
+    assert!(request.to - request.from < 40 * MS, "{request:?}");
     assert!(at < stalled + 10 * MS + LINGER + 40 * MS, "it is frozen before the rings have gone round");
-    let gathered = reported.of(&order);
+    let gathered = reported.of(&request);
     assert_eq!(gathered.packets.iter().filter(|p| p.late).count(), 40);
     assert_eq!((gathered.late.as_slice(), gathered.more_late), (&[40][..], 0));
     assert_eq!(detector.counts().late, [40]);
-    let expected = packets.iter().filter(|p| p.t[0] <= order.to && p.t[2] >= order.from).count();
+    let expected = packets.iter().filter(|p| p.t[0] <= request.to && p.t[2] >= request.from).count();
     assert_eq!(gathered.packets.len(), expected);
     let packet = gathered.packets.iter().find(|p| p.late).unwrap();
     let seen: Vec<_> = packet.sightings.iter().map(|s| (s.point, s.cpu, s.tid)).collect();
@@ -164,8 +164,8 @@ fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_pac
     let on_time: Vec<&CaptureRequest> =
         reported.requests.iter().map(|(_, o)| o).filter(|o| o.kind == CaptureKind::Baseline).collect();
     assert!((5..20).contains(&on_time.len()), "{} in a minute", on_time.len());
-    for order in &on_time {
-        let gathered = reported.of(order);
+    for request in &on_time {
+        let gathered = reported.of(request);
         assert!(gathered.packets.len() > 50 && gathered.packets.iter().all(|p| !p.late));
         assert!(gathered.worst <= THRESHOLD && gathered.late == [0]);
     }
@@ -255,7 +255,7 @@ fn without_a_way_nothing_is_late() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn every_late_packet_of_quiet_times_is_in_a_capture_and_every_order_is_gathered_once(
+    fn every_late_packet_of_quiet_times_is_in_a_capture_and_every_request_is_gathered_once(
         stalls in prop::collection::vec((0..4_000_i64, 1..300_i64), 0..8),
         lost in prop::collection::vec(0..16_000_u64, 0..4),
     ) {

@@ -6,7 +6,7 @@
 //! advised that the case does not call for: to raise a priority only where another one is higher, to move a thread only where there
 //! is a CPU to move it to. docs/causes.md lists all of it.
 
-mod words;
+mod shell;
 
 use crate::actor::Actor;
 use crate::{kernel_time, CauseShare, RunContext};
@@ -15,7 +15,7 @@ use latpath_linux::Cpus;
 use latpath_model::text::quoted;
 use latpath_model::{Link, PointId, PointInfo, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
-use words::{flow, group_of, in_namespace, in_sysfs_of, list, mask, ofctl_port, old_group_of, text};
+use shell::{flow, group_of, in_namespace, in_sysfs_of, list, mask, ofctl_port, old_group_of, text};
 
 /// A fix, or how to look for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

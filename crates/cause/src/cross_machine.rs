@@ -11,7 +11,7 @@ use latpath_capture::PacketSighting;
 use latpath_flight::Doing;
 use latpath_model::{Link, Ns, PointInfo, PointKind};
 
-/// Machines that one trail leads over.
+/// Machines that one walk crosses.
 const MAX_CROSSINGS: usize = 8;
 
 /// A sighting with its point, and its machine's place in the capture.
@@ -34,7 +34,7 @@ pub(crate) struct CrossMachineWalk<'t> {
     intervals: Vec<CauseInterval>,
 }
 
-/// Where a trail is.
+/// Where a walk is.
 enum Place {
     /// On a machine, in somebody's hands.
     At(usize, Context),

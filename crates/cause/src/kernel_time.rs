@@ -84,7 +84,7 @@ const MAP_LOCK: Reason = Reason {
     what: "its process's memory map (mmap_lock)",
     fix: "do not map, unmap, protect or fork in the application's process while packets come: another thread of it did",
 };
-/// What is said of a thread that waits for block I/O while a request is let go that was over its control group's limit.
+/// What is said of a thread that waits for block I/O while a request is released that was over its control group's limit.
 pub(crate) const THROTTLED_IO: &str = "it waited for block I/O, and a control group's limit of that held requests";
 /// Functions that wait for block I/O.
 const BLOCK_IO: [&str; 7] = ["io_schedule", "__iomap_", "iomap_", "submit_bio_", "blkdev_", "filemap_", "folio_wait_"];

@@ -44,9 +44,9 @@ impl PacketTimeline {
     /// Explains a packet of the analyst's capture. `route` is its stream's; all sightings count where it is empty.
     pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, route: &[PointId], points: &[PointInfo]) -> Self {
         let on_route = |p: PointId| route.is_empty() || route.contains(&p);
-        let detour = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
+        let optional = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
         let mut seen: Vec<PacketSighting> = Vec::new();
-        for one in packet.sightings.iter().filter(|one| on_route(one.point) || detour(one.point)) {
+        for one in packet.sightings.iter().filter(|one| on_route(one.point) || optional(one.point)) {
             // Where a point saw it twice, it had passed at the first time.
             if !seen.iter().any(|before| before.point == one.point) {
                 seen.push(*one);

@@ -83,7 +83,7 @@ impl Scaling {
 pub struct HostTsc {
     root: Root,
     vms: Vec<String>,
-    looked_at: Option<Ns>,
+    read_at: Option<Ns>,
     /// The VM that agreed last.
     chosen: Option<String>,
     before: Option<TscTie>,
@@ -92,7 +92,7 @@ pub struct HostTsc {
 impl HostTsc {
     /// Looks for VMs below this root.
     pub fn new(root: Root) -> Self {
-        Self { root, vms: Vec::new(), looked_at: None, chosen: None, before: None }
+        Self { root, vms: Vec::new(), read_at: None, chosen: None, before: None }
     }
 
     /// The host's time, and how wrong it can be, of the moment of a guest's reading, after which the host read `here`. `agrees`
@@ -108,8 +108,8 @@ impl HostTsc {
         if let Some(known) = self.chosen.as_deref().and_then(time_of) {
             return Some(known);
         }
-        if self.looked_at.is_none_or(|at| here.monotonic_ns - at >= LOOK_EVERY) {
-            self.looked_at = Some(here.monotonic_ns);
+        if self.read_at.is_none_or(|at| here.monotonic_ns - at >= LOOK_EVERY) {
+            self.read_at = Some(here.monotonic_ns);
             self.vms = self.root.names(KVM, MOST).into_iter().filter(|name| name.contains('-')).collect();
         }
         let mut agreeing = self.vms.iter().filter_map(|vm| Some((vm, time_of(vm)?)));

@@ -194,7 +194,7 @@ impl Flight {
         }
     }
 
-    /// No journey comes any more: orders what is left. Call [`Self::round`] until [`Self::is_idle`], or as long as there is time.
+    /// No journey comes any more: requests what is left. Call [`Self::round`] until [`Self::is_idle`], or as long as there is time.
     pub fn finish(&mut self, clock: Ns, others: &mut [&mut Machine]) {
         self.detector.finish(clock);
         self.request_captures(clock, others);

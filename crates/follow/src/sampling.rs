@@ -24,7 +24,7 @@ impl HostSampling {
         let realtime = RealtimeWatch::new(&ClockTie::read());
         let sampling = Sampling::default();
         let mut new = Self { sampling, realtime, stated, bound: 0, is_known: false, is_missed: false };
-        new.look_at_the_clock();
+        new.read_clock_error();
         new
     }
 
@@ -40,7 +40,7 @@ impl HostSampling {
             return Vec::new();
         }
         self.realtime.observe(&ClockTie::read());
-        self.look_at_the_clock();
+        self.read_clock_error();
         if said.iter().any(SynchChange::is_global) {
             self.is_missed = !self.is_known;
             if self.is_known {
@@ -52,7 +52,7 @@ impl HostSampling {
         news
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn read_clock_error(&mut self) {
         let tie = self.realtime.to_monotonic(0).1;
         let error = self.stated.or_else(utc_error);
         self.is_known = error.is_some();

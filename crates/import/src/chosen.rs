@@ -3,7 +3,7 @@
 use latpath_model::{stream::MAX_STREAMS, StreamId, StreamSpec};
 
 /// A stream as a file names it.
-pub(crate) enum Seen<'a> {
+pub(crate) enum StreamName<'a> {
     /// By frames of a capture, exactly.
     Exact(&'a StreamSpec),
     /// By a name alone, as logs do.
@@ -16,19 +16,19 @@ pub(crate) struct Chosen(pub Vec<StreamSpec>);
 
 impl Chosen {
     /// The stream under which such packets are imported; `None` where they are not.
-    pub fn stream(&self, seen: &Seen) -> Option<StreamSpec> {
-        let (Seen::Exact(found) | Seen::Name(found)) = seen;
+    pub fn stream(&self, seen: &StreamName) -> Option<StreamSpec> {
+        let (StreamName::Exact(found) | StreamName::Name(found)) = seen;
         if self.0.is_empty() {
             return Some(found.by_name());
         }
         self.0.iter().find_map(|asked| match seen {
             // A tag, an address or an APPID is in no log.
-            Seen::Name(_) if asked.is_pattern() => {
+            StreamName::Name(_) if asked.is_pattern() => {
                 asked.by_name().choose(found).map(|named| StreamSpec { link: asked.link, key: asked.key, ..named })
             }
-            Seen::Name(_) => (asked.by_name() == found.by_name()).then(|| asked.clone()),
-            Seen::Exact(_) if asked.is_pattern() => asked.choose(found),
-            Seen::Exact(_) => asked.includes(found).then(|| asked.clone()),
+            StreamName::Name(_) => (asked.by_name() == found.by_name()).then(|| asked.clone()),
+            StreamName::Exact(_) if asked.is_pattern() => asked.choose(found),
+            StreamName::Exact(_) => asked.includes(found).then(|| asked.clone()),
         })
     }
 
@@ -78,8 +78,8 @@ mod tests {
         ] {
             let chosen = Chosen(if asked.is_empty() { Vec::new() } else { vec![spec(asked)] });
             let found = found.map(spec);
-            assert_eq!(chosen.stream(&Seen::Exact(&exact)), found, "{asked} in a capture");
-            assert_eq!(chosen.stream(&Seen::Name(&named)), found, "{asked} in a log");
+            assert_eq!(chosen.stream(&StreamName::Exact(&exact)), found, "{asked} in a capture");
+            assert_eq!(chosen.stream(&StreamName::Name(&named)), found, "{asked} in a log");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reads one file from its beginning to its end, once: its packets, and its SHA-256.
 
 use crate::{
-    chosen::{Chosen, Seen},
+    chosen::{Chosen, StreamName},
     options::Options,
     packets::{FileEnd, Message, Packet, Packets, WAITING},
     source::{self, Format, Source},
@@ -137,7 +137,7 @@ fn read_capture(
             let stream = match known.get(&exact) {
                 Some(stream) => *stream,
                 None => {
-                    let stream = packets.stream(&Seen::Exact(&exact));
+                    let stream = packets.stream(&StreamName::Exact(&exact));
                     if known.len() < crate::packets::MOST_STREAMS {
                         known.insert(exact, stream);
                     }
@@ -167,7 +167,7 @@ impl Names {
             Some(stream) => *stream,
             None => {
                 let sv = latpath_protocols::sv::Sv { svid: svid.to_vec(), appid: None };
-                let stream = packets.stream(&Seen::Name(&StreamSpec::new(Matcher::Sv(sv))));
+                let stream = packets.stream(&StreamName::Name(&StreamSpec::new(Matcher::Sv(sv))));
                 if self.known.len() < crate::packets::MOST_STREAMS {
                     self.known.insert(svid.to_vec(), stream);
                 }

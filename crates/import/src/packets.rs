@@ -1,7 +1,7 @@
 //! Packets on their way from the thread that reads a file to the one that joins.
 
 use crate::{
-    chosen::{Chosen, Seen},
+    chosen::{Chosen, StreamName},
     source::Format,
     ImportError,
 };
@@ -96,7 +96,7 @@ impl<'a> Packets<'a> {
     }
 
     /// The place of a stream in this file; `None` where it is not imported.
-    pub fn stream(&mut self, seen: &Seen) -> Option<u16> {
+    pub fn stream(&mut self, seen: &StreamName) -> Option<u16> {
         let stream = self.chosen.stream(seen)?;
         if let Some(known) = self.streams.iter().position(|s| *s == stream) {
             return Some(known as u16);

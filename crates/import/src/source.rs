@@ -93,7 +93,7 @@ impl FromStr for Source {
                 "{point}: {MERGING_UNIT} is whatever takes the samples of a stream; give the machine another name"
             ));
         }
-        if !point.kind.is_on_the_way() || point.kind.is_optional() {
+        if !point.kind.can_be_on_route() || point.kind.is_optional() {
             return Err(format!(
                 "{point}: a file cannot hold the packets of such a point; choose nic-rx, tx, vm-read or app-read"
             ));

@@ -30,7 +30,7 @@ impl Route {
         let ids = |names: &[Point]| -> Vec<PointId> { names.iter().filter_map(id).collect() };
         let route = ids(route);
         let kind = |p: &PointId| points[usize::from(*p)].point.kind;
-        let others = |p: &PointId| !route.contains(p) && kind(p).is_on_the_way();
+        let others = |p: &PointId| !route.contains(p) && kind(p).can_be_on_route();
         let others = (0..points.len() as PointId).filter(others);
         let (optional, off_route): (Vec<_>, Vec<_>) = others.partition(|p| kind(p).is_optional());
         let by_stream = by_stream.iter().map(|names| ids(names)).collect();
@@ -171,7 +171,7 @@ impl Counts {
     /// All points that saw something: machines upstream first, then the host, then machines downstream; on a machine by
     /// time. Time alone would not do: two machines' clocks may be further apart than the packet takes.
     fn order(&self, points: &[PointInfo]) -> Vec<PointId> {
-        let counts = |p: &PointId| self.seen(*p) > 0 && points[usize::from(*p)].point.kind.is_on_the_way();
+        let counts = |p: &PointId| self.seen(*p) > 0 && points[usize::from(*p)].point.kind.can_be_on_route();
         let mut left: Vec<PointId> = (0..points.len().min(MAX_POINTS) as PointId).filter(counts).collect();
         let machine = |p: PointId| points[usize::from(p)].point.machine.as_str();
         let all = left.clone();

@@ -13,15 +13,15 @@ const MOST_EARLY: Ns = 100_000_000;
 /// Changes of smpSynch of one stream that packets under way may stand between.
 const CHANGES: usize = 16;
 /// Most changes that are reported one by one: a sender that says another thing with each packet must not fill a disk.
-const MOST_TOLD: usize = 100;
+const MOST_REPORTED: usize = 100;
 
 /// The times at which samples were taken.
 #[derive(Default)]
 pub struct Sampling {
     point: Option<PointId>,
     senders: Vec<Sender>,
-    /// Changes of smpSynch that were told.
-    told: usize,
+    /// Changes of smpSynch that were reported.
+    reported: usize,
 }
 
 /// The sender of one stream.
@@ -76,8 +76,8 @@ impl Sampling {
                 sender.changes.pop_front();
             }
         }
-        news.truncate(MOST_TOLD - self.told);
-        self.told += news.len();
+        news.truncate(MOST_REPORTED - self.reported);
+        self.reported += news.len();
         news
     }
 
@@ -167,7 +167,7 @@ impl Sender {
         let is_after = |change: &&SynchChange| {
             let ahead = (u64::from(key) + per_second - u64::from(change.key) % per_second) % per_second;
             match t.saturating_sub(change.t) {
-                // As many packets as come in so little time can be told by their keys.
+                // As many packets as come in so little time can be reported by their keys.
                 apart if apart.abs() < SECOND * 2 / 5 => ahead < per_second / 2,
                 apart => apart > 0,
             }
@@ -266,8 +266,8 @@ mod tests {
     fn a_sender_that_changes_its_mind_all_the_time_is_told_of_some_times() {
         let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
         let said = (1..500_u32).map(|n| SynchChange { stream: 0, key: n, t: n.into(), synch: n as u8 & 1 }).collect();
-        let told = sampling.take(said);
-        assert_eq!((told.len(), told[0].0, told[0].1.synch), (MOST_TOLD, GLOBAL, 1));
+        let reported = sampling.take(said);
+        assert_eq!((reported.len(), reported[0].0, reported[0].1.synch), (MOST_REPORTED, GLOBAL, 1));
         assert_eq!(sampling.notes(&[StreamSpec::svid("MU01")]), ["MU01: smpSynch changed 499 times, at last to 1"]);
         assert!(sampling.senders[0].changes.len() <= CHANGES);
     }

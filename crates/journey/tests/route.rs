@@ -55,7 +55,7 @@ impl Network {
         self.finder.route(&self.points)
     }
 
-    fn line(&self) -> Vec<String> {
+    fn route_names(&self) -> Vec<String> {
         self.route().points.iter().map(|p| self.points[usize::from(*p)].point.to_string()).collect()
     }
 
@@ -109,7 +109,7 @@ fn the_route_leads_into_the_guest_past_all_copies() {
         ("host/tx@eno2", 13),
     ];
     n.packets(100, &[&ROUTE[..], &copies, &[("host/vm-read@vnet1", 20)]].concat());
-    assert_eq!(n.line(), names(&ROUTE));
+    assert_eq!(n.route_names(), names(&ROUTE));
     let off_route = n.route().off_route.len();
     assert_eq!(off_route, 5, "all others but the drop are off route");
 }
@@ -119,7 +119,7 @@ fn clocks_that_disagree_do_not_change_the_order() {
     let mut n = hypervisor();
     let wrong = ROUTE.map(|(name, t)| (name, if name.starts_with("guest0") { t - 1000 } else { t }));
     n.packets(100, &wrong);
-    assert_eq!(n.line(), names(&ROUTE));
+    assert_eq!(n.route_names(), names(&ROUTE));
 }
 
 #[test]
@@ -127,15 +127,15 @@ fn a_tap_is_read_after_it_was_sent_to() {
     let mut n = hypervisor();
     let racing = ROUTE.map(|(name, t)| (name, if name == "host/vm-read@vnet0" { 9 } else { t }));
     n.packets(100, &racing);
-    assert_eq!(n.line(), names(&ROUTE));
+    assert_eq!(n.route_names(), names(&ROUTE));
 }
 
 #[test]
-fn losses_do_not_shorten_the_way() {
+fn losses_do_not_shorten_the_route() {
     let mut n = hypervisor();
     n.packets(900, &ROUTE[..3]);
     n.packets(100, &ROUTE);
-    assert_eq!(n.line(), names(&ROUTE));
+    assert_eq!(n.route_names(), names(&ROUTE));
 }
 
 #[test]
@@ -143,14 +143,14 @@ fn a_point_that_saw_few_of_those_that_arrived_is_off_route() {
     let mut n = hypervisor();
     n.packets(100, &ROUTE);
     n.packets(20, &[&ROUTE[..], &[("host/tx@eno2", 7)]].concat());
-    assert_eq!(n.line(), names(&ROUTE));
+    assert_eq!(n.route_names(), names(&ROUTE));
 }
 
 #[test]
 fn without_an_agent_the_route_ends_where_the_vm_reads() {
     let mut n = hypervisor();
     n.packets(100, &[&ROUTE[1..4], &[("host/app-read@tcpdump", 90)]].concat());
-    assert_eq!(n.line(), names(&ROUTE[1..4]));
+    assert_eq!(n.route_names(), names(&ROUTE[1..4]));
     let notes = classic(n.route(), &n.points).notes.join("\n");
     assert!(notes.contains("Tnet: the publisher is on another machine"), "{notes}");
     assert!(notes.contains("Thyp ends at host/vm-read@vnet0"), "{notes}");
@@ -194,7 +194,7 @@ fn a_container_behind_a_veth_stands_for_the_vm() {
         ("host/app-read@relay", 6),
     ];
     n.packets(50, &[&route[..], &[("host/nic-rx@br0", 3), ("host/nic-rx@other", 4)]].concat());
-    assert_eq!(n.line(), names(&route));
+    assert_eq!(n.route_names(), names(&route));
     let segments = n.segments();
     assert!(segments.contains(&"Thyp: host/nic-rx@nic0 host/nic-rx@eth0".into()), "{segments:?}");
     assert!(segments.contains(&"Tsub: host/nic-rx@eth0 host/app-read@relay".into()), "{segments:?}");
@@ -209,14 +209,14 @@ fn an_application_on_the_bridge_itself_gets_the_bridges_copy() {
         ("host/app-read@relay", Link::Socket, HUB),
     ]);
     n.packets(50, &[("host/nic-rx@eth0", 1), ("host/tx@veth7", 2), ("host/nic-rx@br0", 3), ("host/app-read@relay", 9)]);
-    assert_eq!(n.line(), ["host/nic-rx@eth0", "host/nic-rx@br0", "host/app-read@relay"]);
+    assert_eq!(n.route_names(), ["host/nic-rx@eth0", "host/nic-rx@br0", "host/app-read@relay"]);
 }
 
 #[test]
-fn a_veth_pair_is_a_way() {
+fn a_veth_pair_is_a_route() {
     let mut n = Network::new(&[("host/nic-rx@b", Link::Veth, HUB), ("host/tx@a", Link::Veth, HUB)]);
     n.packets(10, &[("host/tx@a", 1), ("host/nic-rx@b", 2)]);
-    assert_eq!(n.line(), ["host/tx@a", "host/nic-rx@b"]);
+    assert_eq!(n.route_names(), ["host/tx@a", "host/nic-rx@b"]);
     assert_eq!(n.segments(), ["Tnet: host/tx@a host/nic-rx@b", "total: host/tx@a host/nic-rx@b"]);
 }
 
@@ -224,11 +224,11 @@ fn a_veth_pair_is_a_way() {
 fn a_publisher_on_another_machine_comes_first() {
     let mut n = Network::new(&[("host/nic-rx@eth0", Link::Nic, HUB), ("mu/tx@eth0", Link::Nic, 1)]);
     n.packets(10, &[("mu/tx@eth0", 900), ("host/nic-rx@eth0", 2)]);
-    assert_eq!(n.line(), ["mu/tx@eth0", "host/nic-rx@eth0"]);
+    assert_eq!(n.route_names(), ["mu/tx@eth0", "host/nic-rx@eth0"]);
 }
 
 #[test]
-fn streams_into_different_vms_have_ways_of_their_own() {
+fn streams_into_different_vms_have_routes_of_their_own() {
     let mut n = hypervisor();
     let other = [("host/nic-rx@nic0", 5), ("host/tx@vnet1", 9), ("host/vm-read@vnet1", 20)];
     n.packets_of(0, 100, &ROUTE);
@@ -254,7 +254,7 @@ fn nothing_seen_is_no_route() {
 fn a_manifests_route_reads_back() {
     let mut n = hypervisor();
     n.packets(10, &[&ROUTE[..], &[("host/nic-rx@br0", 14)]].concat());
-    let names: Vec<Point> = n.line().iter().map(|p| p.parse().unwrap()).collect();
+    let names: Vec<Point> = n.route_names().iter().map(|p| p.parse().unwrap()).collect();
     let again = Route::from_points(&names, std::slice::from_ref(&names), &n.points);
     assert_eq!((again.points, again.by_stream), (n.route().points, n.route().by_stream));
 }
@@ -313,7 +313,7 @@ fn both_directions_of_an_exchange_have_a_route_each() {
     let route = |stream| route.of_stream(stream).iter().map(name).collect::<Vec<_>>();
     assert_eq!(route(0), names(&INTO));
     assert_eq!(route(1), names(&OUT_OF));
-    assert_eq!(n.line(), [names(&INTO), names(&OUT_OF)].concat());
+    assert_eq!(n.route_names(), [names(&INTO), names(&OUT_OF)].concat());
     let segments = n.segments();
     assert!(segments.contains(&"Thyp: host/nic-rx@nic0 guest0/nic-rx@eth0".to_owned()), "{segments:?}");
     assert!(segments.contains(&"Thyp: host/vm-write@vnet0 host/tx@nic0".to_owned()), "{segments:?}");
@@ -325,7 +325,7 @@ fn what_open_vswitch_does_with_a_packet_is_beside_the_route_and_no_gap_in_it() {
     let mut n = exchange();
     n.packets(90, &[&INTO[..], &[("host/ovs-exec@nic0", 8)]].concat());
     n.packets(10, &[&INTO[..], &[("host/ovs-upcall@nic0", 8), ("host/ovs-return@nic0", 18)]].concat());
-    assert_eq!(n.line(), names(&INTO));
+    assert_eq!(n.route_names(), names(&INTO));
     let route = n.route();
     assert_eq!((route.optional.len(), route.off_route.len()), (3, 0));
     let segments = n.segments();
@@ -343,7 +343,7 @@ fn between_two_vms_the_hosts_share_is_from_write_to_read() {
     ]);
     let route = [("host/vm-write@vnet0", 0), ("host/tx@vnet1", 5), ("host/vm-read@vnet1", 9)];
     n.packets(100, &[&route[..], &[("host/nic-rx@br0", 6)]].concat());
-    assert_eq!(n.line(), names(&route));
+    assert_eq!(n.route_names(), names(&route));
     assert!(n.segments().iter().any(|s| s.starts_with("Thyp: host/vm-write@vnet0 host/vm-read@vnet1")
         || s == "total: host/vm-write@vnet0 host/vm-read@vnet1"));
 }
@@ -370,7 +370,7 @@ fn a_route_ends_at_an_af_xdp_socket_as_at_any_other() {
     ]);
     let route = [("host/tx@pub0", 0), ("host/xdp-redirect@nic0", 5), ("host/xsk-rx@nic0", 6)];
     n.packets(100, &[&route[..], &[("host/app-read@tcpdump", 3)]].concat());
-    assert_eq!(n.line(), names(&route));
+    assert_eq!(n.route_names(), names(&route));
     let segments = n.segments();
     assert!(segments.contains(&"Tsub: host/xdp-redirect@nic0 host/xsk-rx@nic0".into()), "{segments:?}");
 }
@@ -396,10 +396,14 @@ fn flooded(elsewhere: u32) -> Network {
 #[test]
 fn of_two_ports_the_one_that_leads_to_the_reader_is_on_the_route() {
     let route = ["host/tx@pa", "host/nic-rx@hin", "host/tx@hout", "host/nic-rx@eth0", "host/app-read@relay"];
-    assert_eq!(flooded(7).line(), route, "the other leads to a namespace of its own");
-    assert_eq!(flooded(2).line(), route, "the other leads back to the sender's namespace, by another device");
+    assert_eq!(flooded(7).route_names(), route, "the other leads to a namespace of its own");
+    assert_eq!(flooded(2).route_names(), route, "the other leads back to the sender's namespace, by another device");
     let first = ["host/tx@pa", "host/nic-rx@hin", "host/tx@xo", "host/nic-rx@xi", "host/app-read@relay"];
-    assert_eq!(flooded(3).line(), first, "both lead to the reader's namespace: the first copy that comes there counts");
+    assert_eq!(
+        flooded(3).route(),
+        first,
+        "both lead to the reader's namespace: the first copy that comes there counts"
+    );
 }
 
 #[test]
@@ -416,7 +420,7 @@ fn veths_behind_one_another_are_followed_to_the_hub() {
     ]);
     net.pass_all(&[(2, 0), (3, 2), (4, 2), (2, 4), (7, 2), (8, 3), (3, 8), (0, 0)]);
     let route = ["nic-rx@eno1", "tx@mid0", "nic-rx@mid1", "tx@last0", "nic-rx@last1", "app-read@relay"];
-    assert_eq!(net.line(), route.map(|p| format!("host/{p}")));
+    assert_eq!(net.route_names(), route.map(|p| format!("host/{p}")));
 }
 
 #[test]

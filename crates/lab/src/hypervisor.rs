@@ -40,8 +40,8 @@ pub struct Hypervisor {
     acceleration: Acceleration,
     out: PathBuf,
     debugger: PathBuf,
-    /// Bytes of the console that were looked through.
-    looked_at: usize,
+    /// Bytes of the console that were checked.
+    checked: usize,
     // Holds the folder of its sockets.
     _lab: Lab,
 }
@@ -85,8 +85,7 @@ impl Hypervisor {
             };
             let booted = Machine::boot(&start, limit(acceleration), stop).and_then(|machine| {
                 let (out, debugger, lab) = (out.clone(), files.debugger.clone(), lab.clone());
-                let mut hypervisor =
-                    Self { machine, kernel, nics, acceleration, out, debugger, looked_at: 0, _lab: lab };
+                let mut hypervisor = Self { machine, kernel, nics, acceleration, out, debugger, checked: 0, _lab: lab };
                 hypervisor.prepare(stop)?;
                 Ok(hypervisor)
             });
@@ -204,8 +203,8 @@ impl Hypervisor {
     /// What its kernel has complained of since this was last asked; see [`complaints`].
     pub fn complaints(&mut self) -> Vec<String> {
         let console = fs::read(&self.machine.console).unwrap_or_default();
-        let new = console.get(self.looked_at..).unwrap_or_default();
-        self.looked_at = console.len();
+        let new = console.get(self.checked..).unwrap_or_default();
+        self.checked = console.len();
         complaints(&String::from_utf8_lossy(new))
     }
 }
@@ -227,7 +226,7 @@ fn accelerations(is_foreign: bool) -> Vec<Acceleration> {
     tries
 }
 
-/// This machine's root and the layers over it, read-only; a folder to write to; a debugger's door; the NICs.
+/// This machine's root and the layers over it, read-only; a folder to write to; a debugger's socket; the NICs.
 fn devices(layers: &Layers, nics: Nics, out: &Path, files: &Files) -> Vec<String> {
     let share = |tag: &str, path: &Path, options: &str| {
         format!("-virtfs local,path={},mount_tag={tag},security_model=none,multidevs=remap{options}", comma(path))

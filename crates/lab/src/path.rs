@@ -76,7 +76,7 @@ impl Lab {
         Namespace::new(self.id, role)
     }
 
-    /// Lays the path up to the application's door: namespaces, cables and the bridge, or its tap.
+    /// Lays the path up to the application's socket: namespaces, cables and the bridge, or its tap.
     pub fn lay(&self, application: Application) -> Result<LabPath> {
         self.lay_through(Switch::LinuxBridge, application)
     }

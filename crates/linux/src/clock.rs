@@ -13,7 +13,7 @@ pub fn realtime() -> Ns {
     read_clock(ClockId::CLOCK_REALTIME)
 }
 
-/// How far `CLOCK_REALTIME` can be off UTC, ns, as whoever steers it told the kernel (`adjtimex`, `maxerror`); `None` where it is not
+/// How far `CLOCK_REALTIME` can be off UTC, ns, as the daemon that steers it has set it (`adjtimex`, `maxerror`); `None` where it is not
 /// synchronised.
 pub fn utc_error() -> Option<Ns> {
     // SAFETY: all bytes zero are a value of this struct of numbers; without modes the call only fills it.

@@ -1,4 +1,4 @@
-//! The words every room of latpath speaks, one meaning each: stream, matcher, key, point, sighting.
+//! The words all crates of latpath use, one meaning each: stream, matcher, key, point, sighting.
 //!
 //! Times are `i64` nanoseconds in a named clock; unless a doc says otherwise, the clock is the machine's
 //! `CLOCK_MONOTONIC` (`bpf_ktime_get_ns` in the kernel).

@@ -70,8 +70,8 @@ impl PointKind {
         matches!(self, Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn)
     }
 
-    /// Whether a packet stands here at some moment of its way. The kernel's drops have no place in an order, and samples are no packets.
-    pub fn is_on_the_way(self) -> bool {
+    /// Whether a packet passes here on its route. The kernel's drops have no place in an order, and samples are no packets.
+    pub fn can_be_on_route(self) -> bool {
         !matches!(self, Self::Drop | Self::Sampled)
     }
 

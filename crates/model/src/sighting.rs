@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// One packet seen at one point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
-    /// When, in the machine's `CLOCK_MONOTONIC` (or on the host's timeline, once the clock room has mapped it).
+    /// When, in the machine's `CLOCK_MONOTONIC` (or on the host's timeline, once crate clock has mapped it).
     pub t: Ns,
     /// The packet's key in its stream: a sequence number, or a hash.
     pub key: u32,

@@ -41,8 +41,8 @@ pub enum SearchError {
         /// What to do.
         instead: &'static str,
     },
-    /// What the programs tell cannot be read.
-    #[error("what the tracing programs tell cannot be read: {0}")]
+    /// The programs' events cannot be read.
+    #[error("the tracing programs' events cannot be read: {0}")]
     Reading(libbpf_rs::Error),
 }
 

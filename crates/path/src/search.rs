@@ -1,4 +1,4 @@
-//! A search: the programs at work, and what they tell.
+//! A search: the programs at work, and what they report.
 
 use crate::attach::{attach, Attached, SearchError};
 use crate::layout::{Counts, Event};

@@ -57,7 +57,7 @@ impl Clocks {
         let mut watcher = Watcher::new(nic, Arc::clone(&shared));
         // The first reading may have been delayed, and the drift that would help is not known yet.
         for _ in 0..FIRST_LOOKS {
-            watcher.look();
+            watcher.read_clocks();
         }
         let thread = std::thread::Builder::new().name("latpath-clocks".into()).spawn(move || watcher.run()).ok();
         Self { shared, boot_id: boot_id(), thread }
@@ -161,7 +161,7 @@ impl Watcher {
         Self { nic, realtime: RealtimeWatch::new(&ClockTie::read()), shared }
     }
 
-    fn look(&mut self) {
+    fn read_clocks(&mut self) {
         let mut new = Vec::new();
         if let Some(step) = self.realtime.observe(&ClockTie::read()) {
             let what = format!("CLOCK_REALTIME was set, by {} ns: kernel stamps around then are wrong", step.by_ns);
@@ -190,7 +190,7 @@ impl Watcher {
     fn run(mut self) {
         while !self.shared.stop.load(Ordering::Relaxed) {
             std::thread::park_timeout(if self.nic.is_some() { EVERY } else { WITHOUT_NIC_EVERY });
-            self.look();
+            self.read_clocks();
         }
         let last = self.nic.as_mut().map(|nic| nic.finish()).unwrap_or_default();
         self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).extend(last);

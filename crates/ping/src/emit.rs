@@ -9,7 +9,7 @@ use crate::table::{Counts, End, MatchResult, Table};
 use crate::timeline::{Relation, Timeline};
 use crate::transaction::{Stamp, Stamps, Transaction};
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
-use crate::wire::{self, Answer, Header, Kind, Seen, Welcome, AFTERWARDS, CONTROL, HEADER};
+use crate::wire::{self, Answer, Header, Kind, ReflectorCounters, Welcome, AFTERWARDS, CONTROL, HEADER};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_traffic::Pace;
@@ -119,7 +119,7 @@ pub struct Ended {
     /// The emitter's counts.
     pub counts: Counts,
     /// The reflector's, of the same probes; `None` where it did not live to report.
-    pub seen: Option<Seen>,
+    pub seen: Option<ReflectorCounters>,
     /// Times that the reflector was restarted during the run.
     pub restarts: u64,
     /// The reflector as it said last.
@@ -164,7 +164,7 @@ pub fn emit<T: Transport, O: Observer>(
         message: vec![0; size],
         buffer: vec![0; size.max(CONTROL) + 1],
         welcome: None,
-        baseline: Seen::default(),
+        baseline: ReflectorCounters::default(),
         reflector_is_done: false,
         restarts: 0,
         first: 0,
@@ -203,7 +203,7 @@ struct Emitter<'a, T: Transport, O> {
     buffer: Vec<u8>,
     welcome: Option<Welcome>,
     /// What the reflector had seen before the first probe that counts.
-    baseline: Seen,
+    baseline: ReflectorCounters,
     /// The reflector has said what it saw of all these probes.
     reflector_is_done: bool,
     restarts: u64,
@@ -323,7 +323,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             if last.is_some_and(|last| self.table.next >= last) || until.is_some_and(|until| now >= until) {
                 return Ok(());
             }
-            self.look_around(now)?;
+            self.do_housekeeping(now)?;
             match self.plan.pacing {
                 Pacing::AsAnswersCome => self.one_by_one()?,
                 Pacing::Every(pace) => {
@@ -522,9 +522,9 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     }
 }
 
-fn difference(now: &Seen, before: &Seen) -> Seen {
+fn difference(now: &ReflectorCounters, before: &ReflectorCounters) -> ReflectorCounters {
     let d = u64::saturating_sub;
-    Seen {
+    ReflectorCounters {
         received: d(now.received, before.received),
         duplicates: d(now.duplicates, before.duplicates),
         reordered: d(now.reordered, before.reordered),

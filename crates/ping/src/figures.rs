@@ -3,7 +3,7 @@
 use crate::table::{Counts, End};
 use crate::timeline::{Disturbance, Relation, Timeline};
 use crate::transaction::{Route, Segment, Source, Stamp, Transaction};
-use crate::wire::{NicClock, Seen};
+use crate::wire::{NicClock, ReflectorCounters};
 use latpath_model::Ns;
 use latpath_stats::{Bucket, Histogram, TimeFigures};
 use serde::Serialize;
@@ -252,7 +252,7 @@ impl Figures {
     pub fn report(
         &self,
         counts: &Counts,
-        seen: Option<Seen>,
+        seen: Option<ReflectorCounters>,
         timeline: &Timeline,
         (started, elapsed): (Ns, Ns),
     ) -> Report {
@@ -343,7 +343,7 @@ pub struct Report {
     /// What became of the probes.
     pub counts: Counts,
     /// What the reflector saw of them; null where it never said.
-    pub reflector: Option<Seen>,
+    pub reflector: Option<ReflectorCounters>,
     /// Probes that never came to the reflector.
     pub lost_there: Option<u64>,
     /// Probes that came there, and whose answer did not come back.

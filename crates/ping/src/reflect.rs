@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MOST_SESSIONS: usize = 256;
 /// A session that says nothing for so long is over.
 const IDLE_NS: Ns = 30_000_000_000;
-/// Where there is no room for another session, one without a probe gives way when it has said nothing for so long.
+/// When the table of sessions is full, a session without a probe is dropped after this long without a message.
 const UNUSED_NS: Ns = 1_000_000_000;
 /// A reading of the NIC's clock that is older says nothing of it now.
 const FRESH_NS: Ns = 500_000_000;
@@ -85,7 +85,7 @@ pub fn reflect<T: Transport, W: Witness<T::Peer>>(
         buffer: vec![0; LONGEST.max(CONTROL) + 1],
         sum: Reflected::default(),
         ended: 0,
-        looked: monotonic(),
+        kept_house_at: monotonic(),
     };
     let result = reflector.run(stop);
     reflector.end_all();
@@ -107,7 +107,7 @@ struct Reflector<'a, T: Transport, W> {
     buffer: Vec<u8>,
     sum: Reflected,
     ended: u64,
-    looked: Ns,
+    kept_house_at: Ns,
 }
 
 impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
@@ -129,19 +129,19 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
                 if stop.load(Ordering::Relaxed) || self.plan.sessions.is_some_and(|n| self.ended >= n) {
                     return Ok(());
                 }
-                self.look_around()?;
+                self.do_housekeeping()?;
             }
         }
     }
 
     /// Ends sessions of which nothing is heard; once a second.
     #[inline]
-    fn look_around(&mut self) -> Result<(), T::Error> {
+    fn do_housekeeping(&mut self) -> Result<(), T::Error> {
         let now = monotonic();
-        if now - self.looked < 1_000_000_000 {
+        if now - self.kept_house_at < 1_000_000_000 {
             return Ok(());
         }
-        self.looked = now;
+        self.kept_house_at = now;
         self.take_stamps()?;
         for i in (0..self.sessions.len()).rev() {
             if now - self.sessions[i].1.last_heard > IDLE_NS {

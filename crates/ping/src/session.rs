@@ -1,7 +1,7 @@
 //! What a reflector keeps of one emitter: which probes came, and the stamps of answers that have left.
 
 use crate::transaction::Stamp;
-use crate::wire::{Afterwards, Seen, AFTERWARDS};
+use crate::wire::{Afterwards, ReflectorCounters, AFTERWARDS};
 use latpath_model::Ns;
 use latpath_stats::Histogram;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ pub struct Session {
     /// One bit for each of the last [`KNOWN`] probes: it came.
     came: Vec<u64>,
     /// What it received.
-    pub seen: Seen,
+    pub seen: ReflectorCounters,
     leaving: Vec<Afterwards>,
     /// When each of them left, T3 app.
     left_at: Vec<Ns>,
@@ -58,7 +58,7 @@ impl Session {
             requested: AFTERWARDS.iter().fold(0, |mask, s| mask | s.bit()) & taken,
             next: 0,
             came: vec![0; (KNOWN / 64) as usize],
-            seen: Seen::default(),
+            seen: ReflectorCounters::default(),
             leaving: vec![Afterwards { sequence: NONE, stamps: [None; 3] }; LEAVING],
             left_at: vec![0; LEAVING],
             unseen: 0,

@@ -208,7 +208,7 @@ pub struct NicClock {
 
 /// What a reflector saw of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Seen {
+pub struct ReflectorCounters {
     /// Probes that it received, duplicates left out.
     pub received: u64,
     /// Probes that it received once more.
@@ -237,7 +237,7 @@ pub struct Welcome {
     /// Times that its `CLOCK_REALTIME` was set and its NIC's clock disturbed, since it started.
     pub disturbances: u32,
     /// What it saw.
-    pub seen: Seen,
+    pub seen: ReflectorCounters,
     /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was restarted.
     pub begun: Ns,
     /// Of an earlier answer.
@@ -287,7 +287,7 @@ impl Welcome {
             device: String::from_utf8_lossy(&name).chars().filter(|c| !c.is_control()).collect(),
             nic,
             disturbances: u32::from_be_bytes(array(bytes, 104)),
-            seen: Seen {
+            seen: ReflectorCounters {
                 received: n(0),
                 duplicates: n(1),
                 reordered: n(2),
@@ -336,7 +336,7 @@ mod tests {
             dropped: u64, afterwards in afterwards(), begun: Ns
         ) {
             let nic = has.then_some(NicClock { index: 3, at: 7, offset, bound: 9, drift_ppb });
-            let seen = Seen { received, dropped, ..Seen::default() };
+            let seen = ReflectorCounters { received, dropped, ..ReflectorCounters::default() };
             let welcome = Welcome { boot_id, taken, device, nic, disturbances: 2, seen, afterwards, begun };
             let mut bytes = [0xaa; CONTROL];
             welcome.write(&mut bytes);

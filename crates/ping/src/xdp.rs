@@ -249,11 +249,11 @@ impl Xdp {
 
     /// Looks at every queue once for a message.
     #[inline]
-    fn look(&mut self, buffer: &mut [u8]) -> Option<Arrived<Peer>> {
+    fn take_next(&mut self, buffer: &mut [u8]) -> Option<Arrived<Peer>> {
         let count = self.sockets.len();
         for _ in 0..count {
             let socket = &mut self.sockets[self.next];
-            socket.look();
+            socket.wake_kernel();
             let arrived = socket.take(|frame, kernel| {
                 // What the program lets through and is malformed is shown as an empty message, so that it is counted as foreign.
                 let unread = || (sender(frame, None), &[][..]);
@@ -356,7 +356,7 @@ impl Transport for Xdp {
 
     #[inline]
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Peer>, XdpError> {
-        if let Some(arrived) = self.look(buffer) {
+        if let Some(arrived) = self.take_next(buffer) {
             return Ok(Got::Message(arrived));
         }
         let longest = match wait {
@@ -366,7 +366,7 @@ impl Transport for Xdp {
         };
         if longest > 0 {
             kernel::wait(&self.sockets, longest);
-            if let Some(arrived) = self.look(buffer) {
+            if let Some(arrived) = self.take_next(buffer) {
                 return Ok(Got::Message(arrived));
             }
         }

@@ -28,7 +28,7 @@ const MOST_NAMED: usize = 3;
 
 /// Whether there is anything here that could name what a machine cannot name by itself.
 pub fn has_debug_files() -> bool {
-    debuginfod::is_wanted() || FOLDERS.iter().any(|folder| Path::new(folder).is_dir())
+    debuginfod::is_requested() || FOLDERS.iter().any(|folder| Path::new(folder).is_dir())
 }
 
 /// A file whose functions have no names.
@@ -52,7 +52,7 @@ pub fn name_by_debug_files(
 ) -> Vec<String> {
     let mut files = stripped(machines);
     files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, file, &path)));
-    if files.is_empty() || !debuginfod::is_wanted() {
+    if files.is_empty() || !debuginfod::is_requested() {
         return Vec::new();
     }
     begins(files.len());

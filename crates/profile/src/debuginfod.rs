@@ -15,7 +15,7 @@ const LIBRARY: &CStr = c"libdebuginfod.so.1";
 const MOST_BYTES: c_long = 4 << 30;
 
 /// Whether the user wants debugging information to be fetched.
-pub(crate) fn is_wanted() -> bool {
+pub(crate) fn is_requested() -> bool {
     std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.as_bytes().trim_ascii().is_empty())
 }
 

@@ -88,7 +88,7 @@ impl<'a> RunCaptures<'a> {
         let of_kind = self.files.files.iter().filter(|f| f.head.kind() == kind);
         let numbers: Vec<u32> = of_kind.map(|f| f.head.number).collect();
         for number in numbers {
-            match self.run.spike(number) {
+            match self.run.capture(number) {
                 Ok(ranked) => take(&ranked.capture),
                 // A recording under way may have replaced it by a worse one.
                 Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == ErrorKind::NotFound => {
@@ -147,7 +147,7 @@ impl<'a> RunCaptures<'a> {
     /// Where it cannot be read any more.
     pub fn read(&self, selected: &SelectedPacket) -> Result<(Capture, Packet), SelectError> {
         let chosen = &selected.packet;
-        let capture = self.run.spike(chosen.capture)?.capture;
+        let capture = self.run.capture(chosen.capture)?.capture;
         let is_it = |p: &&Packet| (p.stream, p.number) == (chosen.stream, chosen.number);
         let packet = capture.packets.iter().find(is_it).cloned();
         packet.map(|packet| (capture, packet)).ok_or(SelectError::Changed(chosen.capture))
@@ -235,7 +235,7 @@ impl<'a> RunCaptures<'a> {
             }
             // A capture that cannot be read, or keeps none of its late packets, counts by its worst.
             let capture = file.head.number;
-            let packets = self.run.spike(capture).map(|ranked| ranked.capture.packets).unwrap_or_default();
+            let packets = self.run.capture(capture).map(|ranked| ranked.capture.packets).unwrap_or_default();
             let late = packets.iter().filter(|packet| packet.late).filter_map(|packet| {
                 let took = packet.sightings.last()?.t.saturating_sub(packet.sightings.first()?.t);
                 Some(Late { took, packet: Some((packet.stream, packet.number)), capture })

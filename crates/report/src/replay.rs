@@ -131,7 +131,7 @@ impl Replay {
     pub fn next_capture(&mut self) -> Option<RankedCapture> {
         while self.captures.front().is_some_and(|(to, _)| *to <= self.now) {
             let (_, number) = self.captures.pop_front()?;
-            match self.run.spike(number) {
+            match self.run.capture(number) {
                 Ok(capture) => return Some(capture),
                 Err(error) => self.damaged.push(error.to_string()),
             }

@@ -83,8 +83,8 @@ fn record(path: &Path) {
         let clock = "guest0".into();
         writer.clock_sample(ClockSample { clock, t_ns: number, offset_ns: 1 << 40, error_bound_ns: 900 + number });
     }
-    writer.spike(capture(1, CaptureKind::Baseline));
-    writer.spike(capture(2, CaptureKind::Spike));
+    writer.push_capture(capture(1, CaptureKind::Baseline));
+    writer.push_capture(capture(2, CaptureKind::Spike));
     writer.finish().unwrap();
 }
 

@@ -180,7 +180,7 @@ impl Run {
     }
 
     /// A capture, with all that the machines did in it.
-    pub fn spike(&self, number: u32) -> Result<RankedCapture, RunError> {
+    pub fn capture(&self, number: u32) -> Result<RankedCapture, RunError> {
         spikes::load(&self.path, number, self.manifest.points.len())
     }
 

@@ -89,13 +89,13 @@ impl Spikes {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn push(&self, frozen: RankedCapture) {
+    pub fn push(&self, ranked: RankedCapture) {
         let Some(captures) = &self.captures else { return };
-        let (is_spike, bytes) = (frozen.capture.kind == CaptureKind::Spike, frozen.capture.record_bytes());
+        let (is_spike, bytes) = (ranked.capture.kind == CaptureKind::Spike, ranked.capture.record_bytes());
         let mut shared = self.shared();
         // One alone may have any size: this machine's own records are not bounded so.
         let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
-        if fits && captures.try_send(frozen).is_ok() {
+        if fits && captures.try_send(ranked).is_ok() {
             shared.waiting_bytes += bytes;
         } else {
             shared.too_fast += u64::from(is_spike);
@@ -140,11 +140,11 @@ impl Drop for Spikes {
 fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &RetentionPolicy, shared: &Mutex<Shared>) {
     lower_priority();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
-    for frozen in come {
-        let waited = frozen.capture.record_bytes();
-        let bytes = frozen.encode();
+    for ranked in come {
+        let waited = ranked.capture.record_bytes();
+        let bytes = ranked.encode();
         lock().waiting_bytes -= waited;
-        let RankedCapture { capture, worst, late } = frozen;
+        let RankedCapture { capture, worst, late } = ranked;
         let entry = StoredCapture {
             number: capture.number,
             kind: capture.kind,
@@ -250,11 +250,11 @@ pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<RankedCaptu
     let (file, _) = open(&path)?;
     let mut bytes = Vec::new();
     file.take(MAX_ENCODED as u64 + 1).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
-    let mut frozen = RankedCapture::decode(&bytes).map_err(bad(&path))?;
-    for packet in &mut frozen.capture.packets {
+    let mut ranked = RankedCapture::decode(&bytes).map_err(bad(&path))?;
+    for packet in &mut ranked.capture.packets {
         packet.sightings.retain(|s| usize::from(s.point) < points);
     }
-    Ok(frozen)
+    Ok(ranked)
 }
 
 #[cfg(test)]

@@ -235,9 +235,9 @@ impl Writer {
 
     /// Keeps a capture, if it is among the worst. It is written on a thread of its own; what goes wrong there,
     /// [`Self::tick`] says.
-    pub fn spike(&mut self, frozen: RankedCapture) {
+    pub fn push_capture(&mut self, ranked: RankedCapture) {
         if let Some(spikes) = &self.spikes {
-            spikes.push(frozen);
+            spikes.push(ranked);
         }
     }
 
@@ -281,7 +281,7 @@ impl Writer {
         self.manifest.journeys += 1;
         let rows = self.rows.len();
         if rows == 1 || rows.is_multiple_of(LOOK_EVERY) {
-            self.look()?;
+            self.write_if_due()?;
         }
         Ok(())
     }
@@ -289,7 +289,7 @@ impl Writer {
     /// Closes the part whose time is over, and notices when the time of day is set. Call it several times a second.
     pub fn tick(&mut self) -> Result<(), RunError> {
         self.observe_time_of_day(&ClockTie::read());
-        self.look()
+        self.write_if_due()
     }
 
     fn observe_time_of_day(&mut self, tie: &ClockTie) {
@@ -312,7 +312,7 @@ impl Writer {
         }
     }
 
-    fn look(&mut self) -> Result<(), RunError> {
+    fn write_if_due(&mut self) -> Result<(), RunError> {
         if let Some(error) = self.spikes.as_ref().and_then(Spikes::error) {
             let _ = self.end(Some(error.to_string()));
             return Err(error);

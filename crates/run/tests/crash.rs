@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Ok("fill-by-spikes") => {
             return fill_a_disk(&directory, &mut |writer, number| {
                 let capture = number as u32 + 1;
-                writer.spike(spike(capture, 20_000));
+                writer.push_capture(spike(capture, 20_000));
                 push(writer, number)?;
                 let file = writer.path().join(SPIKES).join(format!("{capture:06}.spike"));
                 // Another thread writes it: or else journeys could fill the disk while that does not run.
@@ -106,7 +106,7 @@ fn write_for_ever(directory: &Path) -> ExitCode {
             push(&mut writer, number).expect("room on the disk");
             number += 1;
         }
-        writer.spike(spike(number as u32, 100));
+        writer.push_capture(spike(number as u32, 100));
         writer.tick().expect("room on the disk");
         if writer.stored() != said {
             said = writer.stored();
@@ -152,7 +152,7 @@ fn killed() -> Result<(), Failed> {
             .into());
         }
         let spikes = run.spikes();
-        let whole = spikes.files.iter().filter(|f| run.spike(f.head.number).is_ok()).count();
+        let whole = spikes.files.iter().filter(|f| run.capture(f.head.number).is_ok()).count();
         // One more before a less bad one is removed.
         if !spikes.notes.is_empty() || whole != spikes.files.len() || whole > CAPTURES + 1 {
             return Err(format!("round {round}: {whole} spikes of {}: {:?}", spikes.files.len(), spikes.notes).into());

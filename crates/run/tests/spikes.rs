@@ -15,7 +15,7 @@ fn manifest() -> Manifest {
     Manifest { points, streams: vec![StreamSpec::svid("A"), StreamSpec::svid("B")], ..Manifest::begin() }
 }
 
-fn frozen(number: u32, kind: CaptureKind, worst: Ns) -> RankedCapture {
+fn ranked(number: u32, kind: CaptureKind, worst: Ns) -> RankedCapture {
     let t = 1_000_000 * Ns::from(number);
     let events = (0..50).map(|n| Event { t: t + n * 1_000, pid: 5, what: What::IrqEntry(n as u32) }).collect();
     let cpu = CpuRecord { cpu: 0, events, since: t, overwritten: 0, unfinished: 0 };
@@ -41,9 +41,9 @@ fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() 
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
-    writer.spike(frozen(1, CaptureKind::Baseline, 10_000));
+    writer.push_capture(ranked(1, CaptureKind::Baseline, 10_000));
     for number in 2..=20 {
-        writer.spike(frozen(number, CaptureKind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
+        writer.push_capture(ranked(number, CaptureKind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
     }
     writer.count_spikes(&LateCounts { late: vec![100, 2], passed_over: 3 });
     let manifest = writer.finish().unwrap();
@@ -59,7 +59,7 @@ fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() 
     assert_eq!(run.manifest().spikes, manifest.spikes);
     for number in numbers {
         let (read, was) =
-            (run.spike(number).unwrap(), frozen(number, CaptureKind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
+            (run.capture(number).unwrap(), ranked(number, CaptureKind::Spike, Ns::from(number % 10) * 1_000_000 + 1));
         assert_eq!(read.capture.machines[0].record, was.capture.machines[0].record);
         if number != 1 {
             assert_eq!((read.capture.packets, read.worst), (was.capture.packets, was.worst));
@@ -72,8 +72,8 @@ fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_report
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
-    writer.spike(frozen(1, CaptureKind::Spike, 5));
-    writer.spike(frozen(2, CaptureKind::Spike, 5));
+    writer.push_capture(ranked(1, CaptureKind::Spike, 5));
+    writer.push_capture(ranked(2, CaptureKind::Spike, 5));
     writer.finish().unwrap();
     let spikes = path.join(SPIKES);
     std::fs::write(spikes.join(".000003.spike.tmp"), b"half").unwrap();
@@ -92,9 +92,9 @@ fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_report
         "{:?}",
         found.notes
     );
-    assert!(matches!(run.spike(2), Err(RunError::Store(StoreError::Damaged { .. }))), "its end is missing");
-    assert!(matches!(run.spike(3), Err(RunError::Store(StoreError::Read { .. }))));
-    assert!(run.spike(1).is_ok());
+    assert!(matches!(run.capture(2), Err(RunError::Store(StoreError::Damaged { .. }))), "its end is missing");
+    assert!(matches!(run.capture(3), Err(RunError::Store(StoreError::Read { .. }))));
+    assert!(run.capture(1).is_ok());
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn sightings_at_points_that_the_run_does_not_have_are_left_out() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
-    let mut strange = frozen(1, CaptureKind::Spike, 5);
+    let mut strange = ranked(1, CaptureKind::Spike, 5);
     strange.capture.packets[0].sightings[0].point = 2;
-    writer.spike(strange);
+    writer.push_capture(strange);
     writer.finish().unwrap();
-    let sightings = &Run::open(&path).unwrap().spike(1).unwrap().capture.packets[0].sightings;
+    let sightings = &Run::open(&path).unwrap().capture(1).unwrap().capture.packets[0].sightings;
     assert_eq!(sightings.iter().map(|s| s.point).collect::<Vec<_>>(), [1]);
 }
 
@@ -115,7 +115,7 @@ fn a_run_without_spikes_has_none() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = Writer::create(&path, manifest()).unwrap();
-    writer.spike(frozen(1, CaptureKind::Spike, 5));
+    writer.push_capture(ranked(1, CaptureKind::Spike, 5));
     let manifest = writer.finish().unwrap();
     assert_eq!(manifest.spikes, None);
     let found = Run::open(&path).unwrap().spikes();

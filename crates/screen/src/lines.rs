@@ -8,18 +8,18 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-/// A part of a line; the higher its rank, the sooner it is dropped.
-pub struct Part {
+/// A fragment of a line; the higher its rank, the sooner it is dropped.
+pub struct Fragment {
     pub rank: u8,
     pub span: Span<'static>,
 }
 
-pub fn part(rank: u8, span: impl Into<Span<'static>>) -> Part {
-    Part { rank, span: span.into() }
+pub fn part(rank: u8, span: impl Into<Span<'static>>) -> Fragment {
+    Fragment { rank, span: span.into() }
 }
 
 /// As many parts as fit, in their order, between them `gap`.
-pub fn fit(mut parts: Vec<Part>, gap: &'static str, width: usize, theme: &Theme) -> Line<'static> {
+pub fn fit(mut parts: Vec<Fragment>, gap: &'static str, width: usize, theme: &Theme) -> Line<'static> {
     let gap_width = gap.width();
     loop {
         let wide: usize = parts.iter().map(|p| p.span.width() + gap_width).sum();

@@ -2,7 +2,7 @@
 
 use crate::{
     histogram::percent,
-    lines::{fit, part, wrap, Part},
+    lines::{fit, part, wrap, Fragment},
     model::{Model, Shown},
     names::{self, Path},
 };
@@ -16,7 +16,7 @@ use ratatui::{
 /// Columns of the label at the left of each line.
 const LABEL: usize = 9;
 
-fn labelled(model: &Model, name: &str, parts: Vec<Part>, width: usize) -> Line<'static> {
+fn labelled(model: &Model, name: &str, parts: Vec<Fragment>, width: usize) -> Line<'static> {
     let mut line = fit(parts, model.theme.dot(), width.saturating_sub(LABEL), &model.theme);
     line.spans.insert(0, label(model, name));
     line
@@ -150,7 +150,7 @@ pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> 
     labelled(model, "packets", parts, width)
 }
 
-fn clock(model: &Model, machine: &MachineFigures) -> Vec<Part> {
+fn clock(model: &Model, machine: &MachineFigures) -> Vec<Fragment> {
     let theme = &model.theme;
     let mut parts = vec![part(0, theme.clean(&machine.machine))];
     if let Some(fault) = &machine.fault {

@@ -74,7 +74,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The functions that a profile has to name; they differ, lest the compiler makes them one. They seldom ask for the time, which is not
+/// The functions that a profile has to name; they differ, lest the compiler makes them one. They rarely ask for the time, which is not
 /// theirs.
 #[inline(never)]
 fn busy_twenty(until: Duration) {

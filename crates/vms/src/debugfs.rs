@@ -7,7 +7,7 @@ const MOST: usize = 4096;
 const KVM: &str = "sys/kernel/debug/kvm";
 
 /// The folders of a process's VMs. KVM calls them `TID-FD`: after the thread that made the VM, which need not be the process's first, and
-/// which may be gone; then a vCPU's thread tells, from Linux 5.18 on.
+/// which may be gone; then a vCPU's thread shows it, from Linux 5.18 on.
 pub fn kvm_folders(root: &Root, pid: u32) -> Vec<String> {
     let tids = root.numbers(&format!("proc/{pid}/task"), MOST).unwrap_or_default();
     let is_own = |folder: &String| {

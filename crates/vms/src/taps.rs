@@ -139,7 +139,7 @@ mod tests {
         Interface { ifindex, name: name.into(), kind: Some(kind.into()), ..Interface::default() }
     }
 
-    fn look(descriptors: &Descriptors, line: &str, ask: &dyn Fn(Inode) -> Option<Vec<Interface>>) -> Vec<Tap> {
+    fn find_taps(descriptors: &Descriptors, line: &str, ask: &dyn Fn(Inode) -> Option<Vec<Interface>>) -> Vec<Tap> {
         let line = CommandLine::parse(&line.split(' ').map(|w| format!("{w}\0")).collect::<String>());
         let all = || vec![1, 2];
         let ovs = |port: &str| (port == "vnet1").then(|| "br-process".to_string());
@@ -161,7 +161,7 @@ mod tests {
             (netns == 2).then(|| vec![interface(3, "br0", "bridge"), port])
         };
         let line = "qemu -netdev tap,fds=30:31,vhost=on,id=a -device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01";
-        let [tap] = &look(&descriptors, line, &ask)[..] else { panic!("one tap") };
+        let [tap] = &find_taps(&descriptors, line, &ask)[..] else { panic!("one tap") };
         assert_eq!((tap.device.as_str(), tap.queues, tap.netns, tap.ifindex), ("vnet0", 2, Some(2), Some(7)));
         assert_eq!(tap.bridge, Some(Bridge { name: "br0".into(), kind: "bridge".into() }));
         assert_eq!((tap.guest_mac.as_deref(), tap.vhost), (Some("52:54:00:00:00:01"), Some(true)));
@@ -176,7 +176,7 @@ mod tests {
                 Interface { master: Some(3), port_kind: Some("openvswitch".into()), ..interface(8, "vnet1", "tun") };
             (netns == 1).then(|| vec![interface(3, "ovs-system", "openvswitch"), port])
         };
-        let [tap] = &look(&descriptors, "qemu -netdev tap,id=a", &ask)[..] else { panic!("one tap") };
+        let [tap] = &find_taps(&descriptors, "qemu -netdev tap,id=a", &ask)[..] else { panic!("one tap") };
         assert_eq!(tap.netns, Some(1));
         assert_eq!(tap.bridge, Some(Bridge { name: "br-process".into(), kind: "openvswitch".into() }));
     }
@@ -188,9 +188,9 @@ mod tests {
             let own = Interface { lower: Some(5), ..interface(6, "macvtap0", "macvtap") };
             (netns == 2).then(|| vec![interface(5, "eno1", ""), own])
         };
-        let [tap] = &look(&descriptors, "qemu", &ask)[..] else { panic!("one macvtap") };
+        let [tap] = &find_taps(&descriptors, "qemu", &ask)[..] else { panic!("one macvtap") };
         assert_eq!((tap.device.as_str(), tap.lower.as_deref(), tap.vhost), ("macvtap0", Some("eno1"), None));
-        let [lost] = &look(&descriptors, "qemu", &|_| None)[..] else { panic!("one macvtap") };
+        let [lost] = &find_taps(&descriptors, "qemu", &|_| None)[..] else { panic!("one macvtap") };
         assert_eq!((lost.device.as_str(), lost.netns, lost.ifindex), ("ifindex 6", None, Some(6)));
     }
 
@@ -199,6 +199,6 @@ mod tests {
         let descriptors =
             Descriptors { taps: [(Opened::Tap("hot0".into()), vec![9])].into(), ..Descriptors::default() };
         let line = "qemu -netdev tap,ifname=vnet0,id=a -device virtio-net-pci,netdev=a,mac=52:54:00:00:00:01";
-        assert_eq!(look(&descriptors, line, &|_| None)[0].guest_mac, None);
+        assert_eq!(find_taps(&descriptors, line, &|_| None)[0].guest_mac, None);
     }
 }

@@ -114,8 +114,8 @@ where
                 }
                 flushed => flushed?,
             }
-            let pieces = self.recording.as_ref().is_some_and(|recording| recording.has_pieces())
-                || self.profiling.as_mut().is_some_and(Profiling::has_pieces);
+            let pieces = self.recording.as_ref().is_some_and(|recording| recording.has_chunks())
+                || self.profiling.as_mut().is_some_and(Profiling::has_chunks);
             let waiting = pieces || self.out.waiting() > 0 || !self.time_requests.is_empty();
             if waiting && self.moved.elapsed() > self.options.silence {
                 return Err(ServeError::Stuck(self.options.silence));
@@ -188,7 +188,7 @@ where
             Message::WindowRequest(request) => {
                 let none = |id| WindowReply { id, error: "no flight recorder runs here".into(), ..Default::default() };
                 let answer = match &mut self.recording {
-                    Some(recording) => recording.ask(request, now),
+                    Some(recording) => recording.request(request, now),
                     None => Some(Message::WindowReply(none(request.id))),
                 };
                 answer.into_iter().for_each(|answer| self.out.push(answer));
@@ -224,7 +224,7 @@ where
                 }
                 self.probe = Probe::Gone;
                 self.recording = None;
-                // On a busy machine the last samples take their time; the host is answered meanwhile.
+                // On a busy machine the last samples take their time; the host is answered in the meantime.
                 self.profiling.iter().for_each(Profiling::stop);
                 self.stopping = true;
             }
@@ -298,7 +298,7 @@ where
             match command.step() {
                 Ok(None) => return,
                 Ok(Some(message)) => {
-                    if matches!(&message, Message::CommandPiece(piece) if piece.ended) {
+                    if matches!(&message, Message::CommandChunk(piece) if piece.ended) {
                         self.command = None;
                     }
                     self.out.push(message);
@@ -313,7 +313,7 @@ where
 
     fn refuse_command(&mut self, why: &str) {
         let error = cut(why, MAX_TEXT).into();
-        self.out.push(Message::CommandPiece(CommandPiece { error, ..CommandPiece::default() }));
+        self.out.push(Message::CommandChunk(CommandChunk { error, ..CommandChunk::default() }));
     }
 
     fn record(&mut self, recorder: Result<Box<dyn Record>, String>) {

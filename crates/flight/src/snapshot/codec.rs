@@ -69,7 +69,7 @@ impl From<&'static str> for BadSnapshot {
 
 /// One message of the frame. A reader skips those that it does not know.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Part {
+struct Entry {
     #[prost(oneof = "Content", tags = "1, 2, 3, 4, 5, 6, 7")]
     content: Option<Content>,
 }
@@ -250,7 +250,7 @@ impl Snapshot {
     /// The same for those who take no more than this.
     pub fn encode_within(&self, limits: SnapshotLimits) -> Vec<u8> {
         let mut plain = Vec::new();
-        let mut add = |content| put(&mut plain, &Part { content: Some(content) });
+        let mut add = |content| put(&mut plain, &Entry { content: Some(content) });
         add(Content::Window(Times { from: self.window.from, to: self.window.to }));
         let mut cpus: Vec<&CpuRecord> = self.window.cpus.iter().collect();
         cpus.sort_by_key(|record| record.cpu);
@@ -306,14 +306,14 @@ impl Snapshot {
         }
         let mut snapshot = Self::default();
         let mut events = 0;
-        for part in messages::<Part>(&plain) {
+        for part in messages::<Entry>(&plain) {
             events += snapshot.add(part?, limits.events - events)?;
         }
         Ok(snapshot)
     }
 
     /// Adds a part, which may have this many events; returns how many it has.
-    fn add(&mut self, part: Part, most: usize) -> Result<usize, BadSnapshot> {
+    fn add(&mut self, part: Entry, most: usize) -> Result<usize, BadSnapshot> {
         let small = |number: u64| u32::try_from(number).map_err(|_| Damaged("a number is too large"));
         match part.content {
             Some(Content::Window(times)) => (self.window.from, self.window.to) = (times.from, times.to),

@@ -46,7 +46,7 @@ pub(super) fn measure(window: &Window, stop: &AtomicBool, options: Options, quie
     eprintln!("latpath: watching {}{end}", number_of(known as u64, "vCPU"));
     let passed = window.pass(stop, quiet, || {})?;
     let (exits, mut after) = watch.end_and(|| Counted::of(&vms));
-    let outcome = passed.verdict();
+    let outcome = passed.outcome();
     let vms = window.vms_now(vms);
     after.complete(&vms);
     Ok((Document::new(&exits, &Names::of_kernel(), |pid| after.about(pid, &before, &vms)), outcome))

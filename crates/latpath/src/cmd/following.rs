@@ -43,7 +43,7 @@ pub struct What {
     /// Follow packets in network namespaces of other users too, as those of rootless containers
     #[arg(long)]
     other_users: bool,
-    /// How far this host's clock can be off UTC, as 1us: with it, Tmu tells how long packets took since their samples were taken
+    /// How far this host's clock can be off UTC, as 1us: with it, Tmu shows how long packets took since their samples were taken
     /// [default: what the kernel says, if the clock is synchronised]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     clock_error: Option<Duration>,

@@ -62,7 +62,7 @@ pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: boo
     let mut live = Live::start(name_reason, processes, taps, cost)?;
     name(live.ladder(), &vms);
     let passed = window.pass(stop, quiet, || live.step())?;
-    let outcome = passed.verdict();
+    let outcome = passed.outcome();
     name(live.ladder(), &window.vms_now(vms));
     Ok((live.finish(), outcome))
 }

@@ -185,7 +185,7 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     if let Some(trouble) = trouble {
         eprintln!("latpath: {trouble}: what came after is missing");
     }
-    let outcome = passed.verdict();
+    let outcome = passed.outcome();
     let (from, until) = samples.span().unwrap_or_default();
     let mut inside = guests.end(until, &mut recorder);
     let unnamed = name_the_rest(&mut samples, &mut inside, stop);

@@ -40,7 +40,7 @@ pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: boo
     eprintln!("latpath: watching virtqueues{end}");
     let passed = window.pass(stop, quiet, || {})?;
     let (mut seen, mut after) = watch.end_and(|| counted(own, &vms));
-    let outcome = passed.verdict();
+    let outcome = passed.outcome();
     // Taps of VMs that have started since counted from nought.
     let vms = window.vms_now(vms);
     if !window.vms.is_empty() {

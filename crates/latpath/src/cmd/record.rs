@@ -109,9 +109,9 @@ pub fn run(args: Args) -> Result<Outcome> {
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);
         follow.step(&mut recorder);
-        while let Some(order) = follow.next_spotted() {
+        while let Some(request) = follow.next_spotted() {
             if let Some(trace) = &mut trace {
-                trace.spotted(&order, &options.streams);
+                trace.spotted(&request, &options.streams);
             }
         }
         let spikes = recorder.take_captures(&mut follow);
@@ -203,9 +203,9 @@ impl Recorder {
     /// Hands over what was frozen; how many captures with late packets there were.
     fn take_captures(&mut self, follow: &mut Follow) -> usize {
         let mut spikes = 0;
-        while let Some(frozen) = follow.next_capture() {
-            spikes += usize::from(frozen.capture.kind == CaptureKind::Spike);
-            self.writer.spike(frozen);
+        while let Some(ranked) = follow.next_capture() {
+            spikes += usize::from(ranked.capture.kind == CaptureKind::Spike);
+            self.writer.push_capture(ranked);
         }
         spikes
     }

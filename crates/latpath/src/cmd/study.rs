@@ -184,7 +184,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         say(&format!("{name}: the load by itself, {turn} of {repeat}"));
         let ((), work) = load.under("the load by itself", |window| {
             let passed = window.pass(stop, true, || {})?;
-            passed.verdict().map(|_| ())
+            passed.outcome().map(|_| ())
         })?;
         one.alone.push(work);
     }

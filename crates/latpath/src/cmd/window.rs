@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 /// How often it is looked whether the window is over.
 const STEP: Duration = Duration::from_millis(50);
 
-/// How long a command may take to end when it is told to.
+/// How long a command may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same on another machine, whose agent waits for 10 s.
 const THERE: Duration = Duration::from_secs(12);
@@ -157,7 +157,7 @@ pub struct Passed {
 
 impl Passed {
     /// Ends a command that still runs. What its end makes of ours: the figures are printed in any case.
-    pub fn verdict(mut self) -> Result<Outcome> {
+    pub fn outcome(mut self) -> Result<Outcome> {
         if let Some(workload) = &mut self.workload {
             workload.end();
         }

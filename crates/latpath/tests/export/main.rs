@@ -174,7 +174,7 @@ fn packets(run: &Path) -> Result<Vec<(bool, String)>, Failed> {
     let started = run.manifest().start.monotonic_ns;
     let mut found: Vec<(bool, String)> = Vec::new();
     for file in run.spikes().files {
-        for packet in run.spike(file.head.number)?.capture.packets {
+        for packet in run.capture(file.head.number)?.capture.packets {
             let Some(first) = packet.sightings.first().filter(|_| !found.iter().any(|(late, _)| *late == packet.late))
             else {
                 continue;

@@ -54,7 +54,7 @@ fn into_the_guest() -> Result<(), Failed> {
         "guest0/app-read@subscribe".into(),
     ];
     let mut shown = None;
-    until_within(PATIENCE, "the way into the guest is known and packets are counted", || {
+    until_within(PATIENCE, "the route into the guest is known and packets are counted", || {
         shown = last().filter(|f| f["complete"].as_u64() > Some(1000) && f["points"] == serde_json::json!(route));
         shown.is_some()
     })

@@ -1,6 +1,6 @@
 //! `latpath live` where its output is no terminal.
 
-use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_LAPS, PATIENT};
+use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::PUBLISHER;
 use latpath_testkit::{bench, latpath, trial, Bench, Lack, Started};
 use latpath_testkit::{Failed, Trial};
@@ -47,7 +47,7 @@ fn shows_after(live: &Started, lines: usize, what: &str, matches: impl Fn(&Value
 }
 
 /// Publishes, and waits until the route up to this point is known and all packets are over; how many were counted by then.
-fn learns_the_way(bench: &Bench, live: &Started, words: &str, last: &str) -> Result<u64, Failed> {
+fn learns_the_route(bench: &Bench, live: &Started, words: &str, last: &str) -> Result<u64, Failed> {
     publish(bench, words)?;
     // What is shown next may be from before.
     let shown = live.printed().lines().count() + 1;
@@ -78,8 +78,8 @@ fn counts() -> Result<(), Failed> {
     let svid = own("seen");
     let application = subscribe(&bench, &svid)?;
     let live = live(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
-    let before = learns_the_way(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_LAPS}"), READER)?;
-    publish(&bench, &format!("--svid {svid} --first 4000 --count 8000 {LONG_LAPS}"))?;
+    let before = learns_the_route(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_WRAP}"), READER)?;
+    publish(&bench, &format!("--svid {svid} --first 4000 --count 8000 {LONG_WRAP}"))?;
     shows(&live, "all packets are counted", |f| f["complete"].as_u64() >= Some(before + 8000))?;
     let figures = last(live)?;
     application.interrupt();
@@ -102,11 +102,11 @@ fn losses() -> Result<(), Failed> {
     let svid = own("gone");
     let application = subscribe(&bench, &svid)?;
     let live = live(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
-    learns_the_way(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_LAPS}"), READER)?;
+    learns_the_route(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_WRAP}"), READER)?;
     // From now on nobody reads.
     application.interrupt();
     application.finish(LIMIT)?;
-    let after = publish(&bench, &format!("--svid {svid} --first 4000 --count 3000 {LONG_LAPS}"))?;
+    let after = publish(&bench, &format!("--svid {svid} --first 4000 --count 3000 {LONG_WRAP}"))?;
     let sent = number(&after, "frames_sent")?;
     shows(&live, "the lost packets", |f| lost(f).iter().map(|(_, count)| count).sum::<u64>() >= sent)?;
     let figures = last(live)?;
@@ -117,7 +117,7 @@ fn gaps() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("gaps");
     let live = live(&bench, &format!("--stream svid:{svid}"))?;
-    learns_the_way(&bench, &live, &format!("--svid {svid} --count 4500"), NIC_OF_APPLICATION)?;
+    learns_the_route(&bench, &live, &format!("--svid {svid} --count 4500"), NIC_OF_APPLICATION)?;
     // smpCnt goes on after a gap of 7, and then of 20.
     publish(&bench, &format!("--svid {svid} --first 507 --count 500"))?;
     publish(&bench, &format!("--svid {svid} --first 1027 --count 500"))?;

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
 /// A window that is longer than a busy machine keeps a process from running, and smpCnt that does not wrap in that time: where a
 /// packet that comes late is not what a test is about.
 const PATIENT: &str = "--window 4s";
-const LONG_LAPS: &str = "--wrap 65536";
+const LONG_WRAP: &str = "--wrap 65536";
 
 /// A recorder at work.
 struct Recorder {

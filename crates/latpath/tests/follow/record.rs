@@ -1,6 +1,6 @@
 //! What a recording holds, against what the ends counted.
 
-use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
+use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_lab::{NIC, PUBLISHER, VETH};
 use latpath_model::StreamId;
 use latpath_run::{Run, Select, State};
@@ -18,7 +18,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("what_the_application_did_not_read_is_lost_where_it_waits", needs, lost_at_socket),
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("two_recorders_see_the_same", needs, two_at_once),
-        trial("points_narrows_the_way", needs, points),
+        trial("points_narrows_the_route", needs, points),
         trial("a_run_of_the_size_that_was_asked_for_ends_whole_and_says_why", needs, max_size),
         trial("what_was_under_way_when_it_began_is_not_incomplete", &[needs, &[need_tool("tc")]].concat(), under_way),
         trial("tcpdump_sees_each_frame_between_the_same_points", &[needs, &[need_tool("tcpdump")]].concat(), tcpdump),
@@ -31,7 +31,7 @@ fn record(name: &str, publishing: &str) -> Result<(serde_json::Value, std::path:
     let svid = own(name);
     let application = subscribe(&bench, &svid)?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
-    let sent = publish(&bench, &format!("--svid {svid} {publishing} {LONG_LAPS}"))?;
+    let sent = publish(&bench, &format!("--svid {svid} {publishing} {LONG_WRAP}"))?;
     recorder.has(number(&sent, "frames_sent")?)?;
     let run = recorder.end()?;
     application.interrupt();
@@ -132,12 +132,12 @@ fn lost_at_socket() -> Result<(), Failed> {
     let application = subscribe(&bench, &svid)?;
     // What 60,000 frames make the kernel report fits, though nobody reads it in the meantime.
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT} --buffer 64"))?;
-    publish(&bench, &format!("--svid {svid} --count 2000 {LONG_LAPS}"))?;
+    publish(&bench, &format!("--svid {svid} --count 2000 {LONG_WRAP}"))?;
     has_read(&application)?;
     // The application stands still: its socket's buffer fills up, and the kernel drops what comes then.
     let pid = nix::unistd::Pid::from_raw(application.pid() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
-    let sent = publish(&bench, &format!("--svid {svid} --first 2000 --count 60000 --rate max {LONG_LAPS}"))?;
+    let sent = publish(&bench, &format!("--svid {svid} --first 2000 --count 60000 --rate max {LONG_WRAP}"))?;
     // What was not read within the window counts as lost, so it goes on in time.
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT)?;
     recorder.has(2000 + number(&sent, "frames_sent")?)?;
@@ -290,7 +290,7 @@ fn under_way() -> Result<(), Failed> {
     tc.args(format!("qdisc add dev {VETH} root tbf rate 1mbit burst 4000 limit 37500").split(' '));
     equal("tc", bench.run(&bench.path.hypervisor, tc, LIMIT)?.code, Some(0))?;
     // Twice as many as leave it: it is always full.
-    let publishing = format!("publish -i {PUBLISHER} --svid {svid} --rate 2000 --duration 300s {LONG_LAPS}");
+    let publishing = format!("publish -i {PUBLISHER} --svid {svid} --rate 2000 --duration 300s {LONG_WRAP}");
     let publishing = bench.start(&bench.path.publisher, latpath(&publishing))?;
     until("the queue is full", || sent(publishing.pid(), PUBLISHER) > 2000)?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} {PATIENT}"))?;

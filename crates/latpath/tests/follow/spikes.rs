@@ -1,7 +1,7 @@
 //! What is kept of late packets: an application that is stopped on purpose makes them.
 
 use crate::live::shows;
-use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_LAPS, PATIENT};
+use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_capture::{CaptureKind, LatenessRule, RankedCapture, RetentionLimits};
 use latpath_follow::{FlightOptions, Live, Options, PointFilter};
 use latpath_lab::PUBLISHER;
@@ -48,7 +48,7 @@ impl Stage {
         let bench = bench()?;
         let svid = own(name);
         let application = subscribe(&bench, &svid)?;
-        let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 1000 --duration 600s {LONG_LAPS}");
+        let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 1000 --duration 600s {LONG_WRAP}");
         let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
         Ok(Self { bench, svid, application, publisher })
     }
@@ -111,8 +111,8 @@ fn stall() -> Result<(), Failed> {
     let run = Run::open(&recorder.end()?)?;
     equal("what cannot be read", run.spikes().notes.len(), 0)?;
     let file = spike_of(&run, times).ok_or("no spike is of the stall")?;
-    let frozen = run.spike(file.head.number)?;
-    let capture = &frozen.capture;
+    let ranked = run.capture(file.head.number)?;
+    let capture = &ranked.capture;
     let machine = capture.machines.first().ok_or("no machine")?;
     equal("machine", machine.machine.as_str(), "host")?;
     let snapshot = machine.record.as_ref().map_err(Clone::clone)?;
@@ -172,7 +172,7 @@ fn killed() -> Result<(), Failed> {
     let run = Run::open(&recorder.run)?;
     equal("condition", run.condition(), &Condition::Killed)?;
     for file in run.spikes().files {
-        run.spike(file.head.number)?;
+        run.capture(file.head.number)?;
     }
     Ok(())
 }
@@ -234,7 +234,7 @@ fn killed_while_tracing() -> Result<(), Failed> {
 fn worst() -> Result<(), Failed> {
     let stage = Stage::new("worst")?;
     let recorder = stage.record("--threshold 10s --worst 20")?;
-    // A machine's own stalls in the same minute are few, and seldom as long.
+    // A machine's own stalls in the same minute are few, and rarely as long.
     let times = stage.stall(2000)?;
     is_kept(&recorder, times)?;
     let run = Run::open(&recorder.end()?)?;
@@ -305,7 +305,7 @@ fn live() -> Result<(), Failed> {
     })?;
     // A machine that is busy may keep everybody from looking for a while, but not after each stall.
     let mut after = Vec::new();
-    let mut frozen = None;
+    let mut ranked = None;
     for _ in 0..3 {
         let (from, to) = stage.stop_for(60)?;
         let mut found = None;
@@ -326,7 +326,7 @@ fn live() -> Result<(), Failed> {
             format!("no spike is of the stall, of {} ns, but of those that came: {came:?}; late: {late:?}", to - from)
         })?;
         after.push((at - to) / ms);
-        frozen = frozen.or(Some(capture));
+        ranked = ranked.or(Some(capture));
         has_read(&stage.application)?;
     }
     equal(&format!("spikes came {after:?} ms after the stalls"), after.iter().any(|ms| *ms < 1_000), true)?;
@@ -334,8 +334,8 @@ fn live() -> Result<(), Failed> {
         look(&mut watch, &mut came);
         came.iter().any(|(_, f)| f.capture.kind == CaptureKind::Baseline)
     })?;
-    let frozen = frozen.ok_or("no spike")?;
-    let late: Vec<_> = frozen.capture.packets.iter().filter(|p| p.late).collect();
+    let ranked = ranked.ok_or("no spike")?;
+    let late: Vec<_> = ranked.capture.packets.iter().filter(|p| p.late).collect();
     equal(&format!("{} late packets are enough", late.len()), late.len() >= 20, true)?;
     equal("late packets are counted", watch.follow.late().is_some_and(|counted| counted.late[0] >= 20), true)?;
     let points = watch.follow.points();

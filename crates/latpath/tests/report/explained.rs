@@ -46,7 +46,7 @@ fn manifest() -> Manifest {
 }
 
 /// A packet that waits so long for the hog, which leaves its CPU to the reader then.
-fn frozen(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture {
+fn ranked(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture {
     let read = begin + 10_000 + waits;
     let event = |t, pid, what| Event { t, pid, what };
     let left = |next, left, prev, next_class| What::Switch { next, left, prev, next_class };
@@ -87,9 +87,9 @@ fn with_spikes() -> Bench {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
     writer.begin_spikes(RetentionPolicy::default()).unwrap();
-    writer.spike(frozen(1, CaptureKind::Baseline, START + 500 * MS, 20_000));
+    writer.push_capture(ranked(1, CaptureKind::Baseline, START + 500 * MS, 20_000));
     for n in 0..4 {
-        writer.spike(frozen(
+        writer.push_capture(ranked(
             2 + n,
             CaptureKind::Spike,
             START + (1000 + 1000 * Ns::from(n)) * MS,
@@ -217,7 +217,7 @@ fn a_run_that_goes_on_is_explained_so_far() {
     let bench = Bench::new();
     let mut writer = Writer::create(&bench.run(), manifest()).unwrap();
     writer.begin_spikes(RetentionPolicy::default()).unwrap();
-    writer.spike(frozen(2, CaptureKind::Spike, START + 1000 * MS, 10 * MS));
+    writer.push_capture(ranked(2, CaptureKind::Spike, START + 1000 * MS, 10 * MS));
     let file = bench.run().join("spikes/000002.spike");
     let begun = std::time::Instant::now();
     while !file.exists() {

@@ -120,8 +120,8 @@ fn every_packet_is_complete_incomplete_or_lost_at_a_place() {
     assert_eq!([&one["journeys"], &one["complete"], &one["incomplete"]], [1000, 981, 5]);
     // From the first packet's first sighting to the last one's.
     assert_eq!(report["elapsed_ns"], (PACKETS as i64 - 1) * 250_000 + 7_000);
-    let on_the_way: Vec<_> = [0, 1, 3, 4, 5].map(|p| POINTS[p]).into();
-    assert_eq!(report["points"], json!(on_the_way));
+    let on_route: Vec<_> = [0, 1, 3, 4, 5].map(|p| POINTS[p]).into();
+    assert_eq!(report["points"], json!(on_route));
 }
 
 #[test]

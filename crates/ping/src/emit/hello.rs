@@ -117,7 +117,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     }
 
     /// What is not done for every probe: stop, the other end's silence, hellos, clocks.
-    pub(super) fn look_around(&mut self, now: Ns) -> Step<T> {
+    pub(super) fn do_housekeeping(&mut self, now: Ns) -> Step<T> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Halt::Why(Why::Stopped));
         }

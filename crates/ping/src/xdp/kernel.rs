@@ -274,7 +274,7 @@ impl Socket {
 
     /// Has the kernel look for frames, where it must be asked to: with zero copy when it says so, and where it polls.
     #[inline]
-    pub fn look(&self) {
+    pub fn wake_kernel(&self) {
         if self.polls || (self.zero_copy && self.fill.needs_wakeup()) {
             let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
             // SAFETY: no data and no address. What it returns says nothing: the ring does.

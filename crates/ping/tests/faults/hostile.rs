@@ -7,7 +7,7 @@ use latpath_model::Ns;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::Why;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected};
-use latpath_ping::wire::{Afterwards, Answer, Header, Kind, NicClock, Seen, Welcome, CONTROL, HEADER};
+use latpath_ping::wire::{Afterwards, Answer, Header, Kind, NicClock, ReflectorCounters, Welcome, CONTROL, HEADER};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -46,7 +46,7 @@ fn lies(chance: &mut Chance, message: &mut [u8], other_kernel: bool) {
                 taken: chance.below(1 << 16) as u16,
                 disturbances: chance.below(5),
                 device: "\u{1b}[31mred".into(),
-                seen: Seen {
+                seen: ReflectorCounters {
                     received: n(chance),
                     duplicates: n(chance),
                     reordered: n(chance),
@@ -249,7 +249,7 @@ fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
 }
 
 #[test]
-fn sessions_that_only_said_hello_give_way_where_there_is_no_room() {
+fn sessions_that_only_said_hello_are_dropped_when_the_table_is_full() {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     (0..256).for_each(|i| wire.another_says(1 + i, &hello(i)));
     // This one is used, and stays.

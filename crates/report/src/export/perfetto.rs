@@ -21,7 +21,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
         let all = selected.captures.len();
         (request.progress)(format!("{done} of {all} spikes, {} written", bytes(export.bytes())));
         let matches = |packet: &_| selected.matches(packet);
-        match (request.run.spike(*number), &request.selection) {
+        match (request.run.capture(*number), &request.selection) {
             (Ok(ranked), Selection::Packet(_)) => export.capture_around(&ranked.capture, matches)?,
             (Ok(ranked), _) => export.capture(&ranked.capture, matches)?,
             (Err(error), _) => notes.push(format!("{error}; the others are in the trace")),

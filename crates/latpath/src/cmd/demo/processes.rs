@@ -94,7 +94,7 @@ impl DemoProcesses {
             (None, None) => bail!("the path has no end"),
         };
         let (threshold, window) = (&scenario.args.threshold, &scenario.args.window);
-        let words = format!("record{streams}{machine} --threshold {threshold} --window {window} --worst {FROZEN} -o");
+        let words = format!("record{streams}{machine} --threshold {threshold} --window {window} --worst {CAPTURES} -o");
         let command = scenario.command(&words, [scenario.run]);
         let recorder = DemoCommand::start("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());
@@ -225,7 +225,7 @@ impl DemoProcesses {
 }
 
 /// Packets of each minute around which the time is frozen, to be explained: where the guest is emulated most are over any threshold.
-const FROZEN: u32 = 20;
+const CAPTURES: u32 = 20;
 
 /// Runs `latpath report` or `latpath explain` on the run, and gives what it prints.
 pub fn read_run(scenario: &Scenario, name: &str, flags: &[&str]) -> Result<String> {

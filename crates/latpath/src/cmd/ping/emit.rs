@@ -264,7 +264,7 @@ fn in_threads(
             let (run, main, over) = (&run, &main, &over);
             scope.spawn(move || {
                 // Also where it panics: the main thread passes that on.
-                let _over = Over { over, main };
+                let _over = CountedWhenDropped { over, main };
                 run(number)
             })
         };
@@ -281,12 +281,12 @@ fn in_threads(
 }
 
 /// Says that a session's thread has nothing more to do, when it goes.
-struct Over<'a> {
+struct CountedWhenDropped<'a> {
     over: &'a AtomicUsize,
     main: &'a std::thread::Thread,
 }
 
-impl Drop for Over<'_> {
+impl Drop for CountedWhenDropped<'_> {
     fn drop(&mut self) {
         self.over.fetch_add(1, Ordering::Release);
         self.main.unpark();

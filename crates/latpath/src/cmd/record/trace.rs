@@ -28,12 +28,12 @@ impl Trace {
     }
 
     /// Packets were late: the first time, marks it in the trace, takes a snapshot and stops it.
-    pub fn spotted(&mut self, order: &CaptureRequest, streams: &[StreamSpec]) {
+    pub fn spotted(&mut self, request: &CaptureRequest, streams: &[StreamSpec]) {
         if std::mem::replace(&mut self.spotted, true) {
             return;
         }
-        let stream = streams.get(usize::from(order.stream)).map(ToString::to_string).unwrap_or_default();
-        let CaptureRequest { number, worst, packet, from, to, .. } = order;
+        let stream = streams.get(usize::from(request.stream)).map(ToString::to_string).unwrap_or_default();
+        let CaptureRequest { number, worst, packet, from, to, .. } = request;
         let mark = format!(
             "latpath spike {number}: packet {packet} of {stream} took {worst} ns, between {}.{:09} and {}.{:09} s",
             from.div_euclid(1_000_000_000),

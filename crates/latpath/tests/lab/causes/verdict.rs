@@ -66,7 +66,7 @@ impl Seen {
         let (mut packets, mut baseline) = (Vec::new(), Baseline::default());
         let files = run.spikes().files;
         for file in &files {
-            let capture = run.spike(file.head.number)?.capture;
+            let capture = run.capture(file.head.number)?.capture;
             let analyst = Analyst::new(&capture, &context);
             for packet in &capture.packets {
                 if !packet.late && capture.kind != CaptureKind::Baseline {
