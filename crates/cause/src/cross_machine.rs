@@ -64,7 +64,7 @@ impl<'t> CrossMachineWalk<'t> {
             machine_of_a: a.place,
             queue: lies_between(a.info, b.info),
             sends: b.info.point.kind == PointKind::Tx,
-            upcall: matches!(a.info.point.kind, PointKind::OvsUpcall | PointKind::OvsSlow),
+            upcall: a.info.point.kind.leaves_datapath(),
             ahead: sightings.between(b.seen.point, a.seen.t, b.seen.t, served_by),
         };
         Self { machines, guests, a, b, pair, t: b.seen.t, intervals: Vec::new() }

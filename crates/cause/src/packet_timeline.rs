@@ -98,7 +98,7 @@ impl PacketTimeline {
         let (mut asked, mut sum) = (None, 0);
         for one in &self.seen {
             match points.get(usize::from(one.point)).map(|info| info.point.kind) {
-                Some(PointKind::OvsUpcall | PointKind::OvsSlow) => asked = asked.or(Some(one.t)),
+                Some(kind) if kind.leaves_datapath() => asked = asked.or(Some(one.t)),
                 Some(PointKind::OvsReturn) => {
                     sum = asked.take().map_or(sum, |t| one.t.saturating_sub(t).saturating_add(sum));
                 }

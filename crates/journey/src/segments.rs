@@ -39,8 +39,7 @@ impl Segment {
     pub fn is_with_daemon(&self, points: &[PointInfo]) -> bool {
         let point = |p: PointId| points.get(usize::from(p)).map(|info| &info.point);
         let (Some(from), Some(to)) = (point(self.from), point(self.to)) else { return false };
-        let leaves = matches!(from.kind, PointKind::OvsUpcall | PointKind::OvsSlow);
-        leaves && to.kind == PointKind::OvsReturn && from.machine == to.machine
+        from.kind.leaves_datapath() && to.kind == PointKind::OvsReturn && from.machine == to.machine
     }
 }
 
@@ -146,16 +145,21 @@ fn two_entries(route: &Route, points: &[PointInfo]) -> Option<String> {
 /// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.
 fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let info = |p: &PointId| &points[usize::from(*p)];
-    let of_kind = |kind| route.optional.iter().filter(move |p| info(p).point.kind == kind);
-    let leaves = of_kind(PointKind::OvsUpcall).chain(of_kind(PointKind::OvsSlow));
+    let kind = |p: &PointId| info(p).point.kind;
+    let mut leaves: Vec<_> = route.optional.iter().filter(|p| kind(p).leaves_datapath()).collect();
+    leaves.sort_by_key(|p| kind(p));
     let back = |from: &&PointId| {
         let same = |p: &&PointId| {
             let (a, b) = (info(p), info(from));
             (&a.point.machine, a.netns, a.ifindex) == (&b.point.machine, b.netns, b.ifindex)
         };
-        of_kind(PointKind::OvsReturn).find(same).map(|to| (**from, *to))
+        route.optional.iter().filter(|p| kind(p) == PointKind::OvsReturn).find(same).map(|to| (**from, *to))
     };
-    leaves.filter_map(|from| back(&from)).map(|(from, to)| Segment::classic(SegmentKind::Tupcall, from, to)).collect()
+    leaves
+        .into_iter()
+        .filter_map(|from| back(&from))
+        .map(|(from, to)| Segment::classic(SegmentKind::Tupcall, from, to))
+        .collect()
 }
 
 /// The segments of one route.

@@ -67,12 +67,26 @@ impl PointKind {
     /// Whether only packets that take a certain path come here: what daemons and fast paths do differs from packet to packet.
     /// Lacking such a point is no loss.
     pub fn is_optional(self) -> bool {
-        matches!(self, Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn)
+        match self {
+            Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn => true,
+            Self::Tx | Self::NicRx | Self::VmRead | Self::AppRead | Self::Drop | Self::VmWrite | Self::TxDone => false,
+            Self::XdpRedirect | Self::XskRx | Self::Sampled => false,
+        }
+    }
+
+    /// Whether packets leave Open vSwitch's datapath for its daemon here.
+    pub fn leaves_datapath(self) -> bool {
+        matches!(self, Self::OvsUpcall | Self::OvsSlow)
     }
 
     /// Whether a packet passes here on its route. The kernel's drops have no place in an order, and samples are no packets.
     pub fn can_be_on_route(self) -> bool {
-        !matches!(self, Self::Drop | Self::Sampled)
+        match self {
+            Self::Drop | Self::Sampled => false,
+            Self::Tx | Self::NicRx | Self::VmRead | Self::AppRead | Self::VmWrite | Self::TxDone => true,
+            Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn => true,
+            Self::XdpRedirect | Self::XskRx => true,
+        }
     }
 
     /// Whether a machine that sees packets here alone sends them and does not get them.

@@ -132,6 +132,16 @@ pub fn examples() -> String {
     listed(ProtocolId::ALL.iter().map(|protocol| protocol.info().example))
 }
 
+/// A stream of each protocol whose frames name their streams: `svid:MU01, … or …`.
+pub fn listed_examples() -> String {
+    listed(ProtocolId::listed().into_iter().map(|protocol| protocol.info().example))
+}
+
+/// What the protocols whose frames name their streams are called: `Sampled Values, … or …`.
+pub fn listed_titles() -> String {
+    listed(ProtocolId::listed().into_iter().map(|protocol| protocol.info().title))
+}
+
 /// The keys that protocols have themselves: `smpCnt of svid, …`.
 pub fn own_keys() -> String {
     let own = ProtocolId::ALL.iter().filter_map(|p| Some(format!("{} of {}", p.info().key?.name, p.info().prefix)));

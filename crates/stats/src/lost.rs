@@ -4,7 +4,7 @@ use crate::drop_place::{place_of_drop, DropPlace};
 use crate::units::count;
 use crate::{Loss, Summary};
 use latpath_counters::Difference;
-use latpath_model::{PointInfo, PointKind, HOST};
+use latpath_model::{PointInfo, HOST};
 
 /// Gives each loss its plain word, and where there is one the kernel's own count on this host.
 pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Difference>) {
@@ -48,7 +48,7 @@ fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<DropPlace> {
         let (reason, function) = reason.rsplit_once(" in ")?;
         Some(place_of_drop(function, reason)).filter(|place| *place != DropPlace::Unknown)
     });
-    let asked = last.is_some_and(|info| matches!(info.point.kind, PointKind::OvsUpcall | PointKind::OvsSlow));
+    let asked = last.is_some_and(|info| info.point.kind.leaves_datapath());
     by_kernel.or(asked.then_some(DropPlace::OvsUpcallQueueFull))
 }
 

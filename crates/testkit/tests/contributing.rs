@@ -117,6 +117,50 @@ fn a_protocol_stands_in_its_module_its_header_and_the_table() {
     }
 }
 
+/// The text of all files of a crate's folder, comments and unit tests left out.
+fn text_of(folder: &str) -> String {
+    let mut files = Vec::new();
+    sources(&root().join(folder), &mut files);
+    files.iter().map(|path| code(path)).collect::<Vec<_>>().join("\n")
+}
+
+/// The name `OvsSlow` as the kernel's programs and docs/points.md write it: `OVS_SLOW`, `ovs-slow`.
+fn joined(kind: &str, by: char) -> String {
+    let starts = |(at, c): (usize, char)| if at > 0 && c.is_uppercase() { vec![by, c] } else { vec![c] };
+    kind.chars().enumerate().flat_map(starts).collect()
+}
+
+#[test]
+fn each_kind_of_point_has_a_program_and_a_row_in_its_page() {
+    let kinds = read("crates/model/src/point.rs");
+    let kinds = kinds.split_once("\nkinds! {").expect("the list").1.split_once("\n}").expect("its end").0;
+    let kinds: Vec<_> = kinds.lines().filter_map(|line| Some(line.trim().split_once(" = \"")?.0)).collect();
+    assert!(kinds.contains(&"OvsSlow") && kinds.len() > 10, "{kinds:?}");
+    let (programs, page) = (text_of("crates/probe/bpf"), read("docs/points.md"));
+    for kind in kinds {
+        let program = format!("POINT_{}", joined(kind, '_').to_uppercase());
+        // Samples are computed; vm-write is nic-rx or tx on a VM's own device.
+        let is_derived = ["Sampled", "VmWrite"].contains(&kind);
+        let words = programs.split(|c: char| !c.is_alphanumeric() && c != '_');
+        assert!(is_derived || words.clone().any(|word| word == program), "no program has {program}");
+        let row = format!("\n| `{}` |", joined(kind, '-').to_lowercase());
+        assert!(page.contains(&row), "docs/points.md has no row for {kind}");
+    }
+}
+
+#[test]
+fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
+    for name in ["exits", "flight", "probe", "profile", "queues"] {
+        let (programs, loader) = (text_of(&format!("crates/{name}/bpf")), text_of(&format!("crates/{name}/src")));
+        let names = programs.split("int BPF_PROG(").skip(1).filter_map(|rest| rest.split([',', ')']).next());
+        let names: Vec<_> = names.filter(|name| !name.contains('#') && *name != "name").collect();
+        assert!(names.len() > 2, "{name}: {names:?}");
+        for program in names {
+            assert!(loader.contains(&format!("\"{program}\"")), "{name} never loads its program {program}");
+        }
+    }
+}
+
 #[test]
 fn a_point_stands_in_its_list_its_program_and_the_table_of_hooks() {
     let named = ["crates/model/src/point.rs", "crates/probe/bpf/probe.bpf.c"];
@@ -125,4 +169,8 @@ fn a_point_stands_in_its_list_its_program_and_the_table_of_hooks() {
         files_that_say(&["\"ovs-upcall and ovs-slow\""]),
         BTreeSet::from(["crates/probe/src/hooks.rs".to_owned()])
     );
+    // What is said of one kind alone elsewhere: the path that it makes, the queue before it, and what `latpath path` calls it.
+    let others = ["crates/cause/src/queue.rs", "crates/journey/src/paths.rs", "crates/path/src/packet.rs"];
+    let all = BTreeSet::from(others.map(Into::into)).union(&BTreeSet::from([named[0].to_owned()])).cloned().collect();
+    assert_eq!(files_that_say(&["OvsSlow"]), all);
 }

@@ -74,7 +74,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         if !info.is_listed {
             bail!(Usage(format!(
                 "{stream}: only streams that frames name can be imported: {}",
-                super::streams::titles()
+                latpath_model::stream::listed_titles()
             )));
         }
     }

@@ -8,7 +8,7 @@ use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_clock::ClockTie;
-use latpath_model::stream::format_mac;
+use latpath_model::stream::{format_mac, listed_examples, listed_titles};
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::{FrameLink, Order};
@@ -33,8 +33,8 @@ const BATCH_ABOVE_HZ: f64 = 50_000.0;
 /// Most frames that a system call takes.
 const MOST_BATCH: usize = 64;
 
-/// Send Sampled Values, GOOSE or PTP messages at exact times, and report how exact they were.
 #[derive(ClapArgs)]
+#[command(about = format!("Send {} at exact times, and report how exact they were", listed_titles()))]
 pub struct Args {
     /// Device to send on
     #[arg(short, long, value_name = "IF")]
@@ -82,8 +82,7 @@ pub struct Args {
     /// Send N frames of each stream at once, every N intervals
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=65536))]
     burst: u32,
-    /// Send this stream instead, as goose:GOID or ptp:sync, with its vlan=, mac= and other options
-    #[arg(long, value_name = "STREAM", conflicts_with_all = ["replay", "profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
+    #[arg(long, value_name = "STREAM", help = format!("Send this stream instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["replay", "profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
     stream: Option<StreamSpec>,
     /// Begin a new event every so often (with --stream) [default: one event alone]
     #[arg(long, value_name = "TIME", requires = "stream", value_parser = humantime::parse_duration)]
@@ -97,7 +96,7 @@ pub struct Args {
     /// Break each frame (cut, changed, random bytes), to test what receives it
     #[arg(long)]
     corrupt: bool,
-    /// Break them otherwise
+    /// Seed of the random breakage, for --corrupt
     #[arg(long, value_name = "N", default_value_t = 1, requires = "corrupt")]
     seed: u64,
     /// Stop after this time (10s, 1h 30m); 1 s later at the latest, where frames are overdue

@@ -6,7 +6,7 @@ use super::{ns, Outcome};
 use anyhow::Result;
 use clap::{ArgGroup, Args as ClapArgs};
 use latpath_linux::monotonic;
-use latpath_model::stream::format_mac;
+use latpath_model::stream::{format_mac, listed_titles};
 use latpath_model::StreamSpec;
 use latpath_protocols::protocol::{Field, Order, Value};
 use latpath_protocols::{ProtocolId, Tag};
@@ -23,8 +23,8 @@ use std::time::Duration;
 /// Most rows of the tables: a flood of names on a bus must not flood the terminal.
 const MOST_ROWS: usize = 200;
 
-/// List the streams of Sampled Values, GOOSE and PTP that pass a device or stand in a capture.
 #[derive(ClapArgs)]
+#[command(about = format!("List the streams that pass a device or stand in a capture: {}", listed_titles()))]
 #[command(group(ArgGroup::new("place").required(true).args(["interface", "read"])))]
 pub struct Args {
     /// Device to listen on, in both directions
@@ -192,7 +192,7 @@ fn text(found: &Discovery, dropped: u64, place: &str, width: usize) -> String {
         lines.extend(tables.next().unwrap_or_else(|| table(&rows, &SPARED)));
     }
     if streams.is_empty() {
-        lines.push(format!("{place}: no {}", titles()));
+        lines.push(format!("{place}: no {}", listed_titles()));
     }
     let more = streams.len().saturating_sub(MOST_ROWS) as u64;
     let notes = [
@@ -211,9 +211,4 @@ fn text(found: &Discovery, dropped: u64, place: &str, width: usize) -> String {
         lines.push(format!("{stream}: {repeated} of {frames} frames repeat a {key}"));
     }
     lines.join("\n") + "\n"
-}
-
-/// The protocols that are listed, in a sentence.
-pub(super) fn titles() -> String {
-    ProtocolId::listed().iter().map(|p| p.info().title).collect::<Vec<_>>().join(", ")
 }

@@ -2,14 +2,13 @@
 
 use super::interrupt::stop_flag;
 use super::report::print;
-use super::streams::titles;
 use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
-use latpath_model::stream::parse_mac;
+use latpath_model::stream::{listed_examples, listed_titles, parse_mac};
 use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::Order;
 use latpath_stats::units::{count, duration, number_of, rate};
@@ -21,14 +20,13 @@ use std::time::Duration;
 /// After this time without a requested stream, a note says so.
 const PATIENCE: Ns = 3_000_000_000;
 
-/// Receive Sampled Values, GOOSE or PTP as an application does, and check sequence and timing.
 #[derive(ClapArgs)]
+#[command(about = format!("Receive {} as an application does, and check sequence and timing", listed_titles()))]
 pub struct Args {
     /// Device to receive on
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    /// Stream to take, as svid:MU01 or goose:GOID; several are allowed [default: all that come]
-    #[arg(short, long = "stream", value_name = "STREAM")]
+    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Stream to take, as {}; several are allowed [default: all that come]", listed_examples()))]
     streams: Vec<StreamSpec>,
     /// Group address to join; several are allowed [default: those of the streams' mac=, else all groups]
     #[arg(long = "group", value_name = "MAC", value_parser = group)]
@@ -67,7 +65,7 @@ fn group(s: &str) -> Result<[u8; 6], String> {
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
     let subscription = Subscription::new(&args.streams)
-        .map_err(|s| Usage(format!("{s}: subscribe takes {}, by the keys of these protocols", titles())))?;
+        .map_err(|s| Usage(format!("{s}: subscribe takes {}, by the keys of these protocols", listed_titles())))?;
     // An unknown VLAN's tag is gone where a frame is delivered by its protocol: to tell VLANs apart takes the wider socket.
     let vlans = args.streams.is_empty() || args.streams.iter().any(|s| s.link.vlan.is_some());
     let listen = match subscription.protocols().as_slice() {
@@ -141,7 +139,7 @@ impl Run {
         if absent.is_empty() && !nothing {
             return;
         }
-        let what = if nothing { titles() } else { absent.join(", ") };
+        let what = if nothing { listed_titles() } else { absent.join(", ") };
         let others = match self.subscription.other_names.as_slice() {
             [] => String::new(),
             some => format!("; streams that did: {}", some.join(", ")),
