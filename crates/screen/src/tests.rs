@@ -12,8 +12,6 @@ use ratatui::{backend::TestBackend, buffer::Buffer, style::Color, Terminal};
 use samples::{summary, Capture};
 use std::{path::Path, time::Duration};
 
-// The example shows the same captures on a terminal.
-#[path = "../examples/replay/samples.rs"]
 mod samples;
 
 fn unicode() -> Theme {
