@@ -1,6 +1,7 @@
 //! Kernel maps as memory: arrays that were made to be mapped, shared with the running programs.
 
-use std::{io, marker::PhantomData, os::fd::AsRawFd, ptr::NonNull};
+use latpath_linux::Map;
+use std::{io, marker::PhantomData, os::fd::AsRawFd};
 
 /// Types that are plain bytes: any bit pattern is a value, and there is no padding.
 ///
@@ -50,15 +51,11 @@ pub fn convert<A: Plain, B: Plain>(value: &A) -> B {
 
 /// An array map in this process's memory. The kernel changes it at any time, so every access is volatile and by copy.
 pub struct Mapped<T: Plain> {
-    base: NonNull<u8>,
-    bytes: usize,
+    map: Map,
     len: usize,
     stride: usize,
     _of: PhantomData<T>,
 }
-
-// SAFETY: the mapping belongs to this value alone and is accessed by volatile copies only.
-unsafe impl<T: Plain> Send for Mapped<T> {}
 
 impl<T: Plain> Mapped<T> {
     /// Maps `len` entries of an array map with `BPF_F_MMAPABLE`.
@@ -68,22 +65,8 @@ impl<T: Plain> Mapped<T> {
         // SAFETY: asking for a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let bytes = (stride * len).next_multiple_of(page);
-        // SAFETY: a fresh mapping at an address of the kernel's choice; the result is checked.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(base.cast()).ok_or_else(|| io::Error::other("mmap gave a null address"))?;
-        Ok(Self { base, bytes, len, stride, _of: PhantomData })
+        let map = Map::new(bytes, libc::MAP_SHARED, map.as_raw_fd(), 0)?;
+        Ok(Self { map, len, stride, _of: PhantomData })
     }
 
     /// Entries.
@@ -96,7 +79,7 @@ impl<T: Plain> Mapped<T> {
     fn at(&self, i: usize) -> *mut T {
         assert!(i < self.len, "entry {i} of a map of {}", self.len);
         // SAFETY: i is in range, so the address is inside the mapping; entries are 8-byte aligned like T.
-        unsafe { self.base.as_ptr().add(i * self.stride).cast() }
+        unsafe { self.map.at().as_ptr().add(i * self.stride).cast() }
     }
 
     /// A copy of entry `i` as it is now; fields may be of different moments.
@@ -121,12 +104,5 @@ impl<T: Plain> Mapped<T> {
         assert!(offset + size_of::<F>() <= size_of::<T>());
         // SAFETY: as for `field`; the kernel side expects user space to write here.
         unsafe { self.at(i).cast::<u8>().add(offset).cast::<F>().write_volatile(value) }
-    }
-}
-
-impl<T: Plain> Drop for Mapped<T> {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new` and nothing refers to it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

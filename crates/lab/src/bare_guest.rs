@@ -1,10 +1,10 @@
 //! A guest of some twenty bytes, whose exits are known beforehand: KVM without a hypervisor's process around it.
 
+use latpath_linux::Map;
 use std::{
     fs::{File, OpenOptions},
     io::{self, Error},
     os::fd::{AsRawFd, FromRawFd, RawFd},
-    ptr::null_mut,
 };
 
 // include/uapi/linux/kvm.h
@@ -40,24 +40,9 @@ pub enum Interrupt {
 pub struct BareGuest {
     vm: File,
     vcpu: File,
-    run: Memory,
-    code: Memory,
-}
-
-/// Memory shared with the guest or KVM. While a vCPU's is mapped, its VM lives on.
-struct Memory {
-    at: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone.
-unsafe impl Send for Memory {}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`, and nothing refers to it any more.
-        unsafe { libc::munmap(self.at.cast(), self.bytes) };
-    }
+    // Shared with KVM and the guest. While a vCPU's is mapped, its VM lives on.
+    run: Map,
+    code: Map,
 }
 
 fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<RawFd> {
@@ -65,16 +50,6 @@ fn ioctl(fd: RawFd, request: libc::c_ulong, argument: libc::c_ulong) -> io::Resu
     match unsafe { libc::ioctl(fd, request, argument) } {
         -1 => Err(Error::last_os_error()),
         fd => Ok(fd),
-    }
-}
-
-fn map(fd: RawFd, bytes: usize, flags: i32) -> io::Result<Memory> {
-    // SAFETY: a fresh mapping at an address of the kernel's choice; the result is checked.
-    let at =
-        unsafe { libc::mmap(null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | flags, fd, 0) };
-    match at {
-        libc::MAP_FAILED => Err(Error::last_os_error()),
-        at => Ok(Memory { at: at.cast(), bytes }),
     }
 }
 
@@ -102,9 +77,9 @@ impl BareGuest {
             unsafe { File::from_raw_fd(fd) }
         };
         let vm = file(ioctl(kvm.as_raw_fd(), KVM_CREATE_VM, 0)?);
-        let code = map(-1, PAGE, libc::MAP_ANONYMOUS)?;
+        let code = Map::new(PAGE, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)?;
         // struct kvm_userspace_memory_region: slot and flags, guest address, size, our address.
-        let region: [u64; 4] = [0, CODE, PAGE as u64, code.at as u64];
+        let region: [u64; 4] = [0, CODE, PAGE as u64, code.at().as_ptr() as u64];
         ioctl(vm.as_raw_fd(), KVM_SET_USER_MEMORY_REGION, region.as_ptr() as libc::c_ulong)?;
         if has_apic {
             ioctl(vm.as_raw_fd(), KVM_CREATE_IRQCHIP, 0)?;
@@ -119,7 +94,7 @@ impl BareGuest {
             ioctl(vcpu.as_raw_fd(), KVM_SET_LAPIC, registers.as_ptr() as libc::c_ulong)?;
         }
         let bytes = ioctl(kvm.as_raw_fd(), KVM_GET_VCPU_MMAP_SIZE, 0)? as usize;
-        let run = map(vcpu.as_raw_fd(), bytes, 0)?;
+        let run = Map::new(bytes, libc::MAP_SHARED, vcpu.as_raw_fd(), 0)?;
         Ok(Self { vm, vcpu, run, code })
     }
 
@@ -168,7 +143,7 @@ impl BareGuest {
     fn go_on(&mut self) -> io::Result<u32> {
         ioctl(self.vcpu.as_raw_fd(), KVM_RUN, 0)?;
         // SAFETY: struct kvm_run, which the kernel has filled: exit_reason is at byte 8.
-        Ok(unsafe { self.run.at.add(8).cast::<u32>().read_volatile() })
+        Ok(unsafe { self.run.at().as_ptr().add(8).cast::<u32>().read_volatile() })
     }
 
     /// Puts the code into the stopped guest, at whose begin it goes on.
@@ -179,7 +154,7 @@ impl BareGuest {
             0xba, 0xf8, 0x03, 0xb9, o[0], o[1], 0xee, 0xe2, 0xfd, 0xbe, c[0], c[1], 0x0f, 0xa2, 0x4e, 0x75, 0xfb, 0xf4,
         ];
         // SAFETY: the page is ours and longer; the guest is stopped.
-        unsafe { self.code.at.copy_from_nonoverlapping(code.as_ptr(), code.len()) };
+        unsafe { self.code.at().as_ptr().copy_from_nonoverlapping(code.as_ptr(), code.len()) };
         let fd = self.vcpu.as_raw_fd();
         // struct kvm_sregs: the first segment is CS, its base the first word, its selector at byte 12.
         let mut sregs = [0_u64; 39];

@@ -4,10 +4,12 @@
 pub mod background;
 mod clock;
 mod cpus;
+mod map;
 pub mod net;
 pub mod proc;
 mod undo;
 
 pub use clock::{monotonic, read_clock, realtime, utc_error};
 pub use cpus::{BadCpus, Cpus};
+pub use map::Map;
 pub use undo::{make_private, private_directory, UNDO};

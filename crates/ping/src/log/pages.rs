@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::LogError;
-use crate::kernel::Map;
+use latpath_linux::Map;
 use std::{io, marker::PhantomData};
 
 /// A fixed number of values, in pages of their own.
@@ -25,7 +25,7 @@ impl<T: Copy> Pages<T> {
         let map = Map::new(bytes, flags, -1, 0).map_err(refused)?;
         // Where pages cannot be had this says so; touching them would end the process.
         // SAFETY: exactly the mapping from above.
-        let there = unsafe { libc::madvise(map.at.as_ptr().cast(), map.len, libc::MADV_POPULATE_WRITE) };
+        let there = unsafe { libc::madvise(map.at().as_ptr().cast(), map.len(), libc::MADV_POPULATE_WRITE) };
         if there != 0 {
             let error = io::Error::last_os_error();
             // Not known to a kernel before 5.14, or kept from us: then touching must do.
@@ -36,7 +36,7 @@ impl<T: Copy> Pages<T> {
         let pages = Self { map, count: count.max(1), values: PhantomData };
         for at in 0..pages.count {
             // SAFETY: within the mapping, which is page-aligned and writable.
-            unsafe { pages.map.at.cast::<T>().add(at).write(value) };
+            unsafe { pages.map.at().cast::<T>().add(at).write(value) };
         }
         Ok(pages)
     }
@@ -52,14 +52,14 @@ impl<T: Copy> std::ops::Deref for Pages<T> {
 
     fn deref(&self) -> &[T] {
         // SAFETY: all `count` values were written when it was made; the mapping lives as long as this.
-        unsafe { std::slice::from_raw_parts(self.map.at.as_ptr().cast(), self.count) }
+        unsafe { std::slice::from_raw_parts(self.map.at().as_ptr().cast(), self.count) }
     }
 }
 
 impl<T: Copy> std::ops::DerefMut for Pages<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and `&mut self` says that nobody else looks.
-        unsafe { std::slice::from_raw_parts_mut(self.map.at.as_ptr().cast(), self.count) }
+        unsafe { std::slice::from_raw_parts_mut(self.map.at().as_ptr().cast(), self.count) }
     }
 }
 

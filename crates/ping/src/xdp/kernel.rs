@@ -2,8 +2,8 @@
 //! and the link of an XDP program. All unsafe code of AF_XDP is here, each block with its reason.
 #![allow(unsafe_code)]
 
-use crate::kernel::Map;
 use latpath_linux::net::{check, get_option, set_option};
+use latpath_linux::Map;
 use latpath_model::Ns;
 use libc::{c_int, socklen_t, xdp_desc};
 use std::io;
@@ -72,7 +72,7 @@ impl<T: Copy> Ring<T> {
     fn word(&self, offset: u64) -> &AtomicU32 {
         // SAFETY: the kernel said that one of its 32-bit words stands there, before the entries, and so in the mapping, which
         // lives as long as self; both sides access it atomically.
-        unsafe { AtomicU32::from_ptr(self.map.at.as_ptr().add(offset as usize).cast()) }
+        unsafe { AtomicU32::from_ptr(self.map.at().as_ptr().add(offset as usize).cast()) }
     }
 
     fn producer(&self) -> &AtomicU32 {
@@ -90,7 +90,7 @@ impl<T: Copy> Ring<T> {
     fn entry(&self, number: u32) -> *mut T {
         let at = self.offset.desc as usize + (number as usize % self.size) * size_of::<T>();
         // SAFETY: the entries begin at `desc`, are `size` many, and lie in the mapping.
-        unsafe { self.map.at.as_ptr().add(at).cast() }
+        unsafe { self.map.at().as_ptr().add(at).cast() }
     }
 
     /// As producer: adds an entry. Whoever calls it never has more frames under way than it has entries.
@@ -185,7 +185,7 @@ impl Socket {
         let (len, flags) = if huge { (used.next_multiple_of(HUGE), libc::MAP_HUGETLB) } else { (used, 0) };
         let frames = Map::new(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE | flags, -1, 0)?;
         let memory = libc::xdp_umem_reg {
-            addr: frames.at.as_ptr() as u64,
+            addr: frames.at().as_ptr() as u64,
             len: used as u64,
             chunk_size: chunk as u32,
             headroom: 0,
@@ -246,11 +246,11 @@ impl Socket {
 
     /// A whole frame's bytes.
     fn frame(&mut self, at: u64, len: usize) -> &mut [u8] {
-        let at = (at as usize).min(self.frames.len);
-        let len = len.min(self.frames.len - at);
+        let at = (at as usize).min(self.frames.len());
+        let len = len.min(self.frames.len() - at);
         // SAFETY: inside the mapping; the frame is this end's, which the ring that it came from says, and only until it is put
         // into the next one, which borrows self.
-        unsafe { std::slice::from_raw_parts_mut(self.frames.at.as_ptr().add(at), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.frames.at().as_ptr().add(at), len) }
     }
 
     /// Takes a received frame, if there is one, and when the XDP program had it (`CLOCK_MONOTONIC`), if it says so.

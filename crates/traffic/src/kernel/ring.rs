@@ -5,10 +5,9 @@
 
 use super::socket::{tag_of, PacketSocket, Received, WAIT_MS};
 use crate::DeviceError;
-use latpath_linux::realtime;
+use latpath_linux::{realtime, Map};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A slot's size: header and a frame of some 1960 bytes; longer frames are cut, and then malformed.
@@ -20,7 +19,7 @@ const SLOTS: usize = BLOCK * BLOCKS / SLOT;
 /// Receives frames from a ring that the kernel shares with this process.
 pub struct RingReceiver {
     socket: PacketSocket,
-    map: NonNull<u8>,
+    map: Map,
     next: usize,
 }
 
@@ -36,14 +35,10 @@ impl RingReceiver {
             tp_frame_nr: SLOTS as u32,
         };
         socket.option("making the ring", libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        let fd = socket.fd().as_raw_fd();
-        // SAFETY: a new mapping of the ring's exact size, at an address of the kernel's choice.
-        let map = unsafe { libc::mmap(std::ptr::null_mut(), BLOCK * BLOCKS, prot, flags, fd, 0) };
-        match NonNull::new(map.cast()) {
-            Some(at) if map != libc::MAP_FAILED => Ok(Self { socket, map: at, next: 0 }),
-            _ => Err(socket.device().failed("mapping the ring", io::Error::last_os_error())),
-        }
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        let map = Map::new(BLOCK * BLOCKS, flags, socket.fd().as_raw_fd(), 0)
+            .map_err(|e| socket.device().failed("mapping the ring", e))?;
+        Ok(Self { socket, map, next: 0 })
     }
 
     /// The socket.
@@ -74,7 +69,7 @@ impl RingReceiver {
 
     fn take_one(&mut self, take: &mut dyn FnMut(Received<'_>)) -> bool {
         // SAFETY: `next` is less than SLOTS, so that the slot lies in the mapping, which lives as long as self.
-        let slot = unsafe { self.map.add(self.next * SLOT) };
+        let slot = unsafe { self.map.at().add(self.next * SLOT) };
         // SAFETY: a slot starts with a tpacket2_hdr, whose first field is the status; it is aligned to SLOT, and both sides
         // access it atomically.
         let status = unsafe { AtomicU32::from_ptr(slot.as_ptr().cast()) };
@@ -95,12 +90,5 @@ impl RingReceiver {
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % SLOTS;
         true
-    }
-}
-
-impl Drop for RingReceiver {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, unmapped once.
-        unsafe { libc::munmap(self.map.as_ptr().cast(), BLOCK * BLOCKS) };
     }
 }
