@@ -12,6 +12,7 @@
 //! with --slow-idle in $SLOW_IDLE one that brings idle states.
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, KERNELS};
+use latpath_model::text::quoted;
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -148,9 +149,4 @@ fn show(file: &Path, limit: Duration, ended: impl Fn() -> bool) {
         }
         thread::sleep(Duration::from_millis(100));
     }
-}
-
-/// One word of a shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
 }

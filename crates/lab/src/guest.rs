@@ -14,8 +14,8 @@ use crate::{
 };
 use std::{
     fs,
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
-    process::ExitStatus,
     time::Duration,
 };
 
@@ -86,6 +86,19 @@ pub struct Guest {
     _lab: Lab,
 }
 
+impl Deref for Guest {
+    type Target = Machine;
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Guest {
+    fn deref_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+}
+
 impl Guest {
     /// Boots a guest on the path's tap. Acceleration is tried first; a guest that does not come up is tried once more,
     /// with the kernel's messages on.
@@ -154,21 +167,6 @@ impl Guest {
         self.acceleration
     }
 
-    /// Its kernel, as `uname -r` says it.
-    pub fn release(&self) -> &str {
-        &self.machine.release
-    }
-
-    /// From QEMU's start until its shell answered.
-    pub fn boot_time(&self) -> Duration {
-        self.machine.boot
-    }
-
-    /// QEMU's process id.
-    pub fn pid(&self) -> u32 {
-        self.machine.qemu.pid()
-    }
-
     /// The unix socket behind the guest's port `/dev/virtio-ports/latpath.agent`.
     pub fn agent_socket(&self) -> &Path {
         &self.agent
@@ -177,27 +175,6 @@ impl Guest {
     /// The unix socket at which its QEMU is asked, in QEMU's machine protocol (QMP), by one at a time.
     pub fn monitor_socket(&self) -> &Path {
         &self.monitor
-    }
-
-    /// How its QEMU ended, if it has.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        self.machine.qemu.ended()
-    }
-
-    /// The last lines of its serial console.
-    pub fn console_tail(&self) -> String {
-        self.machine.console_tail()
-    }
-
-    /// Runs a shell script in it and waits for its end. Only one runs at a time; what shall go on is put into the
-    /// background ([`Guest::start`]).
-    pub fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
-        self.machine.run(script, limit, stop)
-    }
-
-    /// [`Guest::run`] for a script that must succeed; returns what it printed.
-    pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
-        self.machine.expect(script, stop)
     }
 
     /// Gives the publisher of the path and the guest addresses ([`PUBLISHER_ADDRESS`], [`GUEST_ADDRESS`]), so that neither asks for the other's.
@@ -256,7 +233,7 @@ impl Guest {
             self.expect(&format!("cd /sys/class/net/{GUEST_DEVICE}/statistics && cat {}", names.join(" ")), stop)?;
         let numbers: Vec<u64> = text.lines().map_while(|l| l.trim().parse().ok()).collect();
         let [rx_packets, rx_dropped, rx_errors, tx_packets, tx_dropped, tx_errors] = numbers[..] else {
-            return Err(self.machine.fail(format!("{GUEST_DEVICE} has no counters: {text:?}")));
+            return Err(self.fail(format!("{GUEST_DEVICE} has no counters: {text:?}")));
         };
         let device = GUEST_DEVICE.to_owned();
         Ok(Counters { device, rx_packets, rx_dropped, rx_errors, tx_packets, tx_dropped, tx_errors })

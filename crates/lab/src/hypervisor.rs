@@ -16,10 +16,11 @@ use crate::{
     nics::Nics,
     qemu::{comma, Files, Start},
     starvation::Watch,
-    Lab, Output, Progress, Stop,
+    Lab, Progress, Stop,
 };
 use std::{
     fs,
+    ops::{Deref, DerefMut},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -44,6 +45,19 @@ pub struct Hypervisor {
     checked: usize,
     // Holds the folder of its sockets.
     _lab: Lab,
+}
+
+impl Deref for Hypervisor {
+    type Target = Machine;
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Hypervisor {
+    fn deref_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
 }
 
 impl Hypervisor {
@@ -147,19 +161,9 @@ impl Hypervisor {
         self.nics
     }
 
-    /// Its kernel, as `uname -r` says it.
-    pub fn release(&self) -> &str {
-        &self.machine.release
-    }
-
     /// What runs it.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
-    }
-
-    /// From QEMU's start until its shell answered.
-    pub fn boot_time(&self) -> Duration {
-        self.machine.boot
     }
 
     /// The folder that it has as `/out`: what is written there stays until the lab goes.
@@ -167,29 +171,9 @@ impl Hypervisor {
         &self.out
     }
 
-    /// Runs a shell script in it and waits for its end; only one runs at a time.
-    pub fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
-        self.machine.run(script, limit, stop)
-    }
-
-    /// [`Hypervisor::run`] for a script that must succeed; returns what it printed.
-    pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
-        self.machine.expect(script, stop)
-    }
-
     /// Watches, from now on, whether it gets the CPU time that it wants.
     pub fn watch(&self) -> Watch {
-        Watch::new(self.machine.qemu.pid())
-    }
-
-    /// The file that its serial console writes.
-    pub fn console(&self) -> &Path {
-        &self.machine.console
-    }
-
-    /// The last lines of its serial console.
-    pub fn console_tail(&self) -> String {
-        tail(&self.machine.console, 40)
+        Watch::new(self.pid())
     }
 
     /// Where its CPUs are, when it no longer answers: addresses of its kernel, which lies where it was linked to.
@@ -202,7 +186,7 @@ impl Hypervisor {
 
     /// What its kernel has complained of since this was last asked; see [`complaints`].
     pub fn complaints(&mut self) -> Vec<String> {
-        let console = fs::read(&self.machine.console).unwrap_or_default();
+        let console = fs::read(self.console()).unwrap_or_default();
         let new = console.get(self.checked..).unwrap_or_default();
         self.checked = console.len();
         complaints(&String::from_utf8_lossy(new))

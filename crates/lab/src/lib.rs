@@ -46,6 +46,7 @@ pub use error::{Error, Result};
 pub use guest::{Guest, GuestPlan, NicService};
 pub use hypervisor::{complaints, Hypervisor};
 pub use layers::{LabKernel, KERNELS};
+pub use machine::Machine;
 pub use namespace::{Counters, Namespace};
 pub use nics::Nics;
 pub use open_vswitch::{Lookups, OpenVswitch};

@@ -11,6 +11,7 @@ use crate::{
 use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    process::ExitStatus,
     thread,
     time::{Duration, Instant},
 };
@@ -19,17 +20,15 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// It runs until this value goes.
 #[derive(Debug)]
-pub(crate) struct Machine {
-    pub(crate) qemu: Running,
+pub struct Machine {
+    qemu: Running,
     shell: Shell,
     name: String,
     /// What QEMU says is written here.
     messages: PathBuf,
-    pub(crate) console: PathBuf,
-    /// Its kernel, as `uname -r` says it.
-    pub(crate) release: String,
-    /// From QEMU's start until its shell answered.
-    pub(crate) boot: Duration,
+    console: PathBuf,
+    release: String,
+    boot_time: Duration,
 }
 
 impl Machine {
@@ -56,7 +55,7 @@ impl Machine {
             Ok(release) => {
                 let console = start.files.console.clone();
                 let (name, messages) = (start.name.to_owned(), start.files.messages.clone());
-                Ok(Self { qemu, shell, name, messages, console, release, boot: began.elapsed() })
+                Ok(Self { qemu, shell, name, messages, console, release, boot_time: began.elapsed() })
             }
             Err(Error::Interrupted) => Err(Error::Interrupted),
             Err(error) => {
@@ -68,14 +67,35 @@ impl Machine {
         }
     }
 
-    /// Runs a shell script in it and waits for its end. Only one runs at a time.
-    pub(crate) fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
+    /// Its kernel, as `uname -r` says it.
+    pub fn release(&self) -> &str {
+        &self.release
+    }
+
+    /// From QEMU's start until its shell answered.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// QEMU's process id.
+    pub fn pid(&self) -> u32 {
+        self.qemu.pid()
+    }
+
+    /// How its QEMU ended, if it has.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.qemu.ended()
+    }
+
+    /// Runs a shell script in it and waits for its end. Only one runs at a time; in a guest, what shall go on is put into the background
+    /// ([`Guest::start`](crate::Guest::start)).
+    pub fn run(&mut self, script: &str, limit: Duration, stop: Stop) -> Result<Output> {
         let ran = self.shell.run(script, limit, stop);
         self.or_how_it_ended(ran)
     }
 
     /// [`Machine::run`] for a script that must succeed; returns what it printed.
-    pub(crate) fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
+    pub fn expect(&mut self, script: &str, stop: Stop) -> Result<String> {
         let printed = self.shell.expect(script, stop);
         self.or_how_it_ended(printed)
     }
@@ -94,9 +114,14 @@ impl Machine {
         self.shell.fail(why)
     }
 
+    /// The file that its serial console writes.
+    pub fn console(&self) -> &Path {
+        &self.console
+    }
+
     /// The last lines of its serial console.
-    pub(crate) fn console_tail(&self) -> String {
-        tail(&self.console, 20)
+    pub fn console_tail(&self) -> String {
+        tail(&self.console, 40)
     }
 }
 

@@ -59,7 +59,7 @@ fn victim(with_guest: bool) {
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
     let running = path.publisher.start(sleep, Signal::SIGKILL).unwrap();
-    let child = guest.as_ref().map_or(running.pid(), Guest::pid);
+    let child = guest.as_ref().map_or(running.pid(), |guest| guest.pid());
     println!("{} {} {child}", path.publisher.name(), lab.folder().display());
     thread::sleep(Duration::from_secs(1000));
 }

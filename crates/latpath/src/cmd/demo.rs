@@ -85,7 +85,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         if stopped() && !std::mem::replace(&mut stopping, true) {
             processes.stop_publishing()?;
         }
-        if let Some(status) = guest.as_mut().map(Guest::ended).transpose()?.flatten() {
+        if let Some(status) = guest.as_mut().map(|guest| guest.ended()).transpose()?.flatten() {
             processes.keep_recording()?;
             let kept = match &args.output {
                 Some(run) => format!("; what was recorded until then: latpath report {}", run.display()),

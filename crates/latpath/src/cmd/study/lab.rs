@@ -7,7 +7,7 @@ use latpath_lab::{
     path_of, Acceleration, Application, Guest, GuestPlan, Hypervisor, Lab, LabKernel, LabPath, NicService, Nics,
     Switch, GUEST_ADDRESS,
 };
-use latpath_model::text::printable;
+use latpath_model::text::{printable, quoted};
 use latpath_report::study::Configuration;
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -37,7 +37,7 @@ pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configu
     say(&format!("the hypervisor is up: Linux {}, {}", hypervisor.release(), hypervisor.acceleration()));
     let program = std::env::current_exe().context("find latpath's own program file")?;
     let program = program.to_str().context("latpath's own path is no text")?;
-    let quoted = format!("'{}'", program.replace('\'', r"'\''"));
+    let quoted = quoted(program);
     let script =
         format!("{quoted} study vhost --in-lab --repeat {repeat} -o /out/study --json > /out/all.json 2> /out/said");
     let (said, shown) = (hypervisor.out().join("said"), Cell::new(0));
