@@ -106,7 +106,7 @@ fn million(at_once: i64) -> Result<(), Box<dyn std::error::Error>> {
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(near)?, Timeouts::default())?;
     let (bytes, cpu, began) =
         (counted.load(Ordering::Relaxed), [cpu_ns(&["agent"]), cpu_ns(&["lp-guest0"])], monotonic());
-    machine.start(&StartRequest { streams: vec!["svid:MU01".parse()?], options: vec![] })?;
+    machine.start(&StartRequest { streams: vec!["svid:MU01".parse()?], options: Default::default() })?;
     let (mut got, mut sightings) = (0, Vec::new());
     while got < MILLION as usize {
         sightings.clear();

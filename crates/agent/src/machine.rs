@@ -15,6 +15,7 @@ use latpath_linux::monotonic;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use latpath_profile::{has_debug_files, Moment, Samples};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -155,9 +156,9 @@ impl Machine {
             return Err(self
                 .error(format!("its agent (latpath {program}) cannot sample CPUs: install the same latpath on both")));
         }
-        let mut options = vec![(StartRequest::PROFILE.to_owned(), hz.to_string())];
+        let mut options = BTreeMap::from([(StartRequest::PROFILE.to_owned(), hz.to_string())]);
         if has_debug_files() {
-            options.push((StartRequest::PLACES.into(), "1".into()));
+            options.insert(StartRequest::PLACES.into(), "1".into());
         }
         let request = StartRequest { options, ..StartRequest::default() };
         let mut state = self.shared.lock();

@@ -3,6 +3,7 @@
 use latpath_linux::proc;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
+use std::collections::BTreeMap;
 
 /// Version of the protocol that this latpath speaks. It changes when an older end would misread a newer one.
 pub const VERSION: u32 = 1;
@@ -192,16 +193,8 @@ pub struct Start {
     /// Streams as the user writes them.
     #[prost(string, repeated, tag = "1")]
     pub streams: Vec<String>,
-    #[prost(message, repeated, tag = "2")]
-    pub options: Vec<Setting>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Setting {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(string, tag = "2")]
-    pub value: String,
+    #[prost(btree_map = "string, string", tag = "2")]
+    pub options: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -443,7 +436,7 @@ pub struct StartRequest {
     /// The streams; a sighting's [`StreamId`](latpath_model::StreamId) is an index into them.
     pub streams: Vec<StreamSpec>,
     /// Further settings of the probe, by name.
-    pub options: Vec<(String, String)>,
+    pub options: BTreeMap<String, String>,
 }
 
 impl StartRequest {
@@ -456,17 +449,14 @@ impl StartRequest {
 
     /// The value of an option.
     pub fn option(&self, name: &str) -> Option<&str> {
-        self.options.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        self.options.get(name).map(String::as_str)
     }
 }
 
 impl From<&StartRequest> for Start {
     fn from(request: &StartRequest) -> Self {
-        let setting = |(name, value): &(String, String)| Setting { name: name.clone(), value: value.clone() };
-        Self {
-            streams: request.streams.iter().map(ToString::to_string).collect(),
-            options: request.options.iter().map(setting).collect(),
-        }
+        let streams = request.streams.iter().map(ToString::to_string).collect();
+        Self { streams, options: request.options.clone() }
     }
 }
 
@@ -477,11 +467,11 @@ impl TryFrom<Start> for StartRequest {
             return Err(format!("{} streams and {} options are too many", start.streams.len(), start.options.len()));
         }
         let long = |s: &String| s.len() > MAX_STREAM_TEXT;
-        if start.streams.iter().any(long) || start.options.iter().any(|o| long(&o.name) || long(&o.value)) {
+        if start.streams.iter().any(long) || start.options.iter().any(|(name, value)| long(name) || long(value)) {
             return Err("a stream or option is too long".into());
         }
         let streams = start.streams.iter().map(|s| s.parse().map_err(|e| format!("{e}"))).collect::<Result<_, _>>()?;
-        Ok(Self { streams, options: start.options.into_iter().map(|o| (o.name, o.value)).collect() })
+        Ok(Self { streams, options: start.options })
     }
 }
 
@@ -529,60 +519,27 @@ impl WireNote {
     }
 }
 
-impl From<Counters> for Totals {
-    fn from(c: Counters) -> Self {
-        // An agent follows every packet.
-        let Counters {
-            sightings,
-            dropped,
-            malformed,
-            points_overflow,
-            unreadable,
-            left_out: _,
-            skipped,
-            ns_per_sighting,
-            packets_seen,
-        } = c;
-        Self {
-            sightings,
-            dropped,
-            malformed,
-            points_overflow,
-            unreadable,
-            skipped,
-            ns_per_sighting,
-            packets_seen,
-            ..Self::default()
+/// The counts that stand in [`Totals`]. What a counter lacks here does not compile.
+macro_rules! counted {
+    ($($name:ident),*) => {
+        impl From<Counters> for Totals {
+            fn from(counters: Counters) -> Self {
+                // An agent follows every packet.
+                let Counters { $($name,)* left_out: _ } = counters;
+                Self { $($name,)* ..Self::default() }
+            }
         }
-    }
+
+        impl From<Totals> for Counters {
+            fn from(totals: Totals) -> Self {
+                let Totals { $($name,)* process_ns: _, lasted_ns: _ } = totals;
+                Self { $($name,)* left_out: 0 }
+            }
+        }
+    };
 }
 
-impl From<Totals> for Counters {
-    fn from(t: Totals) -> Self {
-        let Totals {
-            sightings,
-            dropped,
-            malformed,
-            points_overflow,
-            unreadable,
-            skipped,
-            ns_per_sighting,
-            packets_seen,
-            ..
-        } = t;
-        Self {
-            sightings,
-            dropped,
-            malformed,
-            points_overflow,
-            unreadable,
-            left_out: 0,
-            skipped,
-            ns_per_sighting,
-            packets_seen,
-        }
-    }
-}
+counted!(sightings, dropped, malformed, points_overflow, unreadable, skipped, ns_per_sighting, packets_seen);
 
 /// A peer's name as it can stand in a table. Any process of a guest may name its threads and devices as it likes, which is no
 /// reason to leave the guest's other points out.
@@ -665,13 +622,13 @@ mod tests {
     fn a_start_request_survives_the_wire_and_bad_ones_are_refused() {
         let request = StartRequest {
             streams: vec!["svid:MU01,vlan=7".parse().unwrap(), "udp::5000".parse().unwrap()],
-            options: vec![("points".into(), "nic-rx@eth1".into())],
+            options: [("points".into(), "nic-rx@eth1".into())].into(),
         };
         assert_eq!(StartRequest::try_from(Start::from(&request)), Ok(request.clone()));
         assert_eq!(request.option("points"), Some("nic-rx@eth1"));
-        let bad = Start { streams: vec!["nonsense".into()], options: vec![] };
+        let bad = Start { streams: vec!["nonsense".into()], options: BTreeMap::new() };
         assert!(StartRequest::try_from(bad).unwrap_err().contains("not a stream"));
-        let many = Start { streams: vec!["svid:x".into(); 257], options: vec![] };
+        let many = Start { streams: vec!["svid:x".into(); 257], options: BTreeMap::new() };
         assert!(StartRequest::try_from(many).is_err());
     }
 }

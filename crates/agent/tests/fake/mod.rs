@@ -121,12 +121,15 @@ pub fn patient() -> Timeouts {
 }
 
 pub fn request() -> StartRequest {
-    StartRequest { streams: vec!["svid:MU01".parse().unwrap(), "svid:MU02".parse().unwrap()], options: vec![] }
+    StartRequest {
+        streams: vec!["svid:MU01".parse().unwrap(), "svid:MU02".parse().unwrap()],
+        options: Default::default(),
+    }
 }
 
 /// [`request`], with a flight recorder.
 pub fn recorded() -> StartRequest {
-    StartRequest { options: vec![(StartRequest::FLIGHT.into(), (1 << 20).to_string())], ..request() }
+    StartRequest { options: [(StartRequest::FLIGHT.into(), (1 << 20).to_string())].into(), ..request() }
 }
 
 /// Drains until `n` sightings have come.

@@ -38,7 +38,7 @@ impl Agent {
         let timeouts = Timeouts { connect: LIMIT, start: LIMIT, window: LIMIT, ..Timeouts::default() };
         let mut machine = Machine::connect("here", &Address::Unix(self.socket.clone()), timeouts)?;
         // Nothing is written over while this test does not run.
-        let options = vec![(StartRequest::FLIGHT.into(), (32 << 20).to_string())];
+        let options = [(StartRequest::FLIGHT.into(), (32 << 20).to_string())].into();
         machine.start(&StartRequest { streams: streams(&["svid:latpath-none"]), options })?;
         Ok(machine)
     }

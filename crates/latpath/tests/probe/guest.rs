@@ -50,7 +50,7 @@ fn recognises() -> Result<(), Failed> {
     let mut machine = Machine::connect("guest0", &Address::Unix(guest.agent_socket().into()), timeouts)?;
     let long = format!("svid:{}", "x".repeat(60));
     let asked = ["svid:MU01", &format!("svid:{}", "y".repeat(32)), &long, "svid:filtered,vlan=9"];
-    machine.start(&StartRequest { streams: streams(&asked), options: vec![] })?;
+    machine.start(&StartRequest { streams: streams(&asked), options: Default::default() })?;
 
     let (frames, want) = shapes();
     let sent = path.publisher.inside(|| -> Result<(), String> {

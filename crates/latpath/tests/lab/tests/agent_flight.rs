@@ -29,7 +29,7 @@ fn run(_: &Scale) -> Outcome {
     let timeouts = Timeouts { connect: s(30), start: s(90), window: s(20), ..Timeouts::default() };
     let at = Address::Unix(stage.guest()?.agent_socket().into());
     let mut machine = Machine::connect(GUEST, &at, timeouts)?;
-    let options = vec![(StartRequest::FLIGHT.into(), (1 << 20).to_string())];
+    let options = [(StartRequest::FLIGHT.into(), (1 << 20).to_string())].into();
     machine.start(&StartRequest { streams: vec![stream.spec().parse()?], options })?;
     let publishing = stage.start_publishing(&stream)?;
 
