@@ -31,13 +31,7 @@ struct trial {
 };
 
 /* Where tests put the frame: kernel memory, as a packet's is. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct trial);
-} trials SEC(".maps");
+SHARED_ARRAY(trials, 1, struct trial);
 
 struct layout layouts[LAYOUTS];
 

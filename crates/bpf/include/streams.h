@@ -6,6 +6,8 @@
 #ifndef LATPATH_STREAMS_H
 #define LATPATH_STREAMS_H
 
+#include "map.h"
+
 #define MAX_STREAMS 256
 #define MAX_PROTOCOLS 8
 #define MAX_ETHERTYPES 8  /* that are distinguished before a byte is read */
@@ -113,12 +115,7 @@ struct scratch {
 /* An interrupt may come while one is in use: a CPU has as many as contexts that interrupt each other, task, softirq, hardirq, NMI. */
 #define SCRATCHES 4
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, SCRATCHES);
-	__type(key, __u32);
-	__type(value, struct scratch);
-} scratches SEC(".maps");
+MAP(scratches, ARRAY, SCRATCHES, __u32, struct scratch);
 
 static __always_inline struct scratch *take_scratch(__u32 cpu)
 {
@@ -139,21 +136,11 @@ static __always_inline void release_scratch(struct scratch *s)
 	*(volatile __u32 *)&s->busy = 0;
 }
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_STREAMS);
-	__type(key, __u32);
-	__type(value, struct stream_conf);
-} streams SEC(".maps");
+MAP(streams, ARRAY, MAX_STREAMS, __u32, struct stream_conf);
 
 struct name_short names_short[NAME_PLACES];
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_STREAMS);
-	__type(key, struct name_long);
-	__type(value, __u32);
-} names_long SEC(".maps");
+MAP(names_long, HASH, MAX_STREAMS, struct name_long, __u32);
 
 static __always_inline void add_found(struct found *out, __u32 stream, __u32 key)
 {

@@ -5,6 +5,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
 #include "vcpu_time.h"
 #include "shared.h"
 
@@ -15,36 +16,12 @@ const volatile __u32 event = 0;
 const volatile __u32 events = 0;
 
 /* That of exits.bpf.c. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct here);
-} cpus SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct event_count);
-} counting SEC(".maps");
+MAP(cpus, ARRAY, 1, __u32, struct here);
+SHARED_ARRAY(counting, 1, struct event_count);
 
 /* By slot and event. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} of_vcpus SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PROCESS_EVENTS);
-	__type(key, struct process_event);
-	__type(value, __u64);
-} of_processes SEC(".maps");
+SHARED_ARRAY(of_vcpus, 1, __u64);
+MAP(of_processes, HASH, PROCESS_EVENTS, struct process_event, __u64);
 
 static __always_inline __u64 *of_process(void)
 {

@@ -10,6 +10,7 @@
 #include <bpf/bpf_core_read.h>
 #include "kernel.h"
 #include "kvm.h"
+#include "map.h"
 #include "vcpu_time.h"
 #include "shared.h"
 
@@ -19,44 +20,13 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 const volatile __u32 only_known = 0;
 const volatile __u32 slots_max = 0;
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct here);
-} cpus SEC(".maps");
+MAP(cpus, ARRAY, 1, __u32, struct here);
 
 /* The slot of a thread, from 1 on. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} slots SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct vcpu);
-} vcpus SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct row);
-} rows SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct interrupts);
-} interrupts SEC(".maps");
+MAP(slots, HASH, 1, __u32, __u32);
+SHARED_ARRAY(vcpus, 1, struct vcpu);
+SHARED_ARRAY(rows, 1, struct row);
+SHARED_ARRAY(interrupts, 1, struct interrupts);
 
 /* A variable, which needs no look into a map. */
 struct shared shared = {};

@@ -11,35 +11,16 @@
 #include "event.h"
 #include "kernel.h"
 #include "kvm.h"
+#include "map.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 /* Events of one CPU's ring: 1 << ring_shift. */
 const volatile __u32 ring_shift = 15;
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct event);
-} ring SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct head);
-} heads SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, NAMES);
-	__type(key, __u32);
-	__type(value, struct name);
-} names SEC(".maps");
+SHARED_ARRAY(ring, 1, struct event);
+SHARED_ARRAY(heads, 1, struct head);
+SHARED_ARRAY(names, NAMES, struct name);
 
 /* The place of a CPU's next events, so many; 0 if there is none. */
 static __always_inline __u64 take_places(__u32 cpu, __u32 n)

@@ -28,12 +28,7 @@ struct capture {
 	__u8 copy[SKB_BYTES]; /* of the skb */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct code);
-} code SEC(".maps");
+MAP(code, ARRAY, 1, __u32, struct code);
 
 #define OP_CLASS(c) ((c) & 7)
 #define OP_SIZE(c) ((c) & 0x18)

@@ -25,34 +25,12 @@ struct {
 
 const volatile struct event event_type = {}; /* so that user space gets the type */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4 * MAX_PACKETS);
-	__type(key, __u64);
-	__type(value, struct followed);
-} skbs SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, MAX_PACKETS);
-	__type(key, __u64);
-	__type(value, __u32);
-} by_content SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_PACKETS);
-	__type(key, __u32);
-	__type(value, struct packet);
-} packets SEC(".maps");
+MAP(skbs, HASH, 4 * MAX_PACKETS, __u64, struct followed);
+MAP(by_content, LRU_HASH, MAX_PACKETS, __u64, __u32);
+MAP(packets, ARRAY, MAX_PACKETS, __u32, struct packet);
 
 /* What is special about a function: FUNCTION_… by its address. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 256);
-	__type(key, __u64);
-	__type(value, __u32);
-} functions SEC(".maps");
+MAP(functions, HASH, 256, __u64, __u32);
 
 const volatile __u32 requested = 0;  /* packets to choose */
 const volatile __u64 same_ns = 0;    /* an skb with the bytes of a packet seen this long ago, at most, is that packet */

@@ -11,19 +11,8 @@
 #define LOOPBACK 772
 #define CAPTURES SCRATCHES
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CAPTURES);
-	__type(key, __u32);
-	__type(value, struct capture);
-} captures SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counts);
-} counts SEC(".maps");
+MAP(captures, ARRAY, CAPTURES, __u32, struct capture);
+MAP(counts, ARRAY, 1, __u32, struct counts);
 
 const volatile __u32 has_streams = 0; /* streams are asked for; else packets are chosen by the pcap filter alone */
 const volatile __u32 has_code = 0;

@@ -7,6 +7,7 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
+#include "map.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -29,12 +30,7 @@ const volatile __u32 session; /* as it stands in a message */
 const volatile __u8 stamps; /* note when frames came */
 const volatile __u8 session_name[8]; /* as it stands in an svID */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, MAX_QUEUES);
-	__type(key, __u32);
-	__type(value, __u32);
-} sockets SEC(".maps");
+MAP(sockets, XSKMAP, MAX_QUEUES, __u32, __u32);
 
 /* `len` bytes at `at` of the frame, or NULL where it is shorter. */
 static __always_inline __u8 *bytes(struct xdp_md *ctx, __u32 at, __u32 len)

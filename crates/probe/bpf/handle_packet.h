@@ -75,12 +75,7 @@ struct last_seen {
 
 #define LAST_SEEN 1024
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LAST_SEEN);
-	__type(key, __u32);
-	__type(value, struct last_seen);
-} last_seen SEC(".maps");
+MAP(last_seen, ARRAY, LAST_SEEN, __u32, struct last_seen);
 
 /*
  * Whether the packet that this thread saw last at such a point is this one. Between the two another thread may take the CPU, on a

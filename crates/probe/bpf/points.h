@@ -4,12 +4,7 @@
 #define LATPATH_POINTS_H
 
 /* The index of each point; REFUSED_POINT where user space does not want it, or it is in a namespace of another user's. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, KNOWN_KEYS);
-	__type(key, struct point_key);
-	__type(value, __u32);
-} point_of SEC(".maps");
+MAP(point_of, LRU_HASH, KNOWN_KEYS, struct point_key, __u32);
 
 /* Indexes that no point has. User space fills it at the start, and gives back what it releases. */
 struct {
@@ -18,13 +13,7 @@ struct {
 	__type(value, __u32);
 } free_points SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, MAX_POINTS);
-	__type(key, __u32);
-	__type(value, struct point_entry);
-} points SEC(".maps");
+SHARED_ARRAY(points, MAX_POINTS, struct point_entry);
 
 /* Whether points may be in network namespaces of other user namespaces: any user can make those. */
 const volatile __u8 other_users = 0;

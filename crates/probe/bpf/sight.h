@@ -5,21 +5,8 @@
 
 const volatile __u32 ring_size = 0; /* records of one CPU, a power of two */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct percpu);
-} percpu SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct record);
-} ring SEC(".maps");
+SHARED_ARRAY(percpu, 1, struct percpu);
+SHARED_ARRAY(ring, 1, struct record);
 
 /* Where and when the packet was seen. */
 struct seen_at {

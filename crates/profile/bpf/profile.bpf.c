@@ -11,6 +11,7 @@
 #include <bpf/bpf_core_read.h>
 #include "kernel.h"
 #include "bound.h"
+#include "map.h"
 #include "shared.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -18,20 +19,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define PF_VCPU 0x1
 #define PF_KTHREAD 0x200000
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct here);
-} cpus SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct thread);
-	__type(value, struct thread_time);
-} threads SEC(".maps");
+SHARED_ARRAY(cpus, 1, struct here);
+MAP(threads, HASH, 1, struct thread, struct thread_time);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -39,42 +28,15 @@ struct {
 } samples SEC(".maps");
 
 /* A sample is too long for the stack. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sample);
-} scratch SEC(".maps");
+MAP(scratch, PERCPU_ARRAY, 1, __u32, struct sample);
 
 /* Processes whose system calls are counted. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} called_by SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct call);
-	__type(value, struct call_time);
-} calls SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct open_call);
-} open_calls SEC(".maps");
+MAP(called_by, HASH, 1, __u32, __u32);
+MAP(calls, HASH, 1, struct call, struct call_time);
+MAP(open_calls, HASH, 1, __u32, struct open_call);
 
 /* vCPUs' threads that are not in their guest, since `from`; 0: it is in it, or nothing is known yet. User space names the threads. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct absence);
-} absent SEC(".maps");
+MAP(absent, HASH, 1, __u32, struct absence);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -17,20 +17,10 @@ struct meaning {
 	__u32 is_kick;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, struct meaning);
-} eventfds SEC(".maps");
+MAP(eventfds, HASH, 1, __u64, struct meaning);
 
 /* Signals of eventfds that mean nothing yet: a queue is known from its first buffer on, which its first kick precedes. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u64);
-	__type(value, __u64);
-} unknown_signals SEC(".maps");
+MAP(unknown_signals, LRU_HASH, 4096, __u64, __u64);
 
 /* The tap behind a queue of vhost-net. */
 static __always_inline void find_tap(struct queue *q, struct vhost_virtqueue *vq)
@@ -229,12 +219,7 @@ TAKES(vhost_get_vq_desc_n, 1)
 TAKES(vhost_get_vq_desc, 0)
 
 /* Before Linux 6.6 no fexit stands at a function of seven arguments: calls under way, by thread. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u64);
-	__type(value, struct taking);
-} takings SEC(".maps");
+MAP(takings, HASH, 4096, __u64, struct taking);
 
 SEC("kprobe/vhost_get_vq_desc")
 int taken_begins(struct pt_regs *ctx)
@@ -369,12 +354,7 @@ int vhost_add_used_and_signal(void *ctx)
 }
 
 /* What a thread signalled last: the queue's place. */
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u32);
-} signalled_last SEC(".maps");
+MAP(signalled_last, LRU_HASH, 4096, __u32, __u32);
 
 static __noinline int signalled(__u64 eventfd)
 {

@@ -3,6 +3,7 @@
 #ifndef LATPATH_QUEUE_H
 #define LATPATH_QUEUE_H
 
+#include "map.h"
 #include "ring.h"
 
 #define NO_QUEUE 0xffffffff
@@ -12,21 +13,10 @@ const volatile __u32 queues_max = 0;
 
 struct shared shared = {};
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct queue);
-} queues SEC(".maps");
+SHARED_ARRAY(queues, 1, struct queue);
 
 /* The place of a queue, by its address. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u64);
-	__type(value, __u32);
-} places SEC(".maps");
+MAP(places, HASH, 1, __u64, __u32);
 
 /* A buffer that the device has: the queue's address, and the driver's token or the number of its first descriptor. */
 struct buffer {
@@ -40,12 +30,7 @@ struct posted {
 	__u32 descriptors;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct buffer);
-	__type(value, struct posted);
-} buffers SEC(".maps");
+MAP(buffers, HASH, 1, struct buffer, struct posted);
 
 /* The time, in the window; else 0. */
 static __always_inline __u64 now_in_window(void)
