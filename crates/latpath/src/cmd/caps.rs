@@ -1,6 +1,6 @@
 //! `latpath caps`: which commands can do their work on this machine.
 
-use super::report::print;
+use super::report::print_as;
 use super::{style, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
@@ -29,10 +29,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         bail!(Usage(format!("--need {unknown}: not one of {}", known.join(", "))));
     }
     let caps = Caps::of_this_machine();
-    print(&match args.json {
-        true => serde_json::to_string(&caps)? + "\n",
-        false => text(&caps),
-    })?;
+    print_as(args.json, || &caps, || text(&caps))?;
     match args.need.iter().any(|need| caps.works(need) == Some(Works::No)) {
         true => Ok(Outcome::LimitBroken),
         false => Ok(Outcome::Done),

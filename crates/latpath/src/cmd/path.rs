@@ -6,7 +6,7 @@ mod text;
 use super::choose::choose;
 use super::following::PATIENCE;
 use super::interrupt::stop_flag;
-use super::report::print;
+use super::report::{print, print_as};
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
 use clap::{Args as ClapArgs, ValueEnum};
@@ -105,7 +105,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     })?;
     say_how(&search);
     let (found, remains) = follow(search, &args, &stop);
-    let printed = print(&if args.json { json::render(&found) } else { text::render(&found, args.summary) });
+    let printed = print_as(args.json, || json::render(&found), || text::render(&found, args.summary));
     if remains.kprobes() > 0 {
         eprintln!("latpath: taking {} kprobes off, which takes a while", remains.kprobes());
     }

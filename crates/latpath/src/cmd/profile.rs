@@ -2,7 +2,7 @@
 
 mod guests;
 
-use super::report::print;
+use super::report::print_as;
 use super::window::Window;
 use super::{style, Outcome, Usage};
 use anyhow::{bail, Context, Result};
@@ -95,10 +95,7 @@ fn compare(args: &Args, before: &Path, after: &Path) -> Result<Outcome> {
         let svg = flame_graph_of_difference(&before, &after).context("drawing the flame graph")?;
         write(path, |out| out.write_all(svg.as_bytes()))?;
     }
-    print(&match args.json {
-        true => serde_json::to_string(&diff)? + "\n",
-        false => diff_text(&diff, args.top, style()),
-    })?;
+    print_as(args.json, || &diff, || diff_text(&diff, args.top, style()))?;
     Ok(Outcome::Done)
 }
 
@@ -121,10 +118,7 @@ fn record(args: &Args) -> Result<Outcome> {
     let (measured, outcome) = measure(&asked, &stop)?;
     let Measured { document, profile, samples, inside } = measured;
     files(args, &profile, &samples, &inside)?;
-    print(&match args.json {
-        true => serde_json::to_string(&document)? + "\n",
-        false => text(&document, args.top, &args.functions, style()),
-    })?;
+    print_as(args.json, || &document, || text(&document, args.top, &args.functions, style()))?;
     document.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
     outcome
 }

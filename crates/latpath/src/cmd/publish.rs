@@ -1,7 +1,7 @@
 //! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and says how punctual it was.
 
 use super::interrupt::stop_flag;
-use super::report::print;
+use super::report::print_as;
 use super::subscribe::{mac, times_json, times_text};
 use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
@@ -183,10 +183,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     args.on_time.apply("publish")?;
     let mut sent = Punctuality::default();
     let ended = publish(&mut socket, &mut *frames, &options, &stop, &mut sent);
-    let printed = print(&match args.json {
-        true => format!("{}\n", to_json(&args, &what, hz, &sent)),
-        false => text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent),
-    });
+    let printed = print_as(
+        args.json,
+        || to_json(&args, &what, hz, &sent),
+        || text(&args, &what, hz, deadlines.map_or(0, |d| d.interval), &sent),
+    );
     ended?;
     printed?;
     Ok(Outcome::Done)

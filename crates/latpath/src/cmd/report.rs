@@ -13,6 +13,7 @@ use latpath_report::{
 };
 use latpath_run::{Run, Select};
 use latpath_stats::{Band, PatternKind, Summary};
+use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -254,6 +255,18 @@ fn write_journeys(run: &Run, select: &Select, path: &Path, force: bool) -> Resul
     let damaged = damaged.iter().map(|error| printable(&error.to_string()));
     damaged.for_each(|error| eprintln!("latpath: {error}; its other journeys are in the CSV"));
     Ok(())
+}
+
+/// Prints a result: as JSON on one line, or as text. As [`print`].
+pub(super) fn print_as<T: Serialize>(
+    json: bool,
+    value: impl FnOnce() -> T,
+    text: impl FnOnce() -> String,
+) -> Result<bool> {
+    print(&match json {
+        true => serde_json::to_string(&value())? + "\n",
+        false => text(),
+    })
 }
 
 /// Prints, whatever names are in it. False if nobody reads any more, which is no error.

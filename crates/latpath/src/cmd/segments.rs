@@ -1,6 +1,6 @@
 //! `latpath segments`: the points of a recording, their order, and the segments between them.
 
-use super::report::print;
+use super::report::print_as;
 use super::{Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -9,7 +9,7 @@ use latpath_model::text::printable;
 use latpath_model::{PointId, SegmentKind};
 use latpath_report::layout_of;
 use latpath_run::Run;
-use serde_json::json;
+use serde_json::{json, Value};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -32,26 +32,25 @@ pub fn run(args: Args) -> Result<Outcome> {
     let layout = layout_of(&run, &args.segments).map_err(Usage)?;
     let name = |id: PointId| run.points()[usize::from(id)].point.to_string();
     // Names of threads and devices, and those in a run that somebody else made, may hold anything.
-    print(&if args.json { json(&layout, name) } else { text(&layout, |id| printable(&name(id))) })?;
+    print_as(args.json, || json(&layout, name), || text(&layout, |id| printable(&name(id))))?;
     for note in &layout.notes {
         eprintln!("latpath: {}", printable(note));
     }
     Ok(Outcome::Done)
 }
 
-fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> String {
+fn json(layout: &Layout, name: impl Fn(PointId) -> String) -> Value {
     let names = |ids: &[PointId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>();
     let segments = layout
         .segments
         .iter()
         .map(|s| json!({ "kind": s.kind, "name": s.name, "from": name(s.from), "to": name(s.to) }));
-    let all = json!({
+    json!({
         "points": names(&layout.route.points),
         "off_route": names(&layout.route.off_route),
         "segments": segments.collect::<Vec<_>>(),
         "notes": layout.notes,
-    });
-    format!("{all}\n")
+    })
 }
 
 fn text(layout: &Layout, name: impl Fn(PointId) -> String) -> String {

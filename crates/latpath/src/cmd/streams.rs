@@ -1,7 +1,7 @@
 //! `latpath streams`: lists the streams on a device or in a file.
 
 use super::interrupt::stop_flag;
-use super::report::print;
+use super::report::print_as;
 use super::{ns, Outcome};
 use anyhow::Result;
 use clap::{ArgGroup, Args as ClapArgs};
@@ -57,10 +57,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     // What cannot be read at all gets no empty table.
     if ended.is_ok() || found.frames > 0 {
-        let printed = print(&match args.json {
-            true => format!("{}\n", to_json(&found, dropped)),
-            false => text(&found, dropped, &place, latpath_screen::width().unwrap_or(usize::MAX)),
-        });
+        let printed = print_as(
+            args.json,
+            || to_json(&found, dropped),
+            || text(&found, dropped, &place, latpath_screen::width().unwrap_or(usize::MAX)),
+        );
         ended?;
         printed?;
     } else {

@@ -1,7 +1,7 @@
 //! `latpath subscribe`: the application at the end of the route.
 
 use super::interrupt::stop_flag;
-use super::report::print;
+use super::report::print_as;
 use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
@@ -81,10 +81,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let ended = run.receive(&mut receiver, &args, &stop);
     run.elapsed = monotonic() - run.start;
     run.dropped = receiver.dropped();
-    let printed = print(&match args.json {
-        true => format!("{}\n", run.to_json(&args)),
-        false => run.text(&args),
-    });
+    let printed = print_as(args.json, || run.to_json(&args), || run.text(&args));
     ended?;
     printed?;
     Ok(Outcome::Done)

@@ -1,6 +1,6 @@
 //! `latpath vms`: the virtual machines of this host, their taps and their threads.
 
-use super::report::print;
+use super::report::print_as;
 use super::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -19,10 +19,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let found = latpath_vms::find()?;
-    print(&match args.json {
-        true => format!("{}\n", serde_json::to_string(&found)?),
-        false => text(&found, &latpath_bpf::namespaces()),
-    })?;
+    print_as(args.json, || &found, || text(&found, &latpath_bpf::namespaces()))?;
     for note in &found.unseen {
         eprintln!("latpath: {note}");
     }

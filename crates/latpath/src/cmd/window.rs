@@ -2,7 +2,7 @@
 
 use super::interrupt::stop_flag;
 use super::progress::Progress;
-use super::report::print;
+use super::report::print_as;
 use super::{Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
@@ -140,10 +140,7 @@ pub struct Shown<'a, T> {
 impl<T: Serialize> Shown<'_, T> {
     /// Prints them. What the end of the window's command makes of ours.
     pub fn print(&self, (figures, outcome): (T, Result<Outcome>)) -> Result<Outcome> {
-        print(&match self.json {
-            true => serde_json::to_string(&figures)? + "\n",
-            false => (self.text)(&figures),
-        })?;
+        print_as(self.json, || &figures, || (self.text)(&figures))?;
         (self.notes)(&figures).iter().for_each(|note| eprintln!("latpath: {note}"));
         outcome
     }

@@ -5,12 +5,12 @@ use latpath_clock::TimeOfDay;
 use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
 use serde_json::{json, Value};
 
-/// One object, on one line.
-pub fn render(found: &Found) -> String {
+/// One object.
+pub fn render(found: &Found) -> Value {
     let routes = paths(&found.packets);
     let total: usize = routes.iter().map(|route| route.packets.len()).sum();
     let how = &found.how;
-    let all = json!({
+    json!({
         "attached": {
             "with": how.with.name(),
             "functions": how.functions,
@@ -24,8 +24,7 @@ pub fn render(found: &Found) -> String {
         "points": points(&routes).iter().map(ToString::to_string).collect::<Vec<_>>(),
         "lost": lost(&found.counts),
         "notes": how.notes,
-    });
-    format!("{all}\n")
+    })
 }
 
 fn lost(counts: &Counts) -> Value {

@@ -1,6 +1,6 @@
 //! `latpath ping caps`: what timestamps a device can make, and what of it is true.
 
-use crate::cmd::report::print;
+use crate::cmd::report::print_as;
 use crate::cmd::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
@@ -39,10 +39,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     let verified = verify(&caps, trial);
     verified.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
-    print(&match args.json {
-        true => format!("{}\n", json(&caps, &verified)),
-        false => text(&caps, &verified),
-    })?;
+    print_as(args.json, || json(&caps, &verified), || text(&caps, &verified))?;
     Ok(Outcome::Done)
 }
 

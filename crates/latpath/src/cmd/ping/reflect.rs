@@ -3,7 +3,7 @@
 use super::freeze::Freeze;
 use super::link::{device_of, ns, Link, Prepared};
 use crate::cmd::interrupt::stop_flag;
-use crate::cmd::report::print;
+use crate::cmd::report::{print, print_as};
 use crate::cmd::subscribe::mac;
 use crate::cmd::thread::OnTime;
 use crate::cmd::{Outcome, Usage};
@@ -137,7 +137,7 @@ fn go<T: Transport<Peer: Display>>(
         Ok(sum) => (sum, None),
         Err((e, sum)) => (sum, Some(e)),
     };
-    let printed = print(&if args.json { format!("{}\n", sessions.to_json(&sum)) } else { sessions.text(&sum) });
+    let printed = print_as(args.json, || sessions.to_json(&sum), || sessions.text(&sum));
     args.freeze.end(breach, stop);
     printed?;
     if let Some(e) = failed {
