@@ -58,11 +58,13 @@ pub fn row_reason(pair: &Pair, figure: Figure, row: &Row, names: (&str, &str), l
     if let Some(why) = losses.iter().find(|l| l.stream == pair.a[0].stream).and_then(|l| lost(l, figure, names)) {
         return Some(why);
     }
+    let Some(bound) = pair.error_bound_ns() else {
+        return Some("how far the clocks were apart is not known".into());
+    };
     let difference = (row.unit == Unit::Ns).then_some(row.difference?.value().abs())?;
     if row.p.is_none_or(|p| p >= crate::SIGNIFICANCE) {
         return None;
     }
-    let bound = pair.error_bound_ns();
     if bound as f64 >= difference {
         return Some(format!("the clocks may be wrong by {}, as much as the difference", duration(bound)));
     }

@@ -6,7 +6,7 @@ use crate::difference::{difference, holm, Difference};
 use crate::estimate::Estimate;
 use crate::pairs::{pairs, Pair};
 use crate::recording::{Figure, Losses, Measured, Recording};
-use crate::sentence::sentence;
+use crate::sentence::{conclusion, sentence, subject};
 use latpath_histogram::Histogram;
 
 /// A row of the page whose probability, corrected for all rows, is below this is a difference.
@@ -45,6 +45,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
         a: group(a_name, a),
         b: group(b_name, b),
         threshold_ns: a.iter().chain(b).map(|r| r.threshold_ns).max().unwrap_or(0),
+        conclusion: Vec::new(),
         tested: 0,
         is_single: a.len().min(b.len()) < 2,
         not_comparable,
@@ -84,12 +85,15 @@ fn judge(page: &mut Comparison) {
             (true, _, false) => Verdict::Fewer,
         };
     }
+    let mut judged = Vec::new();
     for (segment, row) in all {
         if row.verdict == Verdict::NotComparable {
             row.p = None;
         }
         row.sentence = sentence(&segment, row, (&a, &b), &row.sentence);
+        judged.push((subject(&segment, row.figure), row.verdict));
     }
+    page.conclusion = conclusion(&judged, page.tested);
 }
 
 fn segment(pair: &Pair) -> Segment {
@@ -141,32 +145,33 @@ fn varied(name: &'static str, figure: Figure, (a, b): (Estimates, Estimates)) ->
     let unit = if is_rate { Unit::PerHour } else { Unit::Ns };
     let all = |side: Estimates| side.into_iter().collect::<Option<Vec<_>>>();
     let (a, b) = (all(a), all(b));
+    // The scale on which rates are compared adds 3/8 to each count: what is shown is what was counted.
+    let mean = |all: &[Estimate]| all.iter().map(|e| e.counted).sum::<f64>() / all.len() as f64;
     let alone = |side: &Option<Vec<Estimate>>| {
-        let one = difference(side.as_ref()?, side.as_ref()?, !is_rate)?;
-        Some(amount(is_rate, one.a))
+        let all = side.as_ref()?;
+        let one = difference(all, all, !is_rate)?;
+        Some(if is_rate { rate(mean(all)) } else { Amount::Whole(one.a.round() as i64) })
     };
     let mut row = Row { a: alone(&a), b: alone(&b), ..Row::empty(name, unit, Verdict::TooFew) };
-    let found = a.zip(b).and_then(|(a, b)| difference(&a, &b, !is_rate));
-    let Some(found) = found else { return row };
+    let found = a.zip(b).and_then(|(a, b)| Some((difference(&a, &b, !is_rate)?, mean(&a) - mean(&b))));
+    let Some((found, counted)) = found else { return row };
     row.verdict = Verdict::NotTested;
     row.p = figure.is_tested().then_some(found.p);
     fill(&mut row, &found, is_rate);
+    if is_rate {
+        row.difference = Some(rate(counted));
+    }
     row
 }
 
-/// A value of the scale on which figures are compared, in the figure's unit: rates are compared by their roots.
-fn amount(is_rate: bool, value: f64) -> Amount {
-    if is_rate {
-        Amount::Rate((value.max(0.0).powi(2) * 100.0).round() / 100.0)
-    } else {
-        Amount::Whole(value.round() as i64)
-    }
+fn rate(per_hour: f64) -> Amount {
+    Amount::Rate((per_hour * 100.0).round() / 100.0)
 }
 
 fn fill(row: &mut Row, found: &Difference, is_rate: bool) {
     let percent = |by: f64| found.is_ratio.then(|| (by.exp_m1() * 1e4).round() / 100.0);
     let by = |by: f64| match is_rate {
-        true => Amount::Rate((((found.b + by).max(0.0).powi(2) - found.b.powi(2)) * 100.0).round() / 100.0),
+        true => rate((found.b + by).max(0.0).powi(2) - found.b.powi(2)),
         false => Amount::Whole(found.absolute(by).round() as i64),
     };
     let interval = found.interval();

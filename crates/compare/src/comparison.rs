@@ -15,6 +15,8 @@ pub struct Comparison {
     pub b: Group,
     /// What `over` and `spikes` are counted against.
     pub threshold_ns: Ns,
+    /// What follows, in sentences: how many figures differ and which, how many do not, what cannot be compared.
+    pub conclusion: Vec<String>,
     /// How many questions the page asks; all probabilities are corrected for them.
     pub tested: usize,
     /// Only one recording on a side: then no more can be said than that recordings differ.
@@ -89,8 +91,8 @@ pub struct Segment {
     pub b_from: String,
     /// Its ends in B.
     pub b_to: String,
-    /// How wrong a difference can be, because clocks of several machines took the times.
-    pub error_bound_ns: Ns,
+    /// How wrong a difference can be, because clocks of several machines took the times; null where nobody knows.
+    pub error_bound_ns: Option<Ns>,
     /// The figures.
     pub rows: Vec<Row>,
     /// All recordings of A together.

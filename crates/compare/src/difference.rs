@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn of(values: &[f64]) -> Vec<Estimate> {
-        values.iter().map(|value| Estimate { value: *value, variance: 0.0, degrees: 59.0 }).collect()
+        values.iter().map(|value| Estimate { value: *value, counted: *value, variance: 0.0, degrees: 59.0 }).collect()
     }
 
     /// Student's own data on sleep (1908), unequal variances: t = −1.8608, 17.776 degrees, p = 0.07939.
@@ -143,7 +143,7 @@ mod tests {
     fn what_is_equal_or_too_short_does_not_differ() {
         let same = of(&[5.0, 5.0]);
         assert_eq!(difference(&same, &same, true).unwrap().p, 1.0);
-        let short = [Estimate { value: 5.0, variance: 0.01, degrees: 0.0 }];
+        let short = [Estimate { value: 5.0, counted: 5.0, variance: 0.01, degrees: 0.0 }];
         let d = difference(&short, &of(&[9.0]), true).unwrap();
         assert_eq!((d.p, d.plus_minus), (1.0, None));
         assert!(difference(&[], &same, true).is_none());

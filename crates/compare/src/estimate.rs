@@ -24,6 +24,8 @@ const HALF_BUCKET: f64 = 1.0 / 512.0;
 pub struct Estimate {
     /// Its value.
     pub value: f64,
+    /// The same as it is counted: spikes are compared by a root of their rate, and shown an hour.
+    pub counted: f64,
     /// Its variance, as far as it comes from within the recording.
     pub variance: f64,
     /// Degrees of freedom of that variance; 0 where the recording is too short to say.
@@ -65,7 +67,7 @@ impl Times {
             let value = self.histogram.sum() as f64 / n;
             let (variance, degrees) = self.ratio(|stretch| stretch.sum as f64);
             let independent = (self.histogram.stddev() as f64).powi(2) / n;
-            Estimate { value, variance: variance.max(independent), degrees }
+            Estimate { value, counted: value, variance: variance.max(independent), degrees }
         })
     }
 
@@ -86,7 +88,7 @@ impl Times {
         let deviation = variance.max(share * (1.0 - share) / n).sqrt();
         let (low, high) = (self.histogram.quantile(share - deviation), self.histogram.quantile(share + deviation));
         let variance = ((high - low) / 2.0).powi(2) + (value * HALF_BUCKET).powi(2) / 3.0;
-        Some(Estimate { value, variance, degrees })
+        Some(Estimate { value, counted: value, variance, degrees })
     }
 
     /// The place whose share beyond it is nearest to what is beyond this quantile.
@@ -144,5 +146,5 @@ pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
     let mean = count as f64 / each.len() as f64;
     let bunched = if count > 0 { variance * each.len() as f64 / mean } else { 0.0 };
     let value = ((count as f64 + 0.375) / hours).sqrt();
-    Some(Estimate { value, variance: bunched.max(1.0) / (4.0 * hours), degrees })
+    Some(Estimate { value, counted: count as f64 / hours, variance: bunched.max(1.0) / (4.0 * hours), degrees })
 }

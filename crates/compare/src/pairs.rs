@@ -13,10 +13,10 @@ pub struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Each group's clocks may be off the same way in all its recordings.
-    pub fn error_bound_ns(&self) -> Ns {
-        let most = |side: &[&Measured]| side.iter().map(|m| m.error_bound_ns).max().unwrap_or(0);
-        most(&self.a).saturating_add(most(&self.b))
+    /// Each group's clocks may be off the same way in all its recordings. `None` where of one nobody knows by how much.
+    pub fn error_bound_ns(&self) -> Option<Ns> {
+        let most = |side: &[&Measured]| side.iter().map(|m| m.error_bound_ns).try_fold(0, |most, b| Some(b?.max(most)));
+        Some(most(&self.a)?.saturating_add(most(&self.b)?))
     }
 }
 

@@ -29,12 +29,13 @@ pub enum Figure {
 
 impl Figure {
     /// All, in the order in which they are shown.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Min,
         Self::Mean,
         Self::Stddev,
         Self::Percentile(500_000),
         Self::Percentile(900_000),
+        Self::Percentile(950_000),
         Self::Percentile(990_000),
         Self::Percentile(999_000),
         Self::Percentile(999_900),
@@ -86,8 +87,8 @@ pub struct Measured {
     pub from: String,
     /// Where it ends.
     pub to: String,
-    /// How wrong a time here can be, because two machines' clocks took it.
-    pub error_bound_ns: Ns,
+    /// How wrong a time here can be, because two machines' clocks took it; `None` where nobody knows.
+    pub error_bound_ns: Option<Ns>,
     /// What latpath's own sightings between its ends cost a packet here.
     pub cost_ns: Ns,
     /// Packets over the threshold.
@@ -122,7 +123,7 @@ impl Measured {
             name: String::new(),
             from: String::new(),
             to: String::new(),
-            error_bound_ns: 0,
+            error_bound_ns: Some(0),
             cost_ns: 0,
             over: 0,
             spikes: spikes.count(),

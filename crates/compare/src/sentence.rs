@@ -42,13 +42,49 @@ pub fn by(row: &Row) -> (Option<String>, Option<String>) {
     (by, low.zip(high).map(|(low, high)| format!("{low} to {high}")))
 }
 
-/// The sentence; `why` is what keeps a row from being compared.
-pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str), why: &str) -> String {
-    let what = match (row.figure, segment) {
+/// What a row is about: `p99 of total`, `losses`.
+pub fn subject(segment: &str, figure: &str) -> String {
+    match (figure, segment) {
         ("lost", "") => "losses".into(),
         ("lost", stream) => format!("losses of {stream}"),
         (figure, segment) => format!("{figure} of {segment}"),
-    };
+    }
+}
+
+/// What the rows of a page say together: of those that are `tested`, which differ and how many do not; and what cannot be compared.
+pub fn conclusion(rows: &[(String, Verdict)], tested: usize) -> Vec<String> {
+    let of = |verdict| rows.iter().filter(move |(_, v)| *v == verdict).map(|(what, _)| what.as_str());
+    let so_many = |verdict| of(verdict).count();
+    let named = |verdict| of(verdict).collect::<Vec<_>>().join(", ");
+    let verb = |n: usize, one: &'static str, several: &'static str| if n == 1 { one } else { several };
+    let mut all = Vec::new();
+    for (verdict, one, several) in [
+        (Verdict::Slower, "is slower", "are slower"),
+        (Verdict::Faster, "is faster", "are faster"),
+        (Verdict::More, "has more", "have more"),
+        (Verdict::Fewer, "has fewer", "have fewer"),
+        (Verdict::Differ, "differs", "differ"),
+    ] {
+        match so_many(verdict) {
+            0 => {}
+            n => all.push(format!("of {tested} tested {n} {}: {}", verb(n, one, several), named(verdict))),
+        }
+    }
+    match so_many(Verdict::NoDifference) {
+        0 => {}
+        n if n == tested => all.push(format!("of {tested} tested none differs")),
+        n => all.push(format!("of {tested} tested {n} {} no difference", verb(n, "shows", "show"))),
+    }
+    let open = so_many(Verdict::NotComparable);
+    if open > 0 {
+        all.push(format!("{open} {} not comparable: {}", verb(open, "is", "are"), named(Verdict::NotComparable)));
+    }
+    all
+}
+
+/// The sentence; `why` is what keeps a row from being compared.
+pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str), why: &str) -> String {
+    let what = subject(segment, row.figure);
     let value = |side: Option<Amount>| side.map_or("-".into(), |v| amount(v, row.unit));
     let values = format!("{} against {}", value(row.a), value(row.b));
     let (by, interval) = by(row);

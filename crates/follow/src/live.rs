@@ -28,6 +28,7 @@ pub struct Live {
 struct Figures {
     streams: usize,
     threshold: Ns,
+    row_limits: Vec<Ns>,
     aggregate: Aggregate,
     /// Journeys of each stream since the start.
     seen: Vec<u64>,
@@ -51,6 +52,7 @@ impl Live {
         let figures = Figures {
             streams,
             threshold,
+            row_limits: Vec::new(),
             aggregate: Aggregate::new(Setup::default()),
             seen: vec![0; streams],
             since: follow.begin(),
@@ -81,6 +83,14 @@ impl Live {
         let Self { follow, figures, .. } = self;
         let (layout, points, totals) = (follow.layout(), follow.points(), follow.all_totals());
         figures.start_from_zero(Found { layout, points, totals: &totals, now: follow.now() });
+    }
+
+    /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
+    pub fn find_rows_over(&mut self, limits: Vec<Ns>) {
+        if limits != self.figures.row_limits {
+            self.figures.row_limits = limits;
+            self.reset();
+        }
     }
 
     /// UTC of the packets' times.
@@ -134,6 +144,7 @@ impl Figures {
             routes: found.layout.route.by_streams(self.streams),
             segments: found.layout.segments.clone(),
             threshold: self.threshold,
+            row_limits: self.row_limits.clone(),
             band: None,
             worst: WORST,
         }

@@ -5,6 +5,7 @@ use crate::timeline::{Disturbance, Relation, Timeline};
 use crate::transaction::{Route, Segment, Source, Stamp, Transaction};
 use crate::wire::{NicClock, ReflectorCounters};
 use latpath_model::Ns;
+use latpath_stats::consecutive::Consecutive;
 use latpath_stats::{Bucket, Histogram, TimeFigures};
 use serde::Serialize;
 
@@ -70,6 +71,8 @@ pub struct Figures {
     overflow: Vec<Kept>,
     overflown: u64,
     breaches: u64,
+    /// Against the threshold, and against each of the further row limits.
+    consecutive: Vec<Consecutive>,
     worst: Vec<Transaction>,
 }
 
@@ -121,6 +124,8 @@ pub struct FigureOptions {
     pub drawn: Option<Drawn>,
     /// Round trips over this are counted.
     pub threshold: Option<Ns>,
+    /// The longest rows of probes that were lost or took longer than each of these are found too.
+    pub row_limits: Vec<Ns>,
     /// So many of the worst are kept.
     pub worst: usize,
 }
@@ -142,6 +147,7 @@ impl Figures {
             overflow: Vec::new(),
             overflown: 0,
             breaches: 0,
+            consecutive: vec![Consecutive::default(); 1 + options.row_limits.len()],
             worst: Vec::new(),
         }
     }
@@ -183,6 +189,11 @@ impl Figures {
     /// Takes in a transaction.
     #[inline]
     pub fn add(&mut self, t: &Transaction, end: End) {
+        let late = self.options.threshold.unwrap_or(Ns::MAX);
+        for (late, rows) in std::iter::once(&late).chain(&self.options.row_limits).zip(&mut self.consecutive) {
+            let bad = end == End::Lost || t.round_trip().is_some_and(|time| time > *late);
+            rows.add(t.sequence, t.sequence as u32, 0, bad, || 0);
+        }
         if end == End::Lost {
             return;
         }
@@ -305,6 +316,10 @@ impl Figures {
             disturbed,
             threshold_ns: self.options.threshold,
             over_threshold: self.breaches,
+            consecutive: self.consecutive.first().map_or(0, |rows| rows.longest().packets),
+            consecutive_over: (self.options.row_limits.iter().copied())
+                .zip(self.consecutive.iter().skip(1).map(|rows| rows.longest().packets))
+                .collect(),
             histogram: self.buckets(),
             overflow_from_ns: self.options.drawn.map(|d| d.end),
             overflown: self.overflown,
@@ -382,6 +397,11 @@ pub struct Report {
     pub threshold_ns: Option<Ns>,
     /// Round trips over it.
     pub over_threshold: u64,
+    /// The most probes in a row that were lost or over the threshold; lost where there is none.
+    pub consecutive: u64,
+    /// The same over each of the further row limits: the limit, and the probes.
+    #[serde(skip)]
+    pub consecutive_over: Vec<(Ns, u64)>,
     /// Round trips: buckets that are not empty, of equal width where a histogram was asked for, else about ten a decade.
     pub histogram: Vec<Bucket>,
     /// Where the drawn histogram ends.
@@ -431,9 +451,12 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_histogram_and_what_was_worst_is_kept_exactly() {
-        let options =
-            FigureOptions { drawn: Some(Drawn { bucket: 300, end: 1_000 }), threshold: Some(5_000), worst: 2 };
-        let mut f = figures(&options);
+        let mut f = figures(&FigureOptions {
+            drawn: Some(Drawn { bucket: 300, end: 1_000 }),
+            threshold: Some(5_000),
+            row_limits: vec![900],
+            worst: 2,
+        });
         for (i, rtt) in [100, 7_777, 999, 1_000, 5_000].into_iter().enumerate() {
             f.add(&transaction(i as u64, rtt, 10), End::Answered);
         }
@@ -444,6 +467,8 @@ mod tests {
         let buckets: Vec<_> = r.histogram.iter().map(|b| (b.from_ns, b.to_ns, b.count)).collect();
         assert_eq!(buckets, [(0, 300, 1), (900, 1_000, 1)]);
         assert_eq!((r.overflown, r.over_threshold, r.round_trip.count), (3, 1, 5));
+        // Number 9 does not follow number 4.
+        assert_eq!((r.consecutive, r.consecutive_over), (1, vec![(900, 4)]));
         assert_eq!(r.worst.iter().map(|w| w.sequence).collect::<Vec<_>>(), [1, 4]);
         assert_eq!((r.round_trip.max_ns, r.round_trip.min_ns), (7_777, 100));
     }
@@ -470,10 +495,12 @@ mod tests {
 
     #[test]
     fn the_warm_up_leaves_nothing() {
-        let mut f = figures(&FigureOptions { worst: 3, drawn: Some(Drawn { bucket: 1, end: 0 }), threshold: Some(0) });
+        let drawn = Some(Drawn { bucket: 1, end: 0 });
+        let mut f = figures(&FigureOptions { worst: 3, drawn, threshold: Some(0), ..FigureOptions::default() });
         f.add(&transaction(0, 1_000, 100), End::Answered);
         f.clear();
         let r = f.report(&Counts::default(), None, &Timeline::new(Relation::SameKernel), (0, 1));
         assert_eq!((r.round_trip.count, r.over_threshold, r.overflown, r.worst.len()), (0, 0, 0, 0));
+        assert_eq!(r.consecutive, 0);
     }
 }

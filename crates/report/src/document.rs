@@ -85,12 +85,8 @@ impl Findings<'_> {
 fn verdict(page: &mut Page, findings: &Findings) {
     let Findings { summary, limits, .. } = *findings;
     page.heading("Verdict");
-    let broken = limits.iter().filter(|limit| limit.broken.is_some()).count();
-    match (limits.len(), broken) {
-        (0, _) => page.line("No limit was set (latpath report --limit): the figures stand without a verdict."),
-        (1, 0) => page.line("The limit is kept."),
-        (all, 0) => page.line(format!("All {all} limits are kept.")),
-        (all, broken) => page.warning(&format!("{broken} of {all} limits broken")),
+    if limits.is_empty() {
+        page.line("No limit was set (latpath report --limit): the figures stand without a verdict.");
     }
     limits_table(page, limits);
     let lost = packets(&summary.lost);
@@ -115,22 +111,28 @@ fn verdict(page: &mut Page, findings: &Findings) {
     }
 }
 
-/// A row for each limit.
+/// What became of limits in all, and a row for each.
 pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
-    if limits.is_empty() {
-        return;
+    let so_many = |word: &str| limits.iter().filter(|limit| limit.word() == word).count();
+    match (limits.len(), so_many("broken"), so_many("not shown")) {
+        (0, ..) => return,
+        (1, 0, 0) => page.line("The limit is kept."),
+        (all, 0, 0) => page.line(format!("All {all} limits are kept.")),
+        (all, broken, 0) => page.warning(&format!("{broken} of {all} limits broken")),
+        (all, 0, open) => page.warning(&format!("{open} of {all} limits not shown to be kept")),
+        (all, broken, open) => page.warning(&format!("{broken} of {all} limits broken, {open} not shown to be kept")),
     }
     let has_names = limits.iter().any(|limit| limit.about.is_some());
     let heads = ["<limit", "measured", "<verdict", "<for", "<source"];
     let columns = if has_names { heads.len() } else { 3 };
     let mut table = Table::new(&heads[..columns]);
     for limit in limits {
-        let verdict = match (&limit.broken, &limit.measured) {
-            (None, _) => "kept".into(),
-            (Some(_), Some(_)) => "broken".into(),
-            (Some(why), None) => format!("broken: {}", page.clean(why)),
+        // What is broken says no more than the figure beside it.
+        let verdict = match limit.not_shown.as_ref().filter(|_| limit.broken.is_none()) {
+            Some(why) => format!("not shown: {}", page.clean(why)),
+            None => limit.word().into(),
         };
-        let measured = limit.measured.clone().unwrap_or_else(|| "-".into());
+        let measured = limit.measured.as_ref().map_or("-".into(), |measured| page.clean(measured));
         let about = limit.about.iter().flat_map(|about| [page.clean(&about.name), page.clean(&about.source)]);
         let mut row: Vec<String> = [page.clean(&limit.limit), measured, verdict].into_iter().chain(about).collect();
         row.resize(columns, String::new());

@@ -37,6 +37,7 @@ pub struct Replay {
     speed: f64,
     /// Times over this are counted.
     threshold: Ns,
+    row_limits: Vec<Ns>,
     /// Captures that are not shown yet, by the ends of their times.
     captures: VecDeque<(Ns, u32)>,
     damaged: Vec<String>,
@@ -67,6 +68,7 @@ impl Replay {
             started: monotonic(),
             speed,
             threshold: threshold.unwrap_or(run.manifest().threshold_ns),
+            row_limits: Vec::new(),
             captures: captures.into(),
             damaged: Vec::new(),
             layout,
@@ -74,6 +76,12 @@ impl Replay {
         };
         replay.reset();
         Ok(replay)
+    }
+
+    /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
+    pub fn find_rows_over(&mut self, limits: Vec<Ns>) {
+        self.row_limits = limits;
+        self.reset();
     }
 
     /// The run.
@@ -118,7 +126,8 @@ impl Replay {
 
     /// Starts all figures from zero.
     pub fn reset(&mut self) {
-        self.aggregate = Aggregate::new(setup(&self.run, &self.layout, self.threshold, WORST));
+        let row_limits = self.row_limits.clone();
+        self.aggregate = Aggregate::new(Setup { row_limits, ..setup(&self.run, &self.layout, self.threshold, WORST) });
         self.since = self.now;
     }
 

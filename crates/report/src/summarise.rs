@@ -20,6 +20,8 @@ pub struct SummaryOptions {
     pub select: Select,
     /// Times over this are counted; what the recording said where there is none.
     pub threshold_ns: Option<Ns>,
+    /// The longest rows of packets that took longer than each of these are found too.
+    pub row_limits: Vec<Ns>,
     /// Times in it are counted too.
     pub band: Option<Band>,
     /// So many of the worst packets are shown.
@@ -119,7 +121,8 @@ pub(crate) fn gather<G: Send>(
     choose(&mut layout.segments)?;
     let (manifest, points) = (run.manifest(), run.points());
     let threshold = options.threshold_ns.unwrap_or(manifest.threshold_ns);
-    let setup = Setup { band: options.band, ..setup(run, &layout, threshold, options.worst) };
+    let row_limits = options.row_limits.clone();
+    let setup = Setup { row_limits, band: options.band, ..setup(run, &layout, threshold, options.worst) };
     let Layout { route, notes, .. } = layout;
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
@@ -212,6 +215,7 @@ pub(crate) fn setup(run: &Run, layout: &Layout, threshold: Ns, worst: usize) -> 
         routes: layout.route.by_streams(streams),
         segments: layout.segments.clone(),
         threshold,
+        row_limits: Vec::new(),
         band: None,
         worst,
     }

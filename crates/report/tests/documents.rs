@@ -23,6 +23,7 @@ fn limits() -> Vec<LimitVerdict> {
         about: is_broken.then(|| About { name: "Transfer time".into(), source: "IEC 61850-5 | TT6".into() }),
         measured: Some(measured.into()),
         broken: is_broken.then(|| measured.into()),
+        ..LimitVerdict::default()
     };
     vec![limit("total:max<=3ms", "14.61 ms", true), limit("lost<=20", "19", false)]
 }

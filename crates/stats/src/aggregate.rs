@@ -3,11 +3,14 @@
 //! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
 
 use crate::by_path::ByPath;
-use crate::consecutive::Consecutive;
+use crate::consecutive::{Consecutive, Row};
 use crate::figures::{rate, together};
 use crate::times::{between, bit, Crossing, Ends, Times};
 use crate::worst::Slowest;
-use crate::{Band, Bucket, ConsecutiveFigures, Histogram, Loss, PacketAt, SegmentFigures, StreamFigures, Summary};
+use crate::{
+    Band, Bucket, ConsecutiveFigures, ConsecutiveOver, Histogram, Loss, PacketAt, SegmentFigures, StreamFigures,
+    Summary,
+};
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
@@ -35,10 +38,19 @@ pub struct Setup {
     pub segments: Vec<Segment>,
     /// Times over this are counted.
     pub threshold: Ns,
+    /// The longest row of late packets is found for each of these too, beside that for the threshold.
+    pub row_limits: Vec<Ns>,
     /// Times in it are counted too.
     pub band: Option<Band>,
     /// So many of the slowest journeys are kept.
     pub worst: usize,
+}
+
+impl Setup {
+    /// Whatever a packet of a row may be late against: the threshold first.
+    fn lates(&self) -> impl Iterator<Item = Ns> + '_ {
+        std::iter::once(self.threshold).chain(self.row_limits.iter().copied())
+    }
 }
 
 /// Histograms of one segment in fine steps, for charts.
@@ -59,8 +71,8 @@ pub struct Aggregate {
     paths: Paths,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
-    /// Of each stream.
-    consecutive: Vec<Consecutive>,
+    /// Of each stream: against the threshold, and against each of the further row limits.
+    consecutive: Vec<Vec<Consecutive>>,
     slowest: Slowest,
     strays: u64,
     /// Times of one segment, while a batch is added.
@@ -175,7 +187,7 @@ impl Aggregate {
             paths: Paths::of_points(&setup.points),
             ends: setup.segments.iter().map(|s| Ends::of(s, &setup.points)).collect(),
             streams: (0..setup.streams).map(stream).collect(),
-            consecutive: vec![Consecutive::default(); setup.streams],
+            consecutive: vec![vec![Consecutive::default(); 1 + setup.row_limits.len()]; setup.streams],
             slowest: Slowest::new(setup.worst),
             strays: 0,
             times: Vec::new(),
@@ -232,15 +244,11 @@ impl Aggregate {
         stream.end(journey.seen, journey.drop_note, || paths.furthest(journey.seen, last_place(journey, route)));
         if let (Some(first), Some(last)) = (route.first(), route.last()) {
             let time = journey.at(*first).zip(journey.at(*last)).map(|(from, to)| between(from, to));
-            let bad = journey.seen & stream.sink == 0 || time.is_some_and(|time| time > self.setup.threshold);
             let begin = || journey.first().unwrap_or(0);
-            self.consecutive[usize::from(journey.stream)].add(
-                journey.number,
-                journey.key,
-                journey.missing_before,
-                bad,
-                begin,
-            );
+            for (late, rows) in self.setup.lates().zip(&mut self.consecutive[usize::from(journey.stream)]) {
+                let bad = journey.seen & stream.sink == 0 || time.is_some_and(|time| time > late);
+                rows.add(journey.number, journey.key, journey.missing_before, bad, begin);
+            }
         }
         self.slowest.offer(journey, route);
     }
@@ -307,9 +315,11 @@ impl Aggregate {
             let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, route)));
             stream.end(seen, rows.drop_note[row], last);
             let time = (seen & ends == ends).then(|| between(from[row], to[row]));
-            let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > self.setup.threshold);
             let (number, key, missing) = (rows.number[row], rows.key[row], rows.missing_before[row]);
-            consecutive.add(number, key, missing, bad, || rows.first_time(row));
+            for (late, consecutive) in self.setup.lates().zip(consecutive.iter_mut()) {
+                let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > late);
+                consecutive.add(number, key, missing, bad, || rows.first_time(row));
+            }
             // What is whole and not slow need not be looked at any closer.
             if time.is_none_or(|time| self.slowest.may_take(time)) {
                 rows.with_journey(row, |journey| self.slowest.offer(journey, route));
@@ -325,7 +335,8 @@ impl Aggregate {
         let shape = |a: &Self| (a.streams.len(), a.ends.len());
         assert_eq!(shape(self), shape(other), "aggregates of different setups");
         self.streams.iter_mut().zip(&other.streams).for_each(|(own, others)| own.merge(others));
-        self.consecutive.iter_mut().zip(&other.consecutive).for_each(|(own, others)| own.merge(others));
+        let (own, others) = (self.consecutive.iter_mut().flatten(), other.consecutive.iter().flatten());
+        own.zip(others).for_each(|(own, others)| own.merge(others));
         self.slowest.merge(&other.slowest);
         self.strays += other.strays;
     }
@@ -394,13 +405,15 @@ impl Aggregate {
             let info = |p: &PointId| self.setup.points.get(usize::from(*p));
             let route = route_of(&self.setup, id as StreamId).iter();
             stream.points = route.filter_map(info).map(|info| info.point.clone()).collect();
-            let row = self.consecutive[id].longest();
-            stream.consecutive = (row.packets > 0).then(|| ConsecutiveFigures {
-                packets: row.packets,
-                key: row.key,
-                number: row.number,
-                time_ns: context.time_of_day.utc(row.first),
+            let mut rows = self.consecutive[id].iter().map(|consecutive| match consecutive.longest() {
+                Row { packets: 0, .. } => ConsecutiveFigures::default(),
+                Row { packets, number, key, first } => {
+                    ConsecutiveFigures { packets, key, number, time_ns: context.time_of_day.utc(first) }
+                }
             });
+            stream.consecutive = rows.next().filter(|row| row.packets > 0);
+            let over = self.setup.row_limits.iter().zip(rows);
+            stream.consecutive_over = over.map(|(over_ns, row)| ConsecutiveOver { over_ns: *over_ns, row }).collect();
         }
         // Of the streams' own, since what explains a loss in one need not in another.
         let lost = summary.streams.iter().flat_map(|s| &s.lost);
@@ -452,6 +465,7 @@ impl Aggregate {
             out_of_order: stream.out_of_order,
             never_seen: 0,
             consecutive: None,
+            consecutive_over: Vec::new(),
             pacing: Vec::new(),
             paths: stream.by_path.figures(|times| {
                 let by_path = self.setup.segments.iter().zip(times).zip(&self.ends).filter(|(_, ends)| ends.by_path);

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 
 /// Such packets of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
+pub struct Row {
     /// How many.
     pub packets: u64,
     /// The first of them that was seen; the packet behind them where none was.
     pub number: u64,
+    /// Its key.
     pub key: u32,
+    /// When it was first seen.
     pub first: Ns,
 }
 
@@ -64,7 +66,7 @@ const MOST: usize = 1 << 12;
 
 /// One stream's packets, in whatever order they come.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Consecutive {
+pub struct Consecutive {
     /// The stretch that grows, and its first number.
     open: Option<(u64, Stretch)>,
     /// All others.
@@ -116,6 +118,7 @@ impl Consecutive {
         }
     }
 
+    /// Adds another's, of other packets of the same stream.
     pub fn merge(&mut self, other: &Self) {
         self.past = self.past.longer(other.past);
         other.stretches.iter().for_each(|(number, stretch)| self.keep(*number, *stretch));

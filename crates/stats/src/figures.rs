@@ -232,6 +232,9 @@ pub struct StreamFigures {
     /// seen; `None` where none was.
     #[serde(default)]
     pub consecutive: Option<ConsecutiveFigures>,
+    /// The same for other times than the threshold, where limits ask for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub consecutive_over: Vec<ConsecutiveOver>,
     /// How regularly its packets come, at each point that saw them (reports only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pacing: Vec<PacingFigures>,
@@ -253,6 +256,16 @@ pub struct ConsecutiveFigures {
     pub number: u64,
     /// When it was first seen, UTC.
     pub time_ns: Ns,
+}
+
+/// The longest row of packets that were lost, never seen or took longer than a time of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ConsecutiveOver {
+    /// What they took longer than.
+    pub over_ns: Ns,
+    /// The row; of 0 packets where there was none.
+    #[serde(flatten)]
+    pub row: ConsecutiveFigures,
 }
 
 /// One step of a packet's waterfall.

@@ -2,7 +2,7 @@
 
 pub mod aggregate;
 mod by_path;
-mod consecutive;
+pub mod consecutive;
 mod drop_place;
 pub mod figures;
 pub mod lost;
@@ -20,8 +20,8 @@ mod worst;
 pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
-    Band, CauseFigures, ConsecutiveFigures, LateFigures, Loss, PacketAt, PathFigures, Percentile, SegmentFigures,
-    ShownAfter, StreamFigures, Summary, TimeFigures, WithoutPatterns, Worst, WorstStep,
+    Band, CauseFigures, ConsecutiveFigures, ConsecutiveOver, LateFigures, Loss, PacketAt, PathFigures, Percentile,
+    SegmentFigures, ShownAfter, StreamFigures, Summary, TimeFigures, WithoutPatterns, Worst, WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};

@@ -30,6 +30,7 @@ fn setup(worst: usize) -> Setup {
         routes: LINES.map(|line| line.to_vec()).to_vec(),
         segments: SEGMENTS.map(segment).to_vec(),
         threshold: THRESHOLD,
+        row_limits: vec![THRESHOLD],
         band: None,
         worst,
     }
@@ -217,6 +218,9 @@ proptest! {
                 longest = longest.max(row);
             }
             prop_assert_eq!(stream.consecutive.as_ref().map_or(0, |row| row.packets), longest);
+            // A row limit that is no other than the threshold finds the same row.
+            let [row] = &stream.consecutive_over[..] else { panic!("{:?}", stream.consecutive_over) };
+            prop_assert_eq!((row.over_ns, row.row.packets), (THRESHOLD, longest));
         }
         let rows = summary.streams.iter().enumerate().map(|(id, s)| (Some(id), &s.segments));
         for (stream, rows) in rows.chain([(None, &summary.segments)]) {
@@ -366,6 +370,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
         routes: vec![vec![0, 3]],
         segments: vec![total, part],
         threshold: 1000,
+        row_limits: Vec::new(),
         band: None,
         worst: 1,
     };
@@ -431,6 +436,7 @@ fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_cr
             segment("mine", 4, 3),
         ],
         threshold: 1000,
+        row_limits: Vec::new(),
         band: None,
         worst: 0,
     };

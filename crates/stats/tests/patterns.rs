@@ -23,6 +23,7 @@ fn setup() -> Setup {
         routes: vec![vec![0, 1]],
         segments: vec![Segment { kind: SegmentKind::Total, name: "total".into(), from: 0, to: 1 }],
         threshold: SECOND,
+        row_limits: Vec::new(),
         band: None,
         worst: 0,
     }

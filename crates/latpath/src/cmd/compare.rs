@@ -11,9 +11,10 @@ use latpath_report::compare::{
     comparison_html, comparison_text, recording, study_html, study_text, DifferenceLimit, RecordingOptions,
 };
 use latpath_report::export::{check_target, write_file};
-use latpath_report::{digest, When};
+use latpath_report::{digest, Limit, LimitVerdict, When};
 use latpath_run::Run;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Compare recordings: what is faster, what is slower, what cannot be said (docs/compare.md).
 ///
@@ -59,9 +60,10 @@ pub struct Args {
     /// all
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
     exclude: Vec<Excluded>,
-    /// Fail with exit code 3 if a figure is greater by more than this, as total:p99<=+5% or total:mean<=+20us; several are allowed
+    /// Fail with exit code 3 unless this is shown to be kept: a figure greater by at most so much, as total:p99<=+5% or
+    /// total:mean<=+20us; or what each of the recordings in question keeps by itself, as total:max<=3ms (docs/limits.md)
     #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
-    limits: Vec<DifferenceLimit>,
+    limits: Vec<AnyLimit>,
     /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
     #[arg(long, value_name = "FILE", requires = "limits")]
     junit: Option<PathBuf>,
@@ -71,6 +73,24 @@ pub struct Args {
     /// Replace the files of --html and --junit if they exist
     #[arg(long)]
     force: bool,
+}
+
+/// A limit on a difference, or on a recording by itself.
+#[derive(Clone)]
+enum AnyLimit {
+    Difference(DifferenceLimit),
+    Own(Limit),
+}
+
+impl FromStr for AnyLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match DifferenceLimit::is_meant(text) {
+            true => text.parse().map(Self::Difference).map_err(|e| e.to_string()),
+            false => text.parse().map(Self::Own).map_err(|e| e.to_string()),
+        }
+    }
 }
 
 impl Args {
@@ -149,17 +169,29 @@ pub fn run(args: Args) -> Result<Outcome> {
     for path in args.files().filter(|path| path.as_os_str() != "-") {
         check_target(path, args.force).map_err(anyhow::Error::msg)?;
     }
-    let mut reader = Reader { args: &args, threshold: args.threshold };
+    let mut own: Vec<Limit> = Vec::new();
+    let mut differences = Vec::new();
+    args.limits.iter().cloned().for_each(|limit| match limit {
+        AnyLimit::Difference(limit) => differences.push(limit),
+        AnyLimit::Own(limit) => own.push(limit),
+    });
+    if let Some(limit) = own.iter().find(|limit| limit.counter() == Some("pacing")) {
+        return Err(Usage(format!("{limit}: pacing is not measured here (docs/limits.md)")).into());
+    }
+    let mut reader = Reader { args: &args, threshold: args.threshold, limits: &own, verdicts: Vec::new() };
     if args.against.is_empty() {
         return table(&args, reader);
     }
     let (a, b) = (side(&args.recordings, "A")?, side(&args.against, "B")?);
     let of_a = reader.group(&a)?;
+    reader.limits = &[];
     let of_b = reader.group(&b)?;
     let name = |group: Group| group.name.unwrap_or_default();
     let page = compare((&name(a), &of_a), (&name(b), &of_b));
-    let verdicts = args.limits.iter().map(|limit| limit.check(&page)).collect::<Result<Vec<_>, _>>();
-    let verdicts = verdicts.map_err(|e| Usage(e.to_string()))?;
+    let mut verdicts = reader.verdicts;
+    for limit in &differences {
+        verdicts.push(limit.check(&page).map_err(|e| Usage(e.to_string()))?);
+    }
     let shown = || Ok(if args.json { serde_json::to_string(&page)? + "\n" } else { comparison_text(&page, style()) });
     let recordings: Vec<&Recording> = of_a.iter().chain(&of_b).collect();
     args.show(shown, |digests| comparison_html(&page, &verdicts, digests), &recordings)?;
@@ -188,6 +220,9 @@ fn table(args: &Args, mut reader: Reader) -> Result<Outcome> {
 struct Reader<'a> {
     args: &'a Args,
     threshold: Option<Ns>,
+    /// What each recording keeps by itself, and what became of that.
+    limits: &'a [Limit],
+    verdicts: Vec<LimitVerdict>,
 }
 
 impl Reader<'_> {
@@ -212,6 +247,10 @@ impl Reader<'_> {
                 || args.from.is_some()
                 || args.to.is_some()
                 || !args.exclude.is_empty();
+            if let Some(limit) = self.limits.first() {
+                let text = format!("{}: a log of ping is held against no limit of its own: {limit}", path.display());
+                return Err(Usage(text).into());
+            }
             if chosen {
                 let text = format!("{}: a log of ping is compared as a whole", path.display());
                 return Err(Usage(text).into());
@@ -226,10 +265,15 @@ impl Reader<'_> {
                 only: args.only.clone(),
                 by_stream: args.by_stream,
                 steps: args.steps,
+                row_limits: limits::row_limits(self.limits),
                 exclude: kinds(&args.exclude),
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
             };
-            recording(&run, &options).map_err(Usage)?
+            let (recording, summary) = recording(&run, &options).map_err(Usage)?;
+            let of_this = limits::check(self.limits, &summary)?.into_iter();
+            let named = of_this.map(|v| LimitVerdict { limit: format!("{}: {}", path.display(), v.limit), ..v });
+            self.verdicts.extend(named);
+            recording
         };
         self.threshold = self.threshold.or(Some(one.threshold_ns));
         Ok(one)

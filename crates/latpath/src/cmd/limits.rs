@@ -4,7 +4,7 @@ use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_journey::segments::split;
-use latpath_model::{text::printable, Point, SegmentKind};
+use latpath_model::{text::printable, Ns, Point, SegmentKind};
 use latpath_report::export::{check_target, write_file};
 use latpath_report::{junit, profile_limits, Limit, LimitVerdict};
 use latpath_stats::Summary;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
 pub struct Limits {
-    /// Fail with exit code 3 if this is broken, as total:p99.9<=500us or lost<=0; several are allowed
+    /// Fail with exit code 3 unless this is shown to be kept, as total:p99.9<=500us or lost<=0; several are allowed
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<Limit>,
     /// Set the limits of a profile too: iec61850-9-2, seapath, or those of a TOML file (docs/limits.md)
@@ -40,35 +40,59 @@ impl Limits {
         Ok(all)
     }
 
-    /// Writes the verdicts where they were asked for, and names the limits that are broken. `what` was measured.
+    /// Writes the verdicts where they were asked for, and names the limits that are not shown to be kept. `what` was measured.
     pub fn announce(&self, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
         announce(self.junit.as_deref(), what, verdicts, force)
     }
 }
 
-/// Refuses limits on segments that there cannot be, before anything is measured. `names`: those that there can be; `steps`: an example
-/// of others, where there are such that are known only later.
-pub fn refuse_unknown(
-    limits: &[Limit],
-    names: &[String],
-    steps: Option<(&str, fn(&str) -> bool)>,
-) -> Result<(), Usage> {
-    let can_be = |name: &str| names.iter().any(|n| n == name) || steps.is_some_and(|(_, is_step)| is_step(name));
-    match limits.iter().filter_map(Limit::segment).find(|name| !can_be(name)) {
-        None => Ok(()),
-        Some(none) => {
-            let more = steps.map_or(String::new(), |(example, _)| format!("; or {example}"));
-            Err(Usage(format!("{none:?}: no such segment (there can be: {}{more})", names.join(", "))))
+/// What a command measures.
+pub struct Measures<'a> {
+    /// The segments that there can be.
+    pub segments: Vec<String>,
+    /// An example of segments whose names are known only later, and what they look like.
+    pub steps: Option<(&'a str, fn(&str) -> bool)>,
+    /// The counters of [`Limit::counter`] that it does not measure.
+    pub not: &'a [&'a str],
+}
+
+impl Measures<'_> {
+    /// Refuses limits on what it does not measure, before anything is measured. A profile may have them: they are not shown to be kept.
+    pub fn refuse_others(&self, limits: &mut [Limit]) -> Result<(), Usage> {
+        let can_be = |name: &str| {
+            self.segments.iter().any(|n| n == name) || self.steps.is_some_and(|(_, is_step)| is_step(name))
+        };
+        if let Some(none) = limits.iter().filter_map(Limit::segment).find(|name| !can_be(name)) {
+            let more = self.steps.map_or(String::new(), |(example, _)| format!("; or {example}"));
+            return Err(Usage(format!("{none:?}: no such segment (there can be: {}{more})", self.segments.join(", "))));
         }
+        for limit in limits {
+            match limit.counter().filter(|name| self.not.contains(name)) {
+                Some(name) if limit.about().is_none() => {
+                    return Err(Usage(format!("{limit}: {name} is not measured here (docs/limits.md)")));
+                }
+                Some(_) => limit.not_measured(),
+                None => {}
+            }
+        }
+        Ok(())
     }
 }
 
-/// The same for streams that will be followed. `own`: segments that the user named, `NAME=FROM..TO`.
-pub fn refuse_unknown_of_streams(limits: &[Limit], own: &[String]) -> Result<(), Usage> {
+/// The times that packets of a row must exceed, as far as limits name such.
+pub fn row_limits(limits: &[Limit]) -> Vec<Ns> {
+    let mut all: Vec<Ns> = limits.iter().filter_map(Limit::row_limit).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What is measured of streams that will be followed, but for what is `not`. `own`: segments that the user named, `NAME=FROM..TO`.
+pub fn of_streams<'a>(own: &[String], not: &'a [&'a str]) -> Measures<'a> {
     let own = own.iter().filter_map(|text| split(text).ok()).map(|(name, ..)| name);
-    let names: Vec<String> =
-        SegmentKind::CLASSIC.iter().filter_map(|kind| kind.name()).chain(own).map(Into::into).collect();
-    refuse_unknown(limits, &names, Some(("from one point to the next, as host/nic-rx@eth0→host/tx@vnet0", is_step)))
+    let segments = SegmentKind::CLASSIC.iter().filter_map(|kind| kind.name()).chain(own).map(Into::into).collect();
+    let steps = Some(("from one point to the next, as host/nic-rx@eth0→host/tx@vnet0", is_step as fn(&str) -> bool));
+    Measures { segments, steps, not }
 }
 
 fn is_step(name: &str) -> bool {
@@ -76,22 +100,22 @@ fn is_step(name: &str) -> bool {
     name.split_once('→').is_some_and(|(from, to)| is_point(from) && is_point(to))
 }
 
-/// Writes the verdicts to a file, if there is one, and names the limits that are broken. `what` was measured.
+/// Writes the verdicts to a file, if there is one, and names the limits that are not shown to be kept. `what` was measured.
 pub fn announce(file: Option<&Path>, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
     if let Some(path) = file {
         write_file(path, force, |out| out.write_all(junit(what, verdicts).as_bytes()))
             .with_context(|| format!("{}: cannot write the verdicts", path.display()))?;
     }
     let mut outcome = Outcome::Done;
-    for LimitVerdict { limit, broken, .. } in verdicts {
-        if let Some(why) = broken {
-            outcome = broke(&format!("limit {limit} broken: {why}"));
+    for verdict in verdicts {
+        if let Some(why) = verdict.why() {
+            outcome = broke(&format!("limit {} {}: {why}", verdict.limit, verdict.word()));
         }
     }
     Ok(outcome)
 }
 
-/// Names a limit that is broken.
+/// Names a limit that is not shown to be kept.
 fn broke(broken: &str) -> Outcome {
     let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
     let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };

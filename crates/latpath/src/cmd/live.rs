@@ -1,7 +1,7 @@
 //! `latpath live`: figures of the moment, once a second, and why packets are late; of streams or of a recorded run.
 
 use super::following::{Absent, End, Flight, What};
-use super::limits::{self, Limits};
+use super::limits::{self, Limits, Measures};
 use super::report::print;
 use super::{style, Outcome, Usage};
 use anyhow::Result;
@@ -9,7 +9,7 @@ use clap::Args as ClapArgs;
 use latpath_capture::RetentionLimits;
 use latpath_follow::Live;
 use latpath_linux::background::Background;
-use latpath_model::StreamSpec;
+use latpath_model::{Ns, StreamSpec};
 use latpath_report::{layout_of, Limit, Lines, LiveExplainer, Replay};
 use latpath_run::Run;
 use latpath_screen::{Action, Screen};
@@ -167,13 +167,13 @@ impl Source {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let limits = args.limits.all(false)?;
+    let mut limits = args.limits.all(false)?;
     let mut end = End::new(&args.what)?;
     let (mut source, streams, mut explainer) = match &args.replay {
-        Some(run) => replay(run, &args, &limits)?,
+        Some(run) => replay(run, &args, &mut limits)?,
         None => {
-            limits::refuse_unknown_of_streams(&limits, args.what.segments())?;
-            follow(&args)?
+            limits::of_streams(args.what.segments(), NOT_MEASURED).refuse_others(&mut limits)?;
+            follow(&args, limits::row_limits(&limits))?
         }
     };
     let mut show = Show::new(&args)?;
@@ -200,22 +200,26 @@ pub fn run(args: Args) -> Result<Outcome> {
     args.limits.announce("latpath live", &verdicts, false)
 }
 
+/// What only reports measure.
+const NOT_MEASURED: &[&str] = &["pacing"];
+
 type Watched = (Source, Vec<StreamSpec>, Option<LiveExplainer>);
 
 /// Follows streams of this host and other machines.
-fn follow(args: &Args) -> Result<Watched> {
+fn follow(args: &Args, row_limits: Vec<Ns>) -> Result<Watched> {
     let mut options = args.what.options()?;
     options.flight = args.flight.options(options.threshold, LiveExplainer::MAX_WAIT, RetentionLimits::default());
     let background = Background::new();
     let streams = options.streams.clone();
     let explains = options.flight.is_some();
     let mut live = Live::start(options)?;
+    live.find_rows_over(row_limits);
     let explainer = explains.then(|| LiveExplainer::start(&streams)).transpose()?;
     live.follow.enter_background(background);
     Ok((Source::Live(Box::new(live)), streams, explainer))
 }
 
-fn replay(path: &Path, args: &Args, limits: &[Limit]) -> Result<Watched> {
+fn replay(path: &Path, args: &Args, limits: &mut [Limit]) -> Result<Watched> {
     if args.what.names_any() {
         return Err(Usage("--replay shows all of a run: leave out --stream, --machine and --points".into()).into());
     }
@@ -224,8 +228,10 @@ fn replay(path: &Path, args: &Args, limits: &[Limit]) -> Result<Watched> {
     let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
     let (segments, threshold) = (args.what.segments(), args.what.threshold());
     let layout = layout_of(&run, segments).map_err(Usage)?;
-    limits::refuse_unknown(limits, &layout.segments.into_iter().map(|s| s.name).collect::<Vec<_>>(), None)?;
-    let replay = Replay::start(run, segments, args.speed, threshold).map_err(Usage)?;
+    let names = layout.segments.into_iter().map(|s| s.name).collect();
+    Measures { segments: names, steps: None, not: NOT_MEASURED }.refuse_others(limits)?;
+    let mut replay = Replay::start(run, segments, args.speed, threshold).map_err(Usage)?;
+    replay.find_rows_over(limits::row_limits(limits));
     Ok((Source::Replay(Box::new(replay)), streams, explainer))
 }
 

@@ -70,8 +70,8 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let limits = args.limits.all(false)?;
-    limits::refuse_unknown_of_streams(&limits, args.what.segments())?;
+    let mut limits = args.limits.all(false)?;
+    limits::of_streams(args.what.segments(), &[]).refuse_others(&mut limits)?;
     let mut options = args.what.options()?;
     let retention = args.spikes.retention(args.flight.per_minute());
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
@@ -166,7 +166,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     if limits.is_empty() {
         return Ok(Outcome::Done);
     }
-    let summary = summarise(&Run::open(&args.output)?, &SummaryOptions::default()).map_err(Usage)?;
+    let options = SummaryOptions { row_limits: limits::row_limits(&limits), ..SummaryOptions::default() };
+    let summary = summarise(&Run::open(&args.output)?, &options).map_err(Usage)?;
     let verdicts = limits::check(&limits, &summary)?;
     args.limits.announce(&path.to_string(), &verdicts, false)
 }

@@ -137,6 +137,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let options = SummaryOptions {
         select,
         threshold_ns: args.threshold,
+        row_limits: limits::row_limits(&limits),
         band: args.band,
         worst: args.worst.into(),
         segments: args.segments.clone(),

@@ -39,6 +39,9 @@ fn usage() -> Result<(), Failed> {
             "emit 10.0.0.2 --limit round_trip:p50<=1ms --limit processing:max<=1ms --limit turn:max<=1ms",
             "\"turn\": no such segment (there can be: round_trip, nic_round_trip, nic_turnaround; or a part of the table",
         ),
+        ("emit 10.0.0.2 --limit malformed<=0", "malformed<=0: malformed is not measured here"),
+        ("emit 10.0.0.2 --limit pacing:max<=1s", "pacing is not measured here"),
+        ("emit 10.0.0.2 --limit round_trip:over<=0", "over is not measured here"),
         ("reflect --port 70000", "--port"),
         ("reflect --keep-going", "--threshold"),
     ];

@@ -117,7 +117,7 @@ fn a_broken_limit_is_named_and_ends_with_3_after_the_report() {
     let bench = Bench::with_run();
     let out = bench.latpath(&["report", "run", "--json", "--limit", "total:max<=3ms", "--limit", "lost<=28"]);
     assert_eq!(out.status.code(), Some(3));
-    assert_eq!(stderr(&out), "latpath: limit total:max<=3ms broken: 3.189 ms\n");
+    assert_eq!(stderr(&out), "latpath: limit total:max<=3ms broken: 3.189 ms ±1.870 µs of MU02\n");
     assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["journeys"], 2000);
     let out = bench.latpath(&["report", "run", "--limit", "total:max<=4ms", "--limit", "total:p99<=200us"]);
     assert_eq!((out.status.code(), out.stderr.as_slice()), (Some(0), &b""[..]));
@@ -135,15 +135,16 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     let out = bench.latpath(&["report", "run", "--profile", "bay7.toml", "--json", "--junit", "limits.xml"]);
     assert_eq!(out.status.code(), Some(3));
     let said = stderr(&out);
-    assert!(said.contains("limit total:max<=3ms broken: 3.189 ms\n"), "{said}");
+    assert!(said.contains("limit total:max<=3ms broken: 3.189 ms ±1.870 µs of MU02\n"), "{said}");
     // A profile may name what a run does not have: nothing shows that it is kept.
-    assert!(said.contains("limit Tnet:max<=1ms broken: not measured"), "{said}");
+    assert!(said.contains("limit Tnet:max<=1ms not shown: not measured"), "{said}");
     let limits = &serde_json::from_slice::<Value>(&out.stdout).unwrap()["limits"];
     assert_eq!(limits[1]["about"], serde_json::json!({ "name": "Losses", "source": "bay 7" }));
     assert_eq!([&limits[1]["broken"], &limits[2]["measured"]], [&Value::Null; 2]);
     let xml = std::fs::read_to_string(bench.dir.path().join("limits.xml")).unwrap();
     assert!(
-        xml.contains("tests=\"3\" failures=\"2\"") && xml.contains("message=\"3.189 ms\">Transfer time (bay 7)<"),
+        xml.contains("tests=\"3\" failures=\"2\"")
+            && xml.contains("message=\"3.189 ms ±1.870 µs of MU02\">Transfer time (bay 7)<"),
         "{xml}"
     );
     // What was written stays.
@@ -154,9 +155,40 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     let replay = ["live", "--replay", "run", "--speed", "max", "--limit"];
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=3ms"]].concat()).status.code(), Some(3));
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=4ms"]].concat()).status.code(), Some(0));
+    let pacing = bench.latpath(&[&replay[..], &["pacing:max<=1s"]].concat());
+    assert_eq!((pacing.status.code(), pacing.stdout.len()), (Some(2), 0));
+    assert_eq!(stderr(&pacing), "latpath: pacing:max<=1s: pacing is not measured here (docs/limits.md)\n");
     let unknown = bench.latpath(&[&replay[..], &["Tfoo:max<=4ms"]].concat());
     let says = "latpath: \"Tfoo\": no such segment (there can be: Thyp, Tsub, total)\n";
     assert_eq!((unknown.status.code(), stderr(&unknown).as_str(), unknown.stdout.len()), (Some(2), says, 0));
+}
+
+#[test]
+fn nothing_shows_that_a_limit_is_kept_where_no_packet_was_chosen() {
+    let bench = Bench::with_run();
+    let all = ["lost<=0", "total:over<=0", "consecutive<=1", "total:max<=3ms", "journeys>=1"];
+    let limits = all.iter().flat_map(|limit| ["--limit", limit]);
+    let args = ["report", "run", "--from", "1h", "--junit", "-"].into_iter().chain(limits);
+    let out = bench.latpath(&args.collect::<Vec<_>>());
+    assert_eq!(out.status.code(), Some(3));
+    assert!(stdout(&out).contains("tests=\"5\" failures=\"5\""), "{}", stdout(&out));
+    assert!(stderr(&out).contains("limit lost<=0 not shown: no packet was measured\n"), "{}", stderr(&out));
+}
+
+#[test]
+fn packets_in_a_row_are_held_against_the_time_that_their_limit_names() {
+    let bench = Bench::with_run();
+    let code = |args: &[&str]| {
+        let out = bench.latpath(&[&["report", "run", "-s", "MU01", "--threshold", "60us"], args].concat());
+        (out.status.code(), stderr(&out))
+    };
+    // All packets take some 188 us; the late one and one that is lost are alone.
+    assert_eq!(code(&["--limit", "consecutive<=1"]).0, Some(3));
+    assert_eq!(code(&["--limit", "consecutive(2ms)<=1"]), (Some(0), String::new()));
+    assert_eq!(code(&["--limit", "consecutive(2ms)<=0"]).0, Some(3));
+    let replay = ["live", "--replay", "run", "--speed", "max", "--limit"];
+    assert_eq!(bench.latpath(&[&replay[..], &["consecutive(2ms)<=1"]].concat()).status.code(), Some(0));
+    assert_eq!(bench.latpath(&[&replay[..], &["consecutive(2ms)<=0"]].concat()).status.code(), Some(3));
 }
 
 #[test]

@@ -109,16 +109,63 @@ fn a_segment_that_became_slower_is_named_and_no_other() {
     assert!(text.contains("p50 of Thyp: new is slower than old: "), "{text}");
     assert_eq!(bench.latpath(&FIVE).stdout, bench.latpath(&FIVE).stdout);
 
+    let tested = page["tested"].as_u64().unwrap();
+    let slower = "mean of Thyp, p50 of Thyp, p99 of Thyp, mean of total, p50 of total, p99 of total";
+    let conclusion = format!("of {tested} tested 6 are slower: {slower}");
+    assert_eq!(page["conclusion"][0], conclusion.as_str());
+    assert!(text.starts_with("new against old\n  of "), "{text}");
+
     let limit = |limit: &str| bench.latpath(&[&FIVE[..], &["--limit", limit]].concat());
     assert_eq!(limit("Thyp:p50<=+20%").status.code(), Some(0));
     let broken = limit("Thyp:p50<=+5%");
     assert_eq!(broken.status.code(), Some(3));
     assert!(stderr(&broken).contains("limit Thyp:p50<=+5% broken: p50 of Thyp: new is slower"), "{}", stderr(&broken));
-    assert_eq!(limit("Thyp:p99.9<=+5%").status.code(), Some(3), "nothing shows that it holds");
+    let open = limit("Thyp:p99.9<=+5%");
+    assert_eq!(open.status.code(), Some(3));
+    assert!(stderr(&open).contains("limit Thyp:p99.9<=+5% not shown: "), "{}", stderr(&open));
     assert_eq!(limit("Tfoo:p50<=+5%").status.code(), Some(2));
 
     let fewer = json(&bench, &[&FIVE[..], &["--only", "Thyp"]].concat());
     assert!(fewer["tested"].as_u64() < page["tested"].as_u64());
+}
+
+#[test]
+fn what_did_not_happen_is_shown_as_such() {
+    let bench = groups(100);
+    // 20 s of each recording; no packet is over this.
+    let page = json(&bench, &[&FIVE[..], &["--threshold", "1s"]].concat());
+    let rows = page["segments"][0]["rows"].as_array().unwrap();
+    let spikes = rows.iter().find(|row| row["figure"] == "spikes").unwrap();
+    assert_eq!([&spikes["a"], &spikes["b"], &spikes["difference"]], [&serde_json::json!(0.0); 3]);
+    assert!(rows.iter().any(|row| row["figure"] == "p95" && row["verdict"] == "not_tested"));
+}
+
+#[test]
+fn recordings_whose_clocks_nobody_knows_are_not_compared_across_machines() {
+    let bench = Bench::new();
+    let unknown = |manifest: &mut Manifest| manifest.machines.retain(|m| m.clock.machine == "host");
+    USUAL.seed(1).write_with(&bench, "a1", unknown);
+    USUAL.seed(2).write(&bench, "b1");
+    let page = json(&bench, &["compare", "a1", "--against", "b1"]);
+    assert_eq!(verdict(&page, "Thyp", "mean"), "not_comparable");
+    assert_eq!(page["segments"][0]["error_bound_ns"], Value::Null);
+    // Both ends of this one are in the guest.
+    assert_ne!(verdict(&page, "Tsub", "mean"), "not_comparable");
+    let text = stdout(&bench.latpath(&["compare", "a1", "--against", "b1"]));
+    assert!(text.contains("mean of Thyp: not comparable: how far the clocks were apart is not known"), "{text}");
+}
+
+#[test]
+fn a_limit_without_a_sign_is_held_against_each_new_recording() {
+    let bench = groups(100);
+    let limit = |limits: &[&str]| bench.latpath(&[&FIVE[..], limits].concat());
+    assert_eq!(limit(&["--limit", "total:max<=9ms", "--limit", "total:p50<=+20%"]).status.code(), Some(0));
+    let broken = limit(&["--limit", "total:max<=1ms", "--limit", "consecutive(1ms)<=1"]);
+    assert_eq!(broken.status.code(), Some(3));
+    assert!(stderr(&broken).starts_with("latpath: limit a1: total:max<=1ms broken: 2."), "{}", stderr(&broken));
+    assert_eq!(stderr(&broken).lines().count(), 5);
+    assert_eq!(limit(&["--limit", "pacing:max<=1s"]).status.code(), Some(2));
+    assert_eq!(limit(&["--limit", "Tfoo:max<=1s"]).status.code(), Some(2));
 }
 
 #[test]
@@ -274,7 +321,9 @@ fn the_limits_of_a_comparison_become_tests_of_a_ci_server() {
     let xml = std::fs::read_to_string(bench.dir.path().join("verdicts.xml")).unwrap();
     let document = roxmltree::Document::parse(&xml).unwrap();
     let cases = document.descendants().filter(|node| node.has_tag_name("testcase"));
-    let found: Vec<_> = cases.map(|case| (case.attribute("name").unwrap(), case.has_children())).collect();
+    let is_failure = |node: roxmltree::Node| node.has_tag_name("failure");
+    let found = cases.map(|case| (case.attribute("name").unwrap(), case.children().any(is_failure)));
+    let found: Vec<_> = found.collect();
     assert_eq!(found, [("Thyp:p50<=+5%", true), ("Tsub:p50<=+5%", false)]);
     let again = bench.latpath(&args);
     assert_eq!(again.status.code(), Some(1));

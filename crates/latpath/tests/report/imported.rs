@@ -39,7 +39,12 @@ fn an_imported_run_is_reported_like_any_other() {
     let head =
         "stream,key,number,utc_ns,t_ns,publisher/tx@eth0,relay/app-read@relay,duplicates,out_of_order,drop_reason,path";
     assert_eq!(csv.lines().next(), Some(head));
-    assert!(bench.latpath(&["compare", "run", "--against", "run"]).status.success());
+    let limit = bench.latpath(&["report", "run", "--limit", "total:max<=1s"]);
+    assert_eq!(limit.status.code(), Some(3));
+    assert!(stderr(&limit).contains("not shown: 60.00 µs, and how far the clocks were apart is not known"));
+    let compared = bench.latpath(&["compare", "run", "--against", "run"]);
+    assert!(compared.status.success());
+    assert!(stdout(&compared).contains("mean of total: not comparable: how far the clocks were apart is not known"));
 }
 
 #[test]

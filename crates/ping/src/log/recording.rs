@@ -11,6 +11,11 @@ use std::path::Path;
 /// The name of the whole of a transaction.
 const WHOLE: &str = "round trip";
 
+/// Whether the emitter's clocks take a stamp: `t1_app`, `t4_nic`.
+fn is_of_emitter(stamp: &str) -> bool {
+    stamp.starts_with("t1") || stamp.starts_with("t4")
+}
+
 /// Reads a log of all transactions; `steps`: the parts of round trips too. Times over the threshold are counted.
 ///
 /// # Errors
@@ -51,13 +56,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
         }
     })?;
     unanswered.tidy();
-    let mut notes = Vec::new();
-    if unread > 0 {
-        notes.push(format!("{unread} rows cannot be read"));
-    }
-    if steps {
-        notes.push("a log does not say how wrong times between both machines' clocks can be".into());
-    }
+    let notes = (unread > 0).then(|| format!("{unread} rows cannot be read")).into_iter().collect();
     let segment = |(column, (histogram, track, over)): (&&str, (Histogram, Track, u64))| {
         let ends = column.trim_end_matches("_ns").split_once("_to_");
         let (from, to) = ends.unwrap_or(("t1_app", "t4_app"));
@@ -67,6 +66,8 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
             from: from.into(),
             to: to.into(),
             over,
+            // A log does not have the bound of times between both machines.
+            error_bound_ns: (is_of_emitter(from) == is_of_emitter(to)).then_some(0),
             ..Measured::of(histogram, track.finish(), span)
         }
     };

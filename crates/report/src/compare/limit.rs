@@ -66,7 +66,12 @@ impl FromStr for DifferenceLimit {
 }
 
 impl DifferenceLimit {
-    /// Checks it. A difference that is not to be seen breaks none; what cannot be compared does.
+    /// Whether a text is meant as one: what a figure may be by itself has no sign.
+    pub fn is_meant(text: &str) -> bool {
+        text.rsplit_once("<=").is_some_and(|(_, most)| most.trim_start().starts_with('+'))
+    }
+
+    /// Checks it. A difference that is not to be seen breaks none; where nothing can be compared, nothing shows that it is kept.
     ///
     /// # Errors
     /// Where there is no such segment.
@@ -77,15 +82,15 @@ impl DifferenceLimit {
             return Err(BadDifference::Segment { segment: self.segment.clone(), known: known.join(", ") });
         }
         let rows: Vec<&Row> = segments.iter().flat_map(|s| &s.rows).filter(|row| row.figure == self.figure).collect();
-        let broken = rows.iter().find(|row| match row.verdict {
-            Verdict::NotComparable | Verdict::TooFew => true,
-            verdict => verdict.is_difference() && self.is_over(row),
-        });
+        let broken = rows.iter().find(|row| row.verdict.is_difference() && self.is_over(row));
+        let is_open = |row: &&&Row| matches!(row.verdict, Verdict::NotComparable | Verdict::TooFew);
+        let open = rows.iter().find(is_open).filter(|_| broken.is_none());
         Ok(LimitVerdict {
             limit: self.text.clone(),
-            about: None,
-            measured: broken.or(rows.first()).and_then(|row| by(row).0),
+            measured: broken.or(open).or(rows.first()).and_then(|row| by(row).0),
             broken: broken.map(|row| row.sentence.clone()),
+            not_shown: open.map(|row| row.sentence.clone()),
+            ..LimitVerdict::default()
         })
     }
 

@@ -16,11 +16,16 @@ pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
 
 /// The same on a page; `more` follows each segment, by its place.
 pub(super) fn write(page: &mut Page, comparison: &Comparison, more: impl Fn(&mut Page, usize)) {
-    group(page, &comparison.a, "");
-    group(page, &comparison.b, ", against which it is compared");
+    let (a, b) = heads(page, comparison);
+    page.heading(&format!("{a} against {b}"));
     for why in &comparison.not_comparable {
         page.warning(&format!("not comparable: {why}"));
     }
+    for text in &comparison.conclusion {
+        page.wrapped("  ".into(), 4, &page.clean(text));
+    }
+    group(page, &comparison.a, "");
+    group(page, &comparison.b, ", against which it is compared");
     for note in &comparison.notes {
         page.warning(note);
     }
@@ -29,7 +34,7 @@ pub(super) fn write(page: &mut Page, comparison: &Comparison, more: impl Fn(&mut
         segment(page, comparison, one);
         more(page, at);
     }
-    page.heading("What this says");
+    page.heading("How to read this");
     legend(page, comparison);
 }
 
@@ -171,7 +176,7 @@ fn legend(page: &mut Page, comparison: &Comparison) {
             "With {fewest} recordings on a side only large differences show. Record each five times or more."
         ));
     }
-    lines.push("min, stddev, p90, p99.99 and beyond, max and counts are shown, not tested.".into());
+    lines.push("min, stddev, p90, p95, p99.99 and beyond, max and counts are shown, not tested.".into());
     for line in lines {
         page.wrapped("  ".into(), 2, &page.clean(&line));
     }

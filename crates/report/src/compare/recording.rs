@@ -25,22 +25,25 @@ pub struct RecordingOptions {
     pub by_stream: bool,
     /// Segments from one point to the next are compared too.
     pub steps: bool,
+    /// The longest rows of packets that took longer than each of these are found too.
+    pub row_limits: Vec<Ns>,
     /// Packets that patterns of these kinds touch are left out.
     pub exclude: Vec<PatternKind>,
     /// Threads that read; 0 is one.
     pub workers: usize,
 }
 
-/// Reads a run. It takes memory for a while: some 20 MiB for each segment of hours.
+/// Reads a run, and its figures that limits may be set on. It takes memory for a while: some 20 MiB for each segment of hours.
 ///
 /// # Errors
 /// Where one of the user's segments cannot be, or there is none of a name.
-pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, String> {
+pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Summary), String> {
     let manifest = run.manifest();
     let mut summary = SummaryOptions {
         exclude: Vec::new(),
         select: options.select.clone(),
         threshold_ns: options.threshold_ns,
+        row_limits: options.row_limits.clone(),
         band: None,
         worst: 0,
         segments: options.segments.clone(),
@@ -105,7 +108,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
                 kind: segment.kind,
                 name: segment.name.clone(),
                 cost_ns: cost(&summary, &from, &to),
-                error_bound_ns: shown.error_bound_ns,
+                error_bound_ns: summary.is_bound_known(shown).then_some(shown.error_bound_ns),
                 from,
                 to,
                 over,
@@ -113,7 +116,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<Recording, Str
             });
         }
     }
-    Ok(found)
+    Ok((found, summary))
 }
 
 /// What is left out, in a sentence.

@@ -53,10 +53,12 @@ pub(crate) fn sheet(sheet: &Sheet) -> String {
     let mut body = Body::default();
     runs_of_one_kind(&sheet.blocks).for_each(|blocks| body.write(blocks));
     let (contents, sections) = body.finish();
-    let state = match sheet.limits.iter().any(|limit| limit.broken.is_some()) {
+    let is_any = |word: &str| sheet.limits.iter().any(|limit| limit.word() == word);
+    let state = match (is_any("broken"), is_any("not shown")) {
         _ if sheet.limits.is_empty() => "",
-        true => "<p class=\"broken\">A limit is broken</p>",
-        false => "<p class=\"kept\">All limits are kept</p>",
+        (true, _) => "<p class=\"broken\">A limit is broken</p>",
+        (false, true) => "<p class=\"broken\">Not all limits are shown to be kept</p>",
+        (false, false) => "<p class=\"kept\">All limits are kept</p>",
     };
     let version = env!("CARGO_PKG_VERSION");
     format!(

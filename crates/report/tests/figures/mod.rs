@@ -160,6 +160,7 @@ pub fn summary() -> Summary {
             number: 77_201,
             time_ns: 1_767_323_045_000_000_006,
         }),
+        consecutive_over: Vec::new(),
         pacing: [(0, 3, 250_000, 412_118), (4, -12_004, 250_001, 14_611_998)]
             .map(|(point, min_ns, mean_ns, max_ns)| PacingFigures {
                 point: POINTS[point].into(),

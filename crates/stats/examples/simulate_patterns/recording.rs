@@ -84,6 +84,7 @@ fn setup() -> Setup {
         routes: STREAMS.iter().map(|route| route.to_vec()).collect(),
         segments,
         threshold: 3_000_000,
+        row_limits: Vec::new(),
         band: None,
         worst: 0,
     }

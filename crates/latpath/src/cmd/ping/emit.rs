@@ -9,13 +9,14 @@ use super::freeze::Freeze;
 use super::link::{ns, Link};
 use super::target::Target;
 use crate::cmd::interrupt::stop_flag;
-use crate::cmd::limits::Limits;
+use crate::cmd::limits::{row_limits, Limits};
 use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
 use crate::cmd::thread::OnTime;
 use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
+use latpath_model::Ns;
 use latpath_ping::breach::{BreachReport, BreachTrace};
 use latpath_ping::breach_context::{ContextRecorder, ExplainedBreach};
 use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
@@ -188,13 +189,13 @@ pub fn run(args: Args) -> Result<Outcome> {
     if args.drawn().buckets() > Drawn::MOST {
         return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());
     }
-    let limits = args.limits.all(false)?;
-    verdicts::refuse_unknown(&limits)?;
+    let mut limits = args.limits.all(false)?;
+    verdicts::refuse_others(&mut limits, args.threshold.is_some())?;
     let stop = stop_flag()?;
     let _awake = args.awake.then(Awake::new).transpose()?;
     let breach = args.freeze.prepare(!args.keep_going)?;
     let recorder = breach_context::record(&args);
-    let all = in_threads(&args, breach.as_ref(), recorder.as_ref(), &stop);
+    let all = in_threads(&args, &row_limits(&limits), breach.as_ref(), recorder.as_ref(), &stop);
     let recorded = recorder.is_some();
     let mut explained = recorder.map_or(Vec::new(), ContextRecorder::end);
     let frozen = args.freeze.end(breach, &stop);
@@ -241,6 +242,7 @@ fn traces(frozen: &BreachReport) -> Vec<&Path> {
 /// One thread for each reflector. The first breach that is to stop a run stops all of them.
 fn in_threads(
     args: &Args,
+    row_limits: &[Ns],
     freeze: Option<&BreachTrace>,
     recorder: Option<&ContextRecorder>,
     stop: &AtomicBool,
@@ -251,7 +253,7 @@ fn in_threads(
         // Keys of a hash map are random in each process and each state.
         let plan = args.plan(RandomState::new().hash_one(number) as u32);
         let target = args.targets[number];
-        let done = Session { args, target, plan, number, freeze, recorder, now: &now[number], stop }.run();
+        let done = Session { args, row_limits, target, plan, number, freeze, recorder, now: &now[number], stop }.run();
         // A breach ends all of them, and so does what keeps one from beginning.
         if done.as_ref().map_or(true, |done| done.ended.why == Ok(Why::Breach)) {
             stop.store(true, Ordering::Relaxed);

@@ -111,6 +111,8 @@ impl Observer for Watching<'_> {
 /// A session that is to be: with which reflector, how, and what records it.
 pub struct Session<'a> {
     pub args: &'a Args,
+    /// The longest rows of probes that took longer than each of these are found too.
+    pub row_limits: &'a [Ns],
     pub target: Target,
     pub plan: Plan,
     /// Its place among the run's sessions.
@@ -209,6 +211,7 @@ impl Session<'_> {
         let options = FigureOptions {
             drawn: self.args.histogram.then(|| self.args.drawn()),
             threshold: plan.threshold,
+            row_limits: self.row_limits.to_vec(),
             worst: self.args.worst.into(),
         };
         let mut watching = Watching {

@@ -1,21 +1,30 @@
 //! What becomes of limits on round trips.
 
 use super::one::Done;
-use crate::cmd::limits::{self, check};
+use crate::cmd::limits::{check, Measures};
 use crate::cmd::Usage;
 use anyhow::Result;
+use latpath_model::Ns;
 use latpath_ping::{figures::Report, Segment};
 use latpath_report::{Limit, LimitVerdict};
-use latpath_stats::{Loss, SegmentFigures, Summary, TimeFigures};
+use latpath_stats::{
+    ConsecutiveFigures, ConsecutiveOver, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, TimeFigures,
+};
 
 /// The figures of a whole round trip.
 const WHOLE: [&str; 3] = ["round_trip", "nic_round_trip", "nic_turnaround"];
 
-/// Refuses limits on segments that no round trip has, before probes are sent.
-pub fn refuse_unknown(limits: &[Limit]) -> Result<(), Usage> {
+/// Refuses limits on what no round trip has, before probes are sent.
+pub fn refuse_others(limits: &mut [Limit], has_threshold: bool) -> Result<(), Usage> {
     let is_part = |name: &str| Segment::all().any(|segment| segment.name() == name);
-    let parts = Some(("a part of the table, as \"wire there\"", is_part as fn(&str) -> bool));
-    limits::refuse_unknown(limits, &WHOLE.map(Into::into), parts)
+    let mut not = vec!["incomplete", "malformed", "never_seen", "sightings_dropped", "pacing"];
+    not.extend((!has_threshold).then_some("over"));
+    Measures {
+        segments: WHOLE.map(Into::into).into(),
+        steps: Some(("a part of the table, as \"wire there\"", is_part as fn(&str) -> bool)),
+        not: &not,
+    }
+    .refuse_others(limits)
 }
 
 /// Each session's verdicts.
@@ -32,23 +41,37 @@ pub fn of(all: &[Done], limits: &[Limit]) -> Result<Vec<LimitVerdict>> {
 
 /// What limits can be set on: round trips and what they are made of, by their names, and what became of the probes.
 fn measured(report: &Report) -> Summary {
-    let row = |name: &str, times: &TimeFigures, over_threshold| SegmentFigures {
+    const EMITTER: &str = "emitter";
+    // Where it is not known how far the clocks were apart, the other end is none of the machines whose clocks are known.
+    let row = |name: &str, times: &TimeFigures, bound: Option<Ns>| SegmentFigures {
         name: name.into(),
+        from: EMITTER.into(),
+        to: if bound.is_some() { EMITTER } else { "reflector" }.into(),
         times: times.clone(),
-        over_threshold,
+        over_threshold: report.over_threshold,
+        error_bound_ns: bound.unwrap_or(0),
         ..SegmentFigures::default()
     };
     let of_nics = [("nic_round_trip", &report.nic_round_trip), ("nic_turnaround", &report.nic_turnaround)];
-    let of_nics = of_nics.into_iter().filter_map(|(name, times)| Some(row(name, times.as_ref()?, 0)));
-    let round_trip = [row("round_trip", &report.round_trip, report.over_threshold)];
+    let of_nics = of_nics.into_iter().filter_map(|(name, times)| Some(row(name, times.as_ref()?, Some(0))));
+    let parts = report.segments.iter().map(|s| row(&s.name, &s.times, s.error_bound_ns));
+    let segments = [row(WHOLE[0], &report.round_trip, Some(0))].into_iter().chain(of_nics).chain(parts).collect();
     let counts = &report.counts;
     let lost = Loss { place: String::new(), reason: None, meaning: None, kernel_count: None, count: counts.lost };
+    let row = |packets| ConsecutiveFigures { packets, ..ConsecutiveFigures::default() };
+    let over = report.consecutive_over.iter().map(|(over_ns, n)| ConsecutiveOver { over_ns: *over_ns, row: row(*n) });
+    let probes = StreamFigures {
+        journeys: counts.sent,
+        consecutive: Some(row(report.consecutive)),
+        consecutive_over: over.collect(),
+        ..StreamFigures::default()
+    };
     Summary {
-        segments: round_trip
-            .into_iter()
-            .chain(of_nics)
-            .chain(report.segments.iter().map(|s| row(&s.name, &s.times, 0)))
-            .collect(),
+        threshold_ns: report.threshold_ns.unwrap_or(Ns::MAX),
+        journeys: counts.sent,
+        segments,
+        streams: vec![probes],
+        machines: vec![MachineFigures { machine: EMITTER.into(), ..MachineFigures::default() }],
         lost: vec![lost],
         duplicates: counts.duplicates,
         out_of_order: counts.reordered,
