@@ -21,7 +21,7 @@ pub(crate) struct Engine {
     lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>,
 }
 
-pub(crate) static ALL: [Engine; 8] = [
+pub(crate) static ALL: [Engine; 9] = [
     Engine { commands: &["record", "live", "segments", "agent"], lacks: points },
     Engine { commands: &["explain"], lacks: causes },
     Engine { commands: &["path"], lacks: path },
@@ -29,6 +29,7 @@ pub(crate) static ALL: [Engine; 8] = [
     Engine { commands: &["queues"], lacks: queues },
     Engine { commands: &["ladder"], lacks: ladder },
     Engine { commands: &["profile"], lacks: profile },
+    Engine { commands: &["study"], lacks: study },
     Engine { commands: &["ping", "publish", "subscribe", "streams"], lacks: frames },
 ];
 
@@ -127,9 +128,37 @@ fn exits(machine: &Machine) -> Result<Vec<Lack>, Lack> {
 }
 
 fn profile(machine: &Machine) -> Result<Vec<Lack>, Lack> {
-    let options = latpath_profile::Options { calls_of: Some(Vec::new()), ..Default::default() };
+    // Where KVM is loaded, its events are tried too: of a thread that never enters a guest.
+    let vcpus = if machine.has_module("kvm") { vec![std::process::id()] } else { Vec::new() };
+    let options = latpath_profile::Options { calls_of: Some(Vec::new()), vcpus, ..Default::default() };
     let recorder = latpath_profile::Recorder::start(&options).map_err(|e| nothing(machine, &TRACING)(&e))?;
     Ok(together(machine, recorder.missing()))
+}
+
+/// What it measures with; it works where any of that does.
+fn study(machine: &Machine) -> Result<Vec<Lack>, Lack> {
+    kvm(machine)?;
+    let parts: [(&str, fn(&Machine) -> Result<Vec<Lack>, Lack>); 4] =
+        [("exits", exits), ("ladder", ladder), ("queues", queues), ("profile", profile)];
+    let mut lacks: Vec<Lack> = Vec::new();
+    let mut failed = Vec::new();
+    for (part, lacks_of) in parts {
+        match lacks_of(machine) {
+            Ok(of_it) => lacks.extend(of_it),
+            Err(lack) => failed.push(Lack { lost: format!("all that {part} measures"), ..lack }),
+        }
+    }
+    if failed.len() == parts.len() {
+        return Err(Lack { lost: String::new(), ..failed.swap_remove(0) });
+    }
+    lacks.extend(failed);
+    let mut seen = Vec::new();
+    lacks.retain(|lack| {
+        let is_new = !seen.contains(lack);
+        seen.push(lack.clone());
+        is_new
+    });
+    Ok(lacks)
 }
 
 fn queues(machine: &Machine) -> Result<Vec<Lack>, Lack> {

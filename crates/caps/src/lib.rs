@@ -1,7 +1,7 @@
 //! Which of latpath's commands can do their work on this machine, what they lack, and what would help.
 //!
-//! Nothing is guessed from a version: the programs of each command are loaded and attached for a moment, and what is missing is what
-//! the kernel refused or does not have.
+//! Nothing is guessed from a version: the programs of each command are loaded and attached for a moment, and what is
+//! missing is what the kernel refused or does not have.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -81,7 +81,7 @@ impl Caps {
         let config = Config::of_kernel(&root);
         let machine = Machine { root, config };
         let commands = engines::ALL.iter().map(|engine| engine.try_out(&machine)).collect();
-        let setting = |(name, needed_for): &(&str, &'static str)| {
+        let setting = |(name, needed_for): (&str, &'static str)| {
             let setting = machine.config.as_ref()?.setting(name);
             Some(KernelOption { name: format!("CONFIG_{name}"), needed_for, setting })
         };
@@ -90,7 +90,7 @@ impl Caps {
             architecture: std::env::consts::ARCH,
             config_file: machine.config.as_ref().map(|config| config.file.clone()),
             commands,
-            options: OPTIONS.iter().filter_map(setting).collect(),
+            options: options_of(std::env::consts::ARCH).filter_map(setting).collect(),
         }
     }
 
@@ -141,8 +141,21 @@ impl Machine {
     }
 }
 
-/// What of a kernel's configuration any command has a use for.
-const OPTIONS: [(&str, &str); 26] = [
+/// Options that only kernels of one architecture have.
+const OF_ARCHITECTURE: [(&str, &str, &str); 3] = [
+    ("x86_64", "KVM_INTEL", "KVM on Intel"),
+    ("x86_64", "KVM_AMD", "KVM on AMD"),
+    ("aarch64", "KALLSYMS_ALL", "exits: polling in halts"),
+];
+
+/// What of the configuration of a kernel of this architecture any command has a use for.
+fn options_of(architecture: &str) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    let own = OF_ARCHITECTURE.iter().filter(move |(of, ..)| *of == architecture);
+    OPTIONS.into_iter().chain(own.map(|(_, name, needed_for)| (*name, *needed_for)))
+}
+
+/// What of any kernel's configuration any command has a use for.
+const OPTIONS: [(&str, &str); 25] = [
     ("BPF_SYSCALL", "all that traces"),
     ("BPF_JIT", "all that traces, at a tenth of the cost"),
     ("DEBUG_INFO_BTF", "all that traces"),
@@ -150,14 +163,13 @@ const OPTIONS: [(&str, &str); 26] = [
     ("PERF_EVENTS", "profile"),
     ("FUNCTION_TRACER", "programs at functions: app-read of UDP, XDP, ladder, queues"),
     ("DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "programs at functions"),
-    ("KPROBES", "path: functions"),
+    ("KPROBES", "path: functions; before Linux 6.6 queues: buffers that vhost takes"),
     ("FPROBE", "path: all functions at once"),
     ("FTRACE_SYSCALLS", "profile --syscalls"),
     ("KALLSYMS", "names of kernel functions"),
+    ("MEMCG", "queues: whose queue vhost serves, where it has no tap"),
     ("DEBUG_FS", "exits against KVM's own counters; guests' clocks by their TSC"),
     ("KVM", "exits, ladder"),
-    ("KVM_INTEL", "KVM on Intel"),
-    ("KVM_AMD", "KVM on AMD"),
     ("TUN", "taps"),
     ("VHOST_NET", "vhost: ladder, queues"),
     ("VHOST_VSOCK", "agents reached by vsock"),
@@ -211,10 +223,26 @@ mod tests {
     }
 
     #[test]
-    fn no_option_is_listed_twice() {
-        let mut names: Vec<&str> = OPTIONS.iter().map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), OPTIONS.len());
+    fn options_are_those_of_the_architecture_and_none_is_listed_twice() {
+        for (architecture, own, other) in
+            [("x86_64", "KVM_INTEL", "KALLSYMS_ALL"), ("aarch64", "KALLSYMS_ALL", "KVM_INTEL")]
+        {
+            let mut names: Vec<&str> = options_of(architecture).map(|(name, _)| name).collect();
+            assert!(names.contains(&own) && !names.contains(&other), "{names:?}");
+            let all = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), all);
+        }
+    }
+
+    #[test]
+    fn a_study_is_known_and_needs_a_hypervisor() {
+        assert!(Caps::known().any(|command| command == "study"));
+        let (_dir, m) = machine(Some("CONFIG_KVM=m\n"));
+        let engine = engines::ALL.iter().find(|engine| engine.commands().contains(&"study")).unwrap();
+        let tried = engine.try_out(&m);
+        assert_eq!(tried.works, Works::No);
+        assert_eq!(tried.lacks[0].remedy.as_deref(), Some("modprobe kvm"));
     }
 }
