@@ -176,7 +176,8 @@ int BPF_PROG(call_begins, void *regs, long nr)
 	if (nr == IOCTL)
 		call.nr |= SECOND_ARGUMENT(regs) << 16;
 	call.since = bpf_ktime_get_ns();
-	bpf_map_update_elem(&open_calls, &tid, &call, BPF_ANY);
+	if (bpf_map_update_elem(&open_calls, &tid, &call, BPF_ANY))
+		__sync_fetch_and_add(&shared.calls_lost, 1);
 	return 0;
 }
 
@@ -207,8 +208,10 @@ int BPF_PROG(call_ends, void *regs, long ret)
 		bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
 		bpf_map_update_elem(&calls, &key, &fresh, BPF_NOEXIST);
 		time = bpf_map_lookup_elem(&calls, &key);
-		if (!time)
+		if (!time) {
+			__sync_fetch_and_add(&shared.calls_lost, 1);
 			return 0;
+		}
 	}
 	time->count++;
 	time->ns += took;

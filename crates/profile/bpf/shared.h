@@ -50,9 +50,10 @@ struct shared {
 	__u64 until;
 	__u32 threads; /* how many the table has */
 	__u32 absences_lost; /* for which the ring had no room */
+	__u64 calls_lost; /* system calls for which the table had no room */
 };
 
-#define SHORTEST_ABSENCE (5000) /* ns; a clock is seldom known so well that a shorter one tells anything */
+#define SHORTEST_ABSENCE (5000) /* ns; clocks are rarely known so well that a shorter one says anything */
 
 /* A time in which a vCPU was not in its guest. */
 struct absence {

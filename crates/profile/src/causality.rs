@@ -1,5 +1,6 @@
-//! Holds a guest's samples against what its host knows: a sample is taken by the guest itself, so that its vCPU was in the guest then.
-//! One that maps to a moment when the vCPU was not, beyond the clock's error bound, says that a clock is wrong.
+//! Holds a guest's samples against what its host knows: a sample is taken by the guest itself, so that its vCPU was
+//! in the guest then. One that maps to a moment when the vCPU was not, beyond the clock's error bound, says that a
+//! clock is wrong.
 
 use latpath_model::Ns;
 use schemars::JsonSchema;
@@ -65,7 +66,7 @@ pub struct CausalityCheck {
 }
 
 impl CausalityCheck {
-    /// Of a guest with these vCPUs, whose absences are known from `from` on: each thread and its number.
+    /// Checks a guest with these vCPUs (thread and number), whose absences are known from `from` on.
     pub fn new(vcpus: impl IntoIterator<Item = (u32, u32)>, from: Ns) -> Self {
         let threads: BTreeMap<u32, u32> = vcpus.into_iter().collect();
         let vcpu = |number: &u32| (*number, Vcpu { known_from: from, ..Vcpu::default() });
@@ -153,7 +154,8 @@ mod tests {
     fn samples_where_their_vcpu_was_not_in_the_guest_are_counted_beyond_the_bound() {
         let mut check = CausalityCheck::new([(101, 0), (102, 1)], 1000);
         check.absences(&[absence(101, 2000, 2100), absence(102, 2000, 9000), absence(7, 0, 9000)]);
-        // In the guest; at an absence's edges, within the bound; in the middle of it; before anything is known; a CPU without a vCPU.
+        // In the guest; at an absence's edges, within the bound; in the middle of it; before anything is known; a CPU
+        // without a vCPU.
         check.moments([
             moment(0, 1500),
             moment(0, 2009),
@@ -201,8 +203,8 @@ mod tests {
     }
 
     proptest! {
-        /// A vCPU that is in its guest and out of it in turns: samples of a clock that is right within its bound are never violations, those
-        /// of one that is off by so much that it is always wrong are.
+        /// A vCPU that is in its guest and out of it in turns: samples of a clock that is right within its bound are
+        /// never violations, those of one that is off by so much that it is always wrong are.
         #[test]
         fn a_clock_within_its_bound_violates_nothing(
             turns in prop::collection::vec((1i64..500, 1i64..500), 1..40), at in prop::collection::vec((0usize..40, 0i64..500), 1..60),

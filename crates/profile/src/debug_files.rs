@@ -1,5 +1,6 @@
-//! Names for functions of stripped programs, by the build-ids of their files: from separate debugging information on this machine, and from
-//! the servers of `DEBUGINFOD_URLS`. A guest's functions are named here too: it needs neither the files nor a network.
+//! Names for functions of stripped programs, by the build-ids of their files: from separate debugging information on
+//! this machine, and from the servers of `DEBUGINFOD_URLS`. A guest's functions are named here too: it needs neither
+//! the files nor a network.
 
 use crate::debuginfod::{self, FetchError};
 use crate::samples::Samples;
@@ -42,9 +43,9 @@ struct Stripped {
     places: Vec<(usize, u32, u64)>,
 }
 
-/// Gives functions the names that the machines themselves did not know, as far as debugging information is found. Where `DEBUGINFOD_URLS` is
-/// set, it is fetched, [`FETCH_WITHIN`] at most and until `stop` is set; `begins` is called before, with the number of files. Returns what
-/// must be known of what was not found.
+/// Gives functions the names that the machines themselves did not know, as far as debugging information is found.
+/// Where `DEBUGINFOD_URLS` is set, it is fetched, [`FETCH_WITHIN`] at most and until `stop` is set; `begins` is
+/// called before, with the number of files. Returns what must be known of what was not found.
 pub fn name_by_debug_files(
     machines: &mut [&mut Samples],
     stop: &AtomicBool,
@@ -74,7 +75,8 @@ pub fn name_by_debug_files(
     fetched.notes(ended, stop.load(Ordering::SeqCst))
 }
 
-/// Fetches files one after the other, in a thread of its own: whatever the servers and the client do, this returns in time.
+/// Fetches files one after the other, in a thread of its own: whatever the servers and the client do, this returns in
+/// time.
 fn fetch(
     build_ids: Vec<Vec<u8>>,
     stop: &AtomicBool,
@@ -212,8 +214,8 @@ fn give_names(machines: &mut [&mut Samples], file: &Stripped, path: &Path) -> bo
     has_named
 }
 
-/// What the symbol table of a file says, if it is that of this build-id. It is not asked for more: other debugging information may be
-/// compressed, and claim any size.
+/// What the symbol table of a file says, if it is that of this build-id. It is not asked for more: other debugging
+/// information may be compressed, and claim any size.
 fn names_in(path: &Path, build_id: &[u8], addresses: &[u64]) -> Option<Vec<Option<String>>> {
     if read_elf_build_id(path).ok()?.as_deref() != Some(build_id) {
         return None;

@@ -1,5 +1,6 @@
-//! Debugging information by build-id from the servers of `DEBUGINFOD_URLS`, by elfutils' own library where it is installed: then cache,
-//! timeouts, proxies and certificates are those of gdb and perf on the same machine, and latpath itself speaks no HTTP and no TLS.
+//! Debugging information by build-id from the servers of `DEBUGINFOD_URLS`, by elfutils' own library where it is
+//! installed: then cache, timeouts, proxies and certificates are those of gdb and perf on the same machine, and
+//! latpath itself speaks no HTTP and no TLS.
 
 use libc::{c_char, c_int, c_long, c_uchar, c_void};
 use std::ffi::CStr;

@@ -1,5 +1,5 @@
-//! Profiles as text: a line for each call chain, as flame graphs take it (`process;outer;inner_[k] NS`). The file that is kept has one line
-//! more, its header, which such tools skip.
+//! Profiles as text: a line for each call chain, as flame graphs take it (`process;outer;inner_[k] NS`). The file
+//! that is kept has one line more, its header, which such tools skip.
 
 use crate::model::{Frame, Header, Kind, Profile};
 use latpath_model::text::printable;

@@ -1,10 +1,12 @@
 //! Where CPUs spend their time, by call chain; a host's and its guests' in one profile.
 //!
-//! Times are exact: the scheduler's switches say how long each thread ran, so that all threads and idle CPUs together have had the number
-//! of CPUs times the wall clock. Samples, some 99 a second on each CPU, say how a thread's time is shared among its call chains.
+//! Times are exact: the scheduler's switches say how long each thread ran, so that all threads and idle CPUs together
+//! have had the number of CPUs times the wall clock. Samples, some 99 a second on each CPU, say how a thread's time
+//! is shared among its call chains.
 //!
-//! A [`Recorder`] runs on the host and, by the agent, in guests. It gives [`Slice`]s, which [`Samples`] adds up. [`weigh`] makes one
-//! [`Profile`] of a host's samples and those of its guests: a vCPU's thread has spent its guest time in what the guest says it did then.
+//! A [`Recorder`] runs on the host and, by the agent, in guests. It gives [`Slice`]s, which [`Samples`] adds up.
+//! [`weigh`] makes one [`Profile`] of a host's samples and those of its guests: a vCPU's thread has spent its guest
+//! time in what the guest says it did then.
 //!
 //! Times are in ns.
 

@@ -118,8 +118,8 @@ pub struct GuestHeader {
     pub fault: Option<String>,
 }
 
-/// Time by call chain, outermost frame first; the first one is a process. The sum of all, with what is idle and not attributed, is the
-/// number of CPUs times the window.
+/// Time by call chain, outermost frame first; the first one is a process. The sum of all, with what is idle and not
+/// attributed, is the number of CPUs times the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     /// What it is of.

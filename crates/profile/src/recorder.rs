@@ -12,7 +12,8 @@ use latpath_model::Ns;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// So long one step may take: then whoever calls it can see that the window is over. What waits is worked on in the next one.
+/// Maximum duration of one step, so that its caller can see that the window is over. The next step goes on with what
+/// waits.
 const STEP: Duration = Duration::from_millis(100);
 
 /// How long a slice is.
@@ -70,7 +71,8 @@ impl Interned {
         self.count - 1
     }
 
-    /// The number of a function of a program. One without a name has a number of its own, as far as there is room: it may get one.
+    /// The number of a function of a program. One without a name has a number of its own, as far as there is room: it
+    /// may get one.
     fn function(&mut self, function: &UserFunction, slice: &mut Slice) -> Option<u32> {
         let Some(place) = &function.place else { return self.name(&function.name, &mut slice.names) };
         if let Some(number) = self.unnamed.get(place) {
@@ -181,10 +183,15 @@ impl Recorder {
         self.sampler.calls()
     }
 
-    /// When the vCPUs that were named were not in their guest, since the last call: complete up to the moment that is returned. `None` where
-    /// this kernel does not show it.
+    /// When the vCPUs that were named were not in their guest, since the last call: complete up to the moment that is
+    /// returned. `None` where this kernel does not show it.
     pub fn absences(&mut self) -> Option<(Vec<Absence>, Ns)> {
         self.sampler.sees_absences.then(|| self.sampler.absences())
+    }
+
+    /// System calls that the table had no room for.
+    pub fn calls_lost(&self) -> u64 {
+        self.sampler.calls_lost()
     }
 
     /// Those that were lost.
@@ -197,7 +204,8 @@ impl Recorder {
         self.symbols.too_late
     }
 
-    /// Takes what has come, some twenty times a second: a process's names can be found as long as it is there. A slice, once a second.
+    /// Takes what has come, some twenty times a second: a process's names can be found as long as it is there. A
+    /// slice, once a second.
     pub fn step(&mut self) -> Option<Slice> {
         self.take_samples(Some(STEP));
         let now = monotonic();
@@ -308,7 +316,8 @@ impl Recorder {
     }
 }
 
-/// Whether a kernel function is on the way from an interrupt to its handler: a CPU that is in one is not idle, also where no thread had it.
+/// Whether a kernel function is on the way from an interrupt to its handler: a CPU that is in one is not idle, also
+/// where no thread had it.
 pub(crate) fn is_interrupt(function: &str) -> bool {
     const EXACTLY: [&str; 8] = [
         "handle_softirqs",

@@ -86,7 +86,7 @@ pub struct Options {
     pub cpus: Option<Cpus>,
     /// System calls of these processes are counted; `None`: of none, and the programs for it do not stand.
     pub calls_of: Option<Vec<u32>>,
-    /// Of these threads, which are vCPUs, it is recorded when they are not in their guest; of none: the programs for it do not stand.
+    /// Threads of vCPUs whose times outside the guest are recorded; without any, the programs for it are not loaded.
     pub vcpus: Vec<u32>,
     /// Says of functions without a name where they lie, so that others may name them.
     pub places: bool,
@@ -278,7 +278,7 @@ impl Sampler {
     /// Counts the system calls of these processes too.
     pub fn count_calls_of(&self, tgids: impl Iterator<Item = u32>) {
         for tgid in tgids {
-            // Beyond the room for processes there is none: their calls are missing.
+            // The table is full: the calls of these processes are missing.
             let _ = self.called_by.update(bytes_of(&tgid), bytes_of(&1u32), MapFlags::ANY);
         }
     }
@@ -361,6 +361,11 @@ impl Sampler {
             let here = self.here.get(cpu as usize);
             (lost + here.lost, ns + here.unattributed as Ns)
         })
+    }
+
+    /// System calls for which the table had no room.
+    pub fn calls_lost(&self) -> u64 {
+        self.shared.field(0, offset_of!(Shared, calls_lost))
     }
 
     /// System calls that were counted.

@@ -179,7 +179,8 @@ impl Samples {
     }
 }
 
-/// How far the time of a sample, or of a thread, can be read after a slice's end: where the reader had to wait for its CPU.
+/// How far the time of a sample, or of a thread, can be read after a slice's end: where the reader had to wait for
+/// its CPU.
 const SLACK: Ns = 60_000_000_000;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What a sampler hands on: about once a second, one slice of time with all that was seen in it. The same for this machine and another.
+//! What a sampler hands on: about once a second, one slice of time with all that was seen in it. The same for this
+//! machine and another.
 
 use latpath_model::Ns;
 
@@ -61,7 +62,7 @@ pub struct Thread {
 pub struct FrameId(u32);
 
 impl FrameId {
-    /// Of a name's number below 2^31.
+    /// Makes it of a name's number below 2^31.
     pub fn new(name: u32, in_kernel: bool) -> Self {
         Self(name << 1 | u32::from(in_kernel))
     }
@@ -120,8 +121,8 @@ pub struct Unnamed {
     pub address: u64,
 }
 
-/// What was seen from a time to a later one. Names, threads and call chains are numbered as they come, from 0 on: a slice brings the new
-/// ones.
+/// What was seen from a time to a later one. Names, threads and call chains are numbered as they come, from 0 on: a
+/// slice brings the new ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Its begin, in the machine's `CLOCK_MONOTONIC`: the end of the one before.

@@ -1,4 +1,5 @@
-//! Names for addresses: functions of the kernel, of programs and their libraries, of code that was made at run time (perf-PID.map).
+//! Names for addresses: functions of the kernel, of programs and their libraries, of code that was made at run time
+//! (perf-PID.map).
 
 use blazesym::helper::read_elf_build_id;
 use blazesym::symbolize::source::{Process, Source};
@@ -80,8 +81,8 @@ impl Symbols {
         self.kernel.find(address).unwrap_or(UNKNOWN)
     }
 
-    /// A process's functions, for each address up to the first that is no code: behind that is what a program without frame
-    /// pointers left in the register.
+    /// A process's functions, for each address up to the first that is no code: behind that is what a program without
+    /// frame pointers left in the register.
     pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64]) -> Vec<UserFunction> {
         if self.known.len() > MOST_PROCESSES {
             self.known.clear();
@@ -178,7 +179,7 @@ struct Image {
 }
 
 impl Image {
-    /// Of a file of this machine's own kind, 64 bits; `None` also where it has no build-id.
+    /// Reads a 64-bit file of this machine's own kind; `None` also where it has no build-id.
     fn read(path: &Path) -> Option<Self> {
         let build_id = read_elf_build_id(path).ok().flatten().filter(|id| (1..=MAX_BUILD_ID).contains(&id.len()))?;
         let file = File::open(path).ok()?;

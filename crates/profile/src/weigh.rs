@@ -1,4 +1,5 @@
-//! Shares exact times among samples: each thread's among its own, each vCPU's guest time among what its guest did in that second.
+//! Shares exact times among samples: each thread's among its own, each vCPU's guest time among what its guest did in
+//! that second.
 
 use crate::causality::Causality;
 use crate::model::{Frame, GuestHeader, Header, Kind, Profile, NOT_SAMPLED};
@@ -9,7 +10,8 @@ use latpath_vms::{Role, Vm};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// A thread with fewer samples shares its time with others of its name that have few: a process of 2 ms has a sample in one of five cases.
+/// A thread with fewer samples shares its time with others of its name that have few: a process of 2 ms has a sample
+/// in one of five cases.
 const FEW: u64 = 8;
 
 /// How long a vCPU's thread had run its guest, by the kernel's own account (`guest_time` of /proc), over the window.
@@ -155,9 +157,10 @@ impl Weights {
 
 /// Makes a profile of what a host's samples say, and those of its guests.
 ///
-/// The profile's total is exact: what `host` knows of its threads' times is shared among their call chains, and nothing is added. The
-/// guest time of a vCPU is shared, second by second, among what its guest did on that CPU; what a guest had no work for is its idle loop.
-/// Where a guest's samples do not reach, or there are none, it is one frame by vCPU.
+/// The profile's total is exact: what `host` knows of its threads' times is shared among their call chains, and
+/// nothing is added. The guest time of a vCPU is shared, second by second, among what its guest did on that CPU; what
+/// a guest had no work for is its idle loop. Where a guest's samples do not reach, or there are none, it is one frame
+/// by vCPU.
 pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], header: Header) -> Profile {
     let mut names = Names { vms, known: HashMap::new() };
     let by_thread: HashMap<u32, Ns> = times.iter().map(|time| (time.tid, time.whole())).collect();
@@ -237,8 +240,8 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
 /// What a guest does on a CPU that has nothing to do, while the vCPU is in the guest: it polls, or is about to halt.
 const IDLE_LOOP: &str = "idle loop";
 
-/// Shares a vCPU's guest time (`whole` of it) among what the guest did on that CPU, second by second: its thread and call chain, or its
-/// idle loop. What is not shared is of times of which the guest said nothing.
+/// Shares a vCPU's guest time (`whole` of it) among what the guest did on that CPU, second by second: its thread and
+/// call chain, or its idle loop. What is not shared is of times of which the guest said nothing.
 fn on_vcpu(
     guest: &Guest,
     weights: &Weights,
