@@ -398,8 +398,11 @@ int eventfd_signal_mask(void *ctx)
 	return signalled(argument(ctx, 0));
 }
 
-/* KVM makes an interrupt of what this thread has just signalled. */
-static __always_inline struct queue *interrupt_of_signal(void)
+/* Only where no program stands at irqfd_wakeup: KVM makes an interrupt of what this thread has just signalled. Where QEMU relays the
+ * signal, its own thread does it.
+ */
+SEC("tp_btf/kvm_msi_set_irq")
+int kvm_msi_set_irq(void *ctx)
 {
 	__u32 thread = bpf_get_current_pid_tgid(), *place = bpf_map_lookup_elem(&signalled_last, &thread);
 	struct queue *q = place && now_in_window() ? in_place(*place) : 0;
@@ -408,26 +411,27 @@ static __always_inline struct queue *interrupt_of_signal(void)
 		return 0;
 	__sync_fetch_and_add(&q->by_irqfd, 1);
 	bpf_map_delete_elem(&signalled_last, &thread);
-	return q;
-}
-
-/* In the thread that signals. Where QEMU relays the signal, its own thread does it. */
-SEC("tp_btf/kvm_msi_set_irq")
-int kvm_msi_set_irq(void *ctx)
-{
-	interrupt_of_signal();
 	return 0;
 }
 
-/* virt/kvm/eventfd.c: comes before that, and knows the GSI. */
+/* virt/kvm/eventfd.c: comes before that, and knows the eventfd and the GSI. */
 SEC("fentry/irqfd_wakeup")
 int irqfd_wakeup(void *ctx)
 {
 	struct kvm_kernel_irqfd *irqfd = (void *)argument(ctx, 0) - bpf_core_field_offset(struct kvm_kernel_irqfd, wait);
-	struct queue *q = argument(ctx, 3) & EPOLLIN ? interrupt_of_signal() : 0;
+	__u64 eventfd = (__u64)BPF_CORE_READ(irqfd, eventfd);
+	struct meaning *meaning = bpf_map_lookup_elem(&eventfds, &eventfd);
+	__u32 thread = bpf_get_current_pid_tgid();
+	struct queue *q;
 
-	if (q)
-		q->interrupt = BPF_CORE_READ(irqfd, gsi) + 1;
+	bpf_map_delete_elem(&signalled_last, &thread);
+	if (!meaning || meaning->is_kick || !(argument(ctx, 3) & EPOLLIN) || !now_in_window())
+		return 0;
+	q = in_place(meaning->place);
+	if (!q)
+		return 0;
+	__sync_fetch_and_add(&q->by_irqfd, 1);
+	q->interrupt = BPF_CORE_READ(irqfd, gsi) + 1;
 	return 0;
 }
 

@@ -6,18 +6,17 @@
 #include "shared.h"
 
 /* How far an index went in a ring that has `cycle` of them. */
-static __always_inline __u32 way(__u32 from, __u32 to, __u32 cycle)
+static __always_inline __u32 distance(__u32 from, __u32 to, __u32 cycle)
 {
 	return to >= from ? to - from : to + cycle - from;
 }
 
 /*
- * The ring's own indices now, after so many buffers (of packed rings: descriptors) were counted: user space holds both against each
- * other. The first time begins it. An index that jumped was reset.
+ * The ring's own indices now, after so many buffers (of packed rings: descriptors) were counted: user space compares both. The first time begins it. An index that jumped was reset.
  */
 static __always_inline void follow_ring(struct queue *q, __u32 available, __u32 used, __u32 cycle, __u32 posted, __u32 got)
 {
-	__u32 forward = way(q->available.at, available, cycle), back = way(q->used_up.at, used, cycle);
+	__u32 forward = distance(q->available.at, available, cycle), back = distance(q->used_up.at, used, cycle);
 
 	if (q->known) {
 		if (forward > q->size || back > q->size) {
@@ -38,7 +37,7 @@ static __always_inline void follow_ring(struct queue *q, __u32 available, __u32 
 static __always_inline void step_back(struct queue *q, __u32 available, __u32 cycle, __u32 buffers)
 {
 	if (q->known) {
-		q->available.moved -= way(available, q->available.at, cycle);
+		q->available.moved -= distance(available, q->available.at, cycle);
 		q->available.counted -= buffers;
 	}
 	q->available.at = available;

@@ -3,14 +3,18 @@
 use latpath_bpf::Missing;
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Number of network cards among virtio's devices.
 pub const VIRTIO_NET: u32 = 1;
 
 /// Who counts a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Side {
     /// Virtio's driver: this machine is a guest.
+    #[default]
     Driver,
     /// vhost: this machine is a guest's host.
     Vhost,
@@ -112,7 +116,8 @@ pub struct Queue {
     pub interrupt: Option<u32>,
     /// How long the device had a buffer: from being added to being got back; at vhost: from being taken to being used.
     pub waited: Histogram,
-    /// When a buffer was posted: descriptors in use. At vhost, when a buffer was taken: buffers that were waiting, this one included.
+    /// When a buffer was posted: descriptors in use. At vhost, when a buffer was taken: buffers that were waiting,
+    /// this one included.
     pub occupied: Histogram,
     /// Buffers of a kick; at vhost: of a round of its worker.
     pub per_kick: Histogram,
@@ -121,7 +126,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Network cards: packets and their bytes, without headers, that the driver received or has finished sending. `None` of other queues.
+    /// Network cards: packets and their bytes, without headers, that the driver received or has finished sending.
+    /// `None` of other queues.
     pub fn packets(&self) -> Option<(u64, u64)> {
         let header = |packets: u64| packets * u64::from(self.header);
         match (self.side, self.device_id, self.name.split('.').next()) {
@@ -133,6 +139,17 @@ impl Queue {
                 Some((sent, self.done_bytes.saturating_sub(header(sent))))
             }
             _ => None,
+        }
+    }
+}
+
+impl Queues {
+    /// Gives queues whose process the kernel does not say the one that has their tap, by its network namespace and
+    /// index.
+    pub fn assign_owners(&mut self, owner: impl Fn(u32, u32) -> Option<u32>) {
+        let is_unowned = |queue: &&mut Queue| queue.side == Side::Vhost && queue.pid == 0;
+        for queue in self.queues.iter_mut().filter(is_unowned) {
+            queue.pid = owner(queue.netns, queue.device).unwrap_or(0);
         }
     }
 }

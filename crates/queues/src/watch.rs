@@ -55,7 +55,8 @@ impl Watch {
         Self::start_measuring(false)
     }
 
-    /// The same, while the kernel also measures what the programs cost, which makes each dearer by two readings of the clock.
+    /// The same, while the kernel also measures what the programs cost, which makes each dearer by two readings of
+    /// the clock.
     ///
     /// # Errors
     /// As of [`Self::start`].
@@ -92,8 +93,8 @@ impl Watch {
 
     /// The same, and calls `at_end` when the window has just ended.
     pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Queues, T) {
-        let (until, answer) = end_window(|until| self.set_until(until), at_end);
-        (self.read(until), answer)
+        let (until, result) = end_window(|until| self.set_until(until), at_end);
+        (self.read(until), result)
     }
 
     fn read(&self, until: Ns) -> Queues {
@@ -136,10 +137,10 @@ fn load(hooks: &mut Hooks) -> Result<Loaded, StartError> {
     let skel = open.load().map_err(PURPOSE.refused("loading the programs"))?;
     let queues = Mapped::new(&skel.maps.queues.as_fd(), MOST)?;
     let shared = Mapped::new(&skel.maps.bss.as_fd(), 1)?;
-    let was_wanted = hooks.has(TAKEN);
+    let is_requested = hooks.has(TAKEN);
     let programs = hooks.attach(skel.object())?;
     let mut kprobes = Vec::new();
-    if was_wanted && has_kprobes && !hooks.has(TAKEN) {
+    if is_requested && has_kprobes && !hooks.has(TAKEN) {
         let begins = skel.progs.taken_begins.attach_kprobe(false, TAKEN);
         if let (Ok(begins), Ok(ends)) = (begins, skel.progs.taken_ends.attach_kprobe(true, TAKEN)) {
             kprobes.extend([begins, ends]);
