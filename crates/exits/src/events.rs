@@ -16,7 +16,7 @@ latpath_bpf::plain!(RawState, RawKey);
 /// More than any kernel has.
 const MOST: usize = 1024;
 
-/// Of a vCPU, where the programs that watch exits count an event already.
+/// A vCPU's count of an event that the programs that watch exits count already.
 type Own = fn(&Vcpu) -> u64;
 
 fn own(event: &str) -> Option<Own> {
@@ -55,8 +55,8 @@ pub(crate) fn names() -> Result<Vec<String>, latpath_tracefs::Error> {
 }
 
 impl Counting {
-    /// Stands at each of these events at which no other program of ours `stands`, and does not count yet. `cpus` and `slots` are the
-    /// other programs'.
+    /// Stands at each of these events at which no other program of ours `stands`, and does not count yet. `cpus` and
+    /// `slots` are the other programs'.
     pub fn start(
         names: Vec<String>,
         stands: impl Fn(&str) -> bool,
@@ -107,13 +107,13 @@ impl Counting {
         self.state.set_field(0, offset_of!(RawState, on), u32::from(on));
     }
 
-    /// Of the vCPU in this slot, in the order of the names.
+    /// Counts of the vCPU in this slot, in the order of the names.
     pub fn of_vcpu(&self, slot: usize, vcpu: &Vcpu) -> Vec<u64> {
         let counted = |event: usize| self.of_vcpus.get(slot * self.names.len() + event);
         self.own.iter().enumerate().map(|(event, own)| own.map_or_else(|| counted(event), |own| own(vcpu))).collect()
     }
 
-    /// Of all other threads.
+    /// Counts of all other threads.
     pub fn others(&self) -> Events {
         let mut by_process: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for key in self.of_processes.keys() {

@@ -97,6 +97,13 @@ impl Tiles {
         Tile::ALL.map(|tile| (tile, *self.of(tile)))
     }
 
+    /// For each of `n` things.
+    pub fn for_each(self, n: f64) -> Self {
+        let mut each = Self::default();
+        self.all().iter().for_each(|(tile, ns)| *each.of(*tile) = (*ns as f64 / n) as Ns);
+        each
+    }
+
     /// All together.
     pub fn sum(self) -> Ns {
         self.all().iter().map(|(_, ns)| ns).sum()
@@ -217,8 +224,8 @@ pub struct Exits {
     pub until: Ns,
     /// vCPUs, by their numbers.
     pub vcpus: Vec<Vcpu>,
-    /// Interrupts that virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered. `None` where this kernel does not
-    /// say.
+    /// Interrupts that virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered. `None` where
+    /// this kernel does not say.
     pub accepted: Option<u64>,
     /// KVM's events, where they were asked for.
     pub events: Option<Events>,
