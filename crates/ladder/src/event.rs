@@ -1,6 +1,8 @@
 //! What happened on the host, whichever source says it.
 
 use latpath_model::Ns;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// The number of an eventfd: the same for the guest's kick and for whoever takes it.
 pub type Eventfd = u64;
@@ -20,7 +22,7 @@ pub struct Event {
 
 /// The register that a guest writes to kick a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Door {
+pub struct Doorbell {
     /// A port of x86, not an address in memory.
     pub is_port: bool,
     /// The guest-physical address, or the port.
@@ -47,8 +49,9 @@ pub enum Line {
     Wire(u64),
 }
 
-/// Which way a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The direction of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// From the guest to the host (the guest's TX queue).
     FromGuest,
@@ -59,14 +62,6 @@ pub enum Direction {
 impl Direction {
     /// Both.
     pub const ALL: [Self; 2] = [Self::FromGuest, Self::ToGuest];
-
-    /// The word for it in JSON.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::FromGuest => "from_guest",
-            Self::ToGuest => "to_guest",
-        }
-    }
 }
 
 /// What happened.
@@ -89,7 +84,7 @@ pub enum What {
     /// The vCPU enters the guest.
     Entry,
     /// The guest wrote to a device's register.
-    Write(Door),
+    Write(Doorbell),
     /// The guest reads a device's register.
     Read,
     /// Somebody signals an eventfd.
@@ -102,7 +97,7 @@ pub enum What {
         kick: Eventfd,
         /// The eventfd of its interrupt; 0 for none.
         call: Eventfd,
-        /// Which way its packets go.
+        /// The direction of its packets.
         direction: Direction,
     },
     /// KVM makes an interrupt of an eventfd's signal by itself.
@@ -138,6 +133,6 @@ pub enum What {
         /// Its vector.
         vector: u32,
     },
-    /// So many events of this CPU are missing before this time.
+    /// Number of events of this CPU that are missing before this time.
     Lost(u64),
 }

@@ -1,6 +1,6 @@
 //! What is counted of transfers.
 
-use crate::event::{Device, Direction, Door, Eventfd, Line};
+use crate::event::{Device, Direction, Doorbell, Eventfd, Line};
 use crate::step::{Step, Variant};
 use crate::transfer::Transfer;
 use latpath_histogram::Histogram;
@@ -16,7 +16,7 @@ pub(crate) enum Key {
     /// By the eventfd of its kicks.
     Kicks(Eventfd),
     /// By the register that the guest writes to.
-    Door(Door),
+    Doorbell(Doorbell),
     /// By the tap: packets to the guest.
     Tap(Device),
 }
@@ -28,7 +28,7 @@ pub(crate) struct Lane {
     /// Which way its packets go, where that is known.
     pub direction: Option<Direction>,
     pub device: Option<Device>,
-    pub door: Option<Door>,
+    pub doorbell: Option<Doorbell>,
     pub vm: Option<u32>,
     /// The thread that serves it.
     pub server: Option<u32>,
@@ -36,9 +36,18 @@ pub(crate) struct Lane {
     pub kicks: u64,
     pub coalesced: u64,
     pub packets: u64,
-    pub without_kick: u64,
     pub without_packet: u64,
     pub groups: BTreeMap<Variant, Group>,
+}
+
+impl Lane {
+    /// Packets from the guest beyond those for which it kicked.
+    pub fn packets_without_kick(&self) -> u64 {
+        match self.direction {
+            Some(Direction::ToGuest) => 0,
+            _ => self.packets.saturating_sub(self.kicks.saturating_sub(self.without_packet)),
+        }
+    }
 }
 
 /// The transfers of a queue that went by the same means.
@@ -110,8 +119,8 @@ pub struct Counts {
     pub unfinished: u64,
     /// Packets that more than one transfer could have carried.
     pub ambiguous: u64,
-    /// Effects that were seen before their cause: threads of transfers that ran unwoken, steps before the step that causes them, events that
-    /// come after later ones.
+    /// Effects that were seen before their cause: threads of transfers that ran unwoken, steps before the step that
+    /// causes them, events that come after later ones.
     pub violations: u64,
     /// Queues beyond those that are kept.
     pub omitted_queues: u64,

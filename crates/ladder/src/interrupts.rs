@@ -89,14 +89,64 @@ impl Ladder {
         }
     }
 
-    /// Hardware has it.
+    /// Hardware delivers it.
     pub(crate) fn posted(&mut self, mark: Mark, vector: u32) {
-        let is = |open: &Open| open.stage == Stage::Raised && open.raiser == mark.pid;
-        let posted = self.take(|open| is(open) && open.vector.is_none_or(|of| of == vector));
-        for mut open in posted {
+        let is = |open: &&mut Open| open.stage == Stage::Raised && open.raiser == mark.pid;
+        for open in self.open.iter_mut().filter(is).filter(|open| open.vector.is_none_or(|of| of == vector)) {
             open.set(Step::Posted, mark);
-            self.close(&open);
+            (open.stage, open.vector) = (Stage::Posted, Some(vector));
         }
+    }
+
+    /// The thread that posted an interrupt wakes the vCPU, which therefore slept.
+    pub(crate) fn wakes_target(&mut self, waker: u32, vcpu: u32) {
+        for at in 0..self.open.len() {
+            let open = &self.open[at];
+            let is_its = open.stage == Stage::Posted && open.raiser == waker && open.target.is_none();
+            if is_its && self.is_vcpu(vcpu) && self.may_target(open, vcpu) {
+                self.open[at].target = Some(vcpu);
+            }
+        }
+    }
+
+    /// The vCPU enters its guest, and with it the interrupts for which it was woken.
+    pub(crate) fn entered(&mut self, mark: Mark) {
+        let mut at = 0;
+        while at < self.open.len() {
+            let open = &self.open[at];
+            let is_its = open.stage == Stage::Posted && open.target == Some(mark.pid);
+            if !is_its || open.at(Step::Entered).is_some() || !self.reach(at, mark) {
+                at += 1;
+                continue;
+            }
+            self.open[at].set(Step::Entered, mark);
+            // The handler of an interrupt line reads the device next.
+            match self.open[at].line {
+                Some(Line::Wire(_)) => at += 1,
+                _ => {
+                    let open = self.open.remove(at);
+                    self.close(&open);
+                }
+            }
+        }
+    }
+
+    /// Ends transfers whose guest has had its interrupt, and of which nothing else is to be seen: this vCPU does
+    /// something later.
+    pub(crate) fn end_before(&mut self, vcpu: u32) {
+        let ended: Vec<bool> = (0..self.open.len())
+            .map(|at| {
+                let open = &self.open[at];
+                match open.stage {
+                    Stage::Injected => open.target == Some(vcpu),
+                    Stage::Posted => open.target.map_or_else(|| self.may_target(open, vcpu), |target| target == vcpu),
+                    _ => false,
+                }
+            })
+            .collect();
+        let mut ended = ended.into_iter();
+        let ended = self.take(|_| ended.next() == Some(true));
+        ended.iter().for_each(|open| self.close(open));
     }
 
     /// The vector of a raised interrupt, as far as it is known.
@@ -151,7 +201,8 @@ impl Ladder {
     /// Notes when the vCPU could take the interrupt. Returns whether that is known.
     fn reach(&mut self, at: usize, mark: Mark) -> bool {
         let open = &mut self.open[at];
-        let since = open.at(Step::Raised).map_or(i64::MAX, |raised| raised.t);
+        let raised = open.at(Step::Posted).or(open.at(Step::Raised));
+        let since = raised.map_or(i64::MAX, |raised| raised.t);
         let reached = self.threads.get(mark.pid).and_then(|thread| thread.reached_since(since));
         let reached = reached.filter(|reached| reached.t <= mark.t);
         if let Some(reached) = reached {
@@ -168,6 +219,9 @@ impl Ladder {
             let open = &self.open[at];
             let is_handled = match open.stage {
                 Stage::Injected => open.target == Some(mark.pid) && is_wire(open),
+                Stage::Posted if is_wire(open) => {
+                    open.target.map_or_else(|| self.may_target(open, mark.pid), |target| target == mark.pid)
+                }
                 // arm64 does not report injections.
                 Stage::Raised if !self.has_injections && is_wire(open) && self.may_target(open, mark.pid) => {
                     self.reach(at, mark)
@@ -183,8 +237,10 @@ impl Ladder {
 
     /// The guest ends an interrupt.
     pub(crate) fn eoi(&mut self, mark: Mark, vector: u32) {
-        let is =
-            |open: &Open| open.stage == Stage::Injected && open.target == Some(mark.pid) && open.vector == Some(vector);
+        let is = |open: &Open| {
+            let is_delivered = matches!(open.stage, Stage::Injected | Stage::Posted);
+            is_delivered && open.target == Some(mark.pid) && open.vector == Some(vector)
+        };
         while let Some(at) = self.open.iter().position(is) {
             self.handled(at, mark);
         }

@@ -1,6 +1,6 @@
 //! Kicks, and the server that turns to a queue.
 
-use crate::event::{Direction, Eventfd};
+use crate::event::{Direction, Eventfd, Line};
 use crate::figures::Key;
 use crate::ladder::{Join, Ladder};
 use crate::step::Step;
@@ -19,8 +19,7 @@ impl Ladder {
             Some((exit, reason)) => (exit, Some(reason)),
             None => (mark, None),
         };
-        let handled = self.take(|open| open.stage == Stage::Injected && open.target == Some(mark.pid));
-        handled.iter().for_each(|open| self.close(open));
+        self.end_before(mark.pid);
         self.next_kick(vm, begin);
         let queue = &mut self.lanes[lane];
         queue.kicks += 1;
@@ -56,14 +55,15 @@ impl Ladder {
         let open = self.open.iter_mut().filter(worked);
         open.filter(|open| open.call == eventfd || open.call == 0).for_each(|open| open.is_signalled = true);
         let vcpu = self.threads.of(mark.pid);
-        let (is_outside, door) = (vcpu.exit.is_some(), vcpu.door.take());
+        let (is_outside, doorbell) = (vcpu.exit.is_some(), vcpu.doorbell.take());
         if self.join != Join::Eventfds || !is_outside || self.calls.contains(&eventfd) {
             return;
         }
         self.kick(mark, Key::Kicks(eventfd), None);
         if let Some(lane) = self.known_lane(Key::Kicks(eventfd)) {
             let queue = &mut self.lanes[lane];
-            queue.door = queue.door.or(door);
+            queue.doorbell = queue.doorbell.or(doorbell);
+            self.threads.of(mark.pid).kicked = Some(lane);
         }
     }
 
@@ -106,6 +106,7 @@ impl Ladder {
         for open in self.open.iter_mut().filter(|open| open.lane == lane && open.stage != Stage::Waiting) {
             open.take_ups = open.take_ups.saturating_add(1);
         }
+        let is_wire = |open: &Open| matches!(open.line, Some(Line::Wire(_)));
         // What the round before has left.
         let over = |open: &Open| {
             let is_relayed = open.is_vhost && open.is_signalled && open.take_ups < PATIENCE;
@@ -114,6 +115,7 @@ impl Ladder {
                 Stage::Serving => true,
                 Stage::Worked => !is_relayed,
                 Stage::Raised | Stage::Injected => open.take_ups >= PATIENCE,
+                Stage::Posted => open.target.is_none() && !is_wire(open) || open.take_ups >= PATIENCE,
             }
         };
         let left = self.take(|open| open.lane == lane && over(open));
@@ -121,7 +123,7 @@ impl Ladder {
             match open.stage {
                 Stage::Serving => self.close_without_packet(open),
                 Stage::Worked if !open.is_signalled => self.close(open),
-                Stage::Injected => self.close(open),
+                Stage::Injected | Stage::Posted => self.close(open),
                 _ => self.counts.unfinished += 1,
             }
         }

@@ -1,6 +1,6 @@
 //! The state machine: events in, transfers out.
 
-use crate::event::{Device, Direction, Door, Event, Eventfd, Line, What};
+use crate::event::{Device, Direction, Doorbell, Event, Eventfd, Line, What};
 use crate::figures::{Counts, Ended, Key, Lane};
 use crate::step::Variant;
 use crate::threads::{Identity, Mark, Threads};
@@ -22,7 +22,7 @@ const REASONS: usize = 256;
 pub enum Join {
     /// By eventfds: kick, queue and interrupt are joined by what they share.
     Eventfds,
-    /// By the register that the guest writes to, and by who wakes whom.
+    /// By the register that the guest writes to, and by wake-ups.
     Wakeups,
 }
 
@@ -143,8 +143,11 @@ impl Ladder {
             What::Switch { next, asleep } => self.switched(mark, next, asleep),
             What::Waking { pid } => self.waking(mark, pid),
             What::Exit(reason) => self.threads.of(event.pid).leaves_guest(mark, reason),
-            What::Entry => self.threads.of(event.pid).enters_guest(),
-            What::Write(door) => self.written(mark, door),
+            What::Entry => {
+                self.entered(mark);
+                self.threads.of(event.pid).enters_guest();
+            }
+            What::Write(doorbell) => self.written(mark, doorbell),
             What::Read => self.device_read(mark),
             What::Signal(eventfd) => self.signalled(mark, eventfd),
             What::Take(eventfd) => self.taken(mark, eventfd),
@@ -188,11 +191,12 @@ impl Ladder {
     fn waking(&mut self, mark: Mark, pid: u32) {
         self.has_wakings = true;
         self.threads.of(pid).wake(mark);
+        self.wakes_target(mark.pid, pid);
         let by = self.threads.of(mark.pid);
         by.woke = Some(pid);
         if self.join == Join::Wakeups {
-            if let Some(door) = by.door.take() {
-                self.kick(mark, Key::Door(door), Some(pid));
+            if let Some(doorbell) = by.doorbell.take() {
+                self.kick(mark, Key::Doorbell(doorbell), Some(pid));
             }
             let open = self.open.iter_mut();
             open.filter(|o| o.stage == Stage::Worked && o.server == mark.pid).for_each(|o| o.is_signalled = true);
@@ -212,12 +216,12 @@ impl Ladder {
             Key::Tap(device) => Some(device),
             _ => None,
         };
-        let door = match key {
-            Key::Door(door) => Some(door),
+        let doorbell = match key {
+            Key::Doorbell(doorbell) => Some(doorbell),
             _ => None,
         };
         let direction = device.map(|_| Direction::ToGuest);
-        self.lanes.push(Lane { key: Some(key), device, door, direction, ..Lane::default() });
+        self.lanes.push(Lane { key: Some(key), device, doorbell, direction, ..Lane::default() });
         self.lane_of.insert(key, self.lanes.len() - 1);
         Some(self.lanes.len() - 1)
     }
@@ -279,17 +283,23 @@ impl Ladder {
         self.first.map_or(0, |first| self.now.saturating_sub(first))
     }
 
-    fn written(&mut self, mark: Mark, door: Door) {
-        let is_known = self.known_lane(Key::Door(door)).is_some_and(|lane| self.lanes[lane].packets > 0);
+    fn written(&mut self, mark: Mark, doorbell: Doorbell) {
+        let is_known = self.known_lane(Key::Doorbell(doorbell)).is_some_and(|lane| self.lanes[lane].packets > 0);
         let vcpu = self.threads.of(mark.pid);
         let woke = vcpu.woke;
         if vcpu.exit.is_none() && !vcpu.is_vcpu {
             return;
         }
+        // On Intel's CPUs KVM reports the write after it has signalled the queue's eventfd.
+        if let Some(lane) = vcpu.kicked.take() {
+            let queue = &mut self.lanes[lane];
+            queue.doorbell = queue.doorbell.or(Some(doorbell));
+            return;
+        }
         // Whether it is a kick shows by whom it wakes; KVM reports some writes only after that.
         if self.join == Join::Wakeups && (is_known || woke.is_some()) {
-            return self.kick(mark, Key::Door(door), woke);
+            return self.kick(mark, Key::Doorbell(doorbell), woke);
         }
-        vcpu.door = Some(door);
+        vcpu.doorbell = Some(doorbell);
     }
 }

@@ -1,9 +1,9 @@
 //! The ladder of what happens now: the flight recorder's events.
 
-use crate::event::{Device, Direction, Door, Event, Line, What};
+use crate::event::{Device, Direction, Doorbell, Event, Line, What};
 use crate::ladder::{Join, Ladder};
 use crate::report::LadderReport;
-use crate::threads::Identity;
+use crate::threads::{is_worker, Identity};
 use latpath_flight::{
     Event as Recorded, Left, Recorder, Scope, Sleep, StartError, Tail, Tailed, Transfer, What as Happened,
 };
@@ -41,8 +41,8 @@ struct Follower {
 }
 
 impl Live {
-    /// Begins. `only`: the processes of the virtual machines to follow, and their taps; where it is empty, all. With `cost`, the kernel
-    /// measures what the programs cost, which makes each dearer by two readings of the clock.
+    /// Begins. `only`: the processes of the virtual machines to follow, and their taps; where it is empty, all. With
+    /// `cost`, the kernel measures what the programs cost, which makes each dearer by two readings of the clock.
     ///
     /// # Errors
     /// Where this kernel or user cannot trace.
@@ -83,7 +83,8 @@ impl Live {
         let join = self.follower.ladder.join;
         let mut report = self.follower.ladder.finish();
         if join == Join::Wakeups {
-            let note = "queues are joined by who wakes whom, not by their eventfds: this kernel does not let programs stand at functions";
+            let note =
+                "queues are matched by wake-ups, not by eventfds: no program can stand at functions of this kernel";
             report.notes.push(note.into());
         }
         let others = self.recorder.missing().iter().filter(|missing| join == Join::Eventfds || !missing.is_function);
@@ -166,7 +167,7 @@ impl Follower {
             }
             Transfer::Irqfd(eventfd) => What::Irqfd(eventfd.into()),
             Transfer::RegisterRead => What::Read,
-            Transfer::RegisterWrite { is_port, address, value } => What::Write(Door { is_port, address, value }),
+            Transfer::RegisterWrite { is_port, address, value } => What::Write(Doorbell { is_port, address, value }),
             Transfer::RaiseLine(number) => What::Raise(Line::Wire(number.into())),
             Transfer::RaiseMessage(data) => What::Raise(Line::Message(data)),
             Transfer::Accept(vector) => What::Accept { vector },
@@ -192,7 +193,7 @@ impl Follower {
             return;
         }
         if let Some(thread) = recorder.thread(pid) {
-            let is_vhost = thread.name.starts_with("vhost-");
+            let is_vhost = is_worker(&thread.name);
             self.ladder.identify(pid, Identity { name: thread.name, process: Some(thread.tgid), is_vhost });
         }
     }

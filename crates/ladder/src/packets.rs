@@ -133,7 +133,6 @@ impl Ladder {
         };
         if let Some(lane) = self.lanes.iter_mut().find(carries) {
             lane.packets += 1;
-            lane.without_kick += 1;
         }
     }
 }

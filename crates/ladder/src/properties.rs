@@ -1,6 +1,6 @@
 //! What holds whatever events come, in whatever order.
 
-use crate::event::{Device, Direction, Door, Event, Line, What};
+use crate::event::{Device, Direction, Doorbell, Event, Line, What};
 use crate::ladder::{Join, Ladder};
 use crate::report::LadderReport;
 use crate::threads::Identity;
@@ -18,7 +18,7 @@ fn what() -> impl Strategy<Value = What> {
         pid.prop_map(|pid| What::Waking { pid }),
         (0..3u16).prop_map(What::Exit),
         Just(What::Entry),
-        (0..3u64).prop_map(|value| What::Write(Door { is_port: false, address: 0x1000, value })),
+        (0..3u64).prop_map(|value| What::Write(Doorbell { is_port: false, address: 0x1000, value })),
         Just(What::Read),
         eventfd.clone().prop_map(What::Signal),
         eventfd.clone().prop_map(What::Take),
@@ -102,12 +102,12 @@ fn memory_is_bounded_where_nothing_ever_ends() {
     let mut ladder = Ladder::new(Join::Eventfds);
     for n in 0..200_000u32 {
         let event = |what| Event { t: n.into(), cpu: 0, pid: 1 + n, what };
-        let door = Door { is_port: false, address: n.into(), value: 0 };
+        let doorbell = Doorbell { is_port: false, address: n.into(), value: 0 };
         let device = Device { ifindex: n, netns: 0 };
         let line = Line::Message(n.into());
         let whats = [
             What::Exit(0),
-            What::Write(door),
+            What::Write(doorbell),
             What::Signal(n.into()),
             What::Arrive(device),
             What::Serve { kick: n.into(), call: u64::from(n) + 1_000_000, direction: Direction::FromGuest },

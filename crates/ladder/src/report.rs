@@ -45,8 +45,8 @@ pub struct QueueReport {
     pub device: Option<String>,
     /// The virtual machine, where it is known.
     pub vm: Option<String>,
-    /// `from_guest` or `to_guest`.
-    pub direction: String,
+    /// From or to the guest.
+    pub direction: Direction,
     /// The register that the guest kicks, where it is known: `0xa003a50`, `port 0xc050`.
     pub doorbell: Option<String>,
     /// The number of the eventfd of its kicks, where that is known.
@@ -55,13 +55,14 @@ pub struct QueueReport {
     pub by_vhost: bool,
     /// Kicks; 0 of packets to the guest, which nobody kicks.
     pub kicks: u64,
-    /// Kicks (to the guest: packets) that came while an earlier one waited for the server: the transfer is the earlier one's.
+    /// Kicks (to the guest: packets) that came while an earlier one waited for the server: the transfer is the
+    /// earlier one's.
     pub coalesced: u64,
     /// Kicks after which the server found nothing to carry: an earlier round had taken it.
     pub kicks_without_packet: u64,
     /// Packets.
     pub packets: u64,
-    /// Packets that needed no kick, because the server was at work: suppressed kicks.
+    /// Packets that needed no kick, because the server was at work: suppressed kicks. 0 of packets to the guest.
     pub packets_without_kick: u64,
     /// Its transfers, by the means by which they went; most transfers first.
     pub ladders: Vec<MeansReport>,
@@ -70,11 +71,9 @@ pub struct QueueReport {
 /// The transfers of a queue that went by the same means.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MeansReport {
-    /// `no_vhost`, `vhost_relayed`, `vhost_irqfd`, `vhost_posted`, or `no_interrupt` where none was raised.
-    pub variant: String,
-    #[serde(skip)]
-    #[allow(missing_docs)]
-    pub of: Option<Variant>,
+    /// By which means. Interrupts of `no_vhost` and `vhost_relayed` may be posted too: then there is a rung
+    /// `interrupt_posted`.
+    pub variant: Variant,
     /// From the first step to the last.
     pub total: Times,
     /// The rungs, in order. Their sums add up to the total's.
@@ -91,10 +90,7 @@ pub struct MeansReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rung {
     /// The step.
-    pub step: String,
-    #[serde(skip)]
-    #[allow(missing_docs)]
-    pub of: Option<Step>,
+    pub step: Step,
     /// Of those transfers that have it.
     pub time: Times,
 }
@@ -126,10 +122,7 @@ pub struct ReasonCount {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrawnStep {
     /// The step.
-    pub step: String,
-    #[serde(skip)]
-    #[allow(missing_docs)]
-    pub of: Option<Step>,
+    pub step: Step,
     /// Since the transfer's first step.
     pub at_ns: Ns,
     /// Since the step before.
@@ -162,7 +155,7 @@ impl Times {
 impl Ladder {
     /// Ends it: what is still going on is unfinished.
     pub fn finish(mut self) -> LadderReport {
-        let injected = self.take(|open| open.stage == Stage::Injected);
+        let injected = self.take(|open| matches!(open.stage, Stage::Injected | Stage::Posted));
         injected.iter().for_each(|open| self.close(open));
         let is_going_on = |stage: Stage| stage != Stage::Waiting;
         self.counts.unfinished += self.open.iter().filter(|open| is_going_on(open.stage)).count() as u64;
@@ -203,15 +196,15 @@ impl Ladder {
             lane.groups.iter().map(|(means, group)| self.means(*means, group)).collect();
         ladders.sort_by_key(|means| std::cmp::Reverse(means.total.count));
         let of_vm = |vm: u32| self.names.vms.get(&vm).cloned().unwrap_or_else(|| format!("process {vm}"));
-        let of_door = |door: crate::event::Door| match door.is_port {
-            true => format!("port {:#x}", door.address),
-            false => format!("{:#x}", door.address),
+        let of_doorbell = |doorbell: crate::event::Doorbell| match doorbell.is_port {
+            true => format!("port {:#x}", doorbell.address),
+            false => format!("{:#x}", doorbell.address),
         };
         QueueReport {
             device: lane.device.map(|device| self.device_name(device)),
             vm: lane.vm.map(of_vm),
-            direction: lane.direction.unwrap_or(Direction::FromGuest).key().into(),
-            doorbell: lane.door.map(of_door),
+            direction: lane.direction.unwrap_or(Direction::FromGuest),
+            doorbell: lane.doorbell.map(of_doorbell),
             kick_eventfd: match lane.key {
                 Some(Key::Kicks(eventfd)) => Some(eventfd),
                 _ => None,
@@ -221,7 +214,7 @@ impl Ladder {
             coalesced: lane.coalesced,
             kicks_without_packet: lane.without_packet,
             packets: lane.packets,
-            packets_without_kick: lane.without_kick,
+            packets_without_kick: lane.packets_without_kick(),
             ladders,
         }
     }
@@ -243,12 +236,9 @@ impl Ladder {
             .collect();
         exit_reasons.sort_by_key(|reason| std::cmp::Reverse(reason.count));
         MeansReport {
-            variant: means.key().into(),
-            of: Some(means),
+            variant: means,
             total: Times::of(&group.total),
-            rungs: rungs
-                .map(|(step, times)| Rung { step: step.key().into(), of: Some(step), time: Times::of(times) })
-                .collect(),
+            rungs: rungs.map(|(step, times)| Rung { step, time: Times::of(times) }).collect(),
             exit_reasons,
             next_kick: Times::of(&group.next_kick),
             drawn: group.typical().map(|transfer| self.drawn(transfer)).unwrap_or_default(),
@@ -267,8 +257,7 @@ impl Ladder {
             let rung_ns = mark.t - before;
             before = mark.t;
             DrawnStep {
-                step: step.key().into(),
-                of: Some(*step),
+                step: *step,
                 at_ns: mark.t - begin,
                 rung_ns,
                 thread: name(mark.pid),

@@ -1,15 +1,20 @@
 //! The steps of a transfer, and the means by which it goes.
 
 use crate::event::Direction;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A step of a transfer. A rung is the time that ends with a step, from the step before it that was seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Step {
     /// The vCPU leaves the guest to kick; or the packet is handed to the tap.
     Begin,
     /// Somebody wakes the server: vhost's worker, or QEMU's thread.
+    #[serde(rename = "server_woken")]
     Woken,
     /// The server runs.
+    #[serde(rename = "server_runs")]
     Runs,
     /// The server carries the packet through the tap.
     Packet,
@@ -18,20 +23,28 @@ pub enum Step {
     /// QEMU runs.
     RelayRuns,
     /// The interrupt is raised in KVM.
+    #[serde(rename = "interrupt_raised")]
     Raised,
-    /// The hardware has the interrupt: no later step of it can be seen from the host.
+    /// Hardware delivers the interrupt (APICv, AVIC): KVM sees nothing of that if the vCPU is in its guest.
+    #[serde(rename = "interrupt_posted")]
     Posted,
     /// The vCPU leaves the guest to take the interrupt; or it was asleep, and runs.
+    #[serde(rename = "vcpu_reached")]
     Reached,
+    /// The vCPU that slept enters the guest, where hardware delivers the posted interrupt.
+    #[serde(rename = "vcpu_enters")]
+    Entered,
     /// KVM injects the interrupt.
+    #[serde(rename = "interrupt_injected")]
     Injected,
     /// The guest's handler has read the device's interrupt status, or ended the interrupt.
+    #[serde(rename = "guest_handler")]
     Handled,
 }
 
 impl Step {
     /// All of them, in the order in which they happen.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Begin,
         Self::Woken,
         Self::Runs,
@@ -41,52 +54,40 @@ impl Step {
         Self::Raised,
         Self::Posted,
         Self::Reached,
+        Self::Entered,
         Self::Injected,
         Self::Handled,
     ];
-
-    /// The word for it in JSON.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::Begin => "begin",
-            Self::Woken => "server_woken",
-            Self::Runs => "server_runs",
-            Self::Packet => "packet",
-            Self::RelayWoken => "relay_woken",
-            Self::RelayRuns => "relay_runs",
-            Self::Raised => "interrupt_raised",
-            Self::Posted => "interrupt_posted",
-            Self::Reached => "vcpu_reached",
-            Self::Injected => "interrupt_injected",
-            Self::Handled => "guest_handler",
-        }
-    }
 }
 
 /// By which means a packet and its interrupt go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub enum Variant {
     /// A: QEMU carries the packet and raises the interrupt.
     NoVhost,
     /// B: vhost carries the packet, and QEMU relays the interrupt (virtio-mmio, INTx).
+    #[serde(rename = "vhost_relayed")]
     Relayed,
     /// C: vhost carries the packet, and KVM makes the interrupt of its signal (irqfd, MSI).
+    #[serde(rename = "vhost_irqfd")]
     Irqfd,
     /// D: as C, and hardware delivers the interrupt (APICv, AVIC).
+    #[serde(rename = "vhost_posted")]
     Posted,
     /// The interrupt was not raised: the guest had switched it off.
     NoInterrupt,
 }
 
 impl Variant {
-    /// The word for it in JSON.
-    pub fn key(self) -> &'static str {
+    /// What it is, in a few words.
+    pub fn words(self) -> &'static str {
         match self {
-            Self::NoVhost => "no_vhost",
-            Self::Relayed => "vhost_relayed",
-            Self::Irqfd => "vhost_irqfd",
-            Self::Posted => "vhost_posted",
-            Self::NoInterrupt => "no_interrupt",
+            Self::NoVhost => "no vhost",
+            Self::Relayed => "vhost, interrupts relayed by QEMU",
+            Self::Irqfd => "vhost, interrupts by irqfd",
+            Self::Posted => "vhost, interrupts posted",
+            Self::NoInterrupt => "no interrupt",
         }
     }
 }
@@ -121,6 +122,7 @@ impl Step {
             (Self::Raised, ..) => "the interrupt is raised",
             (Self::Posted, ..) => "the interrupt is posted to the vCPU",
             (Self::Reached, ..) => "the vCPU runs, or leaves the guest",
+            (Self::Entered, ..) => "the vCPU enters the guest",
             (Self::Injected, ..) => "the interrupt is injected",
             (Self::Handled, ..) => "the guest's handler reads or ends it",
         }

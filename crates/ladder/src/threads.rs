@@ -19,6 +19,12 @@ pub struct Mark {
     pub cpu: u32,
 }
 
+/// Whether the kernel names its workers of vhost so: `vhost-` and a process. Programs that serve devices of
+/// vhost-user do not end in a number.
+pub(crate) fn is_worker(name: &str) -> bool {
+    name.strip_prefix("vhost-").is_some_and(|owner| owner.parse::<u32>().is_ok())
+}
+
 /// What a source knows of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -47,8 +53,10 @@ pub(crate) struct Thread {
     reaches: Vec<Mark>,
     /// Whom it has woken since it left the guest.
     pub woke: Option<u32>,
-    /// Queues for whose kick it left the guest may be served by whom it wakes: the register.
-    pub door: Option<crate::event::Door>,
+    /// The register that it wrote to since it left the guest, until it shows which queue that kicks.
+    pub doorbell: Option<crate::event::Doorbell>,
+    /// The queue that it has kicked since it left the guest.
+    pub kicked: Option<usize>,
     /// The interrupt of the queue that this worker of vhost serves, by direction.
     pub call: [u64; 2],
 }
@@ -75,13 +83,13 @@ impl Thread {
     pub fn leaves_guest(&mut self, mark: Mark, reason: u16) {
         self.is_vcpu = true;
         self.exit = Some((mark, reason));
-        (self.door, self.woke) = (None, None);
+        (self.doorbell, self.woke, self.kicked) = (None, None, None);
         self.reach(mark);
     }
 
     pub fn enters_guest(&mut self) {
         self.is_vcpu = true;
-        (self.exit, self.door, self.woke) = (None, None, None);
+        (self.exit, self.doorbell, self.woke, self.kicked) = (None, None, None, None);
     }
 
     pub fn wake(&mut self, mark: Mark) {

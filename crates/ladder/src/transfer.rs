@@ -41,6 +41,8 @@ pub(crate) enum Stage {
     Raised,
     /// It is injected.
     Injected,
+    /// Hardware delivers it: by itself to a vCPU in its guest, at the next entry to one that sleeps.
+    Posted,
 }
 
 /// A transfer that goes on.
@@ -65,7 +67,7 @@ pub(crate) struct Open {
     pub raiser: u32,
     pub line: Option<Line>,
     pub vector: Option<u32>,
-    /// The vCPU that got the interrupt.
+    /// The vCPU that gets the interrupt.
     pub target: Option<u32>,
     /// The server sleeps since.
     pub is_round_over: bool,
@@ -116,7 +118,7 @@ impl Open {
 
     /// When its guest had the interrupt, as far as that was seen.
     pub fn interrupted(&self) -> Ns {
-        let steps = [Step::Injected, Step::Posted, Step::Reached, Step::Raised];
+        let steps = [Step::Injected, Step::Entered, Step::Reached, Step::Posted, Step::Raised];
         steps.into_iter().find_map(|step| self.at(step)).map_or_else(|| self.latest(), |mark| mark.t)
     }
 
@@ -129,10 +131,10 @@ impl Open {
     pub fn variant(&self) -> Variant {
         match () {
             () if self.at(Step::Raised).is_none() => Variant::NoInterrupt,
-            () if self.at(Step::Posted).is_some() => Variant::Posted,
             () if !self.is_vhost => Variant::NoVhost,
-            () if self.by_irqfd || self.raiser == self.server => Variant::Irqfd,
-            () => Variant::Relayed,
+            () if !self.by_irqfd && self.raiser != self.server => Variant::Relayed,
+            () if self.at(Step::Posted).is_some() => Variant::Posted,
+            () => Variant::Irqfd,
         }
     }
 

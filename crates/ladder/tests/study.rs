@@ -1,7 +1,7 @@
 //! The two excerpts that the automotive study prints give the ladders that were computed from them by hand.
 
 use latpath_ladder::trace_text::import;
-use latpath_ladder::{LadderReport, QueueReport};
+use latpath_ladder::{Direction, LadderReport, QueueReport, Step, Variant};
 use latpath_model::Ns;
 use latpath_testkit::{equal, trial, Failed, Lack};
 use std::fs::File;
@@ -34,49 +34,45 @@ fn ladder(name: &str) -> Result<LadderReport, Failed> {
 }
 
 /// The rungs of the one transfer, in µs.
-fn rungs(report: &LadderReport, variant: &str) -> Result<Vec<(String, Ns)>, Failed> {
+fn rungs(report: &LadderReport, variant: Variant) -> Result<Vec<(Step, Ns)>, Failed> {
     equal("causality violations", report.causality_violations, 0)?;
     let [QueueReport { ladders, direction, .. }] = &report.queues[..] else {
         return Err(format!("not one queue: {report:#?}").into());
     };
     let [ladder] = &ladders[..] else { return Err(format!("not one ladder: {ladders:#?}").into()) };
-    equal("the direction", direction.as_str(), "from_guest")?;
-    equal("the variant", ladder.variant.as_str(), variant)?;
+    equal("the direction", *direction, Direction::FromGuest)?;
+    equal("the variant", ladder.variant, variant)?;
     equal("transfers", ladder.total.count, 1)?;
     equal("the vCPU left for", ladder.exit_reasons[0].reason.as_str(), "DABT_LOW")?;
     equal("the rungs' sum", ladder.rungs.iter().map(|rung| rung.time.sum_ns).sum(), ladder.total.sum_ns)?;
-    Ok(ladder.rungs.iter().map(|rung| (rung.step.clone(), rung.time.sum_ns / 1000)).collect())
-}
-
-fn named(rungs: &[(&str, Ns)]) -> Vec<(String, Ns)> {
-    rungs.iter().map(|(step, time)| ((*step).to_owned(), *time)).collect()
+    Ok(ladder.rungs.iter().map(|rung| (rung.step, rung.time.sum_ns / 1000)).collect())
 }
 
 fn standard() -> Result<(), Failed> {
-    let got = rungs(&ladder(STANDARD)?, "no_vhost")?;
+    let got = rungs(&ladder(STANDARD)?, Variant::NoVhost)?;
     let want = [
         // The study's first rung, 29: exit until the I/O thread runs.
-        ("server_woken", 12),
-        ("server_runs", 17),
-        ("packet", 193),
-        ("interrupt_raised", 248),
-        ("vcpu_reached", 25),
-        ("guest_handler", 76),
+        (Step::Woken, 12),
+        (Step::Runs, 17),
+        (Step::Packet, 193),
+        (Step::Raised, 248),
+        (Step::Reached, 25),
+        (Step::Handled, 76),
     ];
-    equal("the rungs", got, named(&want))
+    equal("the rungs", got, want.to_vec())
 }
 
 fn relayed() -> Result<(), Failed> {
-    let got = rungs(&ladder(RELAYED)?, "vhost_relayed")?;
+    let got = rungs(&ladder(RELAYED)?, Variant::Relayed)?;
     let want = [
-        ("server_woken", 17),
-        ("server_runs", 13),
-        ("packet", 8),
-        ("relay_woken", 35),
-        ("relay_runs", 16),
-        ("interrupt_raised", 65),
-        ("vcpu_reached", 17),
-        ("guest_handler", 19),
+        (Step::Woken, 17),
+        (Step::Runs, 13),
+        (Step::Packet, 8),
+        (Step::RelayWoken, 35),
+        (Step::RelayRuns, 16),
+        (Step::Raised, 65),
+        (Step::Reached, 17),
+        (Step::Handled, 19),
     ];
-    equal("the rungs", got, named(&want))
+    equal("the rungs", got, want.to_vec())
 }

@@ -1,6 +1,7 @@
 //! Traces as trace-cmd and perf print them, written by hand.
 
 use latpath_ladder::trace_text::{import, Imported, TextError};
+use latpath_ladder::{Direction, MeansReport, Step, Variant};
 use std::sync::atomic::AtomicBool;
 
 fn read(text: &str) -> Result<Imported, TextError> {
@@ -34,20 +35,23 @@ cpus=2
        CPU 0/KVM-1240  [000]   100.000150: kvm_eoi:              apicid 0 vector 38
 ";
 
+fn microseconds(means: &MeansReport) -> Vec<(Step, i64)> {
+    means.rungs.iter().map(|rung| (rung.step, rung.time.sum_ns / 1000)).collect()
+}
+
 fn expect_both(imported: &Imported) {
     let report = &imported.report;
     assert_eq!((report.causality_violations, report.queues.len()), (0, 2), "{report:#?}");
-    let rungs = |direction: &str| -> Vec<(String, i64)> {
+    let rungs = |direction: Direction| -> Vec<(Step, i64)> {
         let queue = report.queues.iter().find(|queue| queue.direction == direction).expect("a queue");
         assert_eq!((queue.device.as_deref(), queue.ladders.len()), (Some("tap0"), 1), "{queue:#?}");
-        assert_eq!(queue.ladders[0].variant, "no_vhost");
-        queue.ladders[0].rungs.iter().map(|rung| (rung.step.clone(), rung.time.sum_ns / 1000)).collect()
+        assert_eq!(queue.ladders[0].variant, Variant::NoVhost);
+        microseconds(&queue.ladders[0])
     };
-    let named = |rungs: &[(&str, i64)]| rungs.iter().map(|(step, us)| ((*step).to_owned(), *us)).collect::<Vec<_>>();
-    let rest = [("interrupt_raised", 10), ("vcpu_reached", 10), ("interrupt_injected", 2), ("guest_handler", 8)];
-    let from = [&[("server_woken", 3), ("server_runs", 7), ("packet", 20)][..], &rest].concat();
-    let to = [&[("server_woken", 1), ("server_runs", 9), ("packet", 10)][..], &rest].concat();
-    assert_eq!((rungs("from_guest"), rungs("to_guest")), (named(&from), named(&to)));
+    let rest = [(Step::Raised, 10), (Step::Reached, 10), (Step::Injected, 2), (Step::Handled, 8)];
+    let from = [&[(Step::Woken, 3), (Step::Runs, 7), (Step::Packet, 20)][..], &rest].concat();
+    let to = [&[(Step::Woken, 1), (Step::Runs, 9), (Step::Packet, 10)][..], &rest].concat();
+    assert_eq!((rungs(Direction::FromGuest), rungs(Direction::ToGuest)), (from, to));
 }
 
 #[test]
@@ -71,6 +75,81 @@ fn perf_script_says_the_same() {
     };
     let text: String = X86.lines().skip(1).map(of_perf).collect();
     expect_both(&read(&text).expect("a trace"));
+}
+
+/// Intel's VMX with APICv, without vhost: the guest halts after its kick, so that QEMU's posted interrupt wakes the vCPU.
+const VMX_HALTED: &str = "\
+cpus=2
+       CPU 0/KVM-1240  [000]   100.000000: kvm_exit:             vcpu 0 reason PREEMPTION_TIMER rip 0xffffffff8152d8c5 info1 0x0000000000000000 info2 0x0000000000000000 intr_info 0x00000000 error_code 0x00000000
+       CPU 0/KVM-1240  [000]   100.000001: kvm_entry:            vcpu 0, rip 0xffffffff8152d8c5
+       CPU 0/KVM-1240  [000]   100.000010: kvm_exit:             vcpu 0 reason EPT_MISCONFIG rip 0xffffffff8152d8c5 info1 0x0000000000000000 info2 0x0000000000000000 intr_info 0x00000000 error_code 0x00000000
+       CPU 0/KVM-1240  [000]   100.000012: sched_waking:         comm=qemu-system-x86 pid=1234 prio=120 target_cpu=001
+       CPU 0/KVM-1240  [000]   100.000013: kvm_fast_mmio:        fast mmio at gpa 0xfe003000
+       CPU 0/KVM-1240  [000]   100.000014: kvm_entry:            vcpu 0, rip 0xffffffff8152d8c8
+       CPU 0/KVM-1240  [000]   100.000016: kvm_exit:             vcpu 0 reason HLT rip 0xffffffff81a3c1ea info1 0x0000000000000000 info2 0x0000000000000000 intr_info 0x00000000 error_code 0x00000000
+       CPU 0/KVM-1240  [000]   100.000018: sched_switch:         CPU 0/KVM:1240 [120] S ==> swapper/0:0 [120]
+          <idle>-0     [001]   100.000020: sched_switch:         swapper/1:0 [120] R ==> qemu-system-x86:1234 [120]
+ qemu-system-x86-1234  [001]   100.000040: netif_receive_skb:    dev=tap0 skbaddr=0xffff888001 len=84
+ qemu-system-x86-1234  [001]   100.000050: kvm_msi_set_irq:      dst 0 vec 37 (Fixed|physical|edge)
+ qemu-system-x86-1234  [001]   100.000051: kvm_apic_accept_irq:  apicid 0 vec 37 (Fixed|edge)
+ qemu-system-x86-1234  [001]   100.000052: kvm_apicv_accept_irq: apicid 0 vec 37 (Fixed|edge)
+ qemu-system-x86-1234  [001]   100.000053: sched_waking:         comm=CPU 0/KVM pid=1240 prio=120 target_cpu=000
+          <idle>-0     [000]   100.000060: sched_switch:         swapper/0:0 [120] R ==> CPU 0/KVM:1240 [120]
+       CPU 0/KVM-1240  [000]   100.000063: kvm_entry:            vcpu 0, rip 0xffffffff81a3c1eb
+ qemu-system-x86-1234  [001]   100.000071: sched_switch:         qemu-system-x86:1234 [120] S ==> swapper/1:0 [120]
+";
+
+/// The same with vhost and INTx: QEMU relays the interrupt to a vCPU that is in its guest, whose handler reads the device.
+const VMX_RELAYED: &str = "\
+cpus=3
+       CPU 0/KVM-1240  [000]   100.000000: kvm_exit:             vcpu 0 reason EPT_MISCONFIG rip 0xffffffff8152d8c5 info1 0x0000000000000000 info2 0x0000000000000000 intr_info 0x00000000 error_code 0x00000000
+       CPU 0/KVM-1240  [000]   100.000002: sched_waking:         comm=vhost-1234 pid=1244 prio=120 target_cpu=001
+       CPU 0/KVM-1240  [000]   100.000003: kvm_fast_mmio:        fast mmio at gpa 0xfe003000
+       CPU 0/KVM-1240  [000]   100.000004: kvm_entry:            vcpu 0, rip 0xffffffff8152d8c8
+          <idle>-0     [001]   100.000010: sched_switch:         swapper/1:0 [120] R ==> vhost-1234:1244 [120]
+      vhost-1234-1244  [001]   100.000030: netif_receive_skb:    dev=tap0 skbaddr=0xffff888001 len=84
+      vhost-1234-1244  [001]   100.000035: sched_waking:         comm=qemu-system-x86 pid=1234 prio=120 target_cpu=002
+      vhost-1234-1244  [001]   100.000036: sched_switch:         vhost-1234:1244 [120] S ==> swapper/1:0 [120]
+          <idle>-0     [002]   100.000040: sched_switch:         swapper/2:0 [120] R ==> qemu-system-x86:1234 [120]
+ qemu-system-x86-1234  [002]   100.000050: kvm_set_irq:          gsi 11 level 1 source 0
+ qemu-system-x86-1234  [002]   100.000051: kvm_apic_accept_irq:  apicid 0 vec 37 (Fixed|level)
+ qemu-system-x86-1234  [002]   100.000052: kvm_apicv_accept_irq: apicid 0 vec 37 (Fixed|level)
+       CPU 0/KVM-1240  [000]   100.000060: kvm_exit:             vcpu 0 reason EPT_MISCONFIG rip 0xffffffff8152d8c5 info1 0x0000000000000000 info2 0x0000000000000000 intr_info 0x00000000 error_code 0x00000000
+       CPU 0/KVM-1240  [000]   100.000062: kvm_mmio:             mmio unsatisfied-read len 4 gpa 0xfe004000 val 0x0
+       CPU 0/KVM-1240  [000]   100.000064: kvm_entry:            vcpu 0, rip 0xffffffff8152d8c8
+";
+
+/// The same with vhost and MSI: KVM posts what vhost signals to a vCPU that sleeps.
+fn vmx_posted() -> String {
+    VMX_HALTED
+        .replace("qemu-system-x86 pid=1234", "vhost-1234 pid=1244")
+        .replace("qemu-system-x86:1234", "vhost-1234:1244")
+        .replace("qemu-system-x86-1234", "vhost-1234-1244")
+}
+
+#[test]
+fn traces_of_vmx_with_apicv_give_each_variant() {
+    let expect = |text: &str, variant, by_vhost, last: &[(Step, i64)]| {
+        let report = read(text).expect("a trace").report;
+        assert_eq!((report.causality_violations, report.queues.len()), (0, 1), "{report:#?}");
+        let queue = &report.queues[0];
+        assert_eq!((queue.ladders[0].variant, queue.by_vhost, queue.ladders.len()), (variant, by_vhost, 1));
+        assert_eq!(queue.doorbell.as_deref(), Some("0xfe003000"));
+        assert_eq!(queue.ladders[0].exit_reasons[0].reason, "EPT_MISCONFIG");
+        let rungs = microseconds(&queue.ladders[0]);
+        assert_eq!(rungs[rungs.len() - last.len()..], *last);
+    };
+    let woken = [(Step::Raised, 10), (Step::Posted, 2), (Step::Reached, 8), (Step::Entered, 3)];
+    expect(VMX_HALTED, Variant::NoVhost, false, &woken);
+    expect(&vmx_posted(), Variant::Posted, true, &woken);
+    expect(VMX_RELAYED, Variant::Relayed, true, &[(Step::Raised, 10), (Step::Posted, 2), (Step::Handled, 10)]);
+}
+
+#[test]
+fn a_device_of_vhost_user_is_no_worker_of_vhost() {
+    let text = VMX_HALTED.replace("qemu-system-x86", "vhost-device-n");
+    let report = read(&text).expect("a trace").report;
+    assert!(report.queues.iter().all(|queue| !queue.by_vhost), "{report:#?}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Events of lines.
 
-use crate::event::{Device, Direction, Door, Event, Line as Interrupt, What};
+use crate::event::{Device, Direction, Doorbell, Event, Line as Interrupt, What};
 use crate::ladder::Ladder;
-use crate::threads::Identity;
+use crate::threads::{is_worker, Identity};
 use latpath_model::text::printable;
 use latpath_model::Ns;
 use latpath_tracefs::text::{number, Line, Switch, Task};
@@ -74,7 +74,7 @@ impl Parser {
     fn identify(&mut self, pid: u32, name: &str, process: Option<u32>) {
         if pid != 0 && !name.starts_with('<') && !self.ladder.is_identified(pid) {
             let name = printable(name);
-            let is_vhost = name.starts_with("vhost-");
+            let is_vhost = is_worker(&name);
             self.ladder.identify(pid, Identity { name, process, is_vhost });
         }
     }
@@ -162,7 +162,7 @@ impl Parser {
 
 /// Threads that carry packets for guests, by their names.
 fn serves(name: &str) -> bool {
-    name.starts_with("vhost-") || name.contains("qemu") || name.starts_with("IO ")
+    is_worker(name) || name.contains("qemu") || name.starts_with("IO ")
 }
 
 /// Why a vCPU left its guest: arm64's `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …` and `IRQ: …`, x86's `reason NAME …`.
@@ -179,14 +179,14 @@ fn reason(args: &str) -> &str {
 
 /// A device's register, read or written.
 fn register(event: &str, args: &str) -> Option<What> {
-    let door = |is_port, address, value| What::Write(Door { is_port, address, value });
+    let doorbell = |is_port, address, value| What::Write(Doorbell { is_port, address, value });
     Some(match event {
-        "kvm_fast_mmio" => door(false, hex_or(args, "gpa ")?, 0),
+        "kvm_fast_mmio" => doorbell(false, hex_or(args, "gpa ")?, 0),
         "kvm_pio" if args.starts_with("pio_write") => {
-            door(true, hex_or(args, "at ")?, hex_or(args, "val ").unwrap_or(0))
+            doorbell(true, hex_or(args, "at ")?, hex_or(args, "val ").unwrap_or(0))
         }
         "kvm_mmio" if args.starts_with("mmio write") => {
-            door(false, hex_or(args, "gpa ")?, hex_or(args, "val ").unwrap_or(0))
+            doorbell(false, hex_or(args, "gpa ")?, hex_or(args, "val ").unwrap_or(0))
         }
         _ if args.contains("read") => What::Read,
         _ => return None,
