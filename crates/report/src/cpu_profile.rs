@@ -1,11 +1,12 @@
-//! What `latpath profile` shows: CPU time of host and guests by mode, process and function; the contexts in which a function runs; the same
-//! of two profiles; and files for other tools.
+//! What `latpath profile` shows: CPU time of host and guests by mode, process and function; the contexts in which a
+//! function runs; the same of two profiles; and files for other tools.
 
 mod contexts;
 mod diff;
 mod firefox;
 mod flame_graph;
 mod text;
+mod vm_name;
 
 use contexts::entry;
 use latpath_model::Ns;
@@ -19,6 +20,7 @@ pub use firefox::{firefox, Machine};
 pub use flame_graph::{flame_graph, flame_graph_of_difference};
 pub use text::text;
 pub(crate) use text::MODES;
+pub use vm_name::{of_one_vm, without_vm_name};
 
 /// All of it.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -31,7 +33,7 @@ pub struct Document {
     /// Where all CPUs' time went: adds up to `cpu_count` × `window_ns`.
     pub modes: Modes,
     /// What the kernel itself accounted to these CPUs (/proc/stat), in steps of its clock tick.
-    pub kernel: Option<KernelAccount>,
+    pub kernel_account: Option<KernelAccount>,
     /// Processes, those with most time first.
     pub processes: Vec<ProcessFigures>,
     /// Functions, those with most time of their own first.
@@ -123,7 +125,8 @@ pub struct ProcessFigures {
     pub process: String,
     /// The guest that it runs in; `null` on the host.
     pub guest: Option<String>,
-    /// All of its time. Of a VM's process: without what was seen inside the guest, which is the time of the guest's processes.
+    /// All of its time. Of a VM's process: without what was seen inside the guest, which is the time of the guest's
+    /// processes.
     pub total_ns: Ns,
     /// Where it was spent.
     pub modes: Modes,
@@ -151,7 +154,8 @@ pub struct FunctionFigures {
 pub struct Context {
     /// The process.
     pub process: String,
-    /// The system call, interrupt, softirq or the kernel thread's function that led to it; of a program's function, its caller.
+    /// The system call, interrupt, softirq or the kernel thread's function that led to it; of a program's function,
+    /// its caller.
     pub under: Option<String>,
     /// Time in the function and in what it called.
     pub total_ns: Ns,
@@ -297,7 +301,7 @@ impl Document {
             header: profile.header.clone(),
             cpu_count: profile.header.cpus.iter().count() as u64,
             modes: Modes::of_profile(profile),
-            kernel: None,
+            kernel_account: None,
             processes,
             functions,
             system_calls: Vec::new(),
@@ -321,5 +325,24 @@ impl FunctionFigures {
             total_ns: time.total,
             contexts,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_of_the_json_stands_twice() {
+        let printed = serde_json::to_string(&Document::new(&Profile::default())).expect("JSON");
+        let keys = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&printed).expect("an object");
+        for key in keys.keys() {
+            assert_eq!(printed.matches(&format!("\"{key}\":")).count(), 1 + nested(&keys, key), "{key}");
+        }
+    }
+
+    /// How often a key stands inside of other values.
+    fn nested(keys: &serde_json::Map<String, serde_json::Value>, key: &str) -> usize {
+        keys.values().map(|value| value.to_string().matches(&format!("\"{key}\":")).count()).sum()
     }
 }

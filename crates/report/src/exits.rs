@@ -22,7 +22,8 @@ pub struct Document {
     pub window_ns: Ns,
     /// VMs whose vCPUs were seen.
     pub vms: Vec<VmExits>,
-    /// Interrupts that the virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered without KVM.
+    /// Interrupts that the virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered without
+    /// KVM.
     pub apic_interrupts: Option<u64>,
     /// KVM's events outside the VMs' threads, where they were asked for (`--events`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,7 +56,7 @@ pub struct VmExits {
     pub kvm: Option<KvmCounters>,
     /// What passed its taps.
     pub traffic: Option<Traffic>,
-    /// The exits, by what was done for them.
+    /// Exits and time for each packet and each 10^9 bytes on the taps; `null` where no tap is known, or nothing passed.
     pub per_work: Option<PerWork>,
 }
 
@@ -86,20 +87,24 @@ pub struct VcpuFigures {
     pub exits: u64,
     /// Returns to the hypervisor's process.
     pub exits_to_qemu: u64,
-    /// Time outside the guest without halts: polling and sleeping in them, and their handling.
+    /// Time outside the guest without halts (their polling, sleep and handling), also waiting for a CPU.
     pub exit_time_without_halts_ns: Ns,
-    /// Halts that ended.
+    /// The same, by what the thread did: adds up to it.
+    #[serde(default)]
+    pub tiles_without_halts: Tiles,
+    /// How often KVM blocked a vCPU, so that it polled or slept, until something came for it.
     pub halts: u64,
-    /// Of these, how many found the thread asleep.
+    /// Of these, how many slept; the others ended while KVM polled.
     pub halts_slept: u64,
-    /// Interrupts that KVM injected: without those that APICv or AVIC delivered. `null` where KVM does not say it, as on ARM.
+    /// Interrupts that KVM injected: without those that APICv or AVIC delivered. `null` where KVM does not say it, as
+    /// on ARM.
     pub injected: Option<u64>,
     /// Interrupts that the virtual local APICs accepted; `null` where the kernel does not say whose APIC accepts one.
     #[serde(default)]
     pub apic: Option<ApicFigures>,
     /// Events that came while another one was counted.
     pub events_skipped: u64,
-    /// By reason, those that took the longest in all first.
+    /// By reason, those that took the longest in all first, and halts last.
     pub reasons: Vec<ReasonFigures>,
 }
 
@@ -180,7 +185,7 @@ pub struct OtherEvents {
 }
 
 /// Exits in relation to traffic.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PerWork {
     /// Exits for each packet on the taps, both ways.
     pub exits_per_packet: f64,
@@ -190,6 +195,30 @@ pub struct PerWork {
     pub exits_per_gb: f64,
     /// Time outside the guest without halts, for each 10^9 bytes.
     pub exit_time_per_gb_ns: Ns,
+    /// The same for each reason, in the order of `all.reasons`.
+    #[serde(default)]
+    pub reasons: Vec<ReasonPerWork>,
+    /// Where all vCPUs' time went, for each packet.
+    #[serde(default)]
+    pub tiles_per_packet: Tiles,
+    /// Where all vCPUs' time went, for each 10^9 bytes.
+    #[serde(default)]
+    pub tiles_per_gb: Tiles,
+}
+
+/// Exits for one reason in relation to traffic.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ReasonPerWork {
+    /// The kernel's name of it; `null` for exits that began before the window and for reasons that were too many.
+    pub reason: Option<String>,
+    /// Exits for each packet.
+    pub exits_per_packet: f64,
+    /// Their time for each packet.
+    pub time_per_packet_ns: Ns,
+    /// Exits for each 10^9 bytes.
+    pub exits_per_gb: f64,
+    /// Their time for each 10^9 bytes.
+    pub time_per_gb_ns: Ns,
 }
 
 /// What is known of a VM beside its vCPUs.
@@ -206,7 +235,7 @@ pub struct About {
 }
 
 impl Document {
-    /// Of what was seen; `about` says what is known of the VM with this process.
+    /// Makes it of what was seen; `about` says what is known of the VM with this process.
     pub fn new(exits: &Exits, names: &Names, about: impl Fn(u32) -> About) -> Self {
         let mut vms: BTreeMap<u32, Vec<&Vcpu>> = BTreeMap::new();
         exits.vcpus.iter().for_each(|vcpu| vms.entry(vcpu.pid).or_default().push(vcpu));
@@ -235,6 +264,43 @@ impl Document {
     }
 }
 
+impl Document {
+    /// What the kernel did not show, and what else must be known of the figures.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.not_shown.clone();
+        if self.entries_without_room > 0 {
+            notes.push("the table was full: some vCPUs that appeared while it watched are missing".into());
+        }
+        if let Some(others) = &self.other_events {
+            notes.extend(others.not_counted.iter().map(|event| format!("event {event} cannot be counted")));
+            if others.without_room > 0 {
+                notes.push(format!("{} events came in more processes than the table holds", others.without_room));
+            }
+        }
+        if self.events_missed > 0 {
+            let missed = self.events_missed;
+            notes.push(format!("the kernel skipped {missed} events: times of their exits are counted with others"));
+        }
+        for vm in &self.vms {
+            let name = vm.name.clone().unwrap_or_else(|| format!("process {}", vm.pid));
+            let all = &vm.all;
+            if all.events_skipped > 0 {
+                notes.push(format!(
+                    "{name}: {} events came while another one was counted: their times are counted with others",
+                    all.events_skipped
+                ));
+            }
+            if all.exits == 0 && all.entries == 0 && all.exits_to_qemu > 0 {
+                notes.push(format!(
+                    "{name}: KVM does not say when it enters and leaves this guest (no kvm_entry, no kvm_exit came): its \
+                     guest time cannot be separated from KVM's"
+                ));
+            }
+        }
+        notes
+    }
+}
+
 impl VmExits {
     fn new(pid: u32, vcpus: &[&Vcpu], names: &Names, about: About, window: Ns) -> Self {
         let all = VcpuFigures::of(vcpus, names, window);
@@ -260,6 +326,22 @@ impl PerWork {
             exit_time_per_packet_ns: (ns / packets) as Ns,
             exits_per_gb: exits / gb,
             exit_time_per_gb_ns: (ns / gb) as Ns,
+            reasons: all.reasons.iter().map(|reason| ReasonPerWork::of(reason, packets, gb)).collect(),
+            tiles_per_packet: all.tiles.for_each(packets),
+            tiles_per_gb: all.tiles.for_each(gb),
+        }
+    }
+}
+
+impl ReasonPerWork {
+    fn of(reason: &ReasonFigures, packets: f64, gb: f64) -> Self {
+        let (count, ns) = (reason.times.count as f64, reason.tiles.sum() as f64);
+        Self {
+            reason: reason.reason.clone(),
+            exits_per_packet: count / packets,
+            time_per_packet_ns: (ns / packets) as Ns,
+            exits_per_gb: count / gb,
+            time_per_gb_ns: (ns / gb) as Ns,
         }
     }
 }
@@ -292,9 +374,10 @@ impl VcpuFigures {
         }
         figures.apic = apic.map(|apic| ApicFigures::of(&apic, window));
         figures.reasons = reasons.into_values().map(|reason| ReasonFigures::of(&reason, names, window)).collect();
-        figures.reasons.sort_by_key(|reason| std::cmp::Reverse(reason.tiles.sum()));
+        figures.reasons.sort_by_key(|reason| (reason.is_halt, std::cmp::Reverse(reason.tiles.sum())));
         let counted = figures.reasons.iter().filter(|reason| !reason.is_halt && reason.code.is_some());
-        figures.exit_time_without_halts_ns = counted.map(|reason| reason.tiles.sum()).sum();
+        counted.for_each(|reason| figures.tiles_without_halts.add(reason.tiles));
+        figures.exit_time_without_halts_ns = figures.tiles_without_halts.sum();
         figures
     }
 }

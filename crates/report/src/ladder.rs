@@ -3,10 +3,12 @@
 use crate::page::Style;
 use latpath_ladder::{Direction, LadderReport, MeansReport, QueueReport, Step, Times, Variant};
 use latpath_stats::text::{wrapped, Table};
+use latpath_stats::units::{percent, Letters};
 
 /// The page that `latpath ladder` prints.
 pub fn ladder_text(report: &LadderReport, style: Style) -> String {
-    let mut lines = vec![headline(report, style), counted(report, style)];
+    let mut lines = vec![headline(report, style)];
+    lines.extend(counted(report, style));
     lines.extend(
         report.cost_per_event_ns.map(|cost| format!("recording an event cost {}", style.letters.duration(cost))),
     );
@@ -36,7 +38,7 @@ fn headline(report: &LadderReport, style: Style) -> String {
 }
 
 /// What was lost, and what could not be joined: printed also where it is 0.
-fn counted(report: &LadderReport, style: Style) -> String {
+fn counted(report: &LadderReport, style: Style) -> Vec<String> {
     let letters = style.letters;
     let counts = format!(
         "{}, {} lost, {} unfinished, {} ended by lost events, {} of an unclear queue, {} of other devices",
@@ -47,68 +49,68 @@ fn counted(report: &LadderReport, style: Style) -> String {
         letters.number_of(report.ambiguous_packets, "packet"),
         letters.number_of(report.other_kicks, "kick"),
     );
+    let lines = wrapped(String::new(), 2, &counts, style.width, letters.ellipsis());
     match report.causality_violations + report.lost_events {
-        0 => counts,
-        _ => style.alarm(&counts),
+        0 => lines,
+        _ => lines.iter().map(|line| style.alarm(line)).collect(),
     }
 }
 
-fn direction_of(queue: &QueueReport) -> Direction {
-    let is = |direction: &Direction| direction.key() == queue.direction;
-    Direction::ALL.into_iter().find(is).unwrap_or(Direction::FromGuest)
-}
-
-fn queue_lines(queue: &QueueReport, style: Style, lines: &mut Vec<String>) {
-    let letters = style.letters;
-    let direction = direction_of(queue);
-    let mut parts = vec![match direction {
-        Direction::FromGuest => "from the guest to the host".to_owned(),
-        Direction::ToGuest => "from the host to the guest".to_owned(),
-    }];
-    parts.extend(queue.vm.as_ref().map(|vm| format!("VM {}", letters.clean(vm))));
-    parts.extend(queue.doorbell.as_ref().map(|door| format!("kicked at {door}")));
-    parts.extend(queue.kick_eventfd.map(|eventfd| format!("eventfd {eventfd}")));
-    let device = queue.device.as_deref().unwrap_or("a tap");
-    lines.push(format!("{}  {}", letters.clean(device), parts.join(", ")));
+/// What a queue carried, and what was saved.
+pub(crate) fn work_of(queue: &QueueReport, letters: Letters) -> String {
     let (packets, coalesced) = (letters.number_of(queue.packets, "packet"), letters.count(queue.coalesced));
-    lines.push(match direction {
+    match queue.direction {
         Direction::FromGuest => format!(
-            "  {packets}, {} without a kick; {}: {coalesced} coalesced, {} for packets that were gone already",
+            "{packets}, {} without a kick; {}: {coalesced} coalesced, {} for packets that were gone already",
             letters.count(queue.packets_without_kick),
             letters.number_of(queue.kicks, "kick"),
             letters.count(queue.kicks_without_packet),
         ),
-        Direction::ToGuest => format!("  {packets}, of which {coalesced} joined one that waited"),
-    });
+        Direction::ToGuest => format!("{packets}, of which {coalesced} joined one that waited"),
+    }
+}
+
+fn queue_lines(queue: &QueueReport, style: Style, lines: &mut Vec<String>) {
+    let letters = style.letters;
+    let mut parts = vec![match queue.direction {
+        Direction::FromGuest => "from the guest to the host".to_owned(),
+        Direction::ToGuest => "from the host to the guest".to_owned(),
+    }];
+    parts.extend(queue.vm.as_ref().map(|vm| format!("VM {}", letters.clean(vm))));
+    parts.extend(queue.doorbell.as_ref().map(|doorbell| format!("kicked at {doorbell}")));
+    parts.extend(queue.kick_eventfd.map(|eventfd| format!("eventfd {eventfd}")));
+    let device = queue.device.as_deref().unwrap_or("a tap");
+    lines.push(format!("{}  {}", letters.clean(device), parts.join(", ")));
+    lines.push(format!("  {}", work_of(queue, letters)));
     for means in &queue.ladders {
         means_lines(queue, means, style, lines);
     }
 }
 
 fn variant_words(means: &MeansReport, by_vhost: bool) -> &'static str {
-    match means.of {
-        Some(Variant::NoVhost) => "A: no vhost; QEMU carries the packets and raises the interrupt",
-        Some(Variant::Relayed) => "B: vhost carries the packets, QEMU relays the interrupt (virtio-mmio, INTx)",
-        Some(Variant::Irqfd) => "C: vhost carries the packets, KVM raises the interrupt (irqfd, MSI)",
-        Some(Variant::Posted) => "D: as C, the interrupt is posted: no later step can be seen from the host",
-        Some(Variant::NoInterrupt) | None if by_vhost => "vhost carries the packets; the guest wants no interrupt",
-        Some(Variant::NoInterrupt) | None => "QEMU carries the packets; the guest wants no interrupt",
+    match means.variant {
+        Variant::NoVhost => "A: no vhost; QEMU carries the packets and raises the interrupt",
+        Variant::Relayed => "B: vhost carries the packets, QEMU relays the interrupt (virtio-mmio, INTx)",
+        Variant::Irqfd => "C: vhost carries the packets, KVM raises the interrupt (irqfd, MSI)",
+        Variant::Posted => "D: vhost carries the packets, KVM posts the interrupt to hardware (APICv, AVIC)",
+        Variant::NoInterrupt if by_vhost => "vhost carries the packets; the guest has switched the interrupt off",
+        Variant::NoInterrupt => "QEMU carries the packets; the guest has switched the interrupt off",
     }
 }
 
 fn means_lines(queue: &QueueReport, means: &MeansReport, style: Style, lines: &mut Vec<String>) {
     let letters = style.letters;
-    let by_vhost = match means.of {
-        Some(Variant::NoVhost) => false,
-        Some(Variant::NoInterrupt) | None => queue.by_vhost,
-        Some(_) => true,
+    let by_vhost = match means.variant {
+        Variant::NoVhost => false,
+        Variant::NoInterrupt => queue.by_vhost,
+        Variant::Relayed | Variant::Irqfd | Variant::Posted => true,
     };
-    let words = |step: Option<Step>| step.map_or("", |step| step.words(direction_of(queue), by_vhost));
+    let words = |step: Step| step.words(queue.direction, by_vhost);
     let transfers = letters.number_of(means.total.count, "transfer");
     lines.push(format!("  {transfers}  {}", variant_words(means, by_vhost)));
     let mut table = Table::new(&["<rung: until", "count", "mean", "p50", "p90", "p99", "max", "share"]);
     let row = |name: String, times: &Times| {
-        let share = share(times.sum_ns, means.total.sum_ns);
+        let share = percent(times.sum_ns, means.total.sum_ns, 1);
         let times = [times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns, times.max_ns];
         let mut cells = vec![name, String::new()];
         cells.extend(times.map(|time| letters.duration(time)));
@@ -120,10 +122,11 @@ fn means_lines(queue: &QueueReport, means: &MeansReport, style: Style, lines: &m
         cells
     };
     for rung in &means.rungs {
-        table.row(counted(row(words(rung.of).into(), &rung.time), &rung.time));
+        table.row(counted(row(words(rung.step).into(), &rung.time), &rung.time));
     }
     table.row(counted(row("total".into(), &means.total), &means.total));
     lines.extend(table.lines(4, style.width, letters.ellipsis()));
+    lines.push("    means and shares add up over all transfers; percentiles of rungs do not add up".into());
     lines.extend(beside(means, style));
     drawn_lines(means, &words, style, lines);
 }
@@ -153,12 +156,7 @@ fn beside(means: &MeansReport, style: Style) -> Vec<String> {
     lines
 }
 
-fn drawn_lines(
-    means: &MeansReport,
-    words: &dyn Fn(Option<Step>) -> &'static str,
-    style: Style,
-    lines: &mut Vec<String>,
-) {
+fn drawn_lines(means: &MeansReport, words: &dyn Fn(Step) -> &'static str, style: Style, lines: &mut Vec<String>) {
     let letters = style.letters;
     lines.push("    one of them, near the median:".into());
     let mut table = Table::new(&["at", "rung", "<step", "<by", "CPU"]);
@@ -167,19 +165,11 @@ fn drawn_lines(
             0 => "idle".to_owned(),
             pid => format!("{} ({pid})", letters.clean(&step.thread)),
         };
-        let rung = match step.of {
-            Some(Step::Begin) => String::new(),
+        let rung = match step.step {
+            Step::Begin => String::new(),
             _ => letters.duration(step.rung_ns),
         };
-        table.row(vec![letters.duration(step.at_ns), rung, words(step.of).into(), by, step.cpu.to_string()]);
+        table.row(vec![letters.duration(step.at_ns), rung, words(step.step).into(), by, step.cpu.to_string()]);
     }
     lines.extend(table.lines(6, style.width, letters.ellipsis()));
-}
-
-/// A share in percent, of sums in ns.
-fn share(part: i64, whole: i64) -> String {
-    match whole {
-        0 => "-".into(),
-        whole => format!("{:.1} %", part as f64 * 100.0 / whole as f64),
-    }
 }

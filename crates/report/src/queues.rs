@@ -9,13 +9,13 @@ use latpath_model::Ns;
 use latpath_queues::{Queue, Queues, Side, VirtioDevice};
 use latpath_stats::TimeFigures;
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 
 pub use text::text;
 
 /// All of it.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Document {
     /// Begin of the window, `CLOCK_MONOTONIC`.
     pub from_ns: Ns,
@@ -36,10 +36,10 @@ pub struct Document {
 }
 
 /// One device.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Device {
     /// `driver`: the figures are those of the driver, in this machine as a guest. `vhost`: of this machine as a host.
-    pub side: &'static str,
+    pub side: Side,
     /// `virtio0`; at vhost, the tap, or `null` where it has none.
     pub name: Option<String>,
     /// What users know a virtio device by: `eth0`, `vda`.
@@ -58,9 +58,9 @@ pub struct Device {
     pub from_guest: Option<Agreement>,
 }
 
-/// What passed a network card's queues of one direction, and what the device counted over nearly the same window. Without the headers
-/// that virtio puts before packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+/// What passed a network card's queues of one direction, and what the device counted over nearly the same window.
+/// Without the headers that virtio puts before packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Agreement {
     /// Packets that passed its queues; `null` at vhost to the guest, where several buffers may be one packet.
     pub packets: Option<u64>,
@@ -80,8 +80,19 @@ impl Agreement {
     }
 }
 
+/// How a ring is laid out in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// With a ring of its own for each direction.
+    #[default]
+    Split,
+    /// With one ring for both.
+    Packed,
+}
+
 /// One queue.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct QueueFigures {
     /// `input.0`, `requests`; at vhost `rx 0`, `tx 0`, or the function that serves it.
     pub queue: String,
@@ -89,8 +100,8 @@ pub struct QueueFigures {
     pub number: u32,
     /// Descriptors in its ring.
     pub size: u32,
-    /// `split` or `packed`.
-    pub layout: &'static str,
+    /// How its ring is laid out.
+    pub layout: Layout,
     /// Whether the device reads buffers of it.
     pub device_reads: bool,
     /// Whether the device writes to buffers of it.
@@ -139,7 +150,8 @@ pub struct QueueFigures {
     pub interrupt: Option<u32>,
     /// Driver: the interrupt's name.
     pub interrupt_name: Option<String>,
-    /// How long the device had each buffer; percentiles are at most 3 % off.
+    /// How long the device had each buffer; percentiles are at most 3 % off. Of buffers that it only writes to
+    /// (packets to the guest), most of that is waiting for something to write: no delay.
     pub waited: TimeFigures,
     /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when it took one, that one included.
     pub occupied: Sizes,
@@ -150,7 +162,7 @@ pub struct QueueFigures {
 }
 
 /// Sizes of something; percentiles are at most 3 % off.
-#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Sizes {
     /// How many sizes.
     pub count: u64,
@@ -201,7 +213,7 @@ pub struct Names {
 type Key = (Side, u32, u32, u32);
 
 impl Document {
-    /// Of what was seen.
+    /// Makes it of what was seen.
     pub fn new(seen: &Queues, names: &Names) -> Self {
         let mut devices: BTreeMap<Key, Vec<&Queue>> = BTreeMap::new();
         for queue in &seen.queues {
@@ -220,6 +232,32 @@ impl Document {
     }
 }
 
+impl Document {
+    /// What the kernel did not show, and what else must be known of the figures.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.not_shown.clone();
+        if self.events_without_room > 0 {
+            notes.push("the table was full: some queues are missing".into());
+        }
+        if self.buffers_untimed > 0 {
+            let buffers = self.buffers_untimed;
+            notes.push(format!("how long the device had {buffers} buffers is not known: too many were under way"));
+        }
+        if self.events_missed > 0 {
+            notes.push(format!("the kernel skipped {} events: they are not counted", self.events_missed));
+        }
+        notes
+    }
+}
+
+impl QueueFigures {
+    /// Whether the device only writes to its buffers, so that each of them lies ready until there is something to
+    /// write.
+    pub fn is_filled_by_device(&self) -> bool {
+        self.device_writes && !self.device_reads
+    }
+}
+
 impl Device {
     fn of((side, pid, netns, number): Key, queues: &[&Queue], names: &Names) -> Self {
         let mut figures: Vec<QueueFigures> = queues.iter().map(|queue| QueueFigures::of(queue, names)).collect();
@@ -228,21 +266,21 @@ impl Device {
             Side::Driver => {
                 let known = names.devices.get(&number).cloned().unwrap_or_default();
                 let counted = known.ifindex.and_then(|ifindex| names.statistics.get(&(names.netns?, ifindex)));
-                let passed = |direction: &str| {
+                let passed = |is_meant: fn(&Queue) -> bool| {
                     let all: Vec<(u64, u64)> =
-                        queues.iter().filter(|q| q.name.starts_with(direction)).filter_map(|q| q.packets()).collect();
+                        queues.iter().filter(|q| is_meant(q)).filter_map(|q| q.packets()).collect();
                     (Some(all.iter().map(|(packets, _)| packets).sum()), all.iter().map(|(_, bytes)| bytes).sum())
                 };
                 Self {
-                    side: "driver",
+                    side,
                     name: Some(format!("virtio{number}")),
                     known_as: known.names,
                     driver: known.driver,
                     vm: None,
                     pid: None,
                     queues: figures,
-                    to_guest: counted.map(|c| agreement(passed("input."), (c.rx_packets, c.rx_bytes))),
-                    from_guest: counted.map(|c| agreement(passed("output."), (c.tx_packets, c.tx_bytes))),
+                    to_guest: counted.map(|c| agreement(passed(|q| q.directions.writes), (c.rx_packets, c.rx_bytes))),
+                    from_guest: counted.map(|c| agreement(passed(|q| q.directions.reads), (c.tx_packets, c.tx_bytes))),
                 }
             }
             Side::Vhost => {
@@ -262,7 +300,7 @@ impl Device {
                     agreement((Some(sent), read.saturating_sub(header * sent)), (c.rx_packets, c.rx_bytes))
                 };
                 Self {
-                    side: "vhost",
+                    side,
                     name: queues.iter().map(|q| q.name.clone()).find(|name| !name.is_empty()),
                     known_as: Vec::new(),
                     driver: None,
@@ -292,7 +330,7 @@ impl QueueFigures {
             queue: name,
             number: queue.index,
             size: queue.size,
-            layout: if queue.is_packed { "packed" } else { "split" },
+            layout: if queue.is_packed { Layout::Packed } else { Layout::Split },
             device_reads: queue.directions.reads,
             device_writes: queue.directions.writes,
             deleted: queue.gone,
@@ -325,7 +363,8 @@ impl QueueFigures {
     }
 }
 
-/// vhost's queues have no names: the function that serves a kick says what it is (`handle_tx_kick`, `vhost_vsock_handle_rx_kick`).
+/// vhost's queues have no names: the function that serves a kick says what it is (`handle_tx_kick`,
+/// `vhost_vsock_handle_rx_kick`).
 fn vhost_name(queue: &Queue, functions: &Functions) -> String {
     match functions.at(queue.handler) {
         Some("handle_rx_kick") => format!("rx {}", queue.index),

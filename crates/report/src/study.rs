@@ -2,12 +2,14 @@
 
 mod page;
 
-use crate::cpu_profile::CallLine;
+use crate::cpu_profile::{without_vm_name, CallLine};
 use crate::exits::VmExits;
+use crate::queues::{Device, Document, QueueFigures};
 use latpath_exits::Traffic;
 use latpath_ladder::LadderReport;
 use latpath_model::Ns;
 use latpath_profile::Profile;
+use latpath_queues::Side;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -30,6 +32,9 @@ pub struct Configuration {
     pub kernel: String,
     /// latpath's version.
     pub latpath: String,
+    /// What else may differ between configurations.
+    #[serde(default)]
+    pub setup: Setup,
     /// The load.
     pub command: Vec<String>,
     /// The load with nothing attached, several times.
@@ -46,7 +51,27 @@ pub struct Configuration {
     pub notes: Vec<String>,
 }
 
-/// A measurement, and what the load did meanwhile.
+/// What a VM runs on and with, as far as its host shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Setup {
+    /// What the hypervisor's program says of its version.
+    pub hypervisor: Option<String>,
+    /// QEMU's machine type: `pc-q35-7.2`.
+    pub machine: Option<String>,
+    /// CPUs of the host that are online.
+    pub host_cpus: String,
+    /// The CPUs that each vCPU's thread may run on, by its number.
+    pub vcpus: Vec<String>,
+    /// The CPUs that the VM's vhost workers may run on.
+    pub vhost_workers: Vec<String>,
+    /// How long KVM polls in halts at most (its parameter `halt_poll_ns`).
+    pub halt_poll_ns: Option<u64>,
+    /// Whether KVM lets hardware deliver interrupts (its parameters `enable_apicv`, `avic`).
+    pub posted_interrupts: Option<bool>,
+}
+
+/// A measurement, and what the load did in its window.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Part<T> {
     /// What the load did.
@@ -59,9 +84,12 @@ pub struct Part<T> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct QueueRow {
     /// `driver`: as the guest's driver saw it. `vhost`: as the host's vhost did.
-    pub side: String,
+    pub side: Side,
     /// `input.0`, `tx 0`.
     pub queue: String,
+    /// Whether the device only writes to its buffers: they lie ready until packets come, which is no delay.
+    #[serde(default)]
+    pub filled_by_device: bool,
     /// Buffers that were used.
     pub used_buffers: u64,
     /// Bytes that the device wrote to them or read from them, with virtio's headers.
@@ -78,34 +106,67 @@ pub struct QueueRow {
     pub per_kick: f64,
     /// How long the device had a buffer: the median.
     pub waited_p50_ns: Ns,
+    /// How far the ring's index of posted buffers moved beyond what was counted: 0, unless buffers passed unseen.
+    #[serde(default)]
+    pub posted_index_difference: i64,
+    /// The same of used buffers.
+    #[serde(default)]
+    pub used_index_difference: i64,
 }
 
+/// What was counted of packets may differ by this part from what the device counted: both windows are nearly the same.
+const TOLERATED: f64 = 0.01;
+
 impl QueueRow {
-    /// The queues of network cards and taps in what `latpath queues --json` prints.
-    pub fn of_printed(printed: &Value) -> Vec<Self> {
-        let list = |of: &Value| of.as_array().cloned().unwrap_or_default();
-        let is_net = |device: &Value| device["side"] == "vhost" || device["driver"] == "virtio_net";
-        let mut rows = Vec::new();
-        for device in list(&printed["devices"]).iter().filter(|device| is_net(device)) {
-            for queue in list(&device["queues"]) {
-                let number = |name: &str| queue[name].as_u64().unwrap_or(0);
-                let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
-                rows.push(Self {
-                    side: text(&device["side"]),
-                    queue: text(&queue["queue"]),
-                    used_buffers: number("used_buffers"),
-                    bytes: number("written_bytes") + number("read_bytes"),
-                    kicks: number("kicks"),
-                    kicks_suppressed: number("kicks_suppressed"),
-                    interrupts: number("interrupts"),
-                    interrupts_suppressed: number("interrupts_suppressed"),
-                    per_kick: queue["per_kick"]["mean"].as_f64().unwrap_or(0.0),
-                    waited_p50_ns: queue["waited"]["p50_ns"].as_i64().unwrap_or(0),
-                });
+    /// The queues of network cards and taps that `latpath queues` has seen, and what must be known of their figures.
+    pub fn of_document(document: &Document) -> (Vec<Self>, Vec<String>) {
+        let is_net = |device: &&Device| device.side == Side::Vhost || device.driver.as_deref() == Some("virtio_net");
+        let (mut rows, mut notes) = (Vec::new(), document.notes());
+        for device in document.devices.iter().filter(is_net) {
+            let of_device: Vec<Self> = device.queues.iter().map(|queue| Self::of(device.side, queue)).collect();
+            let used = of_device.into_iter().filter(|row| row.used_buffers + row.kicks > 0);
+            let known = rows.len();
+            rows.extend(used);
+            let name = device.known_as.first().or(device.name.as_ref()).map_or("a device", |name| name.as_str());
+            for row in &rows[known..] {
+                let (posted, used) = (row.posted_index_difference, row.used_index_difference);
+                if posted != 0 || used != 0 {
+                    notes.push(format!(
+                        "{name}, {}: its ring's own indices differ from what was counted: {posted:+} posted, {used:+} used",
+                        row.queue
+                    ));
+                }
+            }
+            for (direction, agreement) in [("to", device.to_guest), ("from", device.from_guest)] {
+                notes.extend(agreement.and_then(|agreement| {
+                    let (packets, bytes) = agreement.difference();
+                    let is_much = |n: i64, of: u64| n.unsigned_abs() as f64 > of as f64 * TOLERATED;
+                    let differs =
+                        is_much(packets, agreement.device_packets) || is_much(bytes, agreement.device_bytes);
+                    let text = || format!("{name}: its queues differ from its own counter by {packets:+} packets and {bytes:+} B {direction} the guest");
+                    differs.then(text)
+                }));
             }
         }
-        rows.retain(|row| row.used_buffers + row.kicks > 0);
-        rows
+        (rows, notes)
+    }
+
+    fn of(side: Side, queue: &QueueFigures) -> Self {
+        Self {
+            side,
+            queue: queue.queue.clone(),
+            filled_by_device: queue.is_filled_by_device(),
+            used_buffers: queue.used_buffers,
+            bytes: queue.written_bytes + queue.read_bytes,
+            kicks: queue.kicks,
+            kicks_suppressed: queue.kicks_suppressed,
+            interrupts: queue.interrupts,
+            interrupts_suppressed: queue.interrupts_suppressed,
+            per_kick: queue.per_kick.mean,
+            waited_p50_ns: queue.waited.p50_ns,
+            posted_index_difference: queue.posted_index_difference,
+            used_index_difference: queue.used_index_difference,
+        }
     }
 }
 
@@ -128,12 +189,20 @@ impl KeptProfile {
     }
 }
 
+impl Configuration {
+    /// Its profile without the VM's name, so that it can be compared with another configuration's; `None` where none
+    /// was taken.
+    pub fn profile(&self) -> Option<Profile> {
+        Some(without_vm_name(self.profile.as_ref()?.figures.profile().ok()?, &self.vm))
+    }
+}
+
 /// What the load did.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Work {
     /// From its start to its end.
     pub took_ns: Ns,
-    /// What passed the VM's taps meanwhile, as the kernel counted it.
+    /// What passed the VM's taps in that time, as the kernel counted it.
     pub traffic: Traffic,
     /// What the load itself says of its rate (`end.sum_received.bits_per_second` of `iperf3 --json`).
     pub reported_bits_per_second: Option<f64>,

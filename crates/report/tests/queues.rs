@@ -10,6 +10,7 @@ use latpath_stats::units::Letters;
 
 const SECOND: i64 = 1_000_000_000;
 const HANDLE_TX: u64 = 0xffff_ffff_c000_0100;
+const HANDLE_RX: u64 = 0xffff_ffff_c000_0200;
 
 fn histogram(value: i64, times: usize) -> Histogram {
     let mut histogram = Histogram::new();
@@ -78,7 +79,10 @@ fn names() -> Names {
     // A tap sends what the guest receives.
     let tap = Statistics { tx_packets: 2000, tx_bytes: 120 * 2000, rx_packets: 999, rx_bytes: 120 * 999, ..counted };
     Names {
-        functions: Functions::named([(HANDLE_TX, "handle_tx_kick".to_owned())]),
+        functions: Functions::named([
+            (HANDLE_TX, "handle_tx_kick".to_owned()),
+            (HANDLE_RX, "handle_rx_kick".to_owned()),
+        ]),
         interrupts: [(25, "virtio3-input.0".to_owned())].into(),
         devices: [(3, card)].into(),
         vms: [(227, "guest0".to_owned())].into(),
@@ -107,7 +111,7 @@ fn a_page_of_both_sides() {
 fn packets_are_counted_without_their_headers_and_held_against_the_devices_counter() {
     let document = both_sides();
     let [card, tap] = &document.devices[..] else { panic!("two devices: {document:?}") };
-    assert_eq!((card.side, tap.side, tap.vm.as_deref()), ("driver", "vhost", Some("guest0")));
+    assert_eq!((card.side, tap.side, tap.vm.as_deref()), (Side::Driver, Side::Vhost, Some("guest0")));
     let to_guest = card.to_guest.expect("a card counts");
     assert_eq!((to_guest.packets, to_guest.bytes, to_guest.difference()), (Some(2000), 120 * 2000, (0, 0)));
     assert_eq!(card.from_guest.map(|agreement| agreement.difference()), Some((0, 0)));
@@ -116,6 +120,35 @@ fn packets_are_counted_without_their_headers_and_held_against_the_devices_counte
     assert_eq!(card.queues.iter().map(|queue| queue.queue.as_str()).collect::<Vec<_>>(), ["input.0", "output.0"]);
     assert_eq!(card.queues[0].interrupt_name.as_deref(), Some("virtio3-input.0"));
     assert_eq!(tap.queues[0].queue, "tx 0");
+}
+
+#[test]
+fn buffers_that_the_device_fills_lie_ready_and_are_no_backlog() {
+    let rx = Queue { handler: HANDLE_RX, ..queue(Side::Vhost, "vnet0", 2000, WRITES) };
+    let tx = queue(Side::Vhost, "vnet0", 1000, READS);
+    let page = text(&Document::new(&seen(vec![rx, tx]), &names()), letters());
+    let heads: Vec<&str> = page.lines().map(str::trim_start).collect();
+    let below = |head: &str| {
+        let at = heads.iter().position(|line| line.starts_with(head)).unwrap_or_else(|| panic!("{head}: {page}"));
+        heads[at + 1].split("  ").next().unwrap_or_default()
+    };
+    assert_eq!((below("device had it"), below("lay ready to be filled")), ("tx 0", "rx 0"));
+}
+
+#[test]
+fn a_kernel_that_does_not_say_whose_queue_it_is_leaves_the_taps_vm() {
+    let unowned = |netns| Queue { pid: 0, netns, ..queue(Side::Vhost, "vnet0", 1000, READS) };
+    let driver = Queue { pid: 0, ..queue(Side::Driver, "output.0", 9, READS) };
+    let mut seen = seen(vec![unowned(40), unowned(41), queue(Side::Vhost, "vnet1", 5, READS), driver]);
+    seen.assign_owners(|netns, ifindex| ((netns, ifindex) == (40, 7)).then_some(500));
+    assert_eq!(seen.queues.iter().map(|queue| queue.pid).collect::<Vec<_>>(), [500, 0, 227, 0]);
+}
+
+#[test]
+fn what_is_printed_as_json_is_read_again() {
+    let printed = serde_json::to_string(&both_sides()).unwrap();
+    let read: Document = serde_json::from_str(&printed).unwrap();
+    assert_eq!(serde_json::to_string(&read).unwrap(), printed);
 }
 
 #[test]

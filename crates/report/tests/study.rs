@@ -2,15 +2,18 @@
 
 use latpath_exits::{Exits, Reason, Tiles, Traffic, Vcpu};
 use latpath_histogram::Histogram;
-use latpath_ladder::{LadderReport, MeansReport, QueueReport, Rung, Step, Times, Variant};
+use latpath_ladder::{Direction, LadderReport, MeansReport, QueueReport, Rung, Step, Times, Variant};
 use latpath_profile::{Frame, Header, Kind, Profile};
+use latpath_queues::Side;
 use latpath_report::cpu_profile::CallLine;
 use latpath_report::exits::{About, Document};
+use latpath_report::queues::{Agreement, Device, QueueFigures, Sizes};
 use latpath_report::study::{
-    study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, QueueRow, Work, VERSION,
+    study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, QueueRow, Setup, Work, VERSION,
 };
 use latpath_report::Style;
 use latpath_stats::units::Letters;
+use latpath_stats::TimeFigures;
 use latpath_vms::exit_reason::{Names, SVM};
 
 const MS: i64 = 1_000_000;
@@ -48,11 +51,17 @@ fn exits(count: usize) -> Part<latpath_report::exits::VmExits> {
 }
 
 fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<LadderReport> {
-    let times = |ns: i64| Times { count: 100, sum_ns: ns * 100, p50_ns: ns, p99_ns: 2 * ns, ..Times::default() };
-    let rung = |(step, ns): &(Step, i64)| Rung { step: step.key().into(), of: Some(*step), time: times(*ns) };
+    let times = |ns: i64| Times {
+        count: 100,
+        sum_ns: ns * 100,
+        mean_ns: ns + 500,
+        p50_ns: ns,
+        p99_ns: 2 * ns,
+        ..Times::default()
+    };
+    let rung = |(step, ns): &(Step, i64)| Rung { step: *step, time: times(*ns) };
     let means = MeansReport {
-        variant: variant.key().into(),
-        of: Some(variant),
+        variant,
         total: times(rungs.iter().map(|(_, ns)| ns).sum()),
         rungs: rungs.iter().map(rung).collect(),
         exit_reasons: Vec::new(),
@@ -62,7 +71,7 @@ fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<LadderReport> {
     let queue = QueueReport {
         device: Some("vnet0".into()),
         vm: Some("relay1".into()),
-        direction: "from_guest".into(),
+        direction: Direction::FromGuest,
         doorbell: None,
         kick_eventfd: None,
         by_vhost: variant != Variant::NoVhost,
@@ -76,18 +85,81 @@ fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<LadderReport> {
     Part { work: work(2_200), figures: LadderReport { queues: vec![queue], ..LadderReport::default() } }
 }
 
-/// What `latpath queues --json` prints, as far as it is read: a network card, and a console that is none.
+/// What `latpath queues` has seen: a network card, and a console that is none.
 fn queues(configuration: &str) -> Part<Vec<QueueRow>> {
-    let queue = serde_json::json!({
-        "queue": "output.0", "used_buffers": 9000, "written_bytes": 0, "read_bytes": 500_000_000u64, "kicks": 120,
-        "kicks_suppressed": 8880, "interrupts": 100, "interrupts_suppressed": 0, "per_kick": { "mean": 75.0 },
-        "waited": { "p50_ns": 190_000 },
-    });
-    let card = serde_json::json!({ "side": "driver", "driver": "virtio_net", "queues": [queue] });
-    let console = serde_json::json!({ "side": "driver", "driver": "virtio_console", "queues": [queue] });
-    let vhost = serde_json::json!({ "side": "vhost", "queues": [queue, { "queue": "rx 0" }] });
-    let devices = if configuration == "vhost" { vec![card, console, vhost] } else { vec![card, console] };
-    Part { work: work(2_000), figures: QueueRow::of_printed(&serde_json::json!({ "devices": devices })) }
+    let queue = |name: &str| QueueFigures {
+        queue: name.into(),
+        device_reads: true,
+        used_buffers: 9000,
+        read_bytes: 500_000_000,
+        kicks: 120,
+        kicks_suppressed: 8880,
+        interrupts: 100,
+        per_kick: Sizes { count: 120, mean: 75.0, ..Sizes::default() },
+        waited: TimeFigures { count: 9000, p50_ns: 190_000, ..TimeFigures::default() },
+        ..QueueFigures::default()
+    };
+    let device = |side, driver: Option<&str>, queues| Device {
+        side,
+        name: Some("virtio0".into()),
+        driver: driver.map(Into::into),
+        queues,
+        ..Device::default()
+    };
+    let rx = QueueFigures { device_reads: false, device_writes: true, ..queue("rx 0") };
+    let unused = QueueFigures { queue: "rx 1".into(), ..QueueFigures::default() };
+    let mut devices = vec![
+        device(Side::Driver, Some("virtio_net"), vec![queue("output.0")]),
+        device(Side::Driver, Some("virtio_console"), vec![queue("output.0")]),
+    ];
+    if configuration == "vhost" {
+        devices.push(device(Side::Vhost, None, vec![rx, queue("tx 0"), unused]));
+    }
+    let (rows, notes) = QueueRow::of_document(&seen(devices));
+    assert!(notes.is_empty(), "{notes:?}");
+    Part { work: work(2_000), figures: rows }
+}
+
+fn seen(devices: Vec<Device>) -> latpath_report::queues::Document {
+    latpath_report::queues::Document {
+        from_ns: 0,
+        window_ns: 2_000 * MS,
+        devices,
+        events_without_room: 0,
+        buffers_untimed: 0,
+        events_missed: 0,
+        cost_per_event_ns: None,
+        not_shown: Vec::new(),
+    }
+}
+
+#[test]
+fn what_queues_say_of_their_own_figures_is_not_lost() {
+    let queue = QueueFigures {
+        queue: "input.0".into(),
+        used_buffers: 5,
+        posted_index_difference: 7,
+        used_index_difference: -1,
+        ..QueueFigures::default()
+    };
+    let counted = Agreement { packets: Some(100), bytes: 6000, device_packets: 200, device_bytes: 6010 };
+    let card = Device {
+        driver: Some("virtio_net".into()),
+        known_as: vec!["eth0".into()],
+        queues: vec![queue],
+        to_guest: Some(counted),
+        from_guest: Some(Agreement { device_packets: 100, ..counted }),
+        ..Device::default()
+    };
+    let document = latpath_report::queues::Document { events_missed: 3, ..seen(vec![card]) };
+    let (rows, notes) = QueueRow::of_document(&document);
+    assert_eq!((rows[0].posted_index_difference, rows[0].used_index_difference), (7, -1));
+    let said = [
+        "the kernel skipped 3 events: they are not counted",
+        "eth0, input.0: its ring's own indices differ from what was counted: +7 posted, -1 used",
+        "eth0: its queues differ from its own counter by -100 packets and -10 B to the guest",
+    ];
+    assert_eq!(notes, said, "a thousandth at the window's borders is none of it");
 }
 
 /// Two CPUs for 2 s. What hands packets to the tap is QEMU's system call or vhost's worker.
@@ -95,14 +167,22 @@ fn profile(configuration: &str) -> Part<KeptProfile> {
     let header = Header { window_ns: 2_000 * MS, idle_ns: 1_000 * MS, ..Header::default() };
     let mut profile = Profile { header, ..Profile::default() };
     let vm = "relay\u{1b}[2J1";
-    let (process, under) = match configuration {
-        "vhost" => (format!("vhost of {vm}"), "handle_tx"),
-        _ => (format!("{vm} (qemu-system-x86)"), "writev"),
-    };
     let frame = |name: &str, kind| Frame::new(name, kind);
-    let begins = if configuration == "vhost" { Kind::Kernel } else { Kind::User };
-    let tun = [frame(&process, Kind::Process), frame(under, begins), frame("tun_get_user", Kind::Kernel)];
-    profile.add(tun.into(), 400 * MS);
+    let mut tun = |process: &str, under: &str, ms: i64| {
+        let chain = [frame(process, Kind::Process), frame(under, Kind::Kernel), frame("tun_get_user", Kind::Kernel)];
+        profile.add(chain.into(), ms * MS);
+    };
+    match configuration {
+        "vhost" => tun(&format!("vhost of {vm}"), "handle_tx", 400),
+        _ => {
+            tun(&format!("{vm} (qemu-system-x86)"), "do_writev", 388);
+            tun("iperf3", "__x64_sys_sendto", 10);
+            tun("others", "__x64_sys_write", 2);
+        }
+    }
+    let user = |name: &str| frame(name, Kind::User);
+    let unnamed = [frame(&format!("{vm} (qemu-system-x86)"), Kind::Process), user("[libglib-2.0.so]"), user("ioctl")];
+    profile.add(unnamed.into(), 50 * MS);
     let guest = [frame(vm, Kind::Process), frame("[guest]", Kind::Guest)];
     profile.add(guest.into(), 2_600 * MS);
     let call = CallLine {
@@ -128,6 +208,15 @@ fn both() -> [Configuration; 2] {
         vm: "relay\u{1b}[2J1".into(),
         kernel: "6.1.0".into(),
         latpath: "0.1.0".into(),
+        setup: Setup {
+            hypervisor: Some("QEMU emulator version 7.2.19".into()),
+            machine: Some("pc-q35-7.2".into()),
+            host_cpus: "0-3".into(),
+            vcpus: vec!["0-3".into(); if name == "vhost" { 2 } else { 1 }],
+            vhost_workers: if name == "vhost" { vec!["3".into()] } else { Vec::new() },
+            halt_poll_ns: Some(200_000),
+            posted_interrupts: Some(false),
+        },
         command: vec!["iperf3".into(), "<x>".into()],
         alone: vec![work(ms), work(ms + 100), work(ms - 100)],
         exits: Some(exits),
@@ -153,6 +242,72 @@ fn plain() -> Style {
 #[test]
 fn two_configurations_stand_side_by_side() {
     insta::assert_snapshot!(study_of_vms_text(&both(), plain()));
+}
+
+#[test]
+fn a_function_stands_with_all_of_its_contexts_on_both_sides() {
+    let page = study_of_vms_text(&both(), plain());
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter(|line| line.trim_start().starts_with("tun_get_user"))
+        .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+        .collect();
+    let context = |row: &Vec<&str>| format!("{} under {}: {} -> {}", row[1], row[2], row[4], row[6]);
+    let contexts: Vec<String> = rows.iter().map(context).collect();
+    assert_eq!(
+        contexts,
+        ["vhost under handle_tx: 0 % -> 100 %", "QEMU under writev: 97 % -> 0 %", "iperf3 under sendto: 2 % -> 0 %"],
+        "{page}"
+    );
+    assert!(!page.contains("libglib"), "an address without a name is no caller: {page}");
+}
+
+#[test]
+fn transfers_that_are_seen_until_other_steps_are_not_compared() {
+    let mut all = both();
+    all[1].ladder = Some(ladder(Variant::NoInterrupt, &[(Step::Runs, 30_000), (Step::Packet, 8_000)]));
+    let page = study_of_vms_text(&all, plain()).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        page.contains(
+            "Transfers from the guest are not compared: those of standard are seen until \"the guest's handler reads or \
+             ends it\", those of vhost until \"it hands the packet to the tap\"."
+        ),
+        "{page}"
+    );
+}
+
+#[test]
+fn the_same_means_on_both_sides_and_what_else_differs_are_said() {
+    let mut all = both();
+    all[1].ladder = all[0].ladder.clone();
+    let page = study_of_vms_text(&all, plain());
+    assert!(page.contains("Packets from the guest go by the same means in standard and vhost: no vhost."), "{page}");
+    assert!(page.contains("! standard and vhost also differ in the vCPUs or their CPUs"), "{page}");
+}
+
+#[test]
+fn a_measurement_under_another_rate_is_marked() {
+    let mut all = both();
+    all[1].exits.as_mut().expect("exits").work.took_ns = 1_000 * MS;
+    let page = study_of_vms_text(&all, plain()).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        page.contains("vhost: while transfers were followed the load ran at 1.82 Gbit/s, but by itself at 3.64 Gbit/s"),
+        "{page}"
+    );
+    assert!(!page.contains("vhost: while exits were counted"), "{page}");
+    assert!(!page.contains("standard: while"), "within a tenth: {page}");
+}
+
+#[test]
+fn packets_to_the_guest_are_not_called_kicks() {
+    let mut all = both();
+    for one in &mut all {
+        let queue = &mut one.ladder.as_mut().expect("a ladder").figures.queues[0];
+        (queue.direction, queue.kicks, queue.coalesced) = (Direction::ToGuest, 0, 864);
+    }
+    let page = study_of_vms_text(&all, plain()).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(page.contains("9000 packets, of which 864 joined one that waited"), "{page}");
+    assert!(!page.contains("0 kicks"), "{page}");
 }
 
 #[test]

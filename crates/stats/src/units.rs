@@ -95,6 +95,14 @@ impl Letters {
     }
 }
 
+/// A part of a whole, with so many digits behind the point: `12.5 %`; `-` for nothing.
+pub fn percent(part: Ns, whole: Ns, digits: usize) -> String {
+    match part {
+        0 => "-".into(),
+        part => format!("{:.digits$} %", part as f64 * 100.0 / whole.max(1) as f64),
+    }
+}
+
 /// [`Letters::duration`] in Unicode.
 pub fn duration(ns: Ns) -> String {
     Letters::Unicode.duration(ns)

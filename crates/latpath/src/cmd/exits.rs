@@ -34,7 +34,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     let stop = args.window.prepare()?;
     let options = Options { events: args.events, cost: args.cost, ..Options::default() };
     let measured = measure(&args.window, &stop, options, args.json)?;
-    Shown { json: args.json, text: &|document| text(document, args.each, style()), notes: &notes }.print(measured)
+    Shown { json: args.json, text: &|document| text(document, args.each, style()), notes: &Document::notes }
+        .print(measured)
 }
 
 pub(super) fn measure(window: &Window, stop: &AtomicBool, options: Options, quiet: bool) -> Measured<Document> {
@@ -80,32 +81,4 @@ impl Counted {
         let traffic = vm.and_then(|vm| Traffic::between(vm, &before.taps, &self.taps));
         About { name: vm.map(|vm| vm.name.clone()), kvm, traffic, workers }
     }
-}
-
-fn notes(document: &Document) -> Vec<String> {
-    let mut notes = document.not_shown.clone();
-    if document.entries_without_room > 0 {
-        notes.push("there was no room for some vCPUs that appeared while it watched: they are missing".into());
-    }
-    if let Some(others) = &document.other_events {
-        notes.extend(others.not_counted.iter().map(|event| format!("event {event} cannot be counted")));
-        if others.without_room > 0 {
-            notes.push(format!("{} events came in more processes than there was room for", others.without_room));
-        }
-    }
-    if document.events_missed > 0 {
-        notes.push(format!(
-            "the kernel skipped {} events: times of their exits are counted with others",
-            document.events_missed
-        ));
-    }
-    let silent =
-        |vm: &&latpath_report::exits::VmExits| vm.all.exits == 0 && vm.all.entries == 0 && vm.all.exits_to_qemu > 0;
-    for vm in document.vms.iter().filter(silent) {
-        notes.push(format!(
-            "{}: KVM here does not say when it enters and leaves guests (no kvm_entry, no kvm_exit came), so guest time is not told from KVM's",
-            vm.name.clone().unwrap_or_else(|| format!("process {}", vm.pid))
-        ));
-    }
-    notes
 }

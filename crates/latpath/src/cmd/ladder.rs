@@ -13,7 +13,8 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-/// Show where the time of a transfer between guest and host goes, step by step: kick, worker, tap, interrupt, guest's handler.
+/// Show where the time of a transfer between guest and host goes, step by step: kick, worker, tap, interrupt, guest's
+/// handler.
 #[derive(ClapArgs)]
 pub struct Args {
     #[command(flatten)]

@@ -18,7 +18,8 @@ use latpath_profile::{
     Samples, Spent, FETCH_WITHIN, FREQUENCY,
 };
 use latpath_report::cpu_profile::{
-    diff_text, firefox, flame_graph, flame_graph_of_difference, text, CallLine, Diff, Document, KernelAccount, Machine,
+    diff_text, firefox, flame_graph, flame_graph_of_difference, of_one_vm, text, CallLine, Diff, Document,
+    KernelAccount, Machine,
 };
 use latpath_report::export::{check_target, write_file};
 use latpath_vms::{Role, Vm};
@@ -35,8 +36,8 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Look into a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name (latpath vms), and
-    /// where an agent runs in it; several are allowed
+    /// Look into a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name (latpath
+    /// vms), and where an agent runs in it; several are allowed
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
     /// Samples a second, of each CPU
@@ -45,16 +46,16 @@ pub struct Args {
     /// Only these CPUs, as 0-3,8 [default: all that are online]
     #[arg(long, value_name = "LIST")]
     cpus: Option<Cpus>,
-    /// Count the system calls of the VMs' processes, and their time
+    /// Count the system calls of the VMs' processes, and their time (sleep included)
     #[arg(long)]
     syscalls: bool,
     /// Show under what this function runs, as tun_get_user; several are allowed
     #[arg(long = "function", value_name = "NAME")]
     functions: Vec<String>,
-    /// Show so many processes, functions and system calls
+    /// Show the N first processes, functions and system calls
     #[arg(long, value_name = "N", default_value_t = 20)]
     top: usize,
-    /// Write the flame graph to this file; of --diff, the differential one
+    /// Write the flame graph to this file; with --diff, the differential one
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write the call chains to this file, as flame graphs take them: a line each, with its ns
@@ -89,7 +90,10 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 fn compare(args: &Args, before: &Path, after: &Path) -> Result<Outcome> {
-    let (before, after) = (Profile::read(before)?, Profile::read(after)?);
+    let (before, after, names) = of_one_vm(Profile::read(before)?, Profile::read(after)?);
+    if let Some((a, b)) = names {
+        eprintln!("latpath: the VMs {a} and {b} are compared as one: VM");
+    }
     let diff = Diff::new(&before, &after);
     if let Some(path) = &args.svg {
         let svg = flame_graph_of_difference(&before, &after).context("drawing the flame graph")?;
@@ -204,7 +208,7 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
         only(&mut profile, &vms);
     }
     let mut document = Document::new(&profile);
-    document.kernel = before.zip(after).map(|(before, after)| account(before, after));
+    document.kernel_account = before.zip(after).map(|(before, after)| account(before, after));
     document.system_calls = calls(&recorder, &known, &vms);
     document.notes = notes(&recorder, &profile, [guests.notes(&known, &inside), unnamed].concat());
     Ok((Measured { document, profile, samples, inside }, outcome))
@@ -284,6 +288,9 @@ fn notes(recorder: &Recorder, profile: &Profile, of_guests: Vec<String>) -> Vec<
     }
     if header.unattributed_ns > 0 {
         notes.push("there were too many threads: the time of some is counted as not sampled".into());
+    }
+    if recorder.calls_lost() > 0 {
+        notes.push(format!("{} system calls are missing: the table was full", recorder.calls_lost()));
     }
     if recorder.too_late() > 0 {
         notes.push(format!(

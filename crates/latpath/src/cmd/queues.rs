@@ -12,7 +12,8 @@ use latpath_vms::Vm;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
-/// Show what passes virtqueues: buffers posted and used, bytes, batches, kicks and interrupts, and how long the device had each buffer.
+/// Show what passes virtqueues: buffers posted and used, bytes, batches, kicks and interrupts, and how long the
+/// device had each buffer.
 #[derive(ClapArgs)]
 pub struct Args {
     #[command(flatten)]
@@ -28,7 +29,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = args.window.prepare()?;
     let measured = measure(&args.window, &stop, args.cost, args.json)?;
-    Shown { json: args.json, text: &|document| text(document, style()), notes: &notes }.print(measured)
+    Shown { json: args.json, text: &|document| text(document, style()), notes: &Document::notes }.print(measured)
 }
 
 pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: bool) -> Measured<Document> {
@@ -43,6 +44,8 @@ pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: boo
     let outcome = passed.outcome();
     // Taps of VMs that have started since counted from nought.
     let vms = window.vms_now(vms);
+    let has = |vm: &&Vm, tap| vm.taps.iter().filter_map(place).any(|of| of == tap);
+    seen.assign_owners(|netns, ifindex| Some(vms.iter().find(|vm| has(vm, (netns, ifindex)))?.pid));
     if !window.vms.is_empty() {
         seen.queues.retain(|queue| queue.side == Side::Vhost && vms.iter().any(|vm| vm.pid == queue.pid));
     }
@@ -75,21 +78,4 @@ fn names(seen: &Queues, own: Inode, vms: &[Vm], before: &Counted, after: &Counte
         netns: Some(own),
         statistics: after.iter().map(since).collect(),
     }
-}
-
-fn notes(document: &Document) -> Vec<String> {
-    let mut notes = document.not_shown.clone();
-    if document.events_without_room > 0 {
-        notes.push("there was no room for some queues: they are missing".into());
-    }
-    if document.buffers_untimed > 0 {
-        notes.push(format!(
-            "how long the device had {} buffers is not known: too many were under way",
-            document.buffers_untimed
-        ));
-    }
-    if document.events_missed > 0 {
-        notes.push(format!("the kernel skipped {} events: they are not counted", document.events_missed));
-    }
-    notes
 }

@@ -2,6 +2,7 @@
 //! compared on one page.
 
 mod lab;
+mod setup;
 
 use super::interrupt::stop_flag;
 use super::report::print;
@@ -13,14 +14,18 @@ use latpath_agent::{Address, Machine, Timeouts};
 use latpath_exits::Traffic;
 use latpath_model::text::printable;
 use latpath_profile::FREQUENCY;
+use latpath_report::cpu_profile::{flame_graph, flame_graph_of_difference};
+use latpath_report::export::{check_target, write_file};
+use latpath_report::queues::Document as SeenQueues;
 use latpath_report::study::{
     study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, QueueRow, Work, VERSION,
 };
-use latpath_vms::Vm;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -36,7 +41,8 @@ enum Study {
     Vhost(Vhost),
 }
 
-/// What does vhost change? One load on a VM without and with it (or any other configurations of it), measured and compared
+/// What does vhost change? One load on a VM without and with it (or any other configurations of it), measured and
+/// compared
 ///
 /// The load is run by itself three times, then once for each measurement, so that none disturbs another.
 #[derive(ClapArgs)]
@@ -50,7 +56,8 @@ struct Vhost {
     /// Measure this VM as this configuration; several are measured one after the other
     #[arg(long = "vm", value_name = "CONFIGURATION=VM", value_parser = configured)]
     vms: Vec<(String, String)>,
-    /// Look into the guest of this configuration too, as vhost=ssh:root@relay1 or vhost=vsock:CID:PORT; an agent runs there
+    /// Look into the guest of this configuration too, as vhost=ssh:root@relay1 or vhost=vsock:CID:PORT; an agent runs
+    /// there
     #[arg(long = "machine", value_name = "CONFIGURATION=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
     /// Make the VMs too: one without and one with vhost, in the lab (docs/lab.md)
@@ -65,6 +72,9 @@ struct Vhost {
     /// Write the page as HTML too: one file that needs nothing else
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Replace FILE of --html if it exists
+    #[arg(long, requires = "html")]
+    force: bool,
     /// Print all figures as JSON
     #[arg(long)]
     json: bool,
@@ -95,6 +105,9 @@ pub fn run(args: Args) -> Result<Outcome> {
             "nothing to measure: say --vm CONFIGURATION=VM, or --lab; or -o STUDY to compare what it has".into()
         ));
     }
+    if let Some(file) = &args.html {
+        check_target(file, args.force).map_err(anyhow::Error::msg)?;
+    }
     let stop = stop_flag()?;
     let mut all = match &args.output {
         Some(folder) => kept(folder)?,
@@ -124,7 +137,10 @@ pub fn run(args: Args) -> Result<Outcome> {
         bail!("{}: no configuration was kept there yet", args.output.unwrap_or_default().display());
     }
     if let Some(file) = &args.html {
-        fs::write(file, study_of_vms_html(&all)).with_context(|| format!("{}", file.display()))?;
+        write(file, args.force, &study_of_vms_html(&all))?;
+    }
+    if let Some(folder) = &args.output {
+        draw_differences(folder, &all)?;
     }
     print(&match args.json {
         true => serde_json::to_string(&all)? + "\n",
@@ -154,13 +170,34 @@ fn kept(folder: &Path) -> Result<Vec<Configuration>> {
     files.into_iter().map(read).collect()
 }
 
+/// Keeps a configuration: its figures, and its profile for other tools.
 fn keep(folder: &Path, one: &Configuration) -> Result<()> {
-    let file = folder.join(format!("{}.json", one.name));
-    let unfinished = folder.join(format!(".{}.unfinished", one.name));
-    let written = fs::create_dir_all(folder)
-        .and_then(|()| fs::write(&unfinished, serde_json::to_string(one)? + "\n"))
-        .and_then(|()| fs::rename(&unfinished, &file));
-    written.with_context(|| format!("{}", file.display()))
+    fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+    let file = |extension: &str| folder.join(format!("{}.{extension}", one.name));
+    if let Some(part) = &one.profile {
+        write(&file("profile"), true, &part.figures.kept)?;
+    }
+    if let Some(profile) = one.profile().filter(|profile| !profile.stacks.is_empty()) {
+        write(&file("svg"), true, &flame_graph(&profile).context("drawing the flame graph")?)?;
+    }
+    write(&file("json"), true, &(serde_json::to_string(one)? + "\n"))
+}
+
+/// Differential flame graphs of the first configuration and each other one, both ways round: a call chain that one
+/// side does not have has no width there.
+fn draw_differences(folder: &Path, all: &[Configuration]) -> Result<()> {
+    let profiles = all.iter().filter_map(|one| Some((&one.name, one.profile().filter(|p| !p.stacks.is_empty())?)));
+    let profiles: Vec<_> = profiles.collect();
+    let Some((first, others)) = profiles.split_first() else { return Ok(()) };
+    for (before, after) in others.iter().flat_map(|other| [(first, other), (other, first)]) {
+        let svg = flame_graph_of_difference(&before.1, &after.1).context("drawing the flame graph")?;
+        write(&folder.join(format!("{}-to-{}.svg", before.0, after.0)), true, &svg)?;
+    }
+    Ok(())
+}
+
+fn write(file: &Path, force: bool, text: &str) -> Result<()> {
+    write_file(file, force, |out| out.write_all(text.as_bytes())).with_context(|| format!("{}", file.display()))
 }
 
 /// Measures one configuration.
@@ -172,6 +209,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         vm: vm.into(),
         kernel: latpath_bpf::release(),
         latpath: env!("CARGO_PKG_VERSION").into(),
+        setup: Default::default(),
         command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         alone: Vec::new(),
         exits: None,
@@ -188,32 +226,39 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         })?;
         one.alone.push(work);
     }
-    one.exits = one_part(&mut one.notes, name, "exits", || {
+    one.setup = setup::of(vm)?;
+    one.exits = one_part(&mut one.notes, name, "exits", |notes| {
         let (document, work) = load.under("exits", |window| {
             let (document, outcome) = exits::measure(window, stop, Default::default(), true)?;
             outcome.map(|_| document)
         })?;
+        notes.extend(document.notes());
         let figures = document.vms.into_iter().next().context("the VM made no exit")?;
         Ok(Part { work, figures })
     })?;
-    one.ladder = one_part(&mut one.notes, name, "ladder", || {
+    one.ladder = one_part(&mut one.notes, name, "ladder", |notes| {
         let (figures, work) = load.under("ladder", |window| {
             let (report, outcome) = ladder::measure(window, stop, false, true)?;
             outcome.map(|_| report)
         })?;
+        notes.extend(figures.notes.iter().cloned());
         Ok(Part { work, figures })
     })?;
-    one.queues = one_part(&mut one.notes, name, "queues", || {
+    one.queues = one_part(&mut one.notes, name, "queues", |notes| {
         let guest = load.agent.map(|agent| GuestQueues::start(vm, agent)).transpose()?;
         let (host, work) = load.under("queues", |window| {
             let (document, outcome) = queues::measure(window, stop, false, true)?;
             outcome.map(|_| document)
         })?;
-        let mut figures = guest.map(GuestQueues::end).transpose()?.unwrap_or_default();
-        figures.extend(QueueRow::of_printed(&serde_json::to_value(&host)?));
+        let mut figures = Vec::new();
+        for (of, document) in [("in the guest: ", guest.map(GuestQueues::end).transpose()?), ("", Some(host))] {
+            let (rows, said) = document.as_ref().map(QueueRow::of_document).unwrap_or_default();
+            figures.extend(rows);
+            notes.extend(said.iter().map(|note| format!("{of}{note}")));
+        }
         Ok(Part { work, figures })
     })?;
-    one.profile = one_part(&mut one.notes, name, "profile", || {
+    one.profile = one_part(&mut one.notes, name, "profile", |notes| {
         let machines: Vec<_> = load.agent.map(|agent| (vm.to_owned(), agent.clone())).into_iter().collect();
         let (measured, work) = load.under("profile", |window| {
             let asked = profile::Asked {
@@ -228,6 +273,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
             let (measured, outcome) = profile::measure(&asked, stop)?;
             outcome.map(|_| measured)
         })?;
+        notes.extend(measured.document.notes.iter().cloned());
         let figures = KeptProfile { kept: measured.profile.kept(), system_calls: measured.document.system_calls };
         Ok(Part { work, figures })
     })?;
@@ -256,7 +302,7 @@ impl GuestQueues {
         Ok(Self(machine))
     }
 
-    fn end(mut self) -> Result<Vec<QueueRow>> {
+    fn end(mut self) -> Result<SeenQueues> {
         self.0.end_command();
         let (mut out, mut said, began) = (Vec::new(), String::new(), Instant::now());
         loop {
@@ -274,20 +320,22 @@ impl GuestQueues {
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-        let printed = serde_json::from_slice(&out).context("what latpath queues in the guest printed")?;
-        Ok(QueueRow::of_printed(&printed))
+        serde_json::from_slice(&out).context("what latpath queues in the guest printed")
     }
 }
 
-/// One measurement; what it cannot do here is noted, and the others go on.
+/// One measurement, with what it says of its own figures. What it cannot do here is noted, and the others go on.
 fn one_part<T>(
     notes: &mut Vec<String>,
     configuration: &str,
     what: &str,
-    measure: impl FnOnce() -> Result<T>,
+    measure: impl FnOnce(&mut Vec<String>) -> Result<T>,
 ) -> Result<Option<T>> {
     say(&format!("{configuration}: {what}"));
-    match measure() {
+    let mut said = Vec::new();
+    let measured = measure(&mut said);
+    notes.extend(said.into_iter().map(|note| format!("{what}: {note}")));
+    match measured {
         Ok(measured) => Ok(Some(measured)),
         Err(error) if error.is::<Interrupted>() || error.is::<Usage>() => Err(error),
         Err(error) => {
@@ -321,30 +369,31 @@ impl Load<'_> {
         let variables = [("LATPATH_CONFIGURATION", self.name), ("LATPATH_VM", self.vm)];
         let variables = variables.map(|(name, value)| OsString::from(format!("{name}={value}")));
         let command = std::iter::once("env".into()).chain(variables).chain(self.command.iter().cloned());
-        let window = Window {
+        let mut window = Window {
             vms: vec![self.vm.into()],
             duration: None,
             command: command.collect(),
             output: Some(printed.try_clone().context("a file for what the load prints")?),
             inside: None,
+            at_border: None,
             machine: Default::default(),
         };
         let vms = window.vms()?;
-        let (before, began) = (Traffic::counters(&vms), Instant::now());
+        let borders = Rc::new(RefCell::new(Vec::new()));
+        let (noted, watched) = (borders.clone(), vms.clone());
+        window.at_border =
+            Some(Box::new(move || noted.borrow_mut().push((Instant::now(), Traffic::counters(&watched)))));
         let result = measured(&window);
         if self.stop.load(Ordering::SeqCst) {
             return Err(Interrupted(format!("{what} of {}", self.name)).into());
         }
         let result = result?;
-        let took_ns = began.elapsed().as_nanos().try_into().unwrap_or(i64::MAX);
-        let traffic = traffic(&vms, &before);
+        let borders = borders.take();
+        let [(began, before), (ended, after)] = &borders[..] else { bail!("the load was not run") };
+        let took_ns = (*ended - *began).as_nanos().try_into().unwrap_or(i64::MAX);
+        let traffic = vms.first().and_then(|vm| Traffic::between(vm, before, after)).unwrap_or_default();
         let mut text = String::new();
         printed.seek(SeekFrom::Start(0)).and_then(|_| (&mut printed).take(4 << 20).read_to_string(&mut text)).ok();
         Ok((result, Work { took_ns, traffic, reported_bits_per_second: Work::reported(&text) }))
     }
-}
-
-fn traffic(vms: &[Vm], before: &std::collections::HashMap<(u32, u32), latpath_counters::Statistics>) -> Traffic {
-    let after = Traffic::counters(vms);
-    vms.first().and_then(|vm| Traffic::between(vm, before, &after)).unwrap_or_default()
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the window is over.
+/// How often latpath checks whether the window is over.
 const STEP: Duration = Duration::from_millis(50);
 
 /// How long a command may take to end after SIGTERM.
@@ -30,14 +30,15 @@ const THERE: Duration = Duration::from_secs(12);
 /// What commands that watch VMs have in common.
 #[derive(ClapArgs)]
 pub struct Window {
-    /// Watch this VM alone (a name or process of latpath vms); several are allowed [default: all VMs, also those that start later]
+    /// Watch this VM alone (a name or process of latpath vms); several are allowed [default: all VMs, also those that
+    /// start later]
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
     /// Stop after this time (10s, 1h 30m) [default: until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
-    /// Run the command on this machine instead, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an agent there runs
-    /// it (latpath agent --allow-commands; over ssh: by itself)
+    /// Run the command on this machine instead, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT;
+    /// an agent there runs it (latpath agent --allow-commands; over ssh: by itself)
     #[arg(long = "in", value_name = "NAME=ADDRESS", requires = "command", value_parser = super::following::machine)]
     pub inside: Option<(String, Address)>,
     /// Run this command, and watch for as long as it runs
@@ -46,6 +47,9 @@ pub struct Window {
     /// Where what the command prints goes; `None` for our own standard output.
     #[arg(skip)]
     pub output: Option<File>,
+    /// Called when the window begins, and when it is over.
+    #[arg(skip)]
+    pub at_border: Option<Box<dyn Fn()>>,
     /// The machine on which the command runs, once it is reached.
     #[arg(skip)]
     pub machine: RefCell<Option<Machine>>,
@@ -107,6 +111,8 @@ impl Window {
 
     /// Starts the command, and returns when the window is over; calls `step` some twenty times a second.
     pub fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<Passed> {
+        let at_border = || self.at_border.iter().for_each(|noted| noted());
+        at_border();
         let mut workload = Workload::start(&self.command, self.output.as_ref(), self.machine.take())?;
         let (began, mut progress) = (Instant::now(), Progress::begin(quiet && !self.command.is_empty()));
         let mut ended = None;
@@ -119,6 +125,7 @@ impl Window {
             std::thread::sleep(self.duration.map_or(STEP, |time| time.saturating_sub(began.elapsed())).min(STEP));
             step();
         }
+        at_border();
         progress.end();
         Ok(Passed { workload, ended })
     }
@@ -175,7 +182,8 @@ enum Workload {
 }
 
 impl Workload {
-    /// Starts it, where there is one. It has this process's standard streams, and writes to `output` where that is there.
+    /// Starts it, where there is one. It has this process's standard streams, and writes to `output` where that is
+    /// there.
     fn start(words: &[OsString], output: Option<&File>, machine: Option<Machine>) -> Result<Option<Self>> {
         let Some((program, arguments)) = words.split_first() else { return Ok(None) };
         let output = output.map(File::try_clone).transpose().context("the command's output")?;
@@ -269,4 +277,32 @@ fn show(is_error: bool, bytes: &[u8], output: Option<&mut File>) -> Result<()> {
         false => std::io::stdout().write_all(clean.as_bytes()).context("standard output")?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+
+    #[test]
+    fn borders_are_the_commands_begin_and_end_whatever_comes_before_and_after() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let made = folder.path().join("made");
+        let (seen, file) = (Rc::new(RefCell::new(Vec::new())), made.clone());
+        let noted = seen.clone();
+        let window = Window {
+            vms: Vec::new(),
+            duration: None,
+            inside: None,
+            command: vec!["touch".into(), made.into()],
+            output: None,
+            at_border: Some(Box::new(move || noted.borrow_mut().push(file.exists()))),
+            machine: RefCell::default(),
+        };
+        assert!(seen.borrow().is_empty(), "preparations are no part of it");
+        let passed = window.pass(&AtomicBool::new(false), true, || {}).expect("a window");
+        assert_eq!(*seen.borrow(), [false, true], "before the command, and when it has ended");
+        passed.outcome().expect("the command has not failed");
+        assert_eq!(seen.borrow().len(), 2, "what follows is no part of it");
+    }
 }

@@ -1,6 +1,6 @@
 //! What differs between two profiles.
 
-use super::contexts::is_on_every_way;
+use super::contexts::is_on_every_path;
 use super::{functions, Function, Modes};
 use crate::Style;
 use latpath_model::Ns;
@@ -21,7 +21,8 @@ pub struct Diff {
     pub modes_before: Modes,
     /// Where it went after.
     pub modes_after: Modes,
-    /// Functions by context, those that moved most first; without such as all system calls or all threads of the kernel go through.
+    /// Functions by context, those that moved most first; without such as all system calls or all threads of the
+    /// kernel go through.
     pub moved: Vec<Moved>,
 }
 
@@ -53,7 +54,7 @@ type Times = BTreeMap<(Function, String, Option<String>), (Ns, Ns)>;
 
 fn times(profile: &Profile) -> Times {
     let mut times = Times::new();
-    let all = functions(profile).into_iter().filter(|(function, _)| !is_on_every_way(&function.name));
+    let all = functions(profile).into_iter().filter(|(function, _)| !is_on_every_path(&function.name));
     for (function, time) in all {
         for ((process, under), ns) in time.contexts {
             times.insert((function.clone(), process, under), (ns, time.total));

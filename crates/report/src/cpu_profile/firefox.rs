@@ -20,8 +20,8 @@ pub struct Machine<'s> {
     pub offset_ns: Ns,
 }
 
-/// Writes all samples but idle ones, each with its time on the host's timeline, the first machine's. A sample counts 1: the tables have the
-/// exact times.
+/// Writes all samples but idle ones, each with its time on the host's timeline, the first machine's. A sample counts
+/// 1: the tables have the exact times.
 ///
 /// # Errors
 /// As the writer has.

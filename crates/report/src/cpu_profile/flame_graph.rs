@@ -58,8 +58,8 @@ pub fn flame_graph(profile: &Profile) -> io::Result<String> {
     draw(options("CPU time of host and guests", about(profile)), &lines)
 }
 
-/// The differential flame graph of two: as wide as the later one's time; red where that is more than before, blue where it is less. Times
-/// before are those of a window as long as the later one's.
+/// The differential flame graph of two: as wide as the later one's time; red where that is more than before, blue
+/// where it is less. Times before are those of a window as long as the later one's.
 ///
 /// # Errors
 /// Where there is no time at all to draw.

@@ -4,7 +4,7 @@ use super::{Document, FunctionFigures, Modes};
 use crate::Style;
 use latpath_model::Ns;
 use latpath_stats::text::Table;
-use latpath_stats::units::Letters;
+use latpath_stats::units::{self, Letters};
 
 /// Where time goes, in the order of columns.
 pub(crate) const MODES: [(&str, fn(&Modes) -> Ns); 7] = [
@@ -43,14 +43,14 @@ pub fn text(document: &Document, most: usize, asked: &[String], style: Style) ->
         }
     }
     lines.extend(table.lines(2, style.width, units.ellipsis()));
-    if let Some(kernel) = document.kernel {
+    if let Some(kernel) = document.kernel_account {
         let parts =
             [("guest", kernel.guest_ns), ("user", kernel.user_ns - kernel.guest_ns), ("system", kernel.system_ns)];
         let parts = parts.into_iter().chain([("idle", kernel.idle_ns), ("steal", kernel.steal_ns)]);
         let parts = parts.map(|(name, ns)| format!("{name} {}", percent(ns, document.modes.total_ns())));
         lines.push(format!("  the kernel's own account: {}", parts.collect::<Vec<_>>().join(", ")));
     }
-    lines.extend(trust(document, units));
+    lines.extend(document.trust(units).iter().map(|line| format!("  {line}")));
     lines.push(String::new());
     lines.extend(processes(document, most, style));
     lines.push(String::new());
@@ -66,38 +66,39 @@ pub fn text(document: &Document, most: usize, asked: &[String], style: Style) ->
     lines.join("\n") + "\n"
 }
 
-/// How far call chains and the guests' clocks can be trusted.
-fn trust(document: &Document, units: Letters) -> Vec<String> {
-    let header = &document.header;
-    let mut lines = Vec::new();
-    let mut chains = |of: &str, all: u64, alone: u64| {
-        // Of a program's first function nobody is the caller either.
-        if alone * 100 > all {
-            let part = alone as f64 * 100.0 / all as f64;
-            lines.push(format!("  {part:.0} % of {of} user samples have no callers: built without frame pointers"));
+impl Document {
+    /// How far call chains and the guests' clocks can be trusted.
+    pub fn trust(&self, units: Letters) -> Vec<String> {
+        let header = &self.header;
+        let mut lines = Vec::new();
+        let mut chains = |of: &str, all: u64, alone: u64| {
+            // A program's first function has no caller either.
+            if alone * 100 > all {
+                let part = alone as f64 * 100.0 / all as f64;
+                lines.push(format!("{part:.0} % of {of} user samples have no callers: built without frame pointers"));
+            }
+        };
+        chains("the host's", header.user_samples, header.user_samples_without_callers);
+        for guest in &header.guests {
+            let name = units.clean(&guest.name);
+            chains(&format!("{name}'s"), guest.user_samples, guest.user_samples_without_callers);
         }
-    };
-    chains("the host's", header.user_samples, header.user_samples_without_callers);
-    for guest in &header.guests {
-        chains(&format!("{}'s", units.clean(&guest.name)), guest.user_samples, guest.user_samples_without_callers);
+        for (guest, causality) in header.guests.iter().filter_map(|guest| Some((guest, guest.causality?))) {
+            lines.push(format!(
+                "{}: {} in {} samples, by a clock that is right within {}",
+                units.clean(&guest.name),
+                units.number_of(causality.violations, "causality violation"),
+                units.count(causality.checked),
+                units.duration(guest.clock_error_ns)
+            ));
+        }
+        lines
     }
-    for (guest, causality) in header.guests.iter().filter_map(|guest| Some((guest, guest.causality?))) {
-        lines.push(format!(
-            "  {}: {} in {} samples, by a clock that is right within {}",
-            units.clean(&guest.name),
-            units.number_of(causality.violations, "causality violation"),
-            units.count(causality.checked),
-            units.duration(guest.clock_error_ns)
-        ));
-    }
-    lines
 }
 
+/// In percent, with two digits behind the point.
 fn percent(part: Ns, whole: Ns) -> String {
-    match part {
-        0 => "-".into(),
-        part => format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64),
-    }
+    units::percent(part, whole, 2)
 }
 
 /// A process, and the guest that it is in.
@@ -182,7 +183,8 @@ fn contexts_of(document: &Document, name: &str, style: Style) -> Vec<String> {
 
 fn calls(document: &Document, most: usize, style: Style) -> Vec<String> {
     let units: Letters = style.letters;
-    let mut table = Table::new(&["<VM", "<thread", "<system call", "number", "per s", "time", "mean", "max", "failed"]);
+    let mut table =
+        Table::new(&["<VM", "<thread", "<system call", "number", "per s", "time, asleep too", "mean", "max", "failed"]);
     for call in document.system_calls.iter().take(most) {
         table.row(vec![
             units.clean(&call.vm),

@@ -4,8 +4,8 @@ use super::{ApicFigures, Document, EventFigures, OtherEvents, PerWork, ReasonFig
 use crate::Style;
 use latpath_exits::{Tile, Tiles, Traffic};
 use latpath_model::Ns;
-use latpath_stats::text::Table;
-use latpath_stats::units::{bytes, number_of};
+use latpath_stats::text::{wrapped, Table};
+use latpath_stats::units::{bytes, number_of, percent};
 
 /// The page that people read; `each` shows every vCPU's reasons too.
 pub fn text(document: &Document, each: bool, style: Style) -> String {
@@ -36,14 +36,16 @@ fn vm_lines(vm: &VmExits, window: Ns, each: bool, style: Style) -> Vec<String> {
     let vcpus = number_of(vm.vcpus.len() as u64, "vCPU");
     let name = vm.name.as_ref().map_or_else(String::new, |name| format!("{}: ", units.clean(name)));
     let mut lines = vec![format!("{name}process {}, {vcpus}, {}", vm.pid, units.duration(window)), String::new()];
-    let mut table =
-        Table::new(&["<where time went"].into_iter().chain(shown().map(Tile::name)).chain(["of"]).collect::<Vec<_>>());
+    let tiles: Vec<Tile> = shown(vm.all.tiles).collect();
+    let heads = ["<where time went"].into_iter().chain(tiles.iter().map(|tile| tile.name())).chain(["of"]);
+    let mut table = Table::new(&heads.collect::<Vec<_>>());
     for vcpu in &vm.vcpus {
         let end = if vcpu.ended { " (ended)" } else { "" };
-        table.row(tile_row(format!("{}{end}", vcpu_name(vcpu.vcpu, vcpu.tid)), vcpu.figures.tiles, style));
+        let name = format!("{}{end}", vcpu_name(vcpu.vcpu, vcpu.tid));
+        table.row(tile_row(name, vcpu.figures.tiles, &tiles, style));
     }
     if vm.vcpus.len() > 1 {
-        table.row(tile_row("all".into(), vm.all.tiles, style));
+        table.row(tile_row("all".into(), vm.all.tiles, &tiles, style));
     }
     lines.extend(table.folded(2, style.width, units.ellipsis()));
     lines.push(String::new());
@@ -61,26 +63,19 @@ fn vm_lines(vm: &VmExits, window: Ns, each: bool, style: Style) -> Vec<String> {
     lines
 }
 
-/// Tiles that have a column.
-fn shown() -> impl Iterator<Item = Tile> {
-    Tile::ALL.into_iter().filter(|tile| *tile != Tile::NotKnown)
+/// Tiles that have a column: all, but time that is not known only where there is some.
+fn shown(mut tiles: Tiles) -> impl Iterator<Item = Tile> {
+    Tile::ALL.into_iter().filter(move |tile| *tile != Tile::NotKnown || *tiles.of(*tile) > 0)
 }
 
 fn vcpu_name(number: Option<u32>, tid: u32) -> String {
     number.map_or_else(|| format!("thread {tid}"), |number| format!("vCPU {number}"))
 }
 
-fn percent(part: Ns, whole: Ns) -> String {
-    match part {
-        0 => "-".into(),
-        part => format!("{:.2} %", part as f64 * 100.0 / whole.max(1) as f64),
-    }
-}
-
-fn tile_row(name: String, mut tiles: Tiles, style: Style) -> Vec<String> {
+fn tile_row(name: String, mut tiles: Tiles, shown: &[Tile], style: Style) -> Vec<String> {
     let whole = tiles.sum();
     let mut row = vec![name];
-    row.extend(shown().map(|tile| percent(*tiles.of(tile), whole)));
+    row.extend(shown.iter().map(|tile| percent(*tiles.of(*tile), whole, 2)));
     row.push(style.letters.duration(whole));
     row
 }
@@ -92,10 +87,10 @@ fn reason_lines(figures: &VcpuFigures, style: Style) -> Vec<String> {
         Table::new(&["<exits for", "number", "per s", "time", "mean", plus_minus, "min", "p50", "p99", "p99.9", "max"]);
     let mut spent = Table::new(&["<of their time"].into_iter().chain(exit_tiles().map(Tile::name)).collect::<Vec<_>>());
     for reason in &figures.reasons {
-        let name = reason.reason.as_ref().map_or_else(|| "before, or other".into(), |name| units.clean(name));
+        let name = reason_name(reason, style);
         times.row(time_row(name.clone(), reason, style));
         let (mut tiles, whole) = (reason.tiles, reason.tiles.sum());
-        spent.row([name].into_iter().chain(exit_tiles().map(|tile| percent(*tiles.of(tile), whole))).collect());
+        spent.row([name].into_iter().chain(exit_tiles().map(|tile| percent(*tiles.of(tile), whole, 2))).collect());
     }
     if figures.reasons.is_empty() {
         return vec!["  no exit".into()];
@@ -105,6 +100,15 @@ fn reason_lines(figures: &VcpuFigures, style: Style) -> Vec<String> {
     lines.extend(spent.folded(2, style.width, units.ellipsis()));
     lines.extend(figures.apic.iter().flat_map(|apic| vector_lines(apic, style)));
     lines
+}
+
+/// A reason, with a mark where the guest had nothing to do: that is no cost.
+fn reason_name(reason: &ReasonFigures, style: Style) -> String {
+    let name = reason.reason.as_ref().map_or_else(|| "before, or other".into(), |name| style.letters.clean(name));
+    match reason.is_halt {
+        true => format!("{name} (idle)"),
+        false => name,
+    }
 }
 
 fn vector_lines(apic: &ApicFigures, style: Style) -> Vec<String> {
@@ -150,7 +154,7 @@ fn with_blank(is_empty: bool, table: Table, style: Style) -> Vec<String> {
 
 /// What a thread can do outside its guest.
 fn exit_tiles() -> impl Iterator<Item = Tile> {
-    shown().filter(|tile| *tile != Tile::Guest)
+    Tile::ALL.into_iter().filter(|tile| !matches!(tile, Tile::Guest | Tile::NotKnown))
 }
 
 fn time_row(name: String, reason: &ReasonFigures, style: Style) -> Vec<String> {
@@ -164,7 +168,7 @@ fn time_row(name: String, reason: &ReasonFigures, style: Style) -> Vec<String> {
         units.rate(reason.per_second),
         units.duration(reason.tiles.sum()),
         time(times.mean_ns),
-        if times.count > 1 { percent(reason.mean_error_ns, times.mean_ns) } else { "-".into() },
+        if times.count > 1 { percent(reason.mean_error_ns, times.mean_ns, 2) } else { "-".into() },
         time(times.min_ns),
         time(times.p50_ns),
         of_enough(times.p99_ns, 100),
@@ -179,20 +183,19 @@ fn times_are_known(reason: &ReasonFigures) -> bool {
 
 fn counts(vm: &VmExits, style: Style) -> Vec<String> {
     let (all, units) = (&vm.all, style.letters);
-    let mut lines = vec![
-        format!(
-            "  {}, {} to QEMU; outside the guest for {} without halts",
-            units.number_of(all.exits, "exit"),
-            units.count(all.exits_to_qemu),
-            units.duration(all.exit_time_without_halts_ns)
-        ),
-        format!(
-            "  {}, in {} of them the vCPU slept{}",
-            units.number_of(all.halts, "halt"),
-            units.count(all.halts_slept),
-            all.injected.map_or_else(String::new, |n| format!("; KVM injected {}", units.number_of(n, "interrupt")))
-        ),
-    ];
+    let parts = all.tiles_without_halts.all().into_iter().filter(|(_, ns)| *ns > 0);
+    let parts: Vec<String> = parts.map(|(tile, ns)| format!("{} {}", units.duration(ns), tile.name())).collect();
+    let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    let outside = units.duration(all.exit_time_without_halts_ns);
+    let mut lines = wrapped_line(&format!("outside the guest for {outside} without halts{parts}"), style);
+    lines.insert(0, format!("  {}, {} to QEMU", units.number_of(all.exits, "exit"), units.count(all.exits_to_qemu)));
+    lines.push(format!(
+        "  KVM blocked vCPUs {}: {} slept, {} ended while it polled",
+        units.number_of(all.halts, "time"),
+        units.count(all.halts_slept),
+        units.count(all.halts.saturating_sub(all.halts_slept)),
+    ));
+    lines.extend(all.injected.map(|n| format!("  KVM injected {}", units.number_of(n, "interrupt"))));
     lines.extend(all.apic.as_ref().map(|apic| {
         format!(
             "  virtual APICs accepted {}, {} of them posted; {}",
@@ -202,22 +205,35 @@ fn counts(vm: &VmExits, style: Style) -> Vec<String> {
         )
     }));
     match vm.kvm {
-        Some(kvm) => lines.push(format!(
-            "  KVM's own counters: {}, {}, {}, {}, {} of polling",
-            units.number_of(kvm.exits, "exit"),
-            units.number_of(kvm.halt_exits, "halt"),
-            units.number_of(kvm.irq_injections, "interrupt"),
-            units.number_of(kvm.nmi_injections, "NMI"),
-            units.duration(kvm.halt_polling_ns as Ns)
-        )),
+        Some(kvm) => {
+            let counted = format!(
+                "KVM's own counters: {}, {}, {}, {}; it polled in {}, {} of them until something came, {} in all; {}",
+                units.number_of(kvm.exits, "exit"),
+                units.number_of(kvm.halt_exits, "halt exit"),
+                units.number_of(kvm.irq_injections, "interrupt"),
+                units.number_of(kvm.nmi_injections, "NMI"),
+                units.number_of(kvm.halt_polls, "halt"),
+                units.count(kvm.halt_polls_successful),
+                units.duration(kvm.halt_polling_ns as Ns),
+                units.number_of(kvm.halt_wakeups, "wakeup"),
+            );
+            lines.extend(wrapped_line(&counted, style));
+        }
         None if vm.vcpus.iter().all(|vcpu| vcpu.ended) => {
             lines.push("  KVM's own counters are gone with the VM".into())
         }
         None => lines.push("  KVM's own counters cannot be read: mount -t debugfs none /sys/kernel/debug".into()),
     }
-    lines.extend(vm.traffic.iter().map(|traffic| traffic_line(traffic, style)));
-    lines.extend(vm.per_work.iter().map(|per| work_line(per, style)));
+    lines.push(match &vm.traffic {
+        Some(traffic) => traffic_line(traffic, style),
+        None => "  none of its taps is known: nothing is said for each packet and each GB".into(),
+    });
+    lines.extend(vm.per_work.iter().flat_map(|per| work_lines(vm, per, style)));
     lines
+}
+
+fn wrapped_line(text: &str, style: Style) -> Vec<String> {
+    wrapped("  ".into(), 4, text, style.width, style.letters.ellipsis())
 }
 
 fn traffic_line(traffic: &Traffic, style: Style) -> String {
@@ -231,13 +247,27 @@ fn traffic_line(traffic: &Traffic, style: Style) -> String {
     )
 }
 
-fn work_line(per: &PerWork, style: Style) -> String {
+/// Exits and time for the work that was done.
+fn work_lines(vm: &VmExits, per: &PerWork, style: Style) -> Vec<String> {
     let units = style.letters;
-    format!(
-        "  for each packet: {:.2} exits, {} outside the guest; for each GB: {} exits, {}",
-        per.exits_per_packet,
-        units.duration(per.exit_time_per_packet_ns),
-        units.count(per.exits_per_gb.round() as u64),
-        units.duration(per.exit_time_per_gb_ns)
-    )
+    let mut table = Table::new(&["<for each", "packet: exits", "time", "GB: exits", "time"]);
+    let mut row = |name: String, exits: Option<(f64, f64)>, time: (Ns, Ns)| {
+        let (packet, gb) = exits
+            .map_or(("-".into(), "-".into()), |(packet, gb)| (format!("{packet:.3}"), units.count(gb.round() as u64)));
+        table.row(vec![name, packet, units.duration(time.0), gb, units.duration(time.1)]);
+    };
+    for (reason, per) in vm.all.reasons.iter().zip(&per.reasons) {
+        let exits = (per.exits_per_packet, per.exits_per_gb);
+        row(reason_name(reason, style), Some(exits), (per.time_per_packet_ns, per.time_per_gb_ns));
+    }
+    let exits = (per.exits_per_packet, per.exits_per_gb);
+    row("all; time without halts".into(), Some(exits), (per.exit_time_per_packet_ns, per.exit_time_per_gb_ns));
+    let mut per_gb = per.tiles_per_gb;
+    for (tile, packet) in per.tiles_per_packet.all() {
+        let gb = *per_gb.of(tile);
+        if packet > 0 || gb > 0 {
+            row(tile.name().into(), None, (packet, gb));
+        }
+    }
+    with_blank(false, table, style)
 }

@@ -1,8 +1,9 @@
 //! As text.
 
-use super::{Agreement, Device, Document, QueueFigures, Sizes};
+use super::{Agreement, Device, Document, Layout, QueueFigures, Sizes};
 use crate::Style;
-use latpath_stats::text::Table;
+use latpath_queues::Side;
+use latpath_stats::text::{wrapped, Table};
 
 /// The page that people read.
 pub fn text(document: &Document, style: Style) -> String {
@@ -29,7 +30,10 @@ fn title(device: &Device, style: Style) -> String {
     words.extend(device.known_as.iter().map(clean));
     words.extend(device.name.as_ref().map(clean));
     words.extend(device.driver.as_ref().map(clean));
-    words.push(if device.side == "vhost" { "served by vhost".into() } else { "as its driver sees it".into() });
+    words.push(match device.side {
+        Side::Vhost => "served by vhost".into(),
+        Side::Driver => "as its driver sees it".into(),
+    });
     words.join(", ")
 }
 
@@ -45,38 +49,46 @@ fn queue_names(queues: &[QueueFigures], style: Style) -> Vec<String> {
 
 fn device_lines(device: &Device, style: Style) -> Vec<String> {
     let units = style.letters;
-    let is_vhost = device.side == "vhost";
+    let is_vhost = device.side == Side::Vhost;
     let mut lines = vec![title(device, style), String::new()];
     let posted = if is_vhost { "taken" } else { "posted" };
-    let mut counts = Table::new(&[
+    let mut counts = Table::new(&["<queue", posted, "bytes", "room", "used", "read", "written", "ring"]);
+    let per_kick = if is_vhost { "per round (most)" } else { "per kick (most)" };
+    let mut signals = Table::new(&[
         "<queue",
-        posted,
-        "bytes",
-        "room",
-        "used",
-        "read",
-        "written",
         "kicks",
-        "saved",
+        "kicks saved",
+        per_kick,
         "interrupts",
-        "saved",
-        "ring",
+        "interrupts saved",
+        "per interrupt (most)",
     ]);
-    let kicks = if is_vhost { "per round" } else { "per kick" };
-    let held = if is_vhost { "waiting" } else { "in ring" };
-    let mut times = Table::new(&["<device had it", "mean", "p50", "p99", "p99.9", "max"]);
-    let mut sizes = Table::new(&["<on average", held, "max", kicks, "max", "per interrupt", "max"]);
+    let mut had = Table::new(&["<device had it", "mean", "p50", "p99", "p99.9", "max"]);
+    let mut ready = Table::new(&["<lay ready to be filled", "mean", "p50", "p99", "p99.9", "max"]);
+    let held = if is_vhost { "waiting (most)" } else { "in ring (most)" };
+    let mut sizes = Table::new(&["<buffers, mean", held, "ready (least)"]);
     let names = queue_names(&device.queues, style);
     let named = || names.iter().zip(&device.queues);
     for (name, queue) in named() {
-        counts.row(count_row(name, queue, is_vhost, style));
+        counts.row(count_row(name, queue, style));
+        signals.row(signal_row(name, queue, is_vhost, style));
+        let times = if queue.is_filled_by_device() { &mut ready } else { &mut had };
         times.row(time_row(name, queue, style));
         sizes.row(size_row(name, queue, style));
     }
-    for table in [counts, times, sizes] {
+    for table in [counts, signals, had, ready, sizes].into_iter().filter(|table| !table.rows().is_empty()) {
         lines.extend(table.folded(2, style.width, units.ellipsis()));
         lines.push(String::new());
     }
+    let meaning = match is_vhost {
+        true => {
+            "waiting: a backlog, fewer is better; ready: room for packets, none left means that packets wait in the tap"
+        }
+        false => {
+            "in ring: not done yet, fewer is better; ready: room for packets, none left means that packets are lost"
+        }
+    };
+    lines.extend(wrapped("  ".into(), 4, meaning, style.width, units.ellipsis()));
     lines.extend(named().filter_map(|(name, queue)| interrupt_line(name, queue, is_vhost, style)));
     lines.extend(named().flat_map(|(name, queue)| odd_lines(name, queue, is_vhost, style)));
     lines.push(index_line(named(), style));
@@ -87,24 +99,51 @@ fn device_lines(device: &Device, style: Style) -> Vec<String> {
     lines
 }
 
-fn count_row(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Vec<String> {
+fn if_any(shown: bool, n: u64, style: Style) -> String {
+    if shown {
+        style.letters.count(n)
+    } else {
+        "-".into()
+    }
+}
+
+fn count_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
     let units = style.letters;
-    let if_any = |shown: bool, n: u64| if shown { units.count(n) } else { "-".into() };
     vec![
         name.to_owned(),
         units.count(queue.posted_buffers),
-        if_any(queue.device_reads, queue.posted_read_bytes),
-        if_any(queue.device_writes, queue.posted_write_bytes),
+        if_any(queue.device_reads, queue.posted_read_bytes, style),
+        if_any(queue.device_writes, queue.posted_write_bytes, style),
         units.count(queue.used_buffers),
-        if_any(queue.device_reads, queue.read_bytes),
-        if_any(queue.device_writes || queue.written_bytes > 0, queue.written_bytes),
-        units.count(queue.kicks),
-        // Each side knows what it saves itself.
-        if_any(!is_vhost, queue.kicks_suppressed),
-        units.count(queue.interrupts),
-        if_any(is_vhost, queue.interrupts_suppressed),
-        format!("{} {}", queue.size, queue.layout),
+        if_any(queue.device_reads, queue.read_bytes, style),
+        if_any(queue.device_writes || queue.written_bytes > 0, queue.written_bytes, style),
+        match queue.layout {
+            Layout::Split => format!("{} split", queue.size),
+            Layout::Packed => format!("{} packed", queue.size),
+        },
     ]
+}
+
+fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Vec<String> {
+    let most = |sizes: Sizes| mean_and(sizes, sizes.max, style);
+    vec![
+        name.to_owned(),
+        style.letters.count(queue.kicks),
+        // Each side knows what it saves itself.
+        if_any(!is_vhost, queue.kicks_suppressed, style),
+        most(queue.per_kick),
+        style.letters.count(queue.interrupts),
+        if_any(is_vhost, queue.interrupts_suppressed, style),
+        most(queue.per_interrupt),
+    ]
+}
+
+/// The mean, and an extreme.
+fn mean_and(sizes: Sizes, extreme: u64, style: Style) -> String {
+    match sizes.count {
+        0 => "-".into(),
+        _ => format!("{:.2} ({})", sizes.mean, style.letters.count(extreme)),
+    }
 }
 
 fn time_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
@@ -120,13 +159,14 @@ fn time_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
     ]
 }
 
+/// What waits for the device is a backlog; what the device can fill is a reserve.
 fn size_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
-    let sizes = |sizes: Sizes| match sizes.count {
-        0 => ["-".into(), "-".into()],
-        _ => [format!("{:.2}", sizes.mean), style.letters.count(sizes.max)],
+    let (none, occupied) = ("-".to_owned(), queue.occupied);
+    let cells = match queue.is_filled_by_device() {
+        true => [none, mean_and(occupied, occupied.min, style)],
+        false => [mean_and(occupied, occupied.max, style), none],
     };
-    let all = [queue.occupied, queue.per_kick, queue.per_interrupt].into_iter().flat_map(sizes);
-    std::iter::once(name.to_owned()).chain(all).collect()
+    std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
 /// Which interrupt it is, where that is known.

@@ -1,16 +1,17 @@
 //! The page: the configurations side by side, and what it says in a sentence each.
 
-use super::{Configuration, Work};
-use crate::cpu_profile::{Diff, Modes, Moved, MODES};
+use super::{Configuration, Setup, Work};
+use crate::cpu_profile::{Diff, Document, Modes, Moved, MODES};
 use crate::document::{sheet, without_markup, Sheet};
 use crate::exits::{ReasonFigures, VcpuFigures};
 use crate::page::{Page, Style};
 use latpath_exits::Tile;
-use latpath_ladder::{Direction, MeansReport, QueueReport, Step};
+use latpath_ladder::{Direction, MeansReport, QueueReport, Step, Times};
 use latpath_model::Ns;
-use latpath_profile::{Frame, Kind, Profile};
+use latpath_profile::Profile;
+use latpath_queues::Side;
 use latpath_stats::text::Table;
-use latpath_stats::units::Letters;
+use latpath_stats::units::{self, Letters};
 use std::collections::BTreeMap;
 
 /// Exits that are shown by name; the others are one row.
@@ -43,6 +44,7 @@ fn write(page: &mut Page, all: &[Configuration]) {
     page.heading("In short");
     sentences(page, all);
     notes(page, all);
+    odd_rates(page, all);
     work(page, all);
     times(page, all);
     exits(page, all);
@@ -102,18 +104,55 @@ fn sentences(page: &mut Page, all: &[Configuration]) {
         if let (Some(count), Some(outside), Some(busy)) = (count, outside, busy) {
             let text = format!(
                 "For the same bytes its vCPUs leave the guest {count} as often, are outside of it without halts for {outside} the \
-                 time, and take {busy} the time of their CPUs."
+                 time, and use {busy} the CPU time."
             );
             page.wrapped("  ".into(), 2, &text);
         }
-        for direction in Direction::ALL {
-            let mean = |one: &Configuration| Some(main_ladder(one, direction)?.1.total.p50_ns as f64);
-            if let Some(ratio) = mean(other).zip(mean(first)).and_then(|(now, before)| times_as(now, before)) {
-                let way = words(direction);
-                page.wrapped("  ".into(), 2, &format!("A transfer {way} takes {ratio} as long (median)."));
-            }
-        }
     }
+    for other in others {
+        host_time(page, first, other);
+        Direction::ALL.into_iter().for_each(|direction| transfer(page, first, other, direction));
+    }
+}
+
+/// All CPUs' work for the same bytes: what one side saves, another may have taken over.
+fn host_time(page: &mut Page, first: &Configuration, other: &Configuration) {
+    let per_gb = |one: &Configuration| {
+        let busy = Modes::of_profile(&one.profile()?).busy_ns() as f64;
+        Some(busy / one.profile.as_ref()?.work.gigabytes()).filter(|ns| ns.is_finite())
+    };
+    let Some((was, is)) = per_gb(first).zip(per_gb(other)) else { return };
+    let Some(ratio) = times_as(is, was) else { return };
+    let (name, was, is) = (page.clean(&other.name), page.duration(was as Ns), page.duration(is as Ns));
+    let text =
+        format!("All CPUs of the host together work {is} for each GB with {name}, {ratio} as long ({was} before).");
+    page.wrapped("  ".into(), 2, &text);
+}
+
+/// A transfer's time is compared only where both transfers end in the same step.
+fn transfer(page: &mut Page, first: &Configuration, other: &Configuration, direction: Direction) {
+    let Some(((_, was), (_, is))) = main_ladder(first, direction).zip(main_ladder(other, direction)) else { return };
+    let last = |means: &MeansReport| means.rungs.last().map(|rung| rung.step);
+    let (of, than) = (words(direction), page.clean(&first.name));
+    let name = page.clean(&other.name);
+    if was.variant == is.variant {
+        let text = format!("Packets {of} go by the same means in {than} and {name}: {}.", is.variant.words());
+        page.wrapped("  ".into(), 2, &text);
+    }
+    let times = times_as(is.total.p50_ns as f64, was.total.p50_ns as f64);
+    let text = match (last(was) == last(is), times) {
+        (true, Some(ratio)) => format!("A transfer {of} takes {ratio} as long with {name} (median)."),
+        (true, None) => return,
+        (false, _) => {
+            let ends = |means| last(means).map_or("nothing", |step| step.words_of_any(direction));
+            format!(
+                "Transfers {of} are not compared: those of {than} are seen until \"{}\", those of {name} until \"{}\".",
+                ends(was),
+                ends(is)
+            )
+        }
+    };
+    page.wrapped("  ".into(), 2, &text);
 }
 
 /// What could not be measured, and what the reader must know: once where it is so of all.
@@ -128,6 +167,44 @@ fn notes(page: &mut Page, all: &[Configuration]) {
             }
         }
     }
+}
+
+/// A measured run is comparable only if it carried about as much as the runs by themselves.
+const RATE_TOLERATED: f64 = 0.1;
+
+/// Measurements under which the load's rate was another one.
+fn odd_rates(page: &mut Page, all: &[Configuration]) {
+    for one in all {
+        let rates: Vec<f64> = one.alone.iter().map(Work::bits_per_second).collect();
+        let (Some(least), Some(most)) =
+            (rates.iter().copied().reduce(f64::min), rates.iter().copied().reduce(f64::max))
+        else {
+            continue;
+        };
+        for (what, work) in measured(one) {
+            let rate = work.bits_per_second();
+            if rate < least * (1.0 - RATE_TOLERATED) || rate > most * (1.0 + RATE_TOLERATED) {
+                page.warning(&format!(
+                    "{}: while {what} the load ran at {}, but by itself at {} to {}",
+                    one.name,
+                    bits(page, rate),
+                    bits(page, least),
+                    bits(page, most)
+                ));
+            }
+        }
+    }
+}
+
+/// Each measurement, and what the load did in it.
+fn measured(one: &Configuration) -> impl Iterator<Item = (&'static str, Work)> {
+    let all = [
+        ("exits were counted", one.exits.as_ref().map(|part| part.work)),
+        ("transfers were followed", one.ladder.as_ref().map(|part| part.work)),
+        ("buffers were counted", one.queues.as_ref().map(|part| part.work)),
+        ("CPUs were sampled", one.profile.as_ref().map(|part| part.work)),
+    ];
+    all.into_iter().filter_map(|(what, work)| Some((what, work?)))
 }
 
 /// What a vCPU's thread takes of a CPU: all but sleeping and waiting for one.
@@ -164,10 +241,7 @@ fn work(page: &mut Page, all: &[Configuration]) {
             ]);
         };
         row("nothing was attached", &one.alone);
-        one.exits.iter().for_each(|part| row("exits were counted", &[part.work]));
-        one.ladder.iter().for_each(|part| row("transfers were followed", &[part.work]));
-        one.queues.iter().for_each(|part| row("buffers were counted", &[part.work]));
-        one.profile.iter().for_each(|part| row("CPUs were sampled", &[part.work]));
+        measured(one).for_each(|(what, work)| row(what, &[work]));
     }
     page.table(&table);
 }
@@ -197,10 +271,7 @@ fn times(page: &mut Page, all: &[Configuration]) {
 }
 
 fn percent(part: Ns, whole: Ns) -> String {
-    match part {
-        0 => "-".into(),
-        part => format!("{:.1} %", part as f64 * 100.0 / whole.max(1) as f64),
-    }
+    units::percent(part, whole, 1)
 }
 
 fn per_gb(page: &Page, ns: Ns, work: &Work) -> String {
@@ -260,7 +331,12 @@ fn exits(page: &mut Page, all: &[Configuration]) {
 }
 
 fn name(reason: &ReasonFigures) -> String {
-    reason.reason.clone().unwrap_or_else(|| "before, or other".into())
+    let name = reason.reason.as_deref().unwrap_or("before, or other");
+    if reason.is_halt {
+        format!("{name} (idle)")
+    } else {
+        name.into()
+    }
 }
 
 fn queues(page: &mut Page, all: &[Configuration]) {
@@ -274,42 +350,40 @@ fn queues(page: &mut Page, all: &[Configuration]) {
         "<queue",
         "buffers",
         "bytes",
-        "kicks",
-        "saved",
-        "interrupts",
-        "saved",
+        "kicks (saved)",
+        "interrupts (saved)",
         "a kick",
-        "waited",
+        "held",
     ];
     let mut table = Table::new(&heads);
     for one in all {
         for queue in one.queues.iter().flat_map(|part| &part.figures) {
+            let saved = |n: u64, saved: u64| format!("{} ({})", page.count(n), page.count(saved));
             table.row(vec![
                 page.clean(&one.name),
-                if queue.side == "vhost" { "vhost".into() } else { "the guest".into() },
+                if queue.side == Side::Vhost { "vhost".into() } else { "guest".into() },
                 page.clean(&queue.queue),
                 page.count(queue.used_buffers),
                 page.count(queue.bytes),
-                page.count(queue.kicks),
-                page.count(queue.kicks_suppressed),
-                page.count(queue.interrupts),
-                page.count(queue.interrupts_suppressed),
+                saved(queue.kicks, queue.kicks_suppressed),
+                saved(queue.interrupts, queue.interrupts_suppressed),
                 format!("{:.2}", queue.per_kick),
-                page.duration(queue.waited_p50_ns),
+                if queue.filled_by_device { "-".into() } else { page.duration(queue.waited_p50_ns) },
             ]);
         }
     }
     page.table(&table);
     page.line(
-        "  saved: kicks and interrupts that the other side had said it does not need. a kick: buffers for each (mean);",
+        "  saved: those that the other side had said it does not need. a kick: buffers for each (mean); at vhost, for",
     );
-    page.line("  at vhost, for each round of its worker. waited: how long the device had a buffer (median).");
+    page.line("  each round of its worker. held: how long the device had a buffer (median); -: the device fills them, so that");
+    page.line("  they lie ready until packets come.");
 }
 
 /// The queue of a direction that carried most, with the means by which most of its transfers went.
 fn main_ladder(one: &Configuration, direction: Direction) -> Option<(&QueueReport, &MeansReport)> {
     let queues = one.ladder.iter().flat_map(|part| &part.figures.queues);
-    let queue = queues.filter(|queue| queue.direction == direction.key()).max_by_key(|queue| queue.packets)?;
+    let queue = queues.filter(|queue| queue.direction == direction).max_by_key(|queue| queue.packets)?;
     Some((queue, queue.ladders.iter().max_by_key(|means| means.total.count)?))
 }
 
@@ -320,14 +394,14 @@ fn ladders(page: &mut Page, all: &[Configuration]) {
             continue;
         }
         page.heading(&format!("One transfer {}", words(direction)));
-        let mut table = table(page, "until", all, &["p50", "share"]);
-        let mut row = |name: &str, of: &dyn Fn(&MeansReport) -> Option<(Ns, Ns)>| {
+        let mut table = table(page, "until", all, &["p50", "mean", "share"]);
+        let mut row = |name: &str, of: &dyn Fn(&MeansReport) -> Option<Times>| {
             let cells = found.iter().flat_map(|found| {
-                let Some((p50, sum)) = found.and_then(|(_, means)| of(means)) else {
-                    return ["-".into(), "-".into()];
+                let Some(times) = found.and_then(|(_, means)| of(means)) else {
+                    return ["-".into(), "-".into(), "-".into()];
                 };
                 let whole = found.map_or(0, |(_, means)| means.total.sum_ns);
-                [page.duration(p50), percent(sum, whole)]
+                [page.duration(times.p50_ns), page.duration(times.mean_ns), percent(times.sum_ns, whole)]
             });
             let cells: Vec<String> = cells.collect();
             if cells.iter().any(|cell| cell != "-") {
@@ -335,24 +409,19 @@ fn ladders(page: &mut Page, all: &[Configuration]) {
             }
         };
         for step in Step::ALL {
-            let rung = |means: &MeansReport| {
-                let time = means.rungs.iter().find(|rung| rung.step == step.key())?.time;
-                Some((time.p50_ns, time.sum_ns))
-            };
+            let rung = |means: &MeansReport| Some(means.rungs.iter().find(|rung| rung.step == step)?.time);
             row(step.words_of_any(direction), &rung);
         }
-        row("total", &|means| Some((means.total.p50_ns, means.total.sum_ns)));
+        row("total", &|means| Some(means.total));
         page.table(&table);
+        page.line("  means are of those transfers that have the step; medians do not add up");
         for (one, found) in all.iter().zip(&found) {
             let Some((queue, means)) = found else { continue };
             let text = format!(
-                "{} of {} by these means ({}); {}, {} coalesced, {} without a kick",
+                "{} by these means ({}); {}",
                 page.number_of(means.total.count, "transfer"),
-                page.number_of(queue.packets, "packet"),
-                means.variant.replace('_', " "),
-                page.number_of(queue.kicks, "kick"),
-                page.count(queue.coalesced),
-                page.count(queue.packets_without_kick),
+                means.variant.words(),
+                crate::ladder::work_of(queue, page.letters),
             );
             let name = page.clean(&one.name);
             page.item(&name, &text);
@@ -372,8 +441,7 @@ const MOST_FUNCTIONS: usize = 15;
 const MOST_CALLS: usize = 8;
 
 fn cpu_time(page: &mut Page, all: &[Configuration]) {
-    let profile = |one: &Configuration| Some(of_no_name(one.profile.as_ref()?.figures.profile().ok()?, &one.vm));
-    let profiles: Vec<Option<Profile>> = all.iter().map(profile).collect();
+    let profiles: Vec<Option<Profile>> = all.iter().map(Configuration::profile).collect();
     if profiles.iter().all(Option::is_none) {
         return;
     }
@@ -392,6 +460,11 @@ fn cpu_time(page: &mut Page, all: &[Configuration]) {
         }
     }
     page.table(&modes);
+    for (one, profile) in all.iter().zip(&profiles) {
+        let name = page.clean(&one.name);
+        let trust = profile.as_ref().map(|profile| Document::new(profile).trust(page.letters)).unwrap_or_default();
+        trust.iter().for_each(|line| page.item(&name, line));
+    }
     if let [Some(first), .., Some(last)] = &profiles[..] {
         let (before, after) = (&all[0].name, &all[all.len() - 1].name);
         moved(page, (before, first, &works[0]), (after, last, &works[works.len() - 1]));
@@ -399,27 +472,9 @@ fn cpu_time(page: &mut Page, all: &[Configuration]) {
     system_calls(page, all);
 }
 
-/// The profile, in which the VM bears no name of its own: what runs in each configuration's VM is the same.
-fn of_no_name(mut profile: Profile, vm: &str) -> Profile {
-    let vm = &latpath_model::text::printable(vm);
-    let (own, workers) = (format!("{vm} ("), format!("vhost of {vm}"));
-    for (mut frames, ns) in std::mem::take(&mut profile.stacks) {
-        for frame in frames.iter_mut().filter(|frame| matches!(frame.kind, Kind::Process | Kind::Guest)) {
-            let name = match &*frame.name {
-                name if name.starts_with(&own) => "QEMU".into(),
-                name if name == workers => "vhost".into(),
-                name => name.replace(vm, "VM"),
-            };
-            *frame = Frame::new(&name, frame.kind);
-        }
-        profile.add(frames, ns);
-    }
-    profile
-}
-
 type Profiled<'a> = (&'a str, &'a Profile, &'a Work);
 
-/// Functions whose time per GB differs most, each under what it ran.
+/// Functions whose time per GB differs most, each with what it ran under on either side.
 fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Profiled) {
     let diff = Diff::new(before, after);
     let seconds = |profile: &Profile| profile.header.window_ns as f64 / 1e9;
@@ -431,15 +486,12 @@ fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Pro
         let [a, b] = [moved.before_ns_per_s as f64 * a_scale, moved.after_ns_per_s as f64 * b_scale];
         (a as Ns, b as Ns)
     };
-    // What stands under nothing is where all begin: system calls, threads.
-    let shown = diff.moved.iter().filter(|moved| moved.under.is_some());
-    let mut all: Vec<(&Moved, (Ns, Ns))> = shown.map(|moved| (moved, per_gb(moved))).collect();
-    all.sort_by_key(|(_, (a, b))| std::cmp::Reverse((b - a).abs()));
+    let functions = by_function(&diff, per_gb);
     page.heading("Functions by context, whose time per GB differs most");
     let (a, b) = (page.clean(a), page.clean(b));
     let heads = ["<function", "<in", "<under", &a, "share", &b, "share"];
     let mut table = Table::new(&heads);
-    for (moved, (was, is)) in all.into_iter().take(MOST_FUNCTIONS) {
+    for (moved, (was, is)) in functions.into_iter().take(MOST_FUNCTIONS).flatten() {
         let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
         let of = match &moved.guest {
             Some(guest) => format!("{} in {guest}", moved.process),
@@ -456,6 +508,36 @@ fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Pro
         ]);
     }
     page.table(&table);
+    page.line("  share: of the function's time, what it ran in this context; contexts of less than 1 % are not shown");
+}
+
+/// A function's contexts that have at least 1 % of its time on either side, and their times per GB.
+type Contexts<'d> = Vec<(&'d Moved, (Ns, Ns))>;
+
+/// Contexts with less of a function's time on both sides are not shown.
+const LEAST_SHARE: f64 = 0.01;
+
+/// All functions: first those that both sides run; among them those first of which a context's time differs most. What stands under nothing in all of its
+/// contexts is where all begin: system calls, threads.
+fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<Contexts<'d>> {
+    let mut functions: BTreeMap<(&str, bool, &Option<String>), Contexts> = BTreeMap::new();
+    let share = |share: Option<f64>| share.unwrap_or(0.0);
+    let is_shown = |moved: &&Moved| share(moved.share_before).max(share(moved.share_after)) >= LEAST_SHARE;
+    for moved in diff.moved.iter().filter(is_shown) {
+        let function = (moved.function.as_str(), moved.in_kernel, &moved.guest);
+        functions.entry(function).or_default().push((moved, per_gb(moved)));
+    }
+    let mut functions: Vec<Contexts> = functions.into_values().collect();
+    functions.retain(|contexts| contexts.iter().any(|(moved, _)| moved.under.is_some()));
+    let most = |contexts: &Contexts| contexts.iter().map(|(_, (a, b))| (b - a).abs()).max();
+    // One that both sides run, each elsewhere, says more than one of a call chain that only one of them has.
+    let is_of_one =
+        |contexts: &Contexts| contexts.iter().all(|(_, (a, _))| *a == 0) || contexts.iter().all(|(_, (_, b))| *b == 0);
+    functions.sort_by_key(|contexts| (is_of_one(contexts), std::cmp::Reverse(most(contexts))));
+    for contexts in &mut functions {
+        contexts.sort_by_key(|(_, (a, b))| std::cmp::Reverse(*a.max(b)));
+    }
+    functions
 }
 
 /// System calls of the VMs' threads that took the most time, by call and what the thread does.
@@ -500,8 +582,57 @@ fn compared(page: &mut Page, all: &[Configuration]) {
         let text = format!("VM {}, Linux {}, latpath {}: {}", one.vm, one.kernel, one.latpath, one.command.join(" "));
         let text = page.clean(&text);
         page.item(&name, &text);
+        let text = page.clean(&setup(&one.setup));
+        if !text.is_empty() {
+            page.item("", &text);
+        }
     }
+    differences(page, all);
     page.line(
         "  GB: 10^9 bytes that passed the VM's taps, both ways. Each measurement ran the load once more, by itself.",
     );
+}
+
+/// What a VM ran on and with, as far as it is known.
+fn setup(setup: &Setup) -> String {
+    let mut parts: Vec<String> = setup.hypervisor.iter().chain(&setup.machine).cloned().collect();
+    let threads = |what: &str, cpus: &[String]| match cpus {
+        [] => None,
+        [cpus] => Some(format!("1 {what} on CPUs {cpus}")),
+        [first, others @ ..] if others.iter().all(|other| other == first) => {
+            Some(format!("{} {what}s on CPUs {first}", cpus.len()))
+        }
+        _ => Some(format!("{} {what}s on CPUs {}", cpus.len(), cpus.join(" | "))),
+    };
+    parts.extend(threads("vCPU", &setup.vcpus));
+    parts.extend(threads("vhost worker", &setup.vhost_workers));
+    if !setup.host_cpus.is_empty() {
+        parts.push(format!("the host's CPUs {}", setup.host_cpus));
+    }
+    parts.extend(setup.halt_poll_ns.map(|ns| format!("halt_poll_ns {ns}")));
+    parts.extend(setup.posted_interrupts.map(|is| match is {
+        true => "interrupts may be posted".to_owned(),
+        false => "interrupts are not posted".to_owned(),
+    }));
+    parts.join(", ")
+}
+
+/// What differs beside what the user means to compare.
+fn differences(page: &mut Page, all: &[Configuration]) {
+    let Some((first, others)) = all.split_first() else { return };
+    let parts: [(&str, fn(&Configuration) -> String); 7] = [
+        ("the host's kernel", |one| one.kernel.clone()),
+        ("the load", |one| one.command.join(" ")),
+        ("the hypervisor", |one| one.setup.hypervisor.clone().unwrap_or_default()),
+        ("the machine type", |one| one.setup.machine.clone().unwrap_or_default()),
+        ("the vCPUs or their CPUs", |one| one.setup.vcpus.join(" | ")),
+        ("halt_poll_ns", |one| format!("{:?}", one.setup.halt_poll_ns)),
+        ("posted interrupts", |one| format!("{:?}", one.setup.posted_interrupts)),
+    ];
+    for other in others {
+        let differ: Vec<&str> = parts.iter().filter(|(_, of)| of(first) != of(other)).map(|(what, _)| *what).collect();
+        if !differ.is_empty() {
+            page.warning(&format!("{} and {} also differ in {}", first.name, other.name, differ.join(", ")));
+        }
+    }
 }

@@ -19,7 +19,7 @@ pub struct GuestTimes {
 }
 
 impl GuestTimes {
-    /// Of those VMs whose guest time the kernel accounts.
+    /// Makes it for those VMs whose guest time the kernel accounts.
     pub fn of(vms: &[Vm]) -> Self {
         let vcpus = |vm: &Vm| {
             let pid = vm.pid;
@@ -116,7 +116,7 @@ impl Guests {
         }
     }
 
-    /// Holds the samples that have come against when their vCPUs were not in the guest.
+    /// Compares the samples that have come with the times when their vCPUs were outside the guest.
     pub fn check(&mut self, recorder: &mut Recorder) {
         // Samples that came before: of later ones not all is known.
         let moments: Vec<_> = self.watched.iter_mut().map(|watched| watched.machine.take_moments()).collect();
@@ -128,7 +128,8 @@ impl Guests {
         }
     }
 
-    /// Waits until the guests' samples have come up to now ([`Timeouts::profile`] at most), and ends them. `window_end`: the host's clock.
+    /// Waits until the guests' samples have come up to now ([`Timeouts::profile`] at most), and ends them.
+    /// `window_end`: the host's clock.
     pub fn end(&mut self, window_end: Ns, recorder: &mut Recorder) -> Vec<Guest> {
         let mut guests = Vec::new();
         self.watched.iter_mut().for_each(|watched| watched.machine.begin_stop());
@@ -176,19 +177,19 @@ impl Guests {
             let is_checked = inside.is_none_or(|guest| guest.causality.is_some());
             match (vm.accel, inside) {
                 (Accel::Kvm, Some(_)) if !is_checked => notes.push(format!(
-                    "{}: no sample of its guest could be held against when its vCPUs were in it: causality is not checked",
+                    "{}: causality was not checked: KVM did not show when the vCPUs ran",
                     vm.name
                 )),
                 (Accel::Kvm, None) => notes.push(format!(
-                    "{}: nobody looked into the guest: its vCPUs are one frame each (--machine {}=ssh:root@guest, with latpath in the guest)",
+                    "{}: no agent runs in the guest: its vCPUs are one frame each (--machine {}=ssh:root@guest, with latpath in it)",
                     vm.name, vm.name
                 )),
                 (Accel::Tcg, Some(_)) => notes.push(format!(
-                    "{}: emulated (TCG): its guest's time is not told from QEMU's own, so that what its agent saw is not shown",
+                    "{}: emulated (TCG): its guest's time cannot be separated from QEMU's own, so what its agent saw is not shown",
                     vm.name
                 )),
                 (Accel::Tcg, None) => {
-                    notes.push(format!("{}: emulated (TCG): its guest's time is not told from QEMU's own", vm.name))
+                    notes.push(format!("{}: emulated (TCG): its guest's time cannot be separated from QEMU's own", vm.name))
                 }
                 _ => {}
             }
@@ -220,7 +221,7 @@ fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
 /// How long a sampler may take to begin: it reads its kernel's functions first.
 const FIRST_SLICE: Duration = Duration::from_secs(20);
 
-/// So much of the end may be missing.
+/// How much of the end may be missing.
 const TOLERATED: Ns = 100_000_000;
 
 /// The VM that a machine is: the one of its name, or the only one.

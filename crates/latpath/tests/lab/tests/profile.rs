@@ -53,7 +53,7 @@ fn run(scale: &Scale) -> Outcome {
     eprintln!("{page}");
     let truth = [0, 1].map(|at| after[at] - before[at]);
     check(&seen, truth[0] * 100.0 / (truth[0] + truth[1]))
-        .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel"], seen["processes"]))
+        .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel_account"], seen["processes"]))
 }
 
 /// How long both loops have run, as the guest's scheduler says.
@@ -122,7 +122,7 @@ fn adds_up(seen: &Value) -> anyhow::Result<f64> {
 pub fn in_guests(seen: &Value) -> anyhow::Result<f64> {
     let (modes, all) = (&seen["modes"], adds_up(seen)?);
     let guest: f64 = ["guest_sys_ns", "guest_usr_ns", "guest_unseen_ns"].iter().map(|mode| number(&modes[*mode])).sum();
-    let kernels = number(&seen["kernel"]["guest_ns"]);
+    let kernels = number(&seen["kernel_account"]["guest_ns"]);
     eprintln!("guest: {:.2} %, by the kernel's account {:.2} %", guest * 100.0 / all, kernels * 100.0 / all);
     ensure!(
         guest > 0.0 && (guest - kernels).abs() <= all / 100.0,

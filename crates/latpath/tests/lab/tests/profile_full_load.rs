@@ -36,7 +36,8 @@ fn run(scale: &Scale) -> Outcome {
     let pids = pids_of(&mut stage, &LOOPS.map(|(name, _)| name))?;
     let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --out /out/profile");
     let (seen, [before, after]) = watch(&mut stage, &words, seconds, |stage| ran(stage, &pids))?;
-    check(&seen, &before, &after).with_context(|| format!("{} {} {}", seen["modes"], seen["kernel"], seen["processes"]))
+    check(&seen, &before, &after)
+        .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel_account"], seen["processes"]))
 }
 
 /// How long the loops have run, by the guest's scheduler, and how long the guest has been up; and how long the vCPUs have run their guest, by

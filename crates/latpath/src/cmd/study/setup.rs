@@ -1,0 +1,80 @@
+//! What a VM runs on and with: what may differ between two configurations beside what the user means to compare.
+
+use anyhow::{Context, Result};
+use latpath_linux::proc::{line, Root};
+use latpath_model::text::printable;
+use latpath_report::study::Setup;
+use latpath_vms::{Role, Vm};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Of the VM of this name or process.
+pub(super) fn of(name: &str) -> Result<Setup> {
+    let vms = latpath_vms::find()?.vms;
+    let vm = vms.iter().find(|vm| vm.name == name || vm.pid.to_string() == name).context("the VM is gone")?;
+    Ok(Setup { hypervisor: version(vm.pid), ..at(&Root::of(Path::new("/")), vm) })
+}
+
+fn at(root: &Root, vm: &Vm) -> Setup {
+    let cpus = |role: Role| -> Vec<String> {
+        vm.threads.iter().filter(|thread| thread.role == role).map(|thread| thread.cpus_allowed.to_string()).collect()
+    };
+    let parameter = |path: &str| root.text(&format!("sys/module/{path}")).map(|text| text.trim().to_owned());
+    let posted = parameter("kvm_intel/parameters/enable_apicv").or_else(|| parameter("kvm_amd/parameters/avic"));
+    Setup {
+        hypervisor: None,
+        machine: vm.machine.clone(),
+        host_cpus: line(root.path("sys/devices/system/cpu/online")),
+        vcpus: cpus(Role::Vcpu),
+        vhost_workers: cpus(Role::Vhost),
+        halt_poll_ns: parameter("kvm/parameters/halt_poll_ns").and_then(|text| text.parse().ok()),
+        posted_interrupts: posted.map(|text| matches!(text.as_str(), "Y" | "1")),
+    }
+}
+
+/// What the hypervisor's program says of its version. A program that others than root could have written is not
+/// started.
+fn version(pid: u32) -> Option<String> {
+    let program = format!("/proc/{pid}/exe");
+    let found = std::fs::metadata(&program).ok()?;
+    let is_roots = found.uid() == 0 && found.mode() & 0o022 == 0;
+    let output = is_roots.then(|| Command::new(&program).arg("--version").output())?.ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    output.status.success().then(|| text.lines().next().map(printable))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_vms::Thread;
+    use std::fs;
+
+    #[test]
+    fn what_a_vm_runs_on_is_read_from_kvm_and_its_threads() {
+        let root = tempfile::tempdir().expect("a folder");
+        for (path, text) in [
+            ("sys/devices/system/cpu/online", "0-7\n"),
+            ("sys/module/kvm/parameters/halt_poll_ns", "200000\n"),
+            ("sys/module/kvm_intel/parameters/enable_apicv", "Y\n"),
+        ] {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::write(path, text).expect("a file");
+        }
+        let thread = |role, cpus: &str| Thread { role, cpus_allowed: cpus.parse().expect("CPUs"), ..Thread::default() };
+        let threads = vec![thread(Role::MainLoop, "0-7"), thread(Role::Vcpu, "2"), thread(Role::Vcpu, "3")];
+        let vm = Vm { machine: Some("pc-q35-7.2".into()), threads, ..Vm::default() };
+        let setup = at(&Root::of(root.path()), &vm);
+        let expected = Setup {
+            machine: Some("pc-q35-7.2".into()),
+            host_cpus: "0-7".into(),
+            vcpus: vec!["2".into(), "3".into()],
+            halt_poll_ns: Some(200_000),
+            posted_interrupts: Some(true),
+            ..Setup::default()
+        };
+        assert_eq!(setup, expected);
+        assert_eq!(at(&Root::of("/nowhere".as_ref()), &Vm::default()), Setup::default(), "nothing is made up");
+    }
+}
