@@ -52,7 +52,7 @@ pub(crate) struct Packed {
     #[prost(string, repeated, tag = "3")]
     names: Vec<String>,
     #[prost(message, repeated, tag = "4")]
-    threads: Vec<PackedThread>,
+    threads: Vec<Thread>,
     #[prost(message, repeated, tag = "5")]
     stacks: Vec<PackedStack>,
     /// Samples, in columns: time since the one before.
@@ -74,33 +74,7 @@ pub(crate) struct Packed {
     #[prost(sint64, tag = "13")]
     unattributed: i64,
     #[prost(message, repeated, tag = "14")]
-    unnamed: Vec<PackedUnnamed>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct PackedUnnamed {
-    #[prost(uint32, tag = "1")]
-    name: u32,
-    #[prost(bytes = "vec", tag = "2")]
-    build_id: Vec<u8>,
-    #[prost(uint64, tag = "3")]
-    address: u64,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub(crate) struct PackedThread {
-    #[prost(uint32, tag = "1")]
-    tid: u32,
-    #[prost(uint32, tag = "2")]
-    tgid: u32,
-    #[prost(uint32, tag = "3")]
-    cpu: u32,
-    #[prost(string, tag = "4")]
-    comm: String,
-    #[prost(string, tag = "5")]
-    process: String,
-    #[prost(bool, tag = "6")]
-    is_kernel: bool,
+    unnamed: Vec<Unnamed>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -113,22 +87,17 @@ pub(crate) struct PackedStack {
 
 impl From<Slice> for Packed {
     fn from(slice: Slice) -> Self {
-        let thread = |thread: Thread| {
-            let Thread { tid, tgid, cpu, comm, process, is_kernel } = thread;
-            PackedThread { tid, tgid, cpu, comm, process, is_kernel }
-        };
         let stack = |stack: Stack| {
             let mode = Mode::ALL.iter().position(|mode| *mode == stack.mode).unwrap_or(0) as u32;
             PackedStack { mode, frames: stack.frames.iter().map(|frame| frame.raw()).collect() }
         };
-        let unnamed = |Unnamed { name, build_id, address }| PackedUnnamed { name, build_id, address };
         let mut before = slice.from;
         let later = slice.seen.iter().map(|seen| seen.t.wrapping_sub(std::mem::replace(&mut before, seen.t))).collect();
         Self {
             from: slice.from,
             until: slice.until,
             names: slice.names,
-            threads: slice.threads.into_iter().map(thread).collect(),
+            threads: slice.threads,
             stacks: slice.stacks.into_iter().map(stack).collect(),
             later,
             cpu: slice.seen.iter().map(|seen| seen.cpu).collect(),
@@ -138,7 +107,7 @@ impl From<Slice> for Packed {
             ran_for: slice.times.iter().map(|(_, ns)| *ns).collect(),
             lost: slice.lost,
             unattributed: slice.unattributed,
-            unnamed: slice.unnamed.into_iter().map(unnamed).collect(),
+            unnamed: slice.unnamed,
         }
     }
 }
@@ -157,11 +126,6 @@ impl TryFrom<Packed> for Slice {
             let mode = *Mode::ALL.get(stack.mode as usize).ok_or("a call chain of an unknown mode")?;
             Ok(Stack { mode, frames: stack.frames.into_iter().map(FrameId::of_raw).collect() })
         };
-        let thread = |thread: PackedThread| {
-            let PackedThread { tid, tgid, cpu, comm, process, is_kernel } = thread;
-            Thread { tid, tgid, cpu, comm, process, is_kernel }
-        };
-        let unnamed = |PackedUnnamed { name, build_id, address }| Unnamed { name, build_id, address };
         let mut t = packed.from;
         let mut time = |later: i64| {
             t = t.wrapping_add(later);
@@ -178,8 +142,8 @@ impl TryFrom<Packed> for Slice {
             until: packed.until,
             seen: seen.collect(),
             names: packed.names,
-            unnamed: packed.unnamed.into_iter().map(unnamed).collect(),
-            threads: packed.threads.into_iter().map(thread).collect(),
+            unnamed: packed.unnamed,
+            threads: packed.threads,
             stacks: packed.stacks.into_iter().map(stack).collect::<Result<_, Self::Error>>()?,
             times: packed.ran.into_iter().zip(packed.ran_for).collect(),
             lost: packed.lost,
@@ -426,9 +390,9 @@ mod tests {
             }
             let rows = later.len();
             let packed = Packed {
-                unnamed: vec![PackedUnnamed { name: mode, build_id: vec![0; rows * 30], address: 1 }],
+                unnamed: vec![Unnamed { name: mode, build_id: vec![0; rows * 30], address: 1 }],
                 from, until: from.saturating_add(5), later, cpu, thread: vec![0; rows], stack: vec![0; rows],
-                stacks: vec![PackedStack { mode, frames: vec![] }], threads: vec![PackedThread::default()], ..Packed::default()
+                stacks: vec![PackedStack { mode, frames: vec![] }], threads: vec![Thread::default()], ..Packed::default()
             };
             let reply = message::ProfileReply { error: String::new(), slice: packed.encode_to_vec() };
             let _ = Profiled::default().take(ProfileChunk { bytes: reply.encode_to_vec(), last: true });

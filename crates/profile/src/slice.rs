@@ -40,20 +40,26 @@ impl Mode {
     pub const ALL: [Self; 4] = [Self::Idle, Self::User, Self::Kernel, Self::Guest];
 }
 
-/// A thread. One that changes its name becomes another.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+/// A thread. One that changes its name becomes another. It is sent as it is.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Thread {
     /// Its number; 0 of a CPU's idle thread.
+    #[prost(uint32, tag = "1")]
     pub tid: u32,
     /// Its process.
+    #[prost(uint32, tag = "2")]
     pub tgid: u32,
     /// The CPU, of an idle thread.
+    #[prost(uint32, tag = "3")]
     pub cpu: u32,
     /// Its name.
+    #[prost(string, tag = "4")]
     pub comm: String,
     /// The name of its process.
+    #[prost(string, tag = "5")]
     pub process: String,
     /// Whether it is the kernel's own.
+    #[prost(bool, tag = "6")]
     pub is_kernel: bool,
 }
 
@@ -110,14 +116,17 @@ pub struct Seen {
     pub stack: u32,
 }
 
-/// A function whose name its machine does not know, since it lies in a file without symbols.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A function whose name its machine does not know, since it lies in a file without symbols. It is sent as it is.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Unnamed {
     /// Number of the name that stands for it, which is the file's.
+    #[prost(uint32, tag = "1")]
     pub name: u32,
     /// The file's build-id.
+    #[prost(bytes = "vec", tag = "2")]
     pub build_id: Vec<u8>,
     /// Its address, as the file's symbols have it.
+    #[prost(uint64, tag = "3")]
     pub address: u64,
 }
 
