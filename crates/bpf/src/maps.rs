@@ -18,7 +18,7 @@ macro_rules! plain {
     )* };
 }
 
-plain!(u8, u16, u32, u64);
+plain!((), u8, u16, u32, u64);
 
 /// A program's `struct coarse_histogram` (include/histogram.h) as a `latpath_histogram::Histogram`.
 #[macro_export]

@@ -2,7 +2,7 @@
 
 use crate::skel::{types, StreamsSkelBuilder};
 use crate::streams::Table;
-use crate::{able, listen, with_last_words, Mapped};
+use crate::{able, listen, with_last_words, Mapped, Plain};
 use latpath_protocols::stream::StreamId;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
@@ -12,6 +12,27 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 pub const MOST: usize = crate::constants::TRIAL_BYTES;
 
 crate::plain!(types::trial);
+
+/// Runs a loaded program once, with a context that it may change, if it takes one. No packet is touched.
+///
+/// # Errors
+/// Where the kernel does not run it, or it does not return 0.
+pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result<()> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    if size_of::<T>() > 0 {
+        (options.ctx_in, options.ctx_size_in) = (std::ptr::from_mut(context).cast(), size_of::<T>() as u32);
+    }
+    // SAFETY: ctx_in is a value of the size that is said, which the caller has lent and of which any bytes are one.
+    let ran = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    match (ran, options.retval) {
+        (..0, _) => Err(std::io::Error::from_raw_os_error(-ran)),
+        (_, 0) => Ok(()),
+        (_, other) => Err(std::io::Error::other(format!("the program did not take the frame: it returned {other}"))),
+    }
+}
 
 /// What the programs found in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,18 +86,7 @@ impl Trial {
         let mut trial = types::trial { len: frame.len() as u32, paged: paged as u32, ..self.trial.get(0) };
         trial.frame[..frame.len()].copy_from_slice(frame);
         self.trial.set(0, trial);
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-            ..Default::default()
-        };
-        // SAFETY: the options point at nothing; the descriptor is that of a loaded program.
-        let ran = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &mut options) };
-        if ran < 0 {
-            return Err(std::io::Error::from_raw_os_error(-ran));
-        }
-        if options.retval != 0 {
-            return Err(std::io::Error::other("the programs did not take the frame"));
-        }
+        run(&self.program, &mut ())?;
         let trial = self.trial.get(0);
         let user = |stream: u32| self.table.user[stream as usize];
         let fast = |stream: i32, key: u32| match stream {

@@ -8,7 +8,7 @@ use latpath_bpf::{able, StartError};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// The interpreter, loaded.
 pub struct Interpreter {
@@ -53,20 +53,7 @@ impl Interpreter {
         filled.map_err(|e| std::io::Error::other(e.to_string()))?;
         let mut trial = Trial { len: frame.len() as u32, verdict: 0, frame: [0; CAPTURE] };
         trial.frame[..frame.len()].copy_from_slice(frame);
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-            ctx_in: (&raw mut trial).cast(),
-            ctx_size_in: size_of::<Trial>() as u32,
-            ..Default::default()
-        };
-        // SAFETY: ctx_in is a buffer of the length that is said, which this function owns; the kernel reads and writes it there.
-        let ran = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &mut options) };
-        if ran < 0 {
-            return Err(std::io::Error::from_raw_os_error(-ran));
-        }
-        if options.retval != 0 {
-            return Err(std::io::Error::other("the interpreter did not take the frame"));
-        }
+        latpath_bpf::trial::run(&self.program, &mut trial)?;
         Ok(trial.verdict)
     }
 }
