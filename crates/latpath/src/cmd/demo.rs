@@ -6,11 +6,10 @@ mod verify;
 
 use super::interrupt::stop_flag;
 use super::progress::Progress;
-use super::Outcome;
+use super::{ns, Outcome};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
-use latpath_model::Ns;
 use latpath_stats::units::{count, duration};
 use processes::{read_run, DemoProcesses, Ending, Scenario};
 use serde_json::{json, Value};
@@ -130,8 +129,12 @@ fn say(line: &str) {
 fn boot(lab: &Lab, path: &LabPath, program: &Path, stop: &dyn Fn() -> bool) -> Result<Guest> {
     let plan = GuestPlan { programs: vec![(program.into(), "/bin/latpath".into())], ..GuestPlan::default() };
     let guest = Guest::boot(lab, path, &plan, &mut say, stop)?;
-    let ns = Ns::try_from(guest.boot_time().as_nanos()).unwrap_or(Ns::MAX);
-    say(&format!("guest0 is up: Linux {}, {}, after {}", guest.release(), guest.acceleration(), duration(ns)));
+    say(&format!(
+        "guest0 is up: Linux {}, {}, after {}",
+        guest.release(),
+        guest.acceleration(),
+        duration(ns(guest.boot_time()))
+    ));
     Ok(guest)
 }
 
@@ -173,7 +176,7 @@ fn print_json(
         json!({
             "kernel": g.release(),
             "acceleration": g.acceleration().to_string(),
-            "boot_ns": Ns::try_from(g.boot_time().as_nanos()).unwrap_or(Ns::MAX),
+            "boot_ns": ns(g.boot_time()),
         })
     });
     let row = |c: &Check| {

@@ -11,7 +11,7 @@
 //! a stream of its own, whose smpCnt counts the probes.
 
 use crate::wire::{self, Kind};
-use latpath_protocols::{sv::Frame, Tag};
+use latpath_protocols::{stream::format_mac, sv::Frame, Tag};
 use std::fmt;
 use std::ops::Range;
 
@@ -53,8 +53,7 @@ pub struct Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.mac;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?;
+        f.write_str(&format_mac(&self.mac))?;
         match self.tag {
             Some(tag) => write!(f, " in VLAN {}", tag.vlan()),
             None => Ok(()),

@@ -6,14 +6,14 @@ mod text;
 mod verdicts;
 
 use super::freeze::Freeze;
-use super::link::{ns, Link};
+use super::link::Link;
 use super::target::Target;
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::limits::{row_limits, Limits};
 use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
 use crate::cmd::thread::OnTime;
-use crate::cmd::{Outcome, Usage};
+use crate::cmd::{ns, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_model::Ns;

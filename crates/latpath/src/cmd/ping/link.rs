@@ -273,11 +273,6 @@ pub fn device_of(address: IpAddr) -> Option<String> {
     getifaddrs().ok()?.find(|a| has(a).is_some()).map(|a| a.interface_name)
 }
 
-/// As nanoseconds.
-pub fn ns(d: Duration) -> Ns {
-    Ns::try_from(d.as_nanos()).unwrap_or(Ns::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,12 +1,12 @@
 //! `latpath ping reflect`: answers probes.
 
 use super::freeze::Freeze;
-use super::link::{device_of, ns, Link, Prepared};
+use super::link::{device_of, Link, Prepared};
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::report::{print, print_as};
 use crate::cmd::subscribe::mac;
 use crate::cmd::thread::OnTime;
-use crate::cmd::{Outcome, Usage};
+use crate::cmd::{ns, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_linux::monotonic;
