@@ -121,12 +121,6 @@ impl Recent {
         sightings.sort_by_key(|s| (s.t, s.point));
         Packet { stream: held.stream, key: held.key, number: held.number, late, sightings }
     }
-
-    #[cfg(test)]
-    pub fn with_room_for(packets: usize, sightings: usize) -> Self {
-        let most_bytes = packets * size_of::<RecentPacket>() + sightings * size_of::<Compact>();
-        Self { most_bytes, ..Self::new() }
-    }
 }
 
 /// A list that is long grows by an eighth: one that doubles could take twice the memory that is meant.
@@ -170,7 +164,8 @@ mod tests {
 
     #[test]
     fn the_oldest_go_where_there_is_no_room_and_the_rest_stays_right() {
-        let mut recent = Recent::with_room_for(3, 6);
+        let most_bytes = 3 * size_of::<RecentPacket>() + 6 * size_of::<Compact>();
+        let mut recent = Recent { most_bytes, ..Recent::new() };
         for n in 0..5 {
             let t = n as Ns * 100;
             recent.push(&journey(n, &[t, t + 1], &[0, 1], &[n as u32, 9]), t, None, false);
