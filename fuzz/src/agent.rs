@@ -113,6 +113,7 @@ impl Following {
             routes: route.by_streams(streams().len()),
             segments,
             threshold: MS,
+            row_limits: Vec::new(),
             band: None,
             worst: 10,
         });
