@@ -10,6 +10,8 @@ pub const SVM: u32 = 2;
 pub const ARM: u32 = 3;
 /// Of an exit on ARM that is no trap: this, and the exception's code.
 const ARM_NO_TRAP: u32 = 0x100;
+/// The exception's code of one that is.
+const ARM_TRAP: u32 = 2;
 /// The kernel's description is shorter by far.
 const MOST_BYTES: u64 = 1 << 16;
 
@@ -45,16 +47,26 @@ impl Names {
         text.map_or_else(Self::default, |text| Self::parse(&text))
     }
 
-    /// Of a text like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, { 0x040 + 0, "DE excp" }, …)`.
+    /// Of a text like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, { 0x040 + 0, "DE excp" }, …)`; on
+    /// ARM, of `__print_symbolic(REC->ret, { 0, "IRQ" }, …), …, __print_symbolic(REC->esr_ec, { (0x00), "UNKNOWN" }, …)`.
     fn parse(format: &str) -> Self {
         let mut names = HashMap::new();
         let lists = format.split("__print_symbolic(").skip(1);
-        for (isa, list) in [VMX, SVM].into_iter().zip(lists) {
+        let is_arm = format.contains("REC->esr_ec");
+        let number_in = |list: usize, number: u32| match (is_arm, list) {
+            (false, 0) => Some((VMX, number)),
+            (false, _) => Some((SVM, number)),
+            // What was trapped is in the second list.
+            (true, 0) => (number != ARM_TRAP).then_some((ARM, ARM_NO_TRAP | number.min(0xff))),
+            (true, _) => Some((ARM, number)),
+        };
+        for (at, list) in lists.take(2).enumerate() {
             for entry in list.split('{').skip(1) {
                 let Some((number, rest)) = entry.split_once(',') else { continue };
                 let name = rest.split('"').nth(1).filter(|name| !name.is_empty());
-                if let (Some(number), Some(name)) = (sum(number), name) {
-                    names.entry((isa, number)).or_insert_with(|| name.chars().filter(|c| !c.is_control()).collect());
+                let place = sum(number).and_then(|number| number_in(at, number));
+                if let (Some(place), Some(name)) = (place, name) {
+                    names.entry(place).or_insert_with(|| name.chars().filter(|c| !c.is_control()).collect());
                 }
             }
         }
@@ -72,9 +84,9 @@ impl Names {
     }
 }
 
-/// `0x040 + 1`, `12`, `-1`.
+/// `0x040 + 1`, `12`, `-1`, `(0x3CUL)`.
 fn sum(text: &str) -> Option<u32> {
-    let number = |word: &str| match word.trim() {
+    let number = |word: &str| match word.trim_matches(|c: char| c.is_whitespace() || "()UL".contains(c)) {
         word if word.starts_with("0x") => u32::from_str_radix(&word[2..], 16).ok(),
         word => word.parse::<i32>().ok().map(|n| n as u32),
     };
@@ -163,6 +175,19 @@ mod tests {
         let got = [(VMX, 12), (VMX, 99), (VMX, 10), (SVM, 0x4e), (SVM, u32::MAX), (SVM, 0x400), (SVM, 0x999)];
         let got = got.map(|(isa, reason)| names.get(isa, reason).into_owned());
         assert_eq!(got, ["HALT", "NEWER", "CPUID", "PF excp", "bad", "npf", "0x999"]);
+    }
+
+    #[test]
+    fn names_of_an_arm_kernel_are_those_of_its_own_two_lists() {
+        let format = "print fmt: \"%s: HSR_EC: 0x%04x (%s), PC: 0x%016lx\", __print_symbolic(REC->ret, {0, \"IRQ\" }, {1, \"SERROR\" }, \
+            {2, \"TRAP\" }, {3, \"IL\" }, {0xbad, \"HYP_GONE\" }), REC->esr_ec, __print_symbolic(REC->esr_ec, { (0x00), \"UNKNOWN\" }, \
+            { ((0x01UL)), \"WFx\" }, { (0x24), \"DABT_LOW\" }, { (0x2D), \"NEWER\" }), REC->vcpu_pc";
+        let names = Names::parse(format);
+        let got = [0x100, 0x101, 0x103, 0x1ff, 0x00, 0x01, 0x02, 0x24, 0x2d, 0x18]
+            .map(|code| names.get(ARM, code).into_owned());
+        let own = ["IRQ", "SERROR", "IL", "HYP_GONE", "UNKNOWN", "WFx", "0x2", "DABT_LOW", "NEWER", "SYS64"];
+        assert_eq!(got, own, "what is not listed there has the table's name");
+        assert_eq!((names.get(VMX, 0x24), names.get(SVM, 0x24)), ("MWAIT_INSTRUCTION".into(), "read_dr4".into()));
     }
 
     #[test]
