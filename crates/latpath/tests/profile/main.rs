@@ -3,7 +3,9 @@
 mod debug_files;
 
 use debug_files::need_debuginfod;
-use latpath_testkit::{busy, equal, latpath, need_btf, need_root, need_tool, trial, Failed};
+use latpath_testkit::{
+    busy, equal, latpath, need_btf, need_root, need_tool, trace_processor, trace_processor::Processor, trial, Failed,
+};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -12,12 +14,14 @@ fn main() -> ExitCode {
     busy::run_if_asked();
     let root = || [need_root(), need_btf()];
     let builds = || [need_root(), need_btf(), need_tool("gcc"), need_tool("objcopy"), need_tool("readelf")];
+    let with_perfetto = || [need_root(), need_btf(), trace_processor::lack()];
     let fetches = || [&builds()[..], &[need_debuginfod()]].concat();
     latpath_testkit::main(vec![
         trial("a_function_moves_from_one_context_to_another", &[], moved),
         trial("what_makes_no_sense_is_refused_with_the_next_step", &[], refused),
         trial("the_total_is_all_cpus_time_and_busy_loops_are_found", &root(), loops),
         trial("files_for_other_tools_hold_the_same_profile", &root(), files),
+        trial("perfetto_reads_what_is_written_for_it", &with_perfetto(), perfetto),
         trial("a_cpu_by_itself_and_a_command_that_fails", &root(), one_cpu),
         trial("a_stripped_programs_functions_are_named_by_a_server", &fetches(), debug_files::by_a_server),
         trial("a_bad_server_costs_names_and_nothing_else", &fetches(), debug_files::by_bad_servers),
@@ -145,6 +149,26 @@ fn files() -> Result<(), Failed> {
     let moved = diff["moved"].as_array().ok_or("no functions")?;
     equal("what moved", moved.iter().any(|moved| moved["before_ns_per_s"] != moved["after_ns_per_s"]), false)?;
     self_contained(&text("diff")?, "busy_fifty")
+}
+
+/// A loop's samples are in Perfetto's file, with its process and its function.
+fn perfetto() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("perfetto");
+    let mut busy = busy::command(50, 30)?.stdout(Stdio::null()).spawn()?;
+    let output = latpath("profile --duration 2s --json --perfetto").arg(&file).output();
+    busy.kill()?;
+    busy.wait()?;
+    let profile = json(&output?)?;
+    let mut processor = Processor::load(&std::fs::read(&file)?)?;
+    equal("errors", processor.errors()?, Vec::new())?;
+    let all = processor.number("select count(*) from perf_sample")?;
+    equal("samples, none of idle CPUs", all > 0 && all <= profile["samples"].as_i64().unwrap_or(0), true)?;
+    let of_loop = "select count(*) from perf_sample join stack_profile_callsite as site on site.id = callsite_id \
+        join stack_profile_frame as frame on frame.id = site.frame_id join thread using (utid) join process using (upid) \
+        where frame.name glob '*busy_fifty*' and process.name = 'busy50'";
+    let of_loop = processor.number(of_loop)?;
+    equal(&format!("{of_loop} samples of a loop among {all}"), of_loop > 0 && of_loop <= all, true)
 }
 
 /// A picture that asks for nothing from elsewhere.
