@@ -279,7 +279,7 @@ fn failure(output: &Output, test: &Test, complaints: &[String]) -> Option<String
     match output.status {
         0 => None,
         status if HUNG.contains(&status) => Some(format!("not done after {} s; it said:\n{said}", test.seconds)),
-        _ => Some(said.to_owned()),
+        status => Some(format!("exit status {status}; it said:\n{said}")),
     }
 }
 

@@ -1,48 +1,264 @@
-//! Exits of a Linux guest that receives a stream by vhost: its vCPU's time is tiled, exits agree with KVM's counters, and they are set
-//! against what passed the tap.
+//! Exits of a Linux guest that receives a stream by vhost, while loops keep its vCPUs and the host's CPUs busy: each vCPU's time is tiled
+//! without gap, the tiles are what the kernel's scheduler says of the same threads, exits are those that KVM's counters show, and their
+//! reasons those of `perf kvm stat`. QEMU is stopped when the window begins and when it ends, so that all of them see the same exits.
 
 use crate::{
-    stage::{Stage, Stream},
+    stage::{plain, Reach, Stage, Stream},
     Outcome, Scale, Test,
 };
-use anyhow::{ensure, Context};
+use anyhow::{ensure, Context, Result};
 use latpath_lab::Switch;
+use latpath_testkit::{busy, waits, Started};
+use nix::{
+    sys::signal::{kill, Signal},
+    unistd::Pid,
+};
 use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
-pub const TEST: Test = Test { name: "exits_guest", smoke: false, only_whole: false, seconds: 900, run };
+pub const TEST: Test = Test { name: "exits_guest", smoke: false, only_whole: false, seconds: 1500, run };
 
-/// Exits that may come between the looks at KVM's counters and the window, in a thousand.
-const BETWEEN: u64 = 50;
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn run(scale: &Scale) -> Outcome {
+    let seconds = scale.frames(10, 600);
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
-    stage.boot_guest()?;
-    let seconds = scale.frames(8, 60);
-    let stream = Stream::sv("MU01", 4000 * seconds);
+    stage.cpus = 2;
+    stage.boot_guest_with(Reach::Serial, vec![(std::env::current_exe()?, "/bin/busy".into())])?;
+    let stream = Stream::sv("MU01", 1000 * (seconds + 600));
     stage.subscribe(&stream)?;
     let publishing = stage.start_publishing(&stream)?;
-    let seen: Value = serde_json::from_str(&stage.latpath(&format!("exits --duration {seconds}s --events --json"))?)?;
+    // What is stopped for seconds is no fault.
+    let quiet = "echo 0 >/proc/sys/kernel/watchdog; echo 1 >/sys/module/rcupdate/parameters/rcu_cpu_stall_suppress";
+    stage.guest()?.expect(quiet, &|| false)?;
+    let load = seconds as u32 + 900;
+    let in_guest = busy::script("busy", 50, load);
+    stage.guest()?.start("loop", &format!("sh -c '{in_guest}'"), false, &|| false)?;
+    let in_host = stage.start_command(&stage.path().hypervisor, busy::command(40, load)?)?;
+
+    // perf's file of ten minutes would fill the memory.
+    let perf = Recorded::start(&stage)?;
+    let seen = watched(&mut stage, Duration::from_secs(seconds.min(20)), Some(perf))?;
+    check(&seen).and_then(|()| seen.expect_reasons_of_perf()).with_context(|| format!("{:#}", seen.document))?;
+    let seen = watched(&mut stage, Duration::from_secs(seconds), None)?;
+    check(&seen).with_context(|| format!("{:#}", seen.document))?;
     let page = stage.latpath("exits --duration 2s --each")?;
-    publishing.finish(std::time::Duration::from_secs(2 * seconds + 60)).map_err(|e| anyhow::anyhow!("{e:?}"))?;
     eprintln!("{page}");
-    check(&seen).with_context(|| seen.to_string())
+    in_host.interrupt();
+    publishing.interrupt();
+    publishing.finish(PATIENCE).map_err(plain)?;
+    Ok(())
 }
 
-fn check(seen: &Value) -> Outcome {
-    let vm = &seen["vms"][0];
-    let number = |value: &Value, name: &str| value[name].as_u64().with_context(|| format!("no {name}"));
-    for vcpu in vm["vcpus"].as_array().context("no vCPUs")? {
-        let sum: i64 = vcpu["tiles"].as_object().context("no tiles")?.values().filter_map(Value::as_i64).sum();
-        ensure!(Some(sum) == vcpu["window_ns"].as_i64(), "the tiles are {sum} ns of {}", vcpu["window_ns"]);
-        ensure!(vcpu["window_ns"] == seen["window_ns"], "a vCPU that was there all the time has the whole window");
+/// What latpath, the kernel's scheduler and perf say of the same window.
+struct Seen {
+    document: Value,
+    /// Of each vCPU's thread.
+    accounts: BTreeMap<u32, Account>,
+    perf: Option<Reported>,
+}
+
+/// `latpath exits` for so long, begun and ended while QEMU stands still.
+fn watched(stage: &mut Stage, window: Duration, mut perf: Option<Recorded>) -> Result<Seen> {
+    let space = stage.path().hypervisor.clone();
+    let frozen = Frozen::now(stage.guest()?.pid())?;
+    let mut watching = stage.start(&space, "exits --events --json")?;
+    let begins = |watching: &mut Started| watching.said().contains("watching") || !watching.runs();
+    waits::until_within(PATIENCE, "latpath exits watches", || begins(&mut watching)).map_err(plain)?;
+    perf.iter_mut().try_for_each(|perf| perf.tell("enable"))?;
+    let before = frozen.accounts()?;
+    let begun = Instant::now();
+    let vcpus = frozen.thaw()?;
+    thread::sleep(window.saturating_sub(begun.elapsed()));
+    let frozen = Frozen::now(stage.guest()?.pid())?;
+    let after = frozen.accounts()?;
+    watching.interrupt();
+    let ended = watching.finish(PATIENCE).map_err(plain)?;
+    perf.iter_mut().try_for_each(|perf| perf.tell("disable"))?;
+    frozen.thaw()?;
+    let perf = perf.map(Recorded::end).transpose()?;
+    ensure!(ended.code == Some(0), "latpath exits: {:?}: {}", ended.code, ended.stderr);
+    let accounts = vcpus.iter().filter_map(|tid| Some((*tid, after.get(tid)?.since(before.get(tid)?)))).collect();
+    Ok(Seen { document: serde_json::from_str(&ended.stdout)?, accounts, perf })
+}
+
+/// A QEMU that is stopped, and all its vCPUs with it: they make no exits, and their accounts stand still.
+struct Frozen {
+    qemu: u32,
+    vcpus: Vec<u32>,
+}
+
+impl Frozen {
+    fn now(qemu: u32) -> Result<Self> {
+        let mut vcpus = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{qemu}/task"))? {
+            let thread = entry?.path();
+            if fs::read_to_string(thread.join("comm"))?.starts_with("CPU ") {
+                vcpus.push(thread.file_name().and_then(|tid| tid.to_str()?.parse().ok()).context("a thread's number")?);
+            }
+        }
+        ensure!(!vcpus.is_empty(), "QEMU has no vCPUs");
+        kill(Pid::from_raw(qemu as i32), Signal::SIGSTOP)?;
+        let frozen = Self { qemu, vcpus };
+        let stopped = |tid: &u32| {
+            let stat = fs::read_to_string(format!("/proc/{qemu}/task/{tid}/stat"));
+            stat.is_ok_and(|text| text.contains(") T "))
+        };
+        waits::until_within(PATIENCE, "QEMU stops", || frozen.vcpus.iter().all(stopped)).map_err(plain)?;
+        Ok(frozen)
+    }
+
+    /// Lets it go on. Returns its vCPUs' threads.
+    fn thaw(self) -> Result<Vec<u32>> {
+        kill(Pid::from_raw(self.qemu as i32), Signal::SIGCONT)?;
+        Ok(self.vcpus)
+    }
+
+    fn accounts(&self) -> Result<BTreeMap<u32, Account>> {
+        let of = |tid: &u32| {
+            let text = fs::read_to_string(format!("/proc/{}/task/{tid}/schedstat", self.qemu))?;
+            let numbers: Vec<i64> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+            let [ran_ns, ready_ns, switches] = numbers[..] else { anyhow::bail!("schedstat: {text}") };
+            Ok((*tid, Account { ran_ns, ready_ns, switches }))
+        };
+        self.vcpus.iter().map(of).collect()
+    }
+}
+
+/// What the scheduler says of a thread.
+#[derive(Clone, Copy, Debug)]
+struct Account {
+    ran_ns: i64,
+    /// It waited for a CPU.
+    ready_ns: i64,
+    switches: i64,
+}
+
+impl Account {
+    fn since(&self, before: &Self) -> Self {
+        Self {
+            ran_ns: self.ran_ns - before.ran_ns,
+            ready_ns: self.ready_ns - before.ready_ns,
+            switches: self.switches - before.switches,
+        }
+    }
+}
+
+/// What `perf kvm stat report` says.
+struct Reported {
+    /// Exits by reason.
+    exits: BTreeMap<String, u64>,
+    /// Of all exits, from each to the entry that ends it.
+    outside_ns: i64,
+}
+
+/// `perf kvm stat record`, of all CPUs, which records when it is told to.
+struct Recorded {
+    perf: Started,
+    folder: tempfile::TempDir,
+    told: File,
+    answers: BufReader<File>,
+}
+
+impl Recorded {
+    fn start(stage: &Stage) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let [told, answers] = ["told", "answers"].map(|name| folder.path().join(name));
+        for fifo in [&told, &answers] {
+            nix::unistd::mkfifo(fifo, nix::sys::stat::Mode::S_IRWXU)?;
+        }
+        let mut command = Command::new("perf");
+        command.args(["kvm", "stat", "record", "-a", "-D", "-1", "-o"]).arg(folder.path().join("perf.data"));
+        command.arg(format!("--control=fifo:{},{}", told.display(), answers.display()));
+        let perf = stage.start_command(&stage.path().hypervisor, command)?;
+        // Opened for both, a pipe waits for nobody.
+        let open = |path: &Path| File::options().read(true).write(true).open(path);
+        Ok(Self { perf, told: open(&told)?, answers: BufReader::new(open(&answers)?), folder })
+    }
+
+    /// Tells it something, and waits until it is done.
+    fn tell(&mut self, word: &str) -> Outcome {
+        writeln!(self.told, "{word}")?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        ensure!(answer.trim_matches(['\n', '\0']) == "ack", "perf answers {answer:?}: {}", self.perf.said());
+        Ok(())
+    }
+
+    fn end(self) -> Result<Reported> {
+        self.perf.interrupt();
+        self.perf.finish(PATIENCE).map_err(plain)?;
+        let mut command = Command::new("perf");
+        command.args(["kvm", "-i"]).arg(self.folder.path().join("perf.data")).args([
+            "stat",
+            "report",
+            "--event=vmexit",
+        ]);
+        let report = command.output()?;
+        // Where the table goes depends on perf's version.
+        let text = String::from_utf8_lossy(&[report.stdout, report.stderr].concat()).into_owned();
+        ensure!(report.status.success() && !text.to_lowercase().contains("lost"), "perf kvm stat report: {text}");
+        let exits: BTreeMap<String, u64> = text.lines().filter_map(row).collect();
+        ensure!(!exits.is_empty(), "perf kvm stat report: {text}");
+        let total =
+            text.split("handled time:").nth(1).and_then(|rest| rest.split("us").next()).context("no total time")?;
+        Ok(Reported { exits, outside_ns: (total.parse::<f64>()? * 1000.0) as i64 })
+    }
+}
+
+/// Of a line `PF excp   12   0.40%   1.02%   …`: the name, which may have spaces, and the number before the first percentage.
+fn row(line: &str) -> Option<(String, u64)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let percent = words.iter().position(|word| word.ends_with('%'))?;
+    let count = words.get(percent.checked_sub(1)?)?.parse().ok()?;
+    Some((words[..percent - 1].join(" "), count))
+}
+
+impl Seen {
+    /// An exit is counted with the entry that ends it, here and there.
+    fn expect_reasons_of_perf(&self) -> Outcome {
+        let perf = self.perf.as_ref().context("perf ran beside it")?;
+        let reasons = self.document["vms"][0]["all"]["reasons"].as_array().context("no reasons")?;
+        let counted = |reason: &Value| Some((reason["reason"].as_str()?.to_owned(), reason["count"].as_u64()?));
+        let ours: BTreeMap<String, u64> = reasons.iter().filter_map(counted).filter(|(_, count)| *count > 0).collect();
+        ensure!(ours == perf.exits, "perf kvm stat counted {:?}, latpath {ours:?}", perf.exits);
+        let exits: u64 = ours.values().sum();
+        let outside: i64 = reasons.iter().filter_map(|reason| reason["sum_ns"].as_i64()).sum();
+        eprintln!("perf kvm stat: the same {exits} exits for the same {} reasons: {ours:?}", ours.len());
+        eprintln!("outside the guest for {outside} ns, by perf {} ns", perf.outside_ns);
+        let apart = (outside - perf.outside_ns).abs();
+        ensure!(apart <= outside / 20, "outside for {outside} ns, by perf {} ns", perf.outside_ns);
+        Ok(())
+    }
+}
+
+fn number(value: &Value, name: &str) -> Result<u64> {
+    value[name].as_u64().with_context(|| format!("no {name}: {value}"))
+}
+
+fn check(seen: &Seen) -> Outcome {
+    let document = &seen.document;
+    let vm = &document["vms"][0];
+    ensure!(document["events_missed"] == 0 && document["entries_without_room"] == 0, "events are missing");
+    let vcpus = vm["vcpus"].as_array().context("no vCPUs")?;
+    ensure!(vcpus.len() == 2 && seen.accounts.len() == 2, "two vCPUs: {} and {:?}", vcpus.len(), seen.accounts);
+    for vcpu in vcpus {
+        expect_tiles(vcpu, document, &seen.accounts).with_context(|| format!("{vcpu:#}"))?;
     }
     let all = &vm["all"];
     let (ours, kvms) = (number(all, "exits")?, number(&vm["kvm"], "exits")?);
-    ensure!(
-        ours > 100 && kvms.abs_diff(ours) <= kvms * BETWEEN / 1000 + 100,
-        "KVM counted {kvms} exits, latpath {ours}"
-    );
-    ensure!(number(all, "exits")?.abs_diff(number(all, "entries")?) <= 1, "each exit but the last has its entry");
+    eprintln!("exits: {ours}, KVM's own counter: {kvms}");
+    ensure!(ours > 100 && kvms == ours, "KVM counted {kvms} exits, latpath {ours}");
+    // Each vCPU is out of its guest when the window begins, and when it ends.
+    ensure!(number(all, "entries")? == ours, "{ours} exits of {} entries", all["entries"]);
     ensure!(number(all, "halts")? > 0, "the guest had nothing to do at times");
     let apic = &all["apic"];
     let (accepted, nmis, other) = (number(apic, "accepted")?, number(apic, "nmis")?, number(apic, "other")?);
@@ -52,11 +268,11 @@ fn check(seen: &Value) -> Outcome {
     let events = vm["events"].as_array().context("no events")?;
     let event = |name: &str| events.iter().find(|event| event["event"] == name).and_then(|e| e["count"].as_u64());
     ensure!(event("kvm_exit") == Some(ours), "the event kvm_exit came {:?} times", event("kvm_exit"));
-    // KVM's event says of none whose it is; some come while the CPU is idle.
-    let idle = seen["other_events"]["counts"]["kvm_apic_accept_irq"].as_u64().unwrap_or(0);
+    // KVM's event says of none whose it is; some come while the CPU is idle, or in another process.
+    let idle = document["other_events"]["counts"]["kvm_apic_accept_irq"].as_u64().unwrap_or(0);
     let shown = event("kvm_apic_accept_irq").unwrap_or(0) + idle;
     let taken = accepted + nmis + other;
-    ensure!(shown.abs_diff(taken) <= taken * BETWEEN / 1000, "APICs took {taken}, KVM showed {shown}");
+    ensure!(shown.abs_diff(taken) <= taken / 20, "APICs took {taken}, KVM showed {shown}");
     let reasons: Vec<&str> =
         all["reasons"].as_array().into_iter().flatten().filter_map(|r| r["reason"].as_str()).collect();
     for reason in ["hlt", "interrupt"] {
@@ -65,5 +281,29 @@ fn check(seen: &Value) -> Outcome {
     let traffic = &vm["traffic"];
     ensure!(number(traffic, "to_guest_packets")? > 1000, "the stream passed the tap: {traffic}");
     ensure!(vm["per_work"]["exits_per_packet"].as_f64() > Some(0.0), "no exits for each packet");
+    Ok(())
+}
+
+/// The tiles add up to the window, to the nanosecond, and are what the scheduler says of the thread.
+fn expect_tiles(vcpu: &Value, document: &Value, accounts: &BTreeMap<u32, Account>) -> Outcome {
+    let tiles = vcpu["tiles"].as_object().context("no tiles")?;
+    let sum: i64 = tiles.values().filter_map(Value::as_i64).sum();
+    let window = vcpu["window_ns"].as_i64().context("no window")?;
+    ensure!(sum == window, "the tiles are {sum} ns of {window}");
+    ensure!(vcpu["window_ns"] == document["window_ns"], "a vCPU that was there all the time has the whole window");
+    // An interrupt that comes while a program adds something up is part of what it broke.
+    let (skipped, exits) = (number(vcpu, "events_skipped")?, number(vcpu, "exits")?);
+    ensure!(skipped <= exits / 100, "{skipped} events were skipped, of {exits} exits");
+    let account = accounts.get(&(number(vcpu, "tid")? as u32)).context("no account of this thread")?;
+    let of = |names: &[&str]| names.iter().filter_map(|name| tiles[*name].as_i64()).sum::<i64>();
+    let ran = of(&["guest_ns", "kvm_ns", "qemu_ns", "polling_ns", "interrupted_ns"]);
+    let ready = of(&["ready_ns"]);
+    eprintln!("of {window} ns: tiles {tiles:?}; the scheduler: {account:?}; {skipped} events skipped");
+    for (what, ours, kernels) in [("ran", ran, account.ran_ns), ("was ready", ready, account.ready_ns)] {
+        let apart = (ours - kernels).abs();
+        eprintln!("{what}: {ours} ns, by the scheduler {kernels} ns, {} ns a switch", apart / account.switches.max(1));
+        // Both clocks are read at each switch, one after the other; an emulated CPU may stand still between.
+        ensure!(ours > 0 && apart <= ours / 20, "it {what} for {ours} ns, by the scheduler {kernels} ns");
+    }
     Ok(())
 }
