@@ -35,6 +35,14 @@ MAP(called_by, HASH, 1, __u32, __u32);
 MAP(calls, HASH, 1, struct call, struct call_time);
 MAP(open_calls, HASH, 1, __u32, struct open_call);
 
+/* Of vCPUs' threads, which user space names. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct guest_time);
+} guest_times SEC(".maps");
+
 /* vCPUs' threads that are not in their guest, since `from`; 0: it is in it, or nothing is known yet. User space names the threads. */
 MAP(absent, HASH, 1, __u32, struct absence);
 
@@ -44,6 +52,13 @@ struct {
 } absences SEC(".maps");
 
 struct shared shared = {};
+
+static __always_inline struct here *this_cpu(void)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
 
 static __always_inline __u32 flags_of(struct task_struct *task)
 {
@@ -90,13 +105,38 @@ static __always_inline void account(struct here *here, struct task_struct *task,
 		__sync_fetch_and_add(&shared.threads, 1);
 }
 
+/* A vCPU's thread is in its guest no more. Before its first event, that it leaves it, it was in it all the time. */
+static __always_inline void leave_guest(struct here *here, __u32 tid, __u64 now)
+{
+	struct guest_time *time = bpf_map_lookup_elem(&guest_times, &tid);
+	__u64 since;
+
+	here->inside = 0;
+	if (!time)
+		return;
+	since = time->since;
+	if (now > shared.until)
+		now = shared.until;
+	if ((since || !time->seen) && since < shared.from)
+		since = shared.from;
+	if (since && now > since)
+		time->ns += now - since;
+	time->since = 0;
+	time->seen = 1;
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(switched, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct here *here = bpf_map_lookup_elem(&cpus, &cpu);
 
-	if (!here || !here->watched)
+	if (!here)
+		return 0;
+	/* KVM on AMD before Linux 6.5 and on ARM says only afterwards that the guest was left. */
+	if (here->inside)
+		leave_guest(here, here->inside, bpf_ktime_get_ns());
+	if (!here->watched)
 		return 0;
 	account(here, prev, cpu, bpf_ktime_get_ns());
 	here->tid = next->pid;
@@ -227,9 +267,13 @@ int BPF_PROG(guest_left)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
 	struct absence *absence = bpf_map_lookup_elem(&absent, &tid);
+	struct here *here = this_cpu();
+	__u64 now = bpf_ktime_get_ns();
 
+	if (here)
+		leave_guest(here, tid, now);
 	if (absence)
-		absence->from = bpf_ktime_get_ns();
+		absence->from = now;
 	return 0;
 }
 
@@ -238,10 +282,18 @@ int BPF_PROG(guest_entered)
 {
 	__u32 tid = bpf_get_current_pid_tgid();
 	struct absence *absence = bpf_map_lookup_elem(&absent, &tid);
+	struct guest_time *time = bpf_map_lookup_elem(&guest_times, &tid);
+	struct here *here = this_cpu();
+	__u64 now = bpf_ktime_get_ns();
 
+	if (time && here) {
+		time->since = now;
+		time->seen = 1;
+		here->inside = tid;
+	}
 	if (!absence || !absence->from)
 		return 0;
-	absence->until = bpf_ktime_get_ns();
+	absence->until = now;
 	if (absence->until - absence->from >= SHORTEST_ABSENCE &&
 	    bpf_ringbuf_output(&absences, absence, sizeof(*absence), BPF_RB_NO_WAKEUP))
 		__sync_fetch_and_add(&shared.absences_lost, 1);

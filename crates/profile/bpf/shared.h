@@ -14,7 +14,9 @@ struct here {
 	__u64 lost;         /* samples for which the ring had no room */
 	__u32 tid;          /* who runs there */
 	__u32 watched;
-	__u64 pad[4];
+	__u64 pad[3];
+	__u32 inside; /* the vCPU's thread that is in its guest here */
+	__u32 more;
 };
 
 /* A thread; idle threads have all the same number, so each is told by its CPU. */
@@ -51,6 +53,14 @@ struct shared {
 	__u32 threads; /* how many the table has */
 	__u32 absences_lost; /* for which the ring had no room */
 	__u64 calls_lost; /* system calls for which the table had no room */
+};
+
+/* How long a vCPU was in its guest. */
+struct guest_time {
+	__u64 ns;
+	__u64 since; /* it is in it; 0: it is not, or no event of it has come */
+	__u32 seen;  /* an event of it has come */
+	__u32 pad;
 };
 
 #define SHORTEST_ABSENCE (5000) /* ns; clocks are rarely known so well that a shorter one says anything */

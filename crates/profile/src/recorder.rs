@@ -186,7 +186,13 @@ impl Recorder {
     /// When the vCPUs that were named were not in their guest, since the last call: complete up to the moment that is
     /// returned. `None` where this kernel does not show it.
     pub fn absences(&mut self) -> Option<(Vec<Absence>, Ns)> {
-        self.sampler.sees_absences.then(|| self.sampler.absences())
+        self.sampler.sees_guests.then(|| self.sampler.absences())
+    }
+
+    /// How long a vCPU that was named was in its guest since the window's begin, up to now or the window's end: exactly, from each of KVM's
+    /// entries to the exit. `None` where this kernel does not show it.
+    pub fn guest_time(&self, tid: u32) -> Option<Ns> {
+        self.sampler.guest_time(tid)
     }
 
     /// System calls that the table had no room for.

@@ -2,7 +2,7 @@
 
 use crate::causality::Absence;
 use crate::events::cpu_clock;
-use crate::layout::{Call, CallTime, Here, RawAbsence, RawSample, RawTime, Shared, ThreadKey};
+use crate::layout::{Call, CallTime, Here, RawAbsence, RawGuestTime, RawSample, RawTime, Shared, ThreadKey};
 use crate::skel::{ProfileSkel, ProfileSkelBuilder};
 use latpath_bpf::{
     begin_window, bytes_of, end_window, from_bytes, hook, listen, module_hook, Hook, Hooks, Mapped, Missing, Plain,
@@ -38,13 +38,13 @@ const NEEDED: &str = "sched_switch";
 const CALLS_SHOWN: &str = "system calls";
 const ENTERED: &str = "kvm_entry";
 const LEFT: &str = "kvm_exit";
-const ABSENCES_SHOWN: &str = "when vCPUs are not in their guest";
+const GUESTS_SHOWN: &str = "when vCPUs are in their guests";
 static HOOKS: [Hook; 5] = [
     hook("switched", NEEDED, "how long threads ran"),
     hook("call_begins", "sys_enter", CALLS_SHOWN),
     hook("call_ends", "sys_exit", CALLS_SHOWN),
-    module_hook("guest_entered", ENTERED, "kvm", ABSENCES_SHOWN),
-    module_hook("guest_left", LEFT, "kvm", ABSENCES_SHOWN),
+    module_hook("guest_entered", ENTERED, "kvm", GUESTS_SHOWN),
+    module_hook("guest_left", LEFT, "kvm", GUESTS_SHOWN),
 ];
 
 /// Why nothing is sampled.
@@ -86,15 +86,24 @@ pub struct Options {
     pub cpus: Option<Cpus>,
     /// System calls of these processes are counted; `None`: of none, and the programs for it do not stand.
     pub calls_of: Option<Vec<u32>>,
-    /// Threads of vCPUs whose times outside the guest are recorded; without any, the programs for it are not loaded.
+    /// Of these threads, which are vCPUs, it is added up how long they are in their guests; of none: the programs for it do not stand.
     pub vcpus: Vec<u32>,
+    /// Those of them of which it is recorded each time when they are not.
+    pub absences_of: Vec<u32>,
     /// Says of functions without a name where they lie, so that others may name them.
     pub places: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { frequency: FREQUENCY, cpus: None, calls_of: None, vcpus: Vec::new(), places: false }
+        Self {
+            frequency: FREQUENCY,
+            cpus: None,
+            calls_of: None,
+            vcpus: Vec::new(),
+            absences_of: Vec::new(),
+            places: false,
+        }
     }
 }
 
@@ -136,8 +145,9 @@ pub(crate) struct Sampler {
     came: Rc<RefCell<Vec<RawSample>>>,
     absences: Rc<RefCell<Vec<RawAbsence>>>,
     absent: MapHandle,
-    /// Whether it is recorded when vCPUs are not in their guest.
-    pub sees_absences: bool,
+    guest_times: MapHandle,
+    /// Whether it is known when vCPUs are in their guests.
+    pub sees_guests: bool,
     here: Mapped<Here>,
     shared: Mapped<Shared>,
     threads: MapHandle,
@@ -166,7 +176,8 @@ fn open<'s>(
     // Four seconds of samples that fill all their frames: the first look into a large program takes its time.
     let bytes = cpus * size_of::<RawSample>() * (options.frequency as usize).max(64) * 4;
     let bytes = bytes.next_power_of_two().clamp(1 << 20, 1 << 27);
-    let (vcpus, absences) = match options.vcpus.len() as u32 {
+    let vcpus = options.vcpus.len().max(1) as u32;
+    let (absent, absences) = match options.absences_of.len() as u32 {
         0 => (1, 4096),
         vcpus => (vcpus, ABSENCES),
     };
@@ -178,7 +189,8 @@ fn open<'s>(
         .and_then(|()| maps.called_by.set_max_entries(callers))
         .and_then(|()| maps.calls.set_max_entries(calls))
         .and_then(|()| maps.open_calls.set_max_entries(calls))
-        .and_then(|()| maps.absent.set_max_entries(vcpus))
+        .and_then(|()| maps.absent.set_max_entries(absent))
+        .and_then(|()| maps.guest_times.set_max_entries(vcpus))
         .and_then(|()| maps.absences.set_max_entries(absences))
         .map_err(PURPOSE.refused("sizing the tables"))?;
     hooks.choose(open.open_object_mut());
@@ -201,7 +213,7 @@ impl Sampler {
             hooks.retain(|hook| hook.shows != CALLS_SHOWN);
         }
         if options.vcpus.is_empty() {
-            hooks.retain(|hook| hook.shows != ABSENCES_SHOWN);
+            hooks.retain(|hook| hook.shows != GUESTS_SHOWN);
         }
         let possible = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
         let clock = |cpu| {
@@ -224,7 +236,8 @@ impl Sampler {
                 let handles = PURPOSE.refused("reading the tables");
                 let tables = (|| {
                     let (threads, calls) = (handle(&maps.threads)?, handle(&maps.calls)?);
-                    Ok::<_, libbpf_rs::Error>((threads, calls, handle(&maps.called_by)?, handle(&maps.absent)?))
+                    let (absent, guest_times) = (handle(&maps.absent)?, handle(&maps.guest_times)?);
+                    Ok::<_, libbpf_rs::Error>((threads, calls, handle(&maps.called_by)?, absent, guest_times))
                 })()
                 .map_err(handles)?;
                 let mut rings = RingBufferBuilder::new();
@@ -240,8 +253,8 @@ impl Sampler {
                 Ok::<_, latpath_bpf::StartError>((programs, links, rings, lists, (here, shared), tables))
             },
         );
-        let (programs, links, ring, (came, absences), (here, shared), (threads, calls, called_by, absent)) =
-            loaded.map_err(|(error, _)| error)?;
+        let (programs, links, ring, (came, absences), (here, shared), tables) = loaded.map_err(|(error, _)| error)?;
+        let (threads, calls, called_by, absent, guest_times) = tables;
         if !hooks.stands_at(NEEDED) {
             let why = hooks.missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             return Err(PURPOSE.refusal("attaching the programs", why).into());
@@ -253,7 +266,8 @@ impl Sampler {
             came,
             absences,
             absent,
-            sees_absences: hooks.stands_at(ENTERED) && hooks.stands_at(LEFT),
+            guest_times,
+            sees_guests: hooks.stands_at(ENTERED) && hooks.stands_at(LEFT),
             here,
             shared,
             threads,
@@ -266,6 +280,10 @@ impl Sampler {
         };
         sampler.count_calls_of(options.calls_of.iter().flatten().copied());
         for tid in &options.vcpus {
+            let named = sampler.guest_times.update(bytes_of(tid), &[0; size_of::<RawGuestTime>()], MapFlags::ANY);
+            named.map_err(PURPOSE.refused("naming vCPUs"))?;
+        }
+        for tid in &options.absences_of {
             let fresh = RawAbsence { tid: *tid, ..from_bytes(&[0; size_of::<RawAbsence>()]).expect("as many bytes") };
             let named = sampler.absent.update(bytes_of(tid), bytes_of(&fresh), MapFlags::ANY);
             named.map_err(PURPOSE.refused("naming vCPUs"))?;
@@ -300,6 +318,31 @@ impl Sampler {
         let _ = self.ring.consume();
         let ended = self.absences.take();
         (ended.iter().map(|absence| of(absence, Some(absence.until as Ns))).chain(open).collect(), now)
+    }
+
+    /// How long a vCPU that was named was in its guest since the window's begin, up to now or the window's end; `None` where that is not known.
+    pub fn guest_time(&self, tid: u32) -> Option<Ns> {
+        if !self.sees_guests {
+            return None;
+        }
+        let read = || from_bytes::<RawGuestTime>(&self.guest_times.lookup(bytes_of(&tid), MapFlags::ANY).ok()??);
+        // The program changes both numbers, one after the other.
+        let same = |a: &RawGuestTime, b: &RawGuestTime| (a.ns, a.since, a.seen) == (b.ns, b.since, b.seen);
+        let mut time = read()?;
+        for _ in 0..READINGS {
+            match read()? {
+                again if same(&again, &time) => break,
+                again => time = again,
+            }
+        }
+        let now = monotonic().min(self.shared.field::<u64>(0, offset_of!(Shared, until)) as Ns);
+        let inside = match (time.since as Ns, time.seen) {
+            // No event of it has come: it did all the time what it does now.
+            (_, 0) if is_in_guest(tid) => now - self.from,
+            (0, _) => 0,
+            (since, _) => now - since.max(self.from),
+        };
+        Some(time.ns as Ns + inside.max(0))
     }
 
     /// Absences that were lost.
@@ -386,6 +429,15 @@ impl Sampler {
         });
         figures.collect()
     }
+}
+
+/// How often a vCPU's time is read that changes each time.
+const READINGS: usize = 8;
+
+/// Whether a vCPU's thread is in its guest.
+fn is_in_guest(tid: u32) -> bool {
+    let stat = proc::Stat::read(&proc::Root::of(Path::new("/")), &format!("proc/{tid}"));
+    stat.is_some_and(|stat| stat.flags & proc::PF_VCPU != 0)
 }
 
 /// Of a field of the kernel's.

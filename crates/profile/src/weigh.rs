@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// in one of five cases.
 const FEW: u64 = 8;
 
-/// How long a vCPU's thread had run its guest, by the kernel's own account (`guest_time` of /proc), over the window.
+/// How long a vCPU's thread had run its guest, over the window.
 #[derive(Clone, Debug, Default)]
 pub struct GuestTime {
     /// The thread.

@@ -154,11 +154,12 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     let mut guests = Guests::connect(machines, &vms, frequency, one_by_one)?;
     let calls_of = asked.syscalls.then(|| vms.iter().map(|vm| vm.pid).collect());
     let places = has_debug_files();
-    let options = Options { frequency, cpus: asked.cpus.clone(), calls_of, vcpus: guests.vcpus(), places };
     let mut times = GuestTimes::of(&vms);
+    let (vcpus, absences_of) = (times.threads(), guests.vcpus());
+    let options = Options { frequency, cpus: asked.cpus.clone(), calls_of, vcpus, absences_of, places };
     let mut recorder = Recorder::start(&options)?;
     guests.begin(&recorder);
-    times.read();
+    times.read(&recorder);
     let (utc_ns, cpus) = (realtime(), recorder.cpus().clone());
     let root = Root::of(Path::new("/"));
     let before = CpuAccount::read(&root, &cpus);
@@ -172,12 +173,12 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
         }
         if read.elapsed() >= READ_EVERY {
             read = Instant::now();
-            times.read();
+            times.read(&recorder);
             guests.check(&mut recorder);
         }
     })?;
-    times.read();
     let last = recorder.end();
+    times.read(&recorder);
     let after = CpuAccount::read(&root, &cpus);
     trouble = trouble.or(samples.take(last).err());
     if let Some(trouble) = trouble {

@@ -35,10 +35,18 @@ impl GuestTimes {
         Self { root: Root::of(Path::new("/")), tick: tick_ns() as Ns, times }
     }
 
-    /// Reads them; a vCPU that has ended keeps what it had.
-    pub fn read(&mut self) {
+    /// Their threads.
+    pub fn threads(&self) -> Vec<u32> {
+        self.times.iter().map(|time| time.tid).collect()
+    }
+
+    /// Reads them, where KVM shows its entries as the sum of the times from each to the exit, elsewhere by the kernel's account (`guest_time`
+    /// of /proc), which counts clock ticks. A vCPU that has ended keeps what it had.
+    pub fn read(&mut self, recorder: &Recorder) {
         for time in &mut self.times {
-            if let Some(stat) = Stat::read(&self.root, &format!("proc/{}/task/{}", time.pid, time.tid)) {
+            if let Some(ns) = recorder.guest_time(time.tid) {
+                time.readings.push((monotonic(), ns));
+            } else if let Some(stat) = Stat::read(&self.root, &format!("proc/{}/task/{}", time.pid, time.tid)) {
                 let ns = (stat.guest_ticks as Ns).saturating_mul(self.tick);
                 let before = time.readings.last().map_or(0, |(_, ns)| *ns);
                 time.readings.push((monotonic(), ns.max(before)));

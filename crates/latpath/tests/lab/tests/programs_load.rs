@@ -40,6 +40,7 @@ fn run(_: &Scale) -> Outcome {
     let mut recorder = latpath_profile::Recorder::start(&options).context("the profile")?;
     ensure!(recorder.missing().is_empty(), "of a profile is not seen: {:?}", recorder.missing());
     ensure!(recorder.absences().is_some(), "when vCPUs are not in their guest is not seen");
+    ensure!(recorder.guest_time(1) == Some(0), "how long process 1 was in a guest: {:?}", recorder.guest_time(1));
     drop(recorder);
 
     let queues: Value = serde_json::from_str(&stage.latpath("queues --duration 1s --json")?)?;
