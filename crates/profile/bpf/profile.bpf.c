@@ -36,12 +36,7 @@ MAP(calls, HASH, 1, struct call, struct call_time);
 MAP(open_calls, HASH, 1, __u32, struct open_call);
 
 /* Of vCPUs' threads, which user space names. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct guest_time);
-} guest_times SEC(".maps");
+MAP(guest_times, HASH, 1, __u32, struct guest_time);
 
 /* vCPUs' threads that are not in their guest, since `from`; 0: it is in it, or nothing is known yet. User space names the threads. */
 MAP(absent, HASH, 1, __u32, struct absence);
