@@ -1,15 +1,15 @@
-//! The agent in the guest is reached by a vsock that the hypervisor's kernel serves.
+//! The agent in the guest is reached by a vsock that the hypervisor's kernel serves, and runs commands for those who watch its VM.
 
 use crate::{
-    stage::{Reach, Stage, Stream, CID, GUEST, PORT},
+    stage::{plain, Reach, Stage, Stream, CID, GUEST, PORT},
     Outcome, Scale, Test,
 };
-use anyhow::{anyhow, ensure};
+use anyhow::{ensure, Context};
 use latpath_lab::Switch;
 use serde_json::Value;
 use std::time::Duration;
 
-pub const TEST: Test = Test { name: "agent_by_vsock", smoke: false, only_whole: true, seconds: 200, run };
+pub const TEST: Test = Test { name: "agent_by_vsock", smoke: false, only_whole: true, seconds: 500, run };
 
 fn run(_: &Scale) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
@@ -27,11 +27,19 @@ fn run(_: &Scale) -> Outcome {
     ensure!(guest["fault"].is_null(), "the clock has a fault: {guest}");
 
     // A command of root's, from a reserved port.
-    let words = format!("exits --in {GUEST}=vsock:{CID}:{PORT} -- cat /proc/cmdline");
-    let ended = stage.start(&stage.path().hypervisor, &words)?.finish(Duration::from_secs(60));
-    let ended = ended.map_err(|e| anyhow!("{words}: {e:?}"))?;
+    for command in ["exits", "queues", "ladder", "profile"] {
+        runs_inside(&stage, command).with_context(|| command.to_owned())?;
+    }
+    Ok(())
+}
+
+/// The command that ends the window ran in the guest, and what it says comes first.
+fn runs_inside(stage: &Stage, command: &str) -> Outcome {
+    let words = format!("{command} --in {GUEST}=vsock:{CID}:{PORT} -- cat /proc/cmdline");
+    let ended = stage.start(&stage.path().hypervisor, &words)?.finish(Duration::from_secs(120)).map_err(plain)?;
     ensure!(ended.code == Some(0), "{words}: exit code {:?}: {}", ended.code, ended.stderr.trim());
     let (there, here) = (ended.stdout.lines().next().unwrap_or_default(), std::fs::read_to_string("/proc/cmdline")?);
-    ensure!(there.contains("console=") && there != here.trim(), "it ran elsewhere: {there}");
+    ensure!(there.contains("console=") && there != here.trim(), "it ran elsewhere: {}", ended.stdout);
+    ensure!(ended.stdout.lines().count() > 1, "it shows nothing of the window: {}", ended.stdout);
     Ok(())
 }

@@ -4,7 +4,7 @@
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context};
 use serde_json::Value;
-use std::{fs, process::Command};
+use std::{fs, process::Command, time::Instant};
 
 pub const TEST: Test = Test { name: "study", smoke: false, only_whole: false, seconds: 400, run };
 
@@ -15,8 +15,11 @@ fn run(_: &Scale) -> Outcome {
     };
     let folder = tempfile::tempdir()?;
     let kept = folder.path().display();
+    let began = Instant::now();
     let ended = latpath(&format!("study vhost --in-lab --repeat 1 --json -o {kept}"))?;
     ensure!(ended.status.success(), "{}", ended.status);
+    // How long it may take is for scripts/bench study to judge.
+    eprintln!("the study took {:.0} s", began.elapsed().as_secs_f64());
     let all: Value = serde_json::from_slice(&ended.stdout)?;
     fs::write("/out/study.json", &ended.stdout)?;
     let [standard, vhost] = &all.as_array().context("no list")?[..] else { anyhow::bail!("not two: {all:#}") };
