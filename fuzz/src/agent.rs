@@ -106,7 +106,7 @@ impl Following {
     fn summary(&mut self) -> Summary {
         self.joiner.finish(self.reached, &mut |j: &Journey| self.finder.observe(j));
         let points = &self.tables.points;
-        let Layout { route, segments, notes } = classic(self.finder.route(points), points);
+        let Layout { route, segments, notes, .. } = classic(self.finder.route(points), points);
         let mut aggregate = Aggregate::new(Setup {
             streams: streams().len(),
             points: points.clone(),

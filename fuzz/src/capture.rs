@@ -4,7 +4,7 @@
 //! Input: a byte, so many bytes of the first frame, and the bytes of the second. The frames are made here: by chance no frame is
 //! right.
 
-use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineRecord, Packet, PacketSighting, RankedCapture};
+use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineSnapshot, Packet, PacketSighting, RankedCapture};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::packed::{pack, unpack};
 
@@ -47,8 +47,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         late,
         sightings: [1_001_400, 1_004_000, 1_010_000].map(sighting).to_vec(),
     };
-    let machine =
-        |machine: &str, record| MachineRecord { machine: machine.into(), offset_ns: -12, error_bound_ns: 900, record };
+    let machine = |machine: &str, record| MachineSnapshot {
+        machine: machine.into(),
+        offset_ns: -12,
+        error_bound_ns: 900,
+        record,
+    };
     let capture = Capture {
         number: 1,
         kind: CaptureKind::Spike,

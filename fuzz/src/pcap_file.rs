@@ -1,11 +1,11 @@
 //! Any bytes as a pcap or pcapng file: an error at worst, and an end.
 
-use latpath_traffic::{Capture, Discovery};
+use latpath_traffic::{CaptureFile, Discovery};
 use std::path::Path;
 
 /// Takes one input.
 pub fn run(bytes: &[u8]) {
-    let Ok(mut capture) = Capture::read(Path::new("fuzz"), bytes) else { return };
+    let Ok(mut capture) = CaptureFile::read(Path::new("fuzz"), bytes) else { return };
     let mut found = Discovery::default();
     while let Ok(Some(packet)) = capture.next_packet() {
         found.note(packet.t, &packet.bytes, None);

@@ -89,6 +89,8 @@ pub fn compile(name: &str) {
     let source = format!("bpf/{name}.bpf.c");
     libbpf_cargo::SkeletonBuilder::new()
         .source(&source)
+        // Kept, so that `llvm-objdump -d` shows what the verifier sees.
+        .obj(out.join(format!("{name}.bpf.o")))
         .clang(clang)
         .clang_args(args)
         .build_and_generate(out.join(format!("{name}.skel.rs")))

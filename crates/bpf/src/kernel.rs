@@ -21,10 +21,7 @@ pub enum Unable {
     BadBtf(libbpf_rs::Error),
 }
 
-/// The kernel's release.
-pub fn release() -> String {
-    latpath_linux::proc::line("/proc/sys/kernel/osrelease")
-}
+pub use latpath_linux::proc::kernel_release as release;
 
 /// Whether anything can be traced at all.
 pub fn able() -> Result<(), Unable> {

@@ -25,7 +25,7 @@ pub struct Capture {
     /// … to here.
     pub to: Ns,
     /// The host first.
-    pub machines: Vec<MachineRecord>,
+    pub machines: Vec<MachineSnapshot>,
     /// Packets that were seen anywhere in this time, each with all its sightings, by the time of the first.
     pub packets: Vec<Packet>,
     /// Late packets that `packets` omits.
@@ -52,7 +52,7 @@ pub struct RankedCapture {
 
 /// What one machine recorded.
 #[derive(Clone, Debug)]
-pub struct MachineRecord {
+pub struct MachineSnapshot {
     /// The name that the user gave.
     pub machine: String,
     /// Its clock minus the host's, at this time.

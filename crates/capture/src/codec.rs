@@ -1,11 +1,11 @@
 //! A capture as bytes, for files: `LPSPIKE`, a version, then two frames of messages ([`latpath_flight::packed`]). The first has
 //! the [`Head`], the second the packets and the machines. A machine's snapshot is encoded as its agent sends it.
 
-use crate::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting, RankedCapture};
+use crate::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture};
 use latpath_flight::packed::{messages, number, pack, put, put_number, put_signed, signed, unpack};
 use latpath_flight::Snapshot;
 use latpath_model::text::{cut, printable};
-use latpath_model::Ns;
+use latpath_model::{stream::MAX_STREAMS, Ns};
 
 const MAGIC: &[u8; 7] = b"LPSPIKE";
 /// The version that is written, and the newest that is read.
@@ -15,7 +15,6 @@ pub const MAX_ENCODED: usize = 64 << 20;
 /// The longest head and the longest rest before they were compressed. Snapshots are compressed already, packets take a few MiB.
 const MAX_HEAD: usize = 8192;
 const MAX_PLAIN: usize = MAX_ENCODED + (16 << 20);
-const MAX_STREAMS: usize = 256;
 const MAX_MACHINES: usize = 256;
 const MAX_PACKETS: u64 = 1 << 16;
 const MAX_SIGHTINGS: usize = 64;
@@ -194,7 +193,7 @@ impl RankedCapture {
         for part in messages::<Entry>(&body) {
             match part?.content {
                 Some(Content::Packet(packet)) => packets.push(packet.packet(head.from)?),
-                Some(Content::Machine(m)) => machines.push(MachineRecord {
+                Some(Content::Machine(m)) => machines.push(MachineSnapshot {
                     machine: text(&m.machine),
                     offset_ns: m.offset_ns,
                     error_bound_ns: m.error_bound_ns,
@@ -258,7 +257,7 @@ mod tests {
         let window = Window { from: 1000, to: 9000, cpus: vec![cpu] };
         let snapshot = Snapshot { window, ..Snapshot::default() };
         let machine =
-            |name: &str, record| MachineRecord { machine: name.into(), offset_ns: -5, error_bound_ns: 70, record };
+            |name: &str, record| MachineSnapshot { machine: name.into(), offset_ns: -5, error_bound_ns: 70, record };
         let machines = vec![machine("host", Ok(snapshot)), machine("guest0", Err(why.into()))];
         let capture =
             Capture { number: 7, kind: CaptureKind::Spike, from: 1000, to: 9000, machines, packets, more_late: 3 };
@@ -283,7 +282,7 @@ mod tests {
             let was = ranked(packets, &why);
             prop_assert_eq!(&back.capture.packets, &was.capture.packets);
             let records = |f: &RankedCapture| -> Vec<_> {
-                let one = |m: &MachineRecord| (m.machine.clone(), m.offset_ns, m.error_bound_ns, m.record.clone());
+                let one = |m: &MachineSnapshot| (m.machine.clone(), m.offset_ns, m.error_bound_ns, m.record.clone());
                 f.capture.machines.iter().map(one).collect()
             };
             prop_assert_eq!(records(&back), records(&was));

@@ -1,7 +1,7 @@
 //! One machine's record, on the host's timeline, made ready for questions.
 
 use crate::{irq_interval::IrqIntervals, Executor};
-use latpath_capture::MachineRecord;
+use latpath_capture::MachineSnapshot;
 use latpath_flight::{
     Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
 };
@@ -48,7 +48,7 @@ fn on_hosts_timeline(window: &Window, offset: Ns) -> Window {
 }
 
 impl Machine {
-    pub fn new(record: &MachineRecord) -> Self {
+    pub fn new(record: &MachineSnapshot) -> Self {
         let nothing = Snapshot::default();
         let (snapshot, without) = match &record.record {
             Ok(snapshot) => (snapshot, None),

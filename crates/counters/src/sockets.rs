@@ -65,7 +65,7 @@ pub fn sockets(netns: &Netns) -> Result<Sockets> {
 fn would_load() -> bool {
     const MODULE: &str = "packet_diag";
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let folder = format!("/lib/modules/{}", read("/proc/sys/kernel/osrelease").trim());
+    let folder = format!("/lib/modules/{}", latpath_linux::proc::kernel_release());
     let is = |line: &str| line.split(':').next().is_some_and(|file| file.contains(&format!("/{MODULE}.ko")));
     let there = read(&format!("{folder}/modules.dep")).lines().any(is);
     there && !read("/proc/modules").lines().any(|line| line.split(' ').next() == Some(MODULE))

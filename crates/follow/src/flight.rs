@@ -2,7 +2,7 @@
 
 use latpath_agent::{GuestWindow, Machine};
 use latpath_capture::{
-    Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineRecord,
+    Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineSnapshot,
     Options as Choice, RankedCapture, RetentionLimits, RetentionPolicy,
 };
 use latpath_flight::{Figures, Recorder, RecorderThread, Snapshot};
@@ -40,7 +40,7 @@ const MAX_BYTES: usize = 16 << 20;
 struct UnderWay {
     request: CaptureRequest,
     /// This machine, then the others. What has not come yet has the number under which it will.
-    machines: Vec<Result<MachineRecord, u64>>,
+    machines: Vec<Result<MachineSnapshot, u64>>,
     packets: Option<CapturedPackets>,
     deadline: Ns,
 }
@@ -51,8 +51,8 @@ fn held(under_way: &[UnderWay], at: usize) -> usize {
     records.map(Snapshot::bytes).sum()
 }
 
-fn without(machine: &str, why: String) -> MachineRecord {
-    MachineRecord { machine: machine.into(), offset_ns: 0, error_bound_ns: 0, record: Err(why) }
+fn without(machine: &str, why: String) -> MachineSnapshot {
+    MachineSnapshot { machine: machine.into(), offset_ns: 0, error_bound_ns: 0, record: Err(why) }
 }
 
 /// Starts this machine's recorder.
@@ -146,14 +146,14 @@ impl Flight {
                 capture.packets = Some(gathered);
             }
         }
-        let came = |under_way: &mut Vec<UnderWay>, at: usize, number: u64, record: MachineRecord| {
+        let came = |under_way: &mut Vec<UnderWay>, at: usize, number: u64, record: MachineSnapshot| {
             let mut waiting = under_way.iter_mut().filter_map(|u| u.machines.get_mut(at));
             if let Some(waits) = waiting.find(|m| matches!(m, Err(n) if *n == number)) {
                 *waits = Ok(record);
             }
         };
         while let Some((number, snapshot)) = self.recorder.as_ref().ok().and_then(|recorder| recorder.result().ok()?) {
-            let record = MachineRecord { record: Ok(snapshot), ..without(HOST, String::new()) };
+            let record = MachineSnapshot { record: Ok(snapshot), ..without(HOST, String::new()) };
             came(&mut self.under_way, 0, number, record);
         }
         for (at, machine) in others.iter_mut().enumerate() {
@@ -166,7 +166,7 @@ impl Flight {
                     }
                     Ok(GuestWindow { offset_ns, error_bound_ns, snapshot }) => {
                         let machine = machine.name().into();
-                        MachineRecord { machine, offset_ns, error_bound_ns, record: Ok(snapshot) }
+                        MachineSnapshot { machine, offset_ns, error_bound_ns, record: Ok(snapshot) }
                     }
                     Err(why) => without(machine.name(), why),
                 };

@@ -21,7 +21,7 @@ pub struct Live {
     manifest: Manifest,
     realtime: RealtimeWatch,
     vms: Vec<Vm>,
-    sampling: Sampling,
+    thinning: PacketThinning,
 }
 
 /// What is counted since the start or the last reset.
@@ -61,7 +61,7 @@ impl Live {
         };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
-        Self { realtime: manifest.start.watch(), follow, figures, manifest, vms, sampling: Sampling::new() }
+        Self { realtime: manifest.start.watch(), follow, figures, manifest, vms, thinning: PacketThinning::new() }
     }
 
     /// One round; call it some fifty times a second. Figures start from zero when the route changes.
@@ -69,10 +69,10 @@ impl Live {
         self.follow.step(&mut self.figures);
         let step = self.realtime.observe(&ClockTie::read());
         step.into_iter().for_each(|step| self.manifest.add_utc_step(step));
-        if self.follow.now() >= self.sampling.due {
+        if self.follow.now() >= self.thinning.due {
             let counters = sum(&self.follow.counters());
-            if self.sampling.is_too_fast(self.follow.now(), &counters) && self.follow.sample(self.sampling.one_in * 2) {
-                self.sampling.one_in *= 2;
+            if self.thinning.is_too_fast(self.follow.now(), &counters) && self.follow.sample(self.thinning.one_in * 2) {
+                self.thinning.one_in *= 2;
                 self.reset();
             }
         }
@@ -126,7 +126,7 @@ impl Live {
             explain(&mut summary, points, Some(&follow.counted()));
         }
         summary.notes.splice(0..0, manifest.notes.iter().cloned());
-        summary.notes.splice(0..0, self.sampling.note());
+        summary.notes.splice(0..0, self.thinning.note());
         summary
     }
 
@@ -164,7 +164,7 @@ const DROPPING: u32 = 3;
 const LEAST_SAMPLE: u32 = 1024;
 
 /// Follows a part of the packets where the rate is too high for all.
-struct Sampling {
+struct PacketThinning {
     one_in: u32,
     due: Ns,
     dropped: u64,
@@ -172,7 +172,7 @@ struct Sampling {
     left_out: u64,
 }
 
-impl Sampling {
+impl PacketThinning {
     fn new() -> Self {
         Self { one_in: 1, due: Ns::MIN, dropped: 0, dropping: 0, left_out: 0 }
     }
@@ -237,13 +237,13 @@ mod tests {
 
     #[test]
     fn fewer_packets_are_followed_where_sightings_are_dropped_for_seconds_and_not_for_a_moment() {
-        let mut sampling = Sampling::new();
-        let mut too_fast = |dropped: u64| sampling.is_too_fast(0, &Counters { dropped, ..Counters::default() });
+        let mut thinning = PacketThinning::new();
+        let mut too_fast = |dropped: u64| thinning.is_too_fast(0, &Counters { dropped, ..Counters::default() });
         assert!([0, 5, 9, 9, 9, 10, 11].into_iter().all(|dropped| !too_fast(dropped)));
         assert!(too_fast(12), "the third second in a row");
         assert!(!too_fast(13) && !too_fast(14) && too_fast(15), "again after three more");
-        assert_eq!(sampling.note(), None);
-        sampling.one_in = 4;
-        assert!(sampling.note().is_some_and(|note| note.contains("one in 4")));
+        assert_eq!(thinning.note(), None);
+        thinning.one_in = 4;
+        assert!(thinning.note().is_some_and(|note| note.contains("one in 4")));
     }
 }

@@ -49,7 +49,7 @@ impl HostSource for Probe {
     }
 
     fn kernel(&self) -> String {
-        latpath_linux::proc::line("/proc/sys/kernel/osrelease")
+        latpath_linux::proc::kernel_release()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -100,7 +100,7 @@ impl Feed {
         });
         match &self.origin {
             Origin::Host(probe) => {
-                let (machine, method) = (HOST.into(), "same clock".into());
+                let (machine, method) = (HOST.into(), MachineFigures::SAME_CLOCK.into());
                 let clock = MachineFigures { machine, method, ..MachineFigures::default() };
                 MachineRecord { clock, kernel: probe.kernel(), counters, flight }
             }

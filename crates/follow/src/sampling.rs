@@ -78,7 +78,7 @@ impl HostSampling {
     pub fn notes(&self, streams: &[StreamSpec]) -> Vec<String> {
         let missed = self.is_missed.then(|| {
             "Tmu: the samples are taken by UTC (smpSynch is 2), but this host's clock is not synchronised, as the kernel says; \
-             if it is all the same, --clock-error says how far it can be off"
+             if it is synchronised by other means, state its error with --clock-error"
                 .into()
         });
         self.sampling.notes(streams).into_iter().chain(missed).collect()

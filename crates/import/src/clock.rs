@@ -15,7 +15,26 @@ pub struct Offset {
     /// How wrong that can be, where it is known.
     pub bound_ns: Option<Ns>,
     /// How it is known.
-    pub method: &'static str,
+    pub method: OffsetMethod,
+}
+
+/// How a machine's offset is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetMethod {
+    /// The user says it.
+    Given,
+    /// From the packets that took the least time.
+    Estimated,
+}
+
+impl OffsetMethod {
+    /// As results show it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Given => "given by --offset",
+            Self::Estimated => "estimated",
+        }
+    }
 }
 
 fn time(text: &str) -> Result<Ns, String> {
@@ -42,7 +61,7 @@ impl FromStr for Offset {
         if machine.is_empty() || bound.is_some_and(|bound| bound < 0) {
             return Err(form());
         }
-        Ok(Self { machine: machine.into(), ns: time(offset)?, bound_ns: bound, method: "given by --offset" })
+        Ok(Self { machine: machine.into(), ns: time(offset)?, bound_ns: bound, method: OffsetMethod::Given })
     }
 }
 
@@ -92,7 +111,7 @@ impl<'a> Clocks<'a> {
         let known = |(at, machine): (usize, &&str)| {
             let given = self.of(machine);
             let bound = if at == 0 { Some(given.and_then(|g| g.bound_ns).unwrap_or(0)) } else { given?.bound_ns };
-            let method = if at == 0 { "same clock" } else { given?.method };
+            let method = if at == 0 { MachineFigures::SAME_CLOCK } else { given?.method.name() };
             let offset_ns = self.offset(machine);
             let clock = MachineFigures {
                 machine: (*machine).into(),
@@ -110,17 +129,17 @@ impl<'a> Clocks<'a> {
     pub fn notes(&self) -> Vec<String> {
         let machines = self.machines();
         let mut notes = Vec::new();
-        for offset in self.offsets.iter().filter(|offset| offset.method == "estimated") {
+        for offset in self.offsets.iter().filter(|offset| offset.method == OffsetMethod::Estimated) {
             notes.push(format!(
-                "clocks: the offset of {} is estimated from the packets, and true if the fastest ones take no longer than was said",
+                "clocks: the offset of {} is an estimate; it holds if the fastest packets take no longer than stated",
                 offset.machine
             ));
         }
         let unknown: Vec<&str> = machines.iter().skip(1).copied().filter(|m| self.of(m).is_none()).collect();
         if let (Some(first), false) = (machines.first(), unknown.is_empty()) {
             notes.push(format!(
-                "clocks: the times of {} and {first} are as their files have them: nothing here shows how far these clocks were \
-                 apart, and times between them are wrong by that",
+                "clocks: the times of {} and {first} are as their files have them: the offset between these clocks is unknown, and \
+                 times between them are wrong by it",
                 unknown.join(", ")
             ));
         }

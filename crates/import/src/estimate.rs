@@ -6,7 +6,7 @@
 
 use crate::{
     chosen::{Chosen, Streams},
-    clock::Offset,
+    clock::{Offset, OffsetMethod},
     file,
     merge::Feed,
     options::{Estimate, Options},
@@ -55,7 +55,7 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
     let (low, high) = (least.saturating_sub(request.most_ns).saturating_sub(step), most.saturating_add(step));
     let bound = high.saturating_sub(low).saturating_add(1) / 2;
     let ns = low.saturating_add(high.saturating_sub(low) / 2);
-    Ok(Offset { machine: request.machine.clone(), ns, bound_ns: Some(bound), method: "estimated" })
+    Ok(Offset { machine: request.machine.clone(), ns, bound_ns: Some(bound), method: OffsetMethod::Estimated })
 }
 
 /// The smallest difference of each interval, of packets whose times in both files are at most `within` apart.

@@ -10,7 +10,7 @@ use crate::{
 };
 use latpath_model::{text::cut, Matcher, StreamSpec};
 use latpath_protocols::Tag;
-use latpath_traffic::{Capture, CaptureError};
+use latpath_traffic::{CaptureError, CaptureFile};
 use sha2::{Digest, Sha256};
 use std::{
     cell::RefCell,
@@ -108,7 +108,7 @@ fn read_capture(
     packets: &mut Packets,
     end: &mut FileEnd,
 ) -> Result<Option<u64>, ImportError> {
-    let mut capture = Capture::read(path, source)?;
+    let mut capture = CaptureFile::read(path, source)?;
     let mut known: HashMap<StreamSpec, Option<u16>> = HashMap::new();
     let mut all = 0;
     loop {

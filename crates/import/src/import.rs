@@ -330,7 +330,7 @@ impl<'a> Import<'a> {
             notes.extend(end.notes.iter().cloned());
         }
         // The others say what a recording could see.
-        notes.extend(self.joined.layout.notes.iter().filter(|note| note.starts_with("--segment")).cloned());
+        notes.extend(self.joined.layout.own_notes.iter().cloned());
         for (stream, seen) in self.streams.all.iter().zip(&self.joined.seen) {
             if let (1, 2.., at) = (seen.count_ones(), self.feeds.len(), seen.trailing_zeros() as usize) {
                 notes.push(format!("{stream} is in {} alone", self.options.sources[at].path.display()));

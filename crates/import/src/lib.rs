@@ -17,7 +17,7 @@ mod packets;
 mod source;
 mod sv_log;
 
-pub use clock::Offset;
+pub use clock::{Offset, OffsetMethod};
 pub use error::ImportError;
 pub use import::{import, Progress};
 pub use options::{Estimate, Options};

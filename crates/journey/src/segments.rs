@@ -52,6 +52,8 @@ pub struct Layout {
     pub segments: Vec<Segment>,
     /// Segments that merge or are not known, and why.
     pub notes: Vec<String>,
+    /// Those of the notes that are on segments that the user defined.
+    pub own_notes: Vec<String>,
 }
 
 /// The segments of a route. Neighbours that a classic segment names already are left out. Where streams take different
@@ -82,10 +84,11 @@ pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
     for text in own.iter().filter(|_| !layout.route.points.is_empty()) {
         match parse(text, points, &layout.route) {
             Ok(Some(segment)) => layout.segments.push(segment),
-            Ok(None) => layout.notes.push(format!("--segment {text}: no packet was seen at one of its ends yet")),
-            Err(why) => layout.notes.push(format!("--segment {why}")),
+            Ok(None) => layout.own_notes.push(format!("--segment {text}: no packet was seen at one of its ends yet")),
+            Err(why) => layout.own_notes.push(format!("--segment {why}")),
         }
     }
+    layout.notes.extend(layout.own_notes.iter().cloned());
     layout
 }
 
@@ -242,7 +245,7 @@ fn inward(
         classic.push((SegmentKind::Thyp, nic, vm));
         if point(vm).kind == PointKind::VmRead {
             notes.push(format!(
-                "Thyp ends at {}: nobody looks into the guest (run latpath agent there, and name it by --machine)",
+                "Thyp ends at {}: no agent runs in the guest (run latpath agent there, and name it by --machine)",
                 point(vm)
             ));
         }

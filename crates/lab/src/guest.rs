@@ -30,12 +30,12 @@ const VSOCK: [&str; 2] = ["vmw_vsock_virtio_transport", "ptp_kvm"];
 pub enum NicService {
     /// vhost with MSI where the acceleration has it, else QEMU.
     #[default]
-    Usual,
+    Default,
     /// QEMU, also where vhost could.
     Qemu,
     /// The same, by packed rings.
     Packed,
-    /// As usual, without MSI: QEMU relays vhost's interrupts.
+    /// As the default, without MSI: QEMU relays vhost's interrupts.
     Relayed,
 }
 
@@ -69,7 +69,7 @@ impl Default for GuestPlan {
             memory_mib: 512,
             acceleration: None,
             vsock: None,
-            service: NicService::Usual,
+            service: NicService::Default,
             console: None,
         }
     }
@@ -248,7 +248,7 @@ fn devices(plan: &GuestPlan, acceleration: Acceleration) -> Vec<String> {
     let options = match plan.service {
         NicService::Relayed => ",vectors=0",
         NicService::Packed => ",packed=on",
-        NicService::Usual | NicService::Qemu => "",
+        NicService::Default | NicService::Qemu => "",
     };
     let mut devices = vec![
         format!("-netdev tap,id=net,ifname={TAP},script=no,downscript=no,vhost={vhost}"),

@@ -232,6 +232,11 @@ pub fn number(text: &str, name: &str) -> Option<u64> {
     field(text, name)?.split(' ').next()?.parse().ok()
 }
 
+/// The running kernel, as `uname -r` names it. Empty where it cannot be read.
+pub fn kernel_release() -> String {
+    line("/proc/sys/kernel/osrelease")
+}
+
 /// What the kernel calls this boot: another after each start of the machine. Empty where it cannot be read.
 pub fn boot_id() -> String {
     line("/proc/sys/kernel/random/boot_id")

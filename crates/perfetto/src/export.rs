@@ -7,7 +7,7 @@ use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::thread_names::ThreadNames;
 use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
-use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::{CpuTimeline, Doing, Names};
 use latpath_model::{Ns, PointKind, StreamId, HOST};
@@ -136,7 +136,7 @@ impl<'w> Export<'w> {
         self.recorded_row(capture, left_out)
     }
 
-    fn record(&mut self, record: &MachineRecord) -> io::Result<()> {
+    fn record(&mut self, record: &MachineSnapshot) -> io::Result<()> {
         let Ok(snapshot) = &record.record else { return Ok(()) };
         let machine = self.machine(&record.machine)?;
         let Self { out, machines, context, .. } = self;
@@ -313,7 +313,7 @@ struct Contexts(Vec<(Vec<CpuTimeline>, Option<Names>)>);
 
 impl Contexts {
     fn of(capture: &Capture) -> Self {
-        let of_machine = |machine: &MachineRecord| {
+        let of_machine = |machine: &MachineSnapshot| {
             let Ok(snapshot) = &machine.record else { return (Vec::new(), None) };
             let cpus = snapshot.window.cpus.iter().filter(|record| record.cpu < MAX_CPUS);
             (cpus.map(|record| CpuTimeline::of(record, snapshot.window.to)).collect(), Some(snapshot.names()))

@@ -3,7 +3,7 @@
 mod captures;
 
 use captures::{context, export, read, thread};
-use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Vector, What, Window};
 use latpath_model::Ns;
 use latpath_perfetto::proto::{Data, Ftrace};
@@ -76,7 +76,7 @@ fn record() -> impl Strategy<Value = CpuRecord> {
     })
 }
 
-fn machine(name: &'static str) -> impl Strategy<Value = MachineRecord> {
+fn machine(name: &'static str) -> impl Strategy<Value = MachineSnapshot> {
     let snapshot = (time(), time(), vec(record(), 0..4)).prop_map(|(from, to, cpus)| Snapshot {
         window: Window { from, to, cpus },
         threads: [(1, thread("a b", 1)), (2, thread("", 1)), (3, thread("c", u32::MAX))].into(),
@@ -84,7 +84,7 @@ fn machine(name: &'static str) -> impl Strategy<Value = MachineRecord> {
     });
     let record = prop_oneof![9 => snapshot.prop_map(Ok), 1 => Just(Err("no answer".to_owned()))];
     let offset = prop_oneof![3 => Just(0), 3 => -1000..1000_i64, 1 => any::<i64>()];
-    (record, offset).prop_map(move |(record, offset_ns)| MachineRecord {
+    (record, offset).prop_map(move |(record, offset_ns)| MachineSnapshot {
         machine: name.into(),
         offset_ns,
         error_bound_ns: 1,

@@ -14,7 +14,7 @@ const OVERFLOW_KEPT: usize = 10_000;
 
 /// One row of the table of segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SegmentFigures {
+pub struct RoundTripSegmentFigures {
     /// In words.
     pub name: String,
     /// Where it begins.
@@ -268,7 +268,7 @@ impl Figures {
         (started, elapsed): (Ns, Ns),
     ) -> Report {
         let rows = |rows: &Rows| {
-            let figures = |(segment, h): (&Segment, &Histogram)| SegmentFigures {
+            let figures = |(segment, h): (&Segment, &Histogram)| RoundTripSegmentFigures {
                 name: segment.name(),
                 from: segment.from,
                 from_source: segment.from.source(),
@@ -370,9 +370,9 @@ pub struct Report {
     /// T2 nic to T3 nic, in the reflector's PHC alone.
     pub nic_turnaround: Option<TimeFigures>,
     /// At most seven segments from application to application.
-    pub segments: Vec<SegmentFigures>,
+    pub segments: Vec<RoundTripSegmentFigures>,
     /// The same cut at every stamp there is, where that is finer.
-    pub detail: Vec<SegmentFigures>,
+    pub detail: Vec<RoundTripSegmentFigures>,
     /// Stamps that did not come.
     pub missing: Vec<Missing>,
     /// Transactions of which the NICs' stamps came and have no place on the timeline: a clock was set, or stood still, then.

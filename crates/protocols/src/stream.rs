@@ -118,7 +118,7 @@ pub struct StreamSpec {
     pub matcher: Matcher,
     /// Filters on the Ethernet header.
     pub link: LinkFilter,
-    /// How a key is read.
+    /// How a key is read. A packet's key has 32 bits: the kernel programs, the agent's protocol and runs carry it as a `u32`.
     pub key: KeyRule,
 }
 

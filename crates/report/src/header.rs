@@ -138,11 +138,11 @@ pub(crate) fn route(page: &mut Page, summary: &Summary) {
         let point = page.clean(&point.to_string());
         page.line(format!("      {point} (off the route)"));
     }
-    let others: Vec<_> = summary.machines.iter().filter(|m| m.method != "same clock").collect();
+    let others: Vec<_> = summary.machines.iter().filter(|m| !m.is_timeline()).collect();
     if others.is_empty() {
         return;
     }
-    let reference = summary.machines.iter().find(|m| m.method == "same clock").map_or(HOST, |m| &m.machine);
+    let reference = summary.machines.iter().find(|m| m.is_timeline()).map_or(HOST, |m| &m.machine);
     page.heading(&match reference {
         HOST => "Clocks against the host's".into(),
         machine => format!("Clocks against that of {}", page.clean(machine)),

@@ -1,7 +1,7 @@
 //! A bit that flips in any file of a run is an error, or reported, or changes no figure.
 
 use latpath_capture::{
-    Capture, CaptureKind, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy,
+    Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy,
 };
 use latpath_flight::{CpuRecord, Event, Left, Snapshot, Thread, What, Window};
 use latpath_journey::Journey;
@@ -32,7 +32,7 @@ fn capture(number: u32, kind: CaptureKind) -> RankedCapture {
         threads: [(7, thread("relay")), (8, thread("hog"))].into(),
         ..Snapshot::default()
     });
-    let machines = vec![MachineRecord { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
+    let machines = vec![MachineSnapshot { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
     let late = kind == CaptureKind::Spike;
     let worst = if late { 700_000 } else { 60_000 };
     let seen = |point, after| PacketSighting { point, t: t + after, cpu: 1, tid: 7 };

@@ -1,6 +1,6 @@
 //! What the host is, as far as it changes latencies: read once, at a run's start.
 
-use latpath_linux::proc::{boot_id, field, line, number};
+use latpath_linux::proc::{boot_id, field, kernel_release, line, number};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -53,7 +53,7 @@ impl HostFacts {
         let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
             name: line("/proc/sys/kernel/hostname"),
-            kernel: line("/proc/sys/kernel/osrelease"),
+            kernel: kernel_release(),
             kernel_version: line("/proc/sys/kernel/version"),
             kernel_command_line: line("/proc/cmdline"),
             architecture: std::env::consts::ARCH.into(),

@@ -114,6 +114,16 @@ pub struct MachineFigures {
     pub cpu_percent: Option<f64>,
 }
 
+impl MachineFigures {
+    /// The method of the machine whose clock is the timeline.
+    pub const SAME_CLOCK: &'static str = "same clock";
+
+    /// Whether its clock is the timeline, which all others are compared with.
+    pub fn is_timeline(&self) -> bool {
+        self.method == Self::SAME_CLOCK
+    }
+}
+
 /// One machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,7 +1,7 @@
 //! Captures that are written into a run, and read from it.
 
 use latpath_capture::{
-    Capture, CaptureKind, LateCounts, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionLimits,
+    Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionLimits,
     RetentionPolicy,
 };
 use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
@@ -21,7 +21,7 @@ fn ranked(number: u32, kind: CaptureKind, worst: Ns) -> RankedCapture {
     let cpu = CpuRecord { cpu: 0, events, since: t, overwritten: 0, unfinished: 0 };
     let window = Window { from: t, to: t + 50_000, cpus: vec![cpu] };
     let record = Ok(Snapshot { window, ..Snapshot::default() });
-    let machines = vec![MachineRecord { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
+    let machines = vec![MachineSnapshot { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
     let seen = |point, dt| PacketSighting { point, t: t + dt, cpu: 0, tid: 7 };
     let late = kind == CaptureKind::Spike;
     let sightings = vec![seen(0, 0), seen(1, worst)];

@@ -59,7 +59,7 @@ pub struct Packet {
 }
 
 /// A capture being read.
-pub struct Capture<'a> {
+pub struct CaptureFile<'a> {
     path: PathBuf,
     read: u64,
     kind: Kind<'a>,
@@ -89,18 +89,18 @@ fn nanoseconds(units: u64, resolution: u8) -> Ns {
     Ns::try_from(ns).unwrap_or(Ns::MAX)
 }
 
-impl Capture<'static> {
+impl CaptureFile<'static> {
     /// Opens a file; `-` is standard input.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         if path == Path::new("-") {
-            return Capture::read(Path::new("standard input"), io::stdin());
+            return CaptureFile::read(Path::new("standard input"), io::stdin());
         }
         let file = File::open(path).map_err(|cause| CaptureError::Io { path: path.into(), cause })?;
-        Capture::read(path, file)
+        CaptureFile::read(path, file)
     }
 }
 
-impl<'a> Capture<'a> {
+impl<'a> CaptureFile<'a> {
     /// Reads a capture from anywhere; `path` names it in errors.
     pub fn read(path: &Path, source: impl Read + 'a) -> Result<Self, CaptureError> {
         let broken = |cause| error(path, 0, cause);
@@ -230,7 +230,7 @@ mod tests {
             let mut packed = Vec::new();
             gz.read_to_end(&mut packed).unwrap();
             for file in [file.clone(), packed] {
-                let mut capture = Capture::read(Path::new("x"), &file[..]).unwrap();
+                let mut capture = CaptureFile::read(Path::new("x"), &file[..]).unwrap();
                 assert_eq!(capture.next_packet().unwrap().unwrap().bytes, frame, "link {link}");
                 assert!(capture.next_packet().unwrap().is_none());
             }

@@ -19,7 +19,7 @@ mod synthetic;
 
 pub mod kernel;
 
-pub use capture::{Capture, CaptureError, Packet};
+pub use capture::{CaptureError, CaptureFile, Packet};
 pub use corrupt::Corrupted;
 pub use device::{Device, DeviceError};
 pub use discover::{Discovery, FoundStream};

@@ -1,6 +1,6 @@
 //! Sends a capture again, once or for ever, with smpCnt going on where the capture starts over.
 
-use crate::{Capture, CaptureError, Deadlines, Frames, Pace};
+use crate::{CaptureError, CaptureFile, Deadlines, Frames, Pace};
 use latpath_model::{KeyRule, Ns};
 use latpath_protocols::sequence::Tracker;
 use latpath_protocols::sv::{Frame, SAMPLE_RATES};
@@ -87,7 +87,7 @@ impl Replay {
     /// frames together. `rounds`: for ever. `wrap`: where smpCnt wraps, found out if not given.
     pub fn open(path: &Path, pace: Option<Option<Pace>>, rounds: bool, wrap: Option<u32>) -> Result<Self, ReplayError> {
         let mut replay = Self { pace, rounds, ..Self::default() };
-        let mut capture = Capture::open(path)?;
+        let mut capture = CaptureFile::open(path)?;
         let mut by_name = HashMap::new();
         let mut start = None;
         while let Some(packet) = capture.next_packet()? {

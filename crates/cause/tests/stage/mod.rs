@@ -1,7 +1,7 @@
 //! Captures made by hand: what each CPU of each machine did, in the order of times, and where packets were seen.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
 use latpath_cause::{Analyst, CauseInterval, Executor, RunContext};
 use latpath_flight::*;
 use latpath_model::{Link, Ns, Point, PointInfo};
@@ -173,7 +173,7 @@ impl Stage {
         for (pid, name) in threads {
             snapshot.threads.insert(*pid, Thread { name: (*name).into(), tgid: *pid });
         }
-        self.capture.machines.push(MachineRecord {
+        self.capture.machines.push(MachineSnapshot {
             machine: name.into(),
             offset_ns,
             error_bound_ns: 0,

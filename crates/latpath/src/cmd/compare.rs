@@ -53,7 +53,7 @@ pub struct Args {
     /// Count times over this, as 200us [default: what the first run says; 200us for logs of ping]
     #[arg(long, value_name = "TIME", value_parser = time)]
     threshold: Option<Ns>,
-    /// A segment more, as vhost=2..3; several are allowed
+    /// Add a segment, as vhost=2..3; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
     /// Leave out the packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step, link-flap, path-change, or

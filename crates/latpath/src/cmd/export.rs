@@ -23,7 +23,7 @@ pub struct Args {
     /// File to write; "-" is stdout [default: the run's name with the format's extension, in this directory]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The spikes of so many of the worst packets [default: 10]
+    /// The spikes of the N worst packets [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     worst: Option<u16>,
     /// This spike, by its number; several are allowed

@@ -261,7 +261,7 @@ impl Absent {
                 );
             } else if seen(i) > 0 && self.reported[i] {
                 self.reported[i] = false;
-                eprintln!("latpath: {name}: here after {:.1} s", self.began.elapsed().as_secs_f64());
+                eprintln!("latpath: {name}: arrived after {:.1} s", self.began.elapsed().as_secs_f64());
                 self.began = Instant::now();
             }
         }

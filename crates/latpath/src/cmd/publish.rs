@@ -211,7 +211,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         {
             let file = printable(&path.display().to_string());
             let pause = duration(pause);
-            eprintln!("latpath: {file}: {pause} pass before frame {frame}; so long nothing is sent (--rate leaves pauses out)");
+            eprintln!("latpath: {file}: the file pauses {pause} before frame {frame}; nothing is sent then (--rate skips pauses)");
         }
         let what = What {
             text: format!(
@@ -342,7 +342,7 @@ fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctual
         lines.push(format!("late     {}, by more than {}", number_of(sent.late, "frame"), duration(interval)));
     }
     if sent.gave_up {
-        lines.push("note     behind by more than 1 s at the end of --duration: what was still due was not sent".into());
+        lines.push("note     more than 1 s behind when --duration ended; overdue frames were not sent".into());
     }
     if sent.refused > 0 {
         lines.push(format!("refused  {} and lost: the device's queue was full", number_of(sent.refused, "frame")));

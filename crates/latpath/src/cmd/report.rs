@@ -56,7 +56,7 @@ pub struct Args {
     /// Count times in this band too, both ends included, as 40us..100us
     #[arg(long, value_name = "TIME..TIME", value_parser = band)]
     band: Option<Band>,
-    /// A segment more, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
+    /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
     /// Show the times also without the packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step, link-flap,
@@ -66,7 +66,7 @@ pub struct Args {
     /// Draw the histogram of this segment; several are allowed [default: total]
     #[arg(long = "histogram", value_name = "SEGMENT")]
     histograms: Vec<String>,
-    /// Show so many of the worst packets
+    /// Show the N worst packets
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
     worst: u16,
     #[command(flatten)]

@@ -19,7 +19,7 @@ pub struct Args {
     /// The recording: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// A segment more, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
+    /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
     /// Print them as JSON

@@ -13,7 +13,7 @@ use latpath_protocols::{ProtocolId, Tag};
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, rate};
 use latpath_traffic::{
-    Capture, CaptureError, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
+    CaptureError, CaptureFile, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
 };
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 fn read(path: &Path, found: &mut Discovery, stop: &AtomicBool) -> Result<(), CaptureError> {
-    let mut capture = Capture::open(path)?;
+    let mut capture = CaptureFile::open(path)?;
     while let Some(packet) = capture.next_packet()? {
         found.note(packet.t, &packet.bytes, None);
         if stop.load(Ordering::Relaxed) {

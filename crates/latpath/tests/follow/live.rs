@@ -133,7 +133,7 @@ fn absent() -> Result<(), Failed> {
     let is_missed = |said: &str| said.contains("not seen for ") && said.contains(" s; still waiting");
     until("it says that the stream is not there", || is_missed(&live.said()))?;
     let publisher = publishes(&bench, &svid)?;
-    until("it says that the stream came", || live.said().contains(": here after"))?;
+    until("it says that the stream came", || live.said().contains(": arrived after"))?;
     shows(&live, "journeys are counted then", |f| f["journeys"].as_u64() > Some(0))?;
     publisher.interrupt();
     publisher.finish(LIMIT)?;

@@ -111,7 +111,7 @@ impl Stage {
             bench: Bench { lab, path },
             reach: Reach::Serial,
             in_memory: false,
-            service: NicService::Usual,
+            service: NicService::Default,
             cpus: 1,
         })
     }

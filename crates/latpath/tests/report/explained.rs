@@ -2,7 +2,7 @@
 
 use crate::runs::{stderr, stdout, Bench};
 use latpath_capture::{
-    Capture, CaptureKind, LateCounts, MachineRecord, Packet, PacketSighting, RankedCapture, RetentionPolicy,
+    Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionPolicy,
 };
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
@@ -71,7 +71,8 @@ fn ranked(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture
         threads: BTreeMap::from([(RELAY, thread("relay", RELAY)), (HOG, thread("hog", HOG))]),
         ..Snapshot::default()
     };
-    let machines = vec![MachineRecord { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record: Ok(record) }];
+    let machines =
+        vec![MachineSnapshot { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record: Ok(record) }];
     let late = kind == CaptureKind::Spike;
     let sightings = vec![
         PacketSighting { point: 0, t: begin, cpu: 0, tid: 0 },

@@ -3,7 +3,7 @@
 // Each test program uses a part of this.
 #![allow(dead_code)]
 
-use latpath_capture::{Capture, CaptureKind, MachineRecord, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
 use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
@@ -230,7 +230,7 @@ pub fn packets(t: Ns) -> Vec<Packet> {
 
 /// The capture with this number, which begins at `t`.
 pub fn capture(number: u32, t: Ns) -> Capture {
-    let machine = |name: &str, offset_ns, record| MachineRecord {
+    let machine = |name: &str, offset_ns, record| MachineSnapshot {
         machine: name.into(),
         offset_ns,
         error_bound_ns: offset_ns.signum().abs() * 700,

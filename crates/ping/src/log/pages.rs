@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::LogError;
+use latpath_linux::proc::number;
 use latpath_linux::Map;
 use std::{io, marker::PhantomData};
 
@@ -65,7 +66,7 @@ impl<T: Copy> std::ops::DerefMut for Pages<T> {
 
 /// What /proc/meminfo says of huge pages of the default size where they could not be had.
 fn no_huge_pages(text: &str, bytes: usize, source: io::Error) -> LogError {
-    let count = |key| meminfo(text, key).unwrap_or(0);
+    let count = |key| number(text, key).unwrap_or(0);
     let (size_kb, free) = (huge_page_kb(text), count("HugePages_Free"));
     let need = (bytes as u64).div_ceil(size_kb * 1024);
     let reserve = count("HugePages_Total") + need.saturating_sub(free);
@@ -73,13 +74,7 @@ fn no_huge_pages(text: &str, bytes: usize, source: io::Error) -> LogError {
 }
 
 fn huge_page_kb(text: &str) -> u64 {
-    meminfo(text, "Hugepagesize").filter(|kb| *kb > 0).unwrap_or(2048)
-}
-
-/// A figure of /proc/meminfo: pages, or kB.
-pub(super) fn meminfo(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
-    line.split_whitespace().next()?.parse().ok()
+    number(text, "Hugepagesize").filter(|kb| *kb > 0).unwrap_or(2048)
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! The last so many seconds, in memory that does not grow.
 
-use super::{
-    pages::{meminfo, Pages},
-    when, LogError, LogOptions,
-};
+use super::{pages::Pages, when, LogError, LogOptions};
 use crate::transaction::{Stamp, Transaction};
+use latpath_linux::proc::number;
 use latpath_model::Ns;
 use std::time::Duration;
 
@@ -54,7 +52,7 @@ impl Ring {
             }
         };
         let meminfo_text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let free = meminfo(&meminfo_text, "MemAvailable").map_or(u64::MAX, |kb| kb.saturating_mul(1024) / 2);
+        let free = number(&meminfo_text, "MemAvailable").map_or(u64::MAX, |kb| kb.saturating_mul(1024) / 2);
         let need = rows.saturating_mul(row);
         if need > free && !options.huge_pages || usize::try_from(need).is_err() {
             let rate_hz = options.rate_hz.unwrap_or(0.0);

@@ -10,6 +10,7 @@ use super::link::Link;
 use super::target::Target;
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::limits::{row_limits, Limits};
+use crate::cmd::ns;
 use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
 use crate::cmd::thread::OnTime;
@@ -78,10 +79,10 @@ pub struct Args {
     /// Send N probes first that count for nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm_up: u64,
-    /// A probe without an answer for so long is lost
+    /// A probe without an answer for this long is lost
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
     lost_after: Duration,
-    /// End, with an error, when no answer came for so long
+    /// End, with an error, when no answer came for this long
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     timeout: Duration,
     /// A round trip over this is a breach: it ends the run, and the exit code is 3
@@ -128,7 +129,7 @@ pub struct Args {
     /// Also cut the round trip at every stamp there is
     #[arg(long)]
     detail: bool,
-    /// Show so many of the worst transactions
+    /// Show the N worst transactions
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(..=1000))]
     worst: u16,
     #[command(flatten)]
@@ -184,7 +185,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
     }
     if args.freeze.is_requested() && args.threshold.is_none() {
-        return Err(Usage("--trace: say with --threshold what is to freeze it".into()).into());
+        return Err(Usage("--trace needs --threshold".into()).into());
     }
     if args.drawn().buckets() > Drawn::MOST {
         return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());

@@ -50,7 +50,7 @@ pub struct Link {
     /// Look for messages without ever sleeping: fastest, and takes a whole CPU
     #[arg(long)]
     pub spin: bool,
-    /// Let the kernel poll the NIC so long in each wait (SO_BUSY_POLL), as 50us
+    /// Let the kernel poll the NIC this long in each wait (SO_BUSY_POLL), as 50us
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     busy_poll: Option<Duration>,
     /// Keep the NIC's interrupts off while polling (SO_PREFER_BUSY_POLL)
@@ -197,7 +197,7 @@ impl Link {
             }
             None => {
                 notes.push(format!(
-                    "{device}: it stamps, and has no clock that can be read: the NIC's stamps stand on no timeline"
+                    "{device}: its NIC stamps packets but its clock cannot be read: the stamps are unused"
                 ));
                 None
             }

@@ -14,7 +14,7 @@ const SHORT_WAIT: Duration = Duration::from_millis(300);
 /// Flags of spikes.
 #[derive(ClapArgs, Debug)]
 pub struct Args {
-    /// Keep so many spikes, the worst; one is the time around late packets, on all machines
+    /// Keep the N worst spikes; a spike is the time around late packets, on all machines
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "no_flight")]
     spikes: u32,
     /// Disk for spikes, MiB

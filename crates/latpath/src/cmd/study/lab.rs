@@ -20,7 +20,7 @@ const KERNEL: &str = "6.1";
 /// More than the study takes in an emulated hypervisor.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// Each configuration, and how its NIC is served.
-const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu), ("vhost", NicService::Usual)];
+const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu), ("vhost", NicService::Default)];
 /// Bytes of the load, the same for all: some seconds of an emulated lab.
 const BYTES: &str = "100M";
 const EMULATED: &str = "the lab's host was emulated: counts and order hold, times say nothing of your machine";

@@ -11,7 +11,7 @@ pub const TEST: Test = Test { name: "ladder", smoke: false, only_whole: false, s
 
 /// How the NIC is served, the variant that this is, and what the page says of it.
 const SERVICES: [(NicService, &str, &str); 3] = [
-    (NicService::Usual, "vhost_irqfd", "C: vhost carries the packets"),
+    (NicService::Default, "vhost_irqfd", "C: vhost carries the packets"),
     (NicService::Relayed, "vhost_relayed", "B: vhost carries the packets, QEMU relays the interrupt"),
     (NicService::Qemu, "no_vhost", "A: no vhost"),
 ];

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NEVER: &dyn Fn() -> bool = &|| false;
 
 fn run(scale: &Scale) -> Outcome {
-    for service in [NicService::Usual, NicService::Relayed, NicService::Qemu, NicService::Packed] {
+    for service in [NicService::Default, NicService::Relayed, NicService::Qemu, NicService::Packed] {
         served(scale, service).with_context(|| format!("a NIC that is served so: {service:?}"))?;
     }
     Ok(())
@@ -73,7 +73,7 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
         after.expect_since(&before, &nic).context("QEMU's side")?;
     }
     match service {
-        NicService::Usual | NicService::Relayed => {
+        NicService::Default | NicService::Relayed => {
             expect_vhost(&vhost, &nic, service).context("vhost's side")?;
             expect_pages(&mut stage)
         }
@@ -181,7 +181,7 @@ fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Resul
     // A receive queue's buffers are larger than what comes in them.
     ensure!(number(input, "posted_write_bytes")? > 2 * number(input, "written_bytes")?, "{input:#}");
     ensure!(number(input, "interrupts")? > 0, "no interrupt: {input:#}");
-    if service == NicService::Usual {
+    if service == NicService::Default {
         let name = input["interrupt_name"].as_str().unwrap_or_default();
         ensure!(name.ends_with("input.0"), "the interrupt is called {name:?}");
     }
@@ -280,7 +280,7 @@ fn expect_vhost(document: &Value, nic: &Value, service: NicService) -> Outcome {
         ensure!(number(host, "rounds")? > 0 && number(&host["waited"], "count")? > 0, "{host:#}");
         let (signals, by_kvm) = (number(host, "interrupts")?, number(host, "interrupts_by_irqfd")?);
         ensure!(number(guest, "interrupts")? <= signals, "more interrupts than signals: {host:#} {guest:#}");
-        let expected = if service == NicService::Usual { signals } else { 0 };
+        let expected = if service == NicService::Default { signals } else { 0 };
         ensure!(by_kvm == expected, "{by_kvm} of {signals} signals by irqfd: {host:#}");
     }
     Ok(())

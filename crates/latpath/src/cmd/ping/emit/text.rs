@@ -6,7 +6,7 @@ use super::Args;
 use latpath_model::Ns;
 use latpath_ping::breach_context::ExplainedBreach;
 use latpath_ping::emit::Why;
-use latpath_ping::figures::{Report, SegmentFigures};
+use latpath_ping::figures::{Report, RoundTripSegmentFigures};
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
 use latpath_stats::units::{count, duration, number_of, rate};
@@ -220,7 +220,7 @@ fn cells(times: impl IntoIterator<Item = Option<Ns>>) -> String {
     times.into_iter().map(|time| format!(" {:>9}", time.map_or("-".into(), duration))).collect()
 }
 
-fn segments(segments: &[SegmentFigures], round_trip: &TimeFigures) -> Vec<String> {
+fn segments(segments: &[RoundTripSegmentFigures], round_trip: &TimeFigures) -> Vec<String> {
     let mut lines = vec![format!(
         "{:28} {:24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9}",
         "segment", "from → to", "min", "p50", "p99", "p99.9", "max", "share", "±"
