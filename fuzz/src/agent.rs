@@ -116,6 +116,7 @@ impl Following {
             row_limits: Vec::new(),
             band: None,
             worst: 10,
+            row_limits: Vec::new(),
         });
         let mut again = joiner();
         again.set_points(points);
