@@ -359,6 +359,7 @@ impl Pool {
 
     fn stream(&mut self) -> StreamFigures {
         StreamFigures {
+            consecutive_over: Vec::new(),
             stream: self.text(),
             points: self.many(9, Self::point),
             journeys: self.count(),
