@@ -116,7 +116,6 @@ impl Following {
             row_limits: Vec::new(),
             band: None,
             worst: 10,
-            row_limits: Vec::new(),
         });
         let mut again = joiner();
         again.set_points(points);

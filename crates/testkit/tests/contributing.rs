@@ -175,3 +175,23 @@ fn a_point_stands_in_its_list_its_program_and_the_table_of_hooks() {
     let all = BTreeSet::from(others.map(Into::into)).union(&BTreeSet::from([named[0].to_owned()])).cloned().collect();
     assert_eq!(files_that_say(&["OvsSlow"]), all);
 }
+
+#[test]
+fn lines_of_pages_wrap_at_120_columns() {
+    let folder = fs::read_dir(root().join("docs")).expect("the pages").flatten();
+    let pages = folder.map(|page| page.path()).filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|page| root().join(page));
+    let mut long = Vec::new();
+    for path in pages.chain(top) {
+        // A row of a table is one line, and so are a heading and what a program prints.
+        let mut is_quoted = false;
+        for (at, line) in read(&path).lines().enumerate() {
+            is_quoted ^= line.trim_start().starts_with("```");
+            let is_whole = is_quoted || line.starts_with(['|', '#']) || line.starts_with("    ");
+            if !is_whole && line.chars().count() > 120 {
+                long.push(format!("{}:{}", path.display(), at + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "longer than 120 columns: {}", long.join(" "));
+}

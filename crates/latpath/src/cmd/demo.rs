@@ -5,7 +5,6 @@ mod processes;
 mod verify;
 
 use super::interrupt::stop_flag;
-use super::ns;
 use super::progress::Progress;
 use super::{ns, Outcome};
 use anyhow::{bail, Context, Result};

@@ -10,7 +10,6 @@ use super::link::Link;
 use super::target::Target;
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::limits::{row_limits, Limits};
-use crate::cmd::ns;
 use crate::cmd::progress::Progress;
 use crate::cmd::report::print;
 use crate::cmd::thread::OnTime;

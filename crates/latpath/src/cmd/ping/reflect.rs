@@ -3,7 +3,6 @@
 use super::freeze::Freeze;
 use super::link::{device_of, Link, Prepared};
 use crate::cmd::interrupt::stop_flag;
-use crate::cmd::ns;
 use crate::cmd::report::{print, print_as};
 use crate::cmd::subscribe::mac;
 use crate::cmd::thread::OnTime;
