@@ -19,7 +19,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 }
 
 /// Starts `latpath live --json`, and waits until it is attached.
-fn live(bench: &Bench, words: &str) -> Result<Started, Failed> {
+pub fn start(bench: &Bench, words: &str) -> Result<Started, Failed> {
     let process = bench.start(&bench.path.hypervisor, latpath(&format!("live --json {words}")))?;
     shows(&process, "live is attached", |_| true)?;
     Ok(process)
@@ -57,7 +57,7 @@ fn learns_the_route(bench: &Bench, live: &Started, words: &str, last: &str) -> R
 }
 
 /// The last object of each line.
-fn last(process: Started) -> Result<Value, Failed> {
+pub fn last(process: Started) -> Result<Value, Failed> {
     process.interrupt();
     let ended = process.finish(LIMIT)?;
     equal("exit code", ended.code, Some(0))?;
@@ -77,7 +77,7 @@ fn counts() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("seen");
     let application = subscribe(&bench, &svid)?;
-    let live = live(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
+    let live = start(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
     let before = learns_the_route(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_WRAP}"), READER)?;
     publish(&bench, &format!("--svid {svid} --first 4000 --count 8000 {LONG_WRAP}"))?;
     shows(&live, "all packets are counted", |f| f["complete"].as_u64() >= Some(before + 8000))?;
@@ -101,7 +101,7 @@ fn losses() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("gone");
     let application = subscribe(&bench, &svid)?;
-    let live = live(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
+    let live = start(&bench, &format!("--stream svid:{svid} {PATIENT}"))?;
     learns_the_route(&bench, &live, &format!("--svid {svid} --count 4000 {LONG_WRAP}"), READER)?;
     // From now on nobody reads.
     application.interrupt();
@@ -116,7 +116,7 @@ fn losses() -> Result<(), Failed> {
 fn gaps() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("gaps");
-    let live = live(&bench, &format!("--stream svid:{svid}"))?;
+    let live = start(&bench, &format!("--stream svid:{svid}"))?;
     learns_the_route(&bench, &live, &format!("--svid {svid} --count 4500"), NIC_OF_APPLICATION)?;
     // smpCnt goes on after a gap of 7, and then of 20.
     publish(&bench, &format!("--svid {svid} --first 507 --count 500"))?;
@@ -129,7 +129,7 @@ fn gaps() -> Result<(), Failed> {
 fn absent() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("never");
-    let live = live(&bench, &format!("--stream svid:{svid}"))?;
+    let live = start(&bench, &format!("--stream svid:{svid}"))?;
     let is_missed = |said: &str| said.contains("not seen for ") && said.contains(" s; still waiting");
     until("it says that the stream is not there", || is_missed(&live.said()))?;
     let publisher = publishes(&bench, &svid)?;
@@ -164,7 +164,7 @@ fn closed_pipe() -> Result<(), Failed> {
 fn count() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("enough");
-    let live = live(&bench, &format!("--stream svid:{svid} --count 1000"))?;
+    let live = start(&bench, &format!("--stream svid:{svid} --count 1000"))?;
     let publisher = publishes(&bench, &svid)?;
     let ended = live.finish(LIMIT)?;
     publisher.interrupt();

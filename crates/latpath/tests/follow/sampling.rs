@@ -1,46 +1,118 @@
 //! Tmu: the time from a sample to its packet's first point, by a publisher whose samples and delay are known.
 
-use crate::{latpath, number, publish, report, Recorder, LIMIT};
+use crate::{latpath, live, number, publish, report, Recorder, LIMIT};
+use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_lab::NIC;
 use latpath_model::Ns;
 use latpath_run::{Run, Select};
 use latpath_testkit::names::own;
 use latpath_testkit::waits::until;
-use latpath_testkit::{bench, equal, need_tool, trial, Failed, Lack, Trial};
+use latpath_testkit::{bench, equal, need_tool, trial, Bench, Failed, Lack, Started, Trial};
 use pcap_file::pcap::PcapReader;
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SECOND: Ns = 1_000_000_000;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
-        trial("each_sample_has_its_time", &[needs, &[need_tool("tcpdump")]].concat(), each_sample),
+        trial(
+            "each_sample_has_its_time_within_the_stated_bound",
+            &[needs, &[need_tool("tcpdump")]].concat(),
+            each_sample,
+        ),
+        trial("live_times_samples_within_the_bound", &[needs, &[need_tool("tcpdump")]].concat(), live_samples),
         trial("a_publisher_that_is_not_synchronised_has_no_tmu", needs, not_synchronised),
     ]
 }
 
-/// tcpdump's times of day say which second each packet's sample belongs to, and the publisher sends no packet before its time.
+/// This test's own tie between `CLOCK_MONOTONIC` and the time of day, of before and after what it looks at.
+struct Tie {
+    realtime: RealtimeWatch,
+}
+
+impl Tie {
+    fn new() -> Self {
+        Self { realtime: RealtimeWatch::new(&ClockTie::read()) }
+    }
+
+    /// Reads the clocks again. Nobody may have set the time of day in between.
+    fn again(&mut self) -> Result<(), Failed> {
+        match self.realtime.observe(&ClockTie::read()) {
+            None => Ok(()),
+            Some(step) => Err(format!("the time of day was set while this was tested, by {} ns", step.by_ns).into()),
+        }
+    }
+
+    /// The time of day at a moment of `CLOCK_MONOTONIC`.
+    fn utc(&self, monotonic: Ns) -> Ns {
+        monotonic - self.realtime.to_monotonic(0).0
+    }
+
+    /// How wrong that can be.
+    fn uncertainty(&self) -> Ns {
+        self.realtime.to_monotonic(0).1
+    }
+}
+
+/// How wrong this host's clock is said to be. It is the publisher's clock too, so it is not wrong at all.
+const STATED: Ns = 1_000;
+/// The publisher sends no packet earlier than this after its sample.
+const DELAY: Ns = 2_000_000;
+
+/// What tcpdump saw of the publisher's packets, at the device that they come to: its number and the time of day.
+struct Arrivals(Started, PathBuf);
+
+impl Arrivals {
+    fn begin(bench: &Bench) -> Result<Self, Failed> {
+        let file = bench.lab.folder().join("samples.pcap");
+        let mut command = Command::new("tcpdump");
+        let words = "-s 512 -B 32768 -Q in --immediate-mode -Z root --time-stamp-precision nano";
+        command.args(["-i", NIC]).args(words.split(' ')).arg("-w").arg(&file).args(["ether", "proto", "0x88ba"]);
+        let tcpdump = bench.start(&bench.path.hypervisor, command)?;
+        until("tcpdump listens", || tcpdump.said().contains("listening on"))?;
+        Ok(Self(tcpdump, file))
+    }
+
+    /// Each packet's smpCnt, its time of day, and when its sample was taken: the nearest moment before that has this count.
+    fn end(self) -> Result<(PathBuf, Vec<(u32, Ns, Ns)>), Failed> {
+        self.0.interrupt();
+        self.0.finish(LIMIT)?;
+        let mut reader = PcapReader::new(std::fs::File::open(&self.1)?).map_err(|e| e.to_string())?;
+        let mut all = Vec::new();
+        while let Some(packet) = reader.next_packet() {
+            let packet = packet.map_err(|e| e.to_string())?;
+            let frame = latpath_protocols::sv::Frame::parse(&packet.data).map_err(|e| e.to_string())?;
+            let key = frame.asdus().next().map(|asdu| u32::from(asdu.smp_cnt)).ok_or("a frame without a sample")?;
+            let (at, in_second) = (packet.timestamp.as_nanos() as Ns, Ns::from(key) * SECOND / 4000);
+            all.push((key, at, (at - in_second).div_euclid(SECOND) * SECOND + in_second));
+        }
+        Ok((self.1, all))
+    }
+}
+
+/// The figures of Tmu; null where there are none.
+fn tmu(figures: &Value) -> Value {
+    let segments = figures["segments"].as_array().into_iter().flatten();
+    segments.cloned().find(|segment| segment["name"] == "Tmu").unwrap_or_default()
+}
+
+/// Every packet's Tmu is within the stated bound. tcpdump's times of day say which second each sample belongs to; the clocks of the
+/// probe and of the samples are tied by this test itself.
 fn each_sample() -> Result<(), Failed> {
-    const DELAY: Ns = 2_000_000;
     let bench = bench()?;
     let svid = own("tmu");
-    let file = bench.lab.folder().join("samples.pcap");
-    let mut command = Command::new("tcpdump");
-    let words = "-s 512 -B 32768 -Q in --immediate-mode -Z root --time-stamp-precision nano";
-    command.args(["-i", NIC]).args(words.split(' ')).arg("-w").arg(&file).args(["ether", "proto", "0x88ba"]);
-    let tcpdump = bench.start(&bench.path.hypervisor, command)?;
-    until("tcpdump listens", || tcpdump.said().contains("listening on"))?;
+    let mut tie = Tie::new();
+    let arrivals = Arrivals::begin(&bench)?;
     let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid} --clock-error 1us"))?;
     let sent = publish(&bench, &format!("--svid {svid} --delay 2ms --count 20000"))?;
     recorder.has(number(&sent, "frames_sent")?)?;
     let path = recorder.end()?;
-    tcpdump.interrupt();
-    tcpdump.finish(LIMIT)?;
+    let (file, arrivals) = arrivals.end()?;
+    tie.again()?;
 
     let run = Run::open(&path)?;
-    let time_of_day = run.manifest().time_of_day();
     let point = |name: &str| {
         let at = run.points().iter().position(|p| p.point.to_string() == name);
         at.map(|p| p as u16).ok_or_else(|| Failed::from(format!("no point {name}")))
@@ -51,34 +123,61 @@ fn each_sample() -> Result<(), Failed> {
         journeys.push((j.key, j.at(sampled), j.at(first)));
         true
     });
-    let mut reader = PcapReader::new(std::fs::File::open(&file)?).map_err(|e| e.to_string())?;
-    let mut dated = 0;
-    for (key, sampled, first) in journeys {
-        let packet = reader.next_packet().ok_or("tcpdump has too few frames")?.map_err(|e| e.to_string())?;
-        let frame = latpath_protocols::sv::Frame::parse(&packet.data).map_err(|e| e.to_string())?;
-        equal("smpCnt", frame.asdus().next().map(|asdu| u32::from(asdu.smp_cnt)), Some(key))?;
+    let figures = report(&path, "")?;
+    let segment = tmu(&figures);
+    let bound = segment["error_bound_ns"].as_i64().ok_or("Tmu has no bound")?;
+    equal(&format!("bound {bound}"), (STATED..100_000).contains(&bound), true)?;
+    let within = bound - STATED + tie.uncertainty();
+    equal("packets of tcpdump", arrivals.len(), journeys.len())?;
+    let (mut dated, mut worst) = (0, 0);
+    for ((key, sampled, first), (seen, at, sample)) in journeys.into_iter().zip(arrivals) {
+        equal("smpCnt", seen, key)?;
         let Some((sampled, first)) = sampled.zip(first) else { continue };
         dated += 1;
-        // The nearest moment before the packet that has this count.
-        let (at, in_second) = (packet.timestamp.as_nanos() as Ns, Ns::from(key) * SECOND / 4000);
-        let truth = (at - in_second).div_euclid(SECOND) * SECOND + in_second;
-        let (off, tmu) = (time_of_day.utc(sampled) - truth, first - sampled);
-        // The recording's own tie of the clocks is as good as some µs.
-        if off.abs() > 20_000 {
-            return Err(format!("smpCnt {key}: said to be sampled {off} ns off").into());
+        let (tmu, truth) = (first - sampled, tie.utc(first) - sample);
+        worst = worst.max((tmu - truth).abs());
+        if (tmu - truth).abs() > within {
+            return Err(format!("smpCnt {key}: Tmu {tmu} ns, {truth} ns in truth, and the bound is {within} ns").into());
         }
-        if !(DELAY - 20_000..at - truth + 20_000).contains(&tmu) {
-            return Err(format!("smpCnt {key}: Tmu {tmu} ns, tcpdump saw it {} ns after its sample", at - truth).into());
+        // What the publisher and tcpdump know of it, each by itself.
+        if !(DELAY - within..=at - sample + within).contains(&tmu) {
+            return Err(
+                format!("smpCnt {key}: Tmu {tmu} ns, tcpdump saw it {} ns after its sample", at - sample).into()
+            );
         }
     }
+    println!(
+        "recorded: Tmu of {dated} packets is off by {worst} ns at most, the bound beside the stated {STATED} ns is {} ns, and the \
+         test's own tie is good to {} ns",
+        bound - STATED,
+        tie.uncertainty()
+    );
     // It takes a second to see that smpCnt wraps, and another to see that this is a second.
     equal("most packets are dated", (20_000 - 9_000..20_000).contains(&dated), true)?;
-    let figures = report(&path, "")?;
-    let segment = figures["segments"].as_array().and_then(|all| all.iter().find(|s| s["name"] == "Tmu"));
-    let segment = segment.ok_or_else(|| Failed::from(format!("no Tmu in {figures}")))?;
     equal("count", segment["count"].as_u64(), Some(dated))?;
-    equal("bound", segment["error_bound_ns"].as_i64().is_some_and(|bound| (1_000..100_000).contains(&bound)), true)?;
     imported(&run, &file)
+}
+
+/// The least and the greatest Tmu that live shows are those of packets whose times lie between what the publisher and tcpdump know.
+fn live_samples() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("tmu");
+    let live = live::start(&bench, &format!("--stream svid:{svid} --clock-error 1us"))?;
+    let arrivals = Arrivals::begin(&bench)?;
+    publish(&bench, &format!("--svid {svid} --delay 2ms --count 20000"))?;
+    let figures = live::shows(&live, "most packets have a Tmu", |f| tmu(f)["count"].as_u64() >= Some(9_000))?;
+    let figures = live::last(live).unwrap_or(figures);
+    let (_, arrivals) = arrivals.end()?;
+    let segment = tmu(&figures);
+    let time = |key: &str| segment[key].as_i64().ok_or_else(|| Failed::from(format!("no {key} in {segment}")));
+    let (bound, least, greatest) = (time("error_bound_ns")?, time("min_ns")?, time("max_ns")?);
+    equal(&format!("bound {bound}"), (STATED..100_000).contains(&bound), true)?;
+    let within = bound - STATED;
+    let latest = arrivals.iter().map(|(_, at, sample)| at - sample).max().ok_or("tcpdump saw nothing")?;
+    println!("live: Tmu {least} to {greatest} ns, {DELAY} to {latest} ns in truth, to within {within} ns");
+    equal("the least", least >= DELAY - within, true)?;
+    equal("the greatest", greatest <= latest + within, true)?;
+    equal("most packets are dated", (20_000 - 11_000..20_000).contains(&time("count")?), true)
 }
 
 /// The capture of the same packets, imported by itself, says the same of each sample as the recording.
