@@ -86,6 +86,9 @@ pub struct Packet {
     pub sightings: Vec<PacketSighting>,
 }
 
+/// The CPU of a sighting of which that is not known: of imported packets.
+pub const UNKNOWN_CPU: u16 = u16::MAX;
+
 /// A sighting of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSighting {
@@ -93,8 +96,9 @@ pub struct PacketSighting {
     pub point: PointId,
     /// When, on the host's timeline.
     pub t: Ns,
-    /// The CPU that took it, of the point's machine.
+    /// The CPU that took it, of the point's machine; [`UNKNOWN_CPU`] where that is not known.
     pub cpu: u16,
-    /// The thread that ran then; in softirqs the one that was interrupted, 0 for an idle CPU.
+    /// The thread that ran then; in softirqs the one that was interrupted, 0 for an idle CPU, or where
+    /// it is not known.
     pub tid: u32,
 }

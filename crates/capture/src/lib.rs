@@ -12,7 +12,7 @@ mod recent;
 mod retention;
 mod rule;
 
-pub use capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture};
+pub use capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture, UNKNOWN_CPU};
 pub use codec::{BadCapture, Head, MAX_ENCODED, VERSION};
 pub use detector::{CaptureRequest, CapturedPackets, LateCounts, LateDetector, Options};
 pub use retention::{Decision, RetentionLimits, RetentionPolicy, StoredCapture};

@@ -1,7 +1,7 @@
 //! One machine's record, on the host's timeline, made ready for questions.
 
 use crate::{irq_interval::IrqIntervals, Executor};
-use latpath_capture::MachineSnapshot;
+use latpath_capture::{MachineSnapshot, UNKNOWN_CPU};
 use latpath_flight::{
     Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
 };
@@ -259,6 +259,9 @@ impl Machine {
                 false => "no event says it".into(),
             };
         };
+        if cpu == u32::from(UNKNOWN_CPU) {
+            return "which CPU had the packet is not known".into();
+        }
         let Some(place) = self.place(cpu) else { return format!("CPU {cpu} has no record") };
         let record = &self.records[place];
         match () {

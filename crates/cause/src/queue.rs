@@ -1,6 +1,6 @@
 //! Queues between two points, and the packets that were ahead in them.
 
-use latpath_capture::{Capture, Packet};
+use latpath_capture::{Capture, Packet, UNKNOWN_CPU};
 use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 use std::collections::HashMap;
 
@@ -58,7 +58,7 @@ impl SightingsByPoint {
             .take_while(|s| s.t < to)
             .filter(|s| match by {
                 By::Thread(tid) => s.tid == tid,
-                By::Cpu(cpu) => s.cpu == cpu,
+                By::Cpu(cpu) => s.cpu == cpu && cpu != UNKNOWN_CPU,
             })
             .map(|s| (s.packet, s.t))
             .collect();

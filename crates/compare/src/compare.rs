@@ -186,15 +186,16 @@ fn fill(row: &mut Row, found: &Difference, is_rate: bool) {
 fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
     let of = |all: &[Recording], stream: &Option<String>| -> Option<Vec<Losses>> {
         let find = |r: &Recording| r.losses.iter().find(|l| l.stream == *stream).cloned();
-        all.iter().map(find).collect()
+        all.iter().map(|r| find(r).filter(|l| l.lost.is_some())).collect()
     };
     let Some(first) = a.first() else { return Vec::new() };
     let both = first.losses.iter().filter_map(|loss| Some((&loss.stream, of(a, &loss.stream)?, of(b, &loss.stream)?)));
     both.map(|(stream, a, b)| {
         let sum = |all: &[Losses], what: fn(&Losses) -> u64| all.iter().map(what).sum::<u64>();
+        let lost = |l: &Losses| l.lost.unwrap_or(0);
         let rates = |all: &[Losses]| all.iter().map(|l| l.rate).collect();
         let mut row = varied("lost", Figure::Spikes, (rates(&a), rates(&b)));
-        let (a_lost, b_lost) = (sum(&a, |l| l.lost), sum(&b, |l| l.lost));
+        let (a_lost, b_lost) = (sum(&a, lost), sum(&b, lost));
         if a_lost + b_lost == 0 {
             // Nothing is asked here.
             row.p = None;

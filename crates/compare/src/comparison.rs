@@ -49,8 +49,8 @@ pub struct Recorded {
     pub source: Source,
     /// Packets seen at any point.
     pub packets: u64,
-    /// Of these, the ones that did not arrive.
-    pub lost: u64,
+    /// Of these, the ones that did not arrive; null where that is not known.
+    pub lost: Option<u64>,
     /// From the first packet to the last.
     pub elapsed_ns: Ns,
     /// Packets a second, with those that are left out.

@@ -145,8 +145,8 @@ pub struct Losses {
     pub stream: Option<String>,
     /// Packets seen at any point.
     pub packets: u64,
-    /// Of these, the ones that did not arrive.
-    pub lost: u64,
+    /// Of these, the ones that did not arrive; none where that is not known.
+    pub lost: Option<u64>,
     /// How often an hour some were lost, those close together counted once; as [`crate::estimate::spike_rate`] has it.
     pub rate: Option<Estimate>,
 }
@@ -205,8 +205,8 @@ impl Recording {
         self.losses.iter().map(|l| l.packets).sum()
     }
 
-    /// Packets that did not arrive.
-    pub fn lost(&self) -> u64 {
+    /// Packets that did not arrive; none where that is not known.
+    pub fn lost(&self) -> Option<u64> {
         self.losses.iter().map(|l| l.lost).sum()
     }
 

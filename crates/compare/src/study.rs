@@ -32,7 +32,7 @@ pub struct StudyRow {
     /// Packets of all of them.
     pub packets: u64,
     /// Of these, the ones that did not arrive.
-    pub lost: u64,
+    pub lost: Option<u64>,
     /// Packets a second, of the first recording.
     pub rate_hz: f64,
     /// The times of all recordings together.

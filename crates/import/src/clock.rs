@@ -105,6 +105,21 @@ impl<'a> Clocks<'a> {
         self.of(machine).map_or(0, |offset| offset.ns)
     }
 
+    /// Whether the user said how far a machine's clock is ahead.
+    pub fn is_given(&self, machine: &str) -> bool {
+        self.of(machine).is_some_and(|offset| offset.method != OffsetMethod::Estimated)
+    }
+
+    /// A machine's clock minus that of the first file's machine, and how wrong that can be, where it is known.
+    pub fn with_bound(&self, machine: &str) -> (Ns, Option<Ns>) {
+        let is_firsts = self.machines().first() == Some(&machine);
+        let bound = match self.of(machine) {
+            Some(given) => given.bound_ns.or(is_firsts.then_some(0)),
+            None => is_firsts.then_some(0),
+        };
+        (self.offset(machine), bound)
+    }
+
     /// Every machine whose clock's error is known. What is said of no machine, a report calls not known.
     pub fn records(&self) -> Vec<MachineRecord> {
         let machines = self.machines();

@@ -79,6 +79,76 @@ pub enum ImportError {
         /// How far they are apart, by their own clocks less the offsets.
         by: Ns,
     },
+    /// Two traces are of one machine.
+    #[error("--trace {machine}=…: given twice; a machine has one trace")]
+    TwoTraces {
+        /// The machine.
+        machine: String,
+    },
+    /// A trace has no event.
+    #[error("{}: no line of it is an event; make one with: trace-cmd report > FILE, or perf script > FILE", path.display())]
+    NoTrace {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A trace does not say who ran.
+    #[error("{}: no sched_switch event in it, so what ran on the CPUs is not known; record with: trace-cmd record -e sched -e irq -e net \
+             -e skb -e power:cpu_idle", path.display())]
+    NoSwitches {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A trace is of another time than the packets.
+    #[error("{}: begins {} {} the first time that is needed: --trace-offset {machine}=TIME±BOUND says how far the trace's clock is \
+             ahead of that of {machine}'s packets (negative where it counts from the start of the machine)", path.display(),
+            duration(by.saturating_abs()), if *by > 0 { "before" } else { "after" })]
+    OtherTime {
+        /// The file.
+        path: PathBuf,
+        /// Its machine.
+        machine: String,
+        /// How far it begins before what is needed, ns.
+        by: Ns,
+    },
+    /// A file of durations has none.
+    #[error("{}: it has no line with a duration; svtrace writes its results when it is ended by Ctrl-C", path.display())]
+    NoDurations {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is no duration.
+    #[error("{}:{line}: {text:?} is no whole number of microseconds, as a line of svtrace's results is", path.display())]
+    NoDuration {
+        /// The file.
+        path: PathBuf,
+        /// Its number, from 1.
+        line: u64,
+        /// The line, or its beginning.
+        text: String,
+    },
+    /// A log has the first sample of each second alone.
+    #[error("{}: each of its lines has smpCnt 0, as sv_timestamp_logger -l writes them: they come once a second and all have one name, \
+             so nothing shows which of them are the same; log all packets (without -l)", path.display())]
+    SecondsAlone {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The clocks of two files count different seconds.
+    #[error("{}: begins and ends {} s {} {}{}, and smpCnt starts again with each second: its packets would be joined with those of \
+             another second. {}", path.display(), by.unsigned_abs() / 1_000_000_000, if *by > 0 { "after" } else { "before" }, first.display(),
+            if crate::apart::is_tai(*by) { ", as TAI is ahead of UTC" } else { "" }, whole_seconds(machine, *by, *is_firsts))]
+    WholeSeconds {
+        /// The file.
+        path: PathBuf,
+        /// The first file.
+        first: PathBuf,
+        /// The file's machine.
+        machine: String,
+        /// By how much its clock is ahead of the first file's: whole seconds, in ns.
+        by: Ns,
+        /// Whether it is the machine of the first file too.
+        is_firsts: bool,
+    },
     /// No packet was found in two files.
     #[error("no packet is in two of the files within {} (--window): the streams differ, or the clocks are further apart, which \
              --offset corrects", duration(*window))]
@@ -119,4 +189,18 @@ pub enum ImportError {
     /// The run cannot be written.
     #[error(transparent)]
     Run(#[from] RunError),
+}
+
+/// What to do about clocks that are whole seconds apart.
+fn whole_seconds(machine: &str, by: Ns, is_firsts: bool) -> String {
+    let by = by / 1_000_000_000;
+    let renamed = match is_firsts {
+        true => format!("Two clocks of one machine need two names of machines, as {machine}-2; then "),
+        false => String::new(),
+    };
+    let machine = if is_firsts { format!("{machine}-2") } else { machine.to_owned() };
+    format!(
+        "{renamed}--offset {machine}={by}s corrects it; --offset {machine}=0s if the clocks agree and the files were taken at different \
+         times"
+    )
 }

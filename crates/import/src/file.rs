@@ -29,19 +29,28 @@ use std::{
 
 /// A log is read in pieces of so many bytes; no line is longer.
 const PIECE: usize = 1 << 18;
+/// Lines of which one has another smpCnt than 0; fewer than are handed over at once.
+const TELLING_LINES: u64 = 4096;
 
 /// The sum and the length of what was read.
 #[derive(Default)]
-struct Sum {
+pub(crate) struct Sum {
     sha256: Sha256,
-    bytes: u64,
+    pub bytes: u64,
+}
+
+impl Sum {
+    /// The SHA-256, in hexadecimal digits.
+    pub fn hex(self) -> String {
+        self.sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// Reads a file, sums what it read, and says how far it is.
-struct Summed<T> {
-    file: T,
-    sum: Rc<RefCell<Sum>>,
-    read: Arc<AtomicU64>,
+pub(crate) struct Summed<T> {
+    pub file: T,
+    pub sum: Rc<RefCell<Sum>>,
+    pub read: Arc<AtomicU64>,
 }
 
 impl<T: Read> Read for Summed<T> {
@@ -98,7 +107,7 @@ fn read_into(
     };
     let sum = sum.take();
     end.file.bytes = sum.bytes;
-    end.file.sha256 = sum.sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    end.file.sha256 = sum.hex();
     Ok(all.map(|all| (all, end)))
 }
 
@@ -187,6 +196,8 @@ fn read_log(
 ) -> Result<Option<u64>, ImportError> {
     let (mut piece, mut filled) = (vec![0; PIECE], 0);
     let (mut names, mut lines, mut all) = (Names::default(), 0, 0);
+    let mut is_zero = true;
+    let seconds_alone = || ImportError::SecondsAlone { path: path.into() };
     loop {
         let n = match source.read(&mut piece[filled..]) {
             Ok(n) => n,
@@ -206,6 +217,10 @@ fn read_log(
             text = &text[taken..];
             let Some(packet) = packet else { continue };
             all += 1;
+            is_zero &= packet.key == 0;
+            if is_zero && all == TELLING_LINES {
+                return Err(seconds_alone());
+            }
             if let Some(stream) = names.stream {
                 if !packets.push(Packet { stream, ..packet }, lines)? {
                     return Ok(None);
@@ -213,6 +228,9 @@ fn read_log(
             }
         }
         if n == 0 {
+            if is_zero && all > 1 {
+                return Err(seconds_alone());
+            }
             if whole < filled {
                 let path = path.display();
                 end.notes.push(format!("{path}:{}: ends in the middle of this line, which is left out", lines + 1));

@@ -1,6 +1,7 @@
 //! From files to a run: the packets of all files, joined and written.
 
 use crate::{
+    apart,
     chosen::{Chosen, Streams},
     clock::{merging_unit, Clocks, Offset},
     estimate::estimate,
@@ -9,6 +10,7 @@ use crate::{
     merge::Feed,
     options::Options,
     source::Source,
+    trace::{self, Placed},
     ImportError,
 };
 use latpath_journey::Joiner;
@@ -53,6 +55,7 @@ pub fn import(
     let estimated = options.estimates.iter().map(|request| estimate(options, request));
     let offsets = options.offsets.iter().cloned().map(Ok).chain(estimated).collect::<Result<Vec<Offset>, _>>()?;
     let clocks = Clocks::new(&points, &offsets)?;
+    let placed = trace::placed(&options.traces, &options.trace_offsets, &points, |machine| clocks.with_bound(machine))?;
     let chosen = Chosen(options.streams.clone());
     let (read, bytes) = (Arc::new(AtomicU64::new(0)), bytes_of(&options.sources)?);
     std::thread::scope(|scope| {
@@ -65,7 +68,7 @@ pub fn import(
         while import.step()? && !stop.load(Ordering::Relaxed) {
             progress(Progress { read: read.load(Ordering::Relaxed), bytes, journeys: import.joined.journeys });
         }
-        import.finish(&clocks, stop.load(Ordering::Relaxed))
+        import.finish(&clocks, &placed, stop)
     })
 }
 
@@ -223,9 +226,11 @@ impl<'a> Import<'a> {
     /// Hands out the journeys that are complete or overdue, where all files were read up to `now`.
     fn hand_out(&mut self, now: Ns) -> Result<(), ImportError> {
         let now = now.min(self.known).min(self.until);
+        let mut is_news = false;
         // A stream need not come to all points. For as long as a packet may take, nobody knows.
         for (id, since) in self.since.iter().enumerate() {
             if now.saturating_sub(*since) > self.options.window {
+                is_news |= self.joined.expected[id] != self.joined.seen[id];
                 self.joined.expected[id] = self.joined.seen[id];
                 self.joiner.set_expected(id as StreamId, self.joined.seen[id]);
             }
@@ -233,25 +238,41 @@ impl<'a> Import<'a> {
         let Self { joiner, joined, .. } = self;
         joined.sampling.learn(joiner);
         joiner.advance(now, &mut |journey| joined.take(journey));
-        Ok(joined.check()?)
+        if is_news && joined.late.is_some() {
+            joined.lay_out();
+        }
+        joined.advance_late(now, now.saturating_sub(self.options.window));
+        Ok(self.joined.check()?)
     }
 
     /// Hands out the last journeys and closes the run.
-    fn finish(mut self, clocks: &Clocks, stopped: bool) -> Result<Manifest, ImportError> {
+    fn finish(mut self, clocks: &Clocks, placed: &[Placed], stop: &AtomicBool) -> Result<Manifest, ImportError> {
+        let stopped = stop.load(Ordering::Relaxed);
         let ends = self.next.iter().copied().min().unwrap_or(Ns::MAX).min(self.until);
         let Self { joiner, joined, known, .. } = &mut self;
         joiner.finish(ends.min(*known), &mut |journey| joined.take(journey));
         self.joined.check()?;
-        let nothing = if self.feeds.len() == 1 { self.joined.sampled == 0 } else { self.joined.in_two == 0 };
-        if nothing && !stopped {
-            return Err(self.remove());
-        }
         let mut skipped = Vec::new();
         for feed in self.feeds.iter_mut().filter(|_| !stopped) {
             skipped.push(feed.skip()?);
         }
+        if let Some(error) = self.whole_seconds_apart(clocks) {
+            self.discard();
+            return Err(error);
+        }
+        let nothing = if self.feeds.len() == 1 { self.joined.sampled == 0 } else { self.joined.in_two == 0 };
+        if nothing && !stopped {
+            return Err(self.remove());
+        }
         let end = self.joined.span.end.min(ends);
-        self.describe(clocks, &skipped)?;
+        let explained = match self.joined.explain(placed, end, stop) {
+            Ok(notes) => notes,
+            Err(error) => {
+                self.discard();
+                return Err(error);
+            }
+        };
+        self.describe(clocks, &skipped, explained)?;
         let mut writer = self.joined.writer;
         writer.end_at(Stamp::of_utc(end));
         Ok(if stopped { writer.interrupt("the user ended the import")? } else { writer.finish()? })
@@ -273,16 +294,36 @@ impl<'a> Import<'a> {
             }
             _ => ImportError::NothingInCommon { window },
         };
-        drop(self.joined);
-        // It was made a moment ago, and nobody else has reason to be in it.
-        std::fs::remove_dir_all(self.path).unwrap_or_default();
+        self.discard();
         error
     }
 
+    fn discard(self) {
+        drop(self.joined);
+        // It was made a moment ago, and nobody else has reason to be in it.
+        std::fs::remove_dir_all(self.path).unwrap_or_default();
+    }
+
+    /// The error that names the files whose clocks count other seconds than the first one's, as TAI and UTC.
+    fn whole_seconds_apart(&self, clocks: &Clocks) -> Option<ImportError> {
+        let (source, first) = (&self.options.sources[0], self.feeds.first()?.end.as_ref()?);
+        for (other, feed) in self.options.sources.iter().zip(&self.feeds).skip(1) {
+            let machine = &other.point.machine;
+            let offset = clocks.offset(machine) - clocks.offset(&source.point.machine);
+            let by = feed.end.as_ref().and_then(|end| apart::whole_seconds(first, end, offset));
+            if let Some(by) = by.filter(|_| !clocks.is_given(machine)) {
+                let (path, first, machine) = (other.path.clone(), source.path.clone(), machine.clone());
+                let is_firsts = machine == source.point.machine;
+                return Some(ImportError::WholeSeconds { path, first, machine, by, is_firsts });
+            }
+        }
+        None
+    }
+
     /// Brings the manifest up to date: route, clocks, files, counts, notes.
-    fn describe(&mut self, clocks: &Clocks, skipped: &[u64]) -> Result<(), ImportError> {
+    fn describe(&mut self, clocks: &Clocks, skipped: &[u64], more: Vec<String>) -> Result<(), ImportError> {
         self.joined.lay_out();
-        let notes = self.notes(clocks);
+        let notes = [self.notes(clocks), more].concat();
         let mut files = Vec::new();
         let mut malformed = 0;
         for (at, feed) in self.feeds.iter_mut().enumerate() {

@@ -1,10 +1,14 @@
 //! What becomes of joined packets: those that count are written, with the times of their samples where frames say them.
 
-use crate::{options::Options, ImportError};
+use crate::{
+    options::Options,
+    trace::{Late, Placed},
+    ImportError,
+};
 use latpath_journey::{segments, Journey, Layout, Route, Sampling, Span};
 use latpath_model::{Ns, Point, PointInfo, Sighting, SynchChange, SynchWatch};
 use latpath_run::{Manifest, Mark, RunError, Writer};
-use std::path::Path;
+use std::{path::Path, sync::atomic::AtomicBool};
 
 /// What becomes of the journeys.
 pub(crate) struct Joined<'a> {
@@ -24,6 +28,8 @@ pub(crate) struct Joined<'a> {
     /// The points that a packet of each stream comes to, as far as that is known.
     pub expected: Vec<u64>,
     pub sampling: Sampling,
+    /// Which packets are late, where there are traces that say why.
+    pub late: Option<Late>,
     synch: SynchWatch,
     /// Those of the files, and one of the sampling where there is one.
     points: Vec<PointInfo>,
@@ -48,6 +54,7 @@ impl<'a> Joined<'a> {
             seen: Vec::new(),
             expected: Vec::new(),
             sampling: Sampling::default(),
+            late: None,
             synch: SynchWatch::default(),
             route: points.iter().map(|info| info.point.clone()).collect(),
             points,
@@ -55,6 +62,9 @@ impl<'a> Joined<'a> {
             failed: None,
         };
         joined.lay_out();
+        if !options.traces.is_empty() {
+            joined.late = Some(Late::new(options.threshold, options.window, &mut joined.writer)?);
+        }
         Ok(joined)
     }
 
@@ -65,6 +75,9 @@ impl<'a> Joined<'a> {
         let of_stream = |seen: &u64| points.iter().copied().filter(|p| seen >> p & 1 == 1).collect();
         route.by_stream = self.seen.iter().map(of_stream).collect();
         self.layout = segments::layout(route, &self.points, &self.options.segments);
+        if let Some(late) = &mut self.late {
+            late.set_layout(&self.layout, self.seen.len());
+        }
     }
 
     /// Takes a sighting, before it is joined, and what its packet says of its sender's clock.
@@ -104,6 +117,9 @@ impl<'a> Joined<'a> {
         }
         self.journeys += 1;
         self.in_two += u64::from(journey.seen.count_ones() > 1);
+        if let Some(late) = &mut self.late {
+            late.take(journey);
+        }
         let Self { sampling, sampled, writer, failed, .. } = self;
         // The timeline is the first file's UTC.
         sampling.with_sample(journey, Some(0), |journey| {
@@ -112,6 +128,21 @@ impl<'a> Joined<'a> {
                 *failed = writer.push(journey).err();
             }
         });
+    }
+
+    /// Says how far the packets have come: those that began before `reached` have been taken.
+    pub fn advance_late(&mut self, now: Ns, reached: Ns) {
+        if let Some(late) = self.late.as_mut().filter(|_| now < Ns::MAX) {
+            late.advance(now, reached);
+        }
+    }
+
+    /// Reads the traces, and keeps what they say of times around late packets. Returns what the reader must know.
+    pub fn explain(&mut self, placed: &[Placed], end: Ns, stop: &AtomicBool) -> Result<Vec<String>, ImportError> {
+        match self.late.take() {
+            Some(late) => late.finish(placed, &self.points, end, &mut self.writer, stop),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The first thing that went wrong with the run.

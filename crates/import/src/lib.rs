@@ -4,8 +4,10 @@
 //! the one joiner of latpath and written by its writer ([`import()`]). Memory does not grow with the files.
 #![forbid(unsafe_code)]
 
+mod apart;
 mod chosen;
 mod clock;
+mod durations;
 mod error;
 mod estimate;
 mod file;
@@ -16,9 +18,12 @@ mod options;
 mod packets;
 mod source;
 mod sv_log;
+mod trace;
 
 pub use clock::{Offset, OffsetMethod};
+pub use durations::{import_durations, Durations};
 pub use error::ImportError;
 pub use import::{import, Progress};
 pub use options::{Estimate, Options};
 pub use source::{Format, Source};
+pub use trace::Trace;

@@ -2,6 +2,7 @@
 
 use crate::clock::Offset;
 use crate::source::{Format, Source};
+use crate::trace::Trace;
 use latpath_model::{Ns, StreamSpec};
 use std::str::FromStr;
 
@@ -18,6 +19,10 @@ pub struct Options {
     pub offsets: Vec<Offset>,
     /// Machines whose offsets are estimated.
     pub estimates: Vec<Estimate>,
+    /// What machines did meanwhile: traces of them.
+    pub traces: Vec<Trace>,
+    /// How far a trace's clock is ahead of that of its machine's packets.
+    pub trace_offsets: Vec<Offset>,
     /// How far the clock of the first file's machine is off UTC at most, where that is known.
     pub clock_error: Option<Ns>,
     /// Segments that the user named: `NAME=FROM..TO`.
@@ -37,6 +42,8 @@ impl Options {
             streams: Vec::new(),
             offsets: Vec::new(),
             estimates: Vec::new(),
+            traces: Vec::new(),
+            trace_offsets: Vec::new(),
             clock_error: None,
             segments: Vec::new(),
             threshold: 200_000,

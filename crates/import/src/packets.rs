@@ -41,10 +41,16 @@ pub(crate) enum Message {
     Failed(Box<ImportError>),
 }
 
+/// A packet by its stream and its key.
+pub(crate) type Named = (StreamSpec, u32);
+
 /// What is known of a file at its end.
 #[derive(Debug, Default)]
 pub(crate) struct FileEnd {
     pub file: ImportedFile,
+    /// Its first packet, and its last one.
+    pub first: Option<Named>,
+    pub last: Option<Named>,
     /// Frames of a listed protocol that could not be read.
     pub malformed: u64,
     pub notes: Vec<String>,
@@ -63,7 +69,8 @@ pub(crate) struct Packets<'a> {
     streams: Vec<StreamSpec>,
     named: Vec<StreamSpec>,
     newest: Ns,
-    first: Option<Ns>,
+    first: Option<Packet>,
+    last: Option<Packet>,
     taken: u64,
     /// Times that lie before an earlier packet's, and by how much at most.
     back: (u64, Ns),
@@ -89,6 +96,7 @@ impl<'a> Packets<'a> {
             named: Vec::new(),
             newest: Ns::MIN,
             first: None,
+            last: None,
             taken: 0,
             back: (0, 0),
             whole_microseconds: true,
@@ -137,7 +145,8 @@ impl<'a> Packets<'a> {
 
     /// Hands over what is there.
     fn send(&mut self) -> bool {
-        self.first = self.first.or(self.batch.first().map(|packet| packet.t));
+        self.first = self.first.or(self.batch.first().copied());
+        self.last = self.batch.last().copied();
         self.taken += self.batch.len() as u64;
         let next = self.free.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH));
         let full = std::mem::replace(&mut self.batch, next);
@@ -162,7 +171,9 @@ impl<'a> Packets<'a> {
         end.file.path = self.path.display().to_string();
         end.file.packets = self.taken;
         end.file.left_out = packets.saturating_sub(self.taken);
-        (end.file.first_utc_ns, end.file.last_utc_ns) = (self.first.unwrap_or_default(), self.newest);
+        (end.file.first_utc_ns, end.file.last_utc_ns) = (self.first.map_or(0, |packet| packet.t), self.newest);
+        let named = |packet: Packet| Some((self.streams.get(usize::from(packet.stream))?.clone(), packet.key));
+        (end.first, end.last) = (self.first.and_then(named), self.last.and_then(named));
         end.file.resolution_ns = if self.whole_microseconds { 1000 } else { 1 };
         // Where nobody listens, the import has failed already.
         let _ = self.to.send(Message::End(Box::new(end)));

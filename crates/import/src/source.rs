@@ -123,7 +123,7 @@ pub(crate) fn beginning(start: &[u8]) -> String {
     match std::str::from_utf8(line) {
         _ if start.is_empty() => "it is empty".into(),
         Ok(text) if text.trim().parse::<f64>().is_ok() => {
-            format!("it begins with {:?}: times alone name no packet, and cannot be joined", cut(text, 60))
+            format!("it begins with {:?}: times alone name no packet, and cannot be joined; svtrace's results are imported with --format svtrace", cut(text, 60))
         }
         Ok(text) => format!("its first line is {:?}", cut(text, 60)),
         Err(_) => format!("it begins with the bytes {:02x?}", &start[..start.len().min(8)]),

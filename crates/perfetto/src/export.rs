@@ -7,7 +7,7 @@ use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::thread_names::ThreadNames;
 use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
-use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, UNKNOWN_CPU};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::{CpuTimeline, Doing, Names};
 use latpath_model::{Ns, PointKind, StreamId, HOST};
@@ -160,7 +160,11 @@ impl<'w> Export<'w> {
                 let track = out.row(Track::Point(point), || context.point(seen.point))?;
                 let name = journey::packet_name(context, packet.stream, packet.key);
                 let info = EventInfo::named(if packet.late { name + " late" } else { name });
-                let info = info.arg("cpu", i64::from(seen.cpu)).arg("thread", i64::from(seen.tid));
+                let info = match seen.cpu {
+                    UNKNOWN_CPU => info,
+                    cpu => info.arg("cpu", i64::from(cpu)),
+                };
+                let info = info.arg("thread", i64::from(seen.tid));
                 out.instant(0, at(seen.t), track, info)?;
             }
         }

@@ -9,12 +9,14 @@ mod format;
 mod keep;
 mod pages;
 mod parts;
+mod rant;
 mod read;
 mod recording;
 mod ring;
 mod writer;
 
 pub use keep::{BadKeep, Keep};
+pub use rant::import_rant;
 pub use recording::recording;
 
 use crate::transaction::{Route, Stamp, Transaction};

@@ -102,12 +102,16 @@ fn a_log_of_all_can_be_compared_and_no_other() {
         let path = folder.path().join(name);
         log(&path, Keep::All, (0..20_000).map(transaction));
         let recording = latpath_ping::log::recording(&path, 40_000, true).unwrap();
-        assert_eq!((recording.packets(), recording.lost()), (20_000, 2_000));
+        assert_eq!((recording.packets(), recording.lost()), (20_000, Some(2_000)));
         let whole = &recording.segments[0];
         let times: Vec<Ns> = (0..20_000).filter_map(|n| transaction(n).round_trip()).collect();
         assert_eq!((whole.histogram.count(), whole.histogram.max()), (18_000, *times.iter().max().unwrap()));
         assert_eq!(whole.over, times.iter().filter(|time| **time > 40_000).count() as u64);
-        assert_eq!(recording.segments.len(), 1 + route().segments().count());
+        let by_nic = &recording.segments[1];
+        let times: Vec<Ns> = (0..20_000).filter_map(|n| transaction(n).nic_round_trip()).collect();
+        assert_eq!((by_nic.name.as_str(), by_nic.histogram.count()), ("NIC round trip", times.len() as u64));
+        assert_eq!(by_nic.histogram.max(), *times.iter().max().unwrap());
+        assert_eq!(recording.segments.len(), 2 + route().segments().count());
     }
     let path = folder.path().join("slow.parquet");
     log(&path, Keep::Over(40_000), (0..1000).map(transaction));

@@ -91,7 +91,10 @@ fn verdict(page: &mut Page, findings: &Findings) {
     limits_table(page, limits);
     let lost = packets(&summary.lost);
     page.item("packets", &page.count(summary.journeys));
-    page.item("lost", &format!("{} ({})", page.count(lost), share(lost, summary.journeys)));
+    match summary.durations_alone {
+        true => page.item("lost", quality::NOT_KNOWN),
+        false => page.item("lost", &format!("{} ({})", page.count(lost), share(lost, summary.journeys))),
+    }
     let over = page.duration(summary.threshold_ns);
     for s in segments::most_telling(summary) {
         let times = &s.times;

@@ -80,7 +80,23 @@ struct Whole<'a> {
 
 /// The JSON of a report, on one line.
 pub fn report_json(summary: &Summary, run: &Run, limits: &[LimitVerdict]) -> serde_json::Result<String> {
-    serde_json::to_string(&Whole { run: RunHead::of(run), limits, summary })
+    let whole = Whole { run: RunHead::of(run), limits, summary };
+    if !summary.durations_alone {
+        return serde_json::to_string(&whole);
+    }
+    let mut whole = serde_json::to_value(&whole)?;
+    remove_unknown(&mut whole);
+    whole["streams"].as_array_mut().into_iter().flatten().for_each(remove_unknown);
+    serde_json::to_string(&whole)
+}
+
+/// Removes the keys that say nothing where durations alone were imported: 0 would be taken for a figure.
+fn remove_unknown(figures: &mut serde_json::Value) {
+    const UNKNOWN: [&str; 8] =
+        ["complete", "incomplete", "lost", "duplicates", "out_of_order", "never_seen", "malformed", "consecutive"];
+    if let Some(figures) = figures.as_object_mut() {
+        figures.retain(|key, _| !UNKNOWN.contains(&key.as_str()));
+    }
 }
 
 /// The JSON Schema (draft 2020-12) of what `latpath report --json` prints.

@@ -354,6 +354,9 @@ impl Limit {
                     |ns| Ok(self.of_one_clock(ns)),
                 ))
             }
+            What::Consecutive(_) | What::All(..) if summary.durations_alone => {
+                Ok(Err(Nothing("not measured: the run was imported from durations alone".into())))
+            }
             What::Consecutive(own) => Ok(self.if_measured(summary, self.consecutive(summary, *own))),
             What::All(_, counter) => Ok(self.if_measured(summary, self.count(counter(summary)))),
             What::Journeys => {
@@ -591,6 +594,17 @@ mod tests {
         assert_eq!(check("pacing guest0/*:max<=699us"), says("broken: 700.0 µs"));
         assert_eq!(check("pacing:p99<=1ms"), Err(BadLimit::Figure("p99".into())));
         assert_eq!(check("pacing guest1/*:max<=1s"), says("not shown: no pacing was measured there"));
+    }
+
+    #[test]
+    fn durations_alone_keep_no_limit_on_losses_and_packets_in_a_row() {
+        let alone = Summary { durations_alone: true, lost: Vec::new(), ..summary() };
+        for limit in ["lost<=0", "consecutive<=1", "never_seen<=0"] {
+            let verdict = verdict(limit, &alone);
+            assert_eq!((verdict.word(), &verdict.measured), ("not shown", &None), "{limit}");
+            assert!(verdict.not_shown.is_some_and(|why| why.contains("durations alone")), "{limit}");
+        }
+        assert_eq!(verdict("total:over<=2", &alone).word(), "kept");
     }
 
     #[test]

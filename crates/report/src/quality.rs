@@ -9,12 +9,21 @@ use latpath_stats::{
     Loss, Summary,
 };
 
+/// Of a run of durations alone.
+pub(crate) const NOT_KNOWN: &str = "not known: the run was imported from durations alone";
+
 /// Completeness of the journeys, and everything that spoils figures.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.heading("Data quality");
     let lost = packets(&summary.lost);
     let of = |page: &Page, n: u64| format!("{} ({})", page.count(n), share(n, summary.journeys));
     page.item("journeys", &page.count(summary.journeys));
+    if summary.durations_alone {
+        page.item("lost", NOT_KNOWN);
+        page.item("in a row", "not measured: nothing says which packets followed each other");
+        notes(page, summary);
+        return;
+    }
     page.item("complete", &of(page, summary.complete));
     let incomplete = format!("{}, arrived but lack a sighting on the route", of(page, summary.incomplete));
     page.item("incomplete", &incomplete);
@@ -42,7 +51,10 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let tool = &summary.tool;
     let dropped = format!("{}, {} dropped", page.count(tool.sightings), page.count(tool.sightings_dropped));
     page.item("sightings", &dropped);
+    notes(page, summary);
+}
 
+fn notes(page: &mut Page, summary: &Summary) {
     // A report of a run has them among its notes.
     for warning in warnings(summary).iter().filter(|w| !summary.notes.contains(w)) {
         page.warning(warning);

@@ -130,7 +130,8 @@ pub(crate) fn gather<G: Send>(
     let (first, last) = span(run, &select).unwrap_or_default();
     let of_report = || {
         let (pacing, patterns) = (Pacing::new(setup.streams, points.len()), Patterns::new(&setup, first, last));
-        report.then_some(OfReport { pacing, patterns })
+        // What is found over time needs times.
+        (report && !run.manifest().has_durations_alone()).then_some(OfReport { pacing, patterns })
     };
     let begin = || ((Aggregate::new(setup.clone()), of_report()), make(&setup));
     let mut scan = run.scan_rows(&select, workers, begin, |((counted, of_report), more), rows| {

@@ -36,7 +36,7 @@ pub use error::RunError;
 pub use latpath_partstore::StoreError;
 pub use manifest::{
     ClockSample, FlightRecord, ImportedFile, MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, State,
-    ToolCost, FORMAT,
+    ToolCost, DURATIONS, FORMAT,
 };
 pub use marks::Mark;
 pub use reader::{Condition, Run};

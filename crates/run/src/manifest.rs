@@ -164,15 +164,18 @@ pub struct ClockSample {
     pub error_bound_ns: Ns,
 }
 
+/// The format of an imported file that has durations alone.
+pub const DURATIONS: &str = "svtrace";
+
 /// A file that a run was made of by `latpath import`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImportedFile {
-    /// The point whose packets it holds.
+    /// The point whose packets it holds; of durations, both ends: `FROM,TO`.
     pub point: String,
     /// Its path as the user named it.
     pub path: String,
-    /// `pcap` or `sv-log`.
+    /// `pcap`, `sv-log` or `svtrace`.
     pub format: String,
     /// Its length in bytes.
     pub bytes: u64,
@@ -282,6 +285,12 @@ impl Manifest {
             host: HostFacts::read(),
             ..Self::default()
         }
+    }
+
+    /// Whether the run was made of durations alone: times of day and numbers of packets are made, and nothing that needs them is known,
+    /// such as losses and pacing.
+    pub fn has_durations_alone(&self) -> bool {
+        self.imported.iter().any(|file| file.format == DURATIONS)
     }
 
     /// Takes the route, each stream's own, and the segments; `points` must be known already.

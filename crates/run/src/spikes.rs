@@ -102,6 +102,14 @@ impl Spikes {
         }
     }
 
+    /// The same, but waits for the disk.
+    pub fn push_patiently(&self, frozen: RankedCapture) {
+        let Some(captures) = &self.captures else { return };
+        self.shared().waiting_bytes += frozen.capture.record_bytes();
+        // Where the thread is gone, its error says so.
+        let _ = captures.send(frozen);
+    }
+
     /// What went wrong, once.
     pub fn error(&self) -> Option<RunError> {
         self.shared().error.take()

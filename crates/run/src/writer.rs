@@ -241,6 +241,16 @@ impl Writer {
         }
     }
 
+    /// The same of a recording that is over: waits for the disk instead of losing one.
+    ///
+    /// # Errors
+    /// What went wrong with an earlier one.
+    pub fn spike_patiently(&mut self, frozen: RankedCapture) -> Result<(), RunError> {
+        let Some(spikes) = &self.spikes else { return Ok(()) };
+        spikes.push_patiently(frozen);
+        spikes.error().map_or(Ok(()), Err)
+    }
+
     /// Takes how many packets were late, and how many captures were not frozen; what became of the others is known here.
     pub fn count_spikes(&mut self, counted: &LateCounts) {
         if let Some(record) = &mut self.manifest.spikes {

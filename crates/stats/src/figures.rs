@@ -383,6 +383,10 @@ pub struct WithoutPatterns {
 pub struct Summary {
     /// Time covered.
     pub elapsed_ns: Ns,
+    /// The run was imported from durations alone: losses, duplicates, order, packets in a row and pacing are not known, and their keys are
+    /// left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub durations_alone: bool,
     /// The threshold that `over_threshold` counts against.
     pub threshold_ns: Ns,
     /// The band that `in_band` counts; none where none was asked for.

@@ -74,6 +74,10 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
             stream.duplicates = stream.duplicates.max(joined.duplicates.saturating_sub(before.duplicates));
         }
     }
+    summary.durations_alone = manifest.has_durations_alone();
+    if summary.durations_alone {
+        summary.streams.iter_mut().for_each(|stream| stream.consecutive = None);
+    }
     summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
     summary.notes = counted(manifest, facts.before);
     summary.notes.extend(behind_schedule(manifest, facts.before));

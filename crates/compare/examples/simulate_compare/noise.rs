@@ -47,7 +47,8 @@ impl Variation {
             Measured { name: name.into(), kind: SegmentKind::Named, ..Measured::of(histogram, track.finish(), span) }
         });
         let segments: Vec<Measured> = segments.collect();
-        let loss = latpath_compare::Losses { stream: None, packets: self.seconds * self.rate, lost: 0, rate: None };
+        let loss =
+            latpath_compare::Losses { stream: None, packets: self.seconds * self.rate, lost: Some(0), rate: None };
         Recording {
             path: "RUN".into(),
             source: Source::Run,

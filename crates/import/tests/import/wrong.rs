@@ -62,3 +62,64 @@ fn a_capture_of_other_protocols_says_so() {
     let error = bench.import(&bench.options(&[(PUB, "pub.pcap"), (SUB, "sub.pcap")])).unwrap_err().to_string();
     assert!(error.contains("none of its 2 packets is of a stream that frames name"), "{error}");
 }
+
+/// A log of 4000 packets a second for so long, written by hand in the logger's format; `late` in µs.
+fn log(seconds: u64, from: u64, late: i64) -> String {
+    (from..seconds * 4000)
+        .map(|n| format!("{}:MU01:{}:{}\n", n / 4000, n % 4000, 1_700_000_000_000_000 + n as i64 * 250 + late))
+        .collect()
+}
+
+#[test]
+fn a_clock_that_counts_tai_beside_one_that_counts_utc_is_noticed() {
+    let bench = Bench::new();
+    bench.write("pub.txt", log(40, 0, 37_000_000));
+    // It was started later.
+    bench.write("sub.txt", log(40, 900, 70));
+    let mut options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
+    let error = bench.import(&options).unwrap_err().to_string();
+    for part in
+        ["sub.txt: begins and ends 37 s before", "pub.txt, as TAI is ahead of UTC", "--offset relay=-37s", "relay=0s"]
+    {
+        assert!(error.contains(part), "{part:?} is not in {error:?}");
+    }
+    assert!(!bench.path("run").exists());
+    options.offsets = vec!["relay=-37s".parse().unwrap()];
+    let (_, packets) = bench.import(&options).unwrap();
+    assert!(packets.len() > 150_000 && packets.iter().all(|p| p.t[1].unwrap() - p.t[0].unwrap() == 70_000));
+    // The user knows better.
+    options.offsets = vec!["relay=0s".parse().unwrap()];
+    assert!(bench.import(&options).is_ok());
+    // Two clocks of one machine.
+    let options = bench.options(&[("relay/nic-rx@eth0", "pub.txt"), (SUB, "sub.txt")]);
+    let error = bench.import(&options).unwrap_err().to_string();
+    assert!(error.contains("need two names of machines, as relay-2; then --offset relay-2=-37s"), "{error}");
+}
+
+#[test]
+fn files_that_begin_and_end_with_the_same_packets_whole_seconds_apart_are_noticed() {
+    let bench = Bench::new();
+    bench.write("pub.txt", log(5, 0, 0));
+    bench.write("sub.txt", log(5, 0, 2_000_070));
+    let options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
+    let error = bench.import(&options).unwrap_err().to_string();
+    assert!(error.contains("2 s after") && error.contains("--offset relay=2s") && !error.contains("TAI"), "{error}");
+    // It was started and stopped by a script, so much later.
+    bench.write("sub.txt", log(7, 8004, 70));
+    assert!(bench.import(&options).is_ok());
+}
+
+#[test]
+fn a_log_of_the_first_samples_of_seconds_is_refused() {
+    let bench = Bench::new();
+    let every_second = |count: u64| -> String {
+        (0..count).map(|n| format!("{n}:MU01:0:{}\n", 1_700_000_000_000_000 + n * 1_000_000)).collect()
+    };
+    bench.write("pub.txt", log(10, 0, 0));
+    for count in [3, 20_000] {
+        bench.write("sub.txt", every_second(count));
+        let error = bench.import(&bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")])).unwrap_err().to_string();
+        assert!(error.contains("sub.txt: each of its lines has smpCnt 0, as sv_timestamp_logger -l"), "{error}");
+        assert!(!bench.path("run").exists());
+    }
+}

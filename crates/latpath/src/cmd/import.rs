@@ -1,4 +1,7 @@
-//! `latpath import`: makes a run of captures and logs that were taken at several points.
+//! `latpath import`: makes a run of captures and logs that were taken at several points, or a log of round trips.
+
+mod rant;
+mod svtrace;
 
 use super::following::{segment, THRESHOLD};
 use super::interrupt::stop_flag;
@@ -8,29 +11,37 @@ use super::{ns, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::Args as ClapArgs;
-use latpath_import::{import, Estimate, Format, ImportError, Offset, Options, Source};
+use latpath_import::{import, Estimate, Format, ImportError, Offset, Options, Source, Trace};
 use latpath_model::StreamSpec;
+use latpath_run::{Manifest, DURATIONS};
 use latpath_stats::units::{bytes, count};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 /// Make a run of captures and logs of the same packets, taken at different points.
 #[derive(ClapArgs)]
 pub struct Args {
     /// Two files or more, each with the point where its packets were seen, in the order in which packets pass: publisher/tx@eth0=pub.pcap
     /// relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of sv_timestamp_logger. One capture alone has the time since the
-    /// samples (Tmu), where their sender keeps UTC
+    /// samples (Tmu), where their sender keeps UTC. With --format rant: emit=FILE [reflect=FILE], its logs; with
+    /// --format svtrace: FROM,TO=FILE, its results
     #[arg(value_name = "POINT=FILE", required = true)]
-    sources: Vec<Source>,
-    /// Directory to make for the run
+    sources: Vec<String>,
+    /// Directory to make for the run; of rant's logs, the log FILE.csv or FILE.parquet
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
     /// Stream to import, as svid:MU01 or 'svid:MU*'; several are allowed [default: all that the files name]
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
-    /// The format of the files, where their first bytes do not show it
+    /// The format of the files, where their first bytes do not show it; rant: logs of round trips, of which a log is made
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
-    format: Option<Format>,
+    format: Option<Made>,
+    /// Of svtrace's results, which have no times: packets a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: Option<u32>,
+    /// Of svtrace's results: when the first packet came, as 2024-06-01T12:00:00Z [default: 1970-01-01]
+    #[arg(long, value_name = "UTC", value_parser = humantime::parse_rfc3339_weak)]
+    start: Option<SystemTime>,
     /// How far a machine's clock is ahead of that of the first file's machine, and how wrong that can be: relay=250us±20us (or +-20us);
     /// without it, times between machines are as the files have them, and have no bound
     #[arg(long = "offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
@@ -39,6 +50,14 @@ pub struct Args {
     /// leaves open is the bound
     #[arg(long = "estimate-offset", value_name = "MACHINE=TIME")]
     estimates: Vec<Estimate>,
+    /// What a machine did meanwhile: the text of trace-cmd report, perf script or the kernel's trace file, as relay=trace.txt; what it shows
+    /// around late packets is kept for latpath explain. One for each machine
+    #[arg(long = "trace", value_name = "MACHINE=FILE")]
+    traces: Vec<Trace>,
+    /// How far a trace's clock is ahead of that of the machine's packets, and how wrong that can be; negative where it counts from the
+    /// start of the machine: relay=-1753000000s±1us
+    #[arg(long = "trace-offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
+    trace_offsets: Vec<Offset>,
     /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets' samples were taken
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     clock_error: Option<Duration>,
@@ -59,12 +78,33 @@ pub struct Args {
     quiet: bool,
 }
 
-fn formats() -> impl TypedValueParser<Value = Format> {
-    let of_name = |name: String| Format::ALL.into_iter().find(|f| f.name() == name).ok_or("no such format");
-    PossibleValuesParser::new(Format::ALL.map(Format::name)).try_map(of_name)
+/// What is made, of which files.
+#[derive(Clone, Copy)]
+enum Made {
+    Run(Format),
+    LogOfRant,
+    RunOfDurations,
+}
+
+fn formats() -> impl TypedValueParser<Value = Made> {
+    let of_name = |name: String| match name.as_str() {
+        rant::NAME => Ok(Made::LogOfRant),
+        DURATIONS => Ok(Made::RunOfDurations),
+        _ => Format::ALL.into_iter().find(|f| f.name() == name).map(Made::Run).ok_or("no such format"),
+    };
+    let names = Format::ALL.map(Format::name).into_iter().chain([DURATIONS, rant::NAME]);
+    PossibleValuesParser::new(names).try_map(of_name)
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
+    let format = match args.format {
+        Some(Made::LogOfRant) => return rant::run(&args),
+        Some(Made::RunOfDurations) => return svtrace::run(args),
+        Some(Made::Run(format)) => Some(format),
+        None => None,
+    };
+    let sources =
+        args.sources.iter().map(|text| text.parse::<Source>().map_err(Usage)).collect::<Result<Vec<_>, _>>()?;
     let window = ns(args.window);
     if !(1_000_000..=4_000_000_000).contains(&window) {
         bail!(Usage("--window is 1ms to 4s".into()));
@@ -83,36 +123,49 @@ pub fn run(args: Args) -> Result<Outcome> {
         bail!(Usage(format!("{machine}: give either --offset or --estimate-offset")));
     }
     let options = Options {
-        sources: args.sources,
-        format: args.format,
+        sources,
+        format,
         streams: args.streams,
         offsets: args.offsets,
         estimates: args.estimates,
+        traces: args.traces,
+        trace_offsets: args.trace_offsets,
         clock_error: args.clock_error.map(ns),
         segments: args.segments,
         threshold: args.threshold.map_or(THRESHOLD, ns),
         window,
     };
     let stop = stop_flag()?;
-    let mut progress = Progress::begin(args.quiet);
-    let show = |p: latpath_import::Progress| {
+    make(&args.output, (args.json, args.quiet), |show| import(&options, &args.output, &stop, show))
+}
+
+/// Makes a run, with its progress, and says what came of it.
+fn make(
+    output: &Path,
+    (json, quiet): (bool, bool),
+    make: impl FnOnce(&mut dyn FnMut(latpath_import::Progress)) -> Result<Manifest, ImportError>,
+) -> Result<Outcome> {
+    let mut progress = Progress::begin(quiet);
+    let mut show = |p: latpath_import::Progress| {
         let line = |_| {
             let (read, all, journeys) = (bytes(p.read), bytes(p.bytes), count(p.journeys));
             Ok::<_, std::convert::Infallible>(format!("{read} of {all} read, {journeys} journeys"))
         };
         progress.show(line).unwrap_or_default();
     };
-    let imported = import(&options, &args.output, &stop, show);
+    let imported = make(&mut show);
     progress.end();
     let manifest = imported.map_err(|error| match error {
-        ImportError::SamePoint(_) | ImportError::NoMachine { .. } => anyhow::Error::new(Usage(error.to_string())),
+        ImportError::SamePoint(_) | ImportError::NoMachine { .. } | ImportError::TwoTraces { .. } => {
+            anyhow::Error::new(Usage(error.to_string()))
+        }
         error => error.into(),
     })?;
-    if args.json {
+    if json {
         print(&(serde_json::to_string(&manifest)? + "\n"))?;
-    } else if !args.quiet {
+    } else if !quiet {
         manifest.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
-        let (n, path) = (count(manifest.journeys), args.output.display());
+        let (n, path) = (count(manifest.journeys), output.display());
         eprintln!("imported {n} journeys into {path}; read them with: latpath report {path}");
     }
     Ok(Outcome::Done)

@@ -78,3 +78,118 @@ fn wrong_usage_and_failures_have_their_codes() {
     std::fs::write(bench.dir.path().join("run/mine"), "").unwrap();
     assert_eq!(bench.latpath(&["import", "-o", "run", PUB, SUB]).status.code(), Some(1));
 }
+
+#[test]
+fn durations_alone_make_a_run_whose_losses_are_not_known() {
+    let bench = Bench::new();
+    // In svtrace's form: whole microseconds, an empty line, one wrapped below 0, no end of the last line.
+    let mut lines: Vec<String> = (0..40_000_u64).map(|n| (50 + n * 7919 % 40).to_string()).collect();
+    lines[100] = "14612".into();
+    lines.insert(200, String::new());
+    lines.insert(300, "18446744073709551".into());
+    std::fs::write(bench.dir.path().join("results"), lines.join("\n")).unwrap();
+    let source = "host/nic-rx@enp7s0,host/vm-read@vnet0=results";
+    let import = |run: &str| bench.latpath(&["import", "--format", "svtrace", source, "--rate", "4000", "-o", run]);
+    let out = import("run");
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    for part in
+        ["times of day and numbers of packets are made, of 4,000 a second", "1 lines are of packets whose second time"]
+    {
+        assert!(stderr(&out).contains(part), "{part:?} is not in {}", stderr(&out));
+    }
+    let out = bench.latpath(&[
+        "report",
+        "run",
+        "--json",
+        "--limit",
+        "lost<=0",
+        "--limit",
+        "consecutive<=1",
+        "--limit",
+        "total:max<=20ms",
+    ]);
+    assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));
+    let report: Value = serde_json::from_str(&stdout(&out)).unwrap();
+    assert_eq!((report["journeys"].as_u64(), report["durations_alone"].as_bool()), (Some(40_000), Some(true)));
+    for key in ["lost", "incomplete", "duplicates", "out_of_order", "patterns"] {
+        assert!(report.get(key).is_none(), "{key}: {}", report[key]);
+    }
+    for key in ["consecutive", "pacing", "never_seen"] {
+        assert!(report["streams"][0].get(key).is_none(), "{key}: {}", report["streams"][0][key]);
+    }
+    let figures = &report["segments"][0];
+    assert_eq!((figures["max_ns"].as_i64(), figures["min_ns"].as_i64()), (Some(14_612_000), Some(50_000)));
+    let why = |at: usize| report["limits"][at]["not_shown"].as_str();
+    assert!(why(0).is_some_and(|why| why.contains("durations alone")) && why(1).is_some() && why(2).is_none());
+    for words in [&["report", "run"][..], &["report", "run", "--markdown", "-"]] {
+        let text = stdout(&bench.latpath(words));
+        assert!(text.contains("not known: the run was imported from durations alone"), "{text}");
+        assert!(!text.contains("Pacing") && !text.contains("0 late"), "{text}");
+    }
+    std::fs::write(bench.dir.path().join("results"), lines[..30_000].join("\n")).unwrap();
+    assert!(import("other").status.success());
+    let compared = bench.latpath(&["compare", "run", "--against", "other", "--json"]);
+    let compared: Value = serde_json::from_str(&stdout(&compared)).unwrap();
+    assert_eq!(compared["losses"].as_array().map(Vec::len), Some(0), "{compared}");
+    assert!(compared["segments"].as_array().is_some_and(|all| !all.is_empty()));
+    for (words, code, says) in [
+        (&[source][..], 2, "as --rate 4000"),
+        (&["host/nic-rx@a=results", "--rate", "4000"], 2, "write FROM,TO=FILE"),
+        (&["host/nic-rx@a,guest0/app-read@b=results", "--rate", "4000"], 2, "of the same machine"),
+        (&[source, source, "--rate", "4000"], 2, "a run of its own"),
+        (&[source, "--rate", "4000", "--offset", "host=1s"], 2, "--offset"),
+    ] {
+        let out = bench.latpath(&[&["import", "--format", "svtrace", "-o", "none"], words].concat());
+        assert_eq!(out.status.code(), Some(code), "{words:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains(says), "{says:?} is not in {}", stderr(&out));
+    }
+    for (text, says) in [("57\n6x\n", "results:2: \"6x\" is no whole number"), ("\n", "no line with a duration")] {
+        std::fs::write(bench.dir.path().join("results"), text).unwrap();
+        let out = import("none");
+        assert_eq!(out.status.code(), Some(1));
+        assert!(stderr(&out).contains(says), "{}", stderr(&out));
+        assert!(!bench.dir.path().join("none").exists());
+    }
+}
+
+#[test]
+fn logs_of_rant_become_a_log_of_round_trips() {
+    let bench = Bench::new();
+    let row = |n: u64, took: u64| {
+        let at = |t: u64| format!("{:>20}.{:09}", 1_774_000_037, n * 20_000 + t);
+        format!("{n:>10} {} {} {} {} {:>15}\n", at(0), at(1000), at(took), at(took + 1000), took - 1000)
+    };
+    for (name, took) in [("a", 9000), ("b", 12_000)] {
+        let rows: String = (0..2000).map(|n| row(n, took + n * 7919 % 1000)).collect();
+        let head =
+            format!("{:>10} {:>30} {:>30} {:>30} {:>30} {:>15}", "SEQ", "T1_SW", "T1_HW", "T4_HW", "T4_SW", "RTT");
+        let text = format!("{head}\n{}\n{rows}", "-".repeat(head.len()));
+        std::fs::write(bench.dir.path().join(format!("{name}.txt")), text).unwrap();
+        let out = bench.latpath(&[
+            "import",
+            "--format",
+            "rant",
+            &format!("emit={name}.txt"),
+            "-o",
+            &format!("{name}.parquet"),
+        ]);
+        assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+        assert!(stderr(&out).contains("imported 2,000 transactions into"), "{}", stderr(&out));
+    }
+    let compared = bench.latpath(&["compare", "b.parquet", "--against", "a.parquet"]);
+    assert!(stdout(&compared).contains("NIC round trip"), "{}{}", stdout(&compared), stderr(&compared));
+    for (words, code, says) in [
+        (&["a.txt"][..], 2, "name rant's logs emit=FILE"),
+        (&["reflect=a.txt"], 2, "round trips are in the emitter's"),
+        (&["emit=a.txt", "emit=a.txt"], 2, "each once"),
+        (&["emit=a.txt", "--offset", "relay=1s"], 2, "--offset: of rant's logs"),
+        (&["emit=none.txt"], 1, "none.txt: No such file"),
+    ] {
+        let out = bench.latpath(&[&["import", "--format", "rant", "-o", "c.csv"], words].concat());
+        assert_eq!(out.status.code(), Some(code), "{words:?}");
+        assert!(stderr(&out).contains(says), "{says:?} is not in {}", stderr(&out));
+        assert!(!bench.dir.path().join("c.csv").exists());
+    }
+    let out = bench.latpath(&["import", "--format", "rant", "emit=a.txt", "-o", "a.parquet"]);
+    assert!(stderr(&out).contains("a.parquet: exists already"), "{}", stderr(&out));
+}

@@ -11,6 +11,8 @@ use std::{
 
 pub(super) const SEQUENCE: &str = "sequence";
 pub(super) const SENT: &str = "t1_app_ns";
+pub(super) const NIC_SENT: &str = "t1_nic_ns";
+pub(super) const NIC_RECEIVED: &str = "t4_nic_ns";
 pub(super) const ROUND_TRIP: &str = "round_trip_ns";
 /// A line of CSV is shorter: 40 columns of 20 digits.
 const MOST_LINE: u64 = 4096;
@@ -36,7 +38,9 @@ impl LogFile {
             true => log.lines()?.1,
             false => log.parts()?.first().map_or(Vec::new(), |part| part.columns().map(str::to_owned).collect()),
         };
-        if let Some(lacking) = [SEQUENCE, SENT, ROUND_TRIP].into_iter().find(|name| !log.has(name)) {
+        if let Some(lacking) =
+            [SEQUENCE, SENT, NIC_SENT, NIC_RECEIVED, ROUND_TRIP].into_iter().find(|name| !log.has(name))
+        {
             return Err(log.wrong(format!("it is no log of latpath ping: it has no column {lacking}")));
         }
         if log.columns.len() > MOST_COLUMNS {

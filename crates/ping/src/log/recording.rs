@@ -1,6 +1,6 @@
 //! What a log is compared by.
 
-use super::read::{LogFile, ROUND_TRIP, SENT};
+use super::read::{LogFile, NIC_RECEIVED, NIC_SENT, ROUND_TRIP, SENT};
 use super::LogError;
 use latpath_compare::{estimate::spike_rate, Losses, Measured, Recording, Source, Span};
 use latpath_model::{Ns, SegmentKind};
@@ -10,66 +10,98 @@ use std::path::Path;
 
 /// The name of the whole of a transaction.
 const WHOLE: &str = "round trip";
+/// The name of what lies between the emitter's NIC and the same NIC again, by that NIC's clock alone.
+const BY_NIC: &str = "NIC round trip";
 
 /// Whether the emitter's clocks take a stamp: `t1_app`, `t4_nic`.
 fn is_of_emitter(stamp: &str) -> bool {
     stamp.starts_with("t1") || stamp.starts_with("t4")
 }
 
-/// Reads a log of all transactions; `steps`: the parts of round trips too. Times over the threshold are counted.
+/// What is compared: a column, or the difference of two.
+enum Times<'a> {
+    Column(&'a str),
+    NicRoundTrip,
+}
+
+/// Reads a log of all transactions: round trips, those by the emitter's NIC where it stamped; `steps`: the parts of round trips too.
+/// Times over the threshold are counted.
 ///
 /// # Errors
 /// Where it is no log, or cannot be read.
 pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, LogError> {
     let log = LogFile::open(path)?;
-    let (mut first, mut last, mut rows, mut numbers) = (Ns::MAX, Ns::MIN, 0_u64, (u64::MAX, 0));
-    log.rows(&[SENT], |sequence, values| {
+    let (mut first, mut last, mut rows, mut numbers) = ([Ns::MAX; 2], [Ns::MIN; 2], 0_u64, (u64::MAX, 0));
+    let mut has_nic = false;
+    log.rows(&[SENT, NIC_SENT, NIC_RECEIVED], |sequence, values| {
         rows += 1;
         numbers = (numbers.0.min(sequence), numbers.1.max(sequence));
-        if let Some(sent) = values[0] {
-            (first, last) = (first.min(sent), last.max(sent));
+        has_nic |= values[1].is_some() && values[2].is_some();
+        for (at, sent) in values[..2].iter().enumerate() {
+            if let Some(sent) = sent {
+                (first[at], last[at]) = (first[at].min(*sent), last[at].max(*sent));
+            }
         }
     })?;
+    // Logs of others may have the NIC's stamps alone.
+    let is_by_nic = has_nic && first[0] == Ns::MAX;
+    let (first, last) = (first[usize::from(is_by_nic)], last[usize::from(is_by_nic)]);
     let sent = numbers.1.saturating_sub(numbers.0).saturating_add(1);
     if rows > 0 && sent > rows.saturating_add(rows / 1000) {
         let why = format!("it holds {rows} of {sent} transactions; only a log of all can be compared (--log-keep all)");
         return Err(log.wrong(why));
     }
     let is_part = |name: &&str| name.contains("_to_") && name.ends_with("_ns");
-    let parts = log.columns.iter().map(String::as_str).filter(is_part).filter(|_| steps);
-    let columns: Vec<&str> = [SENT, ROUND_TRIP].into_iter().chain(parts).collect();
-    let span = Span::of((first.min(last), last), columns.len() - 1);
+    let parts = log.columns.iter().map(String::as_str).filter(is_part).filter(|_| steps).map(Times::Column);
+    let wholes = [(!is_by_nic).then_some(Times::Column(ROUND_TRIP)), has_nic.then_some(Times::NicRoundTrip)];
+    let compared: Vec<Times> = wholes.into_iter().flatten().chain(parts).collect();
+    let columns = compared.iter().filter_map(|times| match times {
+        Times::Column(name) => Some(*name),
+        Times::NicRoundTrip => None,
+    });
+    let columns: Vec<&str> =
+        [if is_by_nic { NIC_SENT } else { SENT }, NIC_SENT, NIC_RECEIVED].into_iter().chain(columns).collect();
+    let span = Span::of((first.min(last), last), compared.len());
     let times = || (Histogram::new(), Track::new(span.stretches, threshold), 0_u64);
-    let mut segments: Vec<_> = columns[1..].iter().map(|_| times()).collect();
+    let mut segments: Vec<_> = compared.iter().map(|_| times()).collect();
     let (mut unanswered, mut lost) = (Spikes::default(), 0);
     let unread = log.rows(&columns, |_, values| {
         let Some(sent) = values[0] else { return };
-        if values[1].is_none() {
-            unanswered.add(sent);
-            lost += 1;
-        }
-        for ((histogram, track, over), time) in segments.iter_mut().zip(&values[1..]) {
+        let by_nic = values[1].zip(values[2]).map(|(sent, received)| received.saturating_sub(sent));
+        let mut of_columns = values[3..].iter();
+        let mut is_first = true;
+        for (times, (histogram, track, over)) in compared.iter().zip(&mut segments) {
+            let time = match times {
+                Times::Column(_) => of_columns.next().copied().flatten(),
+                Times::NicRoundTrip => by_nic,
+            };
+            if std::mem::take(&mut is_first) && time.is_none() {
+                unanswered.add(sent);
+                lost += 1;
+            }
             let Some(time) = time else { continue };
-            histogram.record(*time);
-            track.add(sent, *time);
-            *over += u64::from(*time > threshold);
+            histogram.record(time);
+            track.add(sent, time);
+            *over += u64::from(time > threshold);
         }
     })?;
     unanswered.tidy();
     let notes = (unread > 0).then(|| format!("{unread} rows cannot be read")).into_iter().collect();
-    let segment = |(column, (histogram, track, over)): (&&str, (Histogram, Track, u64))| {
-        let ends = column.trim_end_matches("_ns").split_once("_to_");
-        let (from, to) = ends.unwrap_or(("t1_app", "t4_app"));
-        Measured {
-            kind: if *column == ROUND_TRIP { SegmentKind::Total } else { SegmentKind::Step },
-            name: if *column == ROUND_TRIP { WHOLE.into() } else { column.trim_end_matches("_ns").into() },
-            from: from.into(),
-            to: to.into(),
-            over,
-            // A log does not have the bound of times between both machines.
-            error_bound_ns: (is_of_emitter(from) == is_of_emitter(to)).then_some(0),
-            ..Measured::of(histogram, track.finish(), span)
-        }
+    let segment = |(times, (histogram, track, over)): (&Times, (Histogram, Track, u64))| {
+        let (kind, name, from, to) = match times {
+            Times::NicRoundTrip if is_by_nic => (SegmentKind::Total, BY_NIC, "t1_nic", "t4_nic"),
+            Times::NicRoundTrip => (SegmentKind::Named, BY_NIC, "t1_nic", "t4_nic"),
+            Times::Column(ROUND_TRIP) => (SegmentKind::Total, WHOLE, "t1_app", "t4_app"),
+            Times::Column(name) => {
+                let name = name.trim_end_matches("_ns");
+                let (from, to) = name.split_once("_to_").unwrap_or((name, name));
+                (SegmentKind::Step, name, from, to)
+            }
+        };
+        // A log does not have the bound of times between both machines.
+        let error_bound_ns = (is_of_emitter(from) == is_of_emitter(to)).then_some(0);
+        let measured = Measured::of(histogram, track.finish(), span);
+        Measured { kind, name: name.into(), from: from.into(), to: to.into(), error_bound_ns, over, ..measured }
     };
     Ok(Recording {
         excluded: None,
@@ -80,8 +112,8 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
         elapsed_ns: span.elapsed,
         threshold_ns: threshold,
         sightings: (0, 0),
-        segments: columns[1..].iter().zip(segments).map(segment).collect(),
-        losses: vec![Losses { stream: None, packets: rows, lost, rate: spike_rate(&unanswered, span) }],
+        segments: compared.iter().zip(segments).map(segment).collect(),
+        losses: vec![Losses { stream: None, packets: rows, lost: Some(lost), rate: spike_rate(&unanswered, span) }],
         notes,
     })
 }

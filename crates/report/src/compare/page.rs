@@ -49,7 +49,7 @@ fn group(page: &mut Page, group: &Group, more: &str) {
             elapsed(one.elapsed_ns),
             page.count(one.packets),
             page.rate(one.rate_hz),
-            page.count(one.lost),
+            one.lost.map_or("not known".into(), |n| page.count(n)),
         ]);
     }
     page.table(&table);
@@ -208,7 +208,7 @@ pub(super) fn write_study(page: &mut Page, study: &Study) {
         cells.extend(all.map(|ns| if times.count == 0 { "-".into() } else { page.duration(ns) }));
         cells.push(page.count(row.over_threshold));
         cells.push(row.spikes.map_or("-".into(), |n| page.count(n as u64)));
-        cells.push(page.count(row.lost));
+        cells.push(row.lost.map_or("not known".into(), |n| page.count(n)));
         cells.push(match row.recordings {
             0 | 1 => String::new(),
             _ => format!("{} to {}", page.duration(row.mean_from_ns), page.duration(row.mean_to_ns)),

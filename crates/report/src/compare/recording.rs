@@ -157,7 +157,9 @@ fn losses(summary: &Summary, stream: Option<String>, lost: &Spikes, span: Span) 
             found.map_or((0, 0), |s| (s.journeys, packets(&s.lost)))
         }
     };
-    Losses { stream, packets: of.0, lost: of.1, rate: spike_rate(lost, span) }
+    // Of durations alone none are known.
+    let known = (!summary.durations_alone).then_some(of.1);
+    Losses { stream, packets: of.0, lost: known, rate: spike_rate(lost, span) }
 }
 
 /// What latpath's sightings behind a segment's begin, up to its end, take a packet.

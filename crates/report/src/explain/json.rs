@@ -4,7 +4,7 @@ use super::figures::percent;
 use super::selector::{date, name};
 use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::json::RunHead;
-use latpath_capture::PacketSighting;
+use latpath_capture::{PacketSighting, UNKNOWN_CPU};
 use latpath_cause::{Actor, Advice, CauseInterval, CauseShare, Executor, Hop, RunContext};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, SpikeFiles};
@@ -137,7 +137,7 @@ fn packet(packet: &ExplainedPacket, context: &RunContext) -> Value {
             "intervals": hop.intervals.iter().map(interval).collect::<Vec<_>>(),
         })
     };
-    let point = |s: &PacketSighting| json!({ "point": context.point(s.point), "since_first_ns": since(s.t), "cpu": s.cpu, "tid": s.tid });
+    let point = |s: &PacketSighting| json!({ "point": context.point(s.point), "since_first_ns": since(s.t), "cpu": (s.cpu != UNKNOWN_CPU).then_some(s.cpu), "tid": s.tid });
     let causes = attribution.shares.iter().map(|share| cause(share, attribution.excess_ns, context));
     json!({
         "packet": name(explained.stream, explained.key, begin.unwrap_or(0), context),

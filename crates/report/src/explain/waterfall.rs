@@ -5,6 +5,7 @@ use super::selector::{date, packet};
 use super::sentence::{briefly, culprit_of_step, sentence};
 use super::ExplainedPacket;
 use crate::page::{share, Page};
+use latpath_capture::UNKNOWN_CPU;
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, PacketTimeline, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_stats::text::{cut, pad};
@@ -286,7 +287,8 @@ fn steps(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunConte
         }
         let point = page.clean(&context.point(seen.point));
         let since = page.duration(seen.t.saturating_sub(begin));
-        line(page, &since, "", &format!("{sign} {point}  CPU {}", seen.cpu));
+        let cpu = if seen.cpu == UNKNOWN_CPU { String::new() } else { format!("  CPU {}", seen.cpu) };
+        line(page, &since, "", &format!("{sign} {point}{cpu}"));
     }
 }
 

@@ -1,0 +1,82 @@
+//! Clocks that count different seconds: TAI is ahead of UTC by whole seconds. `smpCnt` starts again with each second, so packets of
+//! such files would be joined, each with one of another second.
+
+use crate::packets::{FileEnd, Named};
+use latpath_model::Ns;
+
+const SECOND: Ns = 1_000_000_000;
+/// TAI minus UTC, since 2017.
+const TAI_AHEAD: Ns = 37 * SECOND;
+/// Both ends of files that count TAI and UTC are apart by that, to within this: loggers are started one after the other.
+const STARTED_WITHIN: Ns = SECOND / 2;
+/// Packets are on their way no longer than this, where files are apart by other whole seconds.
+const ON_THE_WAY: Ns = SECOND / 10;
+
+/// How many ns, whole seconds, the clock of a file is ahead of the first file's, where both ends of the files show that it is;
+/// `offset` is corrected already. None where they may have been taken at different times.
+pub(crate) fn whole_seconds(first: &FileEnd, other: &FileEnd, offset: Ns) -> Option<Ns> {
+    let apart = |a: Ns, b: Ns| b.saturating_sub(offset).saturating_sub(a);
+    let ends = [
+        apart(first.file.first_utc_ns, other.file.first_utc_ns),
+        apart(first.file.last_utc_ns, other.file.last_utc_ns),
+    ];
+    for tai in [TAI_AHEAD, -TAI_AHEAD] {
+        if ends.iter().all(|apart| apart.abs_diff(tai) <= STARTED_WITHIN as u64) {
+            return Some(tai);
+        }
+    }
+    // Loggers that a script started and stopped so many seconds apart do not begin and end with the same packets.
+    let same = |a: &Option<Named>, b: &Option<Named>| a.is_some() && a == b;
+    let whole = ends[0].saturating_add(SECOND / 2).div_euclid(SECOND).saturating_mul(SECOND);
+    let is_near = |apart: &Ns| apart.abs_diff(whole) <= ON_THE_WAY as u64;
+    (whole != 0 && ends.iter().all(is_near) && same(&first.first, &other.first) && same(&first.last, &other.last))
+        .then_some(whole)
+}
+
+/// Whether that is how TAI and UTC are apart.
+pub(crate) fn is_tai(ns: Ns) -> bool {
+    ns.abs() == TAI_AHEAD
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_run::ImportedFile;
+
+    fn file(first: Ns, last: Ns, keys: (u32, u32)) -> FileEnd {
+        let named = |key| Some(("svid:MU01".parse().unwrap(), key));
+        FileEnd {
+            file: ImportedFile { first_utc_ns: first, last_utc_ns: last, ..ImportedFile::default() },
+            first: named(keys.0),
+            last: named(keys.1),
+            ..FileEnd::default()
+        }
+    }
+
+    #[test]
+    fn whole_seconds_are_noticed_where_both_ends_show_them() {
+        const MS: Ns = 1_000_000;
+        let apart = |begin: Ns, end: Ns, keys| {
+            let pair = [file(0, 600 * SECOND, (7, 9)), file(begin, 600 * SECOND + end, keys)];
+            whole_seconds(&pair[0], &pair[1], 0)
+        };
+        let (same, other) = ((7, 9), (8, 9));
+        for (begin, end, keys, found) in [
+            // TAI, whatever packets the files begin with.
+            (37 * SECOND + 300 * MS, 36_600 * MS, other, Some(TAI_AHEAD)),
+            (-37 * SECOND, -36_800 * MS, other, Some(-TAI_AHEAD)),
+            (37 * SECOND, 36 * SECOND, other, None),
+            // Any second, where the same packets are first and last.
+            (2 * SECOND + MS, 2 * SECOND + 90 * MS, same, Some(2 * SECOND)),
+            (-SECOND + MS, -SECOND + MS, same, Some(-SECOND)),
+            (2 * SECOND + MS, 2 * SECOND + 90 * MS, other, None),
+            (2 * SECOND + MS, 3 * SECOND, same, None),
+            (2500 * MS, 2500 * MS, same, None),
+            (MS, 90 * MS, same, None),
+        ] {
+            assert_eq!(apart(begin, end, keys), found, "{begin} {end}");
+        }
+        let pair = [file(0, SECOND, (1, 2)), file(37 * SECOND, 38 * SECOND, (1, 2))];
+        assert_eq!(whole_seconds(&pair[0], &pair[1], 37 * SECOND), None, "it is corrected");
+    }
+}

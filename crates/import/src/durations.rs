@@ -1,0 +1,243 @@
+//! Files of durations alone, as `svtrace` records them: how long each packet took from one place to another, in order.
+//!
+//! A line is one packet: a whole number of microseconds. Nothing names the packet or says when it came, and a packet that was not seen
+//! at both places has no line. So the times of day of such a run are made, and what needs them, or the packets' numbers, is not
+//! known of it ([`latpath_run::Manifest::has_durations_alone`]).
+
+use crate::{
+    file::{Sum, Summed},
+    source, ImportError, Progress,
+};
+use latpath_journey::{segments, Journey, Route, Totals};
+use latpath_model::{text::cut, Ns, Point, PointInfo, StreamSpec};
+use latpath_run::{facts::HostFacts, ImportedFile, MachineFigures, MachineRecord, Manifest, Stamp, Writer, DURATIONS};
+use latpath_stats::units::count;
+use std::{
+    cell::RefCell,
+    fs::File,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::{
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc,
+    },
+};
+
+/// A line of a number is shorter.
+const MOST_LINE: u64 = 64;
+/// Longer ones are a difference below 0 that was written as if it were above.
+const LONGEST_US: u64 = 1 << 50;
+/// Lines between two looks at what else there is to do.
+const ROUND: u64 = 1 << 14;
+
+/// A file of durations, and what must be said of them.
+#[derive(Clone, Debug)]
+pub struct Durations {
+    /// Where each begins.
+    pub from: Point,
+    /// Where it ends, on the same machine.
+    pub to: Point,
+    /// The file.
+    pub path: PathBuf,
+    /// The stream that its packets are said to be of.
+    pub stream: StreamSpec,
+    /// Packets a second, of which times of day are made.
+    pub rate: u32,
+    /// When the first packet is said to have come, ns since 1970.
+    pub start: Ns,
+    /// Segments that the user named.
+    pub segments: Vec<String>,
+    /// Times over this are counted.
+    pub threshold: Ns,
+}
+
+impl Durations {
+    /// Reads `FROM,TO=FILE`.
+    ///
+    /// # Errors
+    /// Where it has another form, or the points are not two of one machine.
+    pub fn source(text: &str) -> Result<(Point, Point, PathBuf), String> {
+        let form = || format!("{text:?}: write FROM,TO=FILE, as host/nic-rx@enp7s0,host/vm-read@vnet0=results");
+        let (points, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
+        let (from, to) = points.split_once(',').ok_or_else(form)?;
+        let point = |text: &str| text.parse::<source::Source>().map(|source| source.point);
+        let (from, to) = (point(&format!("{from}={path}"))?, point(&format!("{to}={path}"))?);
+        if from == to || from.machine != to.machine {
+            return Err(format!(
+                "{text:?}: each time is from one point to another one of the same machine, by one clock"
+            ));
+        }
+        Ok((from, to, path.into()))
+    }
+}
+
+/// Makes a run at `path` of a file of durations. `progress` is called now and then; once `stop` is set, the run ends there.
+///
+/// # Errors
+/// Where the file cannot be read, a line is no number, or none is one: then no run is left.
+pub fn import_durations(
+    options: &Durations,
+    path: &Path,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Progress),
+) -> Result<Manifest, ImportError> {
+    Writer::refuse_existing(path)?;
+    let broken = |cause| ImportError::Io { path: options.path.clone(), cause };
+    let (sum, read) = (Rc::new(RefCell::new(Sum::default())), Arc::new(AtomicU64::new(0)));
+    let file = File::open(&options.path).map_err(broken)?;
+    let bytes = file.metadata().map_err(broken)?.len();
+    let summed = Summed { file, sum: Rc::clone(&sum), read: Arc::clone(&read) };
+    let (input, _) = source::open(summed).map_err(broken)?;
+    let mut input = BufReader::with_capacity(1 << 16, input);
+    let mut lines = Lines { path: &options.path, number: 0, text: Vec::new(), implausible: 0, is_cut: false };
+    // A file without a number leaves nothing behind.
+    let first = lines.next(&mut input)?;
+    let Some(first) = first else { return Err(ImportError::NoDurations { path: options.path.clone() }) };
+
+    let points = [&options.from, &options.to].map(|point| PointInfo {
+        clock: format!("that of {}", options.path.display()),
+        ..PointInfo::from(point.clone())
+    });
+    let route = Route {
+        by_stream: vec![vec![0, 1]],
+        ..Route::from_points(&points.clone().map(|info| info.point), &[], &points)
+    };
+    let layout = segments::layout(route, &points, &options.segments);
+    let mut manifest = Manifest {
+        start: Stamp::of_utc(options.start),
+        host: HostFacts::default(),
+        threshold_ns: options.threshold,
+        points: points.to_vec(),
+        streams: vec![options.stream.clone()],
+        ..Manifest::begin()
+    };
+    manifest.set_layout(&layout);
+    let mut writer = Writer::create(path, manifest)?;
+    let (mut n, mut next, mut end) = (0_u64, Some(first), options.start);
+    let mut failed = None;
+    while let Some(took) = next {
+        let t = options.start.saturating_add((u128::from(n) * 1_000_000_000 / u128::from(options.rate)) as Ns);
+        end = end.max(t.saturating_add(took));
+        writer.push(&Journey {
+            key: (n % u64::from(options.rate)) as u32,
+            number: n,
+            seen: 0b11,
+            t: &[t, t.saturating_add(took)],
+            cpu: &[0, 0],
+            tid: &[0, 0],
+            ..Journey::default()
+        })?;
+        n += 1;
+        if n.is_multiple_of(ROUND) {
+            progress(Progress { read: read.load(Ordering::Relaxed), bytes, journeys: n });
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        next = match lines.next(&mut input) {
+            Ok(next) => next,
+            Err(error) => {
+                failed = Some(error);
+                None
+            }
+        };
+    }
+    if let Some(error) = failed {
+        drop(writer);
+        // It was made a moment ago, and nobody else has reason to be in it.
+        std::fs::remove_dir_all(path).unwrap_or_default();
+        return Err(error);
+    }
+    let sum = sum.take();
+    let file = ImportedFile {
+        point: format!("{},{}", options.from, options.to),
+        path: options.path.display().to_string(),
+        format: DURATIONS.into(),
+        bytes: sum.bytes,
+        sha256: sum.hex(),
+        packets: n,
+        left_out: lines.implausible,
+        resolution_ns: 1000,
+        ..ImportedFile::default()
+    };
+    let clock = MachineFigures {
+        machine: options.from.machine.clone(),
+        method: MachineFigures::SAME_CLOCK.into(),
+        ..MachineFigures::default()
+    };
+    let notes = notes(options, &lines);
+    writer.update(|manifest| {
+        manifest.machines = vec![MachineRecord { clock, ..MachineRecord::default() }];
+        manifest.joined = vec![Totals { sightings: 2 * n, journeys: n, ..Totals::default() }];
+        (manifest.counters.sightings, manifest.counters.packets_seen, manifest.tool.sightings) = (2 * n, n, 2 * n);
+        manifest.imported = vec![file];
+        manifest.notes = notes;
+    })?;
+    writer.end_at(Stamp::of_utc(end));
+    let is_stopped = stop.load(Ordering::Relaxed);
+    Ok(if is_stopped { writer.interrupt("the user ended the import")? } else { writer.finish()? })
+}
+
+fn notes(options: &Durations, lines: &Lines) -> Vec<String> {
+    let path = options.path.display();
+    let mut notes = vec![format!(
+        "{path} has durations alone: times of day and numbers of packets are made, of {} a second. Losses, duplicates, packets in a \
+         row, pacing and patterns over time are not known",
+        count(options.rate.into())
+    )];
+    if lines.implausible > 0 {
+        notes.push(format!(
+            "{path}: {} lines are of packets whose second time was before the first, which svtrace writes as huge numbers: they are \
+             left out",
+            count(lines.implausible)
+        ));
+    }
+    if lines.is_cut {
+        notes.push(format!("{path}: its compressed data end in the middle"));
+    }
+    notes
+}
+
+struct Lines<'a> {
+    path: &'a Path,
+    number: u64,
+    text: Vec<u8>,
+    implausible: u64,
+    is_cut: bool,
+}
+
+impl Lines<'_> {
+    /// The next duration, in ns.
+    fn next(&mut self, input: &mut impl BufRead) -> Result<Option<Ns>, ImportError> {
+        loop {
+            self.text.clear();
+            self.number += 1;
+            match input.by_ref().take(MOST_LINE).read_until(b'\n', &mut self.text) {
+                Ok(0) => return Ok(None),
+                Ok(_) => {}
+                Err(cause) if cause.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    self.is_cut = true;
+                    return Ok(None);
+                }
+                Err(cause) => return Err(ImportError::Io { path: self.path.into(), cause }),
+            }
+            let line = self.text.trim_ascii();
+            // The recorder keeps what comes from its tracer as it ends.
+            if line.is_empty() {
+                continue;
+            }
+            let digits = line.iter().all(u8::is_ascii_digit).then(|| std::str::from_utf8(line).ok()).flatten();
+            let Some(us) = digits.and_then(|digits| digits.parse::<u64>().ok()) else {
+                let text = String::from_utf8_lossy(line);
+                let (path, line) = (self.path.into(), self.number);
+                return Err(ImportError::NoDuration { path, line, text: cut(&text, 60).to_owned() });
+            };
+            if us > LONGEST_US {
+                self.implausible += 1;
+                continue;
+            }
+            return Ok(Some(us as Ns * 1000));
+        }
+    }
+}

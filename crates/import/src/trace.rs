@@ -1,0 +1,310 @@
+//! What machines did around late packets, out of traces that were taken beside the imported files: captures as the flight recorder
+//! makes them, so that `latpath explain` names causes.
+//!
+//! While packets are joined, [`Late`] notes which of them are late and which times are needed ([`latpath_capture::LateDetector`]). Then
+//! each trace is read once, and these times are cut out of it.
+
+mod events;
+mod sightings;
+mod windows;
+
+use crate::{clock::Offset, ImportError};
+use latpath_capture::{
+    Capture, CaptureKind, CaptureRequest, CapturedPackets, LateDetector, LatenessRule, MachineSnapshot, Options,
+    Packet, RankedCapture, RetentionLimits, RetentionPolicy,
+};
+use latpath_flight::{Snapshot, Thread};
+use latpath_journey::{Journey, Layout};
+use latpath_model::{stream::MAX_STREAMS, text::printable, Ns, PointInfo, SegmentKind, HOST};
+use latpath_run::{RunError, Writer};
+use latpath_stats::units::{count, duration};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, sync::atomic::AtomicBool};
+use windows::{cut_out, Cut, CutOut};
+
+/// A trace of a machine, written `MACHINE=FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// The machine, as points name it.
+    pub machine: String,
+    /// What `trace-cmd report` or `perf script` printed, or the kernel's own `trace` file.
+    pub path: PathBuf,
+}
+
+impl FromStr for Trace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((machine, path)) if !machine.is_empty() && !machine.contains('/') && !path.is_empty() => {
+                Ok(Self { machine: machine.into(), path: path.into() })
+            }
+            _ => Err(format!("{text:?}: write MACHINE=FILE, as relay=trace.txt")),
+        }
+    }
+}
+
+/// A trace, and where its times are on the run's timeline.
+pub(crate) struct Placed<'a> {
+    pub trace: &'a Trace,
+    /// The trace's clock minus the timeline.
+    pub ahead: Ns,
+    /// How wrong that can be, where it is known.
+    pub bound: Option<Ns>,
+}
+
+/// The traces, on the run's timeline: `offset` is a machine's clock minus that, with its bound.
+pub(crate) fn placed<'a>(
+    traces: &'a [Trace],
+    trace_offsets: &[Offset],
+    points: &[PointInfo],
+    offset: impl Fn(&str) -> (Ns, Option<Ns>),
+) -> Result<Vec<Placed<'a>>, ImportError> {
+    let has_trace = |machine: &String| traces.iter().any(|trace| trace.machine == *machine);
+    let on_points = |machine: &String| points.iter().any(|info| info.point.machine == *machine);
+    let machines = || points.iter().map(|info| info.point.machine.clone());
+    if let Some(trace) = traces.iter().find(|trace| !on_points(&trace.machine)) {
+        let mut there: Vec<String> = machines().collect();
+        there.dedup();
+        return Err(ImportError::NoMachine { machine: trace.machine.clone(), there: there.join(", ") });
+    }
+    if let Some(offset) = trace_offsets.iter().find(|offset| !has_trace(&offset.machine)) {
+        let there: Vec<&str> = traces.iter().map(|trace| trace.machine.as_str()).collect();
+        return Err(ImportError::NoMachine { machine: offset.machine.clone(), there: there.join(", ") });
+    }
+    if let Some(twice) = traces
+        .iter()
+        .enumerate()
+        .find_map(|(at, t)| traces[..at].iter().any(|before| before.machine == t.machine).then_some(t))
+    {
+        return Err(ImportError::TwoTraces { machine: twice.machine.clone() });
+    }
+    let place = |trace: &'a Trace| {
+        let given = trace_offsets.iter().rfind(|offset| offset.machine == trace.machine);
+        let (of_machine, bound) = offset(&trace.machine);
+        let of_trace = given.map_or(Some(0), |given| given.bound_ns);
+        Placed {
+            trace,
+            ahead: given.map_or(0, |given| given.ns).saturating_add(of_machine),
+            bound: bound.zip(of_trace).map(|(a, b)| a.saturating_add(b)),
+        }
+    };
+    let mut all: Vec<Placed> = traces.iter().map(place).collect();
+    // The host is a capture's first machine.
+    all.sort_by_key(|placed| placed.trace.machine != HOST);
+    Ok(all)
+}
+
+/// The packets of a time that is needed.
+#[derive(Debug)]
+struct Needed {
+    request: CaptureRequest,
+    packets: CapturedPackets,
+}
+
+/// Which packets are late, and which times of the traces are needed.
+pub(crate) struct Late {
+    detector: LateDetector,
+    limits: RetentionLimits,
+    requests: BTreeMap<u32, CaptureRequest>,
+    needed: Vec<Needed>,
+    /// Spikes that are left out, since there are worse ones.
+    left_out: u64,
+}
+
+impl Late {
+    pub fn new(threshold: Ns, window: Ns, writer: &mut Writer) -> Result<Self, RunError> {
+        let limits = RetentionLimits::default();
+        let retention = RetentionPolicy::new(limits);
+        writer.begin_spikes(retention.clone())?;
+        let options =
+            Options { rule: LatenessRule::Over(threshold), max_wait: window.saturating_mul(2), baselines: true };
+        let detector = LateDetector::new(options, MAX_STREAMS, retention);
+        Ok(Self { detector, limits, requests: BTreeMap::new(), needed: Vec::new(), left_out: 0 })
+    }
+
+    pub fn set_layout(&mut self, layout: &Layout, streams: usize) {
+        // A sample that is late makes no late packet.
+        let segments: Vec<_> = layout.segments.iter().filter(|s| s.kind != SegmentKind::Tmu).cloned().collect();
+        self.detector.set_layout(&segments, &layout.route.by_streams(streams));
+    }
+
+    #[inline]
+    pub fn take(&mut self, journey: &Journey) {
+        self.detector.take(journey);
+    }
+
+    /// All journeys that began before `reached` have been taken.
+    pub fn advance(&mut self, now: Ns, reached: Ns) {
+        self.detector.advance(now, reached);
+        self.collect(reached);
+    }
+
+    fn collect(&mut self, reached: Ns) {
+        while let Some(request) = self.detector.next_request() {
+            self.requests.insert(request.number, request);
+        }
+        while let Some(packets) = self.detector.next_packets(reached) {
+            if let Some(request) = self.requests.remove(&packets.number) {
+                self.needed.push(Needed { request, packets });
+            }
+        }
+        let spikes = |needed: &Needed| needed.request.kind == CaptureKind::Spike;
+        while self.needed.iter().filter(|n| spikes(n)).count() > self.limits.captures {
+            let least = self.needed.iter().enumerate().filter(|(_, n)| spikes(n)).min_by_key(|(_, n)| n.packets.worst);
+            let Some((least, _)) = least else { break };
+            self.needed.remove(least);
+            self.left_out += 1;
+        }
+    }
+
+    /// Reads the traces, and hands the captures to the writer. Returns what the reader must know.
+    pub fn finish(
+        mut self,
+        placed: &[Placed],
+        points: &[PointInfo],
+        end: Ns,
+        writer: &mut Writer,
+        stop: &AtomicBool,
+    ) -> Result<Vec<String>, ImportError> {
+        self.detector.finish(end);
+        self.collect(Ns::MAX / 2);
+        let mut notes = Vec::new();
+        let times: Vec<(Ns, Ns)> = self.needed.iter().map(|needed| (needed.request.from, needed.request.to)).collect();
+        // The rows of an import have no CPUs.
+        self.needed.iter_mut().for_each(|needed| sightings::forget(&mut needed.packets.packets));
+        let mut machines: Vec<Vec<MachineSnapshot>> = self.needed.iter().map(|_| Vec::new()).collect();
+        for placed in placed {
+            let found = cut_out(&placed.trace.path, &times, placed.ahead, stop)?;
+            let resolution = if found.whole_microseconds { 1000 } else { 0 };
+            self.check(placed, &found, end)?;
+            notes.extend(notes_of(placed, &found, self.needed.len()));
+            let CutOut { cuts, reader, .. } = found;
+            let functions = reader.functions();
+            let missing = missing(&reader);
+            let within = placed.bound.unwrap_or(0).saturating_add(resolution);
+            for ((cut, needed), machines) in cuts.into_iter().zip(&mut self.needed).zip(&mut machines) {
+                let machine = placed.trace.machine.clone();
+                let record = record(&cut, &reader, &functions, &missing);
+                if let Ok(snapshot) = &record {
+                    sightings::fill(&mut needed.packets.packets, points, &machine, snapshot, (&cut, &reader), within);
+                }
+                machines.push(MachineSnapshot { machine, offset_ns: 0, error_bound_ns: within, record });
+            }
+        }
+        let mut counts = self.detector.counts().clone();
+        counts.late.truncate(writer.manifest().streams.len());
+        counts.passed_over += self.left_out;
+        let streams = counts.late.len();
+        for (needed, machines) in self.needed.into_iter().zip(machines) {
+            let Needed { request, packets } = needed;
+            let CapturedPackets { worst, packets, more_late, mut late, .. } = packets;
+            late.truncate(streams);
+            let CaptureRequest { number, kind, from, to, .. } = request;
+            let capture = Capture { number, kind, from, to, machines, packets, more_late };
+            writer.spike_patiently(RankedCapture { capture, worst, late })?;
+        }
+        writer.count_spikes(&counts);
+        Ok(notes)
+    }
+
+    /// A trace of another time, or none at all, explains nothing.
+    fn check(&self, placed: &Placed, found: &CutOut, end: Ns) -> Result<(), ImportError> {
+        let path = placed.trace.path.clone();
+        let Some((first, last)) = found.span else { return Err(ImportError::NoTrace { path }) };
+        if !found.reader.kinds.switches {
+            return Err(ImportError::NoSwitches { path });
+        }
+        let overlaps =
+            self.needed.is_empty() || self.needed.iter().any(|n| first <= n.request.to && last >= n.request.from);
+        if overlaps || (first..=last).contains(&end) {
+            return Ok(());
+        }
+        let begin = self.needed.iter().map(|n| n.request.from).min().unwrap_or(end);
+        Err(ImportError::OtherTime { path, machine: placed.trace.machine.clone(), by: begin.saturating_sub(first) })
+    }
+}
+
+/// What a machine did in a time, with the names that its trace gives.
+fn record(
+    cut: &Cut,
+    reader: &events::Reader,
+    functions: &BTreeMap<u64, String>,
+    missing: &[String],
+) -> Result<Snapshot, String> {
+    if cut.is_full {
+        return Err("its trace has more events there than latpath keeps".into());
+    }
+    if cut.window.cpus.is_empty() {
+        return Err("its trace has no event there".into());
+    }
+    let mut threads = BTreeMap::new();
+    let mut name = |pid: u32| {
+        if let Some((name, process)) = reader.threads.get(&pid) {
+            threads.entry(pid).or_insert_with(|| Thread { name: name.clone(), tgid: process.unwrap_or(pid) });
+        }
+    };
+    for event in cut.window.cpus.iter().flat_map(|record| &record.events) {
+        use latpath_flight::What::{Migrate, Switch, Wakeup, Waking};
+        name(event.pid);
+        match event.what {
+            Switch { next: pid, .. } | Waking { pid, .. } | Wakeup { pid, .. } | Migrate { pid, .. } => name(pid),
+            _ => {}
+        }
+    }
+    Ok(Snapshot {
+        window: cut.window.clone(),
+        threads,
+        irqs: reader.irqs.clone(),
+        functions: functions.clone(),
+        missing: missing.to_vec(),
+        ..Snapshot::default()
+    })
+}
+
+/// What a trace lacks: lines for people.
+fn missing(reader: &events::Reader) -> Vec<String> {
+    let kinds = &reader.kinds;
+    let all = [
+        (kinds.wakings, "sched_waking: who woke whom is not known"),
+        (kinds.irqs, "irq_handler_entry: devices' interrupts are not seen"),
+        (kinds.softirqs, "softirq_entry: the network's softirqs are not seen"),
+        (kinds.idle, "cpu_idle: idle states are not seen"),
+    ];
+    all.into_iter().filter(|(is_there, _)| !is_there).map(|(_, what)| format!("no {what}")).collect()
+}
+
+fn notes_of(placed: &Placed, found: &CutOut, needed: usize) -> Vec<String> {
+    let path = printable(&placed.trace.path.display().to_string());
+    let mut notes: Vec<String> = missing(&found.reader).into_iter().map(|what| format!("{path}: {what}")).collect();
+    if !found.reader.kinds.packets {
+        notes.push(format!(
+            "{path}: no net_dev_start_xmit, netif_receive_skb and skb_copy_datagram_iovec: which CPU and thread had a packet is \
+             known where scheduling alone shows it"
+        ));
+    }
+    if placed.bound.is_none() {
+        notes.push(format!(
+            "{path}: nothing says how far its clock was off that of {}'s packets: causes are wrong by that (--trace-offset \
+             {}=TIME±BOUND)",
+            placed.trace.machine, placed.trace.machine
+        ));
+    }
+    if found.lost > 0 {
+        notes.push(format!("{path}: its recorder lost {} events", count(found.lost)));
+    }
+    if found.no_events > 0 {
+        notes.push(format!("{path}: {} lines are no events", count(found.no_events)));
+    }
+    let without = found.cuts.iter().filter(|cut| cut.window.cpus.is_empty()).count();
+    if without > 0 && needed > 0 {
+        let span = found.span.map_or(0, |(first, last)| last.saturating_sub(first));
+        notes.push(format!(
+            "{path}: {without} of {needed} times around late packets and of the baseline are not in it: it covers {}",
+            duration(span)
+        ));
+    }
+    notes
+}
+
+/// Packets, as captures have them.
+pub(crate) type Packets = Vec<Packet>;

@@ -1,0 +1,328 @@
+//! What the lines of a trace say, as events of the flight recorder.
+
+use latpath_flight::{Class, Event, Left, Sleep, Vector, What};
+use latpath_model::{text::printable, Ns};
+use latpath_tracefs::text::{number, Line, Switch, Task};
+use std::collections::{BTreeMap, HashMap};
+
+/// Names of one kind that are kept.
+const MOST_NAMES: usize = 1 << 15;
+/// Functions are told apart by numbers, which a trace does not give: from here on.
+const FIRST_FUNCTION: u64 = 1 << 40;
+
+/// Where a line says that a packet was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A device handed it to the stack.
+    Received,
+    /// A device was given it to send.
+    Sent,
+    /// A thread read it from a socket, or off a tap.
+    Read,
+}
+
+/// A packet that a line shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PacketLine {
+    pub t: Ns,
+    pub cpu: u32,
+    pub pid: u32,
+    pub place: Place,
+    /// The number of the device's name; none of those that were read.
+    pub device: Option<usize>,
+}
+
+/// What a line became.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Event(Event),
+    Packet(PacketLine),
+    Nothing,
+}
+
+/// Kinds of events that a trace has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kinds {
+    pub switches: bool,
+    pub wakings: bool,
+    pub irqs: bool,
+    pub softirqs: bool,
+    pub idle: bool,
+    pub packets: bool,
+}
+
+/// Names that the lines give.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    pub threads: HashMap<u32, (String, Option<u32>)>,
+    pub irqs: BTreeMap<u32, String>,
+    functions: HashMap<String, u64>,
+    pub devices: Vec<String>,
+    pub kinds: Kinds,
+}
+
+impl Reader {
+    /// The names of functions, by the numbers that stand for them.
+    pub fn functions(&self) -> BTreeMap<u64, String> {
+        self.functions.iter().map(|(name, number)| (*number, name.clone())).collect()
+    }
+
+    /// Takes a line, at this time of the run.
+    pub fn read(&mut self, line: &Line<'_>, t: Ns) -> Found {
+        self.name(line.pid, line.name, line.process);
+        if let Some(packet) = self.packet(line, t) {
+            self.kinds.packets = true;
+            return Found::Packet(packet);
+        }
+        match self.what(line) {
+            Some(what) => Found::Event(Event { t, pid: line.pid, what }),
+            None => Found::Nothing,
+        }
+    }
+
+    fn name(&mut self, pid: u32, name: &str, process: Option<u32>) {
+        // `<idle>`, and `<...>` of a name that the trace has lost.
+        if pid == 0 || name.is_empty() || name.starts_with('<') {
+            return;
+        }
+        let has_room = self.threads.len() < MOST_NAMES;
+        match self.threads.get_mut(&pid) {
+            Some((known, of)) => {
+                if known != name {
+                    *known = printable(name);
+                }
+                *of = process.or(*of);
+            }
+            None if has_room => drop(self.threads.insert(pid, (printable(name), process))),
+            None => {}
+        }
+    }
+
+    fn function(&mut self, name: &str) -> Option<u64> {
+        let name = name.split_whitespace().next()?;
+        let next = FIRST_FUNCTION + self.functions.len() as u64;
+        if let Some(known) = self.functions.get(name) {
+            return Some(*known);
+        }
+        (self.functions.len() < MOST_NAMES).then(|| {
+            self.functions.insert(printable(name), next);
+            next
+        })
+    }
+
+    fn device(&mut self, args: &str) -> Option<usize> {
+        let name = args.split(' ').find_map(|word| word.strip_prefix("dev="))?;
+        if let Some(known) = self.devices.iter().position(|device| device == name) {
+            return Some(known);
+        }
+        (self.devices.len() < 1024).then(|| {
+            self.devices.push(name.to_owned());
+            self.devices.len() - 1
+        })
+    }
+
+    fn packet(&mut self, line: &Line<'_>, t: Ns) -> Option<PacketLine> {
+        let place = match line.event {
+            "netif_receive_skb" | "netif_receive_skb_entry" | "napi_gro_receive_entry" => Place::Received,
+            "net_dev_start_xmit" => Place::Sent,
+            "skb_copy_datagram_iovec" => Place::Read,
+            _ => return None,
+        };
+        let device = match place {
+            Place::Read => None,
+            _ => Some(self.device(line.args)?),
+        };
+        Some(PacketLine { t, cpu: line.cpu, pid: line.pid, place, device })
+    }
+
+    fn task(&mut self, task: &Task<'_>) -> (u32, Class) {
+        self.name(task.pid, task.name, None);
+        (task.pid, class(task.prio))
+    }
+
+    fn what(&mut self, line: &Line<'_>) -> Option<What> {
+        let args = line.args;
+        Some(match line.event {
+            "sched_switch" => {
+                let switch = Switch::read(args)?;
+                self.kinds.switches = true;
+                let (_, prev) = self.task(&switch.prev);
+                let (next, next_class) = self.task(&switch.next);
+                What::Switch { next, left: left(switch.state), prev, next_class }
+            }
+            "sched_waking" => {
+                self.kinds.wakings = true;
+                let (pid, class) = self.task(&Task::woken(args)?);
+                What::Waking { pid, cpu: target(args)?, class }
+            }
+            "sched_wakeup" | "sched_wakeup_new" => {
+                let (pid, class) = self.task(&Task::woken(args)?);
+                What::Wakeup { pid, cpu: target(args)?, class, throttled: false }
+            }
+            "sched_migrate_task" => {
+                let (pid, _) = self.task(&Task::woken(args)?);
+                What::Migrate { pid, from: value(args, "orig_cpu=")?, to: value(args, "dest_cpu=")? }
+            }
+            "irq_handler_entry" => {
+                self.kinds.irqs = true;
+                let irq = value(args, "irq=")?;
+                if let (Some((_, name)), true) = (args.split_once("name="), self.irqs.len() < MOST_NAMES) {
+                    self.irqs.entry(irq).or_insert_with(|| printable(name.trim()));
+                }
+                What::IrqEntry(irq)
+            }
+            "irq_handler_exit" => What::IrqExit(value(args, "irq=")?),
+            "softirq_raise" => What::SoftirqRaise(value(args, "vec=")?),
+            "softirq_entry" => {
+                self.kinds.softirqs = true;
+                What::SoftirqEntry(value(args, "vec=")?)
+            }
+            "softirq_exit" => What::SoftirqExit(value(args, "vec=")?),
+            "cpu_idle" => {
+                self.kinds.idle = true;
+                // The kernel's number for coming out is -1, printed without its sign.
+                What::Idle(Some(value(args, "state=")?).filter(|state| *state != u32::MAX))
+            }
+            "timer_expire_entry" => What::TimerEntry(self.function(args.split_once("function=")?.1)?),
+            "timer_expire_exit" => What::TimerExit,
+            "hrtimer_expire_entry" => What::HrtimerEntry(self.function(args.split_once("function=")?.1)?),
+            "hrtimer_expire_exit" => What::HrtimerExit,
+            "workqueue_execute_start" => {
+                let (_, name) = args.split_once("function=").or_else(|| args.split_once("function "))?;
+                What::WorkStart(self.function(name)?)
+            }
+            "workqueue_execute_end" => What::WorkEnd,
+            "kvm_entry" => What::KvmEntry { vcpu: vcpu(args) },
+            "kvm_exit" => What::KvmExit { vcpu: vcpu(args), reason: None, isa: 0 },
+            event => return vector(event),
+        })
+    }
+}
+
+/// As the kernel's own events have it. A trace does not say whether real time is FIFO or RR.
+fn class(prio: Option<i32>) -> Class {
+    let prio = prio.and_then(|prio| i16::try_from(prio).ok()).unwrap_or(120);
+    let policy = match prio {
+        ..0 => 6,
+        0..100 => 1,
+        _ => 0,
+    };
+    Class { prio, policy }
+}
+
+/// From the letters of a switch.
+fn left(state: &str) -> Left {
+    if let Some(rest) = state.strip_prefix('R') {
+        // Whether it was made to leave, or yielded, the kernel's text says with a plus for some of those made to leave alone.
+        return Left::Ready { preempted: rest.starts_with('+') || rest.is_empty(), throttled: false };
+    }
+    Left::Asleep(match state.chars().next() {
+        Some('S') => Sleep::Interruptible,
+        Some('D') => Sleep::Blocked,
+        Some('I') => Sleep::Idle,
+        Some('T') => Sleep::Stopped,
+        Some('t') => Sleep::Traced,
+        Some('P') => Sleep::Parked,
+        Some('X' | 'Z') => Sleep::Ended,
+        _ => Sleep::Unknown,
+    })
+}
+
+/// The decimal number behind a word.
+fn value(args: &str, word: &str) -> Option<u32> {
+    let (_, rest) = args.split_once(word)?;
+    number(rest.split(|c: char| !c.is_ascii_digit()).next()?)
+}
+
+/// The CPU of a waking.
+fn target(args: &str) -> Option<u32> {
+    value(args, "target_cpu=").or_else(|| value(args, "CPU:"))
+}
+
+fn vcpu(args: &str) -> Option<u32> {
+    args.strip_prefix("vcpu ").and_then(|rest| number(rest.split(|c: char| !c.is_ascii_digit()).next()?))
+}
+
+/// Interrupts that are no device's, of x86.
+fn vector(event: &str) -> Option<What> {
+    let (name, is_entry) = match event.strip_suffix("_entry") {
+        Some(name) => (name, true),
+        None => (event.strip_suffix("_exit")?, false),
+    };
+    let vector = match name {
+        "local_timer" => Vector::LocalTimer,
+        "reschedule" => Vector::Reschedule,
+        "call_function" => Vector::CallFunction,
+        "call_function_single" => Vector::CallFunctionSingle,
+        "irq_work" => Vector::IrqWork,
+        "x86_platform_ipi" => Vector::PlatformIpi,
+        "thermal_apic" => Vector::Thermal,
+        _ => return None,
+    };
+    Some(if is_entry { What::VectorEntry(vector) } else { What::VectorExit(vector) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(reader: &mut Reader, text: &str) -> Found {
+        reader.read(&Line::read(text).unwrap_or_else(|| panic!("{text}")), 7)
+    }
+
+    #[test]
+    fn lines_of_all_three_tools_are_the_same_event() {
+        let class = |prio, policy| Class { prio, policy };
+        let switch = What::Switch {
+            next: 0,
+            left: Left::Asleep(Sleep::Interruptible),
+            prev: class(19, 1),
+            next_class: class(120, 0),
+        };
+        let waking = What::Waking { pid: 77, cpu: 1, class: class(-1, 6) };
+        for (text, what) in [
+            ("  relay-77  [001]  5.000001: sched_switch: relay:77 [19] S ==> swapper/1:0 [120]", switch),
+            (
+                "  relay-77  [001] d..2.  5.000001: sched_switch: prev_comm=relay prev_pid=77 prev_prio=19 prev_state=S ==> \
+                 next_comm=swapper/1 next_pid=0 next_prio=120",
+                switch,
+            ),
+            (
+                "relay 70/77  [001]  5.000001:  sched:sched_switch: prev_comm=relay prev_pid=77 prev_prio=19 prev_state=S ==> \
+                 next_comm=swapper/1 next_pid=0 next_prio=120",
+                switch,
+            ),
+            ("  hog-9  [000]  5.000001: sched_waking: comm=relay pid=77 prio=-1 target_cpu=001", waking),
+            ("  hog-9  [000]  5.000001: sched_waking: relay:77 [-1] CPU:001", waking),
+            ("  hog-9  [000]  5.000001: irq_handler_entry: irq=24 name=virtio3-input.0", What::IrqEntry(24)),
+            ("  hog-9  [000]  5.000001: softirq_exit: vec=3 [action=NET_RX]", What::SoftirqExit(3)),
+            ("  <idle>-0  [000]  5.000001: cpu_idle: state=4294967295 cpu_id=0", What::Idle(None)),
+            ("  <idle>-0  [000]  5.000001: cpu_idle: state=2 cpu_id=0", What::Idle(Some(2))),
+            ("  hog-9  [000]  5.000001: local_timer_entry: vector=236", What::VectorEntry(Vector::LocalTimer)),
+            (
+                "  hog-9  [000]  5.000001: sched_migrate_task: comm=relay pid=77 prio=19 orig_cpu=1 dest_cpu=0",
+                What::Migrate { pid: 77, from: 1, to: 0 },
+            ),
+            ("  CPU 0/KVM-9  [000]  5.000001: kvm_entry: vcpu 0, rip 0x1", What::KvmEntry { vcpu: Some(0) }),
+            ("  hog-9  [000]  5.000001: hrtimer_expire_entry: hrtimer=0x1 function=tick_nohz_handler now=5", What::HrtimerEntry(FIRST_FUNCTION)),
+        ] {
+            let mut reader = Reader::default();
+            let Found::Event(event) = read(&mut reader, text) else { panic!("{text}") };
+            assert_eq!((event.what, event.t), (what, 7), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_of_threads_interrupts_and_devices_are_learnt() {
+        let mut reader = Reader::default();
+        read(&mut reader, "relay 70/77  [001]  5.000001:  irq:irq_handler_entry: irq=24 name=eth0-rx 0");
+        let line = "  <...>-9  [000]  5.000001: netif_receive_skb: dev=eth0 skbaddr=0x1 len=120";
+        let Found::Packet(packet) = read(&mut reader, line) else { panic!("{line}") };
+        assert_eq!((packet.place, packet.cpu, packet.pid, packet.device), (Place::Received, 0, 9, Some(0)));
+        assert_eq!(reader.threads.get(&77), Some(&("relay".to_owned(), Some(70))));
+        assert_eq!((reader.threads.get(&9), reader.irqs[&24].as_str()), (None, "eth0-rx 0"));
+        let line = "  relay-77  [000]  5.000001: skb_copy_datagram_iovec: skbaddr=0x1 len=100";
+        assert!(matches!(read(&mut reader, line), Found::Packet(PacketLine { place: Place::Read, device: None, .. })));
+        assert_eq!(read(&mut reader, "  relay-77  [000]  5.000001: sched_switch: nonsense"), Found::Nothing);
+    }
+}

@@ -1,0 +1,121 @@
+//! Which CPU and thread had a packet at a point, as far as a trace shows that for certain: no capture and no log says it.
+
+use super::{
+    events::{Place, Reader},
+    windows::Cut,
+    Packets,
+};
+use latpath_capture::{PacketSighting, UNKNOWN_CPU};
+use latpath_flight::{CpuTimeline, Doing, Snapshot};
+use latpath_model::{Ns, Point, PointInfo, PointKind};
+use std::collections::BTreeSet;
+
+/// A packet's time is taken so close to the line that shows it.
+const NEAR: Ns = 20_000;
+/// include/linux/interrupt.h
+const NET_RX: u32 = 3;
+/// The kernel cuts threads' names to this.
+const NAME: usize = 15;
+
+/// Fills in CPUs and threads of the sightings on one machine; its trace's times are good to `within`.
+pub(crate) fn fill(
+    packets: &mut Packets,
+    points: &[PointInfo],
+    machine: &str,
+    snapshot: &Snapshot,
+    (cut, reader): (&Cut, &Reader),
+    within: Ns,
+) {
+    let rows: Vec<CpuTimeline> =
+        snapshot.window.cpus.iter().map(|record| CpuTimeline::of(record, snapshot.window.to)).collect();
+    let finder = Finder { rows, snapshot, cut, reader, within };
+    for seen in packets.iter_mut().flat_map(|packet| &mut packet.sightings) {
+        let Some(point) = points.get(usize::from(seen.point)).map(|info| &info.point) else { continue };
+        if point.machine == machine {
+            finder.find(point, seen);
+        }
+    }
+}
+
+/// Sightings of which nothing is known.
+pub(crate) fn forget(packets: &mut Packets) {
+    for seen in packets.iter_mut().flat_map(|packet| &mut packet.sightings) {
+        (seen.cpu, seen.tid) = (UNKNOWN_CPU, 0);
+    }
+}
+
+struct Finder<'a> {
+    rows: Vec<CpuTimeline>,
+    snapshot: &'a Snapshot,
+    cut: &'a Cut,
+    reader: &'a Reader,
+    within: Ns,
+}
+
+impl Finder<'_> {
+    fn find(&self, point: &Point, seen: &mut PacketSighting) {
+        let found = self.by_lines(point, seen.t).or_else(|| match point.kind {
+            PointKind::AppRead => self.by_name(point.device_name(), seen.t),
+            PointKind::NicRx => self.by_softirq(seen.t),
+            _ => None,
+        });
+        if let Some((cpu, tid)) = found {
+            (seen.cpu, seen.tid) = (cpu.and_then(|cpu| u16::try_from(cpu).ok()).unwrap_or(UNKNOWN_CPU), tid);
+        }
+    }
+
+    /// The CPU and the thread of the lines of such packets at that time, where all of them have the same.
+    fn by_lines(&self, point: &Point, t: Ns) -> Option<(Option<u32>, u32)> {
+        let place = match point.kind {
+            PointKind::NicRx => Place::Received,
+            PointKind::Tx => Place::Sent,
+            PointKind::AppRead | PointKind::VmRead => Place::Read,
+            _ => return None,
+        };
+        let is_devices = |device: Option<usize>| {
+            let name = device.and_then(|device| self.reader.devices.get(device));
+            place == Place::Read || name.is_some_and(|name| name == point.device_name())
+        };
+        let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
+        let first = self.cut.packets.partition_point(|line| line.t < from);
+        let lines = self.cut.packets[first..].iter().take_while(|line| line.t <= to);
+        // A point of an application is named by its threads.
+        let is_threads = |pid: u32| {
+            let name = latpath_model::text::cut(point.device_name(), NAME);
+            point.kind != PointKind::AppRead || self.reader.threads.get(&pid).is_some_and(|(known, _)| known == name)
+        };
+        let lines = lines.filter(|line| line.place == place && is_devices(line.device) && is_threads(line.pid));
+        let all: BTreeSet<(u32, u32)> = lines.map(|line| (line.cpu, line.pid)).collect();
+        let mut all = all.into_iter();
+        let (cpu, pid) = all.next().filter(|_| all.next().is_none())?;
+        Some((Some(cpu), pid))
+    }
+
+    /// The thread that is called so, where there is one; and its CPU, where it ran then.
+    fn by_name(&self, name: &str, t: Ns) -> Option<(Option<u32>, u32)> {
+        let cut = latpath_model::text::cut(name, NAME);
+        let mut called = self.snapshot.threads.iter().filter(|(_, thread)| thread.name == cut);
+        let (pid, _) = called.next().filter(|_| called.next().is_none())?;
+        let runs = |row: &&CpuTimeline| matches!(row.at(t), Doing::Thread(running) if running.pid == *pid);
+        Some((self.rows.iter().find(runs).map(|row| row.cpu), *pid))
+    }
+
+    /// The CPU that was in the network's softirq then, where there was one alone, and what it interrupted.
+    fn by_softirq(&self, t: Ns) -> Option<(Option<u32>, u32)> {
+        let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
+        // A CPU of which nothing is known may have been it.
+        let mut found = None;
+        for row in &self.rows {
+            for tile in row.between(from, to) {
+                match tile.doing {
+                    Doing::Softirq(NET_RX) if found.is_none_or(|(cpu, _)| cpu == row.cpu) => {
+                        found = Some((row.cpu, tile.thread.unwrap_or(0)));
+                    }
+                    Doing::Softirq(NET_RX) | Doing::Unknown => return None,
+                    _ => {}
+                }
+            }
+        }
+        found.map(|(cpu, tid)| (Some(cpu), tid))
+    }
+}

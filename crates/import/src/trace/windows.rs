@@ -1,0 +1,299 @@
+//! Cuts times out of a trace, as the flight recorder would have kept them: what each CPU did in them, and some of what it did before.
+
+use super::events::{Found, PacketLine, Reader};
+use crate::ImportError;
+use flate2::bufread::MultiGzDecoder;
+use latpath_flight::{CpuRecord, Event, Window};
+use latpath_model::Ns;
+use latpath_tracefs::text::{lost, next_line, Line};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fs::File,
+    io::{BufRead, BufReader},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// Events before a window that are kept too, of each CPU: who ran and who slept when it began follows from them.
+const BEFORE: usize = 1024;
+/// Events behind it, within this time: who ran all the time is known by the next switch.
+const BEHIND: usize = 64;
+const BEHIND_NS: Ns = 20_000_000;
+/// Events of one window, and of all: memory is bounded whatever a trace holds.
+const MOST: usize = 1 << 18;
+const MOST_OF_ALL: usize = 4 << 20;
+/// CPUs that are told apart.
+const MOST_CPUS: u32 = 1024;
+
+/// A time that is cut out.
+#[derive(Debug, Default)]
+pub(crate) struct Cut {
+    pub window: Window,
+    /// Packets that the trace shows in it.
+    pub packets: Vec<PacketLine>,
+    /// It held more events than are kept.
+    pub is_full: bool,
+}
+
+/// All of a trace that is needed.
+#[derive(Debug)]
+pub(crate) struct CutOut {
+    /// One for each time that was asked for, in their order.
+    pub cuts: Vec<Cut>,
+    pub reader: Reader,
+    /// The first and the last event, on the run's timeline.
+    pub span: Option<(Ns, Ns)>,
+    /// Lines that are no event.
+    pub no_events: u64,
+    /// Events that the kernel or the recorder lost, as the trace says.
+    pub lost: u64,
+    /// Its times are whole microseconds.
+    pub whole_microseconds: bool,
+}
+
+/// What is kept of a CPU while the trace is read.
+#[derive(Debug)]
+struct Cpu {
+    recent: VecDeque<Event>,
+    /// From when on nothing is missing in `recent`.
+    since: Ns,
+}
+
+/// A window that is open.
+struct Open {
+    at: usize,
+    to: Ns,
+    events: usize,
+    behind: BTreeMap<u32, usize>,
+}
+
+struct Cutter {
+    /// Times that were asked for, the next one last.
+    waiting: Vec<(usize, Ns, Ns)>,
+    open: Vec<Open>,
+    cuts: Vec<Cut>,
+    cpus: BTreeMap<u32, Cpu>,
+    all: usize,
+    newest: Ns,
+}
+
+/// Reads a trace and cuts out these times. `ahead`: its clock minus the run's timeline.
+pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicBool) -> Result<CutOut, ImportError> {
+    let broken = |cause| ImportError::Io { path: path.into(), cause };
+    let mut raw = BufReader::with_capacity(1 << 16, File::open(path).map_err(broken)?);
+    let is_packed = raw.fill_buf().map_err(broken)?.starts_with(&[0x1f, 0x8b]);
+    let mut input: Box<dyn BufRead> = match is_packed {
+        true => Box::new(BufReader::new(MultiGzDecoder::new(raw))),
+        false => Box::new(raw),
+    };
+    let mut cutter = Cutter::new(times);
+    let mut reader = Reader::default();
+    let (mut span, mut no_events, mut lost_events) = (None::<(Ns, Ns)>, 0, 0);
+    let mut whole_microseconds = true;
+    let mut bytes = Vec::new();
+    while next_line(input.as_mut(), &mut bytes).map_err(broken)? && !stop.load(Ordering::Relaxed) {
+        let text = String::from_utf8_lossy(&bytes);
+        if let Some(n) = lost(&text) {
+            lost_events += n;
+            cutter.forget(cpu_of_lost(&text));
+            continue;
+        }
+        let Some(line) = Line::read(&text) else {
+            no_events += u64::from(!text.trim().is_empty() && !text.starts_with('#'));
+            continue;
+        };
+        whole_microseconds &= line.t % 1000 == 0;
+        let t = line.t.saturating_sub(ahead);
+        span = Some(span.map_or((t, t), |(first, last)| (first.min(t), last.max(t))));
+        match reader.read(&line, t) {
+            _ if line.cpu >= MOST_CPUS => {}
+            Found::Event(event) => cutter.take(line.cpu, event),
+            Found::Packet(packet) => cutter.take_packet(packet),
+            Found::Nothing => {}
+        }
+    }
+    let cuts = cutter.finish();
+    Ok(CutOut { cuts, reader, span, no_events, lost: lost_events, whole_microseconds })
+}
+
+/// `CPU:3 [LOST …]`
+fn cpu_of_lost(text: &str) -> Option<u32> {
+    let digits = text.trim().strip_prefix("CPU")?.trim_start_matches([':', ' ']);
+    digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+impl Cutter {
+    fn new(times: &[(Ns, Ns)]) -> Self {
+        let mut waiting: Vec<_> = times.iter().enumerate().map(|(at, (from, to))| (at, *from, *to)).collect();
+        waiting.sort_by_key(|(_, from, _)| std::cmp::Reverse(*from));
+        let cut =
+            |(from, to): &(Ns, Ns)| Cut { window: Window { from: *from, to: *to, cpus: Vec::new() }, ..Cut::default() };
+        let cuts = times.iter().map(cut).collect();
+        Self { waiting, open: Vec::new(), cuts, cpus: BTreeMap::new(), all: 0, newest: Ns::MIN }
+    }
+
+    /// What a CPU did before is not known any more; of all where it is not named.
+    fn forget(&mut self, cpu: Option<u32>) {
+        for (_, known) in self.cpus.iter_mut().filter(|(number, _)| cpu.is_none_or(|cpu| cpu == **number)) {
+            known.recent.clear();
+            // Its next event says from when on.
+            known.since = Ns::MAX;
+        }
+        for open in &self.open {
+            let records = self.cuts[open.at].window.cpus.iter_mut();
+            for record in records.filter(|record| cpu.is_none_or(|cpu| cpu == record.cpu)) {
+                record.events.clear();
+                record.since = Ns::MAX;
+                record.overwritten += 1;
+            }
+        }
+    }
+
+    /// Opens and closes windows: everything before `t` has been read.
+    fn turn(&mut self, t: Ns) {
+        self.newest = self.newest.max(t);
+        let newest = self.newest;
+        while self.waiting.last().is_some_and(|(_, from, _)| *from <= newest) {
+            let Some((at, _, to)) = self.waiting.pop() else { break };
+            let cpus = &mut self.cuts[at].window.cpus;
+            for (cpu, known) in self.cpus.iter().filter(|(_, known)| known.since != Ns::MAX) {
+                let events: Vec<Event> = known.recent.iter().copied().collect();
+                self.all += events.len();
+                cpus.push(CpuRecord { cpu: *cpu, events, since: known.since, ..CpuRecord::default() });
+            }
+            let events = cpus.iter().map(|record| record.events.len()).sum();
+            self.open.push(Open { at, to, events, behind: BTreeMap::new() });
+        }
+        self.open.retain(|open| newest <= open.to.saturating_add(BEHIND_NS));
+    }
+
+    fn take(&mut self, cpu: u32, event: Event) {
+        self.turn(event.t);
+        for open in &mut self.open {
+            let cut = &mut self.cuts[open.at];
+            let behind = open.behind.entry(cpu).or_default();
+            if event.t >= open.to {
+                *behind += 1;
+            }
+            if *behind > BEHIND || cut.is_full {
+                continue;
+            }
+            if open.events >= MOST || self.all >= MOST_OF_ALL {
+                cut.is_full = true;
+                continue;
+            }
+            (open.events, self.all) = (open.events + 1, self.all + 1);
+            match cut.window.cpus.iter_mut().find(|record| record.cpu == cpu) {
+                Some(record) => {
+                    if record.since == Ns::MAX {
+                        record.since = event.t;
+                    }
+                    record.events.push(event);
+                }
+                None => {
+                    let events = vec![event];
+                    cut.window.cpus.push(CpuRecord { cpu, events, since: event.t, ..CpuRecord::default() });
+                }
+            }
+        }
+        let known = self.cpus.entry(cpu).or_insert_with(|| Cpu { recent: VecDeque::new(), since: event.t });
+        if known.recent.len() == BEFORE {
+            known.recent.pop_front();
+            known.since = known.recent.front().map_or(event.t, |first| first.t);
+        }
+        if known.since == Ns::MAX {
+            known.since = event.t;
+        }
+        known.recent.push_back(event);
+    }
+
+    fn take_packet(&mut self, packet: PacketLine) {
+        self.turn(packet.t);
+        for open in self.open.iter().filter(|open| packet.t <= open.to) {
+            let packets = &mut self.cuts[open.at].packets;
+            if packets.len() < MOST {
+                packets.push(packet);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Vec<Cut> {
+        for cut in &mut self.cuts {
+            // Lines of two CPUs may be a little out of order; those of one are not, but for clocks that went back.
+            cut.window.cpus.iter_mut().for_each(|record| record.events.sort_by_key(|event| event.t));
+            cut.window.cpus.sort_by_key(|record| record.cpu);
+            cut.packets.sort_by_key(|packet| packet.t);
+        }
+        self.cuts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    const MS: Ns = 1_000_000;
+
+    /// Two CPUs that each switch once a millisecond for so long, the second half a millisecond later.
+    fn trace(ms: u32) -> String {
+        let mut text = "# tracer: nop\n".to_owned();
+        for n in 0..ms {
+            for cpu in 0..2 {
+                let (t, pid) = (n * 1000 + cpu * 500, 10 + cpu);
+                let (from, to) = if n % 2 == 0 { ("busy", "swapper") } else { ("swapper", "busy") };
+                let (prev, next) = if n % 2 == 0 { (pid, 0) } else { (0, pid) };
+                writeln!(
+                    text,
+                    "  {from}-{prev} [00{cpu}] d..2. {}.{:06}: sched_switch: {from}:{prev} [120] S ==> {to}:{next} [120]",
+                    t / 1_000_000,
+                    t % 1_000_000
+                )
+                .unwrap();
+            }
+        }
+        text
+    }
+
+    fn cut(text: &str, times: &[(Ns, Ns)], ahead: Ns) -> CutOut {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("trace.txt");
+        std::fs::write(&path, text).unwrap();
+        cut_out(&path, times, ahead, &AtomicBool::new(false)).unwrap()
+    }
+
+    #[test]
+    fn a_window_has_its_events_and_some_before_and_behind() {
+        // Windows that overlap, in any order; the trace's clock is 1 s behind.
+        let second = 1000 * MS;
+        let found = cut(
+            &trace(3000),
+            &[(second + 2000 * MS, second + 2010 * MS), (second + 5 * MS, second + 2005 * MS)],
+            -second,
+        );
+        assert_eq!((found.no_events, found.span), (0, Some((second, second + 2999 * MS + MS / 2))));
+        let [late, early] = found.cuts.as_slice() else { panic!("{found:?}") };
+        for record in &late.window.cpus {
+            let in_window = record.events.iter().filter(|e| (late.window.from..late.window.to).contains(&e.t)).count();
+            assert_eq!(in_window, 10);
+            assert_eq!(record.events.iter().filter(|e| e.t < late.window.from).count(), BEFORE);
+            assert!(record.events.iter().any(|e| e.t >= late.window.to));
+            assert!(record.is_complete(late.window.from) && record.since == record.events[0].t);
+        }
+        assert_eq!(early.window.cpus[0].events[0].t, second, "a short trace is kept from its beginning");
+        assert_eq!(found.reader.threads[&10].0, "busy");
+    }
+
+    #[test]
+    fn what_was_lost_makes_a_record_begin_later() {
+        let mut text = trace(100);
+        text += "CPU:0 [LOST 120 EVENTS]\n";
+        text += &trace(300).lines().skip(1 + 200).map(|line| format!("{line}\n")).collect::<String>();
+        let found = cut(&text, &[(50 * MS, 150 * MS), (200 * MS, 210 * MS)], 0);
+        assert_eq!(found.lost, 120);
+        let record = |at: usize, cpu: usize| &found.cuts[at].window.cpus[cpu];
+        assert!(record(0, 0).since >= 99 * MS && !record(0, 0).is_complete(50 * MS));
+        assert!(record(0, 1).is_complete(50 * MS), "the other CPU lost nothing");
+        assert!(record(1, 0).is_complete(200 * MS) && record(1, 0).since == 100 * MS);
+    }
+}

@@ -1,0 +1,55 @@
+//! `latpath import --format rant`: makes a log of round trips of rant's logs.
+
+use super::Args;
+use crate::cmd::interrupt::stop_flag;
+use crate::cmd::{Outcome, Usage};
+use anyhow::{bail, Result};
+use latpath_ping::log::import_rant;
+use latpath_stats::units::number_of;
+use std::path::Path;
+
+/// The name of the format.
+pub const NAME: &str = "rant";
+
+const FORM: &str = "name rant's logs emit=FILE and reflect=FILE (the client's and the server's, of --log)";
+
+pub fn run(args: &Args) -> Result<Outcome> {
+    let (mut emit, mut reflect) = (None, None);
+    for given in &args.sources {
+        let (end, path) = match given.split_once('=') {
+            Some(("emit", path)) => (&mut emit, path),
+            Some(("reflect", path)) => (&mut reflect, path),
+            _ => bail!(Usage(format!("{given:?}: {FORM}"))),
+        };
+        if path.is_empty() || end.replace(Path::new(path)).is_some() {
+            bail!(Usage(format!("{given:?}: {FORM}, each once")));
+        }
+    }
+    let Some(emit) = emit else {
+        bail!(Usage(format!("{FORM}: round trips are in the emitter's")));
+    };
+    let unfit = [
+        ("--stream", !args.streams.is_empty()),
+        ("--offset", !args.offsets.is_empty()),
+        ("--estimate-offset", !args.estimates.is_empty()),
+        ("--trace", !args.traces.is_empty()),
+        ("--clock-error", args.clock_error.is_some()),
+        ("--segment", !args.segments.is_empty()),
+        ("--threshold", args.threshold.is_some()),
+        ("--json", args.json),
+    ];
+    if let Some((option, _)) = unfit.into_iter().find(|(_, is_given)| *is_given) {
+        bail!(Usage(format!("{option}: of rant's logs a log of round trips is made, not a run; leave it out")));
+    }
+    let stop = stop_flag()?;
+    let made = import_rant(emit, reflect, &args.output, &stop)?;
+    if !args.quiet {
+        made.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+        let path = args.output.display();
+        eprintln!(
+            "imported {} into {path}; compare logs with: latpath compare {path} --against LOG",
+            number_of(made.rows, "transaction")
+        );
+    }
+    Ok(Outcome::Done)
+}

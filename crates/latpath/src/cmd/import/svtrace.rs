@@ -1,0 +1,41 @@
+//! `latpath import --format svtrace`: makes a run of durations without times.
+
+use super::{make, Args};
+use crate::cmd::following::THRESHOLD;
+use crate::cmd::interrupt::stop_flag;
+use crate::cmd::{ns, Outcome, Usage};
+use anyhow::{bail, Result};
+use latpath_import::{import_durations, Durations};
+use std::time::UNIX_EPOCH;
+
+/// The stream, where the user names none.
+const STREAM: &str = "svid:svtrace";
+
+pub fn run(args: Args) -> Result<Outcome> {
+    let [source] = args.sources.as_slice() else {
+        bail!(Usage("each of svtrace's results makes a run of its own: name one, FROM,TO=FILE".into()));
+    };
+    let (from, to, path) = Durations::source(source).map_err(Usage)?;
+    let Some(rate) = args.rate else {
+        bail!(Usage("svtrace's results have no times: say how many packets came each second, as --rate 4000".into()));
+    };
+    let unfit = [
+        ("--offset", !args.offsets.is_empty()),
+        ("--estimate-offset", !args.estimates.is_empty()),
+        ("--trace", !args.traces.is_empty()),
+        ("--clock-error", args.clock_error.is_some()),
+    ];
+    if let Some((option, _)) = unfit.into_iter().find(|(_, is_given)| *is_given) {
+        bail!(Usage(format!("{option}: svtrace's results are durations by one clock; leave it out")));
+    }
+    let stream = match args.streams.as_slice() {
+        [] => STREAM.parse()?,
+        [one] if !one.is_pattern() => one.clone(),
+        _ => bail!(Usage("svtrace's results are of one stream: name it, as --stream svid:MU01".into())),
+    };
+    let start = args.start.and_then(|start| start.duration_since(UNIX_EPOCH).ok()).map_or(0, ns);
+    let (segments, threshold) = (args.segments, args.threshold.map_or(THRESHOLD, ns));
+    let options = Durations { from, to, path, stream, rate, start, segments, threshold };
+    let stop = stop_flag()?;
+    make(&args.output, (args.json, args.quiet), |show| import_durations(&options, &args.output, &stop, show))
+}

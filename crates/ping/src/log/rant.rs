@@ -1,0 +1,407 @@
+//! Logs that `rant --log` wrote, made into a log of ours.
+//!
+//! A log has a head that names its columns, a line of dashes, and a row for each transaction behind the warm-up. The emitter's: `SEQ
+//! T1_SW T1_HW T4_HW T4_SW RTT`; the reflector's: `SEQ T2_HW T2_SW T3_SW T3_HW RESPONSE`. Stamps are `SECONDS.NANOSECONDS` of TAI (the
+//! NIC's clock, and the machine's), 0.000000000 where none was taken; `RTT` and `RESPONSE` are ns, with negative ones written as 0, and
+//! are not read. `SEQ` numbers the rows of its own file: what joins the files is that an answer lies within its probe, since one is
+//! under way at a time.
+
+use super::{format::Format, writer, LogError, Progress, Summary};
+use crate::transaction::{Route, Stamp, Transaction};
+use latpath_model::{text::cut, Ns};
+use latpath_partstore::open_file;
+use std::{
+    io::{self, BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// A row has 185 bytes.
+const MOST_LINE: u64 = 1024;
+/// Rows that show whether the file holds all transactions, and rows that are written at once.
+const BATCH: usize = 4096;
+/// A program that sends without a pause spends less between two transactions than in so many of them.
+const LONGEST_PAUSE: Ns = 3;
+/// Of the emitter's rows during which the reflector logged, at least so many of a hundred must find their answer.
+const LEAST_JOINED: u64 = 90;
+/// Rows that decide that.
+const LEAST_ROWS: u64 = 20;
+
+/// The columns of a file, in their order.
+struct Columns(Vec<Option<Stamp>>);
+
+/// A row, and the line that it is.
+struct Row {
+    line: u64,
+    transaction: Transaction,
+}
+
+/// The rows of one file.
+struct Rows {
+    path: PathBuf,
+    file: BufReader<std::fs::File>,
+    columns: Columns,
+    line: u64,
+    first: Option<Transaction>,
+    /// Rows that repeat earlier ones, and those that could not be read to their end.
+    repeated: u64,
+    is_cut: bool,
+    text: Vec<u8>,
+}
+
+const EMITTERS: [(&str, Stamp); 4] =
+    [("T1_SW", Stamp::T1App), ("T1_HW", Stamp::T1Nic), ("T4_HW", Stamp::T4Nic), ("T4_SW", Stamp::T4App)];
+const REFLECTORS: [(&str, Stamp); 4] =
+    [("T2_HW", Stamp::T2Nic), ("T2_SW", Stamp::T2App), ("T3_SW", Stamp::T3App), ("T3_HW", Stamp::T3Nic)];
+
+impl Columns {
+    /// Of a head that has all of these.
+    fn read(head: &str, all: &[(&str, Stamp)]) -> Option<Self> {
+        let known = |word| all.iter().find(|(name, _)| *name == word).map(|(_, stamp)| *stamp);
+        let columns: Vec<_> = head.split_whitespace().map(known).collect();
+        let is_whole = head.trim_start().starts_with("SEQ") && columns.iter().flatten().count() == all.len();
+        is_whole.then_some(Self(columns))
+    }
+}
+
+impl Rows {
+    fn open(path: &Path, all: &[(&str, Stamp)], role: &str) -> Result<Self, LogError> {
+        let mut file = BufReader::new(open_file(path).map_err(LogError::file(path))?);
+        let mut head = Vec::new();
+        file.by_ref().take(MOST_LINE).read_until(b'\n', &mut head).map_err(LogError::file(path))?;
+        let head = String::from_utf8_lossy(&head).into_owned();
+        let Some(columns) = Columns::read(&head, all) else {
+            return Err(wrong(path, refused(&head, &mut file, role)));
+        };
+        let (first, text) = (None, Vec::new());
+        Ok(Self { path: path.into(), file, columns, line: 1, first, repeated: 0, is_cut: false, text })
+    }
+
+    fn next(&mut self) -> Result<Option<Row>, LogError> {
+        loop {
+            self.text.clear();
+            self.line += 1;
+            let read = self.file.by_ref().take(MOST_LINE).read_until(b'\n', &mut self.text);
+            if read.map_err(LogError::file(&self.path))? == 0 {
+                return Ok(None);
+            }
+            if !self.text.ends_with(b"\n") {
+                self.is_cut = true;
+                return Ok(None);
+            }
+            let text = String::from_utf8_lossy(&self.text);
+            let text = text.trim();
+            if text.is_empty() || self.line == 2 && text.bytes().all(|byte| byte == b'-') {
+                continue;
+            }
+            let Some(transaction) = row(text, &self.columns) else {
+                let why = format!("line {}: {:?} is no row of rant --log", self.line, cut(text, 60));
+                return Err(wrong(&self.path, why));
+            };
+            // Behind its capacity the log begins again.
+            match self.first {
+                Some(first) if first.raw == transaction.raw => {
+                    self.repeated = 1 + self.rest()?;
+                    return Ok(None);
+                }
+                Some(_) => {}
+                None => self.first = Some(transaction),
+            }
+            return Ok(Some(Row { line: self.line, transaction }));
+        }
+    }
+
+    /// Counts what is left.
+    fn rest(&mut self) -> Result<u64, LogError> {
+        let mut lines = 0;
+        loop {
+            let (used, new) = {
+                let bytes = self.file.fill_buf().map_err(LogError::file(&self.path))?;
+                (bytes.len(), bytes.iter().filter(|byte| **byte == b'\n').count() as u64)
+            };
+            if used == 0 {
+                return Ok(lines);
+            }
+            lines += new;
+            self.file.consume(used);
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let path = self.path.display();
+        let mut notes = Vec::new();
+        if self.repeated > 0 {
+            notes.push(format!(
+                "{path}: {} rows at its end repeat its first ones, since rant had no room for more: they are left out, and so are the \
+                 transactions that they stand for",
+                self.repeated
+            ));
+        }
+        if self.is_cut {
+            notes.push(format!("{path}: ends in the middle of line {}, which is left out", self.line));
+        }
+        notes
+    }
+}
+
+/// What a file is that has no such head.
+fn refused(head: &str, rest: &mut dyn BufRead, role: &str) -> String {
+    let mut text = head.to_owned();
+    // An output ends with its figures; a long one begins with breaches.
+    let mut more = Vec::new();
+    let _ = rest.take(1 << 16).read_to_end(&mut more);
+    text.push_str(&String::from_utf8_lossy(&more));
+    let is_output = ["Latency Statistics", "Histogram Summary", "Test is complete", "latency (", "Total Samples:"];
+    if Columns::read(head, &EMITTERS).is_some() || Columns::read(head, &REFLECTORS).is_some() {
+        return format!("it is the log of the other end: name it {} instead of {role}", other(role));
+    }
+    if is_output.iter().any(|said| text.contains(said)) {
+        return "it is what rant prints: counts of whole microseconds, of which no single time is known; run rant with --log FILE, and \
+                import that"
+            .into();
+    }
+    format!("it is no log of rant --log: its first line is {:?}, not SEQ and the names of stamps", cut(head.trim(), 60))
+}
+
+fn other(role: &str) -> &'static str {
+    if role == "emit" {
+        "reflect"
+    } else {
+        "emit"
+    }
+}
+
+fn wrong(path: &Path, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LogError {
+    LogError::File { path: path.into(), source: io::Error::other(why) }
+}
+
+fn row(text: &str, columns: &Columns) -> Option<Transaction> {
+    let mut transaction = Transaction::default();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    if words.len() != columns.0.len() {
+        return None;
+    }
+    transaction.sequence = words[0].parse().ok()?;
+    for (word, stamp) in words.iter().zip(&columns.0) {
+        let Some(stamp) = stamp else { continue };
+        match time(word)? {
+            0 => {}
+            t => transaction.raw.set(*stamp, t),
+        }
+    }
+    transaction.mapped = transaction.raw;
+    Some(transaction)
+}
+
+/// `SECONDS.NANOSECONDS`.
+fn time(text: &str) -> Option<Ns> {
+    let (seconds, nanoseconds) = text.split_once('.')?;
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<Ns>().ok()).flatten();
+    let nanoseconds = digits(nanoseconds).filter(|_| nanoseconds.len() == 9)?;
+    digits(seconds)?.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
+}
+
+/// Where a transaction begins and ends at the emitter: by the NIC's clock where it stamped, else by the machine's.
+fn ends(t: &Transaction, is_by_nic: bool) -> Option<(Ns, Ns)> {
+    let (from, to) = if is_by_nic { (Stamp::T1Nic, Stamp::T4Nic) } else { (Stamp::T1App, Stamp::T4App) };
+    t.raw.get(from).zip(t.raw.get(to))
+}
+
+/// Finds the answer that lies within each probe.
+struct Answers {
+    rows: Rows,
+    /// Answers whose probes may still come.
+    next: Option<Transaction>,
+    first: Option<Ns>,
+    /// Probes since the first answer, and those whose answer was found.
+    during: u64,
+    joined: u64,
+    ended: bool,
+}
+
+impl Answers {
+    fn open(path: &Path) -> Result<Self, LogError> {
+        let rows = Rows::open(path, &REFLECTORS, "reflect")?;
+        let mut answers = Self { rows, next: None, first: None, during: 0, joined: 0, ended: false };
+        answers.advance()?;
+        let Some(first) = answers.next else {
+            return Err(wrong(&answers.rows.path, "it has no row"));
+        };
+        answers.first = first.raw.get(Stamp::T2Nic);
+        if answers.first.is_none() {
+            let why = "the NIC stamped no packet (rant -R): nothing joins its rows to the emitter's; import the emitter's log alone";
+            return Err(wrong(&answers.rows.path, why));
+        }
+        Ok(answers)
+    }
+
+    fn advance(&mut self) -> Result<(), LogError> {
+        self.next = self.rows.next()?.map(|row| row.transaction);
+        self.ended = self.next.is_none();
+        Ok(())
+    }
+
+    /// Adds the reflector's stamps to a transaction.
+    fn join(&mut self, t: &mut Transaction) -> Result<(), LogError> {
+        let Some((sent, received)) = ends(t, true) else { return Ok(()) };
+        let arrived = |t: &Transaction| t.raw.get(Stamp::T2Nic).unwrap_or(Ns::MIN);
+        while self.next.is_some_and(|answer| arrived(&answer) <= sent) {
+            self.advance()?;
+        }
+        if self.ended || self.first.is_none_or(|first| first >= received) {
+            return Ok(());
+        }
+        self.during += 1;
+        let Some(answer) = self.next else { return Ok(()) };
+        let left = answer.raw.get(Stamp::T3Nic).unwrap_or(arrived(&answer));
+        if left >= received {
+            return Ok(());
+        }
+        self.advance()?;
+        // Two answers cannot lie within one probe.
+        if self.next.is_some_and(|next| arrived(&next) < received) {
+            return Ok(());
+        }
+        self.joined += 1;
+        for (_, stamp) in REFLECTORS {
+            t.raw.set_if(stamp, answer.raw.get(stamp));
+        }
+        t.mapped = t.raw;
+        Ok(())
+    }
+
+    fn verdict(&self) -> Result<(), LogError> {
+        if self.joined * 100 >= self.during * LEAST_JOINED && self.during > 0 {
+            return Ok(());
+        }
+        let why = format!(
+            "{} of {} probes have an answer of this log within them: the NICs' clocks are further apart than half of a round trip (was \
+             PTP running?), or it is of another test; import the emitter's log alone",
+            self.joined, self.during
+        );
+        Err(wrong(&self.rows.path, why))
+    }
+}
+
+/// Makes a log at `path` of what rant's emitter logged, and its reflector where that is named. Once `stop` is set, the log ends there.
+///
+/// # Errors
+/// Where a file is no such log, holds some transactions only, or both cannot be joined: then there is no log.
+pub fn import_rant(emit: &Path, reflect: Option<&Path>, path: &Path, stop: &AtomicBool) -> Result<Summary, LogError> {
+    let rows = Rows::open(emit, &EMITTERS, "emit")?;
+    let answers = reflect.map(Answers::open).transpose()?;
+    let format = writer::create(path)?;
+    let mut import =
+        Import { rows, answers, format, is_by_nic: true, batch: Vec::new(), progress: Progress::default() };
+    let done = import.run(stop);
+    let closed = import.format.finish(&import.progress);
+    let files = import.format.files();
+    if let Err(error) = done.and(closed) {
+        // They were made a moment ago, by this alone.
+        files.iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
+        return Err(error);
+    }
+    let bytes = files.iter().filter_map(|file| file.metadata().ok()).map(|m| m.len()).sum();
+    let notes = import.notes();
+    Ok(Summary { files, rows: import.format.safe_rows(), bytes, notes, ..Summary::default() })
+}
+
+struct Import {
+    rows: Rows,
+    answers: Option<Answers>,
+    format: Box<dyn Format>,
+    is_by_nic: bool,
+    batch: Vec<Transaction>,
+    progress: Progress,
+}
+
+impl Import {
+    fn run(&mut self, stop: &AtomicBool) -> Result<(), LogError> {
+        let mut begun = false;
+        while let Some(Row { line, transaction }) = self.rows.next()? {
+            if transaction.raw.mask() & (Stamp::T1Nic.bit() | Stamp::T1App.bit()) == 0 {
+                return Err(wrong(&self.rows.path, format!("line {line}: it says neither T1_HW nor T1_SW")));
+            }
+            self.batch.push(transaction);
+            if self.batch.len() == BATCH {
+                self.write(&mut begun)?;
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        }
+        self.write(&mut begun)?;
+        if !begun {
+            return Err(wrong(&self.rows.path, "it has no row"));
+        }
+        self.answers.as_ref().map_or(Ok(()), Answers::verdict)
+    }
+
+    fn write(&mut self, begun: &mut bool) -> Result<(), LogError> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        if !std::mem::replace(begun, true) {
+            self.begin()?;
+        }
+        if let Some(answers) = &mut self.answers {
+            self.batch.iter_mut().try_for_each(|t| answers.join(t))?;
+        }
+        self.format.write(&self.batch)?;
+        self.format.tick(&self.progress)?;
+        self.batch.clear();
+        Ok(())
+    }
+
+    /// Looks at the first rows: which stamps there are, and whether they are of all transactions.
+    fn begin(&mut self) -> Result<(), LogError> {
+        let mask = self.batch.iter().fold(0, |mask, t| mask | t.raw.mask());
+        self.is_by_nic = mask & Stamp::T1Nic.bit() != 0;
+        if !self.is_by_nic && self.answers.is_some() {
+            let why = "the NIC stamped no packet (rant -R): nothing joins the reflector's rows to these; import this log alone";
+            return Err(wrong(&self.rows.path, why));
+        }
+        self.refuse_late_ones_alone()?;
+        let of_reflector = self.answers.as_ref().and_then(|a| a.next).map_or(0, |t| t.raw.mask());
+        self.format.begin(&Route::detailed(mask | of_reflector))
+    }
+
+    /// rant sends the next probe as soon as it has an answer: where pauses are long, transactions are missing.
+    fn refuse_late_ones_alone(&self) -> Result<(), LogError> {
+        let is_by_app = self.batch.iter().all(|t| ends(t, false).is_some());
+        let ends: Vec<_> = self.batch.iter().filter_map(|t| ends(t, !is_by_app)).collect();
+        let median = |mut times: Vec<Ns>| {
+            times.sort_unstable();
+            times.get(times.len() / 2).copied().unwrap_or(0)
+        };
+        let pause = median(ends.windows(2).map(|two| two[1].0.saturating_sub(two[0].1)).collect());
+        let time = median(ends.iter().map(|(from, to)| to.saturating_sub(*from)).collect());
+        if (ends.len() as u64) < LEAST_ROWS || pause <= time.saturating_mul(LONGEST_PAUSE) {
+            return Ok(());
+        }
+        let why = format!(
+            "it holds some of the transactions alone: {pause} ns lie between two of its rows, which take {time} ns (rant -L logs those \
+             over a limit). No figure of them is one of the test: run rant with --log and without -L"
+        );
+        Err(wrong(&self.rows.path, why))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.rows.notes();
+        if !self.is_by_nic {
+            notes.push("the NIC stamped no packet (rant -R)".into());
+        }
+        if let Some(answers) = &self.answers {
+            notes.extend(answers.rows.notes());
+            if answers.joined < answers.during {
+                notes.push(format!("{} probes have no answer in the reflector's log", answers.during - answers.joined));
+            }
+        }
+        notes.push(
+            "times from one clock to another (application, NIC, the other machine) are as PTP kept these clocks: nothing in the files \
+             shows how far they were apart"
+                .into(),
+        );
+        notes
+    }
+}

@@ -1,0 +1,225 @@
+//! Logs in the format of `rant --log`, written by hand, become logs of ours.
+
+use latpath_model::Ns;
+use latpath_ping::log::{import_rant, recording, Summary};
+use std::{fs, path::PathBuf, sync::atomic::AtomicBool};
+use tempfile::TempDir;
+
+/// TAI, in ns.
+const BEGIN: Ns = 1_774_000_037_000_000_000;
+/// From one probe to the next.
+const PERIOD: Ns = 20_000;
+
+struct Bench(TempDir);
+
+/// One transaction: T1, T2, T3, T4 by application and NIC, ns since [`BEGIN`]; negative for a stamp that was not taken.
+#[derive(Clone, Copy)]
+struct Times {
+    sw: [Ns; 4],
+    hw: [Ns; 4],
+}
+
+/// Answered 12 µs after it was sent, by the NICs; every hundredth 5 µs later.
+fn times(n: u64) -> Times {
+    let (t, late) = (n as Ns * PERIOD, if n % 100 == 7 { 5000 } else { 0 });
+    let hw = [t + 1000, t + 4000, t + 9000 + late, t + 13_000 + late];
+    Times { sw: [t, t + 5000, t + 8000 + late, t + 14_000 + late], hw }
+}
+
+fn stamp(t: Ns) -> String {
+    let t = if t < 0 { 0 } else { BEGIN + t };
+    format!("{:>20}.{:09}", t / 1_000_000_000, t % 1_000_000_000)
+}
+
+fn log(head: [&str; 6], rows: impl Iterator<Item = (u64, [Ns; 4], Ns)>) -> String {
+    let [a, b, c, d, e, f] = head;
+    let mut text = format!("{a:>10} {b:>30} {c:>30} {d:>30} {e:>30} {f:>15}\n");
+    text += &("-".repeat(text.len() - 1) + "\n");
+    for (n, [a, b, c, d], time) in rows {
+        text += &format!("{n:>10} {} {} {} {} {:>15}\n", stamp(a), stamp(b), stamp(c), stamp(d), time.max(0));
+    }
+    text
+}
+
+fn emitters(rows: impl Iterator<Item = (u64, Times)>) -> String {
+    let head = ["SEQ", "T1_SW", "T1_HW", "T4_HW", "T4_SW", "RTT"];
+    log(head, rows.map(|(n, t)| (n, [t.sw[0], t.hw[0], t.hw[3], t.sw[3]], t.hw[3] - t.hw[0])))
+}
+
+fn reflectors(rows: impl Iterator<Item = (u64, Times)>) -> String {
+    let head = ["SEQ", "T2_HW", "T2_SW", "T3_SW", "T3_HW", "RESPONSE"];
+    log(head, rows.map(|(n, t)| (n, [t.hw[1], t.sw[1], t.sw[2], t.hw[2]], t.hw[2] - t.hw[1])))
+}
+
+fn all(count: u64) -> impl Iterator<Item = (u64, Times)> {
+    (0..count).map(|n| (n, times(n)))
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn import(&self, emit: &str, reflect: Option<&str>, to: &str) -> Result<Summary, String> {
+        fs::write(self.path("roundtrip.txt"), emit).unwrap();
+        let other = self.path("response.txt");
+        reflect.iter().for_each(|text| fs::write(&other, text).unwrap());
+        let reflect = reflect.map(|_| other.as_path());
+        let made = import_rant(&self.path("roundtrip.txt"), reflect, &self.path(to), &AtomicBool::new(false));
+        made.map_err(|error| error.to_string())
+    }
+
+    /// The columns of a CSV log, and its rows.
+    fn rows(&self) -> Vec<Vec<(String, String)>> {
+        let text = fs::read_to_string(self.path("log.csv")).unwrap();
+        let head: Vec<&str> = text.lines().next().unwrap().split(',').collect();
+        let row = |line: &str| head.iter().map(|h| (*h).to_owned()).zip(line.split(',').map(str::to_owned)).collect();
+        text.lines().skip(1).map(row).collect()
+    }
+}
+
+fn cell(row: &[(String, String)], name: &str) -> Option<Ns> {
+    let (_, value) = row.iter().find(|(column, _)| column == name).unwrap_or_else(|| panic!("{name} in {row:?}"));
+    (!value.is_empty()).then(|| value.parse().unwrap())
+}
+
+#[test]
+fn both_ends_make_one_log_that_can_be_compared() {
+    let bench = Bench::new();
+    // The reflector's rows are numbered by themselves, and it began earlier.
+    let answers = reflectors((0..10_500).map(|n| (n, times(n))));
+    let emit = emitters((500..10_500).map(|n| (n - 500, times(n))));
+    let made = bench.import(&emit, Some(&answers), "log.csv").unwrap();
+    assert_eq!(made.rows, 10_000);
+    for (n, row) in bench.rows().iter().enumerate() {
+        let t = times(n as u64 + 500);
+        let expected =
+            [t.sw[0], t.hw[0], t.hw[1], t.sw[1], t.sw[2], t.hw[2], t.hw[3], t.sw[3]].map(|t| Some(BEGIN + t));
+        let names = ["t1_app", "t1_nic", "t2_nic", "t2_app", "t3_app", "t3_nic", "t4_nic", "t4_app"];
+        assert_eq!(names.map(|name| cell(row, &format!("{name}_ns"))), expected, "{n}");
+        assert_eq!(cell(row, "round_trip_ns"), Some(t.sw[3] - t.sw[0]));
+        assert_eq!(cell(row, "t2_nic_to_t2_app_ns"), Some(1000));
+        assert_eq!(cell(row, "sequence"), Some(n as Ns));
+    }
+    assert!(made.notes.iter().any(|note| note.contains("as PTP kept these clocks")), "{:?}", made.notes);
+    bench.import(&emit, Some(&answers), "log.parquet").unwrap();
+    for name in ["log.csv", "log.parquet"] {
+        let read = recording(&bench.path(name), 15_000, true).unwrap();
+        let figures = |at: usize| {
+            let s = &read.segments[at];
+            (s.name.as_str(), s.histogram.count(), s.histogram.min(), s.histogram.max(), s.over)
+        };
+        assert_eq!(figures(0), ("round trip", 10_000, 14_000, 19_000, 100));
+        assert_eq!(figures(1), ("NIC round trip", 10_000, 12_000, 17_000, 100));
+        assert_eq!((read.segments.len(), read.lost()), (2 + 7, Some(0)));
+    }
+}
+
+#[test]
+fn round_trips_are_computed_from_the_stamps_and_negative_ones_stay() {
+    let bench = Bench::new();
+    let backwards = |(n, mut t): (u64, Times)| {
+        if n == 50 {
+            t.hw[3] = t.hw[0] - 300;
+        }
+        // As without --sw-timestamps.
+        (n, Times { sw: [-1; 4], ..t })
+    };
+    let text = emitters(all(200).map(backwards));
+    assert!(text.lines().nth(52).unwrap().trim_end().ends_with(" 0"), "rant writes 0");
+    bench.import(&text, None, "log.csv").unwrap();
+    let read = recording(&bench.path("log.csv"), 15_000, false).unwrap();
+    let whole = &read.segments[0];
+    assert_eq!((read.segments.len(), whole.name.as_str(), read.lost()), (1, "NIC round trip", Some(0)));
+    assert_eq!((whole.histogram.min(), whole.histogram.count(), whole.over), (-300, 200, 2));
+    let rows = bench.rows();
+    assert_eq!(cell(&rows[50], "round_trip_ns"), None, "no application stamped it");
+}
+
+#[test]
+fn what_the_nic_did_not_stamp_has_no_time() {
+    let bench = Bench::new();
+    let without = |(n, t): (u64, Times)| (n, Times { hw: [-1; 4], ..t });
+    let made = bench.import(&emitters(all(100).map(without)), None, "log.csv").unwrap();
+    assert!(made.notes.iter().any(|note| note.contains("rant -R")));
+    let rows = bench.rows();
+    assert_eq!((cell(&rows[3], "t1_nic_ns"), cell(&rows[3], "round_trip_ns")), (None, Some(14_000)));
+    let error = bench.import(&emitters(all(100).map(without)), Some(&reflectors(all(100))), "other.csv").unwrap_err();
+    assert!(error.contains("roundtrip.txt") && error.contains("rant -R"), "{error}");
+    // An answer that did not come, and a stamp of sending that did not (rant -N).
+    let some = |(n, mut t): (u64, Times)| {
+        if n == 99 {
+            (t.sw[3], t.hw[3]) = (-1, -1);
+        }
+        (n, t)
+    };
+    let answers = reflectors(all(100).map(|(n, mut t)| {
+        t.hw[2] = -1;
+        (n, t)
+    }));
+    fs::remove_file(bench.path("log.csv")).unwrap();
+    bench.import(&emitters(all(100).map(some)), Some(&answers), "log.csv").unwrap();
+    let rows = bench.rows();
+    assert_eq!((cell(&rows[99], "round_trip_ns"), cell(&rows[99], "t2_nic_ns")), (None, None));
+    assert_eq!((cell(&rows[98], "t2_nic_ns").is_some(), cell(&rows[98], "t3_nic_ns")), (true, None));
+    assert_eq!(recording(&bench.path("log.csv"), 15_000, false).unwrap().lost(), Some(1));
+}
+
+#[test]
+fn rows_that_repeat_the_first_ones_are_cut_off() {
+    let bench = Bench::new();
+    // Room for 300, and 450 transactions.
+    let made = bench.import(&emitters((0..450).map(|n| (n, times(n % 300)))), None, "log.csv").unwrap();
+    assert_eq!(made.rows, 300);
+    assert!(
+        made.notes.iter().any(|note| note.contains("150 rows at its end repeat its first ones")),
+        "{:?}",
+        made.notes
+    );
+}
+
+#[test]
+fn what_holds_no_transactions_of_a_whole_test_is_refused_with_the_reason() {
+    let bench = Bench::new();
+    let late_alone = (0..100).map(|n| (n, times(n * 100 + 7)));
+    let output = "Test is complete. Duration: 1.00 s\n\n--- Latency Statistics ---\nMIN: 6875 ns | MAX: 32989 ns | AVG: 9911 ns | \
+                  Total Samples: 28546206 \n";
+    let breach = "Round-Trip latency (31000 ns) exceeds threshold (30000 ns).\n  T1_HW (NIC tx):  1.000000001\n";
+    let whole = emitters(all(100));
+    let cut = whole[..whole.len() - 30].to_owned();
+    let strange = whole.replace(" 50 ", " 5x ");
+    let head_alone: String = whole.lines().take(2).map(|line| format!("{line}\n")).collect();
+    let late_alone = emitters(late_alone);
+    for (emit, says) in [
+        (output, "run rant with --log FILE"),
+        (breach, "run rant with --log FILE"),
+        ("hello\n", "its first line is \"hello\""),
+        ("", "its first line is \"\""),
+        (&reflectors(all(100)), "the log of the other end: name it reflect instead of emit"),
+        (&late_alone, "rant -L logs those over a limit"),
+        (&strange, "line 53"),
+        (&head_alone, "it has no row"),
+    ] {
+        let error = bench.import(emit, None, "log.parquet").unwrap_err();
+        assert!(error.contains("roundtrip.txt") && error.contains(says), "{says:?} is not in {error}");
+        let left: Vec<_> = fs::read_dir(bench.0.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(left, ["roundtrip.txt"], "{says}");
+    }
+    assert_eq!(bench.import(&cut, None, "log.csv").unwrap().rows, 99);
+}
+
+#[test]
+fn ends_whose_clocks_do_not_agree_are_not_joined() {
+    let bench = Bench::new();
+    let off = |(n, mut t): (u64, Times)| {
+        t.hw = t.hw.map(|t| t + 9_000);
+        (n, t)
+    };
+    let error = bench.import(&emitters(all(1000)), Some(&reflectors(all(1000).map(off))), "log.csv").unwrap_err();
+    assert!(error.contains("response.txt") && error.contains("further apart than half of a round trip"), "{error}");
+    assert!(!bench.path("log.csv").exists());
+}
