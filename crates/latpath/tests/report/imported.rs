@@ -79,6 +79,106 @@ fn wrong_usage_and_failures_have_their_codes() {
     assert_eq!(bench.latpath(&["import", "-o", "run", PUB, SUB]).status.code(), Some(1));
 }
 
+/// µs since 1970.
+const BEGIN: u64 = 1_767_225_600_000_000;
+/// From the 2000th packet's sending on, a hog has the reader's CPU for so many µs.
+const HELD: u64 = 5000;
+/// Packets that wait meanwhile.
+const WAITING: u64 = HELD / 250;
+
+/// When a packet is sent and when it is read, µs since the begin.
+fn sent_and_read(n: u64) -> (u64, u64) {
+    let sent = n * 250;
+    let is_held = (2000..2000 + WAITING).contains(&n);
+    (sent, if is_held { 2000 * 250 + HELD + 30 + (n - 2000) * 5 } else { sent + 60 })
+}
+
+/// The same time in the kernel's trace format, written by hand: `behind` µs before UTC.
+fn trace(behind: u64) -> String {
+    let mut lines: Vec<(u64, String)> = Vec::new();
+    let mut add = |at: u64, who: &str, cpu: u32, event: String| {
+        let t = BEGIN + at - behind;
+        lines.push((at, format!("  {who} [00{cpu}] d..2. {}.{:06}: {event}\n", t / 1_000_000, t % 1_000_000)));
+    };
+    let switch = |(prev, prio, state): (&str, u32, &str), (next, next_prio): (&str, u32)| {
+        let pid = |name: &str| {
+            if name == "swapper/1" {
+                0
+            } else if name == "relay" {
+                77
+            } else {
+                88
+            }
+        };
+        format!(
+            "sched_switch: prev_comm={prev} prev_pid={} prev_prio={prio} prev_state={state} ==> next_comm={next} next_pid={} next_prio={next_prio}",
+            pid(prev),
+            pid(next)
+        )
+    };
+    let (idle, relay, hog) = (("swapper/1", 120), ("relay", 89), ("hogger", 49));
+    for n in 0..4000 {
+        let (sent, read) = sent_and_read(n);
+        add(sent + 1, "publish-66", 0, "net_dev_start_xmit: dev=va queue_mapping=0 skbaddr=0x1 len=120".into());
+        let is_held = (2000..2000 + WAITING).contains(&n);
+        if !is_held || n == 2000 {
+            add(sent + 10, "publish-66", 0, "sched_waking: comm=relay pid=77 prio=89 target_cpu=001".into());
+        }
+        if n == 2000 {
+            add(sent - 100, "<idle>-0", 1, switch(("swapper/1", 120, "R"), hog));
+            add(sent + HELD, "hogger-88", 1, switch(("hogger", 49, "S"), relay));
+        } else if !is_held {
+            add(sent + 20, "<idle>-0", 1, switch(("swapper/1", 120, "R"), relay));
+        }
+        add(read - 2, "relay-77", 1, "skb_copy_datagram_iovec: skbaddr=0x1 len=100".into());
+        if !is_held || n == 2000 + WAITING - 1 {
+            add(read + 10, "relay-77", 1, switch(("relay", 89, "S"), idle));
+        }
+    }
+    lines.sort_by_key(|(at, _)| *at);
+    lines.into_iter().fold("# tracer: nop\n".to_owned(), |text, (_, line)| text + &line)
+}
+
+#[test]
+fn a_trace_beside_the_files_says_what_held_late_packets() {
+    let bench = Bench::new();
+    let write = |name: &str, text: String| std::fs::write(bench.dir.path().join(name), text).unwrap();
+    let log = |at: fn(u64) -> u64| (0..4000).map(|n| format!("0:MU01:{n}:{}\n", BEGIN + at(n))).collect::<String>();
+    write("pub.txt", log(|n| sent_and_read(n).0));
+    write("sub.txt", log(|n| sent_and_read(n).1));
+    // Since the machine's start.
+    write("trace.txt", trace(BEGIN - 7_000_000));
+    let (sent, read) = ("host/tx@va=pub.txt", "host/app-read@relay=sub.txt");
+    let import = |more: &[&str]| {
+        bench.latpath(&[&["import", sent, read, "--trace", "host=trace.txt", "-o", "run"], more].concat())
+    };
+    let out = import(&[]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(
+        stderr(&out).contains("trace.txt: begins") && stderr(&out).contains("--trace-offset host="),
+        "{}",
+        stderr(&out)
+    );
+    assert!(!bench.dir.path().join("run").exists());
+    let out = import(&["--trace-offset", "host=-1767225593s±1us"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    for note in ["no irq_handler_entry", "no softirq_entry", "no cpu_idle"] {
+        assert!(stderr(&out).contains(&format!("trace.txt: {note}")), "{note:?} is not in {}", stderr(&out));
+    }
+    let out = bench.latpath(&["explain", "run", "--json"]);
+    let explained: Value = serde_json::from_str(&stdout(&out)).unwrap();
+    assert_eq!(explained["late"].as_u64(), Some(WAITING), "{explained}");
+    let first = &explained["causes"][0];
+    assert_eq!(first["cause"].as_str(), Some("waiting-for-cpu"), "{first}");
+    let worst = &explained["packets"][0];
+    let points: Vec<_> =
+        worst["points"].as_array().into_iter().flatten().map(|p| (p["cpu"].as_u64(), p["tid"].as_u64())).collect();
+    assert_eq!(points, [(Some(0), Some(66)), (Some(1), Some(77))], "{worst}");
+    let text = stdout(&bench.latpath(&["explain", "run"]));
+    assert!(text.contains("hogger (88)"), "{text}");
+    assert!(bench.latpath(&["export", "perfetto", "run", "-o", "t.pftrace"]).status.success());
+}
+
 #[test]
 fn durations_alone_make_a_run_whose_losses_are_not_known() {
     let bench = Bench::new();
