@@ -97,14 +97,19 @@ impl Ring {
         (spread >> 32) as usize & (self.heads.len() - 1)
     }
 
-    /// The kept journeys with this key, newest first.
-    pub fn with_key(&self, key: u32) -> Chain<'_> {
+    /// The newest journey in the bucket of this key, whatever its own key. It may not be kept any more; a newer one with this key
+    /// there is not.
+    pub fn newest_with_hash_of(&self, key: u32) -> Option<u64> {
         let newest = self.buckets[self.bucket(key)];
         // The bucket holds 32 bits: the youngest number that ends in them. A stale bucket may name a journey of another
         // chain; comparing keys makes that harmless.
         let back = (self.head as u32).wrapping_sub(newest);
-        let next = self.head.checked_sub(u64::from(back)).filter(|_| back != 0);
-        Chain { ring: self, next, key, steps: 0 }
+        self.head.checked_sub(u64::from(back)).filter(|_| back != 0)
+    }
+
+    /// The kept journeys with this key, newest first.
+    pub fn with_key(&self, key: u32) -> Chain<'_> {
+        Chain { ring: self, next: self.newest_with_hash_of(key), key, steps: 0 }
     }
 
     /// Adds an open journey and returns its number. There must be room in both rings.
