@@ -434,6 +434,7 @@ impl Pool {
 
     fn summary(&mut self) -> Summary {
         Summary {
+            durations_alone: false,
             off_route: vec![],
             elapsed_ns: self.number(),
             threshold_ns: self.number(),

@@ -184,6 +184,7 @@ pub fn summary() -> Summary {
         incomplete: 0,
         lost: lost.clone(),
         duplicates: 0,
+        durations_alone: false,
         out_of_order: 4,
         malformed: 2,
         segments: segments(),
