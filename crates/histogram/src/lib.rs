@@ -283,6 +283,14 @@ impl Histogram {
 }
 
 impl Histogram {
+    /// How many values are over `above` and at most `to`; those in the buckets of both ends, 0.4 % wide, count too.
+    pub fn count_about(&self, above: Ns, to: Ns) -> u64 {
+        let negatives = if above < 0 { self.negatives } else { 0 };
+        let lower = |index| layout::lower::<BITS>(index).min(Ns::MAX as u64) as Ns;
+        let is_about = |(i, _): &(usize, u64)| lower(*i) <= to && lower(*i + 1).saturating_sub(1) > above;
+        negatives + self.positive.filled().filter(is_about).map(|(_, n)| n).sum::<u64>()
+    }
+
     /// Non-empty buckets for a chart, rising, 16 for each doubling from 256 ns on, 16 ns wide below. A value is in its bucket exactly.
     /// Negative values share one bucket, from the least value to 0.
     pub fn fine_buckets(&self) -> Vec<Bucket> {
@@ -430,6 +438,21 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn values_about_a_span_are_counted_and_few_more(
+            values in prop::collection::vec(-1000..10_000_000_i64, 0..200), to in 0..10_000_000_i64, width in 0..1_000_000_i64,
+        ) {
+            let mut h = Histogram::new();
+            values.iter().for_each(|v| h.record(*v));
+            let so_many = |slack: i64| {
+                let (above, to) = (to - width, to + slack * to / 250);
+                let above = above - slack * above.max(0) / 250;
+                values.iter().filter(|v| above < 0 && **v < 0 || **v >= 0 && **v > above - slack && **v <= to + slack).count() as u64
+            };
+            let counted = h.count_about(to - width, to);
+            prop_assert!(so_many(0) <= counted && counted <= so_many(1), "{} {counted} {}", so_many(0), so_many(1));
+        }
+
         #[test]
         fn values_counted_coarsely_keep_what_is_exact(values in prop::collection::vec((0_u32..40).prop_flat_map(|bits| 0..=Ns::MAX >> (bits + 23)), 1..200)) {
             let mut counts = [0; 640];

@@ -101,7 +101,9 @@ fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Opti
     };
     let medians: Vec<_> = setup.segments.iter().filter_map(median).collect();
     let streams = Some(vec![StreamId::try_from(id).ok()?]);
-    let select = Select { streams, ..select.clone() }.with_cpus_and_threads();
+    let select = Select { streams, ..select.clone() };
+    // Imported files do not say who saw a packet.
+    let select = if run.manifest().imported.is_empty() { select.with_cpus_and_threads() } else { select };
     let (mut tried, mut least) = (0, i128::MAX);
     let mut best = None;
     run.for_each(&select, |journey| {

@@ -7,13 +7,15 @@ mod digest;
 mod html;
 mod markdown;
 
+use crate::chosen::Chosen;
 use crate::limit::LimitVerdict;
 use crate::page::{share, Block, Page, Style};
+use crate::warnings::warnings;
 use crate::{header, paths, patterns, quality, segments, streams, without, worst, Charts};
 use latpath_run::Run;
-use latpath_stats::figures::{longest_row, packets};
+use latpath_stats::figures::{longest_row, never_seen, packets};
 use latpath_stats::text::{short_stream, Table};
-use latpath_stats::units::Letters;
+use latpath_stats::units::{number_of, of_things, Letters};
 use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
@@ -32,6 +34,8 @@ pub struct Findings<'a> {
     pub run: &'a Run,
     /// Its figures.
     pub summary: &'a Summary,
+    /// What the user chose of it.
+    pub chosen: &'a Chosen,
     /// The limits that the user set.
     pub limits: &'a [LimitVerdict],
     /// What its charts show.
@@ -43,11 +47,33 @@ pub struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// `latpath report: RUN`
+    /// `latpath report: RUN`, or the author's own.
     fn title(&self, page: &Page) -> String {
-        let path = self.run.path();
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        format!("latpath report: {}", page.clean(&name))
+        let title = self.chosen.title.clone();
+        page.clean(&title.unwrap_or_else(|| format!("latpath report: {}", header::name(self.run))))
+    }
+
+    /// What a reader must hold against a verdict on limits.
+    fn weakened(&self) -> Vec<String> {
+        let (run, summary) = (self.run, self.summary);
+        // What whoever recorded it noted says nothing of its figures; what was found when it was read does.
+        let of_run = run.notes().iter().filter(|note| !run.manifest().notes.contains(note)).cloned();
+        let part = self.chosen.part().map(|part| format!("it covers a part of the run: {part}"));
+        let unseen = match never_seen(summary) {
+            0 => None,
+            n => Some(format!(
+                "{} by no point: lost before the first one, or never sent",
+                number_of(n, "packet") + if n == 1 { " was seen" } else { " were seen" }
+            )),
+        };
+        let open = summary.segments.iter().filter(|s| s.times.count > 0 && !summary.is_bound_known(s));
+        let open: Vec<&str> = open.map(|s| s.name.as_str()).collect();
+        let clocks = format!("how far the clocks were apart is not known: {}", open.join(", "));
+        let patterns = summary.patterns.len() as u64;
+        let found = format!("{} found, as listed below", of_things(&patterns.to_string(), patterns, "pattern"));
+        let more = part.into_iter().chain(unseen).chain(warnings(summary));
+        let more = more.chain((!open.is_empty()).then_some(clocks)).chain((patterns > 0).then_some(found));
+        of_run.chain(more).collect()
     }
 
     /// The document's title and blocks; with the charts' places, and digits in groups, where it is `html`. Of the worst packets so many
@@ -69,15 +95,39 @@ impl Findings<'_> {
         streams::write(&mut page, summary);
         streams::pacing(&mut page, summary);
         worst::document(&mut page, summary, self.charts.typical.as_ref(), drawn);
+        words(&mut page);
         header::route(&mut page, summary);
         if self.run.manifest().imported.is_empty() {
             quality::tool(&mut page, summary);
         }
         page.heading("Run, host and options");
-        header::write(&mut page, self.run);
+        header::write(&mut page, self.run, &header::name(self.run));
+        self.chosen.part().iter().for_each(|part| page.item("covers", &page.clean(part)));
+        for (name, value) in self.chosen.options() {
+            page.item(name, &page.clean(&value));
+        }
         page.item("SHA-256", self.sha256);
         page.item("report", &format!("latpath {}", env!("CARGO_PKG_VERSION")));
         (self.title(&page), page.into_blocks())
+    }
+}
+
+/// What signs and words of the tables mean.
+fn words(page: &mut Page) {
+    page.heading("Signs and words");
+    let bound = page.letters.plus_minus();
+    for (sign, meaning) in [
+        ("-", "nothing was measured, or too few packets lie beyond the percentile: the maximum says as much"),
+        ("<", "the time is shorter than the error bound between its two clocks, which is shown in its place"),
+        (bound, "error bound: a time between two machines may be wrong by so much"),
+        ("1→4", "from the route's first point to its fourth; a point off the route has no number"),
+        ("late", "over the threshold"),
+        ("lost", "not seen at the route's last point"),
+        ("disord.", "another packet overtook it"),
+        ("unseen", "sequence numbers that no point saw"),
+        ("usual", "the median of the step, of the packet's stream"),
+    ] {
+        page.item(&page.clean(sign), meaning);
     }
 }
 
@@ -89,6 +139,15 @@ fn verdict(page: &mut Page, findings: &Findings) {
         page.line("No limit was set (latpath report --limit): the figures stand without a verdict.");
     }
     limits_table(page, limits);
+    let weak = findings.weakened();
+    if !weak.is_empty() && !limits.is_empty() {
+        page.line("What weakens this verdict:");
+        weak.iter().for_each(|why| page.warning(why));
+    }
+    for (name, value) in &findings.chosen.notes {
+        page.item(&page.clean(name), &page.clean(value));
+    }
+    findings.chosen.part().iter().for_each(|part| page.item("covers", &page.clean(part)));
     let lost = packets(&summary.lost);
     page.item("packets", &page.count(summary.journeys));
     match summary.durations_alone {

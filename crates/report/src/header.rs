@@ -7,16 +7,23 @@ use latpath_stats::text::{short_stream, Table};
 use latpath_stats::units::{bytes, elapsed};
 use latpath_stats::Summary;
 
+/// The run's own name, however its path was typed.
+pub(crate) fn name(run: &Run) -> String {
+    let whole = run.path().canonicalize();
+    let path = whole.as_deref().unwrap_or(run.path());
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}
+
 /// Which run, when it was recorded and how long, and `more`.
-pub(crate) fn title(page: &mut Page, run: &Run, more: &str) {
+pub(crate) fn title(page: &mut Page, run: &Run, name: &str, more: &str) {
     let manifest = run.manifest();
-    page.line(format!("Run {}", page.clean(&run.path().display().to_string())));
+    page.line(format!("Run {}", page.clean(name)));
     let start = page.clean(&manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " "));
     page.item("recorded", &format!("{start} UTC, {} long{more}", elapsed(run.elapsed_ns())));
 }
 
 /// What was recorded, how and on what.
-pub(crate) fn write(page: &mut Page, run: &Run) {
+pub(crate) fn write(page: &mut Page, run: &Run, name: &str) {
     let manifest = run.manifest();
     let state = match manifest.state {
         State::Finished => "",
@@ -25,7 +32,7 @@ pub(crate) fn write(page: &mut Page, run: &Run) {
     };
     let (_, size) = run.size();
     let (journeys, by) = (page.count(run.journeys()), page.clean(&manifest.latpath));
-    title(page, run, &format!("{state}, {journeys} journeys, {}, by latpath {by}", bytes(size)));
+    title(page, run, name, &format!("{state}, {journeys} journeys, {}, by latpath {by}", bytes(size)));
     page.item("command", &page.clean(&manifest.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")));
     let streams: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     page.item("streams", &page.clean(&streams.join(" ")));

@@ -1,5 +1,6 @@
 //! `latpath report --json`: the summary, and beside it what the run was. docs/json.md is its schema.
 
+use crate::chosen::Chosen;
 use crate::limit::LimitVerdict;
 use latpath_model::{Ns, StreamSpec};
 use latpath_run::{facts::HostFacts, Condition, Mark, Run, Stamp};
@@ -72,6 +73,8 @@ impl<'a> RunHead<'a> {
 #[derive(Serialize, JsonSchema)]
 struct Whole<'a> {
     run: RunHead<'a>,
+    /// What the user chose of it.
+    chosen: &'a Chosen,
     /// What became of the limits that the user set.
     limits: &'a [LimitVerdict],
     #[serde(flatten)]
@@ -79,8 +82,13 @@ struct Whole<'a> {
 }
 
 /// The JSON of a report, on one line.
-pub fn report_json(summary: &Summary, run: &Run, limits: &[LimitVerdict]) -> serde_json::Result<String> {
-    let whole = Whole { run: RunHead::of(run), limits, summary };
+pub fn report_json(
+    summary: &Summary,
+    run: &Run,
+    chosen: &Chosen,
+    limits: &[LimitVerdict],
+) -> serde_json::Result<String> {
+    let whole = Whole { run: RunHead::of(run), chosen, limits, summary };
     if !summary.durations_alone {
         return serde_json::to_string(&whole);
     }

@@ -43,9 +43,9 @@ mod tests {
             limit: limit.into(),
             about: Some(About { name: "a\u{1b}[2J".into(), source: "b & <c>".into() }),
             measured: Some("7 <ms>".into()),
-            bound_ns: None,
             broken: broken.map(Into::into),
             not_shown: not_shown.map(Into::into),
+            ..LimitVerdict::default()
         };
         let limits = [
             verdict("lost<=0", None, None),

@@ -5,6 +5,7 @@
 
 mod captures;
 mod charts;
+mod chosen;
 pub mod compare;
 pub mod cpu_profile;
 mod document;
@@ -38,6 +39,7 @@ mod worst;
 
 pub use captures::{RunCaptures, SelectError, Selection};
 pub use charts::{summarise_with_charts, ChartedSegment, Charts};
+pub use chosen::Chosen;
 pub use document::{asciidoc, digest, explain_run, html, markdown, Explained, Findings};
 pub use explain::{
     explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,

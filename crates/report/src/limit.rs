@@ -43,6 +43,10 @@ pub struct LimitVerdict {
     pub measured: Option<String>,
     /// How wrong the figure can be, because the clocks of two machines took it; null where nobody knows, and of figures that are no times.
     pub bound_ns: Option<Ns>,
+    /// The segment that it is on; null of pacing, and of counts of all packets.
+    pub segment: Option<String>,
+    /// The most that a time may be; null of counts.
+    pub most_ns: Option<Ns>,
     /// Why it is broken; null if it is not.
     pub broken: Option<String>,
     /// Why neither is shown: nothing was measured, or the clocks may be wrong by too much. Null where one of both is shown.
@@ -301,8 +305,15 @@ impl Limit {
     /// Where the user named a segment that is not there. A profile, which is written for many runs, may name it: then nothing
     /// shows that the limit is kept.
     pub fn check(&self, summary: &Summary) -> Result<LimitVerdict, BadLimit> {
-        let mut verdict =
-            LimitVerdict { limit: self.text.clone(), about: self.about.clone(), ..LimitVerdict::default() };
+        let (segment, most_ns) = match &self.what {
+            What::Time(at, ..) => (Some(at), Some(self.bar)),
+            What::Over(at) | What::Negative(at) => (Some(at), None),
+            What::Pacing(..) => (None, Some(self.bar)),
+            What::Consecutive(_) | What::Journeys | What::All(..) => (None, None),
+        };
+        let (limit, about) = (self.text.clone(), self.about.clone());
+        let segment = segment.map(|at| at.segment.clone());
+        let mut verdict = LimitVerdict { limit, about, segment, most_ns, ..LimitVerdict::default() };
         let held = match self.is_not_measured {
             true => Err(Nothing("not measured here".into())),
             false => self.held(summary)?,
@@ -446,11 +457,9 @@ fn of_stream(stream: Option<&StreamFigures>) -> String {
 
 /// How many times are at most `late`, but may be over it by what the clocks may be wrong by; none where nobody knows by how much.
 fn uncertain(summary: &Summary, s: &SegmentFigures, late: Ns) -> Option<u64> {
-    let bound = s.error_bound_ns;
-    let is_close = |from: Ns, to: Ns| from <= late && to.saturating_sub(1) > late.saturating_sub(bound);
-    let close = || s.histogram.iter().filter(|b| is_close(b.from_ns, b.to_ns)).map(|b| b.count).sum();
+    let close = || s.close_to.iter().find(|(of, _)| *of == late).map_or(s.times.count, |(_, n)| *n);
     match summary.is_bound_known(s) {
-        true if bound == 0 => Some(0),
+        true if s.error_bound_ns == 0 => Some(0),
         true => Some(close()),
         false if s.times.count == 0 => Some(0),
         false => None,
@@ -498,7 +507,7 @@ pub fn parse_duration(text: &str) -> Option<Ns> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_stats::{Bucket, ConsecutiveOver, Loss, MachineFigures};
+    use latpath_stats::{ConsecutiveOver, Loss, MachineFigures};
     use proptest::prelude::*;
 
     fn total(max_ns: Ns) -> SegmentFigures {
@@ -508,7 +517,6 @@ mod tests {
             to: "guest0/app-read@relay".into(),
             times: TimeFigures { count: 9, max_ns, ..Default::default() },
             over_threshold: 2,
-            histogram: vec![Bucket { from_ns: max_ns - 1_000, to_ns: max_ns + 1, count: 1 }],
             ..Default::default()
         }
     }
@@ -547,7 +555,11 @@ mod tests {
         summary.machines = known.map(|m| MachineFigures { machine: m.into(), ..Default::default() }).collect();
         let pooled = summary.segments.iter_mut();
         let all = pooled.chain(summary.streams.iter_mut().flat_map(|s| &mut s.segments)).filter(|s| s.name == "total");
-        all.for_each(|s| s.error_bound_ns = bound.unwrap_or(0));
+        for s in all {
+            s.error_bound_ns = bound.unwrap_or(0);
+            let is_close = |late: Ns| s.times.max_ns <= late && s.times.max_ns + s.error_bound_ns > late;
+            s.close_to = [200_000, 3_000_000, 3_100_000].map(|late| (late, u64::from(is_close(late)))).into();
+        }
         summary
     }
 
@@ -664,7 +676,13 @@ mod tests {
         assert_eq!(verdict("total:over<=2", &at(3_100_000, Some(150_000))).word(), "not shown");
         assert_eq!(verdict("total:over<=3", &at(3_100_000, Some(150_000))).word(), "kept");
         assert_eq!(verdict("total:over<=9", &at(3_100_000, None)).word(), "not shown");
-        assert_eq!(verdict("consecutive(3ms)<=1", &with_clocks(Some(1_870))).word(), "not shown");
+        let close = |n| {
+            let mut summary = with_clocks(Some(1_870));
+            summary.streams[0].segments[0].close_to = vec![(3_000_000, n)];
+            summary
+        };
+        assert_eq!(verdict("consecutive(3ms)<=1", &close(0)).word(), "kept");
+        assert_eq!(verdict("consecutive(3ms)<=1", &close(1)).word(), "not shown");
         assert_eq!(verdict("consecutive<=4", &with_clocks(Some(1_870))).word(), "kept");
         assert_eq!(verdict("consecutive<=4", &with_clocks(None)).word(), "not shown");
         assert_eq!(verdict("consecutive<=3", &with_clocks(None)).word(), "broken");

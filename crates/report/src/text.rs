@@ -17,6 +17,8 @@ pub struct Options {
     pub style: Style,
     /// Segments whose histograms are drawn; `total`, or the last segment, where none is named.
     pub histograms: Vec<String>,
+    /// What part of the run it covers, where it is not all: [`crate::Chosen::part`].
+    pub covers: Option<String>,
     /// Limits that the user set, and what became of them.
     pub limits: Vec<LimitVerdict>,
 }
@@ -25,7 +27,8 @@ pub struct Options {
 pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     let mut page = Page::new(options.style);
     if let Some(run) = run {
-        header::write(&mut page, run);
+        header::write(&mut page, run, &run.path().display().to_string());
+        options.covers.iter().for_each(|part| page.item("covers", &page.clean(part)));
     }
     if !options.limits.is_empty() {
         page.heading("Limits");

@@ -3,10 +3,10 @@
 use crate::page::{Block, Page};
 use latpath_model::Ns;
 use latpath_stats::text::{date_time, short_stream, Table};
-use latpath_stats::{Summary, Worst, WorstStep};
+use latpath_stats::{SegmentFigures, Summary, Worst, WorstStep};
 
 /// Columns for the whole of a packet's time.
-const SPAN: usize = 30;
+const SPAN: usize = 20;
 
 /// Where a packet spent most of its time: the point at the end of the longest step.
 fn held_before(worst: &Worst) -> Option<&str> {
@@ -34,10 +34,28 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
 }
 
 /// `14.61 ms  MU01, key 2375, 2026-01-02 03:04:05.593750006, upcall`
-fn title(page: &Page, worst: &Worst) -> String {
+fn title(page: &Page, worst: &Worst, summary: &Summary) -> String {
     let path = if worst.path.is_empty() { String::new() } else { format!(", {}", page.clean(&worst.path)) };
-    let (total, stream) = (page.duration(worst.total_ns), page.clean(&short_stream(&worst.stream)));
+    let bound = bound(page, summary, worst);
+    let (total, stream) = (page.duration(worst.total_ns) + &bound, page.clean(&short_stream(&worst.stream)));
     format!("{total}  {stream}, key {}, {}{path}", worst.key, date_time(worst.time_ns))
+}
+
+/// The figures of a packet's stream from one point to another.
+fn between<'a>(summary: &'a Summary, worst: &Worst, from: &str, to: &str) -> Option<&'a SegmentFigures> {
+    let of_stream = summary.streams.iter().filter(|s| s.stream == worst.stream).flat_map(|s| &s.segments);
+    of_stream.chain(&summary.segments).find(|s| s.from == from && s.to == to && s.times.count > 0)
+}
+
+/// ` ±1.870 µs`: how wrong the whole of its time can be.
+fn bound(page: &Page, summary: &Summary, worst: &Worst) -> String {
+    let ends = worst.steps.first().zip(worst.steps.last());
+    let whole = ends.and_then(|(from, to)| between(summary, worst, &from.point, &to.point));
+    match whole.map(|s| (summary.is_bound_known(s), s.error_bound_ns)) {
+        Some((true, 0)) | None => String::new(),
+        Some((true, bound)) => format!(" {}{}", page.letters.plus_minus(), page.duration(bound)),
+        Some((false, _)) => " (no bound is known)".into(),
+    }
 }
 
 /// That one thing held more of them.
@@ -57,7 +75,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         if i > 0 {
             page.line("");
         }
-        page.line(format!("  {}. {}", i + 1, title(page, worst)));
+        page.line(format!("  {}. {}", i + 1, title(page, worst, summary)));
         waterfall(page, worst, summary);
         others(page, &more).iter().for_each(|text| page.line(format!("     {text}")));
     }
@@ -69,13 +87,13 @@ pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Wors
         page.heading("A typical packet, and the worst");
     }
     if let Some(typical) = typical {
-        page.block(Block::Subheading(format!("Typical: {}", title(page, typical))));
+        page.block(Block::Subheading(format!("Typical: {}", title(page, typical, summary))));
         steps(page, typical, summary);
     }
     let mut groups = groups(summary);
     let left_out = groups.split_off(drawn.min(groups.len()));
     for (i, worst, more) in groups {
-        page.block(Block::Subheading(format!("{}. {}", i + 1, title(page, worst))));
+        page.block(Block::Subheading(format!("{}. {}", i + 1, title(page, worst, summary))));
         steps(page, worst, summary);
         others(page, &more).iter().for_each(|text| page.line(text));
     }
@@ -88,18 +106,21 @@ pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Wors
     }
 }
 
-const HEADS: [&str; 6] = ["<", "<point", "since first", "step", "cpu", "<thread"];
+const HEADS: [&str; 7] = ["<", "<point", "since first", "step", "usual", "cpu", "<thread"];
 
 /// The steps' rows under [`HEADS`], with the time before each.
 fn rows(page: &Page, worst: &Worst, summary: &Summary) -> Vec<(Ns, Vec<String>)> {
     let mut before = 0;
-    let row = |step: &WorstStep| {
+    let row = |(at, step): (usize, &WorstStep)| {
+        let last = at.checked_sub(1).and_then(|last| worst.steps.get(last));
+        let usual = last.and_then(|last| between(summary, worst, &last.point, &step.point));
         let number = summary.number(&step.point).map_or(String::new(), |n| n.to_string());
         let cells = vec![
             format!("{number:>3}"),
             page.clean(&step.point),
             page.duration(step.since_first_ns),
             page.duration(step.since_last_ns),
+            usual.map_or(String::new(), |s| page.time(s, s.times.p50_ns)),
             step.cpu.map_or("-".into(), |cpu| cpu.to_string()),
             match (step.tid, &step.role) {
                 (Some(tid), Some(role)) => format!("{tid} {}", page.clean(role)),
@@ -109,7 +130,7 @@ fn rows(page: &Page, worst: &Worst, summary: &Summary) -> Vec<(Ns, Vec<String>)>
         ];
         (std::mem::replace(&mut before, step.since_first_ns), cells)
     };
-    worst.steps.iter().map(row).collect()
+    worst.steps.iter().enumerate().map(row).collect()
 }
 
 fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
@@ -123,7 +144,8 @@ fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
 
 fn steps(page: &mut Page, worst: &Worst, summary: &Summary) {
     let (mut table, mut bars) = (Table::new(&HEADS), Vec::new());
-    let total = worst.total_ns.max(1);
+    // All packets of a page on one scale: that of the worst.
+    let total = summary.worst.first().map_or(worst.total_ns, |first| first.total_ns.max(worst.total_ns)).max(1);
     let per_mille = |t: Ns| (i128::from(t.clamp(0, total)) * 1000 / i128::from(total)) as u32;
     for ((before, cells), step) in rows(page, worst, summary).into_iter().zip(&worst.steps) {
         bars.push((per_mille(before), per_mille(step.since_first_ns)));

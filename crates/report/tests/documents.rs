@@ -3,7 +3,7 @@
 mod figures;
 
 use figures::{run, summary};
-use latpath_report::{asciidoc, html, markdown, About, Charts, Findings, LimitVerdict};
+use latpath_report::{asciidoc, html, markdown, About, Charts, Chosen, Findings, LimitVerdict};
 use latpath_run::Run;
 use latpath_stats::Summary;
 use roxmltree::{Document, Node, ParsingOptions};
@@ -14,7 +14,8 @@ const HOSTILE: &str = "</script><script>alert(1)</script>|*_`\"'&]]>\x1b[31m";
 
 fn findings<'a>(run: &'a Run, summary: &'a Summary, limits: &'a [LimitVerdict]) -> Findings<'a> {
     static NONE: LazyLock<Charts> = LazyLock::new(Charts::default);
-    Findings { run, summary, limits, charts: &NONE, explained: None, sha256: "5f2c" }
+    static ALL: LazyLock<Chosen> = LazyLock::new(Chosen::default);
+    Findings { run, summary, chosen: &ALL, limits, charts: &NONE, explained: None, sha256: "5f2c" }
 }
 
 fn limits() -> Vec<LimitVerdict> {
@@ -118,4 +119,29 @@ fn the_same_figures_give_the_same_bytes() {
     for format in [html, markdown, asciidoc] {
         assert_eq!(format(&findings(&run, &summary, &limits)), format(&findings(&run, &summary, &limits)));
     }
+}
+
+#[test]
+fn a_verdict_on_limits_says_what_weakens_it() {
+    let text = written(&summary(), &limits(), markdown);
+    let (_, weak) = text.split_once("What weakens this verdict").unwrap();
+    let weak = weak.split("\n## ").next().unwrap();
+    assert!(weak.contains("3 packets were seen by no point") && weak.contains("1 pattern found"), "{weak}");
+    let mut unknown = summary();
+    unknown.machines.retain(|m| m.machine == "host");
+    assert!(written(&unknown, &limits(), markdown).contains("clocks were apart is not known: Thyp, total"));
+    assert!(!written(&summary(), &[], markdown).contains("What weakens"));
+}
+
+#[test]
+fn what_is_not_shown_is_neither_kept_nor_green() {
+    let open = LimitVerdict {
+        limit: "total:max<=9ms".into(),
+        measured: Some("8.99 ms ±150 µs".into()),
+        not_shown: Some("too close".into()),
+        ..LimitVerdict::default()
+    };
+    let html = written(&summary(), std::slice::from_ref(&open), html);
+    assert!(html.contains("Not all limits are shown to be kept") && html.contains("<td>not shown: too close</td>"));
+    assert!(html.contains("1 of 1 limits not shown to be kept") && !html.contains("class=\"kept\""));
 }

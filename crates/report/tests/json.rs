@@ -6,7 +6,7 @@ use figures::summary;
 use latpath_journey::Journey;
 use latpath_model::{DropNote, Link, PointInfo};
 use latpath_report::export::write_csv;
-use latpath_report::report_json;
+use latpath_report::{report_json, Chosen};
 use latpath_run::{Manifest, Run, Select, Writer};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -62,10 +62,11 @@ fn keys(value: &Value) -> BTreeSet<&str> {
 fn the_keys_of_a_report_are_those_that_others_script_against() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
-    let json: Value = serde_json::from_str(&report_json(&summary(), &run, &[]).unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&report_json(&summary(), &run, &Chosen::default(), &[]).unwrap()).unwrap();
 
     let expected = [
         "off_route",
+        "chosen",
         "complete",
         "duplicates",
         "elapsed_ns",
@@ -169,7 +170,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
 fn every_key_of_a_report_is_in_its_docs() {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());
-    let json: Value = serde_json::from_str(&report_json(&summary(), &run, &[]).unwrap()).unwrap();
+    let json: Value = serde_json::from_str(&report_json(&summary(), &run, &Chosen::default(), &[]).unwrap()).unwrap();
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
     fn walk(value: &Value, docs: &str) {
         match value {

@@ -81,7 +81,7 @@ fn a_queue_that_was_held_is_named_and_left_out_where_that_is_asked_for() {
     let max = |segments: &[latpath_stats::SegmentFigures]| segments.last().unwrap().times.max_ns;
     assert!(max(&both.segments) > 90_000_000 && max(&without.segments) < 5_000_000);
     assert_eq!(Summary { without: None, ..both.clone() }, summary, "all packets are in all other figures");
-    let options = Options { style: Letters::Unicode.into(), histograms: vec![], limits: vec![] };
+    let options = Options { style: Letters::Unicode.into(), histograms: vec![], covers: None, limits: vec![] };
     let page = text(&both, Some(&run), &options);
     assert!(page.contains("Segments with and without patterns"), "{page}");
     assert!(page.contains("queue-release"), "{page}");

@@ -9,7 +9,7 @@ use latpath_stats::{units::Letters, CauseFigures, LateFigures, MachineFigures, S
 use unicode_width::UnicodeWidthStr;
 
 fn options(letters: Letters) -> Options {
-    Options { style: letters.into(), histograms: Vec::new(), limits: Vec::new() }
+    Options { style: letters.into(), histograms: Vec::new(), covers: None, limits: Vec::new() }
 }
 
 #[test]

@@ -340,6 +340,7 @@ impl Pool {
             rate_hz: self.float(),
             over_threshold: self.count(),
             in_band: None,
+            close_to: Vec::new(),
             error_bound_ns: self.number(),
             min_at: None,
             max_at: None,

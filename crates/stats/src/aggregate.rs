@@ -450,6 +450,7 @@ impl Aggregate {
             over_threshold: times.over,
             in_band: self.setup.band.map(|_| times.in_band),
             error_bound_ns: bounds(segment.from, segment.to),
+            close_to: self.close_to(&times.histogram, bounds(segment.from, segment.to)),
             min_at: times.extremes.packets().0.map(packet),
             max_at: times.extremes.packets().1.map(packet),
             ..SegmentFigures::of(&times.histogram)
@@ -473,6 +474,14 @@ impl Aggregate {
             }),
             segments: self.setup.segments.iter().zip(&stream.segments).filter(|s| stream.shows(s)).map(row).collect(),
         }
+    }
+
+    /// Times that are not late, but may be as far as the clocks say, against the threshold and each row limit.
+    fn close_to(&self, times: &Histogram, bound: Ns) -> Vec<(Ns, u64)> {
+        if bound <= 0 {
+            return Vec::new();
+        }
+        self.setup.lates().map(|late| (late, times.count_about(late.saturating_sub(bound), late))).collect()
     }
 
     fn point(&self, id: PointId) -> String {

@@ -150,6 +150,10 @@ pub struct SegmentFigures {
     /// The packet that took the most time, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_at: Option<PacketAt>,
+    /// Of the threshold, and of each further limit of rows: how many times do not exceed it, but may do so by what the clocks may be
+    /// wrong by. Empty where both ends have one clock.
+    #[serde(skip)]
+    pub close_to: Vec<(Ns, u64)>,
     /// Non-empty buckets in rising order.
     pub histogram: Vec<Bucket>,
 }

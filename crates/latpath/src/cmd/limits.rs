@@ -18,7 +18,7 @@ pub struct Limits {
     limits: Vec<Limit>,
     /// Set the limits of a profile too: iec61850-9-2, seapath, or those of a TOML file (docs/limits.md)
     #[arg(long, value_name = "NAME|FILE")]
-    profile: Option<String>,
+    pub profile: Option<String>,
     /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,

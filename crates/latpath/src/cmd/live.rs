@@ -194,7 +194,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let verdicts = limits::check(&limits, &summary)?;
     if !args.json {
-        let options = latpath_report::Options { style: style(), histograms: Vec::new(), limits: verdicts.clone() };
+        let options =
+            latpath_report::Options { style: style(), histograms: Vec::new(), covers: None, limits: verdicts.clone() };
         print(&format!("\n{}", latpath_report::text(&summary, None, &options)))?;
     }
     args.limits.announce("latpath live", &verdicts, false)

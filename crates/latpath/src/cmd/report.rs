@@ -9,7 +9,7 @@ use latpath_model::{Ns, StreamId};
 use latpath_report::export::{check_target, write_csv, write_file};
 use latpath_report::{
     asciidoc, digest, explain_run, html, markdown, parse_duration, report_json, span, summarise, summarise_with_charts,
-    text, Charts, Findings, LimitVerdict, Options, SummaryOptions, When,
+    text, Charts, Chosen, Findings, LimitVerdict, Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
 use latpath_stats::{Band, PatternKind, Summary};
@@ -38,6 +38,12 @@ pub struct Args {
     /// Also write the report's tables as AsciiDoc, likewise
     #[arg(long, value_name = "FILE")]
     asciidoc: Option<PathBuf>,
+    /// The documents' title
+    #[arg(long, value_name = "TEXT")]
+    title: Option<String>,
+    /// A note that the documents' verdict begins with, as 'test=FAT 7.4' or 'serial=1VX2'; several are allowed
+    #[arg(long = "note", value_name = "NAME=TEXT", value_parser = note)]
+    notes: Vec<(String, String)>,
     /// Replace files of --csv, --html, --markdown and --asciidoc if they exist
     #[arg(long)]
     force: bool,
@@ -75,6 +81,11 @@ pub struct Args {
 
 pub(super) fn time(text: &str) -> Result<Ns, String> {
     parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
+}
+
+fn note(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("write a note as NAME=TEXT")?;
+    Ok((name.into(), value.into()))
 }
 
 fn band(text: &str) -> Result<Band, String> {
@@ -155,20 +166,32 @@ pub fn run(args: Args) -> Result<Outcome> {
         }
     }
     let verdicts = limits::check(&limits, &summary)?;
-    write_documents(&args, &run, &options.select, &summary, &charts, &verdicts)?;
+    let chosen = Chosen {
+        profile: args.limits.profile.clone(),
+        title: args.title.clone(),
+        notes: args.notes.clone(),
+        ..Chosen::of(&run, &options)
+    };
+    write_documents(&args, &run, &options.select, &summary, &chosen, &charts, &verdicts)?;
     if !args.files().into_iter().any(is_stdout) {
         let shown = if args.json {
-            report_json(&summary, &run, &verdicts)? + "\n"
+            report_json(&summary, &run, &chosen, &verdicts)? + "\n"
         } else {
             text(
                 &summary,
                 Some(&run),
-                &Options { style: style(), histograms: args.histograms.clone(), limits: verdicts.clone() },
+                &Options {
+                    style: style(),
+                    histograms: args.histograms.clone(),
+                    covers: chosen.part(),
+                    limits: verdicts.clone(),
+                },
             )
         };
         print(&shown)?;
     }
-    args.limits.announce(&args.run.display().to_string(), &verdicts, args.force)
+    let part = chosen.part().map_or(String::new(), |part| format!(", {part}"));
+    args.limits.announce(&format!("{}{part}", args.run.display()), &verdicts, args.force)
 }
 
 /// Refuses files that may not be written, before the run is read.
@@ -197,6 +220,7 @@ fn write_documents(
     run: &Run,
     select: &Select,
     summary: &Summary,
+    chosen: &Chosen,
     charts: &Charts,
     limits: &[LimitVerdict],
 ) -> Result<()> {
@@ -207,7 +231,7 @@ fn write_documents(
     let explained = explain_run(run, select, args.worst.into());
     let sha256 =
         digest(run.path()).with_context(|| format!("{}: cannot read all of its files", run.path().display()))?;
-    let findings = Findings { run, summary, limits, charts, explained: explained.as_ref(), sha256: &sha256 };
+    let findings = Findings { run, summary, chosen, limits, charts, explained: explained.as_ref(), sha256: &sha256 };
     for (format, path) in documents {
         let written = write_file(path, args.force, |out| out.write_all(format(&findings).as_bytes()));
         match written {

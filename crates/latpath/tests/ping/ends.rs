@@ -24,6 +24,7 @@ pub fn tests() -> Vec<Trial> {
         trial("ctrl_c_ends_both_ends_with_what_they_have", &needs, interrupted),
         trial("ctrl_c_ends_an_emitter_that_has_found_nobody", &needs, interrupted_early),
         trial("a_closed_stdout_is_no_error_and_a_full_one_is", &needs, stdout),
+        trial("limits_become_tests_of_a_ci_server_and_only_what_was_measured_is_kept", &needs, limits),
         trial("a_host_alone_is_emit_and_the_manual_is_complete", &[], alone),
     ];
     tests.extend(relay::tests(&needs));
@@ -51,6 +52,28 @@ fn breach() -> Result<(), Failed> {
     equal("the part that was long", &worst["longest"], &json!("reflector kernel → app"))?;
     let reflector = reflector.ends()?;
     is("the reflector learns it", reflector.stderr.contains("broke the emitter's threshold"))
+}
+
+fn limits() -> Result<(), Failed> {
+    let link = Link::new()?;
+    let _reflector = link.reflect("")?;
+    let folder = tempfile::tempdir()?;
+    let (xml, profile) = (folder.path().join("limits.xml"), folder.path().join("limits.toml"));
+    std::fs::write(&profile, "[[limit]]\nname = 'a'\nsource = 'b'\nlimit = 'malformed<=0'\n")?;
+    let limits = "--limit round_trip:max<=9s --limit journeys>=101 --limit consecutive<=0 --limit consecutive(1ns)<=99";
+    let files = format!("--profile {} --junit {}", profile.display(), xml.display());
+    let said = link.emit(&format!("10.77.0.2 --count 100 {limits} {files}"))?;
+    equal(&said.stderr, said.code, Some(3))?;
+    let xml = std::fs::read_to_string(xml)?;
+    let document = roxmltree::Document::parse(&xml).map_err(|e| e.to_string())?;
+    let cases = document.descendants().filter(|node| node.has_tag_name("testcase"));
+    let kind = |case: roxmltree::Node| {
+        let failure = case.children().find(|node| node.has_tag_name("failure"));
+        failure.and_then(|failure| failure.attribute("type")).map(String::from)
+    };
+    let kinds: Vec<Option<String>> = cases.map(kind).collect();
+    let expected = [None, Some("broken"), None, Some("broken"), Some("not-shown")];
+    equal(&xml, kinds, expected.map(|kind| kind.map(String::from)).to_vec())
 }
 
 fn keeps_going() -> Result<(), Failed> {

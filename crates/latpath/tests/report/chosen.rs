@@ -184,11 +184,11 @@ fn packets_in_a_row_are_held_against_the_time_that_their_limit_names() {
     };
     // All packets take some 188 us; the late one and one that is lost are alone.
     assert_eq!(code(&["--limit", "consecutive<=1"]).0, Some(3));
-    assert_eq!(code(&["--limit", "consecutive(2ms)<=1"]), (Some(0), String::new()));
-    assert_eq!(code(&["--limit", "consecutive(2ms)<=0"]).0, Some(3));
+    assert_eq!(code(&["--limit", "consecutive(3ms)<=1"]), (Some(0), String::new()));
+    assert_eq!(code(&["--limit", "consecutive(3ms)<=0"]).0, Some(3));
     let replay = ["live", "--replay", "run", "--speed", "max", "--limit"];
-    assert_eq!(bench.latpath(&[&replay[..], &["consecutive(2ms)<=1"]].concat()).status.code(), Some(0));
-    assert_eq!(bench.latpath(&[&replay[..], &["consecutive(2ms)<=0"]].concat()).status.code(), Some(3));
+    assert_eq!(bench.latpath(&[&replay[..], &["consecutive(3ms)<=1"]].concat()).status.code(), Some(0));
+    assert_eq!(bench.latpath(&[&replay[..], &["consecutive(3ms)<=0"]].concat()).status.code(), Some(3));
 }
 
 #[test]

@@ -109,3 +109,59 @@ fn a_file_is_written_beside_the_text_and_replaced_only_by_force() {
     assert_eq!(twice.status.code(), Some(2), "{}", stderr(&twice));
     assert_eq!(written(&bench, &["--force"]).status.code(), Some(2));
 }
+
+#[test]
+fn a_page_of_a_part_of_a_run_says_which_part_and_what_else_weakens_its_verdict() {
+    let bench = Bench::with_run();
+    let limit = ["--limit", "total:max<=4ms"];
+    let part = ["--from", "100ms", "--to", "200ms", "-s", "MU02", "--threshold", "150us", "--html", "-"];
+    let html = stdout(&written(&bench, &[&limit[..], &part].concat()));
+    let covers = "100.0 ms to 200.0 ms of 249.8 ms, of MU02 alone";
+    assert_eq!(html.matches(&format!("<dt>covers</dt><dd>{covers}</dd>")).count(), 2, "{html}");
+    for part in [
+        "All limits are kept, but see what weakens this",
+        &format!("it covers a part of the run: {covers}"),
+        "3 packets were seen by no point",
+        "<dt>threshold</dt><dd>150.0 µs</dd>",
+    ] {
+        assert!(html.contains(part), "{part}");
+    }
+    let json = bench.json(&["--from", "100ms"]);
+    assert_eq!((&json["chosen"]["from_ns"], &json["chosen"]["to_ns"]), (&100_000_000.into(), &serde_json::Value::Null));
+    let xml = stdout(&bench.latpath(&[&["report", "run", "--from", "100ms", "--junit", "-"], &limit[..]].concat()));
+    assert!(xml.contains("<testsuite name=\"run, 100.0 ms to the end of 249.8 ms\""), "{xml}");
+    assert!(stdout(&written(&bench, &["--from", "100ms"])).contains("covers      100.0 ms to the end"));
+    // All of a stream without a gap weakens nothing.
+    let whole = stdout(&written(&bench, &["--limit", "lost<=99", "--html", "-"]));
+    assert!(!whole.contains("<dt>covers</dt>") && whole.contains("class=\"weak\""));
+}
+
+#[test]
+fn what_the_author_says_stands_first_and_how_the_path_was_typed_nowhere() {
+    let bench = Bench::with_run();
+    let html = |run: &str| {
+        let words =
+            ["report", run, "--html", "-", "--title", "FAT of <bay 7>", "--note", "serial=1VX2", "--note", "by=A = B"];
+        stdout(&bench.latpath(&words))
+    };
+    let page = html("run");
+    assert!(page.contains("<h1>FAT of &lt;bay 7&gt;</h1>"));
+    assert!(page.contains("<dt>serial</dt><dd>1VX2</dd>\n<dt>by</dt><dd>A = B</dd>"));
+    let whole = bench.run().canonicalize().unwrap();
+    assert_eq!(page, html(whole.to_str().unwrap()));
+    assert_eq!(page, html("./run/../run"));
+    assert_eq!(bench.latpath(&["report", "run", "--note", "=x"]).status.code(), Some(2));
+}
+
+#[test]
+fn charts_know_the_limits_of_their_segments_and_how_many_packets_each_slot_has() {
+    let bench = Bench::with_run();
+    let html = stdout(&written(&bench, &["--html", "-", "--limit", "total:max<=3ms", "--limit", "lost<=0"]));
+    let data = html.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    let segments = data["segments"].as_array().unwrap();
+    let total = segments.iter().find(|s| s["label"] == "total 1→5").unwrap();
+    assert_eq!(total["limits"], serde_json::json!([["total:max<=3ms", 3_000_000]]));
+    assert!(segments.iter().filter(|s| s["label"] != "total 1→5").all(|s| s["limits"] == serde_json::json!([])));
+    assert_eq!(total["count"].as_str().unwrap().len(), total["mean"].as_str().unwrap().len());
+}

@@ -88,6 +88,7 @@ fn finish(
         title: format!("latpath compare: {what}"),
         blocks: page.into_blocks(),
         limits,
+        is_weak: false,
         data: without_markup(&data),
         source: number_of(digests.len() as u64, "recording"),
     })

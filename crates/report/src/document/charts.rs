@@ -17,6 +17,10 @@ pub(super) fn write(page: &mut Page, findings: &Findings) {
         return;
     }
     page.heading("Charts");
+    let left_out = summary.segments.iter().filter(|s| s.times.count > 0).count().saturating_sub(segments.len());
+    if left_out > 0 {
+        page.line(format!("Charts show {} segments; the tables have {left_out} more.", segments.len()));
+    }
     let stack = stack(findings);
     if stack.len() > 1 {
         page.block(Block::Subheading("Steps of the route over time".into()));
@@ -89,8 +93,13 @@ pub(super) fn data(findings: &Findings) -> String {
             let values = charted.slots.iter().map(|slot| if slot.count > 0 { time(slot) } else { f32::NAN });
             base64(&values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
         };
+        let name = summary.segments.get(charted.figures).map(|s| &s.name);
+        let limits = findings.limits.iter().filter(|limit| limit.segment.as_ref() == name);
+        let limits = limits.filter_map(|limit| Some(json!([page.clean(&limit.limit), limit.most_ns?])));
         json!({
             "label": label,
+            "limits": limits.collect::<Vec<_>>(),
+            "count": value(|slot| slot.count as f32),
             "min": value(|slot| slot.min as f32),
             "mean": value(|slot| slot.mean().unwrap_or(0.0) as f32),
             "max": value(|slot| slot.max as f32),

@@ -17,6 +17,8 @@ pub(crate) struct Sheet<'a> {
     pub blocks: Vec<Block>,
     /// The limits that the user set.
     pub limits: &'a [LimitVerdict],
+    /// Something weakens what is said of them.
+    pub is_weak: bool,
     /// The data of its charts, as JSON that neither HTML nor XML takes for markup.
     pub data: String,
     /// What it was written from.
@@ -33,7 +35,8 @@ pub fn html(findings: &Findings) -> String {
     loop {
         let (title, blocks) = findings.blocks(true, drawn);
         let (limits, data, source) = (findings.limits, data.clone(), source.clone());
-        let page = sheet(&Sheet { title, blocks, limits, data, source });
+        let is_weak = !findings.weakened().is_empty();
+        let page = sheet(&Sheet { title, blocks, limits, is_weak, data, source });
         if page.len() <= MOST_BYTES || drawn == 0 {
             return page;
         }
@@ -58,6 +61,7 @@ pub(crate) fn sheet(sheet: &Sheet) -> String {
         _ if sheet.limits.is_empty() => "",
         (true, _) => "<p class=\"broken\">A limit is broken</p>",
         (false, true) => "<p class=\"broken\">Not all limits are shown to be kept</p>",
+        (false, false) if sheet.is_weak => "<p class=\"weak\">All limits are kept, but see what weakens this</p>",
         (false, false) => "<p class=\"kept\">All limits are kept</p>",
     };
     let version = env!("CARGO_PKG_VERSION");

@@ -7,7 +7,7 @@ const block = document.getElementById("data");
 if (!block) return;
 const data = JSON.parse(block.textContent);
 const floats = text => new Float32Array(Uint8Array.from(atob(text), c => c.charCodeAt(0)).buffer);
-for (const s of data.segments) for (const key of ["min", "mean", "max"]) if (s[key]) s[key] = floats(s[key]);
+for (const s of data.segments) for (const key of ["min", "mean", "max", "count"]) if (s[key]) s[key] = floats(s[key]);
 
 function node(parent, name, attributes, text) {
   const inSvg = name === "svg" || parent.namespaceURI === SVG;
@@ -74,7 +74,7 @@ function column(s, from, to) {
   for (let i = first; i <= last; i++) if (s.max[i] === s.max[i]) {
     if (s.min[i] < min) min = s.min[i];
     if (s.max[i] > max) max = s.max[i];
-    sum += s.mean[i]; n++;
+    sum += s.mean[i] * s.count[i]; n += s.count[i];
   }
   return n ? { min, max, mean: sum / n } : null;
 }
@@ -83,6 +83,9 @@ function columns(s, chart) {
   for (let c = 0; c < w; c++) all.push(column(s, a + (b - a) * c / w, a + (b - a) * (c + 1) / w));
   return all;
 }
+/* The lines of a segment's limits, and of the threshold. */
+const limitsOf = s => [["line threshold", "threshold " + duration(data.threshold_ns), data.threshold_ns], ...(s.limits || []).map(([text, ns]) => ["line limit", "limit " + text, ns])];
+const negatives = all => { const n = all.filter(b => b.from < 0).reduce((sum, b) => sum + b.count, 0); return n ? ` ${count(n)} negative times are not drawn.` : ""; };
 const span = chart => chart.view.now[1] - chart.view.now[0];
 const moment = (ns, chart) => timeOfDay(ns, span(chart) / 50) + " UTC";
 
@@ -104,7 +107,7 @@ function near(list, x, chart) {
 function timeKind(s) {
   const list = events(data.segments.indexOf(s));
   return {
-    xTicks: timeTicks, legend: [["band", "least to greatest"], ["mean", "mean"], ...list.legend],
+    xTicks: timeTicks, legend: [["band", "least to greatest"], ["mean", "mean"], ...limitsOf(s), ...list.legend],
     prepare(chart) {
       chart.columns = columns(s, chart);
       const there = chart.columns.filter(c => c);
@@ -129,7 +132,7 @@ function timeKind(s) {
       });
       node(g, "path", { class: "band", d: band });
       node(g, "path", { class: "mean", d: mean });
-      chart.rule(g, data.threshold_ns);
+      for (const [style, , ns] of limitsOf(s)) chart.rule(g, ns, style);
     },
     read(x, chart) {
       const w = span(chart) / chart.plot, c = column(s, x, x + w);
@@ -144,7 +147,7 @@ function stackKind(parts) {
   return {
     xTicks: timeTicks, legend: [...of.map((s, i) => ["s" + i % 8, s.label]), ...list.legend],
     prepare(chart) {
-      chart.stack = of.map(s => columns(s, chart).map(c => c ? c.mean : 0));
+      chart.stack = of.map(s => columns(s, chart).map(c => c ? c.mean : null));
       let most = 1;
       for (let c = 0; c < chart.plot; c++) most = Math.max(most, chart.stack.reduce((sum, row) => sum + Math.max(0, row[c]), 0));
       return { from: 0, to: most * 1.05, of: v => v, ticks: linearTicks(0, most * 1.05, 6, duration) };
@@ -152,14 +155,18 @@ function stackKind(parts) {
     paint(g, chart) {
       const below = new Array(chart.plot).fill(0);
       chart.stack.forEach((row, i) => {
-        let top = "", back = "";
+        let d = "", top = "", back = "";
+        const close = () => { if (top) d += top + back + "Z"; top = back = ""; };
         row.forEach((value, c) => {
-          const x = LEFT + c;
+          /* Where no packet came there is nothing to draw. */
+          if (value === null) { close(); return; }
+          const x = LEFT + c, width = row[c + 1] == null ? `H${x + 1}` : "";
           back = `L${x} ${chart.y(below[c]).toFixed(1)}` + back;
           below[c] += Math.max(0, value);
-          top += `${c ? "L" : "M"}${x} ${chart.y(below[c]).toFixed(1)}`;
+          top += `${top ? "L" : "M"}${x} ${chart.y(below[c]).toFixed(1)}${width}`;
         });
-        node(g, "path", { class: "s" + i % 8, d: top + back + "Z" });
+        close();
+        node(g, "path", { class: "s" + i % 8, d });
       });
       chart.events(g, list.all);
     },
@@ -199,7 +206,7 @@ function histogramKind(s) {
     xTicks: latencyTicks, modes: modes.map(m => m[0]),
     mode(at) {
       kind.series = series(modes[at]);
-      kind.legend = kind.series.length > 1 ? kind.series.map(n => [n.style, `${n.name}: ${count(n.total)}`]) : [];
+      kind.legend = [...(kind.series.length > 1 ? kind.series.map(n => [n.style, `${n.name}: ${count(n.total)}`]) : []), ...limitsOf(s)];
     },
     prepare() {
       const to = Math.log10(Math.max(1, ...all.map(b => b.count))) + 0.1;
@@ -217,9 +224,10 @@ function histogramKind(s) {
           node(g, "rect", { class: n.style, x: x.toFixed(1), width: w.toFixed(1), y: top.toFixed(1), height: Math.max(1, bottom - top).toFixed(1) });
         }
       }
-      chart.mark(g, log(data.threshold_ns));
+      for (const [style, , ns] of limitsOf(s)) chart.mark(g, log(ns), style);
       const [a, z] = chart.view.now.map(v => 10 ** v), shown = all.filter(b => b.from >= a && b.to <= z).reduce((sum, b) => sum + b.count, 0);
       chart.note = chart.view.isWhole() ? "" : ` Shown: ${duration(a)} to ${duration(z)}, ${percent(shown / total)} of packets.`;
+      chart.note += negatives(all);
     },
     read(x, chart) {
       const b = all.find(b => b.from >= 0 && log(b.from) <= x && x < log(b.to));
@@ -241,7 +249,7 @@ function overlayKind(s) {
   });
   const least = Math.min(1, ...lines.filter(l => l.total).map(l => 1 / l.total));
   return {
-    xTicks: latencyTicks, legend: lines.map(l => ["line " + l.style, `${l.name}: ${count(l.total)} packets`]),
+    xTicks: latencyTicks, legend: [...lines.map(l => ["line " + l.style, `${l.name}: ${count(l.total)} packets`]), ...limitsOf(s)],
     prepare() {
       const from = Math.log10(least) - 0.3, ticks = [];
       for (let power = 0; power >= from; power--) ticks.push([power, percent(10 ** power)]);
@@ -259,7 +267,8 @@ function overlayKind(s) {
         }
         if (d) node(g, "path", { class: "line " + style, d: d + `V${floor}` });
       }
-      chart.mark(g, log(data.threshold_ns));
+      for (const [style, , ns] of limitsOf(s)) chart.mark(g, log(ns), style);
+      chart.note = negatives(lines.flatMap(l => l.all));
     },
     read(x) {
       const here = lines.map(l => [l, l.all.find(b => b.from >= 0 && log(b.from) <= x && x < log(b.to))]);
@@ -280,7 +289,7 @@ function ccdfKind(s) {
   const total = Math.max(...lines.map(l => l.total));
   const under = ({ curve }, x) => { const at = curve.find(p => p.from >= 0 && log(p.from) >= x); return percent(1 - (at ? at.share : 0)); };
   return {
-    xTicks: latencyTicks, legend: lines.length > 1 ? lines.map(l => ["line " + l.style, l.name]) : [],
+    xTicks: latencyTicks, legend: [...(lines.length > 1 ? lines.map(l => ["line " + l.style, l.name]) : []), ...limitsOf(s)],
     prepare() {
       const from = Math.log10(0.5 / Math.max(1, total)), ticks = [];
       for (let nines = 1; -nines >= from; nines++) ticks.push([-nines, (100 - 10 ** (2 - nines)).toFixed(Math.max(0, nines - 2)) + " %"]);
@@ -292,7 +301,8 @@ function ccdfKind(s) {
         for (const { from, share } of curve) d += d ? `V${chart.y(share).toFixed(1)}` + `H${chart.x(log(from)).toFixed(1)}` : `M${chart.x(log(from)).toFixed(1)} ${chart.y(1).toFixed(1)}`;
         if (d) node(g, "path", { class: "line " + style, d: d + `V${HEIGHT - BOTTOM}` });
       }
-      chart.mark(g, log(data.threshold_ns));
+      for (const [style, , ns] of limitsOf(s)) chart.mark(g, log(ns), style);
+      chart.note = negatives(s.groups ? s.groups.flatMap(([, flat]) => buckets(flat)) : buckets(s.all));
     },
     read(x) {
       const shares = s.groups ? lines.map(l => `${l.name} ${under(l, x)}`).join(", ") : under(lines[0], x);
@@ -329,7 +339,11 @@ class Chart {
     button("whole", "show the whole", () => view.set(...view.full));
     if (kind.modes && kind.modes.length > 1) {
       const modes = kind.modes.map((text, at) => button(text, "packets", () => { kind.mode(at); press(at); this.draw(); }));
-      const press = at => modes.forEach((b, i) => b.setAttribute("aria-pressed", i === at));
+      const caption = figure.querySelector("figcaption"), text = caption.textContent;
+      const press = at => {
+        modes.forEach((b, i) => b.setAttribute("aria-pressed", i === at));
+        caption.textContent = `${text} Stacked: ${kind.modes[at]}.`;
+      };
       press(kind.first);
     }
     this.svg = node(figure, "svg", { tabindex: 0, role: "application", "aria-roledescription": "chart",
@@ -337,14 +351,14 @@ class Chart {
     this.legend = node(figure, "ul", { class: "legend" });
     this.output = node(bar, "span", { class: "readout", "aria-live": "polite" });
     this.listen();
-    const fit = () => { if (figure.clientWidth !== this.width) this.draw(); };
+    const fit = () => { if ((figure.clientWidth || 640) !== this.width) this.draw(); };
     new ResizeObserver(() => requestAnimationFrame(fit)).observe(figure);
   }
   x(u) { return LEFT + (u - this.view.now[0]) / span(this) * this.plot; }
   at(pixel) { return this.view.now[0] + (pixel - LEFT) / this.plot * span(this); }
   y(v) { const { from, to, of } = this.axis; return TOP + (to - of(v)) / (to - from) * (HEIGHT - TOP - BOTTOM); }
-  rule(g, v) { const y = this.y(v); if (y >= TOP && y <= HEIGHT - BOTTOM) node(g, "path", { class: "limit", d: `M${LEFT} ${y}H${LEFT + this.plot}` }); }
-  mark(g, u) { const x = this.x(u); if (x >= LEFT && x <= LEFT + this.plot) node(g, "path", { class: "limit", d: `M${x} ${TOP}V${HEIGHT - BOTTOM}` }); }
+  rule(g, v, style) { const y = this.y(v); if (y >= TOP && y <= HEIGHT - BOTTOM) node(g, "path", { class: style, d: `M${LEFT} ${y}H${LEFT + this.plot}` }); }
+  mark(g, u, style) { const x = this.x(u); if (x >= LEFT && x <= LEFT + this.plot) node(g, "path", { class: style, d: `M${x} ${TOP}V${HEIGHT - BOTTOM}` }); }
   events(g, list) {
     let free = 0;
     for (const { from, to, label, style } of list) {
@@ -359,7 +373,7 @@ class Chart {
     }
   }
   draw() {
-    const { svg, kind, view } = this, width = this.width = this.figure.clientWidth;
+    const { svg, kind, view } = this, width = this.width = this.figure.clientWidth || 640;
     this.plot = Math.max(40, Math.floor(width - LEFT - RIGHT));
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     svg.replaceChildren();
@@ -378,6 +392,7 @@ class Chart {
       free = begin + width + 4;
       node(svg, "text", { x, y: HEIGHT - 10, "text-anchor": ends ? "end" : "middle" }, label);
     }
+    if (kind.xTicks === timeTicks) node(svg, "text", { x: LEFT - 6, y: HEIGHT - 10, "text-anchor": "end" }, "UTC");
     const clip = node(node(svg, "defs"), "clipPath", { id });
     node(clip, "rect", { x: LEFT, y: TOP, width: this.plot, height: floor - TOP });
     kind.paint(node(svg, "g", { "clip-path": `url(#${id})` }), this);
@@ -442,13 +457,28 @@ class Chart {
   }
 }
 
+/* On paper there are no buttons: each way of stacking gets a chart there. */
+function histogram(figure, s, latency) {
+  const kind = histogramKind(s);
+  kind.modes.slice(1, -1).forEach((_, i) => {
+    const copy = figure.cloneNode(true), other = histogramKind(s);
+    copy.className = "paper";
+    figure.after(copy);
+    other.mode(i + 1);
+    other.first = i + 1;
+    const made = new Chart(copy, other, latency());
+    charts.push(made);
+    made.draw();
+  });
+  return new Chart(figure, kind, latency());
+}
 const charts = [];
 for (const figure of document.querySelectorAll("figure[data-chart]")) {
   const s = data.segments[figure.dataset.segment], kind = figure.dataset.chart;
   const latency = () => new View(latencySpan(s), 0.02);
   charts.push(kind === "time" ? new Chart(figure, timeKind(s), timeView)
     : kind === "stack" ? new Chart(figure, stackKind(figure.dataset.parts.split(" ")), timeView)
-    : kind === "histogram" ? new Chart(figure, histogramKind(s), latency())
+    : kind === "histogram" ? histogram(figure, s, latency)
     : new Chart(figure, kind === "overlay" ? overlayKind(s) : ccdfKind(s), latency()));
 }
 /* report.html#t=12.5-13 opens it at these seconds of the run. */

@@ -98,7 +98,7 @@ fn culprit(page: &mut Page, explanation: &Explanation) {
 }
 
 fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
-    title(page, head.run, "");
+    title(page, head.run, &head.run.path().display().to_string(), "");
     figures(page, head, explanation);
 }
 

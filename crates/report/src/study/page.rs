@@ -33,6 +33,7 @@ pub fn study_of_vms_html(all: &[Configuration]) -> String {
         title: format!("latpath study vhost: {}", names.join(", ")),
         blocks: page.into_blocks(),
         limits: &[],
+        is_weak: false,
         data: without_markup(&serde_json::json!({
             "begin_ms": 0, "slot_ns": 1, "slots": 0, "threshold_ns": 0, "segments": []
         })),

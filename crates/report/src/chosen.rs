@@ -1,0 +1,80 @@
+//! What the user chose of a run, and how it is counted: a page that shows less than all must say so.
+
+use crate::summarise::SummaryOptions;
+use latpath_model::{text::printable, Ns};
+use latpath_run::Run;
+use latpath_stats::text::short_stream;
+use latpath_stats::units::duration;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// The options of a report, and what its author says of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Chosen {
+    /// Only journeys from here on, since the run's start; null for all from the first.
+    pub from_ns: Option<Ns>,
+    /// Only journeys before this, likewise.
+    pub to_ns: Option<Ns>,
+    /// How long the run is, from its first packet to its last.
+    pub of_ns: Ns,
+    /// Only these streams; empty for all.
+    pub streams: Vec<String>,
+    /// The threshold, where it is not the recording's own.
+    pub threshold_ns: Option<Ns>,
+    /// Segments that were named, `NAME=FROM..TO`.
+    pub segments: Vec<String>,
+    /// Patterns without which the times are shown too.
+    pub exclude: Vec<&'static str>,
+    /// The profile of limits.
+    pub profile: Option<String>,
+    /// The report's title, as its author says.
+    pub title: Option<String>,
+    /// What else its author notes: the test's number, the device's serial number, who signs.
+    pub notes: Vec<(String, String)>,
+}
+
+impl Chosen {
+    /// Of a run, with these options.
+    pub fn of(run: &Run, options: &SummaryOptions) -> Self {
+        let select = &options.select;
+        let since = |t: Ns| t.saturating_sub(run.manifest().start.monotonic_ns);
+        let stream = |id: &u16| run.manifest().streams.get(usize::from(*id)).map(ToString::to_string);
+        Self {
+            from_ns: (select.from_ns > Ns::MIN).then(|| since(select.from_ns)),
+            to_ns: (select.to_ns < Ns::MAX).then(|| since(select.to_ns)),
+            of_ns: run.times().map_or(0, |(first, last)| last.saturating_sub(first)),
+            streams: select.streams.iter().flatten().filter_map(stream).collect(),
+            threshold_ns: options.threshold_ns,
+            segments: options.segments.clone(),
+            exclude: options.exclude.iter().map(|kind| kind.name()).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// `2.000 s to 3.000 s of 10.00 s, of MU01`; `None` where nothing was left out.
+    pub fn part(&self) -> Option<String> {
+        let time = (self.from_ns.is_some() || self.to_ns.is_some()).then(|| {
+            let (from, of) = (duration(self.from_ns.unwrap_or(0)), duration(self.of_ns));
+            format!("{from} to {} of {of}", self.to_ns.map_or("the end".into(), duration))
+        });
+        let names: Vec<String> = self.streams.iter().map(|s| short_stream(s)).collect();
+        let streams = (!names.is_empty()).then(|| format!("of {} alone", names.join(", ")));
+        let parts: Vec<String> = time.into_iter().chain(streams).collect();
+        (!parts.is_empty()).then(|| printable(&parts.join(", ")))
+    }
+
+    /// Its other options, each by its name.
+    pub(crate) fn options(&self) -> Vec<(&'static str, String)> {
+        let some = |name, value: String| (!value.is_empty()).then_some((name, value));
+        let threshold = self.threshold_ns.map_or(String::new(), duration);
+        [
+            some("threshold", threshold),
+            some("segments", self.segments.join(", ")),
+            some("exclude", self.exclude.join(", ")),
+            some("profile", self.profile.clone().unwrap_or_default()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
