@@ -160,6 +160,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         [&greeted[..], &halves, &[0], &whole(&second)].concat(),
         [&greeted[..], &whole(&second)].concat(),
         [&greeted[..], &piece(&bytes(1, b"no \x1b[2J BTF"), 1), &end].concat(),
+        // A place in a file of no build-id; and names of no letters, which take memory all the same.
+        [&greeted[..], &whole(&[packed(10, true), bytes(14, &number(1, 2))].concat()), &end].concat(),
+        [&greeted[..], &whole(&[packed(10, true), [3 << 3 | 2, 0].repeat(4000)].concat()), &end].concat(),
     ]
 }
 

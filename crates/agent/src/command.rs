@@ -2,12 +2,14 @@
 //! how it ends.
 
 use crate::message::{printable, CommandChunk, Message, RunCommand};
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{killpg, Signal};
-use nix::unistd::Pid;
+use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
+use nix::unistd::{getpid, getppid, Pid};
 use std::collections::VecDeque;
-use std::io::Read;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +31,8 @@ const MAX_KEPT: usize = 4 << 20;
 pub(crate) struct Running {
     child: Child,
     output: Receiver<(bool, Vec<u8>)>,
-    ended: Option<(ExitStatus, Instant)>,
+    /// How it ended. Nobody has waited for it yet: its number, which is its group's, is its own until then.
+    ended: Option<(i32, Instant)>,
     signalled: Option<Instant>,
 }
 
@@ -43,6 +46,16 @@ impl Running {
         }
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let agent = getpid();
+        let dies_with_us = move || {
+            set_pdeathsig(Signal::SIGKILL)?;
+            match getppid() == agent {
+                true => Ok(()),
+                false => Err(io::Error::other("the agent has ended")),
+            }
+        };
+        // SAFETY: between fork and exec it makes two system calls and takes no memory.
+        unsafe { command.pre_exec(dies_with_us) };
         let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", printable(program)))?;
         let (sender, output) = sync_channel(MAX_WAITING);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
@@ -58,8 +71,8 @@ impl Running {
             self.signal(Signal::SIGKILL);
         }
         if self.ended.is_none() {
-            let status = self.child.try_wait().map_err(|e| format!("waiting for the command: {e}"))?;
-            self.ended = status.map(|status| (status, Instant::now()));
+            self.ended =
+                self.code().map_err(|e| format!("waiting for the command: {e}"))?.map(|code| (code, Instant::now()));
         }
         let over = match self.output.try_recv() {
             Ok((is_error, bytes)) => {
@@ -68,12 +81,11 @@ impl Running {
             Err(TryRecvError::Disconnected) => true,
             Err(TryRecvError::Empty) => false,
         };
-        let Some((status, at)) = self.ended else { return Ok(None) };
+        let Some((code, at)) = self.ended else { return Ok(None) };
         // What it left behind may keep its output open.
         if !over && at.elapsed() < PATIENCE {
             return Ok(None);
         }
-        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         Ok(Some(Message::CommandChunk(CommandChunk { ended: true, code, ..Default::default() })))
     }
 
@@ -83,11 +95,23 @@ impl Running {
         self.signalled.get_or_insert_with(Instant::now);
     }
 
+    /// Its exit code (of a signal: 128 and its number), once it has ended; it stays there to be waited for.
+    fn code(&self) -> nix::Result<Option<i32>> {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        Ok(match waitid(Id::Pid(self.group()), flags)? {
+            WaitStatus::Exited(_, code) => Some(code),
+            WaitStatus::Signaled(_, signal, _) => Some(128 + signal as i32),
+            _ => None,
+        })
+    }
+
+    fn group(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// To it and all that it started, also where it has ended itself.
     fn signal(&self, signal: Signal) {
-        // The number is its own as long as nobody has waited for it.
-        if self.ended.is_none() {
-            let _ = killpg(Pid::from_raw(self.child.id() as i32), signal);
-        }
+        let _ = killpg(self.group(), signal);
     }
 }
 
@@ -213,10 +237,39 @@ mod tests {
     }
 
     #[test]
-    fn what_it_leaves_behind_does_not_hold_its_end() {
+    fn what_it_leaves_behind_does_not_hold_its_end_and_goes_with_it() {
         let mut running = Running::start(&run(&["sh", "-c", "sleep 1000 & exit 0"])).unwrap();
         assert_eq!(to_its_end(&mut running).end, Some(Ok(0)));
-        let _ = killpg(Pid::from_raw(running.child.id() as i32), Signal::SIGKILL);
+        let group = running.group();
+        assert_eq!(killpg(group, None), Ok(()), "it is there");
+        drop(running);
+        let began = Instant::now();
+        while killpg(group, None).is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(30), "what it left behind is still there");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Of an agent that is killed its parent is told nothing: the kernel ends the command.
+    #[test]
+    fn it_dies_with_the_agent() {
+        let running = Running::start(&run(&["sh", "-c", "exec sleep 1000"])).unwrap();
+        let stat = || std::fs::read_to_string(format!("/proc/{}/status", running.child.id())).unwrap_or_default();
+        assert!(stat().contains(&format!("PPid:\t{}\n", getpid())));
+        // A thread that starts it and ends is the same to the kernel as an agent that is killed.
+        let orphan = std::thread::spawn(|| {
+            let running = Running::start(&run(&["sleep", "1000"])).unwrap();
+            let group = running.group();
+            std::mem::forget(running);
+            group
+        });
+        let group = orphan.join().unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{group}/stat")).unwrap_or_default();
+        let began = Instant::now();
+        while !state().contains(") Z ") {
+            assert!(began.elapsed() < Duration::from_secs(30), "{}", state());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

@@ -556,9 +556,9 @@ fn short(text: &str) -> String {
     cut(&latpath_model::text::printable(text), MAX_NAME).into()
 }
 
-/// A peer's text for people: cut, and without what a terminal would obey.
+/// A peer's text for people: cut, one line, and without what a terminal would obey. A second line could pass for one of ours.
 pub fn printable(text: &str) -> String {
-    cut(text, MAX_TEXT).chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    latpath_model::text::printable(&cut(text, MAX_TEXT).replace('\n', " "))
 }
 
 #[cfg(test)]
@@ -590,7 +590,7 @@ mod tests {
             let note = WireNote { reason: given.into(), function: given.into() }.read();
             assert_eq!(note, DropNote { reason: read.clone(), function: read });
         }
-        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb\nc");
+        assert_eq!(printable("a\x1b[2Jb\nlatpath: c"), "a?[2Jb latpath: c");
         assert_eq!(printable(&"é".repeat(5000)).len(), MAX_TEXT);
     }
 

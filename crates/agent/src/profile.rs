@@ -4,8 +4,13 @@
 use crate::message::{self, Message, ProfileChunk, MAX_TEXT};
 use latpath_model::text::cut;
 use latpath_model::Ns;
-use latpath_profile::{FrameId, Mode, Recorder, Samples, Seen, Slice, Stack, Thread, Unnamed};
+use latpath_profile::{
+    FrameId, Mode, Recorder, Samples, Seen, Slice, Stack, Thread, Unnamed, MAX_FRAMES, MAX_NAMES, MAX_STACKS,
+    MAX_THREADS, MAX_UNNAMED,
+};
+use prost::encoding::{decode_key, decode_varint, skip_field, DecodeContext, WireType};
 use prost::Message as _;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, TryRecvError};
 use std::sync::Arc;
@@ -13,7 +18,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Bytes of a packed slice.
-const MAX_PACKED: usize = 16 << 20;
+const MAX_PACKED: usize = 4 << 20;
+/// Samples of a slice, and threads that ran in it.
+const MAX_ROWS: usize = 1 << 20;
 /// Bytes of a piece: few, so that an answer about the time never waits long behind it.
 const PIECE: usize = 8 << 10;
 /// Slices that may wait for the host; then the sampler's ring fills, and counts what it loses.
@@ -112,6 +119,74 @@ impl From<Slice> for Packed {
     }
 }
 
+/// How much memory a packed slice asks for, before any is taken: a thread without names is two bytes, and takes a hundred.
+fn check(mut bytes: &[u8]) -> Result<(), String> {
+    /// How much of each field there may be: of a list of numbers, all of them; of call chains, their bytes.
+    const MOST: [(u32, usize); 11] = [
+        (3, MAX_NAMES),
+        (4, MAX_THREADS),
+        (5, MAX_FRAMES),
+        (6, MAX_ROWS),
+        (7, MAX_ROWS),
+        (8, MAX_ROWS),
+        (9, MAX_ROWS),
+        (10, MAX_ROWS),
+        (11, MAX_ROWS),
+        (14, MAX_UNNAMED),
+        (CHAINS, MAX_STACKS),
+    ];
+    /// Stands for call chains, by their number.
+    const CHAINS: u32 = 0;
+    let mut counts = MOST.map(|_| 0usize);
+    let mut count = |tag: u32, more: usize| {
+        let Some(at) = MOST.iter().position(|(field, _)| *field == tag) else { return Ok(()) };
+        counts[at] = counts[at].saturating_add(more);
+        match counts[at] > MOST[at].1 {
+            true => Err(format!("its field {tag} has more than {} entries", MOST[at].1)),
+            false => Ok(()),
+        }
+    };
+    let wrong = |e: prost::DecodeError| e.to_string();
+    while !bytes.is_empty() {
+        let (tag, wire) = decode_key(&mut bytes).map_err(wrong)?;
+        if wire != WireType::LengthDelimited {
+            skip_field(wire, tag, &mut bytes, DecodeContext::default()).map_err(wrong)?;
+            count(tag, 1)?;
+            continue;
+        }
+        let length = decode_varint(&mut bytes).map_err(wrong)?;
+        let field = usize::try_from(length).ok().and_then(|length| bytes.get(..length)).ok_or("it is cut off")?;
+        bytes = &bytes[field.len()..];
+        match tag {
+            // The last byte of each number is below 128.
+            6..=11 => count(tag, field.iter().filter(|byte| **byte < 128).count())?,
+            5 => count(tag, field.len()).and_then(|()| count(CHAINS, 1))?,
+            _ => count(tag, 1)?,
+        }
+    }
+    Ok(())
+}
+
+/// So much of a slice that each piece can be sent: first what later ones count on, at one moment, then what was seen.
+fn split(mut slice: Slice) -> VecDeque<Slice> {
+    let mut pieces = VecDeque::new();
+    let mut definitions = |piece: Slice| pieces.push_back(Slice { from: slice.from, until: slice.from, ..piece });
+    for names in std::mem::take(&mut slice.names).chunks(8192) {
+        definitions(Slice { names: names.to_vec(), ..Slice::default() });
+    }
+    for unnamed in std::mem::take(&mut slice.unnamed).chunks(8192) {
+        definitions(Slice { unnamed: unnamed.to_vec(), ..Slice::default() });
+    }
+    for threads in std::mem::take(&mut slice.threads).chunks(4096) {
+        definitions(Slice { threads: threads.to_vec(), ..Slice::default() });
+    }
+    for stacks in std::mem::take(&mut slice.stacks).chunks(2048) {
+        definitions(Slice { stacks: stacks.to_vec(), ..Slice::default() });
+    }
+    pieces.push_back(slice);
+    pieces
+}
+
 impl TryFrom<Packed> for Slice {
     type Error = &'static str;
 
@@ -160,6 +235,8 @@ pub(crate) struct Profiling {
     /// Packed, and how much of it is on its way.
     packed: Vec<u8>,
     sent: usize,
+    /// Parts of a long slice, to be packed.
+    parts: VecDeque<Slice>,
 }
 
 impl Profiling {
@@ -182,12 +259,23 @@ impl Profiling {
             let _ = sender.send(Ok(sampler.end()));
         };
         let thread = std::thread::Builder::new().name("lp-profile".into()).spawn(sample)?;
-        Ok(Self { thread: Some(thread), stop, slices: Some(slices), packed: Vec::new(), sent: 0 })
+        Ok(Self {
+            thread: Some(thread),
+            stop,
+            slices: Some(slices),
+            packed: Vec::new(),
+            sent: 0,
+            parts: VecDeque::new(),
+        })
     }
 
     /// Whether pieces wait for the host; packs the next slice if none does.
     pub fn has_chunks(&mut self) -> bool {
         if self.sent == self.packed.len() {
+            if let Some(part) = self.parts.pop_front() {
+                self.pack(Ok(part));
+                return true;
+            }
             match self.slices.as_ref().map(Receiver::try_recv) {
                 Some(Ok(slice)) => self.pack(slice),
                 Some(Err(TryRecvError::Disconnected)) => self.slices = None,
@@ -198,17 +286,23 @@ impl Profiling {
     }
 
     fn pack(&mut self, slice: Result<Slice, String>) {
-        let outcome = slice.map(|mut slice| {
-            // Names and chains are counted on; samples can be lost.
+        let outcome = slice.map(|slice| {
             let packed = Packed::from(slice.clone());
-            match packed.encoded_len() {
-                ..=MAX_PACKED => packed,
-                _ => {
-                    slice.lost += slice.seen.len() as u64;
-                    slice.seen.clear();
-                    Packed::from(slice)
+            let is_long = |packed: &Packed, rows| packed.encoded_len() > MAX_PACKED || rows > MAX_ROWS;
+            let rows = slice.seen.len();
+            if !is_long(&packed, rows) {
+                return packed;
+            }
+            self.parts = split(slice);
+            let mut part = self.parts.pop_front().expect("a slice has a part");
+            // Names and chains are counted on; samples can be lost.
+            for part in self.parts.iter_mut().chain([&mut part]) {
+                if !part.seen.is_empty() && is_long(&Packed::from(part.clone()), part.seen.len()) {
+                    part.lost += part.seen.len() as u64;
+                    part.seen.clear();
                 }
             }
+            Packed::from(part)
         });
         let reply = match outcome {
             Ok(slice) => message::ProfileReply { error: String::new(), slice: slice.encode_to_vec() },
@@ -282,6 +376,7 @@ impl Profiled {
             self.error = Some(message::printable(&reply.error));
             return Ok(());
         }
+        check(&reply.slice).map_err(|e| bad(&e))?;
         let packed = Packed::decode(&reply.slice[..]).map_err(|e| bad(&e))?;
         let slice = Slice::try_from(packed).map_err(|e| bad(&e))?;
         let moments = slice.seen.iter().map(|seen| (seen.t, seen.cpu)).collect();
@@ -357,6 +452,64 @@ mod tests {
         let slices = host.samples.samples / 9;
         (1..slices as i64).chain([1_000_000]).for_each(|number| expected.take(slice(number)).unwrap());
         assert!(slices > 2 && host.samples == expected && host.error.is_none());
+    }
+
+    #[test]
+    fn a_long_slice_comes_over_in_parts_and_is_the_same() {
+        struct Long;
+        impl Sampler for Long {
+            fn step(&mut self) -> Option<Slice> {
+                None
+            }
+
+            fn end(&mut self) -> Slice {
+                let seen = (0..9).map(|_| Seen { t: 100, cpu: 1, thread: 4999, stack: 0 }).collect();
+                let long = "x".repeat(250);
+                let thread = |tid| Thread { tid, comm: long.clone(), ..Thread::default() };
+                let names = (0..20_000).map(|n| format!("{n}{long}")).collect();
+                Slice { names, threads: (0..5000).map(thread).collect(), seen, ..slice(1) }
+            }
+        }
+        let (mut host, mut wanted) = (Profiled::default(), Samples::default());
+        for piece in rest_of(Profiling::begin(Box::new(|| Ok(Box::new(Long)))).unwrap()) {
+            let Message::ProfileChunk(piece) = piece else { panic!("{piece:?}") };
+            host.take(piece).unwrap();
+        }
+        wanted.take(Long.end()).unwrap();
+        assert_eq!(host.samples.samples, 9);
+        assert_eq!((host.samples.span().unwrap().1, host.samples.lost), (wanted.span().unwrap().1, wanted.lost));
+        assert!((0..20_000).all(|n| {
+            let frame = FrameId::new(n, false);
+            host.samples.name(frame) == wanted.name(frame)
+        }));
+        assert_eq!(host.samples.thread(4999), wanted.thread(4999));
+    }
+
+    /// A few bytes that ask for much memory are refused before any of it is taken.
+    #[test]
+    fn no_empty_entry_costs_memory() {
+        let said = |slice: Vec<u8>| {
+            let reply = message::ProfileReply { error: String::new(), slice };
+            let (mut host, bytes) = (Profiled::default(), reply.encode_to_vec());
+            let pieces = bytes.chunks(MAX_TEXT);
+            let count = pieces.len();
+            let said = pieces
+                .enumerate()
+                .map(|(at, bytes)| host.take(ProfileChunk { bytes: bytes.to_vec(), last: at + 1 == count }));
+            said.last().unwrap().unwrap_err()
+        };
+        for tag in [3u8, 4, 5, 14] {
+            let empty = [tag << 3 | 2, 0];
+            let why = said(empty.repeat(MAX_PACKED / 2 - 8));
+            assert!(why.contains("more than"), "{why}");
+        }
+        for tag in [6u8, 7, 8, 9, 10, 11] {
+            let mut packed = vec![tag << 3 | 2];
+            prost::encoding::encode_varint(MAX_PACKED as u64 - 16, &mut packed);
+            packed.resize(packed.len() + MAX_PACKED - 16, 0);
+            assert!(said(packed).contains("more than"), "{tag}");
+            assert!(said([tag << 3, 0].repeat(MAX_PACKED / 2 - 8)).contains("more than"), "{tag}");
+        }
     }
 
     #[test]

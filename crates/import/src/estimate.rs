@@ -58,11 +58,15 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
     Ok(Offset { machine: request.machine.clone(), ns, bound_ns: Some(bound), method: OffsetMethod::Estimated })
 }
 
+/// Packets of a file that are kept before those that are too old to matter are given up.
+const MOST_KEYS: usize = 1 << 18;
+
 /// The smallest difference of each interval, of packets whose times in both files are at most `within` apart.
 fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, ImportError> {
     let mut streams = Streams::default();
     let mut newest: [HashMap<(StreamId, u32), Ns>; 2] = Default::default();
     let mut intervals: BTreeMap<i64, Fastest> = BTreeMap::new();
+    let mut room = [MOST_KEYS; 2];
     loop {
         let next = [feeds[0].next(&mut streams)?, feeds[1].next(&mut streams)?];
         let which = usize::from(next[1] < next[0]);
@@ -71,6 +75,11 @@ fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, 
         }
         feeds[which].drain(next[1 - which], &mut |s: &Sighting, _| {
             newest[which].insert((s.stream, s.key), s.t);
+            if newest[which].len() > room[which] {
+                // Times go on: what is so old is as near to no later packet.
+                newest[which].retain(|_, t| s.t.saturating_sub(*t) <= within);
+                room[which] = (2 * newest[which].len()).max(MOST_KEYS);
+            }
             let Some(opposite) = newest[1 - which].get(&(s.stream, s.key)) else { return };
             let (sent, arrived) = if which == 1 { (*opposite, s.t) } else { (s.t, *opposite) };
             let difference = arrived.saturating_sub(sent);

@@ -8,7 +8,10 @@ use crate::{
     sv_log::{is_trailer, Line},
     ImportError,
 };
-use latpath_model::{text::cut, Matcher, StreamSpec};
+use latpath_model::{
+    text::{cut, printable},
+    Matcher, StreamSpec,
+};
 use latpath_protocols::Tag;
 use latpath_traffic::{CaptureError, CaptureFile};
 use sha2::{Digest, Sha256};
@@ -168,9 +171,22 @@ struct Names {
     newest: Vec<u8>,
     stream: Option<u16>,
     known: HashMap<Vec<u8>, Option<u16>>,
+    /// What the logger has counted by itself: how often it said so, in which line last, and what.
+    trailers: u64,
+    trailer: (u64, String),
 }
 
+/// Bytes of what a logger says that are shown.
+const MOST_SAID: usize = 40;
+
 impl Names {
+    /// What is to be known of the file.
+    fn note(&self, path: &Path) -> Option<String> {
+        let (line, said) = &self.trailer;
+        let often = if self.trailers > 1 { format!(", {} times, at last", self.trailers) } else { String::new() };
+        (self.trailers > 0).then(|| format!("{}:{line}: its logger counted by itself{often}: {said}", path.display()))
+    }
+
     fn find(&mut self, svid: &[u8], packets: &mut Packets) {
         self.stream = match self.known.get(svid) {
             Some(stream) => *stream,
@@ -203,6 +219,7 @@ fn read_log(
             Ok(n) => n,
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
             Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
+                end.notes.extend(names.note(path));
                 end.notes.push(format!("{}:{}: its compressed data end in the middle", path.display(), lines + 1));
                 return Ok(Some(all));
             }
@@ -213,7 +230,7 @@ fn read_log(
         let mut text = &piece[..whole];
         while !text.is_empty() {
             lines += 1;
-            let (packet, taken) = next_line(text, (path, lines), &mut names, packets, end)?;
+            let (packet, taken) = next_line(text, (path, lines), &mut names, packets)?;
             text = &text[taken..];
             let Some(packet) = packet else { continue };
             all += 1;
@@ -231,6 +248,7 @@ fn read_log(
             if is_zero && all > 1 {
                 return Err(seconds_alone());
             }
+            end.notes.extend(names.note(path));
             if whole < filled {
                 let path = path.display();
                 end.notes.push(format!("{path}:{}: ends in the middle of this line, which is left out", lines + 1));
@@ -252,7 +270,6 @@ fn next_line(
     (path, number): (&Path, u64),
     names: &mut Names,
     packets: &mut Packets,
-    end: &mut FileEnd,
 ) -> Result<(Option<Packet>, usize), ImportError> {
     if let Some((smp_cnt, t, taken)) = Line::parse_next(text, &names.newest) {
         return Ok((Some(Packet { t, key: smp_cnt.into(), stream: 0, synch: None }), taken));
@@ -260,8 +277,9 @@ fn next_line(
     let length = text.iter().position(|b| *b == b'\n').unwrap_or(text.len());
     let (line, taken) = (&text[..length], (length + 1).min(text.len()));
     if is_trailer(line) {
-        let said = String::from_utf8_lossy(line);
-        end.notes.push(format!("{}:{number}: its logger counted by itself: {}", path.display(), cut(&said, 40)));
+        names.trailers += 1;
+        let said = String::from_utf8_lossy(&line[..line.len().min(4 * MOST_SAID)]);
+        names.trailer = (number, cut(&printable(&said), MOST_SAID).to_owned());
         return Ok((None, taken));
     }
     if line.trim_ascii().is_empty() {

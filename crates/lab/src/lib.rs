@@ -38,6 +38,11 @@ mod qemu;
 mod shell;
 mod starvation;
 
+/// Removes the namespaces and folders of labs whose process is gone; returns their names.
+pub fn sweep() -> Vec<String> {
+    namespace::sweep(std::path::Path::new(files::FOLDERS))
+}
+
 pub use acceleration::Acceleration;
 pub use arch::Arch;
 pub use bare_guest::{BareGuest, Interrupt};

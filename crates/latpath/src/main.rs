@@ -98,11 +98,12 @@ fn with_causes(error: &anyhow::Error) -> String {
     })
 }
 
-/// Undoes what a latpath that was killed has left: a trace that goes on, a NIC's stamps. Only root could have made it.
+/// Undoes what a latpath that was killed has left: a trace that goes on, a NIC's stamps, a lab's namespaces. Only root could have made it.
 fn undo_what_was_left() {
     if nix::unistd::geteuid().is_root() {
         let notes = latpath_tracefs::sweep().into_iter().chain(latpath_nic_timestamps::put_back_left());
-        notes.for_each(|note| eprintln!("latpath: {}", printable(&note)));
+        let labs = latpath_lab::sweep().into_iter().map(|name| format!("removed what a killed lab left: {name}"));
+        notes.chain(labs).for_each(|note| eprintln!("latpath: {}", printable(&note)));
     }
 }
 

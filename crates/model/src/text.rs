@@ -8,15 +8,25 @@ pub fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// A line without what a terminal would obey: `?` stands for each control character. It is no longer than the text.
+/// A line without what a terminal would obey, nor what no XML may hold: `?` stands for each control character, for what turns the
+/// direction of writing, and for what is no character. It is no longer than the text.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || steers(c) || is_none(c) { '?' } else { c }).collect()
+}
+
+/// C1 control characters, and what turns the direction of writing or ends a line.
+fn steers(c: char) -> bool {
+    matches!(c, '\u{7f}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The last two of each plane are no characters (Unicode, 23.7); XML 1.0 refuses those of the first.
+fn is_none(c: char) -> bool {
+    u32::from(c) & 0xfffe == 0xfffe
 }
 
 /// A text, or JSON, in which what a terminal obeys beyond ASCII's control characters is written as JSON escapes it: C1 control
 /// characters, and what turns the direction of writing. latpath itself writes none of these.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| matches!(c, '\u{7f}'..='\u{9f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if !text.contains(steers) {
         return Cow::Borrowed(text);
     }
@@ -63,5 +73,6 @@ mod tests {
     fn a_name_cannot_command_the_terminal() {
         assert_eq!(printable(&of_field(b"a\x1b[2Jb\0zz")), "a?[2Jb");
         assert_eq!(printable("a\u{9b}2J\nb"), "a?2J?b");
+        assert_eq!(printable("a\u{202e}b\u{2066}c\u{200f}\u{ffff}\u{1fffe}µ→"), "a?b?c???µ→");
     }
 }

@@ -23,12 +23,13 @@ mod writer;
 pub use column::{Column, Encoding, Kind};
 pub use error::StoreError;
 pub use group::{Group, Values};
+pub use latpath_linux::{new_file, open_file};
 pub use merge::{merge, SmallParts};
 pub use names::{Names, Span};
 pub use open::{gaps, open, PartFile};
-pub use reader::{open_file, PartReader};
+pub use reader::PartReader;
 pub use sums::sum_of;
-pub use writer::{new_file, replace_file, sync_directory, PartWriter};
+pub use writer::{replace_file, sync_directory, PartWriter};
 
 /// Rows of a full row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.
 pub const GROUP_ROWS: usize = 16_384;

@@ -2,6 +2,7 @@
 
 use crate::{sums, Column, Group, Kind, StoreError, Values};
 use bytes::Bytes;
+use latpath_linux::open_file;
 use parquet::{
     column::reader::{get_typed_column_reader, ColumnReaderImpl},
     data_type::{BoolType, DataType, Int32Type, Int64Type},
@@ -14,7 +15,6 @@ use parquet::{
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
-    os::unix::fs::OpenOptionsExt,
     panic::{catch_unwind, AssertUnwindSafe},
     path::{Path, PathBuf},
 };
@@ -158,18 +158,6 @@ impl PartReader {
 
 fn wrong_sum(path: &Path) -> StoreError {
     StoreError::Damaged { path: path.into(), why: "its sum is wrong".into() }
-}
-
-/// Opens a file for reading, and nothing else that may have its name: a FIFO would keep its reader for ever.
-///
-/// # Errors
-/// Where it cannot be opened, or is no file.
-pub fn open_file(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
-    }
 }
 
 /// Runs a piece of Parquet decoding. A hostile file may make it panic; that is an error of the file, no more.

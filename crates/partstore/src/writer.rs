@@ -1,6 +1,7 @@
 //! Writing one part, and bringing it to the disk.
 
 use crate::{column, sums, Column, Group, StoreError};
+use latpath_linux::new_file;
 use parquet::{
     column::writer::ColumnCloseResult,
     errors::ParquetError,
@@ -9,7 +10,6 @@ use parquet::{
 use std::{
     fs::File,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -140,17 +140,6 @@ impl Drop for PartWriter {
         self.writer = None;
         let _ = std::fs::remove_file(&self.hidden);
     }
-}
-
-/// Makes a file that nobody else can read, in place of what a killed writer left. Never writes through a link: who may write in the
-/// directory could have put one there.
-pub fn new_file(path: &Path) -> io::Result<File> {
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    // With O_EXCL the last name is no link that is followed.
-    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
 /// Makes a rename or removal in a directory last.

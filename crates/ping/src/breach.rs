@@ -13,6 +13,7 @@ use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -257,7 +258,7 @@ fn reserve(save: &Path, snapshot: bool) -> Result<(), BreachError> {
             return Err(BreachError::Exists(path.into()));
         }
     }
-    let made = OpenOptions::new().append(true).create(true).open(save);
+    let made = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NOFOLLOW).open(save);
     made.map(drop).map_err(|source| BreachError::File { path: save.into(), source })
 }
 

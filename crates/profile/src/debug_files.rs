@@ -24,6 +24,8 @@ const FOLDERS: [&str; 2] = ["/usr/lib/debug/.build-id", "/lib/debug/.build-id"];
 pub const FETCH_WITHIN: Duration = Duration::from_secs(180);
 /// How long after its end was asked for the client may take to notice; then nobody waits for it.
 const GRACE: Duration = Duration::from_secs(5);
+/// Only files with a sample of so many are fetched.
+const LEAST_SHARE: u64 = 100;
 /// Files that a note names.
 const MOST_NAMED: usize = 3;
 
@@ -53,6 +55,9 @@ pub fn name_by_debug_files(
 ) -> Vec<String> {
     let mut files = stripped(machines);
     files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, file, &path)));
+    // A guest says which files it has, and how much ran in them.
+    let all: u64 = machines.iter().map(|samples| samples.samples).sum();
+    files.retain(|file| file.samples.saturating_mul(LEAST_SHARE) >= all);
     if files.is_empty() || !debuginfod::is_requested() {
         return Vec::new();
     }
@@ -147,6 +152,9 @@ impl Fetched {
             (Err(why), _) => format!(
                 "{why}; DEBUGINFOD_URLS is set, for which libdebuginfod.so.1 must be installed (Debian: libdebuginfod1)"
             ),
+            (_, Some(_)) if debuginfod::is_too_much() => {
+                format!("they are longer than {} GiB together", debuginfod::MOST_BYTES >> 30)
+            }
             (_, Some(error)) => format!("the servers of DEBUGINFOD_URLS failed: {error}"),
             _ if self.not_fetched == 0 => return notes,
             _ if stopped => "you ended it".into(),

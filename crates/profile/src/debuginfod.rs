@@ -8,12 +8,20 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::Mutex;
 
 const LIBRARY: &CStr = c"libdebuginfod.so.1";
-/// No debugging information is longer, bytes.
-const MOST_BYTES: c_long = 4 << 30;
+/// Bytes that are fetched for one profile: a guest says which files it has.
+pub(crate) const MOST_BYTES: c_long = 2 << 30;
+/// How many of them were, and how many of the file that is under way.
+static FETCHED: AtomicI64 = AtomicI64::new(0);
+static UNDER_WAY: AtomicI64 = AtomicI64::new(0);
+
+/// Whether that was too much.
+pub(crate) fn is_too_much() -> bool {
+    FETCHED.load(Ordering::SeqCst) + UNDER_WAY.load(Ordering::SeqCst) > MOST_BYTES
+}
 
 /// Whether the user wants debugging information to be fetched.
 pub(crate) fn is_requested() -> bool {
@@ -51,6 +59,8 @@ pub(crate) fn is_stopped() -> bool {
 pub(crate) fn with_client<T>(work: impl FnOnce(&Client) -> T) -> Result<T, String> {
     let Ok(_one) = CLIENT.try_lock() else { return Err("an earlier request to the servers has not ended".into()) };
     STOP.store(false, Ordering::SeqCst);
+    FETCHED.store(0, Ordering::SeqCst);
+    UNDER_WAY.store(0, Ordering::SeqCst);
     Ok(work(&Client::open()?))
 }
 
@@ -69,7 +79,8 @@ type SetProgress = unsafe extern "C" fn(*mut c_void, Progress);
 
 /// The library calls it once a second or more while it waits: other than 0 ends that.
 extern "C" fn progress(_: *mut c_void, bytes: c_long, of: c_long) -> c_int {
-    (STOP.load(Ordering::SeqCst) || bytes.max(of) > MOST_BYTES).into()
+    UNDER_WAY.store(bytes.max(of), Ordering::SeqCst);
+    (is_stopped() || is_too_much()).into()
 }
 
 impl Client {
@@ -122,11 +133,20 @@ impl Client {
 
     /// The file of a build-id, from the cache or from a server.
     pub fn debug_file(&self, build_id: &[u8]) -> Result<PathBuf, FetchError> {
+        // Of no bytes the library would take it for a string that ends with a 0.
+        if build_id.is_empty() {
+            return Err(FetchError::NotThere);
+        }
         let mut path: *mut c_char = std::ptr::null_mut();
         // SAFETY: the client lives; the bytes and the place for the path do during the call.
         let fd = unsafe { (self.find)(self.client, build_id.as_ptr(), build_id.len() as c_int, &mut path) };
+        if !is_too_much() {
+            FETCHED.fetch_add(UNDER_WAY.swap(0, Ordering::SeqCst), Ordering::SeqCst);
+        }
         if fd < 0 {
             return Err(match -fd {
+                // The client says the same of a file that it was told not to take.
+                _ if is_too_much() => FetchError::Server(io::ErrorKind::FileTooLarge.into()),
                 libc::ENOENT => FetchError::NotThere,
                 error => FetchError::Server(io::Error::from_raw_os_error(error)),
             });

@@ -10,6 +10,7 @@
 //!
 //! Times are in ns.
 
+mod apart;
 mod calls;
 mod causality;
 mod debug_files;

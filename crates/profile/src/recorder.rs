@@ -56,7 +56,8 @@ impl Interned {
         }
         let name = cut(name, MAX_NAME);
         // Room for the last one is kept.
-        if self.name_bytes + name.len() > MAX_NAME_BYTES - MAX_NAME && name != TOO_MANY {
+        let is_full = self.name_bytes + name.len() > MAX_NAME_BYTES - MAX_NAME || self.count as usize >= MAX_NAMES - 1;
+        if is_full && name != TOO_MANY {
             return None;
         }
         let number = self.new_name(name, new);
@@ -208,6 +209,11 @@ impl Recorder {
     /// Frames whose processes were gone before their names were looked up.
     pub fn too_late(&self) -> u64 {
         self.symbols.too_late
+    }
+
+    /// Frames of processes whose files could not be read.
+    pub fn unreadable(&self) -> u64 {
+        self.symbols.unreadable
     }
 
     /// Takes what has come, some twenty times a second: a process's names can be found as long as it is there. A

@@ -44,6 +44,8 @@ pub struct Samples {
     pub lost: u64,
     /// Time of threads for which there was no room.
     pub unattributed: Ns,
+    /// Why nothing is taken any more.
+    refused: Option<TooMuch>,
 }
 
 impl Samples {
@@ -102,9 +104,14 @@ impl Samples {
     /// Adds a slice.
     ///
     /// # Errors
-    /// Where it cannot be, or is too much; then nothing of it is taken.
+    /// Where it cannot be, or is too much; then nothing of it is taken, and nothing of any later one: numbers there count on what it brought.
     pub fn take(&mut self, slice: Slice) -> Result<(), TooMuch> {
-        self.check(&slice)?;
+        if self.refused.is_none() {
+            self.refused = self.check(&slice, MAX_COUNTS).err();
+        }
+        if let Some(why) = &self.refused {
+            return Err(why.clone());
+        }
         for name in slice.names {
             // Folded stacks have one line each, and `;` between frames.
             let name = printable(&name).replace(';', ":");
@@ -140,7 +147,7 @@ impl Samples {
         Ok(())
     }
 
-    fn check(&self, slice: &Slice) -> Result<(), TooMuch> {
+    fn check(&self, slice: &Slice, most_counts: usize) -> Result<(), TooMuch> {
         let refuse = |is: bool, why| if is { Err(TooMuch(why)) } else { Ok(()) };
         let last = self.spans.last().map_or(Ns::MIN / 2, |(_, until)| *until);
         let is_time =
@@ -149,19 +156,21 @@ impl Samples {
         refuse(self.spans.len() >= MAX_SLICES, "its profile is too long")?;
         let bytes: usize = slice.names.iter().map(String::len).sum();
         refuse(slice.names.iter().any(|name| name.len() > MAX_NAME), "a name in its profile is too long")?;
-        refuse(self.name_bytes + bytes > MAX_NAME_BYTES, "its profile has too many names")?;
+        let is_full = self.name_bytes + bytes > MAX_NAME_BYTES || self.names.len() + slice.names.len() > MAX_NAMES;
+        refuse(is_full, "its profile has too many names")?;
         refuse(self.threads.len() + slice.threads.len() > MAX_THREADS, "its profile has too many threads")?;
         refuse(self.stacks.len() + slice.stacks.len() > MAX_STACKS, "its profile has too many call chains")?;
         let frames: usize = slice.stacks.iter().map(|stack| stack.frames.len()).sum();
         refuse(self.frames + frames > MAX_FRAMES, "its profile has too many frames")?;
         let is_deep = slice.stacks.iter().any(|stack| stack.frames.len() > MAX_DEPTH);
         refuse(is_deep, "a call chain in its profile is too long")?;
-        refuse(self.counts.len() + slice.seen.len() > MAX_COUNTS, "its profile has too many samples")?;
+        refuse(self.counts.len() + slice.seen.len() > most_counts, "its profile has too many samples")?;
         let names = self.names.len() + slice.names.len();
         let mut used = slice.stacks.iter().flat_map(|stack| &stack.frames);
         refuse(used.any(|frame| frame.name() >= names), "its profile uses a name that it did not send")?;
         refuse(self.unnamed.len() + slice.unnamed.len() > MAX_UNNAMED, "its profile has too many addresses")?;
-        let is_sound = |place: &Unnamed| (place.name as usize) < names && place.build_id.len() <= MAX_BUILD_ID;
+        let is_sound =
+            |place: &Unnamed| (place.name as usize) < names && (1..=MAX_BUILD_ID).contains(&place.build_id.len());
         refuse(!slice.unnamed.iter().all(is_sound), "its profile has an address of no file")?;
         let (threads, stacks) = (self.threads.len() + slice.threads.len(), self.stacks.len() + slice.stacks.len());
         let is_known = |thread: u32| (thread as usize) < threads;
@@ -226,12 +235,14 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_as_a_whole() {
         type Spoil = fn(&mut Slice);
-        let spoilt: [(&str, Spoil); 12] = [
+        let spoilt: [(&str, Spoil); 14] = [
             ("impossible time", |slice| slice.from = 50),
             ("too long", |slice| slice.names.push("x".repeat(257))),
             ("a name that it did not", |slice| slice.stacks[0].frames[0] = FrameId::new(9, true)),
             ("of no file", |slice| slice.unnamed[0].name = 9),
             ("of no file", |slice| slice.unnamed[0].build_id = vec![0; 65]),
+            ("of no file", |slice| slice.unnamed[0].build_id.clear()),
+            ("too many names", |slice| slice.names = vec![String::new(); MAX_NAMES]),
             ("too many addresses", |slice| slice.unnamed = vec![Unnamed::default(); MAX_UNNAMED]),
             ("too long", |slice| slice.stacks[0].frames = vec![FrameId::new(0, true); 257]),
             ("nothing that it sent", |slice| slice.seen[0].thread = 9),
@@ -247,8 +258,19 @@ mod tests {
             spoil(&mut bad);
             let refused = samples.take(bad).expect_err(why);
             assert!(refused.0.contains(why), "{refused} {why}");
-            assert_eq!(samples, before);
+            // What comes later counts on what the refused one brought: it would have wrong names.
+            assert_eq!(samples.take(slice(200)), Err(refused.clone()));
+            assert_eq!(samples, Samples { refused: Some(refused), ..before });
         }
+    }
+
+    #[test]
+    fn more_samples_than_there_is_room_for_are_refused() {
+        let mut samples = Samples::new(false);
+        samples.take(slice(0)).unwrap();
+        let more = |seen| Slice { seen: vec![Seen { t: 100, cpu: 0, thread: 0, stack: 0 }; seen], ..slice(100) };
+        assert_eq!(samples.check(&more(1), 2), Ok(()));
+        assert_eq!(samples.check(&more(2), 2), Err(TooMuch("its profile has too many samples")));
     }
 
     proptest! {

@@ -5,6 +5,8 @@ use latpath_model::Ns;
 
 /// Bytes of a name.
 pub const MAX_NAME: usize = 256;
+/// All names: an empty one has no byte, and takes memory too.
+pub const MAX_NAMES: usize = 1 << 18;
 /// Bytes of all names.
 pub const MAX_NAME_BYTES: usize = 16 << 20;
 /// Threads, as often as they changed their names.

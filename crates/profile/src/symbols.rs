@@ -1,20 +1,15 @@
 //! Names for addresses: functions of the kernel, of programs and their libraries, of code that was made at run time
 //! (perf-PID.map).
 
-use blazesym::helper::read_elf_build_id;
-use blazesym::symbolize::source::{Process, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
-use blazesym::Pid;
+use crate::apart::{Reader, Unread};
+use crate::slice::MAX_NAME;
 use latpath_bpf::Functions;
 use latpath_linux::proc::Root;
 use latpath_model::text::{cut, printable};
-use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::rc::Rc;
-
-use crate::slice::{MAX_BUILD_ID, MAX_NAME};
 
 /// Addresses of a process whose names are kept.
 const MOST_OF_PROCESS: usize = 1 << 16;
@@ -32,13 +27,17 @@ pub fn is_named(name: &str) -> bool {
 /// Finds names, and keeps them.
 pub(crate) struct Symbols {
     kernel: Functions,
-    user: Symbolizer,
+    reader: Reader,
+    /// Whose files could not be read.
+    given_up: HashSet<Owner>,
     /// By process and its name: a process that starts another program has other functions.
     known: HashMap<(u32, String), Known>,
     /// Where functions without a name lie is looked up too.
     places: bool,
     /// Frames of processes that were gone before their names were looked up.
     pub too_late: u64,
+    /// Frames of processes whose files could not be read.
+    pub unreadable: u64,
 }
 
 /// What is known of a process.
@@ -72,8 +71,15 @@ pub(crate) struct Place {
 
 impl Symbols {
     pub fn new(places: bool) -> Self {
-        let user = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
-        Self { kernel: Functions::read(), user, known: HashMap::new(), places, too_late: 0 }
+        Self {
+            kernel: Functions::read(),
+            reader: Reader::default(),
+            given_up: HashSet::new(),
+            known: HashMap::new(),
+            places,
+            too_late: 0,
+            unreadable: 0,
+        }
     }
 
     /// The kernel's function that an address lies in; modules that were loaded since have none.
@@ -105,56 +111,69 @@ impl Symbols {
             let found = self.look_up(tgid, &new);
             let known = self.known.get_mut(&key).expect("it was made above");
             match found {
-                Some(names) => {
+                Ok(names) => {
                     for (address, name) in new.into_iter().zip(names) {
                         let function = match name {
                             Some(name) => UserFunction { name, place: None },
-                            None => without_name(&mut known.code, tgid, address, self.places),
+                            None => {
+                                without_name(&mut known.code, tgid, address, self.places.then_some(&mut self.reader))
+                            }
                         };
                         known.functions.insert(address, function);
                     }
                 }
-                None => self.too_late += new.len() as u64,
+                Err(Unread::Gone) => self.too_late += new.len() as u64,
+                Err(Unread::Unreadable | Unread::Failed) => self.unreadable += new.len() as u64,
             }
         }
         let known = &self.known[&key].functions;
         addresses.iter().map(|address| known.get(address).cloned().unwrap_or_else(UserFunction::unknown)).collect()
     }
 
-    /// Names of a process's functions; `None` where it is gone.
-    fn look_up(&self, tgid: u32, addresses: &[u64]) -> Option<Vec<Option<String>>> {
-        let clean = |name: &str| cut(&printable(name), MAX_NAME).to_owned();
-        let find = |source: Process, addresses: &[u64]| {
-            let found = self.user.symbolize(&Source::Process(source), Input::AbsAddr(addresses)).ok()?;
-            let name = |found: &Symbolized<'_>| found.as_sym().map(|symbol| clean(&symbol.name));
-            Some(found.iter().map(name).collect::<Vec<Option<String>>>())
-        };
-        let mut source = Process::new(Pid::from(tgid));
-        // Symbols of the files say `a::b::c` where debugging information says `c`.
-        source.debug_syms = false;
-        let mut names = find(source, addresses)?;
-        let unnamed: Vec<usize> = (0..names.len()).filter(|at| names[*at].is_none()).collect();
-        if !unnamed.is_empty() {
-            let addresses: Vec<u64> = unnamed.iter().map(|at| addresses[*at]).collect();
-            let more = find(Process::new(Pid::from(tgid)), &addresses).unwrap_or_default();
-            unnamed.iter().zip(more).for_each(|(at, name)| names[*at] = name);
+    /// Names of a process's functions. Of users whose files could not be read once, and of such a process of root's, none are read again:
+    /// each time may last.
+    fn look_up(&mut self, tgid: u32, addresses: &[u64]) -> Result<Vec<Option<String>>, Unread> {
+        let owner = Owner::of(tgid).ok_or(Unread::Gone)?;
+        if self.given_up.contains(&owner) {
+            return Err(Unread::Unreadable);
         }
-        Some(names)
+        let names = self.reader.names(tgid, addresses);
+        if names == Err(Unread::Failed) {
+            self.given_up.insert(owner);
+        }
+        names
     }
 }
 
-/// What stands for a function without a name: its file, and with `places` its place there.
-fn without_name(code: &mut [Code], tgid: u32, address: u64, places: bool) -> UserFunction {
+/// Whose files are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    /// A process of root's.
+    Root(u32),
+    /// A user, with all processes.
+    User(u32),
+}
+
+impl Owner {
+    fn of(tgid: u32) -> Option<Self> {
+        match std::fs::metadata(format!("/proc/{tgid}")).ok()?.uid() {
+            0 => Some(Self::Root(tgid)),
+            user => Some(Self::User(user)),
+        }
+    }
+}
+
+/// What stands for a function without a name: its file, and with `reader` its place there.
+fn without_name(code: &mut [Code], tgid: u32, address: u64, reader: Option<&mut Reader>) -> UserFunction {
     let Some(at) = position(code, address) else { return UserFunction::unknown() };
-    let code = &mut code[at];
-    let place = places.then(|| {
-        // Also a file that was deleted since, or that lies in a container.
-        let path = format!("/proc/{tgid}/map_files/{:x}-{:x}", code.from, code.until);
-        let image = code.image.get_or_insert_with(|| Image::read(Path::new(&path)).map(Rc::new)).clone()?;
-        let address = image.address(address - code.from + code.offset)?;
+    let Code { from, until, offset, file, image } = &mut code[at];
+    let place = reader.and_then(|reader| {
+        let image =
+            image.get_or_insert_with(|| reader.image(tgid, *from, *until).map(Image::from).map(Rc::new)).clone()?;
+        let address = image.address((address - *from).checked_add(*offset)?)?;
         Some(Place { build_id: image.build_id.clone(), address })
     });
-    UserFunction { name: code.file.clone(), place: place.flatten() }
+    UserFunction { name: file.clone(), place }
 }
 
 /// Code of a process.
@@ -178,44 +197,19 @@ struct Image {
     segments: Vec<(u64, u64, u64)>,
 }
 
-impl Image {
-    /// Reads a 64-bit file of this machine's own kind; `None` also where it has no build-id.
-    fn read(path: &Path) -> Option<Self> {
-        let build_id = read_elf_build_id(path).ok().flatten().filter(|id| (1..=MAX_BUILD_ID).contains(&id.len()))?;
-        let file = File::open(path).ok()?;
-        let mut header = [0; 64];
-        file.read_exact_at(&mut header, 0).ok()?;
-        if header[..5] != *b"\x7fELF\x02" {
-            return None;
-        }
-        let (table, count) = (number::<8>(&header, 0x20), number::<2>(&header, 0x38));
-        let segments = (0..count).map(|n| {
-            let mut program_header = [0; 56];
-            file.read_exact_at(&mut program_header, table.checked_add(n * 56)?).ok()?;
-            let field = |at| number::<8>(&program_header, at);
-            Some((number::<4>(&program_header, 0), (field(0x08), field(0x20), field(0x10))))
-        });
-        let segments = segments.collect::<Option<Vec<_>>>()?;
-        let segments = segments.into_iter().filter(|(kind, _)| *kind == LOADED).map(|(_, segment)| segment).collect();
-        Some(Self { build_id: build_id.into_owned().into(), segments })
+impl From<crate::apart::Image> for Image {
+    fn from(read: crate::apart::Image) -> Self {
+        Self { build_id: read.build_id.into(), segments: read.segments }
     }
+}
 
+impl Image {
     /// The address of a place in the file.
     fn address(&self, offset: u64) -> Option<u64> {
         let inside = |(from, bytes, _): &&(u64, u64, u64)| offset >= *from && offset - from < *bytes;
         let (from, _, address) = self.segments.iter().find(inside)?;
         address.checked_add(offset - from)
     }
-}
-
-/// `PT_LOAD`, a kind of segment.
-const LOADED: u64 = 1;
-
-/// A number of so many bytes in the file's order, which is this machine's.
-fn number<const BYTES: usize>(from: &[u8], at: usize) -> u64 {
-    let mut bytes = [0; 8];
-    bytes[..BYTES].copy_from_slice(&from[at..at + BYTES]);
-    u64::from_le_bytes(bytes)
 }
 
 /// Where a process has code, in order.
@@ -251,6 +245,9 @@ fn line(line: &str) -> Option<Code> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use blazesym::helper::read_elf_build_id;
+    use blazesym::symbolize::source::Source;
+    use blazesym::symbolize::{Input, Symbolizer};
 
     #[test]
     fn an_address_without_a_function_bears_its_files_name() {
@@ -283,7 +280,7 @@ mod tests {
     fn a_place_in_a_file_is_told_as_its_symbols_have_it() {
         // Where the test's own program lies, a symbol is at a known distance from the program's begin.
         let mut code = code_of(std::process::id());
-        let function = without_name(&mut code, std::process::id(), here(), true);
+        let function = without_name(&mut code, std::process::id(), here(), Some(&mut Reader::default()));
         let place = function.place.expect("this program has a build-id");
         let own = std::env::current_exe().unwrap();
         assert_eq!(Some(&*place.build_id), read_elf_build_id(&own).unwrap().as_deref());
@@ -292,7 +289,7 @@ mod tests {
         let found = symbolizer.symbolize(&source, Input::VirtOffset(&[place.address])).unwrap();
         let name = found[0].as_sym().map(|symbol| symbol.name.to_string()).unwrap_or_default();
         assert!(name.contains("here"), "{name}");
-        assert_eq!(without_name(&mut code, std::process::id(), here(), false).place, None);
+        assert_eq!(without_name(&mut code, std::process::id(), here(), None).place, None);
     }
 
     #[test]
@@ -301,8 +298,5 @@ mod tests {
         let image = Image { build_id: vec![1].into(), segments };
         let addresses = [0xff, 0x100, 0x17f, 0x180].map(|offset| image.address(offset));
         assert_eq!(addresses, [Some(0x4000ff), Some(0x401100), Some(0x40117f), None]);
-        for not_elf in ["/proc/self/maps", "/no/file", "/dev/null"] {
-            assert!(Image::read(Path::new(not_elf)).is_none());
-        }
     }
 }

@@ -32,13 +32,19 @@ pub struct Directions {
 /// One index of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
-    /// How far it moved since it was first read: by a buffer, of packed rings by a descriptor.
+    /// How far it moved since it was first read, modulo 2^64: by a buffer, of packed rings by a descriptor. What was given back moved it
+    /// back, maybe behind where it was first read.
     pub moved: u64,
     /// How far what was counted since then should have moved it.
     pub counted: u64,
 }
 
 impl Ring {
+    /// How far it moved forward.
+    pub fn forward(self) -> u64 {
+        (self.moved as i64).max(0).unsigned_abs()
+    }
+
     /// Nought where nothing passed unseen.
     pub fn difference(self) -> i64 {
         self.moved.wrapping_sub(self.counted) as i64

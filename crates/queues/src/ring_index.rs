@@ -67,6 +67,17 @@ fn an_index_that_jumps_was_reset_and_is_no_difference() {
     assert_eq!(model.queue.available.moved, 18, "the first event of each stretch begins it");
 }
 
+/// A guest posts fewer buffers than a packet needs, and the device puts back what it took before anything else was seen.
+#[test]
+fn what_is_put_back_first_moves_nothing_forward() {
+    let mut model = Model::new(256, 1 << 16, 7);
+    model.event(3, true, true);
+    model.put_back(3);
+    let Ring { moved, counted } = Ring { moved: model.queue.available.moved, counted: model.queue.available.counted };
+    assert_eq!((moved, model.differences()), (3u64.wrapping_neg(), [0, 0]));
+    assert_eq!(Ring { moved, counted }.forward(), 0);
+}
+
 proptest! {
     /// Split rings' indices wrap at 2^16, packed rings' at their size, twice.
     #[test]

@@ -187,4 +187,26 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"whole");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
+
+    #[test]
+    fn what_a_link_leads_to_is_never_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (link, victim) = (folder.path().join("link"), folder.path().join("victim"));
+        std::fs::write(&victim, "mine").unwrap();
+        for target in [victim.as_path(), std::path::Path::new("/dev/full")] {
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert!(check_target(&link, false).unwrap_err().contains("exists already"));
+            assert!(write_file(&link, false, |out| out.write_all(b"x")).is_err());
+            check_target(&link, true).unwrap();
+            write_file(&link, true, |out| out.write_all(b"new")).unwrap();
+            assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+            assert!(link.symlink_metadata().unwrap().is_file(), "the link was replaced");
+            std::fs::remove_file(&link).unwrap();
+        }
+        // The system's own links, and devices that were named as they are.
+        for path in ["/dev/null", "/dev/stderr", "/dev/fd/2"].map(std::path::Path::new) {
+            check_target(path, false).unwrap();
+            write_file(path, false, |out| out.write_all(b"")).unwrap();
+        }
+    }
 }

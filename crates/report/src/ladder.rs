@@ -50,8 +50,8 @@ fn counted(report: &LadderReport, style: Style) -> Vec<String> {
         letters.number_of(report.other_kicks, "kick"),
     );
     let lines = wrapped(String::new(), 2, &counts, style.width, letters.ellipsis());
-    match report.causality_violations + report.lost_events {
-        0 => lines,
+    match (report.causality_violations, report.lost_events) {
+        (0, 0) => lines,
         _ => lines.iter().map(|line| style.alarm(line)).collect(),
     }
 }

@@ -344,7 +344,7 @@ impl QueueFigures {
             read_bytes: queue.done_bytes,
             posted_index_difference: queue.available.difference(),
             used_index_difference: queue.used_up.difference(),
-            index_moved: queue.available.moved.wrapping_add(queue.used_up.moved),
+            index_moved: queue.available.forward().saturating_add(queue.used_up.forward()),
             index_resets: queue.resets,
             kicks: queue.kicks,
             kicks_suppressed: queue.kicks_suppressed,

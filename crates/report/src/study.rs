@@ -236,6 +236,7 @@ impl Configuration {
     /// With what is wrong with it.
     pub fn read(text: &str) -> Result<Self, String> {
         let read: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        figures_add_up(text, Ns::MAX / 4)?;
         match read.version {
             VERSION => {
                 read.profile.iter().try_for_each(|part| part.figures.profile().map(drop))?;
@@ -253,6 +254,78 @@ impl Configuration {
     }
 }
 
+/// So much all figures of a guest may be together: what it says may be anything, and is added to our own.
+pub const MOST_OF_GUEST: Ns = Ns::MAX / 16;
+
+/// Whether all integers of a JSON text together are at most so much: then no sum of any of them overflows.
+///
+/// # Errors
+/// Where they are more, or the text is no JSON.
+pub fn figures_add_up(text: &str, most: Ns) -> Result<(), String> {
+    let Sum(sum) = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    match sum > i128::from(most) {
+        true => Err("its figures are higher than any that can be measured".into()),
+        false => Ok(()),
+    }
+}
+
+/// All integers of a JSON text, whatever their signs, added up.
+struct Sum(i128);
+
+impl<'de> Deserialize<'de> for Sum {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Adds;
+        impl<'de> serde::de::Visitor<'de> for Adds {
+            type Value = Sum;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter) -> std::fmt::Result {
+                to.write_str("JSON")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Sum, E> {
+                Ok(Sum(number.into()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Sum, E> {
+                Ok(Sum(number.unsigned_abs().into()))
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Sum, E> {
+                Ok(Sum(0))
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Sum, E> {
+                Ok(Sum(0))
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Sum, E> {
+                Ok(Sum(0))
+            }
+
+            fn visit_unit<E>(self) -> Result<Sum, E> {
+                Ok(Sum(0))
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut all: A) -> Result<Sum, A::Error> {
+                let mut sum = 0;
+                while let Some(Sum(one)) = all.next_element()? {
+                    sum += one;
+                }
+                Ok(Sum(sum))
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut all: A) -> Result<Sum, A::Error> {
+                let mut sum = 0;
+                while let Some((serde::de::IgnoredAny, Sum(one))) = all.next_entry()? {
+                    sum += one;
+                }
+                Ok(Sum(sum))
+            }
+        }
+        from.deserialize_any(Adds)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +339,40 @@ mod tests {
         for other in ["", "64 bytes from 192.0.2.2", "{}", r#"{"end":{"sum":{"bits_per_second":-1}}}"#] {
             assert_eq!(Work::reported(other), None, "{other}");
         }
+    }
+
+    /// A guest's own latpath may be anything; its figures are added to each other and to ours.
+    #[test]
+    fn figures_of_a_guest_that_no_sum_could_hold_are_refused() {
+        let most = u64::MAX;
+        let printed = |n: u64| {
+            format!(r#"{{"devices":[{{"queues":[{{"used_buffers":{n},"written_bytes":1,"x":[-1,2.5,null]}}]}}]}}"#)
+        };
+        assert!(figures_add_up(&printed(most), MOST_OF_GUEST).unwrap_err().contains("higher than any"));
+        assert_eq!(figures_add_up(&printed(1 << 50), MOST_OF_GUEST), Ok(()));
+        let many = format!("[{}]", vec![(MOST_OF_GUEST / 2).to_string(); 3].join(","));
+        assert!(figures_add_up(&many, MOST_OF_GUEST).is_err());
+        assert!(figures_add_up(&"[".repeat(100_000), MOST_OF_GUEST).is_err(), "too deep");
+    }
+
+    fn configuration(alone: Vec<Work>) -> String {
+        let alone = serde_json::to_value(alone).unwrap();
+        let (version, nothing) = (VERSION, Vec::<String>::new());
+        serde_json::json!({"version": version, "name": "a", "vm": "vm", "kernel": "", "latpath": "", "command": nothing,
+            "alone": alone, "exits": null, "ladder": null, "queues": null, "profile": null, "notes": nothing})
+        .to_string()
+    }
+
+    #[test]
+    fn figures_whose_sums_would_overflow_are_refused() {
+        for traffic in [
+            Traffic { to_guest_packets: u64::MAX, from_guest_packets: 1, ..Traffic::default() },
+            Traffic { to_guest_bytes: 1 << 63, from_guest_bytes: 1 << 63, ..Traffic::default() },
+        ] {
+            let kept = configuration(vec![Work { traffic, ..Work::default() }]);
+            assert!(Configuration::read(&kept).unwrap_err().contains("higher than any"));
+        }
+        assert!(Configuration::read(&configuration(vec![Work::default()])).is_ok());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_journey::{journey::MAX_POINTS, Journey};
-use latpath_linux::make_private;
+use latpath_linux::{make_private, why_shared};
 use latpath_model::{Ns, Point};
 use latpath_partstore::{new_file, sync_directory, Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
@@ -21,7 +21,6 @@ use nix::fcntl::Flock;
 use std::{
     fs::File,
     io::{self, Write},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
         atomic::Ordering,
@@ -483,13 +482,10 @@ fn check_points(manifest: &Manifest) -> Result<(), RunError> {
 
 /// Refuses a directory in which others could put links, so that root would write where they point.
 fn refuse_shared(path: &Path) -> Result<(), RunError> {
-    let metadata = std::fs::metadata(path).map_err(StoreError::read(path))?;
-    let why = match () {
-        () if metadata.uid() != nix::unistd::geteuid().as_raw() => "the directory belongs to another user",
-        () if metadata.mode() & 0o022 != 0 => "other users may write in the directory",
-        () => return Ok(()),
-    };
-    Err(RunError::NotPrivate { path: path.into(), why })
+    match why_shared(path).map_err(StoreError::read(path))? {
+        Some(why) => Err(RunError::NotPrivate { path: path.into(), why }),
+        None => Ok(()),
+    }
 }
 
 /// What a directory that is in the way holds.

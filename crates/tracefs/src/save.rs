@@ -1,6 +1,7 @@
 //! What was recorded, as text in files.
 
 use crate::{Error, Result};
+use latpath_linux::new_file;
 use std::{
     fs::{self, File},
     io::{self, BufRead, BufReader, BufWriter, Write},
@@ -95,7 +96,7 @@ fn pass(from: &Path, shown: &Path, saved: &mut SavedFile, most: u64, leave_out: 
     let path = saved.path.clone();
     let failed = |source| Error::Save { path: path.clone(), source };
     let mut input = BufReader::with_capacity(1 << 16, File::open(from).map_err(Error::file(shown))?);
-    let mut output = BufWriter::with_capacity(1 << 16, File::create(&path).map_err(failed)?);
+    let mut output = BufWriter::with_capacity(1 << 16, new_file(&path).map_err(failed)?);
     let (mut line, mut total, mut said) = (Vec::new(), 0u64, leave_out == 0);
     (saved.bytes, saved.left_out) = (0, 0);
     loop {
@@ -195,6 +196,17 @@ mod tests {
         assert_eq!(saved.files.len(), 2);
         let text = fs::read_to_string(to.path().join("trace.txt.snapshot")).unwrap();
         assert_eq!(text, "# tracer: nop\nbefore\n");
+    }
+
+    #[test]
+    fn a_link_that_was_put_there_meanwhile_is_replaced_and_not_followed() {
+        let (from, to) = (instance(100), tempfile::tempdir().unwrap());
+        let (path, victim) = (to.path().join("trace.txt"), to.path().join("victim"));
+        fs::write(&victim, "mine").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        save(from.path(), from.path(), false, &path, 1000).unwrap();
+        assert_eq!(fs::read(&victim).unwrap(), b"mine");
+        assert!(path.symlink_metadata().unwrap().is_file());
     }
 
     #[test]

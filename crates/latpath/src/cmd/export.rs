@@ -5,6 +5,7 @@ use super::{interrupt, Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::Args as ClapArgs;
+use latpath_model::text::printable;
 use latpath_report::export::{check_target, write_file, ExportError, ExportRequest, Exported, Exporter, EXPORTERS};
 use latpath_report::{PacketSelector, SelectError, Selection};
 use latpath_run::Run;
@@ -84,7 +85,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         Err(ExportError::Select(error)) => bail!(error),
         done => done.with_context(|| format!("{}: the {noun} was not written", name(&path)))?,
     };
-    notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+    notes.iter().for_each(|note| eprintln!("latpath: {}", printable(note)));
     if !args.quiet {
         eprintln!("{}: {summary}", name(&path));
     }

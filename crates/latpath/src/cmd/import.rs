@@ -12,7 +12,7 @@ use anyhow::{bail, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::Args as ClapArgs;
 use latpath_import::{import, Estimate, Format, ImportError, Offset, Options, Source, Trace};
-use latpath_model::StreamSpec;
+use latpath_model::{text::printable, StreamSpec};
 use latpath_run::{Manifest, DURATIONS};
 use latpath_stats::units::{bytes, count};
 use std::path::{Path, PathBuf};
@@ -164,7 +164,7 @@ fn make(
     if json {
         print(&(serde_json::to_string(&manifest)? + "\n"))?;
     } else if !quiet {
-        manifest.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
+        manifest.notes.iter().for_each(|note| eprintln!("latpath: {}", printable(note)));
         let (n, path) = (count(manifest.journeys), output.display());
         eprintln!("imported {n} journeys into {path}; read them with: latpath report {path}");
     }

@@ -14,8 +14,8 @@ use latpath_linux::{realtime, Cpus};
 use latpath_model::Ns;
 use latpath_perfetto::{write_profile, SampledMachine};
 use latpath_profile::{
-    has_debug_files, is_of_vm, name_by_debug_files, weigh, Frame, Guest, Header, Kind, Options, Profile, Recorder,
-    Samples, Spent, FETCH_WITHIN, FREQUENCY,
+    has_debug_files, is_of_vm, name_by_debug_files, weigh, CallFigures, Frame, Guest, Header, Kind, Options, Profile,
+    Recorder, Samples, Spent, FETCH_WITHIN, FREQUENCY,
 };
 use latpath_report::cpu_profile::{
     diff_text, firefox, flame_graph, flame_graph_of_difference, of_one_vm, text, CallLine, Diff, Document,
@@ -70,6 +70,9 @@ pub struct Args {
     /// Keep the profile in this file, for --diff
     #[arg(long, value_name = "FILE", conflicts_with = "diff")]
     out: Option<PathBuf>,
+    /// Replace files that exist
+    #[arg(long)]
+    force: bool,
     /// Compare two profiles that were kept, the earlier one first
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
           conflicts_with_all = ["vms", "duration", "command", "machines", "cpus", "syscalls", "frequency", "folded", "functions"])]
@@ -81,7 +84,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     for path in [&args.svg, &args.folded, &args.firefox, &args.perfetto, &args.out].into_iter().flatten() {
-        check_target(path, true).map_err(anyhow::Error::msg)?;
+        check_target(path, args.force).map_err(anyhow::Error::msg)?;
     }
     match &args.diff[..] {
         [before, after] => compare(&args, before, after),
@@ -97,7 +100,7 @@ fn compare(args: &Args, before: &Path, after: &Path) -> Result<Outcome> {
     let diff = Diff::new(&before, &after);
     if let Some(path) = &args.svg {
         let svg = flame_graph_of_difference(&before, &after).context("drawing the flame graph")?;
-        write(path, |out| out.write_all(svg.as_bytes()))?;
+        write(path, args.force, |out| out.write_all(svg.as_bytes()))?;
     }
     print_as(args.json, || &diff, || diff_text(&diff, args.top, style()))?;
     Ok(Outcome::Done)
@@ -166,10 +169,11 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     let end = window.end();
     eprintln!("latpath: sampling CPUs {cpus} {frequency} times a second{end}");
     let mut samples = Samples::new(one_by_one);
-    let (mut trouble, mut read) = (None, Instant::now());
+    // Once there is too much, the figures are those of the time until then: all of them.
+    let (mut full, mut read) = (None, Instant::now());
     let passed = window.pass(stop, asked.quiet, || {
-        if let Some(slice) = recorder.step() {
-            trouble = trouble.take().or(samples.take(slice).err());
+        if let Some(Err(why)) = recorder.step().map(|slice| samples.take(slice)) {
+            full.get_or_insert_with(|| (why, CpuAccount::read(&root, &cpus), recorder.calls()));
         }
         if read.elapsed() >= READ_EVERY {
             read = Instant::now();
@@ -177,13 +181,20 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
             guests.check(&mut recorder);
         }
     })?;
-    let last = recorder.end();
+    let last = samples.take(recorder.end());
     times.read(&recorder);
-    let after = CpuAccount::read(&root, &cpus);
-    trouble = trouble.or(samples.take(last).err());
-    if let Some(trouble) = trouble {
-        eprintln!("latpath: {trouble}: what came after is missing");
-    }
+    let now = || (CpuAccount::read(&root, &cpus), recorder.calls());
+    let (after, counted) = match (full, last) {
+        (Some((why, after, counted)), _) => {
+            eprintln!("latpath: {why}: what came after is missing");
+            (after, counted)
+        }
+        (None, Err(why)) => {
+            eprintln!("latpath: {why}: the last second is missing");
+            now()
+        }
+        (None, Ok(())) => now(),
+    };
     let outcome = passed.outcome();
     let (from, until) = samples.span().unwrap_or_default();
     let mut inside = guests.end(until, &mut recorder);
@@ -210,7 +221,7 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     }
     let mut document = Document::new(&profile);
     document.kernel_account = before.zip(after).map(|(before, after)| account(before, after));
-    document.system_calls = calls(&recorder, &known, &vms);
+    document.system_calls = calls(counted, &known, &vms);
     document.notes = notes(&recorder, &profile, [guests.notes(&known, &inside), unnamed].concat());
     Ok((Measured { document, profile, samples, inside }, outcome))
 }
@@ -262,10 +273,9 @@ fn only(profile: &mut Profile, vms: &[Vm]) {
     }
 }
 
-fn calls(recorder: &Recorder, known: &[Vm], vms: &[Vm]) -> Vec<CallLine> {
-    let mut calls = recorder.calls();
+fn calls(mut calls: Vec<CallFigures>, known: &[Vm], vms: &[Vm]) -> Vec<CallLine> {
     calls.sort_by_key(|call| std::cmp::Reverse(call.ns));
-    let line = |call: &latpath_profile::CallFigures| {
+    let line = |call: &CallFigures| {
         let vm = known.iter().chain(vms).find(|vm| vm.pid == call.tgid);
         let thread = vm.and_then(|vm| vm.threads.iter().find(|thread| thread.tid == call.tid));
         let does = thread.map_or_else(
@@ -299,23 +309,29 @@ fn notes(recorder: &Recorder, profile: &Profile, of_guests: Vec<String>) -> Vec<
             recorder.too_late()
         ));
     }
+    if recorder.unreadable() > 0 {
+        notes.push(format!(
+            "{} addresses have no name, since the files of their processes could not be read, or not in time: they are [unknown]",
+            recorder.unreadable()
+        ));
+    }
     notes.extend(of_guests);
     notes
 }
 
 fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[Guest]) -> Result<()> {
     if let Some(path) = &args.out {
-        write(path, |out| profile.write(out))?;
+        write(path, args.force, |out| profile.write(out))?;
     }
     if let Some(path) = &args.folded {
-        write(path, |out| profile.folded().try_for_each(|line| writeln!(out, "{line}")))?;
+        write(path, args.force, |out| profile.folded().try_for_each(|line| writeln!(out, "{line}")))?;
     }
     if let Some(path) = &args.svg {
         match profile.stacks.is_empty() {
             true => eprintln!("latpath: no CPU had anything to do: there is no flame graph"),
             false => {
                 let svg = flame_graph(profile).context("drawing the flame graph")?;
-                write(path, |out| out.write_all(svg.as_bytes()))?;
+                write(path, args.force, |out| out.write_all(svg.as_bytes()))?;
             }
         }
     }
@@ -327,7 +343,7 @@ fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[Guest]) ->
             samples: &guest.samples,
             offset_ns: guest.offset_ns,
         }));
-        write(path, |out| firefox(&profile.header, &machines, out))?;
+        write(path, args.force, |out| firefox(&profile.header, &machines, out))?;
     }
     if let Some(path) = &args.perfetto {
         let mut machines = vec![SampledMachine { samples, offset_ns: 0, prefix: String::new() }];
@@ -336,7 +352,7 @@ fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[Guest]) ->
             offset_ns: guest.offset_ns,
             prefix: format!("{}:", header.name),
         }));
-        write(path, |out| write_profile(args.frequency, &machines, out))?;
+        write(path, args.force, |out| write_profile(args.frequency, &machines, out))?;
     }
     if let Some(path) = args.firefox.as_ref().or(args.perfetto.as_ref()) {
         if samples.raw_left_out > 0 {
@@ -347,6 +363,6 @@ fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[Guest]) ->
 }
 
 /// Writes a file that appears when it is whole; says which where that fails.
-fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
-    write_file(path, true, content).with_context(|| format!("{}", path.display()))
+fn write(path: &Path, force: bool, content: impl FnOnce(&mut dyn Write) -> std::io::Result<()>) -> Result<()> {
+    write_file(path, force, content).with_context(|| format!("{}", path.display()))
 }

@@ -12,18 +12,20 @@ use anyhow::{anyhow, bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_agent::{Address, Machine, Timeouts};
 use latpath_exits::Traffic;
+use latpath_linux::{make_private, read_text, why_shared};
 use latpath_model::text::printable;
 use latpath_profile::FREQUENCY;
 use latpath_report::cpu_profile::{flame_graph, flame_graph_of_difference};
 use latpath_report::export::{check_target, write_file};
 use latpath_report::queues::Document as SeenQueues;
 use latpath_report::study::{
-    study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, QueueRow, Work, VERSION,
+    figures_add_up, study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, QueueRow, Work,
+    MOST_OF_GUEST, VERSION,
 };
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,6 +111,9 @@ pub fn run(args: Args) -> Result<Outcome> {
         check_target(file, args.force).map_err(anyhow::Error::msg)?;
     }
     let stop = stop_flag()?;
+    if let Some(folder) = args.output.as_ref().filter(|_| !args.vms.is_empty() || args.lab || args.in_lab) {
+        take_folder(folder)?;
+    }
     let mut all = match &args.output {
         Some(folder) => kept(folder)?,
         None => Vec::new(),
@@ -153,6 +158,9 @@ fn say(line: &str) {
     eprintln!("latpath study: {line}");
 }
 
+/// The longest file of a configuration that is read.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// What an earlier study has left, in the order in which it was measured.
 fn kept(folder: &Path) -> Result<Vec<Configuration>> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
@@ -164,15 +172,28 @@ fn kept(folder: &Path) -> Result<Vec<Configuration>> {
         .collect();
     files.sort();
     let read = |(_, path): (_, PathBuf)| {
-        let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+        let text = read_text(&path, MOST_BYTES).with_context(|| format!("{}", path.display()))?;
         Configuration::read(&text).map_err(|why| anyhow!("{} is no configuration of a study: {why}", path.display()))
     };
     files.into_iter().map(read).collect()
 }
 
+/// Makes the directory, or takes one that is there and in which nobody else may write.
+fn take_folder(folder: &Path) -> Result<()> {
+    let why = match make_private(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => why_shared(folder),
+        made => made.map(|()| None),
+    };
+    match why.with_context(|| format!("{}", folder.display()))? {
+        Some(why) => {
+            bail!("{}: {why}, who could put links into it: name another directory with -o", folder.display())
+        }
+        None => Ok(()),
+    }
+}
+
 /// Keeps a configuration: its figures, and its profile for other tools.
 fn keep(folder: &Path, one: &Configuration) -> Result<()> {
-    fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
     let file = |extension: &str| folder.join(format!("{}.{extension}", one.name));
     if let Some(part) = &one.profile {
         write(&file("profile"), true, &part.figures.kept)?;
@@ -290,12 +311,12 @@ impl GuestQueues {
     fn start(vm: &str, agent: &Address) -> Result<Self> {
         let mut machine = Machine::connect(vm, agent, Timeouts::default())?;
         machine.run_command(["latpath", "queues", "--json"].map(String::from).into())?;
-        let (mut said, began) = (String::new(), Instant::now());
-        while !said.contains("watching") {
+        let (mut printed, began) = (Printed::default(), Instant::now());
+        while !printed.said().contains("watching") {
             let news = machine.command();
-            news.printed.iter().for_each(|(_, bytes)| said += &String::from_utf8_lossy(bytes));
+            printed.take(news.printed)?;
             if news.end.is_some() || began.elapsed() > BEGIN {
-                bail!("latpath queues in the guest did not begin: {}", printable(said.trim()));
+                bail!("latpath queues in the guest did not begin: {}", printable(printed.said().trim()));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -304,23 +325,50 @@ impl GuestQueues {
 
     fn end(mut self) -> Result<SeenQueues> {
         self.0.end_command();
-        let (mut out, mut said, began) = (Vec::new(), String::new(), Instant::now());
+        let (mut printed, began) = (Printed::default(), Instant::now());
         loop {
             let news = self.0.command();
-            for (is_error, bytes) in news.printed {
-                match is_error {
-                    true => said += &String::from_utf8_lossy(&bytes),
-                    false => out.extend(bytes),
-                }
-            }
+            printed.take(news.printed)?;
             match news.end {
                 Some(Ok(0)) => break,
-                Some(end) => bail!("latpath queues in the guest ended with {end:?}: {}", printable(said.trim())),
+                Some(end) => {
+                    bail!("latpath queues in the guest ended with {end:?}: {}", printable(printed.said().trim()))
+                }
                 None if began.elapsed() > BEGIN => bail!("latpath queues in the guest does not end"),
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-        serde_json::from_slice(&out).context("what latpath queues in the guest printed")
+        let text = String::from_utf8(printed.out).context("what latpath queues in the guest printed")?;
+        figures_add_up(&text, MOST_OF_GUEST)
+            .map_err(|why| anyhow!("what latpath queues in the guest printed: {why}"))?;
+        serde_json::from_str(&text).context("what latpath queues in the guest printed")
+    }
+}
+
+/// What a command in a guest has printed.
+#[derive(Default)]
+struct Printed {
+    out: Vec<u8>,
+    error: Vec<u8>,
+}
+
+impl Printed {
+    /// No guest has so many virtqueues that it is more.
+    const MOST_BYTES: usize = 1 << 20;
+
+    /// Adds pieces, and whether each is of the standard error.
+    fn take(&mut self, pieces: Vec<(bool, Vec<u8>)>) -> Result<()> {
+        for (is_error, bytes) in pieces {
+            if self.out.len() + self.error.len() + bytes.len() > Self::MOST_BYTES {
+                bail!("latpath queues in the guest printed more than {} bytes", Self::MOST_BYTES);
+            }
+            if is_error { &mut self.error } else { &mut self.out }.extend(bytes);
+        }
+        Ok(())
+    }
+
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&self.error).into_owned()
     }
 }
 
@@ -395,5 +443,21 @@ impl Load<'_> {
         let mut text = String::new();
         printed.seek(SeekFrom::Start(0)).and_then(|_| (&mut printed).take(4 << 20).read_to_string(&mut text)).ok();
         Ok((result, Work { took_ns, traffic, reported_bits_per_second: Work::reported(&text) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_prints_without_end_is_left_after_a_mebibyte() {
+        let mut printed = Printed::default();
+        printed.take(vec![(true, b"watching".to_vec()), (false, b"{}".to_vec())]).unwrap();
+        assert_eq!((printed.said().as_str(), &printed.out[..]), ("watching", &b"{}"[..]));
+        let mut flood = (0..).map(|n| printed.take(vec![(n % 2 == 0, vec![b'x'; 8192]); 16]));
+        let taken = flood.by_ref().take_while(Result::is_ok).count();
+        assert!(taken <= 8, "{taken}");
+        assert!(printed.out.len() + printed.error.len() <= Printed::MOST_BYTES);
     }
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -178,7 +178,7 @@ type End = Result<(), String>;
 /// A command of the user's.
 enum Workload {
     Here(Child),
-    There(Box<Machine>, Option<File>),
+    There(Box<Machine>, Option<File>, Printer),
 }
 
 impl Workload {
@@ -190,7 +190,7 @@ impl Workload {
         if let Some(mut machine) = machine {
             let text = |word: &OsString| word.to_str().map(str::to_owned).context("a word of the command is no text");
             machine.run_command(words.iter().map(text).collect::<Result<_>>()?)?;
-            return Ok(Some(Self::There(Box::new(machine), output)));
+            return Ok(Some(Self::There(Box::new(machine), output, Printer::default())));
         }
         let mut command = Command::new(program);
         output.into_iter().for_each(|output| {
@@ -208,10 +208,10 @@ impl Workload {
                 let failed = |status: ExitStatus| if status.success() { Ok(()) } else { Err(status.to_string()) };
                 Ok(child.try_wait().context("waiting for the command")?.map(failed))
             }
-            Self::There(machine, output) => {
+            Self::There(machine, output, printer) => {
                 let news = machine.command();
                 for (is_error, bytes) in &news.printed {
-                    show(*is_error, bytes, output.as_mut())?;
+                    printer.show(*is_error, bytes, output.as_mut())?;
                 }
                 if news.left_out > 0 {
                     eprintln!("latpath: {} bytes that the command printed are left out", news.left_out);
@@ -230,7 +230,7 @@ impl Workload {
         let child = match self {
             Self::Here(child) => child,
             // Its agent does the same. The end of the session would be sudden.
-            Self::There(machine, _) => {
+            Self::There(machine, ..) => {
                 let until = Instant::now() + THERE;
                 if machine.command().end.is_none() {
                     machine.end_command();
@@ -258,31 +258,66 @@ impl Workload {
     }
 }
 
-/// Shows what a command on another machine has printed: nothing in it is obeyed by a terminal.
-fn show(is_error: bool, bytes: &[u8], output: Option<&mut File>) -> Result<()> {
-    match output {
-        Some(file) if !is_error => return file.write_all(bytes).context("the command's output"),
-        _ => {}
+/// Shows what a command on another machine prints: nothing in it is obeyed by a terminal. A file or a pipe gets it as it is.
+#[derive(Default)]
+struct Printer {
+    /// Begins of characters whose ends have not come yet, of the standard output and of the standard error.
+    begun: [Vec<u8>; 2],
+}
+
+impl Printer {
+    fn show(&mut self, is_error: bool, bytes: &[u8], output: Option<&mut File>) -> Result<()> {
+        match output {
+            Some(file) if !is_error => return file.write_all(bytes).context("the command's output"),
+            _ => {}
+        }
+        let is_terminal = if is_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
+        let clean = if is_terminal { self.clean(is_error, bytes).into_bytes() } else { bytes.to_vec() };
+        match is_error {
+            // Nobody may be there to read it.
+            true => std::io::stderr().write_all(&clean).unwrap_or_default(),
+            false => std::io::stdout().write_all(&clean).context("standard output")?,
+        }
+        Ok(())
     }
-    let text = String::from_utf8_lossy(bytes);
-    let clean: String = text
-        .split_inclusive('\n')
-        .map(|line| match line.strip_suffix('\n') {
-            Some(line) => printable(line.trim_end_matches('\r')) + "\n",
-            None => printable(line),
-        })
-        .collect();
-    match is_error {
-        true => eprint!("{clean}"),
-        false => std::io::stdout().write_all(clean.as_bytes()).context("standard output")?,
+
+    /// What a terminal may show of it.
+    fn clean(&mut self, is_error: bool, bytes: &[u8]) -> String {
+        let begun = &mut self.begun[usize::from(is_error)];
+        begun.extend(bytes);
+        let whole = match std::str::from_utf8(begun) {
+            // The end of a character may come with the next piece.
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => begun.len(),
+        };
+        let text: Vec<u8> = begun.drain(..whole).collect();
+        let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+        let is_kept = |c: char| matches!(c, '\n' | '\t');
+        text.split_inclusive(is_kept)
+            .flat_map(|part| match part.strip_suffix(is_kept) {
+                Some(line) => [printable(line), part[line.len()..].to_owned()],
+                None => [printable(part), String::new()],
+            })
+            .collect()
     }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::rc::Rc;
+
+    #[test]
+    fn what_another_machine_prints_reaches_the_terminal_whole_but_commands_nothing() {
+        let text = "{\n\t\"a\": \"µ→\"\r\n}\x1b[2J\u{202e}\n".as_bytes();
+        for at in 0..text.len() {
+            let mut printer = Printer::default();
+            let shown =
+                printer.clean(false, &text[..at]) + &printer.clean(true, b"") + &printer.clean(false, &text[at..]);
+            assert_eq!(shown.replace("?\n}", "\n}"), "{\n\t\"a\": \"µ→\"\n}?[2J?\n", "cut at {at}");
+        }
+        assert_eq!(Printer::default().clean(true, b"\xff\n"), "\u{fffd}\n");
+    }
 
     #[test]
     fn borders_are_the_commands_begin_and_end_whatever_comes_before_and_after() {

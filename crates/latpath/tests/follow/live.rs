@@ -174,5 +174,12 @@ fn count() -> Result<(), Failed> {
     let ended = live.finish(LIMIT)?;
     publisher.interrupt();
     publisher.finish(LIMIT)?;
-    equal("exit code", ended.code, Some(0))
+    equal("exit code", ended.code, Some(0))?;
+    let line = ended.stdout.lines().last().ok_or("live printed nothing")?;
+    let journeys = number(&serde_json::from_str(line)?, "journeys")?;
+    equal(
+        &format!("{journeys} journeys are what was asked for, or some more of the same round"),
+        journeys >= 1000,
+        true,
+    )
 }

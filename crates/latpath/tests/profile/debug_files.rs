@@ -31,6 +31,8 @@ enum Answer {
     Half(Vec<u8>),
     /// A byte now and then, and no end.
     Slow,
+    /// It says that it has 3 GiB, and sends a byte now and then.
+    Long,
     Nothing,
     NotFound,
     Error,
@@ -102,8 +104,8 @@ fn serve(mut stream: TcpStream, path: &str, asked: &AtomicUsize, answer: &Mutex<
             head("200 OK", file.len())?;
             stream.write_all(&file[..file.len() / 2])
         }
-        Answer::Slow => {
-            head("200 OK", 1 << 30)?;
+        Answer::Slow | Answer::Long => {
+            head("200 OK", if matches!(answer, Answer::Long) { 3 << 30 } else { 1 << 30 })?;
             loop {
                 stream.write_all(b"\x7f")?;
                 std::thread::sleep(Duration::from_millis(50));
@@ -229,6 +231,7 @@ pub fn by_bad_servers() -> Result<(), Failed> {
         (Answer::File(damaged), Some(names_nothing)),
         (Answer::Nothing, Some(failed)),
         (Answer::Slow, Some(failed)),
+        (Answer::Long, Some("they are longer than 2 GiB together")),
     ];
     for (number, (answer, note)) in answers.into_iter().enumerate() {
         let kind = format!("{answer:?}").chars().take(20).collect::<String>();

@@ -1,6 +1,7 @@
 //! `latpath profile` as users run it.
 
 mod debug_files;
+mod others;
 
 use debug_files::need_debuginfod;
 use latpath_testkit::{
@@ -12,6 +13,7 @@ use std::process::{Command, ExitCode, Output, Stdio};
 
 fn main() -> ExitCode {
     busy::run_if_asked();
+    others::run_if_asked();
     let root = || [need_root(), need_btf()];
     let builds = || [need_root(), need_btf(), need_tool("gcc"), need_tool("objcopy"), need_tool("readelf")];
     let with_perfetto = || [need_root(), need_btf(), trace_processor::lack()];
@@ -27,6 +29,11 @@ fn main() -> ExitCode {
         trial("a_bad_server_costs_names_and_nothing_else", &fetches(), debug_files::by_bad_servers),
         trial("a_server_that_never_answers_is_left_by_ctrl_c", &fetches(), debug_files::by_nobody_any_more),
         trial("debugging_information_on_this_machine_is_found_by_build_id", &builds(), debug_files::on_this_machine),
+        trial(
+            "a_users_files_cost_the_names_of_their_own_functions_and_nothing_else",
+            &builds(),
+            others::cost_names_only,
+        ),
         trial("what_is_printed_is_what_the_schema_describes", &root(), schema),
     ])
 }

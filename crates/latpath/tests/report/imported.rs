@@ -293,3 +293,18 @@ fn logs_of_rant_become_a_log_of_round_trips() {
     let out = bench.latpath(&["import", "--format", "rant", "emit=a.txt", "-o", "a.parquet"]);
     assert!(stderr(&out).contains("a.parquet: exists already"), "{}", stderr(&out));
 }
+
+#[test]
+fn what_a_logger_says_of_itself_is_one_note_however_often_it_says_it_and_commands_no_terminal() {
+    let bench = logs();
+    let file = bench.dir.path().join("sub.txt");
+    let log = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, log + &"SV drop: \x1b]0;title\x07\x1b[2J\u{202e}\n".repeat(200_000)).unwrap();
+    let out = bench.latpath(&["import", PUB, SUB, "-o", "run"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let said = stderr(&out);
+    assert!(said.contains("its logger counted by itself, 200000 times, at last: SV drop: ?]0;title??[2J?"), "{said}");
+    assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{said}");
+    assert!(std::fs::metadata(bench.run().join("manifest.json")).unwrap().len() < 64 << 10);
+    assert_eq!(bench.latpath(&["report", "run"]).status.code(), Some(0));
+}

@@ -6,5 +6,6 @@ mod documents;
 mod explained;
 mod figures;
 mod imported;
+mod links;
 mod runs;
 mod wrong;

@@ -26,6 +26,8 @@ fn main() -> ExitCode {
         trial("what_a_guest_is_called_does_not_reach_the_terminal_as_a_control_code", &needs, hostile_name),
         trial("what_cannot_work_here_is_what_fails_here", &[need_root()], caps),
         trial("a_command_on_another_machine_is_the_window", &[need_root()], inside),
+        trial("a_study_is_kept_in_no_directory_in_which_others_may_write", &[need_root()], study_of_others),
+        trial("what_a_killed_lab_leaves_any_other_command_removes", &[need_root(), need_tool("ip")], killed_lab),
         trial("the_list_ends_well_whether_there_are_guests_or_not", &[], ends_well),
     ])
 }
@@ -238,7 +240,7 @@ fn inside() -> Result<(), Failed> {
         return Ok(());
     }
     equal(&format!("its end ({said})"), well.status.code(), Some(0))?;
-    equal("what it printed", shown.starts_with("?[2Jseen\n"), true)?;
+    equal("what it printed, as it is where no terminal is", shown.starts_with("\x1b[2Jseen\n"), true)?;
     let failed = exits("exit 3")?;
     equal("the end of one that fails", failed.status.code(), Some(1))?;
     let said = String::from_utf8_lossy(&failed.stderr);
@@ -266,4 +268,52 @@ fn ends_well() -> Result<(), Failed> {
     }
     let refused = latpath("vms --nonsense").output()?;
     equal("exit code of wrong usage", refused.status.code(), Some(2))
+}
+
+/// A user owns the directory, and has put a link where latpath would write.
+fn study_of_others() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let (study, victim, qemu) =
+        (folder.path().join("study"), folder.path().join("victim"), folder.path().join("qemu-system-none"));
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    fs::write(&victim, "mine")?;
+    fs::create_dir(&study)?;
+    for planted in [".a.unfinished", "a.json"] {
+        std::os::unix::fs::symlink(&victim, study.join(planted))?;
+    }
+    fs::copy("/bin/sleep", &qemu)?;
+    let mut vm = Command::new(&qemu).arg("300").stdin(Stdio::null()).spawn()?;
+    let refused = |why: &str| -> Result<(), Failed> {
+        let mut command = latpath("study vhost --repeat 1");
+        command.arg("--vm").arg(format!("a={}", vm.id())).arg("-o").arg(&study).args(["--", "true"]);
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        equal(&said, (output.status.code(), said.contains(why)), (Some(1), true))?;
+        equal("what the link leads to", fs::read(&victim)?.as_slice(), &b"mine"[..])
+    };
+    let tried = (|| {
+        std::os::unix::fs::chown(&study, Some(65534), None)?;
+        refused("belongs to another user")?;
+        std::os::unix::fs::chown(&study, Some(0), None)?;
+        fs::set_permissions(&study, fs::Permissions::from_mode(0o1777))?;
+        refused("other users may write")
+    })();
+    vm.kill()?;
+    vm.wait()?;
+    tried
+}
+
+/// Its names say whose it was: here a process that has ended.
+fn killed_lab() -> Result<(), Failed> {
+    let mut process = Command::new("true").spawn()?;
+    process.wait()?;
+    let name = format!("latpath-{}-1-1-hyp", process.id());
+    run(Command::new("ip").args(["netns", "add", &name]))?;
+    let output = latpath("vms").output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let is_there = Path::new("/run/netns").join(&name).exists();
+    if is_there {
+        run(Command::new("ip").args(["netns", "del", &name]))?;
+    }
+    equal(&said, (is_there, said.contains(&name)), (false, true))
 }

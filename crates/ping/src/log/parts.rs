@@ -3,9 +3,9 @@
 
 use super::{columns, format::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
-use latpath_partstore::{merge, Column, Group, Names, PartWriter, SmallParts, Span, StoreError, GROUP_ROWS};
+use latpath_partstore::{merge, new_file, Column, Group, Names, PartWriter, SmallParts, Span, StoreError, GROUP_ROWS};
 use std::{
-    fs::{self, File},
+    fs,
     path::{Path, PathBuf},
     sync::{atomic::Ordering, Arc},
     time::{Duration, Instant},
@@ -52,7 +52,7 @@ impl Parquet {
         }
         // Better now than when the first two seconds are over.
         let hidden = names.hidden(Span::one(0));
-        File::create(&hidden).and_then(|_| fs::remove_file(&hidden)).map_err(LogError::file(path))?;
+        new_file(&hidden).and_then(|_| fs::remove_file(&hidden)).map_err(LogError::file(path))?;
         let route = Route::detailed(0);
         let table = columns::table(&route);
         Ok(Self {
@@ -209,6 +209,7 @@ mod tests {
         file::reader::{FileReader, SerializedFileReader},
         record::Field,
     };
+    use std::fs::File;
 
     fn rows(numbers: std::ops::Range<u64>) -> Vec<Transaction> {
         numbers.map(|sequence| Transaction { sequence, ..Transaction::default() }).collect()
@@ -255,6 +256,19 @@ mod tests {
         assert_eq!(parts(folder.path()), std::slice::from_ref(&path));
         assert_eq!(sequences(&path), (0..n + 5).collect::<Vec<_>>());
         assert!(log.notes.is_empty(), "{:?}", log.notes);
+    }
+
+    #[test]
+    fn a_link_with_the_name_of_the_first_part_is_replaced_and_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, victim) = (folder.path().join("log.parquet"), folder.path().join("victim"));
+        fs::write(&victim, "mine").unwrap();
+        let names = Names { directory: folder.path().into(), prefix: "log.part-".into() };
+        std::os::unix::fs::symlink(&victim, names.hidden(Span::one(0))).unwrap();
+        let mut log = Parquet::create(&path).unwrap();
+        log.write(&rows(0..1)).unwrap();
+        log.finish(&Progress::default()).unwrap();
+        assert_eq!((fs::read(&victim).unwrap(), sequences(&path)), (b"mine".to_vec(), vec![0]));
     }
 
     #[test]

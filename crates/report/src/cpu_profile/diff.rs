@@ -72,8 +72,11 @@ impl Diff {
         };
         let (all_before, all_after) = (totals(&was), totals(&is));
         let keys: std::collections::BTreeSet<_> = was.keys().chain(is.keys()).collect();
-        let per_s =
-            |ns: Ns, header: &Header| (i128::from(ns) * 1_000_000_000 / i128::from(header.window_ns.max(1))) as Ns;
+        // A profile that somebody has edited may have any window.
+        let per_s = |ns: Ns, header: &Header| {
+            let per_s = i128::from(ns) * 1_000_000_000 / i128::from(header.window_ns.max(1));
+            Ns::try_from(per_s).unwrap_or(Ns::MAX)
+        };
         let share = |ns: Ns, all: Option<&Ns>| all.filter(|all| **all > 0).map(|all| ns as f64 / *all as f64);
         let mut moved: Vec<Moved> = keys
             .into_iter()
@@ -93,7 +96,7 @@ impl Diff {
                 }
             })
             .collect();
-        moved.sort_by_key(|moved| std::cmp::Reverse((moved.after_ns_per_s - moved.before_ns_per_s).abs()));
+        moved.sort_by_key(|moved| std::cmp::Reverse(moved.after_ns_per_s.abs_diff(moved.before_ns_per_s)));
         Self {
             before: before.header.clone(),
             after: after.header.clone(),
@@ -134,7 +137,7 @@ pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
             moved.under.as_ref().map_or_else(|| "-".into(), |under| units.clean(under)),
             percent(moved.before_ns_per_s),
             percent(moved.after_ns_per_s),
-            format!("{:+.2}", (moved.after_ns_per_s - moved.before_ns_per_s) as f64 / 1e7),
+            format!("{:+.2}", (moved.after_ns_per_s as f64 - moved.before_ns_per_s as f64) / 1e7),
             share(moved.share_before),
             share(moved.share_after),
         ]);

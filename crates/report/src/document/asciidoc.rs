@@ -32,6 +32,11 @@ fn escaped(text: &str) -> String {
         && !text.ends_with(':');
     match is_safe {
         true => text.into(),
-        false => format!("pass:c[{}]", text.replace(']', "\\]").replace('|', "\\|")),
+        false => {
+            // A backslash before the bracket would keep it from closing the passthrough.
+            let inside = text.trim_end_matches('\\');
+            let behind = "{backslash}".repeat(text.len() - inside.len());
+            format!("pass:c[{}]{behind}", inside.replace(']', "\\]").replace('|', "\\|"))
+        }
     }
 }

@@ -110,7 +110,11 @@ fn push_field(text: &mut String, field: &str) {
 
 /// A name, in quotes where it holds a comma or a quote. The table may go to a terminal.
 fn quoted(field: &str) -> String {
-    let field = visible(&printable(field)).into_owned();
+    let mut field = visible(&printable(field)).into_owned();
+    // A spreadsheet would take it for a formula.
+    if field.starts_with(['=', '+', '-', '@']) {
+        field.insert(0, '\'');
+    }
     if field.contains([',', '"']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {

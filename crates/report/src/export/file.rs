@@ -2,7 +2,30 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// Where the system has links to a process's own descriptors.
+const OWN: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
+
+/// Opens a device or a pipe, to which output goes as it is. Another's link to one is not followed: who may write in a directory could
+/// have put a link to a disk there.
+fn open_as_it_is(path: &Path) -> io::Result<Option<File>> {
+    if !is_written_as_it_is(path) {
+        return Ok(None);
+    }
+    let no_link = if is_own(path) { 0 } else { libc::O_NOFOLLOW };
+    OpenOptions::new().write(true).custom_flags(no_link).open(path).map(Some)
+}
+
+fn is_own(path: &Path) -> bool {
+    OWN.iter().any(|own| path.starts_with(own))
+}
+
+fn is_written_as_it_is(path: &Path) -> bool {
+    let found = if is_own(path) { path.metadata() } else { path.symlink_metadata() };
+    found.is_ok_and(|found| !found.is_file() && !found.is_dir() && !found.is_symlink())
+}
 
 /// Refuses a path at which nothing may be written: a directory, or, without `force`, a file that exists. A device or a pipe is
 /// written to as it is.
@@ -14,7 +37,7 @@ pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         Ok(found) if force && !found.is_dir() => Ok(()),
         Ok(found) if found.is_dir() => Err(format!("{}: is a directory; name a file", path.display())),
-        Ok(_) if path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir()) => Ok(()),
+        Ok(_) if is_written_as_it_is(path) => Ok(()),
         _ => Err(format!("{}: exists already; name another file, or replace it with --force", path.display())),
     }
 }
@@ -32,9 +55,8 @@ pub fn write_file<T, E: From<io::Error>>(
         out.flush()?;
         return Ok(written);
     }
-    // A device or a pipe is written to as it is.
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
-        let mut file = BufWriter::new(OpenOptions::new().write(true).open(path)?);
+    if let Some(file) = open_as_it_is(path)? {
+        let mut file = BufWriter::new(file);
         let written = write(&mut file)?;
         file.flush()?;
         return Ok(written);

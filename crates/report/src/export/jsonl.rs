@@ -3,6 +3,7 @@
 use super::{points_in_order, ExportError, ExportRequest, Exported};
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
+use latpath_model::text::visible;
 use latpath_run::{Manifest, Run, Select};
 use latpath_stats::utc_steps;
 use serde_json::{json, Map, Value};
@@ -16,7 +17,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     let mut failed = None;
     let damaged = run.for_each(&select, |journey| {
         let line = names.object(journey);
-        failed = serde_json::to_writer(&mut *out, &line).map_err(Into::into).and_then(|()| out.write_all(b"\n")).err();
+        failed = writeln!(out, "{}", visible(&line.to_string())).err();
         failed.is_none() && !super::is_stopped(request.stop)
     });
     failed.map_or(Ok(()), Err)?;

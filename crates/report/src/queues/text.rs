@@ -212,9 +212,9 @@ fn odd_lines(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> 
 
 /// Whether buffers passed unseen.
 fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, style: Style) -> String {
-    let (mut moved, mut differences) = (0, Vec::new());
+    let (mut moved, mut differences) = (0u64, Vec::new());
     for (name, queue) in queues {
-        moved += queue.index_moved;
+        moved = moved.saturating_add(queue.index_moved);
         let (posted, used) = (queue.posted_index_difference, queue.used_index_difference);
         if posted != 0 || used != 0 {
             differences.push(format!("{name} {posted:+} posted, {used:+} used"));

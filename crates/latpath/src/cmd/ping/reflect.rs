@@ -27,7 +27,7 @@ use serde_json::{json, Value};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Answer the probes of `latpath ping emit`
 #[derive(ClapArgs)]
@@ -124,6 +124,7 @@ fn go<T: Transport<Peer: Display>>(
     eprintln!("latpath: reflecting at {at}; stop with Ctrl-C");
     let mut sessions = Sessions {
         json: args.json,
+        lines: Lines::new(),
         sessions: Vec::new(),
         not_listed: 0,
         freeze: breach.as_ref(),
@@ -157,12 +158,50 @@ fn listen(args: &Args, options: &UdpOptions) -> Result<Udp, UdpError> {
 
 /// Breaches of a session that are printed one by one: its emitter may report any number.
 const MOST_PRINTED: u64 = 10;
+/// Lines on sessions that are printed in [`LINES_TIME`]: forged messages begin and end any number.
+const MOST_LINES: u32 = 100;
+const LINES_TIME: Duration = Duration::from_secs(10);
 /// Sessions that the JSON lists: anybody may open more.
 const MOST_LISTED: usize = 10_000;
+
+/// How many lines on sessions may still be printed.
+struct Lines {
+    since: Instant,
+    printed: u32,
+    /// Those that were not printed since then, and since the begin.
+    left_out: u64,
+    all_left_out: u64,
+}
+
+impl Lines {
+    fn new() -> Self {
+        Self { since: Instant::now(), printed: 0, left_out: 0, all_left_out: 0 }
+    }
+
+    /// Whether one more may be printed now; says how many were not, once that is over.
+    fn has_room(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.since) >= LINES_TIME {
+            if self.left_out > 0 {
+                eprintln!("latpath: {} lines on sessions were left out", count(self.left_out));
+            }
+            *self = Self { since: now, printed: 0, left_out: 0, ..*self };
+        }
+        let has_room = self.printed < MOST_LINES;
+        match has_room {
+            true => self.printed += 1,
+            false => {
+                self.left_out += 1;
+                self.all_left_out += 1;
+            }
+        }
+        has_room
+    }
+}
 
 /// What was seen of sessions.
 struct Sessions<'a> {
     json: bool,
+    lines: Lines,
     sessions: Vec<Value>,
     not_listed: u64,
     freeze: Option<&'a BreachTrace>,
@@ -173,7 +212,9 @@ struct Sessions<'a> {
 
 impl<P: Display> Witness<P> for Sessions<'_> {
     fn begins(&mut self, peer: &P, session: u32) {
-        eprintln!("latpath: {peer}: session {session:08x} begins");
+        if self.lines.has_room(Instant::now()) {
+            eprintln!("latpath: {peer}: session {session:08x} begins");
+        }
     }
 
     fn ends(&mut self, peer: &P, session: &Session) {
@@ -195,6 +236,9 @@ impl<P: Display> Witness<P> for Sessions<'_> {
                 "turnaround": times(&session.turnaround),
                 "nic_turnaround": times(&session.nic_turnaround),
             }));
+            return;
+        }
+        if !self.lines.has_room(Instant::now()) {
             return;
         }
         let mut text = format!(
@@ -227,7 +271,7 @@ impl<P: Display> Witness<P> for Sessions<'_> {
 
     fn breach(&mut self, peer: &P, session: &Session, sequence: u64) {
         self.freeze(session.number, Transaction { sequence, ..Transaction::default() });
-        if session.breaches <= MOST_PRINTED {
+        if session.breaches <= MOST_PRINTED && self.lines.has_room(Instant::now()) {
             let number = session.number;
             eprintln!("latpath: {peer}: session {number:08x}: probe {sequence} broke the emitter's threshold");
         }
@@ -235,10 +279,10 @@ impl<P: Display> Witness<P> for Sessions<'_> {
 
     fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: latpath_model::Ns) {
         self.freeze(session, Transaction { sequence, ..Transaction::default() });
-        eprintln!(
-            "latpath: {peer}: session {session:08x}: probe {sequence} was held here for {}",
-            duration(turnaround)
-        );
+        if self.lines.has_room(Instant::now()) {
+            let held = duration(turnaround);
+            eprintln!("latpath: {peer}: session {session:08x}: probe {sequence} was held here for {held}");
+        }
     }
 }
 
@@ -271,9 +315,27 @@ impl Sessions<'_> {
             count(sum.turned_away),
             count(sum.dropped)
         );
+        if self.lines.all_left_out > 0 {
+            text += &format!("{} lines on sessions were left out\n", count(self.lines.all_left_out));
+        }
         for d in &self.disturbances {
             text += &format!("clocks    at {}: {}\n", elapsed((d.at_ns - self.began).max(0)), d.what);
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forged_sessions_print_no_lines_without_end_and_what_is_left_out_is_counted() {
+        let (mut lines, began) = (Lines::new(), Instant::now());
+        let printed = |lines: &mut Lines, at: Instant| (0..10_000).filter(|_| lines.has_room(at)).count() as u32;
+        assert_eq!(printed(&mut lines, began), MOST_LINES);
+        assert_eq!(lines.left_out, u64::from(10_000 - MOST_LINES));
+        assert_eq!(printed(&mut lines, began + 2 * LINES_TIME), MOST_LINES, "later ones are printed again");
+        assert_eq!(lines.all_left_out, 2 * u64::from(10_000 - MOST_LINES));
     }
 }

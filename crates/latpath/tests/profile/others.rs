@@ -1,0 +1,114 @@
+//! What users put in the way of those who read their programs' symbols.
+
+use crate::{json, of_process};
+use latpath_testkit::{equal, latpath, Failed};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const ASKED: &str = "LATPATH_TEST_JIT";
+/// Anybody's.
+const NOBODY: u32 = 65534;
+/// A loop that jumps to itself.
+#[cfg(target_arch = "x86_64")]
+const LOOP: &[u8] = &[0xeb, 0xfe];
+#[cfg(target_arch = "aarch64")]
+const LOOP: &[u8] = &[0, 0, 0, 0x14];
+
+/// Call it first in the test's `main`. Where the environment asks for it, this process runs code in memory that no file is behind, for ever.
+pub fn run_if_asked() {
+    if std::env::var_os(ASKED).is_none() {
+        return;
+    }
+    let (rights, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh page, as long as what is copied to it; what is called there never returns, and the process ends by a signal.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"jit".as_ptr());
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        let page = libc::mmap(std::ptr::null_mut(), 4096, rights, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        std::ptr::copy_nonoverlapping(LOOP.as_ptr(), page.cast(), LOOP.len());
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(page)();
+    }
+}
+
+/// A process that is ended with the test.
+struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A file in `/tmp` that is removed with the test.
+struct Map(String);
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A program without symbols but with debugging information, whose length when unpacked is made up.
+fn endless(folder: &Path) -> Result<Command, Failed> {
+    let (source, program) = (folder.join("endless.c"), folder.join("endless"));
+    fs::write(&source, "int main(void) { volatile long n = 0; for (;;) n++; }\n")?;
+    let run = |words: &mut Command| -> Result<(), Failed> {
+        let output = words.output()?;
+        equal(&String::from_utf8_lossy(&output.stderr), output.status.success(), true)
+    };
+    run(Command::new("gcc").args(["-g", "-gz", "-O1", "-o"]).args([&program, &source]))?;
+    run(Command::new("objcopy").args(["--strip-all", "--keep-section=.debug_*"]).arg(&program))?;
+    let mut bytes = fs::read(&program)?;
+    let number = |bytes: &[u8], at: usize, length: usize| -> usize {
+        bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+    };
+    // Section headers: flags at 8, offset at 24; SHF_COMPRESSED is 1 << 11. A compressed section begins with its kind and, at 8, its length.
+    let (table, count) = (number(&bytes, 0x28, 8), number(&bytes, 0x3c, 2));
+    let compressed: Vec<usize> = (0..count)
+        .map(|n| table + n * 64)
+        .filter(|header| number(&bytes, header + 8, 8) & 1 << 11 != 0)
+        .map(|header| number(&bytes, header + 24, 8))
+        .collect();
+    equal("compressed sections", compressed.is_empty(), false)?;
+    compressed.iter().for_each(|at| bytes[at + 8..at + 16].copy_from_slice(&(1u64 << 62).to_le_bytes()));
+    fs::write(&program, bytes)?;
+    Ok(Command::new(program))
+}
+
+pub fn cost_names_only() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    std::os::unix::fs::chown(folder.path(), Some(NOBODY), None)?;
+    let own = folder.path().join("jit");
+    fs::copy(std::env::current_exe()?, &own)?;
+    let jit = || {
+        let mut command = Command::new(&own);
+        command.env(ASKED, "1");
+        command
+    };
+    let start = |mut command: Command| -> Result<Process, Failed> {
+        Ok(Process(command.uid(NOBODY).stdin(Stdio::null()).current_dir("/").spawn()?))
+    };
+    let profile = |name: &str| -> Result<(), Failed> {
+        let profile = json(&latpath("profile --duration 2s --json").output()?)?;
+        equal(&format!("{name} is in the profile: {}", profile["notes"]), of_process(&profile, name) > 0.0, true)
+    };
+    // A size that goes beyond the last address, and a pipe to which nobody ever writes.
+    for is_pipe in [false, true] {
+        let process = start(jit())?;
+        let map = Map(format!("/tmp/perf-{}.map", process.0.id()));
+        match is_pipe {
+            true => nix::unistd::mkfifo(Path::new(&map.0), nix::sys::stat::Mode::from_bits_truncate(0o666))?,
+            false => fs::write(&map.0, "1000 ffffffffffffffff x\n")?,
+        }
+        std::os::unix::fs::chown(&map.0, Some(NOBODY), None)?;
+        profile("jit")?;
+    }
+    // What cannot be held in any memory ends the one that reads.
+    let _process = start(endless(folder.path())?)?;
+    profile("endless")
+}

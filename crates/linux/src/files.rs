@@ -1,0 +1,93 @@
+//! Files in directories in which others may write, and files of others: no link is written through, and no reader is held.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Makes a file that nobody else can read, in place of what a killed writer left. Never writes through a link: who may write in the
+/// directory could have put one there.
+///
+/// # Errors
+/// The system's.
+pub fn new_file(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    // With O_EXCL the last name is no link that is followed.
+    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Opens a file for reading, and nothing else that may have its name: a FIFO would keep its reader for ever.
+///
+/// # Errors
+/// Where it cannot be opened, or is no file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no file")),
+    }
+}
+
+/// Reads a text file of `most` bytes at most.
+///
+/// # Errors
+/// Where it cannot be opened, is no file, is longer, or is no UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    open_file(path)?.take(most.saturating_add(1)).read_to_string(&mut text)?;
+    match text.len() as u64 > most {
+        true => Err(io::Error::new(ErrorKind::InvalidData, format!("it is longer than {most} bytes"))),
+        false => Ok(text),
+    }
+}
+
+/// Why others could put links into a directory, or put another directory in its place, so that this user would write where they
+/// point. `None` where they cannot.
+///
+/// # Errors
+/// Where the directory cannot be read.
+pub fn why_shared(directory: &Path) -> io::Result<Option<&'static str>> {
+    let ours = nix::unistd::geteuid().as_raw();
+    let found = fs::metadata(directory)?;
+    Ok(match () {
+        () if fs::symlink_metadata(directory)?.uid() != ours || found.uid() != ours => {
+            Some("the directory belongs to another user")
+        }
+        () if found.mode() & 0o022 != 0 => Some("other users may write in the directory"),
+        () => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_of_a_text_is_read_than_may_be_and_nothing_but_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("text");
+        fs::write(&file, "four").unwrap();
+        assert_eq!(read_text(&file, 4).unwrap(), "four");
+        assert!(read_text(&file, 3).unwrap_err().to_string().contains("longer than 3 bytes"));
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(read_text(&pipe, 4).unwrap_err().to_string().contains("no file"));
+        assert!(read_text(Path::new("/dev/zero"), 4).is_err());
+    }
+
+    #[test]
+    fn a_directory_to_which_another_users_link_leads_is_shared() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, link) = (folder.path().join("own"), folder.path().join("link"));
+        fs::create_dir(&own).unwrap();
+        fs::set_permissions(&own, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        assert_eq!((why_shared(&own).unwrap(), why_shared(&link).unwrap()), (None, None));
+        if std::os::unix::fs::lchown(&link, Some(12345), None).is_ok() {
+            assert!(why_shared(&link).unwrap().is_some());
+        }
+    }
+}
