@@ -167,7 +167,12 @@ pub fn run(bytes: &[u8]) {
     clean(&text(
         &summary,
         None,
-        &latpath_report::Options { style: Letters::Unicode.into(), histograms: Vec::new(), limits: Vec::new() },
+        &latpath_report::Options {
+            style: Letters::Unicode.into(),
+            histograms: Vec::new(),
+            covers: None,
+            limits: Vec::new(),
+        },
     ));
     clean(&serde_json::to_string_pretty(&summary).expect("figures are JSON"));
 }

@@ -11,8 +11,8 @@ use latpath_journey::Journey;
 use latpath_model::{Point, PointInfo, StreamSpec};
 use latpath_report::export::{write_csv, ExportRequest, EXPORTERS};
 use latpath_report::{
-    explanation_json, explanation_text, layout_of, report_json, run_context, summarise, text, Explainer, Head, Options,
-    RunCaptures, Selection, SummaryOptions,
+    explanation_json, explanation_text, layout_of, report_json, run_context, summarise, text, Chosen, Explainer, Head,
+    Options, RunCaptures, Selection, SummaryOptions,
 };
 use latpath_run::{ClockSample, MachineFigures, MachineRecord, Manifest, NamedSegment, Run, Select, Writer};
 use latpath_run::{JOURNEYS, MANIFEST, SPIKES};
@@ -123,9 +123,9 @@ fn read(run: &Run) {
     clean(&text(
         &summary,
         Some(run),
-        &Options { style: letters.into(), histograms: vec!["total".into()], limits: Vec::new() },
+        &Options { style: letters.into(), histograms: vec!["total".into()], covers: None, limits: Vec::new() },
     ));
-    clean(&report_json(&summary, run, &[]).expect("figures are JSON"));
+    clean(&report_json(&summary, run, &Chosen::default(), &[]).expect("figures are JSON"));
     let mut csv = Vec::new();
     write_csv(run, &Select { cpus_and_threads: true, ..Select::default() }, &mut csv).expect("memory takes any bytes");
     clean(&String::from_utf8(csv).expect("it is text"));
