@@ -212,6 +212,9 @@ impl<'a> Import<'a> {
             self.joined.seen.push(0);
             self.joined.expected.push(all);
         }
+        if self.joined.late.is_some() {
+            self.joined.lay_out();
+        }
         for id in known..self.streams.all.len() {
             self.joiner.set_expected(id as StreamId, all);
         }
