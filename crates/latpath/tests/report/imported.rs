@@ -176,7 +176,7 @@ fn a_trace_beside_the_files_says_what_held_late_packets() {
         worst["points"].as_array().into_iter().flatten().map(|p| (p["cpu"].as_u64(), p["tid"].as_u64())).collect();
     assert_eq!(points, [(Some(0), Some(66)), (Some(1), Some(77))], "{worst}");
     let text = stdout(&bench.latpath(&["explain", "run"]));
-    assert!(text.contains("hogger (88)"), "{text}");
+    assert!(text.contains("behind hogger (88, FIFO 50)"), "{text}");
     assert!(bench.latpath(&["export", "perfetto", "run", "-o", "t.pftrace"]).status.success());
 }
 
