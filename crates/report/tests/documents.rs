@@ -116,15 +116,15 @@ fn names_that_mean_harm_are_shown_as_text() {
 #[test]
 fn a_name_that_ends_in_a_backslash_is_shown_as_text_in_asciidoc() {
     let mut summary = summary();
-    summary.segments[0].name = "+++<img src=x onerror=alert(1)>+++\\".into();
-    summary.streams[0].stream = "\\\\".into();
-    let text = written(&summary, &limits(), asciidoc);
-    assert!(text.contains("pass:c[+++<img src=x onerror=alert(1)>+++]{backslash}"), "{text}");
-    assert!(text.contains("pass:c[]{backslash}{backslash}"), "{text}");
-    let closed = |at: usize| {
-        text[at..].find(']').is_none_or(|end| !text[..at + end].ends_with('\\') || text[at + end + 1..].contains(']'))
-    };
-    assert!(text.match_indices("pass:c[").all(|(at, _)| closed(at)));
+    for (name, shown) in [
+        ("+++<img src=x onerror=alert(1)>+++\\", "|pass:c[+++<img src=x onerror=alert(1)>+++]{backslash} "),
+        ("\\\\", "|pass:c[]{backslash}{backslash} "),
+    ] {
+        summary.streams[0].stream = name.into();
+        let text = written(&summary, &limits(), asciidoc);
+        assert!(text.contains(shown), "{text}");
+        assert!(!text.contains("\\] "), "{text}");
+    }
 }
 
 #[test]
