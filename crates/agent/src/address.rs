@@ -21,7 +21,6 @@ pub enum Address {
     Vsock {
         /// The guest's context identifier.
         cid: u32,
-        /// Its port.
         port: u32,
     },
     /// `exec:COMMAND`: a shell command whose standard input and output lead to an agent.

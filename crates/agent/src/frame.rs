@@ -16,7 +16,6 @@ pub const HOST_MAGIC: [u8; 8] = *b"\xfe\xffLATPTH";
 pub const AGENT_MAGIC: [u8; 8] = *b"\xfe\xfflatpth";
 const PREAMBLE: usize = 16;
 
-/// What came.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     Message(Box<Message>),
@@ -46,7 +45,6 @@ pub fn preamble(magic: [u8; 8], nonce: u64) -> [u8; PREAMBLE] {
 /// Takes bytes as they come, gives messages. Holds at most one frame and one read more.
 #[derive(Debug)]
 pub struct FrameReader {
-    /// The magic of the peer.
     magic: [u8; 8],
     bytes: Vec<u8>,
     at: usize,
@@ -129,7 +127,6 @@ impl FrameReader {
     }
 }
 
-/// Appends a message as a frame.
 pub fn append(bytes: &mut Vec<u8>, message: Message) {
     let envelope = Envelope { message: Some(message) };
     let len = envelope.encoded_len();
@@ -154,7 +151,6 @@ impl Outgoing {
         self.waiting.push_back(bytes.to_vec());
     }
 
-    /// Queues a message.
     pub fn push(&mut self, message: Message) {
         let mut frame = Vec::new();
         append(&mut frame, message);

@@ -45,9 +45,7 @@ pub struct Inbox {
     pub records: bool,
     /// How that does, or why there is none; `None` until it is reported.
     pub recorder: Option<Result<Figures, String>>,
-    /// What was asked of it.
     pub windows: Windows,
-    /// Its profile, where that was asked for.
     pub profile: Option<Profiled>,
     /// Moments of its samples since the last look.
     pub moments: Vec<Moment>,

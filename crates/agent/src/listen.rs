@@ -59,7 +59,6 @@ pub enum ListenError {
     /// The place to wait at could not be made or opened.
     #[error("{at}: {why}")]
     Place {
-        /// Where.
         at: String,
         /// What went wrong, and what to do.
         why: String,

@@ -55,7 +55,6 @@ impl Default for Timeouts {
 pub struct MachineError {
     /// The name that the user gave.
     pub machine: String,
-    /// Where it was sought.
     pub address: String,
     /// The cause, and what to do about it.
     pub why: String,
@@ -260,7 +259,6 @@ impl Machine {
         news
     }
 
-    /// Has the command ended, and what it started.
     pub fn end_command(&mut self) {
         self.shared.lock().commands.push_back(Message::EndCommand(Empty {}));
         self.wake();

@@ -38,19 +38,15 @@ pub enum Message {
     /// H: first of all.
     #[prost(message, tag = "1")]
     HostHello(HostHello),
-    /// A: the answer to it.
     #[prost(message, tag = "2")]
     AgentHello(Facts),
     /// H: attach and report.
     #[prost(message, tag = "3")]
     Start(Start),
-    /// A: attached.
     #[prost(message, tag = "4")]
     Started(Empty),
-    /// A: further points.
     #[prost(message, tag = "5")]
     Points(Points),
-    /// A: further drop notes.
     #[prost(message, tag = "6")]
     DropNotes(DropNotes),
     /// A: sightings, or only a later watermark.
@@ -59,7 +55,6 @@ pub enum Message {
     /// A: what was counted so far.
     #[prost(message, tag = "8")]
     Totals(Totals),
-    /// H: what time is it?
     #[prost(message, tag = "9")]
     TimeRequest(TimeRequest),
     /// A: the answer; goes before everything else that waits.
@@ -74,7 +69,6 @@ pub enum Message {
     /// H: detach, report the rest, say goodbye.
     #[prost(message, tag = "13")]
     Stop(Empty),
-    /// A: all was said.
     #[prost(message, tag = "14")]
     Bye(Empty),
     /// H: what did the CPUs do from then to then? Only to an agent whose hello says that it `records`.
@@ -95,7 +89,6 @@ pub enum Message {
     /// A: what it printed, and how it ended.
     #[prost(message, tag = "20")]
     CommandChunk(CommandChunk),
-    /// H: end it.
     #[prost(message, tag = "21")]
     EndCommand(Empty),
 }
@@ -125,13 +118,11 @@ pub struct Facts {
     /// latpath's version.
     #[prost(string, tag = "2")]
     pub program: String,
-    /// Kernel release.
     #[prost(string, tag = "3")]
     pub kernel: String,
     /// Host name.
     #[prost(string, tag = "4")]
     pub hostname: String,
-    /// CPUs online.
     #[prost(uint32, tag = "5")]
     pub cpus: u32,
     /// What the kernel takes its time from (`kvm-clock`, `tsc`).
@@ -149,13 +140,11 @@ pub struct Facts {
     /// It can sample its machine's CPUs, and knows the messages about it.
     #[prost(bool, tag = "10")]
     pub profiles: bool,
-    /// It runs commands for the host.
     #[prost(bool, tag = "11")]
     pub runs_commands: bool,
 }
 
 impl Facts {
-    /// The facts of this machine.
     pub fn of_this_machine() -> Self {
         let line =
             |path: &str| Some(proc::line(path)).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".into());
@@ -447,7 +436,6 @@ impl StartRequest {
     /// The option that has its sampler say where functions lie that have no name there.
     pub const PLACES: &str = "profile_places";
 
-    /// The value of an option.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.get(name).map(String::as_str)
     }

@@ -18,7 +18,6 @@ pub struct Recording {
     thread: Option<RecorderThread<Vec<u8>>>,
     /// Asked for; not yet begun.
     coming: Vec<WindowRequest>,
-    /// What the thread is at.
     working: Option<u64>,
     /// Packed, for the host. Of the first, so much is on its way.
     ready: VecDeque<(u64, Vec<u8>)>,

@@ -15,9 +15,7 @@ use session::Session;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-/// What was attached for a host.
 pub struct Attached<S> {
-    /// The probe.
     pub source: S,
     /// The flight recorder, where the host asked for one; or why there is none.
     pub recorder: Option<Result<Box<dyn Record>, String>>,

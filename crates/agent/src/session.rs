@@ -68,7 +68,6 @@ pub(crate) struct State {
     pub inbox: Inbox,
     /// The first burst is done: times can be mapped.
     pub ready: bool,
-    /// The thread is over.
     pub over: bool,
     /// Why, unless the agent said goodbye.
     pub fault: Option<String>,

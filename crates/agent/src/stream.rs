@@ -29,7 +29,6 @@ pub struct Stream {
 pub(crate) enum Got {
     /// Bytes, for the reader.
     Bytes,
-    /// Nothing for now.
     Nothing,
     /// The peer closed its end.
     End,

@@ -32,7 +32,6 @@ pub struct GuestWindow {
 /// A window, or why there is none.
 pub type Answer = Result<GuestWindow, String>;
 
-/// One that was asked for.
 struct Open {
     id: u64,
     /// In the agent's clock.

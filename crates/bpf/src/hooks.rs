@@ -9,7 +9,6 @@ use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// One program.
 pub struct Hook {
     /// Its name in bpf/.
     pub program: &'static str,
@@ -42,7 +41,6 @@ pub const fn hook(program: &'static str, at: &'static str, shows: &'static str) 
     Hook { program, at, is_function: false, module: None, is_optional: false, instead: None, shows }
 }
 
-/// A program at a tracepoint of a module.
 pub const fn module_hook(program: &'static str, at: &'static str, module: &'static str, shows: &'static str) -> Hook {
     Hook { module: Some(module), ..hook(program, at, shows) }
 }
@@ -70,9 +68,7 @@ pub const fn optional(hook: Hook) -> Hook {
 /// Something that this kernel does not offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The tracepoint, or the function.
     pub tracepoint: &'static str,
-    /// It is a function.
     pub is_function: bool,
     /// What is not recorded without it.
     pub lost: &'static str,
@@ -91,7 +87,6 @@ impl fmt::Display for Missing {
 #[derive(Clone)]
 pub struct Hooks {
     table: &'static [Hook],
-    /// Programs that are to be loaded.
     pub programs: Vec<&'static str>,
     /// What is not there.
     pub missing: Vec<Missing>,
@@ -139,7 +134,6 @@ impl Standing {
         Ok(standing)
     }
 
-    /// Whether it stands.
     pub fn stands(&self) -> bool {
         self.link.is_some()
     }
@@ -166,7 +160,6 @@ impl Standing {
 
 /// Programs that stand, and what this kernel lacks of them.
 pub struct Programs {
-    /// Those that stand.
     pub standing: Vec<Standing>,
     /// What is not there.
     pub missing: Vec<Missing>,

@@ -32,7 +32,6 @@ mod skel {
 }
 #[cfg(feature = "loader")]
 mod constants {
-    #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 

@@ -69,7 +69,6 @@ impl<T: Plain> Mapped<T> {
         Ok(Self { map, len, stride, _of: PhantomData })
     }
 
-    /// Entries.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len

@@ -17,7 +17,6 @@ pub enum StartError {
     /// Nothing of what they are to watch is here: what to do about it.
     #[error("{0}")]
     NothingHere(String),
-    /// The kernel refused a program or map.
     #[error(
         "kernel {release} refused the programs that {purpose} ({step}): {why}; RUST_LOG=debug shows all that it said"
     )]
@@ -28,7 +27,6 @@ pub enum StartError {
         purpose: &'static str,
         /// What was being done.
         step: &'static str,
-        /// What it said.
         why: String,
     },
     /// Memory, a descriptor or a thread.

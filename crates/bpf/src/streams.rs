@@ -26,7 +26,6 @@ pub enum BadStreams {
     /// Nothing to follow.
     #[error("no stream given: name one with --stream, as in --stream svid:MU01 (latpath streams -i IF lists them)")]
     None,
-    /// Too many.
     #[error("{0} streams: at most {MAX_STREAMS} can be followed at once")]
     TooMany(usize),
     /// Too many with one name.
@@ -46,7 +45,6 @@ pub enum BadStreams {
 /// Streams in the order of the kernel's table: by protocol.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// The table.
     pub streams: Vec<StreamConf>,
     /// The user's stream of each entry.
     pub user: Vec<StreamId>,

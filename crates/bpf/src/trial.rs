@@ -39,7 +39,6 @@ pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result
 pub struct Found {
     /// The streams, each with the frame's key in it.
     pub streams: Vec<(StreamId, u32)>,
-    /// The frame is malformed.
     pub malformed: bool,
     /// What the fast path says, from fetched bytes, by plain loads, and by the layout of a frame before: `None` that the frame takes
     /// the slow path.
@@ -58,7 +57,6 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Loads them.
     pub fn load(table: Table) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         able()?;
         listen();

@@ -25,7 +25,6 @@ pub enum Setting {
 /// A kernel's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The file.
     pub file: String,
     text: String,
 }

@@ -22,7 +22,6 @@ pub struct Capture {
     pub kind: CaptureKind,
     /// The host's `CLOCK_MONOTONIC`. The machines' records reach from here …
     pub from: Ns,
-    /// … to here.
     pub to: Ns,
     /// The host first.
     pub machines: Vec<MachineSnapshot>,
@@ -42,7 +41,6 @@ impl Capture {
 /// A capture, and its rank among others.
 #[derive(Clone, Debug)]
 pub struct RankedCapture {
-    /// What was frozen.
     pub capture: Capture,
     /// What its latest packet took: over all, or in the longest of its segments.
     pub worst: Ns,
@@ -50,7 +48,6 @@ pub struct RankedCapture {
     pub late: Vec<u64>,
 }
 
-/// What one machine recorded.
 #[derive(Clone, Debug)]
 pub struct MachineSnapshot {
     /// The name that the user gave.
@@ -70,14 +67,11 @@ impl Capture {
     }
 }
 
-/// A packet, with all its sightings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The stream.
     pub stream: StreamId,
     /// The packet's key in its stream.
     pub key: u32,
-    /// Its number in its stream.
     pub number: u64,
     /// It was over the threshold, and all its sightings lie in the capture's time: this capture explains it. A packet with a
     /// sighting outside is here since others may have waited for it.
@@ -89,7 +83,6 @@ pub struct Packet {
 /// The CPU of a sighting of which that is not known: of imported packets.
 pub const UNKNOWN_CPU: u16 = u16::MAX;
 
-/// A sighting of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSighting {
     /// The point: an index into the run's points.

@@ -48,13 +48,11 @@ pub struct Head {
     /// The host's `CLOCK_MONOTONIC`.
     #[prost(sint64, tag = "3")]
     pub from: Ns,
-    /// Likewise.
     #[prost(sint64, tag = "4")]
     pub to: Ns,
     /// What its latest packet took.
     #[prost(sint64, tag = "5")]
     pub worst: Ns,
-    /// Packets in it.
     #[prost(uint64, tag = "6")]
     pub packets: u64,
     /// Late packets that the capture omits.

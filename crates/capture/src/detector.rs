@@ -53,7 +53,6 @@ pub struct Options {
 pub struct CaptureRequest {
     /// Counts the captures, from 1.
     pub number: u32,
-    /// Why.
     pub kind: CaptureKind,
     /// The host's `CLOCK_MONOTONIC`.
     pub from: Ns,
@@ -61,7 +60,6 @@ pub struct CaptureRequest {
     pub to: Ns,
     /// What the latest packet took, as far as is known now.
     pub worst: Ns,
-    /// That packet.
     pub stream: StreamId,
     /// Its number in its stream.
     pub packet: u64,
@@ -82,7 +80,6 @@ pub struct CapturedPackets {
     pub late: Vec<u64>,
 }
 
-/// What was counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LateCounts {
     /// Late packets of each stream.

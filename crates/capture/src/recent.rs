@@ -110,7 +110,6 @@ impl Recent {
         self.packets.iter_mut().filter(move |p| p.is_in(from, to))
     }
 
-    /// A packet as captures have it.
     pub fn packet(&self, held: &RecentPacket, late: bool) -> Packet {
         let begin = held.at.saturating_sub(self.gone) as usize;
         let seen =

@@ -11,7 +11,6 @@ const BASELINE_PART: usize = 4;
 /// How many captures may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
-    /// Captures.
     pub captures: usize,
     /// Their bytes together.
     pub bytes: u64,
@@ -58,7 +57,6 @@ struct Retained {
 /// What to do with a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Keep it.
     pub keep: bool,
     /// Delete these less severe ones.
     pub remove: Vec<u32>,
@@ -99,7 +97,6 @@ impl RetentionPolicy {
         }
     }
 
-    /// The captures that are kept.
     pub fn kept(&self) -> Vec<StoredCapture> {
         self.retained().kept.clone()
     }

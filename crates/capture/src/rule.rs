@@ -3,7 +3,6 @@
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 
-/// A minute.
 const MINUTE: Ns = 60_000_000_000;
 /// At most one packet per slice counts among the worst of its minute: a stall delays many at once.
 const SLICE: Ns = 200_000_000;
@@ -68,7 +67,6 @@ impl LatenessClassifier {
     }
 }
 
-/// The worst of each minute.
 #[derive(Debug)]
 pub(crate) struct Worst {
     n: usize,

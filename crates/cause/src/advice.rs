@@ -24,7 +24,6 @@ pub struct Advice {
     pub what: String,
     /// What does it, to be entered on `machine`; the first that fits the set-up is enough.
     pub commands: Vec<String>,
-    /// Where.
     pub machine: String,
 }
 
@@ -79,7 +78,6 @@ impl Advisor<'_> {
         self.share.by.first().map(|(by, _)| by)
     }
 
-    /// The actor, where it is a thread with a number.
     fn thread(&self) -> Option<(&Actor, u32)> {
         let actor = self.share.actor.as_ref()?;
         Some((actor, actor.pid()?))

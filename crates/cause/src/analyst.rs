@@ -36,7 +36,6 @@ pub struct CauseInterval {
     pub from: Ns,
     /// The next interval's `from`.
     pub to: Ns,
-    /// What it was.
     pub cause: Cause,
     /// Whose hands the packet was in: the thread, softirq or interrupt that had to act for it to move on. `None` where that is
     /// not known.

@@ -33,9 +33,7 @@ pub struct Attribution {
 /// packet's whole route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CauseShare {
-    /// What it was.
     pub cause: Cause,
-    /// On which machine.
     pub machine: String,
     /// Whose hands the packet was in.
     pub actor: Option<Actor>,

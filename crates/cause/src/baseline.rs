@@ -20,11 +20,9 @@ struct HopSums {
     causes: HashMap<Cause, i128>,
 }
 
-/// Mean times by cause, on one hop.
 pub type MeanTimes = HashMap<Cause, Ns>;
 
 impl Baseline {
-    /// A packet that was on time.
     pub fn add(&mut self, packet: &PacketTimeline) {
         self.packets += 1;
         for hop in &packet.hops {
@@ -41,7 +39,6 @@ impl Baseline {
         }
     }
 
-    /// Packets that it is known from.
     pub fn packets(&self) -> u64 {
         self.packets
     }

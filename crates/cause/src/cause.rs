@@ -18,7 +18,6 @@ pub struct CauseInfo {
     pub link: Link,
     /// What else is said of it.
     pub detail: Detail,
-    /// What the actor did.
     pub state: ActorState,
     /// What to do about it.
     pub(crate) advice: fn(&Advisor) -> Vec<Advice>,
@@ -27,7 +26,6 @@ pub struct CauseInfo {
 /// How a culprit kept the actor from acting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// Nobody did.
     Nobody,
     /// The culprit had the CPU that the actor was to have.
     Behind,
@@ -60,28 +58,21 @@ impl Link {
 /// What is said of a cause beside actor and culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Nothing.
     None,
     /// The interval's note.
     Note,
-    /// The idle state that its number and state are.
     IdleState,
     /// The reason of the VM exit that its number is.
     ExitReason,
-    /// The packets ahead that its number is.
     PacketsAhead,
 }
 
 /// What an actor did, as pictures show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActorState {
-    /// It worked for the packet.
     Works,
-    /// It was interrupted.
     Interrupted,
-    /// It was ready and waited.
     Waits,
-    /// It slept.
     Sleeps,
     /// Not known.
     Unknown,
@@ -105,10 +96,8 @@ macro_rules! causes {
         }
 
         impl Cause {
-            /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// What is known of it.
             pub fn info(self) -> &'static CauseInfo {
                 match self {
                     $(Self::$variant => &CauseInfo {

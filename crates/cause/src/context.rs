@@ -13,13 +13,10 @@ use std::collections::BTreeMap;
 /// What explaining, reporting and exporting a run, or a recording under way, need to know.
 #[derive(Clone, Debug, Default)]
 pub struct RunContext {
-    /// The points.
     pub points: Vec<PointInfo>,
     /// Each stream's route: its points in the order in which packets pass.
     pub routes: Vec<Vec<PointId>>,
-    /// The named segments.
     pub segments: Vec<Segment>,
-    /// The streams.
     pub streams: Vec<StreamSpec>,
     /// The host's virtual machines.
     pub vms: Vec<Vm>,
@@ -82,7 +79,6 @@ impl RunContext {
         self.time_of_day.utc(t)
     }
 
-    /// Learns which CPUs the machines of a capture have.
     pub fn learn_cpus(&mut self, capture: &Capture) {
         for machine in &capture.machines {
             let Ok(snapshot) = &machine.record else { continue };

@@ -34,7 +34,6 @@ pub(crate) struct CrossMachineWalk<'t> {
     intervals: Vec<CauseInterval>,
 }
 
-/// Where a walk is.
 enum Place {
     /// On a machine, in somebody's hands.
     At(usize, Context),

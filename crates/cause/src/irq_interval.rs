@@ -22,7 +22,6 @@ pub(crate) struct IrqInterval {
 /// Those of one CPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IrqIntervals {
-    /// By their beginnings.
     softirqs: Vec<IrqInterval>,
     interrupts: Vec<IrqInterval>,
     /// Softirqs that were raised: vector, when, in the order of times.

@@ -124,7 +124,6 @@ impl Machine {
         }
     }
 
-    /// A thread's row.
     pub fn row(&self, pid: u32) -> Rc<[ThreadTile]> {
         let mut rows = self.rows.borrow_mut();
         rows.entry(pid).or_insert_with(|| self.timeline.thread(pid).into()).clone()
@@ -154,7 +153,6 @@ impl Machine {
         events.get(first..end).unwrap_or_default()
     }
 
-    /// CPUs with a record.
     pub fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
         self.records.iter().map(|record| record.cpu)
     }
@@ -201,7 +199,6 @@ impl Machine {
         known.get(at.saturating_sub(1)).map(|(_, class)| *class)
     }
 
-    /// A thread, by name.
     pub fn thread(&self, pid: u32, t: Ns) -> Executor {
         self.executor(0, &Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
     }
@@ -288,5 +285,4 @@ pub(crate) fn never_before(one: Class, other: Option<Class>) -> bool {
 
 /// include/linux/interrupt.h
 pub(crate) const TIMER: u32 = 1;
-/// The same.
 pub(crate) const HRTIMER: u32 = 8;

@@ -7,15 +7,12 @@ use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 /// A packet, and what held it between the points of its stream's route that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketTimeline {
-    /// The stream.
     pub stream: StreamId,
     /// The packet's key in its stream.
     pub key: u32,
-    /// Its number in its stream.
     pub number: u64,
     /// It was over the threshold.
     pub late: bool,
-    /// The capture it is from.
     pub capture: u32,
     /// The capture's machines: [`CauseInterval::machine`] counts in this list.
     pub machines: Vec<String>,
@@ -28,9 +25,7 @@ pub struct PacketTimeline {
 /// From one point of the route to the next that saw the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Where it begins.
     pub from: PointId,
-    /// Where it ends.
     pub to: PointId,
     /// When it begins; the first interval's `from`.
     pub begin: Ns,
@@ -113,7 +108,6 @@ impl PacketTimeline {
         self.hops.iter().flat_map(|hop| hop.intervals.iter().map(move |interval| (hop, interval)))
     }
 
-    /// The machine of an interval.
     pub fn machine(&self, interval: &CauseInterval) -> &str {
         self.machines.get(interval.machine).map_or("", String::as_str)
     }

@@ -17,7 +17,6 @@ const MAX_PER_ROW: usize = 16;
 /// theirs, by their excess: the machine is empty for `unexplained`, and the first culprit is the same for all packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Their sum.
     pub share: CauseShare,
     /// Late packets of which it took more than the baseline.
     pub packets: u64,
@@ -99,7 +98,6 @@ impl Row {
 pub struct Others {
     /// How many.
     pub rows: u64,
-    /// Their excess.
     pub excess_ns: Ns,
     /// Packets of which one of them took the most.
     pub first: u64,
@@ -162,12 +160,10 @@ impl Ranking {
         }
     }
 
-    /// Late packets.
     pub fn late(&self) -> u64 {
         self.late
     }
 
-    /// Their time together.
     pub fn time_ns(&self) -> Ns {
         self.time_ns
     }

@@ -30,7 +30,6 @@ pub(crate) enum Context {
         cpu: u32,
         vector: u32,
     },
-    /// An interrupt on this CPU.
     Interrupt {
         cpu: u32,
         doing: Doing,
@@ -59,7 +58,6 @@ impl Context {
         }
     }
 
-    /// What took a sighting.
     pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &PacketSighting) -> Self {
         let cpu = u32::from(seen.cpu);
         let doing = machine.at(cpu, seen.t);
@@ -225,7 +223,6 @@ impl<'w> WakeupChain<'w> {
         }
     }
 
-    /// A label with the CPU that was in this idle state.
     fn of_idle(&self, cpu: u32, state: Option<u32>, t: Ns, label: CauseInterval) -> CauseInterval {
         let by = Some(self.machine.executor(cpu, &Doing::Idle { state }, t));
         let named = state.and_then(|state| self.machine.names.idle_state(cpu, state)).map(str::to_owned);

@@ -79,7 +79,6 @@ pub enum FaultKind {
 /// A clock's fault: when it was noticed, and by how much the clock is known to be off. The fit starts again after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What it was.
     pub kind: FaultKind,
     /// When it was noticed, host clock.
     pub at_host: Ns,

@@ -59,7 +59,6 @@ fn pair_from(reading: Reading, tie: &ClockTie, watch: &mut RealtimeWatch) -> io:
     Ok(pair)
 }
 
-/// The device.
 #[derive(Debug)]
 pub struct Device(File);
 

@@ -62,7 +62,6 @@ pub struct RealtimeWatch {
 }
 
 impl RealtimeWatch {
-    /// Starts from one tie.
     pub fn new(tie: &ClockTie) -> Self {
         let (low, high) = tie.difference();
         Self { low, high, steps: 0 }

@@ -145,7 +145,6 @@ impl Timeline {
         }
     }
 
-    /// Takes in an exchange.
     pub fn add(&mut self, exchange: &Exchange) -> Option<Fault> {
         let fault = self.exchanges.add(exchange);
         self.note(fault);

@@ -27,7 +27,6 @@ const APART: Ns = 10_000_000_000;
 /// A machine's TSC and its `CLOCK_MONOTONIC` of one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TscTie {
-    /// The counter.
     pub tsc: u64,
     /// The clock showed this,
     pub monotonic_ns: Ns,

@@ -220,7 +220,6 @@ fn on_both_sides(a: &[Recording], b: &[Recording]) -> Vec<String> {
 }
 
 impl Amount {
-    /// As a number.
     pub fn value(self) -> f64 {
         match self {
             Self::Whole(n) => n as f64,

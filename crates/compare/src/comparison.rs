@@ -60,7 +60,6 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Of a recording.
     pub fn of(recording: &Recording) -> Self {
         Self {
             path: recording.path.clone(),
@@ -199,7 +198,6 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// In a table.
     pub fn text(self) -> &'static str {
         match self {
             Self::Faster => "faster",
@@ -214,7 +212,6 @@ impl Verdict {
         }
     }
 
-    /// A difference was seen.
     pub fn is_difference(self) -> bool {
         matches!(self, Self::Faster | Self::Slower | Self::Fewer | Self::More | Self::Differ)
     }

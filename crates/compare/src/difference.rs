@@ -11,12 +11,10 @@ use crate::student;
 /// What is shown as an interval holds the true difference in so many of 100 cases.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A difference A − B.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
     /// Figures of both groups: the geometric mean over the recordings on a scale of ratios, else the arithmetic one.
     pub a: f64,
-    /// Of the other.
     pub b: f64,
     /// On the scale on which they are compared: ln(A/B) or A − B.
     pub by: f64,
@@ -24,7 +22,6 @@ pub struct Difference {
     pub plus_minus: Option<f64>,
     /// How probable a difference of this size is by chance; 1 where there is too little to say.
     pub p: f64,
-    /// It is one of ratios.
     pub is_ratio: bool,
 }
 
@@ -38,7 +35,6 @@ impl Difference {
         }
     }
 
-    /// The interval, on its scale.
     pub fn interval(&self) -> Option<(f64, f64)> {
         self.plus_minus.map(|half| (self.by - half, self.by + half))
     }

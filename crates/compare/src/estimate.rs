@@ -22,7 +22,6 @@ const HALF_BUCKET: f64 = 1.0 / 512.0;
 /// A figure of one recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Its value.
     pub value: f64,
     /// The same as it is counted: spikes are compared by a root of their rate, and shown an hour.
     pub counted: f64,
@@ -53,7 +52,6 @@ impl Span {
 /// What a recording says about one segment.
 #[derive(Clone, Debug)]
 pub struct Times {
-    /// All times.
     pub histogram: Histogram,
     /// The same over time.
     pub stretches: Vec<(usize, Stretch)>,

@@ -13,7 +13,6 @@ use serde::Serialize;
 pub enum Figure {
     /// The least time.
     Min,
-    /// The arithmetic mean.
     Mean,
     /// The standard deviation of the population.
     Stddev,
@@ -46,7 +45,6 @@ impl Figure {
         Self::Spikes,
     ];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Min => "min",
@@ -79,13 +77,10 @@ impl Figure {
 pub struct Measured {
     /// Its stream; none where all streams are together.
     pub stream: Option<String>,
-    /// What it is.
     pub kind: SegmentKind,
-    /// Its name.
     pub name: String,
     /// Where it begins, as `machine/kind@device`.
     pub from: String,
-    /// Where it ends.
     pub to: String,
     /// How wrong a time here can be, because two machines' clocks took it; `None` where nobody knows.
     pub error_bound_ns: Option<Ns>,
@@ -93,7 +88,6 @@ pub struct Measured {
     pub cost_ns: Ns,
     /// Packets over the threshold.
     pub over: u64,
-    /// All times.
     pub histogram: Histogram,
     /// Spikes; none where they are too many to be distinguished.
     pub spikes: Option<usize>,
@@ -172,16 +166,13 @@ pub struct Excluded {
     pub packets: u64,
 }
 
-/// One recording.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Its path, as the user named it.
     pub path: String,
-    /// What it is.
     pub source: Source,
     /// The same for copies of one recording.
     pub identity: String,
-    /// Its streams.
     pub streams: Vec<String>,
     /// From its first packet to its last.
     pub elapsed_ns: Ns,
@@ -189,9 +180,7 @@ pub struct Recording {
     pub threshold_ns: Ns,
     /// Sightings, and of these the ones that latpath lost itself.
     pub sightings: (u64, u64),
-    /// Its segments.
     pub segments: Vec<Measured>,
-    /// Its losses: of all streams, or of each.
     pub losses: Vec<Losses>,
     /// What was left out of all of this, because patterns touch it; none where the user asks for nothing.
     pub excluded: Option<Excluded>,
@@ -200,7 +189,6 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Packets, of all streams.
     pub fn packets(&self) -> u64 {
         self.losses.iter().map(|l| l.packets).sum()
     }

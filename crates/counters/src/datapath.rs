@@ -34,7 +34,6 @@ pub struct Datapath {
     /// Upcalls, also those of a flow's action, that did not reach ovs-vswitchd: its queue was full, or nobody listens.
     /// Packets in them are lost.
     pub lost: u64,
-    /// Flows that it has now.
     pub flows: u64,
 }
 

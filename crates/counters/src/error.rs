@@ -12,7 +12,6 @@ pub enum Error {
     /// The namespace may not be entered.
     #[error("enter network namespace {inode}: {source} (needs root)")]
     Enter {
-        /// Which.
         inode: Inode,
         /// The system's answer.
         source: io::Error,
@@ -20,7 +19,6 @@ pub enum Error {
     /// The kernel refused a question, or gave no answer in time.
     #[error("{what}: {source}")]
     Ask {
-        /// What was asked for.
         what: &'static str,
         /// The system's answer.
         source: io::Error,

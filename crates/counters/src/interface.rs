@@ -30,7 +30,6 @@ const INFO_PORT_KIND: u16 = 4;
 pub struct Interface {
     /// Its index in its namespace.
     pub ifindex: u32,
-    /// Its name.
     pub name: String,
     /// What kind it is, where it is a virtual one: `tun`, `macvtap`, `veth`, `bridge`, `openvswitch`.
     pub kind: Option<String>,
@@ -53,9 +52,7 @@ pub struct Interface {
 /// What a device counted (struct rtnl_link_stats64). Counts of packets, but for bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
-    /// Received.
     pub rx_packets: u64,
-    /// Sent.
     pub tx_packets: u64,
     /// Bytes received.
     pub rx_bytes: u64,

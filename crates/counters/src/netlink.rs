@@ -25,7 +25,6 @@ const TRIES: u32 = 5;
 /// More than a machine with ten thousand devices answers with.
 const MOST_BYTES: usize = 64 << 20;
 
-/// A socket in one namespace.
 pub struct Socket {
     fd: OwnedFd,
     what: &'static str,

@@ -43,7 +43,6 @@ impl Netns {
         }
     }
 
-    /// Its number.
     pub fn inode(&self) -> Inode {
         self.inode
     }

@@ -25,23 +25,18 @@ pub struct Snapshot {
     pub unread: Vec<String>,
 }
 
-/// The counters of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    /// Its devices, by index.
     pub devices: BTreeMap<u32, DeviceCounters>,
     /// Open vSwitch's datapaths.
     pub datapaths: Vec<Datapath>,
-    /// Sockets.
     pub sockets: Sockets,
 }
 
 /// A device's counters; in a [`Difference`], what was counted in between.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
-    /// Its name.
     pub name: String,
-    /// What kind it is, where it is a virtual one.
     pub kind: Option<String>,
     /// Its own counters.
     pub statistics: Statistics,
@@ -168,7 +163,6 @@ impl Namespace {
 }
 
 impl Difference {
-    /// What was counted at a device.
     pub fn device(&self, netns: Inode, ifindex: u32) -> Option<&DeviceCounters> {
         self.namespaces.get(&netns)?.devices.get(&ifindex)
     }

@@ -33,7 +33,6 @@ pub struct Sockets {
     pub packet: Option<Vec<PacketSocket>>,
 }
 
-/// A packet socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PacketSocket {
     /// Its inode number: `socket:[N]` in `/proc/PID/fd`.

@@ -5,14 +5,11 @@ use serde::{Deserialize, Serialize};
 /// What each CPU's part of the network stack counted since boot. The kernel counts in 32 bits, which wrap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Softnet {
-    /// The CPUs that are online.
     pub cpus: Vec<SoftnetCpu>,
 }
 
-/// One CPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoftnetCpu {
-    /// The CPU.
     pub cpu: u32,
     /// Packets that passed.
     pub processed: u32,

@@ -20,7 +20,6 @@ pub enum Tile {
     Qemu,
     /// The guest is halted, and KVM polls for something to do before it sleeps (`halt_poll_ns`).
     Polling,
-    /// It sleeps.
     Asleep,
     /// It would run, but another thread does.
     Ready,
@@ -41,7 +40,6 @@ impl Tile {
         Self::Interrupted,
     ];
 
-    /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotKnown => "not known",
@@ -78,7 +76,6 @@ pub struct Tiles {
 }
 
 impl Tiles {
-    /// One of them.
     pub fn of(&mut self, tile: Tile) -> &mut Ns {
         match tile {
             Tile::NotKnown => &mut self.not_known_ns,
@@ -92,7 +89,6 @@ impl Tiles {
         }
     }
 
-    /// Each with its time.
     pub fn all(mut self) -> [(Tile, Ns); 8] {
         Tile::ALL.map(|tile| (tile, *self.of(tile)))
     }
@@ -104,7 +100,6 @@ impl Tiles {
         each
     }
 
-    /// All together.
     pub fn sum(self) -> Ns {
         self.all().iter().map(|(_, ns)| ns).sum()
     }
@@ -130,10 +125,8 @@ pub struct Reason {
     pub tiles: Tiles,
 }
 
-/// One vCPU in the window.
 #[derive(Clone, Debug, Default)]
 pub struct Vcpu {
-    /// Its thread.
     pub tid: u32,
     /// The hypervisor's process.
     pub pid: u32,
@@ -174,7 +167,6 @@ pub struct Vcpu {
 pub struct Interrupts {
     /// By vector: how many, and how many of these the CPU delivers by itself (APICv, AVIC).
     pub vectors: BTreeMap<u8, (u64, u64)>,
-    /// NMIs.
     pub nmis: u64,
     /// Those without a vector that are no NMIs: SMI, INIT, start-up.
     pub other: u64,
@@ -196,7 +188,6 @@ impl Interrupts {
         self.vectors.values().fold((0, 0), |sum, (accepted, posted)| (sum.0 + accepted, sum.1 + posted))
     }
 
-    /// All of them.
     pub fn all(&self) -> u64 {
         self.sum().0 + self.nmis + self.other
     }
@@ -205,7 +196,6 @@ impl Interrupts {
 /// KVM's events, outside vCPUs' threads.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
-    /// What this kernel has.
     pub names: Vec<String>,
     /// Events at which no program can stand, and why.
     pub not_counted: Vec<String>,
@@ -215,14 +205,10 @@ pub struct Events {
     pub no_room: u64,
 }
 
-/// All that was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Exits {
-    /// The window.
     pub from: Ns,
-    /// Its end.
     pub until: Ns,
-    /// vCPUs, by their numbers.
     pub vcpus: Vec<Vcpu>,
     /// Interrupts that virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered. `None` where
     /// this kernel does not say.

@@ -27,11 +27,11 @@ mod state_machine;
 mod traffic;
 mod watch;
 mod skel {
-    #![allow(unused_imports, missing_docs)]
+    #![allow(unused_imports)]
     include!(concat!(env!("OUT_DIR"), "/exits.skel.rs"));
 }
 mod events_skel {
-    #![allow(unused_imports, missing_docs)]
+    #![allow(unused_imports)]
     include!(concat!(env!("OUT_DIR"), "/events.skel.rs"));
 }
 

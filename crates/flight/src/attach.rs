@@ -24,7 +24,6 @@ pub(crate) struct Attached {
     pub names: Mapped<RawName>,
     /// CPUs that may ever be there.
     pub cpus: usize,
-    /// Those that have a ring.
     pub rings: usize,
 }
 

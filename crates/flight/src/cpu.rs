@@ -11,7 +11,6 @@ const DEEPEST: usize = 16;
 /// A thread on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Running {
-    /// Its number.
     pub pid: u32,
     /// How it is scheduled, where a switch said so.
     pub class: Option<Class>,
@@ -24,7 +23,6 @@ pub struct Running {
 /// What a CPU does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Doing {
-    /// It runs a thread.
     Thread(Running),
     /// Nothing, in this idle state where one was entered.
     Idle {
@@ -33,13 +31,11 @@ pub enum Doing {
     },
     /// A device's interrupt, by its number.
     Irq(u32),
-    /// A softirq, by its vector.
     Softirq(u32),
     /// Another interrupt.
     Vector(Vector),
     /// A timer's function, by its address, within an interrupt or softirq.
     Timer(u64),
-    /// An NMI.
     Nmi,
     /// It is not known.
     Unknown,
@@ -68,7 +64,6 @@ impl Doing {
         matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Vector(_) | Self::Timer(_) | Self::Nmi)
     }
 
-    /// The thread, where it is one.
     pub fn thread(&self) -> Option<u32> {
         match self {
             Self::Thread(running) => Some(running.pid),
@@ -84,7 +79,6 @@ pub struct CpuTile {
     pub from: Ns,
     /// The next tile's `from`.
     pub to: Ns,
-    /// What it did.
     pub doing: Doing,
     /// The thread that it ran, or whose time an interrupt took; 0 is the idle one, `None` where it is not known.
     pub thread: Option<u32>,
@@ -100,7 +94,6 @@ impl CpuTile {
 /// All that is known of what a CPU did.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimeline {
-    /// Its number.
     pub cpu: u32,
     /// One behind the other from the beginning of its record on.
     tiles: Vec<CpuTile>,
@@ -353,7 +346,6 @@ impl CpuTimeline {
 /// How long a CPU did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// What.
     pub doing: Doing,
     /// How long.
     pub ns: Ns,

@@ -12,13 +12,10 @@ pub struct Event {
     pub t: Ns,
     /// The thread on that CPU, 0 where it was idle; of a switch, the one that leaves.
     pub pid: u32,
-    /// What.
     pub what: What,
 }
 
-/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum What {
     /// The CPU went on to another thread.
     Switch {
@@ -155,7 +152,6 @@ pub enum Left {
         /// Its control group had used up its time.
         throttled: bool,
     },
-    /// It waits.
     Asleep(Sleep),
 }
 
@@ -174,7 +170,6 @@ pub enum Sleep {
     Traced,
     /// Put aside: P.
     Parked,
-    /// By the freezer.
     Frozen,
     /// It has ended: X, Z.
     Ended,
@@ -234,7 +229,6 @@ impl fmt::Display for Sleep {
 
 /// Interrupts that are no device's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Vector {
     LocalTimer,
     Reschedule,

@@ -9,9 +9,7 @@ use std::collections::HashMap;
 /// A thread as it was called last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// Its name.
     pub name: String,
-    /// Its process.
     pub tgid: u32,
 }
 
@@ -30,7 +28,6 @@ impl Names {
         Self { threads: threads.into_iter().collect(), ..Self::default() }
     }
 
-    /// All names of a record.
     pub fn recorded_with(
         threads: impl IntoIterator<Item = (u32, Thread)>,
         irqs: impl IntoIterator<Item = (u32, String)>,
@@ -41,12 +38,10 @@ impl Names {
         Self { irqs, functions, idle, ..Self::new(threads) }
     }
 
-    /// What is known of a thread.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
         self.threads.get(&pid).cloned()
     }
 
-    /// Threads of this name.
     pub fn called(&self, name: &str) -> Vec<u32> {
         let called = self.threads.iter().filter(|(_, thread)| thread.name == name);
         let mut found: Vec<u32> = called.map(|(pid, _)| *pid).collect();

@@ -31,7 +31,6 @@ pub struct Recorder {
 /// What one program costs, as far as the kernel has measured it ([`Recorder::sample`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCost {
-    /// Its name.
     pub name: &'static str,
     /// How often it ran.
     pub runs: u64,

@@ -48,7 +48,6 @@ pub enum NoSnapshot {
     /// Too many wait.
     #[error("the flight recorder was still busy with other times")]
     Busy,
-    /// A panic.
     #[error("the flight recorder failed within latpath (a panic)")]
     Ended,
 }

@@ -12,7 +12,6 @@ const SETTLED: Ns = 100_000_000;
 /// Something that a [`Tail`] hands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tailed {
-    /// An event, and its CPU.
     Event(u32, Event),
     /// So many events of a CPU were overwritten before they were read; those that follow are later than this time.
     Lost(u32, u64, Ns),

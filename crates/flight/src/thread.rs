@@ -12,7 +12,6 @@ pub struct ThreadTile {
     pub from: Ns,
     /// The next tile's `from`.
     pub to: Ns,
-    /// The state.
     pub state: State,
 }
 
@@ -20,10 +19,7 @@ pub struct ThreadTile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It had this CPU. Interrupts may have taken some of the time: the CPU's row says.
-    Running {
-        /// Which.
-        cpu: u32,
-    },
+    Running { cpu: u32 },
     /// It would have run, and did not.
     Ready {
         /// For which CPU it waited, where that is known.
@@ -42,7 +38,6 @@ pub enum State {
 /// Since what a thread has been ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// It was woken.
     Woken(Waker),
     /// Another took its CPU.
     Preempted,
@@ -55,9 +50,7 @@ pub enum Since {
 /// Who woke a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waker {
-    /// When.
     pub t: Ns,
-    /// On which CPU.
     pub cpu: u32,
     /// The thread that was on it; an interrupt has nothing to do with it.
     pub pid: u32,

@@ -10,7 +10,6 @@ pub enum Transfer {
     Read(u32),
     /// A worker of vhost turns to a queue.
     Round {
-        /// The eventfd of its kicks.
         kick: u32,
         /// The eventfd of its interrupt.
         call: u32,

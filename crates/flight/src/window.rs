@@ -22,7 +22,6 @@ pub struct Window {
     pub from: Ns,
     /// Not part of it any more.
     pub to: Ns,
-    /// One for each CPU that recorded anything.
     pub cpus: Vec<CpuRecord>,
 }
 
@@ -33,10 +32,8 @@ impl Window {
     }
 }
 
-/// What is known of one CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuRecord {
-    /// Its number.
     pub cpu: u32,
     /// In the order of their times; also some before the window, from which is known what was the case when it began, and a few
     /// behind it.
@@ -62,7 +59,6 @@ pub(crate) struct ReadOn {
     pub events: Vec<Event>,
     /// Overwritten before they were read.
     pub lost: u64,
-    /// From where to read on.
     pub next: u64,
 }
 
@@ -70,7 +66,6 @@ pub(crate) struct ReadOn {
 pub(crate) struct Rings<'a> {
     pub ring: &'a Mapped<RawEvent>,
     pub heads: &'a Mapped<Head>,
-    /// CPUs that have a ring.
     pub cpus: usize,
     pub shift: u32,
     /// When all programs stood.

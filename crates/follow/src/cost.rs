@@ -27,7 +27,6 @@ fn max_rss_bytes() -> u64 {
 }
 
 impl CostMeter {
-    /// Begins.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         Self { began: Instant::now(), cpu_ns: cpu_ns() }

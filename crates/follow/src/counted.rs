@@ -7,7 +7,6 @@ use latpath_model::{PointInfo, HOST};
 pub(crate) struct Counted(Snapshot);
 
 impl Counted {
-    /// From now on.
     pub fn begin() -> Self {
         Self(Snapshot::everywhere())
     }

@@ -31,10 +31,8 @@ const ROUND: std::time::Duration = std::time::Duration::from_millis(5);
 /// How long machines are then waited for.
 const LAST_CAPTURES: Ns = 1_500_000_000;
 
-/// What to follow, and where.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The streams.
     pub streams: Vec<StreamSpec>,
     /// Other machines, by the user's name: each once, and none the host's.
     pub machines: Vec<(String, Address)>,
@@ -62,7 +60,6 @@ pub enum FollowError {
     /// This machine's probe.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// Another machine.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// An agent on this machine's own kernel: it would report each packet a second time.
@@ -76,9 +73,7 @@ pub enum FollowError {
 /// What is known where the layout changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
-    /// The layout from now on.
     pub layout: &'a Layout,
-    /// All points.
     pub points: &'a [PointInfo],
     /// What the joiner has counted of each stream so far.
     pub totals: &'a [Totals],

@@ -63,7 +63,6 @@ impl HostSource for Probe {
 
 /// Where sightings come from.
 pub enum Origin {
-    /// This machine.
     Host(Box<dyn HostSource>),
     /// An agent on another machine.
     Machine(Box<Machine>),
@@ -168,7 +167,6 @@ impl Feed {
     }
 }
 
-/// All feeds.
 pub struct Merge {
     /// The host's first.
     pub feeds: Vec<Feed>,
@@ -202,7 +200,6 @@ impl Merge {
         }
     }
 
-    /// The other machines.
     pub fn machines(&mut self) -> Vec<&mut Machine> {
         fn machine(feed: &mut Feed) -> Option<&mut Machine> {
             match &mut feed.origin {

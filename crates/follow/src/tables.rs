@@ -32,14 +32,10 @@ impl PointFilter {
     }
 }
 
-/// The common tables.
 #[derive(Default)]
 pub struct Tables {
-    /// All machines' points.
     pub points: Vec<PointInfo>,
-    /// All machines' drop notes.
     pub notes: Vec<DropNote>,
-    /// Which points are requested.
     pub filter: PointFilter,
     /// Points that found no room.
     pub refused: usize,

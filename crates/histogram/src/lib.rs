@@ -91,7 +91,6 @@ impl Counts {
 }
 
 impl Histogram {
-    /// An empty one.
     pub fn new() -> Self {
         Self::default()
     }
@@ -190,7 +189,6 @@ impl Histogram {
         other.negative.filled().for_each(|(i, n)| self.negative.add(i, n));
     }
 
-    /// Values in it.
     pub fn count(&self) -> u64 {
         self.count
     }

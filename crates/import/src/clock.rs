@@ -8,7 +8,6 @@ use std::str::FromStr;
 /// How far a machine's clock is ahead of the first file's, written `MACHINE=TIME` or `MACHINE=TIME±BOUND`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// The machine.
     pub machine: String,
     /// Its clock minus that of the first file's machine.
     pub ns: Ns,

@@ -34,11 +34,9 @@ const ROUND: u64 = 1 << 14;
 /// A file of durations, and what must be said of them.
 #[derive(Clone, Debug)]
 pub struct Durations {
-    /// Where each begins.
     pub from: Point,
     /// Where it ends, on the same machine.
     pub to: Point,
-    /// The file.
     pub path: PathBuf,
     /// The stream that its packets are said to be of.
     pub stream: StreamSpec,

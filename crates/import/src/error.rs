@@ -12,7 +12,6 @@ pub enum ImportError {
     /// The file cannot be opened or read.
     #[error("{}: {cause}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
         /// The system's answer.
         cause: io::Error,
@@ -20,12 +19,7 @@ pub enum ImportError {
     /// It is none of the formats.
     #[error("{}: neither a capture (pcap, pcapng) nor a log of sv_timestamp_logger: {found}; --format names the format of a file \
              that is not recognised", path.display())]
-    Unknown {
-        /// The file.
-        path: PathBuf,
-        /// What it begins with.
-        found: String,
-    },
+    Unknown { path: PathBuf, found: String },
     /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
@@ -33,20 +27,17 @@ pub enum ImportError {
     #[error("{}:{line}: {text:?} is no line of sv_timestamp_logger, ITERATION:SVID:SMPCNT:MICROSECONDS ({why}): remove it, or \
              name another format with --format", path.display())]
     Line {
-        /// The file.
         path: PathBuf,
         /// Its number, from 1.
         line: u64,
         /// The line, or its beginning.
         text: String,
-        /// What is wrong with it.
         why: &'static str,
     },
     /// Times go back further than packets can be joined.
     #[error("{}: its times go back by {} at {unit} {at}, more than --window: where files were put together, sort them by time \
              ({sort}); where the clock was set, import the parts before and after by themselves", path.display(), duration(*by))]
     Backwards {
-        /// The file.
         path: PathBuf,
         /// `line` or `packet`.
         unit: &'static str,
@@ -61,9 +52,7 @@ pub enum ImportError {
     #[error("{}: none of its {packets} packets is of {}; latpath streams -r lists the streams of a capture", path.display(),
             if streams.is_empty() { "a stream that frames name" } else { streams })]
     NoPackets {
-        /// The file.
         path: PathBuf,
-        /// Packets in it.
         packets: u64,
         /// The streams that were asked for; empty for all.
         streams: String,
@@ -74,52 +63,35 @@ pub enum ImportError {
     Apart {
         /// The file whose packets come first.
         early: PathBuf,
-        /// The other one.
         late: PathBuf,
         /// How far they are apart, by their own clocks less the offsets.
         by: Ns,
     },
-    /// Two traces are of one machine.
     #[error("--trace {machine}=…: given twice; a machine has one trace")]
-    TwoTraces {
-        /// The machine.
-        machine: String,
-    },
+    TwoTraces { machine: String },
     /// A trace has no event.
     #[error("{}: no line of it is an event; make one with: trace-cmd report > FILE, or perf script > FILE", path.display())]
-    NoTrace {
-        /// The file.
-        path: PathBuf,
-    },
+    NoTrace { path: PathBuf },
     /// A trace does not say who ran.
     #[error("{}: no sched_switch event in it, so what ran on the CPUs is not known; record with: trace-cmd record -e sched -e irq -e net \
              -e skb -e power:cpu_idle", path.display())]
-    NoSwitches {
-        /// The file.
-        path: PathBuf,
-    },
+    NoSwitches { path: PathBuf },
     /// A trace is of another time than the packets.
     #[error("{}: begins {} {} the first time that is needed: --trace-offset {machine}=TIME±BOUND says how far the trace's clock is \
              ahead of that of {machine}'s packets (negative where it counts from the start of the machine)", path.display(),
             duration(by.saturating_abs()), if *by > 0 { "before" } else { "after" })]
     OtherTime {
-        /// The file.
         path: PathBuf,
-        /// Its machine.
         machine: String,
         /// How far it begins before what is needed, ns.
         by: Ns,
     },
     /// A file of durations has none.
     #[error("{}: it has no line with a duration; svtrace writes its results when it is ended by Ctrl-C", path.display())]
-    NoDurations {
-        /// The file.
-        path: PathBuf,
-    },
+    NoDurations { path: PathBuf },
     /// A line is no duration.
     #[error("{}:{line}: {text:?} is no whole number of microseconds, as a line of svtrace's results is", path.display())]
     NoDuration {
-        /// The file.
         path: PathBuf,
         /// Its number, from 1.
         line: u64,
@@ -129,16 +101,12 @@ pub enum ImportError {
     /// A log has the first sample of each second alone.
     #[error("{}: each of its lines has smpCnt 0, as sv_timestamp_logger -l writes them: they come once a second and all have one name, \
              so nothing shows which of them are the same; log all packets (without -l)", path.display())]
-    SecondsAlone {
-        /// The file.
-        path: PathBuf,
-    },
+    SecondsAlone { path: PathBuf },
     /// The clocks of two files count different seconds.
     #[error("{}: begins and ends {} s {} {}{}, and smpCnt starts again with each second: its packets would be joined with those of \
              another second. {}", path.display(), by.unsigned_abs() / 1_000_000_000, if *by > 0 { "after" } else { "before" }, first.display(),
             if crate::apart::is_tai(*by) { ", as TAI is ahead of UTC" } else { "" }, whole_seconds(machine, *by, *is_firsts))]
     WholeSeconds {
-        /// The file.
         path: PathBuf,
         /// The first file.
         first: PathBuf,
@@ -152,16 +120,12 @@ pub enum ImportError {
     /// No packet was found in two files.
     #[error("no packet is in two of the files within {} (--window): the streams differ, or the clocks are further apart, which \
              --offset corrects", duration(*window))]
-    NothingInCommon {
-        /// The window.
-        window: Ns,
-    },
+    NothingInCommon { window: Ns },
     /// One file alone, whose packets do not say when their samples were taken.
     #[error("{}: one file alone has one figure, Tmu, and that is not known: {}; name a second file of the same packets", path.display(),
             if *is_by_utc { "it takes two seconds of packets or more, in which smpCnt starts again with each second" }
             else { "no packet says that its sender keeps UTC (smpSynch 2)" })]
     OneFile {
-        /// The file.
         path: PathBuf,
         /// Whether packets say that their sender keeps UTC.
         is_by_utc: bool,
@@ -172,7 +136,6 @@ pub enum ImportError {
     /// A machine of an offset has no point.
     #[error("{machine}=…: no point is on such a machine (machines that can be named here: {there})")]
     NoMachine {
-        /// The machine.
         machine: String,
         /// Those of the points.
         there: String,
@@ -181,7 +144,6 @@ pub enum ImportError {
     #[error("--estimate-offset {machine}=…: no 10 s have 100 packets whose times in both files are less than {} apart (half of \
              --window): give --offset", duration(*within))]
     NoEstimate {
-        /// The machine.
         machine: String,
         /// Half of the window.
         within: Ns,

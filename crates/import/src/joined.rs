@@ -107,7 +107,6 @@ impl<'a> Joined<'a> {
         Ok(())
     }
 
-    /// Takes a journey.
     pub fn take(&mut self, journey: &Journey) {
         // Where some file did not yet record, or no longer, only a packet that is in all of them counts.
         let of_all = self.expected.get(usize::from(journey.stream)).is_some_and(|all| journey.seen == *all);

@@ -24,7 +24,6 @@ pub(crate) struct Feed {
     newest: Ns,
     /// The first time that it has.
     first: Ns,
-    /// What is known at its end.
     pub end: Option<Box<FileEnd>>,
     /// Packets of streams beyond those that a run can have.
     pub beyond: u64,

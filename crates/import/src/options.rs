@@ -6,7 +6,6 @@ use crate::trace::Trace;
 use latpath_model::{Ns, StreamSpec};
 use std::str::FromStr;
 
-/// What to import.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Two files or more, or one whose packets say when they were sampled, in the order in which packets pass their points.
@@ -55,7 +54,6 @@ impl Options {
 /// How long the fastest packets to a machine take at most, written `MACHINE=TIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// The machine.
     pub machine: String,
     /// What the fastest packet of each 10 s takes at most, from the first file's point to the machine's.
     pub most_ns: Ns,

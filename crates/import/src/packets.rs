@@ -19,7 +19,6 @@ pub(crate) const WAITING: usize = 4;
 /// Streams that a file is searched for; packets of further ones are left out.
 pub(crate) const MOST_STREAMS: usize = 4096;
 
-/// One packet of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
     /// By the file's clock, ns since 1970.
@@ -35,7 +34,6 @@ pub(crate) struct Packet {
 pub(crate) enum Message {
     /// Packets in the order of the file, and streams that it names from here on.
     Packets(Vec<Packet>, Vec<StreamSpec>),
-    /// The end of the file.
     End(Box<FileEnd>),
     /// It cannot be read.
     Failed(Box<ImportError>),
@@ -44,7 +42,6 @@ pub(crate) enum Message {
 /// A packet by its stream and its key.
 pub(crate) type Named = (StreamSpec, u32);
 
-/// What is known of a file at its end.
 #[derive(Debug, Default)]
 pub(crate) struct FileEnd {
     pub file: ImportedFile,

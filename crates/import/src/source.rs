@@ -10,17 +10,14 @@ use std::{
     str::FromStr,
 };
 
-/// A format that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// pcap or pcapng.
     Pcap,
     /// Lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`.
     SvLog,
 }
 
 impl Format {
-    /// All formats.
     pub const ALL: [Self; 2] = [Self::Pcap, Self::SvLog];
 
     /// Its name on the command line and in a run.
@@ -74,9 +71,7 @@ impl fmt::Display for Format {
 /// A file of packets that were seen at one point, written `machine/kind@device=FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// The point.
     pub point: Point,
-    /// The file.
     pub path: PathBuf,
 }
 

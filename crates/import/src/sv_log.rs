@@ -6,7 +6,6 @@
 
 use latpath_model::Ns;
 
-/// One line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
     pub svid: &'a [u8],

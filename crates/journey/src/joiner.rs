@@ -48,7 +48,6 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// Sightings taken.
     pub sightings: u64,
     /// Journeys handed out.
     pub journeys: u64,
@@ -173,7 +172,6 @@ impl Joiner {
         }
     }
 
-    /// What was counted of a stream.
     pub fn totals(&self, stream: StreamId) -> Totals {
         let Some(stream) = self.streams.get(usize::from(stream)) else { return Totals::default() };
         let (never_seen, restarts) = stream.sequence.as_ref().map_or((0, 0), |s| (s.never_seen(), s.restarts()));

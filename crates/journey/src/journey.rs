@@ -8,7 +8,6 @@ pub const MAX_POINTS: usize = 64;
 /// All sightings of one packet. Borrowed from the joiner or from a run, valid until the next one is made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Journey<'a> {
-    /// The stream.
     pub stream: StreamId,
     /// The packet's key in its stream (smpCnt for SV).
     pub key: u32,

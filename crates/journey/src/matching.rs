@@ -16,7 +16,6 @@ const STALE_START: u64 = 64;
 pub(crate) struct Position {
     /// Number of the packet it saw last.
     pub last: Option<u64>,
-    /// Key of that sighting.
     pub last_key: u32,
     /// Number of the packet it saw last, stragglers too.
     latest: Option<u64>,
@@ -41,7 +40,6 @@ pub(crate) struct Position {
     stale_since: Ns,
 }
 
-/// What a sighting is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchResult {
     /// A sighting of this open journey.

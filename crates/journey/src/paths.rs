@@ -6,7 +6,6 @@ use crate::journey::MAX_POINTS;
 use latpath_model::{PointId, PointInfo, PointKind};
 use std::fmt;
 
-/// The paths that are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathClass {
     /// Through the stack: bridge, routing, macvtap.
@@ -73,7 +72,6 @@ impl Default for Paths {
 }
 
 impl Paths {
-    /// For these points.
     pub fn of_points(points: &[PointInfo]) -> Self {
         let mut paths = Self::default();
         for (id, info) in points.iter().enumerate().take(MAX_POINTS) {

@@ -88,7 +88,6 @@ struct Counts {
 type Matrix = [[u32; MAX_POINTS]; MAX_POINTS];
 
 impl RouteFinder {
-    /// Learns from a journey.
     pub fn observe(&mut self, j: &Journey) {
         let stream = usize::from(j.stream);
         if stream >= self.streams.len() {

@@ -24,7 +24,6 @@ pub struct Sampling {
     reported: usize,
 }
 
-/// The sender of one stream.
 #[derive(Default)]
 struct Sender {
     /// Where smpCnt wraps, once that is known.

@@ -17,18 +17,14 @@ use latpath_model::{pattern::fits, Link, Point, PointId, PointInfo, PointKind, S
 /// From one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// What it is.
     pub kind: SegmentKind,
     /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbours.
     pub name: String,
-    /// Where it starts.
     pub from: PointId,
-    /// Where it ends.
     pub to: PointId,
 }
 
 impl Segment {
-    /// A classic segment.
     fn classic(kind: SegmentKind, from: PointId, to: PointId) -> Self {
         Self { kind, name: kind.name().unwrap_or_default().into(), from, to }
     }
@@ -165,7 +161,6 @@ fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
         .collect()
 }
 
-/// The segments of one route.
 fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
     let mut all = Layout::default();
     let [first, .., last] = route else { return all };

@@ -6,7 +6,6 @@ use latpath_model::Ns;
 /// The time in which packets are followed: at all points, by probes or by captures.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// From when on.
     pub begin: Ns,
     /// Packets that set out from here on do not count: points may not be watched any more.
     pub end: Ns,

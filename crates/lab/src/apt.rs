@@ -123,7 +123,6 @@ impl View {
         }
     }
 
-    /// The packages that one depends on.
     pub(crate) fn depends(&self, package: &str, work: &Work, stop: Stop) -> Result<Vec<String>> {
         let depends = self.apt("apt-cache", &["depends", package], work, stop)?;
         let text = String::from_utf8_lossy(&depends);

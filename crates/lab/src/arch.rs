@@ -13,7 +13,6 @@ impl Arch {
     /// This machine's.
     pub const OWN: Self = if cfg!(target_arch = "aarch64") { Self::Arm } else { Self::X86 };
 
-    /// What emulates it.
     pub(crate) const fn emulator(self) -> &'static str {
         match self {
             Self::X86 => "qemu-system-x86_64",
@@ -45,7 +44,6 @@ impl Arch {
         }
     }
 
-    /// Its serial console.
     pub(crate) fn console(self) -> &'static str {
         match self {
             Self::X86 => "ttyS0",

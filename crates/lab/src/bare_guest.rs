@@ -30,13 +30,11 @@ const CODE: u64 = 0x1000;
 /// What [`BareGuest::interrupt`] sends.
 #[derive(Clone, Copy, Debug)]
 pub enum Interrupt {
-    /// An interrupt with this vector.
     Vector(u8),
     /// A non-maskable one.
     Nmi,
 }
 
-/// The guest, stopped.
 pub struct BareGuest {
     vm: File,
     vcpu: File,

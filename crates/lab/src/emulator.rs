@@ -22,7 +22,6 @@ const SOUND: (u32, u32) = (8, 1);
 /// Where the newer one comes from, and what it takes for granted that is not in this suite.
 const NEWER: [&str; 2] = ["bookworm-backports", "bookworm"];
 
-/// Which QEMU.
 #[derive(Clone, Debug)]
 pub(crate) struct Emulator {
     program: PathBuf,

@@ -11,7 +11,6 @@ pub enum Error {
     /// A program is not installed.
     #[error("{program}: not installed; try: apt-get install {package}")]
     Missing {
-        /// The program looked for.
         program: &'static str,
         /// Debian's package that has it.
         package: &'static str,
@@ -27,7 +26,6 @@ pub enum Error {
     /// A program that was run failed.
     #[error("{command}: {why}")]
     Command {
-        /// The command line.
         command: String,
         /// Its own words, or its exit status.
         why: String,
@@ -38,7 +36,6 @@ pub enum Error {
     /// A part of the lab cannot be fetched from the package mirror.
     #[error("{what}: not in the cache, and cannot be fetched ({why}); connect this machine to a Debian mirror")]
     Fetch {
-        /// What was to be fetched.
         what: String,
         /// Why it could not.
         why: String,
@@ -56,7 +53,6 @@ pub enum Error {
     Guest {
         /// The guest's name.
         guest: String,
-        /// What happened.
         why: String,
     },
     /// A machine does not answer, and has not ended.

@@ -39,14 +39,12 @@ pub enum NicService {
     Relayed,
 }
 
-/// What a guest is made of.
 #[derive(Clone, Debug)]
 pub struct GuestPlan {
     /// Its name: in QEMU's thread names and in the names of its files.
     pub name: String,
     /// Programs to put into it: the file here, the path there. Their shared libraries come along.
     pub programs: Vec<(PathBuf, String)>,
-    /// Virtual CPUs.
     pub cpus: u32,
     /// Memory beside that for its root.
     pub memory_mib: u64,
@@ -162,7 +160,6 @@ impl Guest {
         Err(Error::Boot { why: failures.join("; "), console: tail(&files.console, 20) })
     }
 
-    /// What runs it.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
     }
@@ -221,7 +218,6 @@ impl Guest {
         self.run(&script, limit + Duration::from_secs(30), stop)
     }
 
-    /// A file of it, as text.
     pub fn file(&mut self, path: &str, stop: Stop) -> Result<String> {
         self.expect(&format!("cat {path}"), stop)
     }

@@ -143,7 +143,6 @@ impl Hypervisor {
         Ok(())
     }
 
-    /// Where a file of this machine is in it.
     pub fn path_of(&self, file: &Path) -> PathBuf {
         match self.kernel.arch == Arch::OWN {
             true => file.into(),
@@ -151,17 +150,14 @@ impl Hypervisor {
         }
     }
 
-    /// Which kernel of the matrix.
     pub fn kernel(&self) -> LabKernel {
         self.kernel
     }
 
-    /// What NICs it has.
     pub fn nics(&self) -> Nics {
         self.nics
     }
 
-    /// What runs it.
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
     }

@@ -49,7 +49,6 @@ pub(crate) fn build_hypervisor(kernel: &Kernel, busybox: &Path, has_own_userland
     Ok(image.finish())
 }
 
-/// Busybox, these modules, and an init.
 fn small_root(kernel: &Kernel, modules: &[&str], init: &str, busybox: &Path) -> Result<Initramfs> {
     let mut image = Initramfs::default();
     for folder in ["bin", "dev", "etc", "proc", "root", "run", "sys", "tmp"] {

@@ -24,7 +24,6 @@ impl Initramfs {
         self.entry(path, FILE | permissions, (0, 0), content);
     }
 
-    /// A symbolic link.
     pub(crate) fn link(&mut self, path: &str, to: &str) {
         self.parents(path);
         self.entry(path, LINK, (0, 0), to.as_bytes());
@@ -39,13 +38,11 @@ impl Initramfs {
         }
     }
 
-    /// A character device.
     pub(crate) fn character_device(&mut self, path: &str, major: u32, minor: u32) {
         self.parents(path);
         self.entry(path, CHARACTER, (major, minor), &[]);
     }
 
-    /// The finished archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes

@@ -19,9 +19,7 @@ pub(crate) const MODULES: [&str; 4] = ["virtio_pci", "virtio_net", "virtio_conso
 pub(crate) struct Kernel {
     /// As `uname -r` says it.
     pub(crate) release: String,
-    /// The image to boot.
     pub(crate) image: PathBuf,
-    /// Its modules.
     pub(crate) modules: Modules,
 }
 

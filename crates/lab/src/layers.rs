@@ -17,15 +17,12 @@ use std::{
 /// A kernel that the lab's hypervisor can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabKernel {
-    /// Its name in the lab.
     pub name: &'static str,
     /// Debian's package that depends on the newest one.
     package: &'static str,
-    /// The suite that it comes from.
     pub(crate) suite: &'static str,
     /// Built with PREEMPT_RT.
     pub real_time: bool,
-    /// Of which machines.
     pub arch: Arch,
 }
 
@@ -64,7 +61,6 @@ const USERLAND: [&str; 14] = [
 ];
 
 impl LabKernel {
-    /// The kernel of this name.
     pub fn named(name: &str) -> Option<Self> {
         KERNELS.into_iter().find(|k| k.name == name)
     }
@@ -111,7 +107,6 @@ impl Layers {
         Ok(layers)
     }
 
-    /// The kernel in its layer.
     pub(crate) fn kernel(&self) -> Result<kernel::Kernel> {
         let none = || Error::NoKernel(format!("{} lacks virtio; remove it", self.kernel.display()));
         kernel::newest(&self.kernel.join("boot"), &self.kernel.join("usr/lib/modules")).ok_or_else(none)

@@ -156,7 +156,6 @@ impl Namespace {
 /// What a device's driver counted since the device was made (`ip -s link`, struct rtnl_link_stats64).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// The device.
     pub device: String,
     /// Frames received.
     pub rx_packets: u64,

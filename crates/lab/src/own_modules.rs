@@ -34,7 +34,6 @@ pub enum OwnModule {
 }
 
 impl OwnModule {
-    /// All there are.
     pub const ALL: [Self; 2] = [Self::StampingNics, Self::SlowIdle];
 
     /// As the kernel calls it.
@@ -111,7 +110,6 @@ impl Headers {
     }
 }
 
-/// Builds all modules in a folder.
 fn build(headers: &Headers, folder: &Path, stop: Stop) -> Result<()> {
     for (name, text) in SOURCES {
         fs::write(folder.join(name), text).doing(format!("write {name}"))?;

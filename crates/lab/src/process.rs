@@ -46,12 +46,10 @@ impl Running {
         self.child.id()
     }
 
-    /// The child, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child.try_wait().doing(format!("wait for {}", self.what))
     }

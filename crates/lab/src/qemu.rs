@@ -15,7 +15,6 @@ use std::{
     process::Stdio,
 };
 
-/// One start of QEMU.
 pub(crate) struct Start<'a> {
     pub(crate) emulator: &'a Emulator,
     pub(crate) name: &'a str,

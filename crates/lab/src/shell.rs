@@ -27,7 +27,6 @@ pub struct Output {
     pub text: String,
 }
 
-/// The connection to it.
 #[derive(Debug)]
 pub(crate) struct Shell {
     machine: String,

@@ -12,11 +12,9 @@ pub type Eventfd = u64;
 pub struct Event {
     /// When, in the source's clock.
     pub t: Ns,
-    /// The CPU.
     pub cpu: u32,
     /// The thread on that CPU; of a switch, the one that leaves.
     pub pid: u32,
-    /// What.
     pub what: What,
 }
 
@@ -34,7 +32,6 @@ pub struct Doorbell {
 /// The host's side of a guest's NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
-    /// Its index.
     pub ifindex: u32,
     /// The network namespace in which that is its index; 0 where the source does not say it.
     pub netns: u32,
@@ -60,11 +57,9 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::FromGuest, Self::ToGuest];
 }
 
-/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The CPU goes on to another thread.
@@ -76,7 +71,6 @@ pub enum What {
     },
     /// The thread on the CPU begins to wake another one.
     Waking {
-        /// That one.
         pid: u32,
     },
     /// The vCPU leaves the guest, for a reason ([`crate::Ladder::reason`]).
@@ -87,7 +81,6 @@ pub enum What {
     Write(Doorbell),
     /// The guest reads a device's register.
     Read,
-    /// Somebody signals an eventfd.
     Signal(Eventfd),
     /// User space takes the signal of an eventfd.
     Take(Eventfd),
@@ -97,7 +90,6 @@ pub enum What {
         kick: Eventfd,
         /// The eventfd of its interrupt; 0 for none.
         call: Eventfd,
-        /// The direction of its packets.
         direction: Direction,
     },
     /// KVM makes an interrupt of an eventfd's signal by itself.
@@ -106,7 +98,6 @@ pub enum What {
     Arrive(Device),
     /// The server (vhost's worker, or QEMU) carries a packet.
     Packet {
-        /// From or to the guest.
         direction: Direction,
         /// On this device, where the source says it.
         device: Option<Device>,
@@ -115,22 +106,18 @@ pub enum What {
     Raise(Line),
     /// A vCPU's interrupt controller accepts an interrupt.
     Accept {
-        /// Its vector.
         vector: u32,
     },
     /// The interrupt is posted: hardware delivers it without KVM.
     Posted {
-        /// Its vector.
         vector: u32,
     },
     /// KVM injects an interrupt into the guest that this thread runs.
     Inject {
-        /// Its vector.
         vector: u32,
     },
     /// The guest ends an interrupt's handling.
     Eoi {
-        /// Its vector.
         vector: u32,
     },
     /// Number of events of this CPU that are missing before this time.

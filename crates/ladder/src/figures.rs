@@ -13,7 +13,6 @@ const KEPT: usize = 512;
 /// A queue, as it is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Key {
-    /// By the eventfd of its kicks.
     Kicks(Eventfd),
     /// By the register that the guest writes to.
     Doorbell(Doorbell),
@@ -106,12 +105,9 @@ pub(crate) struct Ended {
     pub t: Ns,
 }
 
-/// What is counted of all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Events that came.
     pub events: u64,
-    /// Events that are missing.
     pub lost_events: u64,
     /// Transfers that were given up because events are missing.
     pub ended_by_loss: u64,

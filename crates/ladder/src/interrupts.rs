@@ -21,7 +21,6 @@ impl Ladder {
         }
     }
 
-    /// An interrupt is raised.
     pub(crate) fn raised(&mut self, mark: Mark, line: Line) {
         // KVM names an irqfd's interrupt behind the irqfd.
         let unnamed = |open: &&mut Open| open.by_irqfd && open.raiser == mark.pid && open.line.is_none();

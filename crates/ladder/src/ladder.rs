@@ -57,7 +57,6 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// An empty one.
     pub fn new(join: Join) -> Self {
         Self {
             join,

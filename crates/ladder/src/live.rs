@@ -36,7 +36,6 @@ struct Follower {
     reasons: HashMap<(u32, u32), u16>,
     /// The virtual machines to follow, by their processes; empty: all.
     only: BTreeSet<u32>,
-    /// The taps of these.
     taps: BTreeSet<Device>,
 }
 
@@ -76,7 +75,6 @@ impl Live {
         &mut self.follower.ladder
     }
 
-    /// Ends it.
     pub fn finish(mut self) -> LadderReport {
         let (recorder, follower) = (&self.recorder, &mut self.follower);
         self.tail.finish(recorder, &mut |tailed| follower.take(recorder, tailed));

@@ -97,7 +97,6 @@ pub struct Rung {
 
 /// Durations: count, sum, mean and extremes are exact, percentiles at most 0.2 % off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[allow(missing_docs)]
 pub struct Times {
     pub count: u64,
     pub sum_ns: Ns,
@@ -112,7 +111,6 @@ pub struct Times {
 
 /// How often a vCPU left its guest for a reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[allow(missing_docs)]
 pub struct ReasonCount {
     pub reason: String,
     pub count: u64,

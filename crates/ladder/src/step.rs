@@ -80,7 +80,6 @@ pub enum Variant {
 }
 
 impl Variant {
-    /// What it is, in a few words.
     pub fn words(self) -> &'static str {
         match self {
             Self::NoVhost => "no vhost",
@@ -104,7 +103,6 @@ impl Step {
         }
     }
 
-    /// What happens, in words.
     pub fn words(self, direction: Direction, by_vhost: bool) -> &'static str {
         match (self, direction, by_vhost) {
             (Self::Begin, Direction::FromGuest, _) => "the guest kicks: the vCPU leaves the guest",

@@ -15,7 +15,6 @@ pub struct Mark {
     pub t: Ns,
     /// The thread that did it.
     pub pid: u32,
-    /// On which CPU.
     pub cpu: u32,
 }
 
@@ -28,11 +27,8 @@ pub(crate) fn is_worker(name: &str) -> bool {
 /// What a source knows of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Its name.
     pub name: String,
-    /// Its process, where that is known.
     pub process: Option<u32>,
-    /// It is a worker of vhost.
     pub is_vhost: bool,
 }
 
@@ -110,7 +106,6 @@ impl Thread {
     }
 }
 
-/// All threads.
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     all: HashMap<u32, Thread>,

@@ -28,9 +28,7 @@ pub enum TextError {
 /// What came of a file.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    /// The figures.
     pub report: LadderReport,
-    /// Its lines.
     pub lines: u64,
     /// Those that are no event.
     pub no_events: u64,

@@ -5,7 +5,6 @@ use crate::step::{Step, Variant};
 use crate::threads::Mark;
 use latpath_model::Ns;
 
-/// A finished transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The steps that were seen, in order; at least two.
@@ -37,9 +36,7 @@ pub(crate) enum Stage {
     Serving,
     /// The server has carried a packet.
     Worked,
-    /// The interrupt is raised.
     Raised,
-    /// It is injected.
     Injected,
     /// Hardware delivers it: by itself to a vCPU in its guest, at the next entry to one that sleeps.
     Posted,
@@ -53,7 +50,6 @@ pub(crate) struct Open {
     pub stage: Stage,
     /// The guest's process, where it is known.
     pub vm: Option<u32>,
-    /// The vCPU that kicked.
     pub vcpu: Option<u32>,
     pub reason: Option<u16>,
     pub server: u32,

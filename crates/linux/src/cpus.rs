@@ -22,7 +22,6 @@ impl Cpus {
         self.0.iter().any(|a| other.0.iter().any(|b| a.start() <= b.end() && b.start() <= a.end()))
     }
 
-    /// Whether the CPU is in it.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.iter().any(|r| r.contains(&cpu))
     }

@@ -57,7 +57,6 @@ impl Root {
         Ok(numbers)
     }
 
-    /// The names in a folder.
     pub fn names(&self, folder: &str, most: usize) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).take(most).collect()
@@ -81,7 +80,6 @@ pub struct Stat {
     pub parent: u32,
     /// `PF_*`.
     pub flags: u64,
-    /// Its nice value.
     pub nice: i32,
     /// When it started, in clock ticks since boot.
     pub start_ticks: u64,
@@ -134,7 +132,6 @@ pub struct CpuAccount {
     pub idle: u64,
     /// Taken by the hypervisor of this machine.
     pub steal: u64,
-    /// Guests alone.
     pub guest: u64,
 }
 
@@ -175,7 +172,6 @@ pub fn tick_ns() -> u64 {
 pub struct Mount {
     /// What of the file system is mounted: `/` is all of it.
     pub root: String,
-    /// Where.
     pub at: PathBuf,
     /// The type of the file system.
     pub kind: String,

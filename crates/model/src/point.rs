@@ -205,7 +205,6 @@ pub enum Link {
     OvsInternal,
     /// A tun or tap device: a VM's NIC seen from the host.
     Tap,
-    /// A veth.
     Veth,
     /// No device: an application's socket.
     Socket,
@@ -220,7 +219,6 @@ fn is_zero(n: &u32) -> bool {
 pub struct PointInfo {
     /// The point's name.
     pub point: Point,
-    /// What its device is.
     pub link: Link,
     /// Inode number of the device's network namespace (`/proc/PID/ns/net`).
     pub netns: u32,

@@ -45,7 +45,6 @@ impl SegmentKind {
     /// The classic segments.
     pub const CLASSIC: [Self; 6] = [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall];
 
-    /// The classic segment of this name.
     pub fn classic(name: &str) -> Option<Self> {
         Self::CLASSIC.into_iter().find(|kind| kind.name() == Some(name))
     }

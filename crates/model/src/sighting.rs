@@ -12,11 +12,9 @@ pub struct Sighting {
     pub key: u32,
     /// Thread that ran at the time (for softirqs: the interrupted one).
     pub tid: u32,
-    /// The stream.
     pub stream: StreamId,
     /// The point; an index into the table of whoever hands the sighting over.
     pub point: PointId,
-    /// The CPU.
     pub cpu: u16,
     /// For `drop`: index into the source's [`DropNote`]s, plus one. Otherwise 0.
     pub note: u16,
@@ -37,7 +35,6 @@ pub const MAX_COUNT: u64 = 1 << 53;
 /// What a source counted since it was attached. All are totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Sightings made.
     pub sightings: u64,
     /// Sightings lost because a buffer was full.
     pub dropped: u64,

@@ -10,7 +10,6 @@ const MOST: usize = 1024;
 /// What the packets of a stream of Sampled Values say of the clock that they were sampled by, from one packet on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynchChange {
-    /// The stream.
     pub stream: StreamId,
     /// The first packet that says it.
     pub key: u32,

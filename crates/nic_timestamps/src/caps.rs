@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 /// What a NIC is set to now, as far as its driver says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Current {
-    /// This.
     Set(Config),
     /// It does not say, for this reason.
     Unknown(String),
@@ -19,7 +18,6 @@ pub enum Current {
 /// Received packets that a NIC can stamp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RxHardware {
-    /// All.
     AllFrames,
     /// These kinds alone, all of them of PTP or NTP.
     Only(Vec<RxFilter>),
@@ -30,15 +28,11 @@ pub enum RxHardware {
 /// What a device claims to stamp. Some claim more than they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caps {
-    /// The device.
     pub device: String,
     /// Its index in this network namespace.
     pub ifindex: u32,
-    /// It is up.
     pub up: bool,
-    /// It has a carrier.
     pub running: bool,
-    /// Its driver, where it has a name.
     pub driver: Option<String>,
     /// Where it sits (`0000:01:00.0`), where that means something.
     pub bus: Option<String>,
@@ -50,7 +44,6 @@ pub struct Caps {
     pub tx_types: u32,
     /// Bit n: it can be set to `RxFilter(n)`.
     pub rx_filters: u32,
-    /// What it is set to.
     pub current: Current,
 }
 

@@ -33,7 +33,6 @@ pub struct RxFilter(pub i32);
 impl RxFilter {
     /// None.
     pub const NONE: Self = Self(0);
-    /// All.
     pub const ALL: Self = Self(1);
     const NAMES: [&str; 16] = [
         "none",
@@ -92,7 +91,6 @@ impl fmt::Display for Config {
 
 /// What of a device is asked and set: the device itself, or a test's.
 pub(crate) trait Settable {
-    /// What it is set to.
     fn config(&self) -> io::Result<Config>;
     /// Sets it; returns what came of it.
     fn set_config(&self, config: Config) -> io::Result<Config>;

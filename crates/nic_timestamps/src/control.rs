@@ -37,7 +37,6 @@ pub enum TxKind {
 /// When a packet was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TxStamp {
-    /// Where it was stamped.
     pub kind: TxKind,
     /// The time, in the clock that the kind says.
     pub time: Ns,

@@ -9,7 +9,6 @@ pub enum StampError {
     /// There is none of this name.
     #[error("{device}: no such device (devices here: {here})")]
     NoDevice {
-        /// The name.
         device: String,
         /// Those that there are.
         here: String,
@@ -17,7 +16,6 @@ pub enum StampError {
     /// A right is missing.
     #[error("{device}: {doing} needs root or CAP_NET_ADMIN; try with sudo")]
     NotAllowed {
-        /// The device.
         device: String,
         /// What was being done.
         doing: &'static str,
@@ -25,7 +23,6 @@ pub enum StampError {
     /// What is set now cannot be read.
     #[error("{device}: its hardware stamps stay as they are, since they could not be put back: what is set now cannot be read ({why})")]
     NoWayBack {
-        /// The device.
         device: String,
         /// Why it cannot be read.
         why: String,
@@ -33,7 +30,6 @@ pub enum StampError {
     /// Anything else.
     #[error("{device}: {doing}: {cause}")]
     Os {
-        /// The device.
         device: String,
         /// What was being done.
         doing: &'static str,

@@ -14,7 +14,6 @@ pub enum SocketError {
     /// The kernel has no such option.
     #[error("{what}: this kernel does not have it ({needs})")]
     Missing {
-        /// The option.
         what: &'static str,
         /// Kernel or configuration that has it.
         needs: &'static str,
@@ -22,7 +21,6 @@ pub enum SocketError {
     /// Anything else.
     #[error("{what}: {cause}")]
     Os {
-        /// The option.
         what: &'static str,
         /// The kernel's answer.
         cause: io::Error,
@@ -55,7 +53,6 @@ pub struct Stamps {
 }
 
 impl Stamps {
-    /// All there are.
     pub const ALL: Self = Self { tx_sched: true, tx_driver: true, tx_nic: true, rx_kernel: true, rx_nic: true };
     /// The kernel's own.
     pub const SOFTWARE: Self = Self { tx_nic: false, rx_nic: false, ..Self::ALL };
@@ -104,7 +101,6 @@ pub struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// Sets the socket.
     pub fn set(self, fd: BorrowedFd<'_>) -> Result<(), SocketError> {
         const NEEDS: &str = "CONFIG_NET_RX_BUSY_POLL";
         const NEWER: &str = "Linux 5.11 with CONFIG_NET_RX_BUSY_POLL";

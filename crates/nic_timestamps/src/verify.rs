@@ -28,7 +28,6 @@ const NEAREST_BRIDGE: [u8; 6] = [0x01, 0x80, 0xC2, 0, 0, 0x0E];
 /// What became of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Check {
-    /// It is true.
     Works,
     /// It is not, for this reason.
     Failed(String),
@@ -50,13 +49,10 @@ impl Check {
 pub struct ClockRead {
     /// Its name, as its driver gives it.
     pub name: Option<String>,
-    /// How.
     pub method: Method,
-    /// The reading.
     pub reading: Reading,
 }
 
-/// What is tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trial {
     /// Switch the NIC's stamps on for a moment, and send up to three frames that no bridge passes on (ethertype 0x88B5).
@@ -74,7 +70,6 @@ pub struct Verified {
     pub clock_read: Option<ClockRead>,
     /// Stamps before the queueing discipline.
     pub tx_sched: Check,
-    /// Stamps of the driver.
     pub tx_driver: Check,
     /// Stamps of the NIC on what is sent.
     pub tx_nic: Check,

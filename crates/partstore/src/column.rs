@@ -39,12 +39,9 @@ pub enum Encoding {
     Regular,
 }
 
-/// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
     pub name: String,
-    /// Its values.
     pub kind: Kind,
     /// Whether a row may lack a value.
     pub is_optional: bool,
@@ -85,7 +82,6 @@ impl Column {
     }
 }
 
-/// The schema of a table.
 pub(crate) fn schema(table: &str, columns: &[Column]) -> Result<TypePtr, ParquetError> {
     let fields = columns.iter().map(|c| c.field().map(Arc::new)).collect::<Result<_, _>>()?;
     Ok(Arc::new(SchemaType::group_type_builder(table).with_fields(fields).build()?))

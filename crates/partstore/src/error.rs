@@ -10,28 +10,13 @@ use std::{
 pub enum StoreError {
     /// A file cannot be written.
     #[error("{}: cannot write: {source}{}", path.display(), advice(source, path))]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// A file cannot be read.
     #[error("{}: cannot read: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A file's content is not what latpath writes.
     #[error("{}: damaged: {why}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong in it.
-        why: String,
-    },
+    Damaged { path: PathBuf, why: String },
 }
 
 fn advice(source: &io::Error, path: &Path) -> &'static str {

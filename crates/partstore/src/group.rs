@@ -63,7 +63,6 @@ fn sort<T: Copy>(values: &mut Vec<T>, levels: &[i16], order: &[u32]) {
 /// The rows of a row group.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// Rows.
     pub rows: usize,
     /// One for each of the table's columns.
     pub columns: Vec<Values>,

@@ -48,7 +48,6 @@ impl Span {
 /// Where parts are, and how their names begin.
 #[derive(Clone, Debug)]
 pub struct Names {
-    /// The directory.
     pub directory: PathBuf,
     /// `part-`; ends with a hyphen.
     pub prefix: OsString,

@@ -16,14 +16,12 @@ const ATTEMPTS: usize = 20;
 /// One part of an open store.
 #[derive(Debug)]
 pub struct PartFile {
-    /// What it holds.
     pub span: Span,
     path: PathBuf,
     held: Option<File>,
 }
 
 impl PartFile {
-    /// Opens it for reading.
     pub fn open(&self) -> Result<PartReader, StoreError> {
         let Some(held) = &self.held else { return PartReader::open(&self.path) };
         // By its descriptor, since its name may be gone; a description of its own, since several threads may read.

@@ -91,7 +91,6 @@ pub struct PartReader {
 }
 
 impl PartReader {
-    /// Opens a part.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::of(open_file(path).map_err(StoreError::read(path))?, path)
     }
@@ -112,12 +111,10 @@ impl PartReader {
         Ok(Self { path: path.into(), file, bytes })
     }
 
-    /// Row groups.
     pub fn groups(&self) -> usize {
         self.file.num_row_groups()
     }
 
-    /// Rows.
     pub fn rows(&self) -> u64 {
         self.file.metadata().row_groups().iter().map(|g| g.num_rows().unsigned_abs()).sum()
     }
@@ -204,7 +201,6 @@ fn read_as<T: DataType>(
     Ok(())
 }
 
-/// Rows of a row group.
 pub(crate) fn rows(group: &dyn RowGroupReader) -> usize {
     usize::try_from(group.metadata().num_rows()).unwrap_or(0)
 }

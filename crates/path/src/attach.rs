@@ -36,9 +36,7 @@ pub enum SearchError {
     Lacks {
         /// `uname -r`.
         release: String,
-        /// What it lacks.
         what: String,
-        /// What to do.
         instead: &'static str,
     },
     /// The programs' events cannot be read.
@@ -54,7 +52,6 @@ impl SearchError {
     }
 }
 
-/// The attached programs.
 pub(crate) struct Attached {
     pub events: MapHandle,
     pub counts: MapHandle,

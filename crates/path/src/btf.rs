@@ -25,7 +25,6 @@ const ENUM64: u8 = 19;
 /// Bit n is set where argument n (from 0) is a `struct sk_buff *`.
 pub(crate) type Positions = u8;
 
-/// What matters of a type.
 #[derive(Clone, Copy)]
 struct Type {
     kind: u8,
@@ -98,7 +97,6 @@ impl<'a> Types<'a> {
         Some(Self { base, types, args, strings, first_type, first_string })
     }
 
-    /// The types that this id belongs to, and the type.
     fn get(&self, id: u32) -> Option<(&Types<'a>, Type)> {
         match id.checked_sub(self.first_type) {
             Some(i) => Some((self, *self.types.get(i as usize)?)),

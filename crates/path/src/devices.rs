@@ -10,10 +10,8 @@ use std::path::Path;
 /// Why a text names no device.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDevice {
-    /// Nowhere.
     #[error("{name}: no such device (devices here: {here}{others})")]
     Missing {
-        /// As given.
         name: String,
         /// Devices of this namespace.
         here: String,
@@ -23,7 +21,6 @@ pub enum NoDevice {
     /// The part behind `%`.
     #[error("{name}: no such network namespace (named ones: {named})")]
     Namespace {
-        /// As given.
         name: String,
         /// Those in /run/netns.
         named: String,

@@ -9,11 +9,9 @@ use std::fs;
 /// A function that takes an skb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
-    /// Its name.
     pub name: String,
     /// The module that it is part of, if any.
     pub module: Option<String>,
-    /// Where it begins.
     pub address: u64,
     /// Its arguments that are skbs: bit n for argument n, from 0.
     pub positions: u8,

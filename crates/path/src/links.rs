@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Loaded programs by name.
 pub(crate) type Loaded<'a> = HashMap<String, ProgramMut<'a>>;
 
 /// Time for single kprobes, of which each takes some milliseconds.
@@ -53,7 +52,6 @@ pub(crate) struct Links {
     pub links: Vec<Link>,
     pub multi: Vec<OwnedFd>,
     pub tracepoints: usize,
-    /// Functions by name.
     pub functions: Vec<String>,
     pub notes: Vec<String>,
 }

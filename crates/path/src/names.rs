@@ -5,7 +5,6 @@ use latpath_bpf::{namespaces, Functions, Reasons};
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
-/// The names of this moment.
 #[derive(Default)]
 pub(crate) struct Names {
     functions: HashMap<u64, String>,
@@ -30,7 +29,6 @@ impl Names {
         self.functions.get(&address).cloned().unwrap_or_else(|| self.near(address))
     }
 
-    /// The function that this address is in.
     pub fn near(&self, address: u64) -> String {
         self.all.get_or_init(Functions::read).name(address)
     }

@@ -6,7 +6,6 @@ use std::time::Duration;
 /// Kinds of places that programs stand at; each has those before it as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum With {
-    /// Tracepoints alone.
     Tracepoints,
     /// Single kprobes: at some functions, because each takes its time.
     Kprobes,
@@ -25,7 +24,6 @@ impl With {
     }
 }
 
-/// What to search for.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Streams whose packets are followed; with none, the filter alone chooses.
@@ -43,10 +41,8 @@ pub struct Options {
     pub same: Ns,
 }
 
-/// A device, by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
     pub name: String,
     /// Inode number of its network namespace; with none, devices of this name in all.
     pub netns: Option<u32>,
@@ -57,13 +53,11 @@ pub struct Device {
 pub struct How {
     /// What kind of places.
     pub with: With,
-    /// Kernel functions.
     pub functions: usize,
     /// Kernel functions that could have been attached to.
     pub functions_known: usize,
     /// Names of the functions, where they are not all.
     pub functions_shown: Option<Vec<String>>,
-    /// Tracepoints.
     pub tracepoints: usize,
     /// Time from the beginning until all were attached.
     pub took: Duration,

@@ -13,7 +13,6 @@ use latpath_model::text::of_field;
 use latpath_model::{Ns, PointKind};
 use std::collections::HashMap;
 
-/// What a step is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A kernel function got the packet.
@@ -22,7 +21,6 @@ pub enum What {
     Tracepoint(String),
     /// A function has made another skb of it.
     Copy {
-        /// The function.
         by: String,
         /// The new skb, as it is called in this packet.
         to: usize,
@@ -30,7 +28,6 @@ pub enum What {
 }
 
 impl What {
-    /// Its name as printed.
     pub fn name(&self) -> &str {
         match self {
             Self::Function(name) | Self::Tracepoint(name) | Self::Copy { by: name, .. } => name,
@@ -43,7 +40,6 @@ impl What {
 pub struct Step {
     /// When (CLOCK_MONOTONIC).
     pub t: Ns,
-    /// On which CPU.
     pub cpu: u16,
     /// In which process and thread; 0 for an idle CPU.
     pub pid: u32,
@@ -57,7 +53,6 @@ pub struct Step {
     pub netns: u32,
     /// The device's index in it, 0 for none.
     pub ifindex: u32,
-    /// What happened.
     pub what: What,
     /// The skb: 0 for the one that was seen first, then its copies as they were made.
     pub skb: usize,
@@ -71,7 +66,6 @@ pub struct Step {
     pub point: Option<(PointKind, String)>,
 }
 
-/// One packet that was followed.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Its number, from 0.

@@ -10,7 +10,6 @@ use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 /// What an expression was made into.
 #[derive(Clone, Debug)]
 pub struct Code {
-    /// The instructions.
     pub instructions: Vec<Instruction>,
 }
 
@@ -20,7 +19,6 @@ pub enum BadExpression {
     /// libpcap does not like it.
     #[error("{expression:?} is no filter: {said}")]
     Wrong {
-        /// As given.
         expression: String,
         /// libpcap's words.
         said: String,
@@ -28,23 +26,15 @@ pub enum BadExpression {
     /// It has what nobody can answer inside the kernel.
     #[error("{0:?} asks for what is not in the packet's bytes (inbound, outbound, ifindex …): choose the device with -i instead")]
     NotBytes(String),
-    /// Too long.
     #[error("{expression:?} makes a filter of {len} instructions: at most {MAX_CODE} can be run")]
-    TooLong {
-        /// As given.
-        expression: String,
-        /// Its instructions.
-        len: usize,
-    },
+    TooLong { expression: String, len: usize },
 }
 
 /// Why there is no filter.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
-    /// The expression.
     #[error(transparent)]
     Expression(#[from] BadExpression),
-    /// The library.
     #[error("filter expressions need libpcap, which is not here ({0}): install it (Debian: apt install libpcap0.8), or use --stream")]
     NoLibrary(String),
 }

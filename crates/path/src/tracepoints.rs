@@ -4,7 +4,6 @@
 pub(crate) struct Tracepoint {
     /// Its system, as in /sys/kernel/tracing/events.
     pub system: &'static str,
-    /// Its name.
     pub name: &'static str,
     /// Whether packets can be lost sight of without it.
     pub needed: bool,

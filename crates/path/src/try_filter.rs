@@ -10,7 +10,6 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// The interpreter, loaded.
 pub struct Interpreter {
     program: OwnedFd,
     code: MapHandle,

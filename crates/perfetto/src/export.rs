@@ -29,10 +29,8 @@ const BOOTTIME: u32 = 6;
 /// The oldest kernel that latpath runs on. How states of threads are read depends on the release.
 const OLDEST_KERNEL: &str = "5.15";
 
-/// What was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Captures.
     pub captures: u64,
     /// Packets with rows of their own.
     pub packets: u64,
@@ -66,7 +64,6 @@ pub struct Export<'w> {
 }
 
 impl<'w> Export<'w> {
-    /// Begins a trace.
     pub fn begin(out: &'w mut dyn Write, context: RunContext) -> io::Result<Self> {
         let mut export = Self {
             out: Writer::new(out),
@@ -150,7 +147,6 @@ impl<'w> Export<'w> {
         details.snapshot(out, &place, &events)
     }
 
-    /// All packets, at their points.
     fn points(&mut self, capture: &Capture) -> io::Result<()> {
         let Self { out, context, recorded, .. } = self;
         for packet in &capture.packets {

@@ -39,7 +39,6 @@ pub struct Written {
     pub switches: u64,
     /// Beginnings and ends of what is not recorded, written as switches.
     pub gaps: u64,
-    /// All other events.
     pub others: u64,
     /// Events that Perfetto has no words for, or that are not possible.
     pub left_out: u64,

@@ -17,7 +17,6 @@ const NEEDS_NAMES: u32 = 2;
 /// Where functions lie; Perfetto knows no call chain without.
 const PLACES: [&str; 2] = ["user", "[kernel]"];
 
-/// A machine's samples.
 pub struct SampledMachine<'s> {
     /// What was seen, one by one ([`Samples::new`]).
     pub samples: &'s Samples,

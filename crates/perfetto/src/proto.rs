@@ -2,8 +2,6 @@
 //! definitions (protos/perfetto/trace: trace_packet.proto, ftrace/*.proto, track_event/*.proto, ps/process_tree.proto, profiling/*.proto,
 //! clock_snapshot.proto; common/system_info.proto); they do not change. Fields that are not written are left out.
 
-#![allow(missing_docs)]
-
 /// A file is a row of these, each as field 1 of a message `Trace`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TracePacket {

@@ -21,7 +21,6 @@ const INSTANT: i32 = 3;
 /// A row of latpath's own, or a thread's.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Track {
-    /// Of all captures.
     Recorded,
     /// Above those of the packets.
     Packets,
@@ -33,7 +32,6 @@ pub(crate) enum Track {
     Beside(u64, usize),
     /// Above those of the points.
     Points,
-    /// All packets at a point.
     Point(usize),
     /// Above those of contexts.
     Contexts,

@@ -31,7 +31,6 @@ const LOOK_EVERY_MS: u16 = 100;
 pub struct BreachOptions {
     /// The tracefs instance: the user's own, or one that is made and removed.
     pub instance: String,
-    /// What it records.
     pub record: latpath_tracefs::Options,
     /// The file for its trace.
     pub save: PathBuf,
@@ -49,7 +48,6 @@ impl BreachOptions {
 /// Why nothing was prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum BreachError {
-    /// tracefs.
     #[error(transparent)]
     Tracefs(#[from] latpath_tracefs::Error),
     /// Something has the file's name.
@@ -58,7 +56,6 @@ pub enum BreachError {
     /// The file cannot be made.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -73,9 +70,7 @@ pub struct BreachedProbe {
     pub session: u32,
     /// The transaction's.
     pub sequence: u64,
-    /// Its round trip.
     pub round_trip_ns: Option<Ns>,
-    /// Its segments.
     pub segments: Vec<BreachedSegment>,
     /// Which of them took longest beyond its median: an index.
     pub longest: Option<usize>,
@@ -86,12 +81,9 @@ fn as_hex<S: serde::Serializer>(session: &u32, to: S) -> Result<S::Ok, S::Error>
     to.collect_str(&format_args!("{session:08x}"))
 }
 
-/// A segment of a breach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BreachedSegment {
-    /// In words.
     pub name: String,
-    /// Its column in a log.
     pub column: String,
     /// How long it took, where both stamps were there.
     pub time_ns: Option<Ns>,
@@ -137,7 +129,6 @@ impl BreachedProbe {
     }
 }
 
-/// What came of it all.
 #[derive(Clone, Debug, Default)]
 pub struct BreachReport {
     /// The first breaches.
@@ -277,7 +268,6 @@ fn losses(saved: &Saved) -> Vec<String> {
     notes
 }
 
-/// What is where.
 fn held(instance: &Instance, report: &BreachReport) -> String {
     let mut text = String::new();
     if let Some(first) = report.breached.first() {

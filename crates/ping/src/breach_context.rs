@@ -26,11 +26,9 @@ const MOST_REFLECTORS: usize = 4;
 /// A breach whose context is requested.
 #[derive(Clone, Debug)]
 pub struct BreachRequest {
-    /// The probe.
     pub breach: BreachedProbe,
     /// The thread that measured, by the kernel's number.
     pub tid: u32,
-    /// Its name.
     pub name: String,
     /// T1 app, `CLOCK_MONOTONIC`.
     pub from: Ns,
@@ -38,10 +36,8 @@ pub struct BreachRequest {
     pub to: Ns,
 }
 
-/// A breach and its context.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExplainedBreach {
-    /// The probe.
     #[serde(flatten)]
     pub breach: BreachedProbe,
     /// What its machine did.
@@ -51,7 +47,6 @@ pub struct ExplainedBreach {
 /// What the machine did between T1 app and T4 app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BreachContext {
-    /// From one to the other.
     pub window_ns: Ns,
     /// Nothing of it was overwritten before it could be read.
     pub complete: bool,
@@ -61,10 +56,8 @@ pub struct BreachContext {
     pub threads: Vec<ThreadActivity>,
 }
 
-/// What a CPU did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpuActivity {
-    /// Its number.
     pub cpu: u32,
     /// What it did, the longest first. They sum to the window.
     pub ran: Vec<RunTime>,
@@ -100,15 +93,12 @@ pub enum Role {
 pub struct ThreadActivity {
     /// As it is shown: `ping-0 (4711)`.
     pub thread: String,
-    /// Its number.
     pub pid: u32,
     /// Which end's.
     pub role: Role,
-    /// It ran.
     pub running_ns: Ns,
     /// It would have, but for interrupts.
     pub interrupted_ns: Ns,
-    /// Which.
     pub interrupted_by: Vec<RunTime>,
     /// It was ready, and did not run.
     pub ready_ns: Ns,
@@ -135,7 +125,6 @@ pub struct ContextRecorder {
 
 struct Recording {
     thread: RecorderThread,
-    /// What the thread is at.
     under_way: Option<BreachRequest>,
     kept: Kept,
 }

@@ -42,13 +42,11 @@ pub struct Plan {
     pub session: u32,
     /// Bytes of a message, at least [`HEADER`].
     pub size: usize,
-    /// When.
     pub pacing: Pacing,
     /// Look for answers without ever sleeping.
     pub spin: bool,
     /// Probes before the first that counts.
     pub warm_up: u64,
-    /// Probes that count.
     pub count: Option<u64>,
     /// How long probes that count are sent.
     pub duration: Option<Ns>,
@@ -98,7 +96,6 @@ pub enum Why {
 }
 
 impl Why {
-    /// As JSON has it.
     pub fn key(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -114,7 +111,6 @@ impl Why {
 
 /// What a run was, whatever ended it.
 pub struct Ended {
-    /// Why, or what failed.
     pub why: Result<Why, String>,
     /// The emitter's counts.
     pub counts: Counts,
@@ -124,7 +120,6 @@ pub struct Ended {
     pub restarts: u64,
     /// The reflector as it said last.
     pub welcome: Option<Welcome>,
-    /// The clocks.
     pub timeline: Timeline,
     /// When the first probe that counts was due, `CLOCK_MONOTONIC`; 0 where none was.
     pub started: Ns,
@@ -138,7 +133,6 @@ pub struct Ended {
     pub refusal: Option<std::io::Error>,
 }
 
-/// Emits as planned.
 pub fn emit<T: Transport, O: Observer>(
     transport: &mut T,
     peer: T::Peer,

@@ -35,13 +35,11 @@ const BUFFER: i32 = 4 << 20;
 /// How to send and receive frames.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The device.
     pub device: String,
     /// An emitter's session: nothing else is received. `None` for a reflector.
     pub session: Option<u32>,
     /// Groups whose frames are received besides those to the device's own address.
     pub groups: Vec<[u8; 6]>,
-    /// Stamps to ask for.
     pub stamps: Stamps,
     /// `SO_PRIORITY`: which queue of a qdisc.
     pub priority: Option<u8>,
@@ -81,7 +79,6 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
-    /// Opens the device.
     pub fn open(options: Options) -> Result<Self, DeviceError> {
         let (device, socket) = Device::open_ethernet(&options.device)?;
         let addresses = addresses(&device, &options.groups)?;
@@ -122,7 +119,6 @@ impl Ethernet {
         })
     }
 
-    /// The device.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -15,19 +15,15 @@ const OVERFLOW_KEPT: usize = 10_000;
 /// One row of the table of segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoundTripSegmentFigures {
-    /// In words.
     pub name: String,
-    /// Where it begins.
     pub from: Stamp,
     /// What took that stamp.
     pub from_source: Source,
-    /// Where it ends.
     pub to: Stamp,
     /// What took that stamp.
     pub to_source: Source,
     /// How wrong each of its times can be, ns; 0 where one clock took both stamps. `None` where that is not known.
     pub error_bound_ns: Option<Ns>,
-    /// Its times.
     #[serde(flatten)]
     pub times: TimeFigures,
 }
@@ -35,20 +31,15 @@ pub struct RoundTripSegmentFigures {
 /// A round trip kept one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Kept {
-    /// Its time.
     pub round_trip_ns: Ns,
-    /// Its number.
     pub sequence: u64,
 }
 
-/// One of the worst transactions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Worst {
-    /// Its number.
     pub sequence: u64,
     /// When it was sent, the emitter's `CLOCK_MONOTONIC`.
     pub sent_at_ns: Ns,
-    /// Its time.
     pub round_trip_ns: Ns,
     /// Its segments, as in the table; null where a stamp is missing.
     pub segments_ns: Vec<Option<Ns>>,
@@ -103,7 +94,6 @@ impl Rows {
 pub struct Drawn {
     /// Width of a bucket, above 0.
     pub bucket: Ns,
-    /// Where it ends.
     pub end: Ns,
 }
 
@@ -111,7 +101,6 @@ impl Drawn {
     /// Most buckets that a histogram may have.
     pub const MOST: Ns = 1_000_000;
 
-    /// Buckets of it.
     pub fn buckets(self) -> Ns {
         (self.end.max(0) + self.bucket - 1) / self.bucket.max(1)
     }
@@ -186,7 +175,6 @@ impl Figures {
         self.table.times.iter().map(|h| h.percentile(500_000)).collect()
     }
 
-    /// Takes in a transaction.
     #[inline]
     pub fn add(&mut self, t: &Transaction, end: End) {
         let late = self.options.threshold.unwrap_or(Ns::MAX);
@@ -342,7 +330,6 @@ impl Figures {
 /// A stamp that did not come, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// Which.
     pub stamp: Stamp,
     /// How often.
     pub count: u64,
@@ -381,19 +368,16 @@ pub struct Report {
     pub clocks: Relation,
     /// How wrong a time between the ends can be now.
     pub error_bound_ns: Option<Ns>,
-    /// And was at worst.
     pub max_error_bound_ns: Option<Ns>,
     /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb.
     pub drift_ppb: Option<i64>,
     /// The emitter's NIC's clock; null where it has none.
     pub nic_clock: Option<NicClock>,
-    /// The reflector's.
     pub reflector_nic_clock: Option<NicClock>,
     /// Clock steps, servo swings and the like: the first hundred.
     pub disturbances: Vec<Disturbance>,
     /// How many there were.
     pub disturbed: u64,
-    /// The limit.
     pub threshold_ns: Option<Ns>,
     /// Round trips over it.
     pub over_threshold: u64,

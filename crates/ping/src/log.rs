@@ -53,7 +53,6 @@ const DRAIN: usize = 8;
 pub struct LogOptions {
     /// Transactions a second, where it is known: the size of the ring of [`Keep::Last`].
     pub rate_hz: Option<f64>,
-    /// That ring is to be in huge pages.
     pub huge_pages: bool,
 }
 
@@ -69,7 +68,6 @@ pub enum LogError {
     /// A file could not be written or read.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -77,7 +75,6 @@ pub enum LogError {
     /// The parts of a Parquet log could not be put together.
     #[error("{}: {source}; what was logged is in {}", path.display(), parts.display())]
     Parts {
-        /// The log.
         path: PathBuf,
         /// The names of its parts, `*` for their numbers.
         parts: PathBuf,
@@ -108,25 +105,17 @@ pub enum LogError {
          (echo {reserve} > /proc/sys/vm/nr_hugepages), or do without"
     )]
     HugePages {
-        /// Pages.
         need: u64,
-        /// Pages.
         free: u64,
         /// What nr_hugepages would have to be.
         reserve: u64,
-        /// Of one page.
         size_kb: u64,
         /// The system's answer.
         source: io::Error,
     },
     /// The writer thread could not be started, or is gone, or takes too long.
     #[error("{}: the thread that writes it {why}", path.display())]
-    Writer {
-        /// The log.
-        path: PathBuf,
-        /// What became of it.
-        why: String,
-    },
+    Writer { path: PathBuf, why: String },
 }
 
 impl LogError {
@@ -149,7 +138,6 @@ impl From<StoreError> for LogError {
     }
 }
 
-/// What a log was.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// The files, the finished one alone where all went well.

@@ -23,7 +23,6 @@ pub struct NicTrack {
 /// PHC − `CLOCK_MONOTONIC` at some moment, ± `bound`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// The difference.
     pub ns: Ns,
     /// How wrong it can be.
     pub bound: Ns,

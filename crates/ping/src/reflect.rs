@@ -22,7 +22,6 @@ const FRESH_NS: Ns = 500_000_000;
 /// Looks for a message between two looks at the clock, when the thread never sleeps.
 const SPINS: u32 = 1024;
 
-/// How to reflect.
 #[derive(Clone, Debug, Default)]
 pub struct ReflectPlan {
     /// Look for probes without ever sleeping.
@@ -52,7 +51,6 @@ pub trait Witness<P> {
 /// What all sessions together were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reflected {
-    /// Sessions.
     pub sessions: u64,
     /// Messages that were neither hellos nor probes of a session that had said hello.
     pub foreign: u64,

@@ -23,7 +23,6 @@ pub struct Session {
     next: u64,
     /// One bit for each of the last [`KNOWN`] probes: it came.
     came: Vec<u64>,
-    /// What it received.
     pub seen: ReflectorCounters,
     leaving: Vec<Afterwards>,
     /// When each of them left, T3 app.

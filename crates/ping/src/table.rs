@@ -30,13 +30,10 @@ pub struct Counts {
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With its answer.
     Answered,
-    /// Without.
     Lost,
 }
 
-/// What an answer was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchResult {
     /// The first answer to a probe that waits for it.
@@ -56,7 +53,6 @@ enum State {
     Answered,
     /// Given up without an answer.
     Lost,
-    /// Done with.
     Closed,
 }
 

@@ -22,7 +22,6 @@ pub enum Stamp {
     T2Nic,
     /// It comes into the reflector's kernel (`SOF_TIMESTAMPING_RX_SOFTWARE`).
     T2Kernel,
-    /// The reflector has it.
     T2App,
     /// The reflector calls the kernel to send the answer.
     T3App,
@@ -36,7 +35,6 @@ pub enum Stamp {
     T4Nic,
     /// It comes into the emitter's kernel.
     T4Kernel,
-    /// The emitter has it.
     T4App,
 }
 
@@ -48,7 +46,6 @@ pub enum Source {
     App,
     /// The kernel: `CLOCK_REALTIME`, converted to `CLOCK_MONOTONIC`.
     Kernel,
-    /// The NIC: its PHC.
     Nic,
 }
 
@@ -87,7 +84,6 @@ impl Stamp {
         self.name().to_lowercase().replace(' ', "_") + "_ns"
     }
 
-    /// What takes it.
     pub fn source(self) -> Source {
         match self {
             Self::T1App | Self::T2App | Self::T3App | Self::T4App => Source::App,
@@ -128,7 +124,6 @@ impl Stamps {
         (time != ABSENT).then_some(time)
     }
 
-    /// Notes one.
     #[inline]
     pub fn set(&mut self, stamp: Stamp, time: Ns) {
         self.0[stamp as usize] = time;
@@ -194,9 +189,7 @@ pub struct Route(Vec<Stamp>);
 /// What lies between two neighbouring stamps of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins.
     pub from: Stamp,
-    /// Where it ends.
     pub to: Stamp,
 }
 
@@ -222,7 +215,6 @@ impl Route {
         Self([Some(T1App)].into_iter().chain(inner).chain([Some(T4App)]).flatten().collect())
     }
 
-    /// Its stamps, in order.
     pub fn stamps(&self) -> &[Stamp] {
         &self.0
     }
@@ -235,7 +227,6 @@ impl Route {
         beyond.max_by_key(|(_, beyond)| *beyond).map(|(at, _)| at)
     }
 
-    /// Its segments, in order.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + '_ {
         self.0.windows(2).map(|pair| Segment { from: pair[0], to: pair[1] })
     }

@@ -66,7 +66,6 @@ pub enum Sent {
 /// What a look for a message brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got<P> {
-    /// A message.
     Message(Arrived<P>),
     /// None yet.
     Nothing,
@@ -77,7 +76,6 @@ pub enum Got<P> {
 /// A message that left, as its stamp names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left<'a> {
-    /// The message.
     pub message: &'a [u8],
     /// Which of sched, driver and nic; named as the emitter's (T1).
     pub stamp: Stamp,
@@ -92,7 +90,6 @@ pub trait Transport {
     /// What ends it: a device that vanished, and the like.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Sends one message.
     fn send(&mut self, to: Self::Peer, message: &[u8]) -> Result<Sent, Self::Error>;
 
     /// Whether an error of [`Self::send`] is of that message alone, which is too long: a reflector goes on with others.

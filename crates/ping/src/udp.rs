@@ -26,7 +26,6 @@ const HEADERS: usize = 14 + 8 + 40 + 8;
 /// Why there is no socket, or no longer one.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpError {
-    /// The port is taken.
     #[error("{0}: another program listens there already; stop it, or take another with --port")]
     PortTaken(SocketAddr),
     /// The address is none of this machine's.
@@ -45,16 +44,13 @@ pub enum UdpError {
     TooLong {
         /// The other end.
         peer: SocketAddr,
-        /// Its length.
         len: usize,
     },
-    /// A socket option.
     #[error(transparent)]
     Option(#[from] latpath_nic_timestamps::SocketError),
     /// Anything else.
     #[error("{at}: {doing}: {cause}")]
     Os {
-        /// The address.
         at: SocketAddr,
         /// What was being done.
         doing: &'static str,
@@ -68,9 +64,7 @@ pub enum UdpError {
 pub struct UdpOptions {
     /// Only over this device (`SO_BINDTODEVICE`).
     pub device: Option<String>,
-    /// Which stamps to ask for.
     pub stamps: Stamps,
-    /// Polling of the NIC.
     pub busy_poll: latpath_nic_timestamps::BusyPoll,
     /// `SO_PRIORITY`: which queue of a qdisc, and the 802.1Q priority.
     pub priority: Option<u8>,
@@ -81,7 +75,6 @@ pub struct UdpOptions {
 /// Who is at the other end, and by which of this machine's addresses it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpPeer {
-    /// Its address.
     pub address: SocketAddr,
     /// The one that it asked, where a reflector listens on all of them.
     pub asked: Option<IpAddr>,

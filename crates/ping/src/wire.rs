@@ -26,11 +26,9 @@ pub const CONTROL: usize = 240;
 /// A stamp that was not taken.
 const ABSENT: Ns = Ns::MIN;
 
-/// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A probe.
     Probe = 0,
     /// The reflector's answer to it.
     Answer = 1,
@@ -45,7 +43,6 @@ pub enum Kind {
 /// The first 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
     pub kind: Kind,
     /// Chosen by the emitter, at random.
     pub session: u32,
@@ -199,7 +196,6 @@ pub struct NicClock {
     /// PHC − `CLOCK_MONOTONIC` then.
     #[serde(rename = "offset_ns")]
     pub offset: Ns,
-    /// ± this.
     #[serde(rename = "error_bound_ns")]
     pub bound: Ns,
     /// How much faster the PHC runs, in parts per billion.
@@ -236,7 +232,6 @@ pub struct Welcome {
     pub nic: Option<NicClock>,
     /// Times that its `CLOCK_REALTIME` was set and its NIC's clock disturbed, since it started.
     pub disturbances: u32,
-    /// What it saw.
     pub seen: ReflectorCounters,
     /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was restarted.
     pub begun: Ns,

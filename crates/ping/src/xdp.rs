@@ -11,7 +11,7 @@
 
 mod kernel;
 mod program;
-#[allow(clippy::all, missing_docs, unsafe_code, unused, reason = "generated from the eBPF object")]
+#[allow(clippy::all, unsafe_code, unused, reason = "generated from the eBPF object")]
 mod skel {
     include!(concat!(env!("OUT_DIR"), "/xsk.skel.rs"));
 }
@@ -84,19 +84,16 @@ impl XdpOptions {
 /// Why AF_XDP cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// The device.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A right is missing.
     #[error("{0}: AF_XDP needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; try with sudo")]
     NotAllowed(String),
-    /// Another program is there.
     #[error(
         "{device}: another XDP program{} is on it already, and there can be one (bpftool net show dev {device}); end what put it \
          there, or ping without AF_XDP", .id.map_or(String::new(), |id| format!(" (id {id})"))
     )]
     Taken {
-        /// The device.
         device: String,
         /// The program's number.
         id: Option<u32>,
@@ -104,9 +101,7 @@ pub enum XdpError {
     /// It cannot stand there.
     #[error("{device}: no XDP program can stand there ({place}): {cause}{}", hint(.cause))]
     NoPlace {
-        /// The device.
         device: String,
-        /// Where it was to stand.
         place: Place,
         /// The kernel's answer.
         cause: io::Error,
@@ -114,9 +109,7 @@ pub enum XdpError {
     /// A queue's socket was refused.
     #[error("{device}: no AF_XDP socket on its queue {queue} ({how}): {cause}")]
     Queue {
-        /// The device.
         device: String,
-        /// The queue.
         queue: u32,
         /// Copies or not.
         how: &'static str,
@@ -126,9 +119,7 @@ pub enum XdpError {
     /// No memory.
     #[error("{device}: memory for frames{}: {cause}", if *.huge { " in huge pages (sysctl vm.nr_hugepages; some of 2 MiB for each queue)" } else { "" })]
     Memory {
-        /// The device.
         device: String,
-        /// In huge pages.
         huge: bool,
         /// The kernel's answer.
         cause: io::Error,
@@ -139,7 +130,6 @@ pub enum XdpError {
     /// Anything else.
     #[error("{device}: {doing}: {cause}")]
     Os {
-        /// The device.
         device: String,
         /// What was being done.
         doing: &'static str,
@@ -204,7 +194,6 @@ pub struct Xdp {
 }
 
 impl Xdp {
-    /// Opens the device.
     pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
         let XdpOptions { frames, .. } = &options;
         let name = frames.device.clone();
@@ -231,7 +220,6 @@ impl Xdp {
         Ok(Self { sockets, next: 0, device, options, program, _groups: groups, longest, refused: None, looks: 0 })
     }
 
-    /// The device.
     pub fn device(&self) -> &Device {
         &self.device
     }

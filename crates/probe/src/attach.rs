@@ -12,12 +12,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What to attach.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The machine's name in its points.
     pub machine: String,
-    /// The streams.
     pub streams: Vec<StreamSpec>,
     /// Memory for rings, all CPUs together, in bytes.
     pub ring_bytes: usize,

@@ -6,7 +6,6 @@ pub use crate::skel::types::{
 use crate::skel::types::{name_short, selection};
 
 pub mod constants {
-    #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 pub use constants::{MAX_POINTS, REFUSED_POINT};

@@ -18,7 +18,6 @@ const STUCK: Ns = 10_000_000_000;
 const CROWDED: usize = 1 << 20;
 const STUCK_WHEN_CROWDED: Ns = 1_000_000_000;
 
-/// The reader of all rings.
 pub(crate) struct Reader {
     tails: Vec<u64>,
     size: u64,

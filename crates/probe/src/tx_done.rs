@@ -3,7 +3,6 @@
 use latpath_bpf::Standing;
 use latpath_model::Ns;
 
-/// Its name.
 pub(crate) const TX_DONE: &str = "tx_done";
 /// Time after a stream's first packet within which a NIC would have sent one.
 const PATIENCE: Ns = 50_000_000;

@@ -30,7 +30,6 @@ const MOST_MAP: u64 = 64 << 20;
 /// Processes whose maps are kept.
 const MOST_MAPS: usize = 64;
 
-/// What is asked.
 #[derive(Serialize, Deserialize)]
 enum Request {
     /// Names of a process's functions.

@@ -44,10 +44,8 @@ pub struct Causality {
     pub violations: u64,
 }
 
-/// One vCPU.
 #[derive(Debug, Default)]
 struct Vcpu {
-    /// In order.
     absences: VecDeque<(Ns, Ns)>,
     /// Absences that began before are not known any more.
     known_from: Ns,

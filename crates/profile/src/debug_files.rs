@@ -39,7 +39,6 @@ struct Stripped {
     build_id: Vec<u8>,
     /// `[libc.so.6]`
     file: String,
-    /// Samples in it.
     samples: u64,
     /// Machine, number of the name, and address in the file.
     places: Vec<(usize, u32, u64)>,

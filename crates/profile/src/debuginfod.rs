@@ -18,7 +18,6 @@ pub(crate) const MOST_BYTES: c_long = 2 << 30;
 static FETCHED: AtomicI64 = AtomicI64::new(0);
 static UNDER_WAY: AtomicI64 = AtomicI64::new(0);
 
-/// Whether that was too much.
 pub(crate) fn is_too_much() -> bool {
     FETCHED.load(Ordering::SeqCst) + UNDER_WAY.load(Ordering::SeqCst) > MOST_BYTES
 }
@@ -64,7 +63,6 @@ pub(crate) fn with_client<T>(work: impl FnOnce(&Client) -> T) -> Result<T, Strin
     Ok(work(&Client::open()?))
 }
 
-/// elfutils' client.
 pub(crate) struct Client {
     client: *mut c_void,
     find: Find,

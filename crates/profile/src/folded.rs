@@ -22,19 +22,12 @@ const MOST_BYTES: u64 = 1 << 30;
 pub enum BadProfile {
     /// It cannot be read.
     #[error("{file}: {why}")]
-    File {
-        /// The file.
-        file: String,
-        /// Why.
-        why: io::Error,
-    },
+    File { file: String, why: io::Error },
     /// It is something else.
     #[error("{0}: not a profile of latpath's (latpath profile --out FILE makes one)")]
     Other(String),
-    /// It is damaged.
     #[error("{file}, line {line}: not a call chain and its time")]
     Line {
-        /// The file.
         file: String,
         /// The line, from 1 on.
         line: usize,

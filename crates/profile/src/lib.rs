@@ -26,7 +26,7 @@ mod slice;
 mod symbols;
 mod weigh;
 mod skel {
-    #![allow(unused_imports, missing_docs)]
+    #![allow(unused_imports)]
     include!(concat!(env!("OUT_DIR"), "/profile.skel.rs"));
 }
 

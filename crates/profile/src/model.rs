@@ -8,14 +8,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A process, or threads of the kernel with the same task.
     Process,
     /// A function of a program.
     User,
-    /// A function of the kernel.
     Kernel,
     /// A guest: what is inside is the guest's.
     Guest,
@@ -26,7 +24,6 @@ pub enum Kind {
 pub struct Frame {
     /// Its name: no control character, no `;`.
     pub name: Arc<str>,
-    /// What it is.
     pub kind: Kind,
 }
 
@@ -42,11 +39,9 @@ impl Frame {
 pub enum Spent {
     /// In the host's kernel.
     HostSys,
-    /// In a program of the host.
     HostUsr,
     /// In a guest's kernel.
     GuestSys,
-    /// In a program of a guest.
     GuestUsr,
     /// In a guest into which nobody looked.
     GuestUnseen,
@@ -55,7 +50,6 @@ pub enum Spent {
 }
 
 impl Spent {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::HostSys, Self::HostUsr, Self::GuestSys, Self::GuestUsr, Self::GuestUnseen, Self::NotSampled];
 }
@@ -122,7 +116,6 @@ pub struct GuestHeader {
 /// attributed, is the number of CPUs times the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// What it is of.
     pub header: Header,
     /// Time of each call chain, ns.
     pub stacks: BTreeMap<Vec<Frame>, Ns>,

@@ -164,7 +164,6 @@ impl Recorder {
         self.sampler.from
     }
 
-    /// The CPUs that are sampled.
     pub fn cpus(&self) -> &Cpus {
         &self.sampler.cpus
     }

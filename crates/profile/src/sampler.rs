@@ -56,9 +56,7 @@ pub enum StartError {
     /// The kernel refused to sample.
     #[error("CPU {cpu} cannot be sampled {frequency} times a second: {why}{}", advice(*.frequency))]
     NoClock {
-        /// Which.
         cpu: u32,
-        /// What was asked for.
         frequency: u32,
         /// What the kernel said.
         why: io::Error,
@@ -77,7 +75,6 @@ fn advice(frequency: u32) -> String {
     }
 }
 
-/// What is sampled.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Samples a second, of each CPU.
@@ -110,19 +107,14 @@ impl Default for Options {
 /// How long a thread of a process was in one system call, all calls together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFigures {
-    /// The process.
     pub tgid: u32,
-    /// The thread.
     pub tid: u32,
-    /// Its name.
     pub comm: String,
-    /// The call.
     pub call: String,
     /// Calls that began and ended in the window.
     pub count: u64,
     /// Their time, also asleep.
     pub ns: Ns,
-    /// The longest.
     pub longest_ns: Ns,
     /// Those that returned an error.
     pub failed: u64,
@@ -345,7 +337,6 @@ impl Sampler {
         Some(time.ns as Ns + inside.max(0))
     }
 
-    /// Absences that were lost.
     pub fn absences_lost(&self) -> u64 {
         self.shared.field::<u32>(0, offset_of!(Shared, absences_lost)).into()
     }

@@ -38,7 +38,6 @@ pub struct Samples {
     raw: Option<Vec<Seen>>,
     /// Samples whose time there was no room for.
     pub raw_left_out: u64,
-    /// All samples.
     pub samples: u64,
     /// Samples that were lost.
     pub lost: u64,

@@ -27,13 +27,10 @@ pub const MAX_BUILD_ID: usize = 64;
 /// What a CPU did at a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// Nothing.
     Idle,
     /// It ran a program.
     User,
-    /// It ran the kernel.
     Kernel,
-    /// It ran a guest.
     Guest,
 }
 
@@ -48,16 +45,13 @@ pub struct Thread {
     /// Its number; 0 of a CPU's idle thread.
     #[prost(uint32, tag = "1")]
     pub tid: u32,
-    /// Its process.
     #[prost(uint32, tag = "2")]
     pub tgid: u32,
     /// The CPU, of an idle thread.
     #[prost(uint32, tag = "3")]
     pub cpu: u32,
-    /// Its name.
     #[prost(string, tag = "4")]
     pub comm: String,
-    /// The name of its process.
     #[prost(string, tag = "5")]
     pub process: String,
     /// Whether it is the kernel's own.
@@ -75,22 +69,18 @@ impl FrameId {
         Self(name << 1 | u32::from(in_kernel))
     }
 
-    /// As it was sent.
     pub fn of_raw(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// To be sent.
     pub fn raw(self) -> u32 {
         self.0
     }
 
-    /// The number of its name.
     pub fn name(self) -> usize {
         (self.0 >> 1) as usize
     }
 
-    /// Whether it is in the kernel.
     pub fn in_kernel(self) -> bool {
         self.0 & 1 == 1
     }
@@ -105,14 +95,11 @@ pub struct Stack {
     pub frames: Vec<FrameId>,
 }
 
-/// A sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// When, in the machine's `CLOCK_MONOTONIC`.
     pub t: Ns,
-    /// Where.
     pub cpu: u32,
-    /// Number of the thread.
     pub thread: u32,
     /// Number of the call chain.
     pub stack: u32,
@@ -138,17 +125,14 @@ pub struct Unnamed {
 pub struct Slice {
     /// Its begin, in the machine's `CLOCK_MONOTONIC`: the end of the one before.
     pub from: Ns,
-    /// Its end.
     pub until: Ns,
     /// Functions whose numbers are new.
     pub names: Vec<String>,
     /// Which of these stand for places in files without symbols, where that was asked for.
     pub unnamed: Vec<Unnamed>,
-    /// New threads.
     pub threads: Vec<Thread>,
     /// New call chains.
     pub stacks: Vec<Stack>,
-    /// Samples.
     pub seen: Vec<Seen>,
     /// How long threads ran in it, exactly, by their numbers.
     pub times: Vec<(u32, Ns)>,

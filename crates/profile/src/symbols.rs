@@ -40,7 +40,6 @@ pub(crate) struct Symbols {
     pub unreadable: u64,
 }
 
-/// What is known of a process.
 #[derive(Default)]
 struct Known {
     code: Vec<Code>,
@@ -61,11 +60,9 @@ impl UserFunction {
     }
 }
 
-/// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub build_id: Rc<[u8]>,
-    /// As its symbols have it.
     pub address: u64,
 }
 
@@ -150,7 +147,6 @@ impl Symbols {
 enum Owner {
     /// A process of root's.
     Root(u32),
-    /// A user, with all processes.
     User(u32),
 }
 
@@ -176,7 +172,6 @@ fn without_name(code: &mut [Code], tgid: u32, address: u64, reader: Option<&mut 
     UserFunction { name: file.clone(), place }
 }
 
-/// Code of a process.
 #[derive(Debug)]
 struct Code {
     from: u64,

@@ -17,7 +17,6 @@ const FEW: u64 = 8;
 /// How long a vCPU's thread had run its guest, over the window.
 #[derive(Clone, Debug, Default)]
 pub struct GuestTime {
-    /// The thread.
     pub tid: u32,
     /// The VM's process.
     pub pid: u32,

@@ -10,11 +10,9 @@ pub(crate) struct Reader<'a> {
     end: usize,
 }
 
-/// One element.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element<'a> {
     pub tag: u8,
-    /// Where the tag stands.
     pub tag_at: usize,
     /// Where the value starts.
     pub at: usize,
@@ -37,7 +35,6 @@ impl<'a> Reader<'a> {
         self.frame[self.pos..self.end].first().copied()
     }
 
-    /// A reader of the inside of an element.
     pub fn inside(&self, e: &Element<'a>) -> Reader<'a> {
         Reader { frame: self.frame, pos: e.at, end: e.at + e.value.len() }
     }
@@ -76,7 +73,6 @@ impl<'a> Reader<'a> {
         Ok(e)
     }
 
-    /// The next element if it has this tag.
     pub fn optional(&mut self, tag: u8, what: &'static str) -> Result<Option<Element<'a>>, FrameError> {
         match self.peek() {
             Some(t) if t == tag => self.any(what).map(Some),

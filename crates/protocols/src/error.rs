@@ -15,9 +15,7 @@ pub enum FrameError {
     /// The bytes end, or the element around ends, inside an element.
     #[error("{what} at byte {at} needs {needed} bytes, {left} are left")]
     Truncated {
-        /// The element.
         what: &'static str,
-        /// Where it starts.
         at: usize,
         /// Bytes that it needs.
         needed: usize,
@@ -27,7 +25,6 @@ pub enum FrameError {
     /// A BER length in a form that these protocols do not use: indefinite, or of more than two bytes.
     #[error("{what}: BER length form {form:#04x} at byte {at} (short, 81 and 82 are known)")]
     LengthForm {
-        /// The element.
         what: &'static str,
         /// Where the length stands.
         at: usize,
@@ -37,11 +34,9 @@ pub enum FrameError {
     /// An element has a length that its type does not allow.
     #[error("{what} at byte {at} has {found} bytes")]
     BadLength {
-        /// The element.
         what: &'static str,
         /// Where its value starts.
         at: usize,
-        /// The length found.
         found: usize,
     },
     /// Another element than the one that must stand here.
@@ -51,29 +46,17 @@ pub enum FrameError {
         expected: &'static str,
         /// Where the tag stands.
         at: usize,
-        /// The tag found.
         found: u8,
     },
     /// A version of PTP that is not followed.
     #[error("PTP version {found} at byte {at}, where 2 must stand")]
-    BadVersion {
-        /// Where it stands.
-        at: usize,
-        /// The version.
-        found: u8,
-    },
+    BadVersion { at: usize, found: u8 },
     /// noASDU and the ASDUs that are there differ.
     #[error("noASDU says {said}, {found} ASDUs are there")]
-    AsduCount {
-        /// noASDU.
-        said: u32,
-        /// ASDUs found.
-        found: u32,
-    },
+    AsduCount { said: u32, found: u32 },
     /// Bytes are left over inside an element.
     #[error("{left} bytes too many at the end of {what}")]
     LeftOver {
-        /// The element.
         what: &'static str,
         /// Bytes left over.
         left: usize,
@@ -92,12 +75,7 @@ impl FrameError {
 pub enum BuildError {
     /// A name is empty or too long.
     #[error("{what} {name:?}: has {len} bytes, 1 to 129 are allowed", len = name.len())]
-    Name {
-        /// The field.
-        what: &'static str,
-        /// The name.
-        name: String,
-    },
+    Name { what: &'static str, name: String },
     /// There must be 1 to 65535 ASDUs.
     #[error("{0} ASDUs in a frame: 1 to 65535 are allowed")]
     AsduCount(usize),

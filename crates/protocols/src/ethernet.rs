@@ -21,7 +21,6 @@ impl Tag {
         Self { tpid: 0x8100, tci: u16::from(priority & 7) << 13 | (vlan & 0x0fff) }
     }
 
-    /// VLAN identifier.
     pub fn vlan(self) -> u16 {
         self.tci & 0x0fff
     }
@@ -32,7 +31,6 @@ impl Tag {
     }
 }
 
-/// An Ethernet header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Destination MAC.
@@ -79,11 +77,9 @@ impl Header {
 /// The link layer that Sampled Values and GOOSE share (IEC 61850-8-1 and 9-2, annex C).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Iec61850 {
-    /// APPID.
     pub appid: u16,
     /// Bytes from APPID to the end of the PDU, as the frame says.
     pub length: u16,
-    /// The values are simulated.
     pub simulated: bool,
 }
 

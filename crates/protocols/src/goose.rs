@@ -21,12 +21,10 @@ pub const ETHERTYPE: u16 = 0x88B8;
 /// Longest goID: IEC 61850-8-1 Ed. 2.1, VisibleString129.
 pub const MAX_GOID: usize = 129;
 
-/// A stream of GOOSE.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Goose {
     /// goID, 1 to [`MAX_GOID`] bytes.
     pub goid: Vec<u8>,
-    /// APPID, where it matters.
     pub appid: Option<u16>,
 }
 
@@ -39,7 +37,6 @@ pub const DEFAULT_APPID: u16 = 0x0000;
 /// One GOOSE message; borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// APPID.
     pub appid: u16,
     /// gocbRef, the reference of the control block: 1 to [`MAX_GOID`] bytes.
     pub gocb_ref: &'a [u8],
@@ -51,17 +48,13 @@ pub struct Frame<'a> {
     pub goid: Option<&'a [u8]>,
     /// t, the time of the event: a UtcTime of 8.1.3.6.
     pub t: [u8; 8],
-    /// stNum.
     pub st_num: u32,
-    /// sqNum.
     pub sq_num: u32,
     /// The values are simulated (test in edition 1).
     pub simulation: bool,
-    /// confRev.
     pub conf_rev: u32,
     /// ndsCom: the control block needs commissioning.
     pub nds_com: bool,
-    /// numDatSetEntries.
     pub entries: u32,
     /// allData: as many values, BER.
     pub all_data: &'a [u8],
@@ -173,7 +166,6 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The key of a packet.
 pub fn key(st_num: u32, sq_num: u32) -> u32 {
     st_num << 16 | sq_num & 0xffff
 }

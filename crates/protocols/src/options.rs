@@ -6,7 +6,6 @@ pub enum BadStream {
     /// The part before `:` is unknown.
     #[error("{text:?}: not a stream; write {forms}")]
     Form {
-        /// As written.
         text: String,
         /// What would be right.
         forms: String,
@@ -14,9 +13,7 @@ pub enum BadStream {
     /// The name is empty or too long.
     #[error("{name:?}: {what} has 1 to {most} bytes")]
     Name {
-        /// As written.
         name: String,
-        /// What it names.
         what: &'static str,
         /// The longest allowed.
         most: usize,
@@ -24,7 +21,6 @@ pub enum BadStream {
     /// An option after a comma is unknown or its value is out of range.
     #[error("{option:?} in a stream: {why}")]
     Option {
-        /// The option as written.
         option: String,
         /// What is wrong, and what would be right.
         why: String,

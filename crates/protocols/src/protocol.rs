@@ -108,13 +108,11 @@ impl OwnBytes {
         self.put(&number.unwrap_or(0).to_ne_bytes()).put(&u16::from(number.is_some()).to_ne_bytes())
     }
 
-    /// All of them.
     pub fn bytes(&self) -> [u8; OWN_LEN] {
         self.bytes
     }
 }
 
-/// One stream in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFrame<M> {
     /// The stream, with all that distinguishes it from others of its protocol.
@@ -175,9 +173,7 @@ pub struct Outgoing {
 pub struct Field {
     /// The heading of its column.
     pub title: &'static str,
-    /// Its key in JSON.
     pub json: &'static str,
-    /// The value.
     pub value: Value,
 }
 
@@ -186,7 +182,6 @@ pub struct Field {
 pub enum Value {
     /// A text from the wire, with nothing in it that a terminal obeys.
     Text(String),
-    /// A number.
     Number(u64),
     /// A number that people read in hexadecimal.
     Hex(u16),
@@ -335,7 +330,6 @@ macro_rules! protocols {
         }
 
         impl Matcher {
-            /// The protocol.
             pub fn protocol(&self) -> ProtocolId {
                 match self {
                     $(Self::$name(_) => ProtocolId::$name,)*

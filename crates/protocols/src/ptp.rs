@@ -38,11 +38,8 @@ const HEADER: usize = 34;
 pub struct Message {
     /// messageType, 0 to 15; event messages are those of [`MESSAGES`].
     pub message: u8,
-    /// domainNumber.
     pub domain: u8,
-    /// sourcePortIdentity.
     pub source: PortIdentity,
-    /// sequenceId.
     pub sequence_id: u16,
     /// logMessageInterval: the messages come every 2^this seconds; 127 where there is no interval.
     pub log_interval: i8,
@@ -124,9 +121,7 @@ fn udp_payload(frame: &[u8], header: &Header) -> Option<usize> {
 /// A port of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortIdentity {
-    /// clockIdentity.
     pub clock: [u8; 8],
-    /// portNumber.
     pub port: u16,
 }
 

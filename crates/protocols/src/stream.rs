@@ -32,7 +32,6 @@ pub const DEFAULT_HASH_LEN: u16 = 32;
 /// Filters on the Ethernet header, for any protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LinkFilter {
-    /// Destination MAC.
     pub mac: Option<[u8; 6]>,
     /// VLAN identifier (802.1Q VID).
     pub vlan: Option<u16>,

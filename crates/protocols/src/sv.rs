@@ -41,7 +41,6 @@ pub const DEFAULT_APPID: u16 = 0x4000;
 pub struct Sv {
     /// svID, 1 to [`MAX_SVID`] bytes.
     pub svid: Vec<u8>,
-    /// APPID, where it matters.
     pub appid: Option<u16>,
 }
 

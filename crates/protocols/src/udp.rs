@@ -4,7 +4,6 @@ use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
 use crate::options::{bad, BadStream, Options};
 use std::{fmt, net::IpAddr};
 
-/// A UDP flow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Udp {
     /// Source address, `None` for any.

@@ -3,7 +3,6 @@
 use latpath_linux::proc::Root;
 use std::path::Path;
 
-/// A virtio device of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtioDevice {
     /// The driver: `virtio_net`.

@@ -23,13 +23,10 @@ pub enum Side {
 /// What the device does with a queue's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Directions {
-    /// It reads some.
     pub reads: bool,
-    /// It writes to some.
     pub writes: bool,
 }
 
-/// One index of a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
     /// How far it moved since it was first read, modulo 2^64: by a buffer, of packed rings by a descriptor. What was given back moved it
@@ -104,7 +101,6 @@ pub struct Queue {
     pub used_up: Ring,
     /// How often the indices began again, as when a queue is reset.
     pub resets: u64,
-    /// Kicks.
     pub kicks: u64,
     /// Driver: kicks that were not needed, as the device said.
     pub kicks_suppressed: u64,
@@ -160,12 +156,9 @@ impl Queues {
     }
 }
 
-/// All that was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Queues {
-    /// The window.
     pub from: Ns,
-    /// Its end.
     pub until: Ns,
     /// Queues in which something happened.
     pub queues: Vec<Queue>,

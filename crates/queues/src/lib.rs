@@ -26,7 +26,7 @@ mod layout;
 mod ring_index;
 mod watch;
 mod skel {
-    #![allow(unused_imports, missing_docs)]
+    #![allow(unused_imports)]
     include!(concat!(env!("OUT_DIR"), "/queues.skel.rs"));
 }
 

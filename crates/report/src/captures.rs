@@ -56,7 +56,6 @@ type PacketId = (StreamId, u64);
 pub enum Selection {
     /// Those of this many of the worst packets.
     Worst(usize),
-    /// Spikes by their numbers.
     Spikes(Vec<u32>),
     /// Those that have this packet, late or not.
     Packet(PacketSelector),
@@ -78,7 +77,6 @@ impl Selected {
 }
 
 impl<'a> RunCaptures<'a> {
-    /// All captures of a run.
     pub fn new(run: &'a Run) -> Self {
         Self { run, files: run.spikes(), unread: 0 }
     }

@@ -18,13 +18,11 @@ pub struct Charts {
     pub begin_utc_ns: Ns,
     /// How long each slot is.
     pub slot_ns: Ns,
-    /// The segments that have charts.
     pub segments: Vec<ChartedSegment>,
     /// A packet whose segments took what is usual.
     pub typical: Option<Worst>,
 }
 
-/// One segment's charts.
 #[derive(Clone, Debug)]
 pub struct ChartedSegment {
     /// Its place in the summary.

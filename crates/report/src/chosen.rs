@@ -34,7 +34,6 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Of a run, with these options.
     pub fn of(run: &Run, options: &SummaryOptions) -> Self {
         let select = &options.select;
         let since = |t: Ns| t.saturating_sub(run.manifest().start.monotonic_ns);

@@ -79,7 +79,6 @@ impl Modes {
         }
     }
 
-    /// All time in guests.
     pub fn guest_ns(&self) -> Ns {
         self.guest_sys_ns + self.guest_usr_ns + self.guest_unseen_ns
     }
@@ -89,12 +88,10 @@ impl Modes {
         self.host_sys_ns + self.host_usr_ns + self.guest_ns() + self.not_sampled_ns
     }
 
-    /// All together.
     pub fn total_ns(&self) -> Ns {
         self.busy_ns() + self.idle_ns
     }
 
-    /// Of a profile.
     pub fn of_profile(profile: &Profile) -> Self {
         let mut modes = Self { idle_ns: profile.header.idle_ns, ..Self::default() };
         modes.not_sampled_ns = profile.header.unattributed_ns;
@@ -193,7 +190,6 @@ impl CallLine {
     }
 }
 
-/// A function of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Function {
     guest: Option<String>,
@@ -244,7 +240,6 @@ fn is_function(frame: &Frame) -> bool {
     !frame.name.starts_with("[not ")
 }
 
-/// All functions of a profile.
 pub(crate) fn functions(profile: &Profile) -> BTreeMap<Function, FunctionTime> {
     let mut functions: BTreeMap<Function, FunctionTime> = BTreeMap::new();
     for (frames, ns) in &profile.stacks {

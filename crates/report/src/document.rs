@@ -30,15 +30,12 @@ pub use markdown::markdown;
 /// What a document shows.
 #[derive(Clone, Copy, Debug)]
 pub struct Findings<'a> {
-    /// The run.
     pub run: &'a Run,
-    /// Its figures.
     pub summary: &'a Summary,
     /// What the user chose of it.
     pub chosen: &'a Chosen,
     /// The limits that the user set.
     pub limits: &'a [LimitVerdict],
-    /// What its charts show.
     pub charts: &'a Charts,
     /// What held its late packets, if it has captures.
     pub explained: Option<&'a Explained>,

@@ -224,7 +224,6 @@ pub struct ReasonPerWork {
 /// What is known of a VM beside its vCPUs.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Its name, where it is known.
     pub name: Option<String>,
     /// KVM's counters over the window.
     pub kvm: Option<KvmCounters>,

@@ -37,7 +37,6 @@ const MAX_LEARNT: usize = 128;
 /// Late packets that are remembered, so that one in two captures counts once.
 const MAX_REMEMBERED: usize = 1 << 20;
 
-/// A late packet, explained.
 #[derive(Clone, Debug)]
 pub struct ExplainedPacket {
     /// What held it, on its whole route.
@@ -58,7 +57,6 @@ impl ExplainedPacket {
 /// A spike, shown by its worst packet.
 #[derive(Clone, Debug)]
 pub struct ExplainedSpike {
-    /// That packet.
     pub worst: ExplainedPacket,
     /// Further late packets of the same spike.
     pub more: u64,
@@ -67,7 +65,6 @@ pub struct ExplainedSpike {
 /// A row of the ranking, with its fixes.
 #[derive(Clone, Debug)]
 pub struct RankedCause {
-    /// The row.
     pub row: Row,
     /// What fixes it, the best first.
     pub advice: Vec<Advice>,
@@ -88,9 +85,7 @@ pub struct Explanation {
     pub without_baseline: u64,
     /// Share of a packet's excess that is unexplained, in thousandths: the median over the packets.
     pub unexplained_per_mille: u64,
-    /// On-time packets that the baseline is from.
     pub baseline_packets: u64,
-    /// Captures that those are from.
     pub baseline_captures: u64,
     /// The rows by excess, the largest first; `unexplained` is the last.
     pub ranking: Vec<RankedCause>,
@@ -145,7 +140,6 @@ impl Explainer {
         self.first_causes.buckets(segment)
     }
 
-    /// What it is all about.
     pub fn context(&self) -> &RunContext {
         &self.context
     }

@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use csv::write_csv;
 pub use file::{check_target, write_file};
 
-/// All formats.
 pub const EXPORTERS: &[Exporter] = &[
     Exporter {
         name: "perfetto",
@@ -84,21 +83,16 @@ pub struct Exporter {
     pub about: &'static str,
     /// What a file of it is called in messages.
     pub noun: &'static str,
-    /// The extension of its files.
     pub extension: &'static str,
     /// Whether it is fit to read on a terminal.
     pub is_text: bool,
     /// Whether it writes captures, so that a [`Selection`] of them makes sense.
     pub takes_selection: bool,
-    /// Writes it.
     pub write: fn(&mut ExportRequest, &mut dyn Write) -> Result<Exported, ExportError>,
 }
 
-/// What to write.
 pub struct ExportRequest<'a> {
-    /// Of which run.
     pub run: &'a Run,
-    /// Which captures.
     pub selection: Selection,
     /// Ends it early, once it is set.
     pub stop: &'a AtomicBool,
@@ -128,7 +122,6 @@ fn refuse_stopped(stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// What was written.
 #[derive(Clone, Debug, Default)]
 pub struct Exported {
     /// What it is, to stand behind the file's name.

@@ -23,7 +23,6 @@ pub(crate) fn chosen<'a>(summary: &'a Summary, names: &[String]) -> Vec<&'a Segm
     names.iter().filter_map(of_name).collect()
 }
 
-/// Draws one.
 pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
     let Some(lines) = lines(&segment.histogram) else { return };
     let name = page.clean(&segment.name);

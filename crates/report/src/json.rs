@@ -81,7 +81,6 @@ struct Whole<'a> {
     summary: &'a Summary,
 }
 
-/// The JSON of a report, on one line.
 pub fn report_json(
     summary: &Summary,
     run: &Run,

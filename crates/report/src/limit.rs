@@ -76,7 +76,6 @@ impl LimitVerdict {
 
 #[derive(Clone, Debug)]
 enum What {
-    /// A time of a segment.
     Time(Where, fn(&TimeFigures) -> Ns, IsExact),
     /// Times over the threshold, of a segment.
     Over(Where),
@@ -140,7 +139,6 @@ enum Shown {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     shown: Shown,
-    /// The figure.
     value: i64,
     bound: Option<Ns>,
     text: String,
@@ -160,7 +158,6 @@ pub enum BadLimit {
         "{0:?}: not a limit; write SEGMENT:FIGURE<=TIME, COUNTER<=N or journeys>=N, as in total:max<=3ms or lost<=0"
     )]
     Form(String),
-    /// The figure is unknown.
     #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; pacing: min, mean, max; counts of all: lost, consecutive, consecutive(TIME), incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
     Figure(String),
     /// The value is no time, or no number.
@@ -169,14 +166,12 @@ pub enum BadLimit {
     /// There is no such segment.
     #[error("{segment:?}: no such segment (there are: {known})")]
     Segment {
-        /// Its name.
         segment: String,
         /// Those that are there.
         known: String,
     },
 }
 
-/// A figure of times by its name.
 pub(crate) fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
     Some(match name {
         "min" => |t| t.min_ns,
@@ -187,7 +182,6 @@ pub(crate) fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
     })
 }
 
-/// A figure of pacing by its name.
 fn pacing_figure(name: &str) -> Option<fn(&PacingFigures) -> Ns> {
     Some(match name {
         "min" => |p| p.min_ns,
@@ -256,7 +250,6 @@ impl FromStr for Limit {
 }
 
 impl Limit {
-    /// The same, as a profile has it.
     pub(crate) fn of_profile(self, about: About) -> Self {
         Self { about: Some(about), ..self }
     }

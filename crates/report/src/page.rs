@@ -13,11 +13,8 @@ const WIDTHS: (usize, usize) = (60, 160);
 /// What the place can show that a page is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Its letters.
     pub letters: Letters,
-    /// Its columns.
     pub width: usize,
-    /// Whether it has colours.
     pub colour: bool,
     /// Whether people alone read it: then digits stand in groups. Programs could not read such numbers.
     pub is_for_people: bool,
@@ -60,7 +57,6 @@ pub(crate) enum Block {
     Chart(ChartPlace),
 }
 
-/// The place of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct ChartPlace {
     pub kind: &'static str,

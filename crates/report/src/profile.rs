@@ -38,7 +38,6 @@ pub enum BadProfile {
     /// The file cannot be read.
     #[error("{}: cannot be read: {error}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
         /// Why not.
         error: std::io::Error,
@@ -46,19 +45,13 @@ pub enum BadProfile {
     /// The file is none of a profile.
     #[error("{name}: not a profile of limits (docs/limits.md): {why}")]
     Form {
-        /// The profile.
         name: String,
         /// What is wrong, on one line.
         why: String,
     },
     /// A limit in it is none.
     #[error("{name}: {error}")]
-    Limit {
-        /// The profile.
-        name: String,
-        /// What is wrong.
-        error: BadLimit,
-    },
+    Limit { name: String, error: BadLimit },
 }
 
 /// The names of the profiles that latpath has.

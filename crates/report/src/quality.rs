@@ -9,7 +9,6 @@ use latpath_stats::{
     Loss, Summary,
 };
 
-/// Of a run of durations alone.
 pub(crate) const NOT_KNOWN: &str = "not known: the run was imported from durations alone";
 
 /// Completeness of the journeys, and everything that spoils figures.
@@ -64,7 +63,6 @@ fn notes(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// Losses by place.
 pub(crate) fn losses(page: &mut Page, summary: &Summary) {
     let lost = packets(&summary.lost);
     if lost == 0 {

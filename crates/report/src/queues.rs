@@ -197,11 +197,8 @@ impl Sizes {
 pub struct Names {
     /// The kernel's functions.
     pub functions: Functions,
-    /// Interrupts.
     pub interrupts: HashMap<u32, String>,
-    /// Virtio devices, by their numbers.
     pub devices: HashMap<u32, VirtioDevice>,
-    /// VMs, by their processes.
     pub vms: HashMap<u32, String>,
     /// This process's network namespace.
     pub netns: Option<Inode>,
@@ -213,7 +210,6 @@ pub struct Names {
 type Key = (Side, u32, u32, u32);
 
 impl Document {
-    /// Makes it of what was seen.
     pub fn new(seen: &Queues, names: &Names) -> Self {
         let mut devices: BTreeMap<Key, Vec<&Queue>> = BTreeMap::new();
         for queue in &seen.queues {

@@ -84,7 +84,6 @@ impl Replay {
         self.reset();
     }
 
-    /// The run.
     pub fn run(&self) -> &Run {
         &self.run
     }

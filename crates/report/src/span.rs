@@ -12,7 +12,6 @@ pub enum When {
     SinceStart(Ns),
     /// UTC, ns since 1970.
     Utc(Ns),
-    /// A mark with this text.
     Mark(String),
 }
 

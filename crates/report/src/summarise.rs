@@ -81,11 +81,9 @@ pub(crate) fn touched(found: &[Found], kinds: &[PatternKind]) -> (u64, Spans) {
 /// The figures of a run, and what else was gathered while its journeys were read.
 pub(crate) struct Gathered<G> {
     pub summary: Summary,
-    /// The counted journeys.
     pub counted: Aggregate,
     /// The patterns of the summary, and the packets that they touch.
     pub patterns: Vec<Found>,
-    /// Of each worker.
     pub more: Vec<G>,
 }
 
@@ -207,7 +205,6 @@ pub(crate) fn slowest(run: &Run, options: &SummaryOptions, counted: &Aggregate) 
     latpath_stats::summarise(counted, &facts).worst.into_iter().next()
 }
 
-/// What to count of a run.
 pub(crate) fn setup(run: &Run, layout: &Layout, threshold: Ns, worst: usize) -> Setup {
     let streams = run.manifest().streams.len();
     Setup {

@@ -54,7 +54,6 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
     all
 }
 
-/// A point's machine.
 fn machine(point: &str) -> &str {
     point.split('/').next().unwrap_or_default()
 }

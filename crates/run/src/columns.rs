@@ -54,7 +54,6 @@ pub(crate) fn table<P: Display>(points: &[P], details: bool) -> Arc<[Column]> {
     table.into()
 }
 
-/// Begins a part.
 pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result<PartWriter, StoreError> {
     let notes = [(FORMAT_KEY, crate::FORMAT.to_string())];
     PartWriter::create(names.hidden(span), names.path(span), ("journeys", &notes), Arc::clone(table))

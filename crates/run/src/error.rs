@@ -9,7 +9,6 @@ pub enum RunError {
     /// The directory for a new run is there already and holds something.
     #[error("{}: exists already ({what}); name another directory with -o, or remove this one first", path.display())]
     Exists {
-        /// The directory.
         path: PathBuf,
         /// What it is, as far as that is known: `a run of 2026-01-02T03:04:05`.
         what: String,
@@ -17,7 +16,6 @@ pub enum RunError {
     /// The directory for a new run is not the user's alone: whoever else may write in it could put links into it.
     #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
     NotPrivate {
-        /// The directory.
         path: PathBuf,
         /// Who else may write in it.
         why: &'static str,
@@ -27,18 +25,11 @@ pub enum RunError {
     Store(#[from] StoreError),
     /// The path is no run.
     #[error("{}: not a run: {why} (a run is a directory made by `latpath record -o DIR`)", path.display())]
-    NoRun {
-        /// The path.
-        path: PathBuf,
-        /// What is missing.
-        why: String,
-    },
+    NoRun { path: PathBuf, why: String },
     /// The run was made by a newer latpath.
     #[error("{}: format {found} is newer than this latpath reads ({supported}); use latpath {by} or later", path.display())]
     Newer {
-        /// The manifest.
         path: PathBuf,
-        /// Its format.
         found: u32,
         /// The newest format that is understood.
         supported: u32,

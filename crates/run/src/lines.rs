@@ -23,7 +23,6 @@ pub(crate) fn of(values: &[impl Serialize]) -> Vec<u8> {
     values.iter().flat_map(line).collect()
 }
 
-/// The value of a line.
 fn value<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     #[derive(Deserialize)]
     struct Line<T> {

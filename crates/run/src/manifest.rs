@@ -56,7 +56,6 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// This instant.
     pub fn now() -> Self {
         let ClockTie { monotonic_ns, realtime_ns: utc_ns, tai_ns, .. } = ClockTie::read();
         let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.unsigned_abs());
@@ -78,17 +77,13 @@ impl Stamp {
     }
 }
 
-/// A segment as the run names it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSegment {
-    /// What it is.
     #[serde(default)]
     pub kind: SegmentKind,
     /// `Tnet`, `total`, or the user's own.
     pub name: String,
-    /// Where it starts.
     pub from: Point,
-    /// Where it ends.
     pub to: Point,
 }
 
@@ -124,7 +119,6 @@ impl MachineFigures {
     }
 }
 
-/// One machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineRecord {
@@ -223,7 +217,6 @@ pub struct Manifest {
     pub state: State,
     /// Why it ended early.
     pub interrupted_by: Option<String>,
-    /// The command line.
     pub command: Vec<String>,
     /// When it began.
     pub start: Stamp,
@@ -245,11 +238,9 @@ pub struct Manifest {
     pub route: Vec<Point>,
     /// Each stream's own route, in the order of `streams`; empty where none of its packets was seen.
     pub routes: Vec<Vec<Point>>,
-    /// The segments and their names.
     pub segments: Vec<NamedSegment>,
     /// Why the kernel gave packets up; the column `drop_note` counts from 0 in this list.
     pub drop_notes: Vec<DropNote>,
-    /// The host.
     pub host: HostFacts,
     /// All machines, the host first.
     pub machines: Vec<MachineRecord>,

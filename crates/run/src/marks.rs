@@ -16,7 +16,6 @@ const MOST: usize = 10_000;
 pub struct Mark {
     /// When: the host's `CLOCK_MONOTONIC`, ns.
     pub t_ns: Ns,
-    /// What was noted.
     pub text: String,
 }
 

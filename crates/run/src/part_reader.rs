@@ -15,12 +15,10 @@ impl JourneyReader {
         Ok(Self(part.open()?))
     }
 
-    /// Row groups.
     pub fn groups(&self) -> usize {
         self.0.groups()
     }
 
-    /// Journeys.
     pub fn rows(&self) -> u64 {
         self.0.rows()
     }

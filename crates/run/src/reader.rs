@@ -116,7 +116,6 @@ impl Run {
         &self.path
     }
 
-    /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }

@@ -10,11 +10,8 @@ pub struct Rows {
     pub(crate) points: usize,
     /// See [`Journey::samples`].
     pub(crate) samples: u64,
-    /// Stream of each journey.
     pub stream: Vec<StreamId>,
-    /// Key.
     pub key: Vec<u32>,
-    /// Number in its stream.
     pub number: Vec<u64>,
     /// Points that saw it: bit `1 << PointId`.
     pub seen: Vec<u64>,
@@ -59,7 +56,6 @@ impl Rows {
         })
     }
 
-    /// Journeys.
     pub fn len(&self) -> usize {
         self.stream.len()
     }
@@ -121,7 +117,6 @@ impl Rows {
         call(&self.journey(row, &mut all))
     }
 
-    /// Calls with all journeys in order.
     pub fn for_each(&self, mut call: impl FnMut(&Journey)) {
         let mut all = Sightings { t: [0; MAX_POINTS], cpu: [0; MAX_POINTS], tid: [0; MAX_POINTS] };
         (0..self.len()).for_each(|row| call(&self.journey(row, &mut all)));
@@ -156,7 +151,6 @@ impl Rows {
         times.map(|(_, column)| column[row]).min().unwrap_or(0)
     }
 
-    /// Keeps the rows that are selected.
     pub(crate) fn keep(&mut self, selected: impl Fn(&Self, usize) -> bool) {
         let rows: Vec<bool> = (0..self.len()).map(|row| selected(self, row)).collect();
         let Self {

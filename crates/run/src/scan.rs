@@ -9,10 +9,8 @@ use std::sync::{
     Arc, Mutex,
 };
 
-/// What a scan brought.
 #[derive(Debug)]
 pub struct Scan<A> {
-    /// What each worker gathered.
     pub gathered: Vec<A>,
     /// Parts of which something could not be read, and why; their other row groups are in what was gathered.
     pub damaged: Vec<RunError>,

@@ -41,7 +41,6 @@ impl Select {
         self
     }
 
-    /// With CPUs and threads.
     pub fn with_cpus_and_threads(mut self) -> Self {
         self.cpus_and_threads = true;
         self

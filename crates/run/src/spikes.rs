@@ -187,7 +187,6 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &Reten
 /// A capture in a run, as far as its file's head says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpikeFile {
-    /// What it is.
     pub head: Head,
     /// Bytes of the file.
     pub bytes: u64,

@@ -150,7 +150,6 @@ impl Writer {
         Ok(writer)
     }
 
-    /// What each run has from its beginning.
     fn begin(path: &Path, manifest: &Manifest) -> Result<Clocks, RunError> {
         let (directory, reserve) = (path.join(JOURNEYS), path.join(RESERVE));
         make_private(&directory).map_err(StoreError::write(&directory))?;
@@ -177,7 +176,6 @@ impl Writer {
         &self.path
     }
 
-    /// The manifest as it stands.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }

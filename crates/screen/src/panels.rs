@@ -223,7 +223,6 @@ pub fn notes(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Ve
     out
 }
 
-/// The keys.
 pub fn keys(model: &Model, width: usize) -> Line<'static> {
     let theme = &model.theme;
     let arrows = if theme.letters == units::Letters::Ascii { ("j/k", "h/l") } else { ("↑↓", "←→") };

@@ -17,7 +17,6 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-/// A column of figures.
 struct Column {
     title: &'static str,
     width: usize,
@@ -138,7 +137,6 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
 pub struct List {
     pub what: &'static str,
     pub count: usize,
-    /// Columns of a name.
     pub name: usize,
     /// Each column's title and width.
     pub heads: Vec<(&'static str, usize, Style)>,

@@ -12,7 +12,6 @@ pub enum Blocks {
     Ascii,
     /// Half blocks: all that the fonts of the Linux console have.
     Halves,
-    /// Eighths of a block.
     Eighths,
 }
 
@@ -164,7 +163,6 @@ impl Theme {
         self.coloured(self.strong(), Color::Red)
     }
 
-    /// All is well.
     pub fn good(&self) -> Style {
         self.coloured(Style::new(), Color::Green)
     }

@@ -97,7 +97,6 @@ impl Tally {
 pub struct Watch {
     pub fed: Duration,
     pub all: Flow,
-    /// Each stream, by its text.
     pub streams: HashMap<String, Flow>,
     pub lost: Tally,
     pub dropped: Tally,

@@ -30,11 +30,9 @@ const NOWHERE: PointId = PointId::MAX;
 pub struct Setup {
     /// Streams; a journey of any further one is counted as a stray.
     pub streams: usize,
-    /// The points by their ids.
     pub points: Vec<PointInfo>,
     /// Each stream's route, by its id: its points in the order in which packets pass, the last one the sink.
     pub routes: Vec<Vec<PointId>>,
-    /// The segments to measure.
     pub segments: Vec<Segment>,
     /// Times over this are counted.
     pub threshold: Ns,
@@ -58,7 +56,6 @@ impl Setup {
 pub struct FineHistograms {
     /// The segment, by its place in the setup.
     pub segment: usize,
-    /// Of all packets.
     pub all: Vec<Bucket>,
     /// Of each path that packets took, where paths are distinguished on this segment.
     pub by_path: Vec<(String, Vec<Bucket>)>,
@@ -209,12 +206,10 @@ impl Aggregate {
         }
     }
 
-    /// What it counts.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// Adds a journey.
     pub fn add(&mut self, journey: &Journey) {
         let Some(stream) = self.streams.get_mut(usize::from(journey.stream)) else {
             self.strays += 1;
@@ -366,7 +361,6 @@ impl Aggregate {
         self.slowest.detail(journey);
     }
 
-    /// All streams together.
     fn all(&self) -> Stream {
         let segments = vec![Times::default(); self.setup.segments.len()];
         let mut all = Stream { segments, route: u64::MAX, ..Stream::default() };

@@ -9,7 +9,6 @@ use latpath_model::Ns;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByPath([Option<Box<OnePath>>; PathClass::ALL.len()]);
 
-/// The packets of one path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OnePath {
     journeys: u64,
@@ -19,7 +18,6 @@ pub(crate) struct OnePath {
 }
 
 impl ByPath {
-    /// The packets of this path.
     pub fn of(&mut self, class: PathClass, segments: usize) -> &mut OnePath {
         let new = || Box::new(OnePath { segments: vec![Times::default(); segments], ..OnePath::default() });
         let path = self.0[class as usize].get_or_insert_with(new);
@@ -52,7 +50,6 @@ impl ByPath {
         self.taken().filter_map(of).collect()
     }
 
-    /// A row for each path that was taken.
     pub fn figures(&self, rows: impl Fn(&[Times]) -> Vec<SegmentFigures>) -> Vec<PathFigures> {
         let figures = |(class, path): (PathClass, &OnePath)| PathFigures {
             path: class.to_string(),

@@ -10,7 +10,6 @@ pub struct Row {
     pub packets: u64,
     /// The first of them that was seen; the packet behind them where none was.
     pub number: u64,
-    /// Its key.
     pub key: u32,
     /// When it was first seen.
     pub first: Ns,
@@ -69,7 +68,6 @@ const MOST: usize = 1 << 12;
 pub struct Consecutive {
     /// The stretch that grows, and its first number.
     open: Option<(u64, Stretch)>,
-    /// All others.
     stretches: BTreeMap<u64, Stretch>,
     /// The longest of those that are not kept any more.
     past: Row,
@@ -125,7 +123,6 @@ impl Consecutive {
         other.open.into_iter().for_each(|(number, stretch)| self.keep(number, stretch));
     }
 
-    /// The longest row.
     pub fn longest(&self) -> Row {
         let mut all = Self { open: None, ..self.clone() };
         self.open.into_iter().for_each(|(number, stretch)| all.keep(number, stretch));

@@ -14,13 +14,11 @@ pub enum DropPlace {
     TapNoReader,
     /// A filter on the tap refused the packet.
     TapFilter,
-    /// The macvtap's queue was full.
     MacvtapQueueFull,
     /// The packet waited in a queue that was emptied: its reader closed it, or the device went down.
     QueuePurged,
     /// Open vSwitch's upcall failed: nobody listens, or out of memory.
     OvsUpcallFailed,
-    /// The queue of upcalls to ovs-vswitchd was full.
     OvsUpcallQueueFull,
     /// A flow of Open vSwitch says drop, or says nothing.
     OvsDropped,
@@ -56,7 +54,6 @@ pub enum DropPlace {
     TcIngress,
     /// A tc filter or action at egress.
     TcEgress,
-    /// A checksum was wrong.
     Checksum,
     /// The device is not ready: down, or without carrier or peer.
     DeviceNotReady,

@@ -45,7 +45,6 @@ pub struct TimeFigures {
 }
 
 impl TimeFigures {
-    /// Of a histogram.
     pub fn of(h: &Histogram) -> Self {
         let [p50_ns, p90_ns, p95_ns, p99_ns, p99_9_ns, p99_99_ns, p99_999_ns, p99_9999_ns] =
             h.percentiles(Percentile::ALL.map(|p| p.per_million));
@@ -86,7 +85,6 @@ pub struct Percentile {
 }
 
 impl Percentile {
-    /// The one of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.name == name)
     }
@@ -114,7 +112,6 @@ pub struct Band {
 }
 
 impl Band {
-    /// Whether a time is in it.
     pub fn contains(&self, time: Ns) -> bool {
         (self.from_ns..=self.to_ns).contains(&time)
     }
@@ -466,7 +463,6 @@ impl Summary {
     }
 }
 
-/// The packets of all losses.
 pub fn packets(losses: &[Loss]) -> u64 {
     losses.iter().fold(0, |sum, loss| sum.saturating_add(loss.count))
 }

@@ -16,7 +16,6 @@ const LEAST: usize = 64;
 pub struct Slot {
     /// The least.
     pub min: Ns,
-    /// The greatest.
     pub max: Ns,
     /// How many.
     pub count: u64,
@@ -123,7 +122,6 @@ impl OverTime {
         self.slot_ns
     }
 
-    /// The slots of each segment.
     pub fn segments(&self) -> &[Vec<Slot>] {
         &self.segments
     }

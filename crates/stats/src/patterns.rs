@@ -44,7 +44,6 @@ pub enum PatternKind {
 }
 
 impl PatternKind {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::QueueRelease, Self::PeriodicSpikes, Self::ServoSwing, Self::Step, Self::LinkFlap, Self::PathChange];
 
@@ -60,7 +59,6 @@ impl PatternKind {
         }
     }
 
-    /// The one of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

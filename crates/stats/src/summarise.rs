@@ -21,7 +21,6 @@ const STEPS: usize = 3;
 pub struct Facts<'a> {
     /// What was recorded, or is being followed: streams, counters, clocks, drop notes.
     pub manifest: &'a Manifest,
-    /// The points by their ids.
     pub points: &'a [PointInfo],
     /// The points in order.
     pub route: &'a Route,

@@ -125,7 +125,6 @@ pub fn date_time(utc: Ns) -> String {
 /// A text column is not cut to less than this.
 const LEAST: usize = 8;
 
-/// A table.
 #[derive(Clone, Debug)]
 pub struct Table {
     left: Vec<bool>,
@@ -140,7 +139,6 @@ impl Table {
         Self { left, rows: vec![heads] }
     }
 
-    /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }

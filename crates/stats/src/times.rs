@@ -84,7 +84,6 @@ impl Extremes {
     }
 }
 
-/// The times of one segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Times {
     pub histogram: Histogram,

@@ -39,14 +39,12 @@ impl Stretches {
     }
 }
 
-/// The times of one stretch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
     /// How many.
     pub count: u64,
     /// Their sum, ns.
     pub sum: i128,
-    /// Their histogram.
     pub times: Compact,
 }
 

@@ -12,11 +12,9 @@ use std::ops::Range;
 pub struct Tracks {
     ends: Vec<Ends>,
     sinks: Vec<u64>,
-    /// Each stream has its own.
     by_stream: bool,
     /// The segments of the first stream, then those of the next.
     tracks: Vec<Track>,
-    /// Of each stream, or of all.
     lost: Vec<Spikes>,
     /// Of one segment, while a batch is added.
     at: Vec<Ns>,

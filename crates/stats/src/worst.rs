@@ -17,7 +17,6 @@ pub(crate) struct Slowest {
     kept: BinaryHeap<Reverse<Kept>>,
 }
 
-/// One of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
     /// From the first to the last point of the route that saw it.
@@ -31,7 +30,6 @@ pub(crate) struct Kept {
     steps: Vec<Step>,
 }
 
-/// One sighting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     t: Ns,

@@ -11,9 +11,7 @@ pub const NAME: &str = "stripped";
 /// The function in which it is busy for most of its time; only its debugging information has the name.
 pub const FUNCTION: &str = "hidden_work";
 
-/// One that was built.
 pub struct Stripped {
-    /// The program.
     pub program: PathBuf,
     /// Its debugging information.
     pub debug_file: PathBuf,

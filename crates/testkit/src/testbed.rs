@@ -33,9 +33,7 @@ pub fn latpath(words: &str) -> Command {
 
 /// A lab with its path laid, on which several of our commands can run at once.
 pub struct Bench {
-    /// The lab.
     pub lab: Lab,
-    /// Its namespaces.
     pub path: LabPath,
 }
 
@@ -47,7 +45,6 @@ pub fn bench() -> Result<Bench, Failed> {
 }
 
 impl Bench {
-    /// The application's namespace.
     pub fn application(&self) -> &Namespace {
         self.path.application.as_ref().expect("a bench has no guest")
     }
@@ -57,7 +54,6 @@ impl Bench {
         start(&self.lab, space, command)
     }
 
-    /// Runs a command in a namespace to its end.
     pub fn run(&self, space: &Namespace, command: Command, limit: Duration) -> Result<Finished, Failed> {
         self.start(space, command)?.finish(limit)
     }
@@ -85,7 +81,6 @@ pub struct Started {
 pub struct Finished {
     /// Its exit code; `None` when a signal ended it.
     pub code: Option<i32>,
-    /// What it printed.
     pub stdout: String,
     /// What it had to say.
     pub stderr: String,
@@ -97,7 +92,6 @@ impl Started {
         self.running.signal(Signal::SIGINT);
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         self.running.signal(signal);
     }

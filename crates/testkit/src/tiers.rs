@@ -19,7 +19,6 @@ pub enum Tier {
     Lab,
 }
 
-/// One test.
 pub struct Trial {
     trial: libtest_mimic::Trial,
     tier: Tier,

@@ -89,16 +89,13 @@ struct Batch {
     is_last: Option<bool>,
 }
 
-/// A cell of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     /// No value.
     Null,
-    /// An integer.
     Int(i64),
     /// A floating-point number.
     Real(f64),
-    /// A string.
     Text(String),
 }
 
@@ -184,7 +181,6 @@ impl Processor {
         Ok(Self { child, stdin, answers, buffer: VecDeque::new(), seq: 0 })
     }
 
-    /// Loads a trace.
     pub fn load(trace: &[u8]) -> Result<Self, String> {
         let mut processor = Self::start(&folder()?)?;
         for part in trace.chunks(1 << 20) {
@@ -241,7 +237,6 @@ impl Processor {
         Ok(Some(rpc))
     }
 
-    /// Asks in SQL.
     pub fn rows(&mut self, sql: &str) -> Result<Vec<Vec<Cell>>, String> {
         let mut answer = self.call(QUERY, |rpc| rpc.query_args = Some(QueryArgs { sql_query: Some(sql.into()) }))?;
         let (mut columns, mut cells) = (0, Vec::new());

@@ -25,7 +25,6 @@ pub enum Error {
     /// The instance is in use by a latpath that runs.
     #[error("tracefs instance {name}: process {pid} (latpath) uses it; name another instance, or end that one")]
     InUse {
-        /// The instance.
         name: String,
         /// The process as it gave itself.
         pid: String,
@@ -35,7 +34,6 @@ pub enum Error {
     Refused {
         /// The file that stands for the setting.
         path: PathBuf,
-        /// What was written.
         requested: String,
         /// What could have been, where the kernel lists it.
         there: String,
@@ -53,7 +51,6 @@ pub enum Error {
     /// The saved trace could not be written.
     #[error("{}: {source}; the trace is not, or not all, saved", path.display())]
     Save {
-        /// The file.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -61,7 +58,6 @@ pub enum Error {
     /// What was changed could not be put back; the next start tries again.
     #[error("tracefs instance {name}: not all of it could be undone: {}; the next start of latpath tries again", problems.join("; "))]
     NotUndone {
-        /// The instance.
         name: String,
         /// What could not be undone, and why.
         problems: Vec<String>,

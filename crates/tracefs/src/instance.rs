@@ -187,7 +187,6 @@ impl Instance {
         self.open.as_ref().expect("an instance that was begun and not undone")
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What was saved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// The trace, and the snapshot if one was taken.
@@ -18,12 +17,9 @@ pub struct Saved {
     pub lost: Vec<LostEvents>,
 }
 
-/// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedFile {
-    /// Where it is.
     pub path: PathBuf,
-    /// Its size.
     pub bytes: u64,
     /// Events that it holds, where the kernel says it.
     pub events: Option<u64>,
@@ -36,7 +32,6 @@ pub struct SavedFile {
 /// What one CPU's buffer lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostEvents {
-    /// Which CPU.
     pub cpu: u32,
     /// Older events that newer ones took the place of.
     pub overwritten: u64,
@@ -44,7 +39,6 @@ pub struct LostEvents {
     pub dropped: u64,
 }
 
-/// The file of a snapshot, beside that of the trace.
 pub fn snapshot_file(trace: &Path) -> PathBuf {
     let mut beside = trace.as_os_str().to_owned();
     beside.push(".snapshot");

@@ -41,13 +41,11 @@ pub struct Line<'a> {
     pub pid: u32,
     /// Its process, where the line says it.
     pub process: Option<u32>,
-    /// The CPU.
     pub cpu: u32,
     /// When, by the trace's clock.
     pub t: Ns,
     /// Without its system.
     pub event: &'a str,
-    /// All behind it.
     pub args: &'a str,
 }
 
@@ -130,7 +128,6 @@ pub fn lost(text: &str) -> Option<u64> {
 /// A thread as events of the scheduler name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task<'a> {
-    /// Its name.
     pub name: &'a str,
     /// Its number; 0 for a CPU's idle thread.
     pub pid: u32,

@@ -16,7 +16,6 @@ pub enum CaptureError {
     /// The file cannot be opened or read.
     #[error("{}: {cause}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
         /// The system's answer.
         cause: io::Error,
@@ -24,7 +23,6 @@ pub enum CaptureError {
     /// The file ends in the middle of a packet, or is empty.
     #[error("{}: ends in the middle, after {at} whole packets", path.display())]
     Cut {
-        /// The file.
         path: PathBuf,
         /// Packets read before.
         at: u64,
@@ -32,24 +30,16 @@ pub enum CaptureError {
     /// The file is no capture, or broken.
     #[error("{}: no pcap or pcapng file, or broken after {at} packets: {cause}", path.display())]
     Broken {
-        /// The file.
         path: PathBuf,
         /// Packets read before.
         at: u64,
-        /// What is wrong.
         cause: PcapError,
     },
     /// The frames are neither Ethernet nor Linux cooked ones.
     #[error("{}: captured on a link of type {link}; only Ethernet and Linux cooked captures can be read", path.display())]
-    Link {
-        /// The file.
-        path: PathBuf,
-        /// Its type.
-        link: String,
-    },
+    Link { path: PathBuf, link: String },
 }
 
-/// One packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// When it was captured, ns since 1970.

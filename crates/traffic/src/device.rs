@@ -20,7 +20,6 @@ pub enum DeviceError {
     /// It carries no Ethernet frames.
     #[error("{0}: no Ethernet device; use UDP there")]
     NotEthernet(String),
-    /// The device is down.
     #[error("{0}: the device is down; bring it up with: ip link set {0} up")]
     Down(String),
     /// The device went away while it was used.
@@ -29,9 +28,7 @@ pub enum DeviceError {
     /// A frame does not fit.
     #[error("{device}: {len} bytes are too long for its frames, whose MTU leaves space for {room}; send less (--size, fewer ASDUs, a shorter svID)")]
     TooLong {
-        /// The device.
         device: String,
-        /// What was to be sent.
         len: usize,
         /// What would fit.
         room: usize,
@@ -47,7 +44,6 @@ pub enum DeviceError {
     /// Anything else.
     #[error("{device}: {doing}: {cause}")]
     Os {
-        /// The device.
         device: String,
         /// What was being done.
         doing: &'static str,
@@ -56,12 +52,9 @@ pub enum DeviceError {
     },
 }
 
-/// A device as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
     pub name: String,
-    /// Its number.
     pub index: u32,
     /// Its address; zeros where it carries no Ethernet frames.
     pub mac: [u8; 6],

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 /// Streams that the list keeps apart; it only counts the frames of further ones.
 const MOST: usize = 4096;
 
-/// A stream that was seen.
 #[derive(Clone, Debug)]
 pub struct FoundStream {
     /// The stream, as exactly as its frames name it.
@@ -19,7 +18,6 @@ pub struct FoundStream {
     pub src: [u8; 6],
     /// The newest frame.
     pub newest: Vec<u8>,
-    /// Frames.
     pub frames: u64,
     /// Sequence: losses, wrap.
     pub tracker: Tracker,
@@ -41,11 +39,9 @@ impl FoundStream {
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
     streams: HashMap<StreamSpec, FoundStream>,
-    /// Frames looked at.
     pub frames: u64,
     /// Frames of a listed protocol that could not be read.
     pub malformed: u64,
-    /// Frames of other protocols.
     pub other_protocols: u64,
     /// Frames of streams beyond the 4096 that the list keeps apart.
     pub beyond: u64,

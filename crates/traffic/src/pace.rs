@@ -32,7 +32,6 @@ impl Pace {
         Deadlines { interval: self.due(1).max(1), per_s: self.hz() }
     }
 
-    /// For display.
     pub fn hz(self) -> f64 {
         self.micro_hz as f64 / 1e6
     }

@@ -13,7 +13,6 @@ const LEAD: Ns = 5_000_000;
 /// Time after the end in which frames that are overdue then are still sent.
 const GRACE: Ns = 1_000_000_000;
 
-/// Where frames come from.
 pub trait Frames {
     /// Puts the next frame into `out` (which is cleared) and returns when it is due, in ns after the start; never earlier than
     /// the one before. `None` at the end.

@@ -19,10 +19,8 @@ pub enum Pattern {
     },
 }
 
-/// What is sent.
 #[derive(Clone, Debug)]
 pub struct RepeatedOptions {
-    /// The stream.
     pub stream: Matcher,
     /// The Ethernet header.
     pub link: FrameLink,

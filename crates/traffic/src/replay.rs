@@ -18,12 +18,7 @@ pub enum ReplayError {
     Capture(#[from] CaptureError),
     /// Nothing to send is in it.
     #[error("{}: no Sampled Values in {packets} packets", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
-        /// Packets that are in it.
-        packets: u64,
-    },
+    Empty { path: PathBuf, packets: u64 },
     /// It does not fit.
     #[error("{}: more than 1 GiB of Sampled Values; cut it first (editcap -c)", .0.display())]
     TooLarge(PathBuf),
@@ -44,7 +39,6 @@ struct Counter {
     stream: usize,
 }
 
-/// A stream of the capture.
 struct Stream {
     tracker: Tracker,
     frames: u64,
@@ -54,7 +48,6 @@ struct Stream {
     samples: u64,
     first: Ns,
     last: Ns,
-    /// Where smpCnt wraps.
     wrap: u32,
     /// What one round adds to smpCnt.
     advance: u32,
@@ -196,7 +189,6 @@ impl Replay {
         self.frames.is_empty()
     }
 
-    /// Streams in it.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }

@@ -14,7 +14,6 @@ const OTHERS: usize = 32;
 /// Exact streams whose match is remembered.
 const REMEMBERED: usize = 4096;
 
-/// One stream as it was received.
 #[derive(Clone, Debug)]
 pub struct StreamReceived {
     /// The stream as the user named it, or its exact name.

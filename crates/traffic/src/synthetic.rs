@@ -12,15 +12,12 @@ pub struct SyntheticOptions {
     pub profile: Profile,
     /// The header of each publisher's frames; its ASDUs are ignored.
     pub headers: Vec<FrameSpec>,
-    /// The svID of each publisher.
     pub svids: Vec<Vec<u8>>,
     /// Where smpCnt returns to 0: 1 to 65536.
     pub wrap: u32,
     /// smpCnt of the first sample.
     pub first: u16,
-    /// confRev.
     pub conf_rev: u32,
-    /// smpSynch.
     pub smp_synch: u8,
     /// Frames a second of each publisher; `None` for no pace at all.
     pub pace: Option<Pace>,

@@ -7,7 +7,6 @@ use serde_json::Value;
 /// More than any guest has of one kind.
 const MOST: usize = 1024;
 
-/// What a command line says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
     pub name: Option<String>,

@@ -155,7 +155,6 @@ pub enum Role {
 }
 
 impl Role {
-    /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::MainLoop => "main loop",
@@ -194,7 +193,6 @@ pub enum FoundBy {
 }
 
 impl FoundBy {
-    /// The words for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::FirstThread => "first thread",

@@ -51,7 +51,6 @@ pub enum PhcError {
     /// There is none of this number.
     #[error("/dev/ptp{index}: no such clock (clocks here: {here})")]
     NoClock {
-        /// The number.
         index: u32,
         /// Those that there are.
         here: String,
@@ -62,7 +61,6 @@ pub enum PhcError {
     /// Anything else.
     #[error("/dev/ptp{index}: {doing}: {cause}")]
     Os {
-        /// The number.
         index: u32,
         /// What was being done.
         doing: &'static str,
@@ -73,7 +71,6 @@ pub enum PhcError {
 
 /// Where readings come from: a clock, or a test.
 pub trait Reader: Send {
-    /// Reads once.
     fn read(&mut self) -> io::Result<Reading>;
 }
 
@@ -160,7 +157,6 @@ impl Phc {
         Ok(phc)
     }
 
-    /// Its number.
     pub fn index(&self) -> u32 {
         self.index
     }

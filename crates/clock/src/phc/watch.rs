@@ -58,7 +58,6 @@ impl fmt::Display for Trouble {
 /// A disturbance of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disturbance {
-    /// What it was.
     pub trouble: Trouble,
     /// It began after this, `CLOCK_MONOTONIC`.
     pub after_ns: Ns,

@@ -49,7 +49,6 @@ pub enum BadSnapshot {
     /// Something else.
     #[error("this is no flight record")]
     Other,
-    /// A later latpath wrote it.
     #[error(
         "the flight record is of version {0}, this latpath reads up to {VERSION}: install the later latpath here too"
     )]

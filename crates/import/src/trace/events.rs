@@ -21,7 +21,6 @@ pub(crate) enum Place {
     Read,
 }
 
-/// A packet that a line shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketLine {
     pub t: Ns,

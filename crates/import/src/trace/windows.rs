@@ -47,7 +47,6 @@ pub(crate) struct CutOut {
     pub no_events: u64,
     /// Events that the kernel or the recorder lost, as the trace says.
     pub lost: u64,
-    /// Its times are whole microseconds.
     pub whole_microseconds: bool,
 }
 
@@ -59,7 +58,6 @@ struct Cpu {
     since: Ns,
 }
 
-/// A window that is open.
 struct Open {
     at: usize,
     to: Ns,

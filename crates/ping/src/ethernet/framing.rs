@@ -34,10 +34,7 @@ pub enum Framing {
     /// An ethertype of its own, and the message.
     Own,
     /// As the sample of a Sampled Values frame.
-    Sv {
-        /// APPID of the frames.
-        appid: u16,
-    },
+    Sv { appid: u16 },
 }
 
 /// One at the other end, and how it is spoken to.

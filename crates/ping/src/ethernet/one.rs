@@ -25,7 +25,6 @@ impl<T: Transport<Peer = Peer>> ToOne<T> {
         self.to
     }
 
-    /// The transport to all.
     pub fn transport(&self) -> &T {
         &self.transport
     }

@@ -17,7 +17,6 @@ const PART_TIME: Duration = Duration::from_secs(2);
 /// soon back at its work.
 const LARGE_PART: u64 = 131_072;
 
-/// The log.
 pub(super) struct Parquet {
     path: PathBuf,
     names: Names,

@@ -30,13 +30,11 @@ const LEAST_ROWS: u64 = 20;
 /// The columns of a file, in their order.
 struct Columns(Vec<Option<Stamp>>);
 
-/// A row, and the line that it is.
 struct Row {
     line: u64,
     transaction: Transaction,
 }
 
-/// The rows of one file.
 struct Rows {
     path: PathBuf,
     file: BufReader<std::fs::File>,
@@ -55,7 +53,6 @@ const REFLECTORS: [(&str, Stamp); 4] =
     [("T2_HW", Stamp::T2Nic), ("T2_SW", Stamp::T2App), ("T3_SW", Stamp::T3App), ("T3_HW", Stamp::T3Nic)];
 
 impl Columns {
-    /// Of a head that has all of these.
     fn read(head: &str, all: &[(&str, Stamp)]) -> Option<Self> {
         let known = |word| all.iter().find(|(name, _)| *name == word).map(|(_, stamp)| *stamp);
         let columns: Vec<_> = head.split_whitespace().map(known).collect();

@@ -23,7 +23,6 @@ const MOST_COLUMNS: usize = 64;
 pub(super) struct LogFile {
     path: PathBuf,
     is_csv: bool,
-    /// All its columns.
     pub columns: Vec<String>,
 }
 

@@ -18,7 +18,6 @@ const HUGE: usize = 2 << 20;
 
 /// What the XDP program writes right before a frame (bpf/xsk.bpf.c): a mark, and the time.
 const STAMP: usize = 16;
-/// The mark.
 const MARK: u64 = 0x006c_6174_7061_7468;
 
 /// Attaches an XDP program to a device; closing the link takes it off.

@@ -14,7 +14,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 pub(super) struct Program {
     sockets: MapHandle,
     _link: OwnedFd,
-    /// Where it stands.
     pub place: Place,
 }
 
@@ -62,7 +61,6 @@ impl Program {
     }
 }
 
-/// Puts the program on the device.
 fn stand(device: &Device, program: BorrowedFd<'_>, requested: Option<Place>) -> Result<(OwnedFd, Place), XdpError> {
     let attempts = match requested {
         Some(Place::Driver) => &[Place::Driver][..],

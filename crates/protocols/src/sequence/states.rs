@@ -13,7 +13,6 @@ const KEPT: usize = 4;
 /// A message with an older number comes at most this long after the newest; later, the sender has restarted.
 const LATE: Ns = 1_000_000_000;
 
-/// The states of one stretch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct States {
     /// Where the present state begins.

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 /// A packet with the number of one that came longer ago is no duplicate of it.
 const RETAIN: Ns = 3_000_000_000;
 
-/// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Packets, duplicates included.
@@ -52,7 +51,6 @@ impl Tracker {
         self.sequence.wrap()
     }
 
-    /// What was counted.
     pub fn totals(&self) -> Totals {
         Totals {
             received: self.received,

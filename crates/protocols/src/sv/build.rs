@@ -6,14 +6,11 @@ use crate::ethernet::put_iec61850;
 use crate::protocol::FrameLink;
 use crate::BuildError;
 
-/// A frame to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameSpec {
     /// What stands before its own bytes.
     pub link: FrameLink,
-    /// APPID.
     pub appid: u16,
-    /// The values are simulated.
     pub simulated: bool,
     /// The ASDUs, at least one.
     pub asdus: Vec<AsduSpec>,
@@ -24,23 +21,14 @@ pub struct FrameSpec {
 pub struct AsduSpec {
     /// svID: 1 to 129 bytes.
     pub svid: Vec<u8>,
-    /// datSet.
     pub dat_set: Option<Vec<u8>>,
-    /// smpCnt.
     pub smp_cnt: u16,
-    /// confRev.
     pub conf_rev: u32,
-    /// refrTm.
     pub refr_tm: Option<[u8; 8]>,
-    /// smpSynch.
     pub smp_synch: u8,
-    /// smpRate.
     pub smp_rate: Option<u16>,
-    /// The samples.
     pub data: Vec<u8>,
-    /// smpMod.
     pub smp_mod: Option<u16>,
-    /// gmIdentity.
     pub gm_identity: Option<[u8; 8]>,
 }
 

@@ -12,7 +12,6 @@ pub struct Frame<'a> {
     pub header: Header,
     /// APPID and what follows it.
     pub link: Iec61850,
-    /// ASDUs in the frame.
     pub asdu_count: u32,
     asdus: Reader<'a>,
 }
@@ -24,19 +23,14 @@ pub struct Asdu<'a> {
     pub svid: &'a [u8],
     /// datSet, the reference of the data set.
     pub dat_set: Option<&'a [u8]>,
-    /// smpCnt.
     pub smp_cnt: u16,
     /// Where smpCnt's two bytes stand in the frame.
     pub smp_cnt_at: usize,
-    /// confRev.
     pub conf_rev: u32,
-    /// refrTm.
     pub refr_tm: Option<[u8; 8]>,
     /// smpSynch: 0 none, 1 local, 2 global, 5 to 254 a local area clock.
     pub smp_synch: u8,
-    /// smpRate.
     pub smp_rate: Option<u16>,
-    /// The samples.
     pub data: &'a [u8],
     /// Where the samples stand in the frame.
     pub data_at: usize,

@@ -31,7 +31,6 @@ pub fn comparison_html(comparison: &Comparison, limits: &[LimitVerdict], digests
     finish(page, format!("{a} against {b}"), (comparison.threshold_ns, drawn), limits, digests)
 }
 
-/// The table of a study.
 pub fn study_html(study: &Study, digests: &[(String, String)]) -> String {
     let mut page = new_page();
     write_study(&mut page, study);

@@ -25,7 +25,6 @@ enum Most {
 /// Why a text is no such limit, or it cannot be checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadDifference {
-    /// It has another form.
     #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=+N% or SEGMENT:FIGURE<=+TIME, as in total:p99<=+5% or total:mean<=+20us")]
     Form(String),
     /// The figure is unknown, or not tested.
@@ -33,12 +32,7 @@ pub enum BadDifference {
     Figure(String),
     /// There is no such segment.
     #[error("{segment:?}: no such segment (there are: {known})")]
-    Segment {
-        /// What was named.
-        segment: String,
-        /// What there is.
-        known: String,
-    },
+    Segment { segment: String, known: String },
 }
 
 impl FromStr for DifferenceLimit {

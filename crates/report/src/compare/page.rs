@@ -189,7 +189,6 @@ pub fn study_text(study: &Study, style: Style) -> String {
     page.finish()
 }
 
-/// The same on a page.
 pub(super) fn write_study(page: &mut Page, study: &Study) {
     let segment = page.clean(&study.segment);
     page.heading(&format!("Times of {segment}"));

@@ -141,7 +141,6 @@ fn choose(segments: &mut Vec<Segment>, run: &Run, options: &RecordingOptions) ->
     Ok(())
 }
 
-/// The rows of all streams, or of one.
 fn figures<'a>(summary: &'a Summary, stream: &Option<String>) -> &'a [SegmentFigures] {
     match stream {
         None => &summary.segments,

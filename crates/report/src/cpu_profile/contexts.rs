@@ -59,7 +59,6 @@ pub(super) fn entry(functions: &[Frame], at: usize) -> Option<String> {
     telling.next().map(|frame| system_call(&frame.name).to_owned())
 }
 
-/// Interrupts and exceptions.
 fn is_interrupt(name: &str) -> bool {
     ["asm_sysvec_", "asm_exc_", "asm_common_interrupt", "el1h_64_irq", "el0t_64_irq"]
         .iter()

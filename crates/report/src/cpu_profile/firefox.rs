@@ -10,11 +10,9 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// A machine's samples, one by one.
 pub struct Machine<'s> {
     /// Its name; `None` of the host.
     pub guest: Option<String>,
-    /// What was seen.
     pub samples: &'s Samples,
     /// Its clock minus the host's.
     pub offset_ns: Ns,

@@ -101,7 +101,6 @@ fn percent(part: Ns, whole: Ns) -> String {
     units::percent(part, whole, 2)
 }
 
-/// A process, and the guest that it is in.
 pub(super) fn place(process: &str, guest: Option<&str>) -> String {
     guest.map_or_else(|| process.into(), |guest| format!("{guest}: {process}"))
 }

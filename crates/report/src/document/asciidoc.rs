@@ -3,7 +3,6 @@
 use super::{Findings, Markup};
 use latpath_stats::text::Table;
 
-/// The document.
 pub fn asciidoc(findings: &Findings) -> String {
     let warning = |text: &str| format!("WARNING: {text}\n");
     Markup { heading: "=", bullet: "*", escaped, warning, table: written }.write(findings)

@@ -152,7 +152,6 @@ fn marks(findings: &Findings) -> Vec<Value> {
     findings.run.marks().iter().map(|mark| json!([since(mark.t_ns), page.clean(&mark.text)])).collect()
 }
 
-/// From, to and count of each bucket.
 pub(crate) fn flat(buckets: &[Bucket]) -> Value {
     buckets.iter().flat_map(|b| [json!(b.from_ns), json!(b.to_ns), json!(b.count)]).collect()
 }

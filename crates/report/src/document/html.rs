@@ -21,14 +21,12 @@ pub(crate) struct Sheet<'a> {
     pub is_weak: bool,
     /// The data of its charts, as JSON that neither HTML nor XML takes for markup.
     pub data: String,
-    /// What it was written from.
     pub source: String,
 }
 
 /// The document takes no more, however many of the worst packets are asked for: those beyond are left out.
 const MOST_BYTES: usize = 5_000_000;
 
-/// The document.
 pub fn html(findings: &Findings) -> String {
     let (mut drawn, data) = (findings.summary.worst.len(), charts::data(findings));
     let source = format!("the run with SHA-256 {}", findings.sha256);

@@ -3,7 +3,6 @@
 use super::{Findings, Markup};
 use latpath_stats::text::Table;
 
-/// The document.
 pub fn markdown(findings: &Findings) -> String {
     let warning = |text: &str| format!("- **{text}**");
     Markup { heading: "#", bullet: "-", escaped, warning, table: written }.write(findings)

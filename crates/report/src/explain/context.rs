@@ -8,7 +8,6 @@ use latpath_linux::Cpus;
 use latpath_model::HOST;
 use latpath_run::Run;
 
-/// The context of a recorded run.
 pub fn run_context(run: &Run) -> RunContext {
     let manifest = run.manifest();
     let layout = layout_of(run, &[]).unwrap_or_default();

@@ -22,12 +22,9 @@ const WORTH_A_ROW_PER_MILLE: i128 = 5;
 const WITH_FIXES: usize = 3;
 const WORTH_A_FIX_PER_MILLE: i128 = 50;
 
-/// Where the captures are from.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// The run.
     pub run: &'a Run,
-    /// Its captures.
     pub files: &'a SpikeFiles,
 }
 

@@ -37,7 +37,6 @@ fn mark(state: ActorState) -> usize {
     MARKS.iter().position(|(of, ..)| *of == state).unwrap_or(0)
 }
 
-/// A mark's sign.
 fn sign(page: &Page, mark: usize) -> char {
     let (_, ascii, unicode, _) = MARKS[mark];
     if page.letters.is_ascii() {
@@ -57,7 +56,6 @@ fn longest<T>(all: Vec<T>, most: usize, ns: impl Fn(&T) -> Ns) -> (Vec<T>, Vec<T
     (items(kept), items(rest))
 }
 
-/// All of one packet.
 pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext) {
     let explained = &explained_packet.explained;
     let attribution = &explained_packet.attribution;

@@ -80,7 +80,6 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: "all journeys, a row each".into(), notes })
 }
 
-/// The columns.
 struct Table<'a> {
     run: &'a Run,
     /// Points in the order of their columns.

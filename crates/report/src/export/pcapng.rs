@@ -61,7 +61,6 @@ struct Rebuilt<'a> {
     time_of_day: TimeOfDay,
     /// Section and interfaces.
     head: Vec<u8>,
-    /// The packets of one journey.
     packets: Vec<u8>,
     written: u64,
     /// Journeys of each stream whose frames cannot be rebuilt, and why.

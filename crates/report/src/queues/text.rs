@@ -138,7 +138,6 @@ fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) ->
     ]
 }
 
-/// The mean, and an extreme.
 fn mean_and(sizes: Sizes, extreme: u64, style: Style) -> String {
     match sizes.count {
         0 => "-".into(),
@@ -169,7 +168,6 @@ fn size_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
-/// Which interrupt it is, where that is known.
 fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Option<String> {
     let units = style.letters;
     let number = queue.interrupt;

@@ -17,14 +17,12 @@ use std::collections::BTreeMap;
 /// Exits that are shown by name; the others are one row.
 const MOST_REASONS: usize = 8;
 
-/// The page as text.
 pub fn study_of_vms_text(all: &[Configuration], style: Style) -> String {
     let mut page = Page::new(style);
     write(&mut page, all);
     page.finish()
 }
 
-/// The same as HTML.
 pub fn study_of_vms_html(all: &[Configuration]) -> String {
     let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
     write(&mut page, all);
@@ -55,7 +53,6 @@ fn write(page: &mut Page, all: &[Configuration]) {
     compared(page, all);
 }
 
-/// Columns for each configuration.
 fn table(page: &Page, first: &str, all: &[Configuration], each: &[&str]) -> Table {
     let mut heads = vec![format!("<{first}")];
     for one in all {

@@ -18,20 +18,15 @@ const LISTED: usize = 64;
 /// A pattern, and the packets that it touches.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
-    /// The pattern.
     pub pattern: Pattern,
-    /// The packets.
     pub touched: Vec<Touched>,
 }
 
 /// Packets of some streams that were first seen from one instant to another, both included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
-    /// The streams.
     pub streams: Vec<StreamId>,
-    /// From here.
     pub from: Ns,
-    /// To here.
     pub to: Ns,
 }
 

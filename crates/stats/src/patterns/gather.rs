@@ -35,7 +35,6 @@ pub struct Patterns {
     pub(super) lanes: usize,
     /// Of each segment's each lane, the slots.
     pub(super) levels: Vec<Level>,
-    /// Of each segment.
     pub(super) excursions: Vec<Excursions>,
     pub(super) streams: Vec<Stream>,
     scratch: Scratch,

@@ -27,7 +27,6 @@ impl Outage {
     }
 }
 
-/// The outages of one stream.
 #[derive(Clone, Debug, Default)]
 pub struct Outages {
     found: Vec<Outage>,

@@ -42,7 +42,6 @@ impl Slots {
         ((t.saturating_sub(self.begin).max(0) / self.length) as usize).min(self.count - 1)
     }
 
-    /// When a slot begins.
     pub fn begin(&self, slot: usize) -> Ns {
         self.begin.saturating_add((slot as Ns).saturating_mul(self.length))
     }

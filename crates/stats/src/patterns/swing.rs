@@ -18,7 +18,6 @@ const STEEPEST: f64 = 200_000.0;
 /// Values that are smoothed.
 const SMOOTHED: usize = 5;
 
-/// A swing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Swing {
     /// From its least to its greatest, ns.

@@ -41,7 +41,6 @@ impl RingReceiver {
         Ok(Self { socket, map, next: 0 })
     }
 
-    /// The socket.
     pub fn socket(&mut self) -> &mut PacketSocket {
         &mut self.socket
     }

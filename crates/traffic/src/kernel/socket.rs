@@ -30,7 +30,6 @@ pub enum Listen {
 /// Which group addresses the device lets in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Groups {
-    /// These.
     These(Vec<[u8; 6]>),
     /// All group addresses.
     All,
@@ -58,7 +57,6 @@ pub struct Sent {
     pub refused: bool,
 }
 
-/// One frame as it was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// The bytes from the destination MAC on, without the tag that the kernel took off.
@@ -202,7 +200,6 @@ pub struct CopyReceiver {
 }
 
 impl CopyReceiver {
-    /// Receives from this socket.
     pub fn new(socket: PacketSocket) -> Self {
         let mut data = vec![0u8; BATCH * SNAP].into_boxed_slice();
         let control = (0..BATCH).map(|_| Control([0; CONTROL])).collect();
@@ -213,7 +210,6 @@ impl CopyReceiver {
         Self { socket, data, control, vectors, headers }
     }
 
-    /// The socket.
     pub fn socket(&mut self) -> &mut PacketSocket {
         &mut self.socket
     }

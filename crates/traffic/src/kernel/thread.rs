@@ -17,7 +17,6 @@ pub enum ThreadError {
     /// SCHED_FIFO was refused.
     #[error("SCHED_FIFO priority {priority}: {cause}; it needs root, CAP_SYS_NICE or a limit (ulimit -r) of at least {priority}")]
     Fifo {
-        /// The requested priority.
         priority: u8,
         /// The kernel's answer.
         cause: io::Error,
@@ -25,11 +24,9 @@ pub enum ThreadError {
     /// The CPU does not exist or is not allowed.
     #[error("CPU {cpu}: {cause} (CPUs that this process may use: {allowed})")]
     Cpu {
-        /// The requested CPU.
         cpu: usize,
         /// The kernel's answer.
         cause: io::Error,
-        /// CPUs that are allowed.
         allowed: String,
     },
     /// The CPUs could not be kept awake.

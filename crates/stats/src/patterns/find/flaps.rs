@@ -40,7 +40,6 @@ pub fn find(gathered: &Patterns, names: &Names, released: &[Found]) -> Vec<Found
     places.into_iter().filter_map(of_place).collect()
 }
 
-/// Outages that overlap.
 fn together(outages: &[OfStream]) -> Vec<Vec<OfStream>> {
     let mut flaps: Vec<Vec<OfStream>> = Vec::new();
     for one in outages {

@@ -14,7 +14,6 @@ const NOISE: f64 = 0.0025;
 /// Shares are those of so many slots on each side.
 const LEVEL: usize = 60;
 
-/// A change of one stream.
 struct Change {
     slot: usize,
     end: usize,

@@ -10,7 +10,6 @@ use latpath_model::{Ns, StreamId};
 /// The height of a step is that between so many slots on each side: over more of them levels drift.
 const LEVEL: usize = 10;
 
-/// A step of one lane.
 struct Step {
     slot: usize,
     /// The slot behind its last.
