@@ -22,7 +22,7 @@ pub fn namespaces() -> HashMap<u32, String> {
     found
 }
 
-/// Kernel functions by address. There are a hundred thousand: their names stand one behind the other.
+/// Kernel functions by address. There are a hundred thousand: their names stand one after another.
 #[derive(Default)]
 pub struct Functions {
     /// Each with the place of its name.

@@ -1,4 +1,4 @@
-//! Packets, one behind the other.
+//! Packets, one after another.
 
 use crate::proto::{
     Data, DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedString, TracePacket, TrackEvent, Value,

@@ -62,7 +62,7 @@ pub(crate) struct ChartPlace {
     pub kind: &'static str,
     /// The charted segment that it shows.
     pub segment: usize,
-    /// Those that it shows one upon the other.
+    /// Those that it stacks.
     pub parts: Vec<usize>,
     pub name: String,
     /// What it shows, for those who cannot see it too.

@@ -1,4 +1,4 @@
-//! Packets one behind the other that were late or did not arrive: what makes a protection relay block, where single ones do not.
+//! Packets in a row that were late or did not arrive: what makes a protection relay block, where single ones do not.
 
 use latpath_model::Ns;
 use std::collections::BTreeMap;

@@ -24,7 +24,7 @@ pub(super) fn write(page: &mut Page, findings: &Findings) {
     let stack = stack(findings);
     if stack.len() > 1 {
         page.block(Block::Subheading("Steps of the route over time".into()));
-        let caption = "Mean time of each step of the route, one upon the other, over the time of the run.".into();
+        let caption = "The mean time of each step of the route, stacked, over the time of the run.".into();
         let name = "Steps of the route over time".into();
         page.block(Block::Chart(ChartPlace { kind: "stack", segment: 0, parts: stack, name, caption }));
     }

@@ -1,4 +1,4 @@
-//! Packets of a stream, one behind the other, that took much longer than is usual in their second.
+//! Packets of a stream in a row that took much longer than is usual in their second.
 
 use super::levels::Quartiles;
 use latpath_model::{Ns, StreamId};

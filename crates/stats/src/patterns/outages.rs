@@ -1,4 +1,4 @@
-//! Packets of a stream, one behind the other, that went no further than one point, or that no point saw.
+//! Packets of a stream in a row that went no further than one point, or that no point saw.
 
 use latpath_model::{Ns, PointId};
 use std::cmp::Reverse;
