@@ -1,23 +1,26 @@
 //! Buffers of a guest's virtqueues, as its driver and its host's vhost count them, are those that the kernels count as packets and
 //! bytes, to the byte; the rings' own indices moved by as many; and both sides agree on buffers, bytes and kicks. By vhost, by vhost
-//! whose interrupts QEMU relays, by QEMU, which says itself how far it is in its rings, and by packed rings.
+//! whose interrupts QEMU relays, by QEMU, which says itself how far it is in its rings, and by packed rings. Small frames and TCP, whose
+//! segments pass as buffers of up to 64 KiB.
 
 use crate::{
-    stage::{Stage, Stream},
+    stage::{plain, Reach, Stage, Stream},
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, bail, ensure, Context, Result};
-use latpath_lab::{NicService, Switch, GUEST_DEVICE, TAP};
-use latpath_testkit::Started;
+use latpath_lab::{NicService, Switch, GUEST_DEVICE, PUBLISHER_ADDRESS, TAP};
+use latpath_testkit::{waits, Started};
 use serde_json::{json, Value};
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-pub const TEST: Test = Test { name: "queues", smoke: false, only_whole: false, seconds: 900, run };
+pub const TEST: Test = Test { name: "queues", smoke: false, only_whole: false, seconds: 1500, run };
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NEVER: &dyn Fn() -> bool = &|| false;
@@ -32,7 +35,9 @@ fn run(scale: &Scale) -> Outcome {
 fn served(scale: &Scale, service: NicService) -> Outcome {
     let mut stage = Stage::lay(Switch::LinuxBridge)?;
     stage.service = service;
-    stage.boot_guest()?;
+    let iperf3 = iperf3()?;
+    stage.boot_guest_with(Reach::Serial, vec![(iperf3.clone(), "/bin/iperf3".into())])?;
+    stage.lay_addresses()?;
     let (in_frames, out_frames) = (scale.frames(2000, 60_000), scale.frames(500, 20_000));
 
     let stream = Stream::sv("IN", in_frames);
@@ -46,6 +51,7 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
     stage.publish(&stream)?;
     let words = format!("latpath publish -i {GUEST_DEVICE} --svid OUT --rate 1000 --count {out_frames}");
     stage.guest()?.run(&words, PATIENCE + Duration::from_millis(4 * out_frames), NEVER)?;
+    both_ways(&mut stage, &iperf3, scale.frames(4, 64))?;
     stage.wait_for_quiet()?;
     let after = guest_counters(&mut stage)?;
     let rings_after = (service == NicService::Qemu).then(|| Rings::of_qemu(&mut stage)).transpose()?;
@@ -82,6 +88,29 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
             Ok(())
         }
     }
+}
+
+fn iperf3() -> Result<PathBuf> {
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    let mut all = std::env::split_paths(&places).map(|folder| folder.join("iperf3"));
+    all.find(|file| file.is_file()).context("no iperf3")
+}
+
+/// So many MiB by TCP to the guest, and from it.
+fn both_ways(stage: &mut Stage, iperf3: &Path, mib: u64) -> Outcome {
+    let limit = PATIENCE + Duration::from_secs(4 * mib);
+    for reverse in ["--reverse", ""] {
+        let mut command = Command::new(iperf3);
+        command.args(["--server", "--one-off", "--forceflush", "--bind", PUBLISHER_ADDRESS]);
+        let mut server = stage.start_command(&stage.path().publisher, command)?;
+        let listens = |server: &mut Started| server.printed().contains("listening") || !server.runs();
+        waits::until_within(PATIENCE, "iperf3 listens", || listens(&mut server)).map_err(plain)?;
+        let client = format!("iperf3 --client {PUBLISHER_ADDRESS} {reverse} --bytes {mib}M");
+        let ended = stage.guest()?.run(&client, limit, NEVER)?;
+        ensure!(ended.status == 0, "iperf3 in the guest: {}; the server: {}", ended.text, server.said());
+        server.finish(PATIENCE).map_err(plain)?;
+    }
+    Ok(())
 }
 
 /// `latpath queues` in the hypervisor, when it watches.
@@ -177,6 +206,11 @@ fn expect_driver(document: &Value, service: NicService, passed: &[u64]) -> Resul
         ensure!(number(&queue["waited"], "count")? > 0 && number(&queue["occupied"], "max")? > 0, "{queue:#}");
         ensure!(number(&queue["occupied"], "max")? <= number(queue, "size")?, "more than the ring holds: {queue:#}");
     }
+    // What came as buffers of many segments took more than one of the receive queue's each.
+    let (packets, buffers) = (number(&nic["to_guest"], "packets")?, number(queue(nic, "input.0")?, "used_buffers")?);
+    let mean = number(&nic["from_guest"], "bytes")? / number(&nic["from_guest"], "packets")?;
+    eprintln!("{service:?}: {packets} packets came in {buffers} buffers; those sent are of {mean} bytes");
+    ensure!(buffers > packets, "{packets} packets came in {buffers} buffers: {nic:#}");
     let input = queue(nic, "input.0")?;
     // A receive queue's buffers are larger than what comes in them.
     ensure!(number(input, "posted_write_bytes")? > 2 * number(input, "written_bytes")?, "{input:#}");
