@@ -1,6 +1,7 @@
 //! Whose hands a packet was in between two of its sightings, and what kept them.
 
 use crate::{
+    causality::{self, GuestCausality},
     compact::compact,
     cross_machine::{unexplained, CrossMachineWalk, ResolvedSighting},
     guests::Guests,
@@ -122,6 +123,11 @@ impl<'a> Analyst<'a> {
             Ok((intervals, ahead)) => self.without_backlog(intervals, &ahead, packet, a, b),
             Err(why) => vec![unexplained(Cause::Unexplained, 0, a.t, b.t, why)],
         })
+    }
+
+    /// How the events of each guest stand to what the host recorded of its vCPUs; without guests of which nothing can be said.
+    pub fn causality(&self) -> Vec<GuestCausality> {
+        causality::of_guests(&self.machines, &self.guests.vcpus)
     }
 
     /// The intervals between two sightings, the earliest first, and the packets that were served in that time.

@@ -2,7 +2,7 @@
 
 mod stage;
 
-use latpath_cause::Cause;
+use latpath_cause::{Analyst, Cause, RunContext};
 use latpath_flight::{Left, Sleep, What};
 use latpath_vms::Role;
 use stage::{fifo, line, vm, Cpu, Stage, NET_RX};
@@ -504,4 +504,37 @@ fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
         ]
     );
     assert_eq!(stage.intervals()[3].note.as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
+}
+
+/// The vCPU is in the guest from 100 to 200 and from 300 to 400; the guest's clock is said to be `AHEAD`, and truly is by so much more.
+fn with_a_clock_off_by(error: i64, bound: i64) -> Vec<(u64, u64)> {
+    let mut stage = Stage::new(&[(MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (62, "CPU 1/KVM")]);
+    stage.cpu(|c| {
+        c.runs(VCPU).at(100).enters_guest(0).at(200).leaves_guest(0, HLT).at(210).sleeps_then(0);
+        c.at(290).sleeps_then(VCPU).at(300).enters_guest(0).at(400).leaves_guest(0, EXTERNAL).at(500).sleeps_then(0);
+    });
+    stage.machine("guest0", AHEAD, &[(APP, "app")]);
+    stage.capture.machines.last_mut().unwrap().error_bound_ns = bound;
+    stage.cpu(|c| {
+        for t in [110, 150, 190, 310, 390] {
+            c.at(AHEAD + error + t).irq(25).irq_ends(25);
+        }
+    });
+    stage.vms.push(vm("guest0", "tap0", &[(VCPU, Role::Vcpu, Some(0)), (62, Role::Vcpu, Some(1))]));
+    let context = RunContext { points: stage.points.clone(), vms: stage.vms.clone(), ..RunContext::default() };
+    let found = Analyst::new(&stage.capture, &context).causality();
+    found.iter().map(|guest| (guest.checked, guest.violations)).collect()
+}
+
+#[test]
+fn events_of_a_guest_at_which_its_vcpu_was_not_in_it_are_counted_beyond_the_clocks_bound() {
+    assert_eq!(with_a_clock_off_by(0, 0), [(10, 0)]);
+    // Those at 190 and 390 lie at 220 and 420, where the vCPU sleeps, and where KVM handles an exit.
+    assert_eq!(with_a_clock_off_by(30, 0), [(10, 4)]);
+    assert_eq!(with_a_clock_off_by(30, 30), [(10, 0)], "the bound says that it may be so wrong");
+    assert_eq!(
+        with_a_clock_off_by(90, 30),
+        [(10, 4)],
+        "those at 150 and 390; the others are at an edge, within the bound"
+    );
 }

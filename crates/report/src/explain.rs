@@ -26,7 +26,9 @@ pub(crate) use text::document;
 pub use text::{explanation_text, packet_text, Head};
 
 use latpath_capture::{Capture, CaptureKind, Packet};
-use latpath_cause::{advise, Advice, Analyst, Attribution, Baseline, Others, PacketTimeline, Ranking, Row, RunContext};
+use latpath_cause::{
+    advise, Advice, Analyst, Attribution, Baseline, GuestCausality, Others, PacketTimeline, Ranking, Row, RunContext,
+};
 use latpath_model::{Ns, StreamId};
 use latpath_stats::Bucket;
 use std::cmp::Reverse;
@@ -95,6 +97,8 @@ pub struct Explanation {
     pub worst: Vec<ExplainedPacket>,
     /// The worst packet of each of the worst spikes: one stall makes many packets late, for the same reason.
     pub spikes: Vec<ExplainedSpike>,
+    /// How guests' events stand to what the host recorded of their vCPUs, in all captures that were explained.
+    pub causality: Vec<GuestCausality>,
     /// What machines do not record, and what the reader must know.
     pub notes: Vec<String>,
 }
@@ -113,6 +117,7 @@ pub struct Explainer {
     seen: HashSet<(StreamId, u64)>,
     latest: Option<ExplainedPacket>,
     first_causes: FirstCauses,
+    causality: Vec<GuestCausality>,
     notes: Vec<String>,
 }
 
@@ -131,6 +136,7 @@ impl Explainer {
             seen: HashSet::new(),
             latest: None,
             first_causes: FirstCauses::default(),
+            causality: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -210,6 +216,8 @@ impl Explainer {
                 worst.truncate(*most_worst);
             }
         }
+        let causality = analyst.causality();
+        self.count(causality);
         let Some(worst) = here else { return };
         self.latest = Some(worst.clone());
         let at = self.spikes.partition_point(|other| other.worst.rank() <= worst.rank());
@@ -235,6 +243,18 @@ impl Explainer {
     pub fn one(&self, capture: &Capture, packet: &Packet) -> ExplainedPacket {
         let packet = judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.baseline);
         ExplainedPacket { advice: advice(&self.context, &packet), ..packet }
+    }
+
+    fn count(&mut self, causality: Vec<GuestCausality>) {
+        for guest in causality {
+            match self.causality.iter_mut().find(|known| known.machine == guest.machine) {
+                Some(known) => {
+                    known.checked += guest.checked;
+                    known.violations += guest.violations;
+                }
+                None => self.causality.push(guest),
+            }
+        }
     }
 
     fn note(&mut self, capture: &Capture) {
@@ -273,7 +293,19 @@ impl Explainer {
             others: self.ranking.others(),
             worst: self.worst.clone(),
             spikes: self.spikes.clone(),
-            notes: self.notes.clone(),
+            causality: self.causality.clone(),
+            notes: self.causality.iter().filter_map(violated).chain(self.notes.iter().cloned()).collect(),
         }
     }
+}
+
+/// What the reader must know of a guest whose events are where they cannot be.
+fn violated(guest: &GuestCausality) -> Option<String> {
+    let GuestCausality { machine, checked, violations } = guest;
+    (*violations > 0).then(|| {
+        format!(
+            "{machine}: {violations} of {checked} events of it lie where its vCPU was not in the guest: a clock is wrong by more than its bound, \
+             so causes on both sides of it may be wrong"
+        )
+    })
 }

@@ -248,6 +248,7 @@ fn story() -> (Explanation, RunContext) {
             .map(|explained_packet| ExplainedSpike { worst: explained_packet.clone(), more: 0 })
             .collect(),
         worst,
+        causality: Vec::new(),
         notes: vec!["guest7: no tracepoint napi:napi_poll: what a softirq did first is not known".into()],
     };
     (explanation, context)

@@ -36,6 +36,7 @@ pub fn explanation_json(
             "excess_ns": explanation.others.excess_ns,
         },
         "packets": explanation.worst.iter().map(|explained| packet(explained, context)).collect::<Vec<_>>(),
+        "causality": explanation.causality,
         "notes": notes,
     })
 }

@@ -1,0 +1,78 @@
+//! Holds what guests recorded against what their host did: an event of a guest's CPU happened in the guest, so its vCPU was in it then.
+
+use crate::{guests::Vcpus, machine::Machine};
+use latpath_flight::{Doing, State};
+use latpath_model::Ns;
+use serde::Serialize;
+
+/// How a guest's events stand to what its host recorded of its vCPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GuestCausality {
+    /// The guest, as a machine.
+    pub machine: String,
+    /// Its events at times of which the host's record says where the vCPU was.
+    pub checked: u64,
+    /// Those of them at which the vCPU was not in the guest, by more than the clock's error bound on both sides: a clock is wrong.
+    pub violations: u64,
+}
+
+/// Of each guest with a record, whose vCPUs' threads are known and whose entries are recorded. The host is the first machine.
+pub(crate) fn of_guests(machines: &[Machine], vcpus: &Vcpus) -> Vec<GuestCausality> {
+    let Some((host, guests)) = machines.split_first() else { return Vec::new() };
+    let of = |(place, guest): (usize, &Machine)| {
+        let mut sum = GuestCausality { machine: guest.name.clone(), ..GuestCausality::default() };
+        for cpu in guest.cpus() {
+            let thread = vcpus.thread(place, cpu).filter(|thread| vcpus.number(*thread) == Some(cpu));
+            if let Some(thread) = thread.filter(|thread| host.records_guest_exits_of(*thread)) {
+                add(&mut sum, host, thread, guest, cpu);
+            }
+        }
+        (sum.checked > 0).then_some(sum)
+    };
+    (1..).zip(guests).filter_map(of).collect()
+}
+
+fn add(sum: &mut GuestCausality, host: &Machine, thread: u32, guest: &Machine, cpu: u32) {
+    let stays = stays(host, thread);
+    for event in guest.events(cpu, Ns::MIN, Ns::MAX) {
+        let at = |t: Ns| stays.get(stays.partition_point(|stay| stay.to <= t)).filter(|stay| stay.from <= t);
+        let bound = guest.error_bound;
+        let (earliest, latest) = (event.t.saturating_sub(bound), event.t.saturating_add(bound));
+        let Some(stay) = at(event.t) else { continue };
+        sum.checked += 1;
+        // At an edge of it, the vCPU may have been in the guest.
+        sum.violations += u64::from(!stay.inside && stay.from < earliest && latest < stay.to);
+    }
+}
+
+/// A time in which a vCPU's thread was in its guest, or was not.
+struct Stay {
+    from: Ns,
+    to: Ns,
+    inside: bool,
+}
+
+/// In order; times of which the host does not know it are left out.
+fn stays(host: &Machine, thread: u32) -> Vec<Stay> {
+    let mut stays: Vec<Stay> = Vec::new();
+    let mut push = |from: Ns, to: Ns, inside: bool| match stays.last_mut() {
+        Some(last) if last.to == from && last.inside == inside => last.to = to,
+        _ => stays.push(Stay { from, to, inside }),
+    };
+    for tile in host.row(thread).iter() {
+        match tile.state {
+            State::Running { cpu } => {
+                for part in host.tiles(cpu, tile.from, tile.to) {
+                    match part.doing {
+                        Doing::Thread(running) if running.pid == thread => push(part.from, part.to, running.guest),
+                        doing if doing.interrupts() => push(part.from, part.to, false),
+                        _ => {}
+                    }
+                }
+            }
+            State::Unknown => {}
+            _ => push(tile.from, tile.to, false),
+        }
+    }
+    stays
+}
