@@ -2,6 +2,7 @@ use super::*;
 use crate::event::Event;
 use crate::layout::RawEvent;
 use crate::window::CpuRecord;
+use latpath_model::text::printable;
 use proptest::prelude::*;
 
 fn events(most: usize) -> impl Strategy<Value = Vec<Event>> {
@@ -28,7 +29,8 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
         let numbered = cpus.into_iter().map(|(cpu, record)| CpuRecord { cpu, ..record });
         numbered.collect::<Vec<_>>()
     });
-    let name = || "[^\\p{Cc}]{0,20}";
+    // As a recorder keeps them.
+    let name = || ".{0,20}".prop_map(|name| printable(&name));
     let thread = (any::<u32>(), name()).prop_map(|(tgid, name)| Thread { name, tgid });
     let threads = prop::collection::btree_map(any::<u32>(), thread, 0..6);
     let irqs = prop::collection::btree_map(any::<u32>(), name(), 0..4);
