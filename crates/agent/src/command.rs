@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Of an agent that is killed its parent is told nothing: the kernel ends the command.
+    /// A killed agent cannot end its command itself: the kernel does.
     #[test]
     fn it_dies_with_the_agent() {
         let running = Running::start(&run(&["sh", "-c", "exec sleep 1000"])).unwrap();

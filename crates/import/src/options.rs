@@ -18,7 +18,7 @@ pub struct Options {
     pub offsets: Vec<Offset>,
     /// Machines whose offsets are estimated.
     pub estimates: Vec<Estimate>,
-    /// What machines did meanwhile: traces of them.
+    /// Traces of what the machines did in that time.
     pub traces: Vec<Trace>,
     /// How far a trace's clock is ahead of that of its machine's packets.
     pub trace_offsets: Vec<Offset>,

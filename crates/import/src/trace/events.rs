@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Names of one kind that are kept.
 const MOST_NAMES: usize = 1 << 15;
-/// Functions are told apart by numbers, which a trace does not give: from here on.
+/// The first of the numbers that stand for functions, since a trace gives none.
 const FIRST_FUNCTION: u64 = 1 << 40;
 
 /// Where a line says that a packet was.

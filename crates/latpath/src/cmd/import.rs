@@ -50,7 +50,7 @@ pub struct Args {
     /// leaves open is the bound
     #[arg(long = "estimate-offset", value_name = "MACHINE=TIME")]
     estimates: Vec<Estimate>,
-    /// What a machine did meanwhile: the text of trace-cmd report, perf script or the kernel's trace file, as relay=trace.txt; what it shows
+    /// What a machine did in that time: the text of trace-cmd report, perf script or the kernel's trace file, as relay=trace.txt; what it shows
     /// around late packets is kept for latpath explain. One for each machine
     #[arg(long = "trace", value_name = "MACHINE=FILE")]
     traces: Vec<Trace>,
