@@ -94,7 +94,7 @@ struct PacketMessage {
     number: u64,
     #[prost(bool, tag = "4")]
     late: bool,
-    /// Of each sighting the time since the one before (the first: since the capture begins), signed; point, CPU, thread.
+    /// For each sighting the time since the one before (the first: since the capture begins), signed; point, CPU, thread.
     #[prost(bytes = "vec", tag = "5")]
     sightings: Vec<u8>,
 }

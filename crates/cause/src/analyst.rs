@@ -1,4 +1,4 @@
-//! Whose hands a packet was in between two of its sightings, and what kept them.
+//! What had to act for a packet to move on between two of its sightings, and what kept that from acting.
 
 use crate::{
     causality::{self, GuestCausality},
@@ -38,7 +38,7 @@ pub struct CauseInterval {
     /// The next interval's `from`.
     pub to: Ns,
     pub cause: Cause,
-    /// Whose hands the packet was in: the thread, softirq or interrupt that had to act for it to move on. `None` where that is
+    /// The thread, softirq or interrupt that had to act for the packet to move on. `None` where that is
     /// not known.
     pub actor: Option<Executor>,
     /// What kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a

@@ -35,7 +35,7 @@ pub struct Attribution {
 pub struct CauseShare {
     pub cause: Cause,
     pub machine: String,
-    /// Whose hands the packet was in.
+    /// What had to act for the packet to move on.
     pub actor: Option<Actor>,
     /// The thread that slept until the actor, another thread, had acted.
     pub waiter: Option<Actor>,
@@ -119,7 +119,7 @@ impl CauseShare {
 }
 
 impl Attribution {
-    /// Of a packet. `route` is its stream's.
+    /// Attributes a packet's delay. `route` is its stream's.
     pub fn of(packet: &PacketTimeline, route: &[PointId], baseline: &Baseline, context: &RunContext) -> Self {
         let mut attribution = Self { time_ns: packet.time(), ..Self::default() };
         let means: Vec<Option<MeanTimes>> = packet.hops.iter().map(|p| baseline.of(p.from, p.to, route)).collect();

@@ -16,7 +16,7 @@ pub struct GuestCausality {
     pub violations: u64,
 }
 
-/// Of each guest with a record, whose vCPUs' threads are known and whose entries are recorded. The host is the first machine.
+/// For each guest with a record, whose vCPUs' threads are known and whose entries are recorded. The host is the first machine.
 pub(crate) fn of_guests(machines: &[Machine], vcpus: &Vcpus) -> Vec<GuestCausality> {
     let Some((host, guests)) = machines.split_first() else { return Vec::new() };
     let of = |(place, guest): (usize, &Machine)| {

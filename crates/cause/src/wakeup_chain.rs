@@ -157,7 +157,7 @@ impl<'w> WakeupChain<'w> {
         self.add_interval(from, CauseInterval { cause, machine: self.place, waiter, ..like });
     }
 
-    /// Who slept until this thread had acted, where that is another one.
+    /// The thread that slept until this one had acted, where that is another one.
     fn waiter_for(&self, actor: &Option<Executor>) -> Option<Executor> {
         let acts = actor.as_ref()?.doing.thread()?;
         let waiter = self.waiter.filter(|waiter| *waiter != acts)?;
@@ -234,7 +234,7 @@ impl<'w> WakeupChain<'w> {
         self.machine.tiles(cpu, from.max(self.a), self.t).into_iter().rev()
     }
 
-    /// Of an interrupt: its handler's work, and then nobody on this machine did anything.
+    /// An interrupt's handler worked, and then nothing on this machine did anything.
     fn interrupt(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
         let irq = self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(self.t)).copied();
         let from = irq.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
@@ -292,7 +292,7 @@ impl<'w> WakeupChain<'w> {
         Err(End::Done)
     }
 
-    /// Whose timer it is: a queueing discipline's, or a reader's.
+    /// What the timer belongs to: a queueing discipline, or a reader.
     pub fn cause_of_timer(&self, doing: &Doing) -> Cause {
         const QDISCS: [&str; 5] = ["qdisc_watchdog", "advance_sched", "taprio", "gate_timer_func", "cake"];
         match doing {

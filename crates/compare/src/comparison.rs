@@ -49,7 +49,7 @@ pub struct Recorded {
     pub source: Source,
     /// Packets seen at any point.
     pub packets: u64,
-    /// Of these, the ones that did not arrive; null where that is not known.
+    /// Those of these that did not arrive; null where that is not known.
     pub lost: Option<u64>,
     /// From the first packet to the last.
     pub elapsed_ns: Ns,
@@ -107,9 +107,9 @@ pub struct Row {
     pub figure: &'static str,
     /// `ns`, `packets`, `per_hour`.
     pub unit: Unit,
-    /// Of A; null where too few packets say it.
+    /// A's value; null where too few packets say it.
     pub a: Option<Amount>,
-    /// Of B.
+    /// B's value.
     pub b: Option<Amount>,
     /// A − B, and its interval.
     pub difference: Option<Amount>,
@@ -142,9 +142,9 @@ pub struct LossRow {
     pub a_lost: u64,
     /// Packets of A.
     pub a_packets: u64,
-    /// Of B.
+    /// B's value.
     pub b_lost: u64,
-    /// Of B.
+    /// B's value.
     pub b_packets: u64,
     /// How often an hour packets were lost.
     #[serde(flatten)]

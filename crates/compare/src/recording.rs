@@ -98,7 +98,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Of a segment's times, all of them and over time. Name, ends and costs are for the caller to fill in.
+    /// From a segment's times, all of them and over time. Name, ends and costs are for the caller to fill in.
     pub fn of(histogram: Histogram, (stretches, spikes): (Vec<(usize, Stretch)>, Spikes), span: Span) -> Self {
         let late: Ns =
             spikes.found().iter().fold(0, |sum, (first, last)| sum.saturating_add(last.saturating_sub(*first)));
@@ -139,7 +139,7 @@ pub struct Losses {
     pub stream: Option<String>,
     /// Packets seen at any point.
     pub packets: u64,
-    /// Of these, the ones that did not arrive; none where that is not known.
+    /// Those of these that did not arrive; none where that is not known.
     pub lost: Option<u64>,
     /// How often an hour some were lost, those close together counted once; as [`crate::estimate::spike_rate`] has it.
     pub rate: Option<Estimate>,

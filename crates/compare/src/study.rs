@@ -31,7 +31,7 @@ pub struct StudyRow {
     pub recordings: usize,
     /// Packets of all of them.
     pub packets: u64,
-    /// Of these, the ones that did not arrive.
+    /// Those of these that did not arrive.
     pub lost: Option<u64>,
     /// Packets a second, of the first recording.
     pub rate_hz: f64,

@@ -22,7 +22,7 @@ pub struct KvmCounters {
     /// Halts in which it polled.
     #[serde(default)]
     pub halt_polls: u64,
-    /// Of these, those in which something came while it polled, so that the vCPU did not sleep.
+    /// Those of these in which something came while it polled, so that the vCPU did not sleep.
     #[serde(default)]
     pub halt_polls_successful: u64,
     /// Halts that something else than a signal or a timer of the host ended.

@@ -115,7 +115,7 @@ impl Tiles {
 /// Exits of one vCPU, or of several, for one reason.
 #[derive(Clone, Debug, Default)]
 pub struct Reason {
-    /// Whose number it is: 1 Intel's, 2 AMD's, 3 ARM's; 0 where none is known.
+    /// The vendor whose number it is: 1 Intel, 2 AMD, 3 ARM; 0 where none is known.
     pub isa: u32,
     /// The number; `None` for exits that began before the window, and for reasons that were too many to be told apart.
     pub code: Option<u32>,
@@ -148,7 +148,7 @@ pub struct Vcpu {
     pub to_qemu: u64,
     /// Halts that ended (`kvm_vcpu_wakeup`).
     pub halts: u64,
-    /// Of these, how many found it asleep; the others ended while KVM polled.
+    /// How many of these found it asleep; the others ended while KVM polled.
     pub slept: u64,
     /// `kvm_inj_virq`; `None` where KVM has no such event. A CPU with APICv or AVIC delivers interrupts without it.
     pub injected: Option<u64>,

@@ -28,7 +28,7 @@ use std::{
 const MORE: usize = 64;
 /// vCPUs in all: each takes some 90 kB.
 const MOST: usize = 2048;
-/// Of the modes in which an APIC is given an interrupt.
+/// Number of modes in which an APIC is given an interrupt.
 const NMI: usize = 4;
 /// So long a program may take that has just begun.
 const PATIENCE: Duration = Duration::from_micros(500);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Without, with programs that do nothing, and with the recorder in turns, so that what else the machine does hits all.
 const TURNS: usize = 25;
-/// Of the slices of a turn the fastest counts: a disturbance only ever adds.
+/// The fastest slice of a turn counts: a disturbance only ever adds.
 const SLICES: usize = 15;
 const SLICE: Duration = Duration::from_millis(10);
 /// The tracepoints of a round.

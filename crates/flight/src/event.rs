@@ -108,7 +108,7 @@ pub enum What {
     BlockedAt([u64; 2]),
     /// A part of a transfer between a guest and its host.
     Transfer(Transfer),
-    /// Of a newer recorder than this, or garbled.
+    /// An event of a newer recorder than this, or a garbled one.
     Other(u16),
 }
 

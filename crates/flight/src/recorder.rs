@@ -14,7 +14,7 @@ use latpath_model::Ns;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Of fewer runs it is not said what one costs.
+/// The least number of runs from which it is said what one costs.
 const FEWEST: u64 = 64;
 
 /// Records until it is dropped.

@@ -47,7 +47,7 @@ pub enum Since {
     Unknown,
 }
 
-/// Who woke a thread.
+/// What woke a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waker {
     pub t: Ns,
@@ -76,7 +76,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Of a window. It must not matter what is in it: rows have no gaps, whatever the events are.
+    /// The threads of a window. It must not matter what is in it: rows have no gaps, whatever the events are.
     pub fn of(window: &Window) -> Self {
         let rows = |place: usize| window.cpus[place].events.iter().map(move |e| (*e, place));
         let mut events: Vec<_> = (0..window.cpus.len()).flat_map(rows).collect();
@@ -146,7 +146,7 @@ struct Fold {
     seen: Ns,
     /// Since when it is in its state; the cursor may be ahead of that.
     changed: Ns,
-    /// Who has begun to wake it, for which CPU, and has not done so yet.
+    /// What has begun to wake it, for which CPU, and has not done so yet.
     woken: Option<(Waker, u32)>,
 }
 

@@ -95,7 +95,7 @@ impl Histogram {
         Self::default()
     }
 
-    /// Of values of 0 and more that were counted elsewhere, in `2^BITS` buckets to each doubling ([`coarse_bucket`] numbers them);
+    /// From counts of values of 0 and more that were made elsewhere, in `2^BITS` buckets to each doubling ([`coarse_bucket`] numbers them);
     /// the rest is exact. Percentiles are at most `1 / 2^(BITS+1)` off.
     pub fn of_coarse<const BITS: u32>(counts: &[u32], sum: i128, squares: u128, min: Ns, max: Ns) -> Self {
         let mut all = Self { sum, squares, min, max, ..Self::default() };

@@ -225,7 +225,7 @@ impl Search<'_> {
         self.info(p).point.machine == HOST
     }
 
-    /// Of the points that fit, those that saw at least a tenth of what the busiest saw; of these the last.
+    /// The last one of the points that fit and that saw at least a tenth of what the busiest saw.
     fn last(&self, fits: impl Fn(PointId) -> bool) -> Option<PointId> {
         let seen = |p: PointId| u64::from(self.counts.seen(p));
         let most = self.order.iter().filter(|p| fits(**p)).map(|p| seen(*p)).max()?;

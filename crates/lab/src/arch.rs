@@ -1,6 +1,6 @@
 //! The architectures of the lab's machines: this machine's own, and another one that is emulated on it.
 
-/// Of a machine's CPU.
+/// Architecture of a machine's CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
     /// x86-64.

@@ -30,7 +30,7 @@ pub struct Watch {
 /// What the machine got.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Starvation {
-    /// Of the time in which its CPUs ran or were ready to, the share in which they were only ready.
+    /// Share of the time, in which its CPUs ran or were ready to, in which they were only ready.
     pub waiting: f64,
     /// The longest time by which a sleeping thread of ours woke too late.
     pub gap: Duration,
@@ -83,7 +83,7 @@ impl Drop for Watch {
     }
 }
 
-/// Of the threads that are the machine's CPUs, in seconds.
+/// Times of the threads that are the machine's CPUs, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Times {
     ran: f64,

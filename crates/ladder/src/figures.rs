@@ -31,6 +31,8 @@ pub(crate) struct Lane {
     pub vm: Option<u32>,
     /// The thread that serves it.
     pub server: Option<u32>,
+    /// That thread has not slept since it turned to this queue.
+    pub is_in_round: bool,
     pub line: Option<Line>,
     pub kicks: u64,
     pub coalesced: u64,
@@ -85,7 +87,7 @@ impl Group {
         }
     }
 
-    /// Of those that have most steps alike, the one whose time is nearest to the median.
+    /// Among those that have most steps alike, the one whose time is nearest to the median.
     pub fn typical(&self) -> Option<&Transfer> {
         let shape = |transfer: &Transfer| transfer.steps.iter().fold(0u32, |bits, (step, _)| bits | 1 << *step as u32);
         let mut shapes: BTreeMap<u32, u64> = BTreeMap::new();

@@ -101,7 +101,7 @@ impl Ladder {
 
     /// A thread turns to a queue.
     pub(crate) fn take_up(&mut self, mark: Mark, lane: usize) {
-        self.lanes[lane].server = Some(mark.pid);
+        (self.lanes[lane].server, self.lanes[lane].is_in_round) = (Some(mark.pid), true);
         self.threads.of(mark.pid).serves = true;
         for open in self.open.iter_mut().filter(|open| open.lane == lane && open.stage != Stage::Waiting) {
             open.take_ups = open.take_ups.saturating_add(1);
@@ -146,6 +146,9 @@ impl Ladder {
 
     /// A server sleeps: its round is over.
     pub(crate) fn round_over(&mut self, pid: u32) {
+        if self.threads.get(pid).is_some_and(|thread| thread.serves) {
+            self.lanes.iter_mut().filter(|lane| lane.server == Some(pid)).for_each(|lane| lane.is_in_round = false);
+        }
         if self.open.is_empty() {
             return;
         }

@@ -169,6 +169,7 @@ impl Ladder {
         self.counts.ended_by_loss += self.open.len() as u64;
         self.open.clear();
         self.ended.clear();
+        self.lanes.iter_mut().for_each(|lane| lane.is_in_round = false);
         self.threads.forget_states();
     }
 

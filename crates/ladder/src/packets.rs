@@ -69,7 +69,10 @@ impl Ladder {
             Join::Wakeups => find(&|open| self.waits_for(open, mark.pid)),
         };
         match (&serving[..], &in_round[..], &waiting[..]) {
-            ([lane], ..) => self.work_on(mark, *lane, device),
+            ([lane], ..) => match self.left_over(mark.pid, *lane, device) {
+                Some(carrier) => self.count_packet(carrier, device),
+                None => self.work_on(mark, *lane, device),
+            },
             ([], [.., lane], _) => self.count_packet(*lane, device),
             ([], [], [lane]) => {
                 self.take_up(mark, *lane);
@@ -80,6 +83,20 @@ impl Ladder {
         }
     }
 
+    /// The queue of this device that the server has turned to in the same round, while it now serves one that has carried
+    /// no packet yet: QEMU goes on with what a NIC's queue still holds (in a bottom half, which no kick begins) after it
+    /// has turned to another device.
+    fn left_over(&self, pid: u32, serving: usize, device: Option<Device>) -> Option<usize> {
+        if device.is_none() || self.lanes[serving].device.is_some() {
+            return None;
+        }
+        let carries = |lane: &crate::figures::Lane| {
+            let is_its = lane.device == device && lane.direction == Some(Direction::FromGuest);
+            is_its && lane.server == Some(pid) && lane.is_in_round
+        };
+        self.lanes.iter().position(carries)
+    }
+
     /// Whether this thread was woken for the transfer, or serves its queue.
     fn waits_for(&self, open: &Open, pid: u32) -> bool {
         let woken = self.threads.get(pid).and_then(|thread| thread.woken);
@@ -88,7 +105,7 @@ impl Ladder {
         is_waiting && (by_kick || self.lanes[open.lane].server == Some(pid))
     }
 
-    /// Of several queues that one server serves, the one that is known to carry this device's packets.
+    /// Chooses among several queues of one server the one that is known to carry this device's packets.
     fn choose(&mut self, mark: Mark, device: Option<Device>, lanes: Vec<usize>) {
         let known =
             |lane: &usize| self.lanes[*lane].packets > 0 && (device.is_none() || self.lanes[*lane].device == device);

@@ -91,7 +91,7 @@ pub struct MeansReport {
 pub struct Rung {
     /// The step.
     pub step: Step,
-    /// Of those transfers that have it.
+    /// Over the transfers that have it.
     pub time: Times,
 }
 

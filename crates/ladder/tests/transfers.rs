@@ -317,3 +317,26 @@ fn other_devices_kicks_are_counted_apart() {
     let report = host.report();
     assert_eq!((report.other_kicks, report.queues.len(), report.unfinished), (1, 0, 0));
 }
+
+#[test]
+fn a_packet_left_over_from_a_nics_queue_is_not_one_of_the_device_that_qemu_turned_to_since() {
+    let direction = Direction::FromGuest;
+    let packet = What::Packet { direction, device: Some(TAP) };
+    let mut host = Host::new();
+    host.kicks(QEMU).runs(QEMU).does(QEMU, &[What::Take(KICK), packet, What::Raise(Line::Message(VECTOR.into()))]);
+    host.guest_takes_it();
+    let other_kick = [What::Exit(0), What::Signal(77), What::Entry];
+    host.does(VCPU, &other_kick).does(QEMU, &[What::Take(77), packet]).sleeps(QEMU);
+    let report = host.report();
+    let queues: Vec<_> = report.queues.iter().map(|queue| (queue.packets, queue.packets_without_kick)).collect();
+    assert_eq!((queues, report.other_kicks), (vec![(2, 1)], 1), "{report:#?}");
+
+    // A second queue of the same NIC, to which the server turns after it has slept, has its own.
+    let mut host = Host::new();
+    host.kicks(QEMU).runs(QEMU).does(QEMU, &[What::Take(KICK), packet, What::Raise(Line::Message(VECTOR.into()))]);
+    host.guest_takes_it().sleeps(QEMU);
+    host.does(VCPU, &[What::Exit(0), What::Signal(77), What::Waking { pid: QEMU }, What::Entry]);
+    host.runs(QEMU).does(QEMU, &[What::Take(77), packet, What::Raise(Line::Message(VECTOR.into()))]);
+    let report = host.guest_takes_it().report();
+    assert_eq!(report.queues.iter().map(|queue| queue.packets).collect::<Vec<_>>(), [1, 1], "{report:#?}");
+}

@@ -28,7 +28,7 @@ pub const PF_KTHREAD: u64 = 0x20_0000;
 pub struct Root(PathBuf);
 
 impl Root {
-    /// Of the running machine: `/`.
+    /// The root of the running machine: `/`.
     pub fn of(root: &Path) -> Self {
         Self(root.to_owned())
     }
@@ -136,7 +136,7 @@ pub struct CpuAccount {
 }
 
 impl CpuAccount {
-    /// Of these CPUs together.
+    /// The sum over these CPUs.
     pub fn read(root: &Root, cpus: &Cpus) -> Option<Self> {
         Some(Self::parse(&root.text("proc/stat")?, cpus, tick_ns()))
     }

@@ -70,9 +70,9 @@ fn named(f: &mut fmt::Formatter<'_>, value: i32, names: &[&str]) -> fmt::Result 
 /// What a NIC is set to stamp (`struct hwtstamp_config`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
-    /// Of sent packets.
+    /// Stamps of sent packets.
     pub tx_type: TxType,
-    /// Of received packets.
+    /// Stamps of received packets.
     pub rx_filter: RxFilter,
     /// `HWTSTAMP_FLAG_…`; kept as it is found.
     pub flags: i32,

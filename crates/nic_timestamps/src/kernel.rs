@@ -117,7 +117,7 @@ pub struct Received<'c> {
     pub cut: bool,
     /// What came beside it, for [`rx_stamps`](crate::rx_stamps) or [`from_error_queue`](crate::from_error_queue).
     pub control: &'c [u8],
-    /// Who sent it, where it came by IP.
+    /// The sender's address, where it came by IP.
     pub from: Option<SocketAddr>,
 }
 

@@ -17,9 +17,9 @@ use std::sync::Arc;
 pub enum Kind {
     /// An unsigned number of 16 bits.
     U16,
-    /// Of 32.
+    /// 32 bits.
     U32,
-    /// Of 64.
+    /// 64 bits.
     U64,
     /// A signed number of 64 bits.
     I64,

@@ -13,11 +13,11 @@ use parquet::{
 /// A column's values: in the vector of its kind, those of rows that have one.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
-    /// Of [`Kind::U16`] and [`Kind::U32`].
+    /// For [`Kind::U16`] and [`Kind::U32`].
     pub i32: Vec<i32>,
-    /// Of [`Kind::U64`] and [`Kind::I64`].
+    /// For [`Kind::U64`] and [`Kind::I64`].
     pub i64: Vec<i64>,
-    /// Of [`Kind::Bool`].
+    /// For [`Kind::Bool`].
     pub bool: Vec<bool>,
     /// For each row of an optional column 1 where it has a value and 0 where it has none.
     pub levels: Vec<i16>,

@@ -95,7 +95,7 @@ impl PartReader {
         Self::of(open_file(path).map_err(StoreError::read(path))?, path)
     }
 
-    /// Of an open file, whose name for errors is `path`.
+    /// Reads an open file, whose name for errors is `path`.
     pub(crate) fn of(file: File, path: &Path) -> Result<Self, StoreError> {
         let bytes = file.try_clone().map_err(StoreError::read(path))?;
         if !sums::is_footer_whole(&bytes).map_err(StoreError::read(path))? {

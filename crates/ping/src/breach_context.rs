@@ -102,13 +102,13 @@ pub struct ThreadActivity {
     pub interrupted_by: Vec<RunTime>,
     /// It was ready, and did not run.
     pub ready_ns: Ns,
-    /// Of that: its control group had used up its time.
+    /// The part of that time in which its control group had used up its quota.
     pub throttled_ns: Ns,
     /// What its CPU did instead.
     pub behind: Vec<RunTime>,
     /// It waited for something to happen.
     pub asleep_ns: Ns,
-    /// Who ended its longest sleep: a thread, or an interrupt.
+    /// What ended its longest sleep: a thread, or an interrupt.
     pub woken_by: Option<String>,
     /// It was stopped, by a signal or a debugger, or frozen.
     pub stopped_ns: Ns,

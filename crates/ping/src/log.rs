@@ -188,7 +188,7 @@ pub struct Log {
     /// Buffers that went to the writer.
     sent: u64,
     offered: u64,
-    /// Of those, the ones that found no buffer.
+    /// Those of them that found no buffer.
     dropped: u64,
     /// Rows of a breach that were overwritten before the writer had room.
     overwritten: u64,

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 const LEAVING: usize = 1024;
 /// Stamped answers that wait to be reported.
 const WAITING: usize = 4096;
-/// Of so many probes up to the newest it is known whether they came.
+/// Number of probes, up to the newest, of which it is known whether they came.
 const KNOWN: u64 = 1 << 16;
 
 /// See the module's text.

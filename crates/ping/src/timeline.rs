@@ -17,7 +17,7 @@ use serde::Serialize;
 
 /// An estimate is used for so long before the next is made. Drift within it: at most 1 ns at 100 ppm.
 const FRESH_NS: Ns = 10_000_000;
-/// Of the exchanges within this time, the estimator gets the fastest one.
+/// The estimator gets the fastest exchange within each such time.
 const SLOT_NS: Ns = 10_000_000;
 
 /// How the ends' clocks are one.
@@ -74,7 +74,7 @@ pub struct Disturbance {
 }
 
 impl Disturbance {
-    /// Of a clock other than the NIC's, or one that did not set it.
+    /// Stamps of a clock other than the NIC's, or one that did not set it.
     pub fn new(at_ns: Ns, what: String) -> Self {
         Self { at_ns, what, nic_set_between: None }
     }

@@ -44,7 +44,7 @@ pub enum KernelClock {
 /// One message as it arrived. Its bytes are in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived<P> {
-    /// Who sent it.
+    /// The sender's address.
     pub from: P,
     /// Bytes of it.
     pub len: usize,

@@ -72,7 +72,7 @@ pub struct UdpOptions {
     pub dscp: Option<u8>,
 }
 
-/// Who is at the other end, and by which of this machine's addresses it is answered.
+/// The address of the other end, and the one of this machine by which it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpPeer {
     pub address: SocketAddr,
@@ -170,7 +170,7 @@ impl Udp {
         self.at
     }
 
-    /// Who an emitter's probes go to, for [`crate::emit::emit`].
+    /// The address that an emitter's probes go to, for [`crate::emit::emit`].
     pub fn peer(&self) -> UdpPeer {
         UdpPeer { address: self.at, asked: None }
     }

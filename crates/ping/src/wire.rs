@@ -150,7 +150,7 @@ pub struct Answer {
     pub nic: Option<Ns>,
     /// T2 kernel.
     pub kernel: Option<Ns>,
-    /// Of an earlier answer.
+    /// Value of an earlier answer.
     pub afterwards: Option<Afterwards>,
 }
 
@@ -219,7 +219,7 @@ pub struct ReflectorCounters {
     pub dropped: u64,
 }
 
-/// Who the reflector is, what stamps it takes, what it saw so far.
+/// The reflector's identity, the stamps that it takes, and what it has seen so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Welcome {
     /// `/proc/sys/kernel/random/boot_id`: the same where emitter and reflector share a kernel, and so its clocks.
@@ -235,7 +235,7 @@ pub struct Welcome {
     pub seen: ReflectorCounters,
     /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was restarted.
     pub begun: Ns,
-    /// Of an earlier answer.
+    /// Value of an earlier answer.
     pub afterwards: Option<Afterwards>,
 }
 

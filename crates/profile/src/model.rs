@@ -28,7 +28,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Of a name that comes from this machine, or has been checked.
+    /// From a name that comes from this machine, or has been checked.
     pub fn new(name: &str, kind: Kind) -> Self {
         Self { name: name.into(), kind }
     }

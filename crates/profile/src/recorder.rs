@@ -30,7 +30,7 @@ pub struct Recorder {
     slice: Slice,
     /// Samples that wait for their names.
     waiting: VecDeque<RawSample>,
-    /// Of each thread, by its number and an idle thread's CPU: what it is numbered as, and how long it had run.
+    /// By thread (its number, and an idle thread's CPU): what it is numbered as, and how long it had run.
     threads: HashMap<(u32, u32), (u32, u64)>,
     lost: u64,
     unattributed: Ns,

@@ -81,9 +81,9 @@ pub struct Options {
     pub frequency: u32,
     /// These CPUs alone; all that are online otherwise.
     pub cpus: Option<Cpus>,
-    /// System calls of these processes are counted; `None`: of none, and the programs for it do not stand.
+    /// System calls of these processes are counted; `None`: of none, and the programs for it are not attached.
     pub calls_of: Option<Vec<u32>>,
-    /// Of these threads, which are vCPUs, it is added up how long they are in their guests; of none: the programs for it do not stand.
+    /// Threads of vCPUs whose time in the guest is added up; where there are none, the programs for it are not attached.
     pub vcpus: Vec<u32>,
     /// Those of them of which it is recorded each time when they are not.
     pub absences_of: Vec<u32>,
@@ -431,7 +431,7 @@ fn is_in_guest(tid: u32) -> bool {
     stat.is_some_and(|stat| stat.flags & proc::PF_VCPU != 0)
 }
 
-/// Of a field of the kernel's.
+/// The text of a field of the kernel's, as a terminal may show it.
 pub(crate) fn text(field: &[i8; 16]) -> String {
     latpath_model::text::printable(&latpath_model::text::of_field(&field.map(|c| c as u8)))
 }

@@ -28,7 +28,7 @@ pub fn is_named(name: &str) -> bool {
 pub(crate) struct Symbols {
     kernel: Functions,
     reader: Reader,
-    /// Whose files could not be read.
+    /// Processes whose files could not be read.
     given_up: HashSet<Owner>,
     /// By process and its name: a process that starts another program has other functions.
     known: HashMap<(u32, String), Known>,
@@ -142,7 +142,7 @@ impl Symbols {
     }
 }
 
-/// Whose files are read.
+/// The user whose files are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     /// A process of root's.

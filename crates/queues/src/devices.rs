@@ -9,7 +9,7 @@ pub struct VirtioDevice {
     pub driver: Option<String>,
     /// What users know it by: `eth0`, `vda`, `vport1p1`.
     pub names: Vec<String>,
-    /// Of a network card in our network namespace: its index.
+    /// The index of a network card in our network namespace.
     pub ifindex: Option<u32>,
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Number of network cards among virtio's devices.
 pub const VIRTIO_NET: u32 = 1;
 
-/// Who counts a queue.
+/// The side that counts a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
@@ -51,7 +51,7 @@ impl Ring {
 /// One virtqueue in the window.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Who counts.
+    /// The side that counts.
     pub side: Side,
     /// Driver: N of the device `virtioN`. vhost: the tap's index in its network namespace; 0 where it is no tap.
     pub device: u32,

@@ -19,7 +19,7 @@ struct Model {
 }
 
 impl Model {
-    /// Of so many descriptors; its indices wrap after `cycle`.
+    /// A ring of so many descriptors; its indices wrap after `cycle`.
     fn new(size: u32, cycle: u32, at: u32) -> Self {
         // SAFETY: a repr(C) struct of integers, for which nought is a value.
         let mut queue: Box<RawQueue> = unsafe { Box::new(std::mem::zeroed()) };

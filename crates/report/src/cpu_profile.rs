@@ -40,7 +40,7 @@ pub struct Document {
     pub functions: Vec<FunctionFigures>,
     /// System calls of the VMs' processes, where that was asked for.
     pub system_calls: Vec<CallLine>,
-    /// Of the frames of the host's call chains, the part whose function is known.
+    /// The part of the frames of the host's call chains whose function is known.
     pub named_on_host: Option<f64>,
     /// The same of the guests'.
     pub named_in_guests: Option<f64>,
@@ -211,7 +211,7 @@ pub(crate) struct Chain<'p> {
 }
 
 impl<'p> Chain<'p> {
-    /// Of a call chain: what is inside the innermost guest.
+    /// The part of a call chain that is inside the innermost guest.
     pub fn of(frames: &'p [Frame]) -> Option<Self> {
         let (outer, last) = (frames.first()?, frames.last()?);
         let border = frames.iter().rposition(|frame| frame.kind == Kind::Guest);
@@ -265,7 +265,7 @@ pub(crate) fn functions(profile: &Profile) -> BTreeMap<Function, FunctionTime> {
 }
 
 impl Document {
-    /// Of a profile; the rest is what is known beside it.
+    /// From a profile; the rest is what is known beside it.
     pub fn new(profile: &Profile) -> Self {
         let mut processes: BTreeMap<(Option<String>, &str), Modes> = BTreeMap::new();
         let mut named = [(0, 0); 2];

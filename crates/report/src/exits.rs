@@ -94,7 +94,7 @@ pub struct VcpuFigures {
     pub tiles_without_halts: Tiles,
     /// How often KVM blocked a vCPU, so that it polled or slept, until something came for it.
     pub halts: u64,
-    /// Of these, how many slept; the others ended while KVM polled.
+    /// How many of these slept; the others ended while KVM polled.
     pub halts_slept: u64,
     /// Interrupts that KVM injected: without those that APICv or AVIC delivered. `null` where KVM does not say it, as
     /// on ARM.
@@ -135,7 +135,7 @@ pub struct ReasonFigures {
 pub struct ApicFigures {
     /// Those with a vector.
     pub accepted: u64,
-    /// Of these, what the CPU delivers by itself (APICv, AVIC).
+    /// Those of these that the CPU delivers by itself (APICv, AVIC).
     pub posted: u64,
     /// NMIs.
     pub nmis: u64,
@@ -154,7 +154,7 @@ pub struct VectorFigures {
     pub accepted: u64,
     /// A second.
     pub per_second: f64,
-    /// Of these, what the CPU delivers by itself.
+    /// Those of these that the CPU delivers by itself.
     pub posted: u64,
 }
 
@@ -167,7 +167,7 @@ pub struct EventFigures {
     pub count: u64,
     /// A second.
     pub per_second: f64,
-    /// Of these, in vCPUs' threads. The others came in other threads of the VM's process and in vhost's.
+    /// Those of these in vCPUs' threads. The others came in other threads of the VM's process and in vhost's.
     pub in_vcpus: u64,
 }
 

@@ -28,7 +28,7 @@ pub struct Limit {
 pub struct About {
     /// Its name, for people.
     pub name: String,
-    /// Who asks for it.
+    /// The standard, device or customer that asks for it.
     pub source: String,
 }
 

@@ -17,7 +17,7 @@ pub enum RunError {
     #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
     NotPrivate {
         path: PathBuf,
-        /// Who else may write in it.
+        /// Why it is not private.
         why: &'static str,
     },
     /// A file cannot be written or read, or is damaged.

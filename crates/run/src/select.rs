@@ -34,7 +34,7 @@ impl Default for Select {
 }
 
 impl Select {
-    /// Of these only those first seen at one of these instants.
+    /// Only those of these that were first seen at one of these instants.
     pub fn first_seen_at(mut self, mut times: Vec<Ns>) -> Self {
         times.sort_unstable();
         self.at_ns = Some(times);
@@ -80,7 +80,7 @@ impl Select {
 pub struct Spans(HashMap<StreamId, Vec<(Ns, Ns)>>);
 
 impl Spans {
-    /// Of these streams from one instant to another, both included.
+    /// The journeys of these streams from one instant to another, both included.
     pub fn of(spans: impl IntoIterator<Item = (StreamId, Ns, Ns)>) -> Self {
         let mut all: HashMap<StreamId, Vec<(Ns, Ns)>> = HashMap::new();
         spans.into_iter().for_each(|(stream, from, to)| all.entry(stream).or_default().push((from, to)));

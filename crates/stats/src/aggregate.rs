@@ -57,7 +57,7 @@ pub struct FineHistograms {
     /// The segment, by its place in the setup.
     pub segment: usize,
     pub all: Vec<Bucket>,
-    /// Of each path that packets took, where paths are distinguished on this segment.
+    /// By path, where paths are distinguished on this segment.
     pub by_path: Vec<(String, Vec<Bucket>)>,
 }
 
@@ -68,7 +68,7 @@ pub struct Aggregate {
     paths: Paths,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
-    /// Of each stream: against the threshold, and against each of the further row limits.
+    /// By stream: against the threshold, and against each of the further row limits.
     consecutive: Vec<Vec<Consecutive>>,
     slowest: Slowest,
     strays: u64,

@@ -129,7 +129,7 @@ pub struct SegmentFigures {
     pub from: String,
     /// Where it ends.
     pub to: String,
-    /// Of the journeys that were seen at both ends.
+    /// Times of the journeys that were seen at both ends.
     #[serde(flatten)]
     pub times: TimeFigures,
     /// Journeys a second over the time covered.
@@ -199,7 +199,7 @@ pub struct PathFigures {
     pub path: String,
     /// Packets that took it.
     pub journeys: u64,
-    /// Of these, packets that did not reach the last point.
+    /// Those of them that did not reach the last point.
     pub lost: u64,
     /// Their `Thyp` and `total`.
     pub segments: Vec<SegmentFigures>,
@@ -373,7 +373,7 @@ pub struct WithoutPatterns {
     pub patterns: u64,
     /// Packets that are left out.
     pub packets: u64,
-    /// Of those left out, packets that did not reach the last point.
+    /// Those left out that did not reach the last point.
     pub lost: u64,
     /// The segments over all other packets: all streams together.
     pub segments: Vec<SegmentFigures>,

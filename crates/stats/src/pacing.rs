@@ -41,7 +41,7 @@ impl Gaps {
         Self { first: t, last: t, count: 0, min: Ns::MAX, max: Ns::MIN }
     }
 
-    /// Of a point that saw all of these.
+    /// Pacing at a point that saw all of these.
     fn of_all(times: &[Ns]) -> Option<Self> {
         let (first, last) = (*times.first()?, *times.last()?);
         let gaps = times.windows(2).map(|two| two[1].saturating_sub(two[0]));
@@ -86,7 +86,7 @@ impl Stretch {
 #[derive(Clone, Debug)]
 pub struct Pacing {
     points: usize,
-    /// Of each stream, by their first numbers.
+    /// One for each stream, by their first numbers.
     streams: Vec<BTreeMap<u64, Stretch>>,
 }
 

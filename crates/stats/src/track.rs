@@ -20,7 +20,7 @@ pub struct Stretches {
 }
 
 impl Stretches {
-    /// Of a recording whose first and last packet came at these times, on whichever clock: of one second each, longer ones where the
+    /// For a recording whose first and last packet came at these times, on whichever clock: slots of one second, longer ones where the
     /// recording has more than 4096, or `tracks` are kept side by side.
     pub fn of(first: Ns, last: Ns, tracks: usize) -> Self {
         let most = (8 * MOST_STRETCHES / tracks.max(1) as i64).clamp(MOST_STRETCHES / 16, MOST_STRETCHES);

@@ -16,7 +16,7 @@ pub struct Tracks {
     /// The segments of the first stream, then those of the next.
     tracks: Vec<Track>,
     lost: Vec<Spikes>,
-    /// Of one segment, while a batch is added.
+    /// The tracks of one segment, while a batch is added.
     at: Vec<Ns>,
     times: Vec<Ns>,
 }

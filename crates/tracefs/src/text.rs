@@ -5,7 +5,7 @@
 use latpath_model::Ns;
 use std::io::{self, BufRead, Read};
 
-/// Of longer lines the beginning is read.
+/// Bytes of a line that are read; a longer line is cut.
 pub const LONGEST_LINE: usize = 4096;
 
 /// Reads a line into `bytes`; of a longer one than [`LONGEST_LINE`], the beginning. False at the end.

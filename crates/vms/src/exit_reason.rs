@@ -2,13 +2,13 @@
 
 use std::{borrow::Cow, collections::HashMap, fs, path::Path};
 
-/// Whose numbers they are, as KVM's tracepoint says: Intel's.
+/// The instruction set that a reason's number belongs to, as KVM's tracepoint says: Intel's.
 pub const VMX: u32 = 1;
 /// AMD's.
 pub const SVM: u32 = 2;
 /// ARM's exception classes. The tracepoint there does not say whose they are; latpath's programs do.
 pub const ARM: u32 = 3;
-/// Of an exit on ARM that is no trap: this, and the exception's code.
+/// An exit on ARM that is no trap has this bit, and the exception's code.
 const ARM_NO_TRAP: u32 = 0x100;
 /// The exception's code of one that is.
 const ARM_TRAP: u32 = 2;
@@ -47,7 +47,7 @@ impl Names {
         text.map_or_else(Self::default, |text| Self::parse(&text))
     }
 
-    /// Of a text like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, { 0x040 + 0, "DE excp" }, …)`; on
+    /// Parses a text like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, { 0x040 + 0, "DE excp" }, …)`; on
     /// ARM, of `__print_symbolic(REC->ret, { 0, "IRQ" }, …), …, __print_symbolic(REC->esr_ec, { (0x00), "UNKNOWN" }, …)`.
     fn parse(format: &str) -> Self {
         let mut names = HashMap::new();

@@ -1,4 +1,4 @@
-//! Who else may run on a guest's CPUs.
+//! Threads and interrupts that may run on a guest's CPUs.
 
 use crate::vm::{Thread, Vm};
 use latpath_linux::{

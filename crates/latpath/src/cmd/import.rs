@@ -36,10 +36,10 @@ pub struct Args {
     /// The format of the files, where their first bytes do not show it; rant: logs of round trips, of which a log is made
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<Made>,
-    /// Of svtrace's results, which have no times: packets a second
+    /// Packets a second of svtrace's results, which have no times
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rate: Option<u32>,
-    /// Of svtrace's results: when the first packet came, as 2024-06-01T12:00:00Z [default: 1970-01-01]
+    /// When the first packet of svtrace's results came, as 2024-06-01T12:00:00Z [default: 1970-01-01]
     #[arg(long, value_name = "UTC", value_parser = humantime::parse_rfc3339_weak)]
     start: Option<SystemTime>,
     /// How far a machine's clock is ahead of that of the first file's machine, and how wrong that can be: relay=250us±20us (or +-20us);

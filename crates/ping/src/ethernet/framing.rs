@@ -180,7 +180,7 @@ pub fn room(framing: Framing, mtu: usize) -> usize {
     mtu.min(usize::from(u16::MAX)).saturating_sub(around)
 }
 
-/// Who sent a frame that cannot be read.
+/// The sender of a frame that cannot be read.
 pub fn sender(frame: &[u8], tag: Option<Tag>) -> Peer {
     let mac = frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default();
     Peer { mac, framing: Framing::Own, tag }

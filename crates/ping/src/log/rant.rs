@@ -22,7 +22,7 @@ const MOST_LINE: u64 = 1024;
 const BATCH: usize = 4096;
 /// A program that sends without a pause spends less between two transactions than in so many of them.
 const LONGEST_PAUSE: Ns = 3;
-/// Of the emitter's rows during which the reflector logged, at least so many of a hundred must find their answer.
+/// Percentage of the emitter's rows, during which the reflector logged, that must find their answer.
 const LEAST_JOINED: u64 = 90;
 /// Rows that decide that.
 const LEAST_ROWS: u64 = 20;

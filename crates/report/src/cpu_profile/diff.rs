@@ -43,7 +43,7 @@ pub struct Moved {
     pub before_ns_per_s: Ns,
     /// The same after.
     pub after_ns_per_s: Ns,
-    /// Of all the function's time before, the part in this context.
+    /// The part of all the function's time before that was in this context.
     pub share_before: Option<f64>,
     /// The same after.
     pub share_after: Option<f64>,
@@ -64,7 +64,7 @@ fn times(profile: &Profile) -> Times {
 }
 
 impl Diff {
-    /// Of an earlier profile and a later one.
+    /// Compares an earlier profile and a later one.
     pub fn new(before: &Profile, after: &Profile) -> Self {
         let (was, is) = (times(before), times(after));
         let totals = |times: &Times| -> BTreeMap<Function, Ns> {

@@ -68,7 +68,7 @@ fn note(page: &Page, notes: &[(String, Ns)]) -> String {
 /// What a sentence is made of, beside its cause.
 struct Words<'a> {
     actor: Option<String>,
-    /// Who waited for the actor.
+    /// What waited for the actor.
     waiter: Option<&'a Actor>,
     /// ` for 14.2 ms`; empty where no time is meant.
     time: String,

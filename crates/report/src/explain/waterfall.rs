@@ -133,7 +133,7 @@ fn lanes(explained: &PacketTimeline, context: &RunContext) -> Vec<Lane> {
     lanes
 }
 
-/// Who acted when.
+/// What acted when.
 fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext, begin: Ns) {
     let total = explained_packet.attribution.time_ns;
     let mut lanes = lanes(&explained_packet.explained, context);
@@ -186,7 +186,7 @@ fn lane_name(page: &Page, lane: &Lane) -> String {
     format!("{}{cpu}", page.clean(name))
 }
 
-/// Of each column, what filled most of it; what is shorter than a column shows where nothing else is.
+/// What filled most of each column; what is shorter than a column shows where nothing else is.
 fn marks(lane: &Lane, begin: Ns, total: Ns, columns: usize) -> impl Iterator<Item = Option<usize>> {
     let (whole, columns) = (i128::from(total), columns as i128);
     let scale = |t: Ns| i128::from(t.saturating_sub(begin)) * columns;

@@ -33,7 +33,7 @@ pub struct Patterns {
     pub(super) watched: Vec<Watched>,
     /// Streams with the same remainder share a lane.
     pub(super) lanes: usize,
-    /// Of each segment's each lane, the slots.
+    /// The slots of each lane of each segment.
     pub(super) levels: Vec<Level>,
     pub(super) excursions: Vec<Excursions>,
     pub(super) streams: Vec<Stream>,

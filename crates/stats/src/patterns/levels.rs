@@ -2,8 +2,9 @@
 
 use latpath_model::Ns;
 
-/// Of so many packets one is in the sample, of so few and so many packets altogether.
+/// One of this many packets is in the sample.
 const ONE_IN: usize = 16;
+/// The fewest and the most packets of a sample.
 const SAMPLE: (usize, usize) = (64, 256);
 
 /// The quarters of a few times.
@@ -15,7 +16,7 @@ pub struct Quartiles {
 }
 
 impl Quartiles {
-    /// Of times of which each 16th is looked at; `buffer` is used again.
+    /// From times of which each 16th is examined; `buffer` is used again.
     pub fn of(times: &[Ns], buffer: &mut Vec<Ns>) -> Option<Self> {
         let n = (times.len() / ONE_IN).clamp(SAMPLE.0, SAMPLE.1).min(times.len());
         buffer.clear();

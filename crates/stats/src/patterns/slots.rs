@@ -18,7 +18,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Of a recording from one instant to another.
+    /// Slots for a recording from one instant to another.
     pub fn of(first: Ns, last: Ns) -> Self {
         let span = last.saturating_sub(first).max(0).saturating_add(1);
         let length = match span / SECOND {

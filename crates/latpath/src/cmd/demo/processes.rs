@@ -1,4 +1,4 @@
-//! Who takes part in a demo: publisher, recorder, application and agent, each this same program in its own namespace or
+//! The processes of a demo: publisher, recorder, application and agent, each this same program in its own namespace or
 //! in the guest. All of them die with the demo.
 
 use super::Args;

@@ -73,7 +73,7 @@ pub struct Evidence {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Check {
     pub what: &'static str,
-    /// Whose count stands on the kernel's side.
+    /// The source of the kernel's count.
     pub counter: String,
     pub kernel: u64,
     /// Where latpath looked.

@@ -1,4 +1,4 @@
-//! Who is asked.
+//! The host that is asked.
 
 use crate::cmd::subscribe::mac;
 use latpath_model::stream::format_mac;

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Of the VM of this name or process.
+/// Setup of the VM with this name or process.
 pub(super) fn of(name: &str) -> Result<Setup> {
     let vms = latpath_vms::find()?.vms;
     let vm = vms.iter().find(|vm| vm.name == name || vm.pid.to_string() == name).context("the VM is gone")?;

@@ -78,7 +78,7 @@ fn list(ran: &[RunTime], of: Ns) -> String {
     ran.iter().filter(worth).map(|r| format!("{} {}", r.what, duration(r.ns))).collect::<Vec<_>>().join(", ")
 }
 
-/// Who kept a thread, with how it is scheduled.
+/// What kept a thread waiting, with how it is scheduled.
 fn behind(ran: &[RunTime], of: Ns) -> String {
     match ran {
         [] => "what is not known".into(),
