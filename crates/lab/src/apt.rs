@@ -130,14 +130,24 @@ impl View {
     }
 
     /// Downloads the kernel that a meta package stands for: the first that it depends on whose name goes on with a number, which
-    /// changes with every security update.
-    pub(crate) fn download_kernel(&self, meta: &str, work: &Work, stop: Stop) -> Result<PathBuf> {
+    /// changes with every security update. Of a name that ends in a dot (`linux-image-6.18.`): the newest one that begins so.
+    pub(crate) fn download_kernel(&self, name: &str, arch: Arch, work: &Work, stop: Stop) -> Result<PathBuf> {
         let numbered =
             |p: &String| p.strip_prefix("linux-image-").is_some_and(|v| v.starts_with(|c: char| c.is_ascii_digit()));
-        let none = || Error::NoKernel(format!("apt knows no package behind {meta}"));
-        let package = self.depends(meta, work, stop)?.into_iter().find(numbered).ok_or_else(none)?;
+        let none = || Error::NoKernel(format!("apt knows no package behind {name}"));
+        let package = match name.ends_with('.') {
+            true => newest(&self.named(name, work, stop)?, name, arch.debian()),
+            false => self.depends(name, work, stop)?.into_iter().find(numbered),
+        };
+        let package = package.ok_or_else(none)?;
         let none = || Error::NoKernel(format!("apt-get download {package} left no file"));
         self.download_all(&[&package], work, stop)?.into_iter().next().ok_or_else(none)
+    }
+
+    /// The packages whose names begin so.
+    fn named(&self, begin: &str, work: &Work, stop: Stop) -> Result<String> {
+        let names = self.apt("apt-cache", &["pkgnames", begin], work, stop)?;
+        Ok(String::from_utf8_lossy(&names).into_owned())
     }
 
     /// Downloads packages, and nothing that they need.
@@ -197,6 +207,16 @@ fn pick_mirror(targets: &str) -> Option<String> {
         !release.contains(['-', '/']) && !uri.contains("security") && uri.trim_end_matches('/').ends_with("debian")
     })?;
     Some(uri.to_owned())
+}
+
+/// Of kernels' packages, one a line, that with the highest number after `begin`; those of other flavours (`-rt`, `-cloud`) are left out.
+fn newest(names: &str, begin: &str, arch: &str) -> Option<String> {
+    let number = |name: &str| {
+        let rest = name.strip_prefix(begin)?.strip_suffix(arch)?.strip_suffix('-')?;
+        rest.split('+').next().filter(|_| !rest.contains('-'))?.parse::<u32>().ok()
+    };
+    let numbered = names.lines().filter_map(|name| Some((number(name)?, name)));
+    numbered.max().map(|(_, name)| name.to_owned())
 }
 
 fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
@@ -270,7 +290,15 @@ impl Drop for Work {
 
 #[cfg(test)]
 mod tests {
-    use super::pick_mirror;
+    use super::{newest, pick_mirror};
+
+    #[test]
+    fn the_newest_kernel_of_a_version_is_that_of_the_highest_number() {
+        let names = "linux-image-6.18.5+deb13-amd64\nlinux-image-6.18.15+deb13-amd64\nlinux-image-6.18.16+deb13-rt-amd64\n\
+                     linux-image-6.18.17+deb13-cloud-amd64\nlinux-image-6.18.18+deb13-amd64-dbg\nlinux-image-6.19.1+deb13-amd64\n";
+        assert_eq!(newest(names, "linux-image-6.18.", "amd64").as_deref(), Some("linux-image-6.18.15+deb13-amd64"));
+        assert_eq!(newest(names, "linux-image-6.20.", "amd64"), None);
+    }
 
     #[test]
     fn the_mirror_is_the_one_of_the_release_itself() {

@@ -3,6 +3,7 @@
 
 use crate::{
     apt::{self, View, Work},
+    arch::Arch,
     error::{Doing, Error, Result},
     modules::Modules,
     Progress, Stop,
@@ -76,7 +77,8 @@ fn fetch(kept: &Path, progress: Progress, stop: Stop) -> Result<()> {
     fs::create_dir_all(kept).doing(format!("make folder {}", kept.display()))?;
     let work = Work::new(kept)?;
     progress("fetching Debian's kernel for the guest (70 MB, once)");
-    let package = View::own_or_fresh(&work, progress, stop, |view| view.download_kernel(meta_package(), &work, stop));
+    let package =
+        View::own_or_fresh(&work, progress, stop, |view| view.download_kernel(meta_package(), Arch::OWN, &work, stop));
     let package = package.map_err(|error| match error {
         Error::Interrupted => error,
         error => Error::NoKernel(format!(

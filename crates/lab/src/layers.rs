@@ -18,7 +18,7 @@ use std::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LabKernel {
     pub name: &'static str,
-    /// Debian's package that depends on the newest one.
+    /// Debian's package that depends on the newest one; ending in a dot, the begin of the packages of one version.
     package: &'static str,
     pub(crate) suite: &'static str,
     /// Built with PREEMPT_RT.
@@ -27,9 +27,10 @@ pub struct LabKernel {
 }
 
 /// The matrix. One line adds a kernel.
-pub const KERNELS: [LabKernel; 5] = [
+pub const KERNELS: [LabKernel; 6] = [
     x86("6.1", "linux-image-amd64", "bookworm"),
     x86("6.12", "linux-image-amd64", "bookworm-backports"),
+    x86("6.18", "linux-image-6.18.", "trixie-backports"),
     LabKernel { real_time: true, ..x86("6.1-rt", "linux-image-rt-amd64", "bookworm") },
     LabKernel { real_time: true, ..x86("6.12-rt", "linux-image-rt-amd64", "bookworm-backports") },
     LabKernel { arch: Arch::Arm, ..x86("arm64", "linux-image-arm64", "bookworm-backports") },
@@ -160,7 +161,7 @@ fn one_kernel(
     stop: Stop,
 ) -> Result<()> {
     let view = View::suites(work, &[kernel.suite], kernel.arch, stop)?;
-    let package = view.download_kernel(kernel.package, work, stop)?;
+    let package = view.download_kernel(kernel.package, kernel.arch, work, stop)?;
     progress(&format!("unpacking Linux {}", kernel.name));
     let root = work.folder().join("root");
     apt::unpack(&package, &root, &apt::KEPT_OF_A_KERNEL, stop)?;
