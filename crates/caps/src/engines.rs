@@ -82,12 +82,7 @@ fn points(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     let nobodys = "svid:latpath-caps".parse().expect("a stream");
     let probe = Probe::attach(Options { ring_bytes: BYTES_PER_CPU, ..Options::new("host", vec![nobodys]) });
     let probe = probe.map_err(|e| nothing(machine, &TRACING)(&e))?;
-    let split = |note: String| {
-        let (what, lost) = note.split_once(": not seen: ").unwrap_or((&note, ""));
-        let remedy = what.contains("at a function").then(|| machine.remedy(&FUNCTIONS)).flatten();
-        Lack { what: what.into(), lost: lost.into(), remedy }
-    };
-    Ok(probe.notes().into_iter().map(split).collect())
+    Ok(together(machine, probe.missing()))
 }
 
 fn recorded(machine: &Machine, scope: Scope) -> Result<Vec<Lack>, Lack> {

@@ -68,8 +68,6 @@ pub enum AttachError {
 pub(crate) struct Attached {
     /// What stands until it is dropped.
     pub programs: Programs,
-    /// What the user must know of them.
-    pub notes: Vec<String>,
     pub table: Table,
     pub percpu: Mapped<PerCpu>,
     pub points: PointTable,
@@ -127,9 +125,9 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     });
     let (standing, percpu, points, ring, ring_size) = loaded.map_err(|(error, _)| error)?;
     if !hooks::suffice(&hooks) {
-        return Err(PURPOSE.refusal("attaching them", hooks::notes(&hooks).join("; ")).into());
+        return Err(PURPOSE.refusal("attaching them", hooks::notes(&hooks.missing).join("; ")).into());
     }
-    let notes = hooks::notes(&hooks);
+    hooks.missing = hooks::missing_of(&hooks);
     let programs = Programs::new(standing, hooks, false).map_err(StartError::from)?;
-    Ok(Attached { programs, notes, table, percpu, points, ring, ring_size, cpus })
+    Ok(Attached { programs, table, percpu, points, ring, ring_size, cpus })
 }

@@ -1,6 +1,8 @@
 //! The places in the kernel at which the programs stand, and which of them this kernel has.
 
-use latpath_bpf::{function_hook as function, hook, module_hook as module, optional, or, release, Hook, Hooks, Unable};
+use latpath_bpf::{
+    function_hook as function, hook, module_hook as module, optional, or, release, Hook, Hooks, Missing, Unable,
+};
 
 const XDP: &str = "frames that XDP takes";
 const DROP: &str = "drop";
@@ -46,21 +48,24 @@ pub(crate) fn suffice(hooks: &Hooks) -> bool {
 /// # Errors
 /// Where nothing can be traced at all.
 pub fn lacks() -> Result<Vec<String>, Unable> {
-    Ok(notes(&find(false)?))
+    Ok(notes(&missing_of(&find(false)?)))
 }
 
-/// The same of these programs.
-pub(crate) fn notes(hooks: &Hooks) -> Vec<String> {
+/// What this kernel does not offer of the points.
+pub(crate) fn missing_of(hooks: &Hooks) -> Vec<Missing> {
+    let no_reasons = hooks.has(DROP_REASONS).then(|| Missing {
+        tracepoint: "kfree_skb",
+        is_function: false,
+        lost: "reasons for drops",
+        why: "it says none (they came with 5.17)".into(),
+    });
+    hooks.missing.iter().cloned().chain(no_reasons).collect()
+}
+
+/// What the user must know of what is missing, a line each.
+pub(crate) fn notes(missing: &[Missing]) -> Vec<String> {
     let release = release();
-    let mut notes: Vec<String> = Vec::new();
-    for (at, missing) in hooks.missing.iter().enumerate() {
-        // Several places show one point.
-        if hooks.missing[..at].iter().all(|before| before.lost != missing.lost) {
-            notes.push(format!("kernel {release}: {missing}"));
-        }
-    }
-    if hooks.has(DROP_REASONS) {
-        notes.push(format!("kernel {release} gives no reasons for drops (they came with 5.17)"));
-    }
-    notes
+    // Several places show one point.
+    let is_first = |(at, one): &(usize, &Missing)| missing[..*at].iter().all(|before| before.lost != one.lost);
+    missing.iter().enumerate().filter(is_first).map(|(_, one)| format!("kernel {release}: {one}")).collect()
 }

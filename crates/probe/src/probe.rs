@@ -70,9 +70,14 @@ impl Probe {
         })
     }
 
+    /// What this kernel does not offer of the points.
+    pub fn missing(&self) -> &[Missing] {
+        &self.attached.programs.missing
+    }
+
     /// What the user must know: what this kernel lacks, and points that do not count for want of leave.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.attached.notes.clone();
+        let mut notes = crate::hooks::notes(self.missing());
         let percpu = &self.attached.percpu;
         let others: u64 = (0..percpu.len()).map(|cpu| percpu.get(cpu).points_of_others).sum();
         if others > 0 {
