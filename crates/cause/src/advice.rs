@@ -9,7 +9,7 @@
 mod shell;
 
 use crate::actor::Actor;
-use crate::{kernel_time, CauseShare, RunContext};
+use crate::{kernel_time, CauseShare, Note, RunContext};
 use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
@@ -410,8 +410,8 @@ impl Advisor<'_> {
     pub(crate) fn of_blocking(&self) -> Vec<Advice> {
         let Some((actor, pid)) = self.thread() else { return Vec::new() };
         let mut all = Vec::new();
-        let notes = || self.share.notes.iter().map(|(note, _)| note.as_str());
-        if notes().any(|note| note == kernel_time::THROTTLED_IO) {
+        let notes = || self.share.notes.iter().map(|(note, _)| note);
+        if notes().any(|note| *note == Note::ThrottledIo) {
             all.push(self.one(
                 format!("see the limits of block I/O of the control group of {}, and lift them", actor.name),
                 [
@@ -531,15 +531,15 @@ impl Advisor<'_> {
     pub(crate) fn of_work(&self) -> Vec<Advice> {
         let slow = self.is_on_host() && self.known.governors.iter().any(|g| !matches!(g.as_str(), "performance" | ""));
         let mut all = Vec::new();
-        let says = |what: &str| self.share.notes.iter().any(|(note, _)| note.contains(what));
-        if says(kernel_time::FAULTS) {
+        let mut notes = self.share.notes.iter().map(|(note, _)| note);
+        if notes.clone().any(|note| matches!(note, Note::PageFaults(_))) {
             all.push(self.one(
                 "touch all memory before the first packet and keep it: mlockall(MCL_CURRENT | MCL_FUTURE), and no memory that is given \
                  back and taken again (mallopt: M_TRIM_THRESHOLD, M_MMAP_MAX)",
                 None::<String>,
             ));
         }
-        if let Some((actor, pid)) = self.thread().filter(|_| says(kernel_time::RECLAIMS)) {
+        if let Some((actor, pid)) = self.thread().filter(|_| notes.any(|note| *note == Note::Reclaims)) {
             all.push(self.one(
                 format!("lift the memory limit of the control group of {}; where it has none, the machine has too little memory", actor.name),
                 [

@@ -7,7 +7,7 @@ use crate::{
     guests::Guests,
     machine::Machine,
     queue::{PacketsAhead, SightingsByPoint, Spacing},
-    Cause, RunContext,
+    Cause, Note, RunContext,
 };
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_flight::{Class, Doing};
@@ -62,10 +62,16 @@ pub struct CauseInterval {
     /// For an idle exit, the state's name where it is known.
     pub state: Option<String>,
     /// What the reader must know: why it is unexplained, that two machines' times were joined, what put an end to it.
-    pub note: Option<String>,
+    pub notes: Vec<Note>,
 }
 
 impl CauseInterval {
+    /// Its notes as a sentence, if there are any.
+    pub fn note(&self) -> Option<String> {
+        let notes: Vec<String> = self.notes.iter().map(Note::to_string).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
     /// How long, in ns.
     pub fn took(&self) -> Ns {
         self.to - self.from
@@ -82,7 +88,7 @@ impl CauseInterval {
     /// The same at another time.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let what = |p: &Self| (p.cause, p.machine, p.cpu, p.number);
-        what(self) == what(other) && self.actor == other.actor && self.by == other.by && self.note == other.note
+        what(self) == what(other) && self.actor == other.actor && self.by == other.by && self.notes == other.notes
     }
 }
 

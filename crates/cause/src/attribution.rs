@@ -7,7 +7,7 @@
 use crate::actor::Actor;
 use crate::baseline::{Baseline, MeanTimes};
 use crate::sums::{add, longest_first, plus};
-use crate::{Cause, PacketTimeline, RunContext};
+use crate::{Cause, Note, PacketTimeline, RunContext};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
@@ -54,7 +54,7 @@ pub struct CauseShare {
     /// What that is called, if it is an idle state with a known name.
     pub state: Option<String>,
     /// What the reader must know, with the time that it is about, the longest first.
-    pub notes: Vec<(String, Ns)>,
+    pub notes: Vec<(Note, Ns)>,
 }
 
 impl CauseShare {
@@ -159,7 +159,7 @@ impl Attribution {
                 }
                 add(&mut share.hops, (hop.from, hop.to), ns, usize::MAX);
                 share.keep_greatest(interval.number, &interval.state);
-                if let Some(note) = &interval.note {
+                for note in &interval.notes {
                     add(&mut share.notes, note.clone(), ns, MAX_NOTES);
                 }
             }

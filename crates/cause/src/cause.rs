@@ -10,9 +10,11 @@ pub struct CauseInfo {
     pub id: &'static str,
     /// What it means, in one sentence. docs/causes.md has the same.
     pub meaning: &'static str,
-    /// What happened, as a sentence without a full stop. `{actor}` is who had to act, with who waited for it (`relay waited for server,
-    /// which`; `{was}` is `was ` then), `{for}` for how long (` for 14.2 ms`), `{by}` the culprits behind the link's words, `{detail}`
-    /// the detail.
+    /// What its sentence begins with.
+    pub subject: Subject,
+    /// What happened, as a sentence without a full stop, and without its subject where that is the actor. `{actor}` is who had to act,
+    /// `{was}` is `was ` behind who waited for it (`relay waited for server, which`), `{for}` for how long (` for 14.2 ms`), `{by}` the
+    /// culprits behind the link's words, `{detail}` the detail.
     pub sentence: &'static str,
     /// How the culprit comes in.
     pub link: Link,
@@ -21,6 +23,14 @@ pub struct CauseInfo {
     pub state: ActorState,
     /// What to do about it.
     pub(crate) advice: fn(&Advisor) -> Vec<Advice>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Who had to act, with who waited for it.
+    Actor,
+    /// Nobody by name.
+    None,
 }
 
 /// How a culprit kept the actor from acting.
@@ -80,7 +90,7 @@ pub enum ActorState {
 
 macro_rules! causes {
     ($($variant:ident $id:literal $meaning:literal {
-        $sentence:literal, $link:ident, $detail:ident, $state:ident, $advice:ident
+        $subject:ident $sentence:literal, $link:ident, $detail:ident, $state:ident, $advice:ident
     })*) => {
         /// What held a packet. Names and meanings do not change.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -103,6 +113,7 @@ macro_rules! causes {
                     $(Self::$variant => &CauseInfo {
                         id: $id,
                         meaning: $meaning,
+                        subject: Subject::$subject,
                         sentence: $sentence,
                         link: Link::$link,
                         detail: Detail::$detail,
@@ -115,64 +126,64 @@ macro_rules! causes {
     };
 }
 
-// Variant, name, meaning { sentence, link, detail, state of the actor, advice }
+// Variant, name, meaning { subject and sentence, link, detail, state of the actor, advice }
 causes! {
     Work "work" "The actor ran, and did what is to be done for the packet." {
-        "{actor} worked{for}{detail}", Nobody, Note, Works, of_work
+        Actor "worked{for}{detail}", Nobody, Note, Works, of_work
     }
     Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from the actor." {
-        "{actor} {was}interrupted{for}{by}", By, None, Interrupted, of_interrupts
+        Actor "{was}interrupted{for}{by}", By, None, Interrupted, of_interrupts
     }
     WaitingForCpu "waiting-for-cpu" "A thread was ready, and its CPU ran others." {
-        "{actor} {was}ready but not running{for}{by}", Behind, None, Waits, of_waiting
+        Actor "{was}ready but not running{for}{by}", Behind, None, Waits, of_waiting
     }
     IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state." {
-        "{actor} waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits, of_idle
+        Actor "waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits, of_idle
     }
     Throttled "throttled" "A thread, or its control group, had used up its CPU time." {
-        "{actor} {was}throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits, of_throttling
+        Actor "{was}throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits, of_throttling
     }
     Stopped "stopped" "A thread was stopped by a signal, a debugger or the freezer." {
-        "{actor} {was}stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
+        Actor "{was}stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
     }
     Blocked "blocked" "A thread waited uninterruptibly: for a lock, a page or a device." {
-        "{actor} {was}blocked{for}{by}{detail}", WokenBy, Note, Sleeps, of_blocking
+        Actor "{was}blocked{for}{by}{detail}", WokenBy, Note, Sleeps, of_blocking
     }
     SoftirqWait "softirq-wait" "A softirq was raised and had not begun." {
-        "{actor} raised but not started{for}{by}", Behind, None, Waits, of_interrupts
+        Actor "raised but not started{for}{by}", Behind, None, Waits, of_interrupts
     }
     IrqWait "irq-wait" "An interrupt was raised and its handler had not begun." {
-        "{actor} raised but not served{for}{by}", Behind, None, Waits, of_interrupts
+        Actor "raised but not served{for}{by}", Behind, None, Waits, of_interrupts
     }
     QueuedBehind "queued-behind" "Packets that came earlier were served first." {
-        "queued{for} behind {detail} that {actor} served first", Nobody, PacketsAhead, Waits, of_queues
+        None "queued{for} behind {detail} that {actor} served first", Nobody, PacketsAhead, Waits, of_queues
     }
     PollInterval "poll-interval" "The reader slept for a time of its own choice." {
-        "{actor} slept{for} by its own timer", Until, None, Sleeps, of_polling
+        Actor "slept{for} by its own timer", Until, None, Sleeps, of_polling
     }
     Upcall "upcall" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it." {
-        "{actor} handled it{for}: no flow in the kernel matched", Nobody, None, Works, of_upcalls
+        Actor "handled it{for}: no flow in the kernel matched", Nobody, None, Works, of_upcalls
     }
     QdiscHeld "qdisc-held" "A queueing discipline held the packet until a time." {
-        "held{for} by a queueing discipline{by}", Until, None, Sleeps, of_qdiscs
+        None "held{for} by a queueing discipline{by}", Until, None, Sleeps, of_qdiscs
     }
     VmExit "vm-exit" "The vCPU had left its guest." {
-        "{actor} {was}out of its guest{for}{detail}", Nobody, ExitReason, Interrupted, none
+        Actor "{was}out of its guest{for}{detail}", Nobody, ExitReason, Interrupted, none
     }
     VcpuPreempted "vcpu-preempted" "The vCPU was ready, and its CPU ran others." {
-        "{actor} {was}off its CPU{for}{by}", Behind, None, Waits, of_waiting
+        Actor "{was}off its CPU{for}{by}", Behind, None, Waits, of_waiting
     }
     VcpuHalted "vcpu-halted" "The vCPU had halted, until something woke it." {
-        "{actor} {was}halted{for}{by}", WokenBy, None, Sleeps, of_halting
+        Actor "{was}halted{for}{by}", WokenBy, None, Sleeps, of_halting
     }
     IrqInjection "irq-injection" "An interrupt for the guest was pending, and the guest had not taken it." {
-        "an interrupt for {actor} pending{for} and not taken", Behind, None, Waits, of_injection
+        None "an interrupt for {actor} pending{for} and not taken", Behind, None, Waits, of_injection
     }
     Device "device" "A device or a wire had the packet, and no CPU that is recorded." {
-        "on a device or a wire{for}{detail}", Nobody, Note, Sleeps, none
+        None "on a device or a wire{for}{detail}", Nobody, Note, Sleeps, none
     }
     Unexplained "unexplained" "No rule covers it, or the record lacks what a rule needs." {
-        "not explained{for}{detail}", Nobody, Note, Unknown, none
+        None "not explained{for}{detail}", Nobody, Note, Unknown, none
     }
 }
 

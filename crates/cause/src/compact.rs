@@ -1,6 +1,6 @@
 //! Many short intervals as few: what alternates is summed.
 
-use crate::{Cause, CauseInterval};
+use crate::{Cause, CauseInterval, Note};
 
 /// More intervals than this are summed.
 const MANY: usize = 256;
@@ -40,8 +40,7 @@ pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
             (interval.from, interval.to) = (cursor, cursor + sum);
             cursor = interval.to;
             if times > 1 {
-                let sum = format!("{times} times, put together");
-                interval.note = Some(interval.note.map_or(sum.clone(), |note| format!("{note}; {sum}")));
+                interval.notes.push(Note::Summed(times));
             }
             all.push(interval);
         }

@@ -5,7 +5,7 @@ use crate::{
     machine::Machine,
     queue::{lies_between, By, PacketsAhead, SightingsByPoint},
     wakeup_chain::{Call, Context, End, Hold, SightingPair, WakeupChain},
-    Cause, CauseInterval,
+    Cause, CauseInterval, Note,
 };
 use latpath_capture::PacketSighting;
 use latpath_flight::Doing;
@@ -170,7 +170,10 @@ impl<'t> CrossMachineWalk<'t> {
                 let why = host.why_unknown(None, self.t.saturating_sub(1));
                 let why = format!("what {} did is not known: {why}", host.thread(vcpu, self.t).name);
                 let unexplained = unexplained(Cause::Unexplained, 0, 0, 0, why);
-                (CauseInterval { cause: Cause::IrqInjection, actor, note: None, ..unexplained.clone() }, unexplained)
+                (
+                    CauseInterval { cause: Cause::IrqInjection, actor, notes: Vec::new(), ..unexplained.clone() },
+                    unexplained,
+                )
             }
         };
         let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, self.t);
@@ -292,11 +295,7 @@ impl<'t> CrossMachineWalk<'t> {
                 let interval = &mut self.intervals[place];
                 if interval.took() <= bound && noted.is_none_or(|last| last < place) {
                     noted = Some(place);
-                    let note = format!("joined: two machines' clocks are known to ±{bound} ns");
-                    interval.note = Some(match interval.note.take() {
-                        Some(before) => format!("{before}; {note}"),
-                        None => note,
-                    });
+                    interval.notes.push(Note::Joined(bound));
                 }
             }
         }
@@ -313,5 +312,5 @@ fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
 
 /// An interval of which nothing more is known.
 pub(crate) fn unexplained(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> CauseInterval {
-    CauseInterval { from, to, cause, machine, note: Some(why), ..CauseInterval::default() }
+    CauseInterval { from, to, cause, machine, notes: vec![why.into()], ..CauseInterval::default() }
 }

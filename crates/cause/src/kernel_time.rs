@@ -1,6 +1,6 @@
 //! What a thread did in the kernel, or waited for there: by the recorder's rarer events.
 
-use crate::machine::Machine;
+use crate::{machine::Machine, Note};
 use latpath_flight::What;
 use latpath_model::Ns;
 
@@ -37,15 +37,17 @@ const MEMORY_MAP: [&str; 12] = [
 ];
 
 /// What threads wait for, with the functions that say it and what helps.
-struct Reason {
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reason {
     functions: &'static [&'static str],
-    what: &'static str,
+    pub(crate) what: &'static str,
+    /// Empty where nothing is known to help.
     fix: &'static str,
 }
 
 const OWN_THREAD: &str = "read and write files in a thread that packets do not wait for";
 const LOCKED: &str = "have its memory in place: mlockall(MCL_CURRENT | MCL_FUTURE) before the first packet";
-const REASONS: [Reason; 8] = [
+static REASONS: [Reason; 8] = [
     Reason { functions: &["jbd2_", "xlog_", "xfs_log_"], what: "the file system's journal", fix: OWN_THREAD },
     Reason {
         functions: &["reclaim_throttle", "throttle_direct_reclaim", "mem_cgroup_handle_over_high"],
@@ -79,48 +81,46 @@ const REASONS: [Reason; 8] = [
     },
     Reason { functions: &["synchronize_", "rcu_barrier"], what: "all CPUs to have gone on (RCU)", fix: "" },
 ];
-const MAP_LOCK: Reason = Reason {
+static LOCK: Reason = Reason { functions: &LOCKS, what: "a lock of the kernel's", fix: "" };
+static MAP_LOCK: Reason = Reason {
     functions: &MEMORY_MAP,
     what: "its process's memory map (mmap_lock)",
     fix: "do not map, unmap, protect or fork in the application's process while packets come: another thread of it did",
 };
-/// What is said of a thread that waits for block I/O while a request is released that was over its control group's limit.
-pub(crate) const THROTTLED_IO: &str = "it waited for block I/O, and a control group's limit of that held requests";
 /// Functions that wait for block I/O.
 const BLOCK_IO: [&str; 7] = ["io_schedule", "__iomap_", "iomap_", "submit_bio_", "blkdev_", "filemap_", "folio_wait_"];
-/// What is said of a thread that works for itself.
-pub(crate) const RECLAIMS: &str = "it had to free memory before it got some";
-pub(crate) const FAULTS: &str = "page faults";
 
 fn begins(name: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
 /// What a thread waits for in these functions, the innermost first.
-fn waited_for(functions: &[String]) -> Option<String> {
+fn waited_for(functions: &[String]) -> Option<Note> {
     let at = functions.iter().position(|name| !begins(name, &SCHEDULER))?;
     let functions = &functions[at..];
     let is_lock = begins(&functions[0], &LOCKS);
     let function = functions.iter().find(|name| !begins(name, &LOCKS)).unwrap_or(&functions[0]);
     let named = |name: &String| REASONS.iter().find(|reason| begins(name, reason.functions));
-    let what = match functions.iter().find_map(named) {
-        _ if is_lock && functions.iter().any(|name| begins(name, &MEMORY_MAP)) => MAP_LOCK.what,
-        _ if is_lock => "a lock of the kernel's",
-        Some(reason) => reason.what,
-        None => return Some(format!("it waited in {function}")),
+    let reason = match functions.iter().find_map(named) {
+        _ if is_lock && functions.iter().any(|name| begins(name, &MEMORY_MAP)) => &MAP_LOCK,
+        _ if is_lock => &LOCK,
+        Some(reason) => reason,
+        None => return Some(format!("it waited in {function}").into()),
     };
-    Some(format!("it waited for {what}, in {function}"))
+    Some(Note::WaitedFor(reason, function.clone()))
 }
 
 /// What helps against a wait of which this is said.
-pub(crate) fn fix(note: &str) -> Option<&'static str> {
-    let all = REASONS.iter().chain([&MAP_LOCK]);
-    all.filter(|r| !r.fix.is_empty() && note.contains(&format!("for {},", r.what))).map(|r| r.fix).next()
+pub(crate) fn fix(note: &Note) -> Option<&'static str> {
+    match note {
+        Note::WaitedFor(reason, _) => Some(reason.fix).filter(|fix| !fix.is_empty()),
+        _ => None,
+    }
 }
 
 impl Machine {
     /// What a thread waited for that blocked from `from` to `to`.
-    pub fn why_blocked(&self, pid: u32, from: Ns, to: Ns) -> Option<String> {
+    pub fn why_blocked(&self, pid: u32, from: Ns, to: Ns) -> Option<Note> {
         let switch = |cpu| self.events(cpu, from, from + 1).iter().any(|e| e.pid == pid && is_switch(e.what));
         let cpu = self.cpus().find(|cpu| switch(*cpu))?;
         let before =
@@ -137,20 +137,20 @@ impl Machine {
         };
         let lets_go = |cpu| self.events(cpu, from, to).iter().any(|event| throttled(event.what));
         match functions.iter().any(|name| begins(name, &BLOCK_IO)) && self.cpus().any(lets_go) {
-            true => Some(THROTTLED_IO.into()),
+            true => Some(Note::ThrottledIo),
             false => waited_for(&functions),
         }
     }
 
     /// What a thread did that ran from `from` to `to`, with `faults` all the time: the latest first, each from when on.
-    pub fn worked(&self, pid: u32, faults: &Option<String>, from: Ns, to: Ns) -> Vec<(Ns, Option<String>)> {
+    pub fn worked(&self, pid: u32, faults: &Option<Note>, from: Ns, to: Ns) -> Vec<(Ns, Option<Note>)> {
         let mut all = Vec::new();
         let mut end = to;
         for (begin, over) in self.reclaims(pid, from, to).into_iter().rev() {
             if over < end {
                 all.push((over, faults.clone()));
             }
-            all.push((begin.max(from), Some(RECLAIMS.to_owned())));
+            all.push((begin.max(from), Some(Note::Reclaims)));
             end = begin;
         }
         if end > from {
@@ -160,7 +160,7 @@ impl Machine {
     }
 
     /// Whether page faults took a good part of its time, from where it was switched to until it left.
-    pub fn page_faults(&self, pid: u32, cpu: u32, since: Ns) -> Option<String> {
+    pub fn page_faults(&self, pid: u32, cpu: u32, since: Ns) -> Option<Note> {
         let mut own = self.events(cpu, since, Ns::MAX).iter().filter(|event| event.pid == pid);
         let (count, end) = own.find_map(|event| match event.what {
             What::PageFaults(count) => Some(Some((count, event.t))),
@@ -168,7 +168,7 @@ impl Machine {
             _ => None,
         })??;
         let many = (end - since).max(0) / FAULT_NS < count.min(1 << 40) as Ns;
-        many.then(|| format!("{} {FAULTS} or more", 10_u64.pow(count.max(1).ilog10())))
+        many.then(|| Note::PageFaults(10_u64.pow(count.max(1).ilog10())))
     }
 }
 
@@ -190,10 +190,10 @@ mod tests {
             ("io_schedule folio_wait_bit_common filemap_fault __do_fault", "a page from the disk"),
         ] {
             let note = said(functions).unwrap();
-            assert!(note.starts_with(&format!("it waited for {what}, in ")), "{note}");
+            assert!(note.to_string().starts_with(&format!("it waited for {what}, in ")), "{note}");
             assert_eq!(fix(&note).is_some(), what != "a lock of the kernel's", "{note}");
         }
-        assert_eq!(said("schedule do_wait_for_something x").as_deref(), Some("it waited in do_wait_for_something"));
+        assert_eq!(said("schedule do_wait_for_something x"), Some("it waited in do_wait_for_something".into()));
         assert_eq!(waited_for(&[]), None);
     }
 }

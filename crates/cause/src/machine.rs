@@ -1,6 +1,6 @@
 //! One machine's record, on the host's timeline, made ready for questions.
 
-use crate::{irq_interval::IrqIntervals, Executor};
+use crate::{irq_interval::IrqIntervals, Executor, Note};
 use latpath_capture::{MachineSnapshot, UNKNOWN_CPU};
 use latpath_flight::{
     Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
@@ -237,9 +237,10 @@ impl Machine {
     }
 
     /// What the reader must know of a CPU's tile.
-    pub fn note_of(&self, cpu: u32, tile: &CpuTile) -> Option<String> {
+    pub fn notes_of(&self, cpu: u32, tile: &CpuTile) -> Vec<Note> {
         let name = || self.executor(cpu, &tile.doing, tile.from).name;
-        tile.is_assumed().then(|| format!("the switch away from {} is not recorded", name()))
+        let note = || format!("the switch away from {} is not recorded", name()).into();
+        tile.is_assumed().then(note).into_iter().collect()
     }
 
     /// Why nothing is known of a CPU at a time.

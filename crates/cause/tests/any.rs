@@ -151,7 +151,7 @@ proptest! {
                     prop_assert_eq!(interval.from, cursor, "{:#?}", intervals);
                     prop_assert!(interval.to > interval.from && interval.machine < stage.capture.machines.len());
                     if interval.cause == Cause::Unexplained {
-                        prop_assert!(interval.note.as_ref().is_some_and(|note| !note.is_empty()), "{:?}", interval);
+                        prop_assert!(interval.note().is_some_and(|note| !note.is_empty()), "{:?}", interval);
                     }
                     cursor = interval.to;
                 }

@@ -153,7 +153,7 @@ fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
     );
     assert_eq!(stage.explained()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
     assert_eq!(
-        stage.intervals()[1].note.as_deref(),
+        stage.intervals()[1].note().as_deref(),
         Some("what CPU 0/KVM (61) did is not known: records of some CPUs begin later")
     );
 }
@@ -247,7 +247,7 @@ fn exits_within_a_guests_work_are_reported_with_their_reason() {
             "257-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(stage.intervals()[6].note.as_deref(), Some("EPT_VIOLATION"));
+    assert_eq!(stage.intervals()[6].note().as_deref(), Some("EPT_VIOLATION"));
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn the_host_shows_what_it_can_of_a_guest_without_a_record() {
             "280-300 unexplained",
         ]
     );
-    assert_eq!(stage.intervals()[2].note.as_deref(), Some("no record of guest0: no agent"));
+    assert_eq!(stage.intervals()[2].note().as_deref(), Some("no record of guest0: no agent"));
     // From one of its own points to another.
     stage.packet(&[("guest0/nic-rx@eth0", 200, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
@@ -471,7 +471,7 @@ fn only_its_own_side_is_shown_of_an_unknown_guest() {
     let intervals = stage.intervals();
     assert_eq!(line(&intervals[0]), "100-200 unexplained");
     assert_eq!(
-        intervals[0].note.as_deref(),
+        intervals[0].note().as_deref(),
         Some("what sent irq 25 is not recorded, nor which thread of the host runs CPU 0")
     );
     assert_eq!(intervals[1].cause, Cause::Work);
@@ -503,7 +503,7 @@ fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
             "212-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(stage.intervals()[3].note.as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
+    assert_eq!(stage.intervals()[3].note().as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
 }
 
 /// The vCPU is in the guest from 100 to 200 and from 300 to 400; the guest's clock is said to be `AHEAD`, and truly is by so much more.

@@ -36,7 +36,7 @@ fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacke
                 number: None,
                 state: None,
                 waiter: None,
-                note: None,
+                notes: Vec::new(),
             });
             t += ns;
         }

@@ -179,7 +179,7 @@ fn an_interrupts_own_time_is_work_and_before_it_a_device_had_the_packet() {
             "210-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(stage.intervals()[0].note.as_deref(), Some("what sent irq 25 is not recorded"));
+    assert_eq!(stage.intervals()[0].note().as_deref(), Some("what sent irq 25 is not recorded"));
 }
 
 #[test]
@@ -331,5 +331,5 @@ fn a_storm_is_summed_by_who_took_the_time() {
         c.at(60_000).softirq_ends(NET_RX);
     });
     assert_eq!(stage.explained(), ["100-35100 work softirq NET_RX", "35100-50100 interrupted softirq NET_RX < irq 25"]);
-    assert_eq!(stage.intervals()[1].note.as_deref(), Some("500 times, put together"));
+    assert_eq!(stage.intervals()[1].note().as_deref(), Some("500 times, put together"));
 }

@@ -283,7 +283,7 @@ fn a_stopped_reader_is_stopped_whatever_came_in_between() {
         stage.explained(),
         ["100-260 stopped qemu (7)", "260-270 idle-exit qemu (7) < idle", "270-300 work qemu (7)",]
     );
-    assert_eq!(stage.intervals()[0].note.as_deref(), Some("it went on by bash (11)"));
+    assert_eq!(stage.intervals()[0].note().as_deref(), Some("it went on by bash (11)"));
 }
 
 /// A reader that is woken, and then waits in the kernel from 140 to 250.
@@ -328,7 +328,7 @@ fn what_a_reader_did_in_the_kernel_is_said() {
         c.at(250).sleeps_then(READER).at(400).event(What::PageFaults(160)).sleeps_then(0);
     });
     sender_wakes_at_120(&mut stage);
-    let said: Vec<_> = stage.intervals().iter().map(|p| (p.from, p.cause, p.note.clone())).collect();
+    let said: Vec<_> = stage.intervals().iter().map(|p| (p.from, p.cause, p.note())).collect();
     let note = |text: &str| Some(text.to_owned());
     let blocked = note("it waited for a page from the disk, in folio_wait_bit_common");
     assert_eq!(
@@ -536,11 +536,14 @@ fn where_nothing_is_recorded_the_reason_is_said() {
     });
     let intervals = stage.intervals();
     assert_eq!(stage.explained(), ["100-200 unexplained", "200-300 work qemu (7)"]);
-    assert_eq!(intervals[0].note.as_deref(), Some("what qemu (7) did is not known: records of some CPUs begin later"));
+    assert_eq!(
+        intervals[0].note().as_deref(),
+        Some("what qemu (7) did is not known: records of some CPUs begin later")
+    );
     stage.capture.machines[0].record = Err("the ring was gone".into());
     let intervals = stage.intervals();
     assert_eq!((intervals.len(), intervals[0].cause), (1, Cause::Unexplained));
-    assert_eq!(intervals[0].note.as_deref(), Some("no record of host: the ring was gone"));
+    assert_eq!(intervals[0].note().as_deref(), Some("no record of host: the ring was gone"));
 }
 
 #[test]
@@ -564,7 +567,7 @@ fn a_wait_without_a_culprit_is_unexplained() {
             "280-300 work qemu (7)",
         ]
     );
-    let notes: Vec<_> = stage.intervals().iter().filter_map(|p| p.note.clone()).collect();
+    let notes: Vec<_> = stage.intervals().iter().filter_map(|p| p.note()).collect();
     assert_eq!(notes, ["the switch away from bash (11) is not recorded", "the record does not say what CPU 0 did"]);
 }
 
@@ -576,6 +579,6 @@ fn what_was_after_the_records_end_is_said_to_be() {
     });
     stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 200_000, 0, READER)]);
     assert_eq!(stage.explained(), ["100-200000 unexplained"]);
-    let note = stage.intervals()[0].note.clone();
+    let note = stage.intervals()[0].note();
     assert_eq!(note.as_deref(), Some("what qemu (7) did is not known: it was after the record's end"));
 }

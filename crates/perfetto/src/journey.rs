@@ -206,7 +206,7 @@ fn why(out: &mut Writer, number: Number, packet: &PacketTimeline) -> io::Result<
             .maybe("cpu", interval.cpu.map(i64::from))
             .maybe("number", interval.number.map(|number| i64::try_from(number).unwrap_or(i64::MAX)))
             .maybe("idle_state", interval.state.as_deref())
-            .maybe("note", interval.note.as_deref());
+            .maybe("note", interval.note().as_deref());
         Span { from: interval.from, to: interval.to, info }
     });
     // Intervals do not overlap; those of a damaged record might.

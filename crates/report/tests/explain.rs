@@ -120,7 +120,10 @@ fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Told1>)>) ->
         let mut intervals = Vec::new();
         let mut last = 0;
         for (ns, cause, machine, cpu, actor, by) in explained_packet {
-            let note = (cause == Cause::Unexplained).then(|| "guest7: the recorder had written over it".to_owned());
+            let notes = match cause {
+                Cause::Unexplained => vec!["guest7: the recorder had written over it".into()],
+                _ => Vec::new(),
+            };
             let number = match cause {
                 Cause::QueuedBehind => Some(37),
                 Cause::PollInterval => Some(5_000_000),
@@ -139,7 +142,7 @@ fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Told1>)>) ->
                 number,
                 state: None,
                 waiter: None,
-                note,
+                notes,
             });
             (t, last) = (t + ns, cpu);
         }
@@ -381,7 +384,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
     explanation.notes.push(evil.into());
     explanation.ranking[0].row.share.actor.as_mut().unwrap().name = evil.into();
     for interval in explanation.worst.iter_mut().flat_map(|t| &mut t.explained.hops).flat_map(|p| &mut p.intervals) {
-        interval.note = Some(evil.into());
+        interval.notes = vec![evil.into()];
         interval.state = Some(evil.into());
         interval.actor.iter_mut().chain(&mut interval.by).for_each(|who| who.name = evil.into());
     }

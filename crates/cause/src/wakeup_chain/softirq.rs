@@ -93,8 +93,8 @@ impl WakeupChain<'_> {
                 Doing::Thread(_) => self.add(tile.from, Cause::Work, label),
                 Doing::Idle { .. } => self.add(tile.from, Cause::Blocked, label),
                 Doing::Unknown => {
-                    let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
-                    self.add(tile.from, Cause::Unexplained, CauseInterval { note, ..label });
+                    let notes = vec![self.machine.why_unknown(Some(cpu), tile.from).into()];
+                    self.add(tile.from, Cause::Unexplained, CauseInterval { notes, ..label });
                 }
                 _ => self.add(tile.from, Cause::Interrupted, CauseInterval { by, ..label }),
             }
@@ -141,12 +141,12 @@ impl WakeupChain<'_> {
         });
         for tile in self.tiles_back(cpu, raised) {
             let by = Some(self.machine.executor(cpu, &tile.doing, tile.from));
-            let (actor, note) = (Some(actor.clone()), self.machine.note_of(cpu, &tile));
-            let label = CauseInterval { actor, by, cpu: Some(cpu), note, ..CauseInterval::default() };
+            let (actor, notes) = (Some(actor.clone()), self.machine.notes_of(cpu, &tile));
+            let label = CauseInterval { actor, by, cpu: Some(cpu), notes, ..CauseInterval::default() };
             match (daemon, tile.doing) {
                 (_, Doing::Unknown) => {
-                    let note = Some(self.machine.why_unknown(Some(cpu), tile.from));
-                    self.add(tile.from, Cause::Unexplained, CauseInterval { note, by: None, ..label });
+                    let notes = vec![self.machine.why_unknown(Some(cpu), tile.from).into()];
+                    self.add(tile.from, Cause::Unexplained, CauseInterval { notes, by: None, ..label });
                 }
                 (Some(pid), Doing::Thread(r)) if r.pid != pid => {
                     let actor = Some(self.machine.thread(pid, tile.from));

@@ -87,7 +87,7 @@ impl WakeupChain<'_> {
                 continue;
             }
             for (begin, note) in self.machine.worked(pid, &faults, tile.from.max(self.a), self.t) {
-                self.work(begin, CauseInterval { note, ..label.clone() });
+                self.work(begin, CauseInterval { notes: note.into_iter().collect(), ..label.clone() });
             }
         }
     }
@@ -125,13 +125,13 @@ impl WakeupChain<'_> {
             return;
         }
         let Some(on) = cpu else {
-            let note = Some(self.machine.why_unknown(None, self.t));
-            self.add(from, Cause::Unexplained, CauseInterval { note, ..label });
+            let notes = vec![self.machine.why_unknown(None, self.t).into()];
+            self.add(from, Cause::Unexplained, CauseInterval { notes, ..label });
             return;
         };
         if let Some((begin, end, note)) = self.was_passed_over(pid, on, since, from) {
             self.waited_behind(pid, on, waits, end, &label);
-            self.add(begin, Cause::Throttled, CauseInterval { note: Some(note.to_owned()), ..label.clone() });
+            self.add(begin, Cause::Throttled, CauseInterval { notes: vec![note.into()], ..label.clone() });
         }
         self.waited_behind(pid, on, waits, from, &label);
     }
@@ -173,8 +173,8 @@ impl WakeupChain<'_> {
                     self.add(tile.from, Cause::Work, CauseInterval { by: None, ..label })
                 }
                 Doing::Thread(_) => {
-                    let note = self.machine.note_of(on, tile);
-                    self.add(tile.from, waits, CauseInterval { note, ..label });
+                    let notes = self.machine.notes_of(on, tile);
+                    self.add(tile.from, waits, CauseInterval { notes, ..label });
                 }
                 Doing::Idle { .. } => {
                     left_state = idle_state(&tiles[at..]).or(left_state);
@@ -182,8 +182,8 @@ impl WakeupChain<'_> {
                     self.add(tile.from, Cause::IdleExit, label);
                 }
                 Doing::Unknown => {
-                    let note = Some(self.machine.why_unknown(Some(on), tile.from));
-                    self.add(tile.from, Cause::Unexplained, CauseInterval { by: None, note, ..label });
+                    let notes = vec![self.machine.why_unknown(Some(on), tile.from).into()];
+                    self.add(tile.from, Cause::Unexplained, CauseInterval { by: None, notes, ..label });
                 }
                 _ => self.add(tile.from, Cause::Interrupted, label),
             }
@@ -206,11 +206,11 @@ impl WakeupChain<'_> {
         let name = |w: &Waker| self.machine.executor(w.cpu, &w.context, w.t);
         let is_blocked = matches!(sleep, Sleep::Blocked);
         let note = is_blocked.then(|| self.machine.why_blocked(pid, tile.from, tile.to)).flatten();
-        let label = CauseInterval { actor, note, ..CauseInterval::default() };
+        let label = CauseInterval { actor, notes: note.into_iter().collect(), ..CauseInterval::default() };
         match (sleep, waker) {
             (Sleep::Stopped | Sleep::Traced | Sleep::Frozen, waker) => {
-                let note = waker.map(|w| format!("it went on by {}", name(&w).name));
-                self.add(tile.from, Cause::Stopped, CauseInterval { note, ..label });
+                let notes = waker.iter().map(|w| format!("it went on by {}", name(w).name).into()).collect();
+                self.add(tile.from, Cause::Stopped, CauseInterval { notes, ..label });
                 Ok(None)
             }
             (_, Some(waker)) if Machine::is_timer(&waker) => {

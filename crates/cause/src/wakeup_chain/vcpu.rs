@@ -1,7 +1,7 @@
 //! vCPUs, as the host sees them: what their threads did while a guest had to act, and what called the guest.
 
 use super::{Context, End, WakeupChain};
-use crate::{machine::Machine, Cause, CauseInterval};
+use crate::{machine::Machine, Cause, CauseInterval, Note};
 use latpath_flight::{Doing, Since, Sleep, State, ThreadTile, Waker, What};
 use latpath_model::Ns;
 use latpath_vms::exit_reason;
@@ -211,13 +211,13 @@ impl WakeupChain<'_> {
                     // It looks for something to do before it sleeps.
                     let halts = matches!(exit, Some((Some(reason), isa)) if exit_reason::is_halt(isa, reason));
                     let cause = if halts { Cause::VcpuHalted } else { Cause::VmExit };
-                    let (number, note) = match exit {
+                    let (number, name) = match exit {
                         _ if halts => (None, None),
                         Some((Some(reason), isa)) => (Some(u64::from(reason)), exit_reason::name(isa, reason)),
                         _ => (None, None),
                     };
-                    let note = note.map(String::from);
-                    self.add(tile.from, cause, CauseInterval { number, note, ..label });
+                    let notes = name.into_iter().map(Note::ExitReason).collect();
+                    self.add(tile.from, cause, CauseInterval { number, notes, ..label });
                 }
                 doing if doing.interrupts() => {
                     let by = Some(self.machine.executor(cpu, &doing, tile.from));

@@ -68,10 +68,6 @@ fn fixes(advice: &[Advice]) -> Value {
     advice.iter().map(|a| json!({ "what": a.what, "commands": a.commands, "machine": a.machine })).collect()
 }
 
-fn notes(notes: &[(String, Ns)]) -> Vec<&str> {
-    notes.iter().map(|(note, _)| note.as_str()).collect()
-}
-
 fn row(RankedCause { row, advice }: &RankedCause, all: Ns, context: &RunContext) -> Value {
     let mut value = share(row, all, context);
     value["meaning"] = json!(row.cause.info().meaning);
@@ -103,7 +99,7 @@ fn share(share: &CauseShare, all: Ns, context: &RunContext) -> Value {
         "share_percent": percent(share.excess_ns, all),
         "number": share.number,
         "idle_state": share.state,
-        "notes": notes(&share.notes),
+        "notes": share.notes.iter().map(|(note, _)| note.to_string()).collect::<Vec<_>>(),
     })
 }
 
@@ -125,7 +121,7 @@ fn packet(packet: &ExplainedPacket, context: &RunContext) -> Value {
             "by": actor(&i.by),
             "number": i.number,
             "idle_state": i.state,
-            "note": i.note,
+            "note": i.note(),
         })
     };
     let hop = |hop: &Hop| {

@@ -1,7 +1,7 @@
 //! A cause as a sentence, and in a few words for a table.
 
 use crate::page::Page;
-use latpath_cause::{Actor, Cause, CauseShare, Detail, Link, Row};
+use latpath_cause::{Actor, Cause, CauseShare, Detail, Link, Note, Row, Subject};
 use latpath_flight::Class;
 use latpath_model::Ns;
 
@@ -59,10 +59,10 @@ fn culprits(page: &Page, by: &[(Actor, Ns)]) -> String {
     }
 }
 
-fn note(page: &Page, notes: &[(String, Ns)]) -> String {
+fn note(page: &Page, notes: &[(Note, Ns)]) -> String {
     // Of how its times were put together, no sentence needs to speak.
-    let mut said = notes.iter().filter(|(note, _)| !note.ends_with("put together") && !note.starts_with("joined"));
-    said.next().map_or(String::new(), |(note, _)| format!(": {}", page.clean(note)))
+    let said = notes.iter().find(|(note, _)| !note.is_of_times());
+    said.map_or(String::new(), |(note, _)| format!(": {}", page.clean(&note.to_string())))
 }
 
 /// What a sentence is made of, beside its cause.
@@ -75,7 +75,7 @@ struct Words<'a> {
     by: Option<String>,
     number: Option<u64>,
     state: Option<&'a str>,
-    notes: &'a [(String, Ns)],
+    notes: &'a [(Note, Ns)],
 }
 
 fn fill(page: &Page, cause: Cause, words: &Words) -> String {
@@ -100,16 +100,16 @@ fn fill(page: &Page, cause: Cause, words: &Words) -> String {
         (Detail::PacketsAhead, None) => "packets".into(),
     };
     let actor = words.actor.as_deref().unwrap_or("an unknown thread");
-    let (actor, was) = match words.waiter.filter(|_| info.sentence.starts_with("{actor}")) {
-        Some(waiter) => (format!("{} waited for {actor}, which", page.clean(&waiter.name)), "was "),
-        None => (actor.to_owned(), ""),
+    let (mut text, was) = match (info.subject, words.waiter) {
+        (Subject::Actor, Some(waiter)) => (format!("{} waited for {actor}, which ", page.clean(&waiter.name)), "was "),
+        (Subject::Actor, None) => (format!("{actor} "), ""),
+        (Subject::None, _) => (String::new(), ""),
     };
     // What is filled in comes from outside, so each place is filled once.
-    let mut text = String::new();
     for piece in info.sentence.split('{') {
         let (place, rest) = piece.split_once('}').unwrap_or(("", piece));
         text += match place {
-            "actor" => &actor,
+            "actor" => actor,
             "was" => was,
             "for" => &words.time,
             "by" => &by,
@@ -148,9 +148,9 @@ pub(crate) fn row_sentence(page: &Page, row: &Row) -> String {
         notes: &row.notes,
     };
     let text = fill(page, row.cause, &words);
-    match row.cause.info().sentence.starts_with('{') {
-        true => text,
-        false => text[..1].to_uppercase() + &text[1..],
+    match row.cause.info().subject {
+        Subject::Actor => text,
+        Subject::None => text[..1].to_uppercase() + &text[1..],
     }
 }
 
@@ -161,19 +161,12 @@ pub(crate) fn idle_state(page: &Page, name: Option<&str>, number: Option<u64>) -
 }
 
 /// Why a vCPU left its guest: ` (npf)`, ` (mostly io)`; by number where it has no name.
-fn reason(page: &Page, notes: &[(String, Ns)], number: Option<u64>) -> String {
-    // Behind the name, which is one word, is what else there is to say of it.
-    let mut names: Vec<(&str, Ns)> = Vec::new();
-    for (note, ns) in notes {
-        let name = note.split("; ").next().unwrap_or(note);
-        if name.contains(' ') {
-            continue;
-        }
-        match names.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, sum)) => *sum = sum.saturating_add(*ns),
-            None => names.push((name, *ns)),
-        }
-    }
+fn reason(page: &Page, notes: &[(Note, Ns)], number: Option<u64>) -> String {
+    let name = |(note, ns): &(Note, Ns)| match note {
+        Note::ExitReason(name) => Some((*name, *ns)),
+        _ => None,
+    };
+    let names: Vec<(&str, Ns)> = notes.iter().filter_map(name).collect();
     match (names.iter().max_by_key(|(_, ns)| *ns), number) {
         (Some((name, _)), _) if names.len() == 1 => format!(" ({})", page.clean(name)),
         (Some((name, _)), _) => format!(" (mostly {})", page.clean(name)),

@@ -6,7 +6,7 @@ use super::sentence::{briefly, culprit_of_step, sentence};
 use super::ExplainedPacket;
 use crate::page::{share, Page};
 use latpath_capture::UNKNOWN_CPU;
-use latpath_cause::{Actor, ActorState, Cause, CauseInterval, PacketTimeline, RunContext};
+use latpath_cause::{Actor, ActorState, Cause, CauseInterval, Note, PacketTimeline, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_stats::text::{cut, pad};
 use std::cmp::Reverse;
@@ -85,13 +85,13 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
     picture(page, explained_packet, context, begin);
     steps(page, explained_packet, context, begin);
     // What the first cause's sentence says need not be said again.
-    let mut notes: Vec<&str> = Vec::new();
-    for (note, _) in attribution.shares.iter().skip(1).flat_map(|h| &h.notes).filter(|(note, _)| !note.is_empty()) {
-        if notes.len() < 4 && !notes.contains(&note.as_str()) {
+    let mut notes: Vec<&Note> = Vec::new();
+    for (note, _) in attribution.shares.iter().skip(1).flat_map(|h| &h.notes) {
+        if notes.len() < 4 && !notes.contains(&note) {
             notes.push(note);
         }
     }
-    notes.iter().for_each(|note| page.warning(note));
+    notes.iter().for_each(|note| page.warning(&note.to_string()));
 }
 
 /// A row: somebody on a machine.

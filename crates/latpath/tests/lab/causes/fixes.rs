@@ -5,7 +5,7 @@ use super::{
     group::{need_group, need_old_group, Group, OldGroup},
     scenario::tc,
 };
-use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, RunContext};
+use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, Note, RunContext};
 use latpath_flight::{Class, Doing, Running};
 use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
@@ -52,11 +52,11 @@ fn actor(name: &str, pids: &[u32]) -> Actor {
 
 /// What is advised on this host where a cause held its actor on CPU 0.
 fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo]) -> Vec<Advice> {
-    noted(cause, actor, by, points, "")
+    noted(cause, actor, by, points, None)
 }
 
 /// The same where the cause has a note.
-fn noted(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo], note: &str) -> Vec<Advice> {
+fn noted(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo], note: Option<Note>) -> Vec<Advice> {
     let held = CauseShare {
         cause,
         machine: "host".into(),
@@ -69,7 +69,7 @@ fn noted(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointI
         number: None,
         state: None,
         waiter: None,
-        notes: vec![(note.to_owned(), 1)],
+        notes: note.into_iter().map(|note| (note, 1)).collect(),
     };
     let cpus: Cpus = "0-1".parse().unwrap_or_default();
     let known =
@@ -226,7 +226,7 @@ fn has_memory() -> Result<(), Failed> {
     let sleeper = Sleeper::new()?;
     group.take(sleeper.0.id() as i32)?;
     let actor = Some(actor("sleep", &[sleeper.0.id()]));
-    let all = noted(Cause::Work, actor, None, &[], "it had to free memory before it got some");
+    let all = noted(Cause::Work, actor, None, &[], Some(Note::Reclaims));
     let line = commands(all, "memory.limit_in_bytes")?.into_iter().find(|line| line.contains("limit_in_bytes"));
     shell(&line.ok_or("no command of version 1")?)?;
     match fs::read_to_string(group.path().join("memory.limit_in_bytes"))?.trim().parse::<u64>()? {
@@ -239,7 +239,7 @@ fn shows_io() -> Result<(), Failed> {
     let group = OldGroup::new("blkio", &[])?;
     let sleeper = Sleeper::new()?;
     group.take(sleeper.0.id() as i32)?;
-    let note = "it waited for block I/O, and a control group's limit of that held requests";
+    let note = Some(Note::ThrottledIo);
     let all = noted(Cause::Blocked, Some(actor("sleep", &[sleeper.0.id()])), None, &[], note);
     let line = commands(all, "blkio.throttle")?.into_iter().find(|line| line.contains("blkio.throttle"));
     let shown = shell(&line.ok_or("no command of version 1")?)?;

@@ -164,10 +164,7 @@ impl Seen {
                         .next()
                         .map_or("-".into(), |b| b.split(' ').next().unwrap_or("").to_owned()),
                     held.machine,
-                    held.notes
-                        .first()
-                        .map(|(note, _)| note)
-                        .filter(|n| !n.starts_with("joined") && !n.contains("put together")),
+                    held.notes.iter().map(|(note, _)| note).find(|note| !note.is_of_times()),
                 );
                 let entry = counts.entry(what).or_default();
                 *entry = (entry.0 + 1, entry.1 + held.excess_ns);
