@@ -28,13 +28,13 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
             let why = page.cloned().or_else(|| row_reason(pair, figure, row, (a_name, b_name), &losses));
             if let Some(why) = why.filter(|_| figure.is_tested() && row.verdict != Verdict::TooFew) {
                 row.verdict = Verdict::NotComparable;
-                row.sentence = why;
+                row.obstacle = Some(why);
             }
         }
     }
     if let Some(why) = page {
         for loss in &mut losses {
-            (loss.row.verdict, loss.row.sentence) = (Verdict::NotComparable, why.clone());
+            (loss.row.verdict, loss.row.obstacle) = (Verdict::NotComparable, Some(why.clone()));
         }
     }
     notes.splice(..0, a.iter().chain(b).flat_map(|r| r.notes.iter().map(|note| format!("{}: {note}", r.path))));
@@ -90,7 +90,7 @@ fn judge(page: &mut Comparison) {
         if row.verdict == Verdict::NotComparable {
             row.p = None;
         }
-        row.sentence = sentence(&segment, row, (&a, &b), &row.sentence);
+        row.sentence = sentence(&segment, row, (&a, &b));
         judged.push((subject(&segment, row.figure), row.verdict));
     }
     page.conclusion = conclusion(&judged, page.tested);
@@ -244,6 +244,7 @@ impl Row {
             p: None,
             p_corrected: None,
             verdict,
+            obstacle: None,
             sentence: String::new(),
         }
     }

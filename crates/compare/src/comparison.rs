@@ -129,6 +129,9 @@ pub struct Row {
     pub p_corrected: Option<f64>,
     /// What follows.
     pub verdict: Verdict,
+    /// What keeps it from being compared.
+    #[serde(skip)]
+    pub obstacle: Option<String>,
     /// The same in a sentence; empty where it is not tested.
     pub sentence: String,
 }

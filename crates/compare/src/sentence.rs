@@ -82,8 +82,7 @@ pub fn conclusion(rows: &[(String, Verdict)], tested: usize) -> Vec<String> {
     all
 }
 
-/// The sentence; `why` is what keeps a row from being compared.
-pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str), why: &str) -> String {
+pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str)) -> String {
     let what = subject(segment, row.figure);
     let value = |side: Option<Amount>| side.map_or("-".into(), |v| amount(v, row.unit));
     let values = format!("{} against {}", value(row.a), value(row.b));
@@ -100,7 +99,7 @@ pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str), why: &str) -> St
         Verdict::NoDifference => {
             format!("{what}: no difference to be seen: too short to say how much it varies (16 s at least)")
         }
-        Verdict::NotComparable => format!("{what}: not comparable: {why}"),
+        Verdict::NotComparable => format!("{what}: not comparable: {}", row.obstacle.as_deref().unwrap_or_default()),
         Verdict::TooFew => format!("{what}: too few: fewer than 10 packets lie beyond it"),
         Verdict::NotTested => String::new(),
     }

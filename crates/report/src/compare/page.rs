@@ -132,15 +132,14 @@ fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
 
 /// A sentence for each row that is tested; those for which there is none to compare share one.
 fn sentences(page: &mut Page, rows: &[&Row]) {
-    let mut last = "";
+    let mut last = None;
     for row in rows.iter().filter(|row| !row.sentence.is_empty()) {
         // The same reason once.
-        let why = row.sentence.split_once("not comparable: ").map_or("", |(_, why)| why);
-        if why.is_empty() || why != last {
+        if row.obstacle.is_none() || row.obstacle != last {
             let text = page.clean(&row.sentence);
             page.wrapped("  ".into(), 4, &text);
         }
-        last = why;
+        last.clone_from(&row.obstacle);
     }
 }
 
