@@ -1,47 +1,42 @@
-//! Holds what guests recorded against what their host did: an event of a guest's CPU happened in the guest, so its vCPU was in it then.
+//! Holds what guests recorded against what their host recorded of their vCPUs.
 
 use crate::{guests::Vcpus, machine::Machine};
 use latpath_flight::{Doing, State};
-use latpath_model::Ns;
+use latpath_model::{Causality, Ns};
 use serde::Serialize;
 
-/// How a guest's events stand to what its host recorded of its vCPUs.
+/// How a guest's events stand to it, of those at times of which the host's record says where the vCPU was.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GuestCausality {
     /// The guest, as a machine.
     pub machine: String,
-    /// Its events at times of which the host's record says where the vCPU was.
-    pub checked: u64,
-    /// Those of them at which the vCPU was not in the guest, by more than the clock's error bound on both sides: a clock is wrong.
-    pub violations: u64,
+    #[serde(flatten)]
+    pub events: Causality,
 }
 
 /// For each guest with a record, whose vCPUs' threads are known and whose entries are recorded. The host is the first machine.
 pub(crate) fn of_guests(machines: &[Machine], vcpus: &Vcpus) -> Vec<GuestCausality> {
     let Some((host, guests)) = machines.split_first() else { return Vec::new() };
     let of = |(place, guest): (usize, &Machine)| {
-        let mut sum = GuestCausality { machine: guest.name.clone(), ..GuestCausality::default() };
+        let mut events = Causality::default();
         for cpu in guest.cpus() {
             let thread = vcpus.thread(place, cpu).filter(|thread| vcpus.number(*thread) == Some(cpu));
             if let Some(thread) = thread.filter(|thread| host.records_guest_exits_of(*thread)) {
-                add(&mut sum, host, thread, guest, cpu);
+                add(&mut events, host, thread, guest, cpu);
             }
         }
-        (sum.checked > 0).then_some(sum)
+        (events.checked > 0).then(|| GuestCausality { machine: guest.name.clone(), events })
     };
     (1..).zip(guests).filter_map(of).collect()
 }
 
-fn add(sum: &mut GuestCausality, host: &Machine, thread: u32, guest: &Machine, cpu: u32) {
+fn add(sum: &mut Causality, host: &Machine, thread: u32, guest: &Machine, cpu: u32) {
     let stays = stays(host, thread);
     for event in guest.events(cpu, Ns::MIN, Ns::MAX) {
         let at = |t: Ns| stays.get(stays.partition_point(|stay| stay.to <= t)).filter(|stay| stay.from <= t);
-        let bound = guest.error_bound;
-        let (earliest, latest) = (event.t.saturating_sub(bound), event.t.saturating_add(bound));
-        let Some(stay) = at(event.t) else { continue };
-        sum.checked += 1;
-        // At an edge of it, the vCPU may have been in the guest.
-        sum.violations += u64::from(!stay.inside && stay.from < earliest && latest < stay.to);
+        if let Some(stay) = at(event.t) {
+            sum.check(event.t, guest.error_bound, (!stay.inside).then_some((stay.from, stay.to)));
+        }
     }
 }
 

@@ -523,7 +523,7 @@ fn with_a_clock_off_by(error: i64, bound: i64) -> Vec<(u64, u64)> {
     stage.vms.push(vm("guest0", "tap0", &[(VCPU, Role::Vcpu, Some(0)), (62, Role::Vcpu, Some(1))]));
     let context = RunContext { points: stage.points.clone(), vms: stage.vms.clone(), ..RunContext::default() };
     let found = Analyst::new(&stage.capture, &context).causality();
-    found.iter().map(|guest| (guest.checked, guest.violations)).collect()
+    found.iter().map(|guest| (guest.events.checked, guest.events.violations)).collect()
 }
 
 #[test]

@@ -3,12 +3,14 @@
 //! Times are `i64` nanoseconds in a named clock; unless a doc says otherwise, the clock is the machine's
 //! `CLOCK_MONOTONIC` (`bpf_ktime_get_ns` in the kernel).
 
+mod causality;
 pub mod point;
 pub mod segment;
 pub mod sighting;
 mod synch;
 pub mod text;
 
+pub use causality::Causality;
 pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;

@@ -1,10 +1,6 @@
-//! Holds a guest's samples against what its host knows: a sample is taken by the guest itself, so that its vCPU was
-//! in the guest then. One that maps to a moment when the vCPU was not, beyond the clock's error bound, says that a
-//! clock is wrong.
+//! Holds a guest's samples against what its host knows of its vCPUs, as both come in.
 
-use latpath_model::Ns;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use latpath_model::{Causality, Ns};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Absences of a vCPU that are kept: those of some seconds in which it leaves its guest all the time.
@@ -32,16 +28,6 @@ pub struct Moment {
     pub error_bound_ns: Ns,
     /// The guest's CPU.
     pub cpu: u32,
-}
-
-/// How a guest's samples stand to what its host saw.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Causality {
-    /// Samples that were held against the times of their vCPU.
-    pub checked: u64,
-    /// Those of them that lie where their vCPU was not in the guest, by more than the clock's error bound.
-    pub violations: u64,
 }
 
 #[derive(Debug, Default)]
@@ -104,13 +90,11 @@ impl CausalityCheck {
         let mut later = VecDeque::new();
         for moment in std::mem::take(&mut self.waiting) {
             let Some(vcpu) = self.vcpus.get(&moment.cpu) else { continue };
-            let (earliest, latest) =
-                (moment.t.saturating_sub(moment.error_bound_ns), moment.t.saturating_add(moment.error_bound_ns));
-            if latest >= until {
+            let Moment { t, error_bound_ns, .. } = moment;
+            if t.saturating_add(error_bound_ns) >= until {
                 later.push_back(moment);
-            } else if earliest >= vcpu.known_from {
-                self.figures.checked += 1;
-                self.figures.violations += u64::from(vcpu.is_absent(earliest, latest));
+            } else if t.saturating_sub(error_bound_ns) >= vcpu.known_from {
+                self.figures.check(t, error_bound_ns, vcpu.absence_at(t));
             }
         }
         self.waiting = later;
@@ -123,11 +107,11 @@ impl CausalityCheck {
 }
 
 impl Vcpu {
-    /// Whether it was out of its guest from one moment to another, all the time.
-    fn is_absent(&self, earliest: Ns, latest: Ns) -> bool {
-        let after = self.absences.partition_point(|(from, _)| *from < earliest);
-        let before = after.checked_sub(1).map(|at| self.absences[at]);
-        before.is_some_and(|(_, until)| latest < until) || self.absent_since.is_some_and(|since| since < earliest)
+    /// The latest time in which it was out of its guest that began before this moment.
+    fn absence_at(&self, t: Ns) -> Option<(Ns, Ns)> {
+        let since = self.absent_since.filter(|since| *since <= t).map(|since| (since, Ns::MAX));
+        let after = self.absences.partition_point(|(from, _)| *from <= t);
+        since.or_else(|| self.absences.get(after.checked_sub(1)?).copied())
     }
 }
 

@@ -30,7 +30,7 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/profile.skel.rs"));
 }
 
-pub use causality::{Absence, Causality, CausalityCheck, Moment};
+pub use causality::{Absence, CausalityCheck, Moment};
 pub use debug_files::{has_debug_files, name_by_debug_files, FETCH_WITHIN};
 pub use folded::{folded_name, BadProfile};
 pub use model::{spent, Frame, GuestHeader, Header, Kind, Profile, Spent, NOT_SAMPLED};

@@ -1,8 +1,7 @@
 //! A profile: time by call chain.
 
-use crate::causality::Causality;
 use latpath_linux::Cpus;
-use latpath_model::Ns;
+use latpath_model::{Causality, Ns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

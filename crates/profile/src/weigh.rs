@@ -1,11 +1,10 @@
 //! Shares exact times among samples: each thread's among its own, each vCPU's guest time among what its guest did in
 //! that second.
 
-use crate::causality::Causality;
 use crate::model::{Frame, GuestHeader, Header, Kind, Profile, NOT_SAMPLED};
 use crate::samples::Samples;
 use crate::slice::{Mode, Stack, Thread};
-use latpath_model::Ns;
+use latpath_model::{Causality, Ns};
 use latpath_vms::{Role, Vm};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

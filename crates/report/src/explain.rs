@@ -29,7 +29,7 @@ use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::{
     advise, Advice, Analyst, Attribution, Baseline, GuestCausality, Others, PacketTimeline, Ranking, Row, RunContext,
 };
-use latpath_model::{Ns, StreamId};
+use latpath_model::{Causality, Ns, StreamId};
 use latpath_stats::Bucket;
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -248,10 +248,7 @@ impl Explainer {
     fn count(&mut self, causality: Vec<GuestCausality>) {
         for guest in causality {
             match self.causality.iter_mut().find(|known| known.machine == guest.machine) {
-                Some(known) => {
-                    known.checked += guest.checked;
-                    known.violations += guest.violations;
-                }
+                Some(known) => known.events += guest.events,
                 None => self.causality.push(guest),
             }
         }
@@ -301,7 +298,7 @@ impl Explainer {
 
 /// What the reader must know of a guest whose events are where they cannot be.
 fn violated(guest: &GuestCausality) -> Option<String> {
-    let GuestCausality { machine, checked, violations } = guest;
+    let GuestCausality { machine, events: Causality { checked, violations } } = guest;
     (*violations > 0).then(|| {
         format!(
             "{machine}: {violations} of {checked} events of it lie where its vCPU was not in the guest: a clock is wrong by more than its bound, \
