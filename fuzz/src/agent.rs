@@ -7,7 +7,7 @@
 
 use crate::wire::{bytes, frame, list, number, zigzag};
 use latpath_agent::{Fed, Machine};
-use latpath_follow::{sum, Feed, HostSource, Merge, Origin, Tables};
+use latpath_follow::{sum, Feed, Merge, Origin, Tables};
 use latpath_journey::{segments::classic, Joiner, Journey, Layout, Options, RouteFinder};
 use latpath_linux::monotonic;
 use latpath_model::text::visible;
@@ -15,7 +15,6 @@ use latpath_model::{Counters, DropNote, Ns, Point, PointInfo, Sighting, Source, 
 use latpath_report::text;
 use latpath_run::Manifest;
 use latpath_stats::{summarise, units::Letters, Aggregate, Facts, Setup, Summary};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 const MS: Ns = 1_000_000;
@@ -28,39 +27,29 @@ const WINDOW: Ns = 50 * MS;
 struct Host(Arc<Mutex<(Vec<Sighting>, Ns)>>);
 
 impl Source for Host {
-    type Error = Infallible;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, Infallible> {
+    fn points(&mut self) -> Vec<PointInfo> {
         let point = |text: &str| PointInfo::from(text.parse::<Point>().expect("a point"));
-        Ok(["host/nic-rx@eth0", "host/tx@vnet0"].map(point).to_vec())
+        ["host/nic-rx@eth0", "host/tx@vnet0"].map(point).to_vec()
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Infallible> {
-        Ok(Vec::new())
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        Vec::new()
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         let (sightings, now) = &mut *self.0.lock().expect("one thread");
         out.append(sightings);
-        Ok(*now)
+        *now
     }
 
-    fn counters(&mut self) -> Result<Counters, Infallible> {
-        Ok(Counters { sightings: 1, dropped: 1, malformed: 1, packets_seen: 1, skipped: 1, ..Counters::default() })
+    fn counters(&mut self) -> Counters {
+        Counters { sightings: 1, dropped: 1, malformed: 1, packets_seen: 1, skipped: 1, ..Counters::default() }
     }
 }
 
-impl HostSource for Host {
-    fn detach(&mut self) {}
-
-    fn sample(&mut self, _: u32) {}
-
-    fn kernel(&self) -> String {
-        String::new()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
+impl Origin for Host {
+    fn stop(&mut self) -> Result<(), String> {
+        Ok(())
     }
 }
 
@@ -123,14 +112,8 @@ impl Following {
             again.push(s, &mut |j: &Journey| aggregate.add(j));
         }
         again.finish(self.reached, &mut |j: &Journey| aggregate.add(j));
-        let counters: Vec<_> = self.merge.feeds.iter_mut().map(Feed::counters).collect();
-        let record = |(feed, counters): (&Feed, &Counters)| {
-            let flight = match &feed.origin {
-                Origin::Host(_) => None,
-                Origin::Machine(machine) => machine.recorder(),
-            };
-            feed.record(*counters, flight)
-        };
+        let counters: Vec<_> = self.merge.feeds.iter_mut().map(|feed| feed.origin.counters()).collect();
+        let record = |(feed, counters): (&Feed, &Counters)| feed.record(*counters, feed.origin.recorder());
         let manifest = Manifest {
             streams: streams(),
             points: points.clone(),
@@ -182,7 +165,7 @@ fn follow(bytes: &[u8]) -> Summary {
     let host = Host::default();
     // The watermark of a machine whose session is over is the clock's.
     let begin = monotonic();
-    let feeds = vec![Feed::new(Origin::Host(Box::new(host.clone()))), Feed::new(Origin::Machine(Box::new(machine)))];
+    let feeds = vec![Feed::new(host.clone()), Feed::new(machine)];
     let mut following = Following {
         merge: Merge::new(feeds, begin),
         tables: Tables::default(),

@@ -17,9 +17,7 @@ struct Invented {
 }
 
 impl Source for Invented {
-    type Error = String;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, String> {
+    fn points(&mut self) -> Vec<PointInfo> {
         let point = |kind, device: &str| PointInfo {
             point: Point { machine: "self".into(), kind, device: device.into() },
             link: Link::Nic,
@@ -28,14 +26,14 @@ impl Source for Invented {
             peer: 0,
             clock: "monotonic".into(),
         };
-        Ok(vec![point(PointKind::NicRx, "eth1"), point(PointKind::Tx, "eth1"), point(PointKind::AppRead, "relay")])
+        vec![point(PointKind::NicRx, "eth1"), point(PointKind::Tx, "eth1"), point(PointKind::AppRead, "relay")]
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, String> {
-        Ok(vec![])
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        vec![]
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         // What was reported before is written by now.
         if self.next >= self.last {
             eprintln!("out of luck");
@@ -45,7 +43,7 @@ impl Source for Invented {
         loop {
             let t = self.began + Ns::from(self.next) * 250_000;
             if t + 100_000 >= now {
-                return Ok(t);
+                return t;
             }
             let seen =
                 |point| Sighting { t: t + Ns::from(point) * 20_000, key: self.next, point, ..Sighting::default() };
@@ -54,8 +52,8 @@ impl Source for Invented {
         }
     }
 
-    fn counters(&mut self) -> Result<Counters, String> {
-        Ok(Counters { sightings: u64::from(self.next) * 3, ..Counters::default() })
+    fn counters(&mut self) -> Counters {
+        Counters { sightings: u64::from(self.next) * 3, ..Counters::default() }
     }
 }
 
@@ -67,9 +65,7 @@ struct Hostile {
 const EVIL: &str = "\u{1b}[2J\u{202e}';reboot;'";
 
 impl Source for Hostile {
-    type Error = String;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, String> {
+    fn points(&mut self) -> Vec<PointInfo> {
         let point = |n: u32| PointInfo {
             point: Point { machine: EVIL.into(), kind: PointKind::ALL[n as usize % 7], device: format!("{EVIL}{n}") },
             link: Link::Tap,
@@ -78,14 +74,14 @@ impl Source for Hostile {
             peer: u32::MAX,
             clock: EVIL.into(),
         };
-        Ok((0..64).map(point).collect())
+        (0..64).map(point).collect()
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, String> {
-        Ok((0..1_000).map(|n| DropNote { reason: format!("{EVIL}{n}"), function: EVIL.repeat(9) }).collect())
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        (0..1_000).map(|n| DropNote { reason: format!("{EVIL}{n}"), function: EVIL.repeat(9) }).collect()
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         let now = monotonic();
         for _ in 0..8_192 {
             let n = self.chance.draw();
@@ -105,19 +101,19 @@ impl Source for Hostile {
             });
         }
         // What comes later may be as old as anything.
-        Ok(now - 1_800_000_000)
+        now - 1_800_000_000
     }
 
-    fn counters(&mut self) -> Result<Counters, String> {
+    fn counters(&mut self) -> Counters {
         let all = u64::MAX;
-        Ok(Counters {
+        Counters {
             sightings: all,
             dropped: all,
             malformed: all,
             points_overflow: all,
             skipped: all,
             ..Counters::default()
-        })
+        }
     }
 }
 

@@ -18,9 +18,7 @@ struct Invented {
 }
 
 impl Source for Invented {
-    type Error = String;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, String> {
+    fn points(&mut self) -> Vec<PointInfo> {
         let point = |kind| PointInfo {
             point: Point { machine: "self".into(), kind, device: "eth1".into() },
             link: Link::Nic,
@@ -29,14 +27,14 @@ impl Source for Invented {
             peer: 0,
             clock: "monotonic".into(),
         };
-        Ok(vec![point(PointKind::NicRx), point(PointKind::Tx), point(PointKind::AppRead)])
+        vec![point(PointKind::NicRx), point(PointKind::Tx), point(PointKind::AppRead)]
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, String> {
-        Ok(vec![])
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        vec![]
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         let until = (self.next + self.at_once).min(MILLION);
         for i in self.next..until {
             let (packet, point) = (i / 3, i % 3);
@@ -52,11 +50,11 @@ impl Source for Invented {
             });
         }
         self.next = until;
-        Ok(out.last().map_or(monotonic(), |s| s.t))
+        out.last().map_or(monotonic(), |s| s.t)
     }
 
-    fn counters(&mut self) -> Result<Counters, String> {
-        Ok(Counters { sightings: self.next as u64, ..Counters::default() })
+    fn counters(&mut self) -> Counters {
+        Counters { sightings: self.next as u64, ..Counters::default() }
     }
 }
 
@@ -110,7 +108,7 @@ fn million(at_once: i64) -> Result<(), Box<dyn std::error::Error>> {
     let (mut got, mut sightings) = (0, Vec::new());
     while got < MILLION as usize {
         sightings.clear();
-        machine.drain(&mut sightings)?;
+        machine.drain(&mut sightings);
         got += sightings.len();
         if let Some(fault) = machine.fault() {
             return Err(fault.into());

@@ -26,7 +26,7 @@ impl Cost {
 }
 
 /// Measures this process from its making on.
-pub(crate) struct Meter {
+pub struct Meter {
     began: Instant,
     used: Duration,
 }
@@ -37,6 +37,7 @@ fn used() -> Duration {
 }
 
 impl Meter {
+    #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         Self { began: Instant::now(), used: used() }
     }

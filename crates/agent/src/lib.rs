@@ -28,7 +28,7 @@ mod windows;
 
 pub use address::{Address, BadAddress};
 pub use command::CommandNews;
-pub use cost::Cost;
+pub use cost::{Cost, Meter};
 pub use listen::{listen, Listen, ListenError};
 #[doc(hidden)]
 pub use machine::Fed;

@@ -448,17 +448,15 @@ impl Fed {
 }
 
 impl Source for Machine {
-    type Error = MachineError;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, MachineError> {
-        Ok(self.shared.lock().inbox.points.clone())
+    fn points(&mut self) -> Vec<PointInfo> {
+        self.shared.lock().inbox.points.clone()
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, MachineError> {
-        Ok(self.shared.lock().inbox.notes.clone())
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        self.shared.lock().inbox.notes.clone()
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, MachineError> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         let from = out.len();
         let mut state = self.shared.lock();
         let sightings = &mut state.inbox.fresh;
@@ -474,14 +472,14 @@ impl Source for Machine {
             fresh.sort_by_key(|s| s.t);
         }
         self.watermark = self.watermark.max(if over { monotonic() } else { watermark });
-        Ok(self.watermark)
+        self.watermark
     }
 
-    fn counters(&mut self) -> Result<Counters, MachineError> {
+    fn counters(&mut self) -> Counters {
         let state = self.shared.lock();
         let mut counters = state.inbox.counters;
         counters.dropped = counters.dropped.saturating_add(state.overflow).saturating_add(state.inbox.refused);
-        Ok(counters.bounded())
+        counters.bounded()
     }
 }
 

@@ -207,7 +207,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
         let mut seen = Vec::new();
         eventually("the sighting", || {
             allowed += line.allow();
-            machine.drain(&mut seen).unwrap();
+            machine.drain(&mut seen);
             !seen.is_empty()
         });
         assert_eq!((seen.len(), seen[0].key), (1, key));
@@ -215,7 +215,7 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
     let mut none = Vec::new();
     eventually("an exchange of times", || {
         allowed += line.allow();
-        machine.drain(&mut none).unwrap();
+        machine.drain(&mut none);
         machine.clock().exchanges > before
     });
     // The window has some 2 MB; on a machine that stood still they may all have passed by now.

@@ -1,13 +1,12 @@
 //! Following streams packet by packet: from the sightings of all probes to journeys, in one place.
 
-use crate::cost::CostMeter;
 use crate::counted::Counted;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
-use crate::merge::{Feed, HostSource, Merge, Origin};
+use crate::merge::{Feed, Merge, Origin};
 use crate::sampling::HostSampling;
 use crate::tables::{PointFilter, Tables};
-use latpath_agent::{Address, Machine, MachineError, StartRequest, Timeouts};
+use latpath_agent::{Address, Machine, MachineError, Meter, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
@@ -108,7 +107,7 @@ pub struct Follow {
     span: Span,
     now: Ns,
     route_due: Ns,
-    meter: CostMeter,
+    meter: Meter,
     counted: Counted,
     notes: Vec<String>,
     flight: Option<Flight>,
@@ -125,14 +124,14 @@ impl Follow {
             probe.other_users = options.other_users;
             let filter = options.points.clone();
             probe.accept = Accept(Arc::new(move |point| filter.matches(point)));
-            Ok(Box::new(Probe::attach(probe)?))
+            Ok(Probe::attach(probe)?)
         })
     }
 
     /// The same with another source of this machine's sightings.
-    pub fn over(
+    pub fn over<S: Origin + 'static>(
         options: Options,
-        host: impl FnOnce(&Options) -> Result<Box<dyn HostSource>, FollowError>,
+        host: impl FnOnce(&Options) -> Result<S, FollowError>,
     ) -> Result<Self, FollowError> {
         let mut feeds = Vec::new();
         for (name, address) in &options.machines {
@@ -145,12 +144,11 @@ impl Follow {
                 options.flight.as_ref().map(|f| (StartRequest::FLIGHT.to_string(), f.bytes_per_cpu.to_string()));
             let request = StartRequest { streams: options.streams.clone(), options: bytes.into_iter().collect() };
             machine.start(&request)?;
-            feeds.push(Feed::new(Origin::Machine(Box::new(machine))));
+            feeds.push(Feed::new(machine));
         }
         let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
         let counted = Counted::begin();
-        let host = host(&options)?;
-        feeds.insert(0, Feed::new(Origin::Host(host)));
+        feeds.insert(0, Feed::new(host(&options)?));
         let joiner = joiner(&options);
         let tables = Tables { filter: options.points.clone(), ..Default::default() };
         let now = monotonic();
@@ -165,7 +163,7 @@ impl Follow {
             span: Span::new(now + SETTLE, now.saturating_add(options.window)),
             now,
             route_due: now + SEARCH_EVERY,
-            meter: CostMeter::new(),
+            meter: Meter::new(),
             counted,
             notes: Vec::new(),
             flight,
@@ -257,11 +255,8 @@ impl Follow {
 
     /// How each machine's flight recorder does, or why it does not; nothing where none was asked for.
     pub fn flights(&self) -> Vec<Option<Result<Figures, String>>> {
-        let flight = |feed: &Feed| match &feed.origin {
-            Origin::Host(_) => self.flight.as_ref().map(Flight::figures),
-            Origin::Machine(m) => m.recorder(),
-        };
-        self.merge.feeds.iter().map(flight).collect()
+        let others = self.merge.feeds.iter().skip(1).map(|feed| feed.origin.recorder());
+        std::iter::once(self.flight.as_ref().map(Flight::figures)).chain(others).collect()
     }
 
     /// What is on its way at the end: which packets are late is known some time after they have come.
@@ -292,14 +287,7 @@ impl Follow {
         let end = monotonic();
         self.span.end = end;
         for feed in &mut self.merge.feeds {
-            match &mut feed.origin {
-                Origin::Host(probe) => probe.detach(),
-                Origin::Machine(machine) => {
-                    if let Err(error) = machine.stop() {
-                        self.notes.push(error.to_string());
-                    }
-                }
-            }
+            self.notes.extend(feed.origin.stop().err());
         }
         while self.now < end {
             let before = self.now;
@@ -374,8 +362,8 @@ impl Follow {
     /// Follows one packet in `n` from now on, a power of two, chosen by its key. Journeys under way are given up, and what was
     /// counted of the streams begins from zero. False where another machine takes part: its agent follows every packet.
     pub fn sample(&mut self, n: u32) -> bool {
-        let [Feed { origin: Origin::Host(host), .. }] = &mut self.merge.feeds[..] else { return false };
-        host.sample(n);
+        let [host] = &mut self.merge.feeds[..] else { return false };
+        host.origin.sample(n);
         self.joiner = joiner(&self.options);
         self.joiner.set_points(&self.tables.points);
         self.expect_routes();
@@ -416,7 +404,7 @@ impl Follow {
 
     /// What each machine's probe counted, the host first.
     pub fn counters(&mut self) -> Vec<Counters> {
-        self.merge.feeds.iter_mut().map(Feed::counters).collect()
+        self.merge.feeds.iter_mut().map(|feed| feed.origin.counters()).collect()
     }
 
     /// Brings a manifest up to date: points, route, machines and their clocks, counters, notes.
@@ -449,7 +437,14 @@ impl Follow {
     /// What latpath itself costs. `counters` are those of all machines, the host first.
     fn cost(&self, counters: &[Counters]) -> ToolCost {
         let flight = self.flight.as_ref().and_then(|flight| flight.figures().ok());
-        self.meter.read(&sum(counters), &counters[0], flight.as_ref())
+        let all = sum(counters);
+        ToolCost {
+            sightings: all.sightings,
+            sightings_dropped: all.dropped,
+            ns_per_sighting: all.ns_per_sighting,
+            cpu_percent: self.meter.read().percent(&counters[0], flight.as_ref()),
+            max_rss_bytes: max_rss_bytes(),
+        }
     }
 
     /// What the user must know by now.
@@ -457,18 +452,10 @@ impl Follow {
         let mut notes = self.notes.clone();
         notes.extend(self.layout.notes.iter().cloned());
         notes.extend(self.sampling.notes(&self.options.streams));
-        for feed in &self.merge.feeds {
-            match &feed.origin {
-                Origin::Host(probe) => notes.extend(probe.notes()),
-                Origin::Machine(m) => notes.extend(m.fault().map(|f| f.to_string())),
-            }
-        }
+        notes.extend(self.merge.feeds.iter().flat_map(|feed| feed.origin.notes()));
         for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {
-            let name = match &feed.origin {
-                Origin::Host(_) => HOST,
-                Origin::Machine(m) => m.name(),
-            };
             if let Some(Err(why)) = flight {
+                let name = feed.origin.name();
                 notes.push(format!("{name}: no flight recorder, so what it did to late packets is not known: {why}"));
             }
         }
@@ -490,6 +477,13 @@ impl Follow {
         }
         notes
     }
+}
+
+/// Largest resident memory of this process so far.
+fn max_rss_bytes() -> u64 {
+    // ru_maxrss is inherited across exec; VmHWM is this program's own.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    latpath_linux::proc::number(&status, "VmHWM").unwrap_or(0) * 1024
 }
 
 fn joiner(options: &Options) -> Joiner {

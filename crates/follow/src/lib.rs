@@ -2,7 +2,6 @@
 //!
 //! [`Follow`] hands over every journey, across machines. [`Live`] counts these journeys while they come.
 
-mod cost;
 mod counted;
 mod early_completion;
 mod flight;
@@ -12,13 +11,12 @@ mod merge;
 mod sampling;
 mod tables;
 
-pub use cost::CostMeter;
 pub use flight::FlightOptions;
 pub use follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 pub use live::Live;
-pub use merge::HostSource;
+pub use merge::Origin;
 #[doc(hidden)] // for tests that need no machine
-pub use merge::{Feed, Merge, Origin};
+pub use merge::{Feed, Merge};
 pub use tables::PointFilter;
 #[doc(hidden)]
 pub use tables::Tables;

@@ -3,11 +3,10 @@
 use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
 use latpath_flight::Figures;
-use latpath_linux::background::Background;
+use latpath_linux::{background::Background, proc::kernel_release};
 use latpath_model::{Counters, Ns, Sighting, Source, SynchChange, HOST};
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
-use std::convert::Infallible;
 
 /// A machine whose watermark is this far behind is not waited for: its CPUs can stand still for seconds on a crowded host.
 const PATIENCE: Ns = 10_000_000_000;
@@ -19,37 +18,61 @@ const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
 const FLOOD: usize = 1 << 16;
 const PATIENCE_IN_A_FLOOD: Ns = 250_000_000;
 
-/// The sightings of this machine: its kernel programs, or what a test says that they saw.
-pub trait HostSource: Source<Error = Infallible> {
+/// Where sightings come from: the kernel programs of this machine, what a test says that they saw, or an agent on another machine.
+pub trait Origin: Source {
+    /// The machine.
+    fn name(&self) -> &str {
+        HOST
+    }
+
     /// Takes the programs off. What they saw can still be drained.
-    fn detach(&mut self);
+    ///
+    /// # Errors
+    /// Where the other machine does not answer.
+    fn stop(&mut self) -> Result<(), String>;
 
     /// `uname -r`.
-    fn kernel(&self) -> String;
+    fn kernel(&self) -> String {
+        kernel_release()
+    }
 
-    /// Follows one packet in `n` from now on, a power of two, chosen by its key.
-    fn sample(&mut self, n: u32);
+    /// How its clock stands to the host's.
+    fn clock(&self) -> MachineFigures {
+        MachineFigures { machine: HOST.into(), method: MachineFigures::SAME_CLOCK.into(), ..MachineFigures::default() }
+    }
 
-    /// What cannot be seen on this kernel, and why.
-    fn notes(&self) -> Vec<String>;
+    /// What cannot be seen there, and why.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Follows one packet in `n` from now on, a power of two, chosen by its key; an agent follows every packet.
+    fn sample(&mut self, _n: u32) {}
 
     /// What Sampled Values said of the clock that they were sampled by, where that changed since the last call.
     fn synch_changes(&mut self) -> Vec<SynchChange> {
         Vec::new()
     }
+
+    /// Itself, where it is another machine.
+    fn machine(&mut self) -> Option<&mut Machine> {
+        None
+    }
+
+    /// The flight recorder of another machine.
+    fn recorder(&self) -> Option<Result<Figures, String>> {
+        None
+    }
 }
 
-impl HostSource for Probe {
-    fn detach(&mut self) {
-        Probe::detach(self);
+impl Origin for Probe {
+    fn stop(&mut self) -> Result<(), String> {
+        self.detach();
+        Ok(())
     }
 
     fn sample(&mut self, n: u32) {
         Probe::sample(self, n);
-    }
-
-    fn kernel(&self) -> String {
-        latpath_linux::proc::kernel_release()
     }
 
     fn notes(&self) -> Vec<String> {
@@ -61,17 +84,50 @@ impl HostSource for Probe {
     }
 }
 
-/// Where sightings come from.
-pub enum Origin {
-    Host(Box<dyn HostSource>),
-    /// An agent on another machine.
-    Machine(Box<Machine>),
+impl Origin for Machine {
+    fn name(&self) -> &str {
+        Machine::name(self)
+    }
+
+    fn stop(&mut self) -> Result<(), String> {
+        Machine::stop(self).map_err(|error| error.to_string())
+    }
+
+    fn kernel(&self) -> String {
+        self.facts().kernel.clone()
+    }
+
+    fn clock(&self) -> MachineFigures {
+        let clock = Machine::clock(self);
+        MachineFigures {
+            machine: self.name().into(),
+            method: clock.method.name().into(),
+            offset_ns: clock.offset_ns,
+            drift_ppb: clock.drift_ppb,
+            error_bound_ns: clock.max_error_bound_ns,
+            exchanges: clock.exchanges,
+            fault: self.clock_fault(),
+            cpu_percent: self.cpu_percent(),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.fault().iter().map(ToString::to_string).collect()
+    }
+
+    fn machine(&mut self) -> Option<&mut Machine> {
+        Some(self)
+    }
+
+    fn recorder(&self) -> Option<Result<Figures, String>> {
+        Machine::recorder(self)
+    }
 }
 
 /// One origin, and its sightings that wait for those of the others.
 pub struct Feed {
     /// Where they come from.
-    pub origin: Origin,
+    pub origin: Box<dyn Origin>,
     mapping: Mapping,
     waiting: Vec<Sighting>,
     watermark: Ns,
@@ -79,16 +135,8 @@ pub struct Feed {
 
 impl Feed {
     /// Nothing has come yet.
-    pub fn new(origin: Origin) -> Self {
-        Self { origin, mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
-    }
-
-    /// What the origin counted. An agent that died keeps what it had said.
-    pub fn counters(&mut self) -> Counters {
-        match &mut self.origin {
-            Origin::Host(probe) => probe.counters().unwrap_or_else(|never| match never {}),
-            Origin::Machine(machine) => machine.counters().unwrap_or_default(),
-        }
+    pub fn new(origin: impl Origin + 'static) -> Self {
+        Self { origin: Box::new(origin), mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
     }
 
     /// What a run says of the machine.
@@ -97,49 +145,20 @@ impl Feed {
             Ok(figures) => FlightRecord { figures, fault: None },
             Err(why) => FlightRecord { fault: Some(why), ..FlightRecord::default() },
         });
-        match &self.origin {
-            Origin::Host(probe) => {
-                let (machine, method) = (HOST.into(), MachineFigures::SAME_CLOCK.into());
-                let clock = MachineFigures { machine, method, ..MachineFigures::default() };
-                MachineRecord { clock, kernel: probe.kernel(), counters, flight }
-            }
-            Origin::Machine(m) => {
-                let clock = m.clock();
-                let clock = MachineFigures {
-                    machine: m.name().into(),
-                    method: clock.method.name().into(),
-                    offset_ns: clock.offset_ns,
-                    drift_ppb: clock.drift_ppb,
-                    error_bound_ns: clock.max_error_bound_ns,
-                    exchanges: clock.exchanges,
-                    fault: m.clock_fault(),
-                    cpu_percent: m.cpu_percent(),
-                };
-                MachineRecord { clock, kernel: m.facts().kernel.clone(), counters, flight }
-            }
-        }
+        MachineRecord { clock: self.origin.clock(), kernel: self.origin.kernel(), counters, flight }
     }
 
     fn refresh(&mut self, tables: &mut Tables) {
-        let (points, notes) = match &mut self.origin {
-            Origin::Host(probe) => (probe.points().unwrap_or_default(), probe.drop_notes().unwrap_or_default()),
-            Origin::Machine(m) => (m.points().unwrap_or_default(), m.drop_notes().unwrap_or_default()),
-        };
-        self.mapping.refresh(&points, &notes, tables);
+        self.mapping.refresh(&self.origin.points(), &self.origin.drop_notes(), tables);
     }
 
     /// Takes what the origin has ready, from a time on.
     fn fill(&mut self, from: Ns, tables: &mut Tables, fresh: &mut Vec<Sighting>, background: &mut Option<Background>) {
         fresh.clear();
-        let watermark = match &mut self.origin {
-            Origin::Host(probe) => {
-                let watermark = probe.drain(fresh).unwrap_or_else(|never| match never {});
-                background.iter_mut().for_each(|background| background.round(fresh));
-                watermark
-            }
-            // A machine that died gives no more; its watermark goes on with the clock.
-            Origin::Machine(machine) => machine.drain(fresh).unwrap_or(self.watermark),
-        };
+        let watermark = self.origin.drain(fresh);
+        if self.origin.machine().is_none() {
+            background.iter_mut().for_each(|background| background.round(fresh));
+        }
         self.watermark = self.watermark.max(watermark);
         let (mut refreshed, before) = (false, self.waiting.len());
         for s in fresh.drain(..).filter(|s| s.t >= from) {
@@ -160,8 +179,8 @@ impl Feed {
     }
 
     /// Whether what comes is waited for by the others, which are at `newest`.
-    fn is_waited_for(&self, newest: Ns, patience: Ns) -> bool {
-        let floods = matches!(self.origin, Origin::Machine(_)) && self.waiting.len() >= FLOOD;
+    fn is_waited_for(&mut self, newest: Ns, patience: Ns) -> bool {
+        let floods = self.waiting.len() >= FLOOD && self.origin.machine().is_some();
         let patience = if floods { PATIENCE_IN_A_FLOOD } else { patience };
         self.watermark > newest.saturating_sub(patience) || newest == Ns::MAX
     }
@@ -192,22 +211,13 @@ impl Merge {
         self.feeds.iter_mut().for_each(|feed| feed.waiting.clear());
     }
 
-    /// See [`HostSource::synch_changes`].
+    /// See [`Origin::synch_changes`].
     pub fn synch_changes(&mut self) -> Vec<SynchChange> {
-        match self.feeds.first_mut().map(|feed| &mut feed.origin) {
-            Some(Origin::Host(host)) => host.synch_changes(),
-            _ => Vec::new(),
-        }
+        self.feeds.iter_mut().flat_map(|feed| feed.origin.synch_changes()).collect()
     }
 
     pub fn machines(&mut self) -> Vec<&mut Machine> {
-        fn machine(feed: &mut Feed) -> Option<&mut Machine> {
-            match &mut feed.origin {
-                Origin::Host(_) => None,
-                Origin::Machine(machine) => Some(machine),
-            }
-        }
-        self.feeds.iter_mut().filter_map(machine).collect()
+        self.feeds.iter_mut().filter_map(|feed| feed.origin.machine()).collect()
     }
 
     /// The sightings, in order of time, that no origin can precede any more, and how far time has come.
@@ -218,8 +228,8 @@ impl Merge {
         let newest = self.feeds.iter().map(|f| f.watermark).max().unwrap_or(Ns::MIN);
         let waiting: usize = self.feeds.iter().map(|f| f.waiting.len()).sum();
         let patience = if waiting < CROWDED { PATIENCE } else { PATIENCE_WHEN_CROWDED };
-        let waited_for = self.feeds.iter().filter(|f| f.is_waited_for(newest, patience));
-        let horizon = waited_for.map(|f| f.watermark).min().unwrap_or(newest);
+        let waited_for = self.feeds.iter_mut().filter_map(|f| f.is_waited_for(newest, patience).then_some(f.watermark));
+        let horizon = waited_for.min().unwrap_or(newest);
         // After a burst its memory is given back.
         self.ready.shrink_to((2 * self.ready.len()).max(1 << 14));
         self.ready.clear();

@@ -78,23 +78,21 @@ impl Counters {
     }
 }
 
-/// Anything that makes sightings: the kernel programs of this machine, or an agent's stream.
+/// Anything that makes sightings: the kernel programs of this machine, or an agent's stream. It cannot fail once it is there: one that
+/// died keeps what it had said.
 pub trait Source: Send {
-    /// The error of this source.
-    type Error: std::fmt::Display + Send + Sync + 'static;
-
     /// The points found so far. Indexes stay; later calls may return more.
-    fn points(&mut self) -> Result<Vec<PointInfo>, Self::Error>;
+    fn points(&mut self) -> Vec<PointInfo>;
 
     /// The drop notes found so far. Indexes stay; later calls may return more.
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Self::Error>;
+    fn drop_notes(&mut self) -> Vec<DropNote>;
 
     /// Appends the sightings that are ready, ordered by time, and returns the watermark: no later call
     /// returns a sighting older than it.
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Self::Error>;
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns;
 
     /// What was counted so far.
-    fn counters(&mut self) -> Result<Counters, Self::Error>;
+    fn counters(&mut self) -> Counters;
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if over {
             probe.detach();
         }
-        probe.drain(&mut sightings)?;
+        probe.drain(&mut sightings);
         for s in sightings.drain(..) {
             let at = usize::from(s.point);
             at_point.resize(at_point.len().max(at + 1), 0);
@@ -33,10 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let points = probe.points()?;
+    let points = probe.points();
     for (i, p) in points.iter().enumerate() {
         println!("{}: {}", p.point, at_point.get(i).copied().unwrap_or(0));
     }
-    println!("{:?}", probe.counters()?);
+    println!("{:?}", probe.counters());
     Ok(())
 }

@@ -5,11 +5,10 @@ use crate::layout::PerCpu;
 use crate::points::Points;
 use crate::ring::Reader;
 use crate::tx_done::{TxDone, TX_DONE};
-use latpath_bpf::{Functions, Reasons, Standing};
+use latpath_bpf::{Functions, Missing, Reasons, Standing};
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, SynchChange, SynchWatch};
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::mem::offset_of;
 
 /// Names of functions and reasons, read when the first drop is seen.
@@ -111,21 +110,16 @@ impl Probe {
 }
 
 impl Source for Probe {
-    /// A source on this machine cannot fail once it is attached.
-    type Error = Infallible;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, Infallible> {
+    fn points(&mut self) -> Vec<PointInfo> {
         let Self { points, attached, options, .. } = self;
-        Ok(points
-            .refresh(&options.machine, &attached.points, &attached.percpu, monotonic(), &*options.accept.0)
-            .to_vec())
+        points.refresh(&options.machine, &attached.points, &attached.percpu, monotonic(), &*options.accept.0).to_vec()
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Infallible> {
-        Ok(self.notes.notes.clone())
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        self.notes.notes.clone()
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         let Self { attached, points, notes, options, reader, synch, tx_done, detached, tidied } = self;
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
@@ -154,10 +148,10 @@ impl Source for Probe {
         if let Some(program) = program.filter(|_| !*detached) {
             tx_done.follow(program, watermark, !out.is_empty(), points.nic_sends);
         }
-        Ok(watermark)
+        watermark
     }
 
-    fn counters(&mut self) -> Result<Counters, Infallible> {
+    fn counters(&mut self) -> Counters {
         let mut c = Counters::default();
         let (mut cost, mut samples) = (0, 0);
         for cpu in 0..self.attached.cpus {
@@ -178,6 +172,6 @@ impl Source for Probe {
         c.dropped += self.reader.lost;
         c.skipped = self.attached.programs.missed();
         c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);
-        Ok(c)
+        c
     }
 }

@@ -1,13 +1,12 @@
 //! The same packets give the same figures: live, a report of the recording, and a replay of it.
 
-use latpath_follow::{Follow, HostSource, JourneySink, Live, Options, PointFilter};
+use latpath_follow::{Follow, JourneySink, Live, Options, Origin, PointFilter};
 use latpath_journey::Journey;
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source, StreamSpec};
 use latpath_report::{summarise, Replay, SummaryOptions};
 use latpath_run::{Manifest, Run, Writer};
 use latpath_stats::Summary;
-use std::convert::Infallible;
 use std::time::Duration;
 
 const MS: Ns = 1_000_000;
@@ -59,42 +58,35 @@ fn sightings(start: Ns) -> Vec<Sighting> {
 }
 
 impl Source for Script {
-    type Error = Infallible;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, Infallible> {
-        Ok(self.points.clone())
+    fn points(&mut self) -> Vec<PointInfo> {
+        self.points.clone()
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Infallible> {
-        Ok(vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }])
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }]
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Infallible> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         let until = if self.detached { Ns::MAX } else { monotonic() };
         while self.sightings.as_slice().first().is_some_and(|s| s.t < until) {
             out.extend(self.sightings.next());
         }
-        Ok(until)
+        until
     }
 
-    fn counters(&mut self) -> Result<Counters, Infallible> {
-        Ok(Counters::default())
+    fn counters(&mut self) -> Counters {
+        Counters::default()
     }
 }
 
-impl HostSource for Script {
-    fn detach(&mut self) {
+impl Origin for Script {
+    fn stop(&mut self) -> Result<(), String> {
         self.detached = true;
+        Ok(())
     }
-
-    fn sample(&mut self, _: u32) {}
 
     fn kernel(&self) -> String {
         "6.1.0".into()
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
     }
 }
 
@@ -121,7 +113,7 @@ fn follow(sightings: &[Sighting]) -> Follow {
         point(PointKind::Drop, "nic0", 2, Link::Nic),
     ];
     let script = Script { sightings: Vec::from(sightings).into_iter(), points, detached: false };
-    Follow::over(options(), |_| Ok(Box::new(script))).unwrap()
+    Follow::over(options(), |_| Ok(script)).unwrap()
 }
 
 struct Recorder(Writer);

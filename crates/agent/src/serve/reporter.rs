@@ -1,6 +1,5 @@
 //! What a source has seen, reported to the host: sightings in batches, points and drop notes before what needs them, totals.
 
-use super::ServeError;
 use crate::columns::{Encoder, BATCH};
 use crate::cost::{Cost, Meter};
 use crate::frame::Outgoing;
@@ -35,10 +34,6 @@ pub(super) struct Reporter {
     background: Option<Background>,
 }
 
-fn failed(error: impl std::fmt::Display) -> ServeError {
-    ServeError::Source(error.to_string())
-}
-
 impl Reporter {
     pub fn new() -> Self {
         let now = Instant::now();
@@ -65,19 +60,18 @@ impl Reporter {
     }
 
     /// One round: sightings, and now and then the rest.
-    pub fn round<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
-        self.sightings(source, out)?;
-        match self.totals.1.elapsed() >= TOTALS_EVERY {
-            true => self.tables_and_totals(source, out),
-            false => Ok(()),
+    pub fn round<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
+        self.sightings(source, out);
+        if self.totals.1.elapsed() >= TOTALS_EVERY {
+            self.tables_and_totals(source, out);
         }
     }
 
     /// All up to a time, and the rest: what is being seen right now is reported a little later.
-    pub fn up_to<S: Source>(&mut self, until: Ns, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
+    pub fn up_to<S: Source>(&mut self, until: Ns, source: &mut S, out: &mut Outgoing) {
         let began = Instant::now();
         loop {
-            self.sightings(source, out)?;
+            self.sightings(source, out);
             if self.reached >= until || began.elapsed() >= SETTLING {
                 return self.tables_and_totals(source, out);
             }
@@ -85,14 +79,14 @@ impl Reporter {
         }
     }
 
-    fn sightings<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
+    fn sightings<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
         let mut sightings = std::mem::take(&mut self.sightings);
         sightings.clear();
-        let watermark = source.drain(&mut sightings).map_err(failed)?;
+        let watermark = source.drain(&mut sightings);
         self.background.iter_mut().for_each(|background| background.round(&sightings));
         let known = |s: &Sighting| usize::from(s.point) < self.points && usize::from(s.note) <= self.notes;
         if !sightings.iter().all(known) {
-            self.tables(source, out)?;
+            self.tables(source, out);
         }
         // A sighting that no table explains cannot be handed on.
         let before = sightings.len();
@@ -117,31 +111,29 @@ impl Reporter {
         }
         self.reached = self.reached.max(watermark);
         self.sightings = sightings;
-        Ok(())
     }
 
     /// Announces points and drop notes that are new.
-    fn tables<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
-        let points = source.points().map_err(failed)?;
+    fn tables<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
+        let points = source.points();
         let points = &points[..points.len().min(MAX_POINTS)];
         if points.len() > self.points {
             let fresh = points[self.points..].iter().map(WirePoint::from).collect();
             out.push(Message::Points(Points { points: fresh }));
             self.points = points.len();
         }
-        let notes = source.drop_notes().map_err(failed)?;
+        let notes = source.drop_notes();
         let notes = &notes[..notes.len().min(MAX_NOTES)];
         if notes.len() > self.notes {
             let fresh = notes[self.notes..].iter().map(WireNote::from).collect();
             out.push(Message::DropNotes(DropNotes { notes: fresh }));
             self.notes = notes.len();
         }
-        Ok(())
     }
 
-    fn tables_and_totals<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) -> Result<(), ServeError> {
-        self.tables(source, out)?;
-        let mut totals = Totals::from(source.counters().map_err(failed)?);
+    fn tables_and_totals<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
+        self.tables(source, out);
+        let mut totals = Totals::from(source.counters());
         totals.dropped = totals.dropped.saturating_add(self.left_out);
         if totals != self.totals.0 || self.cost_reported.is_none_or(|at| at.elapsed() >= COST_EVERY) {
             let Cost { process_ns, lasted_ns } = self.meter.read();
@@ -149,6 +141,5 @@ impl Reporter {
             self.cost_reported = Some(Instant::now());
         }
         self.totals = (totals, Instant::now());
-        Ok(())
     }
 }

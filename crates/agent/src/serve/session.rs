@@ -220,7 +220,7 @@ where
             Message::EndCommand(_) if self.options.commands => self.command.iter_mut().for_each(|c| c.end()),
             Message::Stop(_) => {
                 if let Probe::Running(source) = &mut self.probe {
-                    self.reporter.up_to((self.options.clock)(), source, &mut self.out)?;
+                    self.reporter.up_to((self.options.clock)(), source, &mut self.out);
                 }
                 self.probe = Probe::Gone;
                 self.recording = None;
@@ -285,10 +285,10 @@ where
             return Ok(());
         }
         self.pass_on_command();
-        match &mut self.probe {
-            Probe::Running(source) => self.reporter.round(source, &mut self.out),
-            _ => Ok(()),
+        if let Probe::Running(source) = &mut self.probe {
+            self.reporter.round(source, &mut self.out);
         }
+        Ok(())
     }
 
     /// What the command has printed, as far as there is room for it, and how it ended.

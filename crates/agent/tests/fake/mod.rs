@@ -22,9 +22,7 @@ pub struct Given {
 }
 
 impl Source for Given {
-    type Error = String;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, String> {
+    fn points(&mut self) -> Vec<PointInfo> {
         let point = |i: usize| PointInfo {
             point: Point { machine: "whatever".into(), kind: PointKind::NicRx, device: format!("eth{i}") },
             link: Link::Nic,
@@ -33,24 +31,24 @@ impl Source for Given {
             peer: 0,
             clock: "monotonic".into(),
         };
-        Ok((0..self.points).map(point).collect())
+        (0..self.points).map(point).collect()
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, String> {
-        Ok(vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }])
+    fn drop_notes(&mut self) -> Vec<DropNote> {
+        vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }]
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, String> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         if let Ok(sightings) = self.from.try_recv() {
             self.watermark = sightings.last().map_or(self.watermark, |s| s.t);
             self.made += sightings.len() as u64;
             out.extend(sightings);
         }
-        Ok(self.watermark)
+        self.watermark
     }
 
-    fn counters(&mut self) -> Result<Counters, String> {
-        Ok(Counters { sightings: self.made, dropped: 3, ..Counters::default() })
+    fn counters(&mut self) -> Counters {
+        Counters { sightings: self.made, dropped: 3, ..Counters::default() }
     }
 }
 
@@ -137,7 +135,7 @@ pub fn drain(machine: &mut Machine, n: usize) -> Vec<Sighting> {
     let began = Instant::now();
     let mut out = Vec::new();
     while out.len() < n {
-        machine.drain(&mut out).unwrap();
+        machine.drain(&mut out);
         let left = n.saturating_sub(out.len());
         assert!(began.elapsed() < LIMIT, "{left} sightings did not come; {:?}", machine.fault());
         std::thread::sleep(Duration::from_millis(2));

@@ -113,33 +113,31 @@ enum Watched {
 }
 
 impl Source for Watched {
-    type Error = <Probe as Source>::Error;
-
-    fn points(&mut self) -> Result<Vec<PointInfo>, Self::Error> {
+    fn points(&mut self) -> Vec<PointInfo> {
         match self {
             Self::Packets(probe) => probe.points(),
-            Self::Nothing => Ok(Vec::new()),
+            Self::Nothing => Vec::new(),
         }
     }
 
-    fn drop_notes(&mut self) -> Result<Vec<DropNote>, Self::Error> {
+    fn drop_notes(&mut self) -> Vec<DropNote> {
         match self {
             Self::Packets(probe) => probe.drop_notes(),
-            Self::Nothing => Ok(Vec::new()),
+            Self::Nothing => Vec::new(),
         }
     }
 
-    fn drain(&mut self, out: &mut Vec<Sighting>) -> Result<Ns, Self::Error> {
+    fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
         match self {
             Self::Packets(probe) => probe.drain(out),
-            Self::Nothing => Ok(latpath_linux::monotonic()),
+            Self::Nothing => latpath_linux::monotonic(),
         }
     }
 
-    fn counters(&mut self) -> Result<Counters, Self::Error> {
+    fn counters(&mut self) -> Counters {
         match self {
             Self::Packets(probe) => probe.counters(),
-            Self::Nothing => Ok(Counters::default()),
+            Self::Nothing => Counters::default(),
         }
     }
 }

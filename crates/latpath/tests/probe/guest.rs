@@ -68,12 +68,12 @@ fn recognises() -> Result<(), Failed> {
     let until = Instant::now() + PATIENCE;
     while got.len() < want.len() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
-        machine.drain(&mut sightings)?;
-        let points = machine.points()?;
+        machine.drain(&mut sightings);
+        let points = machine.points();
         let there = sightings.iter().filter(|s| points[usize::from(s.point)].point.to_string() == nic_rx);
         got = there.map(|s| (s.stream, s.key)).collect();
     }
-    let counters = machine.counters()?;
+    let counters = machine.counters();
     assert_eq!(got, want, "Linux {}: {counters:?}", guest.release());
     assert_eq!((counters.malformed, counters.unreadable, counters.dropped), (0, 0, 0));
     machine.stop()?;
