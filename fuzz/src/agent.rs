@@ -8,7 +8,7 @@
 use crate::wire::{bytes, frame, list, number, zigzag};
 use latpath_agent::{Fed, Machine};
 use latpath_follow::{sum, Feed, Merge, Origin, Tables};
-use latpath_journey::{segments::classic, Joiner, Journey, Layout, Options, RouteFinder};
+use latpath_journey::{segments::classic, Joiner, Journey, Options, RouteFinder};
 use latpath_linux::monotonic;
 use latpath_model::text::visible;
 use latpath_model::{Counters, DropNote, Ns, Point, PointInfo, Sighting, Source, StreamId, StreamSpec, MAX_COUNT};
@@ -95,17 +95,8 @@ impl Following {
     fn summary(&mut self) -> Summary {
         self.joiner.finish(self.reached, &mut |j: &Journey| self.finder.observe(j));
         let points = &self.tables.points;
-        let Layout { route, segments, notes, .. } = classic(self.finder.route(points), points);
-        let mut aggregate = Aggregate::new(Setup {
-            streams: streams().len(),
-            points: points.clone(),
-            routes: route.by_streams(streams().len()),
-            segments,
-            threshold: MS,
-            row_limits: Vec::new(),
-            band: None,
-            worst: 10,
-        });
+        let layout = classic(self.finder.route(points), points);
+        let mut aggregate = Aggregate::new(Setup::new(streams().len(), points, &layout, MS, 10));
         let mut again = joiner();
         again.set_points(points);
         for s in &self.joined {
@@ -121,7 +112,7 @@ impl Following {
             machines: self.merge.feeds.iter().zip(&counters).map(record).collect(),
             counters: sum(&counters),
             joined: (0..streams().len()).map(|id| again.totals(id as StreamId)).collect(),
-            notes,
+            notes: layout.notes,
             ..Manifest::default()
         };
         let counts = serde_json::to_string(&(&manifest.counters, counters)).expect("counts are JSON");
@@ -130,7 +121,7 @@ impl Following {
         let facts = Facts {
             manifest: &manifest,
             points,
-            route: &route,
+            route: &layout.route,
             before: &[],
             whole: true,
             vms: &[],

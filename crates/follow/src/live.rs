@@ -2,16 +2,13 @@
 
 use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 use latpath_clock::{ClockTie, RealtimeWatch, TimeOfDay};
-use latpath_journey::{Journey, Segment, Totals};
+use latpath_journey::{Journey, Totals};
 use latpath_model::{Counters, Ns, PointInfo};
 use latpath_run::Manifest;
 use latpath_stats::lost::explain;
 use latpath_stats::units::count;
-use latpath_stats::{summarise, Aggregate, Facts, Setup, Summary};
+use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
-
-/// Worst packets that are kept.
-const WORST: usize = 10;
 
 /// Streams being followed and counted. Dropping it detaches everything.
 pub struct Live {
@@ -24,18 +21,9 @@ pub struct Live {
     thinning: PacketThinning,
 }
 
-/// What is counted since the start or the last reset.
+/// What is counted, and what the joiner had counted of each stream when that began.
 struct Figures {
-    streams: usize,
-    threshold: Ns,
-    row_limits: Vec<Ns>,
-    aggregate: Aggregate,
-    /// Journeys of each stream since the start.
-    seen: Vec<u64>,
-    since: Ns,
-    /// First sightings of the first and the last journey that is counted.
-    span: Option<(Ns, Ns)>,
-    /// What the joiner had counted of each stream then.
+    counting: Counting,
     before: Vec<Totals>,
 }
 
@@ -49,16 +37,8 @@ impl Live {
     pub fn of(options: Options, follow: Follow) -> Self {
         let (streams, threshold) = (options.streams.len(), options.threshold);
         let manifest = Manifest { threshold_ns: threshold, streams: options.streams, ..Manifest::begin() };
-        let figures = Figures {
-            streams,
-            threshold,
-            row_limits: Vec::new(),
-            aggregate: Aggregate::new(Setup::default()),
-            seen: vec![0; streams],
-            since: follow.begin(),
-            span: None,
-            before: vec![Totals::default(); streams],
-        };
+        let counting = Counting::new(streams, threshold, follow.begin());
+        let figures = Figures { counting, before: vec![Totals::default(); streams] };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
         Self { realtime: manifest.start.watch(), follow, figures, manifest, vms, thinning: PacketThinning::new() }
@@ -81,14 +61,14 @@ impl Live {
     /// Starts all figures from zero.
     pub fn reset(&mut self) {
         let Self { follow, figures, .. } = self;
-        let (layout, points, totals) = (follow.layout(), follow.points(), follow.all_totals());
-        figures.start_from_zero(Found { layout, points, totals: &totals, now: follow.now() });
+        figures.counting.restart(follow.points(), follow.layout(), follow.now());
+        figures.before = follow.all_totals();
     }
 
     /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
     pub fn find_rows_over(&mut self, limits: Vec<Ns>) {
-        if limits != self.figures.row_limits {
-            self.figures.row_limits = limits;
+        if limits != self.figures.counting.row_limits {
+            self.figures.counting.row_limits = limits;
             self.reset();
         }
     }
@@ -100,18 +80,18 @@ impl Live {
 
     /// Packets of each stream seen since the start.
     pub fn seen(&self) -> &[u64] {
-        &self.figures.seen
+        &self.figures.counting.seen
     }
 
     /// All figures as of now.
     pub fn summary(&mut self) -> Summary {
-        let elapsed = (self.follow.now() - self.figures.since).max(1);
+        let elapsed = (self.follow.now() - self.figures.counting.since).max(1);
         self.summary_over(elapsed)
     }
 
     /// All figures after [`Self::stop`], over the time from the first packet to the last, as a report of these packets has them.
     pub fn final_summary(&mut self) -> Summary {
-        let elapsed = self.figures.span.map_or(0, |(first, last)| last.saturating_sub(first));
+        let elapsed = self.figures.counting.span.map_or(0, |(first, last)| last.saturating_sub(first));
         self.summary_over(elapsed)
     }
 
@@ -120,7 +100,7 @@ impl Live {
         follow.describe(manifest);
         let (points, route, before) = (follow.points(), &follow.layout().route, &figures.before[..]);
         let facts = Facts { manifest, points, route, before, whole: true, vms, elapsed };
-        let mut summary = summarise(&figures.aggregate, &facts);
+        let mut summary = summarise(&figures.counting.aggregate, &facts);
         if !summary.lost.is_empty() {
             // Reading the kernel's counters takes its time: only where they say more.
             explain(&mut summary, points, Some(&follow.counted()));
@@ -133,27 +113,6 @@ impl Live {
     /// Detaches everything and counts what is finished.
     pub fn stop(&mut self) {
         self.follow.stop(&mut self.figures);
-    }
-}
-
-impl Figures {
-    fn setup(&self, found: Found) -> Setup {
-        Setup {
-            streams: self.streams,
-            points: found.points.to_vec(),
-            routes: found.layout.route.by_streams(self.streams),
-            segments: found.layout.segments.clone(),
-            threshold: self.threshold,
-            row_limits: self.row_limits.clone(),
-            band: None,
-            worst: WORST,
-        }
-    }
-
-    fn start_from_zero(&mut self, found: Found) {
-        self.aggregate = Aggregate::new(self.setup(found));
-        self.span = None;
-        (self.since, self.before) = (found.now, found.totals.to_vec());
     }
 }
 
@@ -205,29 +164,13 @@ impl PacketThinning {
 
 impl JourneySink for Figures {
     fn layout(&mut self, found: Found) {
-        let (layout, setup) = (found.layout, self.aggregate.setup());
-        if setup.routes.iter().all(Vec::is_empty) {
-            // Nothing was counted before.
-            self.aggregate = Aggregate::new(self.setup(found));
-            return;
+        if self.counting.set_layout(found.points, found.layout, found.now) {
+            self.before = found.totals.to_vec();
         }
-        let all = |s: &Segment| layout.segments.contains(s);
-        if setup.routes != layout.route.by_streams(self.streams) || !setup.segments.iter().all(all) {
-            return self.start_from_zero(found);
-        }
-        // Counting goes on where points and segments are only added: a first upcall after hours must not cost the hours.
-        let new = layout.segments.iter().filter(|s| !setup.segments.contains(s)).cloned();
-        let new: Vec<Segment> = new.collect();
-        self.aggregate.extend(found.points, &new);
     }
 
-    /// Counts a journey; in the figures only if it began after they did.
     fn journey(&mut self, journey: &Journey, _: &[PointInfo]) {
-        self.seen[usize::from(journey.stream)] += 1;
-        if let Some(first) = journey.first().filter(|t| *t >= self.since) {
-            self.span = Some(self.span.map_or((first, first), |(from, to)| (from.min(first), to.max(first))));
-            self.aggregate.add(journey);
-        }
+        self.counting.add(journey);
     }
 }
 

@@ -1,18 +1,14 @@
 //! A recorded run, shown as `latpath live` would have shown it.
 
 use crate::layout::layout_of;
-use crate::summarise::setup;
 use latpath_capture::{CaptureKind, RankedCapture};
 use latpath_journey::Layout;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_run::{Run, Select};
-use latpath_stats::{summarise, Aggregate, Facts, Setup, Summary};
+use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
 use std::collections::VecDeque;
-
-/// Worst packets that are kept, as many as live keeps.
-const WORST: usize = 10;
 
 /// A run whose journeys come back at the pace at which they were recorded.
 ///
@@ -22,22 +18,16 @@ pub struct Replay {
     run: Run,
     layout: Layout,
     vms: Vec<Vm>,
-    aggregate: Aggregate,
-    seen: Vec<u64>,
+    counting: Counting,
     /// First sightings of the first and the last journey, the run's timeline.
     first: Ns,
     last: Ns,
-    /// Figures began here.
-    since: Ns,
     /// Journeys first seen before this are counted.
     now: Ns,
     /// When the replay started, `CLOCK_MONOTONIC`.
     started: Ns,
     /// Seconds of the run in one second; infinite: as fast as it can be read.
     speed: f64,
-    /// Times over this are counted.
-    threshold: Ns,
-    row_limits: Vec<Ns>,
     /// Captures that are not shown yet, by the ends of their times.
     captures: VecDeque<(Ns, u32)>,
     damaged: Vec<String>,
@@ -57,18 +47,15 @@ impl Replay {
         let at = |kind, to| if kind == CaptureKind::Baseline { Ns::MIN } else { to };
         let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind(), head.to), head.number)).collect();
         captures.sort_unstable();
+        let threshold = threshold.unwrap_or(run.manifest().threshold_ns);
         let mut replay = Self {
             vms: run.vms(),
-            aggregate: Aggregate::new(Setup::default()),
-            seen: vec![0; run.manifest().streams.len()],
+            counting: Counting::new(run.manifest().streams.len(), threshold, first),
             first,
             last,
-            since: first,
             now: first,
             started: monotonic(),
             speed,
-            threshold: threshold.unwrap_or(run.manifest().threshold_ns),
-            row_limits: Vec::new(),
             captures: captures.into(),
             damaged: Vec::new(),
             layout,
@@ -80,7 +67,7 @@ impl Replay {
 
     /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
     pub fn find_rows_over(&mut self, limits: Vec<Ns>) {
-        self.row_limits = limits;
+        self.counting.row_limits = limits;
         self.reset();
     }
 
@@ -102,12 +89,9 @@ impl Replay {
             return;
         }
         let select = Select { from_ns: self.now, to_ns: until, ..Select::default() }.with_cpus_and_threads();
-        let Self { run, aggregate, seen, .. } = self;
+        let Self { run, counting, .. } = self;
         let damaged = run.for_each(&select, |journey| {
-            if let Some(seen) = seen.get_mut(usize::from(journey.stream)) {
-                *seen += 1;
-            }
-            aggregate.add(journey);
+            counting.add(journey);
             true
         });
         for damage in damaged.iter().map(ToString::to_string) {
@@ -125,14 +109,12 @@ impl Replay {
 
     /// Starts all figures from zero.
     pub fn reset(&mut self) {
-        let row_limits = self.row_limits.clone();
-        self.aggregate = Aggregate::new(Setup { row_limits, ..setup(&self.run, &self.layout, self.threshold, WORST) });
-        self.since = self.now;
+        self.counting.restart(self.run.points(), &self.layout, self.now);
     }
 
     /// Packets of each stream since the start.
     pub fn seen(&self) -> &[u64] {
-        &self.seen
+        &self.counting.seen
     }
 
     /// The next capture whose time has passed. One that cannot be read is in the notes.
@@ -155,17 +137,17 @@ impl Replay {
 
     /// All figures as of now.
     pub fn summary(&self) -> Summary {
-        let whole = self.is_over() && self.since <= self.first;
+        let whole = self.is_over() && self.counting.since <= self.first;
         let mut manifest = self.run.manifest().clone();
         if !whole {
             manifest.joined.clear();
             manifest.kernel = None;
         }
         let until = if self.is_over() { self.last } else { self.now };
-        let elapsed = until.saturating_sub(self.since).max(0);
+        let elapsed = until.saturating_sub(self.counting.since).max(0);
         let (points, route, vms) = (self.run.points(), &self.layout.route, &self.vms);
         let facts = Facts { manifest: &manifest, points, route, before: &[], whole, vms, elapsed };
-        let mut summary = summarise(&self.aggregate, &facts);
+        let mut summary = summarise(&self.counting.aggregate, &facts);
         let notes = self.run.notes().iter().chain(&self.layout.notes).chain(&self.damaged);
         summary.notes.splice(0..0, notes.cloned());
         summary

@@ -120,7 +120,8 @@ pub(crate) fn gather<G: Send>(
     let (manifest, points) = (run.manifest(), run.points());
     let threshold = options.threshold_ns.unwrap_or(manifest.threshold_ns);
     let row_limits = options.row_limits.clone();
-    let setup = Setup { row_limits, band: options.band, ..setup(run, &layout, threshold, options.worst) };
+    let setup = Setup::new(manifest.streams.len(), points, &layout, threshold, options.worst);
+    let setup = Setup { row_limits, band: options.band, ..setup };
     let Layout { route, notes, .. } = layout;
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
@@ -203,20 +204,6 @@ pub(crate) fn slowest(run: &Run, options: &SummaryOptions, counted: &Aggregate) 
     let (manifest, points, route) = (run.manifest(), run.points(), &layout.route);
     let facts = Facts { manifest, points, route, before: &[], whole: false, vms: &vms, elapsed: 0 };
     latpath_stats::summarise(counted, &facts).worst.into_iter().next()
-}
-
-pub(crate) fn setup(run: &Run, layout: &Layout, threshold: Ns, worst: usize) -> Setup {
-    let streams = run.manifest().streams.len();
-    Setup {
-        streams,
-        points: run.points().to_vec(),
-        routes: layout.route.by_streams(streams),
-        segments: layout.segments.clone(),
-        threshold,
-        row_limits: Vec::new(),
-        band: None,
-        worst,
-    }
 }
 
 /// Reads CPUs and threads of the worst packets alone: to read those of all would take as long again.

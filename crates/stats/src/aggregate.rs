@@ -14,7 +14,7 @@ use crate::{
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
-use latpath_journey::{Journey, Paths};
+use latpath_journey::{Journey, Layout, Paths};
 use latpath_model::{DropNote, Ns, PointId, PointInfo, StreamId};
 use latpath_run::Rows;
 use std::collections::HashMap;
@@ -45,6 +45,11 @@ pub struct Setup {
 }
 
 impl Setup {
+    pub fn new(streams: usize, points: &[PointInfo], layout: &Layout, threshold: Ns, worst: usize) -> Self {
+        let (routes, segments) = (layout.route.by_streams(streams), layout.segments.clone());
+        Self { streams, points: points.to_vec(), routes, segments, threshold, worst, ..Self::default() }
+    }
+
     /// Whatever a packet of a row may be late against: the threshold first.
     fn lates(&self) -> impl Iterator<Item = Ns> + '_ {
         std::iter::once(self.threshold).chain(self.row_limits.iter().copied())

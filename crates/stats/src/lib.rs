@@ -3,6 +3,7 @@
 pub mod aggregate;
 mod by_path;
 pub mod consecutive;
+mod counting;
 mod drop_place;
 pub mod figures;
 pub mod lost;
@@ -18,6 +19,7 @@ pub mod units;
 mod worst;
 
 pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
+pub use counting::Counting;
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
     Band, CauseFigures, ConsecutiveFigures, ConsecutiveOver, LateFigures, Loss, PacketAt, PathFigures, Percentile,
