@@ -10,7 +10,10 @@ use super::{ns, Outcome};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
-use latpath_stats::units::{count, duration};
+use latpath_stats::{
+    text::Table,
+    units::{count, duration},
+};
 use processes::{read_run, DemoProcesses, Ending, Scenario};
 use serde_json::{json, Value};
 use std::{
@@ -156,12 +159,14 @@ fn line(elapsed: Duration, total: Duration, path: &LabPath) -> Result<String> {
 
 fn print_checks(checks: &[Check]) {
     println!("\nChecked against what the kernel counted");
-    println!("  {:<28} {:>14} {:>14}  counted by / seen at", "", "kernel", "latpath");
+    let mut table = Table::new(&["<", "kernel", "latpath", "<counted by / seen at", "<"]);
     for check in checks {
-        let mark = if check.agrees() { "" } else { "   DIFFERS" };
+        let mark = if check.agrees() { "" } else { "DIFFERS" };
         let (kernel, seen) = (count(check.kernel), check.latpath.map_or("not watched".into(), count));
-        println!("  {:<28} {kernel:>14} {seen:>14}  {} / {}{mark}", check.what, check.counter, check.point);
+        let places = format!("{} / {}", check.counter, check.point);
+        table.row(vec![check.what.to_string(), kernel, seen, places, mark.into()]);
     }
+    table.lines(2, usize::MAX, '…').iter().for_each(|line| println!("{line}"));
 }
 
 fn print_json(

@@ -5,7 +5,7 @@ use crate::cmd::Outcome;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 use latpath_nic_timestamps::{verify, Caps, Check, Current, RxFilter, RxHardware, Trial, TxType, Verified};
-use latpath_stats::units::duration;
+use latpath_stats::{text::Table, units::duration};
 use serde_json::{json, Value};
 use std::time::Duration;
 
@@ -93,13 +93,11 @@ fn text(caps: &Caps, verified: &Verified) -> String {
         lines.push(format!("  set to     {set}"));
     }
     lines.push(String::new());
-    let rows = rows(caps, verified);
-    let width = rows.iter().map(|row| row.claimed.len()).max().unwrap_or(0).max("claimed".len());
-    lines.push(format!("  {:<9}  {:<width$}  {:<4}  found out", "stamp", "claimed", "used"));
-    for Row { name, claimed, check, used, .. } in &rows {
-        let used = if *used { "yes" } else { "no" };
-        lines.push(format!("  {name:<9}  {claimed:<width$}  {used:<4}  {}", result(check)));
+    let mut table = Table::new(&["<stamp", "<claimed", "<used", "<found out"]);
+    for Row { name, claimed, check, used, .. } in rows(caps, verified) {
+        table.row(vec![name.into(), claimed, if used { "yes" } else { "no" }.into(), result(&check)]);
     }
+    lines.extend(table.lines(2, usize::MAX, '…'));
     if let RxHardware::Only(_) = caps.rx_nic() {
         lines.push(
             "\nThe NIC stamps no received frames but those of PTP or NTP: probes have the kernel's stamp alone.".into(),

@@ -3,12 +3,13 @@
 use super::Args;
 use latpath_model::Ns;
 use latpath_ping::breach_context::{BreachContext, ContextRecorder, ExplainedBreach, RunTime, ThreadActivity};
-use latpath_stats::units::duration;
+use latpath_stats::{text::wrapped, units::duration};
 
 /// Times below this share of the window are not worth a person's look, unless nothing else is there.
 const LEAST_PER_MILLE: Ns = 2;
-/// Columns of a line; the next one goes on below.
-const WIDTH: usize = 120;
+/// Columns of a line; the next one goes on below, and indented.
+const WIDTH: usize = 131;
+const INDENT: usize = 15;
 
 /// Starts recording, where there can be a breach, and the user does not refuse. One line says where it cannot be.
 pub fn record(args: &Args) -> Option<ContextRecorder> {
@@ -44,32 +45,11 @@ pub fn lines(context: &BreachContext) -> Vec<String> {
     }
     lines.extend(context.threads.iter().map(|t| thread(t, context.window_ns)));
     lines.extend(context.cpus.iter().map(|c| format!("CPU {}: {}", c.cpu, list(&c.ran, context.window_ns))));
-    let folded = lines.iter().flat_map(|line| fold(line));
-    folded.enumerate().map(|(at, line)| format!("{:10} {line}", if at == 0 { "context" } else { "" })).collect()
-}
-
-/// Cuts a long line behind commas and semicolons that are not in brackets.
-fn fold(line: &str) -> Vec<String> {
-    let (mut lines, mut piece, mut depth) = (vec![String::new()], String::new(), 0);
-    let mut put = |piece: &mut String| {
-        let last: &mut String = lines.last_mut().expect("there is one");
-        if !last.is_empty() && last.chars().count() + piece.trim_end().chars().count() > WIDTH {
-            lines.push(format!("    {piece}"));
-        } else {
-            last.push_str(piece);
-        }
-        piece.clear();
-    };
-    for c in line.chars() {
-        let separates = c == ' ' && depth == 0 && piece.ends_with([',', ';']);
-        depth += i32::from(c == '(') - i32::from(c == ')');
-        piece.push(c);
-        if separates {
-            put(&mut piece);
-        }
-    }
-    put(&mut piece);
-    lines.iter().map(|line| line.trim_end().to_string()).collect()
+    let folded = lines.iter().enumerate().flat_map(|(at, line)| {
+        let head = if at == 0 { "context" } else { "" };
+        wrapped(format!("{head:11}"), INDENT, line, WIDTH, '…')
+    });
+    folded.collect()
 }
 
 /// `rustc (18491) 4.9 ms, irq 25 virtio0 18 µs`.
@@ -165,14 +145,5 @@ mod tests {
         let throttled = ThreadActivity { throttled_ns: 1, asleep_ns: 0, running_ns: 0, ..late() };
         let said = thread(&throttled, 5_000_000);
         assert!(said.ends_with("for 4.900 ms: its control group had used up its CPU time"), "{said}");
-    }
-
-    #[test]
-    fn long_lines_are_cut_at_commas() {
-        let long = vec!["0123456 (5, FIFO 1)".to_string(); 20].join(", ");
-        let lines = fold(&long);
-        assert!(lines.len() == 4 && lines.iter().all(|line| line.chars().count() <= WIDTH + 4), "{lines:?}");
-        assert!(lines.iter().all(|line| line.ends_with("),") || line.ends_with(')')), "{lines:?}");
-        assert_eq!(lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "), long);
     }
 }

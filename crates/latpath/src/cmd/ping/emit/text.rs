@@ -9,6 +9,7 @@ use latpath_ping::emit::Why;
 use latpath_ping::figures::{Report, RoundTripSegmentFigures};
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
+use latpath_stats::text::Table;
 use latpath_stats::units::{count, duration, number_of, rate};
 use latpath_stats::{Percentile, TimeFigures};
 
@@ -193,38 +194,40 @@ fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
     lines
 }
 
+/// As wide as it must be: a session's page is not fitted to the terminal.
+fn table_lines(table: &Table) -> Vec<String> {
+    table.lines(0, usize::MAX, '…')
+}
+
+/// A time in a table; a percentile that fewer than one of the times lies beyond is not known.
+fn cell(time: Option<Ns>) -> String {
+    time.map_or("-".into(), duration)
+}
+
 fn round_trips(r: &Report) -> Vec<String> {
     let names = || Percentile::ALL.into_iter().filter(|p| p.name != "p95");
-    let heads = ["mean"].into_iter().chain(names().map(|p| p.name)).chain(["max"]);
-    let heads: String = heads.map(|name| format!(" {name:>9}")).collect();
-    let mut lines = vec![format!("{:24} {:>11}{heads}", "", "min")];
+    let mut table =
+        Table::new(&["<", "min", "mean"].into_iter().chain(names().map(|p| p.name)).chain(["max"]).collect::<Vec<_>>());
     let rows = [
         ("round trip", Some(&r.round_trip)),
         ("NIC's round trip", r.nic_round_trip.as_ref()),
         ("reflector NIC's turnaround", r.nic_turnaround.as_ref()),
     ];
     for (name, times) in rows.iter().filter_map(|(n, t)| t.map(|t| (n, t))) {
-        let ends = |ns: Ns| std::iter::once(Some(ns));
         let percentiles = names().map(|p| times.percentile(p));
-        let values = ends(times.min_ns).chain(ends(times.mean_ns)).chain(percentiles).chain(ends(times.max_ns));
-        lines.push(format!("{name:26}{}", cells(values)));
+        let values = [times.min_ns, times.mean_ns].map(Some).into_iter().chain(percentiles).chain([Some(times.max_ns)]);
+        table.row([name.to_string()].into_iter().chain(values.map(cell)).collect());
     }
+    let mut lines = table_lines(&table);
     if let Some(limit) = r.threshold_ns {
         lines.push(format!("over {}: {}", duration(limit), count(r.over_threshold)));
     }
     lines
 }
 
-/// Times as columns of a table; a percentile that fewer than one of the times lies beyond is not known.
-fn cells(times: impl IntoIterator<Item = Option<Ns>>) -> String {
-    times.into_iter().map(|time| format!(" {:>9}", time.map_or("-".into(), duration))).collect()
-}
-
 fn segments(segments: &[RoundTripSegmentFigures], round_trip: &TimeFigures) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{:28} {:24} {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9}",
-        "segment", "from → to", "min", "p50", "p99", "p99.9", "max", "share", "±"
-    )];
+    let heads = ["<segment", "<from → to", "min", "p50", "p99", "p99.9", "max", "share", "±", "<"];
+    let mut table = Table::new(&heads);
     for p in segments {
         let t = &p.times;
         let share = if round_trip.mean_ns > 0 { 100.0 * t.mean_ns as f64 / round_trip.mean_ns as f64 } else { 0.0 };
@@ -233,45 +236,43 @@ fn segments(segments: &[RoundTripSegmentFigures], round_trip: &TimeFigures) -> V
             Some(ns) => duration(ns),
             None => "?".into(),
         };
-        let times = if t.count == 0 {
-            format!(" {:>9} {:>9} {:>9} {:>9} {:>9} {:>6}", "-", "-", "-", "-", "-", "-")
-        } else {
-            format!("{} {share:>5.1}%", cells([t.min_ns, t.p50_ns, t.p99_ns, t.p99_9_ns, t.max_ns].map(Some)))
-        };
-        let ends = format!("{} → {}", p.from.name(), p.to.name());
+        let known = |figure: String| if t.count == 0 { "-".into() } else { figure };
+        let times = [t.min_ns, t.p50_ns, t.p99_ns, t.p99_9_ns, t.max_ns].map(|ns| known(duration(ns)));
         let negative =
-            if t.negative > 0 { format!("  {} below 0: a clock's fault", count(t.negative)) } else { String::new() };
-        lines.push(format!("{:28} {ends:24}{times} {bound:>9}{negative}", p.name));
+            if t.negative > 0 { format!("{} below 0: a clock's fault", count(t.negative)) } else { String::new() };
+        let names = [p.name.to_string(), format!("{} → {}", p.from.name(), p.to.name())];
+        table.row(names.into_iter().chain(times).chain([known(format!("{share:.1}%")), bound, negative]).collect());
     }
-    lines
+    table_lines(&table)
 }
 
 fn worst(r: &Report) -> Vec<String> {
-    let mut lines = Vec::new();
-    for w in &r.worst {
-        if lines.is_empty() {
-            lines.extend([String::new(), format!("{:>10} {:>10}  {}", "worst", "probe", "longest beyond its median")]);
-        }
-        let segments: Vec<String> = w.segments_ns.iter().map(|p| p.map_or("-".into(), duration)).collect();
-        lines.push(format!(
-            "{:>10} {:>10}  {:28} ({})",
-            duration(w.round_trip_ns),
-            w.sequence,
-            w.longest.as_deref().unwrap_or("-"),
-            segments.join(" + ")
-        ));
+    if r.worst.is_empty() {
+        return Vec::new();
     }
-    lines
+    let mut table = Table::new(&["worst", "probe", "<longest beyond its median", "<"]);
+    for w in &r.worst {
+        let segments: Vec<String> = w.segments_ns.iter().map(|p| cell(*p)).collect();
+        let longest = w.longest.clone().unwrap_or_else(|| "-".into());
+        table.row(vec![
+            duration(w.round_trip_ns),
+            w.sequence.to_string(),
+            longest,
+            format!("({})", segments.join(" + ")),
+        ]);
+    }
+    [vec![String::new()], table_lines(&table)].concat()
 }
 
 /// Bars of equal width up to the end, and one by one what is beyond.
 fn histogram(r: &Report) -> Vec<String> {
     let most = r.histogram.iter().map(|b| b.count).max().unwrap_or(1).max(1);
-    let mut lines = vec![format!("{:>10} .. {:>10} {:>12}", "round trip", "", "count")];
+    let mut table = Table::new(&["round trip", "<", "", "count", "<"]);
     for b in &r.histogram {
         let bar = "#".repeat((b.count * 40).div_ceil(most) as usize);
-        lines.push(format!("{:>10} .. {:>10} {:>12} {bar}", duration(b.from_ns), duration(b.to_ns), count(b.count)));
+        table.row(vec![duration(b.from_ns), "..".into(), duration(b.to_ns), count(b.count), bar]);
     }
+    let mut lines = table_lines(&table);
     if let Some(from) = r.overflow_from_ns {
         lines.push(format!(
             "{} from {} on{}",
