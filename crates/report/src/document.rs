@@ -9,7 +9,8 @@ mod markdown;
 
 use crate::chosen::Chosen;
 use crate::limit::LimitVerdict;
-use crate::page::{share, Block, Page, Style};
+use crate::page::{Block, Page, Style};
+use latpath_stats::units::share;
 use crate::warnings::warnings;
 use crate::{header, paths, patterns, quality, segments, streams, without, worst, Charts};
 use latpath_run::Run;

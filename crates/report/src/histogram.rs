@@ -1,9 +1,10 @@
 //! The histogram of a segment, both axes logarithmic, as people draw it for Sampled Values; turned, so that each bucket
 //! is a line with its count.
 
-use crate::page::{share, Page};
+use crate::page::Page;
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::text::cut;
+use latpath_stats::units::share;
 use latpath_stats::{Bucket, SegmentFigures, Summary};
 
 /// Columns for the longest bar.

@@ -1,11 +1,12 @@
 //! The lines of `latpath live` where its output is no terminal: a block a second, made for `grep` as much as for eyes.
 
-use crate::page::{share, Page, Style};
+use crate::page::{Page, Style};
 use crate::segments::{numbers, short_name};
 use latpath_model::Point;
 use latpath_stats::figures::packets;
 use latpath_stats::text::pad;
 use latpath_stats::units::elapsed;
+use latpath_stats::units::share;
 use latpath_stats::Summary;
 
 /// Renders summaries as blocks of lines; every line begins with the time since the start and what it is about.

@@ -1,8 +1,9 @@
 //! The paths that packets took through the host, where there are several to take.
 
-use crate::page::{share, Page};
+use crate::page::Page;
 use latpath_model::SegmentKind;
 use latpath_stats::text::Table;
+use latpath_stats::units::share;
 use latpath_stats::{PathFigures, SegmentFigures, Summary};
 
 /// A row per path; its times are those of `Thyp`, or of `total` where no host is between.

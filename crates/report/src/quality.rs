@@ -1,7 +1,8 @@
 //! What the reader must know before trusting a figure: what was lost, by the network and by latpath itself.
 
-use crate::page::{share, Page};
+use crate::page::Page;
 use crate::warnings::warnings;
+use latpath_stats::units::share;
 use latpath_stats::{
     figures::{longest_row, never_seen, packets},
     text::{date_time, short_stream, Table},

@@ -1,9 +1,10 @@
 //! A row per segment.
 
 use crate::limit::time_figure;
-use crate::page::{is_within, share, Page};
+use crate::page::{is_within, Page};
 use latpath_model::SegmentKind;
 use latpath_stats::text::{date_time, short_stream, Table};
+use latpath_stats::units::share;
 use latpath_stats::{PacketAt, Percentile, SegmentFigures, Summary};
 
 /// Both tables: how many and where, and how long.

@@ -1,6 +1,7 @@
 //! What spoils figures, said in words.
 
-use crate::page::{is_within, share};
+use crate::page::is_within;
+use latpath_stats::units::share;
 use latpath_stats::{
     units::{count, duration},
     MachineFigures, Summary,

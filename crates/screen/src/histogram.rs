@@ -5,7 +5,7 @@ use crate::{
     theme::{Blocks, Theme},
 };
 use latpath_model::Ns;
-use latpath_stats::{text::right, units, Bucket, SegmentFigures};
+use latpath_stats::{text::right, Bucket, SegmentFigures};
 use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Span};
 use unicode_width::UnicodeWidthStr;
 
@@ -231,21 +231,6 @@ fn horizontal(axis: &Axis, area: Rect, theme: &Theme, buf: &mut Buffer) {
     for (column, label) in axis.ticks(theme) {
         buf.set_string(x0 + column as u16, area.y, tick, theme.faint());
         buf.set_string(x0 + column as u16 + 1, area.y, label, Style::new());
-    }
-}
-
-/// The share of a percentage that a person reads: used by the details.
-pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return "-".into();
-    }
-    let share = part as f64 * 100.0 / whole as f64;
-    match share {
-        0.0 => "0 %".into(),
-        s if s < 0.0001 => "<0.0001 %".into(),
-        s if s < 1.0 => format!("{s:.4} %"),
-        s if s < 1000.0 => format!("{s:.2} %"),
-        s => format!("{} %", units::count_short(s as u64)),
     }
 }
 

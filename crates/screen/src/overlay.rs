@@ -1,12 +1,11 @@
 //! What lies over the screen when asked for: the help, and the details in full.
 
 use crate::{
-    histogram::percent,
     lines,
     model::{Model, Overlay, Shown},
     names,
 };
-use latpath_stats::text;
+use latpath_stats::{text, units::share};
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -88,7 +87,7 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
         " LOST {} of {} ({})",
         theme.count(shown.lost()),
         theme.count(shown.journeys()),
-        percent(shown.lost(), shown.journeys())
+        share(shown.lost(), shown.journeys())
     ));
     for loss in shown.losses() {
         let reason = loss.reason.as_ref().map_or(String::new(), |r| format!(": {}", theme.clean(r)));

@@ -1,13 +1,12 @@
 //! The lines under the histogram: losses, other faults of the stream, clocks, the tool's own cost, notes.
 
 use crate::{
-    histogram::percent,
     lines::{fit, part, wrap, Fragment},
     model::{Model, Shown},
     names::{self, Path},
 };
 use latpath_model::SegmentKind;
-use latpath_stats::{text::pad, units, Loss, MachineFigures, PathFigures};
+use latpath_stats::{text::pad, units, units::share, Loss, MachineFigures, PathFigures};
 use ratatui::{
     style::Style,
     text::{Line, Span},
@@ -43,7 +42,7 @@ pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
         return vec![labelled(model, "lost", vec![part(0, "none")], width)];
     }
     let sum = Span::styled(theme.count(total), theme.bad());
-    let share = format!("{} of {}", percent(total, shown.journeys()), theme.count(shown.journeys()));
+    let share = format!("{} of {}", share(total, shown.journeys()), theme.count(shown.journeys()));
     if lines <= 1 {
         let mut spans = vec![sum];
         // A text that alone is too long is cut rather than left out.
@@ -72,7 +71,7 @@ pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'sta
     let theme = &model.theme;
     let all = shown.paths();
     let one = |(i, path): (usize, &PathFigures)| {
-        let share = percent(path.journeys, shown.journeys());
+        let share = share(path.journeys, shown.journeys());
         let mut text = format!("{} {} ({share})", theme.clean(&path.path), theme.count(path.journeys));
         let times = path
             .segments

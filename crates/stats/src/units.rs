@@ -103,6 +103,27 @@ pub fn percent(part: Ns, whole: Ns, digits: usize) -> String {
     }
 }
 
+/// `n of all`, in percent: never 100 % or 0 % unless it is all or none.
+pub fn share(n: u64, all: u64) -> String {
+    if all == 0 {
+        return "-".into();
+    }
+    // Cut near all and none, so that one packet of a million that is missing still shows; rounded between.
+    let millionths = u128::from(n) * 100_000_000 / u128::from(all);
+    let rounded = (millionths + 5_000).min(99_989_999);
+    let (whole, rest) = match millionths {
+        10_000..99_990_000 => (rounded / 1_000_000, rounded % 1_000_000),
+        _ => (millionths / 1_000_000, millionths % 1_000_000),
+    };
+    match millionths {
+        0 if n == 0 => "0 %".into(),
+        100_000_000 => "100 %".into(),
+        0 => "<0.000001 %".into(),
+        10_000..99_990_000 => format!("{whole}.{:02} %", rest / 10_000),
+        _ => format!("{whole}.{rest:06} %"),
+    }
+}
+
 /// [`Letters::duration`] in Unicode.
 pub fn duration(ns: Ns) -> String {
     Letters::Unicode.duration(ns)

@@ -1,11 +1,12 @@
 //! The text of `latpath compare`.
 
-use crate::page::{share, Page, Style};
+use crate::page::{Page, Style};
 use latpath_compare::comparison::{Group, Row, Segment};
 use latpath_compare::sentence::{amount, by};
 use latpath_compare::{Comparison, Study, Verdict};
 use latpath_stats::text::{short_stream, Table};
 use latpath_stats::units::elapsed;
+use latpath_stats::units::share;
 
 /// Two groups side by side.
 pub fn comparison_text(comparison: &Comparison, style: Style) -> String {

@@ -6,13 +6,13 @@ use super::sentence::{row_sentence, sentence, subject};
 use super::waterfall;
 use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
 use crate::header::title;
-use crate::page::{self, Page, Style};
+use crate::page::{Page, Style};
 use latpath_capture::CaptureKind;
 use latpath_cause::{Actor, Advice, Cause, CauseShare, Others, Row, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
 use latpath_stats::text::Table;
-use latpath_stats::units::bytes;
+use latpath_stats::units::{self, bytes};
 
 /// Rows that are shown at most; the first few whatever they are, others if a packet or so many thousandths of the excess are theirs.
 const ROWS: usize = 12;
@@ -57,7 +57,7 @@ pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, sty
 }
 
 fn share(part: Ns, all: Ns) -> String {
-    page::share(part.unsigned_abs(), all.unsigned_abs())
+    units::share(part.unsigned_abs(), all.unsigned_abs())
 }
 
 fn is_unexplained(ranked: &RankedCause) -> bool {
@@ -122,7 +122,7 @@ fn figures(page: &mut Page, head: &Head, explanation: &Explanation) {
     };
     page.item("late", &text);
     if explanation.excess_ns > 0 {
-        let explained = page::share(1000 - explanation.unexplained_per_mille.min(1000), 1000);
+        let explained = units::share(1000 - explanation.unexplained_per_mille.min(1000), 1000);
         page.item("explained", &format!("{explained} of a packet's delay (median)"));
     }
     let baseline = match explanation.baseline_packets {

@@ -4,11 +4,12 @@ use super::advice_text::fix;
 use super::selector::{date, packet};
 use super::sentence::{briefly, culprit_of_step, sentence};
 use super::ExplainedPacket;
-use crate::page::{share, Page};
+use crate::page::Page;
 use latpath_capture::UNKNOWN_CPU;
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, Note, PacketTimeline, RunContext};
 use latpath_model::{Ns, HOST};
 use latpath_stats::text::{cut, pad};
+use latpath_stats::units::share;
 use std::cmp::Reverse;
 use unicode_width::UnicodeWidthStr;
 
