@@ -1,10 +1,9 @@
 //! What passed a VM's taps in the window, to set the exits against.
 
-use latpath_counters::{statistics, Statistics};
+use latpath_counters::{statistics, DeviceStatistics};
 use latpath_vms::Vm;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 
 /// Packets and bytes on a VM's taps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -30,22 +29,15 @@ impl Traffic {
         self.to_guest_bytes + self.from_guest_bytes
     }
 
-    /// What each tap of some VMs has counted since it was made.
-    pub fn counters(vms: &[Vm]) -> HashMap<(u32, u32), Statistics> {
+    /// What devices have counted where some VMs have taps.
+    pub fn counters(vms: &[Vm]) -> DeviceStatistics {
         statistics(vms.iter().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns))
     }
 
-    /// What passed a VM's taps between two looks; `None` where none of them is known.
-    pub fn between(
-        vm: &Vm,
-        before: &HashMap<(u32, u32), Statistics>,
-        after: &HashMap<(u32, u32), Statistics>,
-    ) -> Option<Self> {
+    /// What passed a VM's taps, of what devices counted in a window; `None` where none of them is known.
+    pub fn of(vm: &Vm, counted: &DeviceStatistics) -> Option<Self> {
         let mut sum: Option<Self> = None;
-        for tap in &vm.taps {
-            let (Some(netns), Some(ifindex)) = (tap.netns, tap.ifindex) else { continue };
-            let Some(now) = after.get(&(netns, ifindex)) else { continue };
-            let passed = now.since(before.get(&(netns, ifindex)).unwrap_or(&Statistics::default()));
+        for passed in vm.taps.iter().filter_map(|tap| counted.get(&tap.place()?)) {
             let sum = sum.get_or_insert_with(Self::default);
             // What the host sends to a tap, the guest receives.
             sum.to_guest_packets += passed.tx_packets;

@@ -50,10 +50,10 @@ fn kept_in(kept: &Path) -> Option<Kernel> {
 
 /// The running kernel, else the newest, of those that have an image, modules, and all that a guest needs.
 pub(crate) fn newest(boot: &Path, modules: &Path) -> Option<Kernel> {
-    let running = nix::sys::utsname::uname().ok().map(|u| u.release().to_string_lossy().into_owned());
+    let running = latpath_linux::proc::kernel_release();
     let names = fs::read_dir(boot).ok()?.flatten().map(|e| e.file_name().to_string_lossy().into_owned());
     let mut releases: Vec<_> = names.filter_map(|n| n.strip_prefix("vmlinuz-").map(str::to_owned)).collect();
-    releases.sort_by_key(|r| (Some(r) == running.as_ref(), by_number(r)));
+    releases.sort_by_key(|r| (*r == running, by_number(r)));
     releases.into_iter().rev().find_map(|release| {
         let found = Modules::of(&modules.join(&release)).ok()?;
         let image = boot.join(format!("vmlinuz-{release}"));

@@ -3,7 +3,7 @@
 mod text;
 
 use latpath_bpf::Functions;
-use latpath_counters::{Inode, Statistics};
+use latpath_counters::{DeviceStatistics, Inode, Statistics};
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use latpath_queues::{Queue, Queues, Side, VirtioDevice};
@@ -203,7 +203,7 @@ pub struct Names {
     /// This process's network namespace.
     pub netns: Option<Inode>,
     /// What network devices counted in the window, by namespace and index.
-    pub statistics: HashMap<(Inode, u32), Statistics>,
+    pub statistics: DeviceStatistics,
 }
 
 /// By which queues are of one device: side, process, namespace, number.

@@ -81,6 +81,13 @@ pub struct Tap {
     pub dropped: Option<u64>,
 }
 
+impl Tap {
+    /// Its namespace, and its index in it; `None` where the device was not found.
+    pub fn place(&self) -> Option<(u32, u32)> {
+        self.netns.zip(self.ifindex)
+    }
+}
+
 /// How the guest's NIC reaches the host's network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]

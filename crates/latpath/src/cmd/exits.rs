@@ -4,6 +4,7 @@ use super::window::{Measured, Shown, Window};
 use super::{style, Outcome};
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use latpath_counters::{since, DeviceStatistics};
 use latpath_exits::{KvmCounters, Options, Traffic, Watch};
 use latpath_report::exits::{text, About, Document};
 use latpath_stats::units::number_of;
@@ -56,7 +57,7 @@ pub(super) fn measure(window: &Window, stop: &AtomicBool, options: Options, quie
 /// What the kernel had counted at a moment.
 struct Counted {
     kvm: HashMap<u32, KvmCounters>,
-    taps: HashMap<(u32, u32), latpath_counters::Statistics>,
+    taps: DeviceStatistics,
 }
 
 impl Counted {
@@ -78,7 +79,7 @@ impl Counted {
         let kvm = self.kvm.get(&pid).map(|now| now.since(before.kvm.get(&pid).copied().unwrap_or_default()));
         let threads = vm.into_iter().flat_map(|vm| &vm.threads);
         let workers = threads.filter(|thread| thread.kernel).map(|thread| thread.tid).collect();
-        let traffic = vm.and_then(|vm| Traffic::between(vm, &before.taps, &self.taps));
+        let traffic = vm.and_then(|vm| Traffic::of(vm, &since(&self.taps, &before.taps)));
         About { name: vm.map(|vm| vm.name.clone()), kvm, traffic, workers }
     }
 }

@@ -5,12 +5,13 @@ mod lab;
 mod setup;
 
 use super::interrupt::stop_flag;
-use super::report::print;
-use super::window::Window;
+use super::report::print_as;
+use super::window::{Measured, Window};
 use super::{exits, ladder, profile, queues, style, Outcome, Usage};
 use anyhow::{anyhow, bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
 use latpath_agent::{Address, Machine, Timeouts};
+use latpath_counters::since;
 use latpath_exits::Traffic;
 use latpath_linux::{make_private, read_text, why_shared};
 use latpath_model::text::printable;
@@ -147,10 +148,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     if let Some(folder) = &args.output {
         draw_differences(folder, &all)?;
     }
-    print(&match args.json {
-        true => serde_json::to_string(&all)? + "\n",
-        false => study_of_vms_text(&all, style()),
-    })?;
+    print_as(args.json, || &all, || study_of_vms_text(&all, style()))?;
     Ok(Outcome::Done)
 }
 
@@ -242,35 +240,25 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
     for turn in 1..=repeat {
         say(&format!("{name}: the load by itself, {turn} of {repeat}"));
         let ((), work) = load.under("the load by itself", |window| {
-            let passed = window.pass(stop, true, || {})?;
-            passed.outcome().map(|_| ())
+            Ok(((), window.pass(stop, true, || {})?.outcome()))
         })?;
         one.alone.push(work);
     }
     one.setup = setup::of(vm)?;
     one.exits = one_part(&mut one.notes, name, "exits", |notes| {
-        let (document, work) = load.under("exits", |window| {
-            let (document, outcome) = exits::measure(window, stop, Default::default(), true)?;
-            outcome.map(|_| document)
-        })?;
+        let (document, work) = load.under("exits", |window| exits::measure(window, stop, Default::default(), true))?;
         notes.extend(document.notes());
         let figures = document.vms.into_iter().next().context("the VM made no exit")?;
         Ok(Part { work, figures })
     })?;
     one.ladder = one_part(&mut one.notes, name, "ladder", |notes| {
-        let (figures, work) = load.under("ladder", |window| {
-            let (report, outcome) = ladder::measure(window, stop, false, true)?;
-            outcome.map(|_| report)
-        })?;
+        let (figures, work) = load.under("ladder", |window| ladder::measure(window, stop, false, true))?;
         notes.extend(figures.notes.iter().cloned());
         Ok(Part { work, figures })
     })?;
     one.queues = one_part(&mut one.notes, name, "queues", |notes| {
         let guest = load.agent.map(|agent| GuestQueues::start(vm, agent)).transpose()?;
-        let (host, work) = load.under("queues", |window| {
-            let (document, outcome) = queues::measure(window, stop, false, true)?;
-            outcome.map(|_| document)
-        })?;
+        let (host, work) = load.under("queues", |window| queues::measure(window, stop, false, true))?;
         let mut figures = Vec::new();
         for (of, document) in [("in the guest: ", guest.map(GuestQueues::end).transpose()?), ("", Some(host))] {
             let (rows, said) = document.as_ref().map(QueueRow::of_document).unwrap_or_default();
@@ -291,8 +279,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
                 one_by_one: false,
                 quiet: true,
             };
-            let (measured, outcome) = profile::measure(&asked, stop)?;
-            outcome.map(|_| measured)
+            profile::measure(&asked, stop)
         })?;
         notes.extend(measured.document.notes.iter().cloned());
         let figures = KeptProfile { kept: measured.profile.kept(), system_calls: measured.document.system_calls };
@@ -412,7 +399,7 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Runs it once while something is measured, and says what it did.
-    fn under<T>(&self, what: &str, measured: impl FnOnce(&Window) -> Result<T>) -> Result<(T, Work)> {
+    fn under<T>(&self, what: &str, measured: impl FnOnce(&Window) -> Measured<T>) -> Result<(T, Work)> {
         let mut printed = tempfile::tempfile().context("a file for what the load prints")?;
         let variables = [("LATPATH_CONFIGURATION", self.name), ("LATPATH_VM", self.vm)];
         let variables = variables.map(|(name, value)| OsString::from(format!("{name}={value}")));
@@ -435,11 +422,12 @@ impl Load<'_> {
         if self.stop.load(Ordering::SeqCst) {
             return Err(Interrupted(format!("{what} of {}", self.name)).into());
         }
-        let result = result?;
+        let (result, outcome) = result?;
+        outcome?;
         let borders = borders.take();
         let [(began, before), (ended, after)] = &borders[..] else { bail!("the load was not run") };
-        let took_ns = (*ended - *began).as_nanos().try_into().unwrap_or(i64::MAX);
-        let traffic = vms.first().and_then(|vm| Traffic::between(vm, before, after)).unwrap_or_default();
+        let took_ns = super::ns(*ended - *began);
+        let traffic = vms.first().and_then(|vm| Traffic::of(vm, &since(after, before))).unwrap_or_default();
         let mut text = String::new();
         printed.seek(SeekFrom::Start(0)).and_then(|_| (&mut printed).take(4 << 20).read_to_string(&mut text)).ok();
         Ok((result, Work { took_ns, traffic, reported_bits_per_second: Work::reported(&text) }))
