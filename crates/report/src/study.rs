@@ -4,7 +4,7 @@ mod page;
 
 use crate::cpu_profile::{without_vm_name, CallLine};
 use crate::exits::VmExits;
-use crate::queues::{Device, Document, QueueFigures};
+use crate::queues::{Device, Document};
 use latpath_exits::Traffic;
 use latpath_ladder::LadderReport;
 use latpath_model::Ns;
@@ -17,7 +17,13 @@ use serde_json::Value;
 pub use page::{study_of_vms_html, study_of_vms_text};
 
 /// What the version of [`Configuration`] is that this latpath writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// What every version of a [`Configuration`] has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
 
 /// A VM in one of its configurations, under one load.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -44,7 +50,7 @@ pub struct Configuration {
     /// The load while its transfers were followed.
     pub ladder: Option<Part<LadderReport>>,
     /// The load while the buffers of its virtqueues were counted.
-    pub queues: Option<Part<Vec<QueueRow>>>,
+    pub queues: Option<Part<Vec<Device>>>,
     /// The load while CPUs were sampled.
     pub profile: Option<Part<KeptProfile>>,
     /// What could not be measured, and why; what the reader must know.
@@ -80,94 +86,37 @@ pub struct Part<T> {
     pub figures: T,
 }
 
-/// What passed one virtqueue.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct QueueRow {
-    /// `driver`: as the guest's driver saw it. `vhost`: as the host's vhost did.
-    pub side: Side,
-    /// `input.0`, `tx 0`.
-    pub queue: String,
-    /// Whether the device only writes to its buffers: they lie ready until packets come, which is no delay.
-    #[serde(default)]
-    pub filled_by_device: bool,
-    /// Buffers that were used.
-    pub used_buffers: u64,
-    /// Bytes that the device wrote to them or read from them, with virtio's headers.
-    pub bytes: u64,
-    /// Kicks.
-    pub kicks: u64,
-    /// Kicks that the device had said it does not need.
-    pub kicks_suppressed: u64,
-    /// Interrupts.
-    pub interrupts: u64,
-    /// Interrupts that the driver had said it does not need.
-    pub interrupts_suppressed: u64,
-    /// Buffers for each kick (vhost: each round of its worker): the mean.
-    pub per_kick: f64,
-    /// How long the device had a buffer: the median.
-    pub waited_p50_ns: Ns,
-    /// How far the ring's index of posted buffers moved beyond what was counted: 0, unless buffers passed unseen.
-    #[serde(default)]
-    pub posted_index_difference: i64,
-    /// The same of used buffers.
-    #[serde(default)]
-    pub used_index_difference: i64,
-}
-
 /// What was counted of packets may differ by this part from what the device counted: both windows are nearly the same.
 const TOLERATED: f64 = 0.01;
 
-impl QueueRow {
-    /// The queues of network cards and taps that `latpath queues` has seen, and what must be known of their figures.
-    pub fn of_document(document: &Document) -> (Vec<Self>, Vec<String>) {
-        let is_net = |device: &&Device| device.side == Side::Vhost || device.driver.as_deref() == Some("virtio_net");
-        let (mut rows, mut notes) = (Vec::new(), document.notes());
-        for device in document.devices.iter().filter(is_net) {
-            let of_device: Vec<Self> = device.queues.iter().map(|queue| Self::of(device.side, queue)).collect();
-            let used = of_device.into_iter().filter(|row| row.used_buffers + row.kicks > 0);
-            let known = rows.len();
-            rows.extend(used);
-            let name = device.known_as.first().or(device.name.as_ref()).map_or("a device", |name| name.as_str());
-            for row in &rows[known..] {
-                let (posted, used) = (row.posted_index_difference, row.used_index_difference);
-                if posted != 0 || used != 0 {
-                    notes.push(format!(
-                        "{name}, {}: its ring's own indices differ from what was counted: {posted:+} posted, {used:+} used",
-                        row.queue
-                    ));
-                }
-            }
-            for (direction, agreement) in [("to", device.to_guest), ("from", device.from_guest)] {
-                notes.extend(agreement.and_then(|agreement| {
-                    let (packets, bytes) = agreement.difference();
-                    let is_much = |n: i64, of: u64| n.unsigned_abs() as f64 > of as f64 * TOLERATED;
-                    let differs =
-                        is_much(packets, agreement.device_packets) || is_much(bytes, agreement.device_bytes);
-                    let text = || format!("{name}: its queues differ from its own counter by {packets:+} packets and {bytes:+} B {direction} the guest");
-                    differs.then(text)
-                }));
+/// The network cards and taps that `latpath queues` has seen, with the queues that were used, and what must be known of their figures.
+pub fn network_queues(document: Document) -> (Vec<Device>, Vec<String>) {
+    let mut notes = document.notes();
+    let is_net = |device: &Device| device.side == Side::Vhost || device.driver.as_deref() == Some("virtio_net");
+    let mut devices: Vec<Device> = document.devices.into_iter().filter(is_net).collect();
+    for device in &mut devices {
+        device.queues.retain(|queue| queue.used_buffers + queue.kicks > 0);
+        let name = device.known_as.first().or(device.name.as_ref()).map_or("a device", |name| name.as_str());
+        for queue in &device.queues {
+            let (posted, used) = (queue.posted_index_difference, queue.used_index_difference);
+            if posted != 0 || used != 0 {
+                notes.push(format!(
+                    "{name}, {}: its ring's own indices differ from what was counted: {posted:+} posted, {used:+} used",
+                    queue.queue
+                ));
             }
         }
-        (rows, notes)
-    }
-
-    fn of(side: Side, queue: &QueueFigures) -> Self {
-        Self {
-            side,
-            queue: queue.queue.clone(),
-            filled_by_device: queue.is_filled_by_device(),
-            used_buffers: queue.used_buffers,
-            bytes: queue.written_bytes + queue.read_bytes,
-            kicks: queue.kicks,
-            kicks_suppressed: queue.kicks_suppressed,
-            interrupts: queue.interrupts,
-            interrupts_suppressed: queue.interrupts_suppressed,
-            per_kick: queue.per_kick.mean,
-            waited_p50_ns: queue.waited.p50_ns,
-            posted_index_difference: queue.posted_index_difference,
-            used_index_difference: queue.used_index_difference,
+        for (direction, agreement) in [("to", device.to_guest), ("from", device.from_guest)] {
+            notes.extend(agreement.and_then(|agreement| {
+                let (packets, bytes) = agreement.difference();
+                let is_much = |n: i64, of: u64| n.unsigned_abs() as f64 > of as f64 * TOLERATED;
+                let differs = is_much(packets, agreement.device_packets) || is_much(bytes, agreement.device_bytes);
+                let text = || format!("{name}: its queues differ from its own counter by {packets:+} packets and {bytes:+} B {direction} the guest");
+                differs.then(text)
+            }));
         }
     }
+    (devices, notes)
 }
 
 /// Where the CPUs' time went.
@@ -235,15 +184,14 @@ impl Configuration {
     /// # Errors
     /// With what is wrong with it.
     pub fn read(text: &str) -> Result<Self, String> {
-        let read: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        figures_add_up(text, Ns::MAX / 4)?;
-        match read.version {
-            VERSION => {
-                read.profile.iter().try_for_each(|part| part.figures.profile().map(drop))?;
-                Ok(read)
-            }
-            other => Err(format!("it is of version {other}; this latpath reads {VERSION}")),
+        match serde_json::from_str(text).map_err(|e| e.to_string())? {
+            Versioned { version: VERSION } => {}
+            Versioned { version } => return Err(format!("it is of version {version}; this latpath reads {VERSION}")),
         }
+        figures_add_up(text, Ns::MAX / 4)?;
+        let read: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        read.profile.iter().try_for_each(|part| part.figures.profile().map(drop))?;
+        Ok(read)
     }
 
     /// The load's rate with nothing attached: the median.

@@ -20,7 +20,7 @@ use latpath_report::cpu_profile::{flame_graph, flame_graph_of_difference};
 use latpath_report::export::{check_target, write_file};
 use latpath_report::queues::Document as SeenQueues;
 use latpath_report::study::{
-    figures_add_up, study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, QueueRow, Work,
+    figures_add_up, network_queues, study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, Work,
     MOST_OF_GUEST, VERSION,
 };
 use std::cell::RefCell;
@@ -261,8 +261,8 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         let (host, work) = load.under("queues", |window| queues::measure(window, stop, false, true))?;
         let mut figures = Vec::new();
         for (of, document) in [("in the guest: ", guest.map(GuestQueues::end).transpose()?), ("", Some(host))] {
-            let (rows, said) = document.as_ref().map(QueueRow::of_document).unwrap_or_default();
-            figures.extend(rows);
+            let (devices, said) = document.map(network_queues).unwrap_or_default();
+            figures.extend(devices);
             notes.extend(said.iter().map(|note| format!("{of}{note}")));
         }
         Ok(Part { work, figures })

@@ -355,18 +355,19 @@ fn queues(page: &mut Page, all: &[Configuration]) {
     ];
     let mut table = Table::new(&heads);
     for one in all {
-        for queue in one.queues.iter().flat_map(|part| &part.figures) {
+        let devices = one.queues.iter().flat_map(|part| &part.figures);
+        for (side, queue) in devices.flat_map(|device| device.queues.iter().map(|queue| (device.side, queue))) {
             let saved = |n: u64, saved: u64| format!("{} ({})", page.count(n), page.count(saved));
             table.row(vec![
                 page.clean(&one.name),
-                if queue.side == Side::Vhost { "vhost".into() } else { "guest".into() },
+                if side == Side::Vhost { "vhost".into() } else { "guest".into() },
                 page.clean(&queue.queue),
                 page.count(queue.used_buffers),
-                page.count(queue.bytes),
+                page.count(queue.written_bytes + queue.read_bytes),
                 saved(queue.kicks, queue.kicks_suppressed),
                 saved(queue.interrupts, queue.interrupts_suppressed),
-                format!("{:.2}", queue.per_kick),
-                if queue.filled_by_device { "-".into() } else { page.duration(queue.waited_p50_ns) },
+                format!("{:.2}", queue.per_kick.mean),
+                if queue.is_filled_by_device() { "-".into() } else { page.duration(queue.waited.p50_ns) },
             ]);
         }
     }
