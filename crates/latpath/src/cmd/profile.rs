@@ -158,7 +158,9 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
     let calls_of = asked.syscalls.then(|| vms.iter().map(|vm| vm.pid).collect());
     let places = has_debug_files();
     let mut times = GuestTimes::of(&vms);
-    let (vcpus, absences_of) = (times.threads(), guests.vcpus());
+    let absences_of = guests.vcpus();
+    // Programs at KVM's events run at every exit of every VM of this host: only where a guest's samples need them.
+    let vcpus = if absences_of.is_empty() { Vec::new() } else { times.threads() };
     let options = Options { frequency, cpus: asked.cpus.clone(), calls_of, vcpus, absences_of, places };
     let mut recorder = Recorder::start(&options)?;
     guests.begin(&recorder);
