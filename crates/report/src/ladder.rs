@@ -1,40 +1,34 @@
 //! The text of `latpath ladder`.
 
-use crate::page::Style;
+use crate::page::{Page, Style};
 use latpath_ladder::{Direction, LadderReport, MeansReport, QueueReport, Step, Times, Variant};
 use latpath_stats::text::{wrapped, Table};
 use latpath_stats::units::{percent, Letters};
 
 /// The page that `latpath ladder` prints.
 pub fn ladder_text(report: &LadderReport, style: Style) -> String {
-    let mut lines = vec![headline(report, style)];
-    lines.extend(counted(report, style));
-    lines.extend(
-        report.cost_per_event_ns.map(|cost| format!("recording an event cost {}", style.letters.duration(cost))),
-    );
-    if report.queues.is_empty() {
-        lines.push("no packet went between a guest and this host, or none of its steps was seen".into());
-    }
-    for queue in &report.queues {
-        lines.push(String::new());
-        queue_lines(queue, style, &mut lines);
-    }
-    for note in &report.notes {
-        let note = style.letters.clean(note);
-        lines.extend(wrapped("note: ".into(), 6, &note, style.width, style.letters.ellipsis()));
-    }
-    lines.join("\n") + "\n"
-}
-
-fn headline(report: &LadderReport, style: Style) -> String {
-    let letters = style.letters;
+    let mut page = Page::new(style);
+    let letters = page.letters;
     let transfers: u64 = report.queues.iter().flat_map(|queue| &queue.ladders).map(|means| means.total.count).sum();
-    format!(
+    page.line(format!(
         "{} in {}, of {}",
         letters.number_of(transfers, "transfer"),
         letters.duration(report.covered_ns),
         letters.number_of(report.events, "event")
-    )
+    ));
+    counted(report, style).iter().for_each(|line| page.line(line));
+    if let Some(cost) = report.cost_per_event_ns {
+        page.line(format!("recording an event cost {}", letters.duration(cost)));
+    }
+    if report.queues.is_empty() {
+        page.line("no packet went between a guest and this host, or none of its steps was seen");
+    }
+    for queue in &report.queues {
+        page.gap();
+        write_queue(&mut page, queue);
+    }
+    report.notes.iter().for_each(|note| page.wrapped("note: ".into(), 6, &letters.clean(note)));
+    page.finish()
 }
 
 /// What was lost, and what could not be joined: printed also where it is 0.
@@ -70,8 +64,8 @@ pub(crate) fn work_of(queue: &QueueReport, letters: Letters) -> String {
     }
 }
 
-fn queue_lines(queue: &QueueReport, style: Style, lines: &mut Vec<String>) {
-    let letters = style.letters;
+fn write_queue(page: &mut Page, queue: &QueueReport) {
+    let letters = page.letters;
     let mut parts = vec![match queue.direction {
         Direction::FromGuest => "from the guest to the host".to_owned(),
         Direction::ToGuest => "from the host to the guest".to_owned(),
@@ -80,11 +74,9 @@ fn queue_lines(queue: &QueueReport, style: Style, lines: &mut Vec<String>) {
     parts.extend(queue.doorbell.as_ref().map(|doorbell| format!("kicked at {doorbell}")));
     parts.extend(queue.kick_eventfd.map(|eventfd| format!("eventfd {eventfd}")));
     let device = queue.device.as_deref().unwrap_or("a tap");
-    lines.push(format!("{}  {}", letters.clean(device), parts.join(", ")));
-    lines.push(format!("  {}", work_of(queue, letters)));
-    for means in &queue.ladders {
-        means_lines(queue, means, style, lines);
-    }
+    page.line(format!("{}  {}", letters.clean(device), parts.join(", ")));
+    page.line(format!("  {}", work_of(queue, letters)));
+    queue.ladders.iter().for_each(|means| write_means(page, queue, means));
 }
 
 fn variant_words(means: &MeansReport, by_vhost: bool) -> &'static str {
@@ -98,8 +90,8 @@ fn variant_words(means: &MeansReport, by_vhost: bool) -> &'static str {
     }
 }
 
-fn means_lines(queue: &QueueReport, means: &MeansReport, style: Style, lines: &mut Vec<String>) {
-    let letters = style.letters;
+fn write_means(page: &mut Page, queue: &QueueReport, means: &MeansReport) {
+    let letters = page.letters;
     let by_vhost = match means.variant {
         Variant::NoVhost => false,
         Variant::NoInterrupt => queue.by_vhost,
@@ -107,34 +99,25 @@ fn means_lines(queue: &QueueReport, means: &MeansReport, style: Style, lines: &m
     };
     let words = |step: Step| step.words(queue.direction, by_vhost);
     let transfers = letters.number_of(means.total.count, "transfer");
-    lines.push(format!("  {transfers}  {}", variant_words(means, by_vhost)));
+    page.line(format!("  {transfers}  {}", variant_words(means, by_vhost)));
     let mut table = Table::new(&["<rung: until", "count", "mean", "p50", "p90", "p99", "max", "share"]);
-    let row = |name: String, times: &Times| {
+    let row = |name: String, times: &Times| -> Vec<String> {
         let share = percent(times.sum_ns, means.total.sum_ns, 1);
-        let times = [times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns, times.max_ns];
-        let mut cells = vec![name, String::new()];
-        cells.extend(times.map(|time| letters.duration(time)));
-        cells.push(share);
-        cells
+        let figures = [times.mean_ns, times.p50_ns, times.p90_ns, times.p99_ns, times.max_ns];
+        let figures = figures.map(|time| letters.duration(time));
+        [name, letters.count(times.count)].into_iter().chain(figures).chain([share]).collect()
     };
-    let counted = |mut cells: Vec<String>, times: &Times| {
-        cells[1] = letters.count(times.count);
-        cells
-    };
-    for rung in &means.rungs {
-        table.row(counted(row(words(rung.step).into(), &rung.time), &rung.time));
-    }
-    table.row(counted(row("total".into(), &means.total), &means.total));
-    lines.extend(table.lines(4, style.width, letters.ellipsis()));
-    lines.push("    means and shares add up over all transfers; percentiles of rungs do not add up".into());
-    lines.extend(beside(means, style));
-    drawn_lines(means, &words, style, lines);
+    means.rungs.iter().for_each(|rung| table.row(row(words(rung.step).into(), &rung.time)));
+    table.row(row("total".into(), &means.total));
+    page.table_at(4, &table);
+    page.line("    means and shares add up over all transfers; percentiles of rungs do not add up");
+    beside(page, means);
+    drawn(page, means, &words);
 }
 
 /// Why vCPUs left to kick, and how long the guest took until it kicked again.
-fn beside(means: &MeansReport, style: Style) -> Vec<String> {
-    let letters = style.letters;
-    let mut lines = Vec::new();
+fn beside(page: &mut Page, means: &MeansReport) {
+    let letters = page.letters;
     if !means.exit_reasons.is_empty() {
         let reasons: Vec<String> = means
             .exit_reasons
@@ -142,23 +125,22 @@ fn beside(means: &MeansReport, style: Style) -> Vec<String> {
             .take(4)
             .map(|reason| format!("{} {}", letters.clean(&reason.reason), letters.count(reason.count)))
             .collect();
-        lines.push(format!("    the vCPU left the guest for: {}", reasons.join(", ")));
+        page.line(format!("    the vCPU left the guest for: {}", reasons.join(", ")));
     }
     let next = means.next_kick;
     if next.count > 0 {
-        lines.push(format!(
+        page.line(format!(
             "    from the interrupt until the guest's next kick: p50 {}, p99 {}, of {}",
             letters.duration(next.p50_ns),
             letters.duration(next.p99_ns),
             letters.count(next.count)
         ));
     }
-    lines
 }
 
-fn drawn_lines(means: &MeansReport, words: &dyn Fn(Step) -> &'static str, style: Style, lines: &mut Vec<String>) {
-    let letters = style.letters;
-    lines.push("    one of them, near the median:".into());
+fn drawn(page: &mut Page, means: &MeansReport, words: &dyn Fn(Step) -> &'static str) {
+    let letters = page.letters;
+    page.line("    one of them, near the median:");
     let mut table = Table::new(&["at", "rung", "<step", "<by", "CPU"]);
     for step in &means.drawn {
         let by = match step.pid {
@@ -171,5 +153,5 @@ fn drawn_lines(means: &MeansReport, words: &dyn Fn(Step) -> &'static str, style:
         };
         table.row(vec![letters.duration(step.at_ns), rung, words(step.step).into(), by, step.cpu.to_string()]);
     }
-    lines.extend(table.lines(6, style.width, letters.ellipsis()));
+    page.table_at(6, &table);
 }

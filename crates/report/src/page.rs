@@ -75,13 +75,15 @@ pub(crate) struct Page {
     pub width: usize,
     style: Style,
     text: String,
+    /// An empty line comes before the next one.
+    gap: bool,
     blocks: Vec<Block>,
 }
 
 impl Page {
     pub fn new(style: impl Into<Style>) -> Self {
         let style = style.into();
-        Self { letters: style.letters, width: style.width, style, text: String::new(), blocks: Vec::new() }
+        Self { letters: style.letters, width: style.width, style, text: String::new(), gap: false, blocks: Vec::new() }
     }
 
     /// What was put on the page.
@@ -109,16 +111,22 @@ impl Page {
         self.text_line(text);
     }
 
+    /// An empty line, if there is anything before it, and something comes behind it.
+    pub fn gap(&mut self) {
+        self.gap = !self.text.is_empty();
+    }
+
     fn text_line(&mut self, text: impl AsRef<str>) {
+        if std::mem::take(&mut self.gap) {
+            self.text.push('\n');
+        }
         self.text.push_str(text.as_ref());
         self.text.push('\n');
     }
 
     /// A heading, with an empty line before it.
     pub fn heading(&mut self, text: &str) {
-        if !self.text.is_empty() {
-            self.text.push('\n');
-        }
+        self.gap();
         self.blocks.push(Block::Heading(text.into()));
         self.text_line(text);
     }
@@ -195,7 +203,11 @@ impl Page {
     }
 
     pub fn table(&mut self, table: &Table) {
-        table.folded(2, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
+        self.table_at(2, table);
+    }
+
+    pub fn table_at(&mut self, indent: usize, table: &Table) {
+        table.folded(indent, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
         self.blocks.push(Block::Table(table.clone()));
     }
 

@@ -2,7 +2,7 @@
 
 use super::contexts::is_on_every_path;
 use super::{functions, Function, Modes};
-use crate::Style;
+use crate::page::{Page, Style};
 use latpath_model::Ns;
 use latpath_profile::{Header, Profile};
 use latpath_stats::text::Table;
@@ -109,7 +109,8 @@ impl Diff {
 
 /// The page that people read, with so many functions.
 pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
-    let units = style.letters;
+    let mut page = Page::new(style);
+    let units = page.letters;
     let mut table = Table::new(&["<of all CPUs", "before", "after", "change"]);
     let all = |modes: &Modes| modes.total_ns().max(1) as f64 / 100.0;
     for (name, of) in super::text::MODES {
@@ -124,8 +125,8 @@ pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
             ]);
         }
     }
-    let mut lines = table.lines(2, style.width, units.ellipsis());
-    lines.push(String::new());
+    page.table(&table);
+    page.gap();
     let heads = ["<function", "<in", "<under", "before", "after", "change", "share before", "share after"];
     let mut table = Table::new(&heads);
     let percent = |ns: Ns| format!("{:.2} %", ns as f64 / 1e7);
@@ -142,8 +143,8 @@ pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
             share(moved.share_after),
         ]);
     }
-    lines.extend(table.folded(2, style.width, units.ellipsis()));
-    lines.push(String::new());
-    lines.push("  before, after: time in the function and in what it calls, in percent of one CPU".into());
-    lines.join("\n") + "\n"
+    page.table(&table);
+    page.gap();
+    page.line("  before, after: time in the function and in what it calls, in percent of one CPU");
+    page.finish()
 }

@@ -1,7 +1,7 @@
 //! As text.
 
 use super::{Document, FunctionFigures, Modes};
-use crate::Style;
+use crate::page::{Page, Style};
 use latpath_model::Ns;
 use latpath_stats::text::Table;
 use latpath_stats::units::{self, Letters};
@@ -24,17 +24,17 @@ const MOST_CONTEXTS: usize = 8;
 
 /// The page that people read: so many processes and functions, and the contexts of functions that are asked for.
 pub fn text(document: &Document, most: usize, asked: &[String], style: Style) -> String {
-    let units = style.letters;
-    let header = &document.header;
-    let mut lines = vec![format!(
+    let mut page = Page::new(style);
+    let (units, header) = (page.letters, &document.header);
+    page.line(format!(
         "{} on {} ({}): {} of CPU time, {} samples",
         units.duration(header.window_ns),
         units.number_of(document.cpu_count, "CPU"),
         header.cpus,
         units.duration(document.modes.total_ns()),
         units.count(header.samples)
-    )];
-    lines.push(String::new());
+    ));
+    page.gap();
     let mut table = Table::new(&["<of all CPUs", "time", "part"]);
     for (name, of) in MODES {
         let ns = of(&document.modes);
@@ -42,28 +42,28 @@ pub fn text(document: &Document, most: usize, asked: &[String], style: Style) ->
             table.row(vec![name.into(), units.duration(ns), percent(ns, document.modes.total_ns())]);
         }
     }
-    lines.extend(table.lines(2, style.width, units.ellipsis()));
+    page.table(&table);
     if let Some(kernel) = document.kernel_account {
         let parts =
             [("guest", kernel.guest_ns), ("user", kernel.user_ns - kernel.guest_ns), ("system", kernel.system_ns)];
         let parts = parts.into_iter().chain([("idle", kernel.idle_ns), ("steal", kernel.steal_ns)]);
         let parts = parts.map(|(name, ns)| format!("{name} {}", percent(ns, document.modes.total_ns())));
-        lines.push(format!("  the kernel's own account: {}", parts.collect::<Vec<_>>().join(", ")));
+        page.line(format!("  the kernel's own account: {}", parts.collect::<Vec<_>>().join(", ")));
     }
-    lines.extend(document.trust(units).iter().map(|line| format!("  {line}")));
-    lines.push(String::new());
-    lines.extend(processes(document, most, style));
-    lines.push(String::new());
-    lines.extend(functions(document, most, style));
+    document.trust(units).iter().for_each(|line| page.line(format!("  {line}")));
+    page.gap();
+    processes(&mut page, document, most);
+    page.gap();
+    functions(&mut page, document, most);
     for function in asked {
-        lines.push(String::new());
-        lines.extend(contexts_of(document, function, style));
+        page.gap();
+        contexts_of(&mut page, document, function);
     }
     if !document.system_calls.is_empty() {
-        lines.push(String::new());
-        lines.extend(calls(document, most, style));
+        page.gap();
+        calls(&mut page, document, most);
     }
-    lines.join("\n") + "\n"
+    page.finish()
 }
 
 impl Document {
@@ -105,8 +105,8 @@ pub(super) fn place(process: &str, guest: Option<&str>) -> String {
     guest.map_or_else(|| process.into(), |guest| format!("{guest}: {process}"))
 }
 
-fn processes(document: &Document, most: usize, style: Style) -> Vec<String> {
-    let (units, busy) = (style.letters, document.modes.busy_ns());
+fn processes(page: &mut Page, document: &Document, most: usize) {
+    let (units, busy) = (page.letters, document.modes.busy_ns());
     let shown: Vec<_> = MODES[..6].iter().filter(|(_, of)| of(&document.modes) > 0).collect();
     let heads: Vec<&str> =
         ["<process", "time", "of busy"].into_iter().chain(shown.iter().map(|(name, _)| *name)).collect();
@@ -117,17 +117,20 @@ fn processes(document: &Document, most: usize, style: Style) -> Vec<String> {
         row.extend(shown.iter().map(|(_, of)| percent(of(&process.modes), busy)));
         table.row(row);
     }
-    let mut lines = table.folded(2, style.width, units.ellipsis());
-    lines.extend(more(document.processes.len(), most));
-    lines
+    top(page, &table, document.processes.len());
 }
 
-fn more(all: usize, shown: usize) -> Option<String> {
-    (all > shown).then(|| format!("  … {} more (--top)", all - shown))
+/// The first rows of so many.
+fn top(page: &mut Page, table: &Table, all: usize) {
+    page.table(table);
+    match all - table.rows().len() {
+        0 => {}
+        more => page.line(format!("  … {more} more (--top)")),
+    }
 }
 
-fn functions(document: &Document, most: usize, style: Style) -> Vec<String> {
-    let (units, busy) = (style.letters, document.modes.busy_ns());
+fn functions(page: &mut Page, document: &Document, most: usize) {
+    let (units, busy) = (page.letters, document.modes.busy_ns());
     let mut table = Table::new(&["<function", "own", "with calls", "<where", "<mostly in", "<under"]);
     let own: Vec<_> = document.functions.iter().filter(|function| function.self_ns > 0).collect();
     for function in own.iter().take(most) {
@@ -142,9 +145,7 @@ fn functions(document: &Document, most: usize, style: Style) -> Vec<String> {
             first.and_then(|context| context.under.as_ref()).map_or_else(|| "-".into(), |under| units.clean(under)),
         ]);
     }
-    let mut lines = table.folded(2, style.width, units.ellipsis());
-    lines.extend(more(own.len(), most));
-    lines
+    top(page, &table, own.len());
 }
 
 fn side(function: &FunctionFigures) -> &'static str {
@@ -156,12 +157,15 @@ fn side(function: &FunctionFigures) -> &'static str {
     }
 }
 
-fn contexts_of(document: &Document, name: &str, style: Style) -> Vec<String> {
-    let units = style.letters;
-    let mut lines = Vec::new();
-    for function in document.functions.iter().filter(|function| function.function == name) {
+fn contexts_of(page: &mut Page, document: &Document, name: &str) {
+    let units = page.letters;
+    let found: Vec<_> = document.functions.iter().filter(|function| function.function == name).collect();
+    if found.is_empty() {
+        page.line(format!("  {}: no sample met it", units.clean(name)));
+    }
+    for function in found {
         let all = percent(function.total_ns, document.modes.busy_ns());
-        lines.push(format!("  {} ({}): {all} of busy time with its calls", units.clean(name), side(function)));
+        page.line(format!("  {} ({}): {all} of busy time with its calls", units.clean(name), side(function)));
         let is_shown = |part: Ns| part as f64 >= function.total_ns as f64 * LEAST_SHARE;
         let mut table = Table::new(&["<in", "<under", "of it", "time"]);
         for context in function.contexts.iter().take(MOST_CONTEXTS).filter(|context| is_shown(context.total_ns)) {
@@ -172,16 +176,12 @@ fn contexts_of(document: &Document, name: &str, style: Style) -> Vec<String> {
                 units.duration(context.total_ns),
             ]);
         }
-        lines.extend(table.lines(4, style.width, units.ellipsis()));
+        page.table_at(4, &table);
     }
-    if lines.is_empty() {
-        lines.push(format!("  {}: no sample met it", units.clean(name)));
-    }
-    lines
 }
 
-fn calls(document: &Document, most: usize, style: Style) -> Vec<String> {
-    let units: Letters = style.letters;
+fn calls(page: &mut Page, document: &Document, most: usize) {
+    let units = page.letters;
     let mut table =
         Table::new(&["<VM", "<thread", "<system call", "number", "per s", "time, asleep too", "mean", "max", "failed"]);
     for call in document.system_calls.iter().take(most) {
@@ -197,7 +197,5 @@ fn calls(document: &Document, most: usize, style: Style) -> Vec<String> {
             if call.failed > 0 { units.count(call.failed) } else { "-".into() },
         ]);
     }
-    let mut lines = table.folded(2, style.width, units.ellipsis());
-    lines.extend(more(document.system_calls.len(), most));
-    lines
+    top(page, &table, document.system_calls.len());
 }

@@ -1,66 +1,62 @@
 //! As text.
 
 use super::{ApicFigures, Document, EventFigures, OtherEvents, PerWork, ReasonFigures, VcpuFigures, VmExits};
-use crate::Style;
+use crate::page::{Page, Style};
 use latpath_exits::{Tile, Tiles, Traffic};
 use latpath_model::Ns;
-use latpath_stats::text::{wrapped, Table};
-use latpath_stats::units::{bytes, number_of, percent};
+use latpath_stats::text::Table;
+use latpath_stats::units::{bytes, number_of, percent, Letters};
 
 /// The page that people read; `each` shows every vCPU's reasons too.
 pub fn text(document: &Document, each: bool, style: Style) -> String {
-    let mut lines = Vec::new();
+    let mut page = Page::new(style);
     for vm in &document.vms {
-        lines.extend(vm_lines(vm, document.window_ns, each, style));
-        lines.push(String::new());
+        write_vm(&mut page, vm, document.window_ns, each);
+        page.gap();
     }
     if document.vms.is_empty() {
-        lines.push(format!("no vCPU was seen in {}", style.letters.duration(document.window_ns)));
+        page.line(format!("no vCPU was seen in {}", page.duration(document.window_ns)));
     }
-    lines.extend(document.other_events.iter().flat_map(|others| other_lines(others, style)));
+    document.other_events.iter().for_each(|others| other_events(&mut page, others));
     let is_said = document.vms.iter().any(|vm| vm.all.apic.is_some());
     if let Some(n) = document.apic_interrupts.filter(|n| *n > 0 && !is_said) {
-        lines.push(format!("virtual APICs of all VMs accepted {}", number_of(n, "interrupt")));
+        page.line(format!("virtual APICs of all VMs accepted {}", number_of(n, "interrupt")));
     }
     if let Some(ns) = document.cost_per_event_ns {
-        lines.push(format!("an event cost {ns} ns, with what measuring that costs"));
+        page.line(format!("an event cost {ns} ns, with what measuring that costs"));
     }
-    if lines.last().is_some_and(String::is_empty) {
-        lines.pop();
-    }
-    lines.join("\n") + "\n"
+    page.finish()
 }
 
-fn vm_lines(vm: &VmExits, window: Ns, each: bool, style: Style) -> Vec<String> {
-    let units = style.letters;
+fn write_vm(page: &mut Page, vm: &VmExits, window: Ns, each: bool) {
     let vcpus = number_of(vm.vcpus.len() as u64, "vCPU");
-    let name = vm.name.as_ref().map_or_else(String::new, |name| format!("{}: ", units.clean(name)));
-    let mut lines = vec![format!("{name}process {}, {vcpus}, {}", vm.pid, units.duration(window)), String::new()];
+    let name = vm.name.as_ref().map_or_else(String::new, |name| format!("{}: ", page.clean(name)));
+    page.line(format!("{name}process {}, {vcpus}, {}", vm.pid, page.duration(window)));
+    page.gap();
     let tiles: Vec<Tile> = shown(vm.all.tiles).collect();
     let heads = ["<where time went"].into_iter().chain(tiles.iter().map(|tile| tile.name())).chain(["of"]);
     let mut table = Table::new(&heads.collect::<Vec<_>>());
     for vcpu in &vm.vcpus {
         let end = if vcpu.ended { " (ended)" } else { "" };
         let name = format!("{}{end}", vcpu_name(vcpu.vcpu, vcpu.tid));
-        table.row(tile_row(name, vcpu.figures.tiles, &tiles, style));
+        table.row(tile_row(page, name, vcpu.figures.tiles, &tiles));
     }
     if vm.vcpus.len() > 1 {
-        table.row(tile_row("all".into(), vm.all.tiles, &tiles, style));
+        table.row(tile_row(page, "all".into(), vm.all.tiles, &tiles));
     }
-    lines.extend(table.folded(2, style.width, units.ellipsis()));
-    lines.push(String::new());
-    lines.extend(reason_lines(&vm.all, style));
-    lines.extend(event_lines(&vm.events, style));
+    page.table(&table);
+    page.gap();
+    reasons(page, &vm.all);
+    events(page, &vm.events);
     if each && vm.vcpus.len() > 1 {
         for vcpu in &vm.vcpus {
-            lines.push(String::new());
-            lines.push(format!("  {}", vcpu_name(vcpu.vcpu, vcpu.tid)));
-            lines.extend(reason_lines(&vcpu.figures, style));
+            page.gap();
+            page.line(format!("  {}", vcpu_name(vcpu.vcpu, vcpu.tid)));
+            reasons(page, &vcpu.figures);
         }
     }
-    lines.push(String::new());
-    lines.extend(counts(vm, style));
-    lines
+    page.gap();
+    counts(page, vm);
 }
 
 /// Tiles that have a column: all, but time that is not known only where there is some.
@@ -72,83 +68,80 @@ fn vcpu_name(number: Option<u32>, tid: u32) -> String {
     number.map_or_else(|| format!("thread {tid}"), |number| format!("vCPU {number}"))
 }
 
-fn tile_row(name: String, mut tiles: Tiles, shown: &[Tile], style: Style) -> Vec<String> {
+fn tile_row(page: &Page, name: String, mut tiles: Tiles, shown: &[Tile]) -> Vec<String> {
     let whole = tiles.sum();
     let mut row = vec![name];
     row.extend(shown.iter().map(|tile| percent(*tiles.of(*tile), whole, 2)));
-    row.push(style.letters.duration(whole));
+    row.push(page.duration(whole));
     row
 }
 
-fn reason_lines(figures: &VcpuFigures, style: Style) -> Vec<String> {
-    let units = style.letters;
-    let plus_minus = units.plus_minus();
+fn reasons(page: &mut Page, figures: &VcpuFigures) {
+    if figures.reasons.is_empty() {
+        return page.line("  no exit");
+    }
+    let plus_minus = page.letters.plus_minus();
     let mut times =
         Table::new(&["<exits for", "number", "per s", "time", "mean", plus_minus, "min", "p50", "p99", "p99.9", "max"]);
     let mut spent = Table::new(&["<of their time"].into_iter().chain(exit_tiles().map(Tile::name)).collect::<Vec<_>>());
     for reason in &figures.reasons {
-        let name = reason_name(reason, style);
-        times.row(time_row(name.clone(), reason, style));
+        let name = reason_name(page, reason);
+        times.row(time_row(page, name.clone(), reason));
         let (mut tiles, whole) = (reason.tiles, reason.tiles.sum());
         spent.row([name].into_iter().chain(exit_tiles().map(|tile| percent(*tiles.of(tile), whole, 2))).collect());
     }
-    if figures.reasons.is_empty() {
-        return vec!["  no exit".into()];
-    }
-    let mut lines = times.folded(2, style.width, units.ellipsis());
-    lines.push(String::new());
-    lines.extend(spent.folded(2, style.width, units.ellipsis()));
-    lines.extend(figures.apic.iter().flat_map(|apic| vector_lines(apic, style)));
-    lines
+    page.table(&times);
+    page.gap();
+    page.table(&spent);
+    figures.apic.iter().for_each(|apic| vectors(page, apic));
 }
 
 /// A reason, with a mark where the guest had nothing to do: that is no cost.
-fn reason_name(reason: &ReasonFigures, style: Style) -> String {
-    let name = reason.reason.as_ref().map_or_else(|| "before, or other".into(), |name| style.letters.clean(name));
+fn reason_name(page: &Page, reason: &ReasonFigures) -> String {
+    let name = reason.reason.as_ref().map_or_else(|| "before, or other".into(), |name| page.clean(name));
     match reason.is_halt {
         true => format!("{name} (idle)"),
         false => name,
     }
 }
 
-fn vector_lines(apic: &ApicFigures, style: Style) -> Vec<String> {
-    let units = style.letters;
+fn vectors(page: &mut Page, apic: &ApicFigures) {
+    let units = page.letters;
     let mut table = Table::new(&["<interrupt vector", "accepted", "per s", "posted"]);
     for vector in &apic.vectors {
         let (accepted, posted) = (units.count(vector.accepted), units.count(vector.posted));
         table.row(vec![format!("{:#04x}", vector.vector), accepted, units.rate(vector.per_second), posted]);
     }
-    with_blank(apic.vectors.is_empty(), table, style)
+    with_gap(page, &table);
 }
 
-fn event_lines(events: &[EventFigures], style: Style) -> Vec<String> {
-    let units = style.letters;
+fn events(page: &mut Page, events: &[EventFigures]) {
+    let units = page.letters;
     let mut table = Table::new(&["<event of KVM", "number", "per s", "beside vCPUs"]);
     for event in events {
         let beside = units.count(event.count - event.in_vcpus);
         table.row(vec![event.event.clone(), units.count(event.count), units.rate(event.per_second), beside]);
     }
-    with_blank(events.is_empty(), table, style)
+    with_gap(page, &table);
 }
 
-fn other_lines(others: &OtherEvents, style: Style) -> Vec<String> {
-    let units = style.letters;
+fn other_events(page: &mut Page, others: &OtherEvents) {
     let mut table = Table::new(&["<events in no VM's thread", "number"]);
     for (event, count) in &others.counts {
-        table.row(vec![event.clone(), units.count(*count)]);
+        table.row(vec![event.clone(), page.letters.count(*count)]);
     }
-    let mut lines = table.folded(0, style.width, units.ellipsis());
-    if others.counts.is_empty() {
-        lines = vec!["no event of KVM came in another thread".into()];
+    match others.counts.is_empty() {
+        true => page.line("no event of KVM came in another thread"),
+        false => page.table_at(0, &table),
     }
-    lines.push(String::new());
-    lines
+    page.gap();
 }
 
-fn with_blank(is_empty: bool, table: Table, style: Style) -> Vec<String> {
-    match is_empty {
-        true => Vec::new(),
-        false => [vec![String::new()], table.folded(2, style.width, style.letters.ellipsis())].concat(),
+/// A table, if it has rows.
+fn with_gap(page: &mut Page, table: &Table) {
+    if !table.rows().is_empty() {
+        page.gap();
+        page.table(table);
     }
 }
 
@@ -157,11 +150,10 @@ fn exit_tiles() -> impl Iterator<Item = Tile> {
     Tile::ALL.into_iter().filter(|tile| !matches!(tile, Tile::Guest | Tile::NotKnown))
 }
 
-fn time_row(name: String, reason: &ReasonFigures, style: Style) -> Vec<String> {
-    let units = style.letters;
-    let (times, none) = (&reason.times, times_are_known(reason));
-    let time = |ns: Ns| if none { units.duration(ns) } else { "-".into() };
-    let of_enough = |ns: Ns, least: u64| if times.count >= least { time(ns) } else { "-".into() };
+fn time_row(page: &Page, name: String, reason: &ReasonFigures) -> Vec<String> {
+    let (times, units) = (&reason.times, page.letters);
+    let of_enough = |ns: Ns, least: u64| if times.count >= least { units.duration(ns) } else { "-".into() };
+    let time = |ns: Ns| of_enough(ns, 1);
     vec![
         name,
         units.count(times.count),
@@ -177,33 +169,31 @@ fn time_row(name: String, reason: &ReasonFigures, style: Style) -> Vec<String> {
     ]
 }
 
-fn times_are_known(reason: &ReasonFigures) -> bool {
-    reason.times.count > 0
-}
-
-fn counts(vm: &VmExits, style: Style) -> Vec<String> {
-    let (all, units) = (&vm.all, style.letters);
+fn counts(page: &mut Page, vm: &VmExits) {
+    let (all, units) = (&vm.all, page.letters);
+    page.line(format!("  {}, {} to QEMU", units.number_of(all.exits, "exit"), units.count(all.exits_to_qemu)));
     let parts = all.tiles_without_halts.all().into_iter().filter(|(_, ns)| *ns > 0);
     let parts: Vec<String> = parts.map(|(tile, ns)| format!("{} {}", units.duration(ns), tile.name())).collect();
     let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
     let outside = units.duration(all.exit_time_without_halts_ns);
-    let mut lines = wrapped_line(&format!("outside the guest for {outside} without halts{parts}"), style);
-    lines.insert(0, format!("  {}, {} to QEMU", units.number_of(all.exits, "exit"), units.count(all.exits_to_qemu)));
-    lines.push(format!(
+    page.wrapped("  ".into(), 4, &format!("outside the guest for {outside} without halts{parts}"));
+    page.line(format!(
         "  KVM blocked vCPUs {}: {} slept, {} ended while it polled",
         units.number_of(all.halts, "time"),
         units.count(all.halts_slept),
         units.count(all.halts.saturating_sub(all.halts_slept)),
     ));
-    lines.extend(all.injected.map(|n| format!("  KVM injected {}", units.number_of(n, "interrupt"))));
-    lines.extend(all.apic.as_ref().map(|apic| {
-        format!(
+    if let Some(n) = all.injected {
+        page.line(format!("  KVM injected {}", units.number_of(n, "interrupt")));
+    }
+    if let Some(apic) = &all.apic {
+        page.line(format!(
             "  virtual APICs accepted {}, {} of them posted; {}",
             units.number_of(apic.accepted, "interrupt"),
             units.count(apic.posted),
             units.number_of(apic.nmis, "NMI")
-        )
-    }));
+        ));
+    }
     match vm.kvm {
         Some(kvm) => {
             let counted = format!(
@@ -217,27 +207,19 @@ fn counts(vm: &VmExits, style: Style) -> Vec<String> {
                 units.duration(kvm.halt_polling_ns as Ns),
                 units.number_of(kvm.halt_wakeups, "wakeup"),
             );
-            lines.extend(wrapped_line(&counted, style));
+            page.wrapped("  ".into(), 4, &counted);
         }
-        None if vm.vcpus.iter().all(|vcpu| vcpu.ended) => {
-            lines.push("  KVM's own counters are gone with the VM".into())
-        }
-        None => lines.push("  KVM's own counters cannot be read: mount -t debugfs none /sys/kernel/debug".into()),
+        None if vm.vcpus.iter().all(|vcpu| vcpu.ended) => page.line("  KVM's own counters are gone with the VM"),
+        None => page.line("  KVM's own counters cannot be read: mount -t debugfs none /sys/kernel/debug"),
     }
-    lines.push(match &vm.traffic {
-        Some(traffic) => traffic_line(traffic, style),
-        None => "  none of its taps is known: nothing is said for each packet and each GB".into(),
-    });
-    lines.extend(vm.per_work.iter().flat_map(|per| work_lines(vm, per, style)));
-    lines
+    match &vm.traffic {
+        Some(traffic) => page.line(traffic_line(traffic, units)),
+        None => page.line("  none of its taps is known: nothing is said for each packet and each GB"),
+    }
+    vm.per_work.iter().for_each(|per| work(page, vm, per));
 }
 
-fn wrapped_line(text: &str, style: Style) -> Vec<String> {
-    wrapped("  ".into(), 4, text, style.width, style.letters.ellipsis())
-}
-
-fn traffic_line(traffic: &Traffic, style: Style) -> String {
-    let units = style.letters;
+fn traffic_line(traffic: &Traffic, units: Letters) -> String {
     format!(
         "  taps: {} ({}) to the guest, {} ({}) from it",
         units.number_of(traffic.to_guest_packets, "packet"),
@@ -248,8 +230,8 @@ fn traffic_line(traffic: &Traffic, style: Style) -> String {
 }
 
 /// Exits and time for the work that was done.
-fn work_lines(vm: &VmExits, per: &PerWork, style: Style) -> Vec<String> {
-    let units = style.letters;
+fn work(page: &mut Page, vm: &VmExits, per: &PerWork) {
+    let units = page.letters;
     let mut table = Table::new(&["<for each", "packet: exits", "time", "GB: exits", "time"]);
     let mut row = |name: String, exits: Option<(f64, f64)>, time: (Ns, Ns)| {
         let (packet, gb) = exits
@@ -258,7 +240,7 @@ fn work_lines(vm: &VmExits, per: &PerWork, style: Style) -> Vec<String> {
     };
     for (reason, per) in vm.all.reasons.iter().zip(&per.reasons) {
         let exits = (per.exits_per_packet, per.exits_per_gb);
-        row(reason_name(reason, style), Some(exits), (per.time_per_packet_ns, per.time_per_gb_ns));
+        row(reason_name(page, reason), Some(exits), (per.time_per_packet_ns, per.time_per_gb_ns));
     }
     let exits = (per.exits_per_packet, per.exits_per_gb);
     row("all; time without halts".into(), Some(exits), (per.exit_time_per_packet_ns, per.exit_time_per_gb_ns));
@@ -269,5 +251,5 @@ fn work_lines(vm: &VmExits, per: &PerWork, style: Style) -> Vec<String> {
             row(tile.name().into(), None, (packet, gb));
         }
     }
-    with_blank(false, table, style)
+    with_gap(page, &table);
 }

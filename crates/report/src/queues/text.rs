@@ -1,27 +1,31 @@
 //! As text.
 
 use super::{Agreement, Device, Document, Layout, QueueFigures, Sizes};
-use crate::Style;
+use crate::page::{Page, Style};
 use latpath_queues::Side;
-use latpath_stats::text::{wrapped, Table};
+use latpath_stats::{text::Table, units::Letters};
 
 /// The page that people read.
 pub fn text(document: &Document, style: Style) -> String {
-    let units = style.letters;
-    let mut blocks: Vec<Vec<String>> = document.devices.iter().map(|device| device_lines(device, style)).collect();
-    let window = units.duration(document.window_ns);
+    let mut page = Page::new(style);
+    let window = page.duration(document.window_ns);
     match document.devices.len() as u64 {
-        0 => blocks.push(vec![format!("no virtqueue was used in {window}")]),
-        n => blocks.insert(0, vec![format!("{} in {window}", units.number_of(n, "device"))]),
+        0 => page.line(format!("no virtqueue was used in {window}")),
+        n => page.line(format!("{} in {window}", page.letters.number_of(n, "device"))),
+    }
+    for device in &document.devices {
+        page.gap();
+        write_device(&mut page, device);
     }
     if let Some(ns) = document.cost_per_event_ns {
-        blocks.push(vec![format!("an event cost {ns} ns, with what measuring that costs")]);
+        page.gap();
+        page.line(format!("an event cost {ns} ns, with what measuring that costs"));
     }
-    blocks.iter().map(|block| block.join("\n") + "\n").collect::<Vec<_>>().join("\n")
+    page.finish()
 }
 
-fn title(device: &Device, style: Style) -> String {
-    let clean = |text: &String| style.letters.clean(text);
+fn title(page: &Page, device: &Device) -> String {
+    let clean = |text: &String| page.clean(text);
     let mut words = Vec::new();
     if let Some(pid) = device.pid {
         let vm = device.vm.as_ref().map_or_else(|| "a VM that is gone".into(), clean);
@@ -38,19 +42,20 @@ fn title(device: &Device, style: Style) -> String {
 }
 
 /// Queues' names, with their numbers where several have the same.
-fn queue_names(queues: &[QueueFigures], style: Style) -> Vec<String> {
+fn queue_names(queues: &[QueueFigures], units: Letters) -> Vec<String> {
     let is_alone = |queue: &QueueFigures| queues.iter().filter(|other| other.queue == queue.queue).count() == 1;
-    let name = |queue: &QueueFigures| match style.letters.clean(&queue.queue) {
+    let name = |queue: &QueueFigures| match units.clean(&queue.queue) {
         name if is_alone(queue) => name,
         name => format!("{name} #{}", queue.number),
     };
     queues.iter().map(name).collect()
 }
 
-fn device_lines(device: &Device, style: Style) -> Vec<String> {
-    let units = style.letters;
+fn write_device(page: &mut Page, device: &Device) {
+    let units = page.letters;
     let is_vhost = device.side == Side::Vhost;
-    let mut lines = vec![title(device, style), String::new()];
+    page.line(title(page, device));
+    page.gap();
     let posted = if is_vhost { "taken" } else { "posted" };
     let mut counts = Table::new(&["<queue", posted, "bytes", "room", "used", "read", "written", "ring"]);
     let per_kick = if is_vhost { "per round (most)" } else { "per kick (most)" };
@@ -67,18 +72,18 @@ fn device_lines(device: &Device, style: Style) -> Vec<String> {
     let mut ready = Table::new(&["<lay ready to be filled", "mean", "p50", "p99", "p99.9", "max"]);
     let held = if is_vhost { "waiting (most)" } else { "in ring (most)" };
     let mut sizes = Table::new(&["<buffers, mean", held, "ready (least)"]);
-    let names = queue_names(&device.queues, style);
+    let names = queue_names(&device.queues, units);
     let named = || names.iter().zip(&device.queues);
     for (name, queue) in named() {
-        counts.row(count_row(name, queue, style));
-        signals.row(signal_row(name, queue, is_vhost, style));
+        counts.row(count_row(name, queue, units));
+        signals.row(signal_row(name, queue, is_vhost, units));
         let times = if queue.is_filled_by_device() { &mut ready } else { &mut had };
-        times.row(time_row(name, queue, style));
-        sizes.row(size_row(name, queue, style));
+        times.row(time_row(name, queue, units));
+        sizes.row(size_row(name, queue, units));
     }
     for table in [counts, signals, had, ready, sizes].into_iter().filter(|table| !table.rows().is_empty()) {
-        lines.extend(table.folded(2, style.width, units.ellipsis()));
-        lines.push(String::new());
+        page.table(&table);
+        page.gap();
     }
     let meaning = match is_vhost {
         true => {
@@ -88,35 +93,34 @@ fn device_lines(device: &Device, style: Style) -> Vec<String> {
             "in ring: not done yet, fewer is better; ready: room for packets, none left means that packets are lost"
         }
     };
-    lines.extend(wrapped("  ".into(), 4, meaning, style.width, units.ellipsis()));
-    lines.extend(named().filter_map(|(name, queue)| interrupt_line(name, queue, is_vhost, style)));
-    lines.extend(named().flat_map(|(name, queue)| odd_lines(name, queue, is_vhost, style)));
-    lines.push(index_line(named(), style));
+    page.wrapped("  ".into(), 4, meaning);
+    named().filter_map(|(name, queue)| interrupt_line(name, queue, is_vhost, units)).for_each(|line| page.line(line));
+    named().for_each(|(name, queue)| odd(page, name, queue, is_vhost));
+    page.line(index_line(named(), units));
     let device_name = device.known_as.first().or(device.name.as_ref());
     let name = device_name.map_or_else(|| "the device".into(), |name| units.clean(name));
-    lines.extend(device.to_guest.map(|agreement| agreement_line("to the guest", &name, agreement, style)));
-    lines.extend(device.from_guest.map(|agreement| agreement_line("from the guest", &name, agreement, style)));
-    lines
+    for (direction, agreement) in [("to the guest", device.to_guest), ("from the guest", device.from_guest)] {
+        agreement.iter().for_each(|agreement| page.line(agreement_line(direction, &name, *agreement, units)));
+    }
 }
 
-fn if_any(shown: bool, n: u64, style: Style) -> String {
+fn if_any(shown: bool, n: u64, units: Letters) -> String {
     if shown {
-        style.letters.count(n)
+        units.count(n)
     } else {
         "-".into()
     }
 }
 
-fn count_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
-    let units = style.letters;
+fn count_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     vec![
         name.to_owned(),
         units.count(queue.posted_buffers),
-        if_any(queue.device_reads, queue.posted_read_bytes, style),
-        if_any(queue.device_writes, queue.posted_write_bytes, style),
+        if_any(queue.device_reads, queue.posted_read_bytes, units),
+        if_any(queue.device_writes, queue.posted_write_bytes, units),
         units.count(queue.used_buffers),
-        if_any(queue.device_reads, queue.read_bytes, style),
-        if_any(queue.device_writes || queue.written_bytes > 0, queue.written_bytes, style),
+        if_any(queue.device_reads, queue.read_bytes, units),
+        if_any(queue.device_writes || queue.written_bytes > 0, queue.written_bytes, units),
         match queue.layout {
             Layout::Split => format!("{} split", queue.size),
             Layout::Packed => format!("{} packed", queue.size),
@@ -124,30 +128,30 @@ fn count_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
     ]
 }
 
-fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Vec<String> {
-    let most = |sizes: Sizes| mean_and(sizes, sizes.max, style);
+fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) -> Vec<String> {
+    let most = |sizes: Sizes| mean_and(sizes, sizes.max, units);
     vec![
         name.to_owned(),
-        style.letters.count(queue.kicks),
+        units.count(queue.kicks),
         // Each side knows what it saves itself.
-        if_any(!is_vhost, queue.kicks_suppressed, style),
+        if_any(!is_vhost, queue.kicks_suppressed, units),
         most(queue.per_kick),
-        style.letters.count(queue.interrupts),
-        if_any(is_vhost, queue.interrupts_suppressed, style),
+        units.count(queue.interrupts),
+        if_any(is_vhost, queue.interrupts_suppressed, units),
         most(queue.per_interrupt),
     ]
 }
 
-fn mean_and(sizes: Sizes, extreme: u64, style: Style) -> String {
+fn mean_and(sizes: Sizes, extreme: u64, units: Letters) -> String {
     match sizes.count {
         0 => "-".into(),
-        _ => format!("{:.2} ({})", sizes.mean, style.letters.count(extreme)),
+        _ => format!("{:.2} ({})", sizes.mean, units.count(extreme)),
     }
 }
 
-fn time_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
+fn time_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     let times = &queue.waited;
-    let of_enough = |ns, least: u64| if times.count >= least { style.letters.duration(ns) } else { "-".into() };
+    let of_enough = |ns, least: u64| if times.count >= least { units.duration(ns) } else { "-".into() };
     vec![
         name.to_owned(),
         of_enough(times.mean_ns, 1),
@@ -159,17 +163,16 @@ fn time_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
 }
 
 /// What waits for the device is a backlog; what the device can fill is a reserve.
-fn size_row(name: &str, queue: &QueueFigures, style: Style) -> Vec<String> {
+fn size_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     let (none, occupied) = ("-".to_owned(), queue.occupied);
     let cells = match queue.is_filled_by_device() {
-        true => [none, mean_and(occupied, occupied.min, style)],
-        false => [mean_and(occupied, occupied.max, style), none],
+        true => [none, mean_and(occupied, occupied.min, units)],
+        false => [mean_and(occupied, occupied.max, units), none],
     };
     std::iter::once(name.to_owned()).chain(cells).collect()
 }
 
-fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Option<String> {
-    let units = style.letters;
+fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) -> Option<String> {
     let number = queue.interrupt;
     if !is_vhost {
         let called = queue.interrupt_name.as_ref().map_or_else(String::new, |name| format!(" ({})", units.clean(name)));
@@ -190,12 +193,10 @@ fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style
 }
 
 /// What is out of the ordinary.
-fn odd_lines(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> Vec<String> {
-    let units = style.letters;
-    let mut lines = Vec::new();
+fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
     let mut say = |n: u64, what: &str| {
         if n > 0 {
-            lines.push(format!("  {name}: {what}: {}", units.count(n)));
+            page.line(format!("  {name}: {what}: {}", page.letters.count(n)));
         }
     };
     say(queue.refused_buffers, "buffers that found the ring full");
@@ -203,13 +204,12 @@ fn odd_lines(name: &str, queue: &QueueFigures, is_vhost: bool, style: Style) -> 
     say(if is_vhost { 0 } else { queue.interrupts_empty }, "interrupts that found nothing used");
     say(queue.index_resets, "times that its ring began again");
     if queue.deleted {
-        lines.push(format!("  {name}: was deleted, and may have been made again"));
+        page.line(format!("  {name}: was deleted, and may have been made again"));
     }
-    lines
 }
 
 /// Whether buffers passed unseen.
-fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, style: Style) -> String {
+fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, units: Letters) -> String {
     let (mut moved, mut differences) = (0u64, Vec::new());
     for (name, queue) in queues {
         moved = moved.saturating_add(queue.index_moved);
@@ -218,15 +218,14 @@ fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, 
             differences.push(format!("{name} {posted:+} posted, {used:+} used"));
         }
     }
-    let moved = format!("  the rings' own indices moved by {}", style.letters.count(moved));
+    let moved = format!("  the rings' own indices moved by {}", units.count(moved));
     match differences.is_empty() {
         true => format!("{moved}: as counted"),
         false => format!("{moved}: not as counted: {}", differences.join("; ")),
     }
 }
 
-fn agreement_line(direction: &str, name: &str, agreement: Agreement, style: Style) -> String {
-    let units = style.letters;
+fn agreement_line(direction: &str, name: &str, agreement: Agreement, units: Letters) -> String {
     let (packets, bytes) = agreement.difference();
     let counted = format!(
         "{direction} {name} counted {} ({} B)",
