@@ -9,7 +9,9 @@ mod pcapng;
 mod perfetto;
 
 use crate::{SelectError, Selection};
-use latpath_run::{Run, RunError};
+use latpath_journey::Journey;
+use latpath_run::{Run, RunError, Select};
+use latpath_stats::utc_steps;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -109,17 +111,31 @@ fn points_in_order(run: &Run) -> Vec<usize> {
     order
 }
 
-/// Whether the user ended it.
-fn is_stopped(stop: &AtomicBool) -> bool {
-    stop.load(Ordering::Relaxed)
+/// Hands over the selected journeys until the user ends it: what was written until then is not whole. What is damaged is passed over
+/// and returned.
+fn each_journey(
+    run: &Run,
+    select: &Select,
+    stop: &AtomicBool,
+    mut each: impl FnMut(&Journey) -> io::Result<()>,
+) -> io::Result<Vec<RunError>> {
+    let is_stopped = || stop.load(Ordering::Relaxed);
+    let mut failed = None;
+    let damaged = run.for_each(select, |journey| {
+        failed = each(journey).err();
+        failed.is_none() && !is_stopped()
+    });
+    match failed {
+        Some(error) => Err(error),
+        None if is_stopped() => Err(io::Error::new(io::ErrorKind::Interrupted, "ended before it was whole")),
+        None => Ok(damaged),
+    }
 }
 
-/// What was written until the user ended it is not whole.
-fn refuse_stopped(stop: &AtomicBool) -> io::Result<()> {
-    if is_stopped(stop) {
-        return Err(io::Error::new(io::ErrorKind::Interrupted, "ended before it was whole"));
-    }
-    Ok(())
+/// What must be known of journeys that were written.
+fn notes(run: &Run, damaged: &[RunError]) -> Vec<String> {
+    let damaged = damaged.iter().map(|error| format!("{error}; its other journeys are written"));
+    damaged.chain(utc_steps(run.manifest())).collect()
 }
 
 #[derive(Clone, Debug, Default)]

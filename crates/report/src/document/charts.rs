@@ -1,10 +1,10 @@
 //! Charts: their places in a document, and the data that the script draws.
 
-use super::digest::base64;
 use super::Findings;
 use crate::charts::ChartedSegment;
 use crate::page::{Block, ChartPlace, Page};
 use crate::segments::{label, percentile};
+use base64::{engine::general_purpose::STANDARD, Engine};
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::text::{date_time, short_stream};
 use latpath_stats::{Bucket, PacketAt, Pattern, SegmentFigures, Slot};
@@ -91,7 +91,7 @@ pub(super) fn data(findings: &Findings) -> String {
         let causes = findings.explained.map_or(Vec::new(), |e| e.explainer.first_causes(charted.histograms.segment));
         let value = |time: fn(&Slot) -> f32| {
             let values = charted.slots.iter().map(|slot| if slot.count > 0 { time(slot) } else { f32::NAN });
-            base64(&values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
+            STANDARD.encode(values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
         };
         let name = summary.segments.get(charted.figures).map(|s| &s.name);
         let limits = findings.limits.iter().filter(|limit| limit.segment.as_ref() == name);

@@ -1,22 +1,20 @@
 //! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
 
-use super::{points_in_order, ExportError, ExportRequest, Exported};
+use super::{each_journey, notes, points_in_order, ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
 use latpath_model::text::{printable, visible};
 use latpath_run::{Run, RunError, Select};
-use latpath_stats::utc_steps;
 use std::{
     fmt::Write as _,
     io::{self, Write},
+    sync::atomic::AtomicBool,
 };
 
 /// Writes all journeys of a run.
 pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exported, ExportError> {
     let select = Select { cpus_and_threads: request.run.manifest().imported.is_empty(), ..Select::default() };
-    let damaged = write_csv(request.run, &select, out)?;
-    let notes = damaged.iter().map(|error| format!("{error}; its other journeys are in the table"));
-    let notes = notes.chain(utc_steps(request.run.manifest())).collect();
-    Ok(Exported { summary: "all journeys, a line each".into(), notes })
+    let damaged = write_until(request.stop, request.run, &select, out)?;
+    Ok(Exported { summary: "all journeys, a line each".into(), notes: notes(request.run, &damaged) })
 }
 
 /// Lines are written in pieces of so many bytes.
@@ -28,6 +26,10 @@ const PIECE: usize = 1 << 16;
 /// route, the ns from `t_ns` to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
 /// `out_of_order`, `drop_reason`, `path`.
 pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
+    write_until(&AtomicBool::new(false), run, select, out)
+}
+
+fn write_until(stop: &AtomicBool, run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
     let manifest = run.manifest();
     let order = points_in_order(run);
     let points: Vec<String> = order.iter().map(|p| run.points()[*p].point.to_string()).collect();
@@ -43,12 +45,11 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
     text.push_str(",duplicates,out_of_order,drop_reason,path\n");
 
     let streams: Vec<String> = manifest.streams.iter().map(|s| quoted(&s.to_string())).collect();
-    let notes: Vec<String> =
+    let reasons: Vec<String> =
         manifest.drop_notes.iter().map(|n| quoted(&format!("{} in {}", n.reason, n.function))).collect();
     let paths = Paths::of_points(run.points());
     let time_of_day = manifest.time_of_day();
-    let mut failed = None;
-    let damaged = run.for_each(select, |j| {
+    let damaged = each_journey(run, select, stop, |j| {
         let seen = |p: usize| j.seen >> p & 1 == 1;
         let first = j.first().unwrap_or(0);
         match streams.get(usize::from(j.stream)) {
@@ -72,7 +73,7 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
         }
         push(&mut text, format_args!(",{},{},", j.duplicates, j.out_of_order));
         if let Some(note) = usize::from(j.drop_note).checked_sub(1) {
-            match notes.get(note) {
+            match reasons.get(note) {
                 Some(note) => text.push_str(note),
                 None => push(&mut text, format_args!("note {note}")),
             }
@@ -83,19 +84,14 @@ pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<
         }
         text.push('\n');
         if text.len() >= PIECE {
-            failed = out.write_all(text.as_bytes()).err();
+            out.write_all(text.as_bytes())?;
             text.clear();
         }
-        failed.is_none()
-    });
-    match failed {
-        Some(error) => Err(error),
-        None => {
-            out.write_all(text.as_bytes())?;
-            out.flush()?;
-            Ok(damaged)
-        }
-    }
+        Ok(())
+    })?;
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(damaged)
 }
 
 fn push(text: &mut String, what: std::fmt::Arguments) {

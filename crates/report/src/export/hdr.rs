@@ -1,8 +1,8 @@
 //! Segments' times as a log of HdrHistogram: version 1.3 of its text, histograms in its V2 encoding, compressed, in base64. The
 //! formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
 
-use super::{ExportError, ExportRequest, Exported};
-use crate::document::base64;
+use super::{each_journey, notes, ExportError, ExportRequest, Exported};
+use base64::{engine::general_purpose::STANDARD, Engine};
 use flate2::{write::ZlibEncoder, Compression};
 use latpath_model::{Ns, Point, PointId, SegmentKind};
 use latpath_run::{Run, Select};
@@ -38,9 +38,9 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     )?;
     writeln!(out, "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"")?;
     let mut open: BTreeMap<i64, Vec<Counts>> = BTreeMap::new();
-    let (mut negative, mut failed) = (0_u64, None::<io::Error>);
-    let damaged = run.for_each(&Select::default(), |journey| {
-        let Some(first) = journey.first() else { return true };
+    let mut negative = 0_u64;
+    let damaged = each_journey(run, &Select::default(), request.stop, |journey| {
+        let Some(first) = journey.first() else { return Ok(()) };
         let counts =
             open.entry((first - start).div_euclid(INTERVAL)).or_insert_with(|| vec![Counts::default(); segments.len()]);
         for (segment, counts) in segments.iter().zip(counts) {
@@ -51,20 +51,17 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
                 None => {}
             }
         }
-        while open.len() > OPEN && failed.is_none() {
-            failed = open
-                .pop_first()
-                .and_then(|(at, counts): (i64, Vec<Counts>)| write_interval(out, &segments, at, &counts).err());
+        while open.len() > OPEN {
+            let Some((at, counts)) = open.pop_first() else { break };
+            write_interval(out, &segments, at, &counts)?;
         }
-        failed.is_none() && !super::is_stopped(request.stop)
-    });
-    failed.map_or(Ok(()), Err)?;
-    super::refuse_stopped(request.stop)?;
+        Ok(())
+    })?;
     for (at, counts) in open {
         write_interval(out, &segments, at, &counts)?;
     }
     out.flush()?;
-    let mut notes: Vec<String> = damaged.iter().map(|e| format!("{e}; its other journeys are counted")).collect();
+    let mut notes = notes(run, &damaged);
     if negative > 0 {
         notes.push(format!("{} negative times are left out: HdrHistogram has none", count(negative)));
     }
@@ -100,7 +97,12 @@ fn write_interval(out: &mut dyn Write, segments: &[Segment], at: i64, counts: &[
     for (segment, counts) in segments.iter().zip(counts).filter(|(_, counts)| !counts.buckets.is_empty()) {
         let (begin, length): (f64, f64) = (at as f64 * (INTERVAL as f64 / 1e9), INTERVAL as f64 / 1e9);
         let most = counts.greatest as f64 / 1e6;
-        writeln!(out, "Tag={},{begin:.3},{length:.3},{most:.3},{}", segment.tag, base64(&counts.compressed()?))?;
+        writeln!(
+            out,
+            "Tag={},{begin:.3},{length:.3},{most:.3},{}",
+            segment.tag,
+            STANDARD.encode(counts.compressed()?)
+        )?;
     }
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! Journeys as JSON lines: an object each, with the names of streams, points and reasons.
 
-use super::{points_in_order, ExportError, ExportRequest, Exported};
+use super::{each_journey, notes, points_in_order, ExportError, ExportRequest, Exported};
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
 use latpath_model::text::visible;
 use latpath_run::{Manifest, Run, Select};
-use latpath_stats::utc_steps;
 use serde_json::{json, Map, Value};
 use std::io::Write;
 
@@ -14,18 +13,11 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     let run = request.run;
     let select = Select { cpus_and_threads: run.manifest().imported.is_empty(), ..Select::default() };
     let names = Names::of(run);
-    let mut failed = None;
-    let damaged = run.for_each(&select, |journey| {
-        let line = names.object(journey);
-        failed = writeln!(out, "{}", visible(&line.to_string())).err();
-        failed.is_none() && !super::is_stopped(request.stop)
-    });
-    failed.map_or(Ok(()), Err)?;
-    super::refuse_stopped(request.stop)?;
+    let damaged = each_journey(run, &select, request.stop, |journey| {
+        writeln!(out, "{}", visible(&names.object(journey).to_string()))
+    })?;
     out.flush()?;
-    let notes = damaged.iter().map(|error| format!("{error}; its other journeys are written"));
-    let notes = notes.chain(utc_steps(run.manifest())).collect();
-    Ok(Exported { summary: "all journeys, an object a line".into(), notes })
+    Ok(Exported { summary: "all journeys, an object a line".into(), notes: notes(run, &damaged) })
 }
 
 /// What numbers stand for in a run.

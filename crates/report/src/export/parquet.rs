@@ -1,8 +1,7 @@
 //! Journeys as one Parquet file: the columns of the run's parts, with names for numbers.
 
-use super::{points_in_order, ExportError, ExportRequest, Exported};
+use super::{each_journey, notes, points_in_order, ExportError, ExportRequest, Exported};
 use latpath_run::{Rows, Run, Select};
-use latpath_stats::utc_steps;
 use parquet::{
     basic::{Compression, ConvertedType, Repetition, Type as Physical, ZstdLevel},
     data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type},
@@ -57,27 +56,24 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     let properties = WriterProperties::builder().set_compression(Compression::ZSTD(level)).build();
     let encoded = Encoded::default();
     let mut file = SerializedFileWriter::new(encoded.clone(), table.schema()?, Arc::new(properties)).map_err(failed)?;
-    let (mut rows, mut error) = (Rows::new(run.points().len()), None::<io::Error>);
+    let mut rows = Rows::new(run.points().len());
     let select = Select { cpus_and_threads: table.details, ..Select::default() };
-    let damaged = run.for_each(&select, |journey| {
+    let damaged = each_journey(run, &select, request.stop, |journey| {
         rows.push(journey);
         if rows.len() == GROUP {
-            error = table.write_group(&rows, &mut file).and_then(|()| encoded.pass_on(out)).err();
+            table.write_group(&rows, &mut file)?;
+            encoded.pass_on(out)?;
             rows.clear(run.points().len());
         }
-        error.is_none() && !super::is_stopped(request.stop)
-    });
-    error.map_or(Ok(()), Err)?;
-    super::refuse_stopped(request.stop)?;
+        Ok(())
+    })?;
     if !rows.is_empty() {
         table.write_group(&rows, &mut file)?;
     }
     file.close().map_err(failed)?;
     encoded.pass_on(out)?;
     out.flush()?;
-    let notes = damaged.iter().map(|error| format!("{error}; its other journeys are in the file"));
-    let notes = notes.chain(utc_steps(run.manifest())).collect();
-    Ok(Exported { summary: "all journeys, a row each".into(), notes })
+    Ok(Exported { summary: "all journeys, a row each".into(), notes: notes(run, &damaged) })
 }
 
 struct Table<'a> {

@@ -1,14 +1,14 @@
 //! Sightings as packets of a pcapng file (draft-ietf-opsawg-pcapng): an interface for each point. A run keeps no frames; each is
 //! rebuilt from its stream and key.
 
-use super::{ExportError, ExportRequest, Exported};
+use super::{each_journey, notes, ExportError, ExportRequest, Exported};
 use crate::layout::layout_of;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
 use latpath_model::text::{cut, printable};
 use latpath_model::{DropNote, Ns, PointInfo, PointKind, StreamSpec};
 use latpath_run::{Run, Select};
-use latpath_stats::{units::count, utc_steps};
+use latpath_stats::units::count;
 use std::io::Write;
 
 const SECTION: u32 = 0x0a0d_0d0a;
@@ -29,18 +29,11 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     let run = request.run;
     let mut rebuilt = Rebuilt::of(run)?;
     out.write_all(&rebuilt.head)?;
-    let mut failed = None;
     let select = Select { cpus_and_threads: false, ..Select::default() };
-    let damaged = run.for_each(&select, |journey| {
-        failed = out.write_all(rebuilt.packets(journey)).err();
-        failed.is_none() && !super::is_stopped(request.stop)
-    });
-    failed.map_or(Ok(()), Err)?;
-    super::refuse_stopped(request.stop)?;
+    let damaged = each_journey(run, &select, request.stop, |journey| out.write_all(rebuilt.packets(journey)))?;
     out.flush()?;
-    let mut notes: Vec<String> = damaged.iter().map(|e| format!("{e}; its other journeys are written")).collect();
+    let mut notes = notes(run, &damaged);
     notes.extend(rebuilt.notes());
-    notes.extend(utc_steps(run.manifest()));
     Ok(Exported { summary: format!("{} sightings as packets", count(rebuilt.written)), notes })
 }
 
