@@ -157,7 +157,7 @@ fn study(machine: &Machine) -> Result<Vec<Lack>, Lack> {
 }
 
 fn queues(machine: &Machine) -> Result<Vec<Lack>, Lack> {
-    let watch = latpath_queues::Watch::start().map_err(|e| nothing(machine, &FUNCTIONS)(&e))?;
+    let watch = latpath_queues::Watch::start(false).map_err(|e| nothing(machine, &FUNCTIONS)(&e))?;
     let mut lacks = together(machine, watch.missing());
     lacks.extend(machine.without_module("vhost_net", "VHOST_NET", "queues that vhost serves (no VM has one)"));
     Ok(lacks)

@@ -9,7 +9,7 @@
 //!
 //! let watch = latpath_exits::Watch::start(&latpath_vms::find()?.vms, latpath_exits::Options::default())?;
 //! std::thread::sleep(Duration::from_secs(10));
-//! for vcpu in watch.end().vcpus {
+//! for vcpu in watch.end(|| ()).0.vcpus {
 //!     println!("{} left its guest {} times", vcpu.tid, vcpu.exits);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -191,13 +191,8 @@ impl Watch {
         &self.programs.missing
     }
 
-    /// Ends the window, and says what was seen in it.
-    pub fn end(self) -> Exits {
-        self.end_and(|| ()).0
-    }
-
-    /// The same, and calls `at_end` when the window has just ended.
-    pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Exits, T) {
+    /// Ends the window, and says what was seen in it. Calls `at_end` when it has just ended.
+    pub fn end<T>(self, at_end: impl FnOnce() -> T) -> (Exits, T) {
         let at_end = || {
             self.count_events(false);
             at_end()

@@ -8,9 +8,9 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! let watch = latpath_queues::Watch::start()?;
+//! let watch = latpath_queues::Watch::start(false)?;
 //! std::thread::sleep(Duration::from_secs(10));
-//! for queue in watch.end().queues {
+//! for queue in watch.end(|| ()).0.queues {
 //!     println!("{}: {} buffers posted, {} used", queue.name, queue.posted, queue.used);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

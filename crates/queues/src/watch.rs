@@ -47,20 +47,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches all virtqueues of this machine's drivers and vhost. Returns when the window has begun.
+    /// Watches all virtqueues of this machine's drivers and vhost. Returns when the window has begun. With `measure` the kernel also
+    /// measures what the programs cost, which makes each dearer by two readings of the clock.
     ///
     /// # Errors
     /// Where this kernel or user cannot trace, or there are no virtqueues.
-    pub fn start() -> Result<Self, StartError> {
-        Self::start_measuring(false)
-    }
-
-    /// The same, while the kernel also measures what the programs cost, which makes each dearer by two readings of
-    /// the clock.
-    ///
-    /// # Errors
-    /// As of [`Self::start`].
-    pub fn start_measuring(measure: bool) -> Result<Self, StartError> {
+    pub fn start(measure: bool) -> Result<Self, StartError> {
         let mut hooks = Hooks::of_kernel(&HOOKS)?;
         let Some(needed) = NEEDED.into_iter().find(|function| hooks.stands_at(function)) else {
             return Err(nothing_here(hooks.missing.iter().find(|missing| NEEDED.contains(&missing.tracepoint))));
@@ -86,13 +78,8 @@ impl Watch {
         &self.programs.missing
     }
 
-    /// Ends the window, and says what was seen in it.
-    pub fn end(self) -> Queues {
-        self.end_and(|| ()).0
-    }
-
-    /// The same, and calls `at_end` when the window has just ended.
-    pub fn end_and<T>(self, at_end: impl FnOnce() -> T) -> (Queues, T) {
+    /// Ends the window, and says what was seen in it. Calls `at_end` when it has just ended.
+    pub fn end<T>(self, at_end: impl FnOnce() -> T) -> (Queues, T) {
         let (until, result) = end_window(|until| self.set_until(until), at_end);
         (self.read(until), result)
     }

@@ -5,66 +5,79 @@
 
 use latpath_counters::{Difference, Inode};
 
-/// Where, and thereby why, the kernel gave a packet up. docs/drops.md has a section for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DropPlace {
+macro_rules! places {
+    ($($(#[$doc:meta])* $place:ident = $name:literal,)*) => {
+        /// Where, and thereby why, the kernel gave a packet up. docs/drops.md has a section for each.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum DropPlace {
+            $($(#[$doc])* $place,)*
+        }
+
+        impl DropPlace {
+            /// All places, each with its plain words.
+            pub const NAMES: &'static [(Self, &'static str)] = &[$((Self::$place, $name)),*];
+        }
+    };
+}
+
+places! {
     /// The tap's queue was full: QEMU or vhost did not read fast enough, or the guest gave no buffers.
-    TapQueueFull,
+    TapQueueFull = "tap queue full",
     /// The tap has no reader, or is down.
-    TapNoReader,
+    TapNoReader = "tap without reader",
     /// A filter on the tap refused the packet.
-    TapFilter,
-    MacvtapQueueFull,
+    TapFilter = "filter on the tap",
+    MacvtapQueueFull = "macvtap queue full",
     /// The packet waited in a queue that was emptied: its reader closed it, or the device went down.
-    QueuePurged,
+    QueuePurged = "unread in a queue that was closed",
     /// Open vSwitch's upcall failed: nobody listens, or out of memory.
-    OvsUpcallFailed,
-    OvsUpcallQueueFull,
+    OvsUpcallFailed = "Open vSwitch upcall failed",
+    OvsUpcallQueueFull = "Open vSwitch upcall queue full",
     /// A flow of Open vSwitch says drop, or says nothing.
-    OvsDropped,
+    OvsDropped = "dropped by an Open vSwitch flow",
     /// A meter of Open vSwitch.
-    OvsMeter,
+    OvsMeter = "Open vSwitch meter",
     /// An action of Open vSwitch could not be done.
-    OvsActionFailed,
+    OvsActionFailed = "Open vSwitch action failed",
     /// A port of Open vSwitch to which the packet was to go is down: mostly a flooded frame's copy for the bridge's own
     /// device.
-    OvsPortDown,
+    OvsPortDown = "Open vSwitch port down",
     /// A socket's receive buffer was full: the application did not read fast enough.
-    SocketBufferFull,
+    SocketBufferFull = "socket buffer full",
     /// A filter that the application set on its socket.
-    SocketFilter,
+    SocketFilter = "socket filter",
     /// A queueing discipline before a device: its queue was full, or its rule says drop.
-    QueueingDiscipline,
+    QueueingDiscipline = "queueing discipline",
     /// A CPU's input queue was full (`netdev_max_backlog`).
-    Backlog,
+    Backlog = "CPU backlog full",
     /// Nobody takes this protocol there. At a bridge it is the bridge's local copy, at a NIC the copy for the host itself: not
     /// a loss of the packet, unless nobody else got it.
-    NoListener,
+    NoListener = "nobody listens",
     /// No UDP or TCP socket listens at the port.
-    NoSocket,
+    NoSocket = "no socket at the port",
     /// The destination's MAC address is another's.
-    NotOurs,
+    NotOurs = "MAC address of another host",
     /// A bridge has no port for it: VLAN, spanning tree, or nobody to flood to.
-    BridgeNoPort,
+    BridgeNoPort = "no bridge port for it",
     /// netfilter (iptables, nftables).
-    Netfilter,
+    Netfilter = "netfilter rule",
     /// An XDP program, in the generic path. Drivers' own XDP drops before there is a packet to see.
-    Xdp,
+    Xdp = "XDP program",
     /// A tc filter or action at ingress.
-    TcIngress,
+    TcIngress = "tc at ingress",
     /// A tc filter or action at egress.
-    TcEgress,
-    Checksum,
+    TcEgress = "tc at egress",
+    Checksum = "wrong checksum",
     /// The device is not ready: down, or without carrier or peer.
-    DeviceNotReady,
+    DeviceNotReady = "device not ready",
     /// No memory.
-    NoMemory,
+    NoMemory = "no memory",
     /// The packet's headers make no sense, or it is too big.
-    Malformed,
+    Malformed = "malformed packet",
     /// No route, or a reverse path that does not fit.
-    NoRoute,
+    NoRoute = "no route",
     /// None of these, or it is not known.
-    Unknown,
+    Unknown = "unknown",
 }
 
 /// The place of a drop: `function` is the kernel function that freed the packet, `reason` the kernel's, without its prefix
@@ -226,39 +239,6 @@ fn by_function(function: &str) -> DropPlace {
 }
 
 impl DropPlace {
-    /// All places, in the order of the declaration, each with its plain words.
-    pub const NAMES: [(Self, &'static str); 29] = [
-        (Self::TapQueueFull, "tap queue full"),
-        (Self::TapNoReader, "tap without reader"),
-        (Self::TapFilter, "filter on the tap"),
-        (Self::MacvtapQueueFull, "macvtap queue full"),
-        (Self::QueuePurged, "unread in a queue that was closed"),
-        (Self::OvsUpcallFailed, "Open vSwitch upcall failed"),
-        (Self::OvsUpcallQueueFull, "Open vSwitch upcall queue full"),
-        (Self::OvsDropped, "dropped by an Open vSwitch flow"),
-        (Self::OvsMeter, "Open vSwitch meter"),
-        (Self::OvsActionFailed, "Open vSwitch action failed"),
-        (Self::OvsPortDown, "Open vSwitch port down"),
-        (Self::SocketBufferFull, "socket buffer full"),
-        (Self::SocketFilter, "socket filter"),
-        (Self::QueueingDiscipline, "queueing discipline"),
-        (Self::Backlog, "CPU backlog full"),
-        (Self::NoListener, "nobody listens"),
-        (Self::NoSocket, "no socket at the port"),
-        (Self::NotOurs, "MAC address of another host"),
-        (Self::BridgeNoPort, "no bridge port for it"),
-        (Self::Netfilter, "netfilter rule"),
-        (Self::Xdp, "XDP program"),
-        (Self::TcIngress, "tc at ingress"),
-        (Self::TcEgress, "tc at egress"),
-        (Self::Checksum, "wrong checksum"),
-        (Self::DeviceNotReady, "device not ready"),
-        (Self::NoMemory, "no memory"),
-        (Self::Malformed, "malformed packet"),
-        (Self::NoRoute, "no route"),
-        (Self::Unknown, "unknown"),
-    ];
-
     /// The plain words for it.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
@@ -332,8 +312,8 @@ mod tests {
     fn each_place_is_listed_once_and_has_words_of_its_own() {
         let names: std::collections::HashSet<_> = DropPlace::NAMES.iter().map(|(_, name)| name).collect();
         assert_eq!(names.len(), DropPlace::NAMES.len());
-        for (at, (place, name)) in DropPlace::NAMES.into_iter().enumerate() {
-            assert_eq!((place as usize, place.name()), (at, name));
+        for (at, (place, name)) in DropPlace::NAMES.iter().enumerate() {
+            assert_eq!((*place as usize, place.name()), (at, *name));
         }
     }
 

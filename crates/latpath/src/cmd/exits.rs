@@ -47,7 +47,7 @@ pub(super) fn measure(window: &Window, stop: &AtomicBool, options: Options, quie
     let end = window.end();
     eprintln!("latpath: watching {}{end}", number_of(known as u64, "vCPU"));
     let passed = window.pass(stop, quiet, || {})?;
-    let (exits, mut after) = watch.end_and(|| Counted::of(&vms));
+    let (exits, mut after) = watch.end(|| Counted::of(&vms));
     let outcome = passed.outcome();
     let vms = window.vms_now(vms);
     after.complete(&vms);

@@ -34,12 +34,12 @@ pub fn run(args: Args) -> Result<Outcome> {
 pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: bool) -> Measured<Document> {
     let vms = window.vms()?;
     let own = Netns::own()?.inode();
-    let watch = Watch::start_measuring(cost)?;
+    let watch = Watch::start(cost)?;
     let before = counted(own, &vms);
     let end = window.end();
     eprintln!("latpath: watching virtqueues{end}");
     let passed = window.pass(stop, quiet, || {})?;
-    let (mut seen, mut after) = watch.end_and(|| counted(own, &vms));
+    let (mut seen, mut after) = watch.end(|| counted(own, &vms));
     let outcome = passed.outcome();
     // Taps of VMs that have started since counted from nought.
     let vms = window.vms_now(vms);

@@ -56,7 +56,13 @@ fn advice(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[Point
 }
 
 /// The same where the cause has a note.
-fn noted(cause: Cause, actor: Option<Actor>, by: Option<Actor>, points: &[PointInfo], note: Option<Note>) -> Vec<Advice> {
+fn noted(
+    cause: Cause,
+    actor: Option<Actor>,
+    by: Option<Actor>,
+    points: &[PointInfo],
+    note: Option<Note>,
+) -> Vec<Advice> {
     let held = CauseShare {
         cause,
         machine: "host".into(),
