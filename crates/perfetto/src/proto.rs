@@ -2,23 +2,224 @@
 //! definitions (protos/perfetto/trace: trace_packet.proto, ftrace/*.proto, track_event/*.proto, ps/process_tree.proto, profiling/*.proto,
 //! clock_snapshot.proto; common/system_info.proto); they do not change. Fields that are not written are left out.
 
-/// A file is a row of these, each as field 1 of a message `Trace`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TracePacket {
-    #[prost(uint64, optional, tag = "8")]
-    pub timestamp: Option<u64>,
-    #[prost(uint32, optional, tag = "10")]
-    pub trusted_packet_sequence_id: Option<u32>,
-    #[prost(message, optional, tag = "12")]
-    pub interned_data: Option<InternedData>,
-    #[prost(uint32, optional, tag = "13")]
-    pub sequence_flags: Option<u32>,
-    #[prost(message, optional, tag = "59")]
-    pub trace_packet_defaults: Option<TracePacketDefaults>,
-    #[prost(uint32, optional, tag = "98")]
-    pub machine_id: Option<u32>,
-    #[prost(oneof = "Data", tags = "1, 2, 6, 11, 45, 60, 66")]
-    pub data: Option<Data>,
+/// Messages by their fields: each with its type, and in brackets what prost is told of it.
+macro_rules! messages {
+    ($($(#[$doc:meta])* struct $name:ident {
+        $($(#[$about:meta])* $field:ident: $type:ty = [$($attribute:tt)*],)*
+    })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub struct $name {
+            $($(#[$about])* #[prost($($attribute)*)] pub $field: $type,)*
+        }
+    )*};
+}
+
+messages! {
+    /// A file is a row of these, each as field 1 of a message `Trace`.
+    struct TracePacket {
+        timestamp: Option<u64> = [uint64, optional, tag = "8"],
+        trusted_packet_sequence_id: Option<u32> = [uint32, optional, tag = "10"],
+        interned_data: Option<InternedData> = [message, optional, tag = "12"],
+        sequence_flags: Option<u32> = [uint32, optional, tag = "13"],
+        trace_packet_defaults: Option<TracePacketDefaults> = [message, optional, tag = "59"],
+        machine_id: Option<u32> = [uint32, optional, tag = "98"],
+        data: Option<Data> = [oneof = "Data", tags = "1, 2, 6, 11, 45, 60, 66"],
+    }
+
+    struct TracePacketDefaults {
+        perf_sample_defaults: Option<PerfSampleDefaults> = [message, optional, tag = "12"],
+    }
+
+    struct PerfSampleDefaults {
+        timebase: Option<Timebase> = [message, optional, tag = "1"],
+    }
+
+    struct Timebase {
+        frequency: Option<u64> = [uint64, optional, tag = "2"],
+        /// `SW_CPU_CLOCK` is 1.
+        counter: Option<i32> = [int32, optional, tag = "4"],
+    }
+
+    struct PerfSample {
+        cpu: Option<u32> = [uint32, optional, tag = "1"],
+        pid: Option<u32> = [uint32, optional, tag = "2"],
+        tid: Option<u32> = [uint32, optional, tag = "3"],
+        callstack_iid: Option<u64> = [uint64, optional, tag = "4"],
+        /// Kernel 1, user 2, guest's kernel 4.
+        cpu_mode: Option<i32> = [int32, optional, tag = "5"],
+    }
+
+    struct Mapping {
+        iid: Option<u64> = [uint64, optional, tag = "1"],
+        path_string_ids: Vec<u64> = [uint64, repeated, packed = "false", tag = "7"],
+    }
+
+    struct Frame {
+        iid: Option<u64> = [uint64, optional, tag = "1"],
+        function_name_id: Option<u64> = [uint64, optional, tag = "2"],
+        mapping_id: Option<u64> = [uint64, optional, tag = "3"],
+        rel_pc: Option<u64> = [uint64, optional, tag = "4"],
+    }
+
+    /// Outermost frame first.
+    struct Callstack {
+        iid: Option<u64> = [uint64, optional, tag = "1"],
+        frame_ids: Vec<u64> = [uint64, repeated, packed = "false", tag = "2"],
+    }
+
+    struct InternedData {
+        function_names: Vec<InternedString> = [message, repeated, tag = "5"],
+        frames: Vec<Frame> = [message, repeated, tag = "6"],
+        callstacks: Vec<Callstack> = [message, repeated, tag = "7"],
+        mapping_paths: Vec<InternedString> = [message, repeated, tag = "17"],
+        mappings: Vec<Mapping> = [message, repeated, tag = "19"],
+        /// Names of functions: an event says the number.
+        kernel_symbols: Vec<InternedString> = [message, repeated, tag = "26"],
+    }
+
+    struct InternedString {
+        iid: Option<u64> = [uint64, optional, tag = "1"],
+        str: Option<Vec<u8>> = [bytes = "vec", optional, tag = "2"],
+    }
+
+    struct ClockSnapshot {
+        clocks: Vec<Clock> = [message, repeated, tag = "1"],
+        primary_trace_clock: Option<i32> = [int32, optional, tag = "2"],
+    }
+
+    struct Clock {
+        clock_id: Option<u32> = [uint32, optional, tag = "1"],
+        timestamp: Option<u64> = [uint64, optional, tag = "2"],
+    }
+
+    struct SystemInfo {
+        utsname: Option<Utsname> = [message, optional, tag = "1"],
+        machine_name: Option<String> = [string, optional, tag = "17"],
+    }
+
+    struct Utsname {
+        sysname: Option<String> = [string, optional, tag = "1"],
+        version: Option<String> = [string, optional, tag = "2"],
+        release: Option<String> = [string, optional, tag = "3"],
+    }
+
+    struct ProcessTree {
+        processes: Vec<Process> = [message, repeated, tag = "1"],
+        threads: Vec<Thread> = [message, repeated, tag = "2"],
+    }
+
+    struct Process {
+        pid: Option<i32> = [int32, optional, tag = "1"],
+        cmdline: Vec<String> = [string, repeated, tag = "3"],
+    }
+
+    struct Thread {
+        tid: Option<i32> = [int32, optional, tag = "1"],
+        name: Option<String> = [string, optional, tag = "2"],
+        tgid: Option<i32> = [int32, optional, tag = "3"],
+    }
+
+    struct FtraceEventBundle {
+        cpu: Option<u32> = [uint32, optional, tag = "1"],
+        event: Vec<FtraceEvent> = [message, repeated, tag = "2"],
+    }
+
+    struct FtraceEvent {
+        timestamp: Option<u64> = [uint64, optional, tag = "1"],
+        /// The thread on that CPU.
+        pid: Option<u32> = [uint32, optional, tag = "2"],
+        event: Option<Ftrace> = [oneof = "Ftrace", tags = "4, 13, 17, 20, 24, 25, 26, 36, 37, 57, 58, 491, 553, 554, 557, 558, 559, 560"],
+    }
+
+    struct Empty {}
+
+    struct SchedSwitch {
+        prev_comm: Option<String> = [string, optional, tag = "1"],
+        prev_pid: Option<i32> = [int32, optional, tag = "2"],
+        prev_prio: Option<i32> = [int32, optional, tag = "3"],
+        prev_state: Option<i64> = [int64, optional, tag = "4"],
+        next_comm: Option<String> = [string, optional, tag = "5"],
+        next_pid: Option<i32> = [int32, optional, tag = "6"],
+        next_prio: Option<i32> = [int32, optional, tag = "7"],
+    }
+
+    /// sched_waking has the same fields.
+    struct SchedWakeup {
+        comm: Option<String> = [string, optional, tag = "1"],
+        pid: Option<i32> = [int32, optional, tag = "2"],
+        prio: Option<i32> = [int32, optional, tag = "3"],
+        success: Option<i32> = [int32, optional, tag = "4"],
+        target_cpu: Option<i32> = [int32, optional, tag = "5"],
+    }
+
+    struct SchedMigrateTask {
+        comm: Option<String> = [string, optional, tag = "1"],
+        pid: Option<i32> = [int32, optional, tag = "2"],
+        orig_cpu: Option<i32> = [int32, optional, tag = "4"],
+        dest_cpu: Option<i32> = [int32, optional, tag = "5"],
+    }
+
+    struct CpuIdle {
+        /// [`OUT_OF_IDLE`] is none.
+        state: Option<u32> = [uint32, optional, tag = "1"],
+        cpu_id: Option<u32> = [uint32, optional, tag = "2"],
+    }
+
+    struct Softirq {
+        vec: Option<u32> = [uint32, optional, tag = "1"],
+    }
+
+    struct IrqHandlerEntry {
+        irq: Option<i32> = [int32, optional, tag = "1"],
+        name: Option<String> = [string, optional, tag = "2"],
+    }
+
+    struct IrqHandlerExit {
+        irq: Option<i32> = [int32, optional, tag = "1"],
+        ret: Option<i32> = [int32, optional, tag = "2"],
+    }
+
+    struct Work {
+        /// An interned name's number.
+        function: Option<u64> = [uint64, optional, tag = "2"],
+    }
+
+    struct TimerEntry {
+        /// An interned name's number.
+        function: Option<u64> = [uint64, optional, tag = "3"],
+    }
+
+    struct TrackDescriptor {
+        uuid: Option<u64> = [uint64, optional, tag = "1"],
+        name: Option<String> = [string, optional, tag = "2"],
+        thread: Option<ThreadDescriptor> = [message, optional, tag = "4"],
+        parent_uuid: Option<u64> = [uint64, optional, tag = "5"],
+        child_ordering: Option<i32> = [int32, optional, tag = "11"],
+        sibling_order_rank: Option<i32> = [int32, optional, tag = "12"],
+        description: Option<String> = [string, optional, tag = "14"],
+        sibling_merge_behavior: Option<i32> = [int32, optional, tag = "15"],
+    }
+
+    struct ThreadDescriptor {
+        pid: Option<i32> = [int32, optional, tag = "1"],
+        tid: Option<i32> = [int32, optional, tag = "2"],
+    }
+
+    struct TrackEvent {
+        debug_annotations: Vec<DebugAnnotation> = [message, repeated, tag = "4"],
+        r#type: Option<i32> = [int32, optional, tag = "9"],
+        track_uuid: Option<u64> = [uint64, optional, tag = "11"],
+        categories: Vec<String> = [string, repeated, tag = "22"],
+        name: Option<String> = [string, optional, tag = "23"],
+        flow_ids: Vec<u64> = [fixed64, repeated, packed = "false", tag = "47"],
+    }
+
+    struct DebugAnnotation {
+        name: Option<String> = [string, optional, tag = "10"],
+        value: Option<Value> = [oneof = "Value", tags = "2, 4, 6"],
+        array_values: Vec<DebugAnnotation> = [message, repeated, tag = "12"],
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -37,175 +238,6 @@ pub enum Data {
     TrackDescriptor(TrackDescriptor),
     #[prost(message, tag = "66")]
     PerfSample(PerfSample),
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TracePacketDefaults {
-    #[prost(message, optional, tag = "12")]
-    pub perf_sample_defaults: Option<PerfSampleDefaults>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PerfSampleDefaults {
-    #[prost(message, optional, tag = "1")]
-    pub timebase: Option<Timebase>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Timebase {
-    #[prost(uint64, optional, tag = "2")]
-    pub frequency: Option<u64>,
-    /// `SW_CPU_CLOCK` is 1.
-    #[prost(int32, optional, tag = "4")]
-    pub counter: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct PerfSample {
-    #[prost(uint32, optional, tag = "1")]
-    pub cpu: Option<u32>,
-    #[prost(uint32, optional, tag = "2")]
-    pub pid: Option<u32>,
-    #[prost(uint32, optional, tag = "3")]
-    pub tid: Option<u32>,
-    #[prost(uint64, optional, tag = "4")]
-    pub callstack_iid: Option<u64>,
-    /// Kernel 1, user 2, guest's kernel 4.
-    #[prost(int32, optional, tag = "5")]
-    pub cpu_mode: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Mapping {
-    #[prost(uint64, optional, tag = "1")]
-    pub iid: Option<u64>,
-    #[prost(uint64, repeated, packed = "false", tag = "7")]
-    pub path_string_ids: Vec<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Frame {
-    #[prost(uint64, optional, tag = "1")]
-    pub iid: Option<u64>,
-    #[prost(uint64, optional, tag = "2")]
-    pub function_name_id: Option<u64>,
-    #[prost(uint64, optional, tag = "3")]
-    pub mapping_id: Option<u64>,
-    #[prost(uint64, optional, tag = "4")]
-    pub rel_pc: Option<u64>,
-}
-
-/// Outermost frame first.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Callstack {
-    #[prost(uint64, optional, tag = "1")]
-    pub iid: Option<u64>,
-    #[prost(uint64, repeated, packed = "false", tag = "2")]
-    pub frame_ids: Vec<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct InternedData {
-    #[prost(message, repeated, tag = "5")]
-    pub function_names: Vec<InternedString>,
-    #[prost(message, repeated, tag = "6")]
-    pub frames: Vec<Frame>,
-    #[prost(message, repeated, tag = "7")]
-    pub callstacks: Vec<Callstack>,
-    #[prost(message, repeated, tag = "17")]
-    pub mapping_paths: Vec<InternedString>,
-    #[prost(message, repeated, tag = "19")]
-    pub mappings: Vec<Mapping>,
-    /// Names of functions: an event says the number.
-    #[prost(message, repeated, tag = "26")]
-    pub kernel_symbols: Vec<InternedString>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct InternedString {
-    #[prost(uint64, optional, tag = "1")]
-    pub iid: Option<u64>,
-    #[prost(bytes = "vec", optional, tag = "2")]
-    pub str: Option<Vec<u8>>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ClockSnapshot {
-    #[prost(message, repeated, tag = "1")]
-    pub clocks: Vec<Clock>,
-    #[prost(int32, optional, tag = "2")]
-    pub primary_trace_clock: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Clock {
-    #[prost(uint32, optional, tag = "1")]
-    pub clock_id: Option<u32>,
-    #[prost(uint64, optional, tag = "2")]
-    pub timestamp: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct SystemInfo {
-    #[prost(message, optional, tag = "1")]
-    pub utsname: Option<Utsname>,
-    #[prost(string, optional, tag = "17")]
-    pub machine_name: Option<String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Utsname {
-    #[prost(string, optional, tag = "1")]
-    pub sysname: Option<String>,
-    #[prost(string, optional, tag = "2")]
-    pub version: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    pub release: Option<String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ProcessTree {
-    #[prost(message, repeated, tag = "1")]
-    pub processes: Vec<Process>,
-    #[prost(message, repeated, tag = "2")]
-    pub threads: Vec<Thread>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Process {
-    #[prost(int32, optional, tag = "1")]
-    pub pid: Option<i32>,
-    #[prost(string, repeated, tag = "3")]
-    pub cmdline: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Thread {
-    #[prost(int32, optional, tag = "1")]
-    pub tid: Option<i32>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
-    #[prost(int32, optional, tag = "3")]
-    pub tgid: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct FtraceEventBundle {
-    #[prost(uint32, optional, tag = "1")]
-    pub cpu: Option<u32>,
-    #[prost(message, repeated, tag = "2")]
-    pub event: Vec<FtraceEvent>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct FtraceEvent {
-    #[prost(uint64, optional, tag = "1")]
-    pub timestamp: Option<u64>,
-    /// The thread on that CPU.
-    #[prost(uint32, optional, tag = "2")]
-    pub pid: Option<u32>,
-    #[prost(oneof = "Ftrace", tags = "4, 13, 17, 20, 24, 25, 26, 36, 37, 57, 58, 491, 553, 554, 557, 558, 559, 560")]
-    pub event: Option<Ftrace>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -248,155 +280,8 @@ pub enum Ftrace {
     LocalTimerExit(Empty),
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Empty {}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct SchedSwitch {
-    #[prost(string, optional, tag = "1")]
-    pub prev_comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub prev_pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub prev_prio: Option<i32>,
-    #[prost(int64, optional, tag = "4")]
-    pub prev_state: Option<i64>,
-    #[prost(string, optional, tag = "5")]
-    pub next_comm: Option<String>,
-    #[prost(int32, optional, tag = "6")]
-    pub next_pid: Option<i32>,
-    #[prost(int32, optional, tag = "7")]
-    pub next_prio: Option<i32>,
-}
-
-/// sched_waking has the same fields.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct SchedWakeup {
-    #[prost(string, optional, tag = "1")]
-    pub comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub pid: Option<i32>,
-    #[prost(int32, optional, tag = "3")]
-    pub prio: Option<i32>,
-    #[prost(int32, optional, tag = "4")]
-    pub success: Option<i32>,
-    #[prost(int32, optional, tag = "5")]
-    pub target_cpu: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct SchedMigrateTask {
-    #[prost(string, optional, tag = "1")]
-    pub comm: Option<String>,
-    #[prost(int32, optional, tag = "2")]
-    pub pid: Option<i32>,
-    #[prost(int32, optional, tag = "4")]
-    pub orig_cpu: Option<i32>,
-    #[prost(int32, optional, tag = "5")]
-    pub dest_cpu: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct CpuIdle {
-    /// [`OUT_OF_IDLE`] is none.
-    #[prost(uint32, optional, tag = "1")]
-    pub state: Option<u32>,
-    #[prost(uint32, optional, tag = "2")]
-    pub cpu_id: Option<u32>,
-}
-
 /// The kernel's own number for it.
 pub const OUT_OF_IDLE: u32 = u32::MAX;
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Softirq {
-    #[prost(uint32, optional, tag = "1")]
-    pub vec: Option<u32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct IrqHandlerEntry {
-    #[prost(int32, optional, tag = "1")]
-    pub irq: Option<i32>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct IrqHandlerExit {
-    #[prost(int32, optional, tag = "1")]
-    pub irq: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub ret: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Work {
-    /// An interned name's number.
-    #[prost(uint64, optional, tag = "2")]
-    pub function: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TimerEntry {
-    /// An interned name's number.
-    #[prost(uint64, optional, tag = "3")]
-    pub function: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    pub uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
-    #[prost(message, optional, tag = "4")]
-    pub thread: Option<ThreadDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    pub parent_uuid: Option<u64>,
-    #[prost(int32, optional, tag = "11")]
-    pub child_ordering: Option<i32>,
-    #[prost(int32, optional, tag = "12")]
-    pub sibling_order_rank: Option<i32>,
-    #[prost(string, optional, tag = "14")]
-    pub description: Option<String>,
-    #[prost(int32, optional, tag = "15")]
-    pub sibling_merge_behavior: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct ThreadDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub tid: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct TrackEvent {
-    #[prost(message, repeated, tag = "4")]
-    pub debug_annotations: Vec<DebugAnnotation>,
-    #[prost(int32, optional, tag = "9")]
-    pub r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "11")]
-    pub track_uuid: Option<u64>,
-    #[prost(string, repeated, tag = "22")]
-    pub categories: Vec<String>,
-    #[prost(string, optional, tag = "23")]
-    pub name: Option<String>,
-    #[prost(fixed64, repeated, packed = "false", tag = "47")]
-    pub flow_ids: Vec<u64>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct DebugAnnotation {
-    #[prost(string, optional, tag = "10")]
-    pub name: Option<String>,
-    #[prost(oneof = "Value", tags = "2, 4, 6")]
-    pub value: Option<Value>,
-    #[prost(message, repeated, tag = "12")]
-    pub array_values: Vec<DebugAnnotation>,
-}
 
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Value {

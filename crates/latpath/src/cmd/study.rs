@@ -239,9 +239,8 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
     };
     for turn in 1..=repeat {
         say(&format!("{name}: the load by itself, {turn} of {repeat}"));
-        let ((), work) = load.under("the load by itself", |window| {
-            Ok(((), window.pass(stop, true, || {})?.outcome()))
-        })?;
+        let ((), work) =
+            load.under("the load by itself", |window| Ok(((), window.pass(stop, true, || {})?.outcome())))?;
         one.alone.push(work);
     }
     one.setup = setup::of(vm)?;
