@@ -36,7 +36,7 @@ pub use baseline::{Baseline, MeanTimes};
 pub use causality::GuestCausality;
 pub use cause::{ActorState, Cause, CauseInfo, Detail, Link, Subject};
 pub use context::RunContext;
-pub use latpath_vms::exit_reason::name as exit_name;
+pub use latpath_vms::exit_reason::recorded_name as exit_name;
 pub use note::Note;
 pub use packet_timeline::{Hop, PacketTimeline};
 pub use ranking::{Others, Ranking, Row};

@@ -20,7 +20,7 @@ use std::{
 };
 
 /// A guest that only one acceleration may boot is given this long: its host may itself be emulated.
-const PATIENT: Duration = Duration::from_secs(90);
+const PATIENT: Duration = Duration::from_secs(180);
 
 /// What a guest needs for a vsock, and the hypervisor's clock with it.
 const VSOCK: [&str; 2] = ["vmw_vsock_virtio_transport", "ptp_kvm"];

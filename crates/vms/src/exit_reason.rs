@@ -1,6 +1,6 @@
 //! Why vCPUs leave their guests: names of the CPUs' vendors' numbers, as the kernel and `perf kvm stat` print them.
 
-use std::{borrow::Cow, collections::HashMap, fs, path::Path};
+use std::{borrow::Cow, collections::HashMap, fs, path::Path, sync::OnceLock};
 
 /// The instruction set that a reason's number belongs to, as KVM's tracepoint says: Intel's.
 pub const VMX: u32 = 1;
@@ -17,13 +17,30 @@ const MOST_BYTES: u64 = 1 << 16;
 
 /// A reason's name, of those that Linux 6.18 knows.
 pub fn name(isa: u32, reason: u32) -> Option<&'static str> {
-    let (table, reason) = match isa {
-        VMX => (VMX_NAMES, reason & 0xffff),
-        SVM => (SVM_NAMES, reason),
-        ARM => (ARM_NAMES, reason),
+    let table = match isa {
+        VMX => VMX_NAMES,
+        SVM => SVM_NAMES,
+        ARM => ARM_NAMES,
         _ => return None,
     };
-    table.iter().find(|(number, _)| *number == reason).map(|(_, name)| *name)
+    table.iter().find(|(of, _)| *of == number(isa, reason)).map(|(_, name)| *name)
+}
+
+/// The same of what was recorded, here or elsewhere. Vendors give each number one meaning, so that a number which is newer than
+/// the table has the running kernel's name where that knows it.
+pub fn recorded_name(isa: u32, reason: u32) -> Option<&'static str> {
+    static KERNEL: OnceLock<Names> = OnceLock::new();
+    let newer = || KERNEL.get_or_init(Names::of_kernel).0.get(&(isa, number(isa, reason))).map(String::as_str);
+    name(isa, reason).or_else(newer)
+}
+
+/// On Intel, the bits above the reason say how an entry failed.
+fn number(isa: u32, reason: u32) -> u32 {
+    if isa == VMX {
+        reason & 0xffff
+    } else {
+        reason
+    }
 }
 
 /// Whether the guest had nothing to do.
@@ -75,8 +92,7 @@ impl Names {
 
     /// A reason's name; its number where nobody has one.
     pub fn get(&self, isa: u32, reason: u32) -> Cow<'_, str> {
-        let own = if isa == VMX { reason & 0xffff } else { reason };
-        match (self.0.get(&(isa, own)), name(isa, reason)) {
+        match (self.0.get(&(isa, number(isa, reason))), name(isa, reason)) {
             (Some(name), _) => Cow::Borrowed(name),
             (None, Some(name)) => Cow::Borrowed(name),
             (None, None) => Cow::Owned(format!("{reason:#x}")),
@@ -165,6 +181,8 @@ mod tests {
         );
         assert_eq!(name(VMX, 0x8000_0021), Some("INVALID_STATE"), "the bit of a failed entry is no part of the reason");
         assert_eq!((name(ARM, 0x100), name(ARM, 0x24 + 0x100), name(9, 1)), (Some("IRQ"), None, None));
+        assert_eq!([(SVM, 0x400), (VMX, 0x8000_0021)].map(|(isa, n)| recorded_name(isa, n)), [Some("npf"), Some("INVALID_STATE")]);
+        assert_eq!(recorded_name(SVM, 0x7fff), None, "nobody has that number");
     }
 
     #[test]

@@ -213,7 +213,7 @@ impl WakeupChain<'_> {
                     let cause = if halts { Cause::VcpuHalted } else { Cause::VmExit };
                     let (number, name) = match exit {
                         _ if halts => (None, None),
-                        Some((Some(reason), isa)) => (Some(u64::from(reason)), exit_reason::name(isa, reason)),
+                        Some((Some(reason), isa)) => (Some(u64::from(reason)), exit_reason::recorded_name(isa, reason)),
                         _ => (None, None),
                     };
                     let notes = name.into_iter().map(Note::ExitReason).collect();
