@@ -88,8 +88,8 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     let places = request.option(StartRequest::PLACES).is_some();
     let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MOST_HZ) as u32, places));
     let source = match request.streams.is_empty() && sampler.is_some() {
-        true => Watched::Nothing,
-        false => Watched::Packets(Box::new(Probe::attach(options).map_err(|e| e.to_string())?)),
+        true => Watched(None),
+        false => Watched(Some(Box::new(Probe::attach(options).map_err(|e| e.to_string())?))),
     };
     let recorder = number(StartRequest::FLIGHT).map(|bytes| record(bytes).map_err(|e| e.to_string()));
     Ok(Attached { source, recorder, sampler })
@@ -107,38 +107,23 @@ fn sampler(frequency: u32, places: bool) -> MakeSampler {
 }
 
 /// What is watched for a host: packets, or, where it wants a profile alone, none.
-enum Watched {
-    Packets(Box<Probe>),
-    Nothing,
-}
+struct Watched(Option<Box<Probe>>);
 
 impl Source for Watched {
     fn points(&mut self) -> Vec<PointInfo> {
-        match self {
-            Self::Packets(probe) => probe.points(),
-            Self::Nothing => Vec::new(),
-        }
+        self.0.as_mut().map(|probe| probe.points()).unwrap_or_default()
     }
 
     fn drop_notes(&mut self) -> Vec<DropNote> {
-        match self {
-            Self::Packets(probe) => probe.drop_notes(),
-            Self::Nothing => Vec::new(),
-        }
+        self.0.as_mut().map(|probe| probe.drop_notes()).unwrap_or_default()
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
-        match self {
-            Self::Packets(probe) => probe.drain(out),
-            Self::Nothing => latpath_linux::monotonic(),
-        }
+        self.0.as_mut().map_or_else(latpath_linux::monotonic, |probe| probe.drain(out))
     }
 
     fn counters(&mut self) -> Counters {
-        match self {
-            Self::Packets(probe) => probe.counters(),
-            Self::Nothing => Counters::default(),
-        }
+        self.0.as_mut().map(|probe| probe.counters()).unwrap_or_default()
     }
 }
 

@@ -25,6 +25,9 @@ pub struct Args {
     json: bool,
 }
 
+/// What is said when the window has begun: a study waits for it in the guest.
+pub(super) const BEGUN: &str = "watching virtqueues";
+
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = args.window.prepare()?;
     let measured = measure(&args.window, &stop, args.cost, args.json)?;
@@ -37,7 +40,7 @@ pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: boo
     let watch = Watch::start(cost)?;
     let before = counted(own, &vms);
     let end = window.end();
-    eprintln!("latpath: watching virtqueues{end}");
+    eprintln!("latpath: {BEGUN}{end}");
     let passed = window.pass(stop, quiet, || {})?;
     let (mut seen, mut after) = watch.end(|| counted(own, &vms));
     let outcome = passed.outcome();

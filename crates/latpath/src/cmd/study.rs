@@ -298,7 +298,7 @@ impl GuestQueues {
         let mut machine = Machine::connect(vm, agent, Timeouts::default())?;
         machine.run_command(["latpath", "queues", "--json"].map(String::from).into())?;
         let (mut printed, began) = (Printed::default(), Instant::now());
-        while !printed.said().contains("watching") {
+        while !printed.said().contains(queues::BEGUN) {
             let news = machine.command();
             printed.take(news.printed)?;
             if news.end.is_some() || began.elapsed() > BEGIN {
