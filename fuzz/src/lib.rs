@@ -7,6 +7,7 @@ pub mod agent;
 pub mod capture;
 pub mod import;
 pub mod joiner;
+pub mod kept;
 pub mod kernel_parser;
 pub mod pcap_file;
 pub mod perfetto;
@@ -20,11 +21,12 @@ pub mod trace_text;
 mod wire;
 
 /// Each target's name, which is also that of its folder in `seeds`.
-pub const TARGETS: [(&str, fn(&[u8])); 14] = [
+pub const TARGETS: [(&str, fn(&[u8])); 15] = [
     ("agent", agent::run),
     ("capture", capture::run),
     ("import", import::run),
     ("joiner", joiner::run),
+    ("kept", kept::run),
     ("kernel_parser", kernel_parser::run),
     ("pcap_file", pcap_file::run),
     ("perfetto", perfetto::run),
@@ -43,6 +45,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "agent" => agent::seeds(),
         "capture" | "perfetto" => capture::seeds(),
         "import" => import::seeds(),
+        "kept" => kept::seeds(),
         "kernel_parser" => kernel_parser::seeds(),
         "ping" => ping::seeds(),
         "profile" => profile::seeds(),

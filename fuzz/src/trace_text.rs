@@ -1,6 +1,9 @@
-//! Any bytes as the text of a trace: figures that add up, or an error.
+//! Any bytes as the text of a trace: figures that add up, their page and JSON; or an error.
 
+use crate::agent::clean;
 use latpath_ladder::trace_text::import;
+use latpath_report::ladder_text;
+use latpath_stats::units::Letters;
 use std::sync::atomic::AtomicBool;
 
 /// Takes one input.
@@ -13,6 +16,8 @@ pub fn run(bytes: &[u8]) {
                 assert!(rungs == means.total.sum_ns && means.rungs.iter().all(|rung| rung.time.min_ns >= 0));
             }
             assert!(report.events > 0 || report.queues.is_empty());
+            clean(&ladder_text(&report, Letters::Unicode.into()));
+            clean(&serde_json::to_string(&report).expect("figures are JSON"));
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }

@@ -1,34 +1,6 @@
-//! The protocol's messages by hand, for seeds: tags never change their meaning.
+//! The protocol's messages by hand, for seeds.
 
-fn varint(mut n: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while n >= 0x80 {
-        bytes.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    bytes.push(n as u8);
-    bytes
-}
-
-/// A signed number.
-pub fn zigzag(n: i64) -> u64 {
-    ((n << 1) ^ (n >> 63)) as u64
-}
-
-/// A field with a number.
-pub fn number(tag: u64, n: u64) -> Vec<u8> {
-    [varint(tag << 3), varint(n)].concat()
-}
-
-/// A field with bytes, text or a message.
-pub fn bytes(tag: u64, of: &[u8]) -> Vec<u8> {
-    [varint(tag << 3 | 2), varint(of.len() as u64), of.to_vec()].concat()
-}
-
-/// A field with numbers.
-pub fn list(tag: u64, of: &[u64]) -> Vec<u8> {
-    bytes(tag, &of.iter().flat_map(|n| varint(*n)).collect::<Vec<_>>())
-}
+pub use latpath_testkit::wire::{bytes, list, number, zigzag};
 
 /// A message as targets take it: its length as a step above 4, and of a long one what exceeds 250.
 pub fn frame(kind: u64, content: &[Vec<u8>]) -> Vec<u8> {

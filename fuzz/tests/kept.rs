@@ -11,7 +11,7 @@ use std::path::Path;
 fn made(name: &str) -> usize {
     match name {
         "import" => 500,
-        "ping" | "profile" => 4_000,
+        "kept" | "ping" | "profile" => 4_000,
         _ => 20_000,
     }
 }
@@ -43,7 +43,7 @@ fn change(noise: &mut Noise, kept: &[Vec<u8>]) -> Vec<u8> {
     input
 }
 
-fn kept(name: &str) -> Vec<Vec<u8>> {
+fn kept_for(name: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
     let mut files: Vec<_> = fs::read_dir(&folder).into_iter().flatten().flatten().map(|file| file.path()).collect();
     files.sort();
@@ -53,7 +53,7 @@ fn kept(name: &str) -> Vec<Vec<u8>> {
 
 fn feed(name: &str) {
     let (_, run) = TARGETS.into_iter().find(|target| target.0 == name).expect("a target of that name");
-    let kept = kept(name);
+    let kept = kept_for(name);
     assert!(!kept.is_empty(), "no inputs in seeds/{name}");
     let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
     let made = (0..made(name)).map(|_| change(&mut noise, &kept));
@@ -79,6 +79,7 @@ targets!(
     capture,
     import,
     joiner,
+    kept,
     kernel_parser,
     pcap_file,
     perfetto,

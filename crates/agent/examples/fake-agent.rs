@@ -3,12 +3,16 @@
 //! `fake-agent die-after N` ends without a word when it has reported N packets; `fake-agent refuse WHY` cannot attach its probe.
 //! `fake-agent hostile` says as much as the protocol lets it, and the worst: sightings without end of any key and time, points and
 //! notes with names that steer terminals, counts beyond all sums, windows that unpack to as much as the host takes.
+//! `fake-agent raw` does so with a profile and with what a command prints: it writes messages past all that keeps an honest agent's small.
 
 use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
 use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_testkit::wire::{bytes, list, number, tag, zigzag};
 use latpath_testkit::Noise;
+use std::io::{self, Read, Write};
+use std::sync::Mutex;
 
 struct Invented {
     next: u32,
@@ -130,6 +134,89 @@ impl Record for Hostile {
     }
 }
 
+/// Speaks to the host by itself; see the module's text.
+fn raw() -> io::Result<()> {
+    const OURS: &[u8] = b"\xfe\xfflatpth";
+    let (mut host, out) = (io::stdin().lock(), Mutex::new(io::stdout()));
+    let say = |kind: u64, content: &[Vec<u8>]| -> io::Result<()> {
+        let message = bytes(kind, &content.concat());
+        let mut out = out.lock().expect("nobody panics with it");
+        out.write_all(&(message.len() as u32).to_le_bytes())?;
+        out.write_all(&message)?;
+        out.flush()
+    };
+    let mut opening = [0; 16];
+    host.read_exact(&mut opening)?;
+    out.lock().expect("nobody panics with it").write_all(&[OURS, &opening[8..]].concat())?;
+    say(2, &[number(1, 1), bytes(2, EVIL.as_bytes()), number(10, 1), number(11, 1)])?;
+    std::thread::scope(|scope| -> io::Result<()> {
+        loop {
+            let mut length = [0; 4];
+            host.read_exact(&mut length)?;
+            let mut message = vec![0; u32::from_le_bytes(length) as usize];
+            host.read_exact(&mut message)?;
+            let now = || zigzag(monotonic());
+            match tag(&message) {
+                // Its number is copied: the first field of the content, behind the content's length.
+                Some((9, content)) => say(10, &[content[1..].to_vec(), number(2, now()), number(3, now())])?,
+                Some((3, _)) => {
+                    say(4, &[])?;
+                    scope.spawn(|| profile(&say));
+                }
+                Some((19, _)) => drop(scope.spawn(|| prints(&say))),
+                // The host wants no more; what floods it ends with the stream.
+                Some((13, _)) => std::process::exit(0),
+                _ => {}
+            }
+        }
+    })
+}
+
+/// Says a message of some kind.
+type Say<'a> = &'a (dyn Fn(u64, &[Vec<u8>]) -> io::Result<()> + Sync);
+
+/// Slices without end, of as much as the host takes of each thing in turn, then samples that are all different.
+fn profile(say: Say) -> io::Result<()> {
+    const PIECE: usize = 512 << 10;
+    let mut t = monotonic();
+    let mut slice = |content: Vec<u8>| -> io::Result<()> {
+        let begin = t;
+        t += 1_000_000_000;
+        let packed = [number(1, zigzag(begin)), number(2, zigzag(t)), content].concat();
+        let reply = bytes(2, &packed);
+        let last = reply.len().saturating_sub(1) / PIECE;
+        for (n, piece) in reply.chunks(PIECE).enumerate() {
+            say(18, &[bytes(1, piece), number(2, (n == last).into())])?;
+        }
+        Ok(())
+    };
+    let long = "\u{202e}".repeat(80);
+    for _ in 0..12 {
+        slice(bytes(3, b"x").repeat(20_000))?;
+        slice(bytes(4, &[number(1, 7), bytes(4, long.as_bytes()), bytes(5, long.as_bytes())].concat()).repeat(5_000))?;
+        slice(bytes(5, &[number(1, 1), list(2, &[0; 30])].concat()).repeat(10_000))?;
+        slice(bytes(14, &[bytes(2, &[7; 64]), number(3, 1)].concat()).repeat(1_000))?;
+    }
+    let mut first = 0;
+    loop {
+        let rows = 100_000;
+        let column = |of: &dyn Fn(u64) -> u64| (first..first + rows).map(of).collect::<Vec<u64>>();
+        let threads = list(8, &column(&|n| n % 50_000));
+        let samples = [list(6, &vec![0; rows as usize]), list(7, &column(&|n| n / 50_000 % 8192)), threads];
+        slice([samples.concat(), list(9, &column(&|n| n % 100_000))].concat())?;
+        first += rows;
+    }
+}
+
+/// A command's output without end.
+fn prints(say: Say) -> io::Result<()> {
+    let piece = vec![b'\x1b'; 1_000_000];
+    loop {
+        say(20, &[bytes(1, &piece)])?;
+        say(20, &[bytes(1, &piece), number(2, 1)])?;
+    }
+}
+
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -137,10 +224,15 @@ fn main() {
     match args[..] {
         [] => {}
         ["hostile"] => is_hostile = true,
+        ["raw"] => {
+            // The host hangs up where it has had enough.
+            let _ = raw();
+            return;
+        }
         ["die-after", packets] => last = packets.parse().expect("packets"),
         ["device", path] => at = Listen::Device(path.into()),
         ["refuse", why] => refusal = Some(why.to_string()),
-        _ => panic!("fake-agent [device PATH | die-after N | refuse WHY | hostile]"),
+        _ => panic!("fake-agent [device PATH | die-after N | refuse WHY | hostile | raw]"),
     }
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
     // As on a machine of its own.

@@ -127,7 +127,7 @@ impl Machine {
         let shared = Arc::new(Shared::new(name));
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
-        inbox.profile = Some(Profiled::new(Samples::new(true)));
+        inbox.profile = Some(Profiled::new(Samples::of_another(true)));
         let (wake, _) = UnixStream::pair().expect("a socket pair");
         let machine = Self {
             name: name.into(),
@@ -161,7 +161,7 @@ impl Machine {
         }
         let request = StartRequest { options, ..StartRequest::default() };
         let mut state = self.shared.lock();
-        state.inbox.profile = Some(Profiled::new(Samples::new(one_by_one)));
+        state.inbox.profile = Some(Profiled::new(Samples::of_another(one_by_one)));
         state.commands.push_back(Message::Start(Start::from(&request)));
         drop(state);
         self.wake();

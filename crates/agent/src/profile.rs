@@ -20,7 +20,7 @@ use std::time::Duration;
 /// Bytes of a packed slice.
 const MAX_PACKED: usize = 4 << 20;
 /// Samples of a slice, and threads that ran in it.
-const MAX_ROWS: usize = 1 << 20;
+const MAX_ROWS: usize = 1 << 18;
 /// Bytes of a piece: few, so that an answer about the time never waits long behind it.
 const PIECE: usize = 8 << 10;
 /// Slices that may wait for the host; then the sampler's ring fills, and counts what it loses.

@@ -412,12 +412,23 @@ impl Advisor<'_> {
         let mut all = Vec::new();
         let notes = || self.share.notes.iter().map(|(note, _)| note);
         if notes().any(|note| *note == Note::ThrottledIo) {
+            let (new, old) = (group_of(pid), old_group_of(pid, "blkio"));
+            let no_limits = "rbps=max wbps=max riops=max wiops=max";
             all.push(self.one(
-                format!("see the limits of block I/O of the control group of {}, and lift them", actor.name),
+                format!("lift the limits of block I/O of the control group of {}, for each device that it names", actor.name),
                 [
-                    format!("cat {}/io.max", group_of(pid)),
-                    format!("tail -n +1 {}/blkio.throttle.*_device", old_group_of(pid, "blkio")),
+                    format!(
+                        "g={new}; devices=$(cut -d' ' -f1 $g/io.max) && for device in $devices; do echo $device {no_limits} > $g/io.max; done"
+                    ),
+                    format!(
+                        "for file in {old}/blkio.throttle.*_device; do devices=$(cut -d' ' -f1 $file) && for device in $devices; do \
+                         echo $device 0 > $file; done; done"
+                    ),
                 ],
+            ));
+            all.push(self.one(
+                "see these limits, to put them back",
+                [format!("cat {new}/io.max"), format!("tail -n +1 {old}/blkio.throttle.*_device")],
             ));
         }
         all.extend(notes().find_map(kernel_time::fix).map(|fix| self.one(fix, None::<String>)));

@@ -100,6 +100,12 @@ impl Probe {
         self.synch.take_changes()
     }
 
+    /// Has so many runs count as left out by the kernel.
+    #[doc(hidden)]
+    pub fn leave_out(&mut self, runs: u64) {
+        self.attached.programs.more_missed = runs;
+    }
+
     /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
     pub fn detach(&mut self) {
         self.attached.programs.standing.iter_mut().for_each(Standing::detach);

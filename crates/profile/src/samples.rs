@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 /// Slices of a machine: a day of them.
 const MAX_SLICES: usize = 1 << 17;
-/// Samples that are told apart by slice, CPU, thread and call chain.
-const MAX_COUNTS: usize = 1 << 22;
-/// Samples of which the time is kept.
-const MAX_RAW: usize = 1 << 22;
+/// Samples that are told apart by slice, CPU, thread and call chain: of this machine, and of another one, which may send anything.
+const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 18];
+/// Samples of which the time is kept, likewise.
+const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];
 
 /// The slice cannot be, or holds more than anything needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,12 +45,18 @@ pub struct Samples {
     pub unattributed: Ns,
     /// Why nothing is taken any more.
     refused: Option<TooMuch>,
+    is_of_another: bool,
 }
 
 impl Samples {
-    /// None yet. With `one_by_one` the time of each sample is kept too, of some four million.
+    /// None yet. With `one_by_one` the time of each sample is kept too, of some four million (of another machine, one million).
     pub fn new(one_by_one: bool) -> Self {
         Self { raw: one_by_one.then(Vec::new), ..Self::default() }
+    }
+
+    /// The same of another machine, which may send anything: they take less memory.
+    pub fn of_another(one_by_one: bool) -> Self {
+        Self { is_of_another: true, ..Self::new(one_by_one) }
     }
 
     /// Samples with their times, where they are kept.
@@ -100,13 +106,18 @@ impl Samples {
         Some((self.spans.first()?.0, self.spans.last()?.1))
     }
 
-    /// Adds a slice.
+    /// Adds a slice. Where samples would take too much memory, those of two slices become those of one: they are shared among times that
+    /// are twice as long.
     ///
     /// # Errors
     /// Where it cannot be, or is too much; then nothing of it is taken, and nothing of any later one: numbers there count on what it brought.
     pub fn take(&mut self, slice: Slice) -> Result<(), TooMuch> {
         if self.refused.is_none() {
-            self.refused = self.check(&slice, MAX_COUNTS).err();
+            let most = MAX_COUNTS[usize::from(self.is_of_another)];
+            while self.counts.len() + slice.seen.len() > most && self.spans.len() > 1 {
+                self.join_slices();
+            }
+            self.refused = self.check(&slice, most).err();
         }
         if let Some(why) = &self.refused {
             return Err(why.clone());
@@ -139,11 +150,20 @@ impl Samples {
         self.lost = self.lost.saturating_add(slice.lost);
         self.unattributed = self.unattributed.saturating_add(slice.unattributed);
         if let Some(raw) = &mut self.raw {
-            let room = MAX_RAW - raw.len();
+            let room = MAX_RAW[usize::from(self.is_of_another)] - raw.len();
             self.raw_left_out += slice.seen.len().saturating_sub(room) as u64;
             raw.extend(slice.seen.into_iter().take(room));
         }
         Ok(())
+    }
+
+    fn join_slices(&mut self) {
+        let joined = |pair: &[(Ns, Ns)]| (pair[0].0, pair[pair.len() - 1].1);
+        self.spans = self.spans.chunks(2).map(joined).collect();
+        for ((span, cpu, thread, stack), count) in std::mem::take(&mut self.counts) {
+            let sum = self.counts.entry((span / 2, cpu, thread, stack)).or_default();
+            *sum = sum.saturating_add(count);
+        }
     }
 
     fn check(&self, slice: &Slice, most_counts: usize) -> Result<(), TooMuch> {
@@ -270,6 +290,34 @@ mod tests {
         let more = |seen| Slice { seen: vec![Seen { t: 100, cpu: 0, thread: 0, stack: 0 }; seen], ..slice(100) };
         assert_eq!(samples.check(&more(1), 2), Ok(()));
         assert_eq!(samples.check(&more(2), 2), Err(TooMuch("its profile has too many samples")));
+    }
+
+    #[test]
+    fn samples_of_more_slices_than_there_is_room_for_are_those_of_longer_ones() {
+        let mut samples = Samples::of_another(false);
+        let (seconds, each) = (20, MAX_COUNTS[1] / 8);
+        let stacks = (0..each).map(|_| Stack { mode: Mode::Kernel, frames: vec![] }).collect();
+        for second in 0..seconds {
+            let seen = (0..each as u32).map(|stack| Seen { t: second * 100, cpu: 1, thread: 0, stack }).collect();
+            let more = Slice { from: second * 100, until: second * 100 + 100, seen, times: vec![], ..Slice::default() };
+            let more = match second {
+                0 => Slice { stacks: Vec::clone(&stacks), threads: vec![Thread::default()], ..more },
+                _ => more,
+            };
+            samples.take(more).unwrap();
+            assert!(samples.counts.len() <= MAX_COUNTS[1]);
+        }
+        assert_eq!((samples.samples, samples.span()), (seconds as u64 * each as u64, Some((0, seconds * 100))));
+        assert!(samples.spans.is_sorted_by(|a, b| a.1 == b.0), "{:?}", samples.spans);
+        let of_spans =
+            |span: u32| samples.counts.iter().filter(|(at, _)| at.0 == span).map(|(_, n)| *n as Ns).sum::<Ns>();
+        let whole =
+            (0..).zip(&samples.spans).all(|(n, (from, until))| of_spans(n) == (until - from) / 100 * each as Ns);
+        assert!(whole && samples.spans.len() < 9, "{:?}", samples.spans);
+        // What cannot be joined any more is refused.
+        let seen = vec![Seen { t: 2_000, cpu: 2, thread: 0, stack: 0 }; MAX_COUNTS[1]];
+        let refused = samples.take(Slice { from: 2_000, until: 2_100, seen, ..Slice::default() });
+        assert_eq!(refused, Err(TooMuch("its profile has too many samples")));
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::Histogram;
 use latpath_journey::{segments, Journey, Route};
-use latpath_model::{Ns, Point, PointInfo, StreamSpec};
+use latpath_model::{DropNote, Ns, Point, PointInfo, StreamSpec};
 use latpath_report::export::{ExportRequest, EXPORTERS};
 use latpath_report::Selection;
 use latpath_run::{Manifest, Run, Select, Stamp, Writer};
@@ -90,6 +90,57 @@ fn json_lines_hold_every_journey() {
         for (p, point) in POINTS.iter().enumerate() {
             assert_eq!(found["points"][point]["offset_ns"].as_i64(), row.3[p]);
             assert_eq!(found["points"][point]["cpu"].as_u64(), row.4[p].map(u64::from));
+        }
+    }
+}
+
+/// Names come from packets, devices and other machines. What is written of them turns no terminal's line round, and is no formula to a
+/// spreadsheet; JSON holds them as they are.
+#[test]
+fn names_are_neither_orders_to_a_terminal_nor_formulas() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let turned = "\u{202e}=\u{9b}2J";
+    let points: Vec<PointInfo> = POINTS.iter().map(|p| p.parse::<Point>().unwrap().into()).collect();
+    let layout = segments::layout(Route::from_points(&POINTS.map(|p| p.parse().unwrap()), &[], &points), &points, &[]);
+    let notes = ["=1+1", "+1", "-1", "@x", turned];
+    let mut manifest = Manifest { start: Stamp::of_utc(BEGIN), points, ..Manifest::begin() };
+    manifest.streams = vec![StreamSpec::svid(turned)];
+    manifest.drop_notes =
+        notes.iter().map(|reason| DropNote { reason: (*reason).into(), function: turned.into() }).collect();
+    manifest.set_layout(&layout);
+    let mut writer = Writer::create(&path, manifest).unwrap();
+    for n in 0..notes.len() {
+        let times = [BEGIN + n as Ns * 1000, 0, 0];
+        let journey = Journey {
+            key: n as u32,
+            seen: 1,
+            drop_note: n as u16 + 1,
+            t: &times,
+            cpu: &[0; 3],
+            tid: &[0; 3],
+            ..Journey::default()
+        };
+        writer.push(&journey).unwrap();
+    }
+    writer.finish().unwrap();
+    let run = Run::open(&path).unwrap();
+    for format in ["csv", "jsonl"] {
+        let text = String::from_utf8(export(&run, format).0).unwrap();
+        assert_eq!(text.lines().count(), notes.len() + usize::from(format == "csv"), "{text:?}");
+        let steers = |c: char| c != '\n' && c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c);
+        assert!(!text.contains(steers), "{format}: {text:?}");
+        for (line, note) in text.lines().skip(usize::from(format == "csv")).zip(notes) {
+            if format == "jsonl" {
+                let found: serde_json::Value = serde_json::from_str(line).unwrap();
+                let said = (found["drop"]["reason"].as_str(), found["drop"]["function"].as_str());
+                assert_eq!(said, (Some(note), Some(turned)));
+                continue;
+            }
+            let first = |field: &str| field.trim_start_matches('"').chars().next();
+            let formulas = line.split(',').filter(|field| field.parse::<i64>().is_err()).filter_map(first);
+            assert_eq!(formulas.filter(|c| "=+-@".contains(*c)).count(), 0, "{line}");
+            assert!(note == turned || line.contains(&format!("'{note} in ")), "{line}");
         }
     }
 }

@@ -172,3 +172,25 @@ fn buffers_that_passed_unseen_are_said() {
     let page = text(&Document::new(&seen(Vec::new()), &Names::default()), letters());
     assert_eq!(page, "no virtqueue was used in 2.000 s\n");
 }
+
+/// A guest that posts too few buffers for a packet has them given back before anything else is seen; what another queue counts may be
+/// anything.
+#[test]
+fn an_index_that_went_back_moved_nothing_and_no_sum_overflows() {
+    let put_back = |name: &str| {
+        let (back, most) = (5u64.wrapping_neg(), i64::MAX as u64);
+        Queue {
+            available: Ring { moved: back, counted: back },
+            used_up: Ring { moved: most, counted: most },
+            ..queue(Side::Vhost, name, 9, WRITES)
+        }
+    };
+    let moves = |page: &str| page.lines().find(|line| line.contains("own indices")).map(str::to_owned);
+    let document = Document::new(&seen(vec![put_back("vnet0")]), &names());
+    assert_eq!(document.devices[0].queues[0].index_moved, i64::MAX as u64, "of posted buffers nothing moved");
+    assert_eq!(document.devices[0].queues[0].posted_index_difference, 0);
+    let three = Document::new(&seen(["a", "b", "c"].map(put_back).to_vec()), &names());
+    let said = moves(&text(&three, letters())).expect("a line on the indices");
+    assert!(said.ends_with(": as counted"), "{said}");
+    assert!(said.replace('\u{202f}', "").contains(&u64::MAX.to_string()), "{said}");
+}

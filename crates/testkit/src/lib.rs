@@ -22,6 +22,7 @@ mod testbed;
 mod tiers;
 pub mod trace_processor;
 pub mod waits;
+pub mod wire;
 
 pub use libtest_mimic::Failed;
 pub use needs::{need_btf, need_guest, need_lab, need_root, need_tool, Lack};

@@ -181,7 +181,10 @@ mod tests {
         );
         assert_eq!(name(VMX, 0x8000_0021), Some("INVALID_STATE"), "the bit of a failed entry is no part of the reason");
         assert_eq!((name(ARM, 0x100), name(ARM, 0x24 + 0x100), name(9, 1)), (Some("IRQ"), None, None));
-        assert_eq!([(SVM, 0x400), (VMX, 0x8000_0021)].map(|(isa, n)| recorded_name(isa, n)), [Some("npf"), Some("INVALID_STATE")]);
+        assert_eq!(
+            [(SVM, 0x400), (VMX, 0x8000_0021)].map(|(isa, n)| recorded_name(isa, n)),
+            [Some("npf"), Some("INVALID_STATE")]
+        );
         assert_eq!(recorded_name(SVM, 0x7fff), None, "nobody has that number");
     }
 

@@ -17,6 +17,8 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
         trial("kill_9_loses_two_seconds_at_most", needs, kill_9),
         trial("a_full_disk_ends_the_recording_with_a_readable_run", needs, full_disk),
+        trial("a_disk_with_no_room_for_a_run_is_said_and_has_nothing_of_it", needs, tiny_disk),
+        trial("a_run_that_somebody_removes_ends_and_is_not_made_again", needs, removed),
         trial("a_run_of_the_same_name_is_left_alone", needs, in_the_way),
         trial("a_device_that_vanishes_does_not_end_the_recording", needs, vanished),
         trial("no_program_stays_in_the_kernel_after_kill_9", needs, nothing_stays),
@@ -98,6 +100,39 @@ fn full_disk() -> Result<(), Failed> {
     equal("journeys", number(&report(&run, "")?, "journeys")?, opened.journeys())
 }
 
+/// Two pages: less than any run begins with.
+fn tiny_disk() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let disk = folder.path().join("disk");
+    let _small = Small::mount(&disk, "8k")?;
+    let run = disk.join("run");
+    let output =
+        latpath(&format!("record --stream svid:{} --duration 1s -o {}", own("tiny"), run.display())).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    equal("exit code", output.status.code(), Some(1))?;
+    equal(&said, said.contains("No space left on device") && said.contains(&run.display().to_string()), true)?;
+    equal("entries", std::fs::read_dir(&disk)?.count(), 0)
+}
+
+fn removed() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("removed");
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 300s");
+    let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
+    recorder.has(1_000)?;
+    let run = recorder.run.clone();
+    // A part that is being written may come between the removal of its folder's other entries and of the folder.
+    until("the run is removed", || std::fs::remove_dir_all(&run).is_ok() || !run.exists())?;
+    let ended = recorder.process.finish(LIMIT)?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
+    equal("exit code", ended.code, Some(1))?;
+    let why = format!("somebody removed {} while it was recorded", run.display());
+    equal(&ended.stderr, ended.stderr.contains(&why), true)?;
+    equal("it is there again", run.exists(), false)
+}
+
 fn in_the_way() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("precious");
@@ -169,7 +204,9 @@ fn unreachable() -> Result<(), Failed> {
     let output = latpath(&words).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     equal("exit code", output.status.code(), Some(1))?;
-    equal(&said, said.contains("guest0") && said.contains("/nowhere/agent"), true)?;
+    equal(&said, said.contains("guest0: waits up to 10 s for the socket /nowhere/agent, which is not there"), true)?;
+    let last = said.lines().last().unwrap_or_default();
+    equal(&said, last.contains("guest0") && last.contains("/nowhere/agent") && !last.contains("waits"), true)?;
     equal("a run was made", run.exists(), false)
 }
 

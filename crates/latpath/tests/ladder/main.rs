@@ -10,6 +10,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(vec![
         trial("a_trace_becomes_a_ladder_whose_rungs_sum_to_the_transfer", &[], imported),
         trial("the_page_draws_the_transfer_and_counts_what_was_lost", &[], page),
+        trial("a_trace_whose_times_go_back_and_that_lost_more_than_any_sum_holds_is_said", &[], forged),
         trial("without_a_guest_there_is_no_ladder_and_nothing_is_lost", &[need_root(), need_btf()], alone),
         trial("a_commands_failure_is_reported_beside_the_figures", &[need_root(), need_btf()], command),
         trial("an_import_has_neither_a_duration_nor_a_vm", &[], conflicts),
@@ -54,6 +55,17 @@ fn page() -> Result<(), Failed> {
         equal(said, text.contains(said), true)?;
     }
     Ok(())
+}
+
+fn forged() -> Result<(), Failed> {
+    let output = import(&seed("loses-more-than-all-sums"), "")?;
+    let text = String::from_utf8(output.stdout)?;
+    equal("the exit code", output.status.code(), Some(0))?;
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    equal(&text, digits.contains(&u64::MAX.to_string()) && !text.contains("0 causality violations"), true)?;
+    let report: Value = serde_json::from_slice(&import(&seed("loses-more-than-all-sums"), "--json")?.stdout)?;
+    equal("lost", report["lost_events"].as_u64(), Some(u64::MAX))?;
+    equal("violations", report["causality_violations"].as_u64().is_some_and(|n| n > 0), true)
 }
 
 fn refused() -> Result<(), Failed> {

@@ -1,7 +1,7 @@
 //! Live figures, against what was sent.
 
 use crate::*;
-use latpath_follow::{Live, Options, PointFilter};
+use latpath_follow::{Follow, Live, Options, PointFilter};
 use latpath_stats::Summary;
 use latpath_testkit::{bench, trial, Lack};
 
@@ -10,13 +10,13 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("live_joins_across_wraps_and_counts_every_segment", needs, wraps),
         trial("live_counts_duplicates", needs, duplicates),
         trial("live_joins_points_past_the_tenth", needs, many_points),
+        trial("runs_that_the_kernel_left_out_are_said", needs, left_out),
         trial("a_sample_has_the_same_packets_at_all_points", needs, sample),
     ]
 }
 
-/// Follows one stream; returns when packets count.
-fn live(stream: &str) -> Result<Live, Failed> {
-    let options = Options {
+pub fn options(stream: &str) -> Options {
+    Options {
         streams: vec![StreamSpec::svid(stream)],
         machines: Vec::new(),
         points: PointFilter::default(),
@@ -28,8 +28,12 @@ fn live(stream: &str) -> Result<Live, Failed> {
         window: 4_000_000_000,
         ring_bytes: 16 << 20,
         flight: None,
-    };
-    let live = Live::start(options)?;
+    }
+}
+
+/// Follows one stream; returns when packets count.
+fn live(stream: &str) -> Result<Live, Failed> {
+    let live = Live::start(options(stream))?;
     until("packets count", || latpath_linux::monotonic() > live.follow.begin())?;
     Ok(live)
 }
@@ -149,4 +153,24 @@ fn sample() -> Result<(), Failed> {
     expect_everywhere(&seen, &expected)?;
     assert_eq!(seen.counters.left_out, 3 * seen.counters.sightings, "three packets of four, at each point");
     Ok(())
+}
+
+fn left_out() -> Result<(), Failed> {
+    let stream = own("MU01");
+    let follow = Follow::over(options(&stream), |options| {
+        let mut probe = Probe::attach(ProbeOptions::new("host", options.streams.clone()))?;
+        probe.leave_out(7);
+        Ok(probe)
+    });
+    let mut live = Live::of(options(&stream), follow?);
+    live.step();
+    live.stop();
+    let mut notes = live.final_summary().notes;
+    notes.retain(|note| note.contains("times the kernel left a program out"));
+    // The kernel may have left some out by itself.
+    let count = notes.iter().filter_map(|note| note.split(' ').next()?.parse::<u64>().ok()).sum::<u64>();
+    match count >= 7 {
+        true => Ok(()),
+        false => Err(format!("{notes:?}").into()),
+    }
 }

@@ -4,6 +4,7 @@ mod agent;
 mod guest;
 mod hostile;
 mod live;
+mod many;
 mod points;
 mod recognise;
 mod taps;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     tests.extend(hostile::trials(&needs));
     tests.extend(live::trials(&needs));
     tests.extend(points::trials(&needs));
+    tests.extend(many::trials(&needs));
     tests.extend(taps::trials(&needs));
     tests.extend(agent::trials(&needs));
     tests.extend(guest::trials(&[need_root(), need_guest()]).into_iter().map(Trial::in_lab));

@@ -39,7 +39,7 @@ fn no_macvtap() -> Lack {
 nix::ioctl_write_ptr_bad!(set_interface, libc::TUNSETIFF, libc::ifreq);
 
 /// Opens a device as a VM's: whole frames and nothing before them.
-fn open(node: &Path, name: &str) -> Result<File, Failed> {
+pub fn open(node: &Path, name: &str) -> Result<File, Failed> {
     let file = File::options().read(true).write(true).open(node).map_err(|e| format!("{}: {e}", node.display()))?;
     // SAFETY: a plain structure, for which zeros are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -2,9 +2,12 @@
 
 use crate::{json, of_process};
 use latpath_testkit::{equal, latpath, Failed};
-use std::fs;
+use nix::fcntl::{fallocate, FallocateFlags};
+use nix::mount::{mount, umount2, MntFlags, MsFlags};
+use std::fmt::Write as _;
+use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const ASKED: &str = "LATPATH_TEST_JIT";
@@ -53,24 +56,73 @@ impl Drop for Map {
     }
 }
 
+/// A file system in memory, of 4 MiB.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(at: PathBuf) -> Result<Self, Failed> {
+        fs::create_dir(&at)?;
+        mount(Some("latpath-test"), &at, Some("tmpfs"), MsFlags::empty(), Some("size=4m,mode=755"))?;
+        Ok(Self(at))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+fn run(words: &mut Command) -> Result<(), Failed> {
+    let output = words.output()?;
+    equal(&String::from_utf8_lossy(&output.stderr), output.status.success(), true)
+}
+
+/// A number of an ELF file, as this machine has it.
+fn number(bytes: &[u8], at: usize, length: usize) -> usize {
+    bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+}
+
+/// Where an ELF file's section headers lie: kind at 4, flags at 8, offset at 24, length at 32.
+fn sections(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let (table, count) = (number(bytes, 0x28, 8), number(bytes, 0x3c, 2));
+    (0..count).map(move |n| table + n * 64)
+}
+
+/// A program whose symbols are a hole in its file, on a full disk: whoever maps the file and reads them gets SIGBUS, as from a file that
+/// is cut while it is read.
+fn holed(folder: &Path) -> Result<(Small, Command), Failed> {
+    const SYMBOLS: usize = 2;
+    const PAGE: usize = 4096;
+    let (source, built) = (folder.join("holed.c"), folder.join("holed"));
+    let mut text = String::from("int main(void) { volatile long n = 0; for (;;) n++; }\n");
+    (0..2_000).try_for_each(|n| writeln!(text, "void f{n}(void) {{}}"))?;
+    fs::write(&source, text)?;
+    run(Command::new("gcc").args(["-O1", "-o"]).args([&built, &source]))?;
+    let bytes = fs::read(&built)?;
+    let symbols = sections(&bytes).find(|header| number(&bytes, header + 4, 4) == SYMBOLS).ok_or("no symbols")?;
+    let (from, length) = (number(&bytes, symbols + 24, 8), number(&bytes, symbols + 32, 8));
+    let (first, last) = (from.next_multiple_of(PAGE), (from + length) / PAGE * PAGE);
+    equal("whole pages of symbols", last > first, true)?;
+    let disk = Small::mount(folder.join("disk"))?;
+    let program = disk.0.join("holed");
+    fs::copy(&built, &program)?;
+    let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    fallocate(File::options().write(true).open(&program)?, hole, first as i64, (last - first) as i64)?;
+    let full = std::io::copy(&mut std::io::repeat(1), &mut File::create(disk.0.join("rest"))?);
+    equal("the disk is full", full.err().and_then(|e| e.raw_os_error()), Some(libc::ENOSPC))?;
+    Ok((disk, Command::new(program)))
+}
+
 /// A program without symbols but with debugging information, whose length when unpacked is made up.
 fn endless(folder: &Path) -> Result<Command, Failed> {
     let (source, program) = (folder.join("endless.c"), folder.join("endless"));
     fs::write(&source, "int main(void) { volatile long n = 0; for (;;) n++; }\n")?;
-    let run = |words: &mut Command| -> Result<(), Failed> {
-        let output = words.output()?;
-        equal(&String::from_utf8_lossy(&output.stderr), output.status.success(), true)
-    };
     run(Command::new("gcc").args(["-g", "-gz", "-O1", "-o"]).args([&program, &source]))?;
     run(Command::new("objcopy").args(["--strip-all", "--keep-section=.debug_*"]).arg(&program))?;
     let mut bytes = fs::read(&program)?;
-    let number = |bytes: &[u8], at: usize, length: usize| -> usize {
-        bytes[at..at + length].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
-    };
-    // Section headers: flags at 8, offset at 24; SHF_COMPRESSED is 1 << 11. A compressed section begins with its kind and, at 8, its length.
-    let (table, count) = (number(&bytes, 0x28, 8), number(&bytes, 0x3c, 2));
-    let compressed: Vec<usize> = (0..count)
-        .map(|n| table + n * 64)
+    // SHF_COMPRESSED is 1 << 11. A compressed section begins with its kind and, at 8, its length.
+    let compressed: Vec<usize> = sections(&bytes)
         .filter(|header| number(&bytes, header + 8, 8) & 1 << 11 != 0)
         .map(|header| number(&bytes, header + 24, 8))
         .collect();
@@ -93,9 +145,11 @@ pub fn cost_names_only() -> Result<(), Failed> {
     let start = |mut command: Command| -> Result<Process, Failed> {
         Ok(Process(command.uid(NOBODY).stdin(Stdio::null()).current_dir("/").spawn()?))
     };
-    let profile = |name: &str| -> Result<(), Failed> {
+    let profile = |name: &str| -> Result<String, Failed> {
         let profile = json(&latpath("profile --duration 2s --json").output()?)?;
-        equal(&format!("{name} is in the profile: {}", profile["notes"]), of_process(&profile, name) > 0.0, true)
+        let notes = profile["notes"].to_string();
+        equal(&format!("{name} is in the profile: {notes}"), of_process(&profile, name) > 0.0, true)?;
+        Ok(notes)
     };
     // A size that goes beyond the last address, and a pipe to which nobody ever writes.
     for is_pipe in [false, true] {
@@ -108,7 +162,15 @@ pub fn cost_names_only() -> Result<(), Failed> {
         std::os::unix::fs::chown(&map.0, Some(NOBODY), None)?;
         profile("jit")?;
     }
-    // What cannot be held in any memory ends the one that reads.
-    let _process = start(endless(folder.path())?)?;
-    profile("endless")
+    let fails = |name: &str| {
+        let notes = profile(name)?;
+        equal(&notes, notes.contains("could not be read"), true)
+    };
+    // What cannot be held in any memory ends the one that reads; so does what is not there any more.
+    let process = start(endless(folder.path())?)?;
+    fails("endless")?;
+    drop(process);
+    let (_disk, holed) = holed(folder.path())?;
+    let _process = start(holed)?;
+    fails("holed")
 }

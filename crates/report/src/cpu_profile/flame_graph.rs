@@ -64,14 +64,22 @@ pub fn flame_graph(profile: &Profile) -> io::Result<String> {
 /// # Errors
 /// Where there is no time at all to draw.
 pub fn flame_graph_of_difference(before: &Profile, after: &Profile) -> io::Result<String> {
-    let as_long = |ns: Ns| (ns as f64 * after.header.window_ns as f64 / before.header.window_ns.max(1) as f64) as Ns;
+    let (old, new) = (before.header.window_ns.max(1), after.header.window_ns);
+    let as_long = |ns: Ns| i128::from(ns) * i128::from(new) / i128::from(old);
     let chains: BTreeSet<&Vec<Frame>> = before.stacks.keys().chain(after.stacks.keys()).collect();
-    let lines: Vec<String> = chains
-        .into_iter()
-        .map(|frames| {
-            let [was, is] = [before, after].map(|profile| profile.stacks.get(frames).copied().unwrap_or(0));
-            format!("{} {} {is}", line(frames), as_long(was))
-        })
-        .collect();
-    draw(options("CPU time of host and guests: what changed", about(after)), &lines)
+    let times = |frames: &Vec<Frame>| {
+        let [was, is] = [before, after].map(|profile| profile.stacks.get(frames).copied().unwrap_or(0));
+        [as_long(was), i128::from(is)]
+    };
+    let times: Vec<_> = chains.into_iter().map(|frames| (frames, times(frames))).collect();
+    let sum = |of: usize| times.iter().map(|(_, times)| times[of]).sum::<i128>();
+    let unit = sum(0).max(sum(1)) / MOST + 1;
+    let lines: Vec<String> =
+        times.iter().map(|(frames, [was, is])| format!("{} {} {}", line(frames), was / unit, is / unit)).collect();
+    let mut options = options("CPU time of host and guests: what changed", about(after));
+    options.factor *= unit as f64;
+    draw(options, &lines)
 }
+
+/// Differences are multiplied by 150 where they get their colours. 200 days of CPU time are drawn to the ns, more a little less finely.
+const MOST: i128 = 1 << 54;

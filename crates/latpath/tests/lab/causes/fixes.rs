@@ -247,7 +247,7 @@ fn shows_io() -> Result<(), Failed> {
     group.take(sleeper.0.id() as i32)?;
     let note = Some(Note::ThrottledIo);
     let all = noted(Cause::Blocked, Some(actor("sleep", &[sleeper.0.id()])), None, &[], note);
-    let line = commands(all, "blkio.throttle")?.into_iter().find(|line| line.contains("blkio.throttle"));
+    let line = commands(all, "tail ")?.into_iter().find(|line| line.contains("blkio.throttle"));
     let shown = shell(&line.ok_or("no command of version 1")?)?;
     match shown.contains(&format!("{}/blkio.throttle.read_bps_device", group.path().display())) {
         true => Ok(()),

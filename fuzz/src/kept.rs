@@ -1,0 +1,142 @@
+//! Anything as what `latpath profile --out` and `latpath study -o` keep, and read again to compare: pages, JSON and flame graphs of it, or
+//! an error. Nothing panics, no profile has more time than its lines, no control character comes out.
+//!
+//! Input: a text that begins with `{` is a configuration of a study; any other is a profile.
+
+use crate::agent::clean;
+use latpath_exits::{Exits, Reason, Tiles, Traffic, Vcpu};
+use latpath_histogram::Histogram;
+use latpath_ladder::trace_text::import;
+use latpath_profile::{Frame, Header, Kind, Profile};
+use latpath_report::cpu_profile::{diff_text, flame_graph_of_difference, of_one_vm, text, Diff, Document};
+use latpath_report::exits::{About, Document as SeenExits};
+use latpath_report::queues::{Device, QueueFigures};
+use latpath_report::study::{
+    study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, Setup, Work, VERSION,
+};
+use latpath_stats::units::Letters;
+use latpath_vms::exit_reason::{Names, SVM};
+use std::sync::atomic::AtomicBool;
+
+/// Takes one input.
+pub fn run(bytes: &[u8]) {
+    let _ = read(bytes);
+}
+
+/// Whether it was read.
+fn read(bytes: &[u8]) -> bool {
+    let refused = match bytes.first() {
+        Some(b'{') => Configuration::read(&String::from_utf8_lossy(bytes)).map(show_study),
+        _ => Profile::parse(bytes, "kept").map(show_profile).map_err(|why| why.to_string()),
+    };
+    refused.map_err(|why| assert!(!why.is_empty())).is_ok()
+}
+
+/// Beside itself under another name, and alone.
+fn show_study(one: Configuration) {
+    let other = Configuration { name: "another".into(), ..one.clone() };
+    for all in [vec![one.clone()], vec![one.clone(), other]] {
+        clean(&study_of_vms_text(&all, Letters::Unicode.into()));
+        clean(&study_of_vms_html(&all));
+        clean(&serde_json::to_string(&all).expect("figures are JSON"));
+    }
+    if let Some(profile) = one.profile() {
+        show_profile(profile);
+    }
+}
+
+/// By itself; and beside one that has nothing, as the earlier and as the later one.
+fn show_profile(profile: Profile) {
+    clean(&text(&Document::new(&profile), 20, &["main".into()], Letters::Unicode.into()));
+    let again = Profile::parse(profile.kept().as_bytes(), "kept").expect("what was read is kept as it was");
+    assert_eq!(again.stacks, profile.stacks);
+    let of_lines: i128 = profile.stacks.values().map(|ns| i128::from(*ns)).sum();
+    assert_eq!(
+        i128::from(profile.total()),
+        of_lines + i128::from(profile.header.idle_ns + profile.header.unattributed_ns)
+    );
+    for (before, after) in [(profile.clone(), Profile::default()), (Profile::default(), profile)] {
+        let (before, after, _) = of_one_vm(before, after);
+        let diff = Diff::new(&before, &after);
+        clean(&diff_text(&diff, 20, Letters::Unicode.into()));
+        clean(&serde_json::to_string(&diff).expect("figures are JSON"));
+        // A chain of many thousand frames is drawn as it is, and takes its time.
+        if before.stacks.len() + after.stacks.len() < 64 {
+            let _ = flame_graph_of_difference(&before, &after).map(|graph| clean(&graph));
+        }
+    }
+}
+
+/// A profile of a host and its guest.
+fn some_profile(window_ns: i64) -> Profile {
+    let header =
+        Header { window_ns, frequency: 99, cpus: "0-1".parse().expect("CPUs"), idle_ns: 7, ..Header::default() };
+    let mut profile = Profile { header, ..Profile::default() };
+    let frame = |(name, kind): &(&str, Kind)| Frame::new(name, *kind);
+    let chains: [&[(&str, Kind)]; 3] = [
+        &[("qemu", Kind::Process), ("main", Kind::User), ("tun_get_user", Kind::Kernel)],
+        &[("qemu", Kind::Process), ("[guest guest0]", Kind::Guest), ("relay", Kind::Process), ("busy", Kind::User)],
+        &[("relay", Kind::Process), ("busy", Kind::User)],
+    ];
+    for (n, chain) in chains.iter().enumerate() {
+        profile.add(chain.iter().map(frame).collect(), 300 + n as i64);
+    }
+    profile
+}
+
+/// All that a study keeps of a configuration.
+fn some_configuration(traffic: Traffic) -> Configuration {
+    let work = Work { took_ns: 1_000_000, traffic, reported_bits_per_second: Some(1e9) };
+    let mut took = Histogram::new();
+    took.record(10_000);
+    let tiles = Tiles { guest_ns: 90_000, kvm_ns: 10_000, ..Tiles::default() };
+    let reasons = vec![Reason { isa: SVM, code: Some(0x78), took, tiles }];
+    let vcpu = Vcpu { tid: 501, pid: 500, until: 100_000, tiles, exits: 1, reasons, ..Vcpu::default() };
+    let exits = Exits { until: 100_000, vcpus: vec![vcpu], ..Exits::default() };
+    let exits = SeenExits::new(&exits, &Names::default(), |_| About::default()).vms.pop();
+    let trace = include_bytes!("../seeds/trace_text/x86");
+    let ladder = import(&mut &trace[..], &AtomicBool::new(false)).ok().map(|imported| imported.report);
+    let queue =
+        QueueFigures { queue: "tx 0".into(), used_buffers: 9, read_bytes: 900, kicks: 3, ..QueueFigures::default() };
+    let device = Device { name: Some("vnet0".into()), queues: vec![queue], ..Device::default() };
+    let profile = KeptProfile { kept: some_profile(1_000).kept(), system_calls: Vec::new() };
+    Configuration {
+        version: VERSION,
+        name: "vhost".into(),
+        vm: "guest0".into(),
+        kernel: "6.12".into(),
+        latpath: "0.1.0".into(),
+        setup: Setup::default(),
+        command: vec!["iperf3".into()],
+        alone: vec![work; 3],
+        exits: exits.map(|figures| Part { work, figures }),
+        ladder: ladder.map(|figures| Part { work, figures }),
+        queues: Some(Part { work, figures: vec![device] }),
+        profile: Some(Part { work, figures: profile }),
+        notes: vec!["a\u{1b}[2J note".into()],
+    }
+}
+
+/// What latpath itself keeps; a window of no time; and sums that no number holds.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let most = Traffic { to_guest_packets: u64::MAX, from_guest_packets: 1, ..Traffic::default() };
+    let studies = [Traffic { to_guest_bytes: 500, ..Traffic::default() }, most]
+        .map(|traffic| serde_json::to_vec(&some_configuration(traffic)).expect("figures are JSON"));
+    let long = some_profile(0).kept().replace(" 300\n", &format!(" {}\n", i64::MAX / 16));
+    [some_profile(1_000).kept(), long].map(String::into_bytes).into_iter().chain(studies).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seeds_are_read_but_for_those_whose_sums_no_number_holds() {
+        let read: Vec<bool> = seeds().iter().map(|seed| read(seed)).collect();
+        assert_eq!(read, [true, true, true, false]);
+        let whole = some_configuration(Traffic::default());
+        assert!(
+            whole.exits.is_some() && whole.ladder.is_some() && whole.profile().is_some_and(|p| p.stacks.len() == 3)
+        );
+    }
+}
