@@ -80,8 +80,8 @@ pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
     for text in own.iter().filter(|_| !layout.route.points.is_empty()) {
         match parse(text, points, &layout.route) {
             Ok(Some(segment)) => layout.segments.push(segment),
-            Ok(None) => layout.own_notes.push(format!("--segment {text}: no packet was seen at one of its ends yet")),
-            Err(why) => layout.own_notes.push(format!("--segment {why}")),
+            Ok(None) => layout.own_notes.push(format!("segment {text}: no packet was seen at one of its ends yet")),
+            Err(why) => layout.own_notes.push(format!("segment {why}")),
         }
     }
     layout.notes.extend(layout.own_notes.iter().cloned());
@@ -257,14 +257,17 @@ fn inward(
 
 /// Reads a segment of the user's: `NAME=FROM..TO`, each end a point or a pattern with `*`.
 ///
-/// Returns `None` until both ends have been seen. Where a pattern fits several points, it means the first of the route.
+/// Returns `None` until both ends have been seen. Where a pattern fits several points, it means the first of the route; of the end, the
+/// first behind the beginning, if there is one.
 pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<Segment>, String> {
     let (name, from, to) = split(text)?;
-    let find = |pattern: &str| {
-        let fits = |p: &&PointId| fits(pattern, points[usize::from(**p)].point.to_string());
-        route.order.iter().chain(&sampling(points)).find(fits).copied()
-    };
-    match (find(from), find(to)) {
+    let fits = |pattern: &str, p: &PointId| fits(pattern, points[usize::from(*p)].point.to_string());
+    let all: Vec<PointId> = route.order.iter().copied().chain(sampling(points)).collect();
+    let find = |pattern: &str| all.iter().position(|p| fits(pattern, p));
+    let begin = find(from);
+    let behind = |at: usize| all[at + 1..].iter().position(|p| fits(to, p)).map(|more| at + 1 + more);
+    let end = begin.and_then(behind).or_else(|| find(to));
+    match (begin.map(|at| all[at]), end.map(|at| all[at])) {
         (Some(from), Some(to)) if from == to => Err(format!("{text}: begins and ends at the same point")),
         (Some(from), Some(to)) => Ok(Some(Segment { kind: SegmentKind::Named, name: name.into(), from, to })),
         _ => Ok(None),

@@ -267,6 +267,10 @@ fn a_segment_of_the_users_own_is_found_by_patterns() {
     let s = parse("vhost=host/tx@vnet*..host/vm-read@*", &n.points, &route).unwrap().unwrap();
     assert_eq!((s.name.as_str(), s.from, s.to), ("vhost", 3, 2));
     assert_eq!(parse("x=host/tx@eth9..host/vm-read@*", &n.points, &route), Ok(None));
+    // Points of the end's pattern that packets passed before the beginning are not meant.
+    let transit = parse("transit=host/vm-read@*..*/nic-rx@*", &n.points, &route).unwrap().unwrap();
+    let name = |p: u16| n.points[usize::from(p)].point.to_string();
+    assert_eq!((name(transit.from), name(transit.to)), ("host/vm-read@vnet0".into(), "guest0/nic-rx@eth0".into()));
     assert!(parse("x=host/tx@vnet0..*/tx@vnet0", &n.points, &route).is_err());
     for bad in ["vhost", "=a..b", "x=..b", "x=a.b"] {
         assert!(parse(bad, &n.points, &route).unwrap_err().contains("NAME=FROM..TO"), "{bad}");

@@ -47,6 +47,20 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     Ok(layout)
 }
 
+/// Those segments of a profile that a run can have, and does not have by their names. `own` are the user's.
+///
+/// # Errors
+/// As [`layout_of`].
+pub fn possible_segments(run: &Run, own: &[String], of_profile: Vec<String>) -> Result<Vec<String>, String> {
+    if of_profile.is_empty() {
+        return Ok(of_profile);
+    }
+    let layout = layout_of(run, own)?;
+    let is_new = |text: &str| split(text).is_ok_and(|(name, ..)| layout.segments.iter().all(|s| s.name != name));
+    let can_be = |text: &String| is_new(text) && matches!(parse(text, run.points(), &layout.route), Ok(Some(_)));
+    Ok(of_profile.into_iter().filter(can_be).collect())
+}
+
 /// The route that the first journeys take.
 fn found(run: &Run) -> Route {
     let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);

@@ -48,11 +48,11 @@ pub use explain::{
 pub use json::{exits_schema, live_schema, report_json, report_schema, schema};
 pub use junit::junit;
 pub use ladder::ladder_text;
-pub use layout::layout_of;
+pub use layout::{layout_of, possible_segments};
 pub use limit::{parse_duration, About, BadLimit, Limit, LimitVerdict};
 pub use lines::Lines;
 pub use page::{Style, WIDTH};
-pub use profile::{limits as profile_limits, BadProfile};
+pub use profile::{profile, BadProfile, Profile};
 pub use replay::Replay;
 pub use span::{instant, span, When};
 pub use summarise::{summarise, SummaryOptions};

@@ -333,7 +333,8 @@ impl Limit {
                 let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
                 let error = BadLimit::Segment { segment: at.segment.clone(), known: known.join(", ") };
                 let in_profile = self.about.is_some();
-                return if in_profile { Ok(Err(Nothing(format!("not measured: {error}")))) } else { Err(error) };
+                let nothing = || Nothing(format!("not measured: no segment {:?}", at.segment));
+                return if in_profile { Ok(Err(nothing())) } else { Err(error) };
             }
             // What nothing was measured against was not kept.
             if let Some((stream, _)) = rows.iter().find(|(_, s)| s.times.count == 0) {

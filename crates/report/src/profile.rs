@@ -1,24 +1,45 @@
 //! Profiles: limits with a name and a source, from a TOML file or from those that latpath has.
 
 use crate::limit::{About, BadLimit, Limit};
+use latpath_journey::segments::split;
 use serde::Deserialize;
 use std::io::Read;
 use std::path::PathBuf;
 
 /// The profiles that latpath has, by name.
-const OWN: [(&str, &str); 2] = [
+const OWN: [(&str, &str); 4] = [
+    ("gptp", include_str!("../profiles/gptp.toml")),
     ("iec61850-9-2", include_str!("../profiles/iec61850-9-2.toml")),
+    ("iec61850-goose", include_str!("../profiles/iec61850-goose.toml")),
     ("seapath", include_str!("../profiles/seapath.toml")),
 ];
 /// A longer file is no profile.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Limits that belong together.
+#[derive(Debug)]
+pub struct Profile {
+    pub limits: Vec<Limit>,
+    /// The segments that they need beside the classic ones, as `NAME=FROM..TO`.
+    pub segments: Vec<String>,
+}
+
+/// The file of a profile.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Profile {
+struct Written {
+    #[serde(default, rename = "segment")]
+    segments: Vec<Ends>,
     #[serde(default, rename = "limit")]
     limits: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ends {
+    name: String,
+    from: String,
+    to: String,
 }
 
 #[derive(Deserialize)]
@@ -59,25 +80,30 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().map(|(name, _)| name)
 }
 
-/// The limits of a profile: of latpath's own by its name, else of a file.
+/// A profile: of latpath's own by its name, else of a file.
 ///
 /// # Errors
 /// Where there is none, it cannot be read, or says what is no limit.
-pub fn limits(name: &str) -> Result<Vec<Limit>, BadProfile> {
+pub fn profile(name: &str) -> Result<Profile, BadProfile> {
     let text = match OWN.iter().find(|(own, _)| *own == name) {
         Some((_, text)) => (*text).to_owned(),
         None => read(name)?,
     };
     let form = |why: String| BadProfile::Form { name: name.into(), why };
-    let profile: Profile = toml::from_str(&text).map_err(|error| form(error.message().into()))?;
-    if profile.limits.is_empty() {
+    let written: Written = toml::from_str(&text).map_err(|error| form(error.message().into()))?;
+    if written.limits.is_empty() {
         return Err(form("it has no [[limit]]".into()));
     }
     let limit = |row: Row| {
         let limit: Limit = row.limit.parse().map_err(|error| BadProfile::Limit { name: name.into(), error })?;
         Ok(limit.of_profile(About { name: row.name, source: row.source }))
     };
-    profile.limits.into_iter().map(limit).collect()
+    let segment = |Ends { name, from, to }: Ends| {
+        let text = format!("{name}={from}..{to}");
+        split(&text).map(|_| text.clone()).map_err(form)
+    };
+    let limits = written.limits.into_iter().map(limit).collect::<Result<_, _>>()?;
+    Ok(Profile { limits, segments: written.segments.into_iter().map(segment).collect::<Result<_, _>>()? })
 }
 
 fn read(name: &str) -> Result<String, BadProfile> {
@@ -97,8 +123,12 @@ mod tests {
     #[test]
     fn latpaths_own_profiles_are_limits_with_a_source() {
         for name in names() {
-            let limits = limits(name).unwrap();
+            let Profile { limits, segments } = profile(name).unwrap();
             assert!(limits.iter().all(|limit| limit.about().is_some_and(|about| !about.source.is_empty())), "{name}");
+            let named = segments.iter().map(|text| split(text).unwrap().0);
+            assert!(named
+                .into_iter()
+                .all(|name| limits.iter().any(|l| l.to_string().starts_with(&format!("{name}:")))));
         }
     }
 
@@ -108,14 +138,19 @@ mod tests {
         let file = folder.path().join("limits.toml");
         let why = |text: &str| {
             std::fs::write(&file, text).unwrap();
-            limits(file.to_str().unwrap()).unwrap_err().to_string()
+            profile(file.to_str().unwrap()).unwrap_err().to_string()
         };
         let rest = "name = 'a'\nsource = 'b'\n";
         assert!(why("").contains("it has no [[limit]]"));
         assert!(why(&format!("[[limit]]\n{rest}limit = 'total:max'")).contains("not a limit"));
         assert!(why(&format!("[[limit]]\n{rest}limits = 'lost<=0'")).contains("unknown field `limits`"));
-        assert!(limits("iec").unwrap_err().to_string().contains("profiles: iec61850-9-2, seapath"));
+        let segment = "[[segment]]\nname = 'x'\nfrom = ''\nto = 'host/tx@a'\n";
+        assert!(why(&format!("{segment}[[limit]]\n{rest}limit = 'x:max<=1s'")).contains("write NAME=FROM..TO"));
+        assert!(profile("iec")
+            .unwrap_err()
+            .to_string()
+            .contains("profiles: gptp, iec61850-9-2, iec61850-goose, seapath"));
         std::fs::write(&file, [0xff]).unwrap();
-        assert!(limits(file.to_str().unwrap()).unwrap_err().to_string().contains("cannot be read"));
+        assert!(profile(file.to_str().unwrap()).unwrap_err().to_string().contains("cannot be read"));
     }
 }

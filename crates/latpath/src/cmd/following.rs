@@ -99,6 +99,11 @@ impl What {
         &self.segments
     }
 
+    /// Segments that a profile needs.
+    pub fn add_segments(&mut self, segments: Vec<String>) {
+        self.segments.extend(segments);
+    }
+
     /// Whether something on this machine, or on another, is named.
     pub fn names_any(&self) -> bool {
         !(self.streams.is_empty() && !self.all && self.machines.is_empty() && self.points.is_empty())

@@ -6,7 +6,7 @@ use clap::Args as ClapArgs;
 use latpath_journey::segments::split;
 use latpath_model::{text::printable, Ns, Point, SegmentKind};
 use latpath_report::export::{check_target, write_file};
-use latpath_report::{junit, profile_limits, Limit, LimitVerdict};
+use latpath_report::{junit, Limit, LimitVerdict, Profile};
 use latpath_stats::Summary;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct Limits {
     /// Fail with exit code 3 unless this is shown to be kept, as total:p99.9<=500us or lost<=0; several are allowed
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<Limit>,
-    /// Set the limits of a profile too: iec61850-9-2, seapath, or those of a TOML file (docs/limits.md)
+    /// Set the limits of a profile too: gptp, iec61850-9-2, iec61850-goose, seapath, or those of a TOML file (docs/limits.md)
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
     /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
@@ -27,8 +27,8 @@ pub struct Limits {
 impl Limits {
     /// All limits, before anything is measured: a profile that cannot be read, and a file that is there already, are refused.
     pub fn all(&self, force: bool) -> Result<Vec<Limit>> {
-        let of_profile = self.profile.as_deref().map(profile_limits).transpose().map_err(|e| Usage(e.to_string()))?;
-        let all: Vec<Limit> = self.limits.iter().cloned().chain(of_profile.into_iter().flatten()).collect();
+        let of_profile = self.profile()?.map_or(Vec::new(), |profile| profile.limits);
+        let all: Vec<Limit> = self.limits.iter().cloned().chain(of_profile).collect();
         if let Some(path) = &self.junit {
             if all.is_empty() {
                 return Err(Usage("--junit: there is no limit; set some with --limit or --profile".into()).into());
@@ -38,6 +38,16 @@ impl Limits {
             }
         }
         Ok(all)
+    }
+
+    fn profile(&self) -> Result<Option<Profile>> {
+        let profile = self.profile.as_deref().map(latpath_report::profile).transpose();
+        profile.map_err(|e| Usage(e.to_string()).into())
+    }
+
+    /// The segments that the profile needs, `NAME=FROM..TO`.
+    pub fn segments(&self) -> Result<Vec<String>> {
+        Ok(self.profile()?.map_or(Vec::new(), |profile| profile.segments))
     }
 
     /// Writes the verdicts where they were asked for, and names the limits that are not shown to be kept. `what` was measured.

@@ -10,7 +10,7 @@ use latpath_capture::RetentionLimits;
 use latpath_follow::Live;
 use latpath_linux::background::Background;
 use latpath_model::{Ns, StreamSpec};
-use latpath_report::{layout_of, Limit, Lines, LiveExplainer, Replay};
+use latpath_report::{layout_of, possible_segments, Limit, Lines, LiveExplainer, Replay};
 use latpath_run::Run;
 use latpath_screen::{Action, Screen};
 use latpath_stats::Summary;
@@ -166,8 +166,11 @@ impl Source {
     }
 }
 
-pub fn run(args: Args) -> Result<Outcome> {
+pub fn run(mut args: Args) -> Result<Outcome> {
     let mut limits = args.limits.all(false)?;
+    if args.replay.is_none() {
+        args.what.add_segments(args.limits.segments()?);
+    }
     let mut end = End::new(&args.what)?;
     let (mut source, streams, mut explainer) = match &args.replay {
         Some(run) => replay(run, &args, &mut limits)?,
@@ -227,7 +230,8 @@ fn replay(path: &Path, args: &Args, limits: &mut [Limit]) -> Result<Watched> {
     let run = Run::open(path)?;
     let streams = run.manifest().streams.clone();
     let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
-    let (segments, threshold) = (args.what.segments(), args.what.threshold());
+    let of_profile = possible_segments(&run, args.what.segments(), args.limits.segments()?).map_err(Usage)?;
+    let (segments, threshold) = (&[args.what.segments(), &of_profile].concat(), args.what.threshold());
     let layout = layout_of(&run, segments).map_err(Usage)?;
     let names = layout.segments.into_iter().map(|s| s.name).collect();
     Measures { segments: names, steps: None, not: NOT_MEASURED }.refuse_others(limits)?;

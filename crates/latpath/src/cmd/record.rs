@@ -69,8 +69,9 @@ fn size(text: &str) -> Result<u64, String> {
     bytes.filter(|bytes| *bytes > 0).ok_or_else(wrong)
 }
 
-pub fn run(args: Args) -> Result<Outcome> {
+pub fn run(mut args: Args) -> Result<Outcome> {
     let mut limits = args.limits.all(false)?;
+    args.what.add_segments(args.limits.segments()?);
     limits::of_streams(args.what.segments(), &[]).refuse_others(&mut limits)?;
     let mut options = args.what.options()?;
     let retention = args.spikes.retention(args.flight.per_minute());

@@ -8,8 +8,8 @@ use latpath_model::text::{printable, visible};
 use latpath_model::{Ns, StreamId};
 use latpath_report::export::{check_target, write_csv, write_file};
 use latpath_report::{
-    asciidoc, digest, explain_run, html, markdown, parse_duration, report_json, span, summarise, summarise_with_charts,
-    text, Charts, Chosen, Findings, LimitVerdict, Options, SummaryOptions, When,
+    asciidoc, digest, explain_run, html, markdown, parse_duration, possible_segments, report_json, span, summarise,
+    summarise_with_charts, text, Charts, Chosen, Findings, LimitVerdict, Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
 use latpath_stats::{Band, PatternKind, Summary};
@@ -88,7 +88,7 @@ fn note(text: &str) -> Result<(String, String), String> {
     Ok((name.into(), value.into()))
 }
 
-fn band(text: &str) -> Result<Band, String> {
+pub(super) fn band(text: &str) -> Result<Band, String> {
     let ends = text.split_once("..").and_then(|(from, to)| Some((parse_duration(from)?, parse_duration(to)?)));
     match ends {
         Some((from_ns, to_ns)) if from_ns <= to_ns => Ok(Band { from_ns, to_ns }),
@@ -145,13 +145,14 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Ok(Outcome::Done);
         }
     }
+    let of_profile = possible_segments(&run, &args.segments, args.limits.segments()?).map_err(Usage)?;
     let options = SummaryOptions {
         select,
         threshold_ns: args.threshold,
         row_limits: limits::row_limits(&limits),
         band: args.band,
         worst: args.worst.into(),
-        segments: args.segments.clone(),
+        segments: [args.segments.clone(), of_profile].concat(),
         exclude: kinds(&args.exclude),
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };

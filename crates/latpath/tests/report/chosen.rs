@@ -164,6 +164,47 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
 }
 
 #[test]
+fn a_profile_brings_the_segments_that_it_limits_as_far_as_the_run_has_their_ends() {
+    let bench = Bench::with_run();
+    let report = |profile: &str| {
+        let out = bench.latpath(&["report", "run", "--json", "--profile", profile]);
+        serde_json::from_slice::<Value>(&out.stdout).unwrap_or_else(|_| panic!("{}", stderr(&out)))
+    };
+    let seapath = report("seapath");
+    let limit = |name: &str| {
+        let limits = seapath["limits"].as_array().unwrap();
+        limits.iter().find(|l| l["segment"] == name).unwrap().clone()
+    };
+    let segment = |name: &str| {
+        let segments = seapath["segments"].as_array().unwrap();
+        segments.iter().find(|s| s["name"] == name).map(|s| (s["from"].clone(), s["to"].clone()))
+    };
+    let ends = |from: &str, to: &str| Some((from.into(), to.into()));
+    assert_eq!(segment("hypervisor"), ends("host/nic-rx@enp7s0", "host/vm-read@vnet0"));
+    assert_eq!(segment("transit"), ends("host/vm-read@vnet0", "guest0/nic-rx@eth1"));
+    for name in ["hypervisor", "transit", "total", "Tsub"] {
+        assert!(limit(name)["measured"].is_string(), "{}", limit(name));
+    }
+    // The publisher is elsewhere: nobody measured that.
+    assert!(limit("Tnet")["not_shown"].is_string() && segment("Tnet").is_none());
+    let row = "name = 'a'\nsource = 'b'\n";
+    let own =
+        format!("[[segment]]\nname = 'x'\nfrom = 'host/tx@none'\nto = '*'\n[[limit]]\n{row}limit = 'x:max<=1s'\n");
+    std::fs::write(bench.dir.path().join("own.toml"), own).unwrap();
+    assert!(report("own.toml")["limits"][0]["not_shown"].is_string());
+    // A recorded run has them by their names; once is enough.
+    bench.edit(|manifest| {
+        let ends =
+            [("from", "host/nic-rx@enp7s0"), ("to", "host/vm-read@vnet0"), ("name", "hypervisor"), ("kind", "named")];
+        let ends = ends.into_iter().map(|(key, value)| (key.to_owned(), Value::from(value)));
+        manifest["segments"].as_array_mut().unwrap().push(Value::Object(ends.collect()));
+    });
+    let again = report("seapath");
+    let names = again["segments"].as_array().unwrap().iter().filter(|s| s["name"] == "hypervisor");
+    assert_eq!(names.count(), 1);
+}
+
+#[test]
 fn nothing_shows_that_a_limit_is_kept_where_no_packet_was_chosen() {
     let bench = Bench::with_run();
     let all = ["lost<=0", "total:over<=0", "consecutive<=1", "total:max<=3ms", "journeys>=1"];
@@ -209,7 +250,7 @@ fn a_moment_that_somebody_marked_can_be_where_a_report_begins() {
     assert_eq!(mark(&["iperf on", "--at", "200ms"]).status.code(), Some(0));
     assert_eq!(mark(&["iperf \u{1b}off", "--at", "300ms"]).status.code(), Some(0));
     let text = stdout(&bench.latpath(&["report", "run"]));
-    assert!(text.contains("iperf on") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("2026-01-02 03:04:05.200000000 UTC  iperf on") && !text.contains('\u{1b}'), "{text}");
     let whole = bench.json(&[]);
     let marks = whole["run"]["marks"].as_array().unwrap();
     assert_eq!((marks[0]["since_start_ns"].as_i64(), marks[0]["text"].as_str()), (Some(200_000_000), Some("iperf on")));
