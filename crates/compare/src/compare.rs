@@ -45,6 +45,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
         a: group(a_name, a),
         b: group(b_name, b),
         threshold_ns: a.iter().chain(b).map(|r| r.threshold_ns).max().unwrap_or(0),
+        band: pairs.iter().find_map(|pair| pair.band()),
         conclusion: Vec::new(),
         tested: 0,
         is_single: a.len().min(b.len()) < 2,
@@ -113,7 +114,11 @@ fn segment(pair: &Pair) -> Segment {
         b_from: b.from.clone(),
         b_to: b.to.clone(),
         error_bound_ns: pair.error_bound_ns(),
-        rows: Figure::ALL.into_iter().map(|figure| row(figure, pair, (&all_a, &all_b))).collect(),
+        rows: Figure::ALL
+            .into_iter()
+            .filter(|figure| *figure != Figure::InBand || pair.band().is_some())
+            .map(|figure| row(figure, pair, (&all_a, &all_b)))
+            .collect(),
         a_histogram: all_a.buckets(),
         b_histogram: all_b.buckets(),
     }
@@ -125,7 +130,12 @@ fn row(figure: Figure, pair: &Pair, all: (&Histogram, &Histogram)) -> Row {
         (value(all.0), value(all.1))
     };
     let over = |side: &[&Measured]| Some(Amount::Whole(side.iter().map(|m| m.over as i64).sum()));
+    let in_band = |side: &[&Measured], all: &Histogram| {
+        let count: u64 = side.iter().filter_map(|m| m.in_band).map(|(_, n)| n).sum();
+        (all.count() > 0).then(|| Amount::Rate(count as f64 * 100.0 / all.count() as f64))
+    };
     let (a, b) = match figure {
+        Figure::InBand => (in_band(&pair.a, all.0), in_band(&pair.b, all.1)),
         Figure::Min => whole(Histogram::min),
         Figure::Max => whole(Histogram::max),
         Figure::Stddev => whole(Histogram::stddev),
@@ -135,7 +145,11 @@ fn row(figure: Figure, pair: &Pair, all: (&Histogram, &Histogram)) -> Row {
             return varied(figure.name(), figure, (of(&pair.a), of(&pair.b)));
         }
     };
-    let unit = if figure == Figure::Over { Unit::Packets } else { Unit::Ns };
+    let unit = match figure {
+        Figure::Over => Unit::Packets,
+        Figure::InBand => Unit::Percent,
+        _ => Unit::Ns,
+    };
     Row { a, b, ..Row::empty(figure.name(), unit, Verdict::NotTested) }
 }
 

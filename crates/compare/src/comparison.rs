@@ -3,6 +3,7 @@
 use crate::recording::{Excluded, Recording, Source};
 use latpath_histogram::Bucket;
 use latpath_model::{Ns, SegmentKind};
+use latpath_stats::Band;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -15,6 +16,9 @@ pub struct Comparison {
     pub b: Group,
     /// What `over` and `spikes` are counted against.
     pub threshold_ns: Ns,
+    /// What `in_band` counts; missing where the user names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub band: Option<Band>,
     /// What follows, in sentences: how many figures differ and which, how many do not, what cannot be compared.
     pub conclusion: Vec<String>,
     /// How many questions the page asks; all probabilities are corrected for them.
@@ -105,7 +109,7 @@ pub struct Segment {
 pub struct Row {
     /// Its name.
     pub figure: &'static str,
-    /// `ns`, `packets`, `per_hour`.
+    /// `ns`, `packets`, `per_hour`, `percent`.
     pub unit: Unit,
     /// A's value; null where too few packets say it.
     pub a: Option<Amount>,
@@ -164,6 +168,8 @@ pub enum Unit {
     Packets,
     /// Events an hour.
     PerHour,
+    /// A share of all packets.
+    Percent,
 }
 
 /// A figure's value.
@@ -172,7 +178,7 @@ pub enum Unit {
 pub enum Amount {
     /// ns, or a count.
     Whole(i64),
-    /// A rate.
+    /// A rate, or a share.
     Rate(f64),
 }
 

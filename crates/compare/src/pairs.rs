@@ -5,6 +5,7 @@
 
 use crate::recording::{Measured, Recording};
 use latpath_model::{Ns, SegmentKind};
+use latpath_stats::Band;
 
 /// One segment, in each recording of both groups.
 pub struct Pair<'a> {
@@ -17,6 +18,11 @@ impl Pair<'_> {
     pub fn error_bound_ns(&self) -> Option<Ns> {
         let most = |side: &[&Measured]| side.iter().map(|m| m.error_bound_ns).try_fold(0, |most, b| Some(b?.max(most)));
         Some(most(&self.a)?.saturating_add(most(&self.b)?))
+    }
+
+    /// The band that the user names.
+    pub fn band(&self) -> Option<Band> {
+        self.a.iter().chain(&self.b).find_map(|m| m.in_band).map(|(band, _)| band)
     }
 }
 

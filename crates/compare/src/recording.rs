@@ -4,7 +4,7 @@ use crate::estimate::{Estimate, Span, Times};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::track::{Spikes, Stretch};
-use latpath_stats::{PatternKind, Percentile};
+use latpath_stats::{Band, PatternKind, Percentile};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -24,11 +24,13 @@ pub enum Figure {
     Over,
     /// Spikes an hour: packets over the threshold that lie close together are one.
     Spikes,
+    /// The share of packets whose times are in the band that the user names.
+    InBand,
 }
 
 impl Figure {
     /// All, in the order in which they are shown.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Min,
         Self::Mean,
         Self::Stddev,
@@ -43,6 +45,7 @@ impl Figure {
         Self::Max,
         Self::Over,
         Self::Spikes,
+        Self::InBand,
     ];
 
     pub fn name(self) -> &'static str {
@@ -54,6 +57,7 @@ impl Figure {
             Self::Max => "max",
             Self::Over => "over",
             Self::Spikes => "spikes",
+            Self::InBand => "in_band",
         }
     }
 
@@ -88,6 +92,8 @@ pub struct Measured {
     pub cost_ns: Ns,
     /// Packets over the threshold.
     pub over: u64,
+    /// The band that the user names, and how many times are in it; none where there is none.
+    pub in_band: Option<(Band, u64)>,
     pub histogram: Histogram,
     /// Spikes; none where they are too many to be distinguished.
     pub spikes: Option<usize>,
@@ -108,7 +114,7 @@ impl Measured {
             Figure::Mean => times.mean(),
             Figure::Percentile(per_million) => times.quantile(f64::from(per_million) / 1e6),
             Figure::Spikes => rate,
-            Figure::Min | Figure::Stddev | Figure::Max | Figure::Over => None,
+            Figure::Min | Figure::Stddev | Figure::Max | Figure::Over | Figure::InBand => None,
         };
         Self {
             estimates: Figure::ALL.into_iter().map(|figure| (figure, estimate(figure))).collect(),
@@ -120,6 +126,7 @@ impl Measured {
             error_bound_ns: Some(0),
             cost_ns: 0,
             over: 0,
+            in_band: None,
             spikes: spikes.count(),
             is_late_often: late > span.elapsed / 10,
             histogram: times.histogram,
@@ -196,6 +203,17 @@ impl Recording {
     /// Packets that did not arrive; none where that is not known.
     pub fn lost(&self) -> Option<u64> {
         self.losses.iter().map(|l| l.lost).sum()
+    }
+
+    /// Gives streams other names, each the second of its pair instead of the first, so that they can be set against those of another site.
+    pub fn rename_streams(&mut self, names: &[(String, String)]) {
+        let of_segments = self.segments.iter_mut().filter_map(|m| m.stream.as_mut());
+        let of_losses = self.losses.iter_mut().filter_map(|l| l.stream.as_mut());
+        for stream in self.streams.iter_mut().chain(of_segments).chain(of_losses) {
+            if let Some((_, name)) = names.iter().find(|(old, _)| old == stream) {
+                stream.clone_from(name);
+            }
+        }
     }
 
     /// Packets a second, with those that are left out.

@@ -8,6 +8,7 @@ pub fn amount(value: Amount, unit: Unit) -> String {
     match (value, unit) {
         (Amount::Whole(ns), Unit::Ns) => duration(ns),
         (Amount::Whole(n), _) => count(n.unsigned_abs()),
+        (Amount::Rate(share), Unit::Percent) => format!("{share:.2} %"),
         (Amount::Rate(hz), _) => format!("{}/h", rate(hz)),
     }
 }

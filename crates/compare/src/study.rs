@@ -3,7 +3,7 @@
 use crate::recording::Recording;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::Ns;
-use latpath_stats::TimeFigures;
+use latpath_stats::{Band, TimeFigures};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -14,6 +14,9 @@ pub struct Study {
     pub segment: String,
     /// What `over_threshold` counts against.
     pub threshold_ns: Ns,
+    /// What `in_band` counts; missing where the user names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub band: Option<Band>,
     /// A row for each group, in the order in which they were named.
     pub rows: Vec<StudyRow>,
     /// What the reader must know.
@@ -44,6 +47,9 @@ pub struct StudyRow {
     pub mean_to_ns: Ns,
     /// Packets over the threshold.
     pub over_threshold: u64,
+    /// Packets whose times are in the band; missing where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_band: Option<u64>,
     /// Spikes; null where they are too many to be distinguished.
     pub spikes: Option<usize>,
     /// The times' histogram.
@@ -68,12 +74,14 @@ pub fn study(groups: &[(String, Vec<Recording>)], segment: Option<&str>) -> Resu
         notes.push("the packets' rates differ: times at different rates cannot be compared".into());
     }
     let threshold_ns = all().map(|r| r.threshold_ns).max().unwrap_or(0);
-    Ok(Study { segment: segment.into(), threshold_ns, rows, notes })
+    let band = all().flat_map(|r| &r.segments).find_map(|s| s.in_band).map(|(band, _)| band);
+    Ok(Study { segment: segment.into(), threshold_ns, band, rows, notes })
 }
 
 fn row(name: &str, recordings: &[Recording], segment: &str) -> Result<StudyRow, String> {
     let (configuration, load) = name.split_once('/').unwrap_or((name, ""));
     let (mut times, mut means, mut over, mut spikes) = (Histogram::new(), Vec::new(), 0, Some(0));
+    let mut in_band = None;
     for recording in recordings {
         let found: Vec<_> = recording.segments.iter().filter(|s| s.name == segment).collect();
         if found.is_empty() {
@@ -84,6 +92,7 @@ fn row(name: &str, recordings: &[Recording], segment: &str) -> Result<StudyRow, 
         for measured in found {
             one.merge(&measured.histogram);
             over += measured.over;
+            in_band = measured.in_band.map(|(_, n)| n + in_band.unwrap_or(0)).or(in_band);
             spikes = spikes.zip(measured.spikes).map(|(a, b)| a + b);
         }
         means.push(one.mean());
@@ -100,6 +109,7 @@ fn row(name: &str, recordings: &[Recording], segment: &str) -> Result<StudyRow, 
         mean_from_ns: means.iter().copied().min().unwrap_or(0),
         mean_to_ns: means.iter().copied().max().unwrap_or(0),
         over_threshold: over,
+        in_band,
         spikes,
         histogram: times.buckets(),
     })

@@ -1,7 +1,7 @@
 //! `latpath compare`: what differs between recordings.
 
 use super::limits;
-use super::report::{kinds, patterns, print, select, time, Excluded};
+use super::report::{band, kinds, patterns, print, select, time, Excluded};
 use super::{following, style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
@@ -13,6 +13,8 @@ use latpath_report::compare::{
 use latpath_report::export::{check_target, write_file};
 use latpath_report::{digest, Limit, LimitVerdict, When};
 use latpath_run::Run;
+use latpath_stats::text::short_stream;
+use latpath_stats::Band;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -44,6 +46,9 @@ pub struct Args {
     /// Compare each stream by itself
     #[arg(long, requires = "against")]
     by_stream: bool,
+    /// This stream of the first side is that of the other side, as MU01=MU07: sites name theirs differently. Several are allowed
+    #[arg(long = "pair", value_name = "STREAM=STREAM", value_parser = pair, requires = "against")]
+    pairs: Vec<(String, String)>,
     /// Only journeys from here on: time since each run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf on')
     #[arg(long, value_name = "TIME")]
     from: Option<When>,
@@ -53,6 +58,9 @@ pub struct Args {
     /// Count times over this, as 200us [default: what the first run says; 200us for logs of ping]
     #[arg(long, value_name = "TIME", value_parser = time)]
     threshold: Option<Ns>,
+    /// Show the share of times in this band too, both ends included, as 40us..100us
+    #[arg(long, value_name = "TIME..TIME", value_parser = band)]
+    band: Option<Band>,
     /// Add a segment, as vhost=2..3; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
@@ -122,6 +130,31 @@ impl Args {
     }
 }
 
+fn pair(text: &str) -> Result<(String, String), String> {
+    let both = text.split_once('=').filter(|(a, b)| !a.is_empty() && !b.is_empty());
+    both.map(|(a, b)| (a.into(), b.into())).ok_or_else(|| "write a pair as MU01=MU07".into())
+}
+
+/// Gives the streams of the other side the names that those of the first side have which they are paired with.
+fn rename(pairs: &[(String, String)], a: &[Recording], b: &mut [Recording]) -> Result<(), Usage> {
+    for other in b {
+        let full = |name: &str, all: &[String]| {
+            let found = all.iter().find(|stream| *stream == name || short_stream(stream) == name).cloned();
+            found.ok_or_else(|| Usage(format!("--pair: no stream {name} (there are: {})", all.join(", "))))
+        };
+        let streams = a.first().map_or(&[][..], |first| &first.streams);
+        let names = pairs.iter().map(|(a, b)| Ok((full(b, &other.streams)?, full(a, streams)?)));
+        let names = names.collect::<Result<Vec<_>, Usage>>()?;
+        other.rename_streams(&names);
+        let mut all = other.streams.clone();
+        all.sort();
+        if let Some(twice) = all.windows(2).find(|two| two[0] == two[1]) {
+            return Err(Usage(format!("--pair: {} would be there twice: {}", twice[0], other.path)));
+        }
+    }
+    Ok(())
+}
+
 /// A group of recordings as it was named.
 struct Group {
     name: Option<String>,
@@ -185,7 +218,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     let (a, b) = (side(&args.recordings, "A")?, side(&args.against, "B")?);
     let of_a = reader.group(&a)?;
     reader.limits = &[];
-    let of_b = reader.group(&b)?;
+    let mut of_b = reader.group(&b)?;
+    rename(&args.pairs, &of_a, &mut of_b)?;
     let name = |group: Group| group.name.unwrap_or_default();
     let page = compare((&name(a), &of_a), (&name(b), &of_b));
     let mut verdicts = reader.verdicts;
@@ -246,6 +280,7 @@ impl Reader<'_> {
             let chosen = [&args.streams, &args.segments, &args.only].iter().any(|l| !l.is_empty())
                 || args.from.is_some()
                 || args.to.is_some()
+                || args.band.is_some()
                 || !args.exclude.is_empty();
             if let Some(limit) = self.limits.first() {
                 let text = format!("{}: a log of ping is held against no limit of its own: {limit}", path.display());
@@ -261,6 +296,7 @@ impl Reader<'_> {
             let options = RecordingOptions {
                 select: select(&args.streams, (args.from.as_ref(), args.to.as_ref()), &run)?,
                 threshold_ns: self.threshold,
+                band: args.band,
                 segments: args.segments.clone(),
                 only: args.only.clone(),
                 by_stream: args.by_stream,

@@ -346,3 +346,53 @@ fn every_key_of_a_comparison_is_in_the_docs() {
     let missing: Vec<_> = keys.iter().filter(|key| !section.contains(&format!("`{key}`"))).collect();
     assert!(missing.is_empty(), "json.md lacks {missing:?}");
 }
+
+#[test]
+fn the_share_within_a_band_stands_beside_the_other_figures_and_in_a_studys_table() {
+    let bench = groups(100);
+    let of_run = |run: &str| -> Value {
+        let out = bench.latpath(&["report", run, "--json", "--band", "130us..150us"]);
+        let report: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let segments = report["segments"].as_array().unwrap();
+        segments.iter().find(|s| s["name"] == "total").unwrap().clone()
+    };
+    let (a, b) = (of_run("a1"), of_run("b1"));
+    let number = |figures: &Value, key: &str| figures[key].as_u64().unwrap();
+    let share = |figures: &Value| number(figures, "in_band") as f64 * 100.0 / number(figures, "count") as f64;
+    assert!((1.0..99.0).contains(&share(&a)), "{a}");
+    let words = ["compare", "a1", "--against", "b1", "--band", "130us..150us"];
+    let page = json(&bench, &words);
+    let total = page["segments"].as_array().unwrap().iter().find(|s| s["name"] == "total").unwrap();
+    let row = total["rows"].as_array().unwrap().last().unwrap();
+    assert_eq!((row["figure"].as_str(), row["verdict"].as_str()), (Some("in_band"), Some("not_tested")));
+    assert!((row["a"].as_f64().unwrap() - share(&a)).abs() < 1e-9, "{row}");
+    assert!((row["b"].as_f64().unwrap() - share(&b)).abs() < 1e-9, "{row}");
+    let text = stdout(&bench.latpath(&words));
+    assert!(text.contains("in 130.0 µs to 150.0 µs"), "{text}");
+    let table = ["compare", "x=a1", "y=b1", "--band", "130us..150us"];
+    let rows = json(&bench, &table)["rows"].clone();
+    assert_eq!(
+        [number(&rows[0], "in_band"), number(&rows[1], "in_band")],
+        [number(&a, "in_band"), number(&b, "in_band")]
+    );
+    assert!(stdout(&bench.latpath(&table)).contains("130.0 µs to 150.0 µs"));
+    assert_eq!(json(&bench, &["compare", "a1", "--against", "b1"]).get("band"), None);
+}
+
+#[test]
+fn streams_of_two_sites_are_set_against_each_other_by_pairs() {
+    let bench = Bench::new();
+    USUAL.seed(1).write(&bench, "here");
+    USUAL.seed(2).write_with(&bench, "there", |manifest| manifest.streams = vec!["svid:MU07".parse().unwrap()]);
+    let compare = |more: &[&str]| bench.latpath(&[&["compare", "here", "--against", "there"], more].concat());
+    let why = stdout(&compare(&[]));
+    assert!(why.contains("not comparable"), "{why}");
+    for more in [&["--pair", "MU01=MU07"][..], &["--pair", "MU01=MU07", "--by-stream"]] {
+        let page = json(&bench, &[&["compare", "here", "--against", "there"], more].concat());
+        assert_eq!(page["not_comparable"], serde_json::json!([]));
+        assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
+    }
+    for wrong in [&["--pair", "MU01"][..], &["--pair", "MU01=MU09"], &["--pair", "MU02=MU07"]] {
+        assert_eq!(compare(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}

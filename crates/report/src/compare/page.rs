@@ -1,12 +1,13 @@
 //! The text of `latpath compare`.
 
 use crate::page::{Page, Style};
-use latpath_compare::comparison::{Group, Row, Segment};
+use latpath_compare::comparison::{Amount, Group, Row, Segment, Unit};
 use latpath_compare::sentence::{amount, by};
 use latpath_compare::{Comparison, Study, Verdict};
 use latpath_stats::text::{short_stream, Table};
 use latpath_stats::units::elapsed;
 use latpath_stats::units::share;
+use latpath_stats::Band;
 
 /// Two groups side by side.
 pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
@@ -108,6 +109,7 @@ fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
         let value = |side| match (side, row.verdict) {
             (None, Verdict::TooFew) => "too few".into(),
             (None, _) => "-".into(),
+            (Some(Amount::Rate(percent)), _) if row.unit == Unit::Percent => share_of(percent),
             (Some(value), _) => page.clean(&amount(value, row.unit)),
         };
         let (by, interval) = by(row);
@@ -115,6 +117,7 @@ fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
         table.row(vec![
             match row.figure {
                 "over" => format!("over {}", page.duration(comparison.threshold_ns)),
+                "in_band" => comparison.band.map_or(String::new(), |band| format!("in {}", in_words(page, band))),
                 figure => figure.into(),
             },
             value(row.a),
@@ -142,6 +145,21 @@ fn sentences(page: &mut Page, rows: &[&Row]) {
         }
         last.clone_from(&row.obstacle);
     }
+}
+
+/// `95.90 %`; never 0 % or 100 % unless it is none or all.
+fn share_of(percent: f64) -> String {
+    let all = 100_000_000.0;
+    let n = match percent {
+        100.0.. => all,
+        p if p > 0.0 => (p * all / 100.0).round().clamp(1.0, all - 1.0),
+        _ => 0.0,
+    };
+    share(n as u64, all as u64)
+}
+
+fn in_words(page: &Page, band: Band) -> String {
+    format!("{} to {}", page.duration(band.from_ns), page.duration(band.to_ns))
 }
 
 fn probability(p: f64) -> String {
@@ -196,7 +214,10 @@ pub(super) fn write_study(page: &mut Page, study: &Study) {
     let has_loads = study.rows.iter().any(|row| !row.load.is_empty());
     let mut heads = vec!["<configuration"];
     heads.extend(has_loads.then_some("<load"));
-    heads.extend(["runs", "packets", "mean", "stddev", "p99", "max", &over, "spikes", "lost", "means of the runs"]);
+    heads.extend(["runs", "packets", "mean", "stddev", "p99", "max", &over]);
+    let in_band = study.band.map(|band| in_words(page, band));
+    heads.extend(in_band.as_deref());
+    heads.extend(["spikes", "lost", "means of the runs"]);
     let mut table = Table::new(&heads);
     for row in &study.rows {
         let mut cells = vec![page.clean(&row.configuration)];
@@ -206,6 +227,7 @@ pub(super) fn write_study(page: &mut Page, study: &Study) {
         let all = [times.mean_ns, times.stddev_ns, times.p99_ns, times.max_ns];
         cells.extend(all.map(|ns| if times.count == 0 { "-".into() } else { page.duration(ns) }));
         cells.push(page.count(row.over_threshold));
+        cells.extend(study.band.map(|_| share(row.in_band.unwrap_or(0), times.count)));
         cells.push(row.spikes.map_or("-".into(), |n| page.count(n as u64)));
         cells.push(row.lost.map_or("not known".into(), |n| page.count(n)));
         cells.push(match row.recordings {

@@ -8,7 +8,7 @@ use latpath_model::{Ns, SegmentKind, StreamId};
 use latpath_run::{Run, Select};
 use latpath_stats::figures::packets;
 use latpath_stats::{track::Spikes, units::number_of};
-use latpath_stats::{PatternKind, SegmentFigures, Summary, Tracks};
+use latpath_stats::{Band, PatternKind, SegmentFigures, Summary, Tracks};
 
 /// What to read of a run.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,8 @@ pub struct RecordingOptions {
     pub select: Select,
     /// What late packets are counted against; what the recording said where there is none.
     pub threshold_ns: Option<Ns>,
+    /// Times in it are counted too.
+    pub band: Option<Band>,
     /// Further segments; see [`crate::layout_of`].
     pub segments: Vec<String>,
     /// Only segments of these names; all where there is none.
@@ -44,7 +46,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
         select: options.select.clone(),
         threshold_ns: options.threshold_ns,
         row_limits: options.row_limits.clone(),
-        band: None,
+        band: options.band,
         worst: 0,
         segments: options.segments.clone(),
         workers: options.workers,
@@ -112,6 +114,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
                 from,
                 to,
                 over,
+                in_band: options.band.zip(shown.in_band),
                 ..Measured::of(histogram, track.finish(), span)
             });
         }
