@@ -7,6 +7,7 @@ mod live;
 mod record;
 mod sampling;
 mod spikes;
+mod traced;
 
 use latpath_lab::{APPLICATION, PUBLISHER};
 use latpath_run::Run;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
     tests.extend(sampling::trials(&needs));
     tests.extend(breaks::trials(&needs));
     tests.extend(spikes::trials(&needs));
+    tests.extend(traced::trials(&needs));
     let mut in_guest = needs.to_vec();
     in_guest.push(need_guest());
     tests.extend(guest::trials(&in_guest).into_iter().map(Trial::in_lab));

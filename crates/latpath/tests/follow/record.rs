@@ -102,11 +102,15 @@ fn several_streams() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("many");
     let flags: String = (1..=4).map(|n| format!("--stream svid:{svid}0{n} ")).collect();
-    let recorder = Recorder::start(&bench, "run", &flags)?;
+    let junit = bench.lab.folder().join("limits.xml");
+    let limits = format!("--limit journeys>=8000 --limit never_seen<=0 --junit {}", junit.display());
+    let recorder = Recorder::start(&bench, "run", &format!("{flags} {limits}"))?;
     let sent = publish(&bench, &format!("--profile 9-2le-50-meas --svid {svid} --streams 4 --count 8000 --rate 1600"))?;
     equal("frames", number(&sent, "frames_sent")?, 8000)?;
     recorder.has(8000)?;
     let run = recorder.end()?;
+    let verdicts = std::fs::read_to_string(junit)?;
+    equal(&verdicts, verdicts.contains("tests=\"2\" failures=\"0\""), true)?;
     let opened = Run::open(&run)?;
     let mut keys = vec![Vec::new(); 4];
     opened.for_each(&Select::default(), |j| {

@@ -1,0 +1,79 @@
+//! `latpath import --trace` with what perf itself records beside captures of tcpdump, as docs/import.md says.
+
+use crate::{equal, number, own, until, LIMIT, LONG_WRAP};
+use latpath_clock::ClockTie;
+use latpath_lab::{NIC, PUBLISHER, VETH};
+use latpath_testkit::{bench, latpath, need_tool, program, trial, Bench, Lack, Started};
+use latpath_testkit::{Failed, Trial};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+pub fn trials(needs: &[Lack]) -> Vec<Trial> {
+    let needs = [needs, &[need_tool("perf"), need_tool("tcpdump")]].concat();
+    vec![trial("a_trace_of_perf_beside_two_captures_explains_late_packets", &needs, explained)]
+}
+
+const FRAMES: usize = 4000;
+
+/// tcpdump at a device of the hypervisor, until all frames passed there.
+fn dump(bench: &Bench, device: &str, direction: &str, file: &Path) -> Result<Started, Failed> {
+    let mut command = Command::new("tcpdump");
+    let words = format!(
+        "-i {device} -Q {direction} -c {FRAMES} -s 512 -B 32768 --immediate-mode -Z root --time-stamp-precision nano"
+    );
+    command.args(words.split(' ')).arg("-w").arg(file).args(["ether", "proto", "0x88ba"]);
+    let started = bench.start(&bench.path.hypervisor, command)?;
+    until("tcpdump listens", || started.said().contains("listening on"))?;
+    Ok(started)
+}
+
+/// What `latpath import` makes of both captures.
+fn import(folder: &Path, run: &str, more: &[String]) -> Result<(), Failed> {
+    let (from, to) = (format!("host/nic-rx@{NIC}=nic.pcap"), format!("host/tx@{VETH}=veth.pcap"));
+    let mut command = latpath("import");
+    let done = command.current_dir(folder).args([&from, &to]).args(["-o", run]).args(more).output()?;
+    equal(&format!("import: {}", String::from_utf8_lossy(&done.stderr)), done.status.code(), Some(0))
+}
+
+fn json(folder: &Path, words: &str) -> Result<Value, Failed> {
+    let done = latpath(words).current_dir(folder).output()?;
+    let why = |e| format!("{words}: {e}: {}", String::from_utf8_lossy(&done.stderr));
+    serde_json::from_slice(&done.stdout).map_err(|e| why(e).into())
+}
+
+fn explained() -> Result<(), Failed> {
+    let bench = bench()?;
+    let (svid, folder) = (own("traced"), bench.lab.folder().to_owned());
+    let mut dumps =
+        [dump(&bench, NIC, "in", &folder.join("nic.pcap"))?, dump(&bench, VETH, "out", &folder.join("veth.pcap"))?];
+    let tie = ClockTie::read();
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-a", "-k", "mono", "-o"]).arg(folder.join("perf.data"));
+    perf.args(["-e", "sched:*,irq:*,power:cpu_idle,net:*,skb:skb_copy_datagram_iovec", "--"]).arg(program());
+    perf.args(format!("publish -i {PUBLISHER} --svid {svid} --count {FRAMES} {LONG_WRAP}").split(' '));
+    equal("perf record", bench.run(&bench.path.publisher, perf, LIMIT)?.code, Some(0))?;
+    until("tcpdump has all frames", || dumps.iter_mut().all(|dump| !dump.runs()))?;
+    let mut script = Command::new("perf");
+    script.current_dir(&folder).args(["script", "--ns", "-i", "perf.data"]);
+    std::fs::write(folder.join("trace.txt"), script.output()?.stdout)?;
+
+    // One packet of ten is late, whatever the machine.
+    import(&folder, "plain", &[])?;
+    let plain = json(&folder, "report plain --json")?;
+    let total = plain["segments"].as_array().and_then(|all| all.iter().find(|s| s["name"] == "total"));
+    let late = number(total.ok_or("no total")?, "p90_ns")?;
+    let ahead = tie.monotonic_ns - tie.realtime_ns;
+    let words = ["--trace", "host=trace.txt", "--trace-offset", &format!("host={ahead}ns±2us"), "--threshold"];
+    let more: Vec<String> = words.into_iter().map(Into::into).chain([format!("{late}ns")]).collect();
+    import(&folder, "traced", &more)?;
+
+    let explained = json(&folder, "explain traced --json")?;
+    equal("late packets", number(&explained, "late")? > 0, true)?;
+    let causes = explained["causes"].as_array().ok_or("no causes")?;
+    let named = causes.iter().filter(|cause| cause["cause"] != "unexplained" && cause["packets"].as_u64() > Some(0));
+    equal(&format!("causes are named: {explained}"), named.count() > 0, true)?;
+    let worst = explained["packets"].as_array().ok_or("no packets")?;
+    let has_cpus = |packet: &Value| packet["points"].as_array().is_some_and(|p| p.iter().all(|p| p["cpu"].is_u64()));
+    equal(&format!("who had packets is known: {explained}"), worst.iter().any(has_cpus), true)
+}
