@@ -80,7 +80,7 @@ impl Findings<'_> {
         let summary = self.summary;
         verdict(&mut page, self);
         quality::write(&mut page, summary);
-        patterns::write(&mut page, summary);
+        patterns::write(&mut page, summary, Some(self.run.manifest().time_of_day()));
         segments::document(&mut page, summary);
         if html {
             charts::write(&mut page, self);

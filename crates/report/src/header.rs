@@ -3,7 +3,7 @@
 use crate::page::Page;
 use latpath_model::{text::quoted, Point, HOST};
 use latpath_run::{Manifest, Run, State};
-use latpath_stats::text::{short_stream, Table};
+use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::units::{bytes, elapsed};
 use latpath_stats::Summary;
 
@@ -46,7 +46,8 @@ pub(crate) fn write(page: &mut Page, run: &Run, name: &str) {
     }
     for (at, mark) in run.marks().iter().enumerate() {
         let since = elapsed(mark.t_ns.saturating_sub(manifest.start.monotonic_ns));
-        page.item(if at == 0 { "marks" } else { "" }, &format!("{since}  {}", page.clean(&mark.text)));
+        let utc = date_time(manifest.time_of_day().utc(mark.t_ns));
+        page.item(if at == 0 { "marks" } else { "" }, &format!("{since}, {utc} UTC  {}", page.clean(&mark.text)));
     }
 }
 

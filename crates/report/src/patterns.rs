@@ -1,19 +1,23 @@
 //! Patterns that were found in a recording.
 
 use crate::page::Page;
+use latpath_clock::TimeOfDay;
 use latpath_model::Ns;
-use latpath_stats::text::{short_stream, Table};
+use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::{Pattern, Summary};
 
-/// A row and a sentence for each pattern, if there are any.
-pub(crate) fn write(page: &mut Page, summary: &Summary) {
+/// A row and a sentence for each pattern, if there are any. With the run's time of day also when each began in UTC, as other tables of a
+/// document say it.
+pub(crate) fn write(page: &mut Page, summary: &Summary, utc: Option<TimeOfDay>) {
     if summary.patterns.is_empty() {
         return;
     }
     page.heading("Patterns");
-    let mut table = Table::new(&["<", "<pattern", "<where", "from", "to", "times", "packets", "<streams"]);
+    let mut heads = vec!["<", "<pattern", "<where", "from", "to", "times", "packets", "<streams"];
+    heads.extend(utc.as_ref().map(|_| "<from (UTC)"));
+    let mut table = Table::new(&heads);
     for (n, pattern) in (1..).zip(&summary.patterns) {
-        table.row(vec![
+        let mut cells = vec![
             format!("{n}."),
             pattern.kind.to_string(),
             place(page, summary, pattern),
@@ -22,7 +26,9 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
             page.count(pattern.count),
             page.count(pattern.packets),
             streams(page, pattern),
-        ]);
+        ];
+        cells.extend(utc.as_ref().map(|utc| date_time(utc.utc(pattern.from_ns))));
+        table.row(cells);
     }
     page.table(&table);
     for (n, pattern) in (1..).zip(&summary.patterns) {

@@ -36,7 +36,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     }
     header::route(&mut page, summary);
     quality::write(&mut page, summary);
-    patterns::write(&mut page, summary);
+    patterns::write(&mut page, summary, None);
     segments::write(&mut page, summary);
     without::write(&mut page, summary);
     paths::write(&mut page, summary);

@@ -1,7 +1,7 @@
 //! Documents of a whole run: the same figures as its JSON, the same bytes each time, and no more of them for a longer run.
 
 use crate::runs::{manifest, stderr, stdout, Bench, LATE, START};
-use latpath_journey::Journey;
+use latpath_journey::{Journey, Totals};
 use latpath_model::{Ns, Point, PointInfo};
 use latpath_run::{Manifest, Writer};
 use latpath_stats::units::duration;
@@ -92,6 +92,35 @@ fn a_page_of_many_worst_packets_stays_short_and_says_how_many_are_left_out() {
     assert!(html.contains(&says), "{drawn} are drawn");
     let few = stdout(&written(&bench, &["--worst", "100", "--html", "-"]));
     assert!(few.contains("<h3>100. ") && !few.contains("left out here"));
+}
+
+/// As many streams as a recording follows, each with packets on the whole route.
+fn many_streams(bench: &Bench, streams: u16) {
+    let names = (0..streams).map(|n| format!("svid:MU{n:03}_of_a_long_name_in_a_large_substation").parse().unwrap());
+    let joined = vec![Totals::default(); usize::from(streams)];
+    let manifest = Manifest { streams: names.collect(), joined, ..manifest() };
+    let points = manifest.points.len();
+    let mut writer = Writer::create(&bench.run(), manifest).unwrap();
+    for number in 0..100 {
+        for stream in 0..streams {
+            let begin = START + number as Ns * 10_000_000 + Ns::from(stream) * 1000;
+            let t: Vec<Ns> = (0..points).map(|p| begin + p as Ns * 20_000 + Ns::from(stream)).collect();
+            let journey = Journey { stream, key: number as u32, number, seen: 0b11_1011, t: &t, ..Journey::default() };
+            writer.push(&Journey { cpu: &[3; 6], tid: &[77; 6], ..journey }).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn a_page_of_256_streams_is_bounded_and_has_each_of_them() {
+    let bench = Bench::new();
+    many_streams(&bench, 256);
+    let html = stdout(&written(&bench, &["--html", "-", "--limit", "total:max<=3ms"]));
+    for stream in ["MU000_", "MU128_", "MU255_"] {
+        assert!(html.contains(stream), "{stream}");
+    }
+    assert!(html.len() <= 5_000_000, "{}", html.len());
 }
 
 #[test]

@@ -43,6 +43,9 @@ pub fn html(findings: &Findings) -> String {
     }
 }
 
+/// A cell with more characters is broken into lines.
+const LONG: usize = 40;
+
 /// The file of a page.
 pub(crate) fn sheet(sheet: &Sheet) -> String {
     let (title, source, data) = (escaped(&sheet.title), escaped(&sheet.source), &sheet.data);
@@ -187,13 +190,18 @@ impl Body {
             self.out += "<td></td>";
         }
         self.out += "</tr></thead>\n<tbody>\n";
+        let mut name = "";
         for (row, cells) in table.rows().iter().enumerate() {
             self.out += "<tr>";
             for (at, (cell, (_, left))) in cells.iter().zip(&heads).enumerate() {
-                let (cell, side) = (escaped(cell.trim()), side(*left));
+                let cell = cell.trim();
+                // Without a name a row goes on with the one before.
+                name = if at == named && !cell.is_empty() { cell } else { name };
+                let long = *left && cell.chars().count() > LONG;
+                let side = if long { " class=\"long\"" } else { side(*left) };
                 self.out += &match at == named {
-                    true => format!("<th scope=\"row\"{side}>{cell}</th>"),
-                    false => format!("<td{side}>{cell}</td>"),
+                    true => format!("<th scope=\"row\"{side}>{}</th>", escaped(name)),
+                    false => format!("<td{side}>{}</td>", escaped(cell)),
                 };
             }
             if let Some((from, to)) = bars.and_then(|bars| bars.get(row)) {

@@ -87,6 +87,11 @@ function columns(s, chart) {
 const limitsOf = s => [["line threshold", "threshold " + duration(data.threshold_ns), data.threshold_ns], ...(s.limits || []).map(([text, ns]) => ["line limit", "limit " + text, ns])];
 const negatives = all => { const n = all.filter(b => b.from < 0).reduce((sum, b) => sum + b.count, 0); return n ? ` ${count(n)} negative times are not drawn.` : ""; };
 const span = chart => chart.view.now[1] - chart.view.now[0];
+/* What part of its axis a chart shows, for paper too. */
+function shown({ view, kind }) {
+  const [a, b] = view.now, text = kind.xTicks === timeTicks ? t => timeOfDay(t, (b - a) / 50) : u => duration(10 ** u);
+  return view.isWhole() ? "" : ` Shown: ${text(a)} to ${text(b)}${kind.xTicks === timeTicks ? " UTC" : ""}.`;
+}
 const moment = (ns, chart) => timeOfDay(ns, span(chart) / 50) + " UTC";
 
 /* Patterns and marks: from, to, number or text. A chart of one segment shows the patterns of that segment. */
@@ -225,8 +230,8 @@ function histogramKind(s) {
         }
       }
       for (const [style, , ns] of limitsOf(s)) chart.mark(g, log(ns), style);
-      const [a, z] = chart.view.now.map(v => 10 ** v), shown = all.filter(b => b.from >= a && b.to <= z).reduce((sum, b) => sum + b.count, 0);
-      chart.note = chart.view.isWhole() ? "" : ` Shown: ${duration(a)} to ${duration(z)}, ${percent(shown / total)} of packets.`;
+      const [a, z] = chart.view.now.map(v => 10 ** v), seen = all.filter(b => b.from >= a && b.to <= z).reduce((sum, b) => sum + b.count, 0);
+      chart.note = chart.view.isWhole() ? "" : ` In view: ${percent(seen / total)} of packets.`;
       chart.note += negatives(all);
     },
     read(x, chart) {
@@ -328,7 +333,8 @@ const timeView = new View(whole, data.slot_ns * 2);
 
 class Chart {
   constructor(figure, kind, view) {
-    Object.assign(this, { figure, kind, view, cursor: null });
+    const caption = figure.querySelector("figcaption");
+    Object.assign(this, { figure, kind, view, caption, text: caption.textContent, cursor: null });
     view.charts.push(this);
     const name = figure.dataset.name;
     const bar = node(figure, "div", { class: "tools" });
@@ -338,11 +344,10 @@ class Chart {
     button("−", "zoom out", () => view.zoom(2, middle()));
     button("whole", "show the whole", () => view.set(...view.full));
     if (kind.modes && kind.modes.length > 1) {
-      const modes = kind.modes.map((text, at) => button(text, "packets", () => { kind.mode(at); press(at); this.draw(); }));
-      const caption = figure.querySelector("figcaption"), text = caption.textContent;
+      const whole = this.text, modes = kind.modes.map((text, at) => button(text, "packets", () => { kind.mode(at); press(at); this.draw(); }));
       const press = at => {
         modes.forEach((b, i) => b.setAttribute("aria-pressed", i === at));
-        caption.textContent = `${text} Stacked: ${kind.modes[at]}.`;
+        this.text = `${whole} Stacked: ${kind.modes[at]}.`;
       };
       press(kind.first);
     }
@@ -377,6 +382,7 @@ class Chart {
     this.plot = Math.max(40, Math.floor(width - LEFT - RIGHT));
     svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     svg.replaceChildren();
+    this.caption.textContent = this.text + shown(this);
     this.axis = kind.prepare(this);
     const floor = HEIGHT - BOTTOM, id = "clip" + charts.indexOf(this);
     for (const [at, label] of this.axis.ticks) {
@@ -398,8 +404,9 @@ class Chart {
     kind.paint(node(svg, "g", { "clip-path": `url(#${id})` }), this);
     this.legend.replaceChildren();
     for (const [style, text] of kind.legend) {
-      const item = node(this.legend, "li"), key = node(item, "svg", { viewBox: "0 0 12 12", "aria-hidden": "true" });
-      node(key, style === "mean" || style.startsWith("line") ? "path" : "rect", { class: style === "band" ? "key" : style, width: 12, height: 12, d: "M0 6H12" });
+      const isLine = style === "mean" || style.startsWith("line"), item = node(this.legend, "li");
+      const key = node(item, "svg", { viewBox: `0 0 ${isLine ? 30 : 12} 12`, class: isLine ? "long" : "", "aria-hidden": "true" });
+      node(key, isLine ? "path" : "rect", isLine ? { class: style, d: "M0 6H30" } : { class: style === "band" ? "key" : style, width: 12, height: 12 });
       item.append(text);
     }
     this.line = node(svg, "path", { class: "cursor" });
@@ -457,6 +464,17 @@ class Chart {
   }
 }
 
+/* Hatching, by which the style sheet tells areas apart on paper, where colours may be none. */
+function hatching() {
+  const svg = node(document.body, "svg", { width: 0, height: 0, class: "hatching", "aria-hidden": "true" });
+  const strokes = ["M-1 1L1 -1M0 6L6 0M5 7L7 5", "M-1 5L1 7M0 0L6 6M5 -1L7 1", "M0 3H6", "M3 0V6", "M0 3H6M3 0V6", "M0 6L6 0M0 0L6 6", "M2 3H4"];
+  strokes.forEach((d, i) => {
+    const pattern = node(svg, "pattern", { id: `hatch${i + 1}`, width: 6, height: 6, patternUnits: "userSpaceOnUse", class: `h${i + 1}` });
+    node(pattern, "rect", { width: 6, height: 6, fill: "currentColor" });
+    node(pattern, "path", { d, stroke: "#fff", "stroke-width": 1.5 });
+  });
+}
+
 /* On paper there are no buttons: each way of stacking gets a chart there. */
 function histogram(figure, s, latency) {
   const kind = histogramKind(s);
@@ -473,6 +491,7 @@ function histogram(figure, s, latency) {
   return new Chart(figure, kind, latency());
 }
 const charts = [];
+hatching();
 for (const figure of document.querySelectorAll("figure[data-chart]")) {
   const s = data.segments[figure.dataset.segment], kind = figure.dataset.chart;
   const latency = () => new View(latencySpan(s), 0.02);
