@@ -2,10 +2,11 @@
 
 mod fake;
 
-use fake::{drain, eventually, patient, request, LIMIT};
+use fake::{drain, patient, request};
 use latpath_agent::{Address, Machine, Timeouts};
 use latpath_model::Source;
-use std::time::{Duration, Instant};
+use latpath_testkit::waits::until;
+use std::time::Duration;
 
 /// The command of the example `fake-agent`, which cargo builds with the tests.
 fn fake_agent(args: &str) -> Address {
@@ -32,7 +33,7 @@ fn a_killed_agent_is_a_fault_with_its_last_words_and_its_sightings_stay() {
     let mut machine = Machine::connect("guest0", &fake_agent("die-after 100"), patient()).unwrap();
     machine.start(&request()).unwrap();
     let mut got = drain(&mut machine, 300);
-    eventually("the fault", || machine.fault().is_some());
+    until("the fault", || machine.fault().is_some()).unwrap();
     machine.drain(&mut got);
     assert!(got.len() >= 300);
     let fault = machine.fault().unwrap().to_string();
@@ -59,17 +60,15 @@ fn a_command_that_says_nothing_is_given_up_and_killed_with_its_children() {
     let timeouts = Timeouts { connect: Duration::from_millis(400), ..patient() };
     let marker = format!("37{}", std::process::id());
     let address = format!("exec:sleep {marker} & sleep {marker}; true").parse().unwrap();
-    let began = Instant::now();
     let error = Machine::connect("guest0", &address, timeouts).err().unwrap().to_string();
     assert!(error.contains("no agent answered within 400ms"), "{error}");
-    assert!(began.elapsed() < LIMIT);
     let asleep = || {
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         processes
             .filter_map(|p| std::fs::read(p.path().join("cmdline")).ok())
             .any(|c| c == format!("sleep\0{marker}\0").as_bytes())
     };
-    eventually("the end of the command's children", || !asleep());
+    until("the end of the command's children", || !asleep()).unwrap();
 }
 
 #[test]

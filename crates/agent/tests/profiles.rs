@@ -2,16 +2,17 @@
 
 mod fake;
 
-use fake::{agent_sampling, eventually, patient, Agent};
+use fake::{agent_sampling, patient, Agent};
 use latpath_agent::{Machine, Sampler, Stream, Timeouts};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_profile::{FrameId, Mode, Seen, Slice, Stack, Thread};
+use latpath_testkit::waits::until;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::time::Duration;
 
-/// Makes a slice at each step, and the last one when it is told to.
+/// Makes a slice at each step, and the last one on request.
 struct Slow {
     until: Ns,
     first: bool,
@@ -50,42 +51,42 @@ impl Sampler for Slow {
 /// A machine that has begun to send samples.
 fn sampled(timeouts: Timeouts) -> (Machine, Agent, Sender<()>) {
     let (host, guest) = UnixStream::pair().unwrap();
-    let (tell, go_on) = channel();
+    let (last, go_on) = channel();
     let make = move || Ok(Box::new(Slow { until: monotonic(), first: true, go_on }) as Box<dyn Sampler>);
     let agent = agent_sampling(guest, Box::new(make));
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), timeouts).unwrap();
     machine.start_profile(99, false).unwrap();
-    eventually("samples come", || machine.profiled_until().is_some());
-    (machine, agent, tell)
+    until("samples come", || machine.profiled_until().is_some()).unwrap();
+    (machine, agent, last)
 }
 
 #[test]
 fn late_samples_are_waited_for_and_the_agent_is_heard_meanwhile() {
-    let (mut machine, agent, tell) = sampled(patient());
+    let (mut machine, agent, last) = sampled(patient());
     machine.begin_stop();
     let before = machine.clock().exchanges;
-    eventually("it answers while it works on its last samples", || machine.clock().exchanges > before + 20);
+    until("it answers while it works on its last samples", || machine.clock().exchanges > before + 20).unwrap();
     assert!(machine.is_alive());
-    let told = monotonic();
-    tell.send(()).unwrap();
+    let requested = monotonic();
+    last.send(()).unwrap();
     machine.stop().unwrap();
     agent.thread.join().unwrap().unwrap();
     let moments = machine.take_moments();
     let samples = machine.take_profile().unwrap();
-    assert!(samples.span().unwrap().1 >= told, "the last slice is missing");
+    assert!(samples.span().unwrap().1 >= requested, "the last slice is missing");
     assert_eq!((moments.len() as u64, moments[0].cpu), (samples.samples, 3));
     // Both have the same clock.
-    let off = moments.last().map(|last| (last.t - told, last.error_bound_ns));
+    let off = moments.last().map(|last| (last.t - requested, last.error_bound_ns));
     assert!(off.is_some_and(|(off, bound)| off <= bound), "{off:?}");
 }
 
 #[test]
 fn samples_that_do_not_come_in_time_leave_those_that_had_come() {
-    let (mut machine, agent, tell) = sampled(Timeouts { profile: Duration::from_millis(300), ..patient() });
+    let (mut machine, agent, last) = sampled(Timeouts { profile: Duration::from_millis(300), ..patient() });
     let why = machine.stop().unwrap_err().to_string();
     assert!(why.contains("did not hand over its last samples within 300ms"), "{why}");
     assert!(machine.take_profile().unwrap().samples > 0);
-    tell.send(()).unwrap();
+    last.send(()).unwrap();
     drop(machine);
     agent.thread.join().unwrap().unwrap();
 }

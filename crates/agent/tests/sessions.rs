@@ -2,11 +2,12 @@
 
 mod fake;
 
-use fake::{agent, agent_with, drain, eventually, patient, request};
+use fake::{agent, agent_with, drain, patient, request};
 use latpath_agent::{listen, Attached, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream};
 use latpath_clock::ptp_kvm::{Reader, Reading};
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Sighting, Source};
+use latpath_testkit::waits::until;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -38,16 +39,16 @@ fn a_million_sightings_arrive_unchanged_and_in_order() {
             note: (i % 2) as u16,
         })
         .collect();
-    let tell = agent.tell.clone();
+    let into = agent.sightings.clone();
     let sent = made.clone();
-    let teller = std::thread::spawn(move || {
+    let sender = std::thread::spawn(move || {
         for part in sent.chunks(20_000) {
-            tell.send(part.to_vec()).unwrap();
+            into.send(part.to_vec()).unwrap();
             std::thread::sleep(Duration::from_millis(10));
         }
     });
     let got = drain(&mut machine, made.len());
-    teller.join().unwrap();
+    sender.join().unwrap();
     assert_eq!(got.len(), made.len());
     let bound = machine.clock().max_error_bound_ns;
     for (got, made) in got.iter().zip(&made) {
@@ -74,7 +75,7 @@ fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
         let host_times: Vec<Ns> = (0..20).map(|i| monotonic() - 25_000_000 + i * 1_000_000).collect();
         let sighting =
             |(i, &t): (usize, &Ns)| Sighting { t: guest(t), key: (seen.len() + i) as u32, ..Sighting::default() };
-        agent.tell.send(host_times.iter().enumerate().map(sighting).collect()).unwrap();
+        agent.sightings.send(host_times.iter().enumerate().map(sighting).collect()).unwrap();
         seen.extend(host_times);
         std::thread::sleep(Duration::from_millis(25));
     }
@@ -85,11 +86,12 @@ fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
         assert!(off.abs() <= clock.max_error_bound_ns + 2, "{off} ns off, bound {}", clock.max_error_bound_ns);
     }
     // Where nothing has been exchanged for a while, both go apart for so long.
-    eventually("the clock is as it is", || {
+    until("the clock is as it is", || {
         let (clock, now) = (machine.clock(), monotonic());
         let off = clock.offset_ns - (guest(now) - now);
         off.abs() <= clock.error_bound_ns + 10_000 && machine.clock_fault().is_none() && clock.exchanges > 30
-    });
+    })
+    .unwrap();
     assert_eq!(machine.clock().method.name(), "timed exchanges");
     assert!(machine.drain(&mut Vec::new()) <= monotonic());
 }
@@ -98,7 +100,7 @@ fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
 fn points_carry_the_name_that_the_user_gave_the_machine() {
     let (mut machine, agent) = connected(monotonic);
     machine.start(&request()).unwrap();
-    agent.tell.send(vec![Sighting { t: monotonic(), ..Sighting::default() }]).unwrap();
+    agent.sightings.send(vec![Sighting { t: monotonic(), ..Sighting::default() }]).unwrap();
     drain(&mut machine, 1);
     let points = machine.points();
     assert_eq!(points.len(), 5);
@@ -125,10 +127,10 @@ fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
     machine.start(&request()).unwrap();
     let t = monotonic();
-    agent.tell.send((0..100).map(|i| Sighting { t: t + i, ..Sighting::default() }).collect()).unwrap();
+    agent.sightings.send((0..100).map(|i| Sighting { t: t + i, ..Sighting::default() }).collect()).unwrap();
     let mut got = drain(&mut machine, 1);
     cut.shutdown(std::net::Shutdown::Both).unwrap();
-    eventually("the fault", || machine.fault().is_some());
+    until("the fault", || machine.fault().is_some()).unwrap();
     machine.drain(&mut got);
     assert_eq!(got.len(), 100);
     let fault = machine.fault().unwrap().to_string();
@@ -174,7 +176,7 @@ fn while_the_probe_is_attached_the_clock_goes_on() {
         let make = move |_: &StartRequest| {
             let before = heard.load(Ordering::SeqCst);
             // An answer about the time has less than 50 bytes, and nothing else is said in between.
-            eventually("ten answers", || heard.load(Ordering::SeqCst) > before + 500);
+            until("ten answers", || heard.load(Ordering::SeqCst) > before + 500).unwrap();
             Err::<Attached<fake::Given>, _>("slow".to_string())
         };
         latpath_agent::serve(&mut Stream::new(guest).unwrap(), &mut ServeOptions::default(), None, make)
@@ -218,7 +220,7 @@ fn the_hypervisors_clock_is_used_where_there_is_one() {
     let (host, guest) = UnixStream::pair().unwrap();
     let _agent = agent_with(guest, ServeOptions { hypervisor: Some(Box::new(True)), ..ServeOptions::default() });
     let machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
-    eventually("ptp_kvm", || machine.clock().method.name() == "ptp_kvm");
+    until("ptp_kvm", || machine.clock().method.name() == "ptp_kvm").unwrap();
     let clock = machine.clock();
     assert!(clock.offset_ns.abs() <= clock.error_bound_ns, "{clock:?}");
 }
@@ -282,10 +284,11 @@ fn one_who_connects_and_is_silent_does_not_keep_the_host_out() {
             listen(&at, once, &mut options, Some(quit.as_fd()), &mut |_| {}, fresh())
         });
         let mut silent = None;
-        eventually("the socket", || {
+        until("the socket", || {
             silent = UnixStream::connect(&path).ok();
             silent.is_some()
-        });
+        })
+        .unwrap();
         let address = format!("unix:{}", path.display()).parse().unwrap();
         let mut machine = Machine::connect("guest0", &address, patient()).unwrap();
         machine.start(&request()).unwrap();
@@ -327,18 +330,19 @@ fn a_wrong_socket_path_is_reported_after_the_timeout() {
 }
 
 #[test]
-fn a_command_runs_there_where_the_agent_was_told_so_and_ends_with_the_session() {
+fn a_command_runs_there_where_the_agent_allows_it_and_ends_with_the_session() {
     let (host, guest) = UnixStream::pair().unwrap();
     let agent = agent_with(guest, ServeOptions { commands: true, ..ServeOptions::default() });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
     let mut printed = Vec::new();
     machine.run_command(["sh", "-c", "seq 1 200000; echo no >&2; exit 3"].map(String::from).into()).unwrap();
-    eventually("it has ended", || {
+    until("it has ended", || {
         let news = machine.command();
         assert_eq!(news.left_out, 0);
         printed.extend(news.printed);
         news.end.is_some_and(|end| end == Ok(3))
-    });
+    })
+    .unwrap();
     let of = |is: bool| printed.iter().filter(|(of, _)| *of == is).flat_map(|(_, bytes)| bytes.clone()).collect();
     let (out, errors): (Vec<u8>, Vec<u8>) = (of(false), of(true));
     let numbers = String::from_utf8(out).unwrap().lines().filter_map(|n| n.parse::<u64>().ok()).sum::<u64>();
@@ -347,11 +351,12 @@ fn a_command_runs_there_where_the_agent_was_told_so_and_ends_with_the_session() 
 
     machine.run_command(["sh", "-c", "echo $$; exec sleep 1000"].map(String::from).into()).unwrap();
     let mut pid = String::new();
-    eventually("it has begun", || {
+    until("it has begun", || {
         let pieces = machine.command().printed.into_iter();
         pid += &pieces.map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect::<String>();
         pid.ends_with('\n')
-    });
+    })
+    .unwrap();
     drop(machine);
     agent.thread.join().unwrap().unwrap();
     assert!(!std::path::Path::new(&format!("/proc/{}", pid.trim())).exists(), "it still runs");

@@ -1,22 +1,23 @@
-//! Windows of the agent's flight recorder, with both ends in this process and a recorder that invents what it tells.
+//! Windows of the agent's flight recorder, with both ends in this process and a recorder that invents events.
 
 mod fake;
 
-use fake::{agent_recording, agent_with, drain, eventually, patient, recorded, request, Agent, Begun, LIMIT};
+use fake::{agent_recording, agent_with, drain, patient, recorded, request, Agent, Begun};
 use latpath_agent::{Facts, GuestWindow, Machine, ServeOptions, Stream, Timeouts};
 use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Sighting, Source};
+use latpath_testkit::waits::until;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MS: Ns = 1_000_000;
 
-/// Tells of so many events in each window, which zstd cannot make smaller.
+/// Reports so many events in each window, which zstd cannot make smaller.
 #[derive(Clone, Default)]
 struct Invents {
     events: u64,
@@ -73,13 +74,12 @@ fn started_over(
 
 /// Windows, until this many have come.
 fn windows(machine: &mut Machine, n: usize) -> Vec<(u64, Result<GuestWindow, String>)> {
-    let began = Instant::now();
     let mut got = Vec::new();
-    while got.len() < n {
+    let waited = until(&format!("{n} windows come"), || {
         got.extend(machine.take_windows());
-        assert!(began.elapsed() < LIMIT, "{} of {n} windows came; {:?}", got.len(), machine.fault());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        got.len() >= n
+    });
+    waited.unwrap_or_else(|e| panic!("{e:?}; {} have; {:?}", got.len(), machine.fault()));
     got
 }
 
@@ -97,7 +97,7 @@ fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
     let (mut machine, agent) = started(options, invents.boxed(), patient());
     // Sightings say how far its clock is.
     let t = monotonic();
-    agent.tell.send(vec![Sighting { t: guest(t), ..Sighting::default() }]).unwrap();
+    agent.sightings.send(vec![Sighting { t: guest(t), ..Sighting::default() }]).unwrap();
     let seen = drain(&mut machine, 1)[0].t;
     let (from, to) = (seen - 30 * MS, seen);
     let id = machine.request_window(from, to);
@@ -197,27 +197,30 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
     let now = monotonic();
     machine.request_window(now - 20 * MS, now);
     let mut allowed = 0;
-    eventually("the window is made", || {
+    until("the window is made", || {
         allowed += line.allow();
         invents.reported.load(Ordering::SeqCst) == 1
-    });
+    })
+    .unwrap();
     let before = machine.clock().exchanges;
     for key in 0..4 {
-        agent.tell.send(vec![Sighting { t: monotonic(), key, ..Sighting::default() }]).unwrap();
+        agent.sightings.send(vec![Sighting { t: monotonic(), key, ..Sighting::default() }]).unwrap();
         let mut seen = Vec::new();
-        eventually("the sighting", || {
+        until("the sighting", || {
             allowed += line.allow();
             machine.drain(&mut seen);
             !seen.is_empty()
-        });
+        })
+        .unwrap();
         assert_eq!((seen.len(), seen[0].key), (1, key));
     }
     let mut none = Vec::new();
-    eventually("an exchange of times", || {
+    until("an exchange of times", || {
         allowed += line.allow();
         machine.drain(&mut none);
         machine.clock().exchanges > before
-    });
+    })
+    .unwrap();
     // The window has some 2 MB; on a machine that stood still they may all have passed by now.
     assert!(allowed > 1 << 20 || machine.take_windows().is_empty(), "{allowed} bytes passed");
     drop(line);
@@ -231,14 +234,15 @@ fn what_a_recorder_lacks_and_costs_is_reported() {
     machine.request_window(now - MS, now);
     only(&mut machine).unwrap();
     // However busy it is.
-    eventually("the figures", || {
+    until("the figures", || {
         machine.request_window(now - MS, now);
         drop(machine.take_windows());
         machine.recorder().unwrap().unwrap().windows > 0
-    });
+    })
+    .unwrap();
     let figures = machine.recorder().unwrap().unwrap();
     assert_eq!(Figures { windows: 0, ..figures }, Invents::default().figures());
-    eventually("what it costs", || machine.cpu_percent().is_some_and(|percent| percent >= 0.0));
+    until("what it costs", || machine.cpu_percent().is_some_and(|percent| percent >= 0.0)).unwrap();
 }
 
 #[test]
@@ -257,7 +261,7 @@ fn without_a_recorder_a_window_is_an_error_that_says_why() {
     assert_eq!(window(machine), ("its flight recorder was not started".into(), None));
 
     let (mut machine, _agent) = started(ServeOptions::default(), Some(Err("no BTF".into())), patient());
-    eventually("the refusal", || machine.recorder() == Some(Err("no BTF".into())));
+    until("the refusal", || machine.recorder() == Some(Err("no BTF".into()))).unwrap();
     let now = monotonic();
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine), Err("no BTF".into()));
@@ -280,7 +284,7 @@ fn an_agent_of_before_there_were_recorders_is_never_asked_and_the_host_says_so()
     assert!(machine.is_alive());
 }
 
-/// A recorder that tells nothing before it may.
+/// A recorder that reports nothing before it may.
 struct Waits(Invents, Mutex<Receiver<()>>);
 
 impl Waits {
@@ -312,9 +316,9 @@ fn a_recorder_that_takes_too_long_is_given_up_and_what_it_says_later_is_dropped(
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine).unwrap_err(), "the agent did not answer in time");
     drop(go_on);
-    eventually("it has answered", || invents.reported.load(Ordering::SeqCst) == 1);
+    until("it has answered", || invents.reported.load(Ordering::SeqCst) == 1).unwrap();
     let exchanges = machine.clock().exchanges;
-    eventually("what came later is read", || machine.clock().exchanges > exchanges + 10);
+    until("what came later is read", || machine.clock().exchanges > exchanges + 10).unwrap();
     assert!(machine.take_windows().is_empty() && machine.is_alive(), "{:?}", machine.fault());
 }
 
@@ -341,7 +345,7 @@ fn a_recorder_that_panics_costs_its_windows_and_nothing_else() {
         assert!(window.unwrap_err().contains("a panic"));
     }
     assert!(machine.recorder().unwrap().unwrap_err().contains("a panic"));
-    agent.tell.send(vec![Sighting { t: monotonic(), ..Sighting::default() }]).unwrap();
+    agent.sightings.send(vec![Sighting { t: monotonic(), ..Sighting::default() }]).unwrap();
     drain(&mut machine, 1);
     machine.stop().unwrap();
 }

@@ -59,7 +59,7 @@ fn with_retention(rule: LatenessRule, streams: usize, retention: RetentionPolicy
     detector
 }
 
-/// Hands packets over as the joiner does, and looks every 5 ms.
+/// Hands packets over as the joiner does, and advances the detector every 5 ms.
 fn run(detector: &mut LateDetector, packets: &[Made]) -> Reported {
     let mut reported = Reported::default();
     let mut next = 0;

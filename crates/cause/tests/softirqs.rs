@@ -267,7 +267,7 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
         c.at(260).vector_ends(Vector::CallFunctionSingle).softirq(NET_RX).at(310).softirq_ends(NET_RX);
     };
     // What was in idle states that look for work is called without an interrupt.
-    let looked = |c: &mut stage::Cpu| {
+    let idle = |c: &mut stage::Cpu| {
         c.at(60).idles(2).at(250).idles_no_more().at(255).raises(NET_RX).at(260).softirq(NET_RX);
         c.at(310).softirq_ends(NET_RX);
     };
@@ -291,7 +291,7 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
             "260-300 work softirq NET_RX",
         ]
     );
-    assert_eq!(explained(&looked)[1], "130-255 idle-exit softirq NET_RX < idle (state 2) #2");
+    assert_eq!(explained(&idle)[1], "130-255 idle-exit softirq NET_RX < idle (state 2) #2");
 }
 
 #[test]

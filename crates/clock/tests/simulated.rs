@@ -48,7 +48,7 @@ fn guest() -> impl Strategy<Value = Guest> {
     )
 }
 
-/// Time on the wire: a floor, a usual spread, and now and then a long wait. The two directions differ.
+/// Time on the wire: a floor, some spread, and now and then a long wait. The two directions differ.
 fn delay() -> impl Strategy<Value = Ns> {
     (20_000i64..200_000, prop_oneof![8 => 0i64..100_000, 2 => 0i64..3_000_000, 1 => 0i64..80_000_000])
         .prop_map(|(floor, more)| floor + more)
@@ -66,7 +66,7 @@ proptest! {
     fn the_true_offset_always_lies_within_the_bound(
         guest in guest(),
         exchanges in exchanges(900),
-        look in 0i64..2 * SECOND,
+        distance in 0i64..2 * SECOND,
     ) {
         let mut estimator = OffsetEstimator::new(Assumed::EXCHANGES);
         let mut host = SECOND;
@@ -76,7 +76,7 @@ proptest! {
             host = e.t4;
             prop_assert_eq!(estimator.add(&e), None);
             // Now, and some time ahead or back.
-            let when = if i % 3 == 0 { host } else { (host + look * if i % 3 == 1 { 1 } else { -1 }).max(SECOND) };
+            let when = if i % 3 == 0 { host } else { (host + distance * if i % 3 == 1 { 1 } else { -1 }).max(SECOND) };
             let shown = guest.at(when);
             let estimate = estimator.at(shown).unwrap();
             let error = (estimate.offset_ns - (shown - when)).abs();

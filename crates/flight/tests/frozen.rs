@@ -1,12 +1,12 @@
 //! What the recorder of the running kernel gives, frozen: it is the same when it has been bytes, and has all names.
 
 use latpath_flight::{Doing, IdleStates, Recorder, Snapshot, Timeline, What};
-use latpath_testkit::{trial, Failed};
+use latpath_testkit::{trial, waits::until, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Outcome = Result<(), Failed>;
 
@@ -23,9 +23,6 @@ fn main() -> ExitCode {
 fn start() -> Result<Recorder, Failed> {
     Ok(Recorder::start(16 << 20)?)
 }
-
-/// More than anything here needs, however busy the machine is.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Wakes a thread so often, and sends itself packets: switches, wakeups, softirqs, timers.
 fn busy(rounds: usize) {
@@ -84,11 +81,7 @@ fn functions_are_known() -> bool {
 fn named() -> Outcome {
     let recorder = start()?;
     recorder.learn();
-    let until = Instant::now() + LIMIT;
-    while !recorder.has_learnt() {
-        assert!(Instant::now() < until, "the kernel's names are read");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("the kernel's names are read", || recorder.has_learnt())?;
     let snapshot = Snapshot::decode(&frozen(&recorder, 400).encode())?;
     // The thread is gone by now.
     let echo = snapshot.threads.values().find(|thread| thread.name == "lp-echo").ok_or("no lp-echo")?;
@@ -125,9 +118,5 @@ fn at_once() -> Outcome {
     };
     let first = (0..5).map(taken).find(|taken| taken.as_ref().map_or(true, |(_, none)| *none));
     let (recorder, _) = first.ok_or("each snapshot had waited for the names")??;
-    let until = Instant::now() + LIMIT;
-    while functions_are_known() && frozen(&recorder, 30).functions.is_empty() {
-        assert!(Instant::now() < until, "a later snapshot has them");
-    }
-    Ok(())
+    until("a later snapshot has them", || !functions_are_known() || !frozen(&recorder, 30).functions.is_empty())
 }

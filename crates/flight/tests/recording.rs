@@ -1,7 +1,8 @@
 //! The recorder in the running kernel: who held whom, who woke whom, what was overwritten, and that nothing stays behind.
 
 use latpath_flight::{Doing, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, What};
-use latpath_testkit::{trial, waits::until, Failed};
+use latpath_testkit::waits::{is_in_state, until};
+use latpath_testkit::{trial, Failed};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
@@ -116,13 +117,10 @@ fn hog() -> Outcome {
             }
         });
         let hog = scope.spawn(|| {
-            while victim.load(Ordering::SeqCst) == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            std::thread::sleep(Duration::from_millis(20));
+            until("the other one sleeps", || sleeps(victim.load(Ordering::SeqCst))).expect("it does");
             pin(cpu);
             assert!(fifo(7), "root may");
-            // Switches say a thread's class.
+            // A switch, for switches say a thread's class.
             std::thread::sleep(Duration::from_micros(100));
             let from = now();
             spin(Duration::from_millis(12));
@@ -206,7 +204,7 @@ fn overwritten() -> Outcome {
             here.shutdown(std::net::Shutdown::Both).expect("it is open");
         });
         // Where the two do not get the CPUs, what others do takes the ring.
-        let known = until("a ring that was written over tells of what was last", || {
+        let known = until("a ring that was written over has what was last", || {
             let window = recorder.window(from, now());
             let lost = window.cpus.iter().filter(|cpu| cpu.overwritten > 0 && !cpu.is_complete(from)).count();
             let row = Timeline::of(&window).thread(pinging.load(Ordering::SeqCst));
@@ -218,17 +216,21 @@ fn overwritten() -> Outcome {
     })
 }
 
-fn rows() -> Outcome {
-    let recorder = start()?;
-    let from = now();
-    std::thread::sleep(Duration::from_millis(25));
-    // Of a CPU that sleeps all the time there is nothing to record.
+/// Of a CPU that sleeps all the time there is nothing to record.
+fn run_on_all_cpus() {
     for cpu in 0..=some_cpu() {
         std::thread::spawn(move || pin(cpu)).join().expect("it runs there");
     }
+}
+
+fn rows() -> Outcome {
+    let recorder = start()?;
+    let from = now();
+    // What this thread's row has to show.
     std::thread::sleep(Duration::from_millis(25));
+    run_on_all_cpus();
     let to = now();
-    std::thread::sleep(Duration::from_millis(5));
+    run_on_all_cpus();
     let window = recorder.window(from, to);
     let timeline = Timeline::of(&window);
     let unknown: Vec<_> =
@@ -279,7 +281,7 @@ fn stopped() -> Outcome {
     let from = now();
     let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?;
     let pid = child.id();
-    std::thread::sleep(Duration::from_millis(100));
+    is_in_state(pid, 'R')?;
     // SAFETY: the number is of our own child, which has not been waited for.
     unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
     let is_stopped = |tile: &latpath_flight::ThreadTile| tile.state == State::Asleep(Sleep::Stopped);

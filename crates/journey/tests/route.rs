@@ -358,8 +358,8 @@ fn a_route_that_leads_out_reads_back_from_its_names() {
     n.packets(90, &[&OUT_OF[..], &[("host/ovs-exec@nic0", 125)]].concat());
     let route = n.route();
     let point = |p: &u16| n.points[usize::from(*p)].point.clone();
-    let line: Vec<Point> = route.points.iter().map(point).collect();
-    let read = Route::from_points(&line, std::slice::from_ref(&line), &n.points);
+    let named: Vec<Point> = route.points.iter().map(point).collect();
+    let read = Route::from_points(&named, std::slice::from_ref(&named), &n.points);
     assert_eq!((read.points, read.by_stream), (route.points, route.by_stream));
     assert_eq!(read.optional.len(), 3, "points of Open vSwitch are no copies");
 }

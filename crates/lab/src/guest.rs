@@ -80,6 +80,7 @@ pub struct Guest {
     agent: PathBuf,
     monitor: PathBuf,
     acceleration: Acceleration,
+    failed_boot: Option<String>,
     // Holds the folder of its sockets.
     _lab: Lab,
 }
@@ -148,7 +149,9 @@ impl Guest {
                     }
                     let _ = fs::remove_file(&initramfs);
                     let Files { agent, monitor, .. } = files;
-                    return Ok(Self { machine, agent, monitor, acceleration, _lab: lab.clone() });
+                    // Only a second attempt is verbose.
+                    let failed_boot = failures.pop().filter(|_| verbose);
+                    return Ok(Self { machine, agent, monitor, acceleration, failed_boot, _lab: lab.clone() });
                 }
                 Err(Error::Interrupted) => return Err(Error::Interrupted),
                 Err(error) => {
@@ -162,6 +165,11 @@ impl Guest {
 
     pub fn acceleration(&self) -> Acceleration {
         self.acceleration
+    }
+
+    /// Why it did not come up when it was booted first, if it had to be booted a second time by the same means.
+    pub fn failed_boot(&self) -> Option<&str> {
+        self.failed_boot.as_deref()
     }
 
     /// The unix socket behind the guest's port `/dev/virtio-ports/latpath.agent`.

@@ -4,17 +4,18 @@
 use latpath_lab::{
     Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, Nics, APPLICATION, KERNELS, NIC, PUBLISHER, TAP, VETH,
 };
-use latpath_testkit::{need_guest, need_lab, trial, Failed, Lack};
+use latpath_testkit::waits::until;
+use latpath_testkit::{boot, need_guest, need_lab, trial, Failed, Lack};
 use nix::sys::signal::Signal;
 use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Command, ExitCode, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// With this word the test program plays the process that is killed in the middle of its work.
+/// With this word the test program is the process that is killed in the middle of its work.
 const VICTIM: &str = "--victim";
 const NEVER: &dyn Fn() -> bool = &|| false;
 
@@ -50,12 +51,12 @@ fn lacks_hypervisor() -> Lack {
     KERNELS[0].fetch(&mut |line| eprintln!("{line}"), NEVER).err().map(|e| e.to_string())
 }
 
-/// Lays a lab, says its name and what to look for, and waits to be killed.
+/// Lays a lab, prints its name and what it made, and waits to be killed.
 fn victim(with_guest: bool) {
     let (lab, _) = Lab::new().unwrap();
     let application = if with_guest { Application::Guest } else { Application::Namespace };
     let path = lab.lay(application).unwrap();
-    let guest = with_guest.then(|| boot(&lab, &path));
+    let guest = with_guest.then(|| booted(&lab, &path));
     let mut sleep = Command::new("sleep");
     sleep.arg("1000");
     let running = path.publisher.start(sleep, Signal::SIGKILL).unwrap();
@@ -64,8 +65,8 @@ fn victim(with_guest: bool) {
     thread::sleep(Duration::from_secs(1000));
 }
 
-fn boot(lab: &Lab, path: &LabPath) -> Guest {
-    Guest::boot(lab, path, &GuestPlan::default(), &mut |line| eprintln!("{line}"), NEVER).unwrap()
+fn booted(lab: &Lab, path: &LabPath) -> Guest {
+    boot(lab, path, &GuestPlan::default()).unwrap()
 }
 
 fn ip(words: &str) -> Command {
@@ -156,11 +157,7 @@ fn killed_and_swept(what: &str) -> Result<(), Failed> {
     victim.kill()?;
     victim.wait()?;
     let process = Path::new("/proc").join(child);
-    let until = Instant::now() + Duration::from_secs(30);
-    while process.exists() && Instant::now() < until {
-        thread::sleep(Duration::from_millis(20));
-    }
-    assert!(!process.exists(), "process {child} outlived its parent");
+    until(&format!("process {child} ends with its parent"), || !process.exists())?;
     // A lab that another test starts at the same time may sweep before this one does.
     drop(Lab::new()?);
     assert!(!there(name) && !Path::new(folder).exists());
@@ -170,7 +167,7 @@ fn killed_and_swept(what: &str) -> Result<(), Failed> {
 fn guest_answers() -> Result<(), Failed> {
     let (lab, _) = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
-    let mut guest = boot(&lab, &path);
+    let mut guest = booted(&lab, &path);
     eprintln!("booted Linux {} in {:.1?}, {}", guest.release(), guest.boot_time(), guest.acceleration());
 
     assert_eq!(guest.expect("echo one; echo two >&2; printf %s 'th ree'", NEVER)?, "one\ntwo\nth ree");
@@ -210,7 +207,7 @@ fn guest_answers() -> Result<(), Failed> {
 fn guest_killed() -> Result<(), Failed> {
     let (lab, _) = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
-    let mut guest = boot(&lab, &path);
+    let mut guest = booted(&lab, &path);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(guest.pid() as i32), Signal::SIGKILL)?;
     let error = guest.run("echo still there", Duration::from_secs(30), NEVER).unwrap_err().to_string();
     assert!(error.starts_with("guest guest0: QEMU ended, signal: 9"), "{error}");

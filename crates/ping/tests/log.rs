@@ -162,7 +162,7 @@ fn a_log_of_the_last_time_has_what_came_before_each_breach_and_the_end() {
 fn what_finds_no_buffer_is_counted_and_the_rest_is_whole() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("flood.csv");
-    // Faster than any disk, for the writer looks only every 20 ms.
+    // Faster than any disk, for the writer wakes only every 20 ms.
     let n = 400_000;
     let summary = log(&path, Keep::All, (0..n).map(transaction));
     assert!(summary.error.is_none());

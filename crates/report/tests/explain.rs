@@ -404,7 +404,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
 }
 
-/// A packet whose reader's CPU was slow to come out of this idle state, as its explanation, its waterfall and its JSON tell it.
+/// A packet whose reader's CPU was slow to come out of this idle state, as its explanation, its waterfall and its JSON show it.
 fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json::Value) {
     let context = context();
     let mut baseline = Baseline::default();

@@ -17,7 +17,7 @@ const STEP: Ns = MS / 4;
 const SETTLED: Ns = 1_000 * MS;
 
 /// What the kernel programs of this host might have seen, handed out as time passes.
-struct Script {
+struct Scenario {
     sightings: std::vec::IntoIter<Sighting>,
     points: Vec<PointInfo>,
     detached: bool,
@@ -57,7 +57,7 @@ fn sightings(start: Ns) -> Vec<Sighting> {
     all
 }
 
-impl Source for Script {
+impl Source for Scenario {
     fn points(&mut self) -> Vec<PointInfo> {
         self.points.clone()
     }
@@ -79,7 +79,7 @@ impl Source for Script {
     }
 }
 
-impl Origin for Script {
+impl Origin for Scenario {
     fn stop(&mut self) -> Result<(), String> {
         self.detached = true;
         Ok(())
@@ -112,8 +112,8 @@ fn follow(sightings: &[Sighting]) -> Follow {
         point(PointKind::AppRead, "relay", 2, Link::Socket),
         point(PointKind::Drop, "nic0", 2, Link::Nic),
     ];
-    let script = Script { sightings: Vec::from(sightings).into_iter(), points, detached: false };
-    Follow::over(options(), |_| Ok(script)).unwrap()
+    let scenario = Scenario { sightings: Vec::from(sightings).into_iter(), points, detached: false };
+    Follow::over(options(), |_| Ok(scenario)).unwrap()
 }
 
 struct Recorder(Writer);

@@ -1,4 +1,4 @@
-//! The aggregate against a slow one that looks at all journeys again for each figure.
+//! The aggregate against a slow one that reads all journeys again for each figure.
 
 use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 const POINTS: [&str; 5] =
     ["host/tx@veth0", "host/nic-rx@br0", "host/drop@tap0", "guest0/nic-rx@eth0", "guest0/app-read@relay"];
-/// Each stream's way: not all points, and not those of the other.
+/// Each stream's route: not all points, and not those of the other.
 const LINES: [[PointId; 3]; STREAMS] = [[1, 3, 4], [0, 1, 3]];
 const SEGMENTS: [(&str, PointId, PointId); 4] = [("Thyp", 1, 3), ("Tsub", 3, 4), ("total", 1, 4), ("mine", 0, 3)];
 const STREAMS: usize = 2;
@@ -71,12 +71,12 @@ impl Own {
         self.seen & (1 << p) != 0
     }
 
-    fn line(&self) -> [PointId; 3] {
+    fn route(&self) -> [PointId; 3] {
         LINES[usize::from(self.stream)]
     }
 
     fn total(&self) -> Option<Ns> {
-        let seen: Vec<_> = self.line().into_iter().filter(|p| self.has(*p)).collect();
+        let seen: Vec<_> = self.route().into_iter().filter(|p| self.has(*p)).collect();
         match seen.as_slice() {
             [from, .., to] => Some(self.t[usize::from(*to)] - self.t[usize::from(*from)]),
             _ => None,
@@ -145,7 +145,7 @@ fn journeys() -> impl Strategy<Value = Vec<Own>> {
 
 /// What became of a packet: complete, incomplete, or where it was last seen.
 fn fate(j: &Own) -> (&'static str, Option<String>) {
-    let [first, second, sink] = j.line();
+    let [first, second, sink] = j.route();
     if j.has(first) && j.has(second) && j.has(sink) {
         return ("complete", None);
     }
@@ -210,7 +210,7 @@ proptest! {
         for (id, stream) in summary.streams.iter().enumerate() {
             let (mut longest, mut row) = (0, 0);
             for j in journeys.iter().filter(|j| usize::from(j.stream) == id) {
-                let [first, _, sink] = j.line();
+                let [first, _, sink] = j.route();
                 let late = j.has(first) && j.has(sink) && j.t[usize::from(sink)] - j.t[usize::from(first)] > THRESHOLD;
                 row += u64::from(j.missing_before);
                 longest = longest.max(row);
@@ -232,7 +232,7 @@ proptest! {
                     .collect();
                 times.sort();
                 let Some(row) = rows.iter().find(|row| row.name == name) else {
-                    // Not on this stream's way, and never crossed.
+                    // Not on this stream's route, and never crossed.
                     let on_way = |p| stream.is_some_and(|id| LINES[id].contains(&p));
                     prop_assert!(stream.is_some() && times.is_empty() && !(on_way(from) && on_way(to)));
                     continue;

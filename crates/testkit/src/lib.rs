@@ -17,6 +17,7 @@ pub mod busy;
 pub mod names;
 mod needs;
 mod noise;
+mod space;
 pub mod stripped;
 mod testbed;
 mod tiers;
@@ -27,7 +28,8 @@ pub mod wire;
 pub use libtest_mimic::Failed;
 pub use needs::{need_btf, need_guest, need_lab, need_root, need_tool, Lack};
 pub use noise::Noise;
-pub use testbed::{bench, latpath, program, start, Bench, Finished, Started, PROGRAM};
+pub use space::Space;
+pub use testbed::{bench, boot, latpath, program, start, Bench, Finished, Started, PROGRAM};
 pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};
 
 /// Fails unless two values are the same.

@@ -1,7 +1,7 @@
 //! A testbed of network namespaces, and commands that run in it.
 
-use crate::Failed;
-use latpath_lab::{Application, Lab, LabPath, Namespace, Running};
+use crate::{retried, Failed};
+use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath, Namespace, Running};
 use nix::sys::signal::Signal;
 use std::{
     env,
@@ -42,6 +42,15 @@ pub fn bench() -> Result<Bench, Failed> {
     let (lab, _) = Lab::new()?;
     let path = lab.lay(Application::Namespace)?;
     Ok(Bench { lab, path })
+}
+
+/// Boots a guest on a path's tap. That one had to be booted a second time is reported as a retry.
+pub fn boot(lab: &Lab, path: &LabPath, plan: &GuestPlan) -> latpath_lab::Result<Guest> {
+    let guest = Guest::boot(lab, path, plan, &mut |line| eprintln!("{line}"), &|| false)?;
+    if let Some(why) = guest.failed_boot() {
+        retried(&format!("boot of {}", plan.name), why);
+    }
+    Ok(guest)
 }
 
 impl Bench {

@@ -3,7 +3,13 @@
 
 use crate::Lack;
 use libtest_mimic::{Arguments, Failed};
-use std::{env, panic::resume_unwind, process::ExitCode, thread};
+use std::{
+    env,
+    panic::resume_unwind,
+    process::ExitCode,
+    sync::{PoisonError, RwLock},
+    thread,
+};
 
 /// Names the tier that is to run: `check`, `test` or `lab`.
 const TIER: &str = "LATPATH_TIER";
@@ -19,20 +25,22 @@ pub enum Tier {
     Lab,
 }
 
+type Test = Box<dyn FnOnce() -> Result<(), Failed> + Send>;
+
 pub struct Trial {
-    trial: libtest_mimic::Trial,
+    name: String,
+    test: Test,
     tier: Tier,
     lack: Lack,
+    side_by_side: bool,
 }
 
 /// A test that runs when nothing is lacking, and is skipped with the first reason otherwise. One that needs nothing is a part of
-/// `make check`.
+/// `make check`. No other test of this program runs in the meantime.
 pub fn trial(name: &str, needs: &[Lack], test: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
     let lack = needs.iter().flatten().next().cloned();
     let tier = if needs.is_empty() { Tier::Check } else { Tier::Test };
-    // What a test does to its thread (CPUs, priority, namespaces) ends with it.
-    let test = move || thread::spawn(test).join().unwrap_or_else(|panic| resume_unwind(panic));
-    Trial { trial: libtest_mimic::Trial::test(name, test).with_ignored_flag(lack.is_some()), tier, lack }
+    Trial { name: name.into(), test: Box::new(test), tier, lack, side_by_side: false }
 }
 
 impl Trial {
@@ -40,7 +48,36 @@ impl Trial {
     pub fn in_lab(self) -> Self {
         Self { tier: Tier::Lab, ..self }
     }
+
+    /// The same test, which runs while others of its kind do. It has namespaces and names of its own, changes nothing that all share,
+    /// and spends most of its time waiting for packets.
+    pub fn side_by_side(self) -> Self {
+        Self { side_by_side: true, ..self }
+    }
+
+    fn into_mimic(self) -> libtest_mimic::Trial {
+        let Self { name, test, lack, side_by_side, .. } = self;
+        // What a test does to its thread (CPUs, priority, namespaces) ends with it.
+        let test = move || thread::spawn(test).join().unwrap_or_else(|panic| resume_unwind(panic));
+        let test = move || match side_by_side {
+            true => {
+                let _others_too = TURN.read().unwrap_or_else(PoisonError::into_inner);
+                test()
+            }
+            false => {
+                let _alone = TURN.write().unwrap_or_else(PoisonError::into_inner);
+                test()
+            }
+        };
+        libtest_mimic::Trial::test(name, test).with_ignored_flag(lack.is_some())
+    }
 }
+
+/// Held for writing by a test that runs alone.
+static TURN: RwLock<()> = RwLock::new(());
+
+/// How many tests run side by side. They share two or so CPUs, and need them for a part of the time.
+const AT_ONCE: usize = 3;
 
 /// The command line of this test program.
 pub fn arguments() -> Arguments {
@@ -60,16 +97,19 @@ pub fn runs(arguments: &Arguments, name: &str, tier: Tier) -> bool {
         }
 }
 
-/// Runs the tests of the tier, one after another: they share two or so CPUs. Says how many are left to other tiers.
+/// Runs the tests of the tier: first those that may run side by side, then the others one after another. Says how many are left to
+/// other tiers.
 pub fn main(tests: Vec<Trial>) -> ExitCode {
     let mut arguments = arguments();
-    arguments.test_threads.get_or_insert(1);
-    let (now, others): (Vec<Trial>, _) =
-        tests.into_iter().partition(|test| runs(&arguments, test.trial.name(), test.tier));
+    let (mut now, others): (Vec<Trial>, _) =
+        tests.into_iter().partition(|test| runs(&arguments, &test.name, test.tier));
+    now.sort_by_key(|test| !test.side_by_side);
+    let at_once = if now.first().is_some_and(|test| test.side_by_side) { AT_ONCE } else { 1 };
+    arguments.test_threads.get_or_insert(at_once);
     for (test, lack) in now.iter().filter_map(|test| Some((test, test.lack.as_ref()?))) {
-        eprintln!("{}: skipped, {lack}", test.trial.name());
+        eprintln!("{}: skipped, {lack}", test.name);
     }
-    let conclusion = libtest_mimic::run(&arguments, now.into_iter().map(|test| test.trial).collect());
+    let conclusion = libtest_mimic::run(&arguments, now.into_iter().map(Trial::into_mimic).collect());
     if arguments.filter.is_none() && !others.is_empty() {
         // scripts/test adds these up.
         println!("left to other tiers: {}\n", others.len());

@@ -2,7 +2,10 @@
 //! needs to see, and never just for a while.
 
 use crate::{Failed, Started};
+use nix::sched::{sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
 use std::fs;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// More than anything here needs, however busy the machine is.
@@ -20,9 +23,21 @@ pub fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool)
         if Instant::now() > end {
             return Err(format!("waited for {limit:?}: {what}").into());
         }
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Waits until a command has said this on stderr. One that ends before is a failure.
+pub fn says(started: &mut Started, words: &str) -> Result<(), Failed> {
+    until(&format!("it says {words:?}"), || {
+        let runs = started.runs();
+        started.said().contains(words) || !runs
+    })?;
+    match started.said() {
+        said if said.contains(words) => Ok(()),
+        said => Err(format!("it ended before it said {words:?}: {said}").into()),
+    }
 }
 
 /// Waits until a `latpath subscribe` takes frames.
@@ -40,6 +55,11 @@ pub fn has_read(application: &Started) -> Result<(), Failed> {
     until("the application has read what came", || queued(application.pid()) == Some(0))
 }
 
+/// Whether nothing waits in any of these packet sockets: the text of /proc/net/packet, also another machine's.
+pub fn all_read(sockets: &str) -> bool {
+    sockets.lines().skip(1).all(|line| line.split_whitespace().nth(6) == Some("0"))
+}
+
 /// Bytes that wait for a process in a packet socket that is bound to Sampled Values, or to all protocols; `None` as long as it has
 /// none. The columns of /proc/net/packet: address, references, type, protocol, device, running, bytes, user, inode.
 fn queued(pid: u32) -> Option<u64> {
@@ -51,6 +71,39 @@ fn queued(pid: u32) -> Option<u64> {
         let [_, _, _, "88ba" | "0003", _, "1", bytes, _, inode] = columns[..] else { return None };
         own.contains(&format!("socket:[{inode}]")).then(|| bytes.parse().ok())?
     })
+}
+
+/// Waits until a process is in this state: S for asleep, T for stopped.
+pub fn is_in_state(pid: u32, state: char) -> Result<(), Failed> {
+    until(&format!("process {pid} is in state {state}"), || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(state))
+    })
+}
+
+/// Waits until what was sent so far by devices of this machine has been delivered. The softirq that does it may run a moment later, or
+/// much later: each CPU's backlog has been seen empty, and a thread has run there since, so the packet that was taken off last has been
+/// delivered by then.
+pub fn delivered() -> Result<(), Failed> {
+    let mut waiting: Vec<usize> = (0..backlogs().len()).collect();
+    until("packets between devices are delivered", || {
+        let now = backlogs();
+        waiting.retain(|cpu| now.get(*cpu).is_some_and(|packets| *packets > 0));
+        waiting.is_empty()
+    })?;
+    let run_at = |cpu: usize| {
+        let mut set = CpuSet::new();
+        let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+    };
+    (0..backlogs().len()).for_each(|cpu| drop(thread::spawn(move || run_at(cpu)).join()));
+    Ok(())
+}
+
+/// Packets that wait on each CPU: the twelfth column of /proc/net/softnet_stat, from Linux 5.10 on.
+fn backlogs() -> Vec<u64> {
+    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    let packets = |line: &str| u64::from_str_radix(line.split(' ').nth(11)?, 16).ok();
+    text.lines().map(|line| packets(line).unwrap_or(0)).collect()
 }
 
 /// Frames that a device in the network namespace of a process has sent; 0 where it is not there. Unlike `ip`, it waits for nobody

@@ -75,6 +75,97 @@ fn what_the_program_shares_with_tests_is_built_once() {
     assert!(program.len() > 50 && twice.is_empty(), "with other features in tests: {twice:?}");
 }
 
+/// Each `sleep(` in the tests, by file: how many, and what they stand for, which is no wait for what another does.
+const SLEEPS: [(&str, usize, &str); 46] = [
+    ("agent/tests/sessions.rs", 2, "the pace of sightings"),
+    ("agent/tests/windows.rs", 1, "a recorder that takes its time"),
+    ("flight/tests/frozen.rs", 1, "what is recorded: a thread's sleeps"),
+    (
+        "flight/tests/recording.rs",
+        7,
+        "what is recorded, a window, a process that waits to be killed, the pace of polls",
+    ),
+    ("lab/tests/lab.rs", 1, "a process that waits to be killed"),
+    ("latpath/tests/demo/main.rs", 1, "the pace of polls at a report"),
+    ("latpath/tests/follow/breaks.rs", 1, "the moment of a kill"),
+    ("latpath/tests/follow/spikes.rs", 1, "a fault"),
+    ("latpath/tests/lab/causes/application.rs", 1, "a fault"),
+    ("latpath/tests/lab/causes/fault.rs", 10, "faults, and their pace"),
+    ("latpath/tests/lab/causes/in_guest.rs", 1, "a fault"),
+    ("latpath/tests/lab/causes/on_host.rs", 1, "a fault"),
+    ("latpath/tests/lab/causes/stalls.rs", 3, "faults"),
+    ("latpath/tests/lab/causes/storm.rs", 1, "the pace of timers"),
+    ("latpath/tests/lab/linked.rs", 2, "the pace of packets, and of polls for a stamp"),
+    ("latpath/tests/lab/stage.rs", 3, "the pace of polls, what a guest takes from its device to its application"),
+    ("latpath/tests/lab/tests/cause_guest.rs", 1, "a fault"),
+    ("latpath/tests/lab/tests/cause_idle.rs", 4, "faults, and their pace"),
+    ("latpath/tests/lab/tests/cause_ovs.rs", 4, "faults, and their pace"),
+    ("latpath/tests/lab/tests/exits_guest.rs", 1, "a window"),
+    ("latpath/tests/lab/tests/flight_recorder.rs", 1, "the pace of faults"),
+    ("latpath/tests/lab/tests/ovs_upcall.rs", 1, "the pace of faults"),
+    ("latpath/tests/lab/tests/path_ovs_upcall.rs", 1, "the pace of faults"),
+    ("latpath/tests/lab/tests/phc_followed.rs", 1, "the pace of readings of a clock"),
+    ("latpath/tests/lab/tests/ping_clocks.rs", 2, "the moments of faults"),
+    ("latpath/tests/lab/tests/ping_hardware.rs", 1, "a fault"),
+    ("latpath/tests/lab/tests/stamping_nics.rs", 1, "how long a clock is slewed"),
+    ("latpath/tests/lab/tests/udp_read.rs", 1, "the pace of packets"),
+    ("latpath/tests/ping/breach_context.rs", 3, "a fault, the pace of faults, and a switch"),
+    ("latpath/tests/ping/ends.rs", 1, "a fault"),
+    ("latpath/tests/probe/agent.rs", 1, "what is recorded: a thread's sleeps"),
+    ("latpath/tests/probe/guest.rs", 2, "the pace of packets, and of polls for sightings"),
+    ("latpath/tests/probe/live.rs", 1, "the pace of packets"),
+    ("latpath/tests/probe/main.rs", 1, "the pace of polls for sightings"),
+    ("latpath/tests/probe/taps.rs", 1, "the pace of packets"),
+    ("latpath/tests/profile/debug_files.rs", 1, "the pace of a slow server"),
+    ("latpath/tests/publish/receives.rs", 1, "a fault"),
+    ("ping/tests/faults/ends.rs", 1, "a fault"),
+    ("ping/tests/faults/run.rs", 1, "the pace of a reflector's restarts"),
+    ("ping/tests/survival.rs", 2, "the pace of rows"),
+    ("report/tests/same_figures.rs", 2, "the pace of steps"),
+    ("run/tests/crash.rs", 2, "the pace of journeys, and of polls for a file"),
+    ("run/tests/run.rs", 1, "the pace of journeys"),
+    ("testkit/src/busy.rs", 1, "the part of the time in which a process is not busy"),
+    ("testkit/src/waits.rs", 1, "the pace of polls"),
+    ("tracefs/tests/kernel.rs", 2, "a process that waits to be killed, the pace of polls"),
+];
+
+/// All files of tests, and of what tests share.
+fn tests(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        match entry.path() {
+            path if path.is_dir() => tests(&path, found),
+            path if path.extension().is_some_and(|end| end == "rs") => found.push(path),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_test_waits_for_what_it_must_see_and_never_for_a_while() {
+    let mut files = Vec::new();
+    for folder in fs::read_dir(root().join("crates")).expect("the crates").flatten() {
+        tests(&folder.path().join("tests"), &mut files);
+    }
+    tests(&root().join("crates/testkit/src"), &mut files);
+    let sleeps = |path: &Path| {
+        let is_call = |before: &str| !before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let text = read(path);
+        let calls = text.match_indices("sleep(").filter(|(at, _)| is_call(&text[..*at]));
+        calls.count()
+    };
+    let short = |path: &Path| path.strip_prefix(root().join("crates")).expect("a crate's").display().to_string();
+    // This file says the word too.
+    files.retain(|path| !path.ends_with("testkit/tests/contributing.rs"));
+    for (file, count) in files.iter().map(|path| (short(path), sleeps(path))) {
+        let known = SLEEPS.iter().find(|(name, ..)| *name == file).map_or(0, |(_, count, _)| *count);
+        assert!(
+            count == known,
+            "{file} sleeps {count} times, not {known}: wait for what must be seen (latpath_testkit::waits); only the \
+             length of a fault or the pace of traffic is listed here"
+        );
+    }
+}
+
 /// Files of the kind `rs`, `h` or `c` below a folder, without tests and examples.
 fn sources(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

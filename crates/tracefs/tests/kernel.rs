@@ -1,6 +1,6 @@
 //! The kernel's own tracefs: what is made goes, what was changed is put back, and nothing hides it from us.
 
-use latpath_testkit::{trial, Failed};
+use latpath_testkit::{trial, waits::until, Failed};
 use latpath_tracefs::{Error, Instance, Options, Tracefs};
 use std::{
     fs,
@@ -88,7 +88,7 @@ fn made() -> Outcome {
     assert!(read(&path.join("trace_clock"))?.contains("[mono]"));
     assert_eq!(read(&path.join("events/sched/sched_switch/enable"))?, "1");
     instance.mark("first mark\nsecond mark")?;
-    std::thread::sleep(std::time::Duration::from_millis(2));
+    until("a switch is traced", || read(&path.join("trace")).is_ok_and(|text| text.contains("sched_switch: ")))?;
     instance.stop()?;
     let refused = instance.mark("too late").unwrap_err().to_string();
     assert!(refused.contains("tracing is off"), "{refused}");

@@ -6,12 +6,13 @@ use latpath_agent::{
 };
 use latpath_flight::Record;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_testkit::waits::until;
+pub use latpath_testkit::waits::LIMIT;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 pub struct Given {
     pub from: Receiver<Vec<Sighting>>,
@@ -60,7 +61,7 @@ impl Drop for Given {
 
 /// An agent in a thread of this process.
 pub struct Agent {
-    pub tell: Sender<Vec<Sighting>>,
+    pub sightings: Sender<Vec<Sighting>>,
     /// True as long as its source is attached.
     pub attached: Arc<AtomicBool>,
     pub thread: JoinHandle<Result<Ended, ServeError>>,
@@ -96,7 +97,7 @@ fn agent_doing(
     recorder: impl FnOnce() -> Begun + Send + 'static,
     sampler: Option<MakeSampler>,
 ) -> Agent {
-    let (tell, from) = channel();
+    let (sightings, from) = channel();
     let attached = Arc::new(AtomicBool::new(false));
     let alive = attached.clone();
     let thread = std::thread::spawn(move || {
@@ -108,11 +109,8 @@ fn agent_doing(
         };
         serve(&mut Stream::new(stream).unwrap(), &mut options, None, make)
     });
-    Agent { tell, attached, thread }
+    Agent { sightings, attached, thread }
 }
-
-/// More than anything here needs, however busy the machine is.
-pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn patient() -> Timeouts {
     Timeouts { connect: LIMIT, start: LIMIT, silence: LIMIT, stop: LIMIT, profile: LIMIT, window: LIMIT }
@@ -132,22 +130,11 @@ pub fn recorded() -> StartRequest {
 
 /// Drains until `n` sightings have come.
 pub fn drain(machine: &mut Machine, n: usize) -> Vec<Sighting> {
-    let began = Instant::now();
     let mut out = Vec::new();
-    while out.len() < n {
+    let waited = until(&format!("{n} sightings come"), || {
         machine.drain(&mut out);
-        let left = n.saturating_sub(out.len());
-        assert!(began.elapsed() < LIMIT, "{left} sightings did not come; {:?}", machine.fault());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        out.len() >= n
+    });
+    waited.unwrap_or_else(|e| panic!("{e:?}; {} have; {:?}", out.len(), machine.fault()));
     out
-}
-
-/// Waits until it is so.
-pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !so() {
-        assert!(began.elapsed() < LIMIT, "{what} did not come to pass");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -187,12 +187,12 @@ impl Stage {
     }
 
     /// What the next CPU of the last machine did, in that machine's clock.
-    pub fn cpu(&mut self, tell: impl FnOnce(&mut Cpu)) -> &mut Self {
+    pub fn cpu(&mut self, events: impl FnOnce(&mut Cpu)) -> &mut Self {
         let window = &mut self.snapshot().window;
         let number = window.cpus.len() as u32;
         let record = CpuRecord { cpu: number, since: window.from, ..CpuRecord::default() };
         let mut cpu = Cpu { cpu: number, t: window.from, pid: 0, record, classes: BTreeMap::new() };
-        tell(&mut cpu);
+        events(&mut cpu);
         window.cpus.push(cpu.record);
         self
     }

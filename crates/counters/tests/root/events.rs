@@ -1,11 +1,11 @@
 //! What the kernel says of each drop (tracepoint `skb:kfree_skb`), and the place that it means.
 
 use crate::space::{
-    pair, send_frames, send_frames_to, settle, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, Space,
-    SV,
+    pair, send_frames, send_frames_to, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, SV,
 };
 use latpath_stats::{place_of_drop, DropPlace};
-use latpath_testkit::{equal, need_tool, Failed};
+use latpath_testkit::waits::delivered;
+use latpath_testkit::{equal, need_tool, Failed, Space};
 use nix::{
     mount::{mount, umount, MsFlags},
     sched::{unshare, CloneFlags},
@@ -45,7 +45,7 @@ impl Trace {
         self.set("trace", "")?;
         self.set("events/skb/kfree_skb/enable", "1")?;
         call();
-        settle();
+        delivered()?;
         self.set("events/skb/kfree_skb/enable", "0")?;
         let text = fs::read_to_string(self.instance.join("trace"))?;
         Ok(text.lines().filter_map(drop_event).collect())
@@ -82,7 +82,7 @@ pub fn no_drop_events() -> latpath_testkit::Lack {
     }
 }
 
-/// Makes each kind of drop, and looks at what the kernel says of it.
+/// Makes each kind of drop, and compares what the kernel says of it.
 pub fn places() -> Result<(), Failed> {
     let seen = thread::scope(|scope| scope.spawn(drops_of_all_kinds).join());
     seen.map_err(|_| Failed::from("a panic"))?
@@ -115,14 +115,13 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
     check("nobody", DropPlace::NoListener, 30, &|| space.inside(|| send_frames("lpv0", 30)))?;
 
     let slow = small_packet_socket(&space, to);
-    let received = std::cell::Cell::new(0);
+    let received = std::cell::Cell::new(Ok(0));
     let drops = trace.drops(|| {
         space.inside(|| send_frames("lpv0", 100));
-        settle();
-        received.set(waiting(&slow));
+        received.set(delivered().map(|()| waiting(&slow)));
     })?;
     let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == DropPlace::SocketBufferFull).count() as u64;
-    equal("drops of the packet socket", here, 100 - received.get())?;
+    equal("drops of the packet socket", here, 100 - received.replace(Ok(0))?)?;
     drop(slow);
 
     space.ip("link add link lpv1 name lpm1 type macvtap mode passthru")?;
@@ -157,11 +156,10 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
                 let _ = sender.send_to(&[0; 100], "127.0.0.1:7401");
             }
         });
-        settle();
-        received.set(waiting(&slow));
+        received.set(delivered().map(|()| waiting(&slow)));
     })?;
     let at = |place| drops.iter().filter(|(f, r)| place_of_drop(f, r) == place).count() as u64;
-    equal("drops of the UDP socket", at(DropPlace::SocketBufferFull), 100 - received.get())?;
+    equal("drops of the UDP socket", at(DropPlace::SocketBufferFull), 100 - received.replace(Ok(0))?)?;
     if at(DropPlace::NoSocket) == 0 {
         return Err(format!("nothing is dropped where nobody listens; seen: {drops:?}").into());
     }

@@ -8,11 +8,11 @@ mod space;
 use events::{no_drop_events, places};
 use latpath_counters::{Netns, Snapshot};
 use latpath_stats::{place_of_drop, DropPlace};
-use latpath_testkit::{equal, need_root, need_tool, trial, Failed, Lack};
+use latpath_testkit::waits::delivered;
+use latpath_testkit::{equal, need_root, need_tool, trial, Failed, Lack, Space};
 use nix::sched::{setns, CloneFlags};
 use space::{
-    pair, send_frames, send_frames_to, settle, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, Space,
-    SV,
+    counted, pair, send_frames, send_frames_to, slow_qdisc, small_packet_socket, small_udp_socket, tap, waiting, SV,
 };
 use std::{
     fs::{self, File},
@@ -71,7 +71,7 @@ fn full_tap() -> Result<(), Failed> {
     for words in ["link set lptap0 txqueuelen 16", "link set lptap0 up"] {
         space.ip(words)?;
     }
-    let difference = space.counted(|| {
+    let difference = counted(&space, || {
         space.inside(|| send_frames("lptap0", 100));
         Ok(())
     })?;
@@ -94,9 +94,9 @@ fn full_macvtap() -> Result<(), Failed> {
     }
     let ifindex = space.ifindex("lpm1");
     let _reader = File::options().read(true).write(true).open(format!("/dev/tap{ifindex}"))?;
-    let difference = space.counted(|| {
+    let difference = counted(&space, || {
         space.inside(|| send_frames_to([2, 0, 0, 0, 0, 1], "lpv0", 100));
-        settle();
+        delivered()?;
         Ok(())
     })?;
     let statistics = difference.device(space.inode(), ifindex).ok_or("the macvtap is not counted")?.statistics;
@@ -110,9 +110,9 @@ fn full_packet_socket() -> Result<(), Failed> {
     pair(&space)?;
     let to = space.ifindex("lpv1");
     let slow = small_packet_socket(&space, to);
-    let difference = space.counted(|| {
+    let difference = counted(&space, || {
         space.inside(|| send_frames("lpv0", 200));
-        settle();
+        delivered()?;
         Ok(())
     })?;
     let received = waiting(&slow);
@@ -130,7 +130,7 @@ fn full_packet_socket() -> Result<(), Failed> {
 fn full_udp_socket() -> Result<(), Failed> {
     let space = Space::new("udp")?;
     let slow = small_udp_socket(&space, "127.0.0.1:7400");
-    let difference = space.counted(|| {
+    let difference = counted(&space, || {
         space.inside(|| {
             let sender = UdpSocket::bind("127.0.0.1:0").expect("lo is up");
             for (port, count) in [(7400, 100), (7401, 7)] {
@@ -140,7 +140,7 @@ fn full_udp_socket() -> Result<(), Failed> {
                 }
             }
         });
-        settle();
+        delivered()?;
         Ok(())
     })?;
     let received = waiting(&slow);
@@ -156,7 +156,7 @@ fn full_qdisc() -> Result<(), Failed> {
     let space = Space::new("qdisc")?;
     pair(&space)?;
     slow_qdisc(&space, "lpv0")?;
-    let difference = space.counted(|| {
+    let difference = counted(&space, || {
         space.inside(|| send_frames("lpv0", 100));
         Ok(())
     })?;
@@ -172,9 +172,9 @@ fn full_qdisc() -> Result<(), Failed> {
 fn nobody_listens() -> Result<(), Failed> {
     let space = Space::new("nobody")?;
     pair(&space)?;
-    let difference = space.counted(|| {
+    let difference = counted(&space, || {
         space.inside(|| send_frames("lpv0", 50));
-        settle();
+        delivered()?;
         Ok(())
     })?;
     let ifindex = space.ifindex("lpv1");
@@ -218,7 +218,7 @@ fn everywhere() -> Result<(), Failed> {
     pair(&one)?;
     let before = Snapshot::everywhere();
     one.inside(|| send_frames("lpv0", 30));
-    settle();
+    delivered()?;
     let difference = Snapshot::everywhere().since(&before);
     let sent = difference.device(one.inode(), one.ifindex("lpv0")).map(|device| device.statistics.tx_packets);
     equal("sent in one", sent, Some(30))?;

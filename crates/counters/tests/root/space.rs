@@ -1,97 +1,26 @@
-//! A namespace to lose packets in, and what sends them.
+//! What loses packets in a namespace, and what sends them.
 
 use latpath_counters::{Difference, Snapshot};
-use latpath_testkit::Failed;
-use nix::{
-    sched::{sched_setaffinity, setns, CloneFlags, CpuSet},
-    sys::socket::{
-        recv, sendto, setsockopt, socket, sockopt, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike,
-    },
-    unistd::Pid,
+use latpath_testkit::{Failed, Space};
+use nix::sys::socket::{
+    recv, sendto, setsockopt, socket, sockopt, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike,
 };
 use std::{
-    fs::{self, File},
+    fs::File,
     net::UdpSocket,
-    os::{
-        fd::{AsRawFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsRawFd, OwnedFd},
     process::Command,
-    thread,
-    time::{Duration, Instant},
 };
 
-/// A namespace of this test; gone with this value.
-pub struct Space {
-    pub name: String,
-}
-
-impl Space {
-    pub fn new(role: &str) -> Result<Self, Failed> {
-        let space = Self { name: format!("latpath-counters-{}-{role}", std::process::id()) };
-        ip(&["netns", "add", &space.name])?;
-        for scope in ["all", "default"] {
-            space.inside(|| {
-                let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"), "1");
-            });
-        }
-        space.ip("link set lo up")?;
-        Ok(space)
+/// What is counted while `call` runs.
+pub fn counted(space: &Space, call: impl FnOnce() -> Result<(), Failed>) -> Result<Difference, Failed> {
+    let before = Snapshot::everywhere();
+    call()?;
+    let difference = Snapshot::everywhere().since(&before);
+    if difference.namespaces.contains_key(&space.inode()) {
+        return Ok(difference);
     }
-
-    pub fn ip(&self, words: &str) -> Result<(), Failed> {
-        let mut all = vec!["-n", &self.name];
-        all.extend(words.split(' '));
-        ip(&all)
-    }
-
-    pub fn file(&self) -> String {
-        format!("/run/netns/{}", self.name)
-    }
-
-    pub fn inode(&self) -> u32 {
-        fs::metadata(self.file()).map_or(0, |meta| meta.ino() as u32)
-    }
-
-    pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> T {
-        let file = File::open(self.file()).expect("the namespace is there");
-        thread::scope(|scope| {
-            let enter = || {
-                setns(&file, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-                call()
-            };
-            scope.spawn(enter).join().expect("no panic inside")
-        })
-    }
-
-    pub fn ifindex(&self, device: &str) -> u32 {
-        self.inside(|| nix::net::if_::if_nametoindex(device).expect("the device is there"))
-    }
-
-    /// What is counted while `call` runs.
-    pub fn counted(&self, call: impl FnOnce() -> Result<(), Failed>) -> Result<Difference, Failed> {
-        let before = Snapshot::everywhere();
-        call()?;
-        let difference = Snapshot::everywhere().since(&before);
-        if difference.namespaces.contains_key(&self.inode()) {
-            return Ok(difference);
-        }
-        Err(format!("not read: {:?}", difference.unread).into())
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        let _ = ip(&["netns", "del", &self.name]);
-    }
-}
-
-pub fn ip(words: &[&str]) -> Result<(), Failed> {
-    let output = Command::new("ip").args(words).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr)).into())
+    Err(format!("not read: {:?}", difference.unread).into())
 }
 
 /// Sampled Values' ethertype.
@@ -155,7 +84,8 @@ pub fn tap(space: &Space, name: &str) -> File {
 pub fn pair(space: &Space) -> Result<(), Failed> {
     space.ip("link add lpv0 type veth peer name lpv1")?;
     space.ip("link set lpv0 up")?;
-    space.ip("link set lpv1 up")
+    space.ip("link set lpv1 up")?;
+    Ok(())
 }
 
 /// A socket for frames that come in by a device, with room for a few.
@@ -177,7 +107,7 @@ pub fn small_udp_socket(space: &Space, address: &str) -> OwnedFd {
 
 /// A queueing discipline that sends a frame every 12 s and has room for ten: what is not queued is dropped.
 pub fn slow_qdisc(space: &Space, device: &str) -> Result<(), Failed> {
-    let words = format!("-n {} qdisc add dev {device} root tbf rate 80bit burst 130 limit 1200", space.name);
+    let words = format!("-n {} qdisc add dev {device} root tbf rate 80bit burst 130 limit 1200", space.name());
     let output = Command::new("tc").args(words.split(' ')).output()?;
     match output.status.success() {
         true => Ok(()),
@@ -189,29 +119,4 @@ pub fn slow_qdisc(space: &Space, device: &str) -> Result<(), Failed> {
 pub fn waiting(fd: &OwnedFd) -> u64 {
     let mut buffer = [0; 2048];
     std::iter::from_fn(|| recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT).ok()).count() as u64
-}
-
-/// The softirq that delivers may run a moment later, or much later on a busy machine: waits until each CPU's backlog was seen empty,
-/// and until a thread has run there since: the packet that was taken off last has been delivered by then.
-pub fn settle() {
-    let limit = Instant::now() + Duration::from_secs(60);
-    let mut waiting: Vec<usize> = (0..backlogs().len()).collect();
-    while !waiting.is_empty() && Instant::now() < limit {
-        let now = backlogs();
-        waiting.retain(|cpu| now.get(*cpu).is_some_and(|packets| *packets > 0));
-        thread::sleep(Duration::from_millis(1));
-    }
-    let run_at = |cpu: usize| {
-        let mut set = CpuSet::new();
-        let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
-    };
-    (0..backlogs().len()).for_each(|cpu| drop(thread::spawn(move || run_at(cpu)).join()));
-}
-
-/// Packets that wait on each CPU: the twelfth column of /proc/net/softnet_stat, from Linux 5.10 on.
-fn backlogs() -> Vec<u64> {
-    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
-    text.lines()
-        .map(|line| line.split(' ').nth(11).and_then(|n| u64::from_str_radix(n, 16).ok()).unwrap_or(0))
-        .collect()
 }

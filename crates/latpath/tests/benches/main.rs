@@ -19,7 +19,13 @@ fn main() -> ExitCode {
     let trials = scripts.into_iter().map(|script| {
         let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let test = format!("bench_{name}_prints_figures");
-        trial(&test.clone(), &needs(&script), move || in_some_try(&test, &script))
+        let (needs, alone) = (needs(&script), needs_the_machine(&script));
+        let trial = trial(&test.clone(), &needs, move || in_some_try(&test, &script));
+        if alone {
+            trial
+        } else {
+            trial.side_by_side()
+        }
     });
     latpath_testkit::main(trials.collect())
 }
@@ -34,6 +40,12 @@ fn needs(script: &Path) -> Vec<Lack> {
         tool => need_tool(tool),
     });
     named.chain([need_tool("ip")]).collect()
+}
+
+/// Whether it changes a setting of the kernel, or boots a machine.
+fn needs_the_machine(script: &Path) -> bool {
+    let text = fs::read_to_string(script).unwrap_or_default();
+    ["sysctl -qw", "examples/hypervisor"].iter().any(|words| text.contains(words))
 }
 
 /// On a busy machine a script may not see enough to print figures.

@@ -21,10 +21,10 @@ fn main() -> ExitCode {
     let host = [need_lab(), need_btf()];
     let guest = [need_lab(), need_btf(), need_guest()];
     latpath_testkit::main(vec![
-        trial("without_a_guest_every_frame_has_a_complete_journey", &host, without_guest),
-        trial("several_streams_are_followed_at_once", &host, several_streams),
-        trial("two_demos_at_once_do_not_see_each_other", &host, two_at_once),
-        trial("after_an_interrupt_the_results_so_far_are_shown_and_nothing_is_left", &host, interrupted),
+        trial("without_a_guest_every_frame_has_a_complete_journey", &host, without_guest).side_by_side(),
+        trial("several_streams_are_followed_at_once", &host, several_streams).side_by_side(),
+        trial("two_demos_at_once_do_not_see_each_other", &host, two_at_once).side_by_side(),
+        trial("after_an_interrupt_the_results_so_far_are_shown_and_nothing_is_left", &host, interrupted).side_by_side(),
         trial("what_a_killed_demo_leaves_the_next_one_removes", &host, killed),
         trial("every_frame_is_followed_into_the_guest", &guest, into_the_guest).in_lab(),
         trial("a_guest_that_dies_leaves_a_run_that_says_so", &guest, guest_dies).in_lab(),

@@ -1,6 +1,6 @@
 //! What goes wrong around a recording, and what is left of it.
 
-use crate::{equal, number, own, publish, report, until, Recorder, LIMIT};
+use crate::{equal, number, own, publish, report, until, Recorder, LIMIT, LONG_WRAP};
 use latpath_lab::PUBLISHER;
 use latpath_run::{Condition, Run};
 use latpath_testkit::{bench, latpath, trial, Lack};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
-        trial("kill_9_loses_two_seconds_at_most", needs, kill_9),
+        trial("kill_9_loses_nothing_that_was_on_the_disk", needs, kill_9),
         trial("a_full_disk_ends_the_recording_with_a_readable_run", needs, full_disk),
         trial("a_disk_with_no_room_for_a_run_is_said_and_has_nothing_of_it", needs, tiny_disk),
         trial("a_run_that_somebody_removes_ends_and_is_not_made_again", needs, removed),
@@ -29,34 +29,29 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// Three recorders, killed at different moments between two parts: a machine may keep one of them from running for seconds before,
-/// and what it could not write by then is lost, but not most of them.
+/// Three recorders, killed at different moments between two parts.
 fn kill_9() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("killed");
     let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 600s");
     let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
-    let mut lost = Vec::new();
     for round in 0..3 {
         let recorder = Recorder::start(&bench, &format!("run{round}"), &format!("--stream svid:{svid}"))?;
-        recorder.has(8_000)?;
+        recorder.has(4_000)?;
         std::thread::sleep(Duration::from_millis(350) * round);
-        let killed = latpath_linux::monotonic();
+        let stored = Run::open(&recorder.run)?.journeys();
         kill(Pid::from_raw(recorder.process.pid() as i32), Signal::SIGKILL)?;
         let ended = recorder.process.finish(LIMIT)?;
         equal("exit code", ended.code, None)?;
         let run = Run::open(&recorder.run)?;
         equal("condition", run.condition(), &Condition::Killed)?;
-        let (_, last) = run.times().ok_or("the run is empty")?;
-        lost.push((killed - last) / 1_000_000);
+        equal(&format!("{} journeys of {stored}", run.journeys()), run.journeys() >= stored, true)?;
         let figures = report(&recorder.run, "")?;
         equal("journeys", number(&figures, "journeys")?, run.journeys())?;
         equal("state", &figures["run"]["state"], &"killed".into())?;
     }
     publisher.interrupt();
-    publisher.finish(LIMIT)?;
-    lost.sort_unstable();
-    equal(&format!("{lost:?} ms are lost: two seconds at most"), lost[1] <= 2_000, true)
+    publisher.finish(LIMIT).map(drop)
 }
 
 /// A file system of this size, for as long as it lives.
@@ -83,7 +78,7 @@ fn full_disk() -> Result<(), Failed> {
     let disk = bench.lab.folder().join("disk");
     let _small = Small::mount(&disk, "1m")?;
     let recorder = Recorder::start_at(&bench, disk.join("run"), &format!("--stream svid:{svid}"))?;
-    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 300s");
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 20000 {LONG_WRAP} --duration 300s");
     let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
     let run = recorder.run.clone();
     let ended = recorder.process.finish(LIMIT)?;

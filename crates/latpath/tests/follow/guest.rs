@@ -1,9 +1,9 @@
 //! `latpath live` into a guest: two machines, two clocks, one line of figures.
 
 use crate::{equal, number, own, LIMIT};
-use latpath_lab::{Application, Guest, GuestPlan, Lab, GUEST_DEVICE, PUBLISHER};
+use latpath_lab::{Application, GuestPlan, Lab, GUEST_DEVICE, PUBLISHER};
 use latpath_testkit::waits::until_within;
-use latpath_testkit::{latpath, trial, Lack};
+use latpath_testkit::{boot, latpath, trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -24,7 +24,7 @@ fn into_the_guest() -> Result<(), Failed> {
     let path = lab.lay(Application::Guest)?;
     let program = env!("CARGO_BIN_EXE_latpath").into();
     let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..GuestPlan::default() };
-    let mut guest = Guest::boot(&lab, &path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+    let mut guest = boot(&lab, &path, &plan)?;
     let svid = own("deep");
     guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
     guest.start("subscribe", &format!("latpath subscribe -i {GUEST_DEVICE} --stream svid:{svid}"), false, NEVER)?;
@@ -76,7 +76,7 @@ fn into_the_guest() -> Result<(), Failed> {
 
     // The guest goes; live says so and goes on with what it still sees.
     drop(guest);
-    until_within(PATIENCE, "live tells that the guest is gone", || {
+    until_within(PATIENCE, "live says that the guest is gone", || {
         let machines = last().map(|f| f["machines"].clone());
         machines.iter().flat_map(|m| m.as_array()).flatten().any(|m| m["machine"] == "guest0" && m["fault"].is_string())
     })?;

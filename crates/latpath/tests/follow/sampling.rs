@@ -27,7 +27,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     ]
 }
 
-/// This test's own tie between `CLOCK_MONOTONIC` and the time of day, of before and after what it looks at.
+/// This test's own tie between `CLOCK_MONOTONIC` and the time of day, of before and after what it compares.
 struct Tie {
     realtime: RealtimeWatch,
 }
@@ -161,7 +161,7 @@ fn each_sample() -> Result<(), Failed> {
 /// The least and the greatest Tmu that live shows are those of packets whose times lie between what the publisher and tcpdump know.
 fn live_samples() -> Result<(), Failed> {
     let bench = bench()?;
-    let svid = own("tmu");
+    let svid = own("tmu-live");
     let live = live::start(&bench, &format!("--stream svid:{svid} --clock-error 1us"))?;
     let arrivals = Arrivals::begin(&bench)?;
     publish(&bench, &format!("--svid {svid} --delay 2ms --count 20000"))?;

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 const PACKETS: u64 = 100;
 /// How the NIC is served, and what the ladder calls that.
 const SERVICES: [(&str, &str); 2] = [("off", "no_vhost"), ("on", "vhost_relayed")];
-/// Exits that may come between the looks at KVM's counters and the window, in a thousand.
+/// Exits that may come between the readings of KVM's counters and the window, in a thousand.
 const BETWEEN: u64 = 50;
 
 /// Cargo puts it there: see docs/lab.md.

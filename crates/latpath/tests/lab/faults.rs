@@ -3,18 +3,19 @@
 
 use crate::{
     fault::{self, Injection},
-    stage::{keep, Stage, Stream},
+    stage::{keep, plain, Stage, Stream},
     verdict::Seen,
 };
 use anyhow::{anyhow, bail, Context, Result};
-use latpath_lab::{APPLICATION, GUEST_DEVICE};
+use latpath_lab::{APPLICATION, GUEST_DEVICE, NIC};
+use latpath_testkit::waits::until_within;
 use latpath_testkit::{Finished, Started};
 use latpath_vms::{Role, Vm};
 use nix::{
     sched::{sched_setaffinity, CpuSet},
     unistd::Pid,
 };
-use std::{env, process::Command, thread, time::Duration};
+use std::{env, process::Command, time::Duration};
 
 /// How often, for how long and in what distances. The emulated CPUs themselves stand still for a ms or two at times.
 pub const ROUNDS: &str = "times=32 busy=150000 every=600000 gap=5000";
@@ -36,7 +37,7 @@ pub fn myself() -> Result<std::path::PathBuf> {
 }
 
 /// Records while a fault is done.
-pub fn play(
+pub fn record_during(
     stage: &mut Stage,
     threshold: Duration,
     fault: impl FnOnce(&mut Stage) -> Result<Vec<Injection>>,
@@ -45,9 +46,10 @@ pub fn play(
     stage.in_memory = true;
     let recording = stage.record(&stream, &format!("--threshold {}us", threshold.as_micros()))?;
     let publishing = stage.start_publishing(&stream)?;
-    thread::sleep(Duration::from_secs(4));
+    // The route and the baseline are known by then.
+    recording.has(2 * stream.rate)?;
     let truth = fault(stage)?;
-    thread::sleep(Duration::from_secs(1));
+    goes_on(stage, stream.rate)?;
     publishing.interrupt();
     publishing.finish(LIMIT).map_err(|e| anyhow!("{e:?}"))?;
     stage.wait_for_quiet()?;
@@ -55,6 +57,13 @@ pub fn play(
     eprintln!("{}", recording.end(stage)?.in_short());
     keep(&run)?;
     Ok((Seen::read(&run).map_err(|e| anyhow!("{e:?}"))?, truth))
+}
+
+/// Waits until so many more packets have come.
+pub fn goes_on(stage: &Stage, packets: u64) -> Result<()> {
+    let before = stage.counters(NIC)?.rx_packets;
+    let come = || stage.counters(NIC).is_ok_and(|now| now.rx_packets >= before + packets);
+    until_within(LIMIT, &format!("{packets} more packets come"), come).map_err(plain)
 }
 
 /// Does a fault in the hypervisor's namespace, in all rounds.

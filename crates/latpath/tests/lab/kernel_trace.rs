@@ -73,7 +73,7 @@ impl Said {
     }
 }
 
-/// What the recorder tells of each CPU.
+/// What the recorder has of each CPU.
 pub fn of_recorder(window: &Window, names: &Names, from: i64, to: i64) -> BTreeMap<u32, Vec<Said>> {
     let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
     for cpu in &window.cpus {
@@ -167,7 +167,7 @@ fn vector(vector: Vector) -> &'static str {
     }
 }
 
-/// What the kernel's trace tells of each CPU, as tracefs prints it.
+/// What the kernel's trace has of each CPU, as tracefs prints it.
 pub fn of_trace(trace: &str, from: i64, to: i64) -> Result<BTreeMap<u32, Vec<Said>>> {
     let mut all: BTreeMap<u32, Vec<Said>> = BTreeMap::new();
     for line in trace.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -259,7 +259,7 @@ fn number(text: &str) -> Option<u32> {
     text.parse().ok()
 }
 
-/// What two tell of one CPU.
+/// What both have of one CPU.
 pub struct Differ<'a> {
     pub ours: &'a [Said],
     pub theirs: &'a [Said],

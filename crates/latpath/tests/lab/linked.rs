@@ -9,7 +9,7 @@ use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::Namespace;
 use latpath_nic_timestamps::{ask_for, from_error_queue, receive, rx_stamps, Control, HardwareStamps, Stamps, TxKind};
 use latpath_testkit::Failed;
-use latpath_testkit::{Bench, Finished, Started};
+use latpath_testkit::{waits::until, Bench, Finished, Started};
 use serde_json::Value;
 use std::{
     fs,
@@ -21,6 +21,13 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+
+/// Waits until a device has its link.
+pub fn has_link(space: &Namespace, device: &str) -> Result<()> {
+    let shown = || space.ip(&format!("link show {device}")).unwrap_or_default();
+    let has_it = || String::from_utf8_lossy(&shown()).contains("LOWER_UP");
+    until(&format!("{device} has its link"), has_it).map_err(plain)
+}
 
 /// Their addresses.
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 47, 0, 1), Ipv4Addr::new(10, 47, 0, 2)];
@@ -41,13 +48,8 @@ impl Linked {
             space.ip(&format!("link set {nic} up"))?;
             space.ip(&format!("addr add {address}/24 dev {nic}"))?;
         }
-        let until = Instant::now() + Duration::from_secs(20);
         for at in [0, 1] {
-            let words = format!("link show {}", linked.names[at]);
-            while !String::from_utf8_lossy(&linked.space(at).ip(&words)?).contains("LOWER_UP") {
-                ensure!(Instant::now() < until, "no link");
-                thread::sleep(Duration::from_millis(100));
-            }
+            has_link(linked.space(at), &linked.names[at])?;
         }
         Ok(linked)
     }

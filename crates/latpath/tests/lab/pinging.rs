@@ -2,18 +2,13 @@
 
 use crate::linked::{plain, Linked, ADDRESSES};
 use anyhow::{bail, ensure, Context, Result};
-use latpath_testkit::{program, Started};
+use latpath_testkit::{program, waits::says, Started};
 use nix::{
     sys::signal::{kill, Signal},
     unistd::Pid,
 };
 use serde_json::Value;
-use std::{
-    fs,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, process::Command, time::Duration};
 
 /// More than any of these runs takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,12 +66,7 @@ impl Reflector {
     }
 
     fn wait(mut self) -> Result<Self> {
-        let until = Instant::now() + PATIENCE;
-        while !self.process.said().contains("reflecting at") {
-            let fine = self.process.runs() && Instant::now() < until;
-            ensure!(fine, "no reflector: {}", self.process.said().trim());
-            thread::sleep(Duration::from_millis(50));
-        }
+        says(&mut self.process, "reflecting at").map_err(plain)?;
         Ok(self)
     }
 

@@ -1,15 +1,12 @@
 //! `latpath path` in the hypervisor, and what it found.
 
-use crate::stage::Stage;
-use anyhow::{anyhow, bail, ensure, Context, Result};
-use latpath_testkit::Started;
+use crate::stage::{plain, Stage};
+use anyhow::{ensure, Context, Result};
+use latpath_testkit::{waits::says, Started};
 use serde_json::Value;
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
-/// More than the slowest kind takes to attach, and to let go again.
+/// More than the slowest kind takes to attach and to detach.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A search at work.
@@ -18,25 +15,19 @@ pub struct Search {
 }
 
 impl Search {
-    /// Starts `latpath path WORDS…` in the hypervisor's namespace; returns when it looks.
+    /// Starts `latpath path WORDS…` in the hypervisor's namespace; returns when it is attached.
     pub fn start(stage: &Stage, words: &str, expression: &str) -> Result<Self> {
         let mut command = latpath_testkit::latpath(&format!("path --json {words}"));
         command.args(Some(expression).filter(|e| !e.is_empty()));
         let mut process = stage.start_command(&stage.path().hypervisor, command)?;
-        let until = Instant::now() + PATIENCE;
-        while !process.said().contains("latpath: attached to") {
-            if !process.runs() || Instant::now() >= until {
-                bail!("latpath path {words} did not attach: {}", process.said().trim());
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        says(&mut process, "latpath: attached to").map_err(plain).with_context(|| format!("latpath path {words}"))?;
         Ok(Self { process })
     }
 
     /// Ends it as Ctrl-C does, and reads what it found. What it lost fails the test.
     pub fn end(self) -> Result<Found> {
         self.process.interrupt();
-        let ended = self.process.finish(PATIENCE).map_err(|f| anyhow!(f.message().unwrap_or("failed").to_owned()))?;
+        let ended = self.process.finish(PATIENCE).map_err(plain)?;
         ensure!(ended.code == Some(0), "latpath path ended with {:?}: {}", ended.code, ended.stderr.trim());
         let all: Value = serde_json::from_str(&ended.stdout).context("read the JSON of latpath path")?;
         let lost = &all["lost"];

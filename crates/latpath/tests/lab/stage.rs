@@ -12,8 +12,8 @@ use latpath_lab::{
     GUEST_DEVICE, PUBLISHER,
 };
 use latpath_run::Run;
-use latpath_testkit::Failed;
-use latpath_testkit::{latpath, program, Bench, Started};
+use latpath_testkit::waits::until_within;
+use latpath_testkit::{boot, latpath, program, Bench, Failed, Started};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::{
@@ -142,7 +142,7 @@ impl Stage {
             service: self.service,
             console: Some(kept(&format!("{GUEST}.console"))),
         };
-        let mut guest = Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+        let mut guest = boot(&self.bench.lab, &self.bench.path, &plan)?;
         let at = match reach {
             Reach::Serial => "--device /dev/virtio-ports/latpath.agent".to_owned(),
             Reach::Vsock => format!("--allow-commands --vsock {PORT}"),
@@ -258,8 +258,6 @@ impl Stage {
             }
             thread::sleep(Duration::from_millis(50));
         }
-        // Packets of a recording's first tenth of a second are in no journey.
-        thread::sleep(Duration::from_millis(500));
         Ok(Recording { process, run })
     }
 
@@ -284,17 +282,12 @@ impl Stage {
             thread::sleep(quiet);
             let now = self.path().hypervisor.counters()?;
             if now == last || Instant::now() >= limit {
-                // And from the device to the application, which has no counter on this side.
+                // What it still takes from the device to the application shows on no counter of this side.
                 thread::sleep(quiet);
                 return Ok(());
             }
             last = now;
         }
-    }
-
-    /// Waits until what is still missing of a stream is lost: before, the recorder calls it under way, and at its end unfinished.
-    pub fn wait_for_overdue(&self, stream: &Stream) {
-        thread::sleep(stream.window() + Duration::from_secs(1));
     }
 
     /// The ordinary course: the application listens, latpath records, the stream is published, and all of it is reported.
@@ -332,6 +325,12 @@ impl Recording {
     /// Where it is, while the test runs.
     pub fn run(&self) -> &PathBuf {
         &self.run
+    }
+
+    /// Waits until so many journeys are on the disk. They are over: what is missing of them is lost, and no longer under way.
+    pub fn has(&self, journeys: u64) -> Outcome {
+        let stored = || Run::open(&self.run).is_ok_and(|run| run.journeys() >= journeys);
+        until_within(PATIENCE, &format!("{journeys} journeys are on the disk"), stored).map_err(plain)
     }
 
     /// Ends it as Ctrl-C does, and reads `latpath report --json`.

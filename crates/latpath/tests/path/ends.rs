@@ -91,7 +91,7 @@ fn wrong() -> Result<(), Failed> {
     ] {
         let output = latpath(words).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Streams are looked at after the right to trace.
+        // Streams are checked after the right to trace.
         if words.ends_with("--stream svid:A --stream svid:A") && said.contains("needs root") {
             continue;
         }

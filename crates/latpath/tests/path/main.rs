@@ -7,9 +7,9 @@ mod routes;
 
 use latpath_lab::APPLICATION;
 use latpath_testkit::names::own;
-use latpath_testkit::waits::{listens, until, LIMIT};
-use latpath_testkit::Failed;
+use latpath_testkit::waits::{listens, says, until, LIMIT};
 use latpath_testkit::{equal, latpath, need_btf, need_lab, need_root, Bench, Finished, Started};
+use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -18,20 +18,17 @@ fn main() -> ExitCode {
     let mut tests = routes::trials(&needs);
     tests.extend(chooses::trials(&needs));
     tests.extend(ends::trials(&needs));
-    latpath_testkit::main(tests)
+    latpath_testkit::main(tests.into_iter().map(Trial::side_by_side).collect())
 }
 
-/// Starts `latpath path --with tracepoints WORDS… EXPRESSION` in the hypervisor's namespace; returns when it looks. A copy of a
+/// Starts `latpath path --with tracepoints WORDS… EXPRESSION` in the hypervisor's namespace; returns when it is attached. A copy of a
 /// packet is taken for it however late it comes.
 fn start(bench: &Bench, words: &str, expression: Option<&str>) -> Result<Started, Failed> {
     let mut command = latpath(&format!("path --with tracepoints --same 60s {words}"));
     command.args(expression);
     let mut started = bench.start(&bench.path.hypervisor, command)?;
-    until("it is attached", || started.said().contains("attached to") || !started.runs())?;
-    match started.said() {
-        said if said.contains("attached to") => Ok(started),
-        said => Err(format!("it ended: {said}").into()),
-    }
+    says(&mut started, "attached to")?;
+    Ok(started)
 }
 
 /// An application that ends when it has read so many frames: by then all of them have come to the end of their route.

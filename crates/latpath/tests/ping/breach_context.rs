@@ -76,7 +76,7 @@ fn hog(cpu: usize, time: Duration) -> i32 {
         let param = libc::sched_param { sched_priority: 50 };
         // SAFETY: the parameter lives as long as the call.
         assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) }, 0, "root may");
-        // So that a switch shows the priority.
+        // A switch, which shows the priority.
         sleep(Duration::from_millis(1));
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -88,7 +88,7 @@ fn hog(cpu: usize, time: Duration) -> i32 {
     .expect("it only spins")
 }
 
-/// Ends an emitter that went on after breaches, and finds the one that is looked for: a busy machine makes others. All add up.
+/// Ends an emitter that went on after breaches, and finds the one that was made on purpose: a busy machine adds others. All add up.
 fn found(emitter: Started, is_it: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
     emitter.interrupt();
     let said = emitter.finish(ANSWER_WITHIN)?;
@@ -110,6 +110,7 @@ fn hogged() -> Result<(), Failed> {
     // A hog that comes just between two probes breaks nothing.
     let hogs: Vec<i32> = (0..8)
         .map(|_| {
+            // The pace of the faults.
             sleep(Duration::from_millis(100));
             hog(ours, Duration::from_millis(200))
         })

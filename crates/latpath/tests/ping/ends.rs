@@ -14,7 +14,7 @@ use std::time::Duration;
 pub fn tests() -> Vec<Trial> {
     let needs = need();
     let mut tests = vec![
-        trial("a_reflector_that_is_held_up_breaks_the_threshold_and_the_part_is_named", &needs, breach),
+        trial("a_reflector_that_stands_still_breaks_the_threshold_and_the_part_is_named", &needs, breach),
         trial("a_breach_can_be_counted_and_the_run_goes_on", &needs, keeps_going),
         trial("a_reflector_has_a_threshold_of_its_own", &needs, slow_reflector),
         trial("a_reflector_that_is_killed_ends_the_run_with_results_and_an_error", &needs, killed),

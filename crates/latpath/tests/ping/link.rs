@@ -2,7 +2,7 @@
 //! With tests of a link whose cable is pulled, and of one that drops.
 
 use latpath_lab::{Lab, Namespace};
-use latpath_testkit::waits::{sent, until, LIMIT};
+use latpath_testkit::waits::{is_in_state, says, sent, until, LIMIT};
 use latpath_testkit::{equal, Failed, Trial};
 use latpath_testkit::{latpath, need_lab, need_root, need_tool, start, trial, Finished, Lack, Started};
 use nix::sys::signal::Signal;
@@ -125,15 +125,6 @@ impl Link {
     }
 }
 
-/// Waits until a command says this on stderr.
-fn says(started: &mut Started, words: &str) -> Result<(), Failed> {
-    until(&format!("it says {words:?}"), || {
-        let runs = started.runs();
-        started.said().contains(words) || !runs
-    })?;
-    is(&format!("it says {words:?}: {}", started.said()), started.said().contains(words))
-}
-
 /// What the kernel shows of a process in a file of its folder in /proc.
 fn shown(pid: u32, file: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
@@ -174,11 +165,10 @@ impl Reflector {
         is(&format!("it still runs: {}", self.0.said()), self.0.runs())
     }
 
-    /// Holds it up, until [`Self::goes_on`].
+    /// Stops it, until [`Self::goes_on`].
     pub fn stands_still(&self) -> Result<(), Failed> {
         self.0.signal(Signal::SIGSTOP);
-        let stopped = |stat: &str| stat.rsplit(") ").next().is_some_and(|state| state.starts_with('T'));
-        until("the reflector stands still", || stopped(&shown(self.0.pid(), "stat")))
+        is_in_state(self.0.pid(), 'T')
     }
 
     /// See [`Self::stands_still`].

@@ -10,18 +10,12 @@ mod relay;
 mod talks;
 mod wrong;
 
+use latpath_testkit::Trial;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let files = [
-        caps::tests(),
-        talks::tests(),
-        wrong::tests(),
-        ends::tests(),
-        link::tests(),
-        outside::tests(),
-        keys::tests(),
-        breach_context::tests(),
-    ];
-    latpath_testkit::main(files.into_iter().flatten().collect())
+    let files =
+        [caps::tests(), talks::tests(), wrong::tests(), ends::tests(), link::tests(), outside::tests(), keys::tests()];
+    let tests = files.into_iter().flatten().map(Trial::side_by_side);
+    latpath_testkit::main(tests.chain(breach_context::tests()).collect())
 }

@@ -40,7 +40,7 @@ fn tcpdump(link: &Link, space: &Namespace, device: &str) -> Result<(Started, Pat
 
 /// Ends tcpdump when it has so many probes and answers, and as many welcomes as hellos, in its file.
 fn caught(tcpdump: Started, file: &Path, count: usize) -> Result<Seen, Failed> {
-    // It writes each packet as it gets it; a file that ends within one is not the last look.
+    // It writes each packet as it gets it; a file that ends within one is read again.
     let whole = until(&format!("{count} probes and answers, and hellos with welcomes"), || {
         seen(file).is_ok_and(|s| [s.probes.len(), s.answers.len()] == [count; 2] && s.hellos == s.welcomes)
     });

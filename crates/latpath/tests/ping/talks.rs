@@ -131,12 +131,13 @@ fn paces() -> Result<(), Failed> {
     };
     let (session, sent, elapsed) = run("--rate 1000 --duration 500ms")?;
     equal("pacing", &session["pacing"], &json!({ "rate_hz": 1000.0 }))?;
-    is("never faster than the rate", sent <= 501 && elapsed >= 500_000_000)?;
+    is("never faster than the rate", sent <= 501 && (sent - 1) * 1_000_000 <= elapsed)?;
     let (_, sent, elapsed) = run("--rate 500 --count 100")?;
-    is("the last of 100 is due after 198 ms", sent == 100 && elapsed >= 198_000_000)?;
-    let (session, sent, elapsed) = run("--duration 500ms")?;
+    is("never faster than the rate", sent == 100 && (sent - 1) * 2_000_000 <= elapsed)?;
+    let (session, sent, _) = run("--duration 500ms")?;
     equal("pacing", &session["pacing"], &json!("as_answers_come"))?;
-    is(&format!("{sent} as answers come, in {elapsed} ns"), sent > 0 && elapsed >= 500_000_000)?;
+    is(&format!("{sent} as answers come"), sent > 0)?;
+    equal("ended", &session["ended"], &json!("done"))?;
     let (session, sent, _) = run("--flood --duration 300ms --lost-after 1s")?;
     equal("pacing", &session["pacing"], &json!("flood"))?;
     is("a flood sends", sent > 0)?;

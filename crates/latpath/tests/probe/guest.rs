@@ -2,8 +2,8 @@
 
 use crate::*;
 use latpath_agent::{Address, Machine, StartRequest, Timeouts};
-use latpath_lab::{Application, Guest, GuestPlan, Lab, GUEST_DEVICE};
-use latpath_testkit::{trial, Lack};
+use latpath_lab::{Application, GuestPlan, Lab, GUEST_DEVICE};
+use latpath_testkit::{boot, trial, Lack};
 use std::time::Instant;
 
 /// A guest that is emulated on a busy machine takes its time.
@@ -42,7 +42,7 @@ fn recognises() -> Result<(), Failed> {
     let path = lab.lay(Application::Guest)?;
     let program = env!("CARGO_BIN_EXE_latpath").into();
     let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..Default::default() };
-    let mut guest = Guest::boot(&lab, &path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+    let mut guest = boot(&lab, &path, &plan)?;
     // A virtual NIC passes on groups that somebody joined, or everything.
     guest.expect(&format!("ip link set {GUEST_DEVICE} promisc on"), NEVER)?;
     guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", false, NEVER)?;

@@ -31,12 +31,15 @@ use std::time::{Duration, Instant};
 fn main() -> ExitCode {
     let needs = [need_root(), need_btf(), need_lab()];
     let mut tests = recognise::trials(&needs);
-    tests.extend(hostile::trials(&needs));
     tests.extend(live::trials(&needs));
     tests.extend(points::trials(&needs));
     tests.extend(many::trials(&needs));
     tests.extend(taps::trials(&needs));
     tests.extend(agent::trials(&needs));
+    let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
+    tests.extend(hostile::trials(&needs));
+    tests.extend(live::alone(&needs));
+    tests.extend(points::alone(&needs));
     tests.extend(guest::trials(&[need_root(), need_guest()]).into_iter().map(Trial::in_lab));
     latpath_testkit::main(tests)
 }
@@ -87,7 +90,7 @@ fn send(bench: &Bench, frames: &[Vec<u8>]) -> Result<(), Failed> {
 fn record(bench: &Bench, streams: Vec<StreamSpec>, frames: &[Vec<u8>]) -> Result<Seen, Failed> {
     let probe = Probe::attach(ProbeOptions::new("host", streams))?;
     send(bench, frames)?;
-    // What is missing after that, each test tells by itself.
+    // What is missing after that, each test checks by itself.
     seen(bench, probe, |seen| seen.at(LINE[3]).len() >= seen.at(LINE[0]).len())
 }
 

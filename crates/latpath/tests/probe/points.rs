@@ -13,9 +13,13 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("a_refused_point_takes_no_place_and_others_are_seen", needs, refused),
         trial("a_thread_that_renames_itself_leaves_room_for_others", needs, renamed),
         trial("a_device_that_is_made_again_and_again_keeps_its_point", needs, made_again),
-        trial("a_namespace_with_the_number_of_one_that_ended_has_points_of_its_own", needs, same_number),
         trial("namespaces_of_other_users_count_only_where_they_are_asked_for", needs, others),
     ]
+}
+
+/// What needs that nobody else makes a namespace.
+pub fn alone(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
+    vec![trial("a_namespace_with_the_number_of_one_that_ended_has_points_of_its_own", needs, same_number)]
 }
 
 fn ip(words: &str) {
@@ -36,7 +40,7 @@ fn step(bench: &Bench, probe: &mut Probe, stream: &str, n: u16, into: &mut Vec<S
 
 fn refused() -> Result<(), Failed> {
     let bench = bench()?;
-    let stream = own("MU01");
+    let stream = own("refused");
     let mut options = ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]);
     options.accept = Accept(Arc::new(|point| point.point.to_string() == LINE[1]));
     let mut probe = Probe::attach(options)?;
@@ -76,7 +80,7 @@ fn packet_socket(device: &str) -> OwnedFd {
 
 fn renamed() -> Result<(), Failed> {
     let bench = bench()?;
-    let stream = own("MU01");
+    let stream = own("renamed");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let mut seen = Vec::new();
     bench.application().inside(|| -> Result<(), Failed> {
@@ -114,7 +118,7 @@ fn renamed() -> Result<(), Failed> {
 
 fn made_again() -> Result<(), Failed> {
     let bench = bench()?;
-    let stream = own("MU01");
+    let stream = own("again");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let mut seen = Vec::new();
     // More devices than the table has places, if none were given back; that takes the programs two seconds.
@@ -165,7 +169,7 @@ fn send_from(device: &str, frame: &[u8]) {
 }
 
 fn same_number() -> Result<(), Failed> {
-    let stream = own("MU01");
+    let stream = own("number");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let frame = bytes(&frame(&stream, 1));
     let mut seen = Vec::new();
@@ -194,7 +198,7 @@ fn same_number() -> Result<(), Failed> {
 
 fn others() -> Result<(), Failed> {
     let _bench = bench()?;
-    let stream = own("MU01");
+    let stream = own("others");
     let latpath = env!("CARGO_BIN_EXE_latpath");
     let script = format!(
         "ip link add veth0 type veth peer name veth1 && ip link set veth0 up && ip link set veth1 up && \

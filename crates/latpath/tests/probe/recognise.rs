@@ -103,7 +103,7 @@ fn filters() -> Result<(), Failed> {
 
 fn near_misses() -> Result<(), Failed> {
     let bench = bench()?;
-    // Permutations, prefixes, longer ones, and padding with NUL: the sum of the bytes would not tell all of them apart.
+    // Permutations, prefixes, longer ones, and padding with NUL: the sum of the bytes would not distinguish all of them.
     let near = ["MU10", "UM01", "MU0", "MU011", "mu01", "MU01\0", "\0MU01"];
     let mut frames: Vec<_> = near.iter().map(|n| bytes(&frame(n, 1))).collect();
     frames.push(bytes(&frame("MU01", 2)));
@@ -204,8 +204,8 @@ fn goose_and_ptp() -> Result<(), Failed> {
 fn against_the_devices_counters() -> Result<(), Failed> {
     let bench = bench()?;
     let before = bench.path.hypervisor.counters_of("nic0")?;
-    let frames: Vec<_> = (0..20_000).map(|i| bytes(&frame(&own("MU01"), (i % 4000) as u16))).collect();
-    let seen = record(&bench, vec![StreamSpec::svid(&own("MU01"))], &frames)?;
+    let frames: Vec<_> = (0..20_000).map(|i| bytes(&frame(&own("counted"), (i % 4000) as u16))).collect();
+    let seen = record(&bench, vec![StreamSpec::svid(&own("counted"))], &frames)?;
     let passed = bench.path.hypervisor.counters_of("nic0")?.since(&before).rx_packets;
     let want: Vec<_> = (0..20_000).map(|i| (0, i % 4000)).collect();
     expect_everywhere(&seen, &want)?;
@@ -218,9 +218,9 @@ fn against_the_devices_counters() -> Result<(), Failed> {
 
 fn two_probes() -> Result<(), Failed> {
     let bench = bench()?;
-    let other = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&own("MU01"))]))?;
-    let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&own("MU01"), i))).collect();
-    let first = record(&bench, vec![StreamSpec::svid(&own("MU01"))], &frames)?;
+    let other = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&own("two"))]))?;
+    let frames: Vec<_> = (0..500).map(|i| bytes(&frame(&own("two"), i))).collect();
+    let first = record(&bench, vec![StreamSpec::svid(&own("two"))], &frames)?;
     let other = seen(&bench, other, |_| true)?;
     assert_eq!(other.sightings.len(), first.sightings.len());
     Ok(())

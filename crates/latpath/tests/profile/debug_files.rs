@@ -141,7 +141,7 @@ impl Program {
 
     /// A profile by latpath with these variables, and what it said; and the part of the program's time in its function.
     fn profile(&self, variables: &[(&str, &OsStr)]) -> Result<(Value, f64), Failed> {
-        self.profile_by(latpath("profile --duration 1s --json"), variables)
+        self.profile_by(latpath("profile --duration 500ms --json"), variables)
     }
 
     fn profile_by(&self, mut command: Command, variables: &[(&str, &OsStr)]) -> Result<(Value, f64), Failed> {
@@ -199,7 +199,7 @@ pub fn by_a_server() -> Result<(), Failed> {
     let home = program.cache("home");
     server.answers(Answer::File(fs::read(&program.debug_file)?));
     fs::create_dir(&home)?;
-    let mut command = latpath("profile --duration 1s --json");
+    let mut command = latpath("profile --duration 500ms --json");
     command.env_remove("DEBUGINFOD_CACHE_PATH").env_remove("XDG_CACHE_HOME");
     let (_, part) = program.profile_by(command, &[with[0], ("HOME", home.as_os_str())])?;
     is_named(part)?;
@@ -240,7 +240,7 @@ pub fn by_bad_servers() -> Result<(), Failed> {
         let with = [
             ("DEBUGINFOD_URLS", url.as_str()),
             ("DEBUGINFOD_CACHE_PATH", cache.to_str().ok_or("a path")?),
-            ("DEBUGINFOD_TIMEOUT", "2"),
+            ("DEBUGINFOD_TIMEOUT", "1"),
         ];
         let (profile, part) = program.profile(&with.map(|(name, value)| (name, OsStr::new(value))))?;
         equal(&format!("{kind}: the part with a name"), part, 0.0)?;
@@ -259,7 +259,7 @@ pub fn by_nobody_any_more() -> Result<(), Failed> {
     let server = Server::start(&program.build_id)?;
     server.answers(Answer::Nothing);
     let (url, cache) = (server.url(), program.cache("cache"));
-    let mut command = latpath("profile --duration 1s --json");
+    let mut command = latpath("profile --duration 500ms --json");
     command.env("DEBUGINFOD_URLS", url).env("DEBUGINFOD_CACHE_PATH", cache).env("DEBUGINFOD_TIMEOUT", "600");
     let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut said = BufReader::new(process.stderr.take().ok_or("its stderr")?).lines();
@@ -274,7 +274,7 @@ pub fn by_nobody_any_more() -> Result<(), Failed> {
 pub fn on_this_machine() -> Result<(), Failed> {
     let program = Program::start()?;
     let place = Path::new("/usr/lib/debug").join(&program.place);
-    let words = latpath("profile --duration 1s --json");
+    let words = latpath("profile --duration 500ms --json");
     // /usr/lib may not have the folder: a layer above it has.
     let script = format!(
         "mkdir -p $0/debug/$(dirname {0}) && cp $1 $0/debug/{0} && mount -t overlay -o lowerdir=$0:/usr/lib overlay /usr/lib &&

@@ -1,10 +1,11 @@
 //! What needs no network: files in, lists out.
 
-use crate::bench::{complaints, json, same, shared, tshark, write_pcap, Result};
+use crate::bench::{complaints, shared, tshark, write_pcap, Result};
 use crate::{Needs, Test};
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use latpath_protocols::{goose, ptp, Tag};
+use latpath_testkit::equal;
 use serde_json::{json, Value};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -26,6 +27,14 @@ pub const TESTS: &[Test] = &[
 
 fn latpath(args: &[&str]) -> Result<Output> {
     Ok(Command::new(env!("CARGO_BIN_EXE_latpath")).args(args).output()?)
+}
+
+/// The JSON that a command printed; an error if it failed.
+fn json(out: &Output) -> Result<Value> {
+    if !out.status.success() {
+        return Err(format!("{}: {}", out.status, String::from_utf8_lossy(&out.stderr)).into());
+    }
+    Ok(serde_json::from_slice(&out.stdout)?)
 }
 
 fn streams(file: &Path) -> Result<Value> {
@@ -59,7 +68,7 @@ fn optional_fields() -> Result<()> {
         one(AsduSpec { data: vec![], ..base() })?,
     ];
     write_pcap(&file, &frames, 250_000)?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("complaints", complaints(&file)?, vec![])?;
     let fields = [
         "sv.datSet",
         "sv.refrTm",
@@ -72,14 +81,14 @@ fn optional_fields() -> Result<()> {
     ];
     let rows = tshark(&file, &fields)?;
     let column = |i: usize| rows.iter().map(|r| r[i].as_str()).collect::<Vec<_>>();
-    same("datSet", column(0), vec!["IED1/LLN0$PhsMeas1", "", "", "", "", "", "", ""])?;
-    same("refrTm is there", column(1)[1].contains("2021") || column(1)[1].contains("2020"), true)?;
-    same("smpRate", column(2)[2], "4000")?;
-    same("smpMod", column(3)[3], "1")?;
-    same("gmIdentity is there", column(4)[4].is_empty(), false)?;
-    same("simulated", column(5), vec!["0", "0", "0", "0", "0", "1", "0", "0"])?;
-    same("both VLANs", column(6)[6], "100,7")?;
-    same("smpCnt", column(7), vec!["77"; 8])
+    equal("datSet", column(0), vec!["IED1/LLN0$PhsMeas1", "", "", "", "", "", "", ""])?;
+    equal("refrTm is there", column(1)[1].contains("2021") || column(1)[1].contains("2020"), true)?;
+    equal("smpRate", column(2)[2], "4000")?;
+    equal("smpMod", column(3)[3], "1")?;
+    equal("gmIdentity is there", column(4)[4].is_empty(), false)?;
+    equal("simulated", column(5), vec!["0", "0", "0", "0", "0", "1", "0", "0"])?;
+    equal("both VLANs", column(6)[6], "100,7")?;
+    equal("smpCnt", column(7), vec!["77"; 8])
 }
 
 fn svid_lengths() -> Result<()> {
@@ -91,10 +100,10 @@ fn svid_lengths() -> Result<()> {
     let many = FrameSpec { asdus: vec![asdu(b"MU", 1); 8], ..FrameSpec::default() };
     frames.push(many.build().map_err(|e| e.to_string())?);
     write_pcap(&file, &frames, 250_000)?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("complaints", complaints(&file)?, vec![])?;
     let got: Vec<String> = tshark(&file, &["sv.svID"])?.into_iter().map(|r| r[0].clone()).collect();
     let expected: Vec<String> = svids.into_iter().chain([["MU"; 8].join(",")]).collect();
-    same("svIDs", got, expected)
+    equal("svIDs", got, expected)
 }
 
 fn tagged(tags: &[Tag]) -> FrameLink {
@@ -119,18 +128,18 @@ fn goose_fields() -> Result<()> {
         goose_frame(&goose::Frame { simulation: true, nds_com: true, entries: 3, all_data: &values, ..base() }, &[])?,
     ];
     write_pcap(&file, &frames, 250_000)?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("complaints", complaints(&file)?, vec![])?;
     let fields = ["goose.goID", "goose.stNum", "goose.sqNum", "goose.appid", "goose.confRev", "goose.simulation"];
     let rows = tshark(&file, &[&fields[..], &["goose.numDatSetEntries", "goose.boolean", "goose.gocbRef"]].concat())?;
     let column = |i: usize| rows.iter().map(|r| r[i].as_str()).collect::<Vec<_>>();
     let long = "x".repeat(129);
-    same("goID", column(0), vec!["", "trip", &long, "", ""])?;
-    same("stNum", column(1), vec!["1", "128", "4294967295", "1", "1"])?;
-    same("sqNum", column(2), vec!["0", "300", "0", "0", "0"])?;
-    same("APPID", column(3)[3], "0x3fff")?;
-    same("confRev", column(4)[3], "70000")?;
-    same("entries", column(6)[4], "3")?;
-    same("gocbRef", column(8)[0], "IED1LD0/LLN0$GO$gcb01")
+    equal("goID", column(0), vec!["", "trip", &long, "", ""])?;
+    equal("stNum", column(1), vec!["1", "128", "4294967295", "1", "1"])?;
+    equal("sqNum", column(2), vec!["0", "300", "0", "0", "0"])?;
+    equal("APPID", column(3)[3], "0x3fff")?;
+    equal("confRev", column(4)[3], "70000")?;
+    equal("entries", column(6)[4], "3")?;
+    equal("gocbRef", column(8)[0], "IED1LD0/LLN0$GO$gcb01")
 }
 
 fn ptp_fields() -> Result<()> {
@@ -142,12 +151,12 @@ fn ptp_fields() -> Result<()> {
     };
     let frames: Vec<_> = (0..4).map(built).collect();
     write_pcap(&file, &frames, 250_000)?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("complaints", complaints(&file)?, vec![])?;
     let fields = ["ptp.v2.messagetype", "ptp.v2.sequenceid", "ptp.v2.domainnumber", "ptp.v2.sourceportid"];
     for (message, row) in tshark(&file, &fields)?.into_iter().enumerate() {
         let expected = [format!("0x{message:x}"), "65535".into(), "3".into(), "9".into()];
         let got = [row[0].replace("0x0", "0x"), row[1].clone(), row[2].clone(), row[3].clone()];
-        same("message", got.map(|s| if s == "0x" { "0x0".into() } else { s }), expected)?;
+        equal("message", got.map(|s| if s == "0x" { "0x0".into() } else { s }), expected)?;
     }
     Ok(())
 }
@@ -178,15 +187,15 @@ fn three_protocols() -> Result<()> {
     };
     let ptp = "ptp:sync,source=001122.fffe.334455-1,domain=0";
     let expected = [("svid:MU01,appid=0x4000", 40, 0), ("goose:trip\\,1,appid=0x0000", 39, 1), (ptp, 40, 0)];
-    same("streams", of(&["stream", "frames", "lost"]), expected.map(|row| json!(row)).to_vec())?;
+    equal("streams", of(&["stream", "frames", "lost"]), expected.map(|row| json!(row)).to_vec())?;
     let goose = ["goid", "gocb_ref", "st_num", "sq_num"].map(|k| &rows[1][k]);
-    same("GOOSE", json!(goose), json!(["trip,1", "IED1LD0/LLN0$GO$gcb01", 8, 19]))?;
+    equal("GOOSE", json!(goose), json!(["trip,1", "IED1LD0/LLN0$GO$gcb01", 8, 19]))?;
     let ptp = ["message", "source", "domain", "sequence_id", "wrap"].map(|k| &rows[2][k]);
-    same("PTP", json!(ptp), json!(["sync", "001122.fffe.334455-1", 0, 33, 65_536]))?;
+    equal("PTP", json!(ptp), json!(["sync", "001122.fffe.334455-1", 0, 33, 65_536]))?;
     let text = String::from_utf8(latpath(&["streams", "-r", &file.to_string_lossy()])?.stdout)?;
     let heads: Vec<&str> =
         text.lines().filter(|l| l.contains("VLAN")).filter_map(|l| l.split_whitespace().next()).collect();
-    same("a table of each", heads, vec!["svID", "goID", "message"])
+    equal("a table of each", heads, vec!["svID", "goID", "message"])
 }
 
 fn pcap_and_pcapng() -> Result<()> {
@@ -216,28 +225,28 @@ fn pcap_and_pcapng() -> Result<()> {
     }
     drop(writer);
     let found = streams(&plain)?;
-    same("both forms", &streams(&ng)?, &found)?;
+    equal("both forms", &streams(&ng)?, &found)?;
     let row = &found["streams"][0];
-    same("frames", &row["frames"], &json!(4101))?;
-    same("rate", &row["rate_hz"], &json!(4000.0))?;
-    same("wrap", &row["wrap"], &json!(4000))?;
-    same("lost", &row["lost"], &json!(0))
+    equal("frames", &row["frames"], &json!(4101))?;
+    equal("rate", &row["rate_hz"], &json!(4000.0))?;
+    equal("wrap", &row["wrap"], &json!(4000))?;
+    equal("lost", &row["lost"], &json!(0))
 }
 
 fn shared_captures() -> Result<()> {
     let found = streams(&shared("sv-50hz-1stream.pcap"))?;
     let row = &found["streams"][0];
-    same("svid, vlan, frames", json!([row["svid"], row["vlan"], row["frames"]]), json!(["svID0000", null, 4000]))?;
-    same("malformed", &found["malformed"], &json!(0))?;
+    equal("svid, vlan, frames", json!([row["svid"], row["vlan"], row["frames"]]), json!(["svID0000", null, 4000]))?;
+    equal("malformed", &found["malformed"], &json!(0))?;
 
     let found = streams(&shared("sv-60hz-8streams-vlan.pcap"))?;
     let rows = found["streams"].as_array().cloned().unwrap_or_default();
     let names: Vec<&str> = rows.iter().filter_map(|r| r["svid"].as_str()).collect();
-    same("svids", names, vec!["MU000", "MU001", "MU002", "MU003", "MU004", "MU005", "MU006", "MU007"])?;
+    equal("svids", names, vec!["MU000", "MU001", "MU002", "MU003", "MU004", "MU005", "MU006", "MU007"])?;
     for row in rows {
         // 600 samples are too few to see the wrap.
-        same("vlan, pcp, wrap", json!([row["vlan"], row["pcp"], row["wrap"]]), json!([7, 4, null]))?;
-        same("samples/s", row["samples_per_s"].as_f64().map(f64::round), Some(4800.0))?;
+        equal("vlan, pcp, wrap", json!([row["vlan"], row["pcp"], row["wrap"]]), json!([7, 4, null]))?;
+        equal("samples/s", row["samples_per_s"].as_f64().map(f64::round), Some(4800.0))?;
     }
     Ok(())
 }
@@ -250,11 +259,11 @@ fn malformed() -> Result<()> {
     management[13] = 0xb9;
     write_pcap(&file, &[good.clone(), good[..50].to_vec(), management, good[..13].to_vec()], 250_000)?;
     let found = streams(&file)?;
-    same("frames", &found["frames"], &json!(4))?;
+    equal("frames", &found["frames"], &json!(4))?;
     // A frame that ends before its ethertype is not known to be one of ours, but cannot be read either.
-    same("malformed", &found["malformed"], &json!(2))?;
-    same("others", &found["other_frames"], &json!(1))?;
-    same("good ones", &found["streams"][0]["frames"], &json!(1))
+    equal("malformed", &found["malformed"], &json!(2))?;
+    equal("others", &found["other_frames"], &json!(1))?;
+    equal("good ones", &found["streams"][0]["frames"], &json!(1))
 }
 
 fn no_capture() -> Result<()> {
@@ -268,12 +277,12 @@ fn no_capture() -> Result<()> {
         std::fs::write(&file, bytes)?;
         let out = latpath(&["streams", "-r", &file.to_string_lossy()])?;
         let error = String::from_utf8_lossy(&out.stderr).into_owned();
-        same("exit code", out.status.code(), Some(1))?;
-        same(&error, error.contains(says), true)?;
-        same("no empty table", out.stdout.is_empty(), true)?;
+        equal("exit code", out.status.code(), Some(1))?;
+        equal(&error, error.contains(says), true)?;
+        equal("no empty table", out.stdout.is_empty(), true)?;
     }
     let out = latpath(&["streams", "-r", "/does/not/exist"])?;
-    same("names the file", String::from_utf8_lossy(&out.stderr).contains("/does/not/exist: No such file"), true)
+    equal("names the file", String::from_utf8_lossy(&out.stderr).contains("/does/not/exist: No such file"), true)
 }
 
 fn cut_capture() -> Result<()> {
@@ -283,11 +292,11 @@ fn cut_capture() -> Result<()> {
     let bytes = std::fs::read(&file)?;
     std::fs::write(&file, &bytes[..bytes.len() - 10])?;
     let out = latpath(&["streams", "-r", &file.to_string_lossy(), "--json"])?;
-    same("exit code", out.status.code(), Some(1))?;
+    equal("exit code", out.status.code(), Some(1))?;
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
-    same("error", error, format!("latpath: {}: ends in the middle, after 2 whole packets\n", file.display()))?;
+    equal("error", error, format!("latpath: {}: ends in the middle, after 2 whole packets\n", file.display()))?;
     let found: Value = serde_json::from_slice(&out.stdout)?;
-    same("what could be read", &found["streams"][0]["frames"], &json!(2))
+    equal("what could be read", &found["streams"][0]["frames"], &json!(2))
 }
 
 fn reader_gone() -> Result<()> {
@@ -301,11 +310,11 @@ fn reader_gone() -> Result<()> {
     let (reader, writer) = std::io::pipe()?;
     drop(reader);
     let out = to(writer.into())?;
-    same("a reader that has gone is no error", (out.status.code(), out.stderr.is_empty()), (Some(0), true))?;
+    equal("a reader that has gone is no error", (out.status.code(), out.stderr.is_empty()), (Some(0), true))?;
     let out = to(std::fs::File::options().write(true).open("/dev/full")?.into())?;
     let error = String::from_utf8_lossy(&out.stderr).into_owned();
-    same("exit code", out.status.code(), Some(1))?;
-    same(&error, error.starts_with("latpath: writing to stdout: No space left on device"), true)
+    equal("exit code", out.status.code(), Some(1))?;
+    equal(&error, error.starts_with("latpath: writing to stdout: No space left on device"), true)
 }
 
 fn wrong_usage() -> Result<()> {
@@ -336,7 +345,7 @@ fn wrong_usage() -> Result<()> {
         &["study", "vhost", "--vm", "vhost=no-such-vm", "--", "true"],
     ] {
         let out = latpath(args)?;
-        same(&args.join(" "), out.status.code(), Some(2))?;
+        equal(&args.join(" "), out.status.code(), Some(2))?;
     }
     Ok(())
 }

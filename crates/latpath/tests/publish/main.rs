@@ -8,7 +8,7 @@ mod receives;
 mod refuses;
 mod sends;
 
-use latpath_testkit::{trial, Failed};
+use latpath_testkit::{need_lab, need_tool, trial, Failed, Trial};
 use std::process::ExitCode;
 
 /// What a test needs that may not be there.
@@ -32,18 +32,20 @@ enum Needs {
 type Test = (&'static str, Needs, fn() -> Result<(), Failed>);
 
 fn main() -> ExitCode {
-    let root = bench::why_no_namespaces();
-    let tshark = bench::why_no_tool("tshark");
-    let tools = [&tshark, &bench::why_no_tool("tcpdump")].into_iter().flatten().next().cloned();
+    let root = need_lab();
+    let tshark = need_tool("tshark");
+    let tools = tshark.clone().or_else(|| need_tool("tcpdump"));
     let shared = bench::why_not_shared();
-    let tests = [files::TESTS, sends::TESTS, receives::TESTS, refuses::TESTS].concat();
-    let trials = tests.into_iter().map(|(name, needs, test)| match needs {
+    let to_trial = |(name, needs, test): Test| match needs {
         Needs::Nothing => trial(name, &[], test),
         Needs::Tshark => trial(name, std::slice::from_ref(&tshark), test),
         Needs::Root => trial(name, std::slice::from_ref(&root), test),
         Needs::Shared => trial(name, std::slice::from_ref(&shared), test),
         Needs::Capture => trial(name, &[root.clone(), tools.clone()], test),
         Needs::CaptureShared => trial(name, &[root.clone(), tools.clone(), shared.clone()], test),
-    });
-    latpath_testkit::main(trials.collect())
+    };
+    let tests = [files::TESTS, sends::TESTS, receives::TESTS, refuses::TESTS].concat();
+    let mut trials: Vec<Trial> = tests.into_iter().map(to_trial).map(Trial::side_by_side).collect();
+    trials.extend(receives::FLOODS.iter().copied().map(to_trial));
+    latpath_testkit::main(trials)
 }

@@ -1,10 +1,13 @@
 //! What `subscribe` and `streams` make of what comes.
 
-use crate::bench::{json, same, until, write_pcap, Pair, Result, Running};
+use crate::bench::{summary, write_pcap, Pair, Result};
 use crate::{Needs, Test};
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
+use latpath_testkit::waits::{delivered, is_in_state, until, LIMIT};
+use latpath_testkit::{equal, Started};
+use nix::sys::signal::Signal;
 use serde_json::{json, Value};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const TESTS: &[Test] = &[
     ("subscribe counts loss, duplicates and order (copying read)", Needs::Root, || sequence(&[])),
@@ -13,17 +16,21 @@ pub const TESTS: &[Test] = &[
     ("subscribe takes tagged streams by VLAN (mapped ring)", Needs::Root, || tagged(&["--ring"])),
     ("subscribe takes every frame of every profile, over the wrap", Needs::Root, profiles),
     ("subscribe takes GOOSE and PTP by name", Needs::Root, other_protocols),
-    ("what the kernel drops is counted (copying read)", Needs::Root, || overrun(&[], 60_000)),
-    ("what the kernel drops is counted (mapped ring)", Needs::Root, || overrun(&["--ring"], 30_000)),
     ("a publisher that stands still and then sends what is overdue has lost nothing", Needs::Root, stands_still),
-    ("subscribe survives a flood of broken frames", Needs::Root, flood),
     ("a stream that never comes is said after 3 s, with those that do", Needs::Root, never_comes),
     ("control codes in an svID do not reach the terminal", Needs::Root, control_codes),
     ("the receiving thread has the name that was given", Needs::Root, thread_name),
     ("streams sees what passes a device, sent or received", Needs::Root, discovery),
 ];
 
-fn listen(pair: &Pair, more: &[&str]) -> Result<Running> {
+/// They need the CPUs for themselves: what waits between two devices for too long is dropped.
+pub const FLOODS: &[Test] = &[
+    ("what the kernel drops is counted (copying read)", Needs::Root, || overrun(&[], 60_000)),
+    ("what the kernel drops is counted (mapped ring)", Needs::Root, || overrun(&["--ring"], 30_000)),
+    ("subscribe survives a flood of broken frames", Needs::Root, flood),
+];
+
+fn listen(pair: &Pair, more: &[&str]) -> Result<Started> {
     pair.listen("lpb", &[&["subscribe", "-i", "lpb", "--json"], more].concat())
 }
 
@@ -31,16 +38,7 @@ fn listen(pair: &Pair, more: &[&str]) -> Result<Running> {
 fn arrived(pair: &Pair, frames: u64) -> Result<()> {
     until(&format!("{frames} frames to arrive"), || pair.received("lpb").is_ok_and(|n| n >= frames))?;
     // A veth device counts frames when they are queued for the other end: softirqs have yet to deliver the last ones.
-    until("frames to be delivered", || backlog() == 0)?;
-    std::thread::sleep(Duration::from_millis(50));
-    Ok(())
-}
-
-/// Frames that wait in the queues between devices, all CPUs (Linux 5.10 and later show them).
-fn backlog() -> u64 {
-    let stat = std::fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
-    let of_cpu = |line: &str| u64::from_str_radix(line.split_whitespace().nth(11)?, 16).ok();
-    stat.lines().filter_map(of_cpu).sum()
+    delivered()
 }
 
 fn frame(svid: &str, smp_cnt: u32) -> Result<Vec<u8>> {
@@ -61,16 +59,16 @@ fn sequence(mode: &[&str]) -> Result<()> {
     let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
     pair.publish(&["--replay", &file.to_string_lossy()])?;
     arrived(&pair, frames.len() as u64)?;
-    let got = running.interrupt()?;
+    let got = summary(running)?;
     let row = &got["streams"][0];
-    same("received", &row["received"], &json!(counts.len()))?;
+    equal("received", &row["received"], &json!(counts.len()))?;
     // 4500 to 5999; 6300 to 7699; 7750; seven from 7800; 7994 and 7995; 7997 to 8001.
-    same("lost", &row["lost"], &json!(1500 + 1400 + 1 + 7 + 2 + 5))?;
-    same("duplicates", &row["duplicates"], &json!(2))?;
-    same("out of order", &row["out_of_order"], &json!(2))?;
-    same("wrap", &row["wrap"], &json!(4000))?;
-    same("dropped", &got["socket_dropped"], &json!(0))?;
-    same("every frame has the kernel's time", &got["unstamped"], &json!(0))
+    equal("lost", &row["lost"], &json!(1500 + 1400 + 1 + 7 + 2 + 5))?;
+    equal("duplicates", &row["duplicates"], &json!(2))?;
+    equal("out of order", &row["out_of_order"], &json!(2))?;
+    equal("wrap", &row["wrap"], &json!(4000))?;
+    equal("dropped", &got["socket_dropped"], &json!(0))?;
+    equal("every frame has the kernel's time", &got["unstamped"], &json!(0))
 }
 
 fn tagged(mode: &[&str]) -> Result<()> {
@@ -78,10 +76,10 @@ fn tagged(mode: &[&str]) -> Result<()> {
     let running = listen(&pair, &[&["--stream", "svid:MU01,vlan=7", "--stream", "svid:MU02,vlan=8"], mode].concat())?;
     pair.publish(&["--svid", "MU", "--streams", "2", "--vlan", "7", "--count", "200"])?;
     arrived(&pair, 200)?;
-    let got = running.interrupt()?;
-    same("MU01 is in VLAN 7", &got["streams"][0]["received"], &json!(100))?;
-    same("MU02 is not in VLAN 8", &got["streams"][1]["received"], &json!(0))?;
-    same("others", json!([got["other_frames"], got["other_svids"]]), json!([100, ["MU02"]]))
+    let got = summary(running)?;
+    equal("MU01 is in VLAN 7", &got["streams"][0]["received"], &json!(100))?;
+    equal("MU02 is not in VLAN 8", &got["streams"][1]["received"], &json!(0))?;
+    equal("others", json!([got["other_frames"], got["other_svids"]]), json!([100, ["MU02"]]))
 }
 
 fn other_protocols() -> Result<()> {
@@ -92,11 +90,11 @@ fn other_protocols() -> Result<()> {
     pair.publish(&["--stream", "ptp:delay_req", "--rate", "500", "--count", "50"])?;
     pair.publish(&["--stream", "ptp:sync", "--rate", "500", "--count", "10"])?;
     arrived(&pair, 170)?;
-    let got = running.interrupt()?;
+    let got = summary(running)?;
     let row = |i: usize| json!(["stream", "received", "lost", "duplicates"].map(|k| &got["streams"][i][k]));
-    same("GOOSE", row(0), json!(["goose:trip", 100, 0, 0]))?;
-    same("PTP", row(1), json!(["ptp:delay_req", 50, 0, 0]))?;
-    same("others", json!([got["other_frames"], got["malformed"]]), json!([20, 0]))
+    equal("GOOSE", row(0), json!(["goose:trip", 100, 0, 0]))?;
+    equal("PTP", row(1), json!(["ptp:delay_req", 50, 0, 0]))?;
+    equal("others", json!([got["other_frames"], got["malformed"]]), json!([20, 0]))
 }
 
 fn profiles() -> Result<()> {
@@ -110,14 +108,14 @@ fn profiles() -> Result<()> {
         let [count, first, rate] = [frames, first, rate].map(|n| n.to_string());
         pair.publish(&["--profile", profile.name, "--count", &count, "--first", &first, "--rate", &rate])?;
         arrived(&pair, frames.into())?;
-        let got = running.interrupt()?;
+        let got = summary(running)?;
         let row = &got["streams"][0];
-        same(
+        equal(
             profile.name,
             json!([row["received"], row["lost"], row["duplicates"], row["out_of_order"]]),
             json!([frames, 0, 0, 0]),
         )?;
-        same("wrap, ASDUs", json!([row["wrap"], row["asdus"]]), json!([profile.samples_per_s, profile.asdus]))?;
+        equal("wrap, ASDUs", json!([row["wrap"], row["asdus"]]), json!([profile.samples_per_s, profile.asdus]))?;
     }
     Ok(())
 }
@@ -129,21 +127,21 @@ fn overrun(mode: &[&str], flood: u64) -> Result<()> {
     // Stopped in the middle of its work; a few frames before and after show how many are missing between.
     pair.publish(&["--count", "100", "--wrap", "65536"])?;
     arrived(&pair, 100)?;
-    running.signal("STOP")?;
-    running.is_in_state('T')?;
+    running.signal(Signal::SIGSTOP);
+    is_in_state(running.pid(), 'T')?;
     pair.publish(&["--rate", "max", "--count", &flood.to_string(), "--wrap", "65536", "--first", "100"])?;
     arrived(&pair, 100 + flood)?;
-    running.signal("CONT")?;
+    running.signal(Signal::SIGCONT);
     // It sleeps when nothing is left for it.
-    running.is_in_state('S')?;
+    is_in_state(running.pid(), 'S')?;
     pair.publish(&["--count", "100", "--wrap", "65536", "--first", &(100 + flood).to_string()])?;
     arrived(&pair, 200 + flood)?;
-    let got = running.interrupt()?;
+    let got = summary(running)?;
     let number = |v: &Value| v.as_u64().unwrap_or(u64::MAX);
     let (received, dropped) = (number(&got["received"]), number(&got["socket_dropped"]));
-    same("something was dropped", dropped > 0, true)?;
-    same("received and dropped", received + dropped, 200 + flood)?;
-    same("lost", number(&got["lost"]), dropped)
+    equal("something was dropped", dropped > 0, true)?;
+    equal("received and dropped", received + dropped, 200 + flood)?;
+    equal("lost", number(&got["lost"]), dropped)
 }
 
 fn stands_still() -> Result<()> {
@@ -152,14 +150,15 @@ fn stands_still() -> Result<()> {
     let publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01", "--count", "15000"])?;
     // By then the wrap is known, and 2 s are two of them.
     arrived(&pair, 5000)?;
-    publisher.signal("STOP")?;
+    publisher.signal(Signal::SIGSTOP);
+    // The fault.
     std::thread::sleep(Duration::from_secs(2));
-    publisher.signal("CONT")?;
-    publisher.wait()?;
+    publisher.signal(Signal::SIGCONT);
+    publisher.finish(LIMIT)?;
     arrived(&pair, 15_000)?;
-    let got = running.interrupt()?;
-    same("wrap", &got["streams"][0]["wrap"], &json!(4000))?;
-    same("received, lost", json!([got["received"], got["lost"]]), json!([15_000, 0]))
+    let got = summary(running)?;
+    equal("wrap", &got["streams"][0]["wrap"], &json!(4000))?;
+    equal("received, lost", json!([got["received"], got["lost"]]), json!([15_000, 0]))
 }
 
 fn flood() -> Result<()> {
@@ -168,11 +167,11 @@ fn flood() -> Result<()> {
     pair.publish(&["--corrupt", "--rate", "max", "--count", "200000"])?;
     pair.publish(&["--count", "400", "--svid", "MU02"])?;
     arrived(&pair, 200_400)?;
-    let got = running.interrupt()?;
+    let got = summary(running)?;
     let sum: u64 =
         ["received", "malformed", "other_frames", "socket_dropped"].iter().filter_map(|k| got[k].as_u64()).sum();
-    same("each frame is counted once", sum, 200_400)?;
-    same("most are malformed", got["malformed"].as_u64() > got["received"].as_u64(), true)
+    equal("each frame is counted once", sum, 200_400)?;
+    equal("most are malformed", got["malformed"].as_u64() > got["received"].as_u64(), true)
 }
 
 fn never_comes() -> Result<()> {
@@ -180,13 +179,11 @@ fn never_comes() -> Result<()> {
     // Another stream comes all the time.
     let _publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", "MU01"])?;
     arrived(&pair, 1)?;
-    let start = Instant::now();
-    let running = listen(&pair, &["--stream", "svid:MU99", "--duration", "4s"])?;
-    let out = running.wait()?;
-    same("it kept waiting", start.elapsed() >= Duration::from_secs(4), true)?;
-    let text = String::from_utf8_lossy(&out.stderr).into_owned();
-    same(&text, text.contains("svid:MU99") && text.contains("MU01") && text.contains("3 s"), true)?;
-    same("received", &json(&out)?["received"], &json!(0))
+    let mut running = listen(&pair, &["--stream", "svid:MU99"])?;
+    let is_missed = |said: &str| said.contains("svid:MU99") && said.contains("MU01") && said.contains("3 s");
+    until("it says what does not come", || is_missed(&running.said()))?;
+    equal("it keeps waiting", running.runs(), true)?;
+    equal("received", &summary(running)?["received"], &json!(0))
 }
 
 fn thread_name() -> Result<()> {
@@ -197,9 +194,9 @@ fn thread_name() -> Result<()> {
         until("its name", || comm() != "latpath\n")?;
         Ok(comm().trim().into())
     };
-    same("by default", names(&[])?.as_str(), "subscribe")?;
-    same("as given", names(&["--name", "relay"])?.as_str(), "relay")?;
-    same("cut to 15 bytes", names(&["--name", "a-very-long-name-of-a-relay"])?.as_str(), "a-very-long-nam")
+    equal("by default", names(&[])?.as_str(), "subscribe")?;
+    equal("as given", names(&["--name", "relay"])?.as_str(), "relay")?;
+    equal("cut to 15 bytes", names(&["--name", "a-very-long-name-of-a-relay"])?.as_str(), "a-very-long-nam")
 }
 
 fn control_codes() -> Result<()> {
@@ -211,18 +208,19 @@ fn control_codes() -> Result<()> {
     arrived(&pair, 5)?;
     pair.publish(&["--count", "1"])?;
     arrived(&pair, 6)?;
-    streams.signal("INT")?;
-    for out in [all.wait()?, other.wait()?, streams.wait()?] {
-        let text = String::from_utf8(out.stdout)?;
-        same("the svID is shown", text.contains("A\\x1b[31m\\x0dB\\xc2\\x9b1m"), true)?;
-        same(&text, text.chars().any(|c| c.is_control() && c != '\n'), false)?;
+    streams.interrupt();
+    for ended in [all, other, streams] {
+        let text = ended.finish(LIMIT)?.stdout;
+        equal("the svID is shown", text.contains("A\\x1b[31m\\x0dB\\xc2\\x9b1m"), true)?;
+        let is_foreign = |c: char| c.is_control() && c != '\n' || c == char::REPLACEMENT_CHARACTER;
+        equal(&text, text.chars().any(is_foreign), false)?;
     }
     Ok(())
 }
 
 fn discovery() -> Result<()> {
     let pair = Pair::new()?;
-    let looks = [
+    let listeners = [
         ("lpa", pair.listen("lpa", &["streams", "-i", "lpa", "--json", "--duration", "60s"])?),
         ("lpb", pair.listen("lpb", &["streams", "-i", "lpb", "--json", "--duration", "60s"])?),
     ];
@@ -246,14 +244,14 @@ fn discovery() -> Result<()> {
         "300",
     ])?;
     arrived(&pair, 600)?;
-    for (device, look) in looks {
-        let got = look.interrupt()?;
+    for (device, listener) in listeners {
+        let got = summary(listener)?;
         let rows = got["streams"].as_array().cloned().unwrap_or_default();
-        same(device, rows.len(), 2)?;
+        equal(device, rows.len(), 2)?;
         for (row, (svid, dst)) in rows.iter().zip([("MU01", "01:0c:cd:04:00:01"), ("MU02", "01:0c:cd:04:00:02")]) {
             let fields =
                 ["svid", "appid", "vlan", "pcp", "dst", "frames", "asdus", "wrap", "lost"].map(|k| row[k].clone());
-            same(device, json!(fields), json!([svid, 0x4000, 7, 4, dst, 300, 6, 14400, 0]))?;
+            equal(device, json!(fields), json!([svid, 0x4000, 7, 4, dst, 300, 6, 14400, 0]))?;
         }
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! What `publish` puts on the wire, as tcpdump catches it and tshark reads it.
 
-use crate::bench::{complaints, same, shared, tshark, write_pcap, Pair, Result};
+use crate::bench::{complaints, shared, tshark, write_pcap, Pair, Result};
 use crate::{Needs, Test};
 use latpath_protocols::sv::{AsduSpec, FrameSpec, Profile, Waveform};
+use latpath_testkit::equal;
 use serde_json::json;
 use std::path::Path;
 
@@ -46,8 +47,8 @@ fn profile(name: &str) -> Result<()> {
             &frames.to_string(),
         ])
     })?;
-    same("frames sent", &sent["frames_sent"], &json!(frames))?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("frames sent", &sent["frames_sent"], &json!(frames))?;
+    equal("complaints", complaints(&file)?, vec![])?;
 
     let fields = [
         "sv.svID",
@@ -61,25 +62,25 @@ fn profile(name: &str) -> Result<()> {
         "vlan.id",
     ];
     let rows = tshark(&file, &fields)?;
-    same("frames", rows.len(), frames)?;
+    equal("frames", rows.len(), frames)?;
     let wave = Waveform::new(profile.samples_per_s, profile.hz);
     for (i, row) in (0..).zip(&rows) {
         let samples = (0..asdus).map(|k| first + i * asdus + k);
-        same("svIDs", row[0].clone(), vec!["IED_MU_1"; asdus as usize].join(","))?;
-        same("smpCnt", numbers(&row[1]), samples.clone().map(|n| n % wrap).collect())?;
-        same("noASDU", numbers(&row[2]), vec![asdus])?;
-        same("APPID", row[3].as_str(), "0x4000")?;
-        same("smpSynch", numbers(&row[4]), vec![1; asdus as usize])?;
-        same("confRev", numbers(&row[5]), vec![1; asdus as usize])?;
+        equal("svIDs", row[0].clone(), vec!["IED_MU_1"; asdus as usize].join(","))?;
+        equal("smpCnt", numbers(&row[1]), samples.clone().map(|n| n % wrap).collect())?;
+        equal("noASDU", numbers(&row[2]), vec![asdus])?;
+        equal("APPID", row[3].as_str(), "0x4000")?;
+        equal("smpSynch", numbers(&row[4]), vec![1; asdus as usize])?;
+        equal("confRev", numbers(&row[5]), vec![1; asdus as usize])?;
         let values = samples.flat_map(|n| {
             wave.sample(u64::from(n))
                 .chunks(8)
                 .map(|v| i32::from_be_bytes([v[0], v[1], v[2], v[3]]).to_string())
                 .collect::<Vec<_>>()
         });
-        same("currents and voltages", row[6].clone(), values.collect::<Vec<_>>().join(","))?;
-        same("destination", row[7].as_str(), "01:0c:cd:04:00:01")?;
-        same("no tag", row[8].as_str(), "")?;
+        equal("currents and voltages", row[6].clone(), values.collect::<Vec<_>>().join(","))?;
+        equal("destination", row[7].as_str(), "01:0c:cd:04:00:01")?;
+        equal("no tag", row[8].as_str(), "")?;
     }
     Ok(())
 }
@@ -105,41 +106,41 @@ fn streams_and_tag() -> Result<()> {
         "80",
     ];
     let (file, sent) = pair.capture(80, || pair.publish(&args))?;
-    same("svids", &sent["svids"], &json!(["MU01", "MU02", "MU03", "MU04", "MU05", "MU06", "MU07", "MU08"]))?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("svids", &sent["svids"], &json!(["MU01", "MU02", "MU03", "MU04", "MU05", "MU06", "MU07", "MU08"]))?;
+    equal("complaints", complaints(&file)?, vec![])?;
     let rows = tshark(&file, &["sv.svID", "sv.smpCnt", "vlan.id", "vlan.priority", "sv.appid", "eth.src", "eth.dst"])?;
     for (i, row) in rows.iter().enumerate() {
         let (stream, sample) = (i % 8, i / 8);
         let dst = format!("01:0c:cd:04:{:02x}:{:02x}", (0xfd + stream) / 256, (0xfd + stream) % 256);
         let expected =
             [&format!("MU{:02}", stream + 1), &sample.to_string(), "7", "5", "0x4123", "02:00:00:00:00:09", &dst];
-        same("fields", row.clone(), expected.map(String::from).to_vec())?;
+        equal("fields", row.clone(), expected.map(String::from).to_vec())?;
     }
-    same("frames", rows.len(), 80)
+    equal("frames", rows.len(), 80)
 }
 
 fn other_protocols() -> Result<()> {
     let pair = Pair::new()?;
     let args = ["--stream", "goose:trip,appid=7,vlan=9", "--event-every", "100ms", "--count", "9"];
     let (file, sent) = pair.capture(9, || pair.publish(&args))?;
-    same("sent", json!([sent["frames_sent"], sent["stream"]]), json!([9, "goose:trip,appid=0x0007,vlan=9"]))?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("sent", json!([sent["frames_sent"], sent["stream"]]), json!([9, "goose:trip,appid=0x0007,vlan=9"]))?;
+    equal("complaints", complaints(&file)?, vec![])?;
     let rows = tshark(&file, &["goose.goID", "goose.stNum", "goose.sqNum", "goose.timeAllowedtoLive", "vlan.id"])?;
     // 2 ms and twice as long each time: the seventh message would come at 126 ms.
     let expected = (0..6).map(|n| (1, n)).chain((0..3).map(|n| (2, n)));
     let expected =
         expected.map(|(st, sq)| ["trip".into(), st.to_string(), sq.to_string(), (4 << sq).to_string(), "9".into()]);
-    same("messages", rows, expected.map(|row| row.to_vec()).collect())?;
+    equal("messages", rows, expected.map(|row| row.to_vec()).collect())?;
 
     let args = ["--stream", "ptp:sync,domain=5", "--rate", "128", "--count", "20", "--src", "00:11:22:33:44:55"];
     let (file, _) = pair.capture(20, || pair.publish(&args))?;
-    same("complaints", complaints(&file)?, vec![])?;
+    equal("complaints", complaints(&file)?, vec![])?;
     let rows = tshark(
         &file,
         &["ptp.v2.sequenceid", "ptp.v2.domainnumber", "ptp.v2.clockidentity", "ptp.v2.logmessageperiod"],
     )?;
     let row = |n: usize| [n.to_string(), "5".into(), "0x001122fffe334455".into(), "-7".into()].to_vec();
-    same("messages", rows, (0..20).map(row).collect())
+    equal("messages", rows, (0..20).map(row).collect())
 }
 
 fn wrap_at_65536() -> Result<()> {
@@ -147,7 +148,7 @@ fn wrap_at_65536() -> Result<()> {
     let args = ["--profile", "f14400s6", "--wrap", "65536", "--first", "65530", "--count", "3"];
     let (file, _) = pair.capture(3, || pair.publish(&args))?;
     let counts: Vec<u32> = tshark(&file, &["sv.smpCnt"])?.iter().flat_map(|r| numbers(&r[0])).collect();
-    same("smpCnt", counts, (65530..65536).chain(0..12).collect())
+    equal("smpCnt", counts, (65530..65536).chain(0..12).collect())
 }
 
 fn bytes_of(file: &Path) -> Result<Vec<Vec<u8>>> {
@@ -176,14 +177,14 @@ fn replay_once() -> Result<()> {
     let with_goose: Vec<Vec<u8>> = frames.iter().cloned().chain([goose]).collect();
     write_pcap(&file, &with_goose, 416_667)?;
     let (got, sent) = pair.capture(50, || pair.publish(&["--replay", &file.to_string_lossy()]))?;
-    same("frames", bytes_of(&got)?, frames)?;
-    same("other protocols are skipped", &sent["skipped"], &json!(1))
+    equal("frames", bytes_of(&got)?, frames)?;
+    equal("other protocols are skipped", &sent["skipped"], &json!(1))
 }
 
 fn replay_loop() -> Result<()> {
     // What is in the file; where it wraps.
     let cases: [(u32, u32, u16, u32); 4] = [
-        // 30 samples of a 4000/s stream, no wrap in sight: its rate tells.
+        // 30 samples of a 4000/s stream, without a wrap: its rate gives it.
         (100, 30, 1, 4000),
         // The wrap is in the file.
         (4790, 30, 1, 4800),
@@ -204,8 +205,8 @@ fn replay_loop() -> Result<()> {
         let (got, _) = pair.capture(count, || pair.publish(&args))?;
         let counts: Vec<u32> = tshark(&got, &["sv.smpCnt"])?.iter().flat_map(|r| numbers(&r[0])).collect();
         let expected: Vec<u32> = (first..first + samples * 5).map(|n| n % wrap).collect();
-        same(&format!("smpCnt over five rounds, wrap at {wrap}"), counts, expected)?;
-        same("complaints", complaints(&got)?, vec![])?;
+        equal(&format!("smpCnt over five rounds, wrap at {wrap}"), counts, expected)?;
+        equal("complaints", complaints(&got)?, vec![])?;
     }
     Ok(())
 }
@@ -218,17 +219,17 @@ fn replay_shared() -> Result<()> {
         let pair = Pair::new()?;
         let once = streams * per_stream;
         let (got, _) = pair.capture(once, || pair.publish(&["--replay", &path.to_string_lossy()]))?;
-        same(name, bytes_of(&got)? == bytes_of(&path)?, true)?;
+        equal(name, bytes_of(&got)? == bytes_of(&path)?, true)?;
         let args =
             ["--replay", &path.to_string_lossy(), "--loop", "--rate", "20000", "--count", &(3 * once).to_string()];
         let (got, _) = pair.capture(3 * once, || pair.publish(&args))?;
-        same("complaints", complaints(&got)?, vec![])?;
+        equal("complaints", complaints(&got)?, vec![])?;
         let rows = tshark(&got, &["sv.svID", "sv.smpCnt"])?;
         let svids: std::collections::BTreeSet<&String> = rows.iter().map(|r| &r[0]).collect();
-        same("streams", svids.len(), streams)?;
+        equal("streams", svids.len(), streams)?;
         for svid in svids {
             let counts: Vec<u32> = rows.iter().filter(|r| &r[0] == svid).flat_map(|r| numbers(&r[1])).collect();
-            same(svid, counts, (0..3 * per_stream as u32).map(|n| n % wrap).collect())?;
+            equal(svid, counts, (0..3 * per_stream as u32).map(|n| n % wrap).collect())?;
         }
     }
     Ok(())
@@ -241,8 +242,8 @@ fn replay_rate() -> Result<()> {
     // At its own pace the file would take nine hours.
     write_pcap(&file, &frames, 3_600_000_000_000)?;
     let sent = pair.publish(&["--replay", &file.to_string_lossy(), "--rate", "2000", "--loop", "--count", "100"])?;
-    same("frames", &sent["frames_sent"], &json!(100))?;
-    same("rate", &sent["target_rate_hz"], &json!(2000.0))
+    equal("frames", &sent["frames_sent"], &json!(100))?;
+    equal("rate", &sent["target_rate_hz"], &json!(2000.0))
 }
 
 fn corrupt() -> Result<()> {
@@ -252,11 +253,11 @@ fn corrupt() -> Result<()> {
         pair.capture(500, || pair.publish(&args)).and_then(|(file, _)| bytes_of(&file))
     };
     let (first, again, other) = (sent("1")?, sent("1")?, sent("2")?);
-    same("same seed", first == again, true)?;
-    same("another seed", first == other, false)?;
+    equal("same seed", first == again, true)?;
+    equal("another seed", first == other, false)?;
     let bad = first.iter().filter(|f| latpath_protocols::sv::Frame::parse(f).is_err()).count();
-    same("most cannot be read", bad > 250, true)?;
-    same(
+    equal("most cannot be read", bad > 250, true)?;
+    equal(
         "all reach who listens for Sampled Values",
         first.iter().all(|f| f[12..18] == [0x81, 0, 0x80, 7, 0x88, 0xba]),
         true,

@@ -24,7 +24,7 @@ struct Like {
     is_held: bool,
 }
 
-const USUAL: Like = Like { seed: 0, vm: 100, rate: 200, packets: PACKETS, is_held: false };
+const BASE: Like = Like { seed: 0, vm: 100, rate: 200, packets: PACKETS, is_held: false };
 
 impl Like {
     fn seed(self, seed: u64) -> Self {
@@ -74,8 +74,8 @@ impl Like {
 fn groups(vm: Ns) -> Bench {
     let bench = Bench::new();
     for seed in 1..=5 {
-        Like { vm, ..USUAL }.seed(seed).write(&bench, &format!("a{seed}"));
-        USUAL.seed(10 + seed).write(&bench, &format!("b{seed}"));
+        Like { vm, ..BASE }.seed(seed).write(&bench, &format!("a{seed}"));
+        BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
     bench
 }
@@ -144,8 +144,8 @@ fn what_did_not_happen_is_shown_as_such() {
 fn recordings_whose_clocks_nobody_knows_are_not_compared_across_machines() {
     let bench = Bench::new();
     let unknown = |manifest: &mut Manifest| manifest.machines.retain(|m| m.clock.machine == "host");
-    USUAL.seed(1).write_with(&bench, "a1", unknown);
-    USUAL.seed(2).write(&bench, "b1");
+    BASE.seed(1).write_with(&bench, "a1", unknown);
+    BASE.seed(2).write(&bench, "b1");
     let page = json(&bench, &["compare", "a1", "--against", "b1"]);
     assert_eq!(verdict(&page, "Thyp", "mean"), "not_comparable");
     assert_eq!(page["segments"][0]["error_bound_ns"], Value::Null);
@@ -172,8 +172,8 @@ fn a_limit_without_a_sign_is_held_against_each_new_recording() {
 fn packets_that_a_pattern_touches_are_left_out_where_that_is_asked_for() {
     let bench = Bench::new();
     for seed in 1..=5 {
-        Like { is_held: true, ..USUAL }.seed(seed).write(&bench, &format!("a{seed}"));
-        USUAL.seed(10 + seed).write(&bench, &format!("b{seed}"));
+        Like { is_held: true, ..BASE }.seed(seed).write(&bench, &format!("a{seed}"));
+        BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
     let max = |page: &Value| -> Option<i64> {
         let total = page["segments"].as_array()?.iter().find(|s| s["name"] == "total")?;
@@ -210,8 +210,8 @@ fn a_difference_within_the_clocks_error_is_none() {
     let bench = Bench::new();
     for seed in 1..=3 {
         let wide = |m: &mut Manifest| m.machines[1].clock.error_bound_ns = 50_000;
-        Like { vm: 110, ..USUAL }.seed(seed).write_with(&bench, &format!("a{seed}"), wide);
-        USUAL.seed(10 + seed).write(&bench, &format!("b{seed}"));
+        Like { vm: 110, ..BASE }.seed(seed).write_with(&bench, &format!("a{seed}"), wide);
+        BASE.seed(10 + seed).write(&bench, &format!("b{seed}"));
     }
     let args = ["compare", "a1", "a2", "a3", "--against", "b1", "b2", "b3"];
     assert_eq!(verdict(&json(&bench, &args), "Thyp", "p50"), "not_comparable");
@@ -221,18 +221,18 @@ fn a_difference_within_the_clocks_error_is_none() {
 #[test]
 fn what_was_loaded_otherwise_is_not_compared() {
     let bench = Bench::new();
-    USUAL.seed(1).write(&bench, "usual");
-    Like { rate: 250, ..USUAL }.seed(2).write(&bench, "faster");
-    Like { packets: 0, ..USUAL }.seed(3).write(&bench, "empty");
-    Like { packets: 100, ..USUAL }.seed(4).write(&bench, "short");
-    USUAL.seed(5).write_with(&bench, "other", |m| m.streams = vec!["svid:MU07".parse().unwrap()]);
-    USUAL.seed(6).write_with(&bench, "dropping", |m| m.tool.sightings_dropped = 500);
+    BASE.seed(1).write(&bench, "base");
+    Like { rate: 250, ..BASE }.seed(2).write(&bench, "faster");
+    Like { packets: 0, ..BASE }.seed(3).write(&bench, "empty");
+    Like { packets: 100, ..BASE }.seed(4).write(&bench, "short");
+    BASE.seed(5).write_with(&bench, "other", |m| m.streams = vec!["svid:MU07".parse().unwrap()]);
+    BASE.seed(6).write_with(&bench, "dropping", |m| m.tool.sightings_dropped = 500);
     for (run, why) in [
         ("faster", "unequal rates: A has 250.1 packets/s, B 200.1"),
         ("empty", "empty has no packet"),
-        ("other", "other streams: other has svid:MU07, usual has svid:MU01; choose common ones with --stream"),
+        ("other", "other streams: other has svid:MU07, base has svid:MU01; choose common ones with --stream"),
     ] {
-        let page = json(&bench, &["compare", run, "--against", "usual"]);
+        let page = json(&bench, &["compare", run, "--against", "base"]);
         assert!(page["not_comparable"].to_string().contains(why), "{}", page["not_comparable"]);
         let rows = page["segments"].as_array().unwrap().iter().flat_map(|s| s["rows"].as_array().unwrap());
         let verdicts: Vec<&str> = rows.map(|row| row["verdict"].as_str().unwrap()).collect();
@@ -241,7 +241,7 @@ fn what_was_loaded_otherwise_is_not_compared() {
             "{run}: {verdicts:?}"
         );
     }
-    let page = json(&bench, &["compare", "short", "--against", "usual"]);
+    let page = json(&bench, &["compare", "short", "--against", "base"]);
     assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
     assert!(page.to_string().contains("too short to say"));
 }

@@ -7,6 +7,7 @@ use latpath_capture::{
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Stamp, Writer};
+use latpath_testkit::waits::until;
 use std::collections::BTreeMap;
 use std::process::Output;
 
@@ -220,11 +221,7 @@ fn a_run_that_goes_on_is_explained_so_far() {
     writer.begin_spikes(RetentionPolicy::default()).unwrap();
     writer.push_capture(ranked(2, CaptureKind::Spike, START + 1000 * MS, 10 * MS));
     let file = bench.run().join("spikes/000002.spike");
-    let begun = std::time::Instant::now();
-    while !file.exists() {
-        assert!(begun.elapsed().as_secs() < 90, "it is not written");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    until("it is written", || file.exists()).unwrap();
     let text = stdout(&explain(&bench, &[]));
     assert!(text.starts_with("relay (70, CPU 1, SCHED_OTHER) ready but not running behind hog"), "{text}");
     writer.finish().unwrap();

@@ -4,10 +4,11 @@ use latpath_journey::Journey;
 use latpath_journey::Totals;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, SegmentKind};
 use latpath_run::{MachineFigures, MachineRecord, Manifest, NamedSegment, Stamp, ToolCost, Writer};
+use latpath_testkit::waits::until;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The points by their ids; the third is where the kernel gives packets up.
@@ -187,12 +188,11 @@ impl Bench {
             writer.set_part_time(Duration::ZERO);
             writer.tick().unwrap();
         }
-        let waiting = Instant::now();
-        while writer.stored() < 200 {
-            assert!(waiting.elapsed().as_secs() < 90, "nothing reaches the disk");
-            std::thread::sleep(Duration::from_millis(5));
+        let on_disk = || {
             writer.tick().unwrap();
-        }
+            writer.stored() >= 200
+        };
+        until("200 journeys are on the disk", on_disk).unwrap();
         writer
     }
 

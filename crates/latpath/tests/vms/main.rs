@@ -1,19 +1,17 @@
 //! `latpath vms` as users run it, beside real guests; and `latpath caps`, beside what it speaks of.
 
-use latpath_lab::{Application, Guest, GuestPlan, Lab, Namespace, Running, BRIDGE, TAP};
+use latpath_lab::{Application, GuestPlan, Lab, Namespace, Running, BRIDGE, TAP};
+use latpath_testkit::waits::until;
 use latpath_testkit::Failed;
-use latpath_testkit::{equal, latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
+use latpath_testkit::{boot, equal, latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::os::unix::{fs::MetadataExt, fs::PermissionsExt, process::CommandExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
-use std::time::{Duration, Instant};
 
 const QEMU: &str = "qemu-system-x86_64";
-const NEVER: &dyn Fn() -> bool = &|| false;
-const LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let needs = [need_root(), need_lab(), need_tool(QEMU)];
@@ -49,17 +47,14 @@ fn run(command: &mut Command) -> Result<Output, Failed> {
 
 /// What `latpath vms --json` says of a process, once that is what `ready` waits for.
 fn vm(pid: u32, ready: impl Fn(&Value) -> bool) -> Result<Value, Failed> {
-    let limit = Instant::now() + LIMIT;
-    loop {
-        let output = run(&mut latpath("vms --json"))?;
-        let all: Value = serde_json::from_slice(&output.stdout)?;
-        let vm = all["vms"].as_array().into_iter().flatten().find(|vm| vm["pid"] == pid).cloned();
-        match vm {
-            Some(vm) if ready(&vm) => return Ok(vm),
-            _ if Instant::now() > limit => return Err(format!("process {pid} is not as it should be: {all:#}").into()),
-            _ => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
+    let (mut all, mut found) = (Value::Null, None);
+    let waited = until(&format!("process {pid} is as it should be"), || {
+        let output = latpath("vms --json").output().map(|output| output.stdout).unwrap_or_default();
+        all = serde_json::from_slice(&output).unwrap_or_default();
+        found = all["vms"].as_array().into_iter().flatten().find(|vm| vm["pid"] == pid && ready(vm)).cloned();
+        found.is_some()
+    });
+    found.ok_or_else(|| format!("{waited:?}: {all:#}").into())
 }
 
 /// The rows of one key.
@@ -88,7 +83,7 @@ fn paused(lab: &Lab, space: &Namespace, before: &str, words: &str) -> Result<Run
 fn listed() -> Result<(), Failed> {
     let (lab, _) = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
-    let guest = Guest::boot(&lab, &path, &GuestPlan::default(), &mut |line| eprintln!("{line}"), NEVER)?;
+    let guest = boot(&lab, &path, &GuestPlan::default())?;
     let vm = vm(guest.pid(), |_| true)?;
     equal("its name", vm["name"].as_str(), Some("latpath-guest0"))?;
     equal("its machine", vm["machine"].as_str(), Some("q35"))?;

@@ -2,15 +2,14 @@
 
 use crate::run::{at_a_rate, one_by_one, Chance, Reported, Run, LONG, MS};
 use crate::wire::{End, Fate, Wire, WireError, ALL};
-use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::clocks::Clocks;
 use latpath_ping::emit::Why;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected};
 use latpath_ping::wire::{Afterwards, Answer, Header, Kind, NicClock, ReflectorCounters, Welcome, CONTROL, HEADER};
+use latpath_testkit::waits::until;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
 
 const TIMES: [Ns; 9] = [Ns::MIN, Ns::MIN + 1, -1, 0, 1, 1 << 40, 1 << 62, Ns::MAX - 1, Ns::MAX];
 
@@ -148,10 +147,8 @@ fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
         what.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
         // Whatever it gets, it still answers a hello: then it has read all.
         wire.another_says(u32::MAX, &hello(u32::MAX));
-        let until = monotonic() + 25_000 * MS;
-        while monotonic() < until && !wire.ledger().to_others.iter().any(|(to, _)| *to == u32::MAX) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        let welcomed = || wire.ledger().to_others.iter().any(|(to, _)| *to == u32::MAX);
+        until("the last hello is answered", welcomed).expect("the reflector lives");
         stop.store(true, Ordering::Relaxed);
         reflector.join().expect("the reflector does not panic").map_err(|(e, _): (WireError, _)| e)
     });
@@ -236,11 +233,8 @@ fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
     let reflected = thread::scope(|scope| {
         let reflector =
             scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
-        let until = monotonic() + 25_000 * MS;
         let answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 96);
-        while monotonic() < until && !answered() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        until("the probe is answered", answered).expect("the reflector lives");
         stop.store(true, Ordering::Relaxed);
         reflector.join().expect("the reflector does not panic").map_err(|(e, _)| e).expect("and does not fail")
     });
@@ -258,17 +252,15 @@ fn sessions_that_only_said_hello_are_dropped_when_the_table_is_full() {
     let reflected = thread::scope(|scope| {
         let reflector =
             scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
-        let until = monotonic() + 25_000 * MS;
         let welcomed = || wire.ledger().to_others.iter().any(|(to, _)| *to == 1_000);
-        while monotonic() < until && !welcomed() {
+        let asks = || {
             wire.another_says(1_000, &hello(999));
-            thread::sleep(Duration::from_millis(1));
-        }
+            welcomed()
+        };
+        until("one more is welcomed", asks).expect("the reflector lives");
         wire.another_says(1, &message(Kind::Probe, 0, 1, 97));
         let answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 97);
-        while monotonic() < until && !answered() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        until("the first one's probe is answered", answered).expect("the reflector lives");
         stop.store(true, Ordering::Relaxed);
         let reflected = reflector.join().expect("the reflector does not panic").map_err(|(e, _)| e);
         (reflected.expect("and does not fail"), welcomed(), answered())

@@ -208,12 +208,12 @@ pub fn down() -> Result<(), Failed> {
         let gone = gone.err().and_then(|e| e.message().map(String::from)).unwrap_or_default();
         equal(&gone, gone.contains("lpthere: the device vanished"), true)?;
         // A thread that never sleeps notices too.
-        let (mut looks, until) = (0u64, Instant::now() + LIMIT);
+        let (mut reads, until) = (0u64, Instant::now() + LIMIT);
         let noticed = pair.here.inside(|| loop {
-            looks += 1;
+            reads += 1;
             match here.receive(&mut [0; 4000], Wait::No) {
                 Err(e) => break Some(e.to_string()),
-                Ok(_) if looks.is_multiple_of(1000) && Instant::now() > until => break None,
+                Ok(_) if reads.is_multiple_of(1000) && Instant::now() > until => break None,
                 Ok(_) => {}
             }
         });

@@ -9,6 +9,7 @@ use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, Note, RunContext};
 use latpath_flight::{Class, Doing, Running};
 use latpath_linux::Cpus;
 use latpath_model::{Link, PointInfo};
+use latpath_testkit::waits::is_in_state;
 use latpath_testkit::{bench, need_lab, need_tool, trial, Failed, Lack, Trial};
 use nix::{
     sched::{sched_getaffinity, sched_setaffinity, CpuSet},
@@ -21,7 +22,7 @@ use std::{
     process::{Child, Command},
     sync::mpsc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 pub fn trials() -> Vec<Trial> {
@@ -107,21 +108,9 @@ impl Sleeper {
         Ok(Self(Command::new("sleep").arg("60").spawn()?))
     }
 
-    fn state(&self) -> char {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap_or_default();
-        stat.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?')
-    }
-
     /// Waits until it is in a state.
     fn comes_to(&self, state: char) -> Result<(), Failed> {
-        let end = Instant::now() + Duration::from_secs(5);
-        while self.state() != state {
-            if Instant::now() > end {
-                return Err(format!("in state {}, not {state}", self.state()).into());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        is_in_state(self.0.id(), state)
     }
 }
 
@@ -177,10 +166,10 @@ fn goes_on() -> Result<(), Failed> {
     let actor = || Some(actor("sleep", &[sleeper.0.id()]));
     kill(Pid::from_raw(sleeper.0.id() as i32), Signal::SIGSTOP)?;
     sleeper.comes_to('T')?;
-    let look = commands(advice(Cause::Stopped, actor(), None, &[]), "TracerPid")?;
-    let shown = shell(&look[0])?;
+    let shows = commands(advice(Cause::Stopped, actor(), None, &[]), "TracerPid")?;
+    let shown = shell(&shows[0])?;
     if !shown.contains("T (stopped)") || !shown.contains("TracerPid:\t0") {
-        return Err(format!("{look:?} printed {shown}").into());
+        return Err(format!("{shows:?} printed {shown}").into());
     }
     shell(&commands(advice(Cause::Stopped, actor(), None, &[]), "kill")?[0])?;
     sleeper.comes_to('S')
@@ -259,14 +248,14 @@ fn shows_io() -> Result<(), Failed> {
 fn runs_longer() -> Result<(), Failed> {
     let sleeper = Sleeper::new()?;
     let pid = sleeper.0.id();
-    let look = || shell(&format!("chrt -p {pid}"));
+    let show = || shell(&format!("chrt -p {pid}"));
     shell(&format!("chrt -d --sched-runtime 2000000 --sched-deadline 6000000 --sched-period 20000000 -p 0 {pid}"))?;
     let mut actor = actor("sleep", &[pid]);
     actor.class = Some(Class { prio: -1, policy: 6 });
     let line = commands(advice(Cause::Throttled, Some(actor), None, &[]), "--sched-runtime")?;
     for parameters in ["4000000/6000000/20000000", "6000000/6000000/20000000"] {
         shell(&line[0])?;
-        let shown = look()?;
+        let shown = show()?;
         if !shown.contains(parameters) {
             return Err(format!("{line:?} left {shown}").into());
         }

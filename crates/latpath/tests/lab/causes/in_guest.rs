@@ -58,11 +58,11 @@ enum Qemu {
     /// The main loop is alone.
     MainAlone,
     /// The same, and it is as other threads are.
-    UsualMainAlone,
+    OrdinaryMainAlone,
     /// The vCPU is alone.
     VcpuAlone,
     /// The main loop is alone, and none is real-time.
-    Usual,
+    Ordinary,
 }
 
 /// Runs the scenario once more on the same path.
@@ -79,8 +79,8 @@ fn judge(
     }
     match kind {
         Qemu::MainAlone | Qemu::VcpuAlone => qemu.urgent(70, 70, 0)?,
-        Qemu::UsualMainAlone => qemu.urgent(70, 0, 0)?,
-        Qemu::Usual => qemu.urgent(0, 0, -20)?,
+        Qemu::OrdinaryMainAlone => qemu.urgent(70, 0, 0)?,
+        Qemu::Ordinary => qemu.urgent(0, 0, -20)?,
     }
     scenario.begin(reader)?;
     let truth = fault(scenario)?;
@@ -101,10 +101,7 @@ fn in_guest(scenario: &mut Scenario, reader: &Reader, words: &str, blame: &Blame
 }
 
 fn none(scenario: &mut Scenario) -> Result<(), Failed> {
-    let wait = |_: &mut Scenario| {
-        thread::sleep(Duration::from_secs(3));
-        Ok(Vec::new())
-    };
+    let wait = |scenario: &mut Scenario| scenario.records(750).map(|()| Vec::new());
     judge(scenario, Qemu::MainAlone, &Reader::URGENT, wait)?.0.expect_no_fault()
 }
 
@@ -113,7 +110,7 @@ fn hog(scenario: &mut Scenario) -> Result<(), Failed> {
 }
 
 fn crowd(scenario: &mut Scenario) -> Result<(), Failed> {
-    on_host(scenario, Qemu::UsualMainAlone, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
+    on_host(scenario, Qemu::OrdinaryMainAlone, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
 }
 
 fn vcpu(scenario: &mut Scenario) -> Result<(), Failed> {
@@ -131,7 +128,7 @@ fn throttle(scenario: &mut Scenario) -> Result<(), Failed> {
     let qemu = scenario.qemu()?;
     qemu.urgent(0, 0, -20)?;
     group.take(qemu.pid)?;
-    on_host(scenario, Qemu::Usual, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)
+    on_host(scenario, Qemu::Ordinary, &format!("throttle group={}", group.path().display()), &blame::THROTTLE)
 }
 
 fn guest_hog(scenario: &mut Scenario) -> Result<(), Failed> {
@@ -139,7 +136,7 @@ fn guest_hog(scenario: &mut Scenario) -> Result<(), Failed> {
 }
 
 fn guest_crowd(scenario: &mut Scenario) -> Result<(), Failed> {
-    in_guest(scenario, &Reader::USUAL, "crowd cpu=0 threads=4", &blame::GUEST_CROWD)
+    in_guest(scenario, &Reader::ORDINARY, "crowd cpu=0 threads=4", &blame::GUEST_CROWD)
 }
 
 fn guest_storm(scenario: &mut Scenario) -> Result<(), Failed> {
@@ -148,6 +145,7 @@ fn guest_storm(scenario: &mut Scenario) -> Result<(), Failed> {
 
 fn guest_sleeper(scenario: &mut Scenario) -> Result<(), Failed> {
     let wait = |_: &mut Scenario| {
+        // How long the faults take.
         thread::sleep(Duration::from_secs(6));
         Ok(Vec::new())
     };

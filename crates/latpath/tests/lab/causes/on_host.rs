@@ -56,7 +56,7 @@ fn judge(reader: &Reader, words: &str, blame: &Blame) -> Result<(), Failed> {
 fn none() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(&Reader::URGENT)?;
-    thread::sleep(Duration::from_secs(3));
+    scenario.records(12_000)?;
     scenario.end()?.0.expect_no_fault()
 }
 
@@ -65,7 +65,7 @@ fn hog() -> Result<(), Failed> {
 }
 
 fn crowd() -> Result<(), Failed> {
-    judge(&Reader::USUAL, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
+    judge(&Reader::ORDINARY, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD)
 }
 
 fn storm() -> Result<(), Failed> {
@@ -100,6 +100,7 @@ fn by_itself(
     let mut scenario = Scenario::lay(false)?;
     scenario.begin(reader)?;
     prepare(&scenario)?;
+    // How long the faults take.
     thread::sleep(Duration::from_secs(seconds));
     let (seen, truth) = scenario.end()?;
     seen.expect(&truth, blame)
@@ -148,7 +149,7 @@ fn throttle() -> Result<(), Failed> {
     let group = Group::new()?;
     // Real-time threads are not throttled by this.
     judge_process(
-        &Reader { nice: -20, work: 20, ..Reader::USUAL },
+        &Reader { nice: -20, work: 20, ..Reader::ORDINARY },
         "times=25 busy=50000 every=300000",
         &blame::THROTTLE,
         |pid| {
@@ -161,7 +162,7 @@ fn throttle() -> Result<(), Failed> {
 fn group_crowd() -> Result<(), Failed> {
     let group = OldGroup::new("cpu", &[("cpu.shares", "262144".into())])?;
     let mut scenario = Scenario::lay(false)?;
-    scenario.begin(&Reader { nice: 5, ..Reader::USUAL })?;
+    scenario.begin(&Reader { nice: 5, ..Reader::ORDINARY })?;
     let words = format!("crowd cpu={CPU} threads=6 group={}", group.path().display());
     let truth = scenario.fault(&format!("{words} times=160 busy=15000 every=120000"))?;
     let (seen, _) = scenario.end()?;
@@ -173,7 +174,7 @@ const SHORT_WORK: &str = "times=44 busy=14000 every=300000";
 
 fn deadline() -> Result<(), Failed> {
     let does = "stall=spin runtime=12000 period=100000 least=60000".into();
-    by_itself(&Reader { rounds: SHORT_WORK, does, ..Reader::USUAL }, 20, &blame::THROTTLE, |_| Ok(()))
+    by_itself(&Reader { rounds: SHORT_WORK, does, ..Reader::ORDINARY }, 20, &blame::THROTTLE, |_| Ok(()))
 }
 
 fn real_time_group() -> Result<(), Failed> {

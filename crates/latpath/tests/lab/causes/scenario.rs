@@ -6,10 +6,11 @@ use super::{
     verdict::Seen,
 };
 use latpath_lab::{Application, Guest, GuestPlan, Lab, APPLICATION, GUEST_DEVICE, PUBLISHER};
+use latpath_model::{Point, PointKind};
 use latpath_run::Run;
-use latpath_testkit::waits::{has_read, listens};
+use latpath_testkit::waits::{all_read, has_read, listens, until};
 use latpath_testkit::Failed;
-use latpath_testkit::{latpath, program, Bench, Started};
+use latpath_testkit::{boot, latpath, program, Bench, Started};
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
 use std::{
@@ -17,8 +18,7 @@ use std::{
     path::PathBuf,
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// More than any step takes.
@@ -54,7 +54,7 @@ impl Reader {
     /// More urgent than the machine's other work.
     pub const URGENT: Self = Self { fifo: 70, nice: 0, work: 0, rounds: NO_ROUNDS, does: String::new() };
     /// As others.
-    pub const USUAL: Self = Self { fifo: 0, nice: 0, work: 0, rounds: NO_ROUNDS, does: String::new() };
+    pub const ORDINARY: Self = Self { fifo: 0, nice: 0, work: 0, rounds: NO_ROUNDS, does: String::new() };
 
     fn words(&self, device: &str, cpu: usize) -> String {
         let Self { fifo, nice, work, rounds, does } = self;
@@ -117,7 +117,7 @@ impl Scenario {
         ];
         // Of one CPU, so that its thread can be real-time without waiting for one that is not run.
         let plan = GuestPlan { programs, name: GUEST.into(), cpus: 1, ..GuestPlan::default() };
-        let mut guest = Guest::boot(&self.bench.lab, &self.bench.path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;
+        let mut guest = boot(&self.bench.lab, &self.bench.path, &plan)?;
         guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, NEVER)?;
         self.guest = Some(guest);
         Ok(())
@@ -166,22 +166,28 @@ impl Scenario {
         let (run, svid, late) = (self.run.display(), &self.svid, threshold.as_micros());
         let words = format!("record --stream svid:{svid} {machine} --threshold {late}us {recording} -o {run}");
         let mut recorder = self.bench.start(&self.bench.path.hypervisor, latpath(&words))?;
-        let until = Instant::now() + LIMIT;
-        while Run::open(&self.run).is_err() {
-            if !recorder.runs() || Instant::now() > until {
-                return Err(format!("the recording did not begin: {}", recorder.said()).into());
-            }
-            thread::sleep(Duration::from_millis(20));
+        until("the recording begins", || Run::open(&self.run).is_ok() || !recorder.runs())?;
+        if Run::open(&self.run).is_err() {
+            return Err(format!("the recording did not begin: {}", recorder.said()).into());
         }
         self.recorder = Some(recorder);
-        thread::sleep(Duration::from_millis(500));
         // An emulated guest takes so long for each packet that of more the queue behind a fault would be as long as the fault.
         let rate = if self.guest.is_some() { 250 } else { 4000 };
         let words =
             format!("publish -i {PUBLISHER} --svid {svid} --rate {rate} --fifo 98 --cpu {ITS_CPU} --duration 600s");
         self.publisher = Some(self.bench.start(&self.bench.path.publisher, latpath(&words))?);
-        thread::sleep(Duration::from_millis(1500));
-        Ok(())
+        let is_reader = |point: &Point| point.kind == PointKind::AppRead;
+        let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader) && run.journeys() >= rate;
+        // A recorder that stops at a spike may have had enough already.
+        let over = |recorder: &mut Option<Started>| recorder.as_mut().is_none_or(|recorder| !recorder.runs());
+        until("the route is known", || Run::open(&self.run).is_ok_and(knows) || over(&mut self.recorder))
+    }
+
+    /// Waits until so many more packets of the stream have been recorded.
+    pub fn records(&self, packets: u64) -> Result<(), Failed> {
+        let stored = || Run::open(&self.run).map_or(0, |run| run.journeys());
+        let before = stored();
+        until(&format!("{packets} more packets are recorded"), || stored() >= before + packets)
     }
 
     /// Starts a fault in the hypervisor's namespace and waits until it has been done so often as it shall.
@@ -215,10 +221,12 @@ impl Scenario {
             publisher.interrupt();
             publisher.finish(LIMIT)?;
         }
-        match &self.application {
-            Some(application) => has_read(application)?,
-            // Nothing on this side shows when a guest has read what came.
-            None => thread::sleep(Duration::from_millis(300)),
+        if let Some(application) = &self.application {
+            has_read(application)?;
+        }
+        if let Some(guest) = &mut self.guest {
+            let mut sockets = || guest.file("/proc/net/packet", NEVER);
+            until("the guest's application has read what came", || sockets().is_ok_and(|all| all_read(&all)))?;
         }
         let recorder = self.recorder.take().ok_or("nothing is recorded")?;
         recorder.interrupt();

@@ -17,9 +17,9 @@ const PERF_EVENT_IOC_ENABLE: u32 = 0x2400;
 const PERF_EVENT_IOC_DISABLE: u32 = 0x2401;
 const PERF_EVENT_IOC_SET_BPF: u32 = 0x4004_2408;
 
-/// How often a program looks at the clock at most: the kernel wants to see it end.
+/// How often a program reads the clock at most: the kernel wants to see it end.
 const LOOKS: i32 = 20_000;
-/// Bytes that it copies between two looks, so that these are enough.
+/// Bytes that it copies between two readings, so that these are enough.
 const COPIED: usize = 32 << 10;
 fn checked(returned: i32, what: &str) -> io::Result<i32> {
     match returned {

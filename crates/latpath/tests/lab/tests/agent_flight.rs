@@ -2,7 +2,7 @@
 //! has in the guest, and at the times at which its probe saw the frames.
 
 use crate::{
-    stage::{Stage, Stream, GUEST, RELAY},
+    stage::{plain, Stage, Stream, GUEST, RELAY},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
@@ -11,12 +11,13 @@ use latpath_clock::Method;
 use latpath_flight::{Doing, Timeline};
 use latpath_lab::Switch;
 use latpath_model::{Ns, PointKind, Sighting, Source};
-use std::time::{Duration, Instant};
+use latpath_testkit::waits::until;
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "agent_flight", smoke: false, only_whole: false, seconds: 400, run };
 
 const NET_RX: u32 = 3;
-/// How far a sighting may lie from what the recorder tells, where the clocks' difference is known better than that.
+/// How far a sighting may lie from what the recorder reports, where the clocks' difference is known better than that.
 const NEAR: Ns = 20_000;
 const WINDOW: Ns = 400_000_000;
 
@@ -36,24 +37,23 @@ fn run(_: &Scale) -> Outcome {
     let mut sightings: Vec<Sighting> = Vec::new();
     for _ in 0..3 {
         let enough = sightings.len() + 600;
-        let until = Instant::now() + s(30);
-        while sightings.len() < enough {
-            ensure!(Instant::now() < until, "{} sightings; {:?}", sightings.len(), machine.fault());
-            std::thread::sleep(Duration::from_millis(10));
+        let come = until("600 sightings come", || {
             machine.drain(&mut sightings);
-        }
+            machine.fault().is_some() || sightings.len() >= enough
+        });
+        come.map_err(plain).with_context(|| format!("{} sightings; {:?}", sightings.len(), machine.fault()))?;
         let last = sightings.iter().map(|s| s.t).max().context("sightings")?;
         let id = machine.request_window(last - WINDOW, last);
-        let asked = Instant::now();
-        let window = loop {
-            std::thread::sleep(Duration::from_millis(2));
+        let mut window = None;
+        let comes = until("the window comes", || {
             machine.drain(&mut sightings);
-            if let Some((of, window)) = machine.take_windows().pop() {
-                ensure!(of == id, "an answer to {of}");
-                break window.map_err(anyhow::Error::msg)?;
-            }
-        };
-        eprintln!("a window came after {:?}", asked.elapsed());
+            window = machine.take_windows().pop();
+            machine.fault().is_some() || window.is_some()
+        });
+        comes.map_err(plain)?;
+        let (of, window) = window.with_context(|| format!("no window: {:?}", machine.fault()))?;
+        ensure!(of == id, "a window of request {of}");
+        let window = window.map_err(anyhow::Error::msg)?;
         check(&window, &sightings, &machine.points(), (last - WINDOW, last))?;
     }
     let figures = machine.recorder().context("it was asked for")?.map_err(anyhow::Error::msg)?;

@@ -38,8 +38,8 @@ fn run(scale: &Scale) -> Outcome {
     let (sends, writes) = (format!("guest0/tx@{GUEST_DEVICE}"), format!("host/vm-write@{TAP}"));
     let (out, home) = (format!("host/tx@{NIC}"), format!("host/nic-rx@{PUBLISHER}"));
     back.expect_route(&[&sends, &writes, &out, &home, "host/app-read@busybox"])?;
-    let aside = report.json()["off_route"].as_array().context("nothing aside")?;
+    let off_route = report.json()["off_route"].as_array().context("nothing off the route")?;
     let done = format!("guest0/tx-done@{GUEST_DEVICE}");
-    ensure!(aside.iter().any(|p| *p == done.as_str()), "the guest's NIC was not seen to be done: {aside:?}");
+    ensure!(off_route.iter().any(|p| *p == done.as_str()), "the guest's NIC was not seen to be done: {off_route:?}");
     report.expect_no_sighting_lost()
 }

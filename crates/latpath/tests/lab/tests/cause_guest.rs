@@ -2,7 +2,7 @@
 
 use crate::{
     blame::{self, Blame},
-    faults::{all, in_guest, listen, listen_no_more, myself, play, IN_GUEST, ROUNDS, THRESHOLD},
+    faults::{all, goes_on, in_guest, listen, listen_no_more, myself, record_during, IN_GUEST, ROUNDS, THRESHOLD},
     stage::{Reach, Stage},
     Outcome, Scale, Test,
 };
@@ -17,13 +17,10 @@ fn run(_: &Scale) -> Outcome {
     let mut outcomes = Vec::new();
 
     listen(&mut stage, "fifo=0 nice=0 work=0 times=0 busy=0 every=0 after=1")?;
-    let (seen, _) = play(&mut stage, THRESHOLD, |_| {
-        thread::sleep(Duration::from_secs(5));
-        Ok(Vec::new())
-    })?;
+    let (seen, _) = record_during(&mut stage, THRESHOLD, |stage| goes_on(stage, 2_500).map(|()| Vec::new()))?;
     outcomes.push(seen.expect_no_fault());
     let mut fault = |stage: &mut Stage, words: &str, blame: &Blame| -> Outcome {
-        let (seen, truth) = play(stage, THRESHOLD, |stage| in_guest(stage, words))?;
+        let (seen, truth) = record_during(stage, THRESHOLD, |stage| in_guest(stage, words))?;
         outcomes.push(seen.expect(&seen.in_host_time(&truth), blame));
         Ok(())
     };
@@ -33,7 +30,8 @@ fn run(_: &Scale) -> Outcome {
     listen_no_more(&mut stage)?;
 
     listen(&mut stage, &format!("fifo=10 nice=0 work=0 {ROUNDS} after=5"))?;
-    let (seen, _) = play(&mut stage, THRESHOLD, |_| {
+    let (seen, _) = record_during(&mut stage, THRESHOLD, |_| {
+        // How long the faults take.
         thread::sleep(Duration::from_secs(25));
         Ok(Vec::new())
     })?;

@@ -2,7 +2,7 @@
 
 use crate::{
     blame::{self, Blame},
-    faults::{all, listen, listen_no_more, myself, on_host, pin, play, vm, IN_GUEST, THRESHOLD},
+    faults::{all, listen, listen_no_more, myself, on_host, pin, record_during, vm, IN_GUEST, THRESHOLD},
     group::Group,
     stage::{Reach, Stage},
     Outcome, Scale, Test,
@@ -37,7 +37,7 @@ impl Faults {
     fn one(&mut self, words: &str, blame: &Blame) -> Outcome {
         pin(&self.vm, Role::Vhost, CPUS.0)?;
         pin(&self.vm, Role::Vcpu, CPUS.1)?;
-        let (seen, truth) = play(&mut self.stage, THRESHOLD, |stage| on_host(stage, words))?;
+        let (seen, truth) = record_during(&mut self.stage, THRESHOLD, |stage| on_host(stage, words))?;
         self.outcomes.push(seen.expect(&truth, blame));
         Ok(())
     }

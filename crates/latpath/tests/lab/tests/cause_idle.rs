@@ -4,15 +4,16 @@
 use crate::{
     blame,
     fault::Injection,
-    faults::{all, listen_here, play, stream},
+    faults::{all, listen_here, record_during, stream},
     linked,
     module::Module,
-    stage::{Stage, RELAY},
+    stage::{plain, Stage, RELAY},
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, ensure, Context, Result};
 use latpath_lab::{OwnModule, Switch, APPLICATION};
 use latpath_model::Ns;
+use latpath_testkit::waits::listens;
 use latpath_testkit::{Finished, Started};
 use nix::{
     sched::{sched_setaffinity, CpuSet},
@@ -44,8 +45,8 @@ fn run(_: &Scale) -> Outcome {
     sched_setaffinity(Pid::from_raw(0), &set)?;
     let mut stage = Stage::lay_without_guest(Switch::LinuxBridge)?;
     let states = States::load()?;
-    let reader = listen_here(&stage, CPU)?;
-    thread::sleep(Duration::from_millis(500));
+    let mut reader = listen_here(&stage, CPU)?;
+    listens(&mut reader).map_err(plain)?;
     let mut outcomes = Vec::new();
     // The reader's thread waits for the CPU; and, where frames are steered to that CPU, their softirq.
     for steered in [false, true] {
@@ -56,7 +57,7 @@ fn run(_: &Scale) -> Outcome {
             }
             steer(&stage)?;
         }
-        let (seen, truth) = play(&mut stage, THRESHOLD, |_| (0..ROUNDS).map(|_| states.round()).collect())?;
+        let (seen, truth) = record_during(&mut stage, THRESHOLD, |_| (0..ROUNDS).map(|_| states.round()).collect())?;
         let text = stage.latpath(&format!("explain {}", seen.run.display()))?;
         eprintln!("{text}");
         outcomes.push(seen.expect(&truth, &blame::IDLE));

@@ -6,7 +6,7 @@
 use crate::{
     blame,
     fault::Injection,
-    faults::{all, listen_here, on_host, play, THRESHOLD},
+    faults::{all, listen_here, on_host, record_during, THRESHOLD},
     stage::Stage,
     Outcome, Scale, Test,
 };
@@ -39,7 +39,7 @@ fn run(_: &Scale) -> Outcome {
     let application = listen_here(&stage, 0)?;
     let mut outcomes = Vec::new();
 
-    let (seen, truth) = play(&mut stage, SHORT, |stage| {
+    let (seen, truth) = record_during(&mut stage, SHORT, |stage| {
         let mut injections = Vec::new();
         for _ in 0..75 {
             thread::sleep(Duration::from_millis(400));
@@ -52,7 +52,7 @@ fn run(_: &Scale) -> Outcome {
     })?;
     outcomes.push(seen.expect_upcalls(&truth));
 
-    let (seen, truth) = play(&mut stage, THRESHOLD, |stage| {
+    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| {
         shut_at_times(stage)?;
         let begin = monotonic();
         thread::sleep(Duration::from_secs(22));
@@ -68,7 +68,7 @@ fn run(_: &Scale) -> Outcome {
     for thread in fs::read_dir(format!("/proc/{}/task", stage.open_vswitch()?.daemon()))?.flatten() {
         sched_setaffinity(Pid::from_raw(thread.file_name().to_string_lossy().parse()?), &set)?;
     }
-    let (seen, truth) = play(&mut stage, THRESHOLD, |stage| {
+    let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| {
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             let forgetful = scope.spawn(|| -> Outcome {

@@ -27,7 +27,7 @@ fn run(_: &Scale) -> Outcome {
     let both = || -> Result<(Snapshot, Datapath)> {
         let lookups = stage.open_vswitch()?.lookups()?;
         let snapshot = Snapshot::everywhere();
-        let [datapath] = &snapshot.namespaces.get(&netns).context("not looked at")?.datapaths[..] else {
+        let [datapath] = &snapshot.namespaces.get(&netns).context("not read")?.datapaths[..] else {
             anyhow::bail!("not one datapath: {snapshot:?}")
         };
         let (ours, tools) =

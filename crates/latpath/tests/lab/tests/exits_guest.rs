@@ -73,7 +73,7 @@ fn watched(stage: &mut Stage, window: Duration, mut perf: Option<Recorded>) -> R
     let mut watching = stage.start(&space, "exits --events --json")?;
     let begins = |watching: &mut Started| watching.said().contains("watching") || !watching.runs();
     waits::until_within(PATIENCE, "latpath exits watches", || begins(&mut watching)).map_err(plain)?;
-    perf.iter_mut().try_for_each(|perf| perf.tell("enable"))?;
+    perf.iter_mut().try_for_each(|perf| perf.control("enable"))?;
     let before = frozen.accounts()?;
     let begun = Instant::now();
     let vcpus = frozen.thaw()?;
@@ -82,7 +82,7 @@ fn watched(stage: &mut Stage, window: Duration, mut perf: Option<Recorded>) -> R
     let after = frozen.accounts()?;
     watching.interrupt();
     let ended = watching.finish(PATIENCE).map_err(plain)?;
-    perf.iter_mut().try_for_each(|perf| perf.tell("disable"))?;
+    perf.iter_mut().try_for_each(|perf| perf.control("disable"))?;
     frozen.thaw()?;
     let perf = perf.map(Recorded::end).transpose()?;
     ensure!(ended.code == Some(0), "latpath exits: {:?}: {}", ended.code, ended.stderr);
@@ -160,33 +160,33 @@ struct Reported {
     outside_ns: i64,
 }
 
-/// `perf kvm stat record`, of all CPUs, which records when it is told to.
+/// `perf kvm stat record`, of all CPUs, which records on command.
 struct Recorded {
     perf: Started,
     folder: tempfile::TempDir,
-    told: File,
+    commands: File,
     answers: BufReader<File>,
 }
 
 impl Recorded {
     fn start(stage: &Stage) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let [told, answers] = ["told", "answers"].map(|name| folder.path().join(name));
-        for fifo in [&told, &answers] {
+        let [commands, answers] = ["commands", "answers"].map(|name| folder.path().join(name));
+        for fifo in [&commands, &answers] {
             nix::unistd::mkfifo(fifo, nix::sys::stat::Mode::S_IRWXU)?;
         }
         let mut command = Command::new("perf");
         command.args(["kvm", "stat", "record", "-a", "-D", "-1", "-o"]).arg(folder.path().join("perf.data"));
-        command.arg(format!("--control=fifo:{},{}", told.display(), answers.display()));
+        command.arg(format!("--control=fifo:{},{}", commands.display(), answers.display()));
         let perf = stage.start_command(&stage.path().hypervisor, command)?;
         // Opened for both, a pipe waits for nobody.
         let open = |path: &Path| File::options().read(true).write(true).open(path);
-        Ok(Self { perf, told: open(&told)?, answers: BufReader::new(open(&answers)?), folder })
+        Ok(Self { perf, commands: open(&commands)?, answers: BufReader::new(open(&answers)?), folder })
     }
 
     /// Tells it something, and waits until it is done.
-    fn tell(&mut self, word: &str) -> Outcome {
-        writeln!(self.told, "{word}")?;
+    fn control(&mut self, word: &str) -> Outcome {
+        writeln!(self.commands, "{word}")?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
         ensure!(answer.trim_matches(['\n', '\0']) == "ack", "perf answers {answer:?}: {}", self.perf.said());

@@ -1,4 +1,4 @@
-//! `latpath ladder` beside a guest whose NIC is served in three ways: each queue and direction is told by which means it goes, the rungs
+//! `latpath ladder` beside a guest whose NIC is served in three ways: it says by which means each queue and direction goes, the rungs
 //! sum to the transfers, and no effect is before its cause. At full length of over 100,000 transfers.
 
 use crate::{

@@ -45,9 +45,9 @@ mod xsk;
 
 /// What they need, and the tests, in the order in which they run.
 pub const ALL: &[(Need, &[Test])] =
-    &[(Need::Nothing, USUAL), (Need::SlowIdle, IDLE), (Need::StampingNics, STAMPING), (Need::Igb, IGB)];
+    &[(Need::Nothing, ORDINARY), (Need::SlowIdle, IDLE), (Need::StampingNics, STAMPING), (Need::Igb, IGB)];
 
-const USUAL: &[Test] = &[
+const ORDINARY: &[Test] = &[
     boots::TEST,
     programs_load::TEST,
     exits::TEST,

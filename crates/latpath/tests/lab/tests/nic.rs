@@ -1,11 +1,10 @@
 //! Two NICs with a real one's driver and a cable between them: the one that sends says when its driver is done with a packet.
 
 use crate::{
-    linked::{emulated, run as command},
+    linked::{emulated, has_link, run as command},
     stage::{Stage, Stream},
     Outcome, Scale, Test,
 };
-use anyhow::ensure;
 use latpath_lab::Switch;
 use std::{process::Command, time::Duration};
 
@@ -20,11 +19,7 @@ fn run(scale: &Scale) -> Outcome {
         // They filter multicast, as NICs do.
         space.ip(&format!("link set {nic} promisc on up"))?;
     }
-    let until = std::time::Instant::now() + Duration::from_secs(20);
-    while !String::from_utf8_lossy(&hypervisor.ip(&format!("link show {right}"))?).contains("LOWER_UP") {
-        ensure!(std::time::Instant::now() < until, "no link");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    has_link(&hypervisor, right)?;
     let frames = scale.frames(2_000, 5_000);
     let stream = Stream::sv("MU01", frames);
     let recording = stage.record(&stream, "")?;

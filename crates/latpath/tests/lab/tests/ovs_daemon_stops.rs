@@ -7,7 +7,7 @@ use crate::{
 use anyhow::ensure;
 use latpath_lab::Switch;
 use nix::sys::signal::Signal;
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ovs_daemon_stops", smoke: false, only_whole: true, seconds: 200, run };
 
@@ -31,9 +31,8 @@ fn run(_: &Scale) -> Outcome {
     stage.open_vswitch()?.forget_flows()?;
     stage.signal_daemon(Signal::SIGSTOP)?;
     let sent = stage.publish(&without);
-    // Until none can still be called under way.
-    thread::sleep(WINDOW + Duration::from_secs(1));
-    let sent = sent.and_then(|_| recording.end(&stage));
+    let sent = sent.and_then(|_| recording.has(with_flow.frames + without.frames));
+    let sent = sent.and_then(|()| recording.end(&stage));
     stage.signal_daemon(Signal::SIGCONT)?;
     let report = sent?;
 
@@ -45,6 +44,9 @@ fn run(_: &Scale) -> Outcome {
     let at = report.lost_at("host/ovs-upcall@nic0");
     ensure!(at == without.frames && report.lost() == at, "{at} of {} got as far as the upcall", without.frames);
     // The datapath's count, read before the daemon went on.
-    ensure!(report.kernel_count("host/ovs-upcall@nic0") == Some(lost), "the report's own look at the counter differs");
+    ensure!(
+        report.kernel_count("host/ovs-upcall@nic0") == Some(lost),
+        "the report's own reading of the counter differs"
+    );
     report.expect_no_sighting_lost()
 }

@@ -2,11 +2,12 @@
 
 use crate::{
     expect::Report,
-    stage::{Stage, Stream},
+    stage::{plain, Stage, Stream},
     Outcome, Scale, Test,
 };
 use anyhow::{anyhow, ensure, Context};
 use latpath_lab::Switch;
+use latpath_testkit::waits::until;
 use std::{thread, time::Duration};
 
 pub const TEST: Test = Test { name: "ovs_upcall", smoke: false, only_whole: false, seconds: 300, run };
@@ -20,9 +21,7 @@ fn run(scale: &Scale) -> Outcome {
     // Counted in the kernel at the same time, by other code.
     let words = format!("live --stream {} --window 4s --json", stream.spec());
     let mut live = stage.start(&stage.path().hypervisor, &words)?;
-    while live.printed().is_empty() && live.runs() {
-        thread::sleep(Duration::from_millis(100));
-    }
+    until("live is attached", || !live.printed().is_empty() || !live.runs()).map_err(plain)?;
     let before = stage.open_vswitch()?.lookups()?;
 
     let mut publishing = stage.start_publishing(&stream)?;
@@ -53,7 +52,7 @@ fn run(scale: &Scale) -> Outcome {
     // It counts from when it knows the route.
     let (fast, upcall) = (live.journeys_by("fast path"), live.journeys_by("upcall"));
     ensure!(upcall > 0 && upcall <= missed && fast > 0 && fast <= hit, "live: {fast} and {upcall}");
-    // One that took longer than live's window lacks the points that tell its path.
+    // One that took longer than live's window lacks the points that show its path.
     let late = live.journeys_by("direct");
     ensure!(fast + upcall + late == live.number("journeys")?, "live: {fast} + {upcall} + {late} are not all");
     ensure!(late <= live.number("incomplete")?, "live: {late} complete packets took neither path");

@@ -39,7 +39,7 @@ fn run(_: &Scale) -> Outcome {
 
     let tracer = Tracer::new(&listed)?;
     let stream = Stream::sv("MU01", 20).rate(20);
-    // The bridge learns the sender from its first packet, and tells the world by other packets.
+    // The bridge learns the sender from its first packet, and announces it by other packets.
     stage.publish(&stream)?;
     let search = Search::start(&stage, &format!("--stream {} --count {PACKETS}", stream.spec()), "")?;
     tracer.begin()?;

@@ -14,7 +14,7 @@ use std::{thread, time::Duration};
 pub const TEST: Test = Test { name: "ping_clocks", smoke: false, only_whole: true, seconds: 200, run };
 
 const WIRE_NS: i64 = 20_000;
-/// A clock is looked at some twenty times a second, on a machine that takes its time.
+/// A clock is read some twenty times a second, on a machine that takes its time.
 const SOON: i64 = 1_000_000_000;
 /// What the two machines' clocks are apart.
 const AHEAD_S: u32 = 1000;
@@ -121,6 +121,7 @@ fn two_times_of_one_kernel(nics: &StampingNics) -> Outcome {
 fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
+    // In the middle of the run.
     thread::sleep(Duration::from_secs(2));
     let before = monotonic();
     nics.phc_ctl(0, "adj -0.25")?;
@@ -133,7 +134,7 @@ fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let wrong = by.parse::<i64>()? + 250_000_000;
     ensure!(wrong.abs() < 100_000, "a step of -0.25 s is reported as {said}");
     // It is the reflector's clock too, and its report says so.
-    ensure!(reflected.contains("was set"), "the reflector does not tell of it: {reflected}");
+    ensure!(reflected.contains("was set"), "the reflector does not report it: {reflected}");
     // What lies between two clocks of which one was set is not what it is said to be, and that is said.
     for name in ["emitter app → nic", "reflector nic → app", "reflector app → nic", "emitter nic → app"] {
         let (min, max, bound) = session.extremes(name)?;
@@ -145,6 +146,7 @@ fn a_step_is_reported(nics: &StampingNics) -> Outcome {
 fn a_clock_that_stands_still_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
+    // In the middle of the run.
     thread::sleep(Duration::from_secs(2));
     let before = monotonic();
     nics.set("frozen", "1,1")?;

@@ -2,16 +2,14 @@
 //! zero are counted as missing, never waited for, and never another probe's.
 
 use crate::{
-    linked::ADDRESSES,
+    linked::{plain, ADDRESSES},
     pinging::{logged, Reflector, Session},
     stamping::StampingNics,
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
-use std::{
-    fs, thread,
-    time::{Duration, Instant},
-};
+use latpath_testkit::waits::until;
+use std::{fs, thread, time::Duration};
 
 pub const TEST: Test = Test { name: "ping_hardware", smoke: false, only_whole: false, seconds: 200, run };
 
@@ -105,12 +103,11 @@ fn stamps_lost_on_the_way_are_counted(nics: &StampingNics) -> Outcome {
         ("tx_lost", "1,1", &["t1_nic", "t3_nic"]),
     ] {
         let running = Session::start(nics, "--count 300 --rate 150")?;
-        let (before, until) = (nics.count(0, "tx_stamps")?, Instant::now() + Duration::from_secs(20));
-        while nics.count(0, "tx_stamps")? < before + 80 {
-            ensure!(Instant::now() < until, "the run does not begin");
-            thread::sleep(Duration::from_millis(20));
-        }
+        let before = nics.count(0, "tx_stamps")?;
+        let begun = || nics.count(0, "tx_stamps").is_ok_and(|stamps| stamps >= before + 80);
+        until("80 stamps are taken", begun).map_err(plain)?;
         nics.set(parameter, value)?;
+        // The fault.
         thread::sleep(Duration::from_millis(500));
         nics.set(parameter, "0,0")?;
         let session = Session::of(running)?;

@@ -37,7 +37,7 @@ fn run(scale: &Scale) -> Outcome {
     let programs = programs.map(|(file, name)| (file, format!("/bin/{name}")));
     stage.boot_guest_with(Reach::Serial, programs.into())?;
     let without: Value = serde_json::from_str(&stage.latpath("profile --duration 3s --json")?)?;
-    ensure!(without["modes"]["guest_sys_ns"] == 0 && without["modes"]["guest_usr_ns"] == 0, "nobody looked into it");
+    ensure!(without["modes"]["guest_sys_ns"] == 0 && without["modes"]["guest_usr_ns"] == 0, "no agent runs in it");
     let guest = stage.guest()?;
     for percent in [20, 50] {
         let loops = busy::script(BUSY, percent, seconds as u32 + 300);

@@ -2,14 +2,15 @@
 //! recorder's, those of `latpath path`, `profile` and `queues`, and the XDP program of `latpath ping`; and some frames pass through them.
 
 use crate::{
-    stage::{Stage, Stream},
+    stage::{plain, Stage, Stream},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context};
 use latpath_flight::{Recorder, Scope};
 use latpath_lab::{Switch, APPLICATION, PUBLISHER};
+use latpath_testkit::waits::says;
 use serde_json::Value;
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "programs_load", smoke: true, only_whole: false, seconds: 200, run };
 
@@ -65,13 +66,9 @@ fn pings(stage: &Stage) -> Outcome {
     let mac = links[0]["address"].as_str().context("no address")?;
     let reflector = format!("ping reflect --ethernet --xdp -i {APPLICATION}");
     let mut reflector = stage.start(stage.application(), &reflector)?;
-    while !reflector.said().contains("reflecting at") {
-        ensure!(reflector.runs(), "no reflector: {}", reflector.said());
-        thread::sleep(Duration::from_millis(50));
-    }
+    says(&mut reflector, "reflecting at").map_err(plain)?;
     let words = format!("ping emit --xdp -i {PUBLISHER} {mac} --count 20 --json");
-    let emitter =
-        stage.start(&stage.path().publisher, &words)?.finish(PATIENCE).map_err(|e| anyhow::anyhow!("{e:?}"))?;
+    let emitter = stage.start(&stage.path().publisher, &words)?.finish(PATIENCE).map_err(plain)?;
     reflector.interrupt();
     let session: Value = serde_json::from_str(&emitter.stdout).with_context(|| emitter.stderr.clone())?;
     let answered = &session["sessions"][0]["counts"]["answered"];

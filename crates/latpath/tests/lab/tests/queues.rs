@@ -7,7 +7,7 @@ use crate::{
     stage::{plain, Reach, Stage, Stream},
     Outcome, Scale, Test,
 };
-use anyhow::{anyhow, bail, ensure, Context, Result};
+use anyhow::{anyhow, ensure, Context, Result};
 use latpath_lab::{NicService, Switch, GUEST_DEVICE, PUBLISHER_ADDRESS, TAP};
 use latpath_testkit::{waits, Started};
 use serde_json::{json, Value};
@@ -16,8 +16,7 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::Command,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 pub const TEST: Test = Test { name: "queues", smoke: false, only_whole: false, seconds: 1500, run };
@@ -116,11 +115,7 @@ fn both_ways(stage: &mut Stage, iperf3: &Path, mib: u64) -> Outcome {
 /// `latpath queues` in the hypervisor, when it watches.
 fn watch_host(stage: &Stage) -> Result<Started> {
     let mut host = stage.start(&stage.path().hypervisor, "queues --json")?;
-    let until = Instant::now() + PATIENCE;
-    while !host.said().contains("watching") {
-        ensure!(host.runs() && Instant::now() < until, "it does not watch: {}", host.said());
-        thread::sleep(Duration::from_millis(100));
-    }
+    waits::says(&mut host, "watching").map_err(plain)?;
     Ok(host)
 }
 
@@ -128,17 +123,12 @@ fn watch_host(stage: &Stage) -> Result<Started> {
 fn watch_guest(stage: &mut Stage) -> Outcome {
     let guest = stage.guest()?;
     guest.start("queues", "latpath queues --json", false, NEVER)?;
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let said = guest.file("/run/queues.err", NEVER)?;
-        if said.contains("watching") {
-            return Ok(());
-        }
-        if Instant::now() > until {
-            bail!("it does not watch in the guest: {said}");
-        }
-        thread::sleep(Duration::from_millis(200));
-    }
+    let mut said = String::new();
+    let watches = waits::until("it watches in the guest", || {
+        said = guest.file("/run/queues.err", NEVER).unwrap_or_default();
+        said.contains("watching")
+    });
+    watches.map_err(plain).context(said)
 }
 
 /// What the guest's NIC has counted: packets and bytes received, packets and bytes sent.

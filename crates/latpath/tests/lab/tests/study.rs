@@ -1,5 +1,5 @@
 //! The whole study of vhost by one command: two guests, one without vhost and one with it, carry the same bytes; what each figure is
-//! of is told apart, and nothing is left out.
+//! of is distinguished, and nothing is left out.
 
 use crate::{Outcome, Scale, Test};
 use anyhow::{ensure, Context};

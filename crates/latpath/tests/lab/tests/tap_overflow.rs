@@ -26,7 +26,7 @@ fn run(_: &Scale) -> Outcome {
 
     stage.publish(&stream)?;
     stage.wait_for_quiet()?;
-    stage.wait_for_overdue(&stream);
+    recording.has(stream.frames)?;
     let report = recording.end(&stage)?;
 
     let dropped = stage.counters(TAP)?.since(&before).tx_dropped;
@@ -37,6 +37,6 @@ fn run(_: &Scale) -> Outcome {
     ensure!(report.lost_at(&place) == dropped && report.lost() == dropped, "{} lost there", report.lost_at(&place));
     let why = report.reason_of_loss(&place).context("no reason")?;
     ensure!(why.contains("tun_net_xmit"), "{why}");
-    ensure!(report.kernel_count(&place) == Some(dropped), "the report's own look at the counter differs");
+    ensure!(report.kernel_count(&place) == Some(dropped), "the report's own reading of the counter differs");
     Ok(())
 }

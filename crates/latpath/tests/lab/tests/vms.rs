@@ -2,12 +2,12 @@
 //! which are kernel threads up to Linux 6.3 and threads of QEMU from 6.4 on.
 
 use crate::{
-    stage::{Reach, Stage},
+    stage::{plain, Reach, Stage},
     Outcome, Scale, Test,
 };
 use anyhow::{ensure, Context, Result};
 use latpath_lab::{Switch, BRIDGE, TAP};
-use latpath_testkit::latpath;
+use latpath_testkit::{latpath, waits::until};
 use serde_json::Value;
 use std::{fs, path::Path, time::Duration};
 
@@ -42,7 +42,8 @@ fn run(_: &Scale) -> Outcome {
         ensure!(worker["found_by"] == how && worker["kernel"] == true, "{worker:#}");
         let tid = worker["tid"].as_u64().context("no tid")?;
         // The kernel's own word, which latpath does not use. A worker at work waits nowhere for the moment.
-        ensure!(waiting(tid, waits_in)?, "thread {tid} never waits in {waits_in}");
+        let waits = || fs::read_to_string(format!("/proc/{tid}/wchan")).is_ok_and(|place| place.trim() == waits_in);
+        until(&format!("thread {tid} waits in {waits_in}"), waits).map_err(plain)?;
     }
     if in_process {
         let serves: Vec<_> = workers.iter().filter_map(|worker| worker["serves"].as_str()).collect();
@@ -73,14 +74,4 @@ fn release() -> Result<(u32, u32)> {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
         _ => anyhow::bail!("{text:?}: not a version"),
     }
-}
-
-fn waiting(tid: u64, function: &str) -> Result<bool> {
-    for _ in 0..50 {
-        if fs::read_to_string(format!("/proc/{tid}/wchan"))?.trim() == function {
-            return Ok(true);
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(false)
 }
