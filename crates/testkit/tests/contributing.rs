@@ -76,7 +76,7 @@ fn what_the_program_shares_with_tests_is_built_once() {
 }
 
 /// Each `sleep(` in the tests, by file: how many, and what they stand for, which is no wait for what another does.
-const SLEEPS: [(&str, usize, &str); 46] = [
+const SLEEPS: [(&str, usize, &str); 47] = [
     ("agent/tests/sessions.rs", 2, "the pace of sightings"),
     ("agent/tests/windows.rs", 1, "a recorder that takes its time"),
     ("flight/tests/frozen.rs", 1, "what is recorded: a thread's sleeps"),
@@ -115,6 +115,7 @@ const SLEEPS: [(&str, usize, &str); 46] = [
     ("latpath/tests/probe/guest.rs", 2, "the pace of packets, and of polls for sightings"),
     ("latpath/tests/probe/live.rs", 1, "the pace of packets"),
     ("latpath/tests/probe/main.rs", 1, "the pace of polls for sightings"),
+    ("latpath/tests/probe/many.rs", 1, "the pace of packets"),
     ("latpath/tests/probe/taps.rs", 1, "the pace of packets"),
     ("latpath/tests/profile/debug_files.rs", 1, "the pace of a slow server"),
     ("latpath/tests/publish/receives.rs", 1, "a fault"),

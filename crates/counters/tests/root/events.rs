@@ -89,6 +89,8 @@ pub fn places() -> Result<(), Failed> {
 }
 
 fn drops_of_all_kinds() -> Result<(), Failed> {
+    // Made before this thread has mounts of its own, in which those of others are not seen.
+    let (of_tap, joined, queued) = (Space::new("place-tap")?, Space::new("place-net")?, Space::new("place-qdisc")?);
     let trace = Trace::start()?;
     let check = |what: &str, expected: DropPlace, count: u64, call: &dyn Fn()| -> Result<(), Failed> {
         let drops = trace.drops(call)?;
@@ -102,19 +104,19 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
         Err(format!("{what}: {here} drops at \"{expected}\", should be {count}; seen: {kinds:?}").into())
     };
 
-    let space = Space::new("place-tap")?;
-    let reader = tap(&space, "lptap0");
+    let space = &of_tap;
+    let reader = tap(space, "lptap0");
     space.ip("link set lptap0 txqueuelen 16")?;
     space.ip("link set lptap0 up")?;
     check("tap", DropPlace::TapQueueFull, 84, &|| space.inside(|| send_frames("lptap0", 100)))?;
     drop(reader);
 
-    let space = Space::new("place-net")?;
-    pair(&space)?;
+    let space = &joined;
+    pair(space)?;
     let to = space.ifindex("lpv1");
     check("nobody", DropPlace::NoListener, 30, &|| space.inside(|| send_frames("lpv0", 30)))?;
 
-    let slow = small_packet_socket(&space, to);
+    let slow = small_packet_socket(space, to);
     let received = std::cell::Cell::new(Ok(0));
     let drops = trace.drops(|| {
         space.inside(|| send_frames("lpv0", 100));
@@ -134,10 +136,10 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
         drop(reader);
     }
 
-    let space = Space::new("place-qdisc")?;
-    pair(&space)?;
+    let space = &queued;
+    pair(space)?;
     if need_tool("tc").is_none() {
-        slow_qdisc(&space, "lpv0")?;
+        slow_qdisc(space, "lpv0")?;
         let drops = trace.drops(|| space.inside(|| send_frames("lpv0", 100)))?;
         let here = drops.iter().filter(|(f, r)| place_of_drop(f, r) == DropPlace::QueueingDiscipline).count();
         // Ten wait; one may have gone, to where nobody listens.
@@ -145,7 +147,7 @@ fn drops_of_all_kinds() -> Result<(), Failed> {
             .map_err(|_| Failed::from(format!("{here} drops of 100 at the queueing discipline; seen: {drops:?}")))?;
     }
 
-    let slow = small_udp_socket(&space, "127.0.0.1:7400");
+    let slow = small_udp_socket(space, "127.0.0.1:7400");
     let drops = trace.drops(|| {
         space.inside(|| {
             let sender = UdpSocket::bind("127.0.0.1:0").expect("lo is up");

@@ -26,8 +26,9 @@ fn main() -> ExitCode {
     tests.extend(sampling::trials(&needs));
     tests.extend(breaks::trials(&needs));
     tests.extend(spikes::trials(&needs));
-    tests.extend(traced::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
+    // perf records what all do.
+    tests.extend(traced::trials(&needs));
     let mut in_guest = needs.to_vec();
     in_guest.push(need_guest());
     tests.extend(guest::trials(&in_guest).into_iter().map(Trial::in_lab));

@@ -160,7 +160,7 @@ fn sample() -> Result<(), Failed> {
 }
 
 fn left_out() -> Result<(), Failed> {
-    let stream = own("MU01");
+    let stream = own("left-out");
     let follow = Follow::over(options(&stream), |options| {
         let mut probe = Probe::attach(ProbeOptions::new("host", options.streams.clone()))?;
         probe.leave_out(7);

@@ -33,10 +33,10 @@ fn main() -> ExitCode {
     let mut tests = recognise::trials(&needs);
     tests.extend(live::trials(&needs));
     tests.extend(points::trials(&needs));
-    tests.extend(many::trials(&needs));
     tests.extend(taps::trials(&needs));
     tests.extend(agent::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
+    tests.extend(many::trials(&needs));
     tests.extend(hostile::trials(&needs));
     tests.extend(live::alone(&needs));
     tests.extend(points::alone(&needs));

@@ -52,7 +52,7 @@ fn all_count() -> Result<(), Failed> {
     const FRAMES: u16 = 20;
     let bench = bench()?;
     let vms = start_vms(&bench, VMS)?;
-    let stream = own("MU01");
+    let stream = own("each");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     send(&bench, &(0..FRAMES).map(|n| bytes(&frame(&stream, n))).collect::<Vec<_>>())?;
     let mut seen = Vec::new();
@@ -95,7 +95,7 @@ fn beyond() -> Result<(), Failed> {
     let bench = bench()?;
     let vms = IN_KERNEL + 25;
     let _vms = start_vms(&bench, vms)?;
-    let stream = own("MU01");
+    let stream = own("beyond");
     let probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     send(&bench, &(0..FRAMES).map(|n| bytes(&frame(&stream, n))).collect::<Vec<_>>())?;
     let seen = seen(&bench, probe, |seen| seen.sightings.len() >= IN_KERNEL * usize::from(FRAMES))?;
@@ -112,7 +112,7 @@ fn beyond() -> Result<(), Failed> {
 
 /// The figures of some frames that were flooded.
 fn follow(bench: &Bench, chosen: &[&str]) -> Result<Summary, Failed> {
-    let stream = own("MU01");
+    let stream = own("run");
     let mut options = options(&stream);
     options.points = PointFilter::new(chosen.iter().map(ToString::to_string).collect());
     let mut live = Live::start(options)?;
