@@ -382,8 +382,8 @@ fn the_share_within_a_band_stands_beside_the_other_figures_and_in_a_studys_table
 #[test]
 fn streams_of_two_sites_are_set_against_each_other_by_pairs() {
     let bench = Bench::new();
-    USUAL.seed(1).write(&bench, "here");
-    USUAL.seed(2).write_with(&bench, "there", |manifest| manifest.streams = vec!["svid:MU07".parse().unwrap()]);
+    BASE.seed(1).write(&bench, "here");
+    BASE.seed(2).write_with(&bench, "there", |manifest| manifest.streams = vec!["svid:MU07".parse().unwrap()]);
     let compare = |more: &[&str]| bench.latpath(&[&["compare", "here", "--against", "there"], more].concat());
     let why = stdout(&compare(&[]));
     assert!(why.contains("not comparable"), "{why}");
