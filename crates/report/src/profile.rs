@@ -9,8 +9,8 @@ use std::path::PathBuf;
 /// The profiles that latpath has, by name.
 const OWN: [(&str, &str); 4] = [
     ("gptp", include_str!("../profiles/gptp.toml")),
+    ("iec61850-8-1", include_str!("../profiles/iec61850-8-1.toml")),
     ("iec61850-9-2", include_str!("../profiles/iec61850-9-2.toml")),
-    ("iec61850-goose", include_str!("../profiles/iec61850-goose.toml")),
     ("seapath", include_str!("../profiles/seapath.toml")),
 ];
 /// A longer file is no profile.
@@ -149,7 +149,7 @@ mod tests {
         assert!(profile("iec")
             .unwrap_err()
             .to_string()
-            .contains("profiles: gptp, iec61850-9-2, iec61850-goose, seapath"));
+            .contains("profiles: gptp, iec61850-8-1, iec61850-9-2, seapath"));
         std::fs::write(&file, [0xff]).unwrap();
         assert!(profile(file.to_str().unwrap()).unwrap_err().to_string().contains("cannot be read"));
     }

@@ -16,7 +16,7 @@ pub struct Limits {
     /// Fail with exit code 3 unless this is shown to be kept, as total:p99.9<=500us or lost<=0; several are allowed
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<Limit>,
-    /// Set the limits of a profile too: gptp, iec61850-9-2, iec61850-goose, seapath, or those of a TOML file (docs/limits.md)
+    /// Set the limits of a profile too: gptp, iec61850-8-1, iec61850-9-2, seapath, or those of a TOML file (docs/limits.md)
     #[arg(long, value_name = "NAME|FILE")]
     pub profile: Option<String>,
     /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
