@@ -21,7 +21,7 @@
 #define INTERRUPTED 7 /* an interrupt or softirq is served on its CPU */
 #define TILES 8       /* a power of two */
 
-#define REASONS 32    /* reasons that are told apart; the first is NO_ROW */
+#define REASONS 32    /* reasons that are distinguished; the first is NO_ROW */
 #define NO_ROW 0      /* exits that began before the first event, or whose reason has no row of its own */
 
 /* All exits of one vCPU for one reason. */

@@ -117,7 +117,7 @@ impl Tiles {
 pub struct Reason {
     /// The vendor whose number it is: 1 Intel, 2 AMD, 3 ARM; 0 where none is known.
     pub isa: u32,
-    /// The number; `None` for exits that began before the window, and for reasons that were too many to be told apart.
+    /// The number; `None` for exits that began before the window, and for reasons that were too many to be distinguished.
     pub code: Option<u32>,
     /// From `kvm_exit` to `kvm_entry`. Exits that had not ended are not in it.
     pub took: Histogram,

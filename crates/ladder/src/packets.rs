@@ -1,7 +1,7 @@
 //! Packets: which transfer carries them.
 
 use crate::event::{Device, Direction};
-use crate::figures::Key;
+use crate::figures::{Key, Lane};
 use crate::ladder::{Join, Ladder};
 use crate::step::Step;
 use crate::threads::Mark;
@@ -51,7 +51,7 @@ impl Ladder {
     /// A server hands a guest's packet to the tap.
     pub(crate) fn packet_from_guest(&mut self, mark: Mark, device: Option<Device>) {
         let mine = |open: &Open| open.direction == Direction::FromGuest && open.server == mark.pid;
-        let fits = |lane: usize, lanes: &[crate::figures::Lane]| {
+        let fits = |lane: usize, lanes: &[Lane]| {
             lanes[lane].device.is_none() || device.is_none() || lanes[lane].device == device
         };
         let lanes = &self.lanes;
@@ -90,11 +90,16 @@ impl Ladder {
         if device.is_none() || self.lanes[serving].device.is_some() {
             return None;
         }
-        let carries = |lane: &crate::figures::Lane| {
-            let is_its = lane.device == device && lane.direction == Some(Direction::FromGuest);
-            is_its && lane.server == Some(pid) && lane.is_in_round
+        self.carriers(pid, device).find(|lane| self.lanes[*lane].is_in_round)
+    }
+
+    /// The queues of this server that have carried packets from the guest to this device, where the source names it.
+    fn carriers(&self, pid: u32, device: Option<Device>) -> impl Iterator<Item = usize> + '_ {
+        let carries = move |lane: &Lane| {
+            let is_same = device.is_none() || lane.device == device;
+            lane.direction == Some(Direction::FromGuest) && lane.server == Some(pid) && is_same
         };
-        self.lanes.iter().position(carries)
+        self.lanes.iter().enumerate().filter(move |(_, lane)| carries(lane)).map(|(at, _)| at)
     }
 
     /// Whether this thread was woken for the transfer, or serves its queue.
@@ -144,12 +149,9 @@ impl Ladder {
 
     /// The guest need not kick while the server is at work.
     fn packet_without_kick(&mut self, mark: Mark, device: Option<Device>) {
-        let carries = |lane: &&mut crate::figures::Lane| {
-            let is_same = device.is_none() || lane.device == device;
-            lane.direction == Some(Direction::FromGuest) && lane.server == Some(mark.pid) && is_same
-        };
-        if let Some(lane) = self.lanes.iter_mut().find(carries) {
-            lane.packets += 1;
+        let lane = self.carriers(mark.pid, device).next();
+        if let Some(lane) = lane {
+            self.lanes[lane].packets += 1;
         }
     }
 }

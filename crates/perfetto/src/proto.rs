@@ -2,7 +2,7 @@
 //! definitions (protos/perfetto/trace: trace_packet.proto, ftrace/*.proto, track_event/*.proto, ps/process_tree.proto, profiling/*.proto,
 //! clock_snapshot.proto; common/system_info.proto); they do not change. Fields that are not written are left out.
 
-/// Messages by their fields: each with its type, and in brackets what prost is told of it.
+/// Messages by their fields: each with its type, and in brackets what prost needs to know of it.
 macro_rules! messages {
     ($($(#[$doc:meta])* struct $name:ident {
         $($(#[$about:meta])* $field:ident: $type:ty = [$($attribute:tt)*],)*

@@ -22,7 +22,7 @@ use std::{io, thread::sleep};
 
 /// Threads whose times are kept in the kernel. Those that ended are taken out before it is full.
 const THREADS: u32 = 1 << 16;
-/// System calls that are told apart, by thread and number.
+/// System calls that are distinguished, by thread and number.
 const CALLS: u32 = 1 << 15;
 /// Absences of vCPUs of some tenths of a second, bytes.
 const ABSENCES: u32 = 1 << 20;

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 /// Slices of a machine: a day of them.
 const MAX_SLICES: usize = 1 << 17;
-/// Samples that are told apart by slice, CPU, thread and call chain: of this machine, and of another one, which may send anything.
+/// Samples that are distinguished by slice, CPU, thread and call chain: of this machine, and of another one, which may send anything.
 const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 18];
 /// Samples of which the time is kept, likewise.
 const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];

@@ -14,7 +14,7 @@ use std::{mem::offset_of, mem::MaybeUninit, os::fd::AsFd, path::Path};
 
 /// The function by which vhost takes a buffer: it has seven arguments, so that before Linux 6.6 kprobes must stand in.
 const TAKEN: &str = "vhost_get_vq_desc";
-/// Queues that are told apart, each in some 9 kB.
+/// Queues that are distinguished, each in some 9 kB.
 const MOST: usize = 512;
 /// Buffers under way whose time of posting is kept: some 100 bytes each.
 const MOST_BUFFERS: u32 = 1 << 16;

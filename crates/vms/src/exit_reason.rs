@@ -45,7 +45,7 @@ fn number(isa: u32, reason: u32) -> u32 {
 
 /// Whether the guest had nothing to do.
 pub fn is_halt(isa: u32, reason: u32) -> bool {
-    matches!((isa, reason & 0xffff), (VMX, 12) | (SVM, 0x78 | 0xa6) | (ARM, 0x01))
+    matches!((isa, number(isa, reason)), (VMX, 12) | (SVM, 0x78 | 0xa6) | (ARM, 0x01))
 }
 
 /// The names that the running kernel gives to reasons; what it does not name has [`name`]'s.

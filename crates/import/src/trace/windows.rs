@@ -1,15 +1,14 @@
 //! Cuts times out of a trace, as the flight recorder would have kept them: what each CPU did in them, and some of what it did before.
 
 use super::events::{Found, PacketLine, Reader};
-use crate::ImportError;
-use flate2::bufread::MultiGzDecoder;
+use crate::{source, ImportError};
 use latpath_flight::{CpuRecord, Event, Window};
 use latpath_model::Ns;
 use latpath_tracefs::text::{lost, next_line, Line};
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::File,
-    io::{BufRead, BufReader},
+    io::BufReader,
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -22,7 +21,7 @@ const BEHIND_NS: Ns = 20_000_000;
 /// Events of one window, and of all: memory is bounded whatever a trace holds.
 const MOST: usize = 1 << 18;
 const MOST_OF_ALL: usize = 4 << 20;
-/// CPUs that are told apart.
+/// CPUs that are distinguished.
 const MOST_CPUS: u32 = 1024;
 
 /// A time that is cut out.
@@ -78,18 +77,14 @@ struct Cutter {
 /// Reads a trace and cuts out these times. `ahead`: its clock minus the run's timeline.
 pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicBool) -> Result<CutOut, ImportError> {
     let broken = |cause| ImportError::Io { path: path.into(), cause };
-    let mut raw = BufReader::with_capacity(1 << 16, File::open(path).map_err(broken)?);
-    let is_packed = raw.fill_buf().map_err(broken)?.starts_with(&[0x1f, 0x8b]);
-    let mut input: Box<dyn BufRead> = match is_packed {
-        true => Box::new(BufReader::new(MultiGzDecoder::new(raw))),
-        false => Box::new(raw),
-    };
+    let (input, _) = source::open(File::open(path).map_err(broken)?).map_err(broken)?;
+    let mut input = BufReader::with_capacity(1 << 16, input);
     let mut cutter = Cutter::new(times);
     let mut reader = Reader::default();
     let (mut span, mut no_events, mut lost_events) = (None::<(Ns, Ns)>, 0, 0);
     let mut whole_microseconds = true;
     let mut bytes = Vec::new();
-    while next_line(input.as_mut(), &mut bytes).map_err(broken)? && !stop.load(Ordering::Relaxed) {
+    while next_line(&mut input, &mut bytes).map_err(broken)? && !stop.load(Ordering::Relaxed) {
         let text = String::from_utf8_lossy(&bytes);
         if let Some(n) = lost(&text) {
             lost_events += n;

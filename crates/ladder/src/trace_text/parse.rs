@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Names of taps begin so, where libvirt or the usual scripts make them.
 const TAPS: [&str; 4] = ["tap", "vnet", "tun", "macvtap"];
-/// Devices that are told apart.
+/// Devices that are distinguished.
 const DEVICES: usize = 256;
 /// The tap of kernel functions' probes, which do not name it.
 const UNNAMED: Device = Device { ifindex: 0, netns: 0 };

@@ -139,6 +139,14 @@ pub fn run(args: Args) -> Result<Outcome> {
     make(&args.output, (args.json, args.quiet), |show| import(&options, &args.output, &stop, show))
 }
 
+/// Refuses options, where one is given, that files of a format have no use for.
+fn refuse(unfit: &[(&str, bool)], why: &str) -> Result<()> {
+    match unfit.iter().find(|(_, is_given)| *is_given) {
+        Some((option, _)) => Err(Usage(format!("{option}: {why}; leave it out")).into()),
+        None => Ok(()),
+    }
+}
+
 /// Makes a run, with its progress, and says what came of it.
 fn make(
     output: &Path,

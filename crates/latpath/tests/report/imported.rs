@@ -83,7 +83,7 @@ fn wrong_usage_and_failures_have_their_codes() {
 const BEGIN: u64 = 1_767_225_600_000_000;
 /// From the 2000th packet's sending on, a hog has the reader's CPU for so many µs.
 const HELD: u64 = 5000;
-/// Packets that wait meanwhile; the last of them is on time nevertheless.
+/// Packets that wait in that time; the last of them is on time nevertheless.
 const WAITING: u64 = HELD / 250 + 1;
 
 /// When a packet is sent and when it is read, µs since the begin.

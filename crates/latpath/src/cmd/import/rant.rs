@@ -1,6 +1,6 @@
 //! `latpath import --format rant`: makes a log of round trips of rant's logs.
 
-use super::Args;
+use super::{refuse, Args};
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::{Outcome, Usage};
 use anyhow::{bail, Result};
@@ -38,9 +38,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
         ("--threshold", args.threshold.is_some()),
         ("--json", args.json),
     ];
-    if let Some((option, _)) = unfit.into_iter().find(|(_, is_given)| *is_given) {
-        bail!(Usage(format!("{option}: of rant's logs a log of round trips is made, not a run; leave it out")));
-    }
+    refuse(&unfit, "of rant's logs a log of round trips is made, not a run")?;
     let stop = stop_flag()?;
     let made = import_rant(emit, reflect, &args.output, &stop)?;
     if !args.quiet {

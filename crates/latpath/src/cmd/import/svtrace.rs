@@ -1,6 +1,6 @@
 //! `latpath import --format svtrace`: makes a run of durations without times.
 
-use super::{make, Args};
+use super::{make, refuse, Args};
 use crate::cmd::following::THRESHOLD;
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::{ns, Outcome, Usage};
@@ -25,9 +25,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         ("--trace", !args.traces.is_empty()),
         ("--clock-error", args.clock_error.is_some()),
     ];
-    if let Some((option, _)) = unfit.into_iter().find(|(_, is_given)| *is_given) {
-        bail!(Usage(format!("{option}: svtrace's results are durations by one clock; leave it out")));
-    }
+    refuse(&unfit, "svtrace's results are durations by one clock")?;
     let stream = match args.streams.as_slice() {
         [] => STREAM.parse()?,
         [one] if !one.is_pattern() => one.clone(),
