@@ -52,11 +52,14 @@ struct Seen {
 }
 
 impl Seen {
-    /// The (stream, key) pairs seen at each point, in order.
+    /// The (stream, key) pairs seen at each point, in order. A bench has each device once; whether its name is told with
+    /// its namespace depends on who else on this machine has one like it.
     fn keys(&self) -> BTreeMap<String, Vec<(u16, u32)>> {
         let mut keys = BTreeMap::<_, Vec<_>>::new();
         for s in &self.sightings {
-            keys.entry(self.points[usize::from(s.point)].point.to_string()).or_default().push((s.stream, s.key));
+            let point = &self.points[usize::from(s.point)].point;
+            let name = format!("{}/{}@{}", point.machine, point.kind, point.device_name());
+            keys.entry(name).or_default().push((s.stream, s.key));
         }
         keys
     }
