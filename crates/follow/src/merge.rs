@@ -18,6 +18,10 @@ const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
 const FLOOD: usize = 1 << 16;
 const PATIENCE_IN_A_FLOOD: Ns = 250_000_000;
 
+/// So many sightings of an origin that come after the others have gone on without it are joined in a round: more at once would
+/// close journeys whose packets are between two points just then, for there is room for so many alone.
+const MOST_OVERDUE: usize = 1 << 13;
+
 /// Where sightings come from: the kernel programs of this machine, what a test says that they saw, or an agent on another machine.
 pub trait Origin: Source {
     /// The machine.
@@ -222,8 +226,13 @@ impl Merge {
 
     /// The sightings, in order of time, that no origin can precede any more, and how far time has come.
     pub fn step(&mut self, tables: &mut Tables, background: &mut Option<Background>) -> (&[Sighting], Ns) {
+        let mut ended = false;
         for feed in &mut self.feeds {
-            feed.fill(self.from, tables, &mut self.fresh, background);
+            // Where so much of the past waits, its sender keeps the rest, and drops and counts what it has no room for.
+            if ended || feed.waiting.get(FLOOD).is_none_or(|s| s.t >= self.horizon) {
+                feed.fill(self.from, tables, &mut self.fresh, background);
+            }
+            ended |= feed.watermark == Ns::MAX;
         }
         let newest = self.feeds.iter().map(|f| f.watermark).max().unwrap_or(Ns::MIN);
         let waiting: usize = self.feeds.iter().map(|f| f.waiting.len()).sum();
@@ -234,14 +243,16 @@ impl Merge {
         self.ready.shrink_to((2 * self.ready.len()).max(1 << 14));
         self.ready.clear();
         for feed in &mut self.feeds {
-            let before = self.ready.len();
-            if feed.waiting.last().is_none_or(|s| s.t < horizon) {
-                self.ready.append(&mut feed.waiting);
-            } else {
-                let upto = feed.waiting.partition_point(|s| s.t < horizon);
-                self.ready.extend(feed.waiting.drain(..upto));
-            }
-            self.overdue += self.ready[before..].iter().take_while(|s| s.t < self.horizon).count() as u64;
+            let due = match feed.waiting.last() {
+                Some(last) if last.t >= horizon => feed.waiting.partition_point(|s| s.t < horizon),
+                _ => feed.waiting.len(),
+            };
+            let overdue = feed.waiting[..due].iter().take_while(|s| s.t < self.horizon).count();
+            // At the end all come.
+            let most = if horizon == Ns::MAX { overdue } else { overdue.min(MOST_OVERDUE) };
+            self.overdue += most as u64;
+            self.ready.extend(feed.waiting.drain(..most));
+            self.ready.extend(feed.waiting.drain(overdue - most..due - most));
         }
         if self.feeds.len() > 1 {
             self.ready.sort_by_key(|s| s.t);
@@ -268,7 +279,88 @@ fn merge_runs(sightings: &mut [Sighting], middle: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_model::{DropNote, Point, PointInfo};
     use proptest::prelude::*;
+    use std::sync::{Arc, Mutex};
+
+    /// Sightings to be taken, and the watermark.
+    type Given = Arc<Mutex<(Vec<Sighting>, Ns)>>;
+
+    /// An origin that sees what it is told.
+    struct Told(Given);
+
+    impl Source for Told {
+        fn points(&mut self) -> Vec<PointInfo> {
+            vec!["host/nic-rx@eth0".parse::<Point>().unwrap().into()]
+        }
+
+        fn drop_notes(&mut self) -> Vec<DropNote> {
+            Vec::new()
+        }
+
+        fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
+            let mut given = self.0.lock().unwrap();
+            out.append(&mut given.0);
+            given.1
+        }
+
+        fn counters(&mut self) -> Counters {
+            Counters::default()
+        }
+    }
+
+    impl Origin for Told {
+        fn stop(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// A machine that floods this one is not waited for; what it then says of the past comes a little at a time, each sighting once, and
+    /// what others see is not behind it.
+    #[test]
+    fn many_overdue_sightings_are_joined_a_few_a_round() {
+        const SECOND: Ns = 1_000_000_000;
+        let given = [(); 2].map(|()| Given::default());
+        let feeds = given.iter().map(|given| Feed::new(Told(given.clone())));
+        let (mut merge, mut tables) = (Merge::new(feeds.collect(), 0), Tables::default());
+        let seen = |t: Ns, key: u32| Sighting { t, key, ..Sighting::default() };
+        given[0].lock().unwrap().1 = 100 * SECOND;
+        assert!(merge.step(&mut tables, &mut None).0.is_empty());
+        let all = 3 * MOST_OVERDUE as u32 + 5;
+        *given[1].lock().unwrap() = ((0..all).map(|key| seen(50 * SECOND + Ns::from(key), key)).collect(), 50 * SECOND);
+        let mut came = Vec::new();
+        for round in 1..=4 {
+            let now = 100 * SECOND + round;
+            *given[0].lock().unwrap() = (vec![seen(now - 1, all + round as u32)], now);
+            let (ready, reached) = merge.step(&mut tables, &mut None);
+            assert!(ready.is_sorted_by_key(|s| s.t) && ready.len() <= MOST_OVERDUE + 1, "{}", ready.len());
+            assert_eq!((ready.last().map(|s| s.key), reached), (Some(all + round as u32), now));
+            came.extend(ready[..ready.len() - 1].iter().map(|s| s.key));
+        }
+        assert_eq!(came, (0..all).collect::<Vec<_>>());
+        assert_eq!(merge.overdue, u64::from(all));
+    }
+
+    #[test]
+    fn of_a_machine_that_says_ever_more_of_the_past_no_more_is_taken_until_the_end() {
+        const NOW: Ns = 100_000_000_000;
+        let given = [(); 2].map(|()| Given::default());
+        let feeds = given.iter().map(|given| Feed::new(Told(given.clone())));
+        let (mut merge, mut tables) = (Merge::new(feeds.collect(), 0), Tables::default());
+        let past = |count: usize| (0..count as i64).map(|t| Sighting { t, ..Sighting::default() }).collect::<Vec<_>>();
+        given[0].lock().unwrap().1 = NOW;
+        assert!(merge.step(&mut tables, &mut None).0.is_empty());
+        given[1].lock().unwrap().0 = past(2 * FLOOD);
+        assert_eq!(merge.step(&mut tables, &mut None).0.len(), MOST_OVERDUE);
+        given[1].lock().unwrap().0 = past(5);
+        assert_eq!(merge.step(&mut tables, &mut None).0.len(), MOST_OVERDUE);
+        assert_eq!(given[1].lock().unwrap().0.len(), 5);
+        for given in &given {
+            given.lock().unwrap().1 = Ns::MAX;
+        }
+        assert_eq!(merge.step(&mut tables, &mut None).0.len(), 2 * FLOOD - 2 * MOST_OVERDUE + 5);
+        assert_eq!(merge.overdue, 2 * FLOOD as u64 + 5);
+    }
 
     proptest! {
         #[test]

@@ -119,6 +119,11 @@ impl OpenVswitch {
         self.appctl("revalidator/purge").map(drop)
     }
 
+    /// Where its sockets are: `OVS_RUNDIR`, to those who run its programs as they are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The process id of ovs-vswitchd.
     pub fn daemon(&self) -> u32 {
         self.daemon.pid()

@@ -76,7 +76,7 @@ fn what_the_program_shares_with_tests_is_built_once() {
 }
 
 /// Each `sleep(` in the tests, by file: how many, and what they stand for, which is no wait for what another does.
-const SLEEPS: [(&str, usize, &str); 47] = [
+const SLEEPS: [(&str, usize, &str); 49] = [
     ("agent/tests/sessions.rs", 2, "the pace of sightings"),
     ("agent/tests/windows.rs", 1, "a recorder that takes its time"),
     ("flight/tests/frozen.rs", 1, "what is recorded: a thread's sleeps"),
@@ -91,12 +91,14 @@ const SLEEPS: [(&str, usize, &str); 47] = [
     ("latpath/tests/follow/spikes.rs", 1, "a fault"),
     ("latpath/tests/lab/causes/application.rs", 1, "a fault"),
     ("latpath/tests/lab/causes/fault.rs", 10, "faults, and their pace"),
+    ("latpath/tests/lab/causes/fixed.rs", 7, "how long faults last, before and after their end"),
     ("latpath/tests/lab/causes/in_guest.rs", 1, "a fault"),
-    ("latpath/tests/lab/causes/on_host.rs", 1, "a fault"),
+    ("latpath/tests/lab/causes/on_host.rs", 2, "a recording's length, a fault"),
     ("latpath/tests/lab/causes/stalls.rs", 3, "faults"),
     ("latpath/tests/lab/causes/storm.rs", 1, "the pace of timers"),
     ("latpath/tests/lab/linked.rs", 2, "the pace of packets, and of polls for a stamp"),
     ("latpath/tests/lab/stage.rs", 3, "the pace of polls, what a guest takes from its device to its application"),
+    ("latpath/tests/lab/tests/cause_fixed.rs", 2, "how long faults last"),
     ("latpath/tests/lab/tests/cause_guest.rs", 1, "a fault"),
     ("latpath/tests/lab/tests/cause_idle.rs", 4, "faults, and their pace"),
     ("latpath/tests/lab/tests/cause_ovs.rs", 4, "faults, and their pace"),

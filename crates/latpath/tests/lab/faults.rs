@@ -42,10 +42,19 @@ pub fn record_during(
     threshold: Duration,
     fault: impl FnOnce(&mut Stage) -> Result<Vec<Injection>>,
 ) -> Result<(Seen, Vec<Injection>)> {
-    let stream = stream();
+    record_stream_during(stage, &stream(), threshold, fault)
+}
+
+/// The same with another stream.
+pub fn record_stream_during(
+    stage: &mut Stage,
+    stream: &Stream,
+    threshold: Duration,
+    fault: impl FnOnce(&mut Stage) -> Result<Vec<Injection>>,
+) -> Result<(Seen, Vec<Injection>)> {
     stage.in_memory = true;
-    let recording = stage.record(&stream, &format!("--threshold {}us", threshold.as_micros()))?;
-    let publishing = stage.start_publishing(&stream)?;
+    let recording = stage.record(stream, &format!("--threshold {}us", threshold.as_micros()))?;
+    let publishing = stage.start_publishing(stream)?;
     // The route and the baseline are known by then.
     recording.has(2 * stream.rate)?;
     let truth = fault(stage)?;

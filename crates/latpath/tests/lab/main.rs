@@ -21,7 +21,7 @@ mod stamping;
 mod tests;
 mod xdp;
 
-use causes::{blame, fault, group, verdict};
+use causes::{blame, fault, fixed, group, verdict};
 use std::{fmt, process::ExitCode};
 
 /// The word by which the program knows that it is inside.

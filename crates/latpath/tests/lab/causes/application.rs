@@ -108,7 +108,7 @@ fn set_deadline(runtime: Duration, period: Duration) -> io::Result<()> {
     }
 }
 
-/// Sends frames of no stream's in one go, each of which costs where it arrives.
+/// Sends frames of no stream's in one go, each of which costs where it arrives (`at=`, `cost=`).
 pub fn flood(words: &Words, rounds: &Rounds) -> io::Result<()> {
     set_name("flooder");
     pin(words.get("cpu")?).map_err(io::Error::other)?;
@@ -116,11 +116,15 @@ pub fn flood(words: &Words, rounds: &Rounds) -> io::Result<()> {
     let mut socket = PacketSocket::open(&device, Listen::No).map_err(io::Error::other)?;
     let mut frame = vec![0u8; 64];
     frame[..6].fill(0xff);
+    // A bridge takes none without a sender.
+    frame[6] = 2;
     // Local experiments: IEEE 802.
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     let frames: usize = words.get("frames")?;
-    let cost = Duration::from_micros(words.get("cost")?);
-    storm::make_costly(&words.get::<String>("at")?, cost)?;
+    // Elsewhere, or it costs what it costs.
+    if let Ok(at) = words.get::<String>("at") {
+        storm::make_costly(&at, words.time("cost")?)?;
+    }
     rounds.each(|busy| {
         let end = monotonic() + ns(busy);
         for _ in 0..frames {

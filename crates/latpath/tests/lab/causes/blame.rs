@@ -36,6 +36,7 @@ const fn of(
 pub const HOG: Blame = of("hog", WAITS, HOST, &["hog"]);
 pub const CROWD: Blame = of("crowd", WAITS, HOST, &["crowd"]);
 pub const STORM: Blame = of("storm", INTERRUPTS, HOST, &["timer"]);
+pub const DEVICE: Blame = of("device's interrupt", INTERRUPTS, HOST, &["irq"]);
 pub const FLOOD: Blame = of("flood", INTERRUPTS, HOST, &["softirq NET_RX", "ksoftirqd"]);
 pub const SLEEPER: Blame = of("sleeper", &[Cause::PollInterval], HOST, &["relay"]);
 pub const BURST: Blame = of("burst", &[Cause::QueuedBehind], HOST, &["relay"]);
@@ -57,6 +58,8 @@ pub const GUEST_SLEEPER: Blame = of("guest sleeper", &[Cause::PollInterval], GUE
 /// The hog has the CPU that the vCPU's thread is to run on.
 pub const VCPU: Blame = of("vcpu", WAITS, HOST, &["hog"]);
 pub const SWITCH_STARVED: Blame = of("switch starved", WAITS, HOST, &["hog"]);
+/// Open vSwitch's daemon, whichever of its threads.
+pub const UPCALL: Blame = of("upcall", &[Cause::Upcall], HOST, ANYONE);
 /// The CPU that the application is on, which is idle but for it.
 pub const IDLE: Blame = of("idle", &[Cause::IdleExit], HOST, &["idle"]);
 

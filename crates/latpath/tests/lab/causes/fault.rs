@@ -1,7 +1,11 @@
 //! Faults made on purpose: this test program, started again with [`WORD`], does one of them again and again, and prints when
 //! (`begin end`, CLOCK_MONOTONIC of the machine it runs on, a line for each time).
 
-use super::{application, group::quota, storm::Storm};
+use super::{
+    application,
+    group::quota,
+    storm::{self, Storm},
+};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_traffic::kernel::{pin, set_fifo, set_name};
@@ -242,6 +246,13 @@ fn run(words: &Words) -> io::Result<()> {
             let piece = words.time("piece").ok();
             let storm = Storm::new(words.get("cpu")?, words.time("period")?, piece)?;
             rounds.each(|busy| storm.rage(busy).map(|()| Done::Now))
+        }
+        // What goes on as long as the device is there.
+        "costly" => storm::make_costly(&words.get::<String>("at")?, words.time("cost")?),
+        // A device's interrupt lasts, whenever a frame comes to it.
+        "irq" => {
+            let _costly = storm::CostlyIrq::new(words.get("irq")?, words.time("cost")?)?;
+            application::flood(words, &rounds)
         }
         // Frames from one device to all that is behind another.
         "flood" => application::flood(words, &rounds),

@@ -54,7 +54,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 
 /// How QEMU runs: its main loop beside the publisher, or its vCPU; and of what priority which is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Qemu {
+pub enum Qemu {
     /// The main loop is alone.
     MainAlone,
     /// The same, and it is as other threads are.
@@ -65,6 +65,20 @@ enum Qemu {
     Ordinary,
 }
 
+/// Puts QEMU's threads where they shall be, of their priorities.
+pub fn prepare(scenario: &Scenario, kind: Qemu) -> Result<(), Failed> {
+    let qemu = scenario.qemu()?;
+    match kind {
+        Qemu::VcpuAlone => qemu.pin(ITS_CPU, CPU)?,
+        _ => qemu.pin(CPU, ITS_CPU)?,
+    }
+    match kind {
+        Qemu::MainAlone | Qemu::VcpuAlone => qemu.urgent(70, 70, 0),
+        Qemu::OrdinaryMainAlone => qemu.urgent(70, 0, 0),
+        Qemu::Ordinary => qemu.urgent(0, 0, -20),
+    }
+}
+
 /// Runs the scenario once more on the same path.
 fn judge(
     scenario: &mut Scenario,
@@ -72,16 +86,7 @@ fn judge(
     reader: &Reader,
     fault: impl FnOnce(&mut Scenario) -> Result<Vec<Injection>, Failed>,
 ) -> Result<(Seen, Vec<Injection>), Failed> {
-    let qemu = scenario.qemu()?;
-    match kind {
-        Qemu::VcpuAlone => qemu.pin(ITS_CPU, CPU)?,
-        _ => qemu.pin(CPU, ITS_CPU)?,
-    }
-    match kind {
-        Qemu::MainAlone | Qemu::VcpuAlone => qemu.urgent(70, 70, 0)?,
-        Qemu::OrdinaryMainAlone => qemu.urgent(70, 0, 0)?,
-        Qemu::Ordinary => qemu.urgent(0, 0, -20)?,
-    }
+    prepare(scenario, kind)?;
     scenario.begin(reader)?;
     let truth = fault(scenario)?;
     let (seen, slept) = scenario.end()?;

@@ -6,6 +6,7 @@
 pub mod application;
 pub mod blame;
 pub mod fault;
+pub mod fixed;
 mod fixes;
 pub mod group;
 mod in_guest;
@@ -21,7 +22,7 @@ use latpath_testkit::{need_btf, need_guest, need_lab, Lack, Trial};
 pub fn trials() -> Vec<Trial> {
     let host = [need_lab(), need_btf(), need_two_cpus()];
     let guest = [&host[..], &[need_guest()]].concat();
-    let faults = on_host::trials(&host).into_iter().chain(in_guest::trials(&guest));
+    let faults = on_host::trials(&host).into_iter().chain(in_guest::trials(&guest)).chain(fixed::trials(&host, &guest));
     fixes::trials().into_iter().chain(faults.map(Trial::in_lab)).collect()
 }
 

@@ -5,16 +5,19 @@ use super::{
     group::{need_group, need_old_group, Group, OldGroup},
     scenario::{tc, write_sysfs, Reader, Scenario, CPU, ITS_CPU, ROUNDS},
 };
+use latpath_cause::Cause;
 use latpath_lab::{PUBLISHER, VETH};
+use latpath_model::Ns;
 use latpath_testkit::{program, trial, Lack};
 use latpath_testkit::{Failed, Trial};
-use std::{os::unix::fs::MetadataExt, thread, time::Duration};
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt, process::Command, thread, time::Duration};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     let with = |lack: Lack| [needs, &[lack]].concat();
     let old = |controller, file| with(need_old_group(controller, file));
     vec![
         trial("without_a_fault_none_is_blamed", needs, none),
+        trial("of_twenty_recordings_under_load_a_tenth_is_unexplained_at_most", needs, twenty),
         trial("a_real_time_hog_on_the_applications_cpu_is_blamed", needs, hog),
         trial("a_crowd_of_ordinary_threads_on_the_applications_cpu_is_blamed", needs, crowd),
         trial("a_timer_interrupt_that_lasts_is_blamed", needs, storm),
@@ -58,6 +61,48 @@ fn none() -> Result<(), Failed> {
     scenario.begin(&Reader::URGENT)?;
     scenario.records(12_000)?;
     scenario.end()?.0.expect_no_fault()
+}
+
+/// The slowest packets of short recordings without a fault, while ordinary threads read folders on both CPUs.
+fn twenty() -> Result<(), Failed> {
+    const RECORDINGS: usize = 20;
+    const SLOWEST: &str = "--worst 200";
+    let mut scenario = Scenario::lay(false)?;
+    let mut load = Vec::new();
+    for _ in 0..3 {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "while :; do ls -lR /usr/lib /usr/share >/dev/null; done"]);
+        load.push(scenario.bench.start(&scenario.bench.path.hypervisor, shell)?);
+    }
+    scenario.begin_with(&Reader::URGENT, SLOWEST)?;
+    let (mut packets, mut excess, mut causes) = (0, 0, BTreeMap::<String, Ns>::new());
+    for n in 0..RECORDINGS {
+        if n > 0 {
+            scenario.record(SLOWEST)?;
+        }
+        thread::sleep(Duration::from_secs(3));
+        let seen = scenario.recorded()?;
+        seen.expect_no_fault()?;
+        for late in &seen.explained {
+            packets += 1;
+            excess += late.attribution.excess_ns;
+            for share in &late.attribution.shares {
+                *causes.entry(share.cause.to_string()).or_default() += share.excess_ns;
+            }
+        }
+    }
+    let percent = |ns: Ns| ns as f64 * 100.0 / excess.max(1) as f64;
+    let mut listed: Vec<_> = causes.iter().map(|(cause, ns)| (percent(*ns), cause)).collect();
+    listed.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let said: Vec<String> = listed.iter().map(|(percent, cause)| format!("{cause} {percent:.1} %")).collect();
+    let said =
+        format!("{packets} packets of {RECORDINGS} recordings, {:.1} ms: {}", excess as f64 / 1e6, said.join(", "));
+    eprintln!("{said}");
+    let dark = causes.get(&Cause::Unexplained.to_string()).copied().unwrap_or(0);
+    match packets >= 10 * RECORDINGS && percent(dark) <= 10.0 {
+        true => Ok(()),
+        false => Err(said.into()),
+    }
 }
 
 fn hog() -> Result<(), Failed> {

@@ -146,14 +146,10 @@ impl Scenario {
 
     /// The same with more words for `latpath record`.
     pub fn begin_with(&mut self, reader: &Reader, recording: &str) -> Result<(), Failed> {
-        static RUNS: AtomicU32 = AtomicU32::new(0);
-        self.run = self.bench.lab.folder().join(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
-        let mut machine = String::new();
         match &mut self.guest {
             Some(guest) => {
                 let words = reader.words(GUEST_DEVICE, 0);
                 guest.start("relay", &format!("/bin/faults {} {words}", fault::WORD), false, NEVER)?;
-                machine = format!("--machine {GUEST}=unix:{}", guest.agent_socket().display());
             }
             None => {
                 let command = faulty(&myself()?, &reader.words(APPLICATION, CPU));
@@ -162,22 +158,20 @@ impl Scenario {
                 self.application = Some(application);
             }
         }
-        let threshold = if self.guest.is_some() { GUEST_THRESHOLD } else { THRESHOLD };
-        let (run, svid, late) = (self.run.display(), &self.svid, threshold.as_micros());
-        let words = format!("record --stream svid:{svid} {machine} --threshold {late}us {recording} -o {run}");
-        let mut recorder = self.bench.start(&self.bench.path.hypervisor, latpath(&words))?;
-        until("the recording begins", || Run::open(&self.run).is_ok() || !recorder.runs())?;
-        if Run::open(&self.run).is_err() {
-            return Err(format!("the recording did not begin: {}", recorder.said()).into());
-        }
-        self.recorder = Some(recorder);
+        self.record(recording)?;
         // An emulated guest takes so long for each packet that of more the queue behind a fault would be as long as the fault.
         let rate = if self.guest.is_some() { 250 } else { 4000 };
+        let svid = &self.svid;
         let words =
             format!("publish -i {PUBLISHER} --svid {svid} --rate {rate} --fifo 98 --cpu {ITS_CPU} --duration 600s");
         self.publisher = Some(self.bench.start(&self.bench.path.publisher, latpath(&words))?);
+        self.knows(rate)
+    }
+
+    /// Waits until the recording has so many packets of the whole route.
+    pub fn knows(&mut self, packets: u64) -> Result<(), Failed> {
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
-        let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader) && run.journeys() >= rate;
+        let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader) && run.journeys() >= packets;
         // A recorder that stops at a spike may have had enough already.
         let over = |recorder: &mut Option<Started>| recorder.as_mut().is_none_or(|recorder| !recorder.runs());
         until("the route is known", || Run::open(&self.run).is_ok_and(knows) || over(&mut self.recorder))
@@ -188,6 +182,40 @@ impl Scenario {
         let stored = || Run::open(&self.run).map_or(0, |run| run.journeys());
         let before = stored();
         until(&format!("{packets} more packets are recorded"), || stored() >= before + packets)
+    }
+
+    /// Begins a recording, while all else goes on; with these words for `latpath record`.
+    pub fn record(&mut self, recording: &str) -> Result<(), Failed> {
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        self.run = self.bench.lab.folder().join(format!("run-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
+        let machine = |guest: &Guest| format!("--machine {GUEST}=unix:{}", guest.agent_socket().display());
+        let machine = self.guest.as_ref().map(machine).unwrap_or_default();
+        let threshold = if self.guest.is_some() { GUEST_THRESHOLD } else { THRESHOLD };
+        let (run, svid, late) = (self.run.display(), &self.svid, threshold.as_micros());
+        let words = format!("record --stream svid:{svid} {machine} --threshold {late}us {recording} -o {run}");
+        let mut recorder = self.bench.start(&self.bench.path.hypervisor, latpath(&words))?;
+        until("the recording begins", || Run::open(&self.run).is_ok() || !recorder.runs())?;
+        if Run::open(&self.run).is_err() {
+            return Err(format!("the recording did not begin: {}", recorder.said()).into());
+        }
+        self.recorder = Some(recorder);
+        Ok(())
+    }
+
+    /// Ends the recording, while all else goes on.
+    pub fn recorded(&mut self) -> Result<Seen, Failed> {
+        let recorder = self.recorder.take().ok_or("nothing is recorded")?;
+        recorder.interrupt();
+        let ended = recorder.finish(LIMIT)?;
+        match ended.code {
+            Some(0) => Seen::read(&self.run),
+            code => Err(format!("record ended with {code:?}: {}", ended.stderr).into()),
+        }
+    }
+
+    /// Starts a fault, which goes on until it has been done so often as it shall.
+    pub fn start_fault(&self, space: &latpath_lab::Namespace, words: &str) -> Result<Started, Failed> {
+        self.bench.start(space, faulty(&myself()?, words))
     }
 
     /// Starts a fault in the hypervisor's namespace and waits until it has been done so often as it shall.
@@ -228,12 +256,7 @@ impl Scenario {
             let mut sockets = || guest.file("/proc/net/packet", NEVER);
             until("the guest's application has read what came", || sockets().is_ok_and(|all| all_read(&all)))?;
         }
-        let recorder = self.recorder.take().ok_or("nothing is recorded")?;
-        recorder.interrupt();
-        let ended = recorder.finish(LIMIT)?;
-        if ended.code != Some(0) {
-            return Err(format!("record ended with {:?}: {}", ended.code, ended.stderr).into());
-        }
+        let mut seen = self.recorded()?;
         let slept = match (&mut self.guest, self.application.take()) {
             (Some(guest), _) => guest.end("relay", LIMIT, NEVER)?.text,
             (None, Some(application)) => {
@@ -242,7 +265,6 @@ impl Scenario {
             }
             (None, None) => String::new(),
         };
-        let mut seen = Seen::read(&self.run)?;
         if let Ok(kept) = std::env::var("LATPATH_KEEP_RUNS") {
             let to = PathBuf::from(kept).join(self.svid.clone() + "." + &latpath_linux::monotonic().to_string());
             let _ = Command::new("cp").arg("-r").arg(&self.run).arg(&to).status();

@@ -5,7 +5,7 @@ use latpath_linux::monotonic;
 use libbpf_sys::*;
 use std::{
     ffi::CString,
-    io,
+    fs, io,
     mem::size_of,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr, thread,
@@ -82,10 +82,15 @@ struct Spinner {
 
 impl Spinner {
     fn load(kind: u32, time: Duration) -> io::Result<Self> {
+        Self::load_after(kind, time, &[])
+    }
+
+    /// These instructions come first.
+    fn load_after(kind: u32, time: Duration, first: &[bpf_insn]) -> io::Result<Self> {
         // SAFETY: the pointers are to values that live through the calls, of the lengths that are said.
         let map = unsafe { bpf_map_create(BPF_MAP_TYPE_ARRAY, c"lp_until".as_ptr(), 4, COPIED as u32, 1, ptr::null()) };
         let map = own(checked(map, "make a map")?);
-        let insns = program(map.as_raw_fd(), time);
+        let insns = [first, &program(map.as_raw_fd(), time)].concat();
         // SAFETY: as above.
         let loaded = unsafe {
             let (name, licence) = (c"lp_spin".as_ptr(), c"GPL".as_ptr());
@@ -126,22 +131,9 @@ impl Storm {
         };
         // It begins on a signal.
         attr.set_disabled(1);
-        // SAFETY: the structure lives through the call, and says its size.
-        let event = unsafe { libc::syscall(libc::SYS_perf_event_open, &attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
-        if event < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let storm = Self { event: own(event as i32), spinner, piece };
-        storm.ask(PERF_EVENT_IOC_SET_BPF, storm.spinner.program.as_raw_fd())?;
+        let storm = Self { event: open_event(&attr, cpu)?, spinner, piece };
+        ask(&storm.event, PERF_EVENT_IOC_SET_BPF, storm.spinner.program.as_raw_fd())?;
         Ok(storm)
-    }
-
-    fn ask(&self, what: u32, value: i32) -> io::Result<()> {
-        // SAFETY: these take a number.
-        match unsafe { libc::ioctl(self.event.as_raw_fd(), what as _, value) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
     }
 
     /// The CPU does nothing else for so long.
@@ -149,9 +141,57 @@ impl Storm {
         if self.piece.is_none() {
             self.spinner.until((monotonic() + ns(time)) as u64)?;
         }
-        self.ask(PERF_EVENT_IOC_ENABLE, 0)?;
+        ask(&self.event, PERF_EVENT_IOC_ENABLE, 0)?;
         thread::sleep(time);
-        self.ask(PERF_EVENT_IOC_DISABLE, 0)
+        ask(&self.event, PERF_EVENT_IOC_DISABLE, 0)
+    }
+}
+
+/// An interrupt's handler that lasts, as long as this lives: a program at its begin.
+pub struct CostlyIrq {
+    _event: OwnedFd,
+    _spinner: Spinner,
+}
+
+impl CostlyIrq {
+    pub fn new(irq: i32, time: Duration) -> io::Result<Self> {
+        // The event has the interrupt's number behind the fields that all events have.
+        let first = [
+            insn(BPF_LDX | BPF_W | BPF_MEM, (0, 1), 8, 0),
+            insn(BPF_JMP | BPF_JEQ | BPF_K, (0, 0), 2, irq),
+            insn(BPF_ALU64 | BPF_MOV | BPF_K, (0, 0), 0, 0),
+            insn(BPF_JMP | BPF_EXIT, (0, 0), 0, 0),
+        ];
+        let spinner = Spinner::load_after(BPF_PROG_TYPE_TRACEPOINT, time, &first)?;
+        let id = fs::read_to_string("/sys/kernel/tracing/events/irq/irq_handler_entry/id")?;
+        let attr = perf_event_attr {
+            size: size_of::<perf_event_attr>() as u32,
+            type_: PERF_TYPE_TRACEPOINT,
+            config: id.trim().parse().map_err(io::Error::other)?,
+            __bindgen_anon_1: perf_event_attr__bindgen_ty_1 { sample_period: 1 << 30 },
+            ..Default::default()
+        };
+        let event = open_event(&attr, 0)?;
+        ask(&event, PERF_EVENT_IOC_SET_BPF, spinner.program.as_raw_fd())?;
+        ask(&event, PERF_EVENT_IOC_ENABLE, 0)?;
+        Ok(Self { _event: event, _spinner: spinner })
+    }
+}
+
+fn open_event(attr: &perf_event_attr, cpu: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the structure lives through the call, and says its size.
+    let event = unsafe { libc::syscall(libc::SYS_perf_event_open, attr, -1, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
+    match event {
+        ..0 => Err(io::Error::last_os_error()),
+        fd => Ok(own(fd as i32)),
+    }
+}
+
+fn ask(event: &OwnedFd, what: u32, value: i32) -> io::Result<()> {
+    // SAFETY: these take a number.
+    match unsafe { libc::ioctl(event.as_raw_fd(), what as _, value) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

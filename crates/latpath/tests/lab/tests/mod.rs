@@ -6,6 +6,7 @@ mod agent_by_vsock;
 mod agent_flight;
 mod boots;
 mod both_directions;
+mod cause_fixed;
 mod cause_guest;
 mod cause_host;
 mod cause_idle;
@@ -68,6 +69,9 @@ const ORDINARY: &[Test] = &[
     cause_host::STOPPED,
     cause_guest::TEST,
     cause_ovs::TEST,
+    cause_fixed::FAIR,
+    cause_fixed::IRQ,
+    cause_fixed::FLOWS,
     path_function_tracer::TEST,
     path_into_guest::TEST,
     path_ovs_upcall::TEST,

@@ -1,0 +1,290 @@
+//! What latpath advises ends the delays that it is advised for. A fault goes on all the time; of a recording of it `latpath explain` says
+//! what to do, that is done as a shell does it, and in another recording no packet is held by this cause any more, though the fault is
+//! still there.
+
+use super::{
+    blame::{self, Blame},
+    fault::{self, Injection},
+    group::{need_group, need_old_group, quota, Group, OldGroup},
+    in_guest::{prepare, Qemu},
+    scenario::{tc, Reader, Scenario, CPU, NO_ROUNDS},
+    verdict::{Late, Seen},
+};
+use latpath_lab::{Namespace, PUBLISHER, VETH};
+use latpath_linux::monotonic;
+use latpath_testkit::{equal, latpath, need_tool, trial, Failed, Lack, Started, Trial};
+use serde_json::Value;
+use std::{fs, os::unix::fs::MetadataExt, process::Command, thread, time::Duration};
+
+pub fn trials(host: &[Lack], guest: &[Lack]) -> Vec<Trial> {
+    let with = |lacks: &[Lack]| [host, lacks].concat();
+    let old = |controller, file| with(&[need_tool("findmnt"), need_old_group(controller, file)]);
+    let group = [need_tool("findmnt"), need_group()];
+    vec![
+        trial("a_priority_above_a_hogs_ends_what_it_delays", &with(&[need_tool("chrt")]), priority),
+        trial("a_hog_that_is_moved_delays_no_more", &with(&[need_tool("taskset")]), moved),
+        trial("in_real_time_no_crowd_delays_any_more", &with(&[need_tool("chrt")]), real_time),
+        trial("packets_that_other_cpus_take_delay_this_one_no_more", &with(&[need_tool("bridge")]), steered),
+        trial("a_queueing_discipline_that_is_taken_off_delays_no_more", &with(&[need_tool("tc")]), taken_off),
+        trial("without_its_cpu_limit_a_control_group_delays_no_more", &with(&group), unlimited),
+        trial("without_its_groups_cpu_limit_qemu_delays_no_more", &[guest, &group[..]].concat(), unlimited_qemu),
+        trial("with_twice_its_runtime_a_thread_with_a_deadline_delays_no_more", &with(&[need_tool("chrt")]), runtime),
+        trial(
+            "without_limits_of_real_time_its_groups_delay_no_more",
+            &[&old("cpu", "cpu.rt_runtime_us")[..], &[need_tool("sysctl")]].concat(),
+            real_time_group,
+        ),
+        trial(
+            "without_its_limit_of_block_io_a_group_delays_no_more",
+            &old("blkio", "blkio.throttle.read_bps_device"),
+            io,
+        ),
+    ]
+}
+
+/// How long the fault goes on before it is judged, and after what is advised is done.
+const FAULT: Duration = Duration::from_secs(6);
+const AFTER: Duration = Duration::from_secs(5);
+/// What was held up before that is over by then.
+const SETTLES: Duration = Duration::from_secs(1);
+/// Packets that the fault must have held before.
+const HELD: usize = 20;
+/// A fault for longer than both recordings.
+const GOES_ON: &str = "times=320 busy=15000 every=120000";
+/// How often it must be there while it delays nothing.
+const STILL_THERE: usize = 10;
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What is advised for the first cause of a recording: the commands among which one has this word.
+pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Failed> {
+    let output = latpath(&format!("explain {} --json", seen.run.display())).output()?;
+    let explained: Value = serde_json::from_slice(&output.stdout)?;
+    let first = &explained["causes"][0];
+    let is_blamed = blame.causes.iter().any(|cause| first["cause"] == cause.to_string());
+    equal(&format!("{} is blamed: {first}", blame.fault), is_blamed, true)?;
+    let commands = |advice: &Value| -> Vec<String> {
+        let commands = advice["commands"].as_array().into_iter().flatten();
+        commands.filter_map(|command| command.as_str().map(str::to_owned)).collect()
+    };
+    let mut all = first["advice"].as_array().into_iter().flatten().map(commands);
+    let found = all.find(|commands| commands.iter().any(|command| command.contains(word)));
+    found.ok_or_else(|| format!("nothing with {word:?} is advised: {}", first["advice"]).into())
+}
+
+/// Does what is advised, by this shell: the first command that fits the set-up is enough.
+pub fn follow(commands: &[String], shell: impl Fn() -> Command) -> Result<(), Failed> {
+    let mut said = String::new();
+    for command in commands {
+        let ended = shell().args(["-c", command]).output()?;
+        if ended.status.success() {
+            eprintln!("  advised, and done: {command}");
+            return Ok(());
+        }
+        said += &format!("{command}: {}\n", String::from_utf8_lossy(&ended.stderr));
+    }
+    Err(said.into())
+}
+
+/// What is said of a device is done in its namespace, which is this machine to those who are in it.
+fn shell_in(space: Option<&Namespace>) -> Command {
+    match space {
+        Some(space) => {
+            let mut ip = Command::new("ip");
+            ip.args(["netns", "exec", space.name(), "sh"]);
+            ip
+        }
+        None => Command::new("sh"),
+    }
+}
+
+/// The explained packets that were held by this first of all; of one CPU alone, if that is said.
+pub fn held(seen: &Seen, blame: &Blame, cpu: Option<usize>) -> usize {
+    let is_held = |late: &&Late| {
+        let on = late.attribution.first().and_then(|share| share.cpus.first()).map(|(cpu, _)| *cpu as usize);
+        blame.is_first(&late.attribution) && (cpu.is_none() || on == cpu)
+    };
+    seen.explained.iter().filter(is_held).count()
+}
+
+/// A fault, what is blamed for it, and what must be advised.
+struct Case<'a> {
+    blame: &'a Blame,
+    /// What one of the commands has.
+    word: &'a str,
+    /// Where they are entered, if it is not this machine's first namespace.
+    within: Option<Namespace>,
+    /// What is held on other CPUs is another matter.
+    cpu: Option<usize>,
+    /// What does the fault, where a process does.
+    goes_on: Option<Started>,
+}
+
+impl<'a> Case<'a> {
+    fn of(blame: &'a Blame, word: &'a str) -> Self {
+        Self { blame, word, within: None, cpu: None, goes_on: None }
+    }
+}
+
+/// Judges while a fault goes on, does what is advised, and judges again.
+fn is_fixed(scenario: &mut Scenario, case: Case) -> Result<(), Failed> {
+    let Case { blame, word, within, cpu, goes_on } = case;
+    thread::sleep(FAULT);
+    let before = scenario.recorded()?;
+    follow(&advised(&before, blame, word)?, || shell_in(within.as_ref()))?;
+    thread::sleep(SETTLES);
+    scenario.record("")?;
+    let began = monotonic();
+    thread::sleep(AFTER);
+    let ended = monotonic();
+    let after = scenario.recorded()?;
+    let (then, now) = (held(&before, blame, cpu), held(&after, blame, cpu));
+    eprintln!(
+        "{}: held {then} of {} late packets, then {now} of {} ({} journeys)",
+        blame.fault,
+        before.explained.len(),
+        after.explained.len(),
+        after.journeys
+    );
+    let is_there = |i: &&Injection| i.bounds().0 > began && i.bounds().1 < ended;
+    let there = goes_on.map(|fault| -> Result<usize, Failed> {
+        let ended = fault.finish(LIMIT)?;
+        let truth = fault::parse(&ended.stdout)?;
+        Ok(truth.iter().filter(is_there).count())
+    });
+    match there.transpose()? {
+        Some(there) if there < STILL_THERE => {
+            return Err(format!("the fault was there {there} times after it, which shows nothing").into());
+        }
+        _ => {}
+    }
+    match (then >= HELD, now, after.journeys > 500) {
+        (true, 0, true) => Ok(()),
+        _ => Err(format!(
+            "{}: held {then} packets, and {now} of {} after what was advised; late then:{}",
+            blame.fault,
+            after.journeys,
+            Seen::listed(after.explained.iter())
+        )
+        .into()),
+    }
+}
+
+/// A fault in the hypervisor's namespace, beside this application.
+fn beside(reader: &Reader, words: &str, blame: &Blame, word: &str) -> Result<(), Failed> {
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(reader)?;
+    let fault = scenario.start_fault(&scenario.bench.path.hypervisor, &format!("{words} {GOES_ON}"))?;
+    is_fixed(&mut scenario, Case { goes_on: Some(fault), ..Case::of(blame, word) })
+}
+
+fn priority() -> Result<(), Failed> {
+    beside(&Reader::URGENT, &format!("hog cpu={CPU} fifo=90"), &blame::HOG, "chrt -f -p 91 ")
+}
+
+fn moved() -> Result<(), Failed> {
+    beside(&Reader::URGENT, &format!("hog cpu={CPU} fifo=90"), &blame::HOG, "taskset -cp ")
+}
+
+fn real_time() -> Result<(), Failed> {
+    beside(&Reader::ORDINARY, &format!("crowd cpu={CPU} threads=6"), &blame::CROWD, "chrt -f -p 1 ")
+}
+
+/// Other frames come in by the stream's own device, sent on the application's CPU; behind the bridge each costs its softirq time. The
+/// CPU that takes them instead has the stream's packets wait, which is another cause.
+fn steered() -> Result<(), Failed> {
+    let mut scenario = Scenario::lay(false)?;
+    let (space, publisher) = (scenario.bench.path.hypervisor.clone(), scenario.bench.path.publisher.clone());
+    for words in ["link add lpf0 type veth peer name lpf1", "link set lpf0 master br0 up", "link set lpf1 up"] {
+        space.ip(words)?;
+    }
+    // Broadcasts go there, the stream's packets do not.
+    let only = Command::new("bridge")
+        .args(["-n", space.name(), "link", "set", "dev", "lpf0", "flood", "off", "mcast_flood", "off"])
+        .output()?;
+    equal(&String::from_utf8_lossy(&only.stderr), only.status.success(), true)?;
+    scenario.fault(&format!("costly at=lpf1 cost=15000 {NO_ROUNDS}"))?;
+    scenario.begin(&Reader::URGENT)?;
+    let fault = scenario.start_fault(&publisher, &format!("flood cpu={CPU} device={PUBLISHER} frames=1 {GOES_ON}"))?;
+    let case = Case::of(&blame::FLOOD, "rps_cpus");
+    is_fixed(&mut scenario, Case { within: Some(space), cpu: Some(CPU), goes_on: Some(fault), ..case })
+}
+
+/// Fewer bytes a second than the stream has.
+fn taken_off() -> Result<(), Failed> {
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(&Reader::URGENT)?;
+    let space = scenario.bench.path.hypervisor.clone();
+    tc(&space, &format!("qdisc add dev {VETH} root tbf rate 2mbit burst 4000 limit 4000000"))?;
+    is_fixed(&mut scenario, Case { within: Some(space), ..Case::of(&blame::GATE, "qdisc del ") })
+}
+
+/// What the application does at times takes more than the 12 ms that it has in 100 ms.
+const SHORT_WORK: &str = "times=200 busy=14000 every=300000";
+const LITTLE: Duration = Duration::from_millis(12);
+
+fn unlimited() -> Result<(), Failed> {
+    let group = Group::new()?;
+    let mut scenario = Scenario::lay(false)?;
+    scenario.begin(&Reader { nice: -20, rounds: SHORT_WORK, does: "stall=spin".into(), ..Reader::ORDINARY })?;
+    group.take(scenario.application()?)?;
+    quota(group.path(), Some(LITTLE))?;
+    thread::sleep(FAULT);
+    is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "cpu.max"))
+}
+
+/// An emulated guest needs more than a part of a CPU.
+fn unlimited_qemu() -> Result<(), Failed> {
+    let group = Group::new()?;
+    let mut scenario = Scenario::lay(true)?;
+    prepare(&scenario, Qemu::Ordinary)?;
+    group.take(scenario.qemu()?.pid)?;
+    scenario.begin(&Reader::URGENT)?;
+    quota(group.path(), Some(Duration::from_millis(30)))?;
+    is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "cpu.max"))
+}
+
+fn runtime() -> Result<(), Failed> {
+    let mut scenario = Scenario::lay(false)?;
+    let does = "stall=spin runtime=12000 period=100000 least=60000".into();
+    scenario.begin(&Reader { rounds: SHORT_WORK, does, ..Reader::ORDINARY })?;
+    thread::sleep(FAULT);
+    is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "--sched-runtime"))
+}
+
+/// A setting of this kernel, which is put back.
+pub struct Setting(&'static str, String);
+
+impl Setting {
+    pub fn keep(file: &'static str) -> Result<Self, Failed> {
+        Ok(Self(file, fs::read_to_string(file)?))
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        let _ = fs::write(self.0, &self.1);
+    }
+}
+
+fn real_time_group() -> Result<(), Failed> {
+    let _setting = Setting::keep("/proc/sys/kernel/sched_rt_runtime_us")?;
+    let group = OldGroup::new("cpu", &[("cpu.rt_period_us", "100000".into()), ("cpu.rt_runtime_us", "12000".into())])?;
+    let mut scenario = Scenario::lay(false)?;
+    let does = "stall=spin least=60000".into();
+    scenario.begin(&Reader { rounds: SHORT_WORK, does, ..Reader::URGENT })?;
+    group.take(scenario.application()?)?;
+    thread::sleep(FAULT);
+    is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "sched_rt_runtime_us=-1"))
+}
+
+/// The disk gives it 128 KiB a second.
+fn io() -> Result<(), Failed> {
+    let disk = fs::metadata(std::env::temp_dir())?.dev();
+    let limit = format!("{}:{} 131072", libc::major(disk), libc::minor(disk));
+    let group = OldGroup::new("blkio", &[("blkio.throttle.read_bps_device", limit)])?;
+    let mut scenario = Scenario::lay(false)?;
+    let rounds = "times=400 busy=15000 every=120000";
+    scenario.begin(&Reader { rounds, does: "stall=io".into(), ..Reader::URGENT })?;
+    group.take(scenario.application()?)?;
+    is_fixed(&mut scenario, Case::of(&blame::IO, "blkio.throttle"))
+}
