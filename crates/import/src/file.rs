@@ -8,6 +8,7 @@ use crate::{
     sv_log::{is_trailer, Line},
     ImportError,
 };
+use latpath_linux::background::lower_priority;
 use latpath_model::{
     text::{cut, printable},
     Matcher, StreamSpec,
@@ -77,7 +78,11 @@ pub(crate) fn begin<'s, 'e: 's>(
 ) -> (Receiver<Message>, Sender<Vec<Packet>>) {
     let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
     let packets = Packets::new(&source.path, (chosen, options.window), (to, emptied));
-    scope.spawn(move || self::read(&source.path, options.format, packets, read));
+    scope.spawn(move || {
+        // The thread that joins is the one that the others wait for.
+        lower_priority();
+        self::read(&source.path, options.format, packets, read)
+    });
     (from, free)
 }
 
@@ -169,6 +174,8 @@ fn read_capture(
 #[derive(Default)]
 struct Names {
     newest: Vec<u8>,
+    /// The newest line, up to its smpCnt.
+    start: Vec<u8>,
     stream: Option<u16>,
     known: HashMap<Vec<u8>, Option<u16>>,
     /// What the logger has counted by itself: how often it said so, in which line last, and what.
@@ -271,7 +278,7 @@ fn next_line(
     names: &mut Names,
     packets: &mut Packets,
 ) -> Result<(Option<Packet>, usize), ImportError> {
-    if let Some((smp_cnt, t, taken)) = Line::parse_next(text, &names.newest) {
+    if let Some((smp_cnt, t, taken)) = Line::parse_next(text, &names.start) {
         return Ok((Some(Packet { t, key: smp_cnt.into(), stream: 0, synch: None }), taken));
     }
     let length = text.iter().position(|b| *b == b'\n').unwrap_or(text.len());
@@ -289,6 +296,8 @@ fn next_line(
     if names.newest != parsed.svid {
         names.find(parsed.svid, packets);
     }
+    names.start.clear();
+    names.start.extend_from_slice(parsed.start);
     Ok((Some(Packet { t: parsed.t, key: parsed.smp_cnt.into(), stream: 0, synch: None }), taken))
 }
 

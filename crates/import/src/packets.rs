@@ -15,7 +15,7 @@ use std::{
 /// Packets that are handed over at once.
 const BATCH: usize = 1 << 14;
 /// Batches that wait for the joiner, of each file.
-pub(crate) const WAITING: usize = 4;
+pub(crate) const WAITING: usize = 12;
 /// Streams that a file is searched for; packets of further ones are left out.
 pub(crate) const MOST_STREAMS: usize = 4096;
 

@@ -8,6 +8,8 @@ use latpath_model::Ns;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
+    /// What stands before smpCnt.
+    pub start: &'a [u8],
     pub svid: &'a [u8],
     pub smp_cnt: u16,
     /// ns since 1970; whole microseconds.
@@ -36,25 +38,34 @@ impl<'a> Line<'a> {
         number(iteration).ok_or("its first field is no number")?;
         let smp_cnt = number(smp_cnt).and_then(|n| u16::try_from(n).ok()).ok_or("smpCnt is a number up to 65535")?;
         let t = number(micros).and_then(nanoseconds).ok_or("its last field is no time in microseconds since 1970")?;
-        Ok(Self { svid, smp_cnt, t })
+        Ok(Self { start: &line[..rest.len() + 1], svid, smp_cnt, t })
     }
 
-    /// The same for a line that begins as most do: of this svID. Returns the length of the line with its end.
+    /// The same for a line as most are: it begins as this line did, up to smpCnt, and its time has 16 digits, which is the case
+    /// until the year 2286. Returns the length of the line with its end.
     #[inline]
-    pub fn parse_next(text: &[u8], svid: &[u8]) -> Option<(u16, Ns, usize)> {
-        let at = digits(text, 0)?.1;
-        let end = at + 1 + svid.len();
-        if text.get(at) != Some(&b':') || text.get(at + 1..end) != Some(svid) || text.get(end) != Some(&b':') {
-            return None;
-        }
-        let (smp_cnt, at) = digits(text, end + 1)?;
-        if text.get(at) != Some(&b':') {
-            return None;
-        }
-        let (micros, at) = digits(text, at + 1)?;
-        (text.get(at) == Some(&b'\n')).then_some(())?;
-        Some((u16::try_from(smp_cnt).ok()?, nanoseconds(micros)?, at + 1))
+    pub fn parse_next(text: &[u8], start: &[u8]) -> Option<(u16, Ns, usize)> {
+        let rest = text.strip_prefix(start)?;
+        let (digits, smp_cnt) = leading_number(rest)?;
+        let rest = rest.get(digits..digits + 18)?;
+        let ((8, high), (8, low)) = (leading_number(&rest[1..])?, leading_number(&rest[9..])?) else { return None };
+        let is_line = rest[0] == b':' && rest[17] == b'\n';
+        let end = start.len() + digits + 18;
+        is_line.then_some((u16::try_from(smp_cnt).ok()?, nanoseconds(high * 100_000_000 + low)?, end))
     }
+}
+
+/// How many of the first eight bytes are digits, and the number that these are; `None` where there is none, or no eight bytes. All at
+/// once: first each byte is a digit, then each two bytes a number of two, then each four one of four.
+#[inline]
+fn leading_number(text: &[u8]) -> Option<(usize, u64)> {
+    let ones = u64::from_le_bytes(*text.first_chunk()?) ^ 0x3030_3030_3030_3030;
+    let above_nine = (((ones & 0x7f7f_7f7f_7f7f_7f7f) + 0x7676_7676_7676_7676) | ones) & 0x8080_8080_8080_8080;
+    let digits = above_nine.trailing_zeros() as usize / 8;
+    let ones = ones.checked_shl(64 - 8 * digits as u32)?;
+    let twos = (ones * 10 + (ones >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let fours = (twos * 100 + (twos >> 16)) & 0x0000_ffff_0000_ffff;
+    Some((digits, (fours & 0xffff) * 10_000 + (fours >> 32)))
 }
 
 fn nanoseconds(micros: u64) -> Option<Ns> {
@@ -67,22 +78,10 @@ fn split_last(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&text[..at], &text[at + 1..]))
 }
 
+/// `None` where it is none, and beyond 18 digits.
 fn number(text: &[u8]) -> Option<u64> {
-    digits(text, 0).filter(|(_, end)| *end == text.len()).map(|(n, _)| n)
-}
-
-/// The number that stands from `at` on, and where it ends. `None` where there is none, and beyond 18 digits.
-#[inline]
-fn digits(text: &[u8], at: usize) -> Option<(u64, usize)> {
-    let (mut n, mut end) = (0_u64, at);
-    while let Some(digit) = text.get(end).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
-        if end - at == 18 {
-            return None;
-        }
-        n = n * 10 + u64::from(digit);
-        end += 1;
-    }
-    (end > at).then_some((n, end))
+    let is_number = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    is_number.then(|| text.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))
 }
 
 #[cfg(test)]
@@ -93,8 +92,14 @@ mod tests {
     #[test]
     fn a_line_of_the_loggers_manual_is_read() {
         let line = Line::parse(b"0:svID0000:3999:1727698715978775").unwrap();
-        assert_eq!(line, Line { svid: b"svID0000", smp_cnt: 3999, t: 1_727_698_715_978_775_000 });
-        assert_eq!(Line::parse(b"12:a:b:7:1\r").unwrap(), Line { svid: b"a:b", smp_cnt: 7, t: 1000 });
+        assert_eq!(
+            line,
+            Line { start: b"0:svID0000:", svid: b"svID0000", smp_cnt: 3999, t: 1_727_698_715_978_775_000 }
+        );
+        assert_eq!(
+            Line::parse(b"12:a:b:7:1\r").unwrap(),
+            Line { start: b"12:a:b:", svid: b"a:b", smp_cnt: 7, t: 1000 }
+        );
     }
 
     #[test]
@@ -116,19 +121,32 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_way_reads_what_the_long_one_reads(it in 0_u32.., svid in "[A-Z:0-9]{1,9}", cnt in 0_u16.., us in 0_i64..1 << 50) {
+        fn the_short_way_reads_what_the_long_one_reads(it in 0_u32.., svid in "[A-Z:0-9]{1,9}", cnt in 0_u16.., us in 0_i64..1 << 53) {
             let text = format!("{it}:{svid}:{cnt}:{us}\n");
+            let start = format!("{it}:{svid}:");
             let line = Line::parse(text.trim_end().as_bytes()).unwrap();
-            prop_assert_eq!(line, Line { svid: svid.as_bytes(), smp_cnt: cnt, t: us * 1000 });
-            prop_assert_eq!(Line::parse_next(text.as_bytes(), svid.as_bytes()), Some((cnt, us * 1000, text.len())));
+            prop_assert_eq!(line, Line { start: start.as_bytes(), svid: svid.as_bytes(), smp_cnt: cnt, t: us * 1000 });
+            let has_sixteen = us.to_string().len() == 16;
+            let next = Line::parse_next(text.as_bytes(), line.start);
+            prop_assert_eq!(next, has_sixteen.then_some((cnt, us * 1000, text.len())));
         }
 
         #[test]
-        fn both_agree_about_any_bytes(text in prop::collection::vec(prop::sample::select(b"01:9M\n\r".to_vec()), 0..24)) {
-            if let Some((cnt, t, len)) = Line::parse_next(&text, b"M") {
-                prop_assert_eq!(Line::parse(&text[..len - 1]), Ok(Line { svid: b"M", smp_cnt: cnt, t }));
+        fn both_agree_about_any_bytes(cnt in "[0-9]{0,6}[:/;]", us in "[0-9]{14,18}", end in "[\r\n:/]{0,2}", more in "[0-9:]{0,9}") {
+            let text = format!("1:M:{cnt}{us}{end}{more}").into_bytes();
+            if let Some((cnt, t, len)) = Line::parse_next(&text, b"1:M:") {
+                prop_assert_eq!(Line::parse(&text[..len - 1]), Ok(Line { start: b"1:M:", svid: b"M", smp_cnt: cnt, t }));
+                prop_assert_eq!(text[len - 1], b'\n');
             }
             let _ = Line::parse(&text);
+        }
+
+        #[test]
+        fn leading_numbers_are_those_of_other_readers(text in prop::collection::vec(any::<u8>(), 8), digits in "[0-9]{0,9}") {
+            let text = [digits.as_bytes(), &text].concat();
+            let len = text.iter().take(8).take_while(|b| b.is_ascii_digit()).count();
+            let number = std::str::from_utf8(&text[..len]).unwrap().parse().ok().map(|n| (len, n));
+            prop_assert_eq!(leading_number(&text), number);
         }
     }
 }

@@ -451,27 +451,29 @@ impl Stream {
             self.place(number, s, reorder);
         }
         if let Some(sequence) = &mut self.sequence {
-            let missing = sequence.never_seen();
+            let by_lead = self.ring.get(number).by_lead;
+            let is_next = by_lead && sequence.lead_next(s.key, s.t);
+            let missing = (!is_next).then(|| sequence.never_seen());
             if drop {
                 sequence.dropped(s.key, s.t);
-            } else if self.ring.get(number).by_lead {
-                if sequence.lead(s.key, s.t) {
-                    let steps = self.schedule.newest().and_then(|newest| sequence.distance(newest, s.key));
-                    let late = self.schedule.late_by(s.key, s.t, steps);
-                    self.totals.behind_schedule += u64::from(late > options.late);
-                    self.totals.behind_schedule_max_ns = self.totals.behind_schedule_max_ns.max(late);
-                }
-            } else {
+            } else if !by_lead {
                 sequence.follow(s.key, s.t);
+            } else if is_next || sequence.lead(s.key, s.t) {
+                let steps = self.schedule.newest().and_then(|newest| sequence.distance(newest, s.key));
+                let late = self.schedule.late_by(s.key, s.t, steps);
+                self.totals.behind_schedule += u64::from(late > options.late);
+                self.totals.behind_schedule_max_ns = self.totals.behind_schedule_max_ns.max(late);
             }
-            match sequence.never_seen().checked_sub(missing) {
-                Some(0) => {}
-                Some(more) => self.ring.note_gap(more),
-                None => self.ring.fill_gap(s.key, reorder, |from, to, most| {
-                    sequence.distance(from, to).is_some_and(|packets| (1..=most).contains(&packets))
-                }),
+            if let Some(missing) = missing {
+                match sequence.never_seen().checked_sub(missing) {
+                    Some(0) => {}
+                    Some(more) => self.ring.note_gap(more),
+                    None => self.ring.fill_gap(s.key, reorder, |from, to, most| {
+                        sequence.distance(from, to).is_some_and(|packets| (1..=most).contains(&packets))
+                    }),
+                }
+                self.near = sequence.cycle().map_or(reorder, |cycle| reorder.min(cycle / 2));
             }
-            self.near = sequence.cycle().map_or(reorder, |cycle| reorder.min(cycle / 2));
         }
         if drop {
             return self.note(number, s);

@@ -206,6 +206,37 @@ impl Sequence {
         }
     }
 
+    /// A packet that was first seen at time `t`, at the head of the stream, if it is the next one without doubt, as nearly all are: it
+    /// is taken as by [`Self::lead`], and step, wrap and what is missing stay. False where `lead` must take it.
+    pub fn lead_next(&mut self, key: u32, t: Ns) -> bool {
+        let (Some(wrap), Some(stretch)) = (self.wrap, &mut self.stretch) else { return false };
+        let (step, key, is_open) = (self.step, u64::from(key), self.guess.is_some() || self.left.is_some());
+        let (took, numbers) = self.steady;
+        if self.in_states
+            || step == 0
+            || step > wrap.min(self.range) / 2
+            || self.candidate != step
+            || is_open
+            || self.silence.is_some()
+        {
+            return false;
+        }
+        let next = stretch.high_key + step;
+        if key >= wrap || key != (if next < wrap { next } else { next - wrap }) {
+            return false;
+        }
+        // Half a wrap or more in this time is a silence, of which `offset` has the rules.
+        let passed = t.saturating_sub(stretch.high_t).max(0);
+        let half = i64::try_from(wrap / 2).ok().and_then(|half| half.checked_mul(took));
+        if !passed.checked_mul(numbers).zip(half).is_some_and(|(passed, half)| passed < half) {
+            return false;
+        }
+        self.votes = (self.votes + 1).min(STEP_REFUTED);
+        stretch.advance(step, key, t);
+        self.steady = (took.saturating_add(passed), numbers.saturating_add_unsigned(step));
+        true
+    }
+
     /// A packet that was first seen at a point that follows: it lies far behind the head, or was seen there a little early.
     pub fn follow(&mut self, key: u32, t: Ns) {
         let key = u64::from(key);
@@ -616,6 +647,7 @@ fn numbers_in(time: Ns, (took, numbers): (Ns, i64)) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const MS: Ns = 1_000_000;
 
@@ -698,6 +730,53 @@ mod tests {
         assert_eq!(seq.never_seen(), 1);
         seq.follow(60, 100 * MS);
         assert_eq!(seq.never_seen(), 0);
+    }
+
+    #[test]
+    fn once_the_wrap_is_known_all_packets_of_a_stream_without_losses_are_the_next() {
+        let mut seq = sv();
+        send(&mut seq, 0..4010, 1, 4000, &[]);
+        assert!((4010..20_000).all(|n| seq.lead_next((n % 4000) as u32, n * MS)));
+        assert_eq!((seq.never_seen(), seq.gaps(), seq.restarts()), (0, 0, 0));
+    }
+
+    proptest! {
+        /// A stream of some step and wrap that loses, repeats and reorders packets, is silent and starts again.
+        #[test]
+        fn the_next_packet_is_taken_as_any_other(
+            (step, wrap) in prop::sample::select(vec![(1_u64, 4000_u64), (2, 4800), (8, 12800), (1, 700), (1, 65536), (3, 10)]),
+            events in prop::collection::vec((0..60_u8, 0..400_i64), 1..3000),
+        ) {
+            let (mut any, mut quick) = (sv(), sv());
+            let (mut n, mut t) = ((wrap / step).saturating_sub(20), 0);
+            for (event, time) in events {
+                t += 250_000;
+                match event {
+                    0 => n += time as u64 % 5,
+                    1 => n -= (time as u64 % 3).min(n),
+                    2 => t += time * 10_000_000,
+                    3 if time < 10 => n = time as u64,
+                    4 => (n, t) = (n + 40 * time as u64, t + 10_000_000 * time),
+                    _ => n += 1,
+                }
+                let key = (n * step % wrap) as u32;
+                if event == 5 {
+                    any.follow(key, t);
+                    quick.follow(key, t);
+                    continue;
+                }
+                let (is_newer, known) = (any.lead(key, t), (quick.never_seen(), quick.cycle()));
+                if quick.lead_next(key, t) {
+                    prop_assert_eq!((is_newer, known), (true, (quick.never_seen(), quick.cycle())));
+                } else {
+                    prop_assert_eq!(is_newer, quick.lead(key, t));
+                }
+                let all = |s: &Sequence| {
+                    (s.never_seen(), s.gaps(), s.restarts(), s.step(), s.wrap(), s.votes, s.steady, s.stands(key + 1))
+                };
+                prop_assert_eq!(all(&any), all(&quick));
+            }
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The thread that turns rows into parts, so that the one that joins journeys never waits for the disk.
 
 use crate::{clocks::Clocks, columns, manifest, merger::Finished, rows::Rows, ClockSample, RunError, JOURNEYS};
+use latpath_linux::background::lower_priority;
 use latpath_model::Point;
 use latpath_partstore::{Group, Names, PartWriter, Span};
 use std::{
@@ -47,6 +48,10 @@ pub(crate) struct Stored {
 impl Encoder {
     /// Works until the writer hangs up, or the first error.
     pub fn run(mut self, work: Receiver<Work>) -> Result<(), RunError> {
+        if !self.details {
+            // Files are as fast as the thread that joins them.
+            lower_priority();
+        }
         let names = Names::new(&self.run.join(JOURNEYS));
         let (mut table, mut part, mut number) = (columns::table::<Point>(&[], self.details), None::<PartWriter>, 0);
         let mut group = Group::default();

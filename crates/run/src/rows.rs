@@ -92,6 +92,12 @@ impl Rows {
         self.points = points;
     }
 
+    /// Takes no CPUs and threads, for they are not known.
+    pub(crate) fn leave_out_details(&mut self) {
+        self.cpu.clear();
+        self.tid.clear();
+    }
+
     /// Appends a journey. Its sightings beyond this batch's points must be unseen.
     pub fn push(&mut self, j: &Journey) {
         self.stream.push(j.stream);

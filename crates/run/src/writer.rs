@@ -57,6 +57,8 @@ pub struct Writer {
     path: PathBuf,
     manifest: Manifest,
     rows: Rows,
+    /// Whether CPUs and threads of sightings are known.
+    has_details: bool,
     /// Rows that the open part has already, in full batches.
     part_rows: usize,
     part_began: Option<Instant>,
@@ -108,12 +110,14 @@ impl Writer {
         let (free_sender, free) = channel();
         let (merger_sender, finished) = channel();
         let stored = Arc::<Stored>::default();
+        // Files say nothing of CPUs and threads.
+        let has_details = manifest.imported.is_empty();
         let encoder = Encoder {
             run: path.into(),
             clocks,
             free: free_sender,
             merger: merger_sender,
-            details: manifest.imported.is_empty(),
+            details: has_details,
             stored: Arc::clone(&stored),
         };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
@@ -123,7 +127,8 @@ impl Writer {
             .map_err(StoreError::write(path))?;
         let mut writer = Self {
             path: path.into(),
-            rows: Rows::new(manifest.points.len()),
+            rows: Rows::default(),
+            has_details,
             time_of_day: manifest.start.watch(),
             sample_due: manifest.start.monotonic_ns,
             manifest,
@@ -146,6 +151,7 @@ impl Writer {
             closed: false,
             _lock: lock,
         };
+        writer.rows = writer.emptied(Rows::default(), writer.manifest.points.len());
         writer.send_points()?;
         Ok(writer)
     }
@@ -210,7 +216,8 @@ impl Writer {
         if before.0 != after.0 {
             // A part has the points that its rows were made with.
             self.end_part()?;
-            self.rows.clear(after.0);
+            let rows = std::mem::take(&mut self.rows);
+            self.rows = self.emptied(rows, after.0);
             self.send_points()?;
         }
         Ok(())
@@ -351,9 +358,18 @@ impl Writer {
         self.send(Work::Points(points))
     }
 
+    /// These rows without journeys, for more over this many points.
+    fn emptied(&self, mut rows: Rows, points: usize) -> Rows {
+        rows.clear(points);
+        if !self.has_details {
+            rows.leave_out_details();
+        }
+        rows
+    }
+
     fn send_rows(&mut self) -> Result<(), RunError> {
         let points = self.rows.points;
-        let mut empty = match self.free.try_recv() {
+        let empty = match self.free.try_recv() {
             Ok(rows) => rows,
             Err(_) if self.batches_made < BATCHES => {
                 self.batches_made += 1;
@@ -367,7 +383,7 @@ impl Writer {
                 }
             }
         };
-        empty.clear(points);
+        let empty = self.emptied(empty, points);
         let full = std::mem::replace(&mut self.rows, empty);
         self.part_rows += full.len();
         self.send(Work::Rows(full))

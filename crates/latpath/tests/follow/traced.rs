@@ -1,17 +1,24 @@
-//! `latpath import --trace` with what perf itself records beside captures of tcpdump, as docs/import.md says.
+//! `latpath import --trace` with what perf and trace-cmd themselves say of packets beside captures of tcpdump, as docs/import.md says.
 
 use crate::{equal, number, own, until, LIMIT, LONG_WRAP};
 use latpath_clock::ClockTie;
 use latpath_lab::{NIC, PUBLISHER, VETH};
 use latpath_testkit::{bench, latpath, need_tool, program, trial, Bench, Lack, Started};
 use latpath_testkit::{Failed, Trial};
+use latpath_tracefs::{Instance, Options as Traced};
 use serde_json::Value;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
-    let needs = [needs, &[need_tool("perf"), need_tool("tcpdump")]].concat();
-    vec![trial("a_trace_of_perf_beside_two_captures_explains_late_packets", &needs, explained)]
+    let with = |tool| [needs, &[need_tool(tool), need_tool("tcpdump")]].concat();
+    vec![
+        trial("a_trace_of_perf_beside_two_captures_explains_late_packets", &with("perf"), || explained(&perf)),
+        trial("a_trace_of_trace_cmd_explains_them_too", &with("trace-cmd"), || explained(&trace_cmd)),
+    ]
 }
 
 const FRAMES: usize = 4000;
@@ -42,22 +49,61 @@ fn json(folder: &Path, words: &str) -> Result<Value, Failed> {
     serde_json::from_slice(&done.stdout).map_err(|e| why(e).into())
 }
 
-fn explained() -> Result<(), Failed> {
+/// Traces the machine while a command runs in the publisher's namespace, and returns the trace's text.
+type Tracer = dyn Fn(&Bench, &str) -> Result<Vec<u8>, Failed>;
+
+fn perf(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
+    let data = bench.lab.folder().join("perf.data");
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-q", "-a", "-k", "mono", "-o"]).arg(&data);
+    perf.args(["-e", "sched:*,irq:*,power:cpu_idle,net:*,skb:skb_copy_datagram_iovec", "--"]).arg(program());
+    perf.args(publish.split(' '));
+    equal("perf record", bench.run(&bench.path.publisher, perf, LIMIT)?.code, Some(0))?;
+    Ok(Command::new("perf").args(["script", "--ns", "-i"]).arg(data).output()?.stdout)
+}
+
+/// What docs/import.md has `trace-cmd record` trace, and its report. The text is trace-cmd's from the kernel's own buffers: to record,
+/// it sets the function tracer up, which not every kernel allows.
+fn trace_cmd(bench: &Bench, publish: &str) -> Result<Vec<u8>, Failed> {
+    let events = "sched irq power:cpu_idle net:netif_receive_skb net:net_dev_start_xmit skb:skb_copy_datagram_iovec";
+    let events = events.split(' ').map(Into::into).collect();
+    let options = Traced { events, buffer_kb: Some(16 << 10), ..Traced::default() };
+    let instance = Instance::open_or_make(&own("traced"), &options)?;
+    let mut publisher = latpath(publish);
+    publisher.current_dir(bench.lab.folder());
+    equal("publish", bench.run(&bench.path.publisher, publisher, LIMIT)?.code, Some(0))?;
+    instance.stop()?;
+    let folder = bench.lab.folder();
+    let mut restore = Command::new("trace-cmd");
+    restore.current_dir(folder).args(["restore", "-i", "head.dat", "-o", "trace.dat"]);
+    for cpu in fs::read_dir(instance.path().join("per_cpu"))?.flatten() {
+        let raw = folder.join(cpu.file_name());
+        let mut pages =
+            File::options().read(true).custom_flags(libc::O_NONBLOCK).open(cpu.path().join("trace_pipe_raw"))?;
+        match std::io::copy(&mut pages, &mut File::create(&raw)?) {
+            Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e.into()),
+            _ => restore.arg(raw),
+        };
+    }
+    let run = |command: &mut Command| -> Result<Vec<u8>, Failed> {
+        let done = command.current_dir(folder).output()?;
+        equal(&String::from_utf8_lossy(&done.stderr), done.status.code(), Some(0))?;
+        Ok(done.stdout)
+    };
+    run(Command::new("trace-cmd").args(["restore", "-c", "-o", "head.dat"]))?;
+    run(&mut restore)?;
+    run(Command::new("trace-cmd").args(["report", "-t", "-i", "trace.dat"]))
+}
+
+fn explained(tracer: &Tracer) -> Result<(), Failed> {
     let bench = bench()?;
     let (svid, folder) = (own("traced"), bench.lab.folder().to_owned());
     let mut dumps =
         [dump(&bench, NIC, "in", &folder.join("nic.pcap"))?, dump(&bench, VETH, "out", &folder.join("veth.pcap"))?];
     let tie = ClockTie::read();
-    let mut perf = Command::new("perf");
-    perf.args(["record", "-q", "-a", "-k", "mono", "-o"]).arg(folder.join("perf.data"));
-    perf.args(["-e", "sched:*,irq:*,power:cpu_idle,net:*,skb:skb_copy_datagram_iovec", "--"]).arg(program());
-    perf.args(format!("publish -i {PUBLISHER} --svid {svid} --count {FRAMES} {LONG_WRAP}").split(' '));
-    equal("perf record", bench.run(&bench.path.publisher, perf, LIMIT)?.code, Some(0))?;
+    let publish = format!("publish -i {PUBLISHER} --svid {svid} --count {FRAMES} {LONG_WRAP}");
+    std::fs::write(folder.join("trace.txt"), tracer(&bench, &publish)?)?;
     until("tcpdump has all frames", || dumps.iter_mut().all(|dump| !dump.runs()))?;
-    let mut script = Command::new("perf");
-    script.current_dir(&folder).args(["script", "--ns", "-i", "perf.data"]);
-    std::fs::write(folder.join("trace.txt"), script.output()?.stdout)?;
-
     // One packet of ten is late, whatever the machine.
     import(&folder, "plain", &[])?;
     let plain = json(&folder, "report plain --json")?;
