@@ -190,11 +190,11 @@ fn profile(say: Say) -> io::Result<()> {
         }
         Ok(())
     };
-    let long = "\u{202e}".repeat(80);
+    let long = "\u{202e}".repeat(40);
     for _ in 0..12 {
         slice(bytes(3, b"x").repeat(20_000))?;
         slice(bytes(4, &[number(1, 7), bytes(4, long.as_bytes()), bytes(5, long.as_bytes())].concat()).repeat(5_000))?;
-        slice(bytes(5, &[number(1, 1), list(2, &[0; 30])].concat()).repeat(10_000))?;
+        slice(bytes(5, &[number(1, 1), list(2, &[0; 16])].concat()).repeat(10_000))?;
         slice(bytes(14, &[bytes(2, &[7; 64]), number(3, 1)].concat()).repeat(1_000))?;
     }
     let mut first = 0;

@@ -8,6 +8,7 @@ use crate::{
     error::{Doing, Error, Result},
     files::tail,
     image, kernel,
+    layers::{LabKernel, Layers},
     machine::Machine,
     qemu::{Files, Start},
     Counters, Lab, LabPath, Namespace, Output, Progress, Stop,
@@ -56,6 +57,8 @@ pub struct GuestPlan {
     pub service: NicService,
     /// Where its serial console is written; `None` is a file that goes with the lab.
     pub console: Option<PathBuf>,
+    /// Its kernel; `None` takes this machine's, or Debian's.
+    pub kernel: Option<LabKernel>,
 }
 
 impl Default for GuestPlan {
@@ -69,6 +72,7 @@ impl Default for GuestPlan {
             vsock: None,
             service: NicService::Default,
             console: None,
+            kernel: None,
         }
     }
 }
@@ -102,7 +106,10 @@ impl Guest {
     /// Boots a guest on the path's tap. Acceleration is tried first; a guest that does not come up is tried once more,
     /// with the kernel's messages on.
     pub fn boot(lab: &Lab, path: &LabPath, plan: &GuestPlan, progress: Progress, stop: Stop) -> Result<Self> {
-        let kernel = kernel::find(progress, stop)?;
+        let kernel = match plan.kernel {
+            Some(kernel) => Layers::of(kernel, progress, stop)?.kernel()?,
+            None => kernel::find(progress, stop)?,
+        };
         let image = image::build(&kernel, plan.vsock.map_or(&[], |_| &VSOCK), &plan.programs)?;
         let image_mib = (image.len() as u64).div_ceil(1 << 20);
         let initramfs = lab.folder().join(format!("{}.initramfs", plan.name));

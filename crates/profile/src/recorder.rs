@@ -100,10 +100,11 @@ impl Interned {
         if let Some(number) = self.threads.get(&thread) {
             return Some(*number);
         }
-        let number = self.threads.len() as u32;
-        if number as usize >= MAX_THREADS {
+        let (number, bytes) = (self.threads.len() as u32, thread.comm.len() + thread.process.len());
+        if number as usize >= MAX_THREADS || self.name_bytes + bytes > MAX_NAME_BYTES - MAX_NAME {
             return None;
         }
+        self.name_bytes += bytes;
         new.push(thread.clone());
         self.threads.insert(thread, number);
         Some(number)

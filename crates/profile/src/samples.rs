@@ -8,7 +8,7 @@ use std::collections::HashMap;
 /// Slices of a machine: a day of them.
 const MAX_SLICES: usize = 1 << 17;
 /// Samples that are distinguished by slice, CPU, thread and call chain: of this machine, and of another one, which may send anything.
-const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 18];
+const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 17];
 /// Samples of which the time is kept, likewise.
 const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];
 
@@ -131,6 +131,7 @@ impl Samples {
         for mut thread in slice.threads {
             for name in [&mut thread.comm, &mut thread.process] {
                 *name = cut(&printable(name), MAX_NAME).replace(';', ":");
+                self.name_bytes += name.len();
             }
             self.threads.push(thread);
         }
@@ -173,7 +174,8 @@ impl Samples {
             slice.from >= last && slice.until >= slice.from && slice.until < Ns::MAX / 2 && slice.from > Ns::MIN / 2;
         refuse(!is_time, "a slice of its profile has an impossible time")?;
         refuse(self.spans.len() >= MAX_SLICES, "its profile is too long")?;
-        let bytes: usize = slice.names.iter().map(String::len).sum();
+        let of_threads = slice.threads.iter().map(|thread| thread.comm.len() + thread.process.len());
+        let bytes: usize = slice.names.iter().map(String::len).chain(of_threads).sum();
         refuse(slice.names.iter().any(|name| name.len() > MAX_NAME), "a name in its profile is too long")?;
         let is_full = self.name_bytes + bytes > MAX_NAME_BYTES || self.names.len() + slice.names.len() > MAX_NAMES;
         refuse(is_full, "its profile has too many names")?;
@@ -281,6 +283,20 @@ mod tests {
             assert_eq!(samples.take(slice(200)), Err(refused.clone()));
             assert_eq!(samples, Samples { refused: Some(refused), ..before });
         }
+    }
+
+    #[test]
+    fn names_of_threads_count_among_all_names() {
+        let mut samples = Samples::of_another(false);
+        let thread = Thread { comm: "c".repeat(MAX_NAME), process: "p".repeat(MAX_NAME), ..Thread::default() };
+        let threads = |count: usize| Slice { threads: vec![thread.clone(); count], ..Slice::default() };
+        let most = MAX_NAME_BYTES / (2 * MAX_NAME);
+        let later = Slice { names: vec!["f".into()], ..Slice::default() };
+        samples.take(threads(most - 1)).unwrap();
+        assert_eq!(samples.check(&threads(1), 1), Ok(()));
+        assert_eq!(samples.check(&threads(2), 1), Err(TooMuch("its profile has too many names")));
+        samples.take(threads(1)).unwrap();
+        assert_eq!(samples.take(later), Err(TooMuch("its profile has too many names")));
     }
 
     #[test]

@@ -7,14 +7,14 @@ use latpath_model::Ns;
 pub const MAX_NAME: usize = 256;
 /// All names: an empty one has no byte, and takes memory too.
 pub const MAX_NAMES: usize = 1 << 18;
-/// Bytes of all names.
+/// Bytes of all names, those of threads and processes too.
 pub const MAX_NAME_BYTES: usize = 16 << 20;
 /// Threads, as often as they changed their names.
 pub const MAX_THREADS: usize = 1 << 16;
 /// Different call chains.
 pub const MAX_STACKS: usize = 1 << 17;
 /// Frames of all call chains.
-pub const MAX_FRAMES: usize = 1 << 22;
+pub const MAX_FRAMES: usize = 1 << 21;
 /// Frames of one call chain: those of user space and of the kernel.
 pub const MAX_DEPTH: usize = 256;
 /// CPUs of a machine.

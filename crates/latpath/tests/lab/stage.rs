@@ -141,6 +141,7 @@ impl Stage {
             vsock: (reach == Reach::Vsock).then_some(CID),
             service: self.service,
             console: Some(kept(&format!("{GUEST}.console"))),
+            ..GuestPlan::default()
         };
         let mut guest = boot(&self.bench.lab, &self.bench.path, &plan)?;
         let at = match reach {

@@ -1,14 +1,26 @@
 //! `latpath queues` as users run it.
 
-use latpath_testkit::{equal, latpath, need_btf, need_root, trial, Failed};
+use latpath_lab::{Application, Guest, GuestPlan, Lab, LabKernel, GUEST_DEVICE, PUBLISHER};
+use latpath_testkit::waits::{until, until_within};
+use latpath_testkit::{boot, equal, latpath, need_btf, need_guest, need_root, program, start, trial, Failed};
 use serde_json::Value;
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
+
+/// A guest that is emulated on a busy machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(180);
+const NEVER: &dyn Fn() -> bool = &|| false;
 
 fn main() -> ExitCode {
     latpath_testkit::main(vec![
         trial("the_schema_describes_a_queue", &[], schema),
         trial("a_window_of_no_time_and_an_unknown_vm_are_wrong_usage", &[], wrong_usage),
         trial("it_watches_or_says_what_this_kernel_lacks", &[need_root(), need_btf()], watches),
+        trial(
+            "what_a_driver_of_premapped_buffers_passes_is_what_its_nic_counts",
+            &[need_root(), need_guest()],
+            premapped,
+        )
+        .in_lab(),
     ])
 }
 
@@ -44,4 +56,65 @@ fn watches() -> Result<(), Failed> {
     // The reason and the next step.
     equal("the exit code", output.status.code(), Some(1))?;
     equal(&said, said.contains("CONFIG_FUNCTION_TRACER") || said.contains("modprobe vhost_net"), true)
+}
+
+/// What the guest's NIC has counted: packets and bytes received, packets and bytes sent.
+fn counted(guest: &mut Guest) -> Result<Vec<u64>, Failed> {
+    let files = "rx_packets rx_bytes tx_packets tx_bytes";
+    let text = guest.expect(&format!("cd /sys/class/net/{GUEST_DEVICE}/statistics && cat {files}"), NEVER)?;
+    Ok(text.lines().map_while(|line| line.trim().parse().ok()).collect())
+}
+
+/// Newer kernels' virtio_net maps its receive buffers itself, and adds them by functions for that.
+fn premapped() -> Result<(), Failed> {
+    const FRAMES: u64 = 2000;
+    let (lab, _) = Lab::new()?;
+    let path = lab.lay(Application::Guest)?;
+    let programs = vec![(program(), "/bin/latpath".into())];
+    let plan = GuestPlan { programs, kernel: LabKernel::named("6.18"), ..GuestPlan::default() };
+    let mut guest = boot(&lab, &path, &plan)?;
+    let has = guest.expect("grep -c ' virtqueue_add_inbuf_premapped$' /proc/kallsyms", NEVER)?;
+    equal("the function in its kernel", has.trim(), "1")?;
+    // A virtual NIC passes on groups that somebody joined, or everything.
+    guest.expect(&format!("ip link set {GUEST_DEVICE} promisc on"), NEVER)?;
+    guest.start("queues", "latpath queues --json", false, NEVER)?;
+    let mut said = String::new();
+    let watches = until("it watches", || {
+        said = guest.file("/run/queues.err", NEVER).unwrap_or_default();
+        said.contains("watching")
+    });
+    watches.map_err(|e| format!("{e:?}: {said}"))?;
+    let before = counted(&mut guest)?;
+    let send = |device: &str, svid: &str| format!("publish -i {device} --svid {svid} --rate 1000 --count {FRAMES}");
+    let sent = start(&lab, &path.publisher, latpath(&send(PUBLISHER, "in")))?.finish(PATIENCE)?;
+    equal(&sent.stderr, sent.code, Some(0))?;
+    let sent = guest.run(&format!("latpath {}", send(GUEST_DEVICE, "out")), PATIENCE, NEVER)?;
+    equal(&sent.text, sent.status, 0)?;
+    let mut now = Vec::new();
+    until_within(PATIENCE, "all frames have passed", || {
+        let last = std::mem::replace(&mut now, counted(&mut guest).unwrap_or_default());
+        last == now && now.len() == 4 && now[0] >= before[0] + FRAMES && now[2] >= before[2] + FRAMES
+    })?;
+    let output = guest.end("queues", PATIENCE, NEVER)?;
+    equal(&guest.file("/run/queues.err", NEVER)?, output.status, 0)?;
+    let document: Value = serde_json::from_str(&output.text)?;
+    let is_nic =
+        |device: &&Value| device["known_as"].as_array().is_some_and(|names| names.iter().any(|n| n == GUEST_DEVICE));
+    let nic = document["devices"].as_array().into_iter().flatten().find(is_nic).ok_or("no NIC")?;
+    let passed: Vec<u64> = before.iter().zip(&now).map(|(before, now)| now - before).collect();
+    for (direction, at) in [("to_guest", 0), ("from_guest", 2)] {
+        let told = |key: &str| nic[direction][key].as_u64();
+        let told = [told("packets"), told("bytes"), told("device_packets"), told("device_bytes")];
+        let counted = [passed[at], passed[at + 1], passed[at], passed[at + 1]].map(Some);
+        equal(&format!("{direction}: {nic:#}"), told, counted)?;
+    }
+    let queues = nic["queues"].as_array().ok_or("no queues")?;
+    for queue in queues {
+        let off = [&queue["posted_index_difference"], &queue["used_index_difference"]].map(Value::as_i64);
+        equal(&queue.to_string(), off, [Some(0); 2])?;
+    }
+    let posted =
+        queues.iter().filter(|queue| queue["queue"] == "input.0").map(|queue| queue["posted_buffers"].as_u64());
+    equal("receive buffers were posted", posted.flatten().sum::<u64>() >= FRAMES / 2, true)?;
+    equal("events missed", document["events_missed"].as_u64(), Some(0))
 }
