@@ -91,7 +91,7 @@ const SLEEPS: [(&str, usize, &str); 49] = [
     ("latpath/tests/follow/spikes.rs", 1, "a fault"),
     ("latpath/tests/lab/causes/application.rs", 1, "a fault"),
     ("latpath/tests/lab/causes/fault.rs", 10, "faults, and their pace"),
-    ("latpath/tests/lab/causes/fixed.rs", 7, "how long faults last, before and after their end"),
+    ("latpath/tests/lab/causes/fixed.rs", 6, "how long faults last, before and after their end"),
     ("latpath/tests/lab/causes/in_guest.rs", 1, "a fault"),
     ("latpath/tests/lab/causes/on_host.rs", 2, "a recording's length, a fault"),
     ("latpath/tests/lab/causes/stalls.rs", 3, "faults"),
