@@ -42,6 +42,9 @@ pub const SLEEPER: Blame = of("sleeper", &[Cause::PollInterval], HOST, &["relay"
 pub const BURST: Blame = of("burst", &[Cause::QueuedBehind], HOST, &["relay"]);
 pub const GATE: Blame = of("gate", &[Cause::QdiscHeld], HOST, ANYONE);
 pub const STOP: Blame = of("stop", &[Cause::Stopped], HOST, ANYONE);
+/// What the kernel keeps for ordinary threads: a limit, or a wait behind one of them.
+pub const FAIR_SERVER: Blame =
+    of("fair server", &[Cause::WaitingForCpu, Cause::VcpuPreempted, Cause::Throttled], HOST, ANYONE);
 pub const THROTTLE: Blame = of("throttle", &[Cause::Throttled], HOST, ANYONE);
 /// The application itself, whatever it does.
 pub const OWN: Blame = of("own work", &[Cause::Work], HOST, &["relay"]);

@@ -55,7 +55,8 @@ fn is_fixed(
     Ok(())
 }
 
-/// Real-time work fills the CPU, and leaves 5 % of it to an ordinary thread: to that alone from Linux 6.12 on, to anybody before.
+/// Real-time work fills the CPU, and must leave 5 % of it to ordinary threads: from Linux 6.12 on to those that wait, before that to
+/// nobody in particular.
 fn fair(_: &Scale) -> Outcome {
     const SERVER: &str = "/sys/kernel/debug/sched/fair_server/cpu1/runtime";
     let has_server = Path::new(SERVER).exists();
@@ -66,7 +67,7 @@ fn fair(_: &Scale) -> Outcome {
     let case = Case {
         stream: stream(),
         threshold: Duration::from_millis(20),
-        blame: if has_server { &blame::CROWD } else { &blame::THROTTLE },
+        blame: if has_server { &blame::FAIR_SERVER } else { &blame::THROTTLE },
         word: if has_server { "fair_server" } else { "sched_rt_runtime_us=-1" },
         cpu: None,
         held: (20, 0),
