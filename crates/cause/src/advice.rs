@@ -382,7 +382,8 @@ impl Advisor<'_> {
         ];
         all.extend(self.share.cpu().map(|cpu| {
             self.one(
-                "from Linux 6.12 on real-time threads that fill a CPU leave 50 ms of each second to others, unless this is 0",
+                "from Linux 6.12 on real-time threads that fill a CPU leave 50 ms of each second to others, unless this is 0 \
+                 (6.12 itself warns once in its log if others wait while it is written)",
                 [format!("echo 0 > /sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime")],
             )
         }));
