@@ -286,10 +286,10 @@ mod tests {
     /// Sightings to be taken, and the watermark.
     type Given = Arc<Mutex<(Vec<Sighting>, Ns)>>;
 
-    /// An origin that sees what it is told.
-    struct Told(Given);
+    /// An origin that sees what a test gives it.
+    struct Invented(Given);
 
-    impl Source for Told {
+    impl Source for Invented {
         fn points(&mut self) -> Vec<PointInfo> {
             vec!["host/nic-rx@eth0".parse::<Point>().unwrap().into()]
         }
@@ -309,10 +309,17 @@ mod tests {
         }
     }
 
-    impl Origin for Told {
+    impl Origin for Invented {
         fn stop(&mut self) -> Result<(), String> {
             Ok(())
         }
+    }
+
+    fn two_origins() -> ([Given; 2], Merge, Tables) {
+        let given = [(); 2].map(|()| Given::default());
+        let feeds = given.iter().map(|given| Feed::new(Invented(given.clone())));
+        let merge = Merge::new(feeds.collect(), 0);
+        (given, merge, Tables::default())
     }
 
     /// A machine that floods this one is not waited for; what it then says of the past comes a little at a time, each sighting once, and
@@ -320,9 +327,7 @@ mod tests {
     #[test]
     fn many_overdue_sightings_are_joined_a_few_a_round() {
         const SECOND: Ns = 1_000_000_000;
-        let given = [(); 2].map(|()| Given::default());
-        let feeds = given.iter().map(|given| Feed::new(Told(given.clone())));
-        let (mut merge, mut tables) = (Merge::new(feeds.collect(), 0), Tables::default());
+        let (given, mut merge, mut tables) = two_origins();
         let seen = |t: Ns, key: u32| Sighting { t, key, ..Sighting::default() };
         given[0].lock().unwrap().1 = 100 * SECOND;
         assert!(merge.step(&mut tables, &mut None).0.is_empty());
@@ -344,9 +349,7 @@ mod tests {
     #[test]
     fn of_a_machine_that_says_ever_more_of_the_past_no_more_is_taken_until_the_end() {
         const NOW: Ns = 100_000_000_000;
-        let given = [(); 2].map(|()| Given::default());
-        let feeds = given.iter().map(|given| Feed::new(Told(given.clone())));
-        let (mut merge, mut tables) = (Merge::new(feeds.collect(), 0), Tables::default());
+        let (given, mut merge, mut tables) = two_origins();
         let past = |count: usize| (0..count as i64).map(|t| Sighting { t, ..Sighting::default() }).collect::<Vec<_>>();
         given[0].lock().unwrap().1 = NOW;
         assert!(merge.step(&mut tables, &mut None).0.is_empty());

@@ -52,8 +52,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// The (stream, key) pairs seen at each point, in order. A bench has each device once; whether its name is told with
-    /// its namespace depends on who else on this machine has one like it.
+    /// The (stream, key) pairs seen at each point, in order. A bench has each device once; whether latpath adds its
+    /// namespace to its name depends on who else on this machine has one like it.
     fn keys(&self) -> BTreeMap<String, Vec<(u16, u32)>> {
         let mut keys = BTreeMap::<_, Vec<_>>::new();
         for s in &self.sightings {
