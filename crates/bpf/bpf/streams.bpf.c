@@ -74,9 +74,14 @@ int try_frame(void *ctx)
 	}
 	if (reads_directly() && f->linear >= 14) {
 		struct layout *l = &layouts[layout_of(f->base)];
+		__s64 known = known_layout(l, f->base, f->linear);
 		struct fields at = {};
 
-		t->known = known_layout(l, f->base, f->linear, &t->known_key, &t->synch[2]);
+		if (known >= 0) {
+			t->known = KNOWN_STREAM(known);
+			t->known_key = KNOWN_KEY(known);
+			t->synch[2] = KNOWN_SYNCH(known);
+		}
 		t->fast_direct = fast_path(f->base, f->linear, 0, &t->fast_direct_key, &at);
 		t->synch[1] = at.synch ? synch_at(f->base, 0, at.synch) : 0;
 		if (t->fast_direct >= 0)

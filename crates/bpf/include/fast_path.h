@@ -169,66 +169,101 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	return s->simple ? (int)s->first - 1 : SLOW_PATH;
 }
 
-/* The layout of a stream's frames as a CPU has seen it: another frame with the same bytes before smpCnt needs no decoding. */
-#define LAYOUT_WORDS 6
+/*
+ * The layout of a stream's frames as a CPU has seen it: another frame with the same bytes from its ethertype to smpCnt needs no
+ * decoding. It fills one cache line.
+ */
+#define LAYOUT_WORDS 7
 #define LAYOUTS 16 /* of one CPU, by the last byte of the destination */
 
 struct layout {
-	__u64 word[LAYOUT_WORDS]; /* of the frame, from its ethertype on */
-	__u64 mask[LAYOUT_WORDS];
-	__u32 stream;  /* plus one; 0 while there is none */
-	__u32 busy;
-	__u32 smp_cnt; /* where it stands */
-	__u32 synch;   /* likewise, 0 if nowhere */
-	__u32 end;     /* bytes that a frame must have */
+	__u64 word[LAYOUT_WORDS]; /* of the frame, back from smpCnt to its ethertype; the first ends with smpCnt, which is left out */
+	__u64 places; /* the stream plus one, the bytes that a frame must have, where smpCnt stands, and flags: 16 bits each */
 };
+
+#define LAYOUT_SYNCH (1ull << 48) /* smpSynch stands where it does without refrTm */
+#define LAYOUT_BUSY (1ull << 63)  /* no stream: it is being replaced */
 
 static __always_inline __u32 layout_of(__u64 base)
 {
 	return kernel_word(base) >> 40 & (LAYOUTS - 1);
 }
 
-/* The stream of a frame of this layout, SLOW_PATH for any other. An interrupt may replace the layout at any time. */
-static __always_inline int known_layout(struct layout *l, __u64 base, __u32 linear, __u32 *key, __u32 *synch)
+/*
+ * The words of a layout and smpSynch behind them lie at fixed distances from here, and are read through one pointer. A pointer that
+ * is made of an address is a call for the compiler, and the verifier wants it to point to something as large: to a name of 65 bytes.
+ */
+static __always_inline const volatile void *before_smp_cnt(__u64 base, __u32 smp_cnt)
 {
-	__u32 stream = *(volatile __u32 *)&l->stream, at;
+	return bpf_rdonly_cast((void *)(base + smp_cnt + 2 - 8 * LAYOUT_WORDS), bpf_core_type_id_kernel(struct new_utsname));
+}
 
-	if (unlikely(!stream || linear < l->end))
+static __always_inline __u64 layout_word(const volatile void *words, int i)
+{
+	return *(const volatile __u64 *)(words + 8 * (LAYOUT_WORDS - 1 - i));
+}
+
+/* Whether the word with this number has bytes of the ethertype or behind it. */
+static __always_inline int has_word(__u32 smp_cnt, int i)
+{
+	return smp_cnt + 2 > 12 + 8 * i;
+}
+
+#define KNOWN_STREAM(known) ((int)((known) >> 32))
+#define KNOWN_SYNCH(known) ((__u32)(known) >> 16)
+#define KNOWN_KEY(known) ((__u32)(known) & 0xffff)
+
+/*
+ * What a frame of this layout has: its stream, smpSynch plus one, and smpCnt; SLOW_PATH for any other frame. An interrupt may replace
+ * the layout at any time.
+ */
+static __always_inline __s64 known_layout(struct layout *l, __u64 base, __u32 linear)
+{
+	__u64 places = *(volatile __u64 *)&l->places, w, known;
+	__u32 smp_cnt = (__u16)(places >> 32);
+	const volatile void *words;
+
+	if (unlikely(!(__u16)places || linear < (__u16)(places >> 16)))
 		return SLOW_PATH;
+	words = before_smp_cnt(base, smp_cnt);
+	w = layout_word(words, 0);
+	if (unlikely(w << 16 != *(volatile __u64 *)&l->word[0]))
+		return SLOW_PATH;
+	known = be16(w >> 48) | (__u64)((__u16)places - 1) << 32;
 #pragma unroll
-	for (int i = 0; i < LAYOUT_WORDS; i++) {
-		__u64 mask = *(volatile __u64 *)&l->mask[i];
-
-		if (!mask)
+	for (int i = 1; i < LAYOUT_WORDS; i++) {
+		if (!has_word(smp_cnt, i))
 			break;
-		if (unlikely((kernel_word(base + 12 + 8 * i) & mask) != *(volatile __u64 *)&l->word[i]))
+		if (unlikely(layout_word(words, i) != *(volatile __u64 *)&l->word[i]))
 			return SLOW_PATH;
 	}
-	*key = be16(kernel_word(base + l->smp_cnt));
-	at = *(volatile __u32 *)&l->synch;
-	*synch = at ? synch_at(base, 0, at) : 0;
-	return likely(*(volatile __u32 *)&l->stream == stream) ? (int)stream - 1 : SLOW_PATH;
+	if (places & LAYOUT_SYNCH) { /* 85 01, from the second byte on */
+		__u32 synch = *(const volatile __u32 *)(words + 8 * LAYOUT_WORDS + 5);
+
+		if ((synch >> 8 & 0xffff) == 0x0185 && synch >> 24 < 0xff)
+			known += ((synch >> 24) + 1) << 16;
+	}
+	return likely(*(volatile __u64 *)&l->places == places) ? (__s64)known : SLOW_PATH;
 }
 
 static __always_inline void learn_layout(struct layout *l, __u64 base, struct fields *at, __u32 stream)
 {
-	__s32 left = at->smp_cnt - 12;
+	__u64 before = *(volatile __u64 *)&l->places, places;
+	const volatile void *words;
 
-	if (left > 8 * LAYOUT_WORDS || __sync_val_compare_and_swap(&l->busy, 0, 1))
+	if (has_word(at->smp_cnt, LAYOUT_WORDS) || (at->synch && at->synch != at->smp_cnt + 8) || before & LAYOUT_BUSY ||
+	    __sync_val_compare_and_swap(&l->places, before, LAYOUT_BUSY) != before)
 		return;
-	*(volatile __u32 *)&l->stream = 0;
+	words = before_smp_cnt(base, at->smp_cnt);
+	*(volatile __u64 *)&l->word[0] = layout_word(words, 0) << 16;
 #pragma unroll
-	for (int i = 0; i < LAYOUT_WORDS; i++) {
-		__u64 mask = head_of(~0ull, left - 8 * i);
-
-		*(volatile __u64 *)&l->mask[i] = mask;
-		*(volatile __u64 *)&l->word[i] = kernel_word(base + 12 + 8 * i) & mask;
+	for (int i = 1; i < LAYOUT_WORDS; i++) {
+		if (!has_word(at->smp_cnt, i))
+			break;
+		*(volatile __u64 *)&l->word[i] = layout_word(words, i);
 	}
-	l->smp_cnt = at->smp_cnt;
-	l->synch = at->synch;
-	l->end = at->end;
-	*(volatile __u32 *)&l->stream = stream + 1;
-	*(volatile __u32 *)&l->busy = 0;
+	places = (stream + 1) | (__u64)at->end << 16 | (__u64)at->smp_cnt << 32;
+	*(volatile __u64 *)&l->places = at->synch ? places | LAYOUT_SYNCH : places;
 }
 
 /* The same in the window: a function, since only there the verifier lets words stand at any address. */

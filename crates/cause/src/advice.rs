@@ -198,13 +198,7 @@ impl Advisor<'_> {
                     ),
                     ["apt install linux-image-rt-$(dpkg --print-architecture)"],
                 ));
-                all.extend(self.share.cpu().map(|cpu| {
-                    self.one(
-                        "from Linux 6.12 on real-time threads that fill a CPU have to leave 50 ms of each second to others, \
-                         unless this is 0 (950 ms before that: kernel.sched_rt_runtime_us)",
-                        [format!("echo 0 > /sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime")],
-                    )
-                }));
+                all.extend(self.of_fair_server());
             }
         }
         all
@@ -380,14 +374,19 @@ impl Advisor<'_> {
                 ["sysctl kernel.sched_rt_runtime_us=-1"],
             ),
         ];
-        all.extend(self.share.cpu().map(|cpu| {
-            self.one(
-                "from Linux 6.12 on real-time threads that fill a CPU leave 50 ms of each second to others, unless this is 0 \
-                 (6.12 itself warns once in its log if others wait while it is written)",
-                [format!("echo 0 > /sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime")],
-            )
-        }));
+        all.extend(self.of_fair_server());
         all
+    }
+
+    /// The time of a CPU that the kernel keeps for ordinary threads.
+    fn of_fair_server(&self) -> Option<Advice> {
+        let cpu = self.share.cpu()?;
+        Some(self.one(
+            "from Linux 6.12 on real-time threads that fill a CPU leave 50 ms of each second to others, unless this is 0 \
+             (6.12 itself warns once in its log if others wait while it is written; before it, sysctl \
+             kernel.sched_rt_runtime_us says how much they leave)",
+            [format!("echo 0 > /sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime")],
+        ))
     }
 
     pub(crate) fn of_stopping(&self) -> Vec<Advice> {

@@ -110,9 +110,49 @@ static __always_inline __u64 header_of(struct sk_buff *skb, __u32 kind)
 	return (__u64)skb->head + skb->mac_header;
 }
 
+/*
+ * The way of nearly every packet of a stream: its CPU has seen the device and a frame of this layout before. Returns the time if it is
+ * another packet, for handle_packet; 0 if nothing is left to do. It needs little stack on purpose: from Linux 6.13 on, a program with 64
+ * bytes of it or more gets a stack of its own, in memory that nothing else keeps in the CPU's cache.
+ */
+static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device *dev, __u32 kind, enum dedup_mode mode)
+{
+	__u32 linear, cpu = bpf_get_smp_processor_id();
+	struct percpu *p = bpf_map_lookup_elem(&percpu, &cpu);
+	struct seen_at w = {};
+	__s64 known;
+	__u64 mac;
+	int point;
+
+	if (mode != DEDUP_STACK)
+		w.t = bpf_ktime_get_ns();
+	if (unlikely(!p))
+		return 0;
+	point = known_point(p, identity(dev), kind);
+	if (unlikely(point == REFUSED_POINT))
+		return 0;
+	if (mode == DEDUP_STACK) {
+		if (point >= 0 && unlikely(passes_gro(point)))
+			return 0;
+		w.t = bpf_ktime_get_ns();
+	}
+	mac = header_of(skb, kind);
+	linear = (__u32)((__u64)skb->data - mac) + skb->len - skb->data_len;
+	if (unlikely(linear > 0x10000))
+		return 0;
+	known = known_layout(&p->layouts[layout_of(mac)], mac, linear);
+	if (unlikely(known < 0 || point < 0 || point >= MAX_POINTS || (mode == DEDUP_GRO && !passes_gro(point))))
+		return w.t;
+	w.point = point;
+	w.tid = (__u32)bpf_get_current_pid_tgid();
+	w.synch = KNOWN_SYNCH(known);
+	sight(p, &w, KNOWN_STREAM(known), KNOWN_KEY(known));
+	return 0;
+}
+
 /* Handles a packet, or the bytes of a frame. */
 static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes *raw, struct net_device *dev, __u32 kind,
-					 __u64 aux, enum dedup_mode mode)
+					 __u64 aux, enum dedup_mode mode, __u64 t)
 {
 	struct scratch *scratch = 0;
 	struct seen_at w;
@@ -121,9 +161,8 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	__u32 linear, key = 0, synch = 0, cpu;
 	int point = -1, stream = SLOW_PATH;
 
-	w.cpu = cpu = bpf_get_smp_processor_id();
-	if (mode != DEDUP_STACK)
-		w.t = bpf_ktime_get_ns();
+	cpu = bpf_get_smp_processor_id();
+	w.t = t;
 	p = bpf_map_lookup_elem(&percpu, &cpu);
 	if (unlikely(!p))
 		return 0;
@@ -133,11 +172,8 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 		if (unlikely(point == REFUSED_POINT))
 			return 0;
 	}
-	if (mode == DEDUP_STACK) {
-		if (point >= 0 && unlikely(passes_gro(point)))
-			return 0;
-		w.t = bpf_ktime_get_ns();
-	}
+	if (mode == DEDUP_STACK && point >= 0 && passes_gro(point))
+		return 0;
 	if (skb) {
 		data = (__u64)skb->data;
 		mac = header_of(skb, kind);
@@ -150,17 +186,13 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 		return 0;
 	if (reads_directly() && selection.fast_path) {
 		struct layout *l = &p->layouts[layout_of(mac)];
+		struct fields at = {};
 
-		stream = known_layout(l, mac, linear, &key, &synch);
-		if (unlikely(stream == SLOW_PATH)) {
-			struct fields at = {};
-
-			stream = fast_path(mac, linear, 0, &key, &at);
-			synch = at.synch ? synch_at(mac, 0, at.synch) : 0;
-			/* Streams that share a layout's place replace it once in a while only. */
-			if (stream >= 0 && (!l->stream || (w.t >> 5 & 15) == 0))
-				learn_layout(l, mac, &at, stream);
-		}
+		stream = fast_path(mac, linear, 0, &key, &at);
+		synch = at.synch ? synch_at(mac, 0, at.synch) : 0;
+		/* Streams that share a layout's place replace it once in a while only. */
+		if (stream >= 0 && (!l->places || (w.t >> 5 & 15) == 0))
+			learn_layout(l, mac, &at, stream);
 	}
 	if (unlikely(stream == SLOW_PATH)) {
 		scratch = take_scratch(cpu);
@@ -220,18 +252,44 @@ out:
 	return 0;
 }
 
+/* Whether a frame's ethertype is that of a stream, as far as skb->protocol says; tx and drop look at its header too. */
+static __always_inline int may_be_selected(struct sk_buff *skb, __u32 kind)
+{
+	if (ethertype_selected(skb->protocol))
+		return 1;
+	if ((kind != POINT_TX && kind != POINT_DROP) || !ethertype_possible(skb->protocol))
+		return 0;
+	/* The header itself says what skb->protocol may not. */
+	return !reads_directly() || skb->len - skb->data_len < 14 ||
+	       ethertype_selected((__be16)kernel_word(header_of(skb, kind) + 12));
+}
+
 static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux,
 				      enum dedup_mode mode)
 {
-	if (!ethertype_selected(skb->protocol)) {
-		if ((kind != POINT_TX && kind != POINT_DROP) || !ethertype_possible(skb->protocol))
-			return 0;
-		/* The header itself says what skb->protocol may not. */
-		if (reads_directly() && skb->len - skb->data_len >= 14 &&
-		    !ethertype_selected((__be16)kernel_word(header_of(skb, kind) + 12)))
-			return 0;
-	}
-	return handle_packet(skb, 0, dev, kind, aux, mode);
+	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns()) : 0;
 }
+
+/* Handles packets at a hook that each packet passes; what is seldom needed is a function, so that known packets need little stack. */
+#define HANDLE_OFTEN(name, kind, mode, its_dev)                                                                       \
+	static __noinline int name##_unknown(void **ctx, __u64 t)                                                     \
+	{                                                                                                             \
+		struct sk_buff *skb = ctx[0];                                                                         \
+                                                                                                                      \
+		return handle_packet(skb, 0, its_dev, kind, 0, mode, t);                                              \
+	}                                                                                                             \
+	static __always_inline int name##_often(void **ctx)                                                           \
+	{                                                                                                             \
+		struct sk_buff *skb = ctx[0];                                                                         \
+		__u64 t;                                                                                              \
+                                                                                                                      \
+		if (!may_be_selected(skb, kind))                                                                      \
+			return 0;                                                                                     \
+		if (!reads_directly() || !selection.fast_path)                                                        \
+			t = bpf_ktime_get_ns();                                                                       \
+		else if (!(t = known_packet(skb, its_dev, kind, mode)))                                               \
+			return 0;                                                                                     \
+		return name##_unknown(ctx, t);                                                                        \
+	}
 
 #endif

@@ -21,22 +21,27 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+HANDLE_OFTEN(tx, POINT_TX, DEDUP_NONE, (struct net_device *)ctx[1]) /* it is skb->dev */
+HANDLE_OFTEN(gro, POINT_NIC_RX, DEDUP_GRO, skb->dev)
+HANDLE_OFTEN(stack_rx, POINT_NIC_RX, DEDUP_STACK, skb->dev)
+HANDLE_OFTEN(vm_read, POINT_VM_READ, DEDUP_NONE, skb->dev)
+
 SEC("tp_btf/net_dev_start_xmit")
-int BPF_PROG(tx, struct sk_buff *skb, struct net_device *dev)
+int tx(void **ctx)
 {
-	return handle_skb(skb, dev, POINT_TX, 0, DEDUP_NONE); /* it is skb->dev */
+	return tx_often(ctx);
 }
 
 SEC("tp_btf/napi_gro_receive_entry")
-int BPF_PROG(gro, struct sk_buff *skb)
+int gro(void **ctx)
 {
-	return handle_skb(skb, skb->dev, POINT_NIC_RX, 0, DEDUP_GRO);
+	return gro_often(ctx);
 }
 
 SEC("tp_btf/netif_receive_skb")
-int BPF_PROG(stack_rx, struct sk_buff *skb)
+int stack_rx(void **ctx)
 {
-	return handle_skb(skb, skb->dev, POINT_NIC_RX, 0, DEDUP_STACK);
+	return stack_rx_often(ctx);
 }
 
 /*
@@ -44,8 +49,9 @@ int BPF_PROG(stack_rx, struct sk_buff *skb)
  * packets that it queues. Whether the packet has a socket does not tell them apart, since the sender's may be this machine's.
  */
 SEC("tp_btf/skb_copy_datagram_iovec")
-int BPF_PROG(copy_out, struct sk_buff *skb, int len)
+int copy_out(void **ctx)
 {
+	struct sk_buff *skb = ctx[0];
 	struct net_device *dev = skb->dev;
 
 	if (!ethertype_selected(skb->protocol))
@@ -54,7 +60,7 @@ int BPF_PROG(copy_out, struct sk_buff *skb, int len)
 		enum device_kind kind = device_kind(dev->rtnl_link_ops);
 
 		if (kind == DEVICE_TAP || kind == DEVICE_MACVTAP)
-			return handle_skb(skb, dev, POINT_VM_READ, 0, DEDUP_NONE);
+			return vm_read_often(ctx);
 	}
 	return handle_skb(skb, 0, POINT_APP_READ, 0, DEDUP_NOTE);
 }

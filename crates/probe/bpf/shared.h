@@ -52,22 +52,30 @@ struct cached {
 	__u64 with_point;
 };
 
-/* One CPU's counters and its ring's ends. `tail` is written by user space alone, on a cache line of its own. */
+/*
+ * One CPU's counters and its ring's ends. What a sighting needs fills the first cache line; the second is for what seldom happens.
+ * `tail` is written by user space alone, on a cache line of its own.
+ */
 struct percpu {
 	__u64 head;
+	__u64 tail_seen; /* `tail` as it was when there seemed to be no room */
+	__u64 sample_mask; /* keys with any of these bits are left out */
+	__u64 others; /* packets that were looked at and are in no stream */
+	__u64 cost_ns;
+	__u64 cost_samples;
+	__u32 ring_first; /* this CPU's first record in `ring`; user space sets these before the programs are attached */
+	__u32 ring_size; /* records of one CPU, a power of two */
+	__u32 ring_bits; /* the same, as a power of two */
+	__u32 cpu;
+	__u64 left_out; /* sightings of packets that are not in the sample */
 	__u64 dropped;
 	__u64 malformed;
 	__u64 points_overflow;
 	__u64 unreadable;
-	__u64 others; /* packets that were looked at and are in no stream */
-	__u64 left_out; /* sightings of packets that are not in the sample */
 	__u64 points_of_others; /* that were refused: in network namespaces of other user namespaces */
-	__u64 cost_ns;
-	__u64 cost_samples;
-	__u64 pad1[6];
+	__u64 pad1[2];
 	__u64 tail;
-	__u64 sample_mask; /* keys with any of these bits are left out */
-	__u64 pad2[6];
+	__u64 pad2[7];
 	struct layout layouts[LAYOUTS];
 	struct cached known[POINT_KINDS][CACHE];
 };

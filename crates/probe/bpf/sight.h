@@ -3,8 +3,6 @@
 #ifndef LATPATH_SIGHT_H
 #define LATPATH_SIGHT_H
 
-const volatile __u32 ring_size = 0; /* records of one CPU, a power of two */
-
 SHARED_ARRAY(percpu, 1, struct percpu);
 SHARED_ARRAY(ring, 1, struct record);
 
@@ -13,7 +11,6 @@ struct seen_at {
 	__u64 t;
 	__u64 aux;
 	__u32 tid;
-	__u32 cpu;
 	__u32 point;
 	__u32 synch;
 };
@@ -45,12 +42,17 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 		return;
 	}
 	/* Some records are left free for what interrupts or preempts this program between here and the reservation. */
-	if (head - *(volatile __u64 *)&p->tail >= ring_size - 32) {
-		__sync_fetch_and_add(&p->dropped, 1);
-		return;
+	if (unlikely(head - *(volatile __u64 *)&p->tail_seen >= p->ring_size - 32)) {
+		__u64 tail = *(volatile __u64 *)&p->tail;
+
+		*(volatile __u64 *)&p->tail_seen = tail;
+		if (head - tail >= p->ring_size - 32) {
+			__sync_fetch_and_add(&p->dropped, 1);
+			return;
+		}
 	}
 	at = __sync_fetch_and_add(&p->head, 1); /* also counts the sightings */
-	idx = w->cpu * ring_size + ((__u32)at & (ring_size - 1));
+	idx = p->ring_first + ((__u32)at & (p->ring_size - 1));
 	r = bpf_map_lookup_elem(&ring, &idx);
 	if (!r)
 		return;
@@ -59,10 +61,10 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 	r->key = key;
 	r->tid = w->tid;
 	r->stream = stream;
-	r->cpu = w->cpu;
+	r->cpu = p->cpu;
 	r->point = w->point;
 	r->synch = w->synch;
-	publish(r, (__u16)(at / ring_size) | 1u << 15);
+	publish(r, (__u16)(at >> (p->ring_bits & 63)) | 1u << 15);
 }
 
 /* Takes one sighting. */
@@ -84,7 +86,7 @@ __noinline int sight_any(struct seen_at *w, __u32 stream, __u32 key)
 
 	if (!w || stream >= MAX_STREAMS)
 		return 0;
-	cpu = w->cpu;
+	cpu = bpf_get_smp_processor_id();
 	p = bpf_map_lookup_elem(&percpu, &cpu);
 	if (p)
 		sight(p, w, stream, key);

@@ -8,7 +8,7 @@ use latpath_bpf::{convert, listen, BadStreams, Mapped, Programs, Purpose, StartE
 use latpath_model::{PointInfo, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::OpenMapMut;
-use std::mem::MaybeUninit;
+use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -91,7 +91,6 @@ fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpu
     let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
     consts.selection = convert(&table.selection);
-    consts.ring_size = ring_size as u32;
     consts.other_users = options.other_users.into();
     let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
     for (place, name) in &table.short {
@@ -118,7 +117,14 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
         let skel = open.load().map_err(PURPOSE.refused("loading them"))?;
         let maps = &skel.maps;
         table.load(&maps.streams, &maps.names_long).map_err(PURPOSE.refused("naming the streams"))?;
-        let percpu = Mapped::new(&maps.percpu.as_fd(), cpus)?;
+        let percpu = Mapped::<PerCpu>::new(&maps.percpu.as_fd(), cpus)?;
+        for cpu in 0..cpus {
+            let set = |offset, value: usize| percpu.set_field(cpu, offset, value as u32);
+            set(offset_of!(PerCpu, cpu), cpu);
+            set(offset_of!(PerCpu, ring_first), cpu * ring_size);
+            set(offset_of!(PerCpu, ring_size), ring_size);
+            set(offset_of!(PerCpu, ring_bits), ring_size.ilog2() as usize);
+        }
         let points = PointTable::new(&maps.points, &maps.point_of, &maps.free_points)?;
         let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
         Ok::<_, StartError>((hooks.attach(skel.object())?, percpu, points, ring, ring_size))

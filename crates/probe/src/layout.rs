@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn plain_types_have_no_gaps() {
         assert_eq!(size_of::<Record>(), 32);
-        assert_eq!(size_of::<PerCpu>(), 192 + 16 * 120 + 16 * PointKind::ALL.len() * constants::CACHE);
+        assert_eq!(size_of::<PerCpu>(), 192 + 16 * 64 + 16 * PointKind::ALL.len() * constants::CACHE);
         assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 8);
         assert_eq!(offset_of!(PerCpu, tail) % 64, 0, "user space writes to a cache line of its own");
         assert_eq!(offset_of!(Record, point), 28, "publish() in bpf/sight.h relies on it");
