@@ -15,7 +15,7 @@ use latpath_linux::Cpus;
 use latpath_model::text::quoted;
 use latpath_model::{Link, PointId, PointInfo, StreamId, HOST};
 use latpath_vms::{Role, Thread, Vm};
-use shell::{flow, group_of, in_namespace, in_sysfs_of, list, mask, ofctl_port, old_group_of, text};
+use shell::{device_of, flow, group_of, list, mask, ofctl_port, old_group_of, text};
 
 /// A fix, or how to look for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -210,21 +210,16 @@ impl Advisor<'_> {
             info.link == Link::Veth && info.point.kind.is_entry() && info.point.machine == self.share.machine
         };
         let info = self.known.points.iter().find(is_here)?;
-        let (device, within) = in_sysfs_of(&info.point.device)?;
+        let (device, namespace) = device_of(info);
         let elsewhere = mask(&self.elsewhere_list()?);
         let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
+        let command = format!("echo {elsewhere} > {}", quoted(&file));
         Some(self.one(
             format!(
                 "{device} is a virtual device: the CPU that sends to it takes its packets too; let other CPUs take them \
                  (receive packet steering)"
             ),
-            [match within {
-                None => format!("echo {elsewhere} > {}", quoted(&file)),
-                Some(netns) => {
-                    let command = format!("echo {elsewhere} > {}", quoted(&file));
-                    format!("ip netns exec {} sh -c {}", quoted(netns), quoted(&command))
-                }
-            }],
+            [namespace.map_or(command.clone(), |namespace| namespace.with_sysfs(&command))],
         ))
     }
 
@@ -506,11 +501,11 @@ impl Advisor<'_> {
 
     pub(crate) fn of_qdiscs(&self) -> Vec<Advice> {
         let device = self.share.hops.first().and_then(|((from, to), _)| {
-            let device = |id: &PointId| self.known.points.get(usize::from(*id)).map(|p| &p.point);
-            let sends = device(to).filter(|p| p.kind.is_sending()).or(device(from).filter(|p| p.kind.is_sending()));
-            sends.map(|p| p.device.as_str())
+            let sends = |id: &PointId| self.known.points.get(usize::from(*id)).filter(|p| p.point.kind.is_sending());
+            sends(to).or(sends(from))
         });
-        let (device, within) = device.map_or(("DEV", String::new()), in_namespace);
+        let (device, namespace) = device.map_or(("DEV", None), device_of);
+        let within = namespace.map_or(String::new(), |namespace| namespace.enter());
         let device = quoted(device);
         vec![
             self.one(

@@ -5,6 +5,7 @@ use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::{Point, PointInfo};
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 
 fn thread(tid: u32, role: Role, vcpu: Option<u32>, cpus: &str) -> Thread {
     Thread { tid, role, vcpu, comm: "x".into(), cpus_allowed: cpus.parse().unwrap(), ..Thread::default() }
@@ -184,17 +185,23 @@ fn where_no_interrupt_brings_packets_other_cpus_take_them() {
         Some(actor("vhost of guest7", 5620, OTHER)),
         Some(other("softirq NET_RX", Doing::Softirq(3))),
     );
-    for (device, command) in [
-        ("hin", Some("echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus")),
-        ("hin%bay", Some("ip netns exec bay sh -c 'echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus'")),
-        ("hin%4026532", None),
+    for (device, netns, command) in [
+        ("hin", 0, "echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus"),
+        ("hin%bay", 4026532, "ip netns exec bay sh -c 'echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus'"),
+        (
+            "hin",
+            4026532,
+            "nsenter --net=$(find -L /run/netns /proc/[0-9]*/ns/net -inum 4026532 -print -quit 2>/dev/null) unshare -m \
+             sh -c 'mount -t sysfs sysfs /sys && echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus'",
+        ),
     ] {
         let mut points = points();
         points[0].point.device = device.into();
+        points[0].netns = netns;
         points[0].link = latpath_model::Link::Veth;
         let commands: Vec<_> = advice_at(points, vm(), &share).into_iter().flat_map(|a| a.commands).collect();
         let nic = "echo 0-3,6-7 > /proc/irq/N/smp_affinity_list";
-        assert_eq!(commands, command.into_iter().chain([nic]).collect::<Vec<_>>());
+        assert_eq!(commands, [command, nic]);
     }
 }
 
@@ -257,20 +264,27 @@ fn advice_on_a_wait_for_a_device_says_how_to_see_for_which() {
 
 #[test]
 fn a_device_is_looked_for_in_its_own_namespace() {
-    let of = |device: &str| {
+    let of = |device: &str, netns| {
         let mut points = points();
         points[1].point.device = device.into();
+        points[1].netns = netns;
         let share = share(Cause::QdiscHeld, "host", None, None);
         let known = RunContext { points, ..RunContext::default() };
         let all = advise(&share, Some(0), &known);
         all.into_iter().flat_map(|advice| advice.commands).collect::<Vec<_>>()
     };
-    assert_eq!(of("eth0"), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
-    assert_eq!(of("eth0%relay")[1], "nsenter --net=/run/netns/relay tc qdisc del dev eth0 root");
-    assert_eq!(
-        of("eth0%4026532177")[0],
-        "nsenter -t $(lsns -no PID -t net 4026532177 | head -1) -n tc -s qdisc show dev eth0"
-    );
+    let own = std::fs::metadata("/proc/self/ns/net").unwrap().ino() as u32;
+    assert_eq!(of("eth0", own), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
+    assert_eq!(of("eth0%relay", 4026532177)[1], "nsenter --net=/run/netns/relay tc qdisc del dev eth0 root");
+    assert_eq!(of("eth0%7", 4026532177)[1], "nsenter --net=/run/netns/7 tc qdisc del dev eth0 root");
+    // Nor in the shell's own namespace where no other point has a device of its name: the shell's may.
+    for device in ["eth0", "eth0%4026532177"] {
+        assert_eq!(
+            of(device, 4026532177)[0],
+            "nsenter --net=$(find -L /run/netns /proc/[0-9]*/ns/net -inum 4026532177 -print -quit 2>/dev/null) \
+             tc -s qdisc show dev eth0"
+        );
+    }
 }
 
 #[test]

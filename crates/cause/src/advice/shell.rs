@@ -1,7 +1,8 @@
 //! Parts of commands, as a shell and its tools take them.
 
 use latpath_linux::Cpus;
-use latpath_model::{text::quoted, StreamSpec};
+use latpath_model::{text::quoted, PointInfo, StreamSpec};
+use std::os::unix::fs::MetadataExt;
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
 /// a plain file of what it does not find.
@@ -16,26 +17,51 @@ pub(super) fn old_group_of(pid: u32, controller: &str) -> String {
     )
 }
 
-/// A point's device, and what a command has to begin with to find it: another device of that name may be in another namespace.
-pub(super) fn in_namespace(device: &str) -> (&str, String) {
-    let Some((name, netns)) = device.split_once('%') else { return (device, String::new()) };
-    let within = if netns.chars().all(|c| c.is_ascii_digit()) {
-        // By a process that is in it, since it has no name.
-        format!("nsenter -t $(lsns -no PID -t net {netns} | head -1) -n ")
-    } else {
-        format!("nsenter --net=/run/netns/{} ", quoted(netns))
-    };
-    (name, within)
+/// A network namespace that the reader's shell is not in.
+pub(super) enum Elsewhere<'a> {
+    Named(&'a str),
+    /// By its inode number: its name is not known, if it has one.
+    Unnamed(u32),
 }
 
-/// A point's device, and the named namespace that it is in, if any: `ip netns exec` shows the files in /sys of that one. None
-/// where the namespace has no name.
-pub(super) fn in_sysfs_of(device: &str) -> Option<(&str, Option<&str>)> {
-    match device.split_once('%') {
-        None => Some((device, None)),
-        Some((_, netns)) if netns.chars().all(|c| c.is_ascii_digit()) => None,
-        Some((name, netns)) => Some((name, Some(netns))),
+impl Elsewhere<'_> {
+    /// What a command begins with that is to run in it.
+    pub(super) fn enter(&self) -> String {
+        match self {
+            Self::Named(name) => format!("nsenter --net=/run/netns/{} ", quoted(name)),
+            Self::Unnamed(inode) => format!(
+                "nsenter --net=$(find -L /run/netns /proc/[0-9]*/ns/net -inum {inode} -print -quit 2>/dev/null) "
+            ),
+        }
     }
+
+    /// The command in it, with its devices in /sys.
+    pub(super) fn with_sysfs(&self, command: &str) -> String {
+        match self {
+            Self::Named(name) => format!("ip netns exec {} sh -c {}", quoted(name), quoted(command)),
+            Self::Unnamed(_) => {
+                let command = format!("mount -t sysfs sysfs /sys && {command}");
+                format!("{}unshare -m sh -c {}", self.enter(), quoted(&command))
+            }
+        }
+    }
+}
+
+/// The inode number of the network namespace that this program is in.
+fn own_namespace() -> Option<u32> {
+    Some(std::fs::metadata("/proc/self/ns/net").ok()?.ino() as u32)
+}
+
+/// A point's device, and its namespace where that is another than this program's: there, another device may have the same name.
+pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
+    let device = info.point.device.as_str();
+    let (name, space) = device.split_once('%').map_or((device, None), |(name, space)| (name, Some(space)));
+    let elsewhere = match space {
+        Some(space) if space != info.netns.to_string() => Some(Elsewhere::Named(space)),
+        _ if info.netns == 0 || own_namespace() == Some(info.netns) => None,
+        _ => Some(Elsewhere::Unnamed(info.netns)),
+    };
+    (name, elsewhere)
 }
 
 /// CPUs as the kernel's masks have them: `f0`, `1,00000000`.

@@ -1,36 +1,34 @@
 //! `latpath study vhost`: one load on a VM in several configurations, measured by every command that shows what a VM costs, and
 //! compared on one page.
 
+mod folder;
+mod guest;
 mod lab;
 mod setup;
 
+use self::folder::{draw_differences, keep, kept, take_folder, write};
+use self::guest::GuestQueues;
 use super::interrupt::stop_flag;
 use super::report::print_as;
 use super::window::{Measured, Window};
 use super::{exits, ladder, profile, queues, style, Outcome, Usage};
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
-use latpath_agent::{Address, Machine, Timeouts};
+use latpath_agent::Address;
 use latpath_counters::since;
 use latpath_exits::Traffic;
-use latpath_linux::{make_private, read_text, why_shared};
-use latpath_model::text::printable;
 use latpath_profile::FREQUENCY;
-use latpath_report::cpu_profile::{flame_graph, flame_graph_of_difference};
-use latpath_report::export::{check_target, write_file};
-use latpath_report::queues::Document as SeenQueues;
+use latpath_report::export::check_target;
 use latpath_report::study::{
-    figures_add_up, network_queues, study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, Work,
-    MOST_OF_GUEST, VERSION,
+    network_queues, study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, Work, VERSION,
 };
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::fs;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Measure a whole question at once, and compare the answers on one page.
 #[derive(ClapArgs)]
@@ -156,69 +154,6 @@ fn say(line: &str) {
     eprintln!("latpath study: {line}");
 }
 
-/// The longest file of a configuration that is read.
-const MOST_BYTES: u64 = 64 << 20;
-
-/// What an earlier study has left, in the order in which it was measured.
-fn kept(folder: &Path) -> Result<Vec<Configuration>> {
-    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
-    let mut files: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
-        .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
-        .collect();
-    files.sort();
-    let read = |(_, path): (_, PathBuf)| {
-        let text = read_text(&path, MOST_BYTES).with_context(|| format!("{}", path.display()))?;
-        Configuration::read(&text).map_err(|why| anyhow!("{} is no configuration of a study: {why}", path.display()))
-    };
-    files.into_iter().map(read).collect()
-}
-
-/// Makes the directory, or takes one that is there and in which nobody else may write.
-fn take_folder(folder: &Path) -> Result<()> {
-    let why = match make_private(folder) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => why_shared(folder),
-        made => made.map(|()| None),
-    };
-    match why.with_context(|| format!("{}", folder.display()))? {
-        Some(why) => {
-            bail!("{}: {why}, who could put links into it: name another directory with -o", folder.display())
-        }
-        None => Ok(()),
-    }
-}
-
-/// Keeps a configuration: its figures, and its profile for other tools.
-fn keep(folder: &Path, one: &Configuration) -> Result<()> {
-    let file = |extension: &str| folder.join(format!("{}.{extension}", one.name));
-    if let Some(part) = &one.profile {
-        write(&file("profile"), true, &part.figures.kept)?;
-    }
-    if let Some(profile) = one.profile().filter(|profile| !profile.stacks.is_empty()) {
-        write(&file("svg"), true, &flame_graph(&profile).context("drawing the flame graph")?)?;
-    }
-    write(&file("json"), true, &(serde_json::to_string(one)? + "\n"))
-}
-
-/// Differential flame graphs of the first configuration and each other one, both ways round: a call chain that one
-/// side does not have has no width there.
-fn draw_differences(folder: &Path, all: &[Configuration]) -> Result<()> {
-    let profiles = all.iter().filter_map(|one| Some((&one.name, one.profile().filter(|p| !p.stacks.is_empty())?)));
-    let profiles: Vec<_> = profiles.collect();
-    let Some((first, others)) = profiles.split_first() else { return Ok(()) };
-    for (before, after) in others.iter().flat_map(|other| [(first, other), (other, first)]) {
-        let svg = flame_graph_of_difference(&before.1, &after.1).context("drawing the flame graph")?;
-        write(&folder.join(format!("{}-to-{}.svg", before.0, after.0)), true, &svg)?;
-    }
-    Ok(())
-}
-
-fn write(file: &Path, force: bool, text: &str) -> Result<()> {
-    write_file(file, force, |out| out.write_all(text.as_bytes())).with_context(|| format!("{}", file.display()))
-}
-
 /// Measures one configuration.
 fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
     let Load { name, vm, command, stop, .. } = *load;
@@ -285,77 +220,6 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         Ok(Part { work, figures })
     })?;
     Ok(one)
-}
-
-/// `latpath queues` in the guest.
-struct GuestQueues(Machine);
-
-/// How long it may take to begin there, and to end.
-const BEGIN: Duration = Duration::from_secs(60);
-
-impl GuestQueues {
-    fn start(vm: &str, agent: &Address) -> Result<Self> {
-        let mut machine = Machine::connect(vm, agent, Timeouts::default())?;
-        machine.run_command(["latpath", "queues", "--json"].map(String::from).into())?;
-        let (mut printed, began) = (Printed::default(), Instant::now());
-        while !printed.said().contains(queues::BEGUN) {
-            let news = machine.command();
-            printed.take(news.printed)?;
-            if news.end.is_some() || began.elapsed() > BEGIN {
-                bail!("latpath queues in the guest did not begin: {}", printable(printed.said().trim()));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(Self(machine))
-    }
-
-    fn end(mut self) -> Result<SeenQueues> {
-        self.0.end_command();
-        let (mut printed, began) = (Printed::default(), Instant::now());
-        loop {
-            let news = self.0.command();
-            printed.take(news.printed)?;
-            match news.end {
-                Some(Ok(0)) => break,
-                Some(end) => {
-                    bail!("latpath queues in the guest ended with {end:?}: {}", printable(printed.said().trim()))
-                }
-                None if began.elapsed() > BEGIN => bail!("latpath queues in the guest does not end"),
-                None => std::thread::sleep(Duration::from_millis(20)),
-            }
-        }
-        let text = String::from_utf8(printed.out).context("what latpath queues in the guest printed")?;
-        figures_add_up(&text, MOST_OF_GUEST)
-            .map_err(|why| anyhow!("what latpath queues in the guest printed: {why}"))?;
-        serde_json::from_str(&text).context("what latpath queues in the guest printed")
-    }
-}
-
-/// What a command in a guest has printed.
-#[derive(Default)]
-struct Printed {
-    out: Vec<u8>,
-    error: Vec<u8>,
-}
-
-impl Printed {
-    /// No guest has so many virtqueues that it is more.
-    const MOST_BYTES: usize = 1 << 20;
-
-    /// Adds pieces, and whether each is of the standard error.
-    fn take(&mut self, pieces: Vec<(bool, Vec<u8>)>) -> Result<()> {
-        for (is_error, bytes) in pieces {
-            if self.out.len() + self.error.len() + bytes.len() > Self::MOST_BYTES {
-                bail!("latpath queues in the guest printed more than {} bytes", Self::MOST_BYTES);
-            }
-            if is_error { &mut self.error } else { &mut self.out }.extend(bytes);
-        }
-        Ok(())
-    }
-
-    fn said(&self) -> String {
-        String::from_utf8_lossy(&self.error).into_owned()
-    }
 }
 
 /// One measurement, with what it says of its own figures. What it cannot do here is noted, and the others go on.
@@ -430,21 +294,5 @@ impl Load<'_> {
         let mut text = String::new();
         printed.seek(SeekFrom::Start(0)).and_then(|_| (&mut printed).take(4 << 20).read_to_string(&mut text)).ok();
         Ok((result, Work { took_ns, traffic, reported_bits_per_second: Work::reported(&text) }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_guest_that_prints_without_end_is_left_after_a_mebibyte() {
-        let mut printed = Printed::default();
-        printed.take(vec![(true, b"watching".to_vec()), (false, b"{}".to_vec())]).unwrap();
-        assert_eq!((printed.said().as_str(), &printed.out[..]), ("watching", &b"{}"[..]));
-        let mut flood = (0..).map(|n| printed.take(vec![(n % 2 == 0, vec![b'x'; 8192]); 16]));
-        let taken = flood.by_ref().take_while(Result::is_ok).count();
-        assert!(taken <= 8, "{taken}");
-        assert!(printed.out.len() + printed.error.len() <= Printed::MOST_BYTES);
     }
 }

@@ -94,7 +94,10 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             if left <= 0 || nobody {
                 break;
             }
-            self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })?;
+            if !self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })? {
+                // The hello's own stamps would end each further wait at once.
+                self.take_stamps()?;
+            }
         }
         // The wait may be over because this thread stood still: what has come since was not late.
         if wait > 0 && self.hello.answered < self.hello.number {

@@ -114,6 +114,17 @@ fn a_kernel_that_refuses_everything_in_the_end_is_not_asked_in_a_busy_loop() {
 }
 
 #[test]
+fn what_waits_for_an_answer_sleeps_though_its_own_stamps_have_come() {
+    let mut run = Run::new(one_by_one(10));
+    run.plan.timeout = 450 * MS;
+    run.wire.there(|_| Fate::Lost);
+    let outcome = run.go();
+    assert_eq!(outcome.ended.why, Ok(Why::NobodyAnswers));
+    let (hellos, ended) = (outcome.ledger.hellos, outcome.ledger.waits_ended);
+    assert!(hellos >= 2 && ended <= 2 * hellos, "{ended} waits of {hellos} hellos were ended");
+}
+
+#[test]
 fn no_listener_and_no_answer_are_distinguished() {
     for (says, why) in [(true, Why::NobodyListens), (false, Why::NobodyAnswers)] {
         let mut run = Run::new(one_by_one(10));

@@ -93,6 +93,9 @@ pub struct Ledger {
     pub twice: u64,
     pub overtaken: u64,
     pub held: u64,
+    /// The emitter's hellos, and its waits that a stamp in its socket's error queue ended.
+    pub hellos: u64,
+    pub waits_ended: u64,
     /// What the reflector said to others than the emitter.
     pub to_others: Vec<(u32, Vec<u8>)>,
 }
@@ -384,6 +387,13 @@ impl Transport for End {
                 self.stamp(message, &header, stamp);
             }
         }
+        // Sockets stamp all that they send.
+        if !self.is_reflector && Header::read(message).is_some_and(|h| h.kind == Kind::Hello) {
+            self.wire.state().ledger.hellos += 1;
+            for stamp in ALL.into_iter().take(3).filter(|s| s.bit() & self.takes != 0) {
+                self.coming.push((self.sent, message.to_vec(), stamp, realtime()));
+            }
+        }
         let state = self.wire.state();
         let gone = if self.is_reflector { state.dead } else { state.emitters_device_gone };
         drop(state);
@@ -399,6 +409,15 @@ impl Transport for End {
 
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<u32>, WireError> {
         let takes = |s: Stamp| self.takes & s.bit() != 0;
+        // As poll does, which looks at the error queue too.
+        let is_stamped = self.coming.iter().any(|(when, ..)| *when <= self.sent);
+        let wait = match wait {
+            Wait::Until(_) if is_stamped => {
+                self.wire.state().ledger.waits_ended += u64::from(!self.is_reflector);
+                Wait::No
+            }
+            wait => wait,
+        };
         let got = self.wire.receive(self.is_reflector, buffer, wait)?;
         let Got::Message(a) = got else { return Ok(got) };
         let kernel = a.kernel.filter(|_| takes(Stamp::T4Kernel));

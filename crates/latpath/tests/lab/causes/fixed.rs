@@ -85,18 +85,6 @@ pub fn follow(commands: &[String], shell: impl Fn() -> Command) -> Result<(), Fa
     Err(said.into())
 }
 
-/// What is said of a device is done in its namespace, which is this machine to those who are in it.
-fn shell_in(space: Option<&Namespace>) -> Command {
-    match space {
-        Some(space) => {
-            let mut ip = Command::new("ip");
-            ip.args(["netns", "exec", space.name(), "sh"]);
-            ip
-        }
-        None => Command::new("sh"),
-    }
-}
-
 /// The explained packets that were held by this first of all; of one CPU alone, if that is said.
 pub fn held(seen: &Seen, blame: &Blame, cpu: Option<usize>) -> usize {
     let is_held = |late: &&Late| {
@@ -111,8 +99,6 @@ struct Case<'a> {
     blame: &'a Blame,
     /// What one of the commands has.
     word: &'a str,
-    /// Where they are entered, if it is not this machine's first namespace.
-    within: Option<Namespace>,
     /// What is held on other CPUs is another matter.
     cpu: Option<usize>,
     /// What does the fault, where a process does.
@@ -121,16 +107,16 @@ struct Case<'a> {
 
 impl<'a> Case<'a> {
     fn of(blame: &'a Blame, word: &'a str) -> Self {
-        Self { blame, word, within: None, cpu: None, goes_on: None }
+        Self { blame, word, cpu: None, goes_on: None }
     }
 }
 
 /// Judges while a fault goes on, does what is advised, and judges again.
 fn is_fixed(scenario: &mut Scenario, case: Case) -> Result<(), Failed> {
-    let Case { blame, word, within, cpu, goes_on } = case;
+    let Case { blame, word, cpu, goes_on } = case;
     thread::sleep(FAULT);
     let before = scenario.recorded()?;
-    follow(&advised(&before, blame, word)?, || shell_in(within.as_ref()))?;
+    follow(&advised(&before, blame, word)?, || Command::new("sh"))?;
     thread::sleep(SETTLES);
     scenario.record("")?;
     let began = monotonic();
@@ -206,7 +192,7 @@ fn steered() -> Result<(), Failed> {
     scenario.begin(&Reader::URGENT)?;
     let fault = scenario.start_fault(&publisher, &format!("flood cpu={CPU} device={PUBLISHER} frames=1 {GOES_ON}"))?;
     let case = Case::of(&blame::FLOOD, "rps_cpus");
-    is_fixed(&mut scenario, Case { within: Some(space), cpu: Some(CPU), goes_on: Some(fault), ..case })
+    is_fixed(&mut scenario, Case { cpu: Some(CPU), goes_on: Some(fault), ..case })
 }
 
 /// Fewer bytes a second than the stream has.
@@ -215,7 +201,7 @@ fn taken_off() -> Result<(), Failed> {
     scenario.begin(&Reader::URGENT)?;
     let space = scenario.bench.path.hypervisor.clone();
     tc(&space, &format!("qdisc add dev {VETH} root tbf rate 2mbit burst 4000 limit 4000000"))?;
-    is_fixed(&mut scenario, Case { within: Some(space), ..Case::of(&blame::GATE, "qdisc del ") })
+    is_fixed(&mut scenario, Case::of(&blame::GATE, "qdisc del "))
 }
 
 /// What the application does at times takes more than the 12 ms that it has in 100 ms.

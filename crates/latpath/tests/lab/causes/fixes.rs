@@ -19,6 +19,7 @@ use nix::{
 use std::{
     collections::BTreeMap,
     fs,
+    os::unix::fs::MetadataExt,
     process::{Child, Command},
     sync::mpsc,
     thread,
@@ -42,7 +43,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn need_namespaces() -> Lack {
-    need_tool("nsenter").or(need_tool("lsns"))
+    need_tool("nsenter").or(need_tool("find"))
 }
 
 fn actor(name: &str, pids: &[u32]) -> Actor {
@@ -269,21 +270,11 @@ fn taken_off() -> Result<(), Failed> {
     let space = bench.application();
     space.ip("link add lpq0 type veth peer name lpq1")?;
     space.ip("link set lpq0 up")?;
-    let mut inside = Command::new("sleep");
-    inside.arg("60");
-    let _inside = bench.start(space, inside)?;
-    let inode = space.inside(|| fs::read_link("/proc/thread-self/ns/net"))??;
-    let inode: String = inode.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
-    for netns in [space.name(), &inode] {
+    let netns = space.inside(|| fs::metadata("/proc/thread-self/ns/net"))??.ino() as u32;
+    for device in [format!("lpq0%{}", space.name()), format!("lpq0%{netns}"), "lpq0".into()] {
         tc(space, "qdisc add dev lpq0 root tbf rate 1mbit burst 5kb latency 50ms")?;
-        let point = PointInfo {
-            point: format!("host/tx@lpq0%{netns}").parse()?,
-            link: Link::Veth,
-            netns: 0,
-            ifindex: 0,
-            peer: 0,
-            clock: String::new(),
-        };
+        let point = format!("host/tx@{device}").parse()?;
+        let point = PointInfo { point, link: Link::Veth, netns, ifindex: 0, peer: 0, clock: String::new() };
         let all = advice(Cause::QdiscHeld, None, None, &[point]);
         let lines: Vec<String> = all.into_iter().flat_map(|advice| advice.commands).collect();
         let [show, off] = lines.as_slice() else { return Err(format!("{lines:?}").into()) };

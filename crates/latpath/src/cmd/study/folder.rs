@@ -1,0 +1,73 @@
+//! The directory in which a study keeps what it has measured.
+
+use anyhow::{anyhow, bail, Context, Result};
+use latpath_linux::{make_private, read_text, why_shared};
+use latpath_report::cpu_profile::{flame_graph, flame_graph_of_difference};
+use latpath_report::export::write_file;
+use latpath_report::study::Configuration;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The longest file of a configuration that is read.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// What an earlier study has left, in the order in which it was measured.
+pub fn kept(folder: &Path) -> Result<Vec<Configuration>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+        .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+        .collect();
+    files.sort();
+    let read = |(_, path): (_, PathBuf)| {
+        let text = read_text(&path, MOST_BYTES).with_context(|| format!("{}", path.display()))?;
+        Configuration::read(&text).map_err(|why| anyhow!("{} is no configuration of a study: {why}", path.display()))
+    };
+    files.into_iter().map(read).collect()
+}
+
+/// Makes the directory, or takes one that is there and in which nobody else may write.
+pub fn take_folder(folder: &Path) -> Result<()> {
+    let why = match make_private(folder) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => why_shared(folder),
+        made => made.map(|()| None),
+    };
+    match why.with_context(|| format!("{}", folder.display()))? {
+        Some(why) => {
+            bail!("{}: {why}, who could put links into it: name another directory with -o", folder.display())
+        }
+        None => Ok(()),
+    }
+}
+
+/// Keeps a configuration: its figures, and its profile for other tools.
+pub fn keep(folder: &Path, one: &Configuration) -> Result<()> {
+    let file = |extension: &str| folder.join(format!("{}.{extension}", one.name));
+    if let Some(part) = &one.profile {
+        write(&file("profile"), true, &part.figures.kept)?;
+    }
+    if let Some(profile) = one.profile().filter(|profile| !profile.stacks.is_empty()) {
+        write(&file("svg"), true, &flame_graph(&profile).context("drawing the flame graph")?)?;
+    }
+    write(&file("json"), true, &(serde_json::to_string(one)? + "\n"))
+}
+
+/// Differential flame graphs of the first configuration and each other one, both ways round: a call chain that one
+/// side does not have has no width there.
+pub fn draw_differences(folder: &Path, all: &[Configuration]) -> Result<()> {
+    let profiles = all.iter().filter_map(|one| Some((&one.name, one.profile().filter(|p| !p.stacks.is_empty())?)));
+    let profiles: Vec<_> = profiles.collect();
+    let Some((first, others)) = profiles.split_first() else { return Ok(()) };
+    for (before, after) in others.iter().flat_map(|other| [(first, other), (other, first)]) {
+        let svg = flame_graph_of_difference(&before.1, &after.1).context("drawing the flame graph")?;
+        write(&folder.join(format!("{}-to-{}.svg", before.0, after.0)), true, &svg)?;
+    }
+    Ok(())
+}
+
+pub fn write(file: &Path, force: bool, text: &str) -> Result<()> {
+    write_file(file, force, |out| out.write_all(text.as_bytes())).with_context(|| format!("{}", file.display()))
+}
