@@ -1,18 +1,26 @@
 //! Any sequence of sightings through the joiner: nothing panics, each journey comes once and in order, memory is bounded.
 //!
 //! Input: one byte of options, then sightings of 8 bytes: stream and point, key (2), time (3, ns since the one before, signed,
-//! times 64), note, and what to do after it.
+//! times 64), note, and what to do after it. That says too where the key lies in the stream's 32 bits, and how far its time is: by
+//! steps of a clock, and at the ends of all times.
 
 use latpath_journey::{Joiner, Journey, Options};
 use latpath_model::{KeyRule, Point, PointInfo, Sighting};
 
+/// One of each rule.
+const STREAMS: usize = 4;
 const POINTS: [&str; 6] =
     ["host/tx@a", "host/nic-rx@b", "host/drop@b", "host/tx@c", "guest0/app-read@d", "guest0/drop@e"];
 
 /// Takes one input.
 pub fn run(bytes: &[u8]) {
     let Some((&kind, mut rest)) = bytes.split_first() else { return };
-    let rules = [KeyRule::SMP_CNT, KeyRule::Hash { offset: 0, len: 4 }, KeyRule::Seq { offset: 0, len: 1 }];
+    let rules = [
+        KeyRule::SMP_CNT,
+        KeyRule::Hash { offset: 0, len: 4 },
+        KeyRule::Seq { offset: 0, len: 1 },
+        KeyRule::Seq { offset: 0, len: 4 },
+    ];
     let points = POINTS.map(|text| PointInfo::from(text.parse::<Point>().expect("a point")));
     let options = Options {
         window: 1 << (10 + kind % 16),
@@ -24,7 +32,7 @@ pub fn run(bytes: &[u8]) {
     };
     let mut joiner = Joiner::new(rules, options);
     joiner.set_points(&points);
-    let (mut t, mut next, mut came, mut taken) = (0i64, [0u64; 3], [0u64; 3], [0u64; 3]);
+    let (mut t, mut next, mut came, mut taken) = (0i64, [0u64; STREAMS], [0u64; STREAMS], [0u64; STREAMS]);
     let mut sink = |j: &Journey| {
         let stream = usize::from(j.stream);
         // At the end, unfinished ones are left out.
@@ -34,16 +42,24 @@ pub fn run(bytes: &[u8]) {
         came[stream] += 1;
     };
     while let Some((s, tail)) = rest.split_first_chunk::<8>() {
-        t += i64::from(i32::from_be_bytes([s[3], s[4], s[5], 0]) >> 8) * 64;
-        let stream = u16::from(s[0] % 3);
+        let step = i64::from(i32::from_be_bytes([s[3], s[4], s[5], 0]) >> 8);
+        t = match s[7] {
+            // A clock that is set, by up to 24 days.
+            18 => t.saturating_add(step * 250_000_000),
+            19 => i64::MAX - step.abs(),
+            20 => i64::MIN + step.abs(),
+            _ => t.saturating_add(step * 64),
+        };
+        let stream = u16::from(s[0]) % STREAMS as u16;
         let key = u32::from(u16::from_be_bytes([s[1], s[2]]));
-        let point = u16::from(s[0] / 3 % POINTS.len() as u8);
+        let key = if s[7] & 0x80 == 0 { key } else { key << 16 | u32::from(s[6]) };
+        let point = u16::from(s[0]) / STREAMS as u16 % POINTS.len() as u16;
         joiner.push(&Sighting { t, key, point, stream, note: u16::from(s[6]), ..Sighting::default() }, &mut sink);
         taken[usize::from(stream)] += 1;
         match s[7] {
             0..=15 => joiner.advance(t, &mut sink),
-            16 => (0..3).for_each(|stream| joiner.set_expected(stream, 0b1_1011)),
-            17 => (0..3).for_each(|stream| joiner.set_expected(stream, 0)),
+            16 => (0..STREAMS as u16).for_each(|stream| joiner.set_expected(stream, 0b1_1011)),
+            17 => (0..STREAMS as u16).for_each(|stream| joiner.set_expected(stream, 0)),
             _ => {}
         }
         assert!(joiner.open() <= 256 && joiner.bytes() < 1 << 20);

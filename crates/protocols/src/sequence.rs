@@ -514,6 +514,8 @@ impl Sequence {
                 if forward <= self.span(self.reach + 1) {
                     self.missing += (forward / step).saturating_sub(1) as i64;
                     self.restarts = self.restarts.saturating_sub(1);
+                    // Nor can the stream return to before it.
+                    self.forget_left();
                 }
             }
         } else if let Some(wrap) = self.wrap_near(before, after) {
@@ -626,7 +628,7 @@ impl Sequence {
         let sure = stretch.count == 1 || !self.is_straggler(&stretch, key);
         if sure && goes_on(&left) && !goes_on(&stretch) && !self.is_behind(&stretch, key, t) {
             self.unplaced += stretch.count as i64;
-            self.restarts -= 1;
+            self.restarts = self.restarts.saturating_sub(1);
             (self.stretch, self.left) = (Some(left), None);
         }
     }
