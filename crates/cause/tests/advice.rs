@@ -191,7 +191,7 @@ fn where_no_interrupt_brings_packets_other_cpus_take_them() {
         (
             "hin",
             4026532,
-            "nsenter --net=$(find -L /run/netns /proc/[0-9]*/ns/net -inum 4026532 -print -quit 2>/dev/null) unshare -m \
+            "nsenter --net=$(find -L /run/netns/* /proc/[0-9]*/ns/net -inum 4026532 -print -quit 2>/dev/null) unshare -m \
              sh -c 'mount -t sysfs sysfs /sys && echo cf > /sys/class/net/hin/queues/rx-0/rps_cpus'",
         ),
     ] {
@@ -281,7 +281,7 @@ fn a_device_is_looked_for_in_its_own_namespace() {
     for device in ["eth0", "eth0%4026532177"] {
         assert_eq!(
             of(device, 4026532177)[0],
-            "nsenter --net=$(find -L /run/netns /proc/[0-9]*/ns/net -inum 4026532177 -print -quit 2>/dev/null) \
+            "nsenter --net=$(find -L /run/netns/* /proc/[0-9]*/ns/net -inum 4026532177 -print -quit 2>/dev/null) \
              tc -s qdisc show dev eth0"
         );
     }

@@ -30,7 +30,7 @@ impl Elsewhere<'_> {
         match self {
             Self::Named(name) => format!("nsenter --net=/run/netns/{} ", quoted(name)),
             Self::Unnamed(inode) => format!(
-                "nsenter --net=$(find -L /run/netns /proc/[0-9]*/ns/net -inum {inode} -print -quit 2>/dev/null) "
+                "nsenter --net=$(find -L /run/netns/* /proc/[0-9]*/ns/net -inum {inode} -print -quit 2>/dev/null) "
             ),
         }
     }
