@@ -1,8 +1,8 @@
 //! Any sequence of sightings through the joiner: nothing panics, each journey comes once and in order, memory is bounded.
 //!
 //! Input: one byte of options, then sightings of 8 bytes: stream and point, key (2), time (3, ns since the one before, signed,
-//! times 64), note, and what to do after it. That says too where the key lies in the stream's 32 bits, and how far its time is: by
-//! steps of a clock, and at the ends of all times.
+//! times 64), note, and what to do: after it, and before it, where it makes the key one of 32 bits, sets the clock, or puts the time
+//! at an end of all times.
 
 use latpath_journey::{Joiner, Journey, Options};
 use latpath_model::{KeyRule, Point, PointInfo, Sighting};

@@ -91,12 +91,16 @@ static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_c
 	return at + 3 <= end ? at : 0;
 }
 
-/* smpSynch at this place, plus one; 0 where it is not there. */
+/* smpSynch plus one, of a word that begins with its tag; 0 where it is not there. */
+static __always_inline __u32 synch_of(__u64 w)
+{
+	return (w & 0xffff) == 0x0185 && (w >> 16 & 0xff) < 0xff ? (w >> 16 & 0xff) + 1 : 0;
+}
+
+/* The same at this place. */
 static __always_inline __u32 synch_at(__u64 base, struct frame *f, __u32 at)
 {
-	__u64 w = word_at(base, f, at);
-
-	return (w & 0xffff) == 0x0185 && (w >> 16 & 0xff) < 0xff ? (w >> 16 & 0xff) + 1 : 0;
+	return synch_of(word_at(base, f, at));
 }
 
 #define IN_NO_STREAM -1
@@ -237,12 +241,8 @@ static __always_inline __s64 known_layout(struct layout *l, __u64 base, __u32 li
 		if (unlikely(layout_word(words, i) != *(volatile __u64 *)&l->word[i]))
 			return SLOW_PATH;
 	}
-	if (places & LAYOUT_SYNCH) { /* 85 01, from the second byte on */
-		__u32 synch = *(const volatile __u32 *)(words + 8 * LAYOUT_WORDS + 5);
-
-		if ((synch >> 8 & 0xffff) == 0x0185 && synch >> 24 < 0xff)
-			known += ((synch >> 24) + 1) << 16;
-	}
+	if (places & LAYOUT_SYNCH) /* from a byte before it on: 65 bytes end with it */
+		known |= synch_of(*(const volatile __u32 *)(words + 8 * LAYOUT_WORDS + 5) >> 8) << 16;
 	return likely(*(volatile __u64 *)&l->places == places) ? (__s64)known : SLOW_PATH;
 }
 

@@ -1,5 +1,6 @@
 //! Names for what the kernel gives as numbers: namespaces, functions, drop reasons.
 
+use latpath_linux::proc::own_netns;
 use latpath_model::text::printable;
 use std::{
     collections::HashMap,
@@ -16,8 +17,8 @@ pub fn namespaces() -> HashMap<u32, String> {
             found.insert(meta.ino() as u32, entry.file_name().to_string_lossy().into_owned());
         }
     }
-    if let Ok(meta) = fs::metadata("/proc/self/ns/net") {
-        found.insert(meta.ino() as u32, String::new());
+    if let Ok(inode) = own_netns() {
+        found.insert(inode as u32, String::new());
     }
     found
 }

@@ -219,7 +219,7 @@ impl Advisor<'_> {
                 "{device} is a virtual device: the CPU that sends to it takes its packets too; let other CPUs take them \
                  (receive packet steering)"
             ),
-            [namespace.map_or(command.clone(), |namespace| namespace.with_sysfs(&command))],
+            [namespace.map(|namespace| namespace.with_sysfs(&command)).unwrap_or(command)],
         ))
     }
 

@@ -4,8 +4,7 @@ use crate::caps::{Caps, Current, RxHardware};
 use crate::config::{Config, RxFilter, TxType};
 use crate::ledger::{Ledger, PutBack, Share, Who};
 use crate::StampError;
-use latpath_linux::net::Device;
-use std::os::unix::fs::MetadataExt;
+use latpath_linux::{net::Device, proc::own_netns};
 
 /// A NIC that stamps packets for as long as this lives.
 ///
@@ -39,8 +38,7 @@ impl HardwareStamps {
         if let Current::Unknown(why) = &caps.current {
             return Err(StampError::NoWayBack { device: caps.device.clone(), why: why.clone() });
         }
-        let netns =
-            std::fs::metadata("/proc/thread-self/ns/net").map_err(|e| failed("finding its namespace", e))?.ino();
+        let netns = own_netns().map_err(|e| failed("finding its namespace", e))?;
         let device = Device::named(&caps.device).map_err(|e| failed("opening a socket", e))?;
         let who = Who { device: caps.device.clone(), ifindex: caps.ifindex, netns };
         let join = |rx| ledger.join(&who, &device, &|now| wider(now, tx, rx));
@@ -76,8 +74,7 @@ impl Drop for HardwareStamps {
 
 /// Puts back what killed ones have left switched on in this network namespace. Says what it did.
 pub fn put_back_left() -> Vec<String> {
-    let netns = std::fs::metadata("/proc/thread-self/ns/net").map(|meta| meta.ino());
-    let put_back = netns.and_then(|netns| Ledger::of_this_machine().tidy(netns, &present));
+    let put_back = own_netns().and_then(|netns| Ledger::of_this_machine().tidy(netns, &present));
     put_back.unwrap_or_default().iter().map(said).collect()
 }
 

@@ -110,6 +110,12 @@ static __always_inline __u64 header_of(struct sk_buff *skb, __u32 kind)
 	return (__u64)skb->head + skb->mac_header;
 }
 
+/* Bytes of a packet's frame that lie in one piece. */
+static __always_inline __u32 linear_of(struct sk_buff *skb, __u64 mac)
+{
+	return (__u32)((__u64)skb->data - mac) + skb->len - skb->data_len;
+}
+
 /*
  * The way of nearly every packet of a stream: its CPU has seen the device and a frame of this layout before. Returns the time if it is
  * another packet, for handle_packet; 0 if nothing is left to do. It needs little stack on purpose: from Linux 6.13 on, a program with 64
@@ -137,7 +143,7 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 		w.t = bpf_ktime_get_ns();
 	}
 	mac = header_of(skb, kind);
-	linear = (__u32)((__u64)skb->data - mac) + skb->len - skb->data_len;
+	linear = linear_of(skb, mac);
 	if (unlikely(linear > 0x10000))
 		return 0;
 	known = known_layout(&p->layouts[layout_of(mac)], mac, linear);
@@ -157,7 +163,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	struct scratch *scratch = 0;
 	struct seen_at w;
 	struct percpu *p;
-	__u64 mac, data, device = 0;
+	__u64 mac, device = 0;
 	__u32 linear, key = 0, synch = 0, cpu;
 	int point = -1, stream = SLOW_PATH;
 
@@ -175,9 +181,8 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	if (mode == DEDUP_STACK && point >= 0 && passes_gro(point))
 		return 0;
 	if (skb) {
-		data = (__u64)skb->data;
 		mac = header_of(skb, kind);
-		linear = (__u32)(data - mac) + skb->len - skb->data_len;
+		linear = linear_of(skb, mac);
 	} else {
 		mac = raw->at;
 		linear = raw->len;
@@ -186,13 +191,20 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 		return 0;
 	if (reads_directly() && selection.fast_path) {
 		struct layout *l = &p->layouts[layout_of(mac)];
+		__s64 known = known_layout(l, mac, linear);
 		struct fields at = {};
 
-		stream = fast_path(mac, linear, 0, &key, &at);
-		synch = at.synch ? synch_at(mac, 0, at.synch) : 0;
-		/* Streams that share a layout's place replace it once in a while only. */
-		if (stream >= 0 && (!l->places || (w.t >> 5 & 15) == 0))
-			learn_layout(l, mac, &at, stream);
+		if (known >= 0) {
+			stream = KNOWN_STREAM(known);
+			synch = KNOWN_SYNCH(known);
+			key = KNOWN_KEY(known);
+		} else {
+			stream = fast_path(mac, linear, 0, &key, &at);
+			synch = at.synch ? synch_at(mac, 0, at.synch) : 0;
+			/* Streams that share a layout's place replace it once in a while only. */
+			if (stream >= 0 && (!l->places || (w.t >> 5 & 15) == 0))
+				learn_layout(l, mac, &at, stream);
+		}
 	}
 	if (unlikely(stream == SLOW_PATH)) {
 		scratch = take_scratch(cpu);
@@ -270,7 +282,7 @@ static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *de
 	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns()) : 0;
 }
 
-/* Handles packets at a hook that each packet passes; what is seldom needed is a function, so that known packets need little stack. */
+/* Handles packets at a hook that each packet passes; the way of unknown ones is a function, so that known ones need little stack. */
 #define HANDLE_OFTEN(name, kind, mode, its_dev)                                                                       \
 	static __noinline int name##_unknown(void **ctx, __u64 t)                                                     \
 	{                                                                                                             \

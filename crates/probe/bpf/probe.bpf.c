@@ -44,6 +44,12 @@ int stack_rx(void **ctx)
 	return stack_rx_often(ctx);
 }
 
+/* A function too: one program's stack does not hold what both ways need. */
+static __noinline int app_read(void **ctx)
+{
+	return handle_skb(ctx[0], 0, POINT_APP_READ, 0, DEDUP_NOTE);
+}
+
 /*
  * Packets of a tap or macvtap are read by vhost or QEMU. Everything else is an application's read: a socket takes the device off the
  * packets that it queues. Whether the packet has a socket does not tell them apart, since the sender's may be this machine's.
@@ -62,7 +68,7 @@ int copy_out(void **ctx)
 		if (kind == DEVICE_TAP || kind == DEVICE_MACVTAP)
 			return vm_read_often(ctx);
 	}
-	return handle_skb(skb, 0, POINT_APP_READ, 0, DEDUP_NOTE);
+	return app_read(ctx);
 }
 
 static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 reason)

@@ -53,7 +53,7 @@ struct cached {
 };
 
 /*
- * One CPU's counters and its ring's ends. What a sighting needs fills the first cache line; the second is for what seldom happens.
+ * One CPU's counters and its ring's ends. What a sighting needs is in the first cache line, what is rare in the second.
  * `tail` is written by user space alone, on a cache line of its own.
  */
 struct percpu {
@@ -63,17 +63,14 @@ struct percpu {
 	__u64 others; /* packets that were looked at and are in no stream */
 	__u64 cost_ns;
 	__u64 cost_samples;
-	__u32 ring_first; /* this CPU's first record in `ring`; user space sets these before the programs are attached */
-	__u32 ring_size; /* records of one CPU, a power of two */
-	__u32 ring_bits; /* the same, as a power of two */
-	__u32 cpu;
+	__u64 cpu; /* set by user space before the programs are attached */
 	__u64 left_out; /* sightings of packets that are not in the sample */
 	__u64 dropped;
 	__u64 malformed;
 	__u64 points_overflow;
 	__u64 unreadable;
 	__u64 points_of_others; /* that were refused: in network namespaces of other user namespaces */
-	__u64 pad1[2];
+	__u64 pad1[3];
 	__u64 tail;
 	__u64 pad2[7];
 	struct layout layouts[LAYOUTS];

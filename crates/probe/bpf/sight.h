@@ -3,6 +3,9 @@
 #ifndef LATPATH_SIGHT_H
 #define LATPATH_SIGHT_H
 
+/* Records of one CPU: 1 << ring_shift. */
+const volatile __u32 ring_shift = 0;
+
 SHARED_ARRAY(percpu, 1, struct percpu);
 SHARED_ARRAY(ring, 1, struct record);
 
@@ -33,6 +36,7 @@ static __always_inline void publish(struct record *r, __u16 generation)
 /* Appends to this CPU's ring; a full ring drops the sighting and counts it. */
 static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 stream, __u32 key)
 {
+	__u32 ring_size = 1u << ring_shift;
 	__u64 head = p->head, at;
 	struct record *r;
 	__u32 idx;
@@ -42,17 +46,17 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 		return;
 	}
 	/* Some records are left free for what interrupts or preempts this program between here and the reservation. */
-	if (unlikely(head - *(volatile __u64 *)&p->tail_seen >= p->ring_size - 32)) {
+	if (unlikely(head - *(volatile __u64 *)&p->tail_seen >= ring_size - 32)) {
 		__u64 tail = *(volatile __u64 *)&p->tail;
 
 		*(volatile __u64 *)&p->tail_seen = tail;
-		if (head - tail >= p->ring_size - 32) {
+		if (head - tail >= ring_size - 32) {
 			__sync_fetch_and_add(&p->dropped, 1);
 			return;
 		}
 	}
 	at = __sync_fetch_and_add(&p->head, 1); /* also counts the sightings */
-	idx = p->ring_first + ((__u32)at & (p->ring_size - 1));
+	idx = ((__u32)p->cpu << ring_shift) + ((__u32)at & (ring_size - 1));
 	r = bpf_map_lookup_elem(&ring, &idx);
 	if (!r)
 		return;
@@ -64,7 +68,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 	r->cpu = p->cpu;
 	r->point = w->point;
 	r->synch = w->synch;
-	publish(r, (__u16)(at >> (p->ring_bits & 63)) | 1u << 15);
+	publish(r, (__u16)(at >> ring_shift) | 1u << 15);
 }
 
 /* Takes one sighting. */

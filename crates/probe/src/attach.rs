@@ -91,6 +91,7 @@ fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpu
     let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
     consts.selection = convert(&table.selection);
+    consts.ring_shift = ring_size.ilog2();
     consts.other_users = options.other_users.into();
     let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
     for (place, name) in &table.short {
@@ -119,11 +120,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
         table.load(&maps.streams, &maps.names_long).map_err(PURPOSE.refused("naming the streams"))?;
         let percpu = Mapped::<PerCpu>::new(&maps.percpu.as_fd(), cpus)?;
         for cpu in 0..cpus {
-            let set = |offset, value: usize| percpu.set_field(cpu, offset, value as u32);
-            set(offset_of!(PerCpu, cpu), cpu);
-            set(offset_of!(PerCpu, ring_first), cpu * ring_size);
-            set(offset_of!(PerCpu, ring_size), ring_size);
-            set(offset_of!(PerCpu, ring_bits), ring_size.ilog2() as usize);
+            percpu.set_field(cpu, offset_of!(PerCpu, cpu), cpu as u64);
         }
         let points = PointTable::new(&maps.points, &maps.point_of, &maps.free_points)?;
         let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;

@@ -228,7 +228,7 @@ impl Sequence {
         // Half a wrap or more in this time is a silence, of which `offset` has the rules.
         let passed = t.saturating_sub(stretch.high_t).max(0);
         let half = i64::try_from(wrap / 2).ok().and_then(|half| half.checked_mul(took));
-        if !passed.checked_mul(numbers).zip(half).is_some_and(|(passed, half)| passed < half) {
+        if passed.checked_mul(numbers).zip(half).is_none_or(|(passed, half)| passed >= half) {
             return false;
         }
         self.votes = (self.votes + 1).min(STEP_REFUTED);

@@ -1,8 +1,7 @@
 //! Parts of commands, as a shell and its tools take them.
 
-use latpath_linux::Cpus;
+use latpath_linux::{proc::own_netns, Cpus};
 use latpath_model::{text::quoted, PointInfo, StreamSpec};
-use std::os::unix::fs::MetadataExt;
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
 /// a plain file of what it does not find.
@@ -47,18 +46,13 @@ impl Elsewhere<'_> {
     }
 }
 
-/// The inode number of the network namespace that this program is in.
-fn own_namespace() -> Option<u32> {
-    Some(std::fs::metadata("/proc/self/ns/net").ok()?.ino() as u32)
-}
-
 /// A point's device, and its namespace where that is another than this program's: there, another device may have the same name.
 pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
     let device = info.point.device.as_str();
     let (name, space) = device.split_once('%').map_or((device, None), |(name, space)| (name, Some(space)));
     let elsewhere = match space {
         Some(space) if space != info.netns.to_string() => Some(Elsewhere::Named(space)),
-        _ if info.netns == 0 || own_namespace() == Some(info.netns) => None,
+        _ if info.netns == 0 || own_netns().is_ok_and(|own| own as u32 == info.netns) => None,
         _ => Some(Elsewhere::Unnamed(info.netns)),
     };
     (name, elsewhere)

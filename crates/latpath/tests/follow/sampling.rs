@@ -94,8 +94,8 @@ impl Arrivals {
 
 /// The figures of Tmu; null where there are none.
 fn tmu(figures: &Value) -> Value {
-    let segments = figures["segments"].as_array().into_iter().flatten();
-    segments.cloned().find(|segment| segment["name"] == "Tmu").unwrap_or_default()
+    let mut segments = figures["segments"].as_array().into_iter().flatten();
+    segments.find(|segment| segment["name"] == "Tmu").cloned().unwrap_or_default()
 }
 
 /// Every packet's Tmu is within the stated bound. tcpdump's times of day say which second each sample belongs to; the clocks of the

@@ -10,7 +10,7 @@ use super::{
     scenario::{tc, Reader, Scenario, CPU, NO_ROUNDS},
     verdict::{Late, Seen},
 };
-use latpath_lab::{Namespace, PUBLISHER, VETH};
+use latpath_lab::{PUBLISHER, VETH};
 use latpath_linux::monotonic;
 use latpath_testkit::{equal, latpath, need_tool, trial, Failed, Lack, Started, Trial};
 use serde_json::Value;
