@@ -8,9 +8,10 @@ use crate::{
     softnet::Softnet,
     Inode, Netns,
 };
+use latpath_linux::proc::{CpuAccount, Root};
 use latpath_model::Ns;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 /// The kernel's counters at one moment; the parts are read one after the other, within milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct Snapshot {
     pub namespaces: BTreeMap<Inode, Namespace>,
     /// The CPUs' input queues.
     pub softnet: Softnet,
+    /// What the hypervisor of this machine took of each CPU since boot, ns, in steps of a clock tick.
+    #[serde(default)]
+    pub stolen: BTreeMap<u32, Ns>,
     /// What could not be read, and why.
     pub unread: Vec<String>,
 }
@@ -57,6 +61,9 @@ pub struct Difference {
     pub namespaces: BTreeMap<Inode, Namespace>,
     /// The CPUs' input queues.
     pub softnet: Softnet,
+    /// What the hypervisor of this machine took of each CPU, ns; CPUs of which it took nothing are left out.
+    #[serde(default)]
+    pub stolen: BTreeMap<u32, Ns>,
     /// Devices that are gone, with what they had counted last: what they counted since is not known.
     pub gone: Vec<(Inode, DeviceCounters)>,
     /// What could not be read at either time, and why.
@@ -72,6 +79,8 @@ impl Snapshot {
             Some(softnet) => snapshot.softnet = softnet,
             None => snapshot.unread.push("/proc/net/softnet_stat: cannot be read".into()),
         }
+        let accounts = CpuAccount::of_each(&Root::of(Path::new("/"))).unwrap_or_default();
+        snapshot.stolen = accounts.into_iter().map(|(cpu, account)| (cpu, account.steal as Ns)).collect();
         Netns::all().values().for_each(|netns| snapshot.add(netns));
         snapshot
     }
@@ -105,9 +114,14 @@ impl Snapshot {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Difference {
         let nothing = Namespace::default();
+        let stolen = |(cpu, now): (&u32, &Ns)| {
+            let took = now - earlier.stolen.get(cpu)?;
+            (took > 0).then_some((*cpu, took))
+        };
         let mut difference = Difference {
             elapsed_ns: self.t_ns - earlier.t_ns,
             softnet: self.softnet.since(&earlier.softnet),
+            stolen: self.stolen.iter().filter_map(stolen).collect(),
             unread: earlier.unread.clone(),
             ..Difference::default()
         };
@@ -190,7 +204,8 @@ mod tests {
             (*ifindex, DeviceCounters { name: (*name).into(), statistics, ..DeviceCounters::default() })
         };
         let space = Namespace { devices: devices.iter().map(device).collect(), ..Namespace::default() };
-        Snapshot { t_ns, namespaces: BTreeMap::from([(7, space)]), ..Snapshot::default() }
+        let stolen = BTreeMap::from([(0, 70), (1, 10 * t_ns)]);
+        Snapshot { t_ns, namespaces: BTreeMap::from([(7, space)]), stolen, ..Snapshot::default() }
     }
 
     #[test]
@@ -198,6 +213,7 @@ mod tests {
         let (then, now) = (snapshot(10, &[(1, "a", 5), (2, "b", 9)]), snapshot(30, &[(1, "a", 8), (3, "c", 4)]));
         let since = now.since(&then);
         assert_eq!(since.elapsed_ns, 20);
+        assert_eq!(since.stolen, BTreeMap::from([(1, 200)]), "of CPUs of which something was taken");
         let dropped = |ifindex| since.device(7, ifindex).map(|device| device.statistics.tx_dropped);
         assert_eq!((dropped(1), dropped(2), dropped(3)), (Some(3), None, Some(4)));
         assert_eq!(since.gone.iter().map(|(_, device)| device.name.as_str()).collect::<Vec<_>>(), ["b"]);

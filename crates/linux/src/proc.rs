@@ -2,6 +2,7 @@
 
 use crate::Cpus;
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Read},
     os::unix::fs::MetadataExt,
@@ -137,27 +138,35 @@ pub struct CpuAccount {
 }
 
 impl CpuAccount {
-    /// The sum over these CPUs.
-    pub fn read(root: &Root, cpus: &Cpus) -> Option<Self> {
-        Some(Self::parse(&root.text("proc/stat")?, cpus, tick_ns()))
+    /// Each CPU's.
+    pub fn of_each(root: &Root) -> Option<BTreeMap<u32, Self>> {
+        Some(Self::parse(&root.text("proc/stat")?, tick_ns()))
     }
 
-    fn parse(text: &str, cpus: &Cpus, tick: u64) -> Self {
-        let mut sum = Self::default();
-        for line in text.lines() {
-            let Some((name, fields)) = line.strip_prefix("cpu").and_then(|rest| rest.split_once(' ')) else { continue };
-            if !name.parse().is_ok_and(|cpu| cpus.contains(cpu)) {
-                continue;
-            }
+    /// The sum over these CPUs.
+    pub fn read(root: &Root, cpus: &Cpus) -> Option<Self> {
+        Some(Self::sum(&Self::of_each(root)?, cpus))
+    }
+
+    fn sum(all: &BTreeMap<u32, Self>, cpus: &Cpus) -> Self {
+        all.iter().filter(|(cpu, _)| cpus.contains(**cpu)).fold(Self::default(), |sum, (_, one)| Self {
+            user: sum.user + one.user,
+            system: sum.system + one.system,
+            idle: sum.idle + one.idle,
+            steal: sum.steal + one.steal,
+            guest: sum.guest + one.guest,
+        })
+    }
+
+    fn parse(text: &str, tick: u64) -> BTreeMap<u32, Self> {
+        let one = |line: &str| {
+            let (cpu, fields) = line.strip_prefix("cpu")?.split_once(' ')?;
             let fields: Vec<u64> = fields.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
             let ns = |numbers: &[usize]| -> u64 { numbers.iter().filter_map(|n| fields.get(*n)).sum::<u64>() * tick };
-            sum.user += ns(&[0, 1]);
-            sum.system += ns(&[2, 5, 6]);
-            sum.idle += ns(&[3, 4]);
-            sum.steal += ns(&[7]);
-            sum.guest += ns(&[8, 9]);
-        }
-        sum
+            let (user, system, idle) = (ns(&[0, 1]), ns(&[2, 5, 6]), ns(&[3, 4]));
+            Some((cpu.parse().ok()?, Self { user, system, idle, steal: ns(&[7]), guest: ns(&[8, 9]) }))
+        };
+        text.lines().filter_map(one).collect()
     }
 }
 
@@ -284,7 +293,7 @@ mod tests {
     fn the_account_of_some_cpus_is_their_sum() {
         let text =
             "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 10 1 20 300 4 5 6 7 8 9\ncpu1 1 0 0 0\ncpu12 1 1 1 1 1 1 1 1 1 1\nintr 5\n";
-        let account = CpuAccount::parse(text, &"0-3".parse().unwrap(), 10);
+        let account = CpuAccount::sum(&CpuAccount::parse(text, 10), &"0-3".parse().unwrap());
         assert_eq!(account, CpuAccount { user: 120, system: 310, idle: 3040, steal: 70, guest: 170 });
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Reader {
     tails: Vec<u64>,
     size: u64,
     pending: Vec<Record>,
+    /// No record of `pending` is older.
+    oldest: u64,
     watermark: Ns,
     /// Records that were overwritten before they were read.
     pub lost: u64,
@@ -39,7 +41,7 @@ fn overwritten(tail: &mut u64, head: u64, size: u64) -> u64 {
 
 impl Reader {
     pub fn new(cpus: usize, size: usize) -> Self {
-        Self { tails: vec![0; cpus], size: size as u64, pending: Vec::new(), watermark: 0, lost: 0 }
+        Self { tails: vec![0; cpus], size: size as u64, pending: Vec::new(), oldest: u64::MAX, watermark: 0, lost: 0 }
     }
 
     /// Takes what is ready out of one CPU's ring. False if a record is reserved and not yet whole.
@@ -58,7 +60,9 @@ impl Reader {
             }
             // The generation is stored last; what follows it was stored before.
             fence(Ordering::Acquire);
-            self.pending.push(ring.get(at));
+            let record = ring.get(at);
+            self.oldest = self.oldest.min(record.t);
+            self.pending.push(record);
             tail += 1;
         }
         if tail != self.tails[cpu] {
@@ -77,7 +81,7 @@ impl Reader {
         ring: &Mapped<Record>,
         percpu: &Mapped<PerCpu>,
         all: bool,
-        mut each: impl FnMut(&Record),
+        each: impl FnMut(&Record),
     ) -> Ns {
         let now = monotonic();
         let mut whole = true;
@@ -90,11 +94,21 @@ impl Reader {
         if whole || all || settled - self.watermark > stuck {
             self.watermark = self.watermark.max(settled);
         }
+        self.hand_over(each);
+        self.watermark
+    }
+
+    /// Hands over what is older than the watermark. While a record is waited for there may be nothing, and a million records
+    /// behind it: then they are not looked at.
+    fn hand_over(&mut self, mut each: impl FnMut(&Record)) {
+        if self.oldest >= self.watermark as u64 {
+            return;
+        }
         // The rings are sorted runs, nearly: the stable sort finds and merges them.
         self.pending.sort_by_key(|r| r.t);
         let ready = self.pending.partition_point(|r| (r.t as Ns) < self.watermark);
         self.pending.drain(..ready).for_each(|r| each(&r));
-        self.watermark
+        self.oldest = self.pending.first().map_or(u64::MAX, |r| r.t);
     }
 }
 

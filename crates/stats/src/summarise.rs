@@ -81,6 +81,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     summary.notes = counted(manifest, facts.before);
     summary.notes.extend(behind_schedule(manifest, facts.before));
     summary.notes.extend(utc_steps(manifest));
+    summary.notes.extend(manifest.kernel.as_ref().and_then(stolen));
     summary.notes.extend(manifest.kernel.iter().flat_map(|counted| links(counted, points)));
     summary.notes.extend(manifest.kernel.iter().flat_map(|counted| of_devices(&summary.lost, points, counted)));
     for info in points.iter().filter(|info| bound(manifest, &info.point.machine).is_none()) {
@@ -133,6 +134,18 @@ fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Ite
         })
     };
     manifest.joined.iter().enumerate().filter_map(of)
+}
+
+/// What the hypervisor of this machine took of its CPUs.
+fn stolen(counted: &Difference) -> Option<String> {
+    let of = |(cpu, took): (&u32, &Ns)| format!("CPU {cpu} for {}", duration(*took));
+    let all: Vec<_> = counted.stolen.iter().map(of).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "the hypervisor below this machine did not run {}: what ran there was as much later (steal)",
+            all.join(", ")
+        )
+    })
 }
 
 /// Devices of the points that were not there all the time, or whose link was not.
@@ -253,6 +266,16 @@ mod tests {
                 "hout%lab is gone: packets that were to pass it were lost since, whatever the kernel's reason is",
                 "the link of hin%lab went down 2 times: packets that were to pass it in these times were lost",
             ]
+        );
+    }
+
+    #[test]
+    fn what_a_hypervisor_took_of_the_machines_cpus_is_said() {
+        assert_eq!(stolen(&Difference::default()), None);
+        let stolen_of = BTreeMap::from([(0, 20_000_000), (3, 1_510_000_000)]);
+        assert_eq!(
+            stolen(&Difference { stolen: stolen_of, ..Difference::default() }).unwrap(),
+            "the hypervisor below this machine did not run CPU 0 for 20 ms, CPU 3 for 1.51 s: what ran there was as much later (steal)"
         );
     }
 
