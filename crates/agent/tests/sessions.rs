@@ -299,6 +299,20 @@ fn one_who_connects_and_is_silent_does_not_keep_the_host_out() {
 }
 
 #[test]
+fn who_connects_to_a_socket_may_take_a_bounded_time_to_open_a_session_and_on_a_device_any_time() {
+    let dir = tempfile::tempdir().unwrap();
+    for (at, is_bounded) in
+        [(Listen::Unix(dir.path().join("agent.sock")), true), (Listen::Device("/dev/null".into()), false)]
+    {
+        let (quit, tell_quit) = UnixStream::pair().unwrap();
+        drop(tell_quit);
+        let mut options = ServeOptions::default();
+        listen(&at, false, &mut options, Some(quit.as_fd()), &mut |_| {}, fresh()).unwrap();
+        assert_eq!(options.opening.is_some(), is_bounded, "{at}");
+    }
+}
+
+#[test]
 fn a_socket_left_by_a_killed_agent_is_replaced_and_any_other_file_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");

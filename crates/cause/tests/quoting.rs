@@ -43,21 +43,39 @@ struct Names {
     bridge: String,
     thread: String,
     device: String,
+    namespace: String,
 }
 
 impl Names {
-    fn all(&self) -> [&str; 5] {
-        [&self.vm, &self.tap, &self.bridge, &self.thread, &self.device]
+    fn of(names: [&str; 6]) -> Self {
+        let [vm, tap, bridge, thread, device, namespace] = names.map(String::from);
+        Self { vm, tap, bridge, thread, device, namespace }
+    }
+
+    fn all(&self) -> [&str; 6] {
+        [&self.vm, &self.tap, &self.bridge, &self.thread, &self.device, &self.namespace]
     }
 }
 
 fn plain() -> Names {
-    let [vm, tap, bridge, thread, device] = ["Nvm", "Ntap", "Nbridge", "Nthread", "Ndevice"].map(String::from);
-    Names { vm, tap, bridge, thread, device }
+    Names::of(["Nvm", "Ntap", "Nbridge", "Nthread", "Ndevice", "Nspace"])
 }
 
-/// All commands of a cause.
-fn commands(cause: Cause, names: &Names, pids: Vec<u32>) -> Vec<String> {
+/// Where the devices are.
+#[derive(Clone, Copy)]
+enum Space {
+    Own,
+    Named,
+    Unnamed,
+}
+
+/// All commands of a cause. Without threads it was a softirq.
+fn commands(cause: Cause, names: &Names, pids: Vec<u32>, space: Space) -> Vec<String> {
+    let (device, netns) = match space {
+        Space::Own => (names.device.clone(), 0),
+        Space::Named => (format!("{}%{}", names.device, names.namespace), 7),
+        Space::Unnamed => (names.device.clone(), 7),
+    };
     let thread = |tid, role| Thread {
         tid,
         role,
@@ -81,9 +99,9 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>) -> Vec<String> {
         ..Vm::default()
     };
     let point = |kind| PointInfo {
-        point: latpath_model::Point { machine: "host".into(), kind, device: names.device.clone() },
-        link: Link::Nic,
-        netns: 0,
+        point: latpath_model::Point { machine: "host".into(), kind, device: device.clone() },
+        link: Link::Veth,
+        netns,
         ifindex: 0,
         peer: 0,
         clock: String::new(),
@@ -98,16 +116,18 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>) -> Vec<String> {
     };
     let class = Some(Class { prio: 120, policy: 0 });
     let actor = |pids: Vec<u32>| {
-        let doing = Doing::Thread(Running { pid: pids[0], class, guest: false, work: None });
+        let thread = |pid: &u32| Doing::Thread(Running { pid: *pid, class, guest: false, work: None });
+        let doing = pids.first().map_or(Doing::Softirq(3), thread);
         Actor { name: names.thread.clone(), doing, class, pids, is_tool: false }
     };
+    let by = if pids.is_empty() { vec![] } else { vec![6154] };
     let share = CauseShare {
         cause,
         machine: "host".into(),
         actor: Some(actor(pids)),
         time_ns: 10,
         excess_ns: 10,
-        by: vec![(actor(vec![6154]), 10)],
+        by: vec![(actor(by), 10)],
         cpus: vec![(4, 10)],
         hops: vec![((0, 1), 10)],
         number: None,
@@ -118,25 +138,42 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>) -> Vec<String> {
     advise(&share, Some(0), &known).into_iter().flat_map(|advice| advice.commands).collect()
 }
 
-fn check(names: &Names) -> Result<(), TestCaseError> {
+/// Words that differ from the plain ones in the names alone, also within the scripts that shells are given.
+fn check_words(expected: &str, found: &str, names: &Names) -> Result<(), TestCaseError> {
     let plain = plain();
+    let expected_words = words(expected).map_err(TestCaseError::fail)?;
+    let found_words = words(found).map_err(TestCaseError::fail)?;
+    prop_assert_eq!(found_words.len(), expected_words.len(), "{}", found);
+    for (at, (expected, found_word)) in expected_words.iter().zip(&found_words).enumerate() {
+        if expected_words[..at].ends_with(&["sh".into(), "-c".into()]) {
+            check_words(expected, found_word, names)?;
+            continue;
+        }
+        let named = plain.all().into_iter().zip(names.all()).find(|(plain, _)| expected.contains(plain));
+        let right = named.map_or(expected.clone(), |(plain, name)| expected.replace(plain, name));
+        // ovs-ofctl has quotes of its own within its word.
+        let is_flow = expected.contains("actions=");
+        prop_assert!(*found_word == right || is_flow, "{}: {:?} is not {:?}", found, found_word, right);
+    }
+    Ok(())
+}
+
+fn check(names: &Names) -> Result<(), TestCaseError> {
+    let mut seen = String::new();
     for cause in Cause::ALL {
-        for pids in [vec![77], vec![77, 78], vec![5620], vec![6154]] {
-            let (expected, found) = (commands(*cause, &plain, pids.clone()), commands(*cause, names, pids));
-            prop_assert_eq!(expected.len(), found.len());
-            for (expected, found) in expected.iter().zip(&found) {
-                let found_words = words(found).map_err(TestCaseError::fail)?;
-                let expected_words = words(expected).map_err(TestCaseError::fail)?;
-                prop_assert_eq!(found_words.len(), expected_words.len(), "{}", found);
-                for (expected, found_word) in expected_words.iter().zip(&found_words) {
-                    let named = plain.all().into_iter().zip(names.all()).find(|(plain, _)| expected.contains(plain));
-                    let right = named.map_or(expected.clone(), |(plain, name)| expected.replace(plain, name));
-                    // ovs-ofctl has quotes of its own within its word.
-                    let is_flow = expected.contains("actions=");
-                    prop_assert!(*found_word == right || is_flow, "{}: {:?} is not {:?}", found, found_word, right);
-                }
+        for pids in [vec![77], vec![77, 78], vec![5620], vec![6154], vec![]] {
+            for space in [Space::Own, Space::Named, Space::Unnamed] {
+                let [expected, found] = [&plain(), names].map(|names| commands(*cause, names, pids.clone(), space));
+                prop_assert_eq!(expected.len(), found.len());
+                expected.iter().zip(&found).try_for_each(|(expected, found)| check_words(expected, found, names))?;
+                seen += &expected.concat();
             }
         }
+    }
+    for begin in
+        ["ip netns exec Nspace sh -c", "nsenter --net=/run/netns/Nspace tc", "unshare -m sh -c", "quit 2>/dev/null) tc"]
+    {
+        prop_assert!(seen.contains(begin), "no command with {}", begin);
     }
     Ok(())
 }
@@ -145,11 +182,10 @@ fn check(names: &Names) -> Result<(), TestCaseError> {
 fn a_port_that_would_reboot_the_machine_stays_a_name() {
     let evil = ["x';reboot;'", "$(reboot)", "a b", "`id`", "x;reboot", "a\"b", "a,drop", "a\\b", "'"];
     for name in evil {
-        let [vm, tap, bridge, thread, device] = [name; 5].map(String::from);
-        check(&Names { vm, tap, bridge, thread, device }).unwrap();
+        check(&Names::of([name; 6])).unwrap();
     }
     let evil = Names { tap: "a,drop'\"".into(), ..plain() };
-    let upcall = commands(Cause::Upcall, &evil, vec![77]);
+    let upcall = commands(Cause::Upcall, &evil, vec![77], Space::Own);
     assert!(upcall[0].ends_with(r#"output:"a,drop'\''\""'"#), "{upcall:?}");
 }
 
@@ -157,7 +193,8 @@ proptest! {
     #[test]
     fn each_name_is_one_word_of_each_command(
         vm in "[ -~]{1,12}", tap in "[ -~]{1,15}", bridge in "[ -~]{1,15}", thread in "[ -~]{1,15}", device in "[!-$&-~]{1,15}",
+        namespace in "[ -~]{1,15}",
     ) {
-        check(&Names { vm, tap, bridge, thread, device })?;
+        check(&Names { vm, tap, bridge, thread, device, namespace })?;
     }
 }

@@ -51,6 +51,19 @@ fn held(under_way: &[UnderWay], at: usize) -> usize {
     records.map(Snapshot::bytes).sum()
 }
 
+/// What another machine, the one at this place, recorded of a capture, as far as its memory may be taken here.
+fn of_answer(under_way: &[UnderWay], at: usize, machine: &str, answer: Result<GuestWindow, String>) -> MachineSnapshot {
+    match answer {
+        Ok(GuestWindow { snapshot, .. }) if snapshot.bytes() > MAX_BYTES.saturating_sub(held(under_way, at)) => {
+            without(machine, "its records take too much of this machine's memory".into())
+        }
+        Ok(GuestWindow { offset_ns, error_bound_ns, snapshot }) => {
+            MachineSnapshot { machine: machine.into(), offset_ns, error_bound_ns, record: Ok(snapshot) }
+        }
+        Err(why) => without(machine, why),
+    }
+}
+
 fn without(machine: &str, why: String) -> MachineSnapshot {
     MachineSnapshot { machine: machine.into(), offset_ns: 0, error_bound_ns: 0, record: Err(why) }
 }
@@ -158,18 +171,7 @@ impl Flight {
         }
         for (at, machine) in others.iter_mut().enumerate() {
             for (number, answer) in machine.take_windows() {
-                let record = match answer {
-                    Ok(GuestWindow { snapshot, .. })
-                        if snapshot.bytes() > MAX_BYTES.saturating_sub(held(&self.under_way, at + 1)) =>
-                    {
-                        without(machine.name(), "its records take too much of this machine's memory".into())
-                    }
-                    Ok(GuestWindow { offset_ns, error_bound_ns, snapshot }) => {
-                        let machine = machine.name().into();
-                        MachineSnapshot { machine, offset_ns, error_bound_ns, record: Ok(snapshot) }
-                    }
-                    Err(why) => without(machine.name(), why),
-                };
+                let record = of_answer(&self.under_way, at + 1, machine.name(), answer);
                 came(&mut self.under_way, at + 1, number, record);
             }
         }
@@ -215,5 +217,36 @@ impl Flight {
 
     pub fn counted(&self) -> &LateCounts {
         self.detector.counts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_flight::{CpuRecord, Event, Window};
+
+    fn answer(bytes: usize) -> Result<GuestWindow, String> {
+        let cpu = CpuRecord { events: Vec::with_capacity(bytes / size_of::<Event>()), ..CpuRecord::default() };
+        let snapshot = Snapshot { window: Window { from: 0, to: 1, cpus: vec![cpu] }, ..Snapshot::default() };
+        Ok(GuestWindow { offset_ns: 0, error_bound_ns: 0, snapshot })
+    }
+
+    #[test]
+    fn what_a_machine_recorded_takes_no_more_memory_than_it_may_while_it_waits() {
+        let request =
+            CaptureRequest { number: 1, kind: CaptureKind::Spike, from: 0, to: 1, worst: 0, stream: 0, packet: 0 };
+        let mut under_way = Vec::new();
+        let mut comes = |machine: usize, bytes| {
+            let mut machines = vec![Err(1); 3];
+            machines[machine] = Ok(of_answer(&under_way, machine, "guest0", answer(bytes)));
+            let taken = machines[machine].as_ref().is_ok_and(|m: &MachineSnapshot| m.record.is_ok());
+            under_way.push(UnderWay { request, machines, packets: None, deadline: 0 });
+            taken
+        };
+        assert!(!comes(1, MAX_BYTES + 4096), "one alone");
+        assert!(comes(1, MAX_BYTES * 3 / 4));
+        assert!(!comes(1, MAX_BYTES / 2), "together with what waits");
+        assert!(comes(1, MAX_BYTES / 8));
+        assert!(comes(2, MAX_BYTES / 2), "another machine's own");
     }
 }

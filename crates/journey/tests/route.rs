@@ -590,6 +590,31 @@ impl Topology {
 }
 
 #[test]
+fn packets_that_come_in_by_two_networks_are_said_to_be_copies() {
+    let said = |second: (&str, Link, u32)| {
+        let mut n = Network::new(&[
+            ("host/nic-rx@eno1", Link::Nic, HUB),
+            second,
+            ("host/tx@vnet0", Link::Tap, HUB),
+            ("host/vm-read@vnet0", Link::Tap, HUB),
+        ]);
+        n.packets(100, &[("host/nic-rx@eno1", 0), (second.0, 5), ("host/tx@vnet0", 10), ("host/vm-read@vnet0", 30)]);
+        let notes = classic(n.route(), &n.points).notes;
+        notes.into_iter().find(|note| note.contains("PRP"))
+    };
+    let note = said(("host/nic-rx@eno2", Link::Nic, HUB)).unwrap();
+    assert!(note.starts_with("packets come in at host/nic-rx@eno1 and at host/nic-rx@eno2:"), "{note}");
+    assert!(note.contains("--points"), "{note}");
+    for one in [
+        ("host/nic-rx@br0", Link::Bridge, HUB),
+        ("host/nic-rx@c0", Link::Veth, 20),
+        ("guest0/nic-rx@eth0", Link::Nic, HUB),
+    ] {
+        assert_eq!(said(one), None, "{one:?}");
+    }
+}
+
+#[test]
 fn of_generated_networks_each_route_is_right_or_said_to_be_ambiguous() {
     let (mut right, mut said, mut wrong) = (0, 0, Vec::new());
     for seed in 1..=500 {

@@ -261,12 +261,14 @@ fn read(file: &mut File) -> Option<Note> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::{RxFilter, TxType};
     use std::cell::Cell;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
 
-    struct Nic(Cell<Config>);
+    pub(crate) struct Nic(pub Cell<Config>);
 
     impl Settable for Nic {
         fn config(&self) -> io::Result<Config> {
@@ -310,6 +312,16 @@ mod tests {
             assert_eq!(back, Some(PutBack { device: "lp0".into(), to: before }));
             assert_eq!((nic.0.get(), files(&dir)), (before, 0));
         }
+    }
+
+    #[test]
+    fn others_cannot_enter_the_folder_and_hold_its_lock() {
+        let (dir, ledger) = ledger();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        let nic = Nic(Cell::new(Config::OFF));
+        let (_, share) = ledger.join(&who(), &nic, &to_all).unwrap();
+        assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777, 0o700);
+        ledger.leave(share.unwrap(), &nic).unwrap();
     }
 
     #[test]

@@ -61,14 +61,17 @@ impl HardwareStamps {
     }
 }
 
+impl HardwareStamps {
+    /// Says where that failed. A device that is gone needs no more; else the note stays, and the next latpath tries again.
+    fn leave(&mut self) -> Option<String> {
+        let error = self.ledger.leave(self.share.take()?, &self.device).err()?;
+        Some(format!("hardware stamps stay switched on, and the next latpath puts them back: {error}"))
+    }
+}
+
 impl Drop for HardwareStamps {
     fn drop(&mut self) {
-        if let Some(share) = self.share.take() {
-            // A device that is gone needs no more; else the note stays, and the next latpath tries again.
-            if let Err(error) = self.ledger.leave(share, &self.device) {
-                eprintln!("latpath: hardware stamps stay switched on, and the next latpath puts them back: {error}");
-            }
-        }
+        self.leave().iter().for_each(|why| eprintln!("latpath: {why}"));
     }
 }
 
@@ -98,6 +101,8 @@ fn wider(now: Config, tx: bool, rx: bool) -> Option<Config> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::tests::Nic;
+    use std::cell::Cell;
 
     #[test]
     fn nothing_that_is_set_is_narrowed() {
@@ -110,6 +115,19 @@ mod tests {
         }
         assert_eq!(wider(set(1, 12), true, false), None);
         assert_eq!(wider(set(1, 1), false, false), None);
+    }
+
+    #[test]
+    fn stamps_that_cannot_be_put_back_are_said_to_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, nic) = (Ledger::at(dir.path()), Nic(Cell::new(Config::OFF)));
+        let who = Who { device: "lo".into(), ifindex: 1, netns: 77 };
+        let (config, share) = ledger.join(&who, &nic, &|now| wider(now, true, true)).unwrap();
+        let device = Device::named("lo").unwrap();
+        // A loopback says nothing of stamps.
+        let said = HardwareStamps { device, config, share, ledger }.leave().unwrap();
+        assert!(said.starts_with("hardware stamps stay switched on"), "{said}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the note is for the next latpath");
     }
 
     #[test]

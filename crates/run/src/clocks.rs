@@ -31,3 +31,21 @@ impl Clocks {
 pub(crate) fn for_each(run: &Path, visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
     lines::for_each(&run.join(CLOCKS), visit)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_more_than_a_million_samples_the_newest_is_read() {
+        const SAMPLES: usize = 1_000_000;
+        let run = tempfile::tempdir().unwrap();
+        let sample = |t_ns| ClockSample { clock: "g".into(), t_ns, offset_ns: 0, error_bound_ns: 0 };
+        let mut file = File::create(run.path().join(CLOCKS)).unwrap();
+        file.write_all(&lines::of(&[sample(0)]).repeat(SAMPLES)).unwrap();
+        file.write_all(&lines::of(&[sample(7)])).unwrap();
+        let (mut count, mut newest) = (0, 0);
+        let damaged = for_each(run.path(), |sample| (count, newest) = (count + 1, sample.t_ns)).unwrap();
+        assert_eq!((count, newest, damaged), (SAMPLES + 1, 7, 0));
+    }
+}

@@ -267,6 +267,37 @@ pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<RankedCaptu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latpath_capture::{Capture, MachineSnapshot, RetentionLimits};
+    use latpath_flight::{CpuRecord, Event, Snapshot, Window};
+
+    fn spike(number: u32, bytes: usize) -> RankedCapture {
+        let cpu = CpuRecord { events: Vec::with_capacity(bytes / size_of::<Event>()), ..CpuRecord::default() };
+        let window = Window { from: 0, to: 1, cpus: vec![cpu] };
+        let record = Ok(Snapshot { window, ..Snapshot::default() });
+        let machines = vec![MachineSnapshot { machine: "guest0".into(), offset_ns: 0, error_bound_ns: 0, record }];
+        let (kind, packets) = (CaptureKind::Spike, Vec::new());
+        let capture = Capture { number, kind, from: 0, to: 1, machines, packets, more_late: 0 };
+        RankedCapture { capture, worst: 1, late: vec![1] }
+    }
+
+    #[test]
+    fn captures_on_their_way_to_the_disk_are_bounded_in_bytes_and_what_is_left_out_is_counted() {
+        let (captures, come) = sync_channel(UNDER_WAY);
+        let (retention, shared) = (RetentionPolicy::new(RetentionLimits::default()), Arc::<Mutex<Shared>>::default());
+        let spikes = Spikes { captures: Some(captures), thread: None, retention, shared };
+        for (number, bytes) in [(1, 3), (2, 3), (3, 1)] {
+            spikes.push(spike(number, bytes * WAITING_BYTES / 5));
+        }
+        assert_eq!(spikes.shared().too_fast, 1, "the second is too much beside the first");
+        let (on_their_way, written) = sync_channel(UNDER_WAY);
+        come.try_iter().for_each(|ranked| on_their_way.send(ranked).unwrap());
+        drop(on_their_way);
+        let directory = tempfile::tempdir().unwrap();
+        write_all(directory.path(), &written, &spikes.retention, &spikes.shared);
+        assert_eq!(spikes.retention.kept().iter().map(|kept| kept.number).collect::<Vec<_>>(), [1, 3]);
+        spikes.push(spike(4, 2 * WAITING_BYTES));
+        assert_eq!(come.try_iter().count(), 1, "one alone may have any size, and the others' memory is given back");
+    }
 
     #[test]
     fn a_files_name_is_its_captures_number() {

@@ -1,8 +1,9 @@
 //! What is written into a run is what is read from it.
 
+use latpath_capture::{Capture, CaptureKind, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
-use latpath_run::{Condition, Manifest, Rows, Run, RunError, Select, Writer, JOURNEYS};
+use latpath_run::{Condition, Manifest, Rows, Run, RunError, Select, Writer, JOURNEYS, SPIKES};
 use latpath_testkit::waits::until;
 use proptest::prelude::*;
 use std::{
@@ -402,16 +403,22 @@ fn a_directory_in_which_others_could_put_links_is_refused_and_a_run_is_its_owner
 
     let run = dir.path().join("run");
     let mut writer = Writer::create(&run, manifest(&POINTS)).unwrap();
+    writer.begin_spikes(RetentionPolicy::new(RetentionLimits::default())).unwrap();
     push(&mut writer, &Owned::plain(0, 0, 3));
+    let (kind, machines, packets) = (CaptureKind::Spike, Vec::new(), Vec::new());
+    let capture = Capture { number: 1, kind, from: 0, to: 1, machines, packets, more_late: 0 };
+    writer.push_capture(RankedCapture { capture, worst: 1, late: vec![1] });
     let of = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((of(&run), of(&run.join(JOURNEYS))), (0o700, 0o700));
+    for directory in ["", JOURNEYS, SPIKES] {
+        assert_eq!(of(&run.join(directory)), 0o700, "{directory}");
+    }
     // What a hostile owner of the directory would put there: it is replaced, not followed.
     let target = dir.path().join("target");
     std::fs::write(&target, "mine").unwrap();
     std::os::unix::fs::symlink(&target, run.join(".manifest.json.tmp")).unwrap();
     writer.finish().unwrap();
     assert_eq!(std::fs::read(&target).unwrap(), b"mine");
-    for name in ["manifest.json", "clocks.jsonl", "journeys/part-00000000.parquet"] {
+    for name in ["manifest.json", "clocks.jsonl", "journeys/part-00000000.parquet", "spikes/000001.spike"] {
         assert_eq!(of(&run.join(name)), 0o600, "{name}");
     }
 }

@@ -143,6 +143,7 @@ fn counts(line: &[u8], saved: &mut SavedFile) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     const HEADING: &str = "# tracer: nop\n#\n# entries-in-buffer/entries-written: 100/130   #P:2\n#\n";
 
@@ -163,6 +164,7 @@ mod tests {
         let path = to.path().join("trace.txt");
         let saved = save(from.path(), from.path(), false, &path, 1 << 20).unwrap();
         assert_eq!(fs::read(&path).unwrap(), fs::read(from.path().join("trace")).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "it is its owner's alone");
         assert_eq!(saved.lost, [LostEvents { cpu: 1, overwritten: 30, dropped: 3 }]);
         let file = &saved.files[0];
         assert_eq!((file.events, file.overwritten, file.left_out), (Some(100), Some(30), 0));

@@ -1,9 +1,11 @@
 //! `latpath ping caps` on devices that need no NIC: a veth pair, lo.
 
+use latpath_linux::{private_directory, UNDO};
 use latpath_testkit::waits::until;
 use latpath_testkit::{equal, Failed, Trial};
 use latpath_testkit::{latpath, need_lab, need_root, trial, Finished, Space};
 use serde_json::{json, Value};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub fn tests() -> Vec<Trial> {
@@ -13,6 +15,7 @@ pub fn tests() -> Vec<Trial> {
         trial("a_veth_has_no_clock_and_the_text_says_so", &needs, text),
         trial("nothing_is_sent_with_no_verify", &needs, no_verify),
         trial("lo_is_tried_too", &needs, lo),
+        trial("what_a_killed_ping_noted_of_a_nic_any_other_command_undoes", &needs, left),
         trial("a_device_that_is_down_is_not_tried_and_how_to_bring_it_up_is_said", &needs, down),
         trial("a_device_that_is_not_there_is_named_with_those_that_are", &[], no_device),
         trial("without_a_device_it_is_wrong_usage", &[], no_name),
@@ -110,6 +113,19 @@ fn down() -> Result<(), Failed> {
     equal("why", &said["stamps"]["tx_driver"]["why"], &why)?;
     let other_end = pair.caps("-i lpb --json")?.json()?;
     equal("its other end", (&other_end["up"], &other_end["link"]), (&json!(true), &json!(false)))
+}
+
+/// The NIC is gone meanwhile: a virtual device lets nobody switch on what it has not.
+fn left() -> Result<(), Failed> {
+    let space = Space::new("left")?;
+    let note = Path::new(UNDO).join(format!("hwstamps-{}-999", space.inode()));
+    let config = json!({ "tx_type": 0, "rx_filter": 0, "flags": 0 });
+    let netns = space.inode();
+    let text = json!({ "device": "lpgone", "ifindex": 999, "netns": netns, "before": config, "after": null, "pid": 1 });
+    private_directory(Path::new(UNDO))?;
+    std::fs::write(&note, text.to_string())?;
+    let ran = space.run(latpath("vms"))?;
+    equal(&ran.stderr, note.exists(), false)
 }
 
 fn no_device() -> Result<(), Failed> {

@@ -15,7 +15,7 @@ use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::table::End;
 use latpath_ping::transport::{Arrived, Got, Transport, Wait};
-use latpath_ping::wire::{Header, Kind};
+use latpath_ping::wire::{Header, Kind, Welcome, CONTROL};
 use latpath_ping::{Route, Stamp, Transaction};
 use latpath_protocols::{
     protocol::FrameLink,
@@ -44,6 +44,7 @@ fn main() -> ExitCode {
         trial("malformed_frames_of_ours_are_shown_as_empty_messages", &lack, malformed),
         trial("the_kernel_stamps_frames_in_the_order_of_their_route", &lack, stamps),
         trial("frames_that_do_not_fit_are_counted", &lack, dropped),
+        trial("a_probe_whose_answer_does_not_fit_does_not_end_a_reflector", &lack, too_long),
         trial("a_device_that_goes_down_is_silence_and_one_that_vanishes_an_end", &lack, down),
         trial("wrong_devices_are_named", &lack, wrong),
         trial("tshark_reads_a_session_as_sampled_values", &[lack[0].clone(), need_tool("tshark")], tshark),
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         trial("xdp_refuses_a_device_that_is_taken_and_gives_it_back", &no_xdp, xdp::taken),
         trial("xdp_covers_every_queue", &no_xdp, xdp::queues),
         trial("xdp_counts_frames_that_do_not_fit", &no_xdp, xdp::dropped),
+        trial("a_probe_whose_answer_does_not_fit_does_not_end_a_reflector_by_xdp", &no_xdp, xdp::too_long),
         trial("xdp_survives_a_device_that_goes_down_and_reports_one_that_vanishes", &no_xdp, xdp::down),
         trial("xdp_says_what_a_device_cannot_do", &no_xdp, xdp::cannot),
         trial("xdp_sends_more_frames_than_it_has", &no_xdp, xdp::many),
@@ -272,6 +274,36 @@ fn dropped() -> Result<(), Failed> {
     equal("it was too much", dropped > 0, true)?;
     equal("received and dropped", received + dropped, SENT)?;
     equal("asked again", there.dropped(), dropped)
+}
+
+/// A probe from a device that sends longer frames than the reflector's does.
+fn answers_on<T: Transport<Peer = Peer> + Send>(pair: &Pair, mut there: T, room: usize) -> Result<(), Failed> {
+    pair.here.ip(&format!("link set {HERE} mtu 1504"))?;
+    let mut here = pair.here.inside(|| Ethernet::open(Options { session: Some(7), ..Options::new(HERE) }))?;
+    let peer = Peer { mac: THERE_MAC, framing: Framing::Own, tag: None };
+    equal("the longer probe", here.room(peer.framing) > room, true)?;
+    let (stop, clocks) = (AtomicBool::new(false), Clocks::watch(None));
+    thread::scope(|scope| {
+        let reflector = scope
+            .spawn(|| pair.there.inside(|| reflect(&mut there, &ReflectPlan::default(), &clocks, &mut Nobody, &stop)));
+        let mut hello = || -> Result<Welcome, Failed> {
+            here.send(peer, &message(Kind::Hello, 7, 1, CONTROL))?;
+            let welcome = hear(&mut here)?.1;
+            here.send(peer, &message(Kind::Probe, 7, 1, room + 1))?;
+            Ok(Welcome::read(&welcome).ok_or("no welcome")?)
+        };
+        let seen = hello().and_then(|_| hello()).map(|welcome| welcome.seen);
+        stop.store(true, Ordering::Relaxed);
+        reflector.join().expect("no panic").map_err(|(e, _)| e)?;
+        equal("probes, and answers that did not leave", seen.map(|seen| (seen.received, seen.refused))?, (1, 1))
+    })
+}
+
+fn too_long() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let there = pair.there.inside(|| Ethernet::open(Options::new(THERE)))?;
+    let room = there.room(Framing::Own);
+    answers_on(&pair, there, room)
 }
 
 fn down() -> Result<(), Failed> {

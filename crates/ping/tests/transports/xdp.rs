@@ -2,7 +2,7 @@
 
 use crate::space::{Pair, HERE, HERE_MAC, THERE, THERE_MAC};
 use crate::wires::{hear_all, receive_of, send_frame};
-use crate::{equal, exchange, hear, hear_stamped, message, peers, ping, silent, GROUP, LIMIT, SV};
+use crate::{answers_on, equal, exchange, hear, hear_stamped, message, peers, ping, silent, GROUP, LIMIT, SV};
 use latpath_linux::monotonic;
 use latpath_nic_timestamps::Stamps;
 use latpath_ping::ethernet::{Ethernet, Framing, Options, Peer};
@@ -183,6 +183,13 @@ pub fn dropped() -> Result<(), Failed> {
     // What was given back is used again.
     here.send(OWN, &message(Kind::Probe, 7, SENT, 96))?;
     hear(&mut there).map(drop)
+}
+
+pub fn too_long() -> Result<(), Failed> {
+    let pair = Pair::new(1)?;
+    let there = pair.there.inside(|| Xdp::open(XdpOptions::new(THERE)))?;
+    let room = there.room(OWN.framing);
+    answers_on(&pair, there, room)
 }
 
 pub fn down() -> Result<(), Failed> {

@@ -189,3 +189,39 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
         shared.not_shown.extend(end);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_capture::MachineSnapshot;
+    use latpath_flight::{CpuRecord, Event, Snapshot, Window};
+
+    fn spike(number: u32, bytes: usize) -> RankedCapture {
+        let cpu = CpuRecord { events: Vec::with_capacity(bytes / size_of::<Event>()), ..CpuRecord::default() };
+        let window = Window { from: 0, to: 1, cpus: vec![cpu] };
+        let record = Ok(Snapshot { window, ..Snapshot::default() });
+        let machines = vec![MachineSnapshot { machine: "guest0".into(), offset_ns: 0, error_bound_ns: 0, record }];
+        let (kind, packets) = (CaptureKind::Spike, Vec::new());
+        let capture = Capture { number, kind, from: 0, to: 1, machines, packets, more_late: 0 };
+        RankedCapture { capture, worst: 1, late: vec![1] }
+    }
+
+    #[test]
+    fn captures_that_wait_for_their_explanation_are_bounded_in_bytes_and_what_is_left_out_is_counted() {
+        let (requests, receiver) = sync_channel(QUEUED);
+        let shared = Arc::<Mutex<Shared>>::default();
+        let mut explainer = LiveExplainer { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 };
+        let take = |explainer: &mut LiveExplainer, number, bytes| {
+            explainer.take(spike(number, bytes), &[], &Layout::default(), TimeOfDay::default());
+        };
+        for (number, bytes) in [(1, 3), (2, 3), (3, 1)] {
+            take(&mut explainer, number, bytes * WAITING_BYTES / 5);
+        }
+        assert_eq!(explainer.figures(0).skipped, 1, "the second is too much beside the first");
+        let shared = Arc::clone(&explainer.shared);
+        let LiveExplainer { requests, .. } = explainer;
+        drop(requests);
+        explain(&receiver, &shared, RunContext::default(), false);
+        assert_eq!((receiver.try_iter().count(), lock(&shared).waiting_bytes), (0, 0), "their memory is given back");
+    }
+}

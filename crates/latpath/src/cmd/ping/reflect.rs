@@ -329,6 +329,36 @@ impl Sessions<'_> {
 mod tests {
     use super::*;
 
+    fn sessions(json: bool) -> Sessions<'static> {
+        Sessions {
+            json,
+            lines: Lines::new(),
+            sessions: Vec::new(),
+            not_listed: 0,
+            freeze: None,
+            began: 0,
+            disturbances: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn forged_sessions_fill_no_memory_without_end_and_what_is_not_listed_is_counted() {
+        let (mut sessions, session) = (sessions(true), Session::new(7, 0, 0));
+        (0..MOST_LISTED + 3).for_each(|_| sessions.ends(&"peer", &session));
+        let json = sessions.to_json(&Reflected::default());
+        assert_eq!((json["sessions"].as_array().unwrap().len(), &json["sessions_not_listed"]), (10_000, &json!(3)));
+    }
+
+    #[test]
+    fn an_emitter_that_reports_breaches_without_end_has_ten_lines() {
+        let (mut sessions, mut session) = (sessions(false), Session::new(7, 0, 0));
+        for sequence in 1..=50 {
+            session.breaches = sequence;
+            sessions.breach(&"peer", &session, sequence);
+        }
+        assert_eq!((sessions.lines.printed, sessions.lines.all_left_out), (10, 0));
+    }
+
     #[test]
     fn forged_sessions_print_no_lines_without_end_and_what_is_left_out_is_counted() {
         let (mut lines, began) = (Lines::new(), Instant::now());
