@@ -6,7 +6,7 @@ mod verify;
 
 use super::interrupt::stop_flag;
 use super::progress::Progress;
-use super::{ns, Outcome};
+use super::{ns, quoted, Outcome};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_lab::{Application, Guest, GuestPlan, Lab, LabPath};
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         if let Some(status) = guest.as_mut().map(|guest| guest.ended()).transpose()?.flatten() {
             processes.keep_recording()?;
             let kept = match &args.output {
-                Some(run) => format!("; what was recorded until then: latpath report {}", run.display()),
+                Some(run) => format!("; what was recorded until then: latpath report {}", quoted(run)),
                 None => String::new(),
             };
             bail!("guest0 ended while frames were on their way: its QEMU ended, {status}{kept}");
@@ -116,7 +116,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         explanation.lines().for_each(|line| println!("{}", format!("  {line}").trim_end()));
         print_checks(&checks);
         if let Some(kept) = &args.output {
-            println!("\nThe recording: latpath report {0}, latpath explain {0}", kept.display());
+            println!("\nThe recording: latpath report {0}, latpath explain {0}", quoted(kept));
         }
     }
     match checks.iter().filter(|c| !c.agrees()).count() {

@@ -1,7 +1,7 @@
 //! `latpath explain`: why packets of a recording were late.
 
 use super::report::print;
-use super::{style, Outcome, Usage};
+use super::{quoted, style, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
 use latpath_capture::CaptureKind;
@@ -52,7 +52,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     if captures.files.files.is_empty() && manifest.spikes.is_none() && *run.condition() != Condition::Recording {
         bail!(
             "{name}: it has no record of what the machines did, so the causes are not known; record again with the \
-             flight recorder (without --no-flight, as root). latpath report {name} --worst 10 shows where they were late"
+             flight recorder (without --no-flight, as root). latpath report {} --worst 10 shows where they were late",
+            quoted(&args.run)
         );
     }
     let mut explainer = Explainer::new(run_context(&run), args.worst.into());

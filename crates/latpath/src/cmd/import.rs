@@ -7,7 +7,7 @@ use super::following::{segment, THRESHOLD};
 use super::interrupt::stop_flag;
 use super::progress::Progress;
 use super::report::print;
-use super::{ns, Outcome, Usage};
+use super::{ns, quoted, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::Args as ClapArgs;
@@ -174,7 +174,7 @@ fn make(
     } else if !quiet {
         manifest.notes.iter().for_each(|note| eprintln!("latpath: {}", printable(note)));
         let (n, path) = (count(manifest.journeys), output.display());
-        eprintln!("imported {n} journeys into {path}; read them with: latpath report {path}");
+        eprintln!("imported {n} journeys into {path}; read them with: latpath report {}", quoted(output));
     }
     Ok(Outcome::Done)
 }

@@ -40,6 +40,11 @@ fn ns(time: std::time::Duration) -> latpath_model::Ns {
     time.as_nanos().try_into().unwrap_or(latpath_model::Ns::MAX)
 }
 
+/// A path as one word of a command, to be pasted.
+fn quoted(path: &std::path::Path) -> String {
+    latpath_model::text::quoted(&path.to_string_lossy())
+}
+
 /// What standard output can show.
 fn style() -> Style {
     let letters = Letters::from_env();

@@ -7,7 +7,7 @@ use super::following::{Absent, End, Flight, What};
 use super::limits::{self, Limits};
 use super::progress::Progress;
 use super::report::print;
-use super::{Outcome, Usage};
+use super::{quoted, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_capture::CaptureKind;
@@ -159,9 +159,10 @@ pub fn run(mut args: Args) -> Result<Outcome> {
             eprintln!("latpath: {note}");
         }
         let n = count(manifest.journeys);
-        eprintln!("recorded {n} journeys in {path}; read them with: latpath report {path}");
+        let run = quoted(&args.output);
+        eprintln!("recorded {n} journeys in {path}; read them with: latpath report {run}");
         if let Some(line) = manifest.spikes.as_ref().and_then(spikes::described) {
-            eprintln!("{line}: latpath explain {path}");
+            eprintln!("{line}: latpath explain {run}");
         }
     }
     if limits.is_empty() {

@@ -5,7 +5,7 @@ use crate::{equal, own, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
 use latpath_capture::{CaptureKind, LatenessRule, RankedCapture, RetentionLimits};
 use latpath_follow::{FlightOptions, Live, Options, PointFilter};
 use latpath_lab::PUBLISHER;
-use latpath_model::{Point, PointKind};
+use latpath_model::{text::quoted, Point, PointKind};
 use latpath_run::{Condition, Run, Select, SpikeFile};
 use latpath_testkit::waits::{has_read, sent};
 use latpath_testkit::{bench, latpath, trial, Bench, Lack, Started};
@@ -56,7 +56,8 @@ impl Stage {
     /// A recorder that knows the route.
     fn record(&self, words: &str) -> Result<Recorder, Failed> {
         let words = format!("--stream svid:{} {PATIENT} {words}", self.svid);
-        let mut recorder = Recorder::start(&self.bench, "run", &words)?;
+        // A shell would not take this name as it is.
+        let mut recorder = Recorder::start(&self.bench, "one's", &words)?;
         let is_reader = |point: &Point| point.kind == PointKind::AppRead;
         let knows = |run: Run| run.manifest().route.last().is_some_and(is_reader);
         // One that ends by itself may have had enough already.
@@ -199,11 +200,10 @@ fn stop_on_spike() -> Result<(), Failed> {
     stage.stall(60)?;
     let ended = recorder.process.finish(LIMIT)?;
     equal(&format!("exit code; it said: {}", ended.stderr), ended.code, Some(0))?;
-    equal(
-        &ended.stderr,
-        ended.stderr.contains("spike kept: latpath explain") || ended.stderr.contains("spikes kept"),
-        true,
-    )?;
+    let run = quoted(&recorder.run.to_string_lossy());
+    for command in [format!("read them with: latpath report {run}\n"), format!(" kept: latpath explain {run}\n")] {
+        equal(&format!("{command:?} in {}", ended.stderr), ended.stderr.contains(&command), true)?;
+    }
     let run = Run::open(&recorder.run)?;
     equal("a spike", run.spikes().files.iter().any(|f| f.head.kind() == CaptureKind::Spike), true)?;
     let mut trace = std::fs::read_to_string(recorder.run.join("trace.txt"))?;

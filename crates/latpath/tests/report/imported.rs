@@ -35,6 +35,10 @@ fn an_imported_run_is_reported_like_any_other() {
     let explained = bench.latpath(&["explain", "run"]);
     assert_eq!(explained.status.code(), Some(1));
     assert!(stderr(&explained).contains("no record of what the machines did"));
+    let again = stderr(&bench.latpath(&["import", PUB, SUB, "-o", "a run"]));
+    assert!(again.contains("into a run; read them with: latpath report 'a run'\n"), "{again}");
+    let explained = stderr(&bench.latpath(&["explain", "a run"]));
+    assert!(explained.contains("latpath report 'a run' --worst 10"), "{explained}");
     let csv = stdout(&bench.latpath(&["export", "csv", "run", "-o", "-"]));
     let head =
         "stream,key,number,utc_ns,t_ns,publisher/tx@eth0,relay/app-read@relay,duplicates,out_of_order,drop_reason,path";

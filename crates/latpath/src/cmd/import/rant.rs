@@ -2,7 +2,7 @@
 
 use super::{refuse, Args};
 use crate::cmd::interrupt::stop_flag;
-use crate::cmd::{Outcome, Usage};
+use crate::cmd::{quoted, Outcome, Usage};
 use anyhow::{bail, Result};
 use latpath_ping::log::import_rant;
 use latpath_stats::units::number_of;
@@ -45,8 +45,9 @@ pub fn run(args: &Args) -> Result<Outcome> {
         made.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
         let path = args.output.display();
         eprintln!(
-            "imported {} into {path}; compare logs with: latpath compare {path} --against LOG",
-            number_of(made.rows, "transaction")
+            "imported {} into {path}; compare logs with: latpath compare {} --against LOG",
+            number_of(made.rows, "transaction"),
+            quoted(&args.output)
         );
     }
     Ok(Outcome::Done)
