@@ -1,5 +1,6 @@
 //! What charts show beside a summary.
 
+use crate::intervals::intervals;
 use crate::summarise::{gather, slowest, span, without, Gathered, SummaryOptions};
 use latpath_journey::segments::Segment;
 use latpath_model::{Ns, PointId, SegmentKind, StreamId};
@@ -58,6 +59,7 @@ pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Sum
     let add = |over_time: &mut Option<OverTime>, rows: &Rows| over_time.iter_mut().for_each(|o| o.add_rows(rows));
     let Gathered { mut summary, counted, patterns, more } = gather(run, options, true, |_| Ok(()), make, add)?;
     summary.without = without(run, options, &summary, &patterns)?;
+    summary.intervals = intervals(run, options)?;
     let merged = more.into_iter().flatten().reduce(|mut all, one| {
         all.merge(&one);
         all

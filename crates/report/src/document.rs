@@ -11,7 +11,7 @@ use crate::chosen::Chosen;
 use crate::limit::LimitVerdict;
 use crate::page::{Block, Page, Style};
 use crate::warnings::warnings;
-use crate::{header, paths, patterns, quality, segments, streams, without, worst, Charts};
+use crate::{header, intervals, paths, patterns, quality, segments, streams, without, worst, Charts};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, never_seen, packets};
 use latpath_stats::text::{short_stream, Table};
@@ -85,6 +85,7 @@ impl Findings<'_> {
         if html {
             charts::write(&mut page, self);
         }
+        intervals::write(&mut page, summary, &[]);
         without::write(&mut page, summary);
         paths::write(&mut page, summary);
         self.explained.into_iter().for_each(|explained| explained.write(&mut page, self.run));

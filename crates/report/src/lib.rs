@@ -14,6 +14,7 @@ mod explain;
 pub mod export;
 mod header;
 mod histogram;
+mod intervals;
 mod json;
 mod junit;
 mod ladder;

@@ -1,5 +1,6 @@
 //! From a run to its figures.
 
+use crate::intervals::intervals;
 use crate::layout::layout_of;
 use crate::warnings::warnings;
 use latpath_journey::{Layout, Segment};
@@ -30,6 +31,8 @@ pub struct SummaryOptions {
     pub segments: Vec<String>,
     /// The figures are also computed without the packets that patterns of these kinds touch.
     pub exclude: Vec<PatternKind>,
+    /// The figures are also computed for each interval of this length.
+    pub every: Option<Ns>,
     /// Threads that read; 0 is one.
     pub workers: usize,
 }
@@ -43,6 +46,7 @@ pub struct SummaryOptions {
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
     let mut gathered = gather(run, options, true, |_| Ok(()), |_| (), |(), _| ())?;
     gathered.summary.without = without(run, options, &gathered.summary, &gathered.patterns)?;
+    gathered.summary.intervals = intervals(run, options)?;
     Ok(gathered.summary)
 }
 
@@ -117,11 +121,8 @@ pub(crate) fn gather<G: Send>(
 ) -> Result<Gathered<G>, String> {
     let mut layout = layout_of(run, &options.segments)?;
     choose(&mut layout.segments)?;
-    let (manifest, points) = (run.manifest(), run.points());
-    let threshold = options.threshold_ns.unwrap_or(manifest.threshold_ns);
-    let row_limits = options.row_limits.clone();
-    let setup = Setup::new(manifest.streams.len(), points, &layout, threshold, options.worst);
-    let setup = Setup { row_limits, band: options.band, ..setup };
+    let points = run.points();
+    let setup = setup_of(run, options, &layout);
     let Layout { route, notes, .. } = layout;
     let histograms = (setup.streams * setup.segments.len()).max(1);
     let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
@@ -196,6 +197,13 @@ pub(crate) fn gather<G: Send>(
         summary.notes.push(text.into());
     }
     Ok(Gathered { summary, counted: all, patterns, more })
+}
+
+pub(crate) fn setup_of(run: &Run, options: &SummaryOptions, layout: &Layout) -> Setup {
+    let manifest = run.manifest();
+    let threshold = options.threshold_ns.unwrap_or(manifest.threshold_ns);
+    let setup = Setup::new(manifest.streams.len(), run.points(), layout, threshold, options.worst);
+    Setup { row_limits: options.row_limits.clone(), band: options.band, ..setup }
 }
 
 /// The slowest packet that was counted, as a summary shows it.

@@ -2,7 +2,7 @@
 
 use crate::{
     document::limits_table,
-    header, histogram,
+    header, histogram, intervals,
     limit::LimitVerdict,
     page::{Page, Style},
     paths, patterns, quality, segments, streams, without, worst,
@@ -43,6 +43,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     for segment in histogram::chosen(summary, &options.histograms) {
         histogram::write(&mut page, segment, summary.threshold_ns);
     }
+    intervals::write(&mut page, summary, &options.histograms);
     quality::losses(&mut page, summary);
     streams::write(&mut page, summary);
     worst::write(&mut page, summary);

@@ -1,9 +1,9 @@
-//! Patterns of whole runs, and figures with and without the packets that they touch.
+//! Patterns of whole runs, figures with and without the packets that they touch, and those of each interval.
 
 use latpath_journey::Journey;
 use latpath_model::{Link, Ns, PointInfo};
 use latpath_report::{summarise, text, Options, SummaryOptions};
-use latpath_run::{Manifest, Run, Writer};
+use latpath_run::{Manifest, Run, Select, Writer};
 use latpath_stats::units::Letters;
 use latpath_stats::{Pattern, PatternKind, Summary};
 
@@ -107,4 +107,48 @@ fn a_link_that_flaps_is_named_and_nothing_in_a_run_without_a_pattern() {
         |sent: Ns, t: &mut [Ns; 3], _: &mut u64| t.iter_mut().for_each(|t| *t += if sent > LATE { SECOND } else { 0 });
     let summary = figures(&run(&directory.path().join("pause"), pause), &[]);
     assert_eq!(summary.patterns, [], "the publisher paused");
+}
+
+#[test]
+fn each_interval_has_the_figures_of_a_report_from_its_begin_to_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    // Some are lost, then nothing comes for 25 s.
+    let faults = |sent: Ns, t: &mut [Ns; 3], seen: &mut u64| {
+        if (LATE - SECOND..LATE).contains(&sent) {
+            *seen = 0b011;
+        }
+        t.iter_mut().for_each(|t| *t += if sent > LATE { 25 * SECOND } else { 0 });
+    };
+    let run = run(&directory.path().join("run"), faults);
+    let of = |every, from_ns, to_ns| {
+        let select = Select { from_ns, to_ns, ..Select::default() };
+        let options = SummaryOptions { every, select, worst: 3, ..SummaryOptions::default() };
+        summarise(&run, &options)
+    };
+    let whole = of(Some(10 * SECOND), Ns::MIN, Ns::MAX).unwrap();
+    let counts: Vec<_> = whole.intervals.iter().map(|i| (i.since_start_ns / SECOND, i.journeys, i.lost)).collect();
+    let lost = [(20, 10_000, 1000), (30, 1, 0), (40, 0, 0)];
+    assert_eq!(counts[..2], [(0, 10_000, 0), (10, 10_000, 0)]);
+    assert_eq!(counts[2..5], lost);
+    assert_eq!(counts.iter().map(|(_, journeys, _)| journeys).sum::<u64>(), whole.journeys);
+    for interval in &whole.intervals {
+        let from = START + interval.since_start_ns;
+        let part = of(None, from, from + 10 * SECOND).unwrap();
+        assert_eq!((interval.journeys, interval.lost), (part.journeys, latpath_stats::figures::packets(&part.lost)));
+        let times = |segments: &[latpath_stats::SegmentFigures]| {
+            segments.iter().map(|s| (s.name.clone(), s.times.clone(), s.over_threshold)).collect::<Vec<_>>()
+        };
+        assert_eq!(times(&interval.segments), times(&part.segments));
+    }
+    let options = Options { style: Letters::Unicode.into(), histograms: vec![], covers: None, limits: vec![] };
+    let page = text(&whole, Some(&run), &options);
+    let row = page.lines().skip_while(|line| !line.starts_with("Over time: total")).nth(4).unwrap();
+    assert_eq!(row.split_whitespace().take(3).collect::<Vec<_>>(), ["0:20", "10000", "1000"], "{page}");
+    let part = of(Some(10 * SECOND), START + 25 * SECOND, START + 29_500_000_000).unwrap();
+    assert_eq!(
+        (part.intervals.len(), part.intervals[0].journeys, part.intervals[0].lost),
+        (1, 4_500, 500),
+        "of what is chosen"
+    );
+    assert!(of(Some(1_000_000), Ns::MIN, Ns::MAX).unwrap_err().contains("at most 10000"));
 }

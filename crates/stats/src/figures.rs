@@ -379,6 +379,23 @@ pub struct WithoutPatterns {
     pub segments: Vec<SegmentFigures>,
 }
 
+/// All streams together, in one of equal intervals of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct IntervalFigures {
+    /// Its begin, since the run's start.
+    pub since_start_ns: Ns,
+    /// The same, UTC.
+    pub time_ns: Ns,
+    /// How long it is.
+    pub elapsed_ns: Ns,
+    /// Packets that were first seen in it.
+    pub journeys: u64,
+    /// Those of them that did not reach the last point.
+    pub lost: u64,
+    /// Their times, without histograms.
+    pub segments: Vec<SegmentFigures>,
+}
+
 /// Everything one screen, one JSON line or one report shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
@@ -433,6 +450,9 @@ pub struct Summary {
     /// The figures without the packets that some of the patterns touch (reports only, where that was asked for).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutPatterns>,
+    /// The figures of equal intervals of the run, one after the other (reports only, where that was asked for).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<IntervalFigures>,
     /// What held late packets so far (live only, where a flight recorder runs; for a run see `latpath explain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<LateFigures>,

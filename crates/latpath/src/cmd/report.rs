@@ -69,6 +69,9 @@ pub struct Args {
     /// path-change, or all
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
     exclude: Vec<Excluded>,
+    /// Show the figures of each interval of this length too, as 1min: of the segments of --histogram
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    every: Option<Ns>,
     /// Draw the histogram of this segment; several are allowed [default: total]
     #[arg(long = "histogram", value_name = "SEGMENT")]
     histograms: Vec<String>,
@@ -81,6 +84,10 @@ pub struct Args {
 
 pub(super) fn time(text: &str) -> Result<Ns, String> {
     parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
+}
+
+fn interval(text: &str) -> Result<Ns, String> {
+    time(text).and_then(|every| if every > 0 { Ok(every) } else { Err("an interval is longer than 0".into()) })
 }
 
 fn note(text: &str) -> Result<(String, String), String> {
@@ -154,6 +161,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         worst: args.worst.into(),
         segments: [args.segments.clone(), of_profile].concat(),
         exclude: kinds(&args.exclude),
+        every: args.every,
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
     let (summary, charts) = match args.documents().is_empty() {

@@ -42,14 +42,13 @@ pub struct RecordingOptions {
 pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Summary), String> {
     let manifest = run.manifest();
     let mut summary = SummaryOptions {
-        exclude: Vec::new(),
         select: options.select.clone(),
         threshold_ns: options.threshold_ns,
         row_limits: options.row_limits.clone(),
         band: options.band,
-        worst: 0,
         segments: options.segments.clone(),
         workers: options.workers,
+        ..SummaryOptions::default()
     };
     let mut excluded = None;
     if !options.exclude.is_empty() {

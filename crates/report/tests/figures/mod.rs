@@ -233,6 +233,7 @@ pub fn summary() -> Summary {
             ..Pattern::default()
         }],
         without: None,
+        intervals: Vec::new(),
         late: None,
         tool: ToolCost {
             sightings: 1_199_946,
@@ -270,8 +271,9 @@ pub fn run(directory: &Path) -> Run {
         format: 1,
         latpath: "0.1.0".into(),
         state: State::Finished,
-        command: "latpath record --stream svid:MU01 --machine guest0=ssh:root@guest -o RUN"
+        command: "latpath record --stream svid:MU01 --machine guest0=ssh:root@guest -o"
             .split(' ')
+            .chain(["a run"])
             .map(String::from)
             .collect(),
         start: stamp("2026-01-02T03:04:05.000000006Z", 1_767_323_045_000_000_006),
