@@ -366,6 +366,32 @@ fn a_kernel_locks_holder_that_waits_for_its_cpu_is_named_with_what_it_waits_for(
 }
 
 #[test]
+fn a_kernel_locks_holder_that_waits_for_a_disk_is_named_with_what_it_waits_for() {
+    let mut stage = a_reader_waits_for_a_lock();
+    stage.function(1, "schedule").function(2, "folio_wait_bit_common").function(3, "filemap_fault");
+    stage.cpu(|c| {
+        c.runs(5).at(80).raises(NET_RX).softirq(NET_RX).at(120).wakes(READER, 0).at(140).softirq_ends(NET_RX);
+        c.at(400).sleeps_then(0);
+    });
+    stage.cpu(|c| {
+        c.runs(11).at(160).event(What::BlockedAt([1, 2])).event(What::BlockedAt([3, 0]));
+        c.leaves(Left::Asleep(Sleep::Blocked), 0).at(230).irq(25).at(235).wakes(11, 2).at(236).irq_ends(25);
+        c.at(240).sleeps_then(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
+    });
+    let said = &stage.explained()[3..6];
+    assert_eq!(
+        said,
+        [
+            "140-160 blocked qemu (7) < bash (11)",
+            "160-235 blocked bash (11) < irq 25",
+            "235-250 blocked qemu (7) < bash (11)",
+        ]
+    );
+    let of_disk = stage.intervals().iter().find(|interval| interval.from == 160).and_then(|interval| interval.note());
+    assert_eq!(of_disk.as_deref(), Some("it waited for a page from the disk, in folio_wait_bit_common"));
+}
+
+#[test]
 fn a_reader_that_sleeps_for_a_time_of_its_own_polls() {
     let mut stage = a_reader_is_woken();
     stage.function(0xf00, "hrtimer_wakeup");

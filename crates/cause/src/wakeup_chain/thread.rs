@@ -280,7 +280,13 @@ impl WakeupChain<'_> {
         let blocked = CauseInterval { cause: Cause::Blocked, machine: self.place, by, waiter, ..label.clone() };
         self.waited(slept, waker, label);
         for interval in &mut self.intervals[first..] {
-            if !matches!(interval.cause, Cause::WaitingForCpu | Cause::Throttled | Cause::Stopped) {
+            let kept = match interval.cause {
+                Cause::WaitingForCpu | Cause::Throttled | Cause::Stopped => true,
+                // That one waited in the kernel itself: for a disk, or for another's lock.
+                Cause::Blocked => interval.actor != blocked.actor,
+                _ => false,
+            };
+            if !kept {
                 *interval = CauseInterval { from: interval.from, to: interval.to, ..blocked.clone() };
             }
         }
