@@ -5,6 +5,7 @@ use crate::{
     model::{Model, Overlay, Shown},
     names,
 };
+use latpath_linux::Cpus;
 use latpath_stats::{text, units::share};
 use ratatui::{
     buffer::Buffer,
@@ -102,8 +103,11 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
             theme.duration(late.excess_ns)
         ));
         for cause in &late.causes {
-            let cpus: Vec<String> = cause.cpus.iter().take(4).map(ToString::to_string).collect();
-            let cpus = if cpus.is_empty() { String::new() } else { format!(" CPU {}", cpus.join(" ")) };
+            let cpus = match cause.cpus.as_slice() {
+                [] => String::new(),
+                [cpu] => format!(" CPU {cpu}"),
+                several => format!(" CPUs {}", several.iter().copied().collect::<Cpus>()),
+            };
             out.push(format!(
                 "   {}: {} ({}{cpus}, {}): {:.1} %, {}, {}, median {}",
                 theme.clean(&cause.cause),

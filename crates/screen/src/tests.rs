@@ -66,10 +66,10 @@ fn normal_on_200_by_60() {
 /// Late packets, and who held them.
 fn late(theme: Theme) -> Model {
     let mut model = Model::new(theme, |_| "03:12:05".into());
-    let cause = |cause: &str, who: &str, first, excess_ns, share_percent| CauseFigures {
+    let cause = |cause: &str, cpus: &[u32], who: &str, first, excess_ns, share_percent| CauseFigures {
         cause: cause.into(),
         machine: "host".into(),
-        cpus: vec![4],
+        cpus: cpus.into(),
         segment: "Thyp".into(),
         description: who.into(),
         first,
@@ -78,9 +78,16 @@ fn late(theme: Theme) -> Model {
         share_percent,
     };
     let causes = vec![
-        cause("waiting-for-cpu", "vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)", 41, 598_200_000, 92.013),
-        cause("upcall", "handler12", 2, 50_000_000, 7.692),
-        cause("unexplained", "guest7: the recorder had written over it", 0, 2_000_000, 0.307),
+        cause(
+            "waiting-for-cpu",
+            &[4, 0, 5],
+            "vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)",
+            41,
+            598_200_000,
+            92.013,
+        ),
+        cause("upcall", &[4], "handler12", 2, 50_000_000, 7.692),
+        cause("unexplained", &[4], "guest7: the recorder had written over it", 0, 2_000_000, 0.307),
     ];
     let latest = Some("MU01:1072@01:08:48.859964  14.20 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.01 ms".into());
     let late =
@@ -159,6 +166,9 @@ fn help_fits_on_80_by_24() {
 #[test]
 fn details_tell_in_full_what_is_cut_elsewhere() {
     picture("details-80x24", &model(unicode(), Capture::Trouble, 7, &[Key::Char('d')]), 80, 24);
+    let mut late = late(unicode());
+    late.key(Key::Char('d'));
+    picture("late-details-120x40", &late, 120, 40);
 }
 
 #[test]

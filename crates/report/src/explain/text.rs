@@ -9,6 +9,7 @@ use crate::header::title;
 use crate::page::{Page, Style};
 use latpath_capture::CaptureKind;
 use latpath_cause::{Actor, Advice, Cause, CauseShare, Others, Row, RunContext};
+use latpath_linux::Cpus;
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
 use latpath_stats::text::Table;
@@ -233,19 +234,23 @@ fn place(page: &Page, row: &Row, context: &RunContext) -> String {
     if row.machine != HOST {
         hops.push(page.clean(&row.machine));
     }
-    match row.cpus.as_slice() {
-        [] => {}
-        [(cpu, _)] => hops.push(format!("CPU {cpu}")),
-        several if several.len() <= 3 => {
-            let cpus: Vec<String> = several.iter().map(|(cpu, _)| cpu.to_string()).collect();
-            hops.push(format!("CPUs {}", cpus.join(" ")));
-        }
-        several => hops.push(format!("{} CPUs", several.len())),
-    }
+    hops.extend(cpus(&row.cpus));
     if let Some((hop, _)) = row.hops.first() {
         hops.push(page.clean(&place_of_row(*hop, context)));
     }
     hops.join(", ")
+}
+
+/// `CPU 4`, `CPUs 0-2`; of more than three, how many.
+fn cpus(all: &[(u32, Ns)]) -> Option<String> {
+    match all {
+        [] => None,
+        [(cpu, _)] => Some(format!("CPU {cpu}")),
+        several if several.len() <= 3 => {
+            Some(format!("CPUs {}", several.iter().map(|(cpu, _)| *cpu).collect::<Cpus>()))
+        }
+        several => Some(format!("{} CPUs", several.len())),
+    }
 }
 
 /// A classic name; ends of others are too long for a table.
@@ -336,4 +341,17 @@ pub(crate) fn one_line(page: &Page, explained_packet: &ExplainedPacket, context:
         ns => format!(", {} of it with ovs-vswitchd", page.duration(ns)),
     };
     format!("{total}{at}{daemon}: {}.", sentence(page, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_listed_as_the_kernel_lists_them() {
+        let text = |numbers: &[u32]| cpus(&numbers.iter().map(|cpu| (*cpu, 0)).collect::<Vec<_>>());
+        assert_eq!(text(&[]), None);
+        let lists = [&[4][..], &[1, 0], &[7, 0, 6], &[0, 1, 2, 3]].map(|numbers| text(numbers).unwrap());
+        assert_eq!(lists, ["CPU 4", "CPUs 0-1", "CPUs 0,6-7", "4 CPUs"]);
+    }
 }

@@ -7,6 +7,7 @@ use super::ExplainedPacket;
 use crate::page::Page;
 use latpath_capture::UNKNOWN_CPU;
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, Note, PacketTimeline, RunContext};
+use latpath_linux::Cpus;
 use latpath_model::{Ns, HOST};
 use latpath_stats::text::{cut, pad};
 use latpath_stats::units::share;
@@ -177,11 +178,13 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
 }
 
 fn lane_name(page: &Page, lane: &Lane) -> String {
-    let cpus: Vec<String> = lane.cpus.iter().take(4).map(ToString::to_string).collect();
-    let cpu = match cpus.len() {
-        0 => String::new(),
-        1 => format!(", CPU {}", cpus[0]),
-        _ => format!(", CPUs {}{}", cpus.join(" "), if lane.cpus.len() > 4 { " .." } else { "" }),
+    let cpu = match lane.cpus.as_slice() {
+        [] => String::new(),
+        [cpu] => format!(", CPU {cpu}"),
+        several => {
+            let cpus: Cpus = several.iter().take(4).copied().collect();
+            format!(", CPUs {cpus}{}", if several.len() > 4 { ".." } else { "" })
+        }
     };
     let name = if lane.name.is_empty() { "nobody known" } else { &lane.name };
     format!("{}{cpu}", page.clean(name))
