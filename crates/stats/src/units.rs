@@ -82,11 +82,12 @@ impl Letters {
         }
     }
 
-    /// Events a second, without the unit: `4000`, `49.98`, `1 000 000`; `-` for what is no number.
+    /// Events a second, without the unit: `4000`, `49.98`, `1 000 000`, `2.8e-4`; `-` for what is no number.
     pub fn rate(self, hz: f64) -> String {
         match hz {
             hz if !hz.is_finite() || hz < 0.0 => "-".into(),
             0.0 => "0".into(),
+            hz if hz < 0.001 => format!("{hz:.1e}"),
             hz if hz < 9.9995 => format!("{hz:.3}"),
             hz if hz < 99.995 => format!("{hz:.2}"),
             hz if hz < 999.95 => format!("{hz:.1}"),
@@ -278,6 +279,7 @@ mod tests {
     fn rates_keep_about_four_digits() {
         assert_eq!(rate(0.0), "0");
         assert_eq!(rate(0.25), "0.250");
+        assert_eq!(rate(1.0 / 3600.0), "2.8e-4");
         assert_eq!(rate(49.978), "49.98");
         assert_eq!(rate(3999.7), "4000");
         assert_eq!(Letters::Ascii.rate(1e6), "1,000,000");

@@ -16,7 +16,7 @@ use latpath_protocols::{
     sv::{FrameSpec, Profile, FIRST_GROUP, MAX_SVID},
     Tag,
 };
-use latpath_stats::units::{duration, number_of, rate};
+use latpath_stats::units::{duration, elapsed, number_of, rate};
 use latpath_traffic::kernel::Awake;
 use latpath_traffic::{
     publish, Corrupted, Frames, Listen, Pace, PacketSocket, Pattern, PublishOptions, Punctuality, Repeated,
@@ -28,6 +28,8 @@ use std::time::Duration;
 
 /// A pause in a file that is announced.
 const LONG_PAUSE: Ns = 10_000_000_000;
+/// One that only a user means who says how long to send: more often the clock of the machine that took the file was set.
+const PAUSE_TOO_LONG: Ns = 3_600_000_000_000;
 /// Above this many frames a second, several overdue ones go in one system call.
 const BATCH_ABOVE_HZ: f64 = 50_000.0;
 /// Most frames that a system call takes.
@@ -210,8 +212,16 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         if let Some((frame, pause)) = replay.longest_pause().filter(|(_, pause)| rate.is_none() && *pause > LONG_PAUSE)
         {
             let file = printable(&path.display().to_string());
-            let pause = duration(pause);
-            eprintln!("latpath: {file}: the file pauses {pause} before frame {frame}; nothing is sent then (--rate skips pauses)");
+            let is_too_long = pause >= PAUSE_TOO_LONG;
+            let pause = if is_too_long { elapsed(pause) } else { duration(pause) };
+            let pauses = format!("{file}: the file pauses {pause} before frame {frame}");
+            if is_too_long && args.duration.is_none() {
+                return Err(Usage(format!(
+                    "{pauses}: skip pauses with --rate, or say with --duration how long to send"
+                ))
+                .into());
+            }
+            eprintln!("latpath: {pauses}; nothing is sent then (--rate skips pauses)");
         }
         let what = What {
             text: format!(

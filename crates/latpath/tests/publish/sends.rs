@@ -20,7 +20,7 @@ pub const TESTS: &[Test] = &[
     ("a replay sends the file's frames unchanged", Needs::Capture, replay_once),
     ("a looped replay goes on counting, with or without a wrap in the file", Needs::Capture, replay_loop),
     ("the shared captures are replayed and looped", Needs::CaptureShared, replay_shared),
-    ("a replay takes a given rate", Needs::Root, replay_rate),
+    ("a replay takes a given rate, and waits for no pause of hours unasked", Needs::Root, replay_rate),
     ("a corrupted stream is the same for the same seed", Needs::Capture, corrupt),
 ];
 
@@ -241,9 +241,22 @@ fn replay_rate() -> Result<()> {
     let frames = (0..10).map(|n| frame("A", n, 1)).collect::<Result<Vec<_>>>()?;
     // At its own pace the file would take nine hours.
     write_pcap(&file, &frames, 3_600_000_000_000)?;
-    let sent = pair.publish(&["--replay", &file.to_string_lossy(), "--rate", "2000", "--loop", "--count", "100"])?;
+    let file = file.to_string_lossy();
+    let sent = pair.publish(&["--replay", &file, "--rate", "2000", "--loop", "--count", "100"])?;
     equal("frames", &sent["frames_sent"], &json!(100))?;
-    equal("rate", &sent["target_rate_hz"], &json!(2000.0))
+    equal("rate", &sent["target_rate_hz"], &json!(2000.0))?;
+    let own_pace = ["publish", "-i", "lpa", "--replay", &file];
+    let refused = pair.latpath("lpa", &own_pace)?;
+    equal(&refused.stderr, refused.code, Some(2))?;
+    let says = ["pauses 1:00:00 before frame 10", "--rate", "--duration"].map(|word| refused.stderr.contains(word));
+    equal(&refused.stderr, says, [true; 3])?;
+    let waits = pair.latpath("lpa", &[&own_pace[..], &["--duration", "100ms"]].concat())?;
+    equal(&waits.stderr, (waits.code, waits.stderr.contains("pauses 1:00:00")), (Some(0), true))?;
+    equal(
+        &waits.stdout,
+        waits.stdout.contains("sent     1 frame in ") && waits.stdout.contains("(asked: 2.8e-4/s)"),
+        true,
+    )
 }
 
 fn corrupt() -> Result<()> {
