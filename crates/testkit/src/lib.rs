@@ -29,7 +29,7 @@ pub use libtest_mimic::Failed;
 pub use needs::{need_btf, need_guest, need_lab, need_root, need_tool, Lack};
 pub use noise::Noise;
 pub use space::Space;
-pub use testbed::{bench, boot, latpath, program, start, Bench, Finished, Started, PROGRAM};
+pub use testbed::{bench, boot, latpath, program, start, start_on_terminal, Bench, Finished, Started, PROGRAM};
 pub use tiers::{arguments, main, retried, runs, trial, Tier, Trial};
 
 /// Fails unless two values are the same.

@@ -6,9 +6,15 @@ use nix::sys::signal::Signal;
 use std::{
     env,
     fs::{self, File},
+    io,
+    os::{
+        fd::{AsRawFd, FromRawFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -70,12 +76,45 @@ impl Bench {
 
 /// Starts a command in a namespace of a lab; what it prints is kept until [`Started::finish`].
 pub fn start(lab: &Lab, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
+    let (stdout, stderr) = outputs(lab)?;
+    command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
+    Ok(Started { running: space.start(command, Signal::SIGKILL)?, stdout, stderr, terminal: None })
+}
+
+/// The same with a terminal as its standard input and output.
+pub fn start_on_terminal(lab: &Lab, space: &Namespace, mut command: Command) -> Result<Started, Failed> {
+    let (stdout, stderr) = outputs(lab)?;
+    let (mut ours, its) = terminal()?;
+    let mut kept = File::create(&stdout)?;
+    command.env("TERM", "xterm").stdin(its.try_clone()?).stdout(its).stderr(File::create(&stderr)?);
+    let running = space.start(command, Signal::SIGKILL)?;
+    // Reading fails once nobody has the other side any more.
+    let terminal = thread::spawn(move || drop(io::copy(&mut ours, &mut kept)));
+    Ok(Started { running, stdout, stderr, terminal: Some(terminal) })
+}
+
+/// Files for what a command prints and says.
+fn outputs(lab: &Lab) -> io::Result<(PathBuf, PathBuf)> {
     static STARTED: AtomicU32 = AtomicU32::new(0);
     let folder = lab.folder().join(format!("command-{}", STARTED.fetch_add(1, Ordering::Relaxed)));
     fs::create_dir(&folder)?;
-    let (stdout, stderr) = (folder.join("stdout"), folder.join("stderr"));
-    command.stdin(Stdio::null()).stdout(File::create(&stdout)?).stderr(File::create(&stderr)?);
-    Ok(Started { running: space.start(command, Signal::SIGKILL)?, stdout, stderr })
+    Ok((folder.join("stdout"), folder.join("stderr")))
+}
+
+/// A terminal of 120 columns: our side of it and a program's. Commands that other tests start meanwhile do not inherit it.
+fn terminal() -> io::Result<(File, File)> {
+    let ours = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx")?;
+    let size = libc::winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
+    let unlocked: libc::c_int = 0;
+    let done = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) };
+    // SAFETY: the requests read what is pointed to, an int and a winsize (ioctl_tty(2)).
+    done(unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlocked) })?;
+    done(unsafe { libc::ioctl(ours.as_raw_fd(), libc::TIOCSWINSZ, &size) })?;
+    // SAFETY: it takes flags of open(2), and returns a new file descriptor, which nobody else owns.
+    let its = done(unsafe {
+        libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC)
+    })?;
+    Ok((ours, unsafe { File::from_raw_fd(its) }))
 }
 
 /// A command that runs.
@@ -83,6 +122,8 @@ pub struct Started {
     running: Running,
     stdout: PathBuf,
     stderr: PathBuf,
+    /// Keeps what comes on its terminal.
+    terminal: Option<JoinHandle<()>>,
 }
 
 /// A command that has ended.
@@ -128,6 +169,9 @@ impl Started {
     /// Waits for its end. One that still runs after `limit` is killed, and that is a failure.
     pub fn finish(mut self, limit: Duration) -> Result<Finished, Failed> {
         let status = self.running.wait(limit)?;
+        if let Some(terminal) = self.terminal.take().filter(|_| status.is_some()) {
+            terminal.join().map_err(|_| "what came on the terminal could not be kept")?;
+        }
         let read = |file: &Path| fs::read(file).map(|b| String::from_utf8_lossy(&b).into_owned());
         let (stdout, stderr) = (read(&self.stdout)?, read(&self.stderr)?);
         match status {

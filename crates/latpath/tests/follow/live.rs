@@ -1,8 +1,8 @@
 //! `latpath live` where its output is no terminal.
 
 use crate::{equal, number, own, publish, subscribe, until, LIMIT, LONG_WRAP, PATIENT};
-use latpath_lab::PUBLISHER;
-use latpath_testkit::{bench, latpath, trial, Bench, Lack, Started};
+use latpath_lab::{NIC, PUBLISHER};
+use latpath_testkit::{bench, latpath, start_on_terminal, trial, Bench, Lack, Started};
 use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 use std::process::Stdio;
@@ -15,6 +15,9 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("live_says_which_stream_does_not_come_and_waits", needs, absent),
         trial("live_ends_when_nobody_reads_on", needs, closed_pipe),
         trial("live_ends_after_so_many_packets", needs, count),
+        trial("streams_are_chosen_by_a_pattern_or_are_all_that_pass_a_device", needs, chosen),
+        trial("live_on_a_terminal_leaves_its_report_behind", needs, terminal),
+        trial("of_plain_lines_there_is_one_block_a_second_however_many_packets_are_late", needs, plain),
     ]
 }
 
@@ -134,9 +137,22 @@ fn gaps() -> Result<(), Failed> {
 fn absent() -> Result<(), Failed> {
     let bench = bench()?;
     let svid = own("never");
-    let live = start(&bench, &format!("--stream svid:{svid}"))?;
-    let is_missed = |said: &str| said.contains("not seen for ") && said.contains(" s; still waiting");
-    until("it says that the stream is not there", || is_missed(&live.said()))?;
+    let live = start(
+        &bench,
+        &format!("--stream svid:{svid} --stream udp:192.0.2.1:9,hash=0:8 --stream ether:0x88b6,hash=0:8"),
+    )?;
+    let tcpdump = "(tcpdump -eni IF shows what is there)";
+    let missed = [
+        (format!("svid:{svid}"), "(latpath streams -i IF lists what is there)"),
+        ("udp:192.0.2.1:9,hash=0:8".into(), tcpdump),
+        ("ether:0x88b6,hash=0:8".into(), tcpdump),
+    ];
+    for (stream, hint) in missed {
+        let is_said = |line: &str| {
+            line.contains(&format!("{stream}: not seen for ")) && line.contains(&format!(" s; still waiting {hint}"))
+        };
+        until(&format!("it says that {stream} is not there, and {hint}"), || live.said().lines().any(is_said))?;
+    }
     let publisher = publishes(&bench, &svid)?;
     until("it says that the stream came", || live.said().contains(": arrived after"))?;
     shows(&live, "journeys are counted then", |f| f["journeys"].as_u64() > Some(0))?;
@@ -164,6 +180,88 @@ fn closed_pipe() -> Result<(), Failed> {
         let _ = process.kill();
     })?;
     equal("exit code", code.and_then(|c| c.code()), Some(0))
+}
+
+fn chosen() -> Result<(), Failed> {
+    let bench = bench()?;
+    let (some, other) = (own("some"), own("other"));
+    let words = format!("publish -i {PUBLISHER} --svid {some} --streams 2 --duration 300s");
+    let both = bench.start(&bench.path.publisher, latpath(&words))?;
+    let third = publishes(&bench, &other)?;
+    let [first, second] = ["01", "02"].map(|n| format!("svid:{some}{n}"));
+    let other = format!("svid:{other}");
+    for (words, expected) in
+        [(format!("--stream svid:{some}*"), vec![&first, &second]), ("--all".into(), vec![&other, &first, &second])]
+    {
+        let live = start(&bench, &format!("{words} -i {NIC}"))?;
+        let names = |f: &Value| -> Vec<String> {
+            let come = f["streams"].as_array().into_iter().flatten().filter(|s| s["journeys"].as_u64() > Some(0));
+            come.filter_map(|s| s["stream"].as_str().map(Into::into)).collect()
+        };
+        let figures = shows(&live, "all that were chosen have come", |f| names(f).len() >= expected.len())?;
+        let mut names = names(&figures);
+        names.sort();
+        let mut expected: Vec<String> = expected.into_iter().cloned().collect();
+        expected.sort();
+        equal(&words, names, expected.clone())?;
+        let said = live.said();
+        equal(&said, said.contains(&format!(" on {NIC}: {}", expected.join(", "))), true)?;
+        last(live)?;
+    }
+    let none = latpath(&format!("live --stream svid:{some}x* -i {NIC}"));
+    let none = bench.run(&bench.path.hypervisor, none, LIMIT)?;
+    equal(&none.stderr, (none.code, none.stderr.contains("no stream fits svid:")), (Some(1), true))?;
+    [both, third].into_iter().try_for_each(|publisher| {
+        publisher.interrupt();
+        publisher.finish(LIMIT).map(drop)
+    })
+}
+
+fn terminal() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("screen");
+    let live = latpath(&format!("live --stream svid:{svid} --count 1000"));
+    let live = start_on_terminal(&bench.lab, &bench.path.hypervisor, live)?;
+    let publisher = publishes(&bench, &svid)?;
+    let ended = live.finish(LIMIT)?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
+    equal(&ended.stderr, ended.code, Some(0))?;
+    let (screen, after) = ended.stdout.rsplit_once("\x1b[?1049l").ok_or("it never left the alternate screen")?;
+    equal("the alternate screen", screen.matches("\x1b[?1049h").count(), 1)?;
+    let figures = ["Data quality", "journeys", "lost", "Segments", "p99", NIC_OF_APPLICATION];
+    equal(after, figures.map(|part| after.contains(part)), [true; 6])
+}
+
+fn plain() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("late");
+    let live = latpath(&format!("live --plain --stream svid:{svid} --threshold 1ns"));
+    let live = bench.start(&bench.path.hypervisor, live)?;
+    let publisher = publishes(&bench, &svid)?;
+    let blocks = |printed: &str| -> Vec<u64> {
+        let at = |line: &str| {
+            line.split_once("  journeys ")?
+                .0
+                .split_once(':')
+                .map(|(m, s)| Some(60 * m.parse::<u64>().ok()? + s.parse::<u64>().ok()?))?
+        };
+        printed.lines().filter_map(at).collect()
+    };
+    let is_explained = |line: &str| line.contains("  late ") && !line.contains("  explained 0  ");
+    until("packets are explained in several blocks", || {
+        let printed = live.printed();
+        printed.lines().filter(|line| is_explained(line)).count() >= 5 && blocks(&printed).len() >= 5
+    })?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
+    live.interrupt();
+    let ended = live.finish(LIMIT)?;
+    equal(&ended.stderr, ended.code, Some(0))?;
+    let blocks = blocks(&ended.stdout);
+    let last = blocks.last().copied().unwrap_or(0);
+    // One more at the end, and a part of the first second.
+    equal(&format!("{} blocks in {last} s", blocks.len()), blocks.len() as u64 <= last + 2, true)
 }
 
 fn count() -> Result<(), Failed> {
