@@ -314,6 +314,9 @@ fn other_causes_have_their_own_cures() {
         let advice = advice_of(&share(cause, "host", vhost(), None));
         assert!(advice.len() == 1 && advice[0].commands.is_empty(), "{cause}: {advice:?}");
     }
+    let mut server = share(Cause::PollInterval, "host", Some(actor("db", 9, OTHER)), None);
+    server.waiter = Some(actor("relay", 7, OTHER));
+    assert_eq!(advice_of(&server)[0].what, "relay waits for db: let db answer without sleeping");
     assert_eq!(advice_of(&share(Cause::Unexplained, "", None, None)), []);
 }
 

@@ -270,6 +270,20 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_that_stands_still_is_said_where_most_sightings_repeat_a_key() {
+        let notes = |duplicates| {
+            let joined = vec![Totals { sightings: 6000, duplicates, ..Totals::default() }];
+            counted(&Manifest { joined, ..Manifest::begin() }, &[Totals { sightings: 1000, ..Totals::default() }])
+        };
+        assert_eq!(notes(2500), Vec::<String>::new(), "a mirror port repeats each");
+        let note = notes(4999).join(" ");
+        assert!(
+            note.starts_with("4999 of 5000 sightings repeat a key") && note.contains("the counter stands still"),
+            "{note}"
+        );
+    }
+
+    #[test]
     fn what_a_hypervisor_took_of_the_machines_cpus_is_said() {
         assert_eq!(stolen(&Difference::default()), None);
         let stolen_of = BTreeMap::from([(0, 20_000_000), (3, 1_510_000_000)]);

@@ -3,7 +3,7 @@
 use crate::{equal, found, list, own, publish, reader, start, until, LIMIT};
 use latpath_lab::{APPLICATION, BRIDGE, NIC, PUBLISHER, VETH};
 use latpath_run::Run;
-use latpath_testkit::{bench, latpath, trial, Lack};
+use latpath_testkit::{bench, latpath, trial, Bench, Lack};
 use latpath_testkit::{Failed, Trial};
 use serde_json::Value;
 
@@ -12,7 +12,11 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("each_packet_is_shown_step_by_step_from_device_to_device", needs, steps),
         trial("a_bridges_copy_is_the_same_packet", needs, copies),
         trial("packets_on_one_route_are_one_path_and_shares_add_up", needs, one_path),
-        trial("the_points_that_it_names_are_those_that_record_finds", needs, points),
+        trial(
+            "the_points_that_it_names_are_those_of_record_which_finds_the_port_that_leads_to_the_reader",
+            needs,
+            points,
+        ),
         trial("a_drop_has_its_reason_and_its_function", needs, drops),
         trial("frames_with_the_same_bytes_one_after_another_are_several_packets", needs, same_bytes),
     ]
@@ -20,11 +24,14 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 
 /// Follows 20 of 50 packets that an application reads.
 fn follow(name: &str) -> Result<Value, Failed> {
-    let bench = bench()?;
+    follow_on(&bench()?, name)
+}
+
+fn follow_on(bench: &Bench, name: &str) -> Result<Value, Failed> {
     let svid = own(name);
-    let reader = reader(&bench, &svid, 50)?;
-    let path = start(&bench, &format!("--stream svid:{svid} --count 20 --settle 60s --json"), None)?;
-    publish(&bench, &format!("--svid {svid} --count 50 --rate 100"))?;
+    let reader = reader(bench, &svid, 50)?;
+    let path = start(bench, &format!("--stream svid:{svid} --count 20 --settle 60s --json"), None)?;
+    publish(bench, &format!("--svid {svid} --count 50 --rate 100"))?;
     reader.finish(LIMIT)?.json()?;
     found(path)
 }
@@ -113,9 +120,15 @@ fn one_path() -> Result<(), Failed> {
 }
 
 fn points() -> Result<(), Failed> {
-    let all = follow("points")?;
-    let names: Vec<&str> = list(&all, "points")?.iter().filter_map(Value::as_str).collect();
     let bench = bench()?;
+    // The bridge floods to the newest of its ports first.
+    let beyond = bench.lab.namespace("beyond")?;
+    let hypervisor = &bench.path.hypervisor;
+    hypervisor.ip(&format!("link add lp-more type veth peer name lp-far netns {}", beyond.name()))?;
+    hypervisor.ip(&format!("link set lp-more master {BRIDGE} up"))?;
+    beyond.ip("link set lp-far up")?;
+    let all = follow_on(&bench, "points")?;
+    let names: Vec<&str> = list(&all, "points")?.iter().filter_map(Value::as_str).collect();
     let svid = own("record");
     let reader = reader(&bench, &svid, 300)?;
     let run = bench.lab.folder().join("run");
@@ -133,7 +146,18 @@ fn points() -> Result<(), Failed> {
     let mut named = names.clone();
     seen.sort_unstable();
     named.sort_unstable();
-    equal("points", named, seen)
+    equal("points", named, seen)?;
+    let route: Vec<&str> = list(&recorded, "route")?.iter().filter_map(Value::as_str).collect();
+    let by_the_port = |device: &str| names.iter().any(|p| *p == format!("host/tx@{device}"));
+    equal(&format!("both ports in {names:?}"), ["lp-more", VETH].map(by_the_port), [true; 2])?;
+    let expected = [
+        format!("host/tx@{PUBLISHER}"),
+        format!("host/nic-rx@{NIC}"),
+        format!("host/tx@{VETH}"),
+        format!("host/nic-rx@{APPLICATION}"),
+        "host/app-read@subscribe".into(),
+    ];
+    equal("the route goes by the port that leads to the reader", route, expected.iter().map(String::as_str).collect())
 }
 
 fn drops() -> Result<(), Failed> {

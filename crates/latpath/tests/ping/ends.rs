@@ -4,15 +4,17 @@ use crate::link::{adds_up, is, need, number, Link, Says, ANSWER_WITHIN};
 use crate::relay;
 use latpath_testkit::waits::{sent, until};
 use latpath_testkit::{equal, Failed, Trial};
-use latpath_testkit::{trial, PROGRAM};
+use latpath_testkit::{need_tool, program, trial, PROGRAM};
 use serde_json::{json, Value};
 use std::fs::OpenOptions;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 pub fn tests() -> Vec<Trial> {
     let needs = need();
+    let tools = ["make", "objcopy", "readelf"].map(need_tool);
     let mut tests = vec![
         trial("a_reflector_that_stands_still_breaks_the_threshold_and_the_part_is_named", &needs, breach),
         trial("a_breach_can_be_counted_and_the_run_goes_on", &needs, keeps_going),
@@ -26,6 +28,7 @@ pub fn tests() -> Vec<Trial> {
         trial("a_closed_stdout_is_no_error_and_a_full_one_is", &needs, stdout),
         trial("limits_become_tests_of_a_ci_server_and_only_what_was_measured_is_kept", &needs, limits),
         trial("a_host_alone_is_emit_and_the_manual_is_complete", &[], alone),
+        trial("what_is_installed_is_stripped_and_has_its_debug_information_beside_it", &tools, installed),
     ];
     tests.extend(relay::tests(&needs));
     tests
@@ -231,6 +234,35 @@ fn stdout() -> Result<(), Failed> {
     let error = String::from_utf8_lossy(&full.stderr).into_owned();
     is(&error, error.contains("No space left on device"))?;
     Ok(())
+}
+
+fn installed() -> Result<(), Failed> {
+    let directory = tempfile::tempdir()?;
+    let (built, root) = (directory.path().join("latpath"), directory.path().join("root"));
+    // Where `make` has built it, its debug information stands beside it already.
+    std::fs::copy(program(), &built)?;
+    let _ = std::fs::copy(program().with_extension("debug"), built.with_extension("debug"));
+    let words = [("LATPATH", &built), ("DESTDIR", &root)].map(|(name, path)| format!("{name}={}", path.display()));
+    let mut make = Command::new("make");
+    make.args(["-s", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), "install", "PREFIX=/usr"]).args(words);
+    let made = make.output()?;
+    is(&String::from_utf8_lossy(&made.stderr), made.status.success())?;
+    let program = root.join("usr/bin/latpath");
+    let sections = |file: &Path| -> Result<String, Failed> {
+        let read = Command::new("readelf").args(["-S", "--wide"]).arg(file).output()?;
+        Ok(String::from_utf8_lossy(&read.stdout).into_owned())
+    };
+    let stripped = sections(&program)?;
+    is(
+        &stripped,
+        stripped.contains(".gnu_debuglink") && ![".debug_line", ".symtab"].iter().any(|s| stripped.contains(s)),
+    )?;
+    let debug = sections(&root.join("usr/bin/.debug/latpath.debug"))?;
+    is(&debug, debug.contains(".debug_line"))?;
+    is("the manual", root.join("usr/share/man/man1/latpath.1").exists())?;
+    let completions = std::fs::read_to_string(root.join("usr/share/bash-completion/completions/latpath"))?;
+    is("completions", completions.contains("--threshold"))?;
+    is("it runs", Command::new(program).arg("--version").output()?.status.success())
 }
 
 fn alone() -> Result<(), Failed> {

@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ("GOOSE decodes in tshark as built", Needs::Tshark, goose_fields),
     ("PTP event messages decode in tshark as built", Needs::Tshark, ptp_fields),
     ("streams lists GOOSE and PTP beside Sampled Values", Needs::Nothing, three_protocols),
+    ("streams says who sends, how it is synchronised, and which counter stands still", Needs::Nothing, who_and_how),
     ("streams lists a file as pcap and as pcapng alike", Needs::Nothing, pcap_and_pcapng),
     ("streams reads the shared captures", Needs::Shared, shared_captures),
     ("streams counts malformed frames", Needs::Nothing, malformed),
@@ -196,6 +197,45 @@ fn three_protocols() -> Result<()> {
     let heads: Vec<&str> =
         text.lines().filter(|l| l.contains("VLAN")).filter_map(|l| l.split_whitespace().next()).collect();
     equal("a table of each", heads, vec!["svID", "goID", "message"])
+}
+
+fn who_and_how() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("frames.pcap");
+    let link = FrameLink { src: [2, 0, 0, 0, 0, 9], ..FrameLink::default() };
+    let frame = |asdu| FrameSpec { asdus: vec![asdu], link: link.clone(), ..FrameSpec::default() }.build();
+    let mut frames = Vec::new();
+    for n in 0..30 {
+        // Its clock was lost on the way.
+        let smp_synch = if n < 20 { 2 } else { 0 };
+        frames.push(frame(AsduSpec { smp_synch, conf_rev: 7, ..asdu(b"MU01", n) }).map_err(|e| e.to_string())?);
+        frames.push(frame(asdu(b"STILL", 7)).map_err(|e| e.to_string())?);
+    }
+    write_pcap(&file, &frames, 125_000)?;
+    let from_stdin = |more: &[&str]| -> Result<Output> {
+        let stdin = std::fs::File::open(&file)?;
+        Ok(Command::new(env!("CARGO_BIN_EXE_latpath")).args(["streams", "-r", "-"]).args(more).stdin(stdin).output()?)
+    };
+    let found = json(&from_stdin(&["--json"])?)?;
+    let keys = ["svid", "src", "smp_synch", "conf_rev", "duplicates", "lost"];
+    let row = |i: usize| json!(keys.map(|key| &found["streams"][i][key]));
+    let src = "02:00:00:00:00:09";
+    equal("a stream", row(0), json!(["MU01", src, 0, 7, 0, 0]))?;
+    equal("one that stands still", row(1), json!(["STILL", src, 2, 1, 29, 0]))?;
+    let text = String::from_utf8(from_stdin(&[])?.stdout)?;
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .take(3)
+        .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+        .collect();
+    let cells = |row: usize| {
+        let heads = ["svID", "src", "smpSynch", "confRev", "repeated"];
+        heads.map(|head| Some(rows[row][rows[0].iter().position(|cell| *cell == head)?]))
+    };
+    equal(&text, cells(1), ["MU01", src, "0", "7", "0"].map(Some))?;
+    equal(&text, cells(2), ["STILL", src, "2", "1", "29"].map(Some))?;
+    let repeat: Vec<_> = text.lines().filter(|line| line.contains("frames repeat")).collect();
+    equal("what is said below", repeat, vec!["svid:STILL,appid=0x4000: 29 of 30 frames repeat a smpCnt"])
 }
 
 fn pcap_and_pcapng() -> Result<()> {

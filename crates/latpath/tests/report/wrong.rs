@@ -1,6 +1,6 @@
 //! Runs that are not there, not whole, not ended.
 
-use crate::runs::{latpath, manifest, packets, segment, stderr, stdout, Bench, POINTS};
+use crate::runs::{latpath, manifest, packets, segment, stderr, stdout, Bench, POINTS, START};
 use latpath_model::PointInfo;
 use latpath_run::Writer;
 use serde_json::{json, Value};
@@ -151,8 +151,10 @@ fn a_killed_recording_is_reported_with_a_way_found_from_its_journeys() {
     let writer = bench.recording();
     copy_run(&bench, &killed);
     drop(writer);
-    // Killed before the route was known.
+    // Killed before the route was known, and a minute after the manifest was written.
     killed.edit(|manifest| {
+        manifest["start"]["monotonic_ns"] = json!(START - 65_000_000_000);
+        manifest["written_ns"] = json!(START - 60_000_000_000);
         manifest["route"] = json!([]);
         manifest["segments"] = json!([]);
     });
@@ -161,6 +163,11 @@ fn a_killed_recording_is_reported_with_a_way_found_from_its_journeys() {
     assert!(notes(&report)[0]
         .starts_with("the recording was killed: the last seconds before that are missing; sightings, "));
     assert_eq!((&report["journeys"], &report["incomplete"]), (&json!(200), &json!(2)));
+    let text = stdout(&killed.latpath(&["report", "run"]));
+    assert!(
+        text.contains(" UTC, 1:05 long") && text.contains("first 5 s"),
+        "it is as long as its journeys show: {text}"
+    );
     let total = segment(&report, "total");
     assert_eq!((total["from"].as_str(), total["to"].as_str()), (Some(POINTS[0]), Some(POINTS[5])));
     assert_eq!(segment(&report, "Thyp")["to"], POINTS[4]);
