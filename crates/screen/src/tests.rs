@@ -465,6 +465,7 @@ impl Pool {
             worst: Vec::new(),
             patterns: Vec::new(),
             without: None,
+            intervals: Vec::new(),
             late: Some(self.late()).filter(|late| late.late % 4 > 0),
             tool: ToolCost {
                 sightings: self.count(),
