@@ -6,14 +6,18 @@ use crate::*;
 use latpath_follow::{Live, PointFilter};
 use latpath_stats::Summary;
 use latpath_testkit::{bench, equal, trial, Lack};
+use nix::sched::{sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("each_of_200_taps_counts_and_keeps_its_point_when_it_is_made_again", needs, all_count),
         trial("packets_at_points_beyond_the_kernels_255_are_counted", needs, beyond),
+        trial("points_that_two_cpus_announce_at_once_take_one_place_each", needs, at_once),
         trial("a_run_has_64_points_of_200_taps_or_those_that_are_chosen", needs, in_a_run),
     ]
 }
@@ -108,6 +112,60 @@ fn beyond() -> Result<(), Failed> {
     )?;
     let without = (vms + LINE.len() + DROPS.len() - IN_KERNEL) as u64;
     equal("packets at points without a place", seen.counters.points_overflow, without * u64::from(FRAMES))
+}
+
+/// Sends two frames at the same moment, each from a CPU of its own.
+fn send_at_once(bench: &Bench, frames: [Vec<u8>; 2]) -> Result<(), Failed> {
+    let ready = AtomicUsize::new(0);
+    let send = |cpu: usize, frame: &[u8]| -> Result<bool, String> {
+        let mut set = CpuSet::new();
+        // A machine with one CPU has nothing to race for.
+        let _ = set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
+        let socket = PacketSocket::open(PUBLISHER, Listen::No).map_err(|e| e.to_string());
+        ready.fetch_add(1, Ordering::SeqCst);
+        while ready.load(Ordering::SeqCst) < 2 {
+            std::hint::spin_loop();
+        }
+        socket?.send(&[IoSlice::new(frame)]).map(|sent| sent.taken == 1).map_err(|e| e.to_string())
+    };
+    let (send, frames) = (&send, &frames);
+    let sent = bench.path.publisher.inside(|| {
+        std::thread::scope(|scope| {
+            let [one, other] = [0, 1].map(|cpu| scope.spawn(move || send(cpu, &frames[cpu])));
+            [one, other].map(|thread| thread.join().expect("no panic"))
+        })
+    })?;
+    sent.into_iter().try_for_each(|sent| equal("a frame is sent", sent?, true))
+}
+
+fn at_once() -> Result<(), Failed> {
+    // Each has a point at both ends, and a drop. Unlike a tap's, its queue is every CPU's at once.
+    const PAIRS: usize = 110;
+    let bench = bench()?;
+    let mut lines = String::new();
+    (0..PAIRS).try_for_each(|n| {
+        writeln!(
+            lines,
+            "link add near{n} type veth peer name far{n}\nlink set far{n} up\nlink set near{n} master br0 up"
+        )
+    })?;
+    ip(&bench, &lines)?;
+    let far: Vec<String> = (0..PAIRS).map(|n| format!("far{n}")).collect();
+    let has_come = |device: &String| bench.path.hypervisor.counters_of(device).is_ok_and(|c| c.rx_packets > 0);
+    until("frames come to each end", || {
+        send(&bench, &[bytes(&frame(&own("before"), 0))]).is_ok() && far.iter().all(has_come)
+    })?;
+    let stream = own("once");
+    let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
+    send_at_once(&bench, [0, 1].map(|n| bytes(&frame(&stream, n))))?;
+    let (mut n, mut seen) = (2, Vec::new());
+    until("each place has a point", || {
+        let sent = send(&bench, &[bytes(&frame(&stream, n))]);
+        n += 1;
+        probe.drain(&mut seen);
+        let points: std::collections::BTreeSet<u16> = seen.iter().map(|s| s.point).collect();
+        sent.is_ok() && points.len() == IN_KERNEL
+    })
 }
 
 /// The figures of some frames that were flooded.
