@@ -49,7 +49,7 @@ fn sightings(start: Ns) -> Vec<Sighting> {
         if n % 800 == 5 {
             seen(t + delay + 10_000, n, 1);
         }
-        if n % 2_000 == 9 {
+        if n % 2_000 == 509 {
             seen(t + 60 * MS, n, 2);
         }
     }
@@ -99,7 +99,7 @@ fn options() -> Options {
         clock_error: None,
         segments: Vec::new(),
         threshold: 200_000,
-        window: 500 * MS,
+        window: 100 * MS,
         ring_bytes: 1 << 20,
         flight: None,
     }
