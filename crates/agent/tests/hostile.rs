@@ -31,8 +31,7 @@ fn host_that_waits(
     let (host, guest) = UnixStream::pair().unwrap();
     guest.set_read_timeout(Some(LIMIT)).unwrap();
     std::thread::spawn(move || peer(guest));
-    let result = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), timeouts);
-    result
+    Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), timeouts)
 }
 
 /// Keeps the stream open until the other end has gone.
