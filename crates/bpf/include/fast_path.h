@@ -2,8 +2,8 @@
 /*
  * The fast path for frames of Sampled Values as most senders make them: one ASDU, BER lengths of one or two bytes, svID of at most
  * 32 bytes with smpCnt next to it, all of it linear, and a stream that asks for nothing else. Any other frame, also a broken one,
- * takes the slow path (match_frame). No function is called here: on CPUs whose returns are guarded, a call costs more than the
- * reading.
+ * takes the slow path (match_frame). No function is called here but the search for the name: on CPUs whose returns are guarded, a call
+ * costs more than the reading.
  */
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H
@@ -112,7 +112,8 @@ static __always_inline __u32 synch_at(__u64 base, struct frame *f, __u32 at)
  */
 static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, __u32 *key, struct fields *at)
 {
-	__u64 w = word_at(base, f, 12), id[4] = {};
+	__u64 w = word_at(base, f, 12);
+	struct name_words id = {};
 	__u32 q = 22, n, len, end;
 	struct name_short *s;
 
@@ -159,15 +160,15 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	*key = be16(w >> 16);
 	at->smp_cnt = q + n + 2;
 	at->synch = find_synch(base, f, at->smp_cnt, end);
-	id[0] = head_of(word_at(base, f, q), n);
+	id.word[0] = head_of(word_at(base, f, q), n);
 	if (n > 8)
-		id[1] = head_of(word_at(base, f, q + 8), n - 8);
+		id.word[1] = head_of(word_at(base, f, q + 8), n - 8);
 	if (n > 16) {
-		id[2] = head_of(word_at(base, f, q + 16), n - 16);
+		id.word[2] = head_of(word_at(base, f, q + 16), n - 16);
 		if (n > 24)
-			id[3] = head_of(word_at(base, f, q + 24), n - 24);
+			id.word[3] = head_of(word_at(base, f, q + 24), n - 24);
 	}
-	s = lookup_words(PROTOCOL_SV, id, n);
+	s = lookup_words(PROTOCOL_SV, &id, n);
 	if (unlikely(!s))
 		return IN_NO_STREAM;
 	return s->simple ? (int)s->first - 1 : SLOW_PATH;

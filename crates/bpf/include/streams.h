@@ -229,34 +229,54 @@ static __always_inline __u32 name_place(const __u64 *w, __u32 len)
 	return h >> 53;
 }
 
-/* The entry of the name in w, zeros behind it; none if no stream has it. */
-static __always_inline struct name_short *lookup_words(__u32 protocol, const __u64 *w, __u32 len)
-{
-	__u32 place = name_place(w, len);
+/* A name of at most 32 bytes, zeros behind them. */
+struct name_words {
+	__u64 word[4];
+};
 
+/*
+ * Where a name stands in the open table, -1 if no stream has it. A function, which the verifier follows once: inlined, it would follow
+ * it anew for each form that a frame can have before.
+ */
+__noinline int place_of_name(struct name_words *name, __u32 protocol_len)
+{
+	__u32 place;
+
+	if (!name)
+		return -1;
+	place = name_place(name->word, protocol_len & 0xff);
 	for (int i = 0; i < NAME_PROBES; i++) {
-		struct name_short *s = &names_short[(place + i) & (NAME_PLACES - 1)];
+		__u32 at = (place + i) & (NAME_PLACES - 1);
+		struct name_short *s = &names_short[at];
 
 		if (!s->first)
-			return 0;
-		if (s->protocol_len == (protocol << 8 | len) && s->word[0] == w[0] && s->word[1] == w[1] &&
-		    s->word[2] == w[2] && s->word[3] == w[3])
-			return s;
+			break;
+		if (s->protocol_len == protocol_len && s->word[0] == name->word[0] && s->word[1] == name->word[1] &&
+		    s->word[2] == name->word[2] && s->word[3] == name->word[3])
+			return at;
 	}
-	return 0;
+	return -1;
+}
+
+/* The name's entry; none if no stream has it. */
+static __always_inline struct name_short *lookup_words(__u32 protocol, struct name_words *name, __u32 len)
+{
+	int at = place_of_name(name, protocol << 8 | len);
+
+	return at < 0 ? 0 : &names_short[at & (NAME_PLACES - 1)];
 }
 
 /* The first stream of the protocol whose name stands at `off`, -1 if there is none. */
 static __always_inline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len)
 {
 	struct name_short *s;
-	__u64 w[4] = {};
+	struct name_words name = {};
 
 	if (len > NAME_SHORT)
 		return selection.long_names ? lookup_long(f, protocol, off, len) : -1;
-	if (pull(f, off & OFF_MASK, w, len & 63))
+	if (pull(f, off & OFF_MASK, &name, len & 63))
 		return -1;
-	s = lookup_words(protocol, w, len);
+	s = lookup_words(protocol, &name, len);
 	return s ? s->first - 1 : -1;
 }
 
