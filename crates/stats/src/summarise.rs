@@ -289,7 +289,7 @@ mod tests {
         let stolen_of = BTreeMap::from([(0, 20_000_000), (3, 1_510_000_000)]);
         assert_eq!(
             stolen(&Difference { stolen: stolen_of, ..Difference::default() }).unwrap(),
-            "the hypervisor below this machine did not run CPU 0 for 20 ms, CPU 3 for 1.51 s: what ran there was as much later (steal)"
+            "the hypervisor below this machine did not run CPU 0 for 20.00 ms, CPU 3 for 1.510 s: what ran there was as much later (steal)"
         );
     }
 
