@@ -236,7 +236,7 @@ struct name_words {
 
 /*
  * Where a name stands in the open table, -1 if no stream has it. A function, which the verifier follows once: inlined, it would follow
- * it anew for each form that a frame can have before.
+ * it again for each form that a frame can have before.
  */
 __noinline int place_of_name(struct name_words *name, __u32 protocol_len)
 {

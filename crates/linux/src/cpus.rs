@@ -17,6 +17,13 @@ impl Cpus {
         self.0.is_empty()
     }
 
+    /// `CPU 4`, `CPUs 0-2`; nothing if there is none.
+    pub fn named(&self) -> Option<String> {
+        let mut all = self.iter();
+        let first = all.next()?;
+        Some(all.next().map_or_else(|| format!("CPU {first}"), |_| format!("CPUs {self}")))
+    }
+
     /// Whether both have a CPU in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.0.iter().any(|a| other.0.iter().any(|b| a.start() <= b.end() && b.start() <= a.end()))

@@ -59,9 +59,7 @@ impl HardwareStamps {
     pub fn rx(&self) -> bool {
         self.config.rx_filter == RxFilter::ALL
     }
-}
 
-impl HardwareStamps {
     /// Says where that failed. A device that is gone needs no more; else the note stays, and the next latpath tries again.
     fn leave(&mut self) -> Option<String> {
         let error = self.ledger.leave(self.share.take()?, &self.device).err()?;

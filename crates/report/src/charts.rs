@@ -57,9 +57,10 @@ pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Sum
         Some(OverTime::new(setup.streams, &segments, &setup.points, begin, end))
     };
     let add = |over_time: &mut Option<OverTime>, rows: &Rows| over_time.iter_mut().for_each(|o| o.add_rows(rows));
+    let intervals = intervals(run, options)?;
     let Gathered { mut summary, counted, patterns, more } = gather(run, options, true, |_| Ok(()), make, add)?;
     summary.without = without(run, options, &summary, &patterns)?;
-    summary.intervals = intervals(run, options)?;
+    summary.intervals = intervals;
     let merged = more.into_iter().flatten().reduce(|mut all, one| {
         all.merge(&one);
         all

@@ -4,13 +4,13 @@ use crate::histogram;
 use crate::layout::layout_of;
 use crate::page::Page;
 use crate::segments::percentile;
-use crate::summarise::{setup_of, span, SummaryOptions};
+use crate::summarise::{setup_of, span, with_sampled_bounds, workers, SummaryOptions};
 use latpath_model::Ns;
 use latpath_run::{Run, Select};
 use latpath_stats::figures::packets;
 use latpath_stats::text::Table;
 use latpath_stats::units::elapsed;
-use latpath_stats::{Aggregate, Facts, IntervalFigures, SegmentFigures, Summary};
+use latpath_stats::{Aggregate, Facts, IntervalFigures, Summary};
 
 /// Most intervals of a run.
 const MOST: Ns = 10_000;
@@ -19,10 +19,14 @@ const MOST: Ns = 10_000;
 /// packet came too.
 ///
 /// # Errors
-/// Where there are too many.
+/// Where there are too many, and of a run that was made of durations alone: its times of day are made.
 pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<IntervalFigures>, String> {
-    let (manifest, points) = (run.manifest(), run.points());
     let Some((every, (first, last))) = options.every.zip(span(run, &options.select)) else { return Ok(Vec::new()) };
+    if run.manifest().has_durations_alone() {
+        return Err("--every: the run was imported from durations alone, which do not say when they were".into());
+    }
+    // What cannot be read is in the notes of the whole run.
+    let (manifest, points) = (&with_sampled_bounds(run, &mut Vec::new()), run.points());
     let start = manifest.start.monotonic_ns;
     let number = |t: Ns| t.saturating_sub(start).div_euclid(every);
     let many = number(last).saturating_sub(number(first)).saturating_add(1);
@@ -33,14 +37,14 @@ pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<Inter
     }
     let layout = layout_of(run, &options.segments)?;
     let setup = setup_of(run, &SummaryOptions { worst: 0, ..options.clone() }, &layout);
-    let (vms, time_of_day) = (run.vms(), manifest.time_of_day());
+    let (vms, time_of_day, workers) = (run.vms(), manifest.time_of_day(), workers(options, &setup));
     let one = |number: Ns| {
         let from = start.saturating_add(number.saturating_mul(every));
         let whole = Select { cpus_and_threads: false, ..options.select.clone() };
         let (from_ns, to_ns) = (from.max(whole.from_ns), from.saturating_add(every).min(whole.to_ns));
         let select = Select { from_ns, to_ns, ..whole };
         let begin = || Aggregate::new(setup.clone());
-        let scan = run.scan_rows(&select, options.workers, begin, |counted, rows| counted.add_rows(rows));
+        let scan = run.scan_rows(&select, workers, begin, |counted, rows| counted.add_rows(rows));
         let mut all = begin();
         scan.gathered.iter().for_each(|counted| all.merge(counted));
         let facts =
@@ -73,11 +77,9 @@ pub(crate) fn write(page: &mut Page, summary: &Summary, named: &[String]) {
         let heads = [&["from", "packets", "lost"], &percentiles[..], &["max", over.as_str()]].concat();
         let mut table = Table::new(&heads);
         for interval in &summary.intervals {
-            let is_same =
-                |s: &&SegmentFigures| (&s.name, &s.from, &s.to) == (&segment.name, &segment.from, &segment.to);
             let mut row =
                 vec![begin(page, interval.since_start_ns), page.count(interval.journeys), page.count(interval.lost)];
-            match interval.segments.iter().find(is_same).filter(|s| s.times.count > 0) {
+            match interval.segments.iter().find(|s| s.is_of_same(segment)).filter(|s| s.times.count > 0) {
                 Some(s) => {
                     row.extend(percentiles.map(|name| percentile(page, s, name)));
                     row.extend([page.time(s, s.times.max_ns), page.count(s.over_threshold)]);

@@ -42,11 +42,12 @@ pub struct SummaryOptions {
 /// What is damaged is passed over, and in the summary's notes.
 ///
 /// # Errors
-/// Where one of the user's segments cannot be.
+/// Where one of the user's segments or intervals cannot be.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
+    let intervals = intervals(run, options)?;
     let mut gathered = gather(run, options, true, |_| Ok(()), |_| (), |(), _| ())?;
     gathered.summary.without = without(run, options, &gathered.summary, &gathered.patterns)?;
-    gathered.summary.intervals = intervals(run, options)?;
+    gathered.summary.intervals = intervals;
     Ok(gathered.summary)
 }
 
@@ -124,8 +125,7 @@ pub(crate) fn gather<G: Send>(
     let points = run.points();
     let setup = setup_of(run, options, &layout);
     let Layout { route, notes, .. } = layout;
-    let histograms = (setup.streams * setup.segments.len()).max(1);
-    let workers = options.workers.clamp(1, (HISTOGRAMS / histograms).max(1));
+    let workers = workers(options, &setup);
     let select = Select { cpus_and_threads: false, ..options.select.clone() };
     let (first, last) = span(run, &select).unwrap_or_default();
     let of_report = || {
@@ -199,6 +199,12 @@ pub(crate) fn gather<G: Send>(
     Ok(Gathered { summary, counted: all, patterns, more })
 }
 
+/// How many threads may read, by the memory that their histograms take.
+pub(crate) fn workers(options: &SummaryOptions, setup: &Setup) -> usize {
+    let histograms = (setup.streams * setup.segments.len()).max(1);
+    options.workers.clamp(1, (HISTOGRAMS / histograms).max(1))
+}
+
 pub(crate) fn setup_of(run: &Run, options: &SummaryOptions, layout: &Layout) -> Setup {
     let manifest = run.manifest();
     let threshold = options.threshold_ns.unwrap_or(manifest.threshold_ns);
@@ -249,7 +255,7 @@ fn elapsed(run: &Run, select: &Select) -> Ns {
 }
 
 /// The run's manifest, with each machine's largest clock error of all samples: after a crash the samples are newer.
-fn with_sampled_bounds(run: &Run, notes: &mut Vec<String>) -> Manifest {
+pub(crate) fn with_sampled_bounds(run: &Run, notes: &mut Vec<String>) -> Manifest {
     let mut manifest = run.manifest().clone();
     let read = run.for_each_clock_sample(|sample| {
         let machine = manifest.machines.iter_mut().map(|m| &mut m.clock).find(|m| m.machine == sample.clock);

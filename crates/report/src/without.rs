@@ -3,7 +3,7 @@
 use crate::page::Page;
 use crate::segments::{label, percentile};
 use latpath_stats::text::Table;
-use latpath_stats::{SegmentFigures, Summary};
+use latpath_stats::Summary;
 
 /// Two rows for each segment: all packets, and those that are left.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
@@ -23,8 +23,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let heads = [&["<segment", "<packets", "count", "mean"], &percentiles[..], &["max", over.as_str()]].concat();
     let mut table = Table::new(&heads);
     for all in &summary.segments {
-        let is_same = |s: &&SegmentFigures| (&s.name, &s.from, &s.to) == (&all.name, &all.from, &all.to);
-        let rest = without.segments.iter().find(is_same);
+        let rest = without.segments.iter().find(|s| s.is_of_same(all));
         let rows = [(label(page, summary, all), "all", Some(all)), (String::new(), "without", rest)];
         for (name, which, s) in rows.into_iter().filter_map(|(name, which, s)| Some((name, which, s?))) {
             let mut row = vec![name, which.into(), page.count(s.times.count), page.time(s, s.times.mean_ns)];

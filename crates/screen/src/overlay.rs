@@ -103,11 +103,8 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
             theme.duration(late.excess_ns)
         ));
         for cause in &late.causes {
-            let cpus = match cause.cpus.as_slice() {
-                [] => String::new(),
-                [cpu] => format!(" CPU {cpu}"),
-                several => format!(" CPUs {}", several.iter().copied().collect::<Cpus>()),
-            };
+            let cpus = cause.cpus.iter().copied().collect::<Cpus>().named();
+            let cpus = cpus.map_or(String::new(), |cpus| format!(" {cpus}"));
             out.push(format!(
                 "   {}: {} ({}{cpus}, {}): {:.1} %, {}, {}, median {}",
                 theme.clean(&cause.cause),

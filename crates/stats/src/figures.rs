@@ -169,6 +169,11 @@ pub struct PacketAt {
 }
 
 impl SegmentFigures {
+    /// Whether another row is of this segment too.
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        (&self.name, &self.from, &self.to) == (&other.name, &other.from, &other.to)
+    }
+
     /// The row of a histogram, without name, ends, rate, threshold and error bound.
     pub fn of(histogram: &Histogram) -> Self {
         Self { times: TimeFigures::of(histogram), histogram: histogram.buckets(), ..Self::default() }

@@ -101,7 +101,7 @@ fn outputs(lab: &Lab) -> io::Result<(PathBuf, PathBuf)> {
     Ok((folder.join("stdout"), folder.join("stderr")))
 }
 
-/// A terminal of 120 columns: our side of it and a program's. Commands that other tests start meanwhile do not inherit it.
+/// A terminal of 120 columns: our side of it and a program's. Commands that other tests start do not inherit it.
 fn terminal() -> io::Result<(File, File)> {
     let ours = File::options().read(true).write(true).custom_flags(libc::O_NOCTTY).open("/dev/ptmx")?;
     let size = libc::winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };

@@ -115,7 +115,7 @@ fn down() -> Result<(), Failed> {
     equal("its other end", (&other_end["up"], &other_end["link"]), (&json!(true), &json!(false)))
 }
 
-/// The NIC is gone meanwhile: a virtual device lets nobody switch on what it has not.
+/// The NIC is gone: a virtual device lets nobody switch on what it has not.
 fn left() -> Result<(), Failed> {
     let space = Space::new("left")?;
     let note = Path::new(UNDO).join(format!("hwstamps-{}-999", space.inode()));

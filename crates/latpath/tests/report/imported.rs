@@ -231,6 +231,8 @@ fn durations_alone_make_a_run_whose_losses_are_not_known() {
         assert!(text.contains("not known: the run was imported from durations alone"), "{text}");
         assert!(!text.contains("Pacing") && !text.contains("0 late"), "{text}");
     }
+    let out = bench.latpath(&["report", "run", "--every", "1s"]);
+    assert_eq!((out.status.code(), stderr(&out).contains("durations alone")), (Some(2), true), "{}", stderr(&out));
     std::fs::write(bench.dir.path().join("results"), lines[..30_000].join("\n")).unwrap();
     assert!(import("other").status.success());
     let compared = bench.latpath(&["compare", "run", "--against", "other", "--json"]);

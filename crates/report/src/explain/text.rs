@@ -243,13 +243,9 @@ fn place(page: &Page, row: &Row, context: &RunContext) -> String {
 
 /// `CPU 4`, `CPUs 0-2`; of more than three, how many.
 fn cpus(all: &[(u32, Ns)]) -> Option<String> {
-    match all {
-        [] => None,
-        [(cpu, _)] => Some(format!("CPU {cpu}")),
-        several if several.len() <= 3 => {
-            Some(format!("CPUs {}", several.iter().map(|(cpu, _)| *cpu).collect::<Cpus>()))
-        }
-        several => Some(format!("{} CPUs", several.len())),
+    match all.len() {
+        0..=3 => all.iter().map(|(cpu, _)| *cpu).collect::<Cpus>().named(),
+        many => Some(format!("{many} CPUs")),
     }
 }
 

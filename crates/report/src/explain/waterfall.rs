@@ -178,14 +178,9 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
 }
 
 fn lane_name(page: &Page, lane: &Lane) -> String {
-    let cpu = match lane.cpus.as_slice() {
-        [] => String::new(),
-        [cpu] => format!(", CPU {cpu}"),
-        several => {
-            let cpus: Cpus = several.iter().take(4).copied().collect();
-            format!(", CPUs {cpus}{}", if several.len() > 4 { ".." } else { "" })
-        }
-    };
+    let cpus = lane.cpus.iter().take(4).copied().collect::<Cpus>().named();
+    let more = if lane.cpus.len() > 4 { ".." } else { "" };
+    let cpu = cpus.map_or(String::new(), |cpus| format!(", {cpus}{more}"));
     let name = if lane.name.is_empty() { "nobody known" } else { &lane.name };
     format!("{}{cpu}", page.clean(name))
 }
