@@ -129,12 +129,15 @@ void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, struct result *out)
 	f->vlan = NONE;
 	out->fast[0] = out->fast[1] = SLOW_PATH;
 	if (!fill(f)) {
-		out->fast[0] = fast_path_in_window(f);
-		out->fast_key[0] = f->key;
+		out->fast[0] = fast_path_in_window(f, &at);
+		out->fast_key[0] = at.key;
 		off = ethernet(f);
 	}
-	if (reads_directly() && f->linear >= 14)
-		out->fast[1] = fast_path(f->base, f->linear, 0, &out->fast_key[1], &at);
+	if (f->linear >= 14) {
+		at.base = f->base;
+		out->fast[1] = fast_path_directly(&at, f->linear);
+		out->fast_key[1] = at.key;
+	}
 	if (off)
 		out->bad = !!match_frame(f, off, &scratch.found);
 	out->n = scratch.found.n;

@@ -41,6 +41,7 @@ int try_frame(void *ctx)
 	__u32 off = 0, zero = 0, len;
 	struct scratch *s = take_scratch(0);
 	struct trial *t = bpf_map_lookup_elem(&trials, &zero);
+	struct fields at = {};
 	struct frame *f;
 
 	if (!s)
@@ -60,34 +61,35 @@ int try_frame(void *ctx)
 	f->frag = t->paged ? f->base + f->linear : 0;
 	f->frag_len = t->paged;
 	f->len = len;
-	f->have = f->appid = f->ethertype = f->key = f->synch = 0;
+	f->have = f->appid = f->ethertype = f->synch = 0;
 	f->vlan = NONE;
 	__builtin_memset(&s->found, 0, sizeof(s->found));
 	t->fast = t->fast_direct = t->known = SLOW_PATH;
 	t->bad = t->hash = 0;
 	__builtin_memset(t->synch, 0, sizeof(t->synch));
 	if (!fill(f)) {
-		t->fast = fast_path_in_window(f);
-		t->fast_key = f->key;
-		t->synch[0] = f->synch;
+		t->fast = fast_path_in_window(f, &at);
+		t->fast_key = at.key;
+		t->synch[0] = at.synch;
 		off = ethernet(f);
 	}
 	if (reads_directly() && f->linear >= 14) {
 		struct layout *l = &layouts[layout_of(f->base)];
 		__s64 known = known_layout(l, f->base, f->linear);
-		struct fields at = {};
 
 		if (known >= 0) {
 			t->known = KNOWN_STREAM(known);
 			t->known_key = KNOWN_KEY(known);
 			t->synch[2] = KNOWN_SYNCH(known);
 		}
-		t->fast_direct = fast_path(f->base, f->linear, 0, &t->fast_direct_key, &at);
-		t->synch[1] = at.synch ? synch_at(f->base, 0, at.synch) : 0;
+		__builtin_memset(&at, 0, sizeof(at));
+		at.base = f->base;
+		t->fast_direct = fast_path_directly(&at, f->linear);
+		t->fast_direct_key = at.key;
+		t->synch[1] = at.synch;
 		if (t->fast_direct >= 0)
 			learn_layout(l, f->base, &at, t->fast_direct);
 	}
-	f->synch = 0;
 	if (off)
 		t->bad = !!match_frame(f, off, &s->found);
 	t->synch[3] = f->synch;

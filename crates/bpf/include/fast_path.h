@@ -2,8 +2,7 @@
 /*
  * The fast path for frames of Sampled Values as most senders make them: one ASDU, BER lengths of one or two bytes, svID of at most
  * 32 bytes with smpCnt next to it, all of it linear, and a stream that asks for nothing else. Any other frame, also a broken one,
- * takes the slow path (match_frame). No function is called here but the search for the name: on CPUs whose returns are guarded, a call
- * costs more than the reading.
+ * takes the slow path (match_frame). A CPU that has seen a frame of the same layout needs none of both (known_layout).
  */
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H
@@ -69,10 +68,13 @@ static __always_inline __u32 take_len(__u64 *w, __u32 *q)
 	return len;
 }
 
-/* Where a frame that the fast path has read keeps what. */
+/* What the fast path has read of a frame, and where it stands. */
 struct fields {
-	__u32 smp_cnt;
-	__u32 synch; /* 0 where it is not in its usual place */
+	__u64 base; /* the frame's address, for fast_path_directly: some kernels take it for a pointer, which is no argument */
+	__u32 key;
+	__u32 synch; /* smpSynch plus one, 0 where it was not read */
+	__u32 smp_cnt_at;
+	__u32 synch_at; /* 0 where it is not in its usual place */
 	__u32 end; /* of the PDU */
 };
 
@@ -80,11 +82,11 @@ struct fields {
  * Where smpSynch stands: behind smpCnt and confRev, and refrTm if there is one. 0 where something else does; then nothing is known of
  * the sender's clock.
  */
-static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt, __u32 end)
+static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt_at, __u32 end)
 {
-	__u32 at = smp_cnt + 8;
+	__u32 at = smp_cnt_at + 8;
 
-	if ((word_at(base, f, smp_cnt) >> 16 & 0xffff) != 0x0483)
+	if ((word_at(base, f, smp_cnt_at) >> 16 & 0xffff) != 0x0483)
 		return 0;
 	if ((word_at(base, f, at) & 0xffff) == 0x0884)
 		at += 10;
@@ -97,20 +99,14 @@ static __always_inline __u32 synch_of(__u64 w)
 	return (w & 0xffff) == 0x0185 && (w >> 16 & 0xff) < 0xff ? (w >> 16 & 0xff) + 1 : 0;
 }
 
-/* The same at this place. */
-static __always_inline __u32 synch_at(__u64 base, struct frame *f, __u32 at)
-{
-	return synch_of(word_at(base, f, at));
-}
-
 #define IN_NO_STREAM -1
 #define SLOW_PATH -2
 
 /*
- * Reads a frame, directly or, with f, in the window. Returns the stream that it belongs to and sets *key; or IN_NO_STREAM; or
+ * Reads a frame, directly or, with f, in the window. Returns the stream that it belongs to and sets *at; or IN_NO_STREAM; or
  * SLOW_PATH. Words are little-endian, as on all machines that this is built for: the frame's first byte is the lowest.
  */
-static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, __u32 *key, struct fields *at)
+static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, struct fields *at)
 {
 	__u64 w = word_at(base, f, 12);
 	struct name_words id = {};
@@ -157,9 +153,10 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 	w = word_at(base, f, q + n); /* 82 02 smpCnt */
 	if (unlikely((w & 0xffff) != 0x0282))
 		return SLOW_PATH;
-	*key = be16(w >> 16);
-	at->smp_cnt = q + n + 2;
-	at->synch = find_synch(base, f, at->smp_cnt, end);
+	at->key = be16(w >> 16);
+	at->smp_cnt_at = q + n + 2;
+	at->synch_at = find_synch(base, f, at->smp_cnt_at, end);
+	at->synch = at->synch_at ? synch_of(word_at(base, f, at->synch_at)) : 0;
 	id.word[0] = head_of(word_at(base, f, q), n);
 	if (n > 8)
 		id.word[1] = head_of(word_at(base, f, q + 8), n - 8);
@@ -252,30 +249,31 @@ static __always_inline void learn_layout(struct layout *l, __u64 base, struct fi
 	__u64 before = *(volatile __u64 *)&l->places, places;
 	const volatile void *words;
 
-	if (has_word(at->smp_cnt, LAYOUT_WORDS) || (at->synch && at->synch != at->smp_cnt + 8) || before & LAYOUT_BUSY ||
+	if (has_word(at->smp_cnt_at, LAYOUT_WORDS) || (at->synch_at && at->synch_at != at->smp_cnt_at + 8) || before & LAYOUT_BUSY ||
 	    __sync_val_compare_and_swap(&l->places, before, LAYOUT_BUSY) != before)
 		return;
-	words = before_smp_cnt(base, at->smp_cnt);
+	words = before_smp_cnt(base, at->smp_cnt_at);
 	*(volatile __u64 *)&l->word[0] = layout_word(words, 0) << 16;
 #pragma unroll
 	for (int i = 1; i < LAYOUT_WORDS; i++) {
-		if (!has_word(at->smp_cnt, i))
+		if (!has_word(at->smp_cnt_at, i))
 			break;
 		*(volatile __u64 *)&l->word[i] = layout_word(words, i);
 	}
-	places = (stream + 1) | (__u64)at->end << 16 | (__u64)at->smp_cnt << 32;
-	*(volatile __u64 *)&l->places = at->synch ? places | LAYOUT_SYNCH : places;
+	places = (stream + 1) | (__u64)at->end << 16 | (__u64)at->smp_cnt_at << 32;
+	*(volatile __u64 *)&l->places = at->synch_at ? places | LAYOUT_SYNCH : places;
 }
 
-/* The same in the window: a function, since only there the verifier lets words stand at any address. */
-__noinline int fast_path_in_window(struct frame *f)
+/* The fast path as functions, which the verifier follows once for all forms of a frame. This one reads directly, if at all. */
+__noinline int fast_path_directly(struct fields *at, __u32 linear)
 {
-	struct fields at = {};
-	int stream = f ? fast_path(0, f->linear, f, &f->key, &at) : SLOW_PATH;
+	return at && reads_directly() ? fast_path(at->base, linear, 0, at) : SLOW_PATH;
+}
 
-	if (f && at.synch)
-		f->synch = synch_at(0, f, at.synch);
-	return stream;
+/* This one reads the window, in which the verifier lets words stand at any address. */
+__noinline int fast_path_in_window(struct frame *f, struct fields *at)
+{
+	return f && at ? fast_path(0, f->linear, f, at) : SLOW_PATH;
 }
 
 #endif

@@ -22,7 +22,6 @@ struct frame {
 	__u32 len;      /* bytes of the frame; what lies in further fragments cannot be read */
 	__u32 have;     /* bytes in buf */
 	__u32 appid;
-	__u32 key;      /* what the fast path read */
 	__u32 synch;    /* Sampled Values: smpSynch plus one, 0 where it was not read */
 	__u32 scratch;  /* where this lies in the table of scratch memory */
 	__u16 vlan;     /* VID, NONE if untagged */
@@ -86,10 +85,14 @@ static __always_inline int byte_at(struct frame *f, __u32 off)
 	return far_byte(f, off);
 }
 
-static __always_inline int be16_at(struct frame *f, __u32 off)
+__noinline int be16_at(struct frame *f, __u32 off)
 {
-	int hi = byte_at(f, off), lo = byte_at(f, off + 1);
+	int hi, lo;
 
+	if (!f)
+		return -1;
+	hi = byte_at(f, off);
+	lo = byte_at(f, off + 1);
 	return (hi | lo) < 0 ? -1 : hi << 8 | lo;
 }
 
@@ -116,22 +119,41 @@ static __always_inline __u32 ethernet(struct frame *f)
 	return off;
 }
 
-/* 32-bit hash of `len` bytes from `off`: FNV-1a by bytes, folded at the end. */
+#define CHUNK 16
+
+struct chunk {
+	__u8 byte[CHUNK];
+};
+
+/* Fetches `len` bytes from `off`, at most a chunk, also where a part of them lies in a fragment. */
+__noinline int fetch(struct frame *f, __u32 off, __u32 len, struct chunk *to)
+{
+	if (!f || !to)
+		return -1;
+	off &= OFF_MASK;
+	len = len < CHUNK ? len : CHUNK;
+	BOUND(len, 2 * CHUNK);
+	if (!pull(f, off, to->byte, len))
+		return 0;
+	for (__u32 i = 0; i < CHUNK && i < len; i++)
+		if (pull(f, off + i, &to->byte[i], 1))
+			return -1;
+	return 0;
+}
+
+/* 32-bit hash of `len` bytes, up to 128, from `off`: FNV-1a by bytes, folded at the end. */
 __noinline int hash_bytes(struct frame *f, __u32 off, __u32 len, __u32 *out)
 {
 	__u32 h = 2166136261u;
+	struct chunk c = {};
 
 	if (!f || !out)
 		return -1;
-	for (__u32 i = 0; i < 128; i++) {
-		int b;
-
-		if (i >= len)
-			break;
-		b = byte_at(f, off + i);
-		if (b < 0)
+	for (__u32 done = 0; done < 128 && done < len; done += CHUNK) {
+		if (fetch(f, off + done, len - done, &c))
 			return -1;
-		h = (h ^ (__u32)b) * 16777619u;
+		for (__u32 i = 0; i < CHUNK && done + i < len; i++)
+			h = (h ^ c.byte[i]) * 16777619u;
 	}
 	*out = h ^ h >> 15;
 	return 0;

@@ -39,7 +39,7 @@ __noinline int add_named(struct frame *f, struct found *out, __u32 protocol, str
 			return 0;
 		own = (void *)s->own;
 		if (!own->has_appid || own->appid == f->appid)
-			add_stream(f, out, stream, s, n->payload, n->key);
+			add_stream(f, out, stream, n->payload, n->key);
 		stream = s->next;
 		if (stream == NONE)
 			return 0;

@@ -267,11 +267,13 @@ static __always_inline struct name_short *lookup_words(__u32 protocol, struct na
 }
 
 /* The first stream of the protocol whose name stands at `off`, -1 if there is none. */
-static __always_inline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len)
+__noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len)
 {
 	struct name_short *s;
 	struct name_words name = {};
 
+	if (!f)
+		return -1;
 	if (len > NAME_SHORT)
 		return selection.long_names ? lookup_long(f, protocol, off, len) : -1;
 	if (pull(f, off & OFF_MASK, &name, len & 63))
@@ -292,11 +294,13 @@ static __always_inline int lookup_name(struct frame *f, __u32 protocol, __u32 of
 			for (struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream); s; s = 0)
 
 /* Adds a stream whose frame has this own key and a payload at `payload`. */
-static __always_inline void add_stream(struct frame *f, struct found *out, __u32 stream, struct stream_conf *s,
-				       __u32 payload, __u32 key)
+__noinline int add_stream(struct frame *f, struct found *out, __u32 stream, __u32 payload, __u32 key)
 {
-	if (link_passes(f, s) && (s->rule == KEY_OWN || !payload_key(f, s, payload, &key)))
+	struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream);
+
+	if (f && out && s && link_passes(f, s) && (s->rule == KEY_OWN || !payload_key(f, s, payload, &key)))
 		add_found(out, stream, key);
+	return 0;
 }
 
 #endif

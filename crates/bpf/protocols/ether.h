@@ -12,7 +12,7 @@ __noinline int match_ether(struct frame *f, __u32 off, struct found *out)
 		struct ether_conf *own = (void *)s->own;
 
 		if (own->ethertype == f->ethertype)
-			add_stream(f, out, stream, s, off, 0);
+			add_stream(f, out, stream, off, 0);
 	}
 	return 0;
 }

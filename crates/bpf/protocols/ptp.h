@@ -37,7 +37,7 @@ __noinline int match_ptp(struct frame *f, __u32 off, struct found *out)
 		for (int i = 0; i < 10; i++)
 			same &= own->source[i] == h[20 + i];
 		if (same || !own->has_source)
-			add_stream(f, out, stream, s, off, h[30] << 8 | h[31]);
+			add_stream(f, out, stream, off, h[30] << 8 | h[31]);
 	}
 	return 0;
 }

@@ -52,7 +52,7 @@ __noinline int match_udp(struct frame *f, __u32 off, struct found *out)
 			continue;
 		if (own->has_dst && !udp_address_is(f, version == 4 ? off + 16 : off + 24, own->dst, len))
 			continue;
-		add_stream(f, out, stream, s, payload, 0);
+		add_stream(f, out, stream, payload, 0);
 	}
 	return 0;
 }

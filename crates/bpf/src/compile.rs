@@ -126,8 +126,8 @@ fn dispatch(protocols: &Path) -> String {
         "/* Made by crates/bpf/src/compile.rs. */\n#ifndef LATPATH_PROTOCOLS_H\n#define LATPATH_PROTOCOLS_H\n\n\
          #include \"kernel.h\"\n#include \"common.h\"\n#include \"frame.h\"\n#include \"streams.h\"\n\n{numbers}\n{includes}\n\
          /* Finds the streams of a frame whose payload begins at `off`. Not 0 for a malformed frame. */\n\
-         __noinline int match_frame(struct frame *f, __u32 off, struct found *out)\n{{\n\tint bad = 0;\n\n\
-         \tif (!f || !out)\n\t\treturn 0;\n{calls}\treturn bad;\n}}\n\n#endif\n"
+         static __always_inline int match_frame(struct frame *f, __u32 off, struct found *out)\n{{\n\tint bad = 0;\n\n\
+         {calls}\treturn bad;\n}}\n\n#endif\n"
     )
 }
 

@@ -156,11 +156,12 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	return 0;
 }
 
-/* Handles a packet, or the bytes of a frame. */
+/* Handles a packet, or the bytes of a frame. `unknown`: known_packet has compared its layout already. */
 static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes *raw, struct net_device *dev, __u32 kind,
-					 __u64 aux, enum dedup_mode mode, __u64 t)
+					 __u64 aux, enum dedup_mode mode, __u64 t, int unknown)
 {
 	struct scratch *scratch = 0;
+	struct fields fields = {};
 	struct seen_at w;
 	struct percpu *p;
 	__u64 mac, device = 0;
@@ -191,19 +192,20 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 		return 0;
 	if (reads_directly() && selection.fast_path) {
 		struct layout *l = &p->layouts[layout_of(mac)];
-		__s64 known = known_layout(l, mac, linear);
-		struct fields at = {};
+		__s64 known = unknown ? SLOW_PATH : known_layout(l, mac, linear);
 
 		if (known >= 0) {
 			stream = KNOWN_STREAM(known);
 			synch = KNOWN_SYNCH(known);
 			key = KNOWN_KEY(known);
 		} else {
-			stream = fast_path(mac, linear, 0, &key, &at);
-			synch = at.synch ? synch_at(mac, 0, at.synch) : 0;
+			fields.base = mac;
+			stream = fast_path_directly(&fields, linear);
+			synch = fields.synch;
+			key = fields.key;
 			/* Streams that share a layout's place replace it once in a while only. */
 			if (stream >= 0 && (!l->places || (w.t >> 5 & 15) == 0))
-				learn_layout(l, mac, &at, stream);
+				learn_layout(l, mac, &fields, stream);
 		}
 	}
 	if (unlikely(stream == SLOW_PATH)) {
@@ -214,12 +216,15 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 		}
 		locate_frame(&scratch->frame, skb, mac, linear);
 		if (!reads_directly() && selection.fast_path && !fill(&scratch->frame)) {
-			stream = fast_path_in_window(&scratch->frame);
-			key = scratch->frame.key;
+			stream = fast_path_in_window(&scratch->frame, &fields);
+			synch = fields.synch;
+			key = fields.key;
 		}
-		if (stream == SLOW_PATH && !slow_path(p, scratch, skb))
-			stream = IN_NO_STREAM;
-		synch = scratch->frame.synch;
+		if (stream == SLOW_PATH) {
+			if (!slow_path(p, scratch, skb))
+				stream = IN_NO_STREAM;
+			synch = scratch->frame.synch;
+		}
 	}
 	if (unlikely(stream == IN_NO_STREAM)) {
 		__sync_fetch_and_add(&p->others, 1);
@@ -279,7 +284,7 @@ static __always_inline int may_be_selected(struct sk_buff *skb, __u32 kind)
 static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux,
 				      enum dedup_mode mode)
 {
-	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns()) : 0;
+	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns(), 0) : 0;
 }
 
 /* Handles packets at a hook that each packet passes; the way of unknown ones is a function, so that known ones need little stack. */
@@ -288,7 +293,7 @@ static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *de
 	{                                                                                                             \
 		struct sk_buff *skb = ctx[0];                                                                         \
                                                                                                                       \
-		return handle_packet(skb, 0, its_dev, kind, 0, mode, t);                                              \
+		return handle_packet(skb, 0, its_dev, kind, 0, mode, t, 1);                                           \
 	}                                                                                                             \
 	static __always_inline int name##_often(void **ctx)                                                           \
 	{                                                                                                             \

@@ -10,7 +10,7 @@ static __always_inline int handle_xdp(struct xdp_buff *xdp, __u32 kind)
 {
 	struct bytes raw = { .at = (__u64)xdp->data, .len = (__u32)((__u64)xdp->data_end - (__u64)xdp->data) };
 
-	return handle_packet(0, &raw, xdp->rxq->dev, kind, 0, DEDUP_NONE, bpf_ktime_get_ns());
+	return handle_packet(0, &raw, xdp->rxq->dev, kind, 0, DEDUP_NONE, bpf_ktime_get_ns(), 0);
 }
 
 SEC("fentry/xdp_do_redirect")
@@ -68,7 +68,7 @@ static long frame_to_tap(__u32 i, struct to_tap *all)
 	if (bpf_probe_read_kernel(&frame, sizeof(frame), (void *)(all->frames + (__u64)i * sizeof(frame))))
 		return 1;
 	bytes_of(&raw, frame);
-	handle_packet(0, &raw, all->dev, POINT_TX, 0, DEDUP_NONE, bpf_ktime_get_ns());
+	handle_packet(0, &raw, all->dev, POINT_TX, 0, DEDUP_NONE, bpf_ktime_get_ns(), 0);
 	return 0;
 }
 
@@ -97,7 +97,7 @@ int BPF_PROG(tap_xdp_read, struct tun_struct *tun)
 	if (bpf_get_func_arg(ctx, 4, &at) || !(at & 1))
 		return 0;
 	bytes_of(&raw, (struct xdp_frame *)(at & ~1ull));
-	return handle_packet(0, &raw, tun->dev, POINT_VM_READ, 0, DEDUP_NONE, bpf_ktime_get_ns());
+	return handle_packet(0, &raw, tun->dev, POINT_VM_READ, 0, DEDUP_NONE, bpf_ktime_get_ns(), 0);
 }
 
 #endif
