@@ -15,7 +15,38 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
         trial("goose_and_ptp_are_seen_at_every_point", needs, goose_and_ptp),
         trial("the_kernel_counts_as_many_frames_as_the_device", needs, against_the_devices_counters),
         trial("two_probes_at_once_see_the_same", needs, two_probes),
+        trial(
+            "loading_the_programs_is_little_work_for_the_verifier",
+            &[needs, &[counts_its_work()]].concat(),
+            little_work,
+        ),
     ]
+}
+
+/// What a program's descriptor says, from Linux 5.16 on, of the instructions that the verifier followed.
+const WORK: &str = "verified_insns:";
+
+fn counts_its_work() -> Lack {
+    let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let numbers: Vec<u32> = version.split(['.', '-']).map_while(|n| n.parse().ok()).collect();
+    (numbers < vec![5, 16]).then(|| format!("needs Linux 5.16, which says {WORK}"))
+}
+
+/// The verifier's work is most of the CPU time of a start; it multiplies where a part of a program is not a function.
+fn little_work() -> Result<(), Failed> {
+    let of_each_kind = ["svid:MU01", "goose:G1", "ptp:sync", "udp::9999", "ether:0x88b5"];
+    let streams = of_each_kind.iter().map(|s| s.parse()).collect::<Result<_, _>>()?;
+    let _probe = Probe::attach(ProbeOptions::new("here", streams))?;
+    // Those of other tests, which run side by side, are the same programs.
+    let texts = fs::read_dir("/proc/self/fdinfo")?.flatten().filter_map(|f| fs::read_to_string(f.path()).ok());
+    let work = |text: String| text.lines().find_map(|l| l.strip_prefix(WORK)?.trim().parse::<u32>().ok());
+    let work: Vec<u32> = texts.filter_map(work).collect();
+    println!("{work:?} instructions");
+    match work.iter().max() {
+        None => Err(format!("no program says {WORK}").into()),
+        Some(most) if *most > 60_000 => Err(format!("{most} instructions were followed for one program").into()),
+        Some(_) => Ok(()),
+    }
 }
 
 fn every_length() -> Result<(), Failed> {
