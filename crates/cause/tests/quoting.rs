@@ -61,6 +61,9 @@ fn plain() -> Names {
     Names::of(["Nvm", "Ntap", "Nbridge", "Nthread", "Ndevice", "Nspace"])
 }
 
+/// Of a namespace, as kernels number them. One whose name is its number counts as one without a name.
+const INODE: u32 = 4_026_532_007;
+
 /// Where the devices are.
 #[derive(Clone, Copy)]
 enum Space {
@@ -73,8 +76,8 @@ enum Space {
 fn commands(cause: Cause, names: &Names, pids: Vec<u32>, space: Space) -> Vec<String> {
     let (device, netns) = match space {
         Space::Own => (names.device.clone(), 0),
-        Space::Named => (format!("{}%{}", names.device, names.namespace), 7),
-        Space::Unnamed => (names.device.clone(), 7),
+        Space::Named => (format!("{}%{}", names.device, names.namespace), INODE),
+        Space::Unnamed => (names.device.clone(), INODE),
     };
     let thread = |tid, role| Thread {
         tid,

@@ -352,14 +352,16 @@ fn a_kernel_locks_holder_that_waits_for_its_cpu_is_named_with_what_it_waits_for(
         c.at(400).sleeps_then(0);
     });
     stage.cpu(|c| {
-        c.class(HOG, fifo(80)).runs(11).at(150).preempted_by(HOG).at(240).sleeps_then(11).at(250).wakes(READER, 0);
-        c.at(400).sleeps_then(0);
+        c.class(HOG, fifo(80)).runs(11).at(150).preempted_by(HOG).at(200).irq(25).at(220).irq_ends(25);
+        c.at(240).sleeps_then(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
     });
     assert_eq!(
-        stage.explained()[3..6],
+        stage.explained()[3..8],
         [
             "140-150 blocked qemu (7) < bash (11)",
-            "150-240 waiting-for-cpu bash (11) < hog (9)",
+            "150-200 waiting-for-cpu bash (11) < hog (9)",
+            "200-220 interrupted bash (11) < irq 25",
+            "220-240 waiting-for-cpu bash (11) < hog (9)",
             "240-250 blocked qemu (7) < bash (11)",
         ]
     );
@@ -378,13 +380,15 @@ fn a_kernel_locks_holder_that_waits_for_a_disk_is_named_with_what_it_waits_for()
         c.leaves(Left::Asleep(Sleep::Blocked), 0).at(230).irq(25).at(235).wakes(11, 2).at(236).irq_ends(25);
         c.at(240).sleeps_then(11).at(250).wakes(READER, 0).at(400).sleeps_then(0);
     });
-    let said = &stage.explained()[3..6];
+    let said = &stage.explained()[3..8];
     assert_eq!(
         said,
         [
             "140-160 blocked qemu (7) < bash (11)",
             "160-235 blocked bash (11) < irq 25",
-            "235-250 blocked qemu (7) < bash (11)",
+            "235-236 interrupted bash (11) < irq 25",
+            "236-240 idle-exit bash (11) < idle",
+            "240-250 blocked qemu (7) < bash (11)",
         ]
     );
     let of_disk = stage.intervals().iter().find(|interval| interval.from == 160).and_then(|interval| interval.note());

@@ -281,7 +281,9 @@ impl WakeupChain<'_> {
         self.waited(slept, waker, label);
         for interval in &mut self.intervals[first..] {
             let kept = match interval.cause {
-                Cause::WaitingForCpu | Cause::Throttled | Cause::Stopped => true,
+                Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::Throttled | Cause::Stopped => true,
+                // Of its CPU's time, whether it ran or was about to.
+                Cause::Interrupted | Cause::IdleExit => true,
                 // That one waited in the kernel itself: for a disk, or for another's lock.
                 Cause::Blocked => interval.actor != blocked.actor,
                 _ => false,
