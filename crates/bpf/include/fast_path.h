@@ -2,7 +2,7 @@
 /*
  * The fast path for frames of Sampled Values as most senders make them: one ASDU, BER lengths of one or two bytes, svID of at most
  * 32 bytes with smpCnt next to it, all of it linear, and a stream that asks for nothing else. Any other frame, also a broken one,
- * takes the slow path (match_frame). A CPU that has seen a frame of the same layout needs none of both (known_layout).
+ * takes the slow path (match_frame). A CPU that has seen a frame of the same layout needs neither (known_layout).
  */
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H

@@ -27,8 +27,8 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
 const WORK: &str = "verified_insns:";
 
 fn counts_its_work() -> Lack {
-    let version = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let numbers: Vec<u32> = version.split(['.', '-']).map_while(|n| n.parse().ok()).collect();
+    let release = latpath_linux::proc::kernel_release();
+    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).collect();
     (numbers < vec![5, 16]).then(|| format!("needs Linux 5.16, which says {WORK}"))
 }
 
