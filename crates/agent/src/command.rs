@@ -2,6 +2,7 @@
 //! how it ends.
 
 use crate::message::{printable, CommandChunk, Message, RunCommand};
+use latpath_linux::background::leave_at_exec;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{killpg, Signal};
 use nix::sys::wait::{waitid, Id, WaitPidFlag, WaitStatus};
@@ -56,6 +57,7 @@ impl Running {
         };
         // SAFETY: between fork and exec it makes two system calls and takes no memory.
         unsafe { command.pre_exec(dies_with_us) };
+        leave_at_exec(&mut command);
         let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", printable(program)))?;
         let (sender, output) = sync_channel(MAX_WAITING);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());

@@ -146,6 +146,7 @@ pub(crate) struct Carrier {
 fn spawn(mut command: Command) -> Result<Line, String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let name = command.get_program().to_string_lossy().into_owned();
+    latpath_linux::background::leave_at_exec(&mut command);
     let mut child = command.spawn().map_err(|e| format!("{name} cannot be started: {e}"))?;
     let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
     let stderr = child.stderr.take().expect("piped");

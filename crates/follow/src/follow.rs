@@ -173,9 +173,9 @@ impl Follow {
         })
     }
 
-    /// Puts the process into the background until [`Self::stop`]: all its threads, so that they do not make packets late.
-    pub fn enter_background(&mut self, mut background: Background) {
-        background.enter(self.options.ring_bytes / RECORD_BYTES);
+    /// Keeps the process in the background until [`Self::stop`]: all its threads, so that they do not make packets late.
+    pub fn keep_background(&mut self, mut background: Background) {
+        background.expect(self.options.ring_bytes / RECORD_BYTES);
         self.background = Some(background);
     }
 
@@ -282,8 +282,7 @@ impl Follow {
     /// Ends it: detaches all probes and hands over what is done. Packets still on their way are left out.
     pub fn stop(&mut self, sink: &mut impl JourneySink) {
         self.freeze_the_last(sink);
-        // The user waits from here on.
-        self.background = None;
+        self.background.iter_mut().for_each(Background::hurry);
         let end = monotonic();
         self.span.end = end;
         for feed in &mut self.merge.feeds {

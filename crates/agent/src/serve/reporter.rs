@@ -52,10 +52,10 @@ impl Reporter {
         }
     }
 
-    /// Puts the process into the background for as long as this lives.
-    pub fn enter_background(&mut self, ring: usize) {
-        let mut background = Background::new();
-        background.enter(ring);
+    /// Puts the process into the background for as long as this lives. The kernel's rings will hold `ring` sightings.
+    pub fn begin_background(&mut self, ring: usize) {
+        let mut background = Background::begin();
+        background.expect(ring);
         self.background = Some(background);
     }
 

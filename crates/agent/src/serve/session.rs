@@ -198,6 +198,11 @@ where
                     return broken("a second start");
                 };
                 let request = StartRequest::try_from(start).map_err(ServeError::Protocol)?;
+                // Samples of a guest without idle time must come too: in the background there they would not.
+                let samples = request.option(StartRequest::PROFILE).is_some();
+                if let Some(ring) = self.options.background.filter(|_| !samples) {
+                    self.reporter.begin_background(ring);
+                }
                 let (done, attached) = channel();
                 std::thread::Builder::new()
                     .name("lp-attach".into())
@@ -257,10 +262,6 @@ where
             match attached.try_recv() {
                 Ok(Ok(Attached { source, recorder, sampler })) => {
                     self.probe = Probe::Running(source);
-                    // Samples of a guest without idle time must come too: what is in the background there does not run.
-                    if let Some(ring) = self.options.background.filter(|_| sampler.is_none()) {
-                        self.reporter.enter_background(ring);
-                    }
                     self.out.push(Message::Started(Empty {}));
                     recorder.into_iter().for_each(|recorder| self.record(recorder));
                     sampler.map_or(Ok(()), |sampler| self.sample(sampler))?;

@@ -98,7 +98,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let options = options(&args)?;
     let stop = stop_flag()?;
-    Background::new();
+    let _background = Background::begin();
     let search = Search::start(&options).map_err(|e| match e {
         SearchError::Streams(e) => Usage(e.to_string()).into(),
         e => anyhow::Error::from(e),

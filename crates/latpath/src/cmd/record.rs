@@ -70,6 +70,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 pub fn run(mut args: Args) -> Result<Outcome> {
+    let background = Background::begin();
     let mut limits = args.limits.all(false)?;
     args.what.add_segments(args.limits.segments()?);
     limits::of_streams(args.what.segments(), &[]).refuse_others(&mut limits)?;
@@ -78,7 +79,6 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
     let mut end = End::new(&args.what)?;
     Writer::refuse_existing(&args.output)?;
-    let background = Background::new();
     let mut trace = args.spikes.trace_instance.as_deref().map(Trace::prepare).transpose()?;
     let mut follow = Follow::start(options.clone())?;
     // From here on all journeys count; a run that exists is one that records.
@@ -87,6 +87,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     if !background.isolated().is_empty() {
         follow.note(format!("latpath kept off the isolated CPUs {}", background.isolated()));
     }
+    follow.keep_background(background);
     let manifest = Manifest { threshold_ns: options.threshold, streams: options.streams.clone(), ..Manifest::begin() };
     let mut recorder = Recorder {
         writer: Writer::create(&args.output, manifest)?,
@@ -105,7 +106,6 @@ pub fn run(mut args: Args) -> Result<Outcome> {
         Ok(found) => recorder.check(|writer| writer.keep_vms(&found.vms)),
         Err(error) => eprintln!("latpath: virtual machines of this host are not named: {error}"),
     }
-    follow.enter_background(background);
     let mut updated = Instant::now();
     while !end.is_due(recorder.writer.manifest().journeys) && recorder.failed.is_none() {
         std::thread::sleep(ROUND);
