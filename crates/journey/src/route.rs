@@ -43,6 +43,12 @@ impl Route {
         self.by_stream.get(usize::from(stream)).filter(|route| !route.is_empty()).unwrap_or(&self.points)
     }
 
+    /// Whether some stream's route ends at a reader on its sender's side, as routes of older recordings may.
+    pub fn ends_at_sender(&self, points: &[PointInfo]) -> bool {
+        let is_copy = |end: &PointId| is_senders_copy(*end, &self.order, points);
+        self.distinct().iter().filter_map(|route| route.last()).any(is_copy)
+    }
+
     /// The routes of the first `streams` streams, as [`Self::of_stream`] has them.
     pub fn by_streams(&self, streams: usize) -> Vec<Vec<PointId>> {
         (0..streams).map(|id| self.of_stream(id as StreamId).to_vec()).collect()
@@ -83,6 +89,8 @@ struct Counts {
     both: Box<Matrix>,
     /// `before[a][b]`: those seen at `a` earlier than at `b`.
     before: Box<Matrix>,
+    /// `same_thread[a][b]`: those first seen at `a`, in the thread that was later seen at `b`.
+    same_thread: Box<Matrix>,
 }
 
 type Matrix = [[u32; MAX_POINTS]; MAX_POINTS];
@@ -126,7 +134,7 @@ impl RouteFinder {
 impl Default for Counts {
     fn default() -> Self {
         let empty = || Box::new([[0; MAX_POINTS]; MAX_POINTS]);
-        Self { observed: 0, both: empty(), before: empty() }
+        Self { observed: 0, both: empty(), before: empty(), same_thread: empty() }
     }
 }
 
@@ -140,7 +148,9 @@ impl Counts {
             let halve = |m: &mut Matrix| m.iter_mut().flatten().for_each(|n| *n /= 2);
             halve(&mut self.both);
             halve(&mut self.before);
+            halve(&mut self.same_thread);
         }
+        self.note_threads(j);
         for a in bits(j.seen) {
             self.both[a][a] += 1;
             for b in bits(j.seen & (!1 << a)) {
@@ -155,12 +165,22 @@ impl Counts {
         }
     }
 
+    /// Where no thread is known, `tid` is 0 or empty; the idle threads are 0 too.
+    fn note_threads(&mut self, j: &Journey) {
+        let Some(first) = bits(j.seen & !j.samples).min_by_key(|p| j.t[*p]) else { return };
+        let Some(sender) = j.tid.get(first).filter(|tid| **tid != 0) else { return };
+        for p in bits(j.seen & !j.samples & !(1 << first)).filter(|p| j.tid.get(*p) == Some(sender)) {
+            self.same_thread[first][p] += 1;
+        }
+    }
+
     fn add(&mut self, other: &Self) {
         let add = |own: &mut Matrix, others: &Matrix| {
             own.iter_mut().flatten().zip(others.iter().flatten()).for_each(|(a, b)| *a = a.saturating_add(*b));
         };
         add(&mut self.both, &other.both);
         add(&mut self.before, &other.before);
+        add(&mut self.same_thread, &other.same_thread);
     }
 
     fn seen(&self, p: PointId) -> u32 {
@@ -178,7 +198,10 @@ impl Counts {
             HOST => 0,
             name => {
                 // A machine that only sends is upstream of the host; one that receives is downstream.
-                let here = |p: &PointId| machine(*p) == name && !points[usize::from(*p)].point.kind.is_sending();
+                let receives = |p: &PointId| {
+                    !points[usize::from(*p)].point.kind.is_sending() && !is_senders_copy(*p, &all, points)
+                };
+                let here = |p: &PointId| machine(*p) == name && receives(p);
                 if all.iter().any(here) {
                     1
                 } else {
@@ -205,6 +228,16 @@ impl Counts {
     }
 }
 
+/// Whether a reader gets copies of what its own network namespace sends: packets leave this namespace and do not enter it. Senders read
+/// their transmit timestamps so (`MSG_ERRQUEUE`), and packet sockets read what others send there. `seen`: the points that saw the stream.
+pub(crate) fn is_senders_copy(reader: PointId, seen: &[PointId], points: &[PointInfo]) -> bool {
+    let info = |p: PointId| &points[usize::from(p)];
+    let place = |p: PointId| (info(p).point.machine.as_str(), info(p).netns);
+    let kinds = || seen.iter().filter(|p| place(**p) == place(reader)).map(|p| info(*p).point.kind);
+    let enters = |kind: PointKind| !kind.is_sending() && kind != PointKind::AppRead;
+    info(reader).point.kind == PointKind::AppRead && kinds().any(PointKind::is_sending) && !kinds().any(enters)
+}
+
 /// Searches a stream's route among the ordered points.
 struct Search<'a> {
     counts: &'a Counts,
@@ -225,6 +258,19 @@ impl Search<'_> {
         self.info(p).point.machine == HOST
     }
 
+    /// Whether a point can be the end of the route: the sender's own copies cannot.
+    fn can_end(&self, p: PointId) -> bool {
+        !is_senders_copy(p, self.order, self.points)
+    }
+
+    /// Whether most of what an application reads was sent by the thread that reads it.
+    fn is_read_by_sender(&self, reader: PointId) -> bool {
+        let sent = |first: &&PointId| self.kind(**first) == PointKind::Tx;
+        let by_sender = |first: &PointId| self.counts.same_thread[usize::from(*first)][usize::from(reader)];
+        let own: u64 = self.order.iter().filter(sent).map(|first| u64::from(by_sender(first))).sum();
+        own * 2 > u64::from(self.counts.seen(reader))
+    }
+
     /// The last one of the points that fit and that saw at least a tenth of what the busiest saw.
     fn last(&self, fits: impl Fn(PointId) -> bool) -> Option<PointId> {
         let seen = |p: PointId| u64::from(self.counts.seen(p));
@@ -233,16 +279,19 @@ impl Search<'_> {
     }
 
     /// Where the route ends: at the application in a guest, else as far into a guest as can be seen, else where a NIC has
-    /// sent the packet, else at an application here.
+    /// sent the packet, else at an application here. Of applications, one whose thread did not send the packets comes first.
     fn sink(&self) -> Option<PointId> {
         let kind = |p, k| self.kind(p) == k;
-        let beyond = |p| !self.is_host(p) && !self.kind(p).is_sending();
-        self.last(|p| beyond(p) && self.kind(p).is_application())
+        let reads = |p| self.kind(p).is_application() && self.can_end(p);
+        let beyond = |p| !self.is_host(p) && !self.kind(p).is_sending() && self.can_end(p);
+        self.last(|p| beyond(p) && reads(p) && !self.is_read_by_sender(p))
+            .or_else(|| self.last(|p| beyond(p) && reads(p)))
             .or_else(|| self.last(beyond))
             .or_else(|| self.last(|p| kind(p, PointKind::VmRead)))
             .or_else(|| self.last(|p| self.is_host(p) && kind(p, PointKind::TxDone)))
-            .or_else(|| self.last(|p| self.kind(p).is_application()))
-            .or_else(|| self.order.last().copied())
+            .or_else(|| self.last(|p| reads(p) && !self.is_read_by_sender(p)))
+            .or_else(|| self.last(reads))
+            .or_else(|| self.order.iter().rev().copied().find(|p| self.can_end(*p)))
     }
 
     fn find(&self) -> Vec<PointId> {
@@ -343,10 +392,12 @@ impl Search<'_> {
             }
             None => after.iter().copied().find(|p| self.info(*p).link == Link::Nic).or(after.first().copied()),
         };
-        // Namespaces that the packet only ends in.
+        // Not namespaces that the packet only ends in, as a copy that is flooded back to its sender.
         let passes_through = |p: PointId| {
-            let ns = self.info(p).netns;
-            route.iter().any(|q| self.is_host(*q) && self.info(*q).netns == ns && self.kind(*q) == PointKind::Tx)
+            let leaves = |q: &PointId| {
+                self.is_host(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q) == PointKind::Tx
+            };
+            route.iter().skip_while(|q| **q != p).any(leaves)
         };
         let sink_ns = self.info(sink).netns;
         // Where the ends of veths are known, nothing else is on the route.

@@ -11,7 +11,7 @@
 //! For what a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's; `Tnet` is what
 //! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 
-use crate::route::Route;
+use crate::route::{is_senders_copy, Route};
 use latpath_model::{pattern::fits, Link, Point, PointId, PointInfo, PointKind, SegmentKind, HOST};
 
 /// From one point to a later one.
@@ -70,6 +70,7 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     all.segments.splice(0..0, from_sampling(&route, points));
     all.segments.extend(upcalls(&route, points));
     all.notes.extend(other_readers(&route, points));
+    all.notes.extend(senders_copies(&route, points));
     all.notes.extend(two_entries(&route, points));
     Layout { route, ..all }
 }
@@ -109,7 +110,8 @@ fn sampling(points: &[PointInfo]) -> Option<PointId> {
 fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     const NAMED: usize = 3;
     let reads = |p: &&Point| p.kind.is_application() || p.kind == PointKind::VmRead;
-    let off_route = route.off_route.iter().map(|p| &points[usize::from(*p)].point);
+    let others = route.off_route.iter().filter(|p| !is_senders_copy(**p, &route.order, points));
+    let off_route = others.map(|p| &points[usize::from(*p)].point);
     let readers: Vec<String> = off_route.filter(reads).map(ToString::to_string).collect();
     let more = match readers.len().saturating_sub(NAMED) {
         0 => String::new(),
@@ -118,6 +120,20 @@ fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     let named = readers.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
     (!readers.is_empty()).then(|| {
         format!("also read, off the route, at {named}{more}: --points chooses the reader that the route leads to")
+    })
+}
+
+/// That some readers get what their own namespace sends, and so cannot be the end of the route.
+fn senders_copies(route: &Route, points: &[PointInfo]) -> Option<String> {
+    let copies = route.off_route.iter().filter(|p| is_senders_copy(**p, &route.order, points));
+    let names: Vec<String> = copies.map(|p| points[usize::from(*p)].point.to_string()).collect();
+    let cannot = if names.len() == 1 { "is a reader" } else { "are readers" };
+    (!names.is_empty()).then(|| {
+        format!(
+            "{} {cannot} on the sender's side and not the end of the route: packets leave that network namespace and do not \
+             enter it (a sender reads its own transmit timestamps so)",
+            names.join(", ")
+        )
     })
 }
 

@@ -9,6 +9,8 @@ use latpath_testkit::Noise;
 struct Network {
     points: Vec<PointInfo>,
     finder: RouteFinder,
+    /// The thread that each point sees.
+    tid: fn(&str) -> u32,
 }
 
 impl Network {
@@ -21,7 +23,7 @@ impl Network {
             peer: 0,
             clock: String::new(),
         };
-        Self { points: points.iter().map(info).collect(), finder: RouteFinder::default() }
+        Self { points: points.iter().map(info).collect(), finder: RouteFinder::default(), tid: |_| 0 }
     }
 
     fn packets(&mut self, times: u32, sightings: &[(&str, Ns)]) {
@@ -46,8 +48,10 @@ impl Network {
             t[id] = *at;
             seen |= 1 << id;
         }
+        let tid: Vec<u32> = self.points.iter().map(|p| (self.tid)(&p.point.to_string())).collect();
         for key in 0..times {
-            self.finder.observe(&Journey { stream, key, number: key.into(), seen, t: &t, ..Journey::default() });
+            let journey = Journey { stream, key, number: key.into(), seen, t: &t, tid: &tid, ..Journey::default() };
+            self.finder.observe(&journey);
         }
     }
 
@@ -67,6 +71,8 @@ impl Network {
 }
 
 const HUB: u32 = 1;
+/// A publisher's namespace.
+const SENDER: u32 = 2;
 
 fn hypervisor() -> Network {
     Network::new(&[
@@ -438,6 +444,89 @@ fn a_second_reader_is_said() {
     assert!(said, "{:?}", layout.notes);
 }
 
+/// A sender in a namespace of its own that reads its transmit timestamps, and the receiver.
+fn with_timestamps(elsewhere: &[(&str, Link, u32)]) -> Network {
+    let points = [
+        ("host/tx@pa", Link::Veth, 2),
+        ("host/app-read@ptp4l", Link::Socket, 2),
+        ("host/nic-rx@hin", Link::Veth, HUB),
+        ("host/tx@hout", Link::Veth, HUB),
+    ];
+    Network::new(&[&points, elsewhere].concat())
+}
+
+const SENT: [(&str, Ns); 3] = [("host/tx@pa", 0), ("host/nic-rx@hin", 5), ("host/tx@hout", 10)];
+
+#[test]
+fn a_sender_that_reads_its_timestamps_is_not_the_end_of_the_route() {
+    let app = [("host/nic-rx@eth0", Link::Veth, 3), ("host/app-read@relay", Link::Socket, 3)];
+    let arrives = [("host/nic-rx@eth0", 15), ("host/app-read@relay", 40)];
+    // Before or behind the receiver's read, and also where it sees more packets.
+    for read in [2, 60] {
+        let mut n = with_timestamps(&app);
+        n.packets(100, &[&SENT[..], &arrives, &[("host/app-read@ptp4l", read)]].concat());
+        n.packets(20, &[&SENT[..1], &[("host/app-read@ptp4l", read)]].concat());
+        assert_eq!(n.route_names(), names(&[&SENT[..], &arrives].concat()), "{read}");
+        let notes = classic(n.route(), &n.points).notes.join("\n");
+        assert!(notes.contains("host/app-read@ptp4l is a reader on the sender's side"), "{notes}");
+        assert!(!notes.contains("also read"), "{notes}");
+    }
+    // Without a receiver that can be seen, the route ends at its device.
+    let mut n = with_timestamps(&app[..1]);
+    n.packets(100, &[&SENT[..], &arrives[..1], &[("host/app-read@ptp4l", 60)]].concat());
+    assert_eq!(n.route_names(), names(&[&SENT[..], &arrives[..1]].concat()));
+}
+
+#[test]
+fn a_sender_on_another_machine_that_reads_its_timestamps_is_upstream() {
+    let mut n = Network::new(&[
+        ("mu/app-read@ptp4l", Link::Socket, 1),
+        ("mu/tx@eth0", Link::Nic, 1),
+        ("host/nic-rx@eno1", Link::Nic, HUB),
+        ("host/app-read@relay", Link::Socket, HUB),
+    ]);
+    let route = [("mu/tx@eth0", 0), ("host/nic-rx@eno1", 5), ("host/app-read@relay", 9)];
+    n.packets(100, &[&route[..], &[("mu/app-read@ptp4l", 50)]].concat());
+    assert_eq!(n.route_names(), names(&route));
+}
+
+#[test]
+fn of_two_readers_the_one_that_did_not_send_the_packets_is_the_end() {
+    // The bridge floods back into the sender's namespace, by another device.
+    let back = [
+        ("host/nic-rx@back", Link::Veth, 2),
+        ("host/nic-rx@eth0", Link::Veth, 3),
+        ("host/app-read@relay", Link::Socket, 3),
+    ];
+    let mut n = with_timestamps(&back);
+    const THREAD: u32 = 7;
+    let seen = [
+        &SENT[..],
+        &[("host/nic-rx@back", 12), ("host/nic-rx@eth0", 15), ("host/app-read@relay", 40), ("host/app-read@ptp4l", 60)],
+    ]
+    .concat();
+    n.tid = |name| if name.ends_with("relay") { 8 } else { THREAD };
+    n.packets(100, &seen);
+    assert_eq!(n.route_names().last().unwrap(), "host/app-read@relay");
+    // A tester that sends and receives in one thread is the end where nobody else reads.
+    let mut n = with_timestamps(&back[..1]);
+    n.tid = |_| THREAD;
+    n.packets(100, &[&SENT[..], &[("host/nic-rx@back", 12), ("host/app-read@ptp4l", 60)]].concat());
+    assert_eq!(n.route_names().last().unwrap(), "host/app-read@ptp4l");
+}
+
+#[test]
+fn a_recorded_route_that_ends_at_its_sender_is_recognised() {
+    let mut n = with_timestamps(&[]);
+    n.packets(100, &SENT);
+    let recorded = |route: &[&str]| {
+        let names: Vec<Point> = route.iter().map(|p| p.parse().unwrap()).collect();
+        Route::from_points(&names, &[], &n.points).ends_at_sender(&n.points)
+    };
+    assert!(recorded(&["host/tx@pa", "host/nic-rx@hin", "host/tx@hout", "host/app-read@ptp4l"]));
+    assert!(!recorded(&["host/tx@pa", "host/nic-rx@hin", "host/tx@hout"]));
+}
+
 /// A network that is made up, with what its packets see and the route that they take.
 struct Topology {
     points: Vec<PointInfo>,
@@ -480,7 +569,7 @@ impl Topology {
         // In by a NIC, or from a publisher's namespace on this machine.
         if chance.one_in(2) {
             let (near, far) = net.ifindexes();
-            net.on("host/tx@pub0", Link::Veth, 2, (near, far));
+            net.on("host/tx@pub0", Link::Veth, SENDER, (near, far));
             net.on("host/nic-rx@nic0", Link::Veth, HUB, (far, near));
         } else {
             net.on("host/nic-rx@eno1", Link::Nic, HUB, (2, 0));
@@ -497,7 +586,40 @@ impl Topology {
             _ => net.on_the_bridge(),
         }
         net.around(chance, false);
+        net.senders_side(chance);
         net
+    }
+
+    /// A sender on this machine that reads its transmit timestamps, and a capture of what it sends; sometimes a copy of its packets is
+    /// flooded back to it.
+    fn senders_side(&mut self, chance: &mut Noise) {
+        if self.points[0].netns != SENDER {
+            return;
+        }
+        let begin = std::mem::replace(&mut self.t, 110_000 + Ns::from(chance.below(3)) * 30_000);
+        if chance.one_in(4) {
+            let (near, far) = self.ifindexes();
+            self.off(chance, "host/tx@z0", Link::Veth, HUB, (near, far));
+            self.off(chance, "host/nic-rx@z1", Link::Veth, SENDER, (far, near));
+            self.t += 20_000;
+        } else if chance.one_in(3) {
+            self.off(chance, "host/app-read@tcpdump", Link::Socket, SENDER, (0, 0));
+        }
+        if chance.one_in(2) {
+            self.off(chance, "host/app-read@ptp4l", Link::Socket, SENDER, (0, 0));
+            self.t = begin;
+        }
+    }
+
+    /// The thread at a point: softirqs run in the sender's, readers in their own.
+    fn tid(&self, point: usize) -> u32 {
+        let info = &self.points[point].point;
+        let is_reader = info.kind.is_application() && info.device != "ptp4l";
+        if is_reader || info.machine != "host" {
+            1000 + point as u32
+        } else {
+            500
+        }
     }
 
     /// The other ports of the bridge, with and without readers, and its own copy.
@@ -583,7 +705,8 @@ impl Topology {
                     seen |= 1 << point;
                 }
             }
-            finder.observe(&Journey { key, number: key.into(), seen, t: &t, ..Journey::default() });
+            let tid: Vec<u32> = (0..self.points.len()).map(|point| self.tid(point)).collect();
+            finder.observe(&Journey { key, number: key.into(), seen, t: &t, tid: &tid, ..Journey::default() });
         }
         classic(finder.route(&self.points), &self.points)
     }

@@ -2,8 +2,8 @@
 
 use latpath_journey::segments::{classic, parse, split};
 use latpath_journey::{Layout, Route, RouteFinder, Segment};
-use latpath_model::{PointId, PointInfo};
-use latpath_run::{Run, Select};
+use latpath_model::{PointId, PointInfo, SegmentKind};
+use latpath_run::{NamedSegment, Run, Select};
 
 /// Journeys from a run's start that the order of its points is found from.
 const SAMPLE: usize = 20_000;
@@ -22,12 +22,15 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
     let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
-    if route.points.is_empty() || (route.points == found.points && route.by_stream == found.by_stream) {
+    let ends_at_sender = route.ends_at_sender(points);
+    if route.points.is_empty() || ends_at_sender || (route.points == found.points && route.by_stream == found.by_stream) {
         // The recorder keeps the route alone; the journeys also say where the points off the route stand.
         route = found;
     }
     let id = |p: &latpath_model::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
-    let recorded = manifest.segments.iter().filter_map(|s| {
+    // The segments of a wrong route are wrong too, but not those of the user's.
+    let is_kept = |s: &&NamedSegment| !ends_at_sender || s.kind == SegmentKind::Named;
+    let recorded = manifest.segments.iter().filter(is_kept).filter_map(|s| {
         let (from, to) = (id(&s.from)?, id(&s.to)?);
         Some(Segment { kind: s.kind, name: s.name.clone(), from, to })
     });
@@ -36,10 +39,16 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     if left_out > 0 {
         layout.notes.push(format!("{left_out} of the run's {} segments are left out", manifest.segments.len()));
     }
-    if layout.segments.is_empty() {
+    if layout.segments.is_empty() || ends_at_sender {
+        let recorded = layout;
         layout = classic(route, points);
+        layout.segments.extend(recorded.segments);
+        layout.notes.splice(0..0, recorded.notes);
     } else {
         layout.route = route;
+    }
+    if ends_at_sender {
+        layout.notes.push("the recorded route ended at a reader on the sender's side: the route is found again".into());
     }
     for text in own {
         layout.segments.push(one(text, points, &layout.route)?);
@@ -65,7 +74,7 @@ pub fn possible_segments(run: &Run, own: &[String], of_profile: Vec<String>) -> 
 fn found(run: &Run) -> Route {
     let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);
     // Damage is reported when all of the run is read.
-    run.for_each(&Select::default(), |journey| {
+    run.for_each(&Select::default().with_cpus_and_threads(), |journey| {
         finder.observe(journey);
         left -= 1;
         left > 0
