@@ -28,6 +28,7 @@ impl Source for Invented {
             netns: 1,
             ifindex: 2,
             peer: 0,
+            peer_netns: 0,
             clock: "monotonic".into(),
         };
         vec![point(PointKind::NicRx, "eth1"), point(PointKind::Tx, "eth1"), point(PointKind::AppRead, "relay")]
@@ -76,13 +77,14 @@ impl Source for Hostile {
             netns: n,
             ifindex: u32::MAX,
             peer: u32::MAX,
+            peer_netns: 0,
             clock: EVIL.into(),
         };
         (0..64).map(point).collect()
     }
 
     fn drop_notes(&mut self) -> Vec<DropNote> {
-        (0..1_000).map(|n| DropNote { reason: format!("{EVIL}{n}"), function: EVIL.repeat(9) }).collect()
+        (0..1_000).map(|n| DropNote { reason: format!("{EVIL}{n}"), function: EVIL.repeat(9), at: None }).collect()
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {

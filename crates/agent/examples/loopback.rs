@@ -25,6 +25,7 @@ impl Source for Invented {
             netns: 1,
             ifindex: 2,
             peer: 0,
+            peer_netns: 0,
             clock: "monotonic".into(),
         };
         vec![point(PointKind::NicRx), point(PointKind::Tx), point(PointKind::AppRead)]

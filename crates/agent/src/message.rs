@@ -490,6 +490,7 @@ impl WirePoint {
             netns: self.netns,
             ifindex: self.ifindex,
             peer: 0,
+            peer_netns: 0,
             clock: name(&self.clock),
         })
     }
@@ -503,7 +504,7 @@ impl From<&DropNote> for WireNote {
 
 impl WireNote {
     pub fn read(self) -> DropNote {
-        DropNote { reason: name(&self.reason), function: name(&self.function) }
+        DropNote { reason: name(&self.reason), function: name(&self.function), at: None }
     }
 }
 
@@ -558,7 +559,7 @@ mod tests {
         for kind in PointKind::ALL {
             for link in LINKS {
                 let point = Point { machine: "g".into(), kind, device: "eth1".into() };
-                let info = PointInfo { point, link, netns: 4, ifindex: 5, peer: 0, clock: "monotonic".into() };
+                let info = PointInfo { point, link, netns: 4, ifindex: 5, peer: 0, peer_netns: 0, clock: "monotonic".into() };
                 assert_eq!(WirePoint::from(&info).read("g"), Ok(info));
             }
         }
@@ -576,7 +577,7 @@ mod tests {
             let point = point.read("g").unwrap();
             assert_eq!((&point.point.device, &point.clock), (&read, &read));
             let note = WireNote { reason: given.into(), function: given.into() }.read();
-            assert_eq!(note, DropNote { reason: read.clone(), function: read });
+            assert_eq!(note, DropNote { reason: read.clone(), function: read, at: None });
         }
         assert_eq!(printable("a\x1b[2Jb\nlatpath: c"), "a?[2Jb latpath: c");
         assert_eq!(printable(&"é".repeat(5000)).len(), MAX_TEXT);

@@ -107,6 +107,7 @@ fn commands(cause: Cause, names: &Names, pids: Vec<u32>, space: Space) -> Vec<St
         netns,
         ifindex: 0,
         peer: 0,
+        peer_netns: 0,
         clock: String::new(),
     };
     let known = RunContext {

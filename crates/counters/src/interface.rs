@@ -1,13 +1,14 @@
 //! The devices of a namespace, as rtnetlink lists them: what they are, where they hang, what they counted.
 
 use crate::{
-    netlink::{attributes, u32_at, u64_at, Socket},
+    netlink::{attribute, attributes, u32_at, u64_at, Socket},
     Inode, Netns, Result,
 };
 use latpath_model::text::of_field;
 use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
+use std::os::fd::AsRawFd;
 
 const WHAT: &str = "list devices (rtnetlink)";
 /// include/uapi/linux/rtnetlink.h, if_link.h
@@ -21,7 +22,12 @@ const MASTER: u16 = 10;
 const QUEUE_LENGTH: u16 = 13;
 const LINK_INFO: u16 = 18;
 const STATISTICS: u16 = 23;
+const LINK_NETNSID: u16 = 37;
 const LINK_DOWNS: u16 = 48;
+/// include/uapi/linux/net_namespace.h
+const GET_NSID: u16 = 90;
+const NSID: u16 = 1;
+const NSID_FD: u16 = 3;
 const INFO_KIND: u16 = 1;
 const INFO_PORT_KIND: u16 = 4;
 
@@ -41,6 +47,9 @@ pub struct Interface {
     pub port_kind: Option<String>,
     /// The index of the device that it stands on (macvtap, VLAN) or is joined with (veth); it may be in another namespace.
     pub lower: Option<u32>,
+    /// The namespace of `lower`, by the number that this namespace has for it; `None` where it is this one.
+    #[serde(skip)]
+    pub lower_netnsid: Option<i32>,
     /// Packets that its queue holds (`txqueuelen`); for a tap, what the guest may leave unread.
     pub tx_queue_len: u32,
     /// How often its link went down since it was made.
@@ -145,6 +154,20 @@ pub fn interfaces(netns: &Netns) -> Result<Vec<Interface>> {
     Ok(answer.iter().filter(|m| m.kind == NEW_LINK).filter_map(|m| interface(&m.payload)).collect())
 }
 
+/// The namespace that another one has this number for: see [`Interface::lower_netnsid`].
+pub fn netns_by_id(netns: &Netns, id: i32) -> Option<Inode> {
+    let socket = Socket::open(netns, SockProtocol::NetlinkRoute, "ask for a namespace's number (rtnetlink)").ok()?;
+    let is_it = |other: &Netns| {
+        // The file must stay open while the kernel is asked.
+        let file = other.file()?;
+        let payload = [&[0; 4][..], &attribute(NSID_FD, &file.as_raw_fd().to_ne_bytes())].concat();
+        let answer = socket.get(GET_NSID, &payload).ok()?;
+        let mut all = attributes(answer.payload.get(4..)?);
+        all.find(|(kind, _)| *kind == NSID).and_then(|(_, value)| u32_at(value, 0)).map(|n| n as i32 == id)
+    };
+    Netns::all().into_values().find(|other| is_it(other) == Some(true)).map(|other| other.inode())
+}
+
 /// Reads one RTM_NEWLINK.
 fn interface(payload: &[u8]) -> Option<Interface> {
     let mut found = Interface { ifindex: u32_at(payload, 4)?, ..Interface::default() };
@@ -154,6 +177,7 @@ fn interface(payload: &[u8]) -> Option<Interface> {
             ADDRESS => found.address = value.to_vec(),
             NAME => found.name = of_field(value).into(),
             LOWER => found.lower = number().filter(|n| *n != 0),
+            LINK_NETNSID => found.lower_netnsid = number().map(|n| n as i32),
             MASTER => found.master = number().filter(|n| *n != 0),
             QUEUE_LENGTH => found.tx_queue_len = number().unwrap_or(0),
             LINK_DOWNS => found.link_downs = number().unwrap_or(0),
@@ -176,7 +200,6 @@ fn interface(payload: &[u8]) -> Option<Interface> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::attribute;
 
     #[test]
     fn a_device_is_read_from_its_message() {

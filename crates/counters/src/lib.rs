@@ -24,7 +24,7 @@ mod softnet;
 
 pub use datapath::{datapaths, Datapath};
 pub use error::{Error, Result};
-pub use interface::{interfaces, since, statistics, DeviceStatistics, Interface, Statistics};
+pub use interface::{interfaces, netns_by_id, since, statistics, DeviceStatistics, Interface, Statistics};
 pub use netns::{Inode, Netns};
 pub use qdisc::Queueing;
 pub use snapshot::{DeviceCounters, Difference, Namespace, Snapshot};

@@ -63,17 +63,33 @@ impl Socket {
         Error::Ask { what: self.what, source: e.into() }
     }
 
-    /// `None`: what was listed changed in between.
-    fn once(&self, kind: u16, payload: &[u8], sequence: u32) -> Result<Option<Vec<Message>>> {
+    fn send(&self, kind: u16, flags: u16, payload: &[u8], sequence: u32) -> Result<()> {
         let mut question = Vec::with_capacity(HEADER + payload.len());
         question.extend(((HEADER + payload.len()) as u32).to_ne_bytes());
         question.extend(kind.to_ne_bytes());
-        question.extend((REQUEST | DUMP).to_ne_bytes());
+        question.extend(flags.to_ne_bytes());
         question.extend(sequence.to_ne_bytes());
         question.extend(0u32.to_ne_bytes());
         question.extend(payload);
         send(self.fd.as_raw_fd(), &question, MsgFlags::empty()).map_err(|e| self.failed(e))?;
+        Ok(())
+    }
 
+    /// Asks for one thing, and returns the one message of the answer.
+    pub fn get(&self, kind: u16, payload: &[u8]) -> Result<Message> {
+        self.send(kind, REQUEST, payload, 1)?;
+        let mut buffer = vec![0; 8 << 10];
+        let length = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()).map_err(|e| self.failed(e))?;
+        match message(&buffer[..length]) {
+            Some((header, body, _)) if header.kind != ERROR => Ok(Message { kind: header.kind, payload: body.to_vec() }),
+            Some(_) => Err(self.failed(nix::Error::ENOENT)),
+            None => Err(Error::Answer(self.what)),
+        }
+    }
+
+    /// `None`: what was listed changed in between.
+    fn once(&self, kind: u16, payload: &[u8], sequence: u32) -> Result<Option<Vec<Message>>> {
+        self.send(kind, REQUEST | DUMP, payload, sequence)?;
         let (mut answer, mut changed, mut total) = (Vec::new(), false, 0);
         let mut buffer = vec![0; 128 << 10];
         loop {
@@ -135,8 +151,7 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// An attribute, as the kernel sends it.
-#[cfg(test)]
+/// An attribute, as the kernel sends and reads it.
 pub fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 + value.len());
     bytes.extend((4 + value.len() as u16).to_ne_bytes());

@@ -47,6 +47,11 @@ impl Netns {
         self.inode
     }
 
+    /// Its file, open; `None` where it is gone.
+    pub(crate) fn file(&self) -> Option<File> {
+        open(self.path.as_deref().unwrap_or(Path::new(OWN)), self.inode)
+    }
+
     /// Calls a function in it: sockets that the function opens belong to this namespace, and so does
     /// `/proc/thread-self/net`. Unless it is the caller's own, this is done by another thread.
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T> {

@@ -5,6 +5,7 @@ use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, Merge, Origin};
 use crate::sampling::HostSampling;
+use crate::senders;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, Meter, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
@@ -446,10 +447,20 @@ impl Follow {
         }
     }
 
+    /// Streams that several senders send, whose packets never meet.
+    fn other_senders(&self) -> impl Iterator<Item = String> + '_ {
+        let note = |(id, stream)| {
+            let route = self.layout.route.of_stream(id);
+            senders::note(stream, &self.tables.points, route, &self.joiner.other_senders(id))
+        };
+        (0..).zip(&self.options.streams).filter_map(note)
+    }
+
     /// What the user must know by now.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
         notes.extend(self.layout.notes.iter().cloned());
+        notes.extend(self.other_senders());
         notes.extend(self.sampling.notes(&self.options.streams));
         notes.extend(self.merge.feeds.iter().flat_map(|feed| feed.origin.notes()));
         for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {
@@ -489,7 +500,12 @@ fn joiner(options: &Options) -> Joiner {
     let rules = options.streams.iter().map(|s| s.key);
     Joiner::new(
         rules,
-        latpath_journey::Options { window: options.window, late: options.threshold, ..Default::default() },
+        latpath_journey::Options {
+            window: options.window,
+            late: options.threshold,
+            separate_senders: options.points.is_all(),
+            ..Default::default()
+        },
     )
 }
 

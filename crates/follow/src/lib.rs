@@ -9,6 +9,7 @@ mod follow;
 mod live;
 mod merge;
 mod sampling;
+mod senders;
 mod tables;
 
 pub use flight::FlightOptions;

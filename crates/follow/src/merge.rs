@@ -170,7 +170,7 @@ impl Feed {
                 self.refresh(tables);
                 refreshed = true;
             }
-            self.waiting.extend(self.mapping.map(s));
+            self.waiting.extend(self.mapping.map(s, tables));
         }
         // An origin keeps the order, but for a CPU that stood still before it handed its packet over.
         let (waited, came) = self.waiting.split_at_mut(before);

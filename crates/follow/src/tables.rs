@@ -2,12 +2,17 @@
 
 use latpath_model::pattern::fits;
 use latpath_model::{DropNote, PointId, PointInfo, Sighting, HOST};
+use std::collections::HashMap;
 
 /// Points that one run can have.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
 
 /// Points that one other machine can have of them: what it announces must not keep others out.
 const MOST_OF_A_MACHINE: usize = MAX_POINTS / 3;
+
+/// Drop notes that one run can have, and those that one machine can have of them.
+const MAX_NOTES: usize = 4096;
+const MOST_NOTES_OF_A_MACHINE: usize = MAX_NOTES / 4;
 
 /// Which points are requested: patterns with `*` for any text. None at all: every point.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +22,11 @@ impl PointFilter {
     /// A filter of these patterns: `host/*@eth*`, `guest0/app-read@*`.
     pub fn new(patterns: Vec<String>) -> Self {
         Self(patterns)
+    }
+
+    /// Whether every point is requested.
+    pub fn is_all(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Whether a point is requested. Drop points always are: they explain losses.
@@ -45,7 +55,10 @@ pub struct Tables {
 #[derive(Default)]
 pub(crate) struct Mapping {
     points: Vec<Option<PointId>>,
-    notes: Vec<u16>,
+    /// The source's notes, as many as there can be numbers for.
+    notes: Vec<DropNote>,
+    /// Of a note and the common number of the `drop` point: the common number of both together.
+    common_notes: HashMap<(u16, PointId), u16>,
 }
 
 impl Mapping {
@@ -66,13 +79,7 @@ impl Mapping {
             };
             self.points.push(id);
         }
-        for note in notes.iter().skip(self.notes.len()) {
-            let at = tables.notes.iter().position(|n| n == note).unwrap_or_else(|| {
-                tables.notes.push(note.clone());
-                tables.notes.len() - 1
-            });
-            self.notes.push(at as u16 + 1);
-        }
+        self.notes.extend(notes.iter().skip(self.notes.len()).cloned());
     }
 
     /// Whether a sighting names what `refresh` has not seen yet.
@@ -81,10 +88,31 @@ impl Mapping {
     }
 
     /// The sighting in common numbers; none if its point is not requested.
-    pub fn map(&self, s: Sighting) -> Option<Sighting> {
+    pub fn map(&mut self, s: Sighting, tables: &mut Tables) -> Option<Sighting> {
         let point = self.points.get(usize::from(s.point)).copied().flatten()?;
-        let note = usize::from(s.note).checked_sub(1).and_then(|n| self.notes.get(n)).copied().unwrap_or(0);
+        let note = if s.note == 0 { 0 } else { self.common_note(s.note, point, tables) };
         Some(Sighting { point, note, ..s })
+    }
+
+    /// The common number of a source's note at a point: a reason says little without the device that it is of. 0 where there is no room.
+    fn common_note(&mut self, note: u16, point: PointId, tables: &mut Tables) -> u16 {
+        if let Some(number) = self.common_notes.get(&(note, point)) {
+            return *number;
+        }
+        let Some(own) = self.notes.get(usize::from(note) - 1) else { return 0 };
+        let at = tables.points.get(usize::from(point)).map(|info| info.point.clone());
+        let noted = DropNote { at, ..own.clone() };
+        let known = tables.notes.iter().position(|n| *n == noted);
+        let place = known.unwrap_or(tables.notes.len());
+        if place >= MAX_NOTES || self.common_notes.len() == MOST_NOTES_OF_A_MACHINE {
+            return 0;
+        }
+        if known.is_none() {
+            tables.notes.push(noted);
+        }
+        let number = place as u16 + 1;
+        self.common_notes.insert((note, point), number);
+        number
     }
 }
 
@@ -102,7 +130,7 @@ mod tests {
         let mut tables = Tables { filter: PointFilter::new(vec!["host/tx@*".into()]), ..Default::default() };
         let mut mapping = Mapping::default();
         mapping.refresh(&[info("host/nic-rx@a"), info("host/tx@b"), info("host/drop@b")], &[], &mut tables);
-        let map = |point| mapping.map(Sighting { point, ..Default::default() }).map(|s| s.point);
+        let mut map = |point| mapping.map(Sighting { point, ..Default::default() }, &mut tables).map(|s| s.point);
         assert_eq!((map(0), map(1), map(2), map(3)), (None, Some(0), Some(1), None));
         assert!(mapping.is_stale_for(&Sighting { point: 3, ..Default::default() }));
     }
@@ -118,13 +146,18 @@ mod tests {
     }
 
     #[test]
-    fn equal_notes_of_two_machines_are_one() {
-        let note = |f: &str| DropNote { reason: "FULL_RING".into(), function: f.into() };
+    fn a_reason_at_two_devices_is_two_notes_and_at_one_device_one() {
+        let note = |f: &str| DropNote { reason: "FULL_RING".into(), function: f.into(), at: None };
         let mut tables = Tables::default();
         let (mut a, mut b) = (Mapping::default(), Mapping::default());
-        a.refresh(&[info("host/tx@a")], &[note("x"), note("y")], &mut tables);
-        b.refresh(&[info("guest0/tx@a")], &[note("y")], &mut tables);
-        assert_eq!(tables.notes.len(), 2);
-        assert_eq!(b.map(Sighting { note: 1, ..Default::default() }).unwrap().note, 2);
+        a.refresh(&[info("host/drop@a"), info("host/drop@b")], &[note("x"), note("y")], &mut tables);
+        b.refresh(&[info("guest0/drop@a")], &[note("y")], &mut tables);
+        let dropped = |point, note| Sighting { point, note, ..Sighting::default() };
+        let mut number = |s: Sighting| a.map(s, &mut tables).unwrap().note;
+        let numbers = [dropped(0, 1), dropped(1, 1), dropped(0, 1), dropped(1, 2), dropped(0, 3), dropped(0, 0)];
+        assert_eq!(numbers.map(&mut number), [1, 2, 1, 3, 0, 0], "the source has two notes");
+        assert_eq!(b.map(dropped(0, 1), &mut tables).unwrap().note, 4);
+        let at: Vec<String> = tables.notes.iter().map(|n| n.at.as_ref().unwrap().to_string()).collect();
+        assert_eq!(at, ["host/drop@a", "host/drop@b", "host/drop@b", "guest0/drop@a"]);
     }
 }

@@ -4,12 +4,13 @@
 //! now and then says how far time has come. Journeys come back in order of their first sighting, each exactly once.
 //! Which journey a sighting belongs to is decided in `matching`; docs/journeys.md explains it.
 
-use crate::journey::{bits, Journey, MAX_POINTS};
-use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
-use crate::ring::{row_bytes, Head, Ring, MIN_SLOTS};
-use crate::schedule::Schedule;
+use crate::journey::{Journey, MAX_POINTS};
+use crate::matching::{MatchResult, Position};
+use crate::ring::{row_bytes, MIN_SLOTS};
+use crate::senders::Senders;
+use crate::stream::Stream;
 use latpath_model::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
-use latpath_protocols::sequence::{Sequence, Standing};
+use latpath_protocols::sequence::Sequence;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -29,6 +30,9 @@ pub struct Options {
     /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted. There are fewer where journeys have
     /// so many points that all open ones would take more than 16 MiB.
     pub max_open: usize,
+    /// Joins packets of different senders apart, where the points show that they are. Only where all points count: what is not requested
+    /// may be what connects them.
+    pub separate_senders: bool,
 }
 
 impl Default for Options {
@@ -40,6 +44,7 @@ impl Default for Options {
             retain: 3_000_000_000,
             late: 200_000,
             max_open: 1 << 17,
+            separate_senders: true,
         }
     }
 }
@@ -69,12 +74,19 @@ pub struct Totals {
     pub behind_schedule: u64,
     /// The most of that, also where it was less.
     pub behind_schedule_max_ns: Ns,
+    /// Sightings of packets that another sender of the same name sends, where none of its packets comes to: they are in no journey, and
+    /// not in `sightings`.
+    pub other_senders: u64,
 }
 
 /// See the module's text.
 pub struct Joiner {
     options: Options,
     streams: Vec<Stream>,
+    /// Each stream's, and its senders.
+    rules: Vec<KeyRule>,
+    senders: Vec<Senders>,
+    points: Vec<PointInfo>,
     /// Points that a row of times has room for.
     stride: usize,
     drops: u64,
@@ -98,30 +110,10 @@ struct Hold {
     pause: Ns,
 }
 
-#[derive(Default)]
-struct Stream {
-    id: StreamId,
-    ring: Ring,
-    expected: u64,
-    at: Vec<Position>,
-    sequence: Option<Sequence>,
-    schedule: Schedule,
-    /// How far "near" reaches: R, or half a cycle of the keys.
-    near: u64,
-    /// The point where most packets are first seen, and how sure that is.
-    lead: Option<(u16, u32)>,
-    notes: Vec<u64>,
-    totals: Totals,
-}
-
 /// Memory of open journeys' sightings.
 const MAX_BYTES: usize = 16 << 20;
-/// Votes by which a point can be ahead as the lead.
-const LEAD_SURE: u32 = 1024;
 /// Heads kept for each journey that may be open.
 const HEADS_PER_OPEN: usize = 4;
-/// Drop notes that are distinguished by how common they are.
-const MAX_NOTES: usize = 4096;
 /// Late sightings at unexpected points that make the joiner keep journeys longer.
 const HOLD_AFTER: u32 = 32;
 
@@ -133,6 +125,9 @@ impl Joiner {
         let mut joiner = Self {
             options,
             streams: Vec::new(),
+            rules: Vec::new(),
+            senders: Vec::new(),
+            points: Vec::new(),
             stride,
             drops: 0,
             now: Ns::MIN,
@@ -147,14 +142,9 @@ impl Joiner {
 
     /// Adds a stream with this key rule; its id is the next one.
     pub fn add_stream(&mut self, rule: KeyRule) {
-        self.streams.push(Stream {
-            id: self.streams.len() as StreamId,
-            ring: Ring::new(self.stride),
-            at: vec![Position::default(); self.stride],
-            sequence: Sequence::new(rule, self.options.reorder),
-            near: self.options.reorder,
-            ..Stream::default()
-        });
+        self.streams.push(Stream::new(self.streams.len() as StreamId, rule, self.stride, &self.options));
+        self.rules.push(rule);
+        self.senders.push(Senders::default());
         self.slots += MIN_SLOTS;
         self.heads += MIN_SLOTS;
     }
@@ -163,19 +153,34 @@ impl Joiner {
     pub fn set_points(&mut self, points: &[PointInfo]) {
         let drop = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Drop;
         self.drops = points.iter().enumerate().take(MAX_POINTS).filter(drop).fold(0, |mask, (id, _)| mask | 1 << id);
+        self.points = points.to_vec();
+        for at in 0..self.streams.len() {
+            if self.senders[at].seen != 0 {
+                self.divide(at);
+            }
+        }
     }
 
     /// Points that make a journey of a stream complete, as bits `1 << PointId`; 0 while the route is unknown.
     pub fn set_expected(&mut self, stream: StreamId, mask: u64) {
-        if let Some(stream) = self.streams.get_mut(usize::from(stream)) {
-            stream.expected = mask;
-        }
+        let at = usize::from(stream);
+        let Some(senders) = self.senders.get_mut(at) else { return };
+        senders.route = mask;
+        self.divide(at);
+        self.streams[at].expected = mask;
     }
 
-    pub fn totals(&self, stream: StreamId) -> Totals {
-        let Some(stream) = self.streams.get(usize::from(stream)) else { return Totals::default() };
+    /// The points of each sender of a stream whose packets are not followed, as bits `1 << PointId`, with its sightings.
+    pub fn other_senders(&self, stream: StreamId) -> Vec<(u64, u64)> {
+        let of = |senders: &Senders| senders.others.iter().map(|o| (o.points, o.joined.totals.sightings)).collect();
+        self.senders.get(usize::from(stream)).map_or_else(Vec::new, of)
+    }
+
+    pub fn totals(&self, stream_id: StreamId) -> Totals {
+        let Some(stream) = self.streams.get(usize::from(stream_id)) else { return Totals::default() };
         let (never_seen, restarts) = stream.sequence.as_ref().map_or((0, 0), |s| (s.never_seen(), s.restarts()));
-        Totals { never_seen, restarts, ..stream.totals }
+        let other_senders = self.senders[usize::from(stream_id)].sightings_of_others();
+        Totals { never_seen, restarts, other_senders, ..stream.totals }
     }
 
     /// The step and the wrap of a stream's keys, where they were learned.
@@ -204,9 +209,15 @@ impl Joiner {
         self.streams.get(usize::from(stream)).map_or(0..0, |s| s.ring.emit..s.ring.head)
     }
 
-    /// The journeys that are open now, each stream's in order.
+    /// The streams, and what is joined of senders that are not followed.
+    fn all_streams(&self) -> impl Iterator<Item = &Stream> {
+        let others = self.senders.iter().flat_map(|senders| &senders.others).map(|other| &other.joined);
+        self.streams.iter().chain(others)
+    }
+
+    /// The journeys that are open now, each stream's in order, and those of senders that are not followed.
     pub fn open_journeys(&self) -> impl Iterator<Item = Journey<'_>> {
-        self.streams.iter().flat_map(|s| (s.ring.emit..s.ring.head).map(|number| s.ring.journey(s.id, number)))
+        self.all_streams().flat_map(|s| (s.ring.emit..s.ring.head).map(|number| s.ring.journey(s.id, number)))
     }
 
     /// When an open journey began: its first sighting that came.
@@ -229,7 +240,7 @@ impl Joiner {
 
     /// Memory that the rings take.
     pub fn bytes(&self) -> usize {
-        self.streams.iter().map(|s| s.ring.bytes() + s.at.len() * size_of::<Position>()).sum()
+        self.all_streams().map(|s| s.ring.bytes() + s.at.len() * size_of::<Position>()).sum()
     }
 
     /// Takes a sighting. Journeys are handed out here only if memory is short.
@@ -242,9 +253,51 @@ impl Joiner {
         if point >= self.stride {
             self.widen(point);
         }
-        let bit = 1_u64 << point;
+        if self.streams[stream].unusual >> point & 1 == 1 && self.is_of_another(s) {
+            return;
+        }
+        self.join(s, sink);
+    }
+
+    /// Looks closer at a sighting at a point that is new to its stream, or where another sender's packets pass; takes it if it is of
+    /// such a packet.
+    #[cold]
+    fn is_of_another(&mut self, s: &Sighting) -> bool {
+        let (at, bit) = (usize::from(s.stream), 1_u64 << s.point);
+        if self.senders[at].seen & bit == 0 {
+            self.senders[at].seen |= bit;
+            self.divide(at);
+        }
+        let Some(other) = self.senders[at].others.iter().position(|other| other.points & bit != 0) else {
+            return false;
+        };
+        std::mem::swap(&mut self.streams[at], &mut self.senders[at].others[other].joined);
+        self.join(s, &mut |_: &Journey| {});
+        std::mem::swap(&mut self.streams[at], &mut self.senders[at].others[other].joined);
+        true
+    }
+
+    /// Divides the points of a stream by its senders.
+    fn divide(&mut self, at: usize) {
+        let (rule, stride, options) = (self.rules[at], self.stride, self.options);
+        if !options.separate_senders {
+            return;
+        }
+        let (senders, stream) = (&mut self.senders[at], &mut self.streams[at]);
+        let before = senders.others.len();
+        let gone = senders.divide(&self.points, stream, || Stream::new(at as StreamId, rule, stride, &options));
+        stream.unusual = !senders.seen | senders.of_others();
+        let new = senders.others.len() + gone.len() - before;
+        (self.slots, self.heads) = (self.slots + new * MIN_SLOTS, self.heads + new * MIN_SLOTS);
+        for ring in gone.iter().map(|other| &other.joined.ring) {
+            (self.slots, self.heads) = (self.slots - ring.slots(), self.heads - ring.head_slots());
+        }
+    }
+
+    fn join(&mut self, s: &Sighting, sink: &mut impl FnMut(&Journey)) {
+        let (point, bit) = (usize::from(s.point), 1_u64 << s.point);
         let drop = self.drops & bit != 0;
-        let stream = &mut self.streams[stream];
+        let stream = &mut self.streams[usize::from(s.stream)];
         stream.totals.sightings += 1;
         match stream.find_journey(s, bit, drop, &self.options) {
             MatchResult::Attach(number) => stream.attach(number, s, drop, self.options.reorder),
@@ -293,6 +346,9 @@ impl Joiner {
         for stream in &mut self.streams {
             stream.emit_ready(self.now, hold, &self.options, sink);
         }
+        for other in self.senders.iter_mut().flat_map(|senders| &mut senders.others) {
+            other.joined.emit_ready(self.now, hold, &self.options, &mut |_: &Journey| {});
+        }
     }
 
     /// Ends a recording: hands out what is ready at `now`. Journeys that lack expected points but are not overdue are
@@ -323,7 +379,8 @@ impl Joiner {
 
     fn widen(&mut self, point: usize) {
         self.stride = (point + 1).next_multiple_of(8);
-        for stream in &mut self.streams {
+        let others = self.senders.iter_mut().flat_map(|senders| &mut senders.others).map(|other| &mut other.joined);
+        for stream in self.streams.iter_mut().chain(others) {
             stream.ring.resize_rows(self.stride, stream.ring.slots());
             stream.at.resize(self.stride, Position::default());
         }
@@ -360,202 +417,5 @@ impl Joiner {
         } else {
             ring.tail += 1;
         }
-    }
-}
-
-impl Stream {
-    fn find_journey(&mut self, s: &Sighting, bit: u64, drop: bool, options: &Options) -> MatchResult {
-        let meant = if drop { self.meant_by_drop(s.key, options) } else { Meant::default() };
-        let q = MatchQuery {
-            key: s.key,
-            t: s.t,
-            bit: if drop { 0 } else { bit },
-            window: options.window,
-            retain: options.retain,
-            reorder: options.reorder,
-            near: self.near,
-            leads: (drop && self.sequence.is_none()) || self.lead.is_some_and(|(lead, _)| lead == s.point),
-            meant,
-        };
-        let at = &mut self.at[usize::from(s.point)];
-        let (result, cut) = match &self.sequence {
-            Some(sequence) if !drop => matching::by_sequence(&self.ring, sequence, at, &q),
-            _ => matching::by_newest(&self.ring, at, &q),
-        };
-        self.totals.crowded += u64::from(cut);
-        if drop && result == MatchResult::New && self.is_forgotten(s, options) {
-            return MatchResult::Stale(0);
-        }
-        result
-    }
-
-    /// Drops happen at several places of the route, so their order says nothing; and a clone of a packet may be freed before or
-    /// after other points see it. Where its key stands in the sequence says which cycle the packet is of.
-    fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
-        let Some(sequence) = &self.sequence else { return Meant::default() };
-        let (head, reorder) = (self.ring.head, options.reorder);
-        // What all points have passed is of an earlier cycle, if cycles cannot be distinguished or the key may well be the next one.
-        let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
-        match (sequence.stands(key), sequence.cycle()) {
-            (Standing::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
-            (Standing::Behind(behind), None) => {
-                Meant { just_now: options.linger, ..Meant::from(head.saturating_sub(behind + reorder / 2)) }
-            }
-            (Standing::Next | Standing::Unknown, None) => Meant { just_now: options.linger, ..Meant::from(passed()) },
-            (Standing::Next | Standing::Unknown, Some(_)) => Meant::from(passed()),
-            (Standing::BeforeWrap, _) => Meant::default(),
-        }
-    }
-
-    /// Whether a drop that fits no journey is of a packet whose journey is not kept any more.
-    fn is_forgotten(&self, s: &Sighting, options: &Options) -> bool {
-        let Some(sequence) = self.sequence.as_ref().filter(|sequence| sequence.cycle().is_some()) else { return false };
-        let Standing::Behind(behind) = sequence.stands(s.key) else { return false };
-        match self.ring.head.checked_sub(1 + behind) {
-            Some(number) if number >= self.ring.tail => {
-                s.t.saturating_sub(self.ring.get(number).first) > options.retain
-            }
-            _ => self.ring.tail > 0,
-        }
-    }
-
-    fn attach(&mut self, number: u64, s: &Sighting, drop: bool, reorder: u64) {
-        if drop {
-            return self.note(number, s);
-        }
-        let head = *self.ring.get(number);
-        if !head.placed {
-            self.place(number, s, reorder);
-        } else if head.in_place {
-            self.at[usize::from(s.point)].moved(number, s.key, reorder);
-        } else {
-            self.at[usize::from(s.point)].saw_out_of_place(number);
-        }
-        let by_lead = self.ring.get(number).by_lead;
-        if by_lead {
-            let at = &mut self.at[usize::from(s.point)];
-            let greatest = at.greatest.map_or(number, |g| g.max(number));
-            self.ring.get_mut(number).out_of_order |= number < greatest;
-            at.greatest = Some(greatest);
-        } else if self.lead.is_some_and(|(lead, _)| lead == s.point) {
-            bits(head.seen).for_each(|point| self.at[point].confirmed());
-        }
-        self.ring.mark(number, s);
-    }
-
-    /// A new journey, first seen here.
-    fn begin(&mut self, s: &Sighting, drop: bool, options: &Options) {
-        let reorder = options.reorder;
-        let number = self.ring.add(Head { first: s.t, key: s.key, ..Head::default() });
-        if !drop {
-            self.place(number, s, reorder);
-        }
-        if let Some(sequence) = &mut self.sequence {
-            let by_lead = self.ring.get(number).by_lead;
-            let is_next = by_lead && sequence.lead_next(s.key, s.t);
-            let missing = (!is_next).then(|| sequence.never_seen());
-            if drop {
-                sequence.dropped(s.key, s.t);
-            } else if !by_lead {
-                sequence.follow(s.key, s.t);
-            } else if is_next || sequence.lead(s.key, s.t) {
-                let steps = self.schedule.newest().and_then(|newest| sequence.distance(newest, s.key));
-                let late = self.schedule.late_by(s.key, s.t, steps);
-                self.totals.behind_schedule += u64::from(late > options.late);
-                self.totals.behind_schedule_max_ns = self.totals.behind_schedule_max_ns.max(late);
-            }
-            if let Some(missing) = missing {
-                match sequence.never_seen().checked_sub(missing) {
-                    Some(0) => {}
-                    Some(more) => self.ring.note_gap(more),
-                    None => self.ring.fill_gap(s.key, reorder, |from, to, most| {
-                        sequence.distance(from, to).is_some_and(|packets| (1..=most).contains(&packets))
-                    }),
-                }
-                self.near = sequence.cycle().map_or(reorder, |cycle| reorder.min(cycle / 2));
-            }
-        }
-        if drop {
-            return self.note(number, s);
-        }
-        if self.ring.get(number).by_lead {
-            self.at[usize::from(s.point)].greatest = Some(number);
-        }
-        self.ring.mark(number, s);
-    }
-
-    /// The first sighting that is no drop says where the journey stands in the stream.
-    fn place(&mut self, number: u64, s: &Sighting, reorder: u64) {
-        self.vote(s.point);
-        let at = &mut self.at[usize::from(s.point)];
-        let in_place = at.is_at_head(number, reorder);
-        let by_lead = in_place && self.lead.is_some_and(|(lead, _)| lead == s.point);
-        if in_place {
-            at.moved(number, s.key, reorder);
-        } else {
-            at.saw_out_of_place(number);
-        }
-        let head = self.ring.get_mut(number);
-        (head.placed, head.in_place, head.by_lead) = (true, in_place, by_lead);
-    }
-
-    /// A drop point saw a journey. Bridges free clones of packets that go on, so a packet may be dropped often; of several
-    /// notes the rarer one says more.
-    fn note(&mut self, number: u64, s: &Sighting) {
-        if self.ring.get(number).seen >> s.point & 1 == 0 {
-            self.ring.mark(number, s);
-        }
-        let index = usize::from(s.note);
-        if index == 0 {
-            return;
-        }
-        if index < MAX_NOTES {
-            if index >= self.notes.len() {
-                self.notes.resize(index + 1, 0);
-            }
-            self.notes[index] += 1;
-        }
-        let count = |note: u16| self.notes.get(usize::from(note)).copied().unwrap_or(0);
-        let old = self.ring.get(number).drop_note;
-        if old == 0 || count(s.note) < count(old) {
-            self.ring.get_mut(number).drop_note = s.note;
-        }
-    }
-
-    /// Majority vote with a memory of [`LEAD_SURE`] journeys.
-    fn vote(&mut self, point: u16) {
-        self.lead = match self.lead {
-            Some((lead, sure)) if lead == point => Some((lead, (sure + 1).min(LEAD_SURE))),
-            Some((lead, sure)) if sure > 1 => Some((lead, sure - 1)),
-            _ => Some((point, 1)),
-        };
-    }
-
-    fn is_ready(&self, now: Ns, hold: bool, options: &Options) -> bool {
-        let (number, head) = (self.ring.emit, self.ring.get(self.ring.emit));
-        if now.saturating_sub(head.first) > options.window {
-            return true;
-        }
-        if self.expected == 0 || hold {
-            return false;
-        }
-        let has_passed = |point: usize| {
-            let passed = self.at.get(point).and_then(|at| at.passed);
-            passed.is_some_and(|passed| passed > number + options.reorder)
-        };
-        bits(self.expected & !head.seen).all(has_passed)
-            && now.saturating_sub(self.ring.last_time(number)) >= options.linger
-    }
-
-    fn emit_ready(&mut self, now: Ns, hold: bool, options: &Options, sink: &mut impl FnMut(&Journey)) {
-        while self.ring.emit < self.ring.head && self.is_ready(now, hold, options) {
-            self.emit(sink);
-        }
-    }
-
-    fn emit(&mut self, sink: &mut impl FnMut(&Journey)) {
-        sink(&self.ring.journey(self.id, self.ring.emit));
-        self.ring.emit += 1;
-        self.totals.journeys += 1;
     }
 }

@@ -1,5 +1,6 @@
 //! Journeys: all sightings of one packet, joined by key in bounded memory, and the order of points they reveal.
 
+mod islands;
 pub mod joiner;
 pub mod journey;
 mod matching;
@@ -9,7 +10,9 @@ pub mod route;
 mod sampling;
 mod schedule;
 pub mod segments;
+mod senders;
 mod span;
+mod stream;
 
 pub use joiner::{Joiner, Options, Totals};
 pub use journey::Journey;

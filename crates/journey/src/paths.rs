@@ -149,6 +149,7 @@ mod tests {
             netns: 1,
             ifindex: 2,
             peer: 0,
+            peer_netns: 0,
             clock: String::new(),
         };
         Paths::of_points(&names.iter().map(info).collect::<Vec<_>>())

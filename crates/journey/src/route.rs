@@ -307,6 +307,7 @@ impl Search<'_> {
         let mut route: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();
         let here = self.info(sink).point.machine.clone();
         self.only_one_vm(&mut route, sink);
+        self.only_one_sending_vm(&mut route);
         // The host's own namespace: where packets come in.
         let ingress = route.iter().copied().find(|p| self.is_host(*p) && self.kind(*p).is_entry());
         if let Some(ingress) = ingress {
@@ -335,11 +336,24 @@ impl Search<'_> {
         }
     }
 
+    /// Keeps the first of several VMs that send the packet. A VM that forwards it has read it before.
+    fn only_one_sending_vm(&self, route: &mut Vec<PointId>) {
+        let written = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmWrite);
+        let all = route.clone();
+        let forwards = |write: PointId| {
+            let before = all.iter().take_while(|p| **p != write);
+            let tap = self.info(write).ifindex;
+            before.copied().any(|p| self.kind(p) == PointKind::VmRead && self.info(p).ifindex == tap)
+        };
+        route.retain(|p| self.kind(*p) != PointKind::VmWrite || Some(*p) == written || forwards(*p));
+    }
+
     /// Whether what is sent at `tx`, one end of a veth, is received at `rx`, its other end.
     fn leads_to(&self, tx: PointId, rx: PointId) -> bool {
         let (is_pair, tx, rx) =
             (self.kind(tx) == PointKind::Tx && self.kind(rx).is_entry(), self.info(tx), self.info(rx));
-        is_pair && tx.peer != 0 && tx.netns != rx.netns && (tx.peer, tx.ifindex) == (rx.ifindex, rx.peer)
+        let is_there = tx.peer_netns == 0 || tx.peer_netns == rx.netns;
+        is_pair && is_there && tx.peer != 0 && tx.netns != rx.netns && (tx.peer, tx.ifindex) == (rx.ifindex, rx.peer)
     }
 
     /// The veths that lead from the hub's namespace to the sink's, as (sent, received), the last one first. `None` where

@@ -137,24 +137,36 @@ fn senders_copies(route: &Route, points: &[PointInfo]) -> Option<String> {
     })
 }
 
-/// That the packets of a route come in by several devices of one namespace: they may be copies that come by two networks.
+/// That the packets of a route come in by several devices of one namespace: from two senders, or as copies by two networks.
 fn two_entries(route: &Route, points: &[PointInfo]) -> Option<String> {
+    let point = |p: PointId| &points[usize::from(p)].point;
+    let (first, second) = entries_of_two(route, points)?;
+    Some(format!(
+        "packets come in at {} and at {}: from two senders of one name, or by two networks of one sender (PRP, HSR), where the later \
+         one is a copy; --points leaves one of them out",
+        point(first),
+        point(second)
+    ))
+}
+
+/// Two devices by which packets of one stream come into a namespace, neither of which hands them to the other: its journeys may mix two
+/// senders.
+pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, PointId)> {
     let info = |p: &PointId| &points[usize::from(*p)];
     let enters = |p: &&PointId| {
         let (own, is_copy) = (info(p), matches!(info(p).link, Link::Bridge | Link::OvsInternal));
         own.point.machine == HOST && own.point.kind.is_entry() && !is_copy
     };
-    let of_two = |route: &&[PointId]| {
-        let first = route.iter().find(enters)?;
-        let second = route.iter().filter(enters).find(|p| *p != first && info(p).netns == info(first).netns)?;
-        Some(format!(
-            "packets come in at {} and at {}: where these are two networks (PRP, HSR) the later one is a copy, which --points \
-             leaves out",
-            info(first).point,
-            info(second).point
-        ))
+    // A VM writes what it sends, or what it was given to forward.
+    let of_vm = |p: &&PointId| info(p).point.kind == PointKind::VmWrite;
+    let of_two = |own: &[PointId]| {
+        let first = own.iter().find(enters)?;
+        let by_vms = route.off_route.iter().filter(of_vm).filter(|_| info(first).point.kind == PointKind::VmWrite);
+        let second = own.iter().filter(enters).chain(by_vms);
+        let second = second.into_iter().find(|p| *p != first && info(p).netns == info(first).netns)?;
+        Some((*first, *second))
     };
-    route.distinct().iter().find_map(of_two)
+    route.distinct().into_iter().find_map(of_two)
 }
 
 /// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.

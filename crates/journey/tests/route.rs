@@ -21,6 +21,7 @@ impl Network {
             netns: *netns,
             ifindex: 0,
             peer: 0,
+            peer_netns: 0,
             clock: String::new(),
         };
         Self { points: points.iter().map(info).collect(), finder: RouteFinder::default(), tid: |_| 0 }
@@ -541,7 +542,7 @@ impl Topology {
     /// A point that sees each packet at this time.
     fn point(&mut self, name: &str, link: Link, netns: u32, (ifindex, peer): (u32, u32), t: Ns) -> usize {
         let clock = String::new();
-        self.points.push(PointInfo { point: name.parse().unwrap(), link, netns, ifindex, peer, clock });
+        self.points.push(PointInfo { point: name.parse().unwrap(), link, netns, ifindex, peer, peer_netns: 0, clock });
         self.seen.push((self.points.len() - 1, t));
         self.points.len() - 1
     }
@@ -660,6 +661,13 @@ impl Topology {
         if before && chance.one_in(4) {
             self.off(chance, "host/nic-rx@eno2", Link::Nic, HUB, (3, 0));
         }
+        // A second sender in a VM, whose packets have the same numbers at some time after the first one's.
+        if before && chance.one_in(8) {
+            let begin = self.t;
+            self.t += Ns::from(chance.below(400)) * 1_000_000;
+            self.off(chance, "host/vm-write@vnet8", Link::Tap, HUB, (48, 0));
+            self.t = begin;
+        }
     }
 
     fn guest(&mut self, chance: &mut Noise, has_agent: bool) {
@@ -735,6 +743,28 @@ fn packets_that_come_in_by_two_networks_are_said_to_be_copies() {
     ] {
         assert_eq!(said(one), None, "{one:?}");
     }
+}
+
+#[test]
+fn two_vms_that_send_are_reported_and_one_of_them_begins_the_route() {
+    let mut n = Network::new(&[
+        ("host/vm-write@vnet1", Link::Tap, HUB),
+        ("host/vm-write@vnet2", Link::Tap, HUB),
+        ("host/tx@vnet3", Link::Tap, HUB),
+        ("host/vm-read@vnet3", Link::Tap, HUB),
+    ]);
+    let links = [(1, 0), (2, 0), (3, 0), (3, 0)];
+    for (point, (ifindex, _)) in n.points.iter_mut().zip(links) {
+        point.ifindex = ifindex;
+    }
+    let seen = [("host/vm-write@vnet1", 0), ("host/tx@vnet3", 10), ("host/vm-read@vnet3", 30)];
+    n.packets(100, &[&seen[..], &[("host/vm-write@vnet2", 70_000)]].concat());
+    assert_eq!(n.route_names(), names(&seen));
+    let notes = classic(n.route(), &n.points).notes.join("\n");
+    assert!(
+        notes.contains("packets come in at host/vm-write@vnet1 and at host/vm-write@vnet2: from two senders"),
+        "{notes}"
+    );
 }
 
 #[test]

@@ -227,6 +227,9 @@ pub struct PointInfo {
     /// The index of a veth's other end, in that end's namespace (`IFLA_LINK`); 0 where there is none or it is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub peer: u32,
+    /// Inode number of the network namespace of a veth's other end; 0 where there is none or it is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub peer_netns: u32,
     /// The clock that takes this point's times.
     pub clock: String,
 }
@@ -234,7 +237,7 @@ pub struct PointInfo {
 impl From<Point> for PointInfo {
     /// A point of which only the name is known.
     fn from(point: Point) -> Self {
-        Self { point, link: Link::default(), netns: 0, ifindex: 0, peer: 0, clock: String::new() }
+        Self { point, link: Link::default(), netns: 0, ifindex: 0, peer: 0, peer_netns: 0, clock: String::new() }
     }
 }
 

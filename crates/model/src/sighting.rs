@@ -1,6 +1,6 @@
 //! A sighting: one packet seen at one point.
 
-use crate::{Ns, PointId, PointInfo, StreamId};
+use crate::{Ns, Point, PointId, PointInfo, StreamId};
 use serde::{Deserialize, Serialize};
 
 /// One packet seen at one point.
@@ -27,6 +27,9 @@ pub struct DropNote {
     pub reason: String,
     /// The kernel function that freed it.
     pub function: String,
+    /// The `drop` point at which it did. A source's own notes have none, nor have those of runs of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Point>,
 }
 
 /// Counts beyond this are not of this world, and a run that holds one is damaged.

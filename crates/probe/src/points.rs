@@ -2,7 +2,7 @@
 
 use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
 use latpath_bpf::{bytes_of, namespaces, Mapped};
-use latpath_counters::{interfaces, Interface, Netns};
+use latpath_counters::{interfaces, netns_by_id, Interface, Netns};
 use latpath_model::text::{of_field, printable};
 use latpath_model::{Link, Ns, Point, PointId, PointInfo, PointKind};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
@@ -102,6 +102,20 @@ fn devices_of(netns: u32) -> Vec<Interface> {
 struct Lookups {
     spaces: Option<HashMap<u32, String>>,
     devices: BTreeMap<u32, Vec<Interface>>,
+    /// Namespaces by the numbers that a namespace has for them.
+    by_id: HashMap<(u32, i32), u32>,
+}
+
+impl Lookups {
+    /// The other end of a veth: its index, and the inode number of its namespace. Zeros where they are not known.
+    fn peer(&mut self, netns: u32, ifindex: u32) -> (u32, u32) {
+        let devices = self.devices.entry(netns).or_insert_with(|| devices_of(netns));
+        let device = devices.iter().find(|d| d.ifindex == ifindex);
+        let Some((peer, id)) = device.and_then(|d| Some((d.lower?, d.lower_netnsid))) else { return (0, 0) };
+        let Some(id) = id else { return (peer, netns) };
+        let other = || Netns::find(netns).ok().and_then(|netns| netns_by_id(&netns, id)).unwrap_or(0);
+        (peer, *self.by_id.entry((netns, id)).or_insert_with(other))
+    }
 }
 
 impl Points {
@@ -173,12 +187,9 @@ impl Points {
             let space = spaces.get(&netns).filter(|n| !n.is_empty());
             point.device += &space.map_or_else(|| format!("%{netns}"), |space| format!("%{space}"));
         }
-        let peer = match link.as_ref() {
-            "veth" => {
-                let devices = lookups.devices.entry(netns).or_insert_with(|| devices_of(netns));
-                devices.iter().find(|d| d.ifindex == entry.key.ifindex).and_then(|d| d.lower).unwrap_or(0)
-            }
-            _ => 0,
+        let (peer, peer_netns) = match link.as_ref() {
+            "veth" => lookups.peer(netns, entry.key.ifindex),
+            _ => (0, 0),
         };
         let info = PointInfo {
             point,
@@ -186,6 +197,7 @@ impl Points {
             netns,
             ifindex: entry.key.ifindex,
             peer,
+            peer_netns,
             clock: "CLOCK_MONOTONIC".into(),
         };
         let id = accept(&info).then_some(self.known.len() as PointId);

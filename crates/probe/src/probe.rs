@@ -28,7 +28,7 @@ impl Notes {
         let (functions, reasons) = self.names.get_or_insert_with(|| (Functions::read(), Reasons::read()));
         // Kernel addresses have their top bits set; 48 were kept.
         let function = functions.name(place | 0xffff << 48);
-        self.notes.push(DropNote { reason: reasons.name((place >> 48) as u16), function });
+        self.notes.push(DropNote { reason: reasons.name((place >> 48) as u16), function, at: None });
         let note = self.notes.len() as u16;
         self.by_place.insert(place, note);
         note

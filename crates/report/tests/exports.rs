@@ -107,7 +107,7 @@ fn names_are_neither_orders_to_a_terminal_nor_formulas() {
     let mut manifest = Manifest { start: Stamp::of_utc(BEGIN), points, ..Manifest::begin() };
     manifest.streams = vec![StreamSpec::svid(turned)];
     manifest.drop_notes =
-        notes.iter().map(|reason| DropNote { reason: (*reason).into(), function: turned.into() }).collect();
+        notes.iter().map(|reason| DropNote { reason: (*reason).into(), function: turned.into(), at: None }).collect();
     manifest.set_layout(&layout);
     let mut writer = Writer::create(&path, manifest).unwrap();
     for n in 0..notes.len() {

@@ -50,6 +50,7 @@ fn record(path: &Path) {
         netns: 1,
         ifindex: 2,
         peer: 0,
+        peer_netns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let (from, to) = (names[0].clone(), names[2].clone());

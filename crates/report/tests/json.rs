@@ -18,13 +18,14 @@ fn run(directory: &std::path::Path) -> Run {
         netns: 1,
         ifindex: 1,
         peer: 0,
+        peer_netns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let points = ["host/tx@eth0", "host/drop@vnet0", "host/app-read@my, relay"];
     let mut manifest = Manifest {
         points: points.iter().map(|p| point(p)).collect(),
         streams: vec!["svid:MU01,vlan=7".parse().unwrap()],
-        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }],
+        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into(), at: None }],
         ..Manifest::begin()
     };
     (manifest.start.utc_ns, manifest.start.monotonic_ns) = (1_767_323_045_000_000_000, 1_000);

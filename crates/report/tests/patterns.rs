@@ -21,6 +21,7 @@ fn run(directory: &std::path::Path, change: impl Fn(Ns, &mut [Ns; 3], &mut u64))
         netns: 1,
         ifindex: 1,
         peer: 0,
+        peer_netns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let points = ["host/nic-rx@eth0", "host/tx@vnet0", "host/vm-read@vnet0"];

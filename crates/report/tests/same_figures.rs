@@ -25,7 +25,7 @@ struct Scenario {
 
 fn point(kind: PointKind, device: &str, netns: u32, link: Link) -> PointInfo {
     let point = Point { machine: "host".into(), kind, device: device.into() };
-    PointInfo { point, link, netns, ifindex: netns, peer: 0, clock: "CLOCK_MONOTONIC".into() }
+    PointInfo { point, link, netns, ifindex: netns, peer: 0, peer_netns: 0, clock: "CLOCK_MONOTONIC".into() }
 }
 
 /// Losses before and behind the first point, duplicates near and far, packets that overtake others, late ones, a gap of the
@@ -63,7 +63,7 @@ impl Source for Scenario {
     }
 
     fn drop_notes(&mut self) -> Vec<DropNote> {
-        vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }]
+        vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into(), at: None }]
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {

@@ -54,6 +54,7 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
             netns: 4_026_531_840,
             ifindex: n as u32 + 2,
             peer: 0,
+            peer_netns: 0,
             clock,
         });
     }

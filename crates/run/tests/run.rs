@@ -14,7 +14,7 @@ use std::{
 
 fn info(name: &str) -> PointInfo {
     let point: Point = name.parse().unwrap();
-    PointInfo { point, link: Link::Nic, netns: 1, ifindex: 2, peer: 0, clock: "CLOCK_MONOTONIC".into() }
+    PointInfo { point, link: Link::Nic, netns: 1, ifindex: 2, peer: 0, peer_netns: 0, clock: "CLOCK_MONOTONIC".into() }
 }
 
 fn manifest(points: &[&str]) -> Manifest {

@@ -248,6 +248,7 @@ mod tests {
             netns: 7,
             ifindex,
             peer: 0,
+            peer_netns: 0,
             clock: String::new(),
         };
         let device =

@@ -95,7 +95,7 @@ fn aggregate(journeys: &[Own], worst: usize) -> Aggregate {
 }
 
 fn summary(aggregate: &Aggregate) -> Summary {
-    let note = |reason: &str, function: &str| DropNote { reason: reason.into(), function: function.into() };
+    let note = |reason: &str, function: &str| DropNote { reason: reason.into(), function: function.into(), at: None };
     let notes = [note("FULL_RING", "tun_net_xmit"), note("NO_SOCKET", "udp_rcv")];
     let streams = ["svid:A".to_string(), "svid:B".to_string()];
     let context = Context {
@@ -359,6 +359,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
         netns: 1,
         ifindex: 2,
         peer: 0,
+        peer_netns: 0,
         clock: String::new(),
     };
     let points = ["host/nic-rx@nic0", "host/ovs-exec@nic0", "host/ovs-upcall@nic0", "host/tx@vnet0"];

@@ -15,6 +15,7 @@ fn setup() -> Setup {
         netns: 1,
         ifindex: 1,
         peer: 0,
+        peer_netns: 0,
         clock: String::new(),
     };
     Setup {

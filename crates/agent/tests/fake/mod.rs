@@ -30,13 +30,14 @@ impl Source for Given {
             netns: 7,
             ifindex: i as u32,
             peer: 0,
+            peer_netns: 0,
             clock: "monotonic".into(),
         };
         (0..self.points).map(point).collect()
     }
 
     fn drop_notes(&mut self) -> Vec<DropNote> {
-        vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }]
+        vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into(), at: None }]
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {

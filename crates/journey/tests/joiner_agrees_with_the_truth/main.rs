@@ -96,7 +96,15 @@ fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
 const R: u64 = 32;
 
 fn options() -> Options {
-    Options { window: 100 * MS, reorder: R, linger: 2 * MS, retain: 400 * MS, late: MS, max_open: 1 << 16 }
+    Options {
+        window: 100 * MS,
+        reorder: R,
+        linger: 2 * MS,
+        retain: 400 * MS,
+        late: MS,
+        max_open: 1 << 16,
+        separate_senders: true,
+    }
 }
 
 /// Cycles of 256 to 4000 packets: keys wrap often within what is kept.

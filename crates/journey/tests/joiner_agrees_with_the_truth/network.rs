@@ -77,6 +77,7 @@ pub fn points() -> Vec<PointInfo> {
             netns: 1,
             ifindex: 1,
             peer: 0,
+            peer_netns: 0,
             clock: "monotonic".into(),
         })
         .to_vec()

@@ -90,7 +90,7 @@ fn run_of(streams: &[&str], folder: &TempDir) -> Result<PathBuf, Failed> {
         streams: streams.iter().map(|s| s.parse()).collect::<Result<_, _>>()?,
         points: POINTS.iter().map(point).collect::<Result<_, _>>()?,
         route: vec![POINTS[0].parse()?, POINTS[2].parse()?],
-        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }],
+        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into(), at: None }],
         ..Manifest::begin()
     };
     let mut writer = Writer::create(&path, manifest)?;

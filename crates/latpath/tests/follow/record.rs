@@ -18,6 +18,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("what_the_application_did_not_read_is_lost_where_it_waits", needs, lost_at_socket),
         trial("an_unused_svid_is_not_in_the_run", needs, other_streams),
         trial("two_recorders_see_the_same", needs, two_at_once),
+        trial("two_senders_whose_packets_never_meet_are_not_one_route", needs, two_senders),
         trial("points_narrows_the_route", needs, points),
         trial("a_run_of_the_size_that_was_asked_for_ends_whole_and_says_why", needs, max_size),
         trial("what_was_under_way_when_it_began_is_not_incomplete", &[needs, &[need_tool("tc")]].concat(), under_way),
@@ -41,6 +42,28 @@ fn record(name: &str, publishing: &str) -> Result<(serde_json::Value, std::path:
     let copied = Command::new("cp").arg("-r").arg(&run).arg(&kept).status()?;
     equal("cp", copied.success(), true)?;
     Ok((sent, kept.join("run")))
+}
+
+fn two_senders() -> Result<(), Failed> {
+    let (here, there) = (bench()?, bench()?);
+    let svid = own("twice");
+    let applications = [subscribe(&here, &svid)?, subscribe(&there, &svid)?];
+    let recorder = Recorder::start(&here, "run", &format!("--stream svid:{svid} {PATIENT}"))?;
+    let words = |first: u32| format!("publish -i lp-pub --svid {svid} --count 8000 --first {first} {LONG_WRAP}");
+    let other = there.start(&there.path.publisher, latpath(&words(2000)))?;
+    let sent = here.run(&here.path.publisher, latpath(&words(0)), LIMIT)?;
+    equal("published", (sent.code, other.finish(LIMIT)?.code), (Some(0), Some(0)))?;
+    recorder.has(8000)?;
+    let run = recorder.end()?;
+    applications.iter().for_each(|application| application.interrupt());
+    let figures = report(&run, "")?;
+    equal("journeys", number(&figures, "journeys")?, 8000)?;
+    equal("complete", number(&figures, "complete")?, 8000)?;
+    equal("duplicates", number(&figures, "duplicates")?, 0)?;
+    equal("never seen", number(&figures["streams"][0], "never_seen")?, 0)?;
+    equal("points", figures["points"].as_array().map(Vec::len), Some(5))?;
+    let notes = figures["notes"].to_string();
+    equal(&notes, notes.contains("two senders of svid:") && notes.contains("--points host/"), true)
 }
 
 fn remove(run: &std::path::Path) {

@@ -27,6 +27,7 @@ fn manifest() -> Manifest {
         netns: 1,
         ifindex: 1,
         peer: 0,
+        peer_netns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let points = vec![point("host/nic-rx@eth0", Link::Nic), point("host/app-read@relay", Link::Socket)];

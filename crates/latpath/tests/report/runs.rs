@@ -106,6 +106,7 @@ pub fn manifest() -> Manifest {
         netns: 4_026_531_840,
         ifindex: n as u32 + 2,
         peer: 0,
+        peer_netns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let point = |p: usize| POINTS[p].parse::<Point>().unwrap();
@@ -142,7 +143,7 @@ pub fn manifest() -> Manifest {
         points: POINTS.iter().enumerate().map(info).collect(),
         route: LINE.map(point).into(),
         segments: [("Thyp", 0, 4), ("Tsub", 4, 5), ("total", 0, 5)].map(segment).into(),
-        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into() }],
+        drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into(), at: None }],
         machines: vec![machine("host", "same clock", 0), machine("guest0", "timed exchanges", 1_870)],
         counters: Counters { sightings: 9_928, malformed: 2, ns_per_sighting: 83, ..Counters::default() },
         joined: vec![joined(0), joined(3)],

@@ -61,6 +61,7 @@ pub fn context() -> RunContext {
         netns: 1,
         ifindex: 1,
         peer: 0,
+        peer_netns: 0,
         clock: "CLOCK_MONOTONIC".into(),
     };
     let segment = |name: &str, from, to| Segment {

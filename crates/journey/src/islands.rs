@@ -1,0 +1,136 @@
+//! Which points packets can pass one after another, and which only packets of another sender pass.
+//!
+//! Two senders of one name look like one where nothing but names and numbers is compared. Network namespaces that are joined by veths, and
+//! by nothing else, are *islands*: what enters one of them is never seen in another. Everything that leads out of what can be seen (network
+//! cards, virtual machines, other machines) counts as one island, since it may be connected out there.
+
+use crate::journey::{bits, MAX_POINTS};
+use latpath_model::{Link, PointInfo, HOST};
+
+/// Where packets are: a machine's network namespace, or anywhere that no point is.
+type Place<'a> = Option<(&'a str, u32)>;
+
+/// The islands of the points in `seen` that packets are sent in or come into: each one's points, as bits `1 << PointId`.
+pub(crate) fn with_senders(points: &[PointInfo], seen: u64) -> Vec<u64> {
+    let ids = || bits(seen).filter(|p| *p < points.len().min(MAX_POINTS));
+    let mut places: Vec<Place> = vec![None];
+    let mut groups: Vec<usize> = vec![0];
+    let mut links: Vec<(usize, usize)> = Vec::new();
+    let at: Vec<(usize, usize)> = ids().map(|p| (p, index(&mut places, place_of(&points[p])))).collect();
+    for (p, here) in &at {
+        for other in neighbours(points, *p, seen) {
+            links.push((*here, index(&mut places, other)));
+        }
+    }
+    groups.extend(1..places.len());
+    for (a, b) in links {
+        let (from, to) = (groups[a], groups[b]);
+        groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
+    }
+    let mut all: Vec<(usize, u64, bool)> = Vec::new();
+    for (p, here) in at {
+        let is_source = points[p].point.kind.is_sending() || points[p].point.kind.is_entry();
+        match all.iter_mut().find(|(group, ..)| *group == groups[here]) {
+            Some((_, mask, source)) => (*mask, *source) = (*mask | 1 << p, *source || is_source),
+            None => all.push((groups[here], 1 << p, is_source)),
+        }
+    }
+    all.into_iter().filter(|(.., source)| *source).map(|(_, mask, _)| mask).collect()
+}
+
+/// Where a place stands in the list, at its end if it is new.
+fn index<'a>(places: &mut Vec<Place<'a>>, place: Place<'a>) -> usize {
+    let known = places.iter().position(|known| *known == place);
+    known.unwrap_or_else(|| {
+        places.push(place);
+        places.len() - 1
+    })
+}
+
+fn place_of(info: &PointInfo) -> Place<'_> {
+    Some((info.point.machine.as_str(), info.netns))
+}
+
+/// The places that a point's device leads to, beside its own.
+fn neighbours(points: &[PointInfo], p: usize, seen: u64) -> Vec<Place<'_>> {
+    let info = &points[p];
+    match info.link {
+        Link::Socket | Link::Bridge | Link::OvsInternal if info.point.machine == HOST => Vec::new(),
+        Link::Veth if info.point.machine == HOST && info.peer_netns != 0 => vec![Some((HOST, info.peer_netns))],
+        Link::Veth if info.point.machine == HOST && info.peer != 0 => {
+            // Indexes are those of each namespace: several devices may fit, and any may be it.
+            let fits = |other: &&PointInfo| {
+                other.point.machine == HOST
+                    && other.link == Link::Veth
+                    && (other.ifindex, other.peer) == (info.peer, info.ifindex)
+            };
+            let fitting: Vec<Place> = bits(seen).filter_map(|q| points.get(q)).filter(fits).map(place_of).collect();
+            if fitting.is_empty() {
+                vec![None]
+            } else {
+                fitting
+            }
+        }
+        _ => vec![None],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Points as (name, link, namespace, index, peer's index, peer's namespace), and the islands that have senders, by name.
+    fn islands(points: &[(&str, Link, u32, u32, u32, u32)]) -> Vec<Vec<String>> {
+        let info = |(name, link, netns, ifindex, peer, peer_netns): &(&str, Link, u32, u32, u32, u32)| PointInfo {
+            point: name.parse().unwrap(),
+            link: *link,
+            netns: *netns,
+            ifindex: *ifindex,
+            peer: *peer,
+            peer_netns: *peer_netns,
+            clock: String::new(),
+        };
+        let points: Vec<_> = points.iter().map(info).collect();
+        let all = with_senders(&points, (1 << points.len()) - 1);
+        all.iter().map(|mask| bits(*mask).map(|p| points[p].point.to_string()).collect()).collect()
+    }
+
+    const VETH: Link = Link::Veth;
+    /// A publisher, a bridge and an application, each in a namespace of its own; all veths have index 2 at both ends.
+    const CHAIN: [(&str, Link, u32, u32, u32, u32); 6] = [
+        ("host/tx@pa", VETH, 1, 2, 2, 2),
+        ("host/nic-rx@hin", VETH, 2, 2, 2, 1),
+        ("host/nic-rx@br0", Link::Bridge, 2, 3, 0, 0),
+        ("host/tx@hout", VETH, 2, 4, 2, 3),
+        ("host/nic-rx@eth0", VETH, 3, 2, 4, 2),
+        ("host/app-read@relay", Link::Socket, 3, 0, 0, 0),
+    ];
+
+    #[test]
+    fn a_second_pair_of_namespaces_is_an_island() {
+        let second = [("host/tx@p2", VETH, 8, 2, 2, 9), ("host/nic-rx@a2", VETH, 9, 2, 2, 8)];
+        let found = islands(&[&CHAIN[..], &second].concat());
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[1], ["host/tx@p2", "host/nic-rx@a2"]);
+        // Where the namespaces of the other ends are not known, indexes alone do not tell these pairs apart.
+        let unknown = |p: &(&'static str, Link, u32, u32, u32, u32)| (p.0, p.1, p.2, p.3, p.4, 0);
+        assert_eq!(islands(&[&CHAIN[..], &second].concat().iter().map(unknown).collect::<Vec<_>>()).len(), 1);
+    }
+
+    #[test]
+    fn what_leads_out_of_sight_may_be_connected_there() {
+        for outside in [("host/nic-rx@eno1", Link::Nic), ("host/vm-write@vnet0", Link::Tap), ("guest0/tx@eth0", VETH)] {
+            let second = ("host/tx@eno2", Link::Nic, 9, 2, 0, 0);
+            let found = islands(&[(outside.0, outside.1, 8, 2, 3, 4), second]);
+            assert_eq!(found.len(), 1, "{outside:?}");
+        }
+        // A simulator in a container beside the real sender on a network card.
+        let found = islands(&[&CHAIN[..], &[("host/nic-rx@eno1", Link::Nic, 9, 2, 0, 0)]].concat());
+        assert_eq!(found.len(), 2, "{found:?}");
+    }
+
+    #[test]
+    fn a_reader_alone_proves_no_second_sender() {
+        assert_eq!(islands(&[CHAIN[0], CHAIN[5]]).len(), 1, "the points between them are not requested");
+    }
+}

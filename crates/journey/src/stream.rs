@@ -1,0 +1,241 @@
+//! The journeys of one stream and sender: which journey a sighting joins, and when a journey is closed.
+
+use crate::joiner::{Options, Totals};
+use crate::journey::{bits, Journey};
+use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
+use crate::ring::{Head, Ring};
+use crate::schedule::Schedule;
+use latpath_model::{KeyRule, Ns, Sighting, StreamId};
+use latpath_protocols::sequence::{Sequence, Standing};
+
+/// Votes by which a point can be ahead as the lead.
+const LEAD_SURE: u32 = 1024;
+/// Drop notes that are distinguished by how common they are.
+const MAX_NOTES: usize = 4096;
+
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub id: StreamId,
+    pub ring: Ring,
+    pub expected: u64,
+    pub at: Vec<Position>,
+    pub sequence: Option<Sequence>,
+    pub schedule: Schedule,
+    /// How far "near" reaches: R, or half a cycle of the keys.
+    pub near: u64,
+    /// The point where most packets are first seen, and how sure that is.
+    pub lead: Option<(u16, u32)>,
+    pub notes: Vec<u64>,
+    pub totals: Totals,
+    /// Points whose sightings need a closer look: those that did not see the stream so far, and those of another sender.
+    pub unusual: u64,
+}
+
+impl Stream {
+    pub fn new(id: StreamId, rule: KeyRule, stride: usize, options: &Options) -> Self {
+        Self {
+            id,
+            ring: Ring::new(stride),
+            at: vec![Position::default(); stride],
+            sequence: Sequence::new(rule, options.reorder),
+            near: options.reorder,
+            unusual: if options.separate_senders { u64::MAX } else { 0 },
+            ..Self::default()
+        }
+    }
+
+    pub fn find_journey(&mut self, s: &Sighting, bit: u64, drop: bool, options: &Options) -> MatchResult {
+        let meant = if drop { self.meant_by_drop(s.key, options) } else { Meant::default() };
+        let q = MatchQuery {
+            key: s.key,
+            t: s.t,
+            bit: if drop { 0 } else { bit },
+            window: options.window,
+            retain: options.retain,
+            reorder: options.reorder,
+            near: self.near,
+            leads: (drop && self.sequence.is_none()) || self.lead.is_some_and(|(lead, _)| lead == s.point),
+            meant,
+        };
+        let at = &mut self.at[usize::from(s.point)];
+        let (result, cut) = match &self.sequence {
+            Some(sequence) if !drop => matching::by_sequence(&self.ring, sequence, at, &q),
+            _ => matching::by_newest(&self.ring, at, &q),
+        };
+        self.totals.crowded += u64::from(cut);
+        if drop && result == MatchResult::New && self.is_forgotten(s, options) {
+            return MatchResult::Stale(0);
+        }
+        result
+    }
+
+    /// Drops happen at several places of the route, so their order says nothing; and a clone of a packet may be freed before or
+    /// after other points see it. Where its key stands in the sequence says which cycle the packet is of.
+    fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
+        let Some(sequence) = &self.sequence else { return Meant::default() };
+        let (head, reorder) = (self.ring.head, options.reorder);
+        // What all points have passed is of an earlier cycle, if cycles cannot be distinguished or the key may well be the next one.
+        let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
+        match (sequence.stands(key), sequence.cycle()) {
+            (Standing::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
+            (Standing::Behind(behind), None) => {
+                Meant { just_now: options.linger, ..Meant::from(head.saturating_sub(behind + reorder / 2)) }
+            }
+            (Standing::Next | Standing::Unknown, None) => Meant { just_now: options.linger, ..Meant::from(passed()) },
+            (Standing::Next | Standing::Unknown, Some(_)) => Meant::from(passed()),
+            (Standing::BeforeWrap, _) => Meant::default(),
+        }
+    }
+
+    /// Whether a drop that fits no journey is of a packet whose journey is not kept any more.
+    fn is_forgotten(&self, s: &Sighting, options: &Options) -> bool {
+        let Some(sequence) = self.sequence.as_ref().filter(|sequence| sequence.cycle().is_some()) else { return false };
+        let Standing::Behind(behind) = sequence.stands(s.key) else { return false };
+        match self.ring.head.checked_sub(1 + behind) {
+            Some(number) if number >= self.ring.tail => {
+                s.t.saturating_sub(self.ring.get(number).first) > options.retain
+            }
+            _ => self.ring.tail > 0,
+        }
+    }
+
+    pub fn attach(&mut self, number: u64, s: &Sighting, drop: bool, reorder: u64) {
+        if drop {
+            return self.note(number, s);
+        }
+        let head = *self.ring.get(number);
+        if !head.placed {
+            self.place(number, s, reorder);
+        } else if head.in_place {
+            self.at[usize::from(s.point)].moved(number, s.key, reorder);
+        } else {
+            self.at[usize::from(s.point)].saw_out_of_place(number);
+        }
+        let by_lead = self.ring.get(number).by_lead;
+        if by_lead {
+            let at = &mut self.at[usize::from(s.point)];
+            let greatest = at.greatest.map_or(number, |g| g.max(number));
+            self.ring.get_mut(number).out_of_order |= number < greatest;
+            at.greatest = Some(greatest);
+        } else if self.lead.is_some_and(|(lead, _)| lead == s.point) {
+            bits(head.seen).for_each(|point| self.at[point].confirmed());
+        }
+        self.ring.mark(number, s);
+    }
+
+    /// A new journey, first seen here.
+    pub fn begin(&mut self, s: &Sighting, drop: bool, options: &Options) {
+        let reorder = options.reorder;
+        let number = self.ring.add(Head { first: s.t, key: s.key, ..Head::default() });
+        if !drop {
+            self.place(number, s, reorder);
+        }
+        if let Some(sequence) = &mut self.sequence {
+            let by_lead = self.ring.get(number).by_lead;
+            let is_next = by_lead && sequence.lead_next(s.key, s.t);
+            let missing = (!is_next).then(|| sequence.never_seen());
+            if drop {
+                sequence.dropped(s.key, s.t);
+            } else if !by_lead {
+                sequence.follow(s.key, s.t);
+            } else if is_next || sequence.lead(s.key, s.t) {
+                let steps = self.schedule.newest().and_then(|newest| sequence.distance(newest, s.key));
+                let late = self.schedule.late_by(s.key, s.t, steps);
+                self.totals.behind_schedule += u64::from(late > options.late);
+                self.totals.behind_schedule_max_ns = self.totals.behind_schedule_max_ns.max(late);
+            }
+            if let Some(missing) = missing {
+                match sequence.never_seen().checked_sub(missing) {
+                    Some(0) => {}
+                    Some(more) => self.ring.note_gap(more),
+                    None => self.ring.fill_gap(s.key, reorder, |from, to, most| {
+                        sequence.distance(from, to).is_some_and(|packets| (1..=most).contains(&packets))
+                    }),
+                }
+                self.near = sequence.cycle().map_or(reorder, |cycle| reorder.min(cycle / 2));
+            }
+        }
+        if drop {
+            return self.note(number, s);
+        }
+        if self.ring.get(number).by_lead {
+            self.at[usize::from(s.point)].greatest = Some(number);
+        }
+        self.ring.mark(number, s);
+    }
+
+    /// The first sighting that is no drop says where the journey stands in the stream.
+    fn place(&mut self, number: u64, s: &Sighting, reorder: u64) {
+        self.vote(s.point);
+        let at = &mut self.at[usize::from(s.point)];
+        let in_place = at.is_at_head(number, reorder);
+        let by_lead = in_place && self.lead.is_some_and(|(lead, _)| lead == s.point);
+        if in_place {
+            at.moved(number, s.key, reorder);
+        } else {
+            at.saw_out_of_place(number);
+        }
+        let head = self.ring.get_mut(number);
+        (head.placed, head.in_place, head.by_lead) = (true, in_place, by_lead);
+    }
+
+    /// A drop point saw a journey. Bridges free clones of packets that go on, so a packet may be dropped often; of several
+    /// notes the rarer one says more.
+    fn note(&mut self, number: u64, s: &Sighting) {
+        if self.ring.get(number).seen >> s.point & 1 == 0 {
+            self.ring.mark(number, s);
+        }
+        let index = usize::from(s.note);
+        if index == 0 {
+            return;
+        }
+        if index < MAX_NOTES {
+            if index >= self.notes.len() {
+                self.notes.resize(index + 1, 0);
+            }
+            self.notes[index] += 1;
+        }
+        let count = |note: u16| self.notes.get(usize::from(note)).copied().unwrap_or(0);
+        let old = self.ring.get(number).drop_note;
+        if old == 0 || count(s.note) < count(old) {
+            self.ring.get_mut(number).drop_note = s.note;
+        }
+    }
+
+    /// Majority vote with a memory of [`LEAD_SURE`] journeys.
+    fn vote(&mut self, point: u16) {
+        self.lead = match self.lead {
+            Some((lead, sure)) if lead == point => Some((lead, (sure + 1).min(LEAD_SURE))),
+            Some((lead, sure)) if sure > 1 => Some((lead, sure - 1)),
+            _ => Some((point, 1)),
+        };
+    }
+
+    pub fn is_ready(&self, now: Ns, hold: bool, options: &Options) -> bool {
+        let (number, head) = (self.ring.emit, self.ring.get(self.ring.emit));
+        if now.saturating_sub(head.first) > options.window {
+            return true;
+        }
+        if self.expected == 0 || hold {
+            return false;
+        }
+        let has_passed = |point: usize| {
+            let passed = self.at.get(point).and_then(|at| at.passed);
+            passed.is_some_and(|passed| passed > number + options.reorder)
+        };
+        bits(self.expected & !head.seen).all(has_passed)
+            && now.saturating_sub(self.ring.last_time(number)) >= options.linger
+    }
+
+    pub fn emit_ready(&mut self, now: Ns, hold: bool, options: &Options, sink: &mut impl FnMut(&Journey)) {
+        while self.ring.emit < self.ring.head && self.is_ready(now, hold, options) {
+            self.emit(sink);
+        }
+    }
+
+    pub fn emit(&mut self, sink: &mut impl FnMut(&Journey)) {
+        sink(&self.ring.journey(self.id, self.ring.emit));
+        self.ring.emit += 1;
+        self.totals.journeys += 1;
+    }
+}
