@@ -5,7 +5,7 @@
 //! at an end of all times.
 
 use latpath_journey::{Joiner, Journey, Options};
-use latpath_model::{KeyRule, Point, PointInfo, Sighting};
+use latpath_model::{KeyRule, Link, Point, PointInfo, Sighting};
 
 /// One of each rule.
 const STREAMS: usize = 4;
@@ -21,7 +21,13 @@ pub fn run(bytes: &[u8]) {
         KeyRule::Seq { offset: 0, len: 1 },
         KeyRule::Seq { offset: 0, len: 4 },
     ];
-    let points = POINTS.map(|text| PointInfo::from(text.parse::<Point>().expect("a point")));
+    let mut points = POINTS.map(|text| PointInfo::from(text.parse::<Point>().expect("a point")));
+    if kind & 2 != 0 {
+        // Two senders: the first point's packets come to no other.
+        for (info, (netns, peer_netns)) in points.iter_mut().zip([(1, 9), (2, 3), (2, 3), (3, 2)]) {
+            (info.link, info.netns, info.peer_netns) = (Link::Veth, netns, peer_netns);
+        }
+    }
     let options = Options {
         window: 1 << (10 + kind % 16),
         linger: 1 << (8 + kind % 8),
@@ -29,6 +35,7 @@ pub fn run(bytes: &[u8]) {
         reorder: 1 << (kind >> 4),
         late: 200_000,
         max_open: 256,
+        separate_senders: kind & 4 == 0,
     };
     let mut joiner = Joiner::new(rules, options);
     joiner.set_points(&points);
@@ -73,7 +80,7 @@ pub fn run(bytes: &[u8]) {
     assert_eq!(joiner.open(), 0);
     for (stream, taken) in taken.into_iter().enumerate() {
         let totals = joiner.totals(stream as u16);
-        assert_eq!(totals.sightings, taken);
+        assert_eq!(totals.sightings + totals.other_senders, taken);
         assert_eq!(totals.journeys, came[stream]);
         assert!(next[stream] <= totals.journeys + totals.unfinished);
         assert!(totals.journeys + totals.unfinished + totals.duplicates + totals.late <= taken);

@@ -42,10 +42,12 @@ impl Senders {
     /// turned out to be none.
     pub fn divide(&mut self, points: &[PointInfo], stream: &mut Stream, new: impl Fn() -> Stream) -> Vec<Other> {
         let islands = islands::with_senders(points, self.seen);
-        let of_route = |mask: &u64| mask & self.route != 0;
         let has = |mask: &u64| self.followed.is_some_and(|point| mask >> point & 1 == 1);
-        let found = islands.iter().copied();
-        let Some(followed) = found.clone().find(of_route).or(found.clone().find(has)).or(found.clone().next()) else {
+        // What was handed out stays that of one sender.
+        let of_route = |mask: &u64| mask & self.route != 0 && (has(mask) || stream.totals.journeys == 0);
+        let both = |mask: &u64| of_route(mask) && has(mask);
+        let rules: [&dyn Fn(&u64) -> bool; 4] = [&both, &of_route, &has, &|_| true];
+        let Some(followed) = rules.iter().find_map(|rule| islands.iter().copied().find(|mask| rule(mask))) else {
             return Vec::new();
         };
         let mut before = std::mem::take(&mut self.others);
