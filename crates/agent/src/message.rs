@@ -559,7 +559,8 @@ mod tests {
         for kind in PointKind::ALL {
             for link in LINKS {
                 let point = Point { machine: "g".into(), kind, device: "eth1".into() };
-                let info = PointInfo { point, link, netns: 4, ifindex: 5, peer: 0, peer_netns: 0, clock: "monotonic".into() };
+                let info =
+                    PointInfo { point, link, netns: 4, ifindex: 5, peer: 0, peer_netns: 0, clock: "monotonic".into() };
                 assert_eq!(WirePoint::from(&info).read("g"), Ok(info));
             }
         }

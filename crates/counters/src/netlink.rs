@@ -81,7 +81,9 @@ impl Socket {
         let mut buffer = vec![0; 8 << 10];
         let length = recv(self.fd.as_raw_fd(), &mut buffer, MsgFlags::empty()).map_err(|e| self.failed(e))?;
         match message(&buffer[..length]) {
-            Some((header, body, _)) if header.kind != ERROR => Ok(Message { kind: header.kind, payload: body.to_vec() }),
+            Some((header, body, _)) if header.kind != ERROR => {
+                Ok(Message { kind: header.kind, payload: body.to_vec() })
+            }
             Some(_) => Err(self.failed(nix::Error::ENOENT)),
             None => Err(Error::Answer(self.what)),
         }

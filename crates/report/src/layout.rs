@@ -23,7 +23,8 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     let found = found(run);
     let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
     let ends_at_sender = route.ends_at_sender(points);
-    if route.points.is_empty() || ends_at_sender || (route.points == found.points && route.by_stream == found.by_stream) {
+    if route.points.is_empty() || ends_at_sender || (route.points == found.points && route.by_stream == found.by_stream)
+    {
         // The recorder keeps the route alone; the journeys also say where the points off the route stand.
         route = found;
     }

@@ -60,7 +60,15 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn point(text: &str) -> PointInfo {
-        PointInfo { point: text.parse().unwrap(), link: Link::Tap, netns: 7, ifindex: 3, peer: 0, peer_netns: 0, clock: String::new() }
+        PointInfo {
+            point: text.parse().unwrap(),
+            link: Link::Tap,
+            netns: 7,
+            ifindex: 3,
+            peer: 0,
+            peer_netns: 0,
+            clock: String::new(),
+        }
     }
 
     fn counted() -> Difference {
