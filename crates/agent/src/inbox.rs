@@ -209,9 +209,18 @@ impl Inbox {
             }
             false => known.missing,
         };
-        let Recording { events, missed, bytes, windows, ns_per_event, .. } = recording;
-        let ns_per_event = (ns_per_event > 0).then_some(ns_per_event);
-        self.recorder = Some(Ok(Figures { events, missed, bytes, ns_per_event, windows, missing }));
+        self.recorder = Some(Ok(Figures {
+            events: recording.events,
+            missed: recording.missed,
+            bytes: recording.bytes,
+            ns_per_event: (recording.ns_per_event > 0).then_some(recording.ns_per_event),
+            budget_ppm: recording.budget_ppm,
+            cost_ppm: recording.cost_ppm,
+            reduced_ns: recording.reduced_ns,
+            paused_ns: recording.paused_ns,
+            windows: recording.windows,
+            missing,
+        }));
         Ok(())
     }
 

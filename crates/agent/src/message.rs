@@ -366,6 +366,18 @@ pub struct Recording {
     /// What an event cost, as sampled at the start; 0 where that is not known.
     #[prost(uint64, tag = "7")]
     pub ns_per_event: u64,
+    /// CPU time that recording may take, in millionths of all CPUs' time; absent from an agent without a budget.
+    #[prost(uint64, optional, tag = "8")]
+    pub budget_ppm: Option<u64>,
+    /// What it took of that, on average.
+    #[prost(uint64, optional, tag = "9")]
+    pub cost_ppm: Option<u64>,
+    /// Time in which fewer events were recorded to stay within the budget, ns.
+    #[prost(uint64, tag = "10")]
+    pub reduced_ns: u64,
+    /// Time in which nothing was recorded for the same reason, ns.
+    #[prost(uint64, tag = "11")]
+    pub paused_ns: u64,
 }
 
 /// A piece of a [`ProfileReply`].
@@ -431,6 +443,8 @@ pub struct StartRequest {
 impl StartRequest {
     /// The option that has the agent run a flight recorder: bytes for each CPU's events.
     pub const FLIGHT: &str = "flight_bytes_per_cpu";
+    /// The option that limits what it costs: a part of the CPU time of the agent's machine, in millionths.
+    pub const FLIGHT_BUDGET: &str = "flight_budget_ppm";
     /// The option that has the agent sample its CPUs: so many times a second.
     pub const PROFILE: &str = "profile_hz";
     /// The option that has its sampler say where functions lie that have no name there.

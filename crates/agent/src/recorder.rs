@@ -96,6 +96,7 @@ impl Recording {
 
     fn figures(&mut self, figures: Figures) -> Message {
         let Figures { missing, events, missed, bytes, ns_per_event, .. } = figures;
+        let Figures { budget_ppm, cost_ppm, reduced_ns, paused_ns, .. } = figures;
         let missing = match std::mem::replace(&mut self.introduced, true) {
             true => Vec::new(),
             false => missing.iter().take(MAX_LINES).map(|line| cut(line, MAX_NAME).into()).collect(),
@@ -108,6 +109,10 @@ impl Recording {
             bytes,
             windows: self.windows,
             ns_per_event: ns_per_event.unwrap_or(0),
+            budget_ppm,
+            cost_ppm,
+            reduced_ns,
+            paused_ns,
         })
     }
 

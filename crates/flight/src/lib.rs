@@ -18,6 +18,7 @@
 //! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
 
 mod attach;
+mod budget;
 mod cpu;
 mod event;
 mod hooks;
@@ -38,6 +39,7 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/flight.skel.rs"));
 }
 
+pub use budget::{Ppm, DEFAULT_BUDGET};
 pub use cpu::{CpuTile, CpuTimeline, Doing, Running, Share};
 pub use event::{softirq_name, Class, Event, Left, Sleep, Vector, What};
 pub use hooks::Scope;

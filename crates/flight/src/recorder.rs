@@ -1,6 +1,7 @@
 //! The recorder, running.
 
 use crate::attach::{attach, shift, Attached};
+use crate::budget::{Budget, Counts, Gaps, Level, Mix, Ppm};
 use crate::hooks::Scope;
 use crate::idle::IdleStates;
 use crate::layout::{NAMES, UNKNOWN};
@@ -8,20 +9,29 @@ use crate::learnt::Learnt;
 use crate::names::Thread;
 use crate::window::{Rings, Window};
 use latpath_bpf::{measure, Missing, Standing, StartError};
-use latpath_linux::{monotonic, proc::field};
+use latpath_linux::proc::{self, field};
+use latpath_linux::{monotonic, Cpus};
 use latpath_model::text::{of_field, printable};
 use latpath_model::Ns;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// The least number of runs from which it is said what one costs.
+/// Least number of runs for a measurement of what one costs.
 const FEWEST: u64 = 64;
+/// Interval at which the machine's activity is read, ns: the file is long on machines with many interrupts.
+const ACTIVITY_EVERY: Ns = 1_000_000_000;
+/// Time of the events from which their mix is known, ns.
+const LATEST: Ns = 50_000_000;
 
 /// Records until it is dropped.
 pub struct Recorder {
     attached: Attached,
     shift: u32,
     started: Ns,
+    gaps: Gaps,
+    budget: Option<Budget>,
+    activity_due: Ns,
     learnt: Learnt,
     idle: IdleStates,
     /// What an event cost while that was measured for a moment, ns.
@@ -50,10 +60,39 @@ pub struct Figures {
     pub bytes: u64,
     /// What an event cost, where that was measured.
     pub ns_per_event: Option<u64>,
+    /// CPU time that it may take, in millionths of all CPUs' time; `None` from a latpath without a budget.
+    pub budget_ppm: Option<Ppm>,
+    /// What it took of that, on average over the recording.
+    pub cost_ppm: Option<Ppm>,
+    /// Time in which it recorded fewer events to stay within the budget, ns.
+    pub reduced_ns: u64,
+    /// Time in which it recorded nothing for the same reason, ns.
+    pub paused_ns: u64,
     /// Windows that it has sent to another machine.
     pub windows: u64,
     /// What its kernel does not offer: lines for people.
     pub missing: Vec<String>,
+}
+
+impl Figures {
+    /// What the budget made the recorder leave out, for people; `None` where that is nothing.
+    pub fn left_out(&self) -> Option<String> {
+        let seconds = |ns: u64| format!("{:.1} s", ns as f64 / 1e9);
+        let what = match (self.reduced_ns, self.paused_ns) {
+            (0, 0) => return None,
+            (reduced, 0) => format!("recorded fewer events for {}", seconds(reduced)),
+            (0, paused) => format!("recorded nothing for {}", seconds(paused)),
+            (reduced, paused) => {
+                format!("recorded fewer events for {} and nothing for {}", seconds(reduced), seconds(paused))
+            }
+        };
+        let budget = self.budget_ppm.unwrap_or_default() as f64 / 1e4;
+        Some(format!(
+            "the flight recorder {what}: this machine switched threads so often that recording all would have cost more \
+             than its budget of {budget} % of all CPUs (--flight-budget); causes of late packets of that time are unknown or \
+             less exact"
+        ))
+    }
 }
 
 impl Recorder {
@@ -78,7 +117,8 @@ impl Recorder {
         let attached = attach(shift, scope)?;
         let (started, sampled) = (monotonic(), OnceLock::new());
         let idle = IdleStates::of_this_machine();
-        Ok(Self { attached, shift, started, learnt: Learnt::default(), idle, sampled })
+        let (gaps, learnt) = (Gaps::default(), Learnt::default());
+        Ok(Self { attached, shift, started, gaps, budget: None, activity_due: started, learnt, idle, sampled })
     }
 
     /// What is not recorded on this kernel.
@@ -104,15 +144,73 @@ impl Recorder {
         self.attached.programs.has(program)
     }
 
-    pub(crate) fn rings(&self) -> Rings<'_> {
+    /// The rings, for the time around `to` in which all programs stood.
+    pub(crate) fn rings(&self, to: Ns) -> Rings<'_> {
         let Attached { ring, heads, rings, .. } = &self.attached;
-        Rings { ring, heads, cpus: *rings, shift: self.shift, started: self.started }
+        let (started, until) = self.gaps.around(self.started, to);
+        Rings { ring, heads, cpus: *rings, shift: self.shift, started, until }
+    }
+
+    /// Events so far.
+    fn events(&self) -> u64 {
+        let rings = self.rings(Ns::MAX);
+        (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum()
+    }
+
+    /// Sets the part of the machine's CPU time that recording may take from now on; [`Self::keep_budget`] enforces it.
+    pub fn set_budget(&mut self, budget: Ppm) {
+        let cpus = proc::line("/sys/devices/system/cpu/online").parse::<Cpus>().map_or(1, |cpus| cpus.iter().count());
+        let before = self.budget.replace(Budget::new(budget, cpus.max(1), monotonic(), self.events()));
+        if before.is_some_and(|before| before.level() != Level::All) {
+            self.enter(Level::All);
+        }
+    }
+
+    /// Records fewer events where they would cost more than the budget, and more again where there is room for them. Call it
+    /// some ten times a second. Attaching and detaching take some ms of the calling thread.
+    pub fn keep_budget(&mut self) {
+        let Some(mut budget) = self.budget.take() else { return };
+        let now = monotonic();
+        let mut counted = Counts { events: self.events(), activity: None };
+        if now >= self.activity_due {
+            self.activity_due = now + ACTIVITY_EVERY;
+            counted.activity = proc::activity(&proc::Root::of(Path::new("/")));
+        }
+        budget.set_cost(self.sampled.get().copied());
+        let before = budget.level();
+        let level = budget.tick(now, counted, || self.latest_mix(now));
+        if level != before {
+            self.enter(level);
+        }
+        self.budget = Some(budget);
+    }
+
+    /// What kinds of events the latest are.
+    fn latest_mix(&self, now: Ns) -> Mix {
+        let window = self.window(now - LATEST, now);
+        Mix::of(window.cpus.iter().flat_map(|cpu| &cpu.events).map(|event| &event.what))
+    }
+
+    /// Detaches the programs that this level does without, and attaches the others.
+    fn enter(&mut self, level: Level) {
+        self.gaps.begin(monotonic());
+        let standing = &mut self.attached.programs.standing;
+        let dropped = |program: &Standing| Level::that_drops(program.name).is_some_and(|first| first <= level);
+        // The end of something without its begin is harmless, a begin without its end is not; begins stand first in the table.
+        standing.iter_mut().filter(|program| dropped(program)).for_each(Standing::detach);
+        for program in standing.iter_mut().rev().filter(|program| !dropped(program) && !program.stands()) {
+            // What the kernel refuses now is tried again at the next change; its events are missing until then.
+            let _ = program.attach();
+        }
+        if level != Level::Paused {
+            self.gaps.end(monotonic());
+        }
     }
 
     /// What all CPUs did from one time to another, both `CLOCK_MONOTONIC`, without stopping the recording. Takes some 0.1 ms for
     /// each CPU if that was just now; no system call for events.
     pub fn window(&self, from: Ns, to: Ns) -> Window {
-        let rings = self.rings();
+        let rings = self.rings(to);
         // A CPU that has never recorded is none: possible CPUs need not be there.
         let cpus = (0..self.attached.cpus)
             .filter(|cpu| rings.written(*cpu) > 0)
@@ -169,12 +267,16 @@ impl Recorder {
 
     /// How it does.
     pub fn figures(&self) -> Figures {
-        let rings = self.rings();
+        let spent = self.budget.as_ref().map(|budget| budget.spent).unwrap_or_default();
         Figures {
-            events: (0..self.attached.cpus).map(|cpu| rings.written(cpu)).sum(),
+            events: self.events(),
             missed: self.attached.programs.missed(),
             bytes: (((self.attached.rings as u64) << self.shift) + NAMES as u64) * 32,
             ns_per_event: self.sampled.get().copied(),
+            budget_ppm: self.budget.as_ref().map(Budget::ppm),
+            cost_ppm: self.budget.as_ref().map(|budget| budget.cost_ppm(monotonic() - self.started)),
+            reduced_ns: spent.reduced_ns,
+            paused_ns: spent.paused_ns,
             windows: 0,
             missing: self.missing().iter().map(ToString::to_string).collect(),
         }

@@ -17,6 +17,8 @@ const WAITING: usize = 64;
 const SAMPLED: Duration = Duration::from_millis(200);
 /// How often figures are read.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which the cost of recording is compared with its budget.
+const BUDGET_EVERY: Duration = Duration::from_millis(100);
 
 /// What records: [`Recorder`], or another in tests.
 pub trait Record: Send {
@@ -26,6 +28,8 @@ pub trait Record: Send {
     fn figures(&self) -> Figures;
     /// Measures once, for so long, what an event costs; the figures have it from then on.
     fn sample(&self, _time: Duration) {}
+    /// Keeps the recording within its budget, if it has one. Called every [`BUDGET_EVERY`].
+    fn keep_budget(&mut self) {}
 }
 
 impl Record for Recorder {
@@ -39,6 +43,10 @@ impl Record for Recorder {
 
     fn sample(&self, time: Duration) {
         Self::sample(self, time);
+    }
+
+    fn keep_budget(&mut self) {
+        Self::keep_budget(self);
     }
 }
 
@@ -82,7 +90,7 @@ impl<T: Send + 'static> RecorderThread<T> {
     ///
     /// # Errors
     /// Where there can be no more threads.
-    pub fn start(record: Box<dyn Record>, sampled: bool, finish: fn(Snapshot) -> T) -> std::io::Result<Self> {
+    pub fn start(mut record: Box<dyn Record>, sampled: bool, finish: fn(Snapshot) -> T) -> std::io::Result<Self> {
         let (requests, come) = sync_channel(WAITING);
         let (done, results) = channel();
         let shared = Arc::new(Mutex::new(Shared { figures: record.figures(), is_new: true }));
@@ -92,7 +100,7 @@ impl<T: Send + 'static> RecorderThread<T> {
             if sampled {
                 record.sample(SAMPLED);
             }
-            run(record.as_ref(), &come, &of_thread, &done, finish);
+            run(record.as_mut(), &come, &of_thread, &done, finish);
         })?;
         Ok(Self { requests: Some(requests), results, shared, thread: Some(thread) })
     }
@@ -151,22 +159,26 @@ impl<T> Drop for RecorderThread<T> {
 }
 
 fn run<T>(
-    record: &dyn Record,
+    record: &mut dyn Record,
     requests: &Receiver<Request>,
     shared: &Mutex<Shared>,
     done: &Sender<(u64, T)>,
     finish: fn(Snapshot) -> T,
 ) {
-    let mut due = Instant::now();
+    let (mut due, mut budget_due) = (Instant::now(), Instant::now());
     loop {
         let now = Instant::now();
+        if now >= budget_due {
+            budget_due = now + BUDGET_EVERY;
+            record.keep_budget();
+        }
         // Also where requests come faster than that.
         if now >= due {
             due = now + FIGURES_EVERY;
             let figures = record.figures();
             *lock(shared) = Shared { figures, is_new: true };
         }
-        match requests.recv_timeout(due.saturating_duration_since(now)) {
+        match requests.recv_timeout(due.min(budget_due).saturating_duration_since(now)) {
             // The other end may be gone.
             Ok(Request { id, from, to }) => drop(done.send((id, finish(record.snapshot(from, to))))),
             Err(RecvTimeoutError::Timeout) => {}

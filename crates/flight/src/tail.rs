@@ -54,7 +54,7 @@ impl Tail {
     }
 
     fn read_before(&mut self, recorder: &Recorder, settled: Ns, take: &mut dyn FnMut(&Tailed)) {
-        let rings = recorder.rings();
+        let rings = recorder.rings(Ns::MAX);
         self.next.resize(rings.cpus, 0);
         self.last.resize(rings.cpus, recorder.started());
         for cpu in 0..rings.cpus {

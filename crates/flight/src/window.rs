@@ -70,6 +70,8 @@ pub(crate) struct Rings<'a> {
     pub shift: u32,
     /// When all programs stood.
     pub started: Ns,
+    /// When the first of them was detached.
+    pub until: Ns,
 }
 
 impl Rings<'_> {
@@ -166,7 +168,7 @@ impl Rings<'_> {
         let is_all = first + gone as u64 == size;
         let oldest = events.first().map(|e: &Event| e.t);
         // Before all programs stood, some saw ends of what others had not seen begin.
-        events.retain(|e| e.t >= self.started);
+        events.retain(|e| e.t >= self.started && e.t < self.until);
         // An interrupt's event may stand before that of what it interrupted.
         events.sort_by_key(|e| e.t);
         CpuRecord {

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         trial("a_tail_hands_on_every_event_once_in_the_order_of_their_times", tail),
         trial("a_tail_that_comes_too_late_says_how_many_events_are_lost", late_tail),
         trial("what_it_costs_is_measured", cost),
+        trial("a_recorder_over_its_budget_pauses_and_no_window_takes_that_for_silence", budget),
         trial("after_kill_9_nothing_is_left_in_the_kernel", killed),
     ];
     latpath_testkit::main(tests)
@@ -458,6 +459,47 @@ fn cost() -> Outcome {
 }
 
 /// The kernel programs that a process holds, by number.
+fn budget() -> Outcome {
+    let mut recorder = start()?;
+    // 0.01 % of the machine.
+    recorder.set_budget(100);
+    let until = Instant::now() + LIMIT;
+    while recorder.figures().paused_ns == 0 {
+        if Instant::now() > until {
+            return Err("it never paused".into());
+        }
+        wake(500)?;
+        recorder.keep_budget();
+    }
+    let paused = now();
+    wake(500)?;
+    let window = recorder.window(paused, now());
+    if window.cpus.iter().any(|cpu| cpu.since != i64::MAX || !cpu.events.is_empty()) {
+        return Err(format!("events while nothing was recorded: {window:?}").into());
+    }
+    let note = recorder.figures().left_out().ok_or("nothing says so")?;
+    if !note.contains("recorded nothing for") || !note.contains("0.01 %") {
+        return Err(note.into());
+    }
+
+    // With room again, it is complete from then on alone.
+    recorder.set_budget(1_000_000);
+    let again = now();
+    wake(500)?;
+    let window = recorder.window(paused, now());
+    let woken =
+        window.cpus.iter().flat_map(|cpu| &cpu.events).filter(|e| matches!(e.what, What::Wakeup { .. })).count();
+    if woken < 500 || window.cpus.iter().any(|cpu| cpu.since <= paused) {
+        return Err(
+            format!("{woken} wakeups; complete since {:?}", window.cpus.iter().map(|c| c.since - paused)).into()
+        );
+    }
+    match recorder.window(again, now()).is_complete() {
+        true => Ok(()),
+        false => Err("what came after the pause is not complete".into()),
+    }
+}
+
 fn programs_of(pid: u32) -> Vec<u32> {
     let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());

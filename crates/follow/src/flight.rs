@@ -5,7 +5,7 @@ use latpath_capture::{
     Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineSnapshot,
     Options as Choice, RankedCapture, RetentionLimits, RetentionPolicy,
 };
-use latpath_flight::{Figures, Recorder, RecorderThread, Snapshot};
+use latpath_flight::{Figures, Ppm, Recorder, RecorderThread, Snapshot};
 use latpath_journey::Journey;
 use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
@@ -25,6 +25,8 @@ const WAITING: usize = 64;
 pub struct FlightOptions {
     /// Memory for each CPU's events, bytes.
     pub bytes_per_cpu: usize,
+    /// Part of a machine's CPU time that its recorder may take.
+    pub budget: Ppm,
     /// Which packets are late.
     pub rule: LatenessRule,
     /// How long to wait for packets that are under way when their time is frozen; no longer than the window in any case.
@@ -69,8 +71,9 @@ fn without(machine: &str, why: String) -> MachineSnapshot {
 }
 
 /// Starts this machine's recorder.
-fn start(bytes_per_cpu: usize) -> Result<RecorderThread, String> {
-    let recorder = Recorder::start(bytes_per_cpu).map_err(|e| e.to_string())?;
+fn start(options: &FlightOptions) -> Result<RecorderThread, String> {
+    let mut recorder = Recorder::start(options.bytes_per_cpu).map_err(|e| e.to_string())?;
+    recorder.set_budget(options.budget);
     recorder.learn();
     RecorderThread::start(Box::new(recorder), true, |snapshot| snapshot).map_err(|e| e.to_string())
 }
@@ -98,7 +101,7 @@ impl Flight {
                 retention.clone(),
             ),
             retention,
-            recorder: start(options.bytes_per_cpu),
+            recorder: start(options),
             under_way: Vec::new(),
             done: VecDeque::new(),
             spotted: VecDeque::new(),

@@ -141,9 +141,14 @@ impl Follow {
             if !machine.facts().boot_id.is_empty() && machine.facts().boot_id == latpath_linux::proc::boot_id() {
                 return Err(FollowError::SameKernel(name.clone()));
             }
-            let bytes =
-                options.flight.as_ref().map(|f| (StartRequest::FLIGHT.to_string(), f.bytes_per_cpu.to_string()));
-            let request = StartRequest { streams: options.streams.clone(), options: bytes.into_iter().collect() };
+            let flight = options.flight.iter().flat_map(|f| {
+                [
+                    (StartRequest::FLIGHT, f.bytes_per_cpu.to_string()),
+                    (StartRequest::FLIGHT_BUDGET, f.budget.to_string()),
+                ]
+            });
+            let named = flight.map(|(name, value)| (name.to_owned(), value)).collect();
+            let request = StartRequest { streams: options.streams.clone(), options: named };
             machine.start(&request)?;
             feeds.push(Feed::new(machine));
         }
@@ -464,9 +469,12 @@ impl Follow {
         notes.extend(self.sampling.notes(&self.options.streams));
         notes.extend(self.merge.feeds.iter().flat_map(|feed| feed.origin.notes()));
         for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {
-            if let Some(Err(why)) = flight {
-                let name = feed.origin.name();
-                notes.push(format!("{name}: no flight recorder, so what it did to late packets is not known: {why}"));
+            let name = feed.origin.name();
+            match flight {
+                Some(Err(why)) => notes
+                    .push(format!("{name}: no flight recorder, so what it did to late packets is not known: {why}")),
+                Some(Ok(figures)) => notes.extend(figures.left_out().map(|what| format!("{name}: {what}"))),
+                None => {}
             }
         }
         if self.tables.refused > 0 {

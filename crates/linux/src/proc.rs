@@ -170,6 +170,17 @@ impl CpuAccount {
     }
 }
 
+/// Context switches, interrupts and softirqs of all CPUs since the machine booted (`/proc/stat`, proc_stat(5)).
+pub fn activity(root: &Root) -> Option<u64> {
+    let text = root.text("proc/stat")?;
+    let total = |line: &str| {
+        let (name, fields) = line.split_once(' ')?;
+        let counts = ["ctxt", "intr", "softirq"].contains(&name);
+        counts.then(|| fields.split(' ').next()?.parse::<u64>().ok()).flatten()
+    };
+    Some(text.lines().filter_map(total).fold(0, u64::wrapping_add))
+}
+
 /// The clock tick that /proc counts in, ns.
 pub fn tick_ns() -> u64 {
     // SAFETY: asking for a constant of the system.

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_agent::{listen, Attached, Facts, Listen, MakeSampler, Sampler, ServeOptions, StartRequest};
 use latpath_clock::ptp_kvm;
-use latpath_flight::{Record, Recorder};
+use latpath_flight::{Ppm, Record, Recorder, DEFAULT_BUDGET};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
 use latpath_probe::{Options, Probe, RECORD_BYTES};
 use std::os::fd::AsFd;
@@ -91,7 +91,8 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
         true => Watched(None),
         false => Watched(Some(Box::new(Probe::attach(options).map_err(|e| e.to_string())?))),
     };
-    let recorder = number(StartRequest::FLIGHT).map(|bytes| record(bytes).map_err(|e| e.to_string()));
+    let budget = number(StartRequest::FLIGHT_BUDGET).and_then(|ppm| Ppm::try_from(ppm).ok()).unwrap_or(DEFAULT_BUDGET);
+    let recorder = number(StartRequest::FLIGHT).map(|bytes| record(bytes, budget).map_err(|e| e.to_string()));
     Ok(Attached { source, recorder, sampler })
 }
 
@@ -127,10 +128,11 @@ impl Source for Watched {
     }
 }
 
-fn record(bytes_per_cpu: i64) -> Result<Box<dyn Record>, latpath_flight::StartError> {
+fn record(bytes_per_cpu: i64, budget: Ppm) -> Result<Box<dyn Record>, latpath_flight::StartError> {
     // Whatever the host says, it does not take the guest's memory.
     let bytes_per_cpu = bytes_per_cpu.clamp(1 << 16, 1 << 24) as usize;
-    let recorder = Recorder::start(bytes_per_cpu)?;
+    let mut recorder = Recorder::start(bytes_per_cpu)?;
+    recorder.set_budget(budget);
     recorder.learn();
     Ok(Box::new(recorder))
 }

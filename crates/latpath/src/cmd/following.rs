@@ -7,6 +7,7 @@ use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
+use latpath_flight::Ppm;
 use latpath_follow::{FlightOptions, Options, PointFilter};
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT};
@@ -176,6 +177,18 @@ pub struct Flight {
     /// Memory for the flight recorder's events, MiB for each CPU
     #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), conflicts_with = "no_flight")]
     flight_buffer: u16,
+    /// CPU time that the flight recorder may take, as a part of all CPUs' time; beyond it, it drops events, the least useful first
+    #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = budget, conflicts_with = "no_flight")]
+    flight_budget: Ppm,
+}
+
+/// `2%` in millionths.
+fn budget(text: &str) -> Result<Ppm, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim().parse::<f64>().ok();
+    match number.filter(|percent| (0.01..=100.0).contains(percent)) {
+        Some(percent) => Ok((percent * 10_000.0).round() as Ppm),
+        None => Err(format!("{text:?}: write a part of all CPUs' time as 2%; from 0.01% to 100%")),
+    }
 }
 
 /// `0.01%` is one of 10,000.
@@ -197,6 +210,7 @@ impl Flight {
         };
         let options = FlightOptions {
             bytes_per_cpu: usize::from(self.flight_buffer) << 20,
+            budget: self.flight_budget,
             rule,
             max_wait: ns(max_wait),
             retention,

@@ -279,6 +279,7 @@ fn live() -> Result<(), Failed> {
     let ms = 1_000_000;
     let flight = FlightOptions {
         bytes_per_cpu: 64 << 20,
+        budget: 1_000_000,
         rule: LatenessRule::Over(20 * ms),
         max_wait: 300 * ms,
         retention: RetentionLimits::default(),
