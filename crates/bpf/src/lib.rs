@@ -9,6 +9,8 @@ pub use compile::{compile, compile_for_user_space};
 #[cfg(feature = "loader")]
 mod fentry;
 #[cfg(feature = "loader")]
+pub mod floor;
+#[cfg(feature = "loader")]
 mod hooks;
 #[cfg(feature = "loader")]
 mod kernel;

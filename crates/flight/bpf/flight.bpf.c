@@ -22,12 +22,15 @@ SHARED_ARRAY(ring, 1, struct event);
 SHARED_ARRAY(heads, 1, struct head);
 SHARED_ARRAY(names, NAMES, struct name);
 
-/* The place of a CPU's next events, so many; 0 if there is none. */
-static __always_inline __u64 take_places(__u32 cpu, __u32 n)
+static __always_inline struct head *head_of(__u32 cpu)
 {
-	struct head *head = bpf_map_lookup_elem(&heads, &cpu);
+	return bpf_map_lookup_elem(&heads, &cpu);
+}
 
-	return head ? __sync_fetch_and_add(&head->next, n) : 0;
+/* The place of a CPU's next n events. */
+static __always_inline __u64 take_places(struct head *head, __u32 n)
+{
+	return __sync_fetch_and_add(&head->next, n);
 }
 
 static __always_inline void write_event(__u32 cpu, __u64 at, __u64 now, __u16 kind, __u32 pid, __u64 b, __u64 c)
@@ -51,19 +54,37 @@ static __always_inline void write_event(__u32 cpu, __u64 at, __u64 now, __u16 ki
 #endif
 }
 
+/* Where and when events are recorded. */
+struct here {
+	struct head *head;
+	__u64 now;
+	__u32 cpu;
+};
+
 /*
  * The time is taken before the place: an interrupt that comes between the two takes the place before, with a later time, and user
  * space sorts by time. The place is taken atomically, since interrupts and NMIs record in between. Of all this, reading the clock
  * costs the most by far.
  */
+static __always_inline _Bool is_here(struct here *here)
+{
+	here->now = bpf_ktime_get_ns();
+	here->cpu = bpf_get_smp_processor_id();
+	here->head = head_of(here->cpu);
+	return here->head != 0;
+}
+
+static __always_inline void record_at(const struct here *here, __u16 kind, __u32 pid, __u64 b, __u64 c)
+{
+	write_event(here->cpu, take_places(here->head, 1), here->now, kind, pid, b, c);
+}
+
 static __always_inline int record(__u16 kind, __u32 pid, __u64 b, __u64 c)
 {
-	__u64 now = bpf_ktime_get_ns(), at;
-	__u32 cpu = bpf_get_smp_processor_id();
+	struct here here;
 
-	at = take_places(cpu, 1);
-	if (at)
-		write_event(cpu, at, now, kind, pid, b, c);
+	if (is_here(&here))
+		record_at(&here, kind, pid, b, c);
 	return 0;
 }
 
@@ -126,51 +147,44 @@ static __always_inline _Bool is_blocked(__u32 state)
 }
 
 /* Whether a stack may be read: busy machines have many threads that block shortly. */
-static __always_inline _Bool may_read_stack(void)
+static __always_inline _Bool may_read_stack(const struct here *here)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct head *head = bpf_map_lookup_elem(&heads, &cpu);
-	__u64 now = bpf_ktime_get_ns();
+	struct head *head = here->head;
 
-	if (!head)
-		return 0;
-	if (now - head->stacks_since > STACKS_NS) {
-		head->stacks_since = now;
+	if (here->now - head->stacks_since > STACKS_NS) {
+		head->stacks_since = here->now;
 		head->stacks = 0;
 	}
 	return head->stacks++ < STACKS;
 }
 
 /* Where a thread waits. The first functions are this program's and the tracepoint's. */
-static __always_inline void blocked_at(void *ctx, __u32 pid)
+static __always_inline void blocked_at(void *ctx, const struct here *here, __u32 pid)
 {
 	__u64 at[SKIPPED + DEPTH] = {};
 	int i;
 
-	if (!may_read_stack() || bpf_get_stack(ctx, at, sizeof(at), 0) < 0)
+	if (!may_read_stack(here) || bpf_get_stack(ctx, at, sizeof(at), 0) < 0)
 		return;
 	for (i = SKIPPED; i < SKIPPED + DEPTH; i += 2)
 		if (at[i])
-			record(BLOCKED_AT, pid, at[i], at[i + 1]);
+			record_at(here, BLOCKED_AT, pid, at[i], at[i + 1]);
 }
 
 /* Faults of the thread that leaves; those of the one that comes are noted. */
-static __always_inline void count_faults(struct task_struct *prev, struct task_struct *next)
+static __always_inline void count_faults(const struct here *here, struct task_struct *prev, struct task_struct *next)
 {
-	__u32 cpu = bpf_get_smp_processor_id();
-	struct head *head = bpf_map_lookup_elem(&heads, &cpu);
+	struct head *head = here->head;
 	__u64 faults;
 	_Bool known;
 
-	if (!head)
-		return;
 	/* Not of the first thread on each CPU, nor where a switch was missed. */
 	known = head->pid == prev->pid;
 	faults = prev->min_flt + prev->maj_flt - head->faults;
 	head->faults = next->min_flt + next->maj_flt;
 	head->pid = next->pid;
 	if (known && faults >= FEW_FAULTS && prev->pid)
-		record(PAGE_FAULTS, prev->pid, faults, 0);
+		record_at(here, PAGE_FAULTS, prev->pid, faults, 0);
 }
 
 static __always_inline int switched(void *ctx, _Bool preempt, struct task_struct *prev, struct task_struct *next,
@@ -179,13 +193,16 @@ static __always_inline int switched(void *ctx, _Bool preempt, struct task_struct
 	__u32 to = next->pid;
 	struct name *n = name_of(to);
 	__u64 flags = (preempt ? FLAG_PREEMPTED : 0) | throttled(prev);
+	struct here here;
 
-	count_faults(prev, next);
+	if (!is_here(&here))
+		return 0;
+	count_faults(&here, prev, next);
 	if (!preempt && is_blocked(state))
-		blocked_at(ctx, prev->pid);
-	record(SWITCH, prev->pid, low_high(to, state),
-	       (__u16)prev->prio | (__u64)(__u16)next->prio << 16 | (__u64)(__u8)prev->policy << 32 |
-		       (__u64)(__u8)next->policy << 40 | flags << 48);
+		blocked_at(ctx, &here, prev->pid);
+	record_at(&here, SWITCH, prev->pid, low_high(to, state),
+		  (__u16)prev->prio | (__u64)(__u16)next->prio << 16 | (__u64)(__u8)prev->policy << 32 |
+			  (__u64)(__u8)next->policy << 40 | flags << 48);
 	if (n && n->pid != to)
 		write_name(n, next, to, next->comm);
 	return 0;
@@ -303,19 +320,18 @@ SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {
 	struct net_device *dev = napi->dev;
-	__u64 now, at, name[2] = {};
-	__u32 pid = current_pid(), cpu;
+	__u64 at, name[2] = {};
+	struct here here;
+	__u32 pid = current_pid();
 
 	if (!dev)
 		return record(NAPI_WORK, pid, low_high(work, budget), 0);
 	bpf_probe_read_kernel(name, sizeof(name), dev->name);
-	now = bpf_ktime_get_ns();
-	cpu = bpf_get_smp_processor_id();
-	at = take_places(cpu, 2);
-	if (!at)
+	if (!is_here(&here))
 		return 0;
-	write_event(cpu, at, now, NAPI_POLL, pid, name[0], name[1]);
-	write_event(cpu, at + 1, now, NAPI_WORK, pid, low_high(work, budget), (__u32)dev->ifindex);
+	at = take_places(here.head, 2);
+	write_event(here.cpu, at, here.now, NAPI_POLL, pid, name[0], name[1]);
+	write_event(here.cpu, at + 1, here.now, NAPI_WORK, pid, low_high(work, budget), (__u32)dev->ifindex);
 	return 0;
 }
 

@@ -1,14 +1,14 @@
 //! What an event costs while two threads wake each other as fast as they can, on the CPU that this is run on:
 //! `scripts/bench flight-cost`. The number of turns may be named.
 
+use latpath_bpf::floor;
 use latpath_flight::Recorder;
-use std::ffi::CString;
-use std::io::{Error, Read, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Without, with programs that do nothing, and with the recorder in turns, so that what else the machine does hits all.
+/// Number of turns: without, with programs that do nothing or read the clock, and with the recorder. A disturbance only ever adds,
+/// so that the least of all turns counts.
 const TURNS: usize = 25;
 /// The fastest slice of a turn counts: a disturbance only ever adds.
 const SLICES: usize = 15;
@@ -40,61 +40,32 @@ fn rounds() -> std::io::Result<(u64, f64)> {
     })
 }
 
-/// A program that returns at once, at a tracepoint; it goes with what this returns.
-fn nothing_at(place: &str) -> Result<[OwnedFd; 2], Error> {
-    // r0 = 0; exit
-    let code = [0xb7u64, 0x95].map(|op| libbpf_sys::bpf_insn { code: op as u8, ..Default::default() });
-    let place = CString::new(place)?;
-    let owned = |fd: i32| match fd {
-        // SAFETY: a fresh descriptor that nothing else owns.
-        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(Error::from_raw_os_error(-fd)),
-    };
-    // SAFETY: names end with 0, the code is as long as is said, and the options are of the size that they say.
-    unsafe {
-        let id = libbpf_sys::libbpf_find_vmlinux_btf_id(place.as_ptr(), libbpf_sys::BPF_TRACE_RAW_TP);
-        let mut options = libbpf_sys::bpf_prog_load_opts {
-            sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
-            expected_attach_type: libbpf_sys::BPF_TRACE_RAW_TP,
-            attach_btf_id: id as u32,
-            ..Default::default()
-        };
-        let kind = libbpf_sys::BPF_PROG_TYPE_TRACING;
-        let program =
-            libbpf_sys::bpf_prog_load(kind, c"nothing".as_ptr(), c"GPL".as_ptr(), code.as_ptr(), 2, &mut options);
-        let program = owned(program)?;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&program);
-        Ok([owned(libbpf_sys::bpf_raw_tracepoint_open(std::ptr::null(), fd))?, program])
-    }
-}
-
-/// The lower quartile, the median, the upper one.
-fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    [1, 2, 3].map(|n| values[(values.len() - 1) * n / 4])
+/// What a round takes with programs that do nothing, or read the clock once, at its tracepoints, ns.
+fn with_floor(reads_clock: bool) -> std::io::Result<f64> {
+    let _attached = PLACES.map(|place| floor::attach(place, reads_clock)).into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok(rounds()?.1)
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let turns: usize = std::env::args().nth(1).map_or(Ok(TURNS), |text| text.parse())?;
-    let (mut without, mut empty, mut wholes, mut events) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut empty, mut clock, mut recorded, mut events) = (f64::MAX, f64::MAX, f64::MAX, f64::MAX, 0.0);
     for _ in 0..turns {
-        let alone = rounds()?.1;
-        let nothing = PLACES.map(nothing_at).into_iter().collect::<Result<Vec<_>, _>>()?;
-        let nothing_ns = rounds()?.1;
-        drop(nothing);
+        alone = alone.min(rounds()?.1);
+        empty = empty.min(with_floor(false)?);
+        clock = clock.min(with_floor(true)?);
         let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
         let before = recorder.figures().events;
         let (n, ns) = rounds()?;
-        let each = (recorder.figures().events - before) as f64 / n as f64;
-        without.push(alone);
-        empty.push((nothing_ns - alone) / each);
-        wholes.push((ns - alone) / each);
-        events.push(each);
+        if ns < recorded {
+            (recorded, events) = (ns, (recorder.figures().events - before) as f64 / n as f64);
+        }
     }
-    let ([_, alone, _], [_, events, _]) = (quartiles(without), quartiles(events));
-    let ([_, nothing, _], [low, each, high]) = (quartiles(empty), quartiles(wholes));
-    println!("medians of {turns}: a round takes {alone:.0} ns without; {events:.1} events a round: {each:.0} ns each");
-    println!("quartiles {low:.0} and {high:.0}; programs at the same places that do nothing: {nothing:.0} ns each");
+    // Programs without a ring run once for each switch, waking and wakeup of a round: two of each.
+    let floor_events = 2.0 * PLACES.len() as f64;
+    println!("minima of {turns} turns: a round takes {alone:.0} ns without, {recorded:.0} ns with {events:.1} events");
+    println!("an event: {:.0} ns", (recorded - alone) / events);
+    println!("programs that read the clock once: {:.0} ns", (clock - alone) / floor_events);
+    println!("programs that do nothing: {:.0} ns", (empty - alone) / floor_events);
     let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
     let ping_pong = std::thread::spawn(|| rounds().map(drop));
     recorder.sample(SLICE * SLICES as u32);

@@ -25,7 +25,7 @@ const BURST_S: u64 = 1;
 const EXPECTED: u64 = 90;
 const CALM: u64 = 70;
 /// Least time at a level before more is recorded again, ns. It doubles each time that this was too early.
-const LEAST_PAUSE: Ns = 2_000_000_000;
+const LEAST_PAUSE: Ns = 500_000_000;
 const LONGEST_PAUSE: Ns = 64_000_000_000;
 
 /// Which events are recorded. Each level leaves out what the one before does, and more.

@@ -19,8 +19,9 @@ use std::time::Duration;
 
 /// Least number of runs for a measurement of what one costs.
 const FEWEST: u64 = 64;
-/// Interval at which the machine's activity is read, ns: the file is long on machines with many interrupts.
-const ACTIVITY_EVERY: Ns = 1_000_000_000;
+/// Interval at which the machine's activity is read, ns: the file is long on machines with many interrupts. The second is for
+/// times in which fewer events are recorded.
+const ACTIVITY_EVERY: [Ns; 2] = [1_000_000_000, 200_000_000];
 /// Time of the events from which their mix is known, ns.
 const LATEST: Ns = 50_000_000;
 
@@ -173,7 +174,7 @@ impl Recorder {
         let now = monotonic();
         let mut counted = Counts { events: self.events(), activity: None };
         if now >= self.activity_due {
-            self.activity_due = now + ACTIVITY_EVERY;
+            self.activity_due = now + ACTIVITY_EVERY[usize::from(budget.level() != Level::All)];
             counted.activity = proc::activity(&proc::Root::of(Path::new("/")));
         }
         budget.set_cost(self.sampled.get().copied());

@@ -4,49 +4,15 @@
 //! floor empty|clock TRACEPOINT...
 //! ```
 
-use libbpf_rs::libbpf_sys::*;
-use std::ffi::CString;
+use latpath_bpf::floor;
 use std::io::{Error, Result};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-fn owned(fd: i32) -> Result<OwnedFd> {
-    match fd {
-        // SAFETY: a fresh descriptor that nothing else owns.
-        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(Error::from_raw_os_error(-fd)),
-    }
-}
-
-/// The program and its link; both end with what this returns.
-fn attach(place: &str, reads_clock: bool) -> Result<[OwnedFd; 2]> {
-    let insn = |code: u32, imm: u32| bpf_insn { code: code as u8, imm: imm as i32, ..Default::default() };
-    // r0 = ktime(); r0 = 0; exit
-    let clock = insn(BPF_JMP | BPF_CALL, BPF_FUNC_ktime_get_ns);
-    let code = [clock, insn(BPF_ALU64 | BPF_MOV | BPF_K, 0), insn(BPF_JMP | BPF_EXIT, 0)];
-    let code = if reads_clock { &code[..] } else { &code[1..] };
-    let place = CString::new(place)?;
-    // SAFETY: names end with 0, the code is as long as is said, and the options are of the size that they say.
-    unsafe {
-        let mut options = bpf_prog_load_opts {
-            sz: size_of::<bpf_prog_load_opts>() as _,
-            expected_attach_type: BPF_TRACE_RAW_TP,
-            attach_btf_id: u32::try_from(libbpf_find_vmlinux_btf_id(place.as_ptr(), BPF_TRACE_RAW_TP))
-                .map_err(|_| Error::other(format!("{place:?}: no such tracepoint")))?,
-            ..Default::default()
-        };
-        let (kind, length) = (BPF_PROG_TYPE_TRACING, code.len() as _);
-        let program =
-            owned(bpf_prog_load(kind, c"floor".as_ptr(), c"GPL".as_ptr(), code.as_ptr(), length, &mut options))?;
-        Ok([owned(bpf_raw_tracepoint_open(std::ptr::null(), program.as_raw_fd()))?, program])
-    }
-}
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let Some((kind @ ("empty" | "clock"), places)) = words.split_first().map(|(k, p)| (k.as_str(), p)) else {
         return Err(Error::other("usage: floor empty|clock TRACEPOINT..."));
     };
-    let _attached = places.iter().map(|place| attach(place, kind == "clock")).collect::<Result<Vec<_>>>()?;
+    let _attached = places.iter().map(|place| floor::attach(place, kind == "clock")).collect::<Result<Vec<_>>>()?;
     println!("attached");
     // Until it is killed.
     loop {
