@@ -27,6 +27,8 @@ const TIME_TO_END: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of its output that the host keeps for whoever fetches them.
 const MAX_KEPT: usize = 4 << 20;
+/// What a piece of it takes beside its bytes.
+const PIECE_COST: usize = 64;
 
 /// The agent's end.
 pub(crate) struct Running {
@@ -168,11 +170,8 @@ impl Commanded {
         if self.end.is_some() {
             return Err("the agent spoke of a command that had ended".into());
         }
-        if self.kept + piece.bytes.len() <= MAX_KEPT {
-            self.kept += piece.bytes.len();
-            self.printed.extend((!piece.bytes.is_empty()).then_some((piece.is_error, piece.bytes)));
-        } else {
-            self.left_out += piece.bytes.len() as u64;
+        if !piece.bytes.is_empty() {
+            self.keep(piece.is_error, piece.bytes);
         }
         if !piece.error.is_empty() {
             self.end = Some(Err(printable(&piece.error)));
@@ -180,6 +179,21 @@ impl Commanded {
             self.end = Some(Ok(piece.code));
         }
         Ok(())
+    }
+
+    /// Keeps what was printed, as long as there is room: small pieces behind each other are one.
+    fn keep(&mut self, is_error: bool, bytes: Vec<u8>) {
+        let last = self.printed.back_mut().filter(|(of, _)| *of == is_error);
+        let cost = bytes.len() + if last.is_some() { 0 } else { PIECE_COST };
+        if self.kept + cost > MAX_KEPT {
+            self.left_out += bytes.len() as u64;
+            return;
+        }
+        self.kept += cost;
+        match last {
+            Some((_, before)) => before.extend(bytes),
+            None => self.printed.push_back((is_error, bytes)),
+        }
     }
 
     pub fn news(&mut self) -> CommandNews {
@@ -197,7 +211,7 @@ mod tests {
     use super::*;
 
     fn run(words: &[&str]) -> RunCommand {
-        RunCommand { words: words.iter().map(ToString::to_string).collect() }
+        RunCommand { words: words.iter().map(ToString::to_string).collect(), key: Vec::new() }
     }
 
     /// All that it says, as the host takes it.
@@ -221,6 +235,24 @@ mod tests {
         let (out, err): (Vec<u8>, Vec<u8>) = (of(false), of(true));
         assert_eq!(String::from_utf8(out).unwrap().lines().count(), 100_000);
         assert_eq!((err.as_slice(), news.end, news.left_out), (&b"no\n"[..], Some(Ok(7)), 0));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_however_small_its_pieces_are() {
+        let piece = |n: usize, is_error| CommandChunk { bytes: vec![b'x'; n], is_error, ..CommandChunk::default() };
+        for alternates in [false, true] {
+            let mut host = Commanded::default();
+            for n in 0..MAX_KEPT + 5 {
+                host.take(piece(1, alternates && n % 2 == 0)).unwrap();
+            }
+            let pieces = host.printed.len();
+            assert!(pieces * PIECE_COST <= MAX_KEPT, "{pieces} pieces");
+            let memory: usize = host.printed.iter().map(|(_, bytes)| bytes.capacity() + PIECE_COST).sum();
+            assert!(memory <= 2 * MAX_KEPT + PIECE_COST, "{memory} bytes");
+            let news = host.news();
+            let kept: usize = news.printed.iter().map(|(_, bytes)| bytes.len()).sum();
+            assert_eq!(kept as u64 + news.left_out, MAX_KEPT as u64 + 5, "what is left out is counted");
+        }
     }
 
     #[test]

@@ -37,8 +37,9 @@ pub(crate) struct Line {
     pub command: Option<Carrier>,
 }
 
-/// Reaches an agent, or says why not.
-pub(crate) fn dial(address: &Address, timeout: Duration) -> Result<Line, String> {
+/// Reaches an agent, or says why not. One that is started over ssh may run commands only if `runs_commands`: a forced command or a
+/// rule of sudo can so allow one and not the other.
+pub(crate) fn dial(address: &Address, timeout: Duration, runs_commands: bool) -> Result<Line, String> {
     match address {
         Address::Unix(path) => {
             let to = UnixAddr::new(path).map_err(|e| e.desc().to_string())?;
@@ -73,7 +74,7 @@ pub(crate) fn dial(address: &Address, timeout: Duration) -> Result<Line, String>
             if let Some(user) = user {
                 command.args(["-l", user]);
             }
-            command.args(["--", host, "latpath", "agent", "--stdio"]);
+            command.args(["--", host]).args(agent_of_ssh(runs_commands));
             spawn(command)
         }
         Address::Exec(text) => {
@@ -82,6 +83,11 @@ pub(crate) fn dial(address: &Address, timeout: Duration) -> Result<Line, String>
             spawn(command)
         }
     }
+}
+
+/// The command that ssh starts.
+fn agent_of_ssh(runs_commands: bool) -> impl Iterator<Item = &'static str> {
+    ["latpath", "agent", "--stdio"].into_iter().chain(runs_commands.then_some("--allow-commands"))
 }
 
 /// What root's ssh may offer elsewhere, an agent's keys and forwarded ports, is nothing for a guest.
@@ -224,6 +230,13 @@ impl Drop for Carrier {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn an_agent_over_ssh_may_run_commands_only_where_one_is_to_run() {
+        let line = |runs_commands| super::agent_of_ssh(runs_commands).collect::<Vec<_>>().join(" ");
+        assert_eq!(line(false), "latpath agent --stdio");
+        assert_eq!(line(true), "latpath agent --stdio --allow-commands");
+    }
+
     #[test]
     fn a_guest_gets_neither_the_keys_of_roots_ssh_agent_nor_its_forwardings() {
         let options = super::ssh_options();

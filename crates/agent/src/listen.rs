@@ -4,7 +4,7 @@ use crate::dial::{CID_ANY, RESERVED};
 use crate::frame::{preamble, AGENT_MAGIC};
 use crate::serve::{serve, Attached, Ended, ServeError, ServeOptions};
 use crate::stream::Stream;
-use crate::StartRequest;
+use crate::{Commands, StartRequest};
 use latpath_model::Source;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -93,7 +93,7 @@ where
     if is_connected {
         options.opening.get_or_insert(OPENING);
     }
-    let commands = options.commands;
+    let commands = options.commands.clone();
     let last = once || *at == Listen::Stdio;
     // That was no session.
     let is_nobody = |e: &ServeError| is_connected && matches!(e, ServeError::NobodyCame(_));
@@ -102,7 +102,7 @@ where
     }
     loop {
         let Some((mut stream, is_trusted)) = listener.next_host(quit, log)? else { return Ok(()) };
-        options.commands = commands && is_trusted;
+        options.commands = if is_trusted { commands.clone() } else { Commands::Refused };
         // A device stays open; bytes of the next session may have come with the last of this one.
         loop {
             let result = serve(&mut stream, options, quit, make_source.clone());

@@ -8,7 +8,7 @@ use crate::message::{Empty, Message, RunCommand, Start};
 use crate::profile::Profiled;
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
-use crate::{Address, Facts, GuestWindow, StartRequest, Stream};
+use crate::{Address, CommandKey, Facts, GuestWindow, StartRequest, Stream};
 use latpath_clock::ClockState;
 use latpath_flight::Figures;
 use latpath_linux::monotonic;
@@ -78,13 +78,27 @@ pub struct Machine {
     requested: u64,
     /// A request to stop was sent.
     stopping: bool,
+    /// Goes with each command; empty where there is none.
+    command_key: Vec<u8>,
 }
 
 impl Machine {
     /// Reaches an agent, greets it, and learns its clock by a burst of exchanges (half a second).
     pub fn connect(name: &str, address: &Address, timeouts: Timeouts) -> Result<Self, MachineError> {
+        Self::reach(name, address, timeouts, false)
+    }
+
+    /// The same, where commands are to run there: an agent that is started over ssh is told that it may.
+    ///
+    /// # Errors
+    /// Where it cannot be reached.
+    pub fn connect_for_commands(name: &str, address: &Address, timeouts: Timeouts) -> Result<Self, MachineError> {
+        Self::reach(name, address, timeouts, true)
+    }
+
+    fn reach(name: &str, address: &Address, timeouts: Timeouts, runs_commands: bool) -> Result<Self, MachineError> {
         let error = |why| MachineError { machine: name.into(), address: address.to_string(), why };
-        let line = dial(address, timeouts.connect).map_err(error)?;
+        let line = dial(address, timeouts.connect, runs_commands).map_err(error)?;
         Self::speak(name, address.to_string(), line, timeouts)
     }
 
@@ -113,6 +127,7 @@ impl Machine {
             watermark: Ns::MIN,
             requested: 0,
             stopping: false,
+            command_key: Vec::new(),
         };
         let long = timeouts.connect + Duration::from_secs(2);
         machine.facts =
@@ -140,6 +155,7 @@ impl Machine {
             watermark: Ns::MIN,
             requested: 0,
             stopping: false,
+            command_key: Vec::new(),
         };
         (machine, Fed { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
@@ -230,6 +246,11 @@ impl Machine {
         }
     }
 
+    /// The key without which the agent runs no command.
+    pub fn set_command_key(&mut self, key: CommandKey) {
+        self.command_key = key.0;
+    }
+
     /// Has the agent run a command on its machine; [`Self::command`] says what becomes of it. It ends with the session at the latest.
     ///
     /// # Errors
@@ -237,12 +258,12 @@ impl Machine {
     pub fn run_command(&mut self, words: Vec<String>) -> Result<(), MachineError> {
         if !self.facts.runs_commands {
             return Err(self.error(
-                "its agent runs no commands for others: start it as 'latpath agent --allow-commands', or reach it by ssh: (over vsock it runs root's alone)".into(),
+                "its agent runs no commands: start it there as 'latpath agent --allow-commands' (over vsock it runs those of a reserved port alone)".into(),
             ));
         }
         let mut state = self.shared.lock();
         state.inbox.command = Some(Commanded::default());
-        state.commands.push_back(Message::RunCommand(RunCommand { words }));
+        state.commands.push_back(Message::RunCommand(RunCommand { words, key: self.command_key.clone() }));
         drop(state);
         self.wake();
         Ok(())

@@ -405,6 +405,9 @@ pub struct RunCommand {
     /// The program, and its arguments.
     #[prost(string, repeated, tag = "1")]
     pub words: Vec<String>,
+    /// The host's key, where it has one.
+    #[prost(bytes = "vec", tag = "2")]
+    pub key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -6,7 +6,7 @@ mod session;
 use crate::message::StartRequest;
 use crate::profile::MakeSampler;
 use crate::stream::{Got, Stream};
-use crate::Facts;
+use crate::{Commands, Facts};
 use latpath_clock::ptp_kvm::Reader;
 use latpath_flight::Record;
 use latpath_linux::monotonic;
@@ -43,8 +43,8 @@ pub struct ServeOptions {
     pub opening: Option<Duration>,
     /// How often the source is emptied.
     pub every: Duration,
-    /// It runs commands for the host; it says so in its hello.
-    pub commands: bool,
+    /// Whether it runs commands for the host; it says so in its hello.
+    pub commands: Commands,
     /// The process runs in the background while the source does: the sightings that the source's rings hold. `None` in tests.
     pub background: Option<usize>,
 }
@@ -58,7 +58,7 @@ impl Default for ServeOptions {
             silence: Duration::from_secs(10),
             opening: None,
             every: Duration::from_millis(10),
-            commands: false,
+            commands: Commands::Refused,
             background: None,
         }
     }

@@ -3,7 +3,9 @@
 mod fake;
 
 use fake::{agent, agent_with, drain, patient, request};
-use latpath_agent::{listen, Attached, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream};
+use latpath_agent::{
+    listen, Attached, CommandKey, Commands, Ended, Facts, Listen, Machine, ServeOptions, StartRequest, Stream,
+};
 use latpath_clock::ptp_kvm::{Reader, Reading};
 use latpath_linux::monotonic;
 use latpath_model::{Ns, Sighting, Source};
@@ -346,7 +348,7 @@ fn a_wrong_socket_path_is_reported_after_the_timeout() {
 #[test]
 fn a_command_runs_there_where_the_agent_allows_it_and_ends_with_the_session() {
     let (host, guest) = UnixStream::pair().unwrap();
-    let agent = agent_with(guest, ServeOptions { commands: true, ..ServeOptions::default() });
+    let agent = agent_with(guest, ServeOptions { commands: Commands::Allowed, ..ServeOptions::default() });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
     let mut printed = Vec::new();
     machine.run_command(["sh", "-c", "seq 1 200000; echo no >&2; exit 3"].map(String::from).into()).unwrap();
@@ -382,4 +384,33 @@ fn a_command_runs_nowhere_else() {
     let refused = machine.run_command(vec!["true".into()]).unwrap_err().to_string();
     assert!(refused.contains("latpath agent --allow-commands"), "{refused}");
     assert_eq!(machine.command().end, None);
+}
+
+#[test]
+fn an_agent_with_a_key_runs_the_commands_of_those_alone_who_have_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |text: &str| {
+        let file = folder.path().join("key");
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        CommandKey::read(&file).unwrap()
+    };
+    for (hosts, runs) in
+        [(None, false), (Some("another secret of a host"), false), (Some("a secret of both ends"), true)]
+    {
+        let (host, guest) = UnixStream::pair().unwrap();
+        let commands = Commands::WithKey(key("a secret of both ends"));
+        let _agent = agent_with(guest, ServeOptions { commands, ..ServeOptions::default() });
+        let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
+        hosts.into_iter().for_each(|text| machine.set_command_key(key(text)));
+        machine.run_command(vec!["true".into()]).unwrap();
+        let mut end = None;
+        until("it has ended", || {
+            end = machine.command().end;
+            end.is_some()
+        })
+        .unwrap();
+        assert_eq!(end == Some(Ok(0)), runs, "{end:?}");
+        assert!(runs || end.is_some_and(|end| end.is_err_and(|why| why.contains("--agent-key"))));
+    }
 }

@@ -112,8 +112,8 @@ pub fn import_durations(
     };
     manifest.set_layout(&layout);
     let mut writer = Writer::create(path, manifest)?;
+    writer.remove_unless_finished();
     let (mut n, mut next, mut end) = (0_u64, Some(first), options.start);
-    let mut failed = None;
     while let Some(took) = next {
         let t = options.start.saturating_add((u128::from(n) * 1_000_000_000 / u128::from(options.rate)) as Ns);
         end = end.max(t.saturating_add(took));
@@ -133,19 +133,7 @@ pub fn import_durations(
                 break;
             }
         }
-        next = match lines.next(&mut input) {
-            Ok(next) => next,
-            Err(error) => {
-                failed = Some(error);
-                None
-            }
-        };
-    }
-    if let Some(error) = failed {
-        drop(writer);
-        // It was made a moment ago, and nobody else has reason to be in it.
-        std::fs::remove_dir_all(path).unwrap_or_default();
-        return Err(error);
+        next = lines.next(&mut input)?;
     }
     let sum = sum.take();
     let file = ImportedFile {

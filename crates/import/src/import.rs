@@ -43,7 +43,7 @@ const ROUND_TIME: Ns = 50_000_000;
 /// Imports files into a new run at `path`. `progress` is called now and then; once `stop` is set, the run ends there.
 ///
 /// # Errors
-/// See [`ImportError`]. A run in which nothing could be joined is removed again.
+/// See [`ImportError`]. No run is left then.
 pub fn import(
     options: &Options,
     path: &Path,
@@ -101,7 +101,6 @@ fn file_of(source: &Source) -> ImportedFile {
 /// An import under way.
 struct Import<'a> {
     options: &'a Options,
-    path: &'a Path,
     feeds: Vec<Feed>,
     /// Up to when all that a file holds was handed out, of each.
     next: Vec<Ns>,
@@ -124,7 +123,7 @@ impl<'a> Import<'a> {
         options: &'a Options,
         points: &[PointInfo],
         mut feeds: Vec<Feed>,
-        path: &'a Path,
+        path: &Path,
     ) -> Result<Self, ImportError> {
         let mut streams = Streams::default();
         let next = feeds.iter_mut().map(|feed| feed.next(&mut streams)).collect::<Result<Vec<Ns>, _>>()?;
@@ -144,7 +143,7 @@ impl<'a> Import<'a> {
         joiner.set_points(points);
         let joined = Joined::begin(options, begin, manifest, path)?;
         let (since, until, known) = (Vec::new(), Ns::MAX, Ns::MAX);
-        let mut import = Self { options, path, feeds, next, streams, since, joiner, joined, begin, until, known };
+        let mut import = Self { options, feeds, next, streams, since, joiner, joined, begin, until, known };
         import.add_streams()?;
         Ok(import)
     }
@@ -260,34 +259,27 @@ impl<'a> Import<'a> {
             skipped.push(feed.skip()?);
         }
         if let Some(error) = self.whole_seconds_apart(clocks) {
-            self.discard();
             return Err(error);
         }
         let nothing = if self.feeds.len() == 1 { self.joined.sampled == 0 } else { self.joined.in_two == 0 };
         if nothing && !stopped {
-            return Err(self.remove());
+            return Err(self.why_nothing());
         }
         let end = self.joined.span.end.min(ends);
-        let explained = match self.joined.explain(placed, end, stop) {
-            Ok(notes) => notes,
-            Err(error) => {
-                self.discard();
-                return Err(error);
-            }
-        };
+        let explained = self.joined.explain(placed, end, stop)?;
         self.describe(clocks, &skipped, explained)?;
         let mut writer = self.joined.writer;
         writer.end_at(Stamp::of_utc(end));
         Ok(if stopped { writer.interrupt("the user ended the import")? } else { writer.finish()? })
     }
 
-    /// Removes the run again, in which nothing is joined, and says why.
-    fn remove(self) -> ImportError {
+    /// Why nothing is joined.
+    fn why_nothing(&self) -> ImportError {
         let early = self.feeds.iter().position(|feed| feed.newest() < self.begin);
         let path = |at: usize| self.options.sources[at].path.clone();
         let late = self.feeds.iter().position(|feed| feed.first() == self.begin);
         let window = self.options.window;
-        let error = match (early, late) {
+        match (early, late) {
             _ if self.feeds.len() == 1 => {
                 ImportError::OneFile { path: path(0), is_by_utc: self.joined.sampling.point().is_some() }
             }
@@ -296,15 +288,7 @@ impl<'a> Import<'a> {
                 ImportError::Apart { early: path(early), late: path(late), by }
             }
             _ => ImportError::NothingInCommon { window },
-        };
-        self.discard();
-        error
-    }
-
-    fn discard(self) {
-        drop(self.joined);
-        // It was made a moment ago, and nobody else has reason to be in it.
-        std::fs::remove_dir_all(self.path).unwrap_or_default();
+        }
     }
 
     /// The error that names the files whose clocks count other seconds than the first one's, as TAI and UTC.

@@ -61,6 +61,7 @@ impl<'a> Joined<'a> {
             options,
             failed: None,
         };
+        joined.writer.remove_unless_finished();
         joined.lay_out();
         if !options.traces.is_empty() {
             joined.late = Some(Late::new(options.threshold, options.window, &mut joined.writer)?);
@@ -102,7 +103,7 @@ impl<'a> Joined<'a> {
         }
         for (before, change) in self.sampling.take(said) {
             let stream = &self.writer.manifest().streams[usize::from(change.stream)];
-            Mark::of_synch(stream, before, &change).add(self.writer.path())?;
+            self.writer.mark(&Mark::of_synch(stream, before, &change))?;
         }
         Ok(())
     }

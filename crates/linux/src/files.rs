@@ -1,9 +1,14 @@
 //! Files in directories in which others may write, and files of others: no link is written through, and no reader is held.
 
+use crate::Directory;
+use nix::fcntl::OFlag;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+
+/// Flags of an open that waits for nobody: neither for a pipe's other end nor for a terminal's line.
+pub(crate) const NONBLOCKING: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOCTTY);
 
 /// Makes a file that nobody else can read, in place of what a killed writer left. Never writes through a link: who may write in the
 /// directory could have put one there.
@@ -11,12 +16,8 @@ use std::path::Path;
 /// # Errors
 /// The system's.
 pub fn new_file(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    // With O_EXCL the last name is no link that is followed.
-    File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+    let (directory, name) = Directory::of_file(path)?;
+    directory.new_file(name)
 }
 
 /// Opens a file for reading, and nothing else that may have its name: a FIFO would keep its reader for ever.
@@ -24,10 +25,14 @@ pub fn new_file(path: &Path) -> io::Result<File> {
 /// # Errors
 /// Where it cannot be opened, or is no file.
 pub fn open_file(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    regular(File::options().read(true).custom_flags(NONBLOCKING.bits()).open(path)?)
+}
+
+/// This file, if it is a regular one.
+pub(crate) fn regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is no file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
     }
 }
 
@@ -39,7 +44,7 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     open_file(path)?.take(most.saturating_add(1)).read_to_string(&mut text)?;
     match text.len() as u64 > most {
-        true => Err(io::Error::new(ErrorKind::InvalidData, format!("it is longer than {most} bytes"))),
+        true => Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {most} bytes"))),
         false => Ok(text),
     }
 }
@@ -50,15 +55,25 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
 /// # Errors
 /// Where the directory cannot be read.
 pub fn why_shared(directory: &Path) -> io::Result<Option<&'static str>> {
-    let ours = nix::unistd::geteuid().as_raw();
-    let found = fs::metadata(directory)?;
-    Ok(match () {
-        () if fs::symlink_metadata(directory)?.uid() != ours || found.uid() != ours => {
-            Some("the directory belongs to another user")
-        }
+    match fs::symlink_metadata(directory)?.uid() == ours() {
+        true => Ok(why_others_write(&fs::metadata(directory)?)),
+        false => Ok(Some(OF_ANOTHER)),
+    }
+}
+
+const OF_ANOTHER: &str = "the directory belongs to another user";
+
+fn ours() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+/// The same of a directory that is open.
+pub(crate) fn why_others_write(found: &fs::Metadata) -> Option<&'static str> {
+    match () {
+        () if found.uid() != ours() => Some(OF_ANOTHER),
         () if found.mode() & 0o022 != 0 => Some("other users may write in the directory"),
         () => None,
-    })
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 pub mod background;
 mod clock;
 mod cpus;
+mod directory;
 mod files;
 mod map;
 pub mod net;
@@ -12,6 +13,7 @@ mod undo;
 
 pub use clock::{monotonic, read_clock, realtime, utc_error};
 pub use cpus::{BadCpus, Cpus};
+pub use directory::Directory;
 pub use files::{new_file, open_file, read_text, why_shared};
 pub use map::Map;
 pub use undo::{make_private, private_directory, UNDO};

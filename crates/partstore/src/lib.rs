@@ -23,7 +23,7 @@ mod writer;
 pub use column::{Column, Encoding, Kind};
 pub use error::StoreError;
 pub use group::{Group, Values};
-pub use latpath_linux::{new_file, open_file};
+pub use latpath_linux::{open_file, Directory};
 pub use merge::{merge, SmallParts};
 pub use names::{Names, Span};
 pub use open::{gaps, open, PartFile};

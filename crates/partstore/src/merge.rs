@@ -3,9 +3,8 @@
 //! At no instant is a row lost or double: the merged part appears whole and by its name replaces those that it holds, which are
 //! removed after that. A reader passes over parts that another one covers.
 
-use crate::{sync_directory, Column, Group, Names, PartReader, PartWriter, Span, StoreError, GROUP_ROWS};
+use crate::{sync_directory, Column, Group, Names, PartWriter, Span, StoreError, GROUP_ROWS};
 use parquet::file::reader::FileReader;
-use std::fs::File;
 
 /// Parts are merged when they are this many.
 const MERGE_PARTS: usize = 60;
@@ -72,7 +71,7 @@ pub fn merge(
     };
     for span in spans {
         let path = names.path(*span);
-        let (part, file) = (PartReader::open(&path)?, File::open(&path).map_err(StoreError::read(&path))?);
+        let part = names.open(*span)?;
         let is_alike = part.columns().eq(table.iter().map(|c| c.name.as_str()));
         for index in 0..part.groups() {
             let rows = part.file.metadata().row_group(index).num_rows().unsigned_abs() as usize;
@@ -84,7 +83,7 @@ pub fn merge(
                 true => {
                     part.check(index, table)?;
                     let group = part.file.get_row_group(index).map_err(|e| damaged(&path, &e))?;
-                    merged.copy(&file, group.as_ref())?;
+                    merged.copy(part.bytes(), group.as_ref())?;
                 }
                 false => part.read(index, table, &mut gathered)?,
             }
@@ -94,8 +93,7 @@ pub fn merge(
     write(&mut merged, &mut gathered)?;
     merged.publish()?;
     for span in spans {
-        let path = names.path(*span);
-        std::fs::remove_file(&path).map_err(StoreError::write(&path))?;
+        names.directory.remove(names.name(*span)).map_err(StoreError::write(names.path(*span)))?;
     }
     sync_directory(&names.directory)
 }

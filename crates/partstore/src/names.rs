@@ -1,11 +1,9 @@
 //! Names of parts. A part's name says which numbers it holds, and so which parts count: `part-00000000-00000059.parquet` replaces
 //! the parts 0 to 59, whether or not they were removed before a crash.
 
-use crate::StoreError;
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-};
+use crate::{PartReader, StoreError};
+use latpath_linux::Directory;
+use std::{ffi::OsString, fs::File, io, path::PathBuf};
 
 /// The numbers that one part holds: `first..=last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,41 +46,54 @@ impl Span {
 /// Where parts are, and how their names begin.
 #[derive(Clone, Debug)]
 pub struct Names {
-    pub directory: PathBuf,
+    pub directory: Directory,
     /// `part-`; ends with a hyphen.
     pub prefix: OsString,
 }
 
 impl Names {
     /// `part-00000000.parquet` in a directory.
-    pub fn new(directory: &Path) -> Self {
-        Self { directory: directory.into(), prefix: "part-".into() }
+    pub fn new(directory: Directory) -> Self {
+        Self { directory, prefix: "part-".into() }
     }
 
-    fn name(&self, span: Span) -> OsString {
+    /// A part's name.
+    pub fn name(&self, span: Span) -> OsString {
         let mut name = self.prefix.clone();
         name.push(span.suffix());
         name
     }
 
-    /// A part's file.
+    /// A part's file, for messages.
     pub fn path(&self, span: Span) -> PathBuf {
         self.directory.join(self.name(span))
     }
 
+    pub(crate) fn file(&self, span: Span) -> io::Result<File> {
+        self.directory.open_file(self.name(span))
+    }
+
+    /// Opens a part.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or is no part.
+    pub fn open(&self, span: Span) -> Result<PartReader, StoreError> {
+        let path = self.path(span);
+        PartReader::of(self.file(span).map_err(StoreError::read(&path))?, &path)
+    }
+
     /// The file while it is being written. Readers of whole directories skip names that start with a dot.
-    pub fn hidden(&self, span: Span) -> PathBuf {
+    pub fn hidden(&self, span: Span) -> OsString {
         let mut name = OsString::from(".");
         name.push(self.name(span));
         name.push(".tmp");
-        self.directory.join(name)
+        name
     }
 
     /// The parts that count, in order: those that no longer span covers. Files that are no parts are passed over.
     pub fn list(&self) -> Result<Vec<Span>, StoreError> {
         let mut spans = Vec::new();
-        for entry in std::fs::read_dir(&self.directory).map_err(StoreError::read(&self.directory))? {
-            let name = entry.map_err(StoreError::read(&self.directory))?.file_name();
+        for name in self.directory.names().map_err(StoreError::read(self.directory.path()))? {
             let suffix = name.as_encoded_bytes().strip_prefix(self.prefix.as_encoded_bytes());
             spans.extend(suffix.and_then(|suffix| Span::parse(std::str::from_utf8(suffix).ok()?)));
         }

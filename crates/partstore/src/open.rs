@@ -3,8 +3,8 @@
 //! A writer that goes on merges its small parts and removes them. So those that may vanish are held open: what was there when the
 //! store was opened can be read as long as it is open.
 
-use crate::{open_file, Names, PartReader, Span, StoreError};
-use std::{fs::File, os::fd::AsRawFd, path::PathBuf, time::Duration};
+use crate::{Names, PartReader, Span, StoreError};
+use std::{fs::File, os::fd::AsRawFd, time::Duration};
 
 /// So many of the latest parts may be about to be merged: 60 at once, one more each second until that is done, and many
 /// more where the disk is slow. As many files as a process may have open by default, and some left over.
@@ -17,23 +17,24 @@ const ATTEMPTS: usize = 20;
 #[derive(Debug)]
 pub struct PartFile {
     pub span: Span,
-    path: PathBuf,
+    names: Names,
     held: Option<File>,
 }
 
 impl PartFile {
     pub fn open(&self) -> Result<PartReader, StoreError> {
-        let Some(held) = &self.held else { return PartReader::open(&self.path) };
+        let Some(held) = &self.held else { return self.names.open(self.span) };
+        let path = self.names.path(self.span);
         // By its descriptor, since its name may be gone; a description of its own, since several threads may read.
-        let again = File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(StoreError::read(&self.path))?;
-        PartReader::of(again, &self.path)
+        let again = File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(StoreError::read(&path))?;
+        PartReader::of(again, &path)
     }
 
     /// Its bytes; 0 if the file system does not say.
     pub fn bytes(&self) -> u64 {
         let metadata = match &self.held {
             Some(held) => held.metadata(),
-            None => std::fs::metadata(&self.path),
+            None => self.names.file(self.span).and_then(|file| file.metadata()),
         };
         metadata.map_or(0, |m| m.len())
     }
@@ -48,10 +49,9 @@ pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError
         let safe = if is_growing { spans.len().saturating_sub(HELD) } else { spans.len() };
         let mut vanished = false;
         let mut part = |(i, span): (usize, Span)| {
-            let path = names.path(span);
-            let held = if i < safe { None } else { open_file(&path).ok() };
+            let held = if i < safe { None } else { names.file(span).ok() };
             vanished |= i >= safe && held.is_none();
-            PartFile { span, path, held }
+            PartFile { span, names: names.clone(), held }
         };
         let parts: Vec<_> = spans.into_iter().enumerate().map(&mut part).collect();
         let is_last = attempts.next().is_none();

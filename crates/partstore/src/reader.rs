@@ -111,6 +111,16 @@ impl PartReader {
         Ok(Self { path: path.into(), file, bytes })
     }
 
+    /// Its name, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file itself.
+    pub(crate) fn bytes(&self) -> &File {
+        &self.bytes
+    }
+
     pub fn groups(&self) -> usize {
         self.file.num_row_groups()
     }

@@ -1,16 +1,17 @@
 //! Writing one part, and bringing it to the disk.
 
 use crate::{column, sums, Column, Group, StoreError};
-use latpath_linux::new_file;
+use latpath_linux::Directory;
 use parquet::{
     column::writer::ColumnCloseResult,
     errors::ParquetError,
     file::{reader::RowGroupReader, writer::SerializedFileWriter},
 };
 use std::{
+    ffi::OsString,
     fs::File,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -35,7 +36,10 @@ impl Write for Sink {
 
 /// A part that is being written, under its hidden name. Dropped before [`PartWriter::publish`] it is removed.
 pub struct PartWriter {
-    hidden: PathBuf,
+    directory: Directory,
+    hidden: OsString,
+    name: OsString,
+    /// The part's file, for messages.
     path: PathBuf,
     table: Arc<[Column]>,
     writer: Option<SerializedFileWriter<Sink>>,
@@ -44,19 +48,20 @@ pub struct PartWriter {
 }
 
 impl PartWriter {
-    /// Makes the file `hidden`, which becomes `path` when it is whole. `title` and `notes` go into the file's metadata.
+    /// Makes the file `hidden` in a directory, which becomes `name` when it is whole. `title` and `notes` go into the file's metadata.
     pub fn create(
-        hidden: PathBuf,
-        path: PathBuf,
+        directory: &Directory,
+        (hidden, name): (OsString, OsString),
         (title, notes): (&str, &[(&str, String)]),
         table: Arc<[Column]>,
     ) -> Result<Self, StoreError> {
-        let file = new_file(&hidden).map_err(StoreError::write(&hidden))?;
+        let file = directory.new_file(&hidden).map_err(StoreError::write(directory.join(&hidden)))?;
         let error = Arc::default();
         let sink = Sink { file, error: Arc::clone(&error) };
         let made = column::schema(title, &table)
             .and_then(|schema| SerializedFileWriter::new(sink, schema, column::properties(&table, notes)));
-        let mut part = Self { hidden, path, table, writer: None, error, rows: 0 };
+        let path = directory.join(&name);
+        let mut part = Self { directory: directory.clone(), hidden, name, path, table, writer: None, error, rows: 0 };
         part.writer = Some(part.check(made)?);
         Ok(part)
     }
@@ -121,8 +126,8 @@ impl PartWriter {
         let file = self.check(writer.into_inner())?.file;
         let sealed = sums::seal(&file).and_then(|()| file.sync_all());
         let bytes = sealed.and_then(|()| file.metadata()).map_err(StoreError::write(&self.path))?;
-        std::fs::rename(&self.hidden, &self.path).map_err(StoreError::write(&self.path))?;
-        sync_directory(self.path.parent().unwrap_or(Path::new(".")))?;
+        self.directory.rename(&self.hidden, &self.name).map_err(StoreError::write(&self.path))?;
+        sync_directory(&self.directory)?;
         Ok(bytes.len())
     }
 
@@ -138,36 +143,28 @@ impl Drop for PartWriter {
     fn drop(&mut self) {
         // Closes the file first; what it would still write is of no use. A published part has no hidden name any more.
         self.writer = None;
-        let _ = std::fs::remove_file(&self.hidden);
+        let _ = self.directory.remove(&self.hidden);
     }
 }
 
-/// Makes a rename or removal in a directory last.
-pub fn sync_directory(path: &Path) -> Result<(), StoreError> {
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let synced = File::open(path).and_then(|dir| dir.sync_all());
-    match synced {
-        // Some network file systems know no fsync of a directory.
-        Err(e) if !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::EBADF)) => {
-            Err(StoreError::write(path)(e))
-        }
-        _ => Ok(()),
-    }
+/// Brings renames and removals in a directory to the disk.
+pub fn sync_directory(directory: &Directory) -> Result<(), StoreError> {
+    directory.sync().map_err(StoreError::write(directory.path()))
 }
 
 /// Puts a file in the place of the one that has its name: after a crash one or the other is there, whole.
 ///
 /// # Errors
 /// Where it cannot be written; what was there stays.
-pub fn replace_file(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
-    let (path, hidden) = (directory.join(name), directory.join(format!(".{name}.tmp")));
-    let written = new_file(&hidden).and_then(|mut file| {
+pub fn replace_file(directory: &Directory, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let hidden = format!(".{name}.tmp");
+    let written = directory.new_file(&hidden).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()
     });
-    if let Err(e) = written.and_then(|()| std::fs::rename(&hidden, &path)) {
-        let _ = std::fs::remove_file(&hidden);
-        return Err(StoreError::write(path)(e));
+    if let Err(e) = written.and_then(|()| directory.rename(&hidden, name)) {
+        let _ = directory.remove(&hidden);
+        return Err(StoreError::write(directory.join(name))(e));
     }
     sync_directory(directory)
 }

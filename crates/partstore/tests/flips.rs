@@ -1,6 +1,8 @@
 //! A bit that flips in a part is an error, never another figure.
 
-use latpath_partstore::{merge, Column, Encoding, Group, Kind, Names, PartReader, PartWriter, Span, StoreError};
+use latpath_partstore::{
+    merge, Column, Directory, Encoding, Group, Kind, Names, PartReader, PartWriter, Span, StoreError,
+};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::{path::Path, sync::Arc};
 
@@ -28,7 +30,9 @@ fn group(rows: i64) -> Group {
 
 fn write(names: &Names, span: Span, rows: i64) {
     let notes = [("latpath_format", "1".to_string())];
-    let mut part = PartWriter::create(names.hidden(span), names.path(span), ("rows", &notes), table()).unwrap();
+    let mut part =
+        PartWriter::create(&names.directory, (names.hidden(span), names.name(span)), ("rows", &notes), table())
+            .unwrap();
     part.write(&group(rows)).unwrap();
     part.write(&group(rows / 2)).unwrap();
     part.publish().unwrap();
@@ -49,7 +53,7 @@ fn content(path: &Path) -> Result<String, StoreError> {
 #[test]
 fn each_single_bit_that_flips_is_found_or_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let names = Names::new(directory.path());
+    let names = Names::new(Directory::open(directory.path()).unwrap());
     write(&names, Span::one(0), 40);
     let path = names.path(Span::one(0));
     let (whole, expected) = (std::fs::read(&path).unwrap(), content(&path).unwrap());
@@ -73,13 +77,15 @@ fn each_single_bit_that_flips_is_found_or_changes_nothing() {
 #[test]
 fn a_damaged_part_is_not_merged_into_a_whole_one() {
     let directory = tempfile::tempdir().unwrap();
-    let names = Names::new(directory.path());
+    let names = Names::new(Directory::open(directory.path()).unwrap());
     let spans = [Span::one(0), Span::one(1)];
     // One whose rows are gathered, and one whose groups are copied as they are.
     write(&names, spans[0], 40);
     write(&names, spans[1], 16_000);
     let both = Span { first: 0, last: 1 };
-    let merged = || PartWriter::create(names.hidden(both), names.path(both), ("rows", &[]), table()).unwrap();
+    let merged = || {
+        PartWriter::create(&names.directory, (names.hidden(both), names.name(both)), ("rows", &[]), table()).unwrap()
+    };
     for span in spans {
         let whole = std::fs::read(names.path(span)).unwrap();
         let mut bytes = whole.clone();
@@ -97,7 +103,7 @@ fn a_damaged_part_is_not_merged_into_a_whole_one() {
 #[test]
 fn a_page_that_claims_gigabytes_is_refused_before_memory_is_taken() {
     let directory = tempfile::tempdir().unwrap();
-    let names = Names::new(directory.path());
+    let names = Names::new(Directory::open(directory.path()).unwrap());
     write(&names, Span::one(0), 40);
     let path = names.path(Span::one(0));
     let file = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();

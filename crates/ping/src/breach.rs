@@ -4,16 +4,17 @@
 //! While nothing is breached the measuring thread does nothing for this.
 
 use crate::transaction::{Route, Transaction};
+use latpath_linux::Directory;
 use latpath_model::Ns;
 use latpath_tracefs::{Instance, Saved};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use serde::Serialize;
 use std::{
+    ffi::OsString,
     fmt::Write as _,
-    fs::{self, OpenOptions},
+    fs,
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -146,7 +147,8 @@ pub struct BreachReport {
 pub struct BreachTrace {
     /// `None` once it is undone.
     instance: Option<Instance>,
-    save: PathBuf,
+    /// The directory of the file for the trace, and its name there.
+    target: (Directory, OsString),
     most_bytes: u64,
     freeze: bool,
     /// The first breach was there.
@@ -158,14 +160,14 @@ impl BreachTrace {
     /// Makes the instance, or uses the user's, starts it, and reserves the file.
     pub fn prepare(options: BreachOptions) -> Result<Self, BreachError> {
         let BreachOptions { instance, record, save, most_bytes, freeze } = options;
-        reserve(&save, record.snapshot)?;
+        let target = reserve(&save, record.snapshot)?;
         let opened = Instance::open_or_make(&instance, &record);
         let instance = opened.inspect_err(|_| {
-            let _ = fs::remove_file(&save);
+            let _ = target.0.remove(&target.1);
         })?;
         let report = BreachReport { notes: instance.notes().to_vec(), ..BreachReport::default() };
         let report = Mutex::new(report);
-        Ok(Self { instance: Some(instance), save, most_bytes, freeze, frozen: AtomicBool::new(false), report })
+        Ok(Self { instance: Some(instance), target, most_bytes, freeze, frozen: AtomicBool::new(false), report })
     }
 
     /// What the user should know before the run.
@@ -221,7 +223,7 @@ impl BreachTrace {
         if !self.freeze {
             report.notes.extend(instance.stop().err().map(|e| e.to_string()));
         }
-        match instance.save(&self.save, self.most_bytes) {
+        match instance.save((&self.target.0, &self.target.1), self.most_bytes) {
             Ok(saved) => {
                 report.notes.extend(losses(&saved));
                 report.saved = Some(saved);
@@ -234,14 +236,15 @@ impl BreachTrace {
 impl Drop for BreachTrace {
     fn drop(&mut self) {
         // Reserved, and not used.
-        if fs::metadata(&self.save).is_ok_and(|m| m.len() == 0) {
-            let _ = fs::remove_file(&self.save);
+        let (directory, name) = &self.target;
+        if directory.open_file(name).and_then(|file| file.metadata()).is_ok_and(|m| m.len() == 0) {
+            let _ = directory.remove(name);
         }
     }
 }
 
 /// Makes the file, so that a breach finds it writable. An empty one is what a killed run had reserved.
-fn reserve(save: &Path, snapshot: bool) -> Result<(), BreachError> {
+fn reserve(save: &Path, snapshot: bool) -> Result<(Directory, OsString), BreachError> {
     let taken = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| !m.is_file() || m.len() > 0);
     let beside = latpath_tracefs::snapshot_file(save);
     for path in [Some(save), snapshot.then_some(beside.as_path())].into_iter().flatten() {
@@ -249,8 +252,9 @@ fn reserve(save: &Path, snapshot: bool) -> Result<(), BreachError> {
             return Err(BreachError::Exists(path.into()));
         }
     }
-    let made = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NOFOLLOW).open(save);
-    made.map(drop).map_err(|source| BreachError::File { path: save.into(), source })
+    let made =
+        Directory::of_file(save).and_then(|(directory, name)| directory.append(&name).map(|_| (directory, name)));
+    made.map_err(|source| BreachError::File { path: save.into(), source })
 }
 
 /// What a saved trace does not have.

@@ -178,6 +178,10 @@ impl Transport for Ethernet {
     type Peer = Peer;
     type Error = DeviceError;
 
+    fn are_of_one_host(a: &Peer, b: &Peer) -> bool {
+        a.mac == b.mac
+    }
+
     fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, DeviceError> {
         let room = self.room(to.framing);
         let len = match write(&mut self.out, &to, self.device.mac, message) {

@@ -15,8 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const MOST_SESSIONS: usize = 256;
 /// A session that says nothing for so long is over.
 const IDLE_NS: Ns = 30_000_000_000;
-/// When the table of sessions is full, a session without a probe is dropped after this long without a message.
-const UNUSED_NS: Ns = 1_000_000_000;
+/// Sessions of one host, so that one alone cannot take all.
+const MOST_OF_A_HOST: usize = 64;
+/// Where a new session has no place, the one that was silent for longest is ended, if it was so for this long.
+const SILENT_NS: Ns = 1_000_000_000;
 /// A reading of the NIC's clock that is older says nothing of it now.
 const FRESH_NS: Ns = 500_000_000;
 /// Looks for a message between two looks at the clock, when the thread never sleeps.
@@ -160,14 +162,17 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.witness.ends(&peer, &session);
     }
 
-    /// Ends the session of which nothing but a hello was heard, and that longest ago: whoever forges hellos must not keep others out.
-    fn end_unused(&mut self, now: Ns) {
-        let unused =
-            |(_, (_, s)): &(usize, &(T::Peer, Session))| s.seen.received == 0 && now - s.last_heard > UNUSED_NS;
-        let oldest = self.sessions.iter().enumerate().filter(unused).min_by_key(|(_, (_, s))| s.last_heard);
-        if let Some((i, _)) = oldest {
-            self.end(i);
+    /// Whether there is a place among sessions of which `most` may be, where necessary that of the one that was silent for longest:
+    /// whoever forges hellos and probes must go on with it to keep others out.
+    fn has_place(&mut self, most: usize, now: Ns, counts: impl Fn(&T::Peer) -> bool) -> bool {
+        let counted = || self.sessions.iter().enumerate().filter(|(_, (peer, _))| counts(peer));
+        if counted().count() < most {
+            return true;
         }
+        let silent = counted().filter(|(_, (_, s))| now - s.last_heard > SILENT_NS);
+        let longest = silent.min_by_key(|(_, (_, s))| s.last_heard).map(|(i, _)| i);
+        longest.into_iter().for_each(|i| self.end(i));
+        longest.is_some()
     }
 
     fn end_all(&mut self) {
@@ -219,10 +224,9 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         if let Some(i) = self.known(peer, number) {
             return Some(i);
         }
-        if self.sessions.len() >= MOST_SESSIONS {
-            self.end_unused(now);
-        }
-        if self.sessions.len() >= MOST_SESSIONS {
+        let has_place = self.has_place(MOST_OF_A_HOST, now, |other| T::are_of_one_host(other, &peer))
+            && self.has_place(MOST_SESSIONS, now, |_| true);
+        if !has_place {
             self.sum.turned_away += 1;
             return None;
         }

@@ -92,6 +92,11 @@ pub trait Transport {
 
     fn send(&mut self, to: Self::Peer, message: &[u8]) -> Result<Sent, Self::Error>;
 
+    /// Whether both are of one host, as far as their addresses show it.
+    fn are_of_one_host(a: &Self::Peer, b: &Self::Peer) -> bool {
+        a == b
+    }
+
     /// Whether an error of [`Self::send`] is of that message alone, which is too long: a reflector goes on with others.
     fn is_of_message(_: &Self::Error) -> bool {
         false

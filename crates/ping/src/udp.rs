@@ -225,6 +225,10 @@ impl Transport for Udp {
     type Peer = UdpPeer;
     type Error = UdpError;
 
+    fn are_of_one_host(a: &UdpPeer, b: &UdpPeer) -> bool {
+        a.address.ip() == b.address.ip()
+    }
+
     #[inline]
     fn send(&mut self, to: UdpPeer, message: &[u8]) -> Result<Sent, UdpError> {
         let sent = match self.send_once(&to, message) {

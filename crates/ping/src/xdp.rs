@@ -317,6 +317,10 @@ impl Transport for Xdp {
     type Peer = Peer;
     type Error = XdpError;
 
+    fn are_of_one_host(a: &Peer, b: &Peer) -> bool {
+        a.mac == b.mac
+    }
+
     #[inline]
     fn send(&mut self, to: Peer, message: &[u8]) -> Result<Sent, XdpError> {
         let room = self.room(to.framing);

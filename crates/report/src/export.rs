@@ -16,7 +16,7 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use csv::write_csv;
-pub use file::{check_target, write_file};
+pub use file::{check_target, write_file, write_file_in};
 
 pub const EXPORTERS: &[Exporter] = &[
     Exporter {

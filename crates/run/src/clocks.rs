@@ -1,7 +1,7 @@
 //! `clocks.jsonl`: every clock's samples.
 
-use crate::{lines, ClockSample, RunError, CLOCKS};
-use latpath_partstore::{new_file, StoreError};
+use crate::{lines, span::TimeSpan, ClockSample, RunError, CLOCKS};
+use latpath_partstore::{Directory, StoreError};
 use std::{
     fs::File,
     io::Write,
@@ -15,9 +15,9 @@ pub(crate) struct Clocks {
 }
 
 impl Clocks {
-    pub fn create(run: &Path) -> Result<Self, RunError> {
+    pub fn create(run: &Directory) -> Result<Self, RunError> {
         let path = run.join(CLOCKS);
-        let file = new_file(&path).map_err(StoreError::write(&path))?;
+        let file = run.new_file(CLOCKS).map_err(StoreError::write(&path))?;
         Ok(Self { path, file })
     }
 
@@ -28,8 +28,14 @@ impl Clocks {
 }
 
 /// Passes on all whole lines of a run's samples; the number of those that are damaged.
-pub(crate) fn for_each(run: &Path, visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
-    lines::for_each(&run.join(CLOCKS), visit)
+pub(crate) fn for_each(run: &Path, span: TimeSpan, mut visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
+    lines::for_each(&run.join(CLOCKS), |sample: ClockSample| {
+        let is_possible = span.contains(sample.t_ns);
+        if is_possible {
+            visit(sample);
+        }
+        is_possible
+    })
 }
 
 #[cfg(test)]
@@ -45,7 +51,8 @@ mod tests {
         file.write_all(&lines::of(&[sample(0)]).repeat(SAMPLES)).unwrap();
         file.write_all(&lines::of(&[sample(7)])).unwrap();
         let (mut count, mut newest) = (0, 0);
-        let damaged = for_each(run.path(), |sample| (count, newest) = (count + 1, sample.t_ns)).unwrap();
+        let damaged =
+            for_each(run.path(), TimeSpan::default(), |sample| (count, newest) = (count + 1, sample.t_ns)).unwrap();
         assert_eq!((count, newest, damaged), (SAMPLES + 1, 7, 0));
     }
 }

@@ -1,6 +1,6 @@
 //! The columns of a part: names, types, encodings. docs/run-format.md says the same to those who read runs elsewhere.
 
-use crate::Rows;
+use crate::{span::TimeSpan, Rows};
 use latpath_model::Ns;
 use latpath_partstore::{Column, Group, Names, PartWriter, Span, StoreError, Values};
 use std::{fmt::Display, sync::Arc};
@@ -56,7 +56,12 @@ pub(crate) fn table<P: Display>(points: &[P], details: bool) -> Arc<[Column]> {
 
 pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result<PartWriter, StoreError> {
     let notes = [(FORMAT_KEY, crate::FORMAT.to_string())];
-    PartWriter::create(names.hidden(span), names.path(span), ("journeys", &notes), Arc::clone(table))
+    PartWriter::create(
+        &names.directory,
+        (names.hidden(span), names.name(span)),
+        ("journeys", &notes),
+        Arc::clone(table),
+    )
 }
 
 /// Fills a group of [`table`] with rows, each stream's rows together.
@@ -96,15 +101,16 @@ pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
     group.sort_by(BY_STREAM);
 }
 
-/// Takes rows over this many points from a group of [`table`].
-pub(crate) fn take(group: &Group, points: usize, rows: &mut Rows) {
+/// Takes rows over this many points from a group of [`table`]. False where the run cannot have one of their times.
+#[must_use]
+pub(crate) fn take(group: &Group, points: usize, span: TimeSpan, rows: &mut Rows) -> bool {
     rows.clear(points);
     let n = group.rows;
     let (fixed, rest) = group.columns.split_at(4);
     let (times, rest) = rest.split_at(points);
     let (places, rare) = rest.split_at(rest.len() - RARE);
     let ([stream, key, number, first], [duplicates, out_of_order, drop_note, missing_before]) = (fixed, rare) else {
-        return;
+        return false;
     };
     rows.stream.extend(stream.i32.iter().map(|v| *v as u16));
     rows.key.extend(key.i32.iter().map(|v| *v as u32));
@@ -116,11 +122,13 @@ pub(crate) fn take(group: &Group, points: usize, rows: &mut Rows) {
     rows.drop_note.resize(n, 0);
     scatter(&drop_note.i32, drop_note, |row, note| rows.drop_note[row] = (note as u16).saturating_add(1));
     rows.seen.resize(n, 0);
+    let mut excess = 0;
     for (p, time) in times.iter().enumerate() {
         let (t, seen) = (&mut rows.t[p], &mut rows.seen);
         t.resize(n, 0);
         scatter(&time.i64, time, |row, offset| {
             t[row] = first.i64[row].wrapping_add(offset);
+            excess |= span.excess(t[row]);
             seen[row] |= 1 << p;
         });
     }
@@ -131,6 +139,7 @@ pub(crate) fn take(group: &Group, points: usize, rows: &mut Rows) {
         scatter(&place[0].i32, &place[0], |row, cpu| cpus[row] = cpu as u16);
         scatter(&place[1].i32, &place[1], |row, tid| tids[row] = tid as u32);
     }
+    TimeSpan::holds(excess)
 }
 
 /// Calls with each row that has a value, and the value.

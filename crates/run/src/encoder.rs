@@ -1,16 +1,13 @@
 //! The thread that turns rows into parts, so that the one that joins journeys never waits for the disk.
 
-use crate::{clocks::Clocks, columns, manifest, merger::Finished, rows::Rows, ClockSample, RunError, JOURNEYS};
+use crate::{clocks::Clocks, columns, manifest, merger::Finished, rows::Rows, ClockSample, RunError};
 use latpath_linux::background::lower_priority;
 use latpath_model::Point;
-use latpath_partstore::{Group, Names, PartWriter, Span};
-use std::{
-    path::PathBuf,
-    sync::{
-        atomic::{AtomicU64, Ordering},
-        mpsc::{Receiver, Sender},
-        Arc,
-    },
+use latpath_partstore::{Directory, Group, Names, PartWriter, Span};
+use std::sync::{
+    atomic::{AtomicU64, Ordering},
+    mpsc::{Receiver, Sender},
+    Arc,
 };
 
 /// What the writer asks of the thread, in order.
@@ -26,7 +23,8 @@ pub(crate) enum Work {
 
 /// The thread's belongings.
 pub(crate) struct Encoder {
-    pub run: PathBuf,
+    pub run: Directory,
+    pub parts: Names,
     pub clocks: Clocks,
     /// Rows go back here to be filled again.
     pub free: Sender<Rows>,
@@ -52,7 +50,6 @@ impl Encoder {
             // Files are as fast as the thread that joins them.
             lower_priority();
         }
-        let names = Names::new(&self.run.join(JOURNEYS));
         let (mut table, mut part, mut number) = (columns::table::<Point>(&[], self.details), None::<PartWriter>, 0);
         let mut group = Group::default();
         for item in work {
@@ -61,7 +58,7 @@ impl Encoder {
                 Work::Rows(rows) => {
                     let open = match &mut part {
                         Some(open) => open,
-                        none => none.insert(columns::create(&names, Span::one(number), &table)?),
+                        none => none.insert(columns::create(&self.parts, Span::one(number), &table)?),
                     };
                     columns::fill(&rows, self.details, &mut group);
                     open.write(&group)?;

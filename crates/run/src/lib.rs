@@ -28,6 +28,7 @@ mod rows;
 mod scan;
 mod seal;
 mod select;
+mod span;
 mod spikes;
 mod vms;
 mod writer;

@@ -34,8 +34,9 @@ fn value<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     SEAL.holds(line, xxh64.as_deref()).then_some(value)
 }
 
-/// Passes on the values of all whole lines of a file, none if there is no file; the number of lines that are damaged.
-pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T)) -> Result<u64, RunError> {
+/// Passes on the values of all whole lines of a file, none if there is no file; the number of lines that are damaged, including those
+/// whose value cannot be: of which `visit` is false.
+pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T) -> bool) -> Result<u64, RunError> {
     let mut reader = match open_file(path) {
         Ok(file) => BufReader::new(file),
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(0),
@@ -49,7 +50,7 @@ pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T
             return Ok(damaged);
         }
         match value(&line) {
-            Some(value) => visit(value),
+            Some(value) => damaged += u64::from(!visit(value)),
             // Otherwise it may be the one that a crash cut.
             None => damaged += u64::from(line.ends_with(b"\n")),
         }

@@ -1,6 +1,12 @@
 //! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
 
-use crate::{facts::HostFacts, seal::Seal, spikes::SpikesRecord, RunError, MANIFEST};
+use crate::{
+    facts::HostFacts,
+    seal::Seal,
+    span::{TimeSpan, IMPOSSIBLE},
+    spikes::SpikesRecord,
+    RunError, MANIFEST,
+};
 use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
 use latpath_flight::Figures;
@@ -8,7 +14,7 @@ use latpath_journey::{Layout, Totals};
 use latpath_model::{
     stream::MAX_STREAMS, Counters, DropNote, Ns, Point, PointId, PointInfo, SegmentKind, StreamSpec, MAX_COUNT,
 };
-use latpath_partstore::{open_file, replace_file, StoreError};
+use latpath_partstore::{open_file, replace_file, Directory, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -358,12 +364,33 @@ impl Manifest {
                 return Err(damaged(format!("it names {found} {what}, a run has {most} at most")));
             }
         }
+        if manifest.has_impossible_time() {
+            return Err(damaged(IMPOSSIBLE.into()));
+        }
         let machines: Vec<_> = manifest.machines.iter().map(|machine| &machine.counters).collect();
         let counts = serde_json::to_value((&manifest.counters, &manifest.joined, machines, &manifest.spikes));
         match counts.map(|counts| greatest(&counts)) {
             Ok(count) if count > MAX_COUNT => Err(damaged(format!("it counts {count}, which nothing can reach"))),
             _ => Ok(manifest),
         }
+    }
+
+    /// The times that the run can have.
+    pub(crate) fn span(&self) -> TimeSpan {
+        // Of another start it could not be loaded.
+        TimeSpan::of_start(self.start.monotonic_ns).unwrap_or_default()
+    }
+
+    /// Whether it has a time that no run can have.
+    fn has_impossible_time(&self) -> bool {
+        let of = |stamp: &Stamp| [stamp.utc_ns, stamp.tai_ns, stamp.monotonic_ns];
+        let Some(span) = TimeSpan::of_start(self.start.monotonic_ns) else { return true };
+        let end = self.end.iter().map(|end| end.monotonic_ns);
+        let steps = self.utc_steps.iter().map(|step| step.noticed_at_ns);
+        let times = end.chain(steps).chain([self.written_ns]).all(|t| span.contains(t));
+        let of_day = self.end.iter().chain([&self.start]).flat_map(of);
+        let apart = self.utc_steps.iter().map(|step| step.by_ns);
+        !times || of_day.chain(apart).any(|t| TimeSpan::of_start(t).is_none())
     }
 
     /// The manifest as it is written.
@@ -385,6 +412,6 @@ fn greatest(counts: &serde_json::Value) -> u64 {
 }
 
 /// Puts a manifest in the place of the run's last one: after a crash one or the other is there, whole.
-pub(crate) fn replace(run: &Path, bytes: &[u8]) -> Result<(), RunError> {
+pub(crate) fn replace(run: &Directory, bytes: &[u8]) -> Result<(), RunError> {
     Ok(replace_file(run, MANIFEST, bytes)?)
 }

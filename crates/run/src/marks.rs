@@ -1,10 +1,10 @@
 //! `marks.jsonl`: what somebody noted about moments of a run, while it was recorded or after.
 
-use crate::{lines, RunError, MARKS};
+use crate::{lines, span::TimeSpan, RunError, MARKS};
 use latpath_model::{text::cut, Ns, StreamSpec, SynchChange};
-use latpath_partstore::StoreError;
+use latpath_partstore::{Directory, StoreError};
 use serde::{Deserialize, Serialize};
-use std::{fs::File, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{io::Write, path::Path};
 
 /// Most bytes of a mark's text that are kept.
 const MOST_BYTES: usize = 400;
@@ -33,30 +33,29 @@ impl Mark {
     /// Adds the mark to a run. The recording need not know: a line is appended in one write.
     ///
     /// # Errors
-    /// Where the file cannot be written. It is never written through a link.
+    /// Where the file cannot be written, or is no file of this run alone: a link, a pipe, a file that has another name too.
     pub fn add(&self, run: &Path) -> Result<(), RunError> {
-        let path = run.join(MARKS);
-        let open = File::options()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
-            .open(&path);
-        let written = open.and_then(|mut file| {
+        self.add_to(&Directory::open(run).map_err(StoreError::write(run.join(MARKS)))?)
+    }
+
+    pub(crate) fn add_to(&self, run: &Directory) -> Result<(), RunError> {
+        let written = run.append(MARKS).and_then(|mut file| {
             file.write_all(&lines::of(std::slice::from_ref(self)))?;
             file.sync_data()
         });
-        Ok(written.map_err(StoreError::write(&path))?)
+        Ok(written.map_err(StoreError::write(run.join(MARKS)))?)
     }
 }
 
 /// A run's marks in the order of their times, and how many lines of them are damaged.
-pub(crate) fn load(run: &Path) -> Result<(Vec<Mark>, u64), RunError> {
+pub(crate) fn load(run: &Path, span: TimeSpan) -> Result<(Vec<Mark>, u64), RunError> {
     let mut marks = Vec::new();
     let damaged = lines::for_each(&run.join(MARKS), |mark: Mark| {
-        if marks.len() < MOST {
+        let is_possible = span.contains(mark.t_ns);
+        if marks.len() < MOST && is_possible {
             marks.push(Mark::new(mark.t_ns, &mark.text));
         }
+        is_possible
     })?;
     marks.sort_by_key(|mark| mark.t_ns);
     Ok((marks, damaged))
@@ -65,18 +64,19 @@ pub(crate) fn load(run: &Path) -> Result<(Vec<Mark>, u64), RunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::OpenOptionsExt;
 
     #[test]
     fn marks_are_read_by_time_and_a_damaged_one_is_counted() {
         let run = tempfile::tempdir().unwrap();
-        assert_eq!(load(run.path()).unwrap(), (vec![], 0));
+        assert_eq!(load(run.path(), TimeSpan::default()).unwrap(), (vec![], 0));
         let marks = [Mark::new(7, "iperf off"), Mark::new(5, "iperf \u{1b}[2J \"on\"")];
         marks.iter().for_each(|mark| mark.add(run.path()).unwrap());
-        assert_eq!(load(run.path()).unwrap(), (vec![marks[1].clone(), marks[0].clone()], 0));
+        assert_eq!(load(run.path(), TimeSpan::default()).unwrap(), (vec![marks[1].clone(), marks[0].clone()], 0));
         let file = run.path().join(MARKS);
         let text = std::fs::read_to_string(&file).unwrap().replace("off", "Off") + "{\"t_ns\":9,\"te";
         std::fs::write(&file, text).unwrap();
-        assert_eq!(load(run.path()).unwrap(), (vec![marks[1].clone()], 1));
+        assert_eq!(load(run.path(), TimeSpan::default()).unwrap(), (vec![marks[1].clone()], 1));
         assert_eq!(Mark::new(0, &"é".repeat(400)).text.len(), 400);
     }
 
@@ -86,5 +86,16 @@ mod tests {
         let other = run.path().join("other");
         std::os::unix::fs::symlink(&other, run.path().join(MARKS)).unwrap();
         assert!(Mark::new(5, "x").add(run.path()).is_err() && !other.exists());
+    }
+
+    #[test]
+    fn a_pipe_that_has_the_name_of_the_marks_is_refused_at_once_whether_or_not_it_is_read() {
+        let run = tempfile::tempdir().unwrap();
+        let pipe = run.path().join(MARKS);
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(Mark::new(5, "x").add(run.path()).is_err());
+        let reader = std::fs::File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&pipe).unwrap();
+        assert!(Mark::new(5, "x").add(run.path()).is_err());
+        drop(reader);
     }
 }

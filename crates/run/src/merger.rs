@@ -4,7 +4,7 @@ use crate::{
     columns::{self, point_of, BY_STREAM},
     RunError,
 };
-use latpath_partstore::{merge, Names, PartReader, SmallParts, Span};
+use latpath_partstore::{merge, Names, SmallParts, Span};
 use std::sync::mpsc::Receiver;
 
 /// A part with this many rows is left as it is.
@@ -39,7 +39,7 @@ fn merge_all(names: &Names, spans: &[Span]) -> Result<(), RunError> {
     // The points of all these parts, in the order in which they appear.
     let mut points: Vec<String> = Vec::new();
     for span in spans {
-        for point in PartReader::open(&names.path(*span))?.columns().filter_map(point_of) {
+        for point in names.open(*span)?.columns().filter_map(point_of) {
             if !points.iter().any(|known| known == point) {
                 points.push(point.into());
             }

@@ -6,6 +6,7 @@ use crate::{
 };
 use latpath_model::Ns;
 use latpath_partstore::{Column, Group, PartFile, PartReader};
+use std::path::Path;
 
 /// One part, open for reading.
 pub(crate) struct JourneyReader(PartReader);
@@ -13,6 +14,10 @@ pub(crate) struct JourneyReader(PartReader);
 impl JourneyReader {
     pub fn open(part: &PartFile) -> Result<Self, RunError> {
         Ok(Self(part.open()?))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
     }
 
     pub fn groups(&self) -> usize {

@@ -1,13 +1,13 @@
 //! Opening a run: of a recording that ended, goes on, or was killed.
 
 use crate::{
-    clocks, manifest::Manifest, marks, part_reader::JourneyReader, spikes, vms, ClockSample, Mark, RunError,
-    SpikeFiles, State, JOURNEYS, MARKS,
+    clocks, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample, Mark,
+    RunError, SpikeFiles, State, JOURNEYS, MARKS,
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_model::{Ns, Point, PointInfo};
-use latpath_partstore::{self as partstore, Names, PartFile};
+use latpath_partstore::{self as partstore, Directory, Names, PartFile, StoreError};
 use latpath_vms::Vm;
 use nix::fcntl::{Flock, FlockArg};
 use std::{
@@ -58,11 +58,14 @@ impl Run {
             (State::Recording, false) => Condition::Killed,
         };
         let (mut journeys, mut times, mut notes) = (0, None::<(Ns, Ns)>, Vec::new());
-        let parts = partstore::open(&Names::new(&path.join(JOURNEYS)), condition == Condition::Recording)?;
+        let journeys_path = path.join(JOURNEYS);
+        let directory = Directory::open(&journeys_path).map_err(StoreError::read(&journeys_path))?;
+        let parts = partstore::open(&Names::new(directory), condition == Condition::Recording)?;
         if condition == Condition::Recording {
             // By now it may know points that the latest parts have.
             manifest = Manifest::load(path)?;
         }
+        let span = manifest.span();
         let spans: Vec<_> = parts.iter().map(|part| part.span).collect();
         for (first, last) in partstore::gaps(&spans) {
             notes.push(format!("parts {first} to {last} are missing: somebody removed them"));
@@ -72,7 +75,7 @@ impl Run {
                 Err(e) => notes.push(e.to_string()),
                 Ok(part) => {
                     journeys += part.rows();
-                    if let Some((first, last)) = part.times() {
+                    if let Some((first, last)) = part.times().filter(|(a, b)| span.contains(*a) && span.contains(*b)) {
                         times = Some(times.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
                     }
                     add_points(&mut manifest.points, part.points(), &mut notes);
@@ -101,7 +104,7 @@ impl Run {
             notes.push(damaged.to_string());
             Vec::new()
         });
-        let (marks, damaged) = marks::load(path).unwrap_or_else(|error| {
+        let (marks, damaged) = marks::load(path, manifest.span()).unwrap_or_else(|error| {
             notes.push(error.to_string());
             (Vec::new(), 0)
         });
@@ -164,7 +167,7 @@ impl Run {
 
     /// Passes on all samples of all clocks; returns how many lines are damaged.
     pub fn for_each_clock_sample(&self, visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
-        clocks::for_each(&self.path, visit)
+        clocks::for_each(&self.path, self.span(), visit)
     }
 
     /// The host's virtual machines when the recording began, with their threads; none where the run does not say.
@@ -175,12 +178,17 @@ impl Run {
     /// What was frozen around late packets: which captures there are. Those of a recording that goes on may be thrown out for
     /// worse ones at any time.
     pub fn spikes(&self) -> SpikeFiles {
-        spikes::list(&self.path)
+        spikes::list(&self.path, self.span())
     }
 
     /// A capture, with all that the machines did in it.
     pub fn capture(&self, number: u32) -> Result<RankedCapture, RunError> {
-        spikes::load(&self.path, number, self.manifest.points.len())
+        spikes::load(&self.path, number, self.manifest.points.len(), self.span())
+    }
+
+    /// The times that it can have.
+    pub(crate) fn span(&self) -> TimeSpan {
+        self.manifest.span()
     }
 
     pub(crate) fn parts(&self) -> &[PartFile] {
@@ -210,8 +218,8 @@ fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a st
 
 /// Takes the lock that shows readers that the recording goes on. The kernel releases it when the process ends, however
 /// it ends. `None` where the file system has no locks.
-pub(crate) fn lock(run: &Path) -> Option<Flock<File>> {
-    Flock::lock(File::open(run).ok()?, FlockArg::LockExclusiveNonblock).ok()
+pub(crate) fn lock(run: &Directory) -> Option<Flock<File>> {
+    Flock::lock(run.try_clone_file().ok()?, FlockArg::LockExclusiveNonblock).ok()
 }
 
 fn is_locked(run: &Path) -> bool {

@@ -1,6 +1,13 @@
 //! Reading a run: all its parts, by several workers at once.
 
-use crate::{columns, part_reader::JourneyReader, reader::Run, rows::Rows, RunError, Select};
+use crate::{
+    columns,
+    part_reader::JourneyReader,
+    reader::Run,
+    rows::Rows,
+    span::{TimeSpan, IMPOSSIBLE},
+    RunError, Select,
+};
 use latpath_journey::Journey;
 use latpath_model::{PointInfo, PointKind};
 use latpath_partstore::{Column, Group, PartFile};
@@ -88,6 +95,7 @@ impl Run {
 struct Reading<'a> {
     select: &'a Select,
     points: usize,
+    span: TimeSpan,
     table: Arc<[Column]>,
     group: Group,
     rows: Rows,
@@ -100,7 +108,7 @@ impl<'a> Reading<'a> {
         let is_sample = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Sampled;
         let samples = run.points().iter().enumerate().filter(is_sample).fold(0, |set, (point, _)| set | 1 << point);
         let rows = Rows { samples, ..Rows::default() };
-        Self { select, points: names.len(), table, group: Group::default(), rows }
+        Self { select, points: names.len(), span: run.span(), table, group: Group::default(), rows }
     }
 
     /// One part; the first error is returned after all row groups were tried. `add` says whether to go on.
@@ -112,7 +120,10 @@ impl<'a> Reading<'a> {
                 error = error.or(Some(e));
                 continue;
             }
-            columns::take(&self.group, self.points, &mut self.rows);
+            if !columns::take(&self.group, self.points, self.span, &mut self.rows) {
+                error = error.or(Some(RunError::damaged(part.path(), IMPOSSIBLE)));
+                continue;
+            }
             if !self.select.is_everything() {
                 self.rows.keep(|rows, row| self.select.matches(rows.stream[row], rows.first_time(row)));
             }

@@ -1,9 +1,14 @@
 //! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
 
-use crate::RunError;
-use latpath_capture::{BadCapture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED};
+use crate::{
+    span::{TimeSpan, IMPOSSIBLE},
+    RunError,
+};
+use latpath_capture::{
+    BadCapture, Capture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED,
+};
 use latpath_linux::background::lower_priority;
-use latpath_partstore::{open_file, replace_file, StoreError};
+use latpath_partstore::{open_file, replace_file, Directory, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::File,
@@ -72,16 +77,15 @@ pub(crate) struct Spikes {
 }
 
 impl Spikes {
-    pub fn begin(run: &Path, retention: RetentionPolicy) -> Result<Self, RunError> {
-        let directory = run.join(SPIKES);
-        latpath_linux::make_private(&directory).map_err(StoreError::write(&directory))?;
+    pub fn begin(run: &Directory, retention: RetentionPolicy) -> Result<Self, RunError> {
+        let directory = run.make_directory(SPIKES).map_err(StoreError::write(run.join(SPIKES)))?;
         let shared = Arc::<Mutex<Shared>>::default();
         let (captures, come) = sync_channel(UNDER_WAY);
         let thread = std::thread::Builder::new().name("latpath-captures".into());
         let of_thread = (retention.clone(), Arc::clone(&shared));
         let thread = thread
             .spawn(move || write_all(&directory, &come, &of_thread.0, &of_thread.1))
-            .map_err(StoreError::write(run))?;
+            .map_err(StoreError::write(run.path()))?;
         Ok(Self { captures: Some(captures), thread: Some(thread), retention, shared })
     }
 
@@ -145,7 +149,12 @@ impl Drop for Spikes {
     }
 }
 
-fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &RetentionPolicy, shared: &Mutex<Shared>) {
+fn write_all(
+    directory: &Directory,
+    come: &Receiver<RankedCapture>,
+    retention: &RetentionPolicy,
+    shared: &Mutex<Shared>,
+) {
     lower_priority();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     for ranked in come {
@@ -176,9 +185,9 @@ fn write_all(directory: &Path, come: &Receiver<RankedCapture>, retention: &Reten
             return;
         }
         for number in decision.remove {
-            let path = directory.join(file_name(number));
-            if let Err(error) = std::fs::remove_file(&path) {
-                lock().error.get_or_insert(StoreError::write(path)(error).into());
+            let name = file_name(number);
+            if let Err(error) = directory.remove(&name) {
+                lock().error.get_or_insert(StoreError::write(directory.join(name))(error).into());
             }
         }
     }
@@ -202,7 +211,7 @@ pub struct SpikeFiles {
 }
 
 /// Lists a run's captures; none where it has no such directory.
-pub(crate) fn list(run: &Path) -> SpikeFiles {
+pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
     let directory = run.join(SPIKES);
     let mut found = SpikeFiles::default();
     let entries = match std::fs::read_dir(&directory) {
@@ -217,7 +226,7 @@ pub(crate) fn list(run: &Path) -> SpikeFiles {
     let mut numbers: Vec<u32> = names.take(MOST_FILES).collect();
     numbers.sort_unstable();
     for number in numbers {
-        match head_of(&directory.join(file_name(number)), number) {
+        match head_of(&directory.join(file_name(number)), number, span) {
             Ok(file) => found.files.push(file),
             // Thrown out for a worse one, just now.
             Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == io::ErrorKind::NotFound => {}
@@ -240,25 +249,31 @@ fn open(path: &Path) -> Result<(File, u64), RunError> {
     Ok((file, metadata.len()))
 }
 
-fn head_of(path: &Path, number: u32) -> Result<SpikeFile, RunError> {
+fn head_of(path: &Path, number: u32, span: TimeSpan) -> Result<SpikeFile, RunError> {
     let (file, bytes) = open(path)?;
     let mut begin = Vec::new();
     file.take(Head::MOST_BYTES as u64).read_to_end(&mut begin).map_err(StoreError::read(path))?;
     let head = Head::decode(&begin).map_err(bad(path))?;
     match head.number == number {
-        true => Ok(SpikeFile { head, bytes }),
+        true if span.contains(head.from) && span.contains(head.to) => Ok(SpikeFile { head, bytes }),
+        true => Err(RunError::damaged(path, IMPOSSIBLE)),
         false => Err(RunError::damaged(path, format!("it is number {}", head.number))),
     }
 }
 
 /// Reads a capture whole. Sightings at points that the run does not have are left out.
-pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<RankedCapture, RunError> {
+pub(crate) fn load(run: &Path, number: u32, points: usize, span: TimeSpan) -> Result<RankedCapture, RunError> {
     let path: PathBuf = run.join(SPIKES).join(file_name(number));
     let (file, _) = open(&path)?;
     let mut bytes = Vec::new();
     file.take(MAX_ENCODED as u64 + 1).read_to_end(&mut bytes).map_err(StoreError::read(&path))?;
     let mut ranked = RankedCapture::decode(&bytes).map_err(bad(&path))?;
-    for packet in &mut ranked.capture.packets {
+    let Capture { from, to, packets, .. } = &mut ranked.capture;
+    let mut times = packets.iter().flat_map(|packet| packet.sightings.iter().map(|s| s.t)).chain([*from, *to]);
+    if !times.all(|t| span.contains(t)) {
+        return Err(RunError::damaged(&path, IMPOSSIBLE));
+    }
+    for packet in packets {
         packet.sightings.retain(|s| usize::from(s.point) < points);
     }
     Ok(ranked)
@@ -267,7 +282,7 @@ pub(crate) fn load(run: &Path, number: u32, points: usize) -> Result<RankedCaptu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_capture::{Capture, MachineSnapshot, RetentionLimits};
+    use latpath_capture::{MachineSnapshot, RetentionLimits};
     use latpath_flight::{CpuRecord, Event, Snapshot, Window};
 
     fn spike(number: u32, bytes: usize) -> RankedCapture {
@@ -293,7 +308,7 @@ mod tests {
         come.try_iter().for_each(|ranked| on_their_way.send(ranked).unwrap());
         drop(on_their_way);
         let directory = tempfile::tempdir().unwrap();
-        write_all(directory.path(), &written, &spikes.retention, &spikes.shared);
+        write_all(&Directory::open(directory.path()).unwrap(), &written, &spikes.retention, &spikes.shared);
         assert_eq!(spikes.retention.kept().iter().map(|kept| kept.number).collect::<Vec<_>>(), [1, 3]);
         spikes.push(spike(4, 2 * WAITING_BYTES));
         assert_eq!(come.try_iter().count(), 1, "one alone may have any size, and the others' memory is given back");

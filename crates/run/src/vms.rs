@@ -1,7 +1,7 @@
 //! The host's virtual machines, as they were when a recording began.
 
 use crate::RunError;
-use latpath_partstore::{open_file, replace_file, sum_of, StoreError};
+use latpath_partstore::{open_file, replace_file, sum_of, Directory, StoreError};
 use latpath_vms::Vm;
 use std::{io::Read, path::Path};
 
@@ -11,7 +11,7 @@ pub(crate) const VMS: &str = "vms.json";
 const MOST: u64 = 64 << 20;
 
 /// Returns the file's sum.
-pub(crate) fn keep(run: &Path, vms: &[Vm]) -> Result<String, RunError> {
+pub(crate) fn keep(run: &Directory, vms: &[Vm]) -> Result<String, RunError> {
     let bytes = serde_json::to_vec(vms).expect("plain structs become JSON");
     replace_file(run, VMS, &bytes)?;
     Ok(sum_of(&bytes))

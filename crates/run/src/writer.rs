@@ -7,21 +7,23 @@ use crate::{
     merger,
     reader::lock,
     rows::Rows,
+    span::TimeSpan,
     spikes::{Spikes, SpikesRecord},
-    vms, ClockSample, RunError, CLOCKS, JOURNEYS, MANIFEST,
+    vms, ClockSample, Mark, RunError, JOURNEYS,
 };
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_journey::{journey::MAX_POINTS, Journey};
-use latpath_linux::{make_private, why_shared};
+use latpath_linux::why_shared;
 use latpath_model::{Ns, Point};
-use latpath_partstore::{new_file, sync_directory, Names, StoreError, GROUP_ROWS};
+use latpath_partstore::{sync_directory, Directory, Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
+    ffi::{OsStr, OsString},
     fs::File,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         atomic::Ordering,
         mpsc::{channel, sync_channel, Receiver, SyncSender},
@@ -52,9 +54,12 @@ const RESERVED: usize = 64 << 10;
 /// Writes a run. Rows are gathered here, encoded on a second thread and merged on a third.
 ///
 /// Call [`Writer::push`] for each journey, [`Writer::tick`] several times a second even if there is none, and
-/// [`Writer::finish`] at the end. Dropped without that, the run is marked as interrupted.
+/// [`Writer::finish`] at the end. Dropped without that, the run is marked as interrupted, or removed
+/// ([`Writer::remove_unless_finished`]).
 pub struct Writer {
-    path: PathBuf,
+    run: Directory,
+    /// The directory above it, and its name there.
+    above: (Directory, OsString),
     manifest: Manifest,
     rows: Rows,
     /// Whether CPUs and threads of sightings are known.
@@ -81,7 +86,12 @@ pub struct Writer {
     part_time: Duration,
     /// When the run ends, where that is not when it is closed.
     end: Option<Stamp>,
+    /// The times that the run can have, and how many journeys with another time were left out.
+    span: TimeSpan,
+    impossible: u64,
     closed: bool,
+    /// Dropped before it is finished, nothing of it is left.
+    is_whole_or_none: bool,
     _lock: Option<Flock<File>>,
 }
 
@@ -90,21 +100,17 @@ impl Writer {
     pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
         check_points(&manifest)?;
         // Threads' names, commands, and addresses in the kernel stand in a run.
-        match make_private(path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Self::refuse_existing(path)?,
-            done => done.map_err(StoreError::write(path))?,
-        }
-        sync_directory(path.parent().unwrap_or(Path::new(".")))?;
-        let directory = path.join(JOURNEYS);
-        let lock = lock(path);
+        let (run, above) = Self::make_directory(path)?;
+        let above = (above, path.file_name().unwrap_or_default().into());
+        let lock = lock(&run);
         manifest.state = State::Recording;
         manifest.written_ns = Stamp::now().monotonic_ns;
-        let clocks = Self::begin(path, &manifest).inspect_err(|_| {
+        let begun = Self::begin(&run, &manifest).inspect_err(|_| {
             // Without a manifest nothing here is a run, and what stays would keep the next one out.
-            let files = [RESERVE, CLOCKS, MANIFEST].map(|name| path.join(name));
-            files.iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
-            std::fs::remove_dir(&directory).and_then(|()| std::fs::remove_dir(path)).unwrap_or_default();
-        })?;
+            run.clear();
+            above.0.remove_directory(&above.1).unwrap_or_default();
+        });
+        let (clocks, parts) = begun?;
 
         let (work, items) = sync_channel(64);
         let (free_sender, free) = channel();
@@ -113,7 +119,8 @@ impl Writer {
         // Files say nothing of CPUs and threads.
         let has_details = manifest.imported.is_empty();
         let encoder = Encoder {
-            run: path.into(),
+            run: run.clone(),
+            parts: parts.clone(),
             clocks,
             free: free_sender,
             merger: merger_sender,
@@ -122,15 +129,16 @@ impl Writer {
         };
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let encoder = thread("latpath-encode").spawn(|| encoder.run(items)).map_err(StoreError::write(path))?;
-        let merger = thread("latpath-merge")
-            .spawn(move || merger::run(&Names::new(&directory), finished))
-            .map_err(StoreError::write(path))?;
+        let merger =
+            thread("latpath-merge").spawn(move || merger::run(&parts, finished)).map_err(StoreError::write(path))?;
         let mut writer = Self {
-            path: path.into(),
+            run,
+            above,
             rows: Rows::default(),
             has_details,
             time_of_day: manifest.start.watch(),
             sample_due: manifest.start.monotonic_ns,
+            span: manifest.span(),
             manifest,
             part_rows: 0,
             part_began: None,
@@ -148,7 +156,9 @@ impl Writer {
             passed_over: 0,
             part_time: PART_TIME,
             end: None,
+            impossible: 0,
             closed: false,
+            is_whole_or_none: false,
             _lock: lock,
         };
         writer.rows = writer.emptied(Rows::default(), writer.manifest.points.len());
@@ -156,30 +166,70 @@ impl Writer {
         Ok(writer)
     }
 
-    fn begin(path: &Path, manifest: &Manifest) -> Result<Clocks, RunError> {
-        let (directory, reserve) = (path.join(JOURNEYS), path.join(RESERVE));
-        make_private(&directory).map_err(StoreError::write(&directory))?;
-        let reserved = new_file(&reserve).and_then(|mut file| file.write_all(&[1; RESERVED]));
-        reserved.map_err(StoreError::write(&reserve))?;
-        let clocks = Clocks::create(path)?;
-        manifest::replace(path, &manifest.to_bytes())?;
-        Ok(clocks)
+    /// The run's directory, made or taken, and the one above it. From here on it is known by its descriptor: who owns the one above
+    /// may rename it and put a link in its place.
+    fn make_directory(path: &Path) -> Result<(Directory, Directory), RunError> {
+        let failed = || StoreError::write(path);
+        let above = path.file_name().and(path.parent()).unwrap_or(path);
+        let above = Directory::open(above).map_err(failed())?;
+        let run = match above.make_directory(path.file_name().unwrap_or(OsStr::new("."))) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                Self::refuse_existing(path)?;
+                let run = Directory::open(path).map_err(failed())?;
+                // By now it may be another one.
+                refuse_shared(path, run.why_shared())?;
+                match run.names().map_err(failed())?.is_empty() {
+                    true => run,
+                    false => return Err(RunError::Exists { path: path.into(), what: what_is(path) }),
+                }
+            }
+            made => made.map_err(failed())?,
+        };
+        sync_directory(&above)?;
+        Ok((run, above))
+    }
+
+    fn begin(run: &Directory, manifest: &Manifest) -> Result<(Clocks, Names), RunError> {
+        let journeys = run.make_directory(JOURNEYS).map_err(StoreError::write(run.join(JOURNEYS)))?;
+        let reserved = run.new_file(RESERVE).and_then(|mut file| file.write_all(&[1; RESERVED]));
+        reserved.map_err(StoreError::write(run.join(RESERVE)))?;
+        let clocks = Clocks::create(run)?;
+        manifest::replace(run, &manifest.to_bytes())?;
+        Ok((clocks, Names::new(journeys)))
     }
 
     /// An error if a run cannot be made here because something is there already, or because others may write there; for those who
     /// want to know it early.
     pub fn refuse_existing(path: &Path) -> Result<(), RunError> {
         match std::fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
-            Ok(true) => refuse_shared(path),
+            Ok(true) => refuse_shared(path, why_shared(path)),
             Err(e) if e.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => Ok(()),
             Err(e) if path.symlink_metadata().is_err() => Err(StoreError::write(path)(e).into()),
             _ => Err(RunError::Exists { path: path.into(), what: what_is(path) }),
         }
     }
 
-    /// The run's directory.
+    /// From now on, unless it is finished or interrupted, the run is removed when this is dropped.
+    pub fn remove_unless_finished(&mut self) {
+        self.is_whole_or_none = true;
+    }
+
+    /// Adds a mark to the run.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn mark(&self, mark: &Mark) -> Result<(), RunError> {
+        mark.add_to(&self.run)
+    }
+
+    /// The run's directory, to write other files into it.
+    pub fn directory(&self) -> &Directory {
+        &self.run
+    }
+
+    /// The run's directory by its name, for messages.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.run.path()
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -226,13 +276,13 @@ impl Writer {
     /// Keeps the host's virtual machines, as they are now, in a file of their own: there may be many, and they are written
     /// once.
     pub fn keep_vms(&mut self, vms: &[Vm]) -> Result<(), RunError> {
-        let sum = vms::keep(&self.path, vms)?;
+        let sum = vms::keep(&self.run, vms)?;
         self.update(|manifest| manifest.vms_xxh64 = Some(sum))
     }
 
     /// Captures will come; the policy says which of them to keep.
     pub fn begin_spikes(&mut self, retention: RetentionPolicy) -> Result<(), RunError> {
-        self.spikes = Some(Spikes::begin(&self.path, retention)?);
+        self.spikes = Some(Spikes::begin(&self.run, retention)?);
         self.manifest.spikes = Some(SpikesRecord::default());
         Ok(())
     }
@@ -290,6 +340,12 @@ impl Writer {
         if points < MAX_POINTS && journey.seen >> points != 0 {
             let point = 63 - journey.seen.leading_zeros();
             return Err(RunError::UnknownPoint { point, known: points });
+        }
+        let seen = journey.t.iter().enumerate().filter(|(point, _)| journey.seen >> point & 1 == 1);
+        if !TimeSpan::holds(seen.fold(0, |excess, (_, t)| excess | self.span.excess(*t))) {
+            // Readers would take its neighbours for damaged too.
+            self.impossible += 1;
+            return Ok(());
         }
         self.rows.push(journey);
         self.manifest.journeys += 1;
@@ -416,7 +472,7 @@ impl Writer {
 
     /// The encoder's error, after the run was closed with it.
     fn fail(&mut self) -> RunError {
-        let error = self.join().err().unwrap_or_else(|| RunError::ThreadGone(self.path.clone()));
+        let error = self.join().err().unwrap_or_else(|| RunError::ThreadGone(self.run.path().into()));
         let _ = self.close(Some(error.to_string()));
         error
     }
@@ -424,7 +480,7 @@ impl Writer {
     /// Lets both threads end their work.
     fn join(&mut self) -> Result<(), RunError> {
         self.work = None;
-        let gone = || RunError::ThreadGone(self.path.clone());
+        let gone = || RunError::ThreadGone(self.run.path().into());
         let mut encoded = self.encoder.take().map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(gone())));
         if let Some(Ok(Some(error))) = self.merger.take().map(JoinHandle::join) {
             self.manifest.notes.push(format!("small parts were left unmerged: {error}"));
@@ -443,13 +499,17 @@ impl Writer {
         }
         self.closed = true;
         // On a full disk parts and spikes take each other's last room; this is the manifest's. That it is gone already is no matter.
-        let _ = std::fs::remove_file(self.path.join(RESERVE));
+        let _ = self.run.remove(RESERVE);
         let end = self.end.take().unwrap_or_else(Stamp::now);
         self.manifest.state = if interrupted_by.is_some() { State::Interrupted } else { State::Finished };
         self.manifest.interrupted_by = interrupted_by;
+        if self.impossible > 0 {
+            let n = self.impossible;
+            self.manifest.notes.push(format!("{n} packets are left out: a clock is wrong by more than 73 years"));
+        }
         self.manifest.written_ns = end.monotonic_ns;
         self.manifest.end = Some(end);
-        manifest::replace(&self.path, &self.manifest.to_bytes())
+        manifest::replace(&self.run, &self.manifest.to_bytes())
     }
 
     fn end(&mut self, interrupted_by: Option<String>) -> Result<(), RunError> {
@@ -476,7 +536,12 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if !self.closed {
+        if !self.closed && self.is_whole_or_none {
+            self.closed = true;
+            let _ = self.join();
+            self.run.clear();
+            let _ = self.above.0.remove_directory(&self.above.1);
+        } else if !self.closed {
             let _ = self.end(Some("latpath gave up before the recording was closed".into()));
         }
     }
@@ -495,8 +560,8 @@ fn check_points(manifest: &Manifest) -> Result<(), RunError> {
 }
 
 /// Refuses a directory in which others could put links, so that root would write where they point.
-fn refuse_shared(path: &Path) -> Result<(), RunError> {
-    match why_shared(path).map_err(StoreError::read(path))? {
+fn refuse_shared(path: &Path, why: io::Result<Option<&'static str>>) -> Result<(), RunError> {
+    match why.map_err(StoreError::read(path))? {
         Some(why) => Err(RunError::NotPrivate { path: path.into(), why }),
         None => Ok(()),
     }

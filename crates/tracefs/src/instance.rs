@@ -6,7 +6,9 @@ use crate::{
     undo::{self, Step, Taken, Undo},
     Error, Result, Tracefs,
 };
+use latpath_linux::Directory;
 use std::{
+    ffi::OsStr,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::MetadataExt,
@@ -234,9 +236,8 @@ impl Instance {
 
     /// Saves what was recorded as text, and a snapshot that was taken into a file beside it (`FILE.snapshot`). Each has
     /// `most` bytes at most: the oldest events are left out first, and that is said in it and in the answer. Stop first.
-    pub fn save(&self, path: &Path, most: u64) -> Result<Saved> {
-        let (directory, snapped) = (self.directory(), self.snapped.load(Ordering::Relaxed));
-        save::save(&directory, &self.shown, snapped, path, most)
+    pub fn save(&self, to: (&Directory, &OsStr), most: u64) -> Result<Saved> {
+        save::save(&self.directory(), &self.shown, self.snapped.load(Ordering::Relaxed), to, most)
     }
 
     /// Undoes everything, and says what could not be undone.
@@ -323,7 +324,7 @@ mod tests {
         assert!(instance.snapshot().unwrap());
         instance.stop().unwrap();
         assert_eq!((now("trace_marker"), now("tracing_on")), ("late".into(), "0".into()));
-        let saved = instance.save(&folder.path().join("saved"), 1 << 20).unwrap();
+        let saved = instance.save((&Directory::open(folder.path()).unwrap(), OsStr::new("saved")), 1 << 20).unwrap();
         assert_eq!(saved.files.len(), 2, "the trace and the snapshot");
         instance.close().unwrap();
         assert_eq!((now("buffer_size_kb"), now("tracing_cpumask")), ("1408".into(), "3".into()));

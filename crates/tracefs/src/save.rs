@@ -1,8 +1,9 @@
 //! What was recorded, as text in files.
 
 use crate::{Error, Result};
-use latpath_linux::new_file;
+use latpath_linux::Directory;
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io::{self, BufRead, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
@@ -45,13 +46,16 @@ pub fn snapshot_file(trace: &Path) -> PathBuf {
     beside.into()
 }
 
-pub(crate) fn save(directory: &Path, shown: &Path, snapped: bool, path: &Path, most: u64) -> Result<Saved> {
-    let mut saved = Saved { lost: lost(directory), ..Saved::default() };
-    saved.files.push(copy(&directory.join("trace"), &shown.join("trace"), path, most)?);
+/// Where a trace is saved: a directory, and the file's name in it.
+pub(crate) type Target<'a> = (&'a Directory, &'a OsStr);
+
+pub(crate) fn save(instance: &Path, shown: &Path, snapped: bool, (to, name): Target, most: u64) -> Result<Saved> {
+    let mut saved = Saved { lost: lost(instance), ..Saved::default() };
+    saved.files.push(copy(&instance.join("trace"), &shown.join("trace"), (to, name), most)?);
     if snapped {
-        let beside = snapshot_file(path);
-        let (from, shown) = (directory.join("snapshot"), shown.join("snapshot"));
-        saved.files.push(copy(&from, &shown, &beside, most)?);
+        let beside = snapshot_file(Path::new(name));
+        let (from, shown) = (instance.join("snapshot"), shown.join("snapshot"));
+        saved.files.push(copy(&from, &shown, (to, beside.as_os_str()), most)?);
     }
     Ok(saved)
 }
@@ -76,21 +80,22 @@ fn lost_of(cpu: u32, stats: &str) -> LostEvents {
 }
 
 /// Copies a trace as it is read; a second time, without its oldest events, if it turns out too long.
-fn copy(from: &Path, shown: &Path, to: &Path, most: u64) -> Result<SavedFile> {
-    let mut saved = SavedFile { path: to.into(), bytes: 0, events: None, overwritten: None, left_out: 0 };
-    let total = pass(from, shown, &mut saved, most, 0)?;
+fn copy(from: &Path, shown: &Path, to: Target, most: u64) -> Result<SavedFile> {
+    let path = to.0.join(to.1);
+    let mut saved = SavedFile { path, bytes: 0, events: None, overwritten: None, left_out: 0 };
+    let total = pass(from, shown, to, &mut saved, most, 0)?;
     if total > most {
-        pass(from, shown, &mut saved, most, total - most)?;
+        pass(from, shown, to, &mut saved, most, total - most)?;
     }
     Ok(saved)
 }
 
 /// Writes what is read, `most` bytes of it, without the first `leave_out` bytes of events. Answers how many bytes there were.
-fn pass(from: &Path, shown: &Path, saved: &mut SavedFile, most: u64, leave_out: u64) -> Result<u64> {
+fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64, leave_out: u64) -> Result<u64> {
     let path = saved.path.clone();
     let failed = |source| Error::Save { path: path.clone(), source };
     let mut input = BufReader::with_capacity(1 << 16, File::open(from).map_err(Error::file(shown))?);
-    let mut output = BufWriter::with_capacity(1 << 16, new_file(&path).map_err(failed)?);
+    let mut output = BufWriter::with_capacity(1 << 16, to.0.new_file(to.1).map_err(failed)?);
     let (mut line, mut total, mut said) = (Vec::new(), 0u64, leave_out == 0);
     (saved.bytes, saved.left_out) = (0, 0);
     loop {
@@ -158,11 +163,16 @@ mod tests {
         directory
     }
 
+    fn saved(from: &tempfile::TempDir, snapped: bool, path: &Path, most: u64) -> Result<Saved> {
+        let (directory, name) = Directory::of_file(path).unwrap();
+        save(from.path(), from.path(), snapped, (&directory, &name), most)
+    }
+
     #[test]
     fn a_trace_is_saved_as_it_is_with_what_was_lost() {
         let (from, to) = (instance(100), tempfile::tempdir().unwrap());
         let path = to.path().join("trace.txt");
-        let saved = save(from.path(), from.path(), false, &path, 1 << 20).unwrap();
+        let saved = saved(&from, false, &path, 1 << 20).unwrap();
         assert_eq!(fs::read(&path).unwrap(), fs::read(from.path().join("trace")).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "it is its owner's alone");
         assert_eq!(saved.lost, [LostEvents { cpu: 1, overwritten: 30, dropped: 3 }]);
@@ -175,7 +185,7 @@ mod tests {
     fn a_long_trace_loses_its_oldest_events_and_says_so() {
         let (from, to) = (instance(100), tempfile::tempdir().unwrap());
         let path = to.path().join("trace.txt");
-        let saved = save(from.path(), from.path(), false, &path, 1000).unwrap();
+        let saved = saved(&from, false, &path, 1000).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("# tracer: nop\n") && text.contains("bytes of older events were left out here"));
         assert!(text.ends_with("thread-0099 [000] ..... 1.000: event\n"), "{text}");
@@ -188,7 +198,7 @@ mod tests {
         let (from, to) = (instance(1), tempfile::tempdir().unwrap());
         fs::write(from.path().join("snapshot"), "# tracer: nop\nbefore\n").unwrap();
         let path = to.path().join("trace.txt");
-        let saved = save(from.path(), from.path(), true, &path, 1 << 20).unwrap();
+        let saved = saved(&from, true, &path, 1 << 20).unwrap();
         assert_eq!(saved.files.len(), 2);
         let text = fs::read_to_string(to.path().join("trace.txt.snapshot")).unwrap();
         assert_eq!(text, "# tracer: nop\nbefore\n");
@@ -200,15 +210,17 @@ mod tests {
         let (path, victim) = (to.path().join("trace.txt"), to.path().join("victim"));
         fs::write(&victim, "mine").unwrap();
         std::os::unix::fs::symlink(&victim, &path).unwrap();
-        save(from.path(), from.path(), false, &path, 1000).unwrap();
+        saved(&from, false, &path, 1000).unwrap();
         assert_eq!(fs::read(&victim).unwrap(), b"mine");
         assert!(path.symlink_metadata().unwrap().is_file());
     }
 
     #[test]
     fn a_file_that_cannot_be_written_is_named() {
-        let from = instance(1);
-        let error = save(from.path(), from.path(), false, Path::new("/no/such/trace.txt"), 1 << 20).unwrap_err();
-        assert!(error.to_string().starts_with("/no/such/trace.txt: "), "{error}");
+        let (from, to) = (instance(1), tempfile::tempdir().unwrap());
+        let path = to.path().join("trace.txt");
+        fs::create_dir(&path).unwrap();
+        let error = saved(&from, false, &path, 1 << 20).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: ", path.display())), "{error}");
     }
 }

@@ -1,7 +1,8 @@
 //! The kernel's own tracefs: what is made goes, what was changed is put back, and nothing hides it from us.
 
+use latpath_linux::Directory;
 use latpath_testkit::{trial, waits::until, Failed};
-use latpath_tracefs::{Error, Instance, Options, Tracefs};
+use latpath_tracefs::{Error, Instance, Options, Saved, Tracefs};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -92,7 +93,7 @@ fn made() -> Outcome {
     instance.stop()?;
     let refused = instance.mark("too late").unwrap_err().to_string();
     assert!(refused.contains("tracing is off"), "{refused}");
-    let saved = instance.save(&file, 1 << 24)?;
+    let saved = save(&instance, &file, 1 << 24)?;
     let text = read(&file)?;
     assert!(text.starts_with("# tracer: nop"), "{text}");
     let at = |what: &str| text.find(what).ok_or_else(|| format!("no {what:?} in the trace"));
@@ -104,6 +105,11 @@ fn made() -> Outcome {
     assert!(!path.exists(), "what was made is removed");
     assert!(!Path::new("/run/latpath").join(format!("tracefs-{name}")).exists());
     Ok(())
+}
+
+fn save(instance: &Instance, file: &Path, most: u64) -> Result<Saved, Failed> {
+    let (directory, name) = Directory::of_file(file)?;
+    Ok(instance.save((&directory, &name), most)?)
 }
 
 /// An instance that the user made, removed in the end.
@@ -222,14 +228,14 @@ fn overruns() -> Outcome {
         instance.mark(&format!("{n} {line}"))?;
     }
     instance.stop()?;
-    let saved = instance.save(&folder.path().join("trace.txt"), 1 << 24)?;
+    let saved = save(&instance, &folder.path().join("trace.txt"), 1 << 24)?;
     let lost: u64 = saved.lost.iter().map(|l| l.overwritten).sum();
     assert!(lost > 0, "{saved:?}");
     let held = saved.files[0].events.unwrap_or_default();
     assert_eq!(held + lost, 200, "what is held and what is lost is what was written: {saved:?}");
     assert_eq!(saved.files[0].overwritten, Some(lost));
     // A bound on the file keeps the end.
-    let bounded = instance.save(&folder.path().join("short.txt"), 2000)?;
+    let bounded = save(&instance, &folder.path().join("short.txt"), 2000)?;
     let text = read(&folder.path().join("short.txt"))?;
     assert!(bounded.files[0].left_out > 0 && text.contains(": 199 xxx"), "{bounded:?}");
     Ok(())
@@ -258,7 +264,7 @@ fn snapshot() -> Outcome {
     instance.mark("after")?;
     instance.stop()?;
     let file = folder.path().join("trace.txt");
-    let saved = instance.save(&file, 1 << 20)?;
+    let saved = save(&instance, &file, 1 << 20)?;
     let (trace, snapshot) = (read(&file)?, read(&saved.files[1].path)?);
     assert!(snapshot.contains("before") && !snapshot.contains("after"), "{snapshot}");
     assert!(trace.contains("after") && !trace.contains("before"), "{trace}");
@@ -282,7 +288,7 @@ fn mark_once(name: &str) -> ExitCode {
         let path = instance.path().to_owned();
         assert!(path.is_dir(), "{}: the user can reach it", path.display());
         let file = folder.path().join("trace.txt");
-        instance.save(&file, 1 << 20)?;
+        save(&instance, &file, 1 << 20)?;
         assert!(read(&file)?.contains("seen"));
         instance.close()?;
         Ok(path.display().to_string())

@@ -213,16 +213,24 @@ where
                     .map_err(|e| ServeError::Source(format!("no thread to attach the probe: {e}")))?;
                 self.probe = Probe::Attaching(attached);
             }
-            Message::RunCommand(run) if self.options.commands => {
+            Message::RunCommand(run) if self.options.commands.are_allowed() => {
                 if self.command.is_some() {
                     return broken("a second command");
+                }
+                if !self.options.commands.allow(&run.key) {
+                    self.refuse_command(
+                        "the agent wants its key, which is not this one: name its file with --agent-key",
+                    );
+                    return Ok(None);
                 }
                 match command::Running::start(&run) {
                     Ok(running) => self.command = Some(running),
                     Err(why) => self.refuse_command(&why),
                 }
             }
-            Message::EndCommand(_) if self.options.commands => self.command.iter_mut().for_each(|c| c.end()),
+            Message::EndCommand(_) if self.options.commands.are_allowed() => {
+                self.command.iter_mut().for_each(|c| c.end())
+            }
             Message::Stop(_) => {
                 if let Probe::Running(source) = &mut self.probe {
                     self.reporter.up_to((self.options.clock)(), source, &mut self.out);
@@ -253,7 +261,11 @@ where
         self.greeted = true;
         let version = VERSION.min(hello.newest);
         let facts = self.options.facts.printable();
-        self.out.push(Message::AgentHello(Facts { version, runs_commands: self.options.commands, ..facts }));
+        self.out.push(Message::AgentHello(Facts {
+            version,
+            runs_commands: self.options.commands.are_allowed(),
+            ..facts
+        }));
         Ok(())
     }
 

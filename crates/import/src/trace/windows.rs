@@ -81,13 +81,13 @@ pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicB
     let mut input = BufReader::with_capacity(1 << 16, input);
     let mut cutter = Cutter::new(times);
     let mut reader = Reader::default();
-    let (mut span, mut no_events, mut lost_events) = (None::<(Ns, Ns)>, 0, 0);
+    let (mut span, mut no_events, mut lost_events) = (None::<(Ns, Ns)>, 0, 0_u64);
     let mut whole_microseconds = true;
     let mut bytes = Vec::new();
     while next_line(&mut input, &mut bytes).map_err(broken)? && !stop.load(Ordering::Relaxed) {
         let text = String::from_utf8_lossy(&bytes);
         if let Some(n) = lost(&text) {
-            lost_events += n;
+            lost_events = lost_events.saturating_add(n);
             cutter.forget(cpu_of_lost(&text));
             continue;
         }

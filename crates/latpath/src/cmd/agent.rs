@@ -3,7 +3,9 @@
 use super::Outcome;
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_agent::{listen, Attached, Facts, Listen, MakeSampler, Sampler, ServeOptions, StartRequest};
+use latpath_agent::{
+    listen, Attached, CommandKey, Commands, Facts, Listen, MakeSampler, Sampler, ServeOptions, StartRequest,
+};
 use latpath_clock::ptp_kvm;
 use latpath_flight::{Ppm, Record, Recorder, DEFAULT_BUDGET};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
@@ -23,9 +25,10 @@ pub struct Args {
     /// End after one session
     #[arg(long)]
     once: bool,
-    /// Let the host run commands here, as this user (latpath exits --in); with --stdio it may anyway: it came by a shell
-    #[arg(long)]
-    allow_commands: bool,
+    /// Let the host run commands here, as this user (latpath exits --in); with KEYFILE only a host that has the same key
+    /// (--agent-key)
+    #[arg(long, value_name = "KEYFILE", num_args = 0..=1, require_equals = true)]
+    allow_commands: Option<Option<PathBuf>>,
 }
 
 #[derive(ClapArgs)]
@@ -57,7 +60,11 @@ impl At {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let commands = args.allow_commands || args.at.stdio;
+    let commands = match &args.allow_commands {
+        None => Commands::Refused,
+        Some(None) => Commands::Allowed,
+        Some(Some(key)) => Commands::WithKey(CommandKey::read(key).map_err(anyhow::Error::msg)?),
+    };
     let at = args.at.place();
     let (quit, signalled) = UnixStream::pair()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {

@@ -8,7 +8,7 @@ use super::limits::{self, Limits};
 use super::progress::Progress;
 use super::report::print;
 use super::{quoted, Outcome, Usage};
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_capture::CaptureKind;
 use latpath_follow::{sum, Follow, JourneySink};
@@ -140,18 +140,24 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
     progress.end();
     if let Some(trace) = trace {
-        trace.end(&args.output);
+        trace.end(recorder.writer.directory());
     }
     let path = args.output.display();
     if let Some(error) = recorder.failed {
         let kept = recorder.writer.stored();
-        let before = match args.output.join(MANIFEST).exists() {
-            true => format!("the {kept} journeys before are in {path}"),
-            false => format!("somebody removed {path} while it was recorded"),
+        let directory = recorder.writer.directory();
+        let before = match directory.open_file(MANIFEST) {
+            Ok(_) if directory.has_its_name() => format!("the {kept} journeys before are in {path}"),
+            Ok(_) => format!("somebody renamed {path} while it was recorded; the {kept} journeys before are in it"),
+            Err(_) => format!("somebody removed {path} while it was recorded"),
         };
         return Err(error).context(format!("recording stopped; {before}"));
     }
+    let directory = recorder.writer.directory().clone();
     let manifest = recorder.writer.finish().context(format!("closing {path}"))?;
+    if !directory.has_its_name() {
+        bail!("somebody renamed {path} while it was recorded: the run is whole, under another name");
+    }
     if args.json {
         print(&(serde_json::to_string(&manifest)? + "\n"))?;
     } else if !args.quiet {
@@ -192,7 +198,7 @@ impl JourneySink for Recorder {
 
     fn synch(&mut self, before: u8, change: &SynchChange) {
         let mark = Mark::of_synch(&self.writer.manifest().streams[usize::from(change.stream)], before, change);
-        self.check(|writer| mark.add(writer.path()));
+        self.check(|writer| writer.mark(&mark));
     }
 }
 

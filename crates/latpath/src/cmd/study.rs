@@ -14,7 +14,7 @@ use super::window::{Measured, Window};
 use super::{exits, ladder, profile, queues, style, Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::{Args as ClapArgs, Subcommand};
-use latpath_agent::Address;
+use latpath_agent::{Address, CommandKey};
 use latpath_counters::since;
 use latpath_exits::Traffic;
 use latpath_profile::FREQUENCY;
@@ -61,6 +61,9 @@ struct Vhost {
     /// there
     #[arg(long = "machine", value_name = "CONFIGURATION=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
+    /// The key without which these agents run no command (latpath agent --allow-commands=KEYFILE)
+    #[arg(long, value_name = "KEYFILE", requires = "machines")]
+    agent_key: Option<PathBuf>,
     /// Make the VMs too: one without and one with vhost, in the lab (docs/lab.md)
     #[arg(long, conflicts_with_all = ["vms", "machines", "command"])]
     lab: bool,
@@ -110,15 +113,16 @@ pub fn run(args: Args) -> Result<Outcome> {
         check_target(file, args.force).map_err(anyhow::Error::msg)?;
     }
     let stop = stop_flag()?;
-    if let Some(folder) = args.output.as_ref().filter(|_| !args.vms.is_empty() || args.lab || args.in_lab) {
-        take_folder(folder)?;
-    }
+    let folder = match &args.output {
+        Some(path) if !args.vms.is_empty() || args.lab || args.in_lab => Some(take_folder(path)?),
+        _ => None,
+    };
     let mut all = match &args.output {
         Some(folder) => kept(folder)?,
         None => Vec::new(),
     };
     let mut take = |one: Configuration| -> Result<()> {
-        if let Some(folder) = &args.output {
+        if let Some(folder) = &folder {
             keep(folder, &one)?;
         }
         all.retain(|known| known.name != one.name);
@@ -129,13 +133,14 @@ pub fn run(args: Args) -> Result<Outcome> {
         lab::from_outside(args.repeat, &stop)?.into_iter().try_for_each(&mut take)?;
     } else if args.in_lab {
         lab::inside(&stop, |name, vm, agent, command| {
-            let load = Load { name, vm, agent: Some(agent), command, stop: &stop };
+            let load = Load { name, vm, agent: Some(agent), key: None, command, stop: &stop };
             take(measure(&load, args.repeat)?)
         })?;
     }
+    let key = args.agent_key.as_deref().map(CommandKey::read).transpose().map_err(anyhow::Error::msg)?;
     for (name, vm) in &args.vms {
         let agent = args.machines.iter().find(|(of, _)| of == name).map(|(_, address)| address);
-        take(measure(&Load { name, vm, agent, command: &args.command, stop: &stop }, args.repeat)?)?;
+        take(measure(&Load { name, vm, agent, key: key.as_ref(), command: &args.command, stop: &stop }, args.repeat)?)?;
     }
     if all.is_empty() {
         bail!("{}: no configuration was kept there yet", args.output.unwrap_or_default().display());
@@ -143,8 +148,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     if let Some(file) = &args.html {
         write(file, args.force, &study_of_vms_html(&all))?;
     }
-    if let Some(folder) = &args.output {
-        draw_differences(folder, &all)?;
+    if let Some(folder) = folder.map_or_else(|| args.output.as_deref().map(take_folder).transpose(), |f| Ok(Some(f)))? {
+        draw_differences(&folder, &all)?;
     }
     print_as(args.json, || &all, || study_of_vms_text(&all, style()))?;
     Ok(Outcome::Done)
@@ -191,7 +196,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         Ok(Part { work, figures })
     })?;
     one.queues = one_part(&mut one.notes, name, "queues", |notes| {
-        let guest = load.agent.map(|agent| GuestQueues::start(vm, agent)).transpose()?;
+        let guest = load.agent.map(|agent| GuestQueues::start(vm, agent, load.key.cloned())).transpose()?;
         let (host, work) = load.under("queues", |window| queues::measure(window, stop, false, true))?;
         let mut figures = Vec::new();
         for (of, document) in [("in the guest: ", guest.map(GuestQueues::end).transpose()?), ("", Some(host))] {
@@ -256,6 +261,7 @@ struct Load<'a> {
     vm: &'a str,
     /// Where an agent runs in its guest.
     agent: Option<&'a Address>,
+    key: Option<&'a CommandKey>,
     command: &'a [OsString],
     stop: &'a AtomicBool,
 }
@@ -273,6 +279,7 @@ impl Load<'_> {
             command: command.collect(),
             output: Some(printed.try_clone().context("a file for what the load prints")?),
             inside: None,
+            agent_key: None,
             at_border: None,
             machine: Default::default(),
         };

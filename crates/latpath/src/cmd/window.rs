@@ -6,7 +6,7 @@ use super::report::print_as;
 use super::{Outcome, Usage};
 use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
-use latpath_agent::{Address, Machine, Timeouts};
+use latpath_agent::{Address, CommandKey, Machine, Timeouts};
 use latpath_model::text::printable;
 use latpath_vms::Vm;
 use serde::Serialize;
@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -38,9 +39,12 @@ pub struct Window {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
     /// Run the command on this machine instead, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT;
-    /// an agent there runs it (latpath agent --allow-commands; over ssh: by itself)
+    /// an agent there runs it (latpath agent --allow-commands; over ssh: it is started so)
     #[arg(long = "in", value_name = "NAME=ADDRESS", requires = "command", value_parser = super::following::machine)]
     pub inside: Option<(String, Address)>,
+    /// The key without which the agent of --in runs no command (latpath agent --allow-commands=KEYFILE)
+    #[arg(long, value_name = "KEYFILE", requires = "inside")]
+    pub agent_key: Option<PathBuf>,
     /// Run this command, and watch for as long as it runs
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -94,7 +98,10 @@ impl Window {
         }
         if let Some((name, address)) = &self.inside {
             // Reached beforehand: the window is the command's life.
-            let machine = Machine::connect(name, address, Timeouts::default())?;
+            let mut machine = Machine::connect_for_commands(name, address, Timeouts::default())?;
+            if let Some(file) = &self.agent_key {
+                machine.set_command_key(CommandKey::read(file).map_err(anyhow::Error::msg)?);
+            }
             self.machine.replace(Some(machine));
         }
         stop_flag()
@@ -329,6 +336,7 @@ mod tests {
             vms: Vec::new(),
             duration: None,
             inside: None,
+            agent_key: None,
             command: vec!["touch".into(), made.into()],
             output: None,
             at_border: Some(Box::new(move || noted.borrow_mut().push(file.exists()))),

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         trial("what_a_guest_is_called_does_not_reach_the_terminal_as_a_control_code", &needs, hostile_name),
         trial("what_cannot_work_here_is_what_fails_here", &[need_root()], caps),
         trial("a_command_on_another_machine_is_the_window", &[need_root()], inside),
+        trial("an_agent_that_is_all_that_one_may_start_runs_no_command", &[need_root()], forced),
         trial("a_study_is_kept_in_no_directory_in_which_others_may_write", &[need_root()], study_of_others),
         trial("what_a_killed_lab_leaves_any_other_command_removes", &[need_root(), need_tool("ip")], killed_lab),
         trial("the_list_ends_well_whether_there_are_guests_or_not", &[], ends_well),
@@ -225,7 +226,7 @@ fn caps() -> Result<(), Failed> {
 fn inside() -> Result<(), Failed> {
     let exits = |command: &str| {
         let mut exits = latpath("exits --in");
-        exits.arg(format!("guest0=exec:{} agent --stdio", env!("CARGO_BIN_EXE_latpath")));
+        exits.arg(format!("guest0=exec:{} agent --stdio --allow-commands", env!("CARGO_BIN_EXE_latpath")));
         exits.args(["--", "sh", "-c", command]).stdin(Stdio::null()).output()
     };
     let well = exits("printf '\\033[2Jseen\\n'; sleep 0.2")?;
@@ -240,6 +241,25 @@ fn inside() -> Result<(), Failed> {
     equal("the end of one that fails", failed.status.code(), Some(1))?;
     let said = String::from_utf8_lossy(&failed.stderr);
     equal("what is said of it", said.contains("the command failed (exit code 3)"), true)
+}
+
+/// Who may start an agent need not be one who may run commands: a forced command of ssh or a rule of sudo allows just that.
+fn forced() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let (script, made) = (folder.path().join("forced"), folder.path().join("made"));
+    let ran = |options: &str| -> Result<(bool, String), Failed> {
+        fs::write(&script, format!("exec {} agent --stdio {options}\n", env!("CARGO_BIN_EXE_latpath")))?;
+        let mut profile = latpath("profile --in");
+        profile.arg(format!("g=exec:sh {}", script.display())).args(["--", "touch"]).arg(&made);
+        let output = profile.stdin(Stdio::null()).output()?;
+        let ran = fs::remove_file(&made).is_ok();
+        Ok((ran, String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    let (runs, said) = ran("")?;
+    equal(&format!("it ran ({said})"), runs, false)?;
+    equal(&format!("what is said ({said})"), said.contains("latpath agent --allow-commands"), true)?;
+    let (runs, said) = ran("--allow-commands")?;
+    equal(&format!("it ran ({said})"), runs, true)
 }
 
 fn hostile_name() -> Result<(), Failed> {

@@ -3,9 +3,9 @@
 
 use super::{columns, format::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
-use latpath_partstore::{merge, new_file, Column, Group, Names, PartWriter, SmallParts, Span, StoreError, GROUP_ROWS};
+use latpath_partstore::{merge, Column, Directory, Group, Names, PartWriter, SmallParts, Span, StoreError, GROUP_ROWS};
 use std::{
-    fs,
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::{atomic::Ordering, Arc},
     time::{Duration, Instant},
@@ -18,7 +18,10 @@ const PART_TIME: Duration = Duration::from_secs(2);
 const LARGE_PART: u64 = 131_072;
 
 pub(super) struct Parquet {
+    /// The finished log, for messages.
     path: PathBuf,
+    /// Its name beside the parts.
+    name: OsString,
     names: Names,
     route: Route,
     table: Arc<[Column]>,
@@ -35,27 +38,31 @@ pub(super) struct Parquet {
 
 impl Parquet {
     pub fn create(path: &Path) -> Result<Self, LogError> {
-        let directory = path.parent().unwrap_or(Path::new(""));
+        let (directory, name) = Directory::of_file(path).map_err(LogError::file(path))?;
         let mut prefix = path.file_stem().unwrap_or_default().to_owned();
         prefix.push(".part-");
-        let names = Names { directory: directory.into(), prefix };
+        let names = Names { directory, prefix };
         if path.symlink_metadata().is_ok() {
             return Err(LogError::Exists(path.into()));
         }
         // What a killed log left is not mixed with this one.
-        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-        for entry in fs::read_dir(directory).map_err(LogError::file(directory))?.flatten() {
-            if entry.file_name().as_encoded_bytes().starts_with(names.prefix.as_encoded_bytes()) {
-                return Err(LogError::Exists(entry.path()));
+        for entry in names.directory.names().map_err(LogError::file(path))? {
+            if entry.as_encoded_bytes().starts_with(names.prefix.as_encoded_bytes()) {
+                return Err(LogError::Exists(names.directory.join(entry)));
             }
         }
         // Better now than when the first two seconds are over.
         let hidden = names.hidden(Span::one(0));
-        new_file(&hidden).and_then(|_| fs::remove_file(&hidden)).map_err(LogError::file(path))?;
+        names
+            .directory
+            .new_file(&hidden)
+            .and_then(|_| names.directory.remove(&hidden))
+            .map_err(LogError::file(path))?;
         let route = Route::detailed(0);
         let table = columns::table(&route);
         Ok(Self {
             path: path.into(),
+            name,
             names,
             group: Group::new(table.len()),
             table,
@@ -69,14 +76,19 @@ impl Parquet {
         })
     }
 
-    fn create_part(&self, span: Span, path: PathBuf) -> Result<PartWriter, StoreError> {
-        PartWriter::create(self.names.hidden(span), path, ("transactions", &[]), Arc::clone(&self.table))
+    fn create_part(&self, span: Span, name: OsString) -> Result<PartWriter, StoreError> {
+        PartWriter::create(
+            &self.names.directory,
+            (self.names.hidden(span), name),
+            ("transactions", &[]),
+            Arc::clone(&self.table),
+        )
     }
 
     fn open(&mut self) -> Result<(), LogError> {
         if self.open.is_none() {
             let span = Span::one(self.next);
-            self.open = Some((self.create_part(span, self.names.path(span))?, Instant::now()));
+            self.open = Some((self.create_part(span, self.names.name(span))?, Instant::now()));
         }
         Ok(())
     }
@@ -108,7 +120,7 @@ impl Parquet {
         let Some(spans) = spans.filter(|_| rows < LARGE_PART) else { return };
         let merged = Span { first: spans[0].first, last: spans[spans.len() - 1].last };
         let at = self.parts.partition_point(|(span, _)| span.first < merged.first);
-        match self.merge(&spans, merged, self.names.path(merged), progress) {
+        match self.merge(&spans, merged, self.names.name(merged), progress) {
             Ok(()) => {
                 let rows = self.parts[at..][..spans.len()].iter().map(|(_, rows)| rows).sum();
                 self.parts.splice(at..at + spans.len(), [(merged, rows)]);
@@ -122,11 +134,11 @@ impl Parquet {
         }
     }
 
-    fn merge(&self, spans: &[Span], merged: Span, path: PathBuf, progress: &Progress) -> Result<(), StoreError> {
+    fn merge(&self, spans: &[Span], merged: Span, name: OsString, progress: &Progress) -> Result<(), StoreError> {
         let step = || {
             progress.steps.fetch_add(1, Ordering::Relaxed);
         };
-        merge(&self.names, spans, self.create_part(merged, path)?, &self.table, None, step)
+        merge(&self.names, spans, self.create_part(merged, name)?, &self.table, None, step)
     }
 }
 
@@ -167,10 +179,10 @@ impl Format for Parquet {
         }
         let spans: Vec<Span> = self.parts.iter().map(|(span, _)| *span).collect();
         let merged = match &spans[..] {
-            [only] => fs::rename(self.names.path(*only), &self.path),
+            [only] => self.names.directory.rename(self.names.name(*only), &self.name),
             _ => {
                 let all = Span { first: 0, last: self.next };
-                self.merge(&spans, all, self.path.clone(), progress).map_err(|e| match e {
+                self.merge(&spans, all, self.name.clone(), progress).map_err(|e| match e {
                     StoreError::Write { source, .. } | StoreError::Read { source, .. } => source,
                     damaged => std::io::Error::other(damaged),
                 })
@@ -208,7 +220,7 @@ mod tests {
         file::reader::{FileReader, SerializedFileReader},
         record::Field,
     };
-    use std::fs::File;
+    use std::fs::{self, File};
 
     fn rows(numbers: std::ops::Range<u64>) -> Vec<Transaction> {
         numbers.map(|sequence| Transaction { sequence, ..Transaction::default() }).collect()
@@ -262,8 +274,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, victim) = (folder.path().join("log.parquet"), folder.path().join("victim"));
         fs::write(&victim, "mine").unwrap();
-        let names = Names { directory: folder.path().into(), prefix: "log.part-".into() };
-        std::os::unix::fs::symlink(&victim, names.hidden(Span::one(0))).unwrap();
+        let names = Names { directory: Directory::open(folder.path()).unwrap(), prefix: "log.part-".into() };
+        std::os::unix::fs::symlink(&victim, folder.path().join(names.hidden(Span::one(0)))).unwrap();
         let mut log = Parquet::create(&path).unwrap();
         log.write(&rows(0..1)).unwrap();
         log.finish(&Progress::default()).unwrap();

@@ -2,7 +2,7 @@
 
 use super::LogError;
 use latpath_model::Ns;
-use latpath_partstore::{open, open_file, Column, Encoding, Group, Kind, Names, PartReader};
+use latpath_partstore::{open, open_file, Column, Directory, Encoding, Group, Kind, Names, PartReader};
 use std::{
     fs,
     io::{self, BufRead, BufReader},
@@ -105,11 +105,8 @@ impl LogFile {
         }
         let mut prefix = self.path.file_stem().unwrap_or_default().to_owned();
         prefix.push(".part-");
-        let directory = match self.path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let parts = open(&Names { directory: directory.into(), prefix }, false)?;
+        let (directory, _) = Directory::of_file(&self.path).map_err(LogError::file(&self.path))?;
+        let parts = open(&Names { directory, prefix }, false)?;
         if parts.is_empty() {
             return Err(self.wrong("no such file, and no parts that a killed log left"));
         }

@@ -242,30 +242,51 @@ fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
     assert_eq!(wire.ledger().to_others.len(), 257, "256 welcomes and an answer");
 }
 
-#[test]
-fn sessions_that_only_said_hello_are_dropped_when_the_table_is_full() {
+/// A reflector to which all this is said, and then hellos of another until it is welcomed.
+fn is_welcomed_after(before: &[Said], another: u32, and_then: impl FnOnce(&Wire)) -> Reflected {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
-    (0..256).for_each(|i| wire.another_says(1 + i, &hello(i)));
-    // This one is used, and stays.
-    wire.another_says(1, &message(Kind::Probe, 0, 0, 96));
+    before.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
     let mut end = End::new(&wire, true, &[], None);
-    let reflected = thread::scope(|scope| {
+    thread::scope(|scope| {
         let reflector =
             scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
-        let welcomed = || wire.ledger().to_others.iter().any(|(to, _)| *to == 1_000);
-        let asks = || {
-            wire.another_says(1_000, &hello(999));
-            welcomed()
+        let is_welcomed = || {
+            wire.another_says(another, &hello(999));
+            wire.ledger().to_others.iter().any(|(to, _)| *to == another)
         };
-        until("one more is welcomed", asks).expect("the reflector lives");
-        wire.another_says(1, &message(Kind::Probe, 0, 1, 97));
-        let answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 97);
-        until("the first one's probe is answered", answered).expect("the reflector lives");
+        until("one more is welcomed", is_welcomed).expect("the reflector lives");
+        and_then(&wire);
         stop.store(true, Ordering::Relaxed);
         let reflected = reflector.join().expect("the reflector does not panic").map_err(|(e, _)| e);
-        (reflected.expect("and does not fail"), welcomed(), answered())
+        reflected.expect("and does not fail")
+    })
+}
+
+#[test]
+fn silent_sessions_are_ended_when_the_table_is_full_whether_they_were_used_or_not() {
+    let mut all = Vec::new();
+    for i in 0..256 {
+        all.push((1 + i, hello(i)));
+        if i % 2 == 0 {
+            all.push((1 + i, message(Kind::Probe, i, 0, 96)));
+        }
+    }
+    // This one was heard of last, and stays.
+    all.push((1, message(Kind::Probe, 0, 1, 96)));
+    let reflected = is_welcomed_after(&all, 1_000, |wire| {
+        wire.another_says(1, &message(Kind::Probe, 0, 2, 97));
+        let is_answered = || wire.ledger().to_others.iter().any(|(_, bytes)| bytes.len() == 97);
+        until("the first one's probe is answered", is_answered).expect("the reflector lives");
     });
-    assert_eq!((reflected.0.sessions, reflected.1, reflected.2), (257, true, true));
+    assert_eq!(reflected.sessions, 257);
+}
+
+#[test]
+fn one_host_cannot_take_all_sessions() {
+    let hosts = |host: u32| (0..300).map(move |port| (host << 16 | port, hello(port)));
+    let all: Vec<Said> = hosts(1).chain(hosts(2)).collect();
+    let reflected = is_welcomed_after(&all, 1_000, |_| ());
+    assert_eq!((reflected.sessions, reflected.turned_away), (2 * 64 + 1, 2 * 236));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Files that appear when they are whole.
 
+use latpath_linux::Directory;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -61,31 +63,43 @@ pub fn write_file<T, E: From<io::Error>>(
         file.flush()?;
         return Ok(written);
     }
-    let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "the path names no file"))?;
+    let (directory, name) = Directory::of_file(path)?;
+    write_file_in(&directory, &name, force, write)
+}
+
+/// The same in a directory that is open: whatever has its name by then.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn write_file_in<T, E: From<io::Error>>(
+    directory: &Directory,
+    name: &OsStr,
+    force: bool,
+    write: impl FnOnce(&mut dyn Write) -> Result<T, E>,
+) -> Result<T, E> {
     let mut part = name.to_owned();
     part.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(part);
     let written = (|| {
-        let mut file = BufWriter::new(File::create_new(&part)?);
+        let mut file = BufWriter::new(directory.create_new(&part, 0o666)?);
         let written = write(&mut file)?;
         file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
-        appear(&part, path, force)?;
+        appear(directory, (&part, name), force)?;
         Ok(written)
     })();
     if written.is_err() {
-        let _ = std::fs::remove_file(&part);
+        let _ = directory.remove(&part);
     }
     written
 }
 
-fn appear(part: &Path, path: &Path, force: bool) -> io::Result<()> {
+fn appear(directory: &Directory, (part, name): (&OsStr, &OsStr), force: bool) -> io::Result<()> {
     if !force {
-        match std::fs::hard_link(part, path) {
-            Ok(()) => return std::fs::remove_file(part),
+        match directory.link(part, name) {
+            Ok(()) => return directory.remove(part),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(e),
             // Some file systems have no links.
             Err(_) => {}
         }
     }
-    std::fs::rename(part, path)
+    directory.rename(part, name)
 }

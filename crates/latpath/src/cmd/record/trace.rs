@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use latpath_capture::CaptureRequest;
+use latpath_linux::Directory;
 use latpath_model::StreamSpec;
 use latpath_tracefs::{Instance, Options};
-use std::path::Path;
+use std::ffi::OsStr;
 
 /// Bytes of each file that is saved; older events are left out.
 const MOST_BYTES: u64 = 256 << 20;
@@ -46,9 +47,9 @@ impl Trace {
     }
 
     /// Saves what was stopped into the run, and puts everything back.
-    pub fn end(self, run: &Path) {
+    pub fn end(self, run: &Directory) {
         if self.spotted {
-            match self.instance.save(&run.join(FILE), MOST_BYTES) {
+            match self.instance.save((run, OsStr::new(FILE)), MOST_BYTES) {
                 Ok(saved) => {
                     saved.files.iter().for_each(|f| eprintln!("latpath: the trace is in {}", f.path.display()))
                 }

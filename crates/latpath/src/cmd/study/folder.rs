@@ -1,10 +1,11 @@
 //! The directory in which a study keeps what it has measured.
 
 use anyhow::{anyhow, bail, Context, Result};
-use latpath_linux::{make_private, read_text, why_shared};
+use latpath_linux::{read_text, why_shared, Directory};
 use latpath_report::cpu_profile::{flame_graph, flame_graph_of_difference};
-use latpath_report::export::write_file;
+use latpath_report::export::{write_file, write_file_in};
 use latpath_report::study::Configuration;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -30,42 +31,52 @@ pub fn kept(folder: &Path) -> Result<Vec<Configuration>> {
 }
 
 /// Makes the directory, or takes one that is there and in which nobody else may write.
-pub fn take_folder(folder: &Path) -> Result<()> {
-    let why = match make_private(folder) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => why_shared(folder),
-        made => made.map(|()| None),
+pub fn take_folder(path: &Path) -> Result<Directory> {
+    let taken = || match Directory::make(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => match why_shared(path)? {
+            Some(why) => Ok(Err(why)),
+            None => {
+                let folder = Directory::open(path)?;
+                // By now it may be another one.
+                Ok(folder.why_shared()?.map_or(Ok(folder), Err))
+            }
+        },
+        made => made.map(Ok),
     };
-    match why.with_context(|| format!("{}", folder.display()))? {
-        Some(why) => {
-            bail!("{}: {why}, who could put links into it: name another directory with -o", folder.display())
-        }
-        None => Ok(()),
+    match taken().with_context(|| format!("{}", path.display()))? {
+        Err(why) => bail!("{}: {why}, who could put links into it: name another directory with -o", path.display()),
+        Ok(folder) => Ok(folder),
     }
 }
 
 /// Keeps a configuration: its figures, and its profile for other tools.
-pub fn keep(folder: &Path, one: &Configuration) -> Result<()> {
-    let file = |extension: &str| folder.join(format!("{}.{extension}", one.name));
+pub fn keep(folder: &Directory, one: &Configuration) -> Result<()> {
+    let write = |extension: &str, text: &str| write_in(folder, &format!("{}.{extension}", one.name), text);
     if let Some(part) = &one.profile {
-        write(&file("profile"), true, &part.figures.kept)?;
+        write("profile", &part.figures.kept)?;
     }
     if let Some(profile) = one.profile().filter(|profile| !profile.stacks.is_empty()) {
-        write(&file("svg"), true, &flame_graph(&profile).context("drawing the flame graph")?)?;
+        write("svg", &flame_graph(&profile).context("drawing the flame graph")?)?;
     }
-    write(&file("json"), true, &(serde_json::to_string(one)? + "\n"))
+    write("json", &(serde_json::to_string(one)? + "\n"))
 }
 
 /// Differential flame graphs of the first configuration and each other one, both ways round: a call chain that one
 /// side does not have has no width there.
-pub fn draw_differences(folder: &Path, all: &[Configuration]) -> Result<()> {
+pub fn draw_differences(folder: &Directory, all: &[Configuration]) -> Result<()> {
     let profiles = all.iter().filter_map(|one| Some((&one.name, one.profile().filter(|p| !p.stacks.is_empty())?)));
     let profiles: Vec<_> = profiles.collect();
     let Some((first, others)) = profiles.split_first() else { return Ok(()) };
     for (before, after) in others.iter().flat_map(|other| [(first, other), (other, first)]) {
         let svg = flame_graph_of_difference(&before.1, &after.1).context("drawing the flame graph")?;
-        write(&folder.join(format!("{}-to-{}.svg", before.0, after.0)), true, &svg)?;
+        write_in(folder, &format!("{}-to-{}.svg", before.0, after.0), &svg)?;
     }
     Ok(())
+}
+
+fn write_in(folder: &Directory, name: &str, text: &str) -> Result<()> {
+    let written = write_file_in(folder, OsStr::new(name), true, |out| out.write_all(text.as_bytes()));
+    written.with_context(|| format!("{}", folder.join(name).display()))
 }
 
 pub fn write(file: &Path, force: bool, text: &str) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::queues;
 use anyhow::{anyhow, bail, Context, Result};
-use latpath_agent::{Address, Machine, Timeouts};
+use latpath_agent::{Address, CommandKey, Machine, Timeouts};
 use latpath_model::text::printable;
 use latpath_report::queues::Document as SeenQueues;
 use latpath_report::study::{figures_add_up, MOST_OF_GUEST};
@@ -15,8 +15,9 @@ pub struct GuestQueues(Machine);
 const BEGIN: Duration = Duration::from_secs(60);
 
 impl GuestQueues {
-    pub fn start(vm: &str, agent: &Address) -> Result<Self> {
-        let mut machine = Machine::connect(vm, agent, Timeouts::default())?;
+    pub fn start(vm: &str, agent: &Address, key: Option<CommandKey>) -> Result<Self> {
+        let mut machine = Machine::connect_for_commands(vm, agent, Timeouts::default())?;
+        key.into_iter().for_each(|key| machine.set_command_key(key));
         machine.run_command(["latpath", "queues", "--json"].map(String::from).into())?;
         let (mut printed, began) = (Printed::default(), Instant::now());
         while !printed.said().contains(queues::BEGUN) {

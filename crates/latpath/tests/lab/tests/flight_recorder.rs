@@ -9,10 +9,12 @@ use crate::{
 use anyhow::{anyhow, ensure, Context};
 use latpath_flight::{Doing, Recorder, Timeline, What, Window};
 use latpath_lab::Switch;
+use latpath_linux::Directory;
 use latpath_testkit::waits::until;
 use latpath_tracefs::{Instance, Options as Traced};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     fs,
     path::Path,
     thread,
@@ -51,7 +53,7 @@ fn run(_: &Scale) -> Outcome {
     instance.stop()?;
 
     let kept = Path::new("/out/kernel.trace");
-    let saved = instance.save(kept, 1024 * MIB)?;
+    let saved = instance.save((&Directory::open(Path::new("/out"))?, OsStr::new("kernel.trace")), 1024 * MIB)?;
     ensure!(saved.lost.is_empty(), "the kernel's trace has lost events: {:?}", saved.lost);
     snapshot.add_names();
     let (names, window) = (snapshot.names(), snapshot.window);

@@ -1,0 +1,100 @@
+//! Whether an agent runs commands for its host.
+
+use latpath_linux::open_file;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Bytes of a key.
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
+
+/// Whether an agent runs commands for its host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Commands {
+    /// None at all.
+    #[default]
+    Refused,
+    /// Those of each host that reaches it; over vsock those of a reserved port alone.
+    Allowed,
+    /// The same, if the host also has this key.
+    WithKey(CommandKey),
+}
+
+impl Commands {
+    /// Whether it runs any.
+    pub fn are_allowed(&self) -> bool {
+        *self != Self::Refused
+    }
+
+    /// Whether it runs one that came with these bytes as its key.
+    pub(crate) fn allow(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Refused => false,
+            Self::Allowed => true,
+            Self::WithKey(own) => own.is(key),
+        }
+    }
+}
+
+/// What an agent and its host both know, and nobody else.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CommandKey(pub(crate) Vec<u8>);
+
+impl fmt::Debug for CommandKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CommandKey")
+    }
+}
+
+impl CommandKey {
+    /// Reads a key: what its file holds, without white space at the ends.
+    ///
+    /// # Errors
+    /// Where it cannot be read, others may read it, or it is too short or too long.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let error = |why: String| format!("{}: {why}", path.display());
+        let file = open_file(path).map_err(|e| error(e.to_string()))?;
+        let found = file.metadata().map_err(|e| error(e.to_string()))?;
+        if found.mode() & 0o077 != 0 {
+            return Err(error("other users may read this key: chmod 600 it".into()));
+        }
+        let mut bytes = Vec::new();
+        file.take(*KEY_BYTES.end() as u64 + 1).read_to_end(&mut bytes).map_err(|e| error(e.to_string()))?;
+        let key = bytes.trim_ascii();
+        match KEY_BYTES.contains(&key.len()) {
+            true => Ok(Self(key.into())),
+            false => Err(error(format!("a key has {} to {} bytes", KEY_BYTES.start(), KEY_BYTES.end()))),
+        }
+    }
+
+    /// Compares in a time that does not depend on where two keys differ.
+    fn is(&self, other: &[u8]) -> bool {
+        let differences = self.0.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
+        self.0.len() == other.len() && differences == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_its_owners_alone_and_only_the_same_one_fits() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        fs::write(&file, "0123456789abcdef\n").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(CommandKey::read(&file).unwrap_err().contains("chmod 600"));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let commands = Commands::WithKey(CommandKey::read(&file).unwrap());
+        assert!(commands.allow(b"0123456789abcdef"));
+        for other in [&b""[..], b"0123456789abcdee", b"0123456789abcde", b"0123456789abcdef0"] {
+            assert!(!commands.allow(other), "{other:?}");
+        }
+        fs::write(&file, "short").unwrap();
+        assert!(CommandKey::read(&file).unwrap_err().contains("16 to 4096 bytes"));
+    }
+}

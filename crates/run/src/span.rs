@@ -1,0 +1,59 @@
+//! Which times a run can have. All arithmetic with two times of a run is safe because none is outside of these.
+
+use latpath_model::Ns;
+
+/// A run's start on its timeline, at most: ±146 years. Of files it is UTC.
+const LATEST_START: Ns = 1 << 62;
+/// How far a time of a run is from the run's start, at most: ±73 years. A guest whose clock begins in 1970 is within it.
+const REACH: Ns = 1 << 61;
+/// Why a file with another time is damaged.
+pub(crate) const IMPOSSIBLE: &str = "a time in it is more than 73 years away from the run's start";
+
+/// The times that a run can have, by its start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TimeSpan {
+    start: Ns,
+}
+
+impl TimeSpan {
+    /// `None` where no run can start then.
+    pub fn of_start(start: Ns) -> Option<Self> {
+        (start.unsigned_abs() <= LATEST_START.unsigned_abs()).then_some(Self { start })
+    }
+
+    /// A number whose high bits are set if and only if the run cannot have this time: numbers of many times can be combined by
+    /// `|` and looked at once.
+    #[inline]
+    pub fn excess(self, t: Ns) -> u64 {
+        t.wrapping_sub(self.start).wrapping_add(REACH) as u64
+    }
+
+    /// Whether the run can have all the times whose numbers were combined.
+    pub fn holds(excess: u64) -> bool {
+        excess < 2 * REACH.unsigned_abs()
+    }
+
+    pub fn contains(self, t: Ns) -> bool {
+        Self::holds(self.excess(t))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_time_is_within_reach_of_the_start_or_not_whatever_both_are(start: Ns, t: Ns, others: Vec<Ns>) {
+            let Some(span) = TimeSpan::of_start(start) else { return Ok(()) };
+            let within = |t: Ns| (-i128::from(REACH)..i128::from(REACH)).contains(&(i128::from(t) - i128::from(start)));
+            prop_assert_eq!(span.contains(t), within(t));
+            let all = others.iter().fold(0, |all, t| all | span.excess(*t));
+            prop_assert_eq!(TimeSpan::holds(all), others.iter().all(|t| within(*t)));
+            if others.iter().all(|t| within(*t)) {
+                prop_assert!(others.iter().all(|t| others.iter().all(|u| t.checked_sub(*u).is_some())));
+            }
+        }
+    }
+}
