@@ -108,14 +108,18 @@ struct result {
 		__u32 stream;
 		__u32 key;
 	} at[MAX_FOUND];
+	__u32 fragment;
 };
 
-/* A frame of `len` bytes, of which the last `paged` are a page fragment; BEHIND bytes more can be read. */
-void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, struct result *out)
+/*
+ * A frame of `len` bytes, of which the last `paged` are a page fragment; BEHIND bytes more can be read. `no_link`: the ethertype of one
+ * that begins behind its Ethernet header, else 0.
+ */
+void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, __u32 no_link, struct result *out)
 {
 	struct frame *f = &scratch.frame;
 	struct fields at = {};
-	__u32 off = 0;
+	int off = -1;
 
 	frame_at = (__u64)bytes;
 	frame_len = len;
@@ -126,20 +130,24 @@ void kernel_parser_run(__u8 *bytes, __u32 len, __u32 paged, struct result *out)
 	f->frag = paged ? f->base + f->linear : 0;
 	f->frag_len = paged;
 	f->len = len;
-	f->vlan = NONE;
+	f->no_link = no_link != 0;
+	f->ethertype = no_link;
 	out->fast[0] = out->fast[1] = SLOW_PATH;
 	if (!fill(f)) {
-		out->fast[0] = fast_path_in_window(f, &at);
-		out->fast_key[0] = at.key;
+		if (!no_link) {
+			out->fast[0] = fast_path_in_window(f, &at);
+			out->fast_key[0] = at.key;
+		}
 		off = ethernet(f);
 	}
-	if (f->linear >= 14) {
+	if (f->linear >= 14 && !no_link) {
 		at.base = f->base;
 		out->fast[1] = fast_path_directly(&at, f->linear);
 		out->fast_key[1] = at.key;
 	}
-	if (off)
+	if (off >= 0)
 		out->bad = !!match_frame(f, off, &scratch.found);
 	out->n = scratch.found.n;
 	memcpy(out->at, scratch.found.at, sizeof(out->at));
+	out->fragment = f->fragment;
 }

@@ -6,14 +6,15 @@ use latpath_protocols::goose::Frame as Goose;
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::ptp::Message;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
-use latpath_protocols::{Header, Matcher, StreamSpec, Tag};
+use latpath_protocols::{Header, LinkFilter, Matcher, StreamSpec, Tag};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-const STREAMS: [&str; 9] = [
+const STREAMS: [&str; 10] = [
     "svid:A",
     "svid:MU01",
     "svid:MU01,vlan=7",
+    "svid:MU01,vlan=0",
     "svid:BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB",
     "svid:CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCC",
     "goose:trip",
@@ -22,7 +23,7 @@ const STREAMS: [&str; 9] = [
     "ptp:delay_req,domain=24",
 ];
 /// Longest frame.
-const MOST: usize = 2048;
+const MOST: usize = 9216;
 /// Bytes behind it that can be read.
 const BEHIND: usize = 4096;
 
@@ -35,6 +36,7 @@ struct Found {
     fast_key: [u32; 2],
     n: u32,
     at: [[u32; 2]; 8],
+    fragment: u32,
 }
 
 extern "C" {
@@ -42,7 +44,7 @@ extern "C" {
     fn kernel_parser_stream(at: u32, conf: *const u8);
     fn kernel_parser_short(place: u32, name: *const u8);
     fn kernel_parser_long(place: u32, name: *const u8, first: u32);
-    fn kernel_parser_run(bytes: *const u8, len: u32, paged: u32, out: *mut Found);
+    fn kernel_parser_run(bytes: *const u8, len: u32, paged: u32, no_link: u32, out: *mut Found);
 }
 
 /// The C has one set of tables: whoever has this may run it.
@@ -74,13 +76,13 @@ fn parser() -> MutexGuard<'static, Parser> {
     PARSER.get_or_init(make).lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What the C finds, by the user's numbers of the streams.
-fn find(parser: &Parser, frame: &[u8], paged: usize) -> (Found, BTreeMap<u16, u32>) {
+/// What the C finds, by the user's numbers of the streams. `no_link`: the ethertype of a packet without an Ethernet header, else 0.
+fn find(parser: &Parser, frame: &[u8], paged: usize, no_link: u16) -> (Found, BTreeMap<u16, u32>) {
     let mut bytes = frame.to_vec();
     bytes.resize(frame.len() + BEHIND, 0xa5);
     let mut found = Found::default();
     // SAFETY: so many bytes are there, and BEHIND more.
-    unsafe { kernel_parser_run(bytes.as_ptr(), frame.len() as u32, paged as u32, &mut found) };
+    unsafe { kernel_parser_run(bytes.as_ptr(), frame.len() as u32, paged as u32, no_link.into(), &mut found) };
     let streams = found.at[..found.n as usize].iter().map(|[stream, key]| (parser.table.user[*stream as usize], *key));
     let streams = streams.collect();
     (found, streams)
@@ -90,7 +92,7 @@ fn find(parser: &Parser, frame: &[u8], paged: usize) -> (Found, BTreeMap<u16, u3
 pub fn run(bytes: &[u8]) {
     let frame = &bytes[..bytes.len().min(MOST)];
     let parser = parser();
-    let (found, streams) = find(&parser, frame, 0);
+    let (found, streams) = find(&parser, frame, 0, 0);
     let Ok((header, listed)) = Matcher::read(frame) else { return };
     assert_eq!(found.bad, 0, "user space can read it");
     let vlan = header.tags().last().map(|tag| tag.vlan());
@@ -103,7 +105,17 @@ pub fn run(bytes: &[u8]) {
     }
     assert_eq!(streams, expected);
     // As drivers do that page their frames: what they take for a header is linear.
-    assert_eq!(find(&parser, frame, frame.len() - header.payload_at).1, expected, "in a page fragment");
+    assert_eq!(find(&parser, frame, frame.len() - header.payload_at, 0).1, expected, "in a page fragment");
+    if [0x0800, 0x86dd].contains(&header.ethertype) {
+        let is_filtered = |stream: &u16| parser.specs[usize::from(*stream)].link != LinkFilter::default();
+        let unfiltered: BTreeMap<_, _> =
+            expected.iter().filter(|(stream, _)| !is_filtered(stream)).map(|(stream, key)| (*stream, *key)).collect();
+        let packet = &frame[header.payload_at..];
+        for paged in [0, packet.len().saturating_sub(20)] {
+            let (found, streams) = find(&parser, packet, paged, header.ethertype);
+            assert_eq!((streams, found.fast), (unfiltered.clone(), [-2; 2]), "without a link header");
+        }
+    }
     for (fast, key) in found.fast.into_iter().zip(found.fast_key).filter(|(fast, _)| *fast >= -1) {
         let stream = usize::try_from(fast).ok().map(|stream| (parser.table.user[stream], key));
         assert_eq!(stream.into_iter().collect::<BTreeMap<_, _>>(), expected, "by the fast path");
@@ -133,7 +145,24 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let header = Header::parse(&frame).expect("a header");
         Message::parse(&frame, &header).expect("a message").build(&link(None))
     };
+    let over_udp = |header: &[u8]| {
+        let mut frame = ptp(0, 0);
+        let ports = [1, 63, 1, 63, 0, 52, 0, 0];
+        frame.splice(12..14, [header, &ports].concat());
+        frame
+    };
+    let v4 = [8, 0, 0x45, 0, 0, 72, 0, 0, 0x20, 0, 1, 17, 0, 0, 10, 0, 0, 1, 224, 0, 1, 129];
+    let v6 = |next: &[u8]| [&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 52, next[0], 1][..], &[0xfd; 32], &next[1..]].concat();
+    let jumbo = {
+        let asdu = |svid: &[u8]| AsduSpec { svid: svid.to_vec(), data: vec![0; 4200], ..AsduSpec::default() };
+        let asdus = vec![asdu(b"MU01"), asdu(b"A")];
+        FrameSpec { asdus, ..FrameSpec::default() }.build().expect("a legal frame")
+    };
     vec![
+        jumbo,
+        over_udp(&v4),
+        over_udp(&v6(&[17])),
+        over_udp(&v6(&[44, 17, 0, 0, 1, 0, 0, 0, 9])),
         sv(&["A"], None),
         sv(&["MU01"], Some(7)),
         sv(&["MU01", "A", "MU01"], None),

@@ -452,9 +452,24 @@ impl StartRequest {
     pub const PROFILE: &str = "profile_hz";
     /// The option that has its sampler say where functions lie that have no name there.
     pub const PLACES: &str = "profile_places";
+    /// The option that names reading threads which have a place in the probe's table of points whatever others do: a name a line, in
+    /// which `*` stands for any text.
+    pub const READERS: &str = "readers";
 
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.get(name).map(String::as_str)
+    }
+
+    /// [`Self::READERS`] with these names, as many as fit into an option.
+    pub fn names_of_readers(names: &[String]) -> Option<(String, String)> {
+        let mut text = String::new();
+        for name in names.iter().filter(|name| !name.contains('\n')) {
+            if text.len() + name.len() < MAX_STREAM_TEXT {
+                text += name;
+                text.push('\n');
+            }
+        }
+        (!text.is_empty()).then(|| (Self::READERS.into(), text))
     }
 }
 

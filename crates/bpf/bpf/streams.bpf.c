@@ -16,6 +16,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 struct trial {
 	__u32 len;
 	__u32 paged; /* bytes of the frame that lie in a page fragment: its last ones */
+	__u32 no_link; /* the ethertype of a frame without an Ethernet header, 0 of one that has it */
+	__u32 fragment; /* the frame is the first of several fragments */
 	__s32 fast;     /* what the fast path says in the window, or directly */
 	__s32 fast_direct;
 	__u32 fast_key;
@@ -38,7 +40,8 @@ struct layout layouts[LAYOUTS];
 SEC("syscall")
 int try_frame(void *ctx)
 {
-	__u32 off = 0, zero = 0, len;
+	__u32 zero = 0, len;
+	int off = -1;
 	struct scratch *s = take_scratch(0);
 	struct trial *t = bpf_map_lookup_elem(&trials, &zero);
 	struct fields at = {};
@@ -61,19 +64,22 @@ int try_frame(void *ctx)
 	f->frag = t->paged ? f->base + f->linear : 0;
 	f->frag_len = t->paged;
 	f->len = len;
-	f->have = f->appid = f->ethertype = f->synch = 0;
-	f->vlan = NONE;
+	f->have = f->appid = f->synch = f->fragment = f->vlan = 0;
+	f->ethertype = t->no_link;
+	f->no_link = t->no_link != 0;
 	__builtin_memset(&s->found, 0, sizeof(s->found));
 	t->fast = t->fast_direct = t->known = SLOW_PATH;
 	t->bad = t->hash = 0;
 	__builtin_memset(t->synch, 0, sizeof(t->synch));
 	if (!fill(f)) {
-		t->fast = fast_path_in_window(f, &at);
-		t->fast_key = at.key;
-		t->synch[0] = at.synch;
+		if (!f->no_link) {
+			t->fast = fast_path_in_window(f, &at);
+			t->fast_key = at.key;
+			t->synch[0] = at.synch;
+		}
 		off = ethernet(f);
 	}
-	if (reads_directly() && f->linear >= 14) {
+	if (reads_directly() && f->linear >= 14 && !f->no_link) {
 		struct layout *l = &layouts[layout_of(f->base)];
 		__s64 known = known_layout(l, f->base, f->linear);
 
@@ -90,9 +96,10 @@ int try_frame(void *ctx)
 		if (t->fast_direct >= 0)
 			learn_layout(l, f->base, &at, t->fast_direct);
 	}
-	if (off)
+	if (off >= 0)
 		t->bad = !!match_frame(f, off, &s->found);
 	t->synch[3] = f->synch;
+	t->fragment = f->fragment;
 	hash_bytes(f, 0, 128, &t->hash);
 	t->found = s->found;
 	release_scratch(s);

@@ -12,12 +12,12 @@
 #endif
 
 /*
- * Kernel addresses have their top bits set: 17 on x86, 16 in the linear map of arm64. A socket keeps other things where skb->dev
- * was.
+ * Kernel addresses have at least their upper 8 bits set: with five levels of page tables on x86 they begin at 0xff00…, with 52-bit
+ * addresses on arm64 at 0xfff0…. A socket keeps other things where skb->dev was, with an upper byte of 0 or 1.
  */
 static __always_inline int is_kernel_address(__u64 p)
 {
-	return p >> 47 == 0x1ffff || p >> 48 == 0xffff;
+	return p >> 56 == 0xff;
 }
 
 /* The VLAN tag that the NIC or the stack took off a frame: its protocol above its TCI; 0 if there is none. */
@@ -62,6 +62,16 @@ static __always_inline void find_fragment(__u64 end, __u64 *at, __u32 *len)
 	*at = direct + ((fragment.page - maps) / bpf_core_type_size(struct page) << 12) + fragment.off;
 	*len = fragment.len;
 #endif
+}
+
+/* Of linux/if_arp.h, which programs cannot include. */
+#define ARPHRD_ETHER 1
+#define ARPHRD_LOOPBACK 772
+
+/* Whether frames of a device of this type begin with an Ethernet header. */
+static __always_inline int is_ethernet(__u16 type)
+{
+	return type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 }
 
 /* What a device is, as far as the programs tell devices apart by their driver (rtnl_link_ops.kind). */

@@ -15,17 +15,19 @@
 
 /* A frame as the parser sees it: addresses are plain numbers, read through bpf_probe_read_kernel only. */
 struct frame {
-	__u64 base;     /* address of the Ethernet header */
-	__u64 frag;     /* address of the first page fragment's bytes, 0 if none */
+	__u64 base;     /* address of the Ethernet header; of the IP header where there is none (no_link) */
+	__u64 frag;     /* address of bytes that lie elsewhere, in page fragments, or of a copy of them; 0 if there are none */
 	__u32 linear;   /* bytes at base */
-	__u32 frag_len; /* bytes at frag */
-	__u32 len;      /* bytes of the frame; what lies in further fragments cannot be read */
+	__u32 frag_len; /* bytes at frag, which follow those at base */
+	__u32 len;      /* bytes of the frame; what is neither at base nor at frag cannot be read */
 	__u32 have;     /* bytes in buf */
 	__u32 appid;
 	__u32 synch;    /* Sampled Values: smpSynch plus one, 0 where it was not read */
 	__u32 scratch;  /* where this lies in the table of scratch memory */
-	__u16 vlan;     /* VID, NONE if untagged */
+	__u16 vlan;     /* VID, 0 if untagged, as a tag without a VLAN has it (802.1Q) */
 	__u16 ethertype;
+	__u16 no_link;  /* the device has no Ethernet header: tun, WireGuard, GRE */
+	__u16 fragment; /* IP: the packet is the first one of several fragments */
 	__u8 buf[WINDOW + 8]; /* the last 8 stay as they are */
 };
 
@@ -96,14 +98,16 @@ __noinline int be16_at(struct frame *f, __u32 off)
 	return (hi | lo) < 0 ? -1 : hi << 8 | lo;
 }
 
-/* Reads the Ethernet header and tags; returns the payload's offset, 0 if there is none. */
-static __always_inline __u32 ethernet(struct frame *f)
+/* Reads the Ethernet header and tags; returns the payload's offset, -1 if there is none. */
+static __always_inline int ethernet(struct frame *f)
 {
 	__u32 off = 14;
 	int type;
 
-	if (f->have < 18)
+	if (f->no_link)
 		return 0;
+	if (f->have < 18)
+		return -1;
 	type = f->buf[12] << 8 | f->buf[13];
 	if (type == ETH_VLAN || type == ETH_QINQ) {
 		f->vlan = (f->buf[14] << 8 | f->buf[15]) & 0xfff;
@@ -138,6 +142,24 @@ __noinline int fetch(struct frame *f, __u32 off, __u32 len, struct chunk *to)
 	for (__u32 i = 0; i < CHUNK && i < len; i++)
 		if (pull(f, off + i, &to->byte[i], 1))
 			return -1;
+	return 0;
+}
+
+/*
+ * Fetches `len` bytes from `off`, at most `most`, which is constant, also where a part of them lies in a fragment. `to` has room for whole
+ * chunks.
+ */
+static __always_inline int fetch_all(struct frame *f, __u32 off, void *to, __u32 len, __u32 most)
+{
+	if (!pull(f, off & OFF_MASK, to, len))
+		return 0;
+#pragma unroll
+	for (__u32 i = 0; i < most; i += CHUNK) {
+		if (i >= len)
+			break;
+		if (fetch(f, off + i, len - i, to + i))
+			return -1;
+	}
 	return 0;
 }
 

@@ -51,6 +51,8 @@ struct selection {
 	__u8 long_names;
 	__u8 fast_path; /* no stream but those of the first protocol has frames of its ethertype */
 	__u8 over_ip;
+	__u16 reach_ip; /* bytes of an IP packet's frame that any stream's recognition and key may need */
+	__u16 reach;    /* the same of any frame */
 };
 
 const volatile struct selection selection = {};
@@ -87,14 +89,22 @@ static __always_inline int ethertype_selected(__be16 ethertype)
 	return ethertype == bpf_htons(ETH_VLAN) || ethertype == bpf_htons(ETH_QINQ);
 }
 
+/* IPv4 and IPv6, as skb->protocol has them. */
+static __always_inline int is_ip(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_IP) || protocol == bpf_htons(ETH_IP6);
+}
+
 /* The same where a sender's packet socket may have left skb->protocol unset or wrong: no is said of what it cannot be by mistake. */
 static __always_inline int ethertype_possible(__be16 protocol)
 {
-	return ethertype_selected(protocol) || (protocol != bpf_htons(ETH_IP) && protocol != bpf_htons(ETH_IP6) &&
-						protocol != bpf_htons(ETH_ARP));
+	return ethertype_selected(protocol) || (!is_ip(protocol) && protocol != bpf_htons(ETH_ARP));
 }
 
 #define MAX_FOUND 8 /* streams that one frame may belong to */
+
+/* By what a frame differs from a stream that it has the name, or one end, of. */
+enum difference { DIFFERENCE_VLAN = 1, DIFFERENCE_MAC = 2, DIFFERENCE_SOURCE = 3, DIFFERENCE_DESTINATION = 4 };
 
 struct found {
 	__u32 n;
@@ -102,6 +112,10 @@ struct found {
 		__u32 stream;
 		__u32 key;
 	} at[MAX_FOUND];
+	/* One stream that the frame is nearly in: the packet may be its, changed on the way. */
+	__u32 near_difference; /* enum difference, 0 if there is none */
+	__u32 near_stream;
+	__u32 near_key;
 };
 
 /* What the slow path works on: too much for the stack. */
@@ -109,6 +123,7 @@ struct scratch {
 	__u32 busy;
 	struct found found;
 	struct name_long name;
+	struct chunk behind_name; /* the last chunk of a name is not whole */
 	struct frame frame;
 };
 
@@ -157,19 +172,21 @@ static __always_inline void add_found(struct found *out, __u32 stream, __u32 key
 	}
 }
 
-/* Whether the Ethernet filters of a stream let this frame pass. */
-static __always_inline int link_passes(struct frame *f, struct stream_conf *s)
+/* By which of the Ethernet filters of a stream this frame differs, 0 if by none. A frame without a link header passes none. */
+static __always_inline __u32 link_difference(struct frame *f, struct stream_conf *s)
 {
 	__u8 filters = s->filters;
 
-	if (filters & FILTER_VLAN && s->vlan != f->vlan)
-		return 0;
+	if (filters & FILTER_VLAN && (f->no_link || s->vlan != f->vlan))
+		return DIFFERENCE_VLAN;
 	if (filters & FILTER_MAC) {
+		if (f->no_link)
+			return DIFFERENCE_MAC;
 		for (int i = 0; i < 6; i++)
 			if (s->mac[i] != f->buf[i])
-				return 0;
+				return DIFFERENCE_MAC;
 	}
-	return 1;
+	return 0;
 }
 
 /* The key of a packet whose payload begins at `payload`, by a rule that is not the protocol's own. */
@@ -209,7 +226,7 @@ __noinline int lookup_long(struct frame *f, __u32 protocol, __u32 off, __u32 len
 	__builtin_memset(key, 0, sizeof(*key));
 	key->protocol = protocol;
 	key->len = len;
-	if (pull(f, off & OFF_MASK, key->name, len))
+	if (fetch_all(f, off, key->name, len, NAME_LONG))
 		return -1;
 	first = bpf_map_lookup_elem(&names_long, key);
 	return first ? *first : -1;
@@ -276,7 +293,8 @@ __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len
 		return -1;
 	if (len > NAME_SHORT)
 		return selection.long_names ? lookup_long(f, protocol, off, len) : -1;
-	if (pull(f, off & OFF_MASK, &name, len & 63))
+	BOUND(len, 64); /* 6.1 forgets the bound of a spilled register */
+	if (len > NAME_SHORT || fetch_all(f, off, &name, len, NAME_SHORT))
 		return -1;
 	s = lookup_words(protocol, &name, len);
 	return s ? s->first - 1 : -1;
@@ -293,14 +311,31 @@ __noinline int lookup_name(struct frame *f, __u32 protocol, __u32 off, __u32 len
 		else                                                                                                 \
 			for (struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream); s; s = 0)
 
-/* Adds a stream whose frame has this own key and a payload at `payload`. */
-__noinline int add_stream(struct frame *f, struct found *out, __u32 stream, __u32 payload, __u32 key)
+/* Adds a stream whose frame has this own key and a payload at `payload`. `difference`: the frame is not quite the stream's. */
+__noinline int add_stream_unless(struct frame *f, struct found *out, __u32 stream_payload, __u32 key, __u32 difference)
 {
+	__u32 stream = stream_payload >> 16, payload = stream_payload & 0xffff;
 	struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream);
 
-	if (f && out && s && link_passes(f, s) && (s->rule == KEY_OWN || !payload_key(f, s, payload, &key)))
+	if (!f || !out || !s)
+		return 0;
+	if (!difference)
+		difference = link_difference(f, s);
+	if (s->rule != KEY_OWN && payload_key(f, s, payload, &key))
+		return 0;
+	if (!difference) {
 		add_found(out, stream, key);
+	} else if (!out->near_difference) {
+		out->near_difference = difference;
+		out->near_stream = stream;
+		out->near_key = key;
+	}
 	return 0;
+}
+
+static __always_inline void add_stream(struct frame *f, struct found *out, __u32 stream, __u32 payload, __u32 key)
+{
+	add_stream_unless(f, out, stream << 16 | (payload & OFF_MASK), key, 0);
 }
 
 #endif

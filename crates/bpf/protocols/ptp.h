@@ -12,11 +12,12 @@ struct ptp_conf {
 
 #define PTP_EVENT_PORT 319
 #define PTP_HEADER 34
+#define PTP_CHUNKS 48 /* whole chunks that have it */
 
 __noinline int match_ptp(struct frame *f, __u32 off, struct found *out)
 {
 	__u32 l4 = 0;
-	__u8 h[PTP_HEADER];
+	__u8 h[PTP_CHUNKS] = {};
 
 	if (!f || !out)
 		return 0;
@@ -26,7 +27,7 @@ __noinline int match_ptp(struct frame *f, __u32 off, struct found *out)
 			return 0;
 	}
 	off &= OFF_MASK;
-	if (pull(f, off, h, sizeof(h)) || (h[1] & 15) != 2)
+	if (fetch_all(f, off, h, PTP_HEADER, PTP_CHUNKS) || (h[1] & 15) != 2)
 		return -1;
 	FOR_EACH_STREAM(PROTOCOL_PTP, stream, s) {
 		struct ptp_conf *own = (void *)s->own;

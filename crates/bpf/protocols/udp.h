@@ -44,15 +44,23 @@ __noinline int match_udp(struct frame *f, __u32 off, struct found *out)
 	FOR_EACH_STREAM(PROTOCOL_UDP, stream, s) {
 		struct udp_conf *own = (void *)s->own;
 
-		if ((own->dst_port && own->dst_port != dst_port) || (own->src_port && own->src_port != src_port))
-			continue;
+		int is_to, is_from;
+
 		if (own->ip_version && own->ip_version != version)
 			continue;
-		if (own->has_src && !udp_address_is(f, version == 4 ? off + 12 : off + 8, own->src, len))
+		is_to = !own->dst_port || own->dst_port == dst_port;
+		if (is_to && own->has_dst)
+			is_to = udp_address_is(f, version == 4 ? off + 16 : off + 24, own->dst, len);
+		/* Of a packet from the sender that the stream names, its destination may have been changed; not of any packet. */
+		if (!is_to && !own->has_src)
 			continue;
-		if (own->has_dst && !udp_address_is(f, version == 4 ? off + 16 : off + 24, own->dst, len))
+		is_from = !own->src_port || own->src_port == src_port;
+		if (is_from && own->has_src)
+			is_from = udp_address_is(f, version == 4 ? off + 12 : off + 8, own->src, len);
+		if (!is_from && (!is_to || !own->has_dst))
 			continue;
-		add_stream(f, out, stream, payload, 0);
+		add_stream_unless(f, out, stream << 16 | (payload & OFF_MASK), 0,
+				  !is_to ? DIFFERENCE_DESTINATION : !is_from ? DIFFERENCE_SOURCE : 0);
 	}
 	return 0;
 }

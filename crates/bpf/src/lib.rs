@@ -41,7 +41,10 @@ mod constants {
 pub use loader::*;
 #[cfg(feature = "loader")]
 mod loader {
-    pub use crate::constants::{BUCKETS, SCRATCHES, SMALL_BITS, STEP_BITS};
+    pub use crate::constants::{
+        BUCKETS, DIFFERENCE_DESTINATION, DIFFERENCE_MAC, DIFFERENCE_SOURCE, DIFFERENCE_VLAN, SCRATCHES, SMALL_BITS,
+        STEP_BITS,
+    };
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
     pub use crate::hooks::{function_hook, hook, module_hook, optional, or, Hook, Hooks, Missing, Programs, Standing};
     pub use crate::kernel::{able, measure, program_info, release, Unable};

@@ -2,7 +2,7 @@
 
 use crate::constants::{
     FILTER_MAC, FILTER_VLAN, KEY_HASH, KEY_OWN, KEY_SEQ, MAX_CHAIN, MAX_ETHERTYPES, MAX_PROTOCOLS, MAX_SCANNED,
-    MAX_STREAMS, NAME_LONG, NAME_PLACES, NAME_PROBES, NAME_SHORT, NONE,
+    MAX_STREAMS, NAME_LONG, NAME_PLACES, NAME_PROBES, NAME_SHORT, NONE, OFF_MASK,
 };
 use crate::maps::bytes_of;
 pub use crate::skel::types::{
@@ -104,6 +104,19 @@ fn conf(spec: &StreamSpec) -> StreamConf {
     }
 }
 
+/// Bytes of a frame that the programs may need for a stream: for one that is found by a name, wherever it stands, as many as they read;
+/// for others the headers, a protocol's own header behind them, and the key.
+fn reach(spec: &StreamSpec) -> u16 {
+    /// Ethernet with two tags, IPv6 with a fragment header or IPv4 with options, UDP.
+    const HEADERS: u16 = 22 + 60 + 8;
+    const OWN_HEADER: u16 = 64;
+    match spec.key {
+        _ if spec.matcher.kernel().name.is_some() => OFF_MASK as u16,
+        KeyRule::Own(_) => HEADERS + OWN_HEADER,
+        KeyRule::Seq { offset, len } | KeyRule::Hash { offset, len } => HEADERS + (offset + len).max(OWN_HEADER),
+    }
+}
+
 impl Table {
     /// Builds the table.
     pub fn new(specs: &[StreamSpec]) -> Result<Self, BadStreams> {
@@ -189,6 +202,10 @@ impl Table {
         let shared = fast.info().ethertypes.iter().any(|e| others.contains(e));
         selection.fast_path = (selection.streams[fast as usize].count > 0 && !shared).into();
         selection.over_ip = [0x0800, 0x86dd].iter().any(|ip| ethertypes.contains(ip)).into();
+        let is_over_ip = |s: &&StreamSpec| s.matcher.ethertypes().iter().any(|e| [0x0800, 0x86dd].contains(e));
+        let most = |reaches: &mut dyn Iterator<Item = u16>| reaches.max().unwrap_or_default();
+        selection.reach_ip = most(&mut specs.iter().filter(is_over_ip).map(reach));
+        selection.reach = most(&mut specs.iter().map(reach));
     }
 
     /// Whether packets of any stream travel in IP: its readers are of interest.

@@ -47,6 +47,10 @@ pub struct Found {
     pub synch: [Option<u8>; 4],
     /// The hash of its first 128 bytes, 0 where it is shorter.
     pub hash: u32,
+    /// It is the first of several fragments of an IP packet.
+    pub fragment: bool,
+    /// A stream that it is nearly in, with its key in it, and by what it differs (`DIFFERENCE_…` of include/streams.h).
+    pub near: Option<(StreamId, u32, usize)>,
 }
 
 /// The programs, loaded for some streams.
@@ -78,10 +82,23 @@ impl Trial {
     /// # Errors
     /// Where the frame is longer than [`MOST`], or the kernel does not run them.
     pub fn run(&self, frame: &[u8], paged: usize) -> std::io::Result<Found> {
+        self.run_as(frame, paged, 0)
+    }
+
+    /// Runs them on a packet of this ethertype without an Ethernet header, as devices of IP alone have it.
+    ///
+    /// # Errors
+    /// As those of [`run`](Self::run).
+    pub fn run_without_link(&self, packet: &[u8], paged: usize, ethertype: u16) -> std::io::Result<Found> {
+        self.run_as(packet, paged, ethertype)
+    }
+
+    fn run_as(&self, frame: &[u8], paged: usize, no_link: u16) -> std::io::Result<Found> {
         if frame.len() > MOST || paged > frame.len() {
             return Err(std::io::ErrorKind::InvalidInput.into());
         }
-        let mut trial = types::trial { len: frame.len() as u32, paged: paged as u32, ..self.trial.get(0) };
+        let (len, paged) = (frame.len() as u32, paged as u32);
+        let mut trial = types::trial { len, paged, no_link: no_link.into(), ..self.trial.get(0) };
         trial.frame[..frame.len()].copy_from_slice(frame);
         self.trial.set(0, trial);
         run(&self.program, &mut ())?;
@@ -103,6 +120,9 @@ impl Trial {
             ],
             synch: trial.synch.map(|read| read.checked_sub(1).map(|value| value as u8)),
             hash: trial.hash,
+            fragment: trial.fragment != 0,
+            near: (trial.found.near_difference != 0)
+                .then(|| (user(trial.found.near_stream), trial.found.near_key, trial.found.near_difference as usize)),
         })
     }
 }

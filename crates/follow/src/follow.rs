@@ -123,6 +123,7 @@ impl Follow {
             let mut probe = ProbeOptions::new(HOST, options.streams.clone());
             probe.ring_bytes = options.ring_bytes;
             probe.other_users = options.other_users;
+            probe.readers = options.points.readers(HOST);
             let filter = options.points.clone();
             probe.accept = Accept(Arc::new(move |point| filter.matches(point)));
             Ok(Probe::attach(probe)?)
@@ -147,7 +148,8 @@ impl Follow {
                     (StartRequest::FLIGHT_BUDGET, f.budget.to_string()),
                 ]
             });
-            let named = flight.map(|(name, value)| (name.to_owned(), value)).collect();
+            let readers = StartRequest::names_of_readers(&options.points.readers(name));
+            let named = flight.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
             let request = StartRequest { streams: options.streams.clone(), options: named };
             machine.start(&request)?;
             feeds.push(Feed::new(machine));

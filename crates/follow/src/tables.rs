@@ -35,6 +35,18 @@ impl PointFilter {
         self.0.is_empty() || info.point.kind == latpath_model::PointKind::Drop || self.0.iter().any(|p| fits(p, &name))
     }
 
+    /// Names of a machine's reading threads that patterns ask for, in which `*` stands for any text.
+    pub fn readers(&self, machine: &str) -> Vec<String> {
+        let of = |pattern: &String| {
+            let (point, device) = pattern.rsplit_once('@')?;
+            let (at, kind) = point.split_once('/').unwrap_or(("*", point));
+            let reads = fits(at, machine) && fits(kind, latpath_model::PointKind::AppRead.name());
+            let name = device.split_once('%').map_or(device, |(name, _)| name);
+            reads.then(|| name.to_owned())
+        };
+        self.0.iter().filter_map(of).collect()
+    }
+
     /// Patterns that match none of these points.
     pub fn unmatched(&self, points: &[PointInfo]) -> Vec<&str> {
         let hit = |p: &&String| points.iter().any(|i| fits(p, i.point.to_string()));
@@ -143,6 +155,15 @@ mod tests {
         Mapping::default().refresh(&[info("guest0/app-read@relay")], &[], &mut tables);
         assert!(tables.points.iter().any(|p| p.point.machine == "guest0"));
         assert_eq!(tables.refused, MAX_POINTS - MOST_OF_A_MACHINE);
+    }
+
+    #[test]
+    fn the_readers_that_patterns_name_are_those_of_one_machine() {
+        let patterns =
+            ["host/app-read@relay", "*@prot*%blue", "guest0/app-read@p2", "host/tx@eth0", "h*/*@x", "host/*"];
+        let filter = PointFilter::new(patterns.map(String::from).to_vec());
+        assert_eq!(filter.readers("host"), ["relay", "prot*", "x"]);
+        assert_eq!(filter.readers("guest0"), ["prot*", "p2"]);
     }
 
     #[test]

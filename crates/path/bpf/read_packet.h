@@ -7,8 +7,6 @@
 
 #include "filter.h"
 
-#define ETHER 1       /* ARPHRD_… of linux/if_arp.h */
-#define LOOPBACK 772
 #define CAPTURES SCRATCHES
 
 MAP(captures, ARRAY, CAPTURES, __u32, struct capture);
@@ -67,7 +65,7 @@ static __always_inline int find_frame(struct place *w, struct capture *c, int se
 	if (is_kernel_address((__u64)dev)) {
 		__u16 type = BPF_CORE_READ(dev, type);
 
-		if (type != ETHER && type != LOOPBACK) {
+		if (!is_ethernet(type)) {
 			w->protocol = FIELD(c, __u16, protocol);
 			if (!sends && network && network != 0xffff && head + network <= data)
 				w->mac = head + network;
@@ -168,8 +166,7 @@ static __always_inline int in_streams(struct place *w)
 {
 	struct scratch *scratch = take_scratch(bpf_get_smp_processor_id());
 	struct frame *f;
-	__u32 off;
-	int n = 0;
+	int n = 0, off;
 
 	if (!scratch)
 		return 0;
@@ -179,12 +176,14 @@ static __always_inline int in_streams(struct place *w)
 	f->frag = w->frag;
 	f->frag_len = w->frag_len;
 	f->len = w->len;
-	f->have = f->appid = f->ethertype = 0;
-	f->vlan = w->tag ? w->tag & 0xfff : NONE;
+	f->have = f->appid = f->fragment = 0;
+	f->no_link = w->protocol != 0;
+	f->ethertype = bpf_ntohs(w->protocol);
+	f->vlan = w->tag & 0xfff;
 	__builtin_memset(&scratch->found, 0, sizeof(scratch->found));
-	if (!w->protocol && !fill(f)) {
+	if (!fill(f)) {
 		off = ethernet(f);
-		if (off)
+		if (off >= 0)
 			match_frame(f, off, &scratch->found);
 		n = scratch->found.n;
 	}

@@ -26,44 +26,47 @@ static __always_inline int point_of_packet(struct percpu *p, struct net_device *
 }
 
 /* Where the frame of a packet lies. */
-static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear)
+static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear, int can_load)
 {
 	f->base = base;
 	f->linear = f->len = linear;
 	f->frag = 0;
 	f->frag_len = f->have = f->appid = f->ethertype = f->synch = 0;
-	f->vlan = NONE;
+	f->vlan = f->no_link = f->fragment = 0;
 	if (skb) {
 		__u32 tag = removed_tag(skb, skb->vlan_proto, skb->vlan_tci);
 
 		if (tag)
 			f->vlan = tag & 0xfff;
 		f->len += skb->data_len;
-		if (skb->data_len)
-			find_fragment((__u64)skb->head + skb->end, &f->frag, &f->frag_len);
+		if (skb->data_len) {
+			if (can_load && loads_fragments())
+				load_fragments(f, skb);
+			else
+				find_fragment((__u64)skb->head + skb->end, &f->frag, &f->frag_len);
+		}
 	}
 }
 
-/* The slow path: any legal frame, any stream. Returns the number of streams found. */
-static __always_inline __u32 slow_path(struct percpu *p, struct scratch *scratch, struct sk_buff *skb)
+/*
+ * The slow path: any legal frame, any stream. Returns where the bytes behind the link header begin; -1 where they cannot be read. A frame
+ * of which a part cannot be read is counted as such unless its streams were found in the rest.
+ */
+static __always_inline int slow_path(struct percpu *p, struct scratch *scratch)
 {
 	struct frame *f = &scratch->frame;
 	struct found *found = &scratch->found;
-	__u32 off;
+	int off = -1, bad;
 
 	__builtin_memset(found, 0, sizeof(*found));
-	if (fill(f))
-		return 0;
-	off = ethernet(f);
-	if (!off)
-		return 0;
-	if (match_frame(f, off, found)) {
-		if (f->len > f->linear + f->frag_len)
-			__sync_fetch_and_add(&p->unreadable, 1);
-		else
-			__sync_fetch_and_add(&p->malformed, 1);
-	}
-	return found->n;
+	bad = fill(f) || (off = ethernet(f)) < 0;
+	if (!bad && !match_frame(f, off, found))
+		return off;
+	if (f->len > f->linear + f->frag_len)
+		__sync_fetch_and_add(&p->unreadable, 1);
+	else if (!bad)
+		__sync_fetch_and_add(&p->malformed, 1);
+	return off;
 }
 
 /* The packet that a thread saw last at such a point; threads share places by chance. */
@@ -102,6 +105,31 @@ struct bytes {
 	__u32 len;
 };
 
+/*
+ * Whether an IP packet has no Ethernet header where it is seen: on a device that knows none, or sent by this machine itself to its own
+ * sockets (multicast). Where it enters the stack, its network header is not known yet.
+ */
+static __always_inline int lacks_link_header(struct sk_buff *skb, struct net_device *dev, __u32 kind)
+{
+	if (!selection.over_ip || !is_ip(skb->protocol))
+		return 0;
+	if (dev && !has_ethernet_header(dev))
+		return 1;
+	if (kind == POINT_TX || kind == POINT_TX_DONE)
+		return 0;
+	if (skb->mac_header == 0xffff)
+		return kind != POINT_NIC_RX;
+	if (kind == POINT_NIC_RX)
+		return (__u64)skb->data == (__u64)skb->head + skb->mac_header;
+	return (__u32)skb->network_header < (__u32)skb->mac_header + 14;
+}
+
+/* Where the IP header of such a packet is. */
+static __always_inline __u64 ip_header_of(struct sk_buff *skb, __u32 kind)
+{
+	return kind == POINT_NIC_RX ? (__u64)skb->data : (__u64)skb->head + skb->network_header;
+}
+
 /* Where the Ethernet header of a packet is. */
 static __always_inline __u64 header_of(struct sk_buff *skb, __u32 kind)
 {
@@ -118,10 +146,12 @@ static __always_inline __u32 linear_of(struct sk_buff *skb, __u64 mac)
 
 /*
  * The way of nearly every packet of a stream: its CPU has seen the device and a frame of this layout before. Returns the time if it is
- * another packet, for handle_packet; 0 if nothing is left to do. It needs little stack on purpose: from Linux 6.13 on, a program with 64
- * bytes of it or more gets a stack of its own, in memory that nothing else keeps in the CPU's cache.
+ * another packet, for handle_packet, or one of which the sender is to be noted, with the stream in *noted; 0 if nothing is left to do. It
+ * needs little stack on purpose: from Linux 6.13 on, a program with more than 48 bytes of it gets a stack of its own, in memory that
+ * nothing else keeps in the CPU's cache.
  */
-static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device *dev, __u32 kind, enum dedup_mode mode)
+static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device *dev, __u32 kind, enum dedup_mode mode,
+					  int *noted)
 {
 	__u32 linear, cpu = bpf_get_smp_processor_id();
 	struct percpu *p = bpf_map_lookup_elem(&percpu, &cpu);
@@ -144,21 +174,27 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	}
 	mac = header_of(skb, kind);
 	linear = linear_of(skb, mac);
-	if (unlikely(linear > 0x10000))
-		return 0;
+	if (unlikely(linear > 0x10000)) /* this is no Ethernet header */
+		return w.t;
 	known = known_layout(&p->layouts[layout_of(mac)], mac, linear);
 	if (unlikely(known < 0 || point < 0 || point >= MAX_POINTS || (mode == DEDUP_GRO && !passes_gro(point))))
 		return w.t;
 	w.point = point;
 	w.tid = (__u32)bpf_get_current_pid_tgid();
 	w.synch = KNOWN_SYNCH(known);
-	sight(p, &w, KNOWN_STREAM(known), KNOWN_KEY(known));
-	return 0;
+	if (likely(!sight(p, &w, KNOWN_STREAM(known), KNOWN_KEY(known))))
+		return 0;
+	*noted = KNOWN_STREAM(known);
+	return w.t;
 }
 
-/* Handles a packet, or the bytes of a frame. `unknown`: known_packet has compared its layout already. */
+/* What a hook knows of its packets. */
+#define IS_UNKNOWN 1 /* known_packet has compared its layout already */
+#define CAN_LOAD 2   /* the program may have the kernel copy bytes of the skb: at tracepoints alone */
+
+/* Handles a packet, or the bytes of a frame. */
 static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes *raw, struct net_device *dev, __u32 kind,
-					 __u64 aux, enum dedup_mode mode, __u64 t, int unknown)
+					 __u64 aux, enum dedup_mode mode, __u64 t, int flags)
 {
 	struct scratch *scratch = 0;
 	struct fields fields = {};
@@ -166,7 +202,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	struct percpu *p;
 	__u64 mac, device = 0;
 	__u32 linear, key = 0, synch = 0, cpu;
-	int point = -1, stream = SLOW_PATH;
+	int point = -1, stream = SLOW_PATH, off = 0, no_link;
 
 	cpu = bpf_get_smp_processor_id();
 	w.t = t;
@@ -181,8 +217,9 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	}
 	if (mode == DEDUP_STACK && point >= 0 && passes_gro(point))
 		return 0;
+	no_link = skb && lacks_link_header(skb, dev, kind);
 	if (skb) {
-		mac = header_of(skb, kind);
+		mac = no_link ? ip_header_of(skb, kind) : header_of(skb, kind);
 		linear = linear_of(skb, mac);
 	} else {
 		mac = raw->at;
@@ -190,9 +227,9 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	}
 	if (unlikely(linear > 0x10000))
 		return 0;
-	if (reads_directly() && selection.fast_path) {
+	if (reads_directly() && selection.fast_path && !no_link) {
 		struct layout *l = &p->layouts[layout_of(mac)];
-		__s64 known = unknown ? SLOW_PATH : known_layout(l, mac, linear);
+		__s64 known = flags & IS_UNKNOWN ? SLOW_PATH : known_layout(l, mac, linear);
 
 		if (known >= 0) {
 			stream = KNOWN_STREAM(known);
@@ -214,16 +251,30 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			__sync_fetch_and_add(&p->unreadable, 1);
 			return 0;
 		}
-		locate_frame(&scratch->frame, skb, mac, linear);
-		if (!reads_directly() && selection.fast_path && !fill(&scratch->frame)) {
+		locate_frame(&scratch->frame, skb, mac, linear, flags & CAN_LOAD);
+		if (no_link) {
+			scratch->frame.no_link = 1;
+			scratch->frame.ethertype = bpf_ntohs(skb->protocol);
+		} else if (!reads_directly() && selection.fast_path && !fill(&scratch->frame)) {
 			stream = fast_path_in_window(&scratch->frame, &fields);
 			synch = fields.synch;
 			key = fields.key;
 		}
 		if (stream == SLOW_PATH) {
-			if (!slow_path(p, scratch, skb))
+			off = slow_path(p, scratch);
+			if (!scratch->found.n)
 				stream = IN_NO_STREAM;
 			synch = scratch->frame.synch;
+		}
+	}
+	if (skb && dev && (kind == POINT_TX || kind == POINT_NIC_RX)) {
+		if (stream >= 0) {
+			if (point < 0 || (t >> 5 & 15) == 0)
+				note_source(dev, mac, kind, stream, t);
+		} else if (scratch && off >= 0) {
+			/* Of the packets of a stream some are enough. */
+			if (!scratch->found.n || scratch->frame.fragment || point < 0 || (t >> 5 & 3) == 0)
+				note_packet(scratch, dev, kind, off, t);
 		}
 	}
 	if (unlikely(stream == IN_NO_STREAM)) {
@@ -282,9 +333,9 @@ static __always_inline int may_be_selected(struct sk_buff *skb, __u32 kind)
 }
 
 static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *dev, __u32 kind, __u64 aux,
-				      enum dedup_mode mode)
+				      enum dedup_mode mode, int flags)
 {
-	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns(), 0) : 0;
+	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns(), flags) : 0;
 }
 
 /* Handles packets at a hook that each packet passes; the way of unknown ones is a function, so that known ones need little stack. */
@@ -293,19 +344,28 @@ static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *de
 	{                                                                                                             \
 		struct sk_buff *skb = ctx[0];                                                                         \
                                                                                                                       \
-		return handle_packet(skb, 0, its_dev, kind, 0, mode, t, 1);                                           \
+		return handle_packet(skb, 0, its_dev, kind, 0, mode, t, IS_UNKNOWN | CAN_LOAD);                       \
+	}                                                                                                             \
+	static __noinline int name##_noted(void **ctx, __u64 t, int stream)                                           \
+	{                                                                                                             \
+		struct sk_buff *skb = ctx[0];                                                                         \
+                                                                                                                      \
+		return note_source(its_dev, header_of(skb, kind), kind, stream, t);                                   \
 	}                                                                                                             \
 	static __always_inline int name##_often(void **ctx)                                                           \
 	{                                                                                                             \
 		struct sk_buff *skb = ctx[0];                                                                         \
+		int noted = -1;                                                                                       \
 		__u64 t;                                                                                              \
                                                                                                                       \
 		if (!may_be_selected(skb, kind))                                                                      \
 			return 0;                                                                                     \
 		if (!reads_directly() || !selection.fast_path)                                                        \
 			t = bpf_ktime_get_ns();                                                                       \
-		else if (!(t = known_packet(skb, its_dev, kind, mode)))                                               \
+		else if (!(t = known_packet(skb, its_dev, kind, mode, &noted)))                                       \
 			return 0;                                                                                     \
+		else if (noted >= 0)                                                                                  \
+			return name##_noted(ctx, t, noted);                                                           \
 		return name##_unknown(ctx, t);                                                                        \
 	}
 

@@ -15,6 +15,76 @@ struct {
 
 SHARED_ARRAY(points, MAX_POINTS, struct point_entry);
 
+/*
+ * A thread may take a new name at any time, and each name is a point. So that one process cannot take all places, each reader needs a
+ * permit, of which user space puts MAX_OTHER_READERS here; readers that the user named need none.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_OTHER_READERS);
+	__type(value, __u32);
+} reader_permits SEC(".maps");
+
+/* Indexes that only readers that the user named can have: those from `first_reserved` on. */
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, MAX_POINTS);
+	__type(value, __u32);
+} reserved_points SEC(".maps");
+
+const volatile __u32 first_reserved = MAX_POINTS;
+const volatile __u32 named_reader_count = 0;
+const volatile struct reader_name named_readers[MAX_NAMED_READERS] = {};
+
+static __always_inline int is_named_reader(struct point_key *key)
+{
+	__u64 comm[2];
+
+	__builtin_memcpy(comm, key->comm, sizeof(comm));
+	for (__u32 i = 0; i < MAX_NAMED_READERS && i < named_reader_count; i++) {
+		const volatile struct reader_name *name = &named_readers[i];
+
+		if ((comm[0] & name->mask[0]) == name->word[0] && (comm[1] & name->mask[1]) == name->word[1])
+			return 1;
+	}
+	return 0;
+}
+
+/* Whether a point needs a permit: a reader that nobody named. */
+static __always_inline int needs_permit(struct point_key *key)
+{
+	return key->kind == POINT_APP_READ && !is_named_reader(key);
+}
+
+/* Gives back an index that no point has come to have. */
+static __always_inline void return_index(__u32 idx, int with_permit)
+{
+	if (with_permit)
+		bpf_map_push_elem(&reader_permits, &idx, 0);
+	if (idx >= first_reserved)
+		bpf_map_push_elem(&reserved_points, &idx, 0);
+	else
+		bpf_map_push_elem(&free_points, &idx, 0);
+}
+
+/* Takes an index for a point; returns not 0 where there is none for it. */
+static __always_inline int take_index(struct point_key *key, int with_permit, __u32 *idx)
+{
+	__u32 permit;
+
+	if (!with_permit) {
+		if (!bpf_map_pop_elem(&free_points, idx))
+			return 0;
+		return key->kind != POINT_APP_READ || bpf_map_pop_elem(&reserved_points, idx);
+	}
+	if (bpf_map_pop_elem(&reader_permits, &permit))
+		return -1;
+	if (!bpf_map_pop_elem(&free_points, idx))
+		return 0;
+	bpf_map_push_elem(&reader_permits, &permit, 0);
+	return -1;
+}
+
 /* Whether points may be in network namespaces of other user namespaces: any user can make those. */
 const volatile __u8 other_users = 0;
 
@@ -27,11 +97,17 @@ static __always_inline __u64 *gro_word(__u32 point)
 	return &gro_points[(point >> 6) & (GRO_WORDS - 1)];
 }
 
+static __always_inline int has_ethernet_header(struct net_device *dev)
+{
+	return is_ethernet(dev->type);
+}
+
 /* Adds a point; returns its index, REFUSED_POINT, or a negative number if the table is full. */
 static __noinline int register_point(struct point_key *key, struct net_device *dev, struct net *net)
 {
 	__u32 idx, *have;
 	struct point_entry *e;
+	int with_permit;
 
 	if (!other_users && net && net->user_ns->level > 0) {
 		__u32 cpu = bpf_get_smp_processor_id();
@@ -42,7 +118,8 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 			__sync_fetch_and_add(&p->points_of_others, 1);
 		return REFUSED_POINT;
 	}
-	if (bpf_map_pop_elem(&free_points, &idx))
+	with_permit = needs_permit(key);
+	if (take_index(key, with_permit, &idx))
 		return -1;
 	e = bpf_map_lookup_elem(&points, &idx);
 	if (!e)
@@ -55,13 +132,14 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 		const struct rtnl_link_ops *ops = dev->rtnl_link_ops;
 
 		bpf_probe_read_kernel(e->device, sizeof(e->device), dev->name);
+		e->no_link = !has_ethernet_header(dev);
 		if (ops)
 			bpf_probe_read_kernel_str(e->link, sizeof(e->link), ops->kind);
 	}
 	__sync_fetch_and_and(gro_word(idx), ~(1ull << (idx & 63)));
 	if (bpf_map_update_elem(&point_of, key, &idx, BPF_NOEXIST)) {
 		/* Another CPU came first. */
-		bpf_map_push_elem(&free_points, &idx, 0);
+		return_index(idx, with_permit);
 		have = bpf_map_lookup_elem(&point_of, key);
 		return have ? *have : -1;
 	}

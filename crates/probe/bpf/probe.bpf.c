@@ -4,9 +4,11 @@
  * thread. A packet is named by bytes of its own (the key), never by its skb: bridges and Open vSwitch copy and clone it.
  */
 #include <linux/bpf.h>
+#include <linux/errno.h>
 #include <linux/if_packet.h>
 #include <linux/openvswitch.h>
 #include <linux/types.h>
+#include <linux/version.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
@@ -16,6 +18,8 @@
 #include "shared.h"
 #include "sight.h"
 #include "points.h"
+#include "fragments.h"
+#include "remarks.h"
 #include "handle_packet.h"
 #include "xdp.h"
 
@@ -47,12 +51,22 @@ int stack_rx(void **ctx)
 /* A function too: one program's stack does not hold what both ways need. */
 static __noinline int app_read(void **ctx)
 {
-	return handle_skb(ctx[0], 0, POINT_APP_READ, 0, DEDUP_NOTE);
+	return handle_skb(ctx[0], 0, POINT_APP_READ, 0, DEDUP_NOTE, CAN_LOAD);
+}
+
+/* The kind of a packet's device. A function, for its stack: see known_packet. */
+static __noinline enum device_kind kind_of_device(struct net_device *dev)
+{
+	return device_kind(dev->rtnl_link_ops);
 }
 
 /*
- * Packets of a tap or macvtap are read by vhost or QEMU. Everything else is an application's read: a socket takes the device off the
- * packets that it queues. Whether the packet has a socket does not tell them apart, since the sender's may be this machine's.
+ * Packets of a tap or macvtap are read by vhost or QEMU, those of a tun device (no Ethernet header) by a VPN, which passes them on.
+ * Everything else is an application's read: a socket takes the device off the packets that it queues. Whether the packet has a socket
+ * does not tell them apart, since the sender's may be this machine's.
+ *
+ * An "outgoing" packet is none that came here: the kernel marks so what a sniffer's packet socket gets of packets that this machine
+ * sends, and what a socket's error queue gives back to the sender, which are its own packets with their TX timestamps (skb_set_err_queue).
  */
 SEC("tp_btf/skb_copy_datagram_iovec")
 int copy_out(void **ctx)
@@ -60,13 +74,13 @@ int copy_out(void **ctx)
 	struct sk_buff *skb = ctx[0];
 	struct net_device *dev = skb->dev;
 
-	if (!ethertype_selected(skb->protocol))
+	if (!ethertype_selected(skb->protocol) || BPF_CORE_READ_BITFIELD(skb, pkt_type) == PACKET_OUTGOING)
 		return 0;
 	if (is_kernel_address((__u64)dev) && dev->rtnl_link_ops) {
-		enum device_kind kind = device_kind(dev->rtnl_link_ops);
+		enum device_kind kind = kind_of_device(dev);
 
 		if (kind == DEVICE_TAP || kind == DEVICE_MACVTAP)
-			return vm_read_often(ctx);
+			return has_ethernet_header(dev) ? vm_read_often(ctx) : 0;
 	}
 	return app_read(ctx);
 }
@@ -84,7 +98,7 @@ static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 re
 
 	if (!is_kernel_address((__u64)dev))
 		dev = 0;
-	return handle_skb(skb, dev, POINT_DROP, (location & 0xffffffffffffull) | r << 48, DEDUP_NONE);
+	return handle_skb(skb, dev, POINT_DROP, (location & 0xffffffffffffull) | r << 48, DEDUP_NONE, CAN_LOAD);
 }
 
 SEC("tp_btf/kfree_skb")
@@ -116,7 +130,7 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 		return 0;
 	if (BPF_CORE_READ_BITFIELD_PROBED(skb, pkt_type) == PACKET_OUTGOING)
 		return 0;
-	return handle_skb(skb, dev, POINT_TX_DONE, 0, DEDUP_NONE);
+	return handle_skb(skb, dev, POINT_TX_DONE, 0, DEDUP_NONE, CAN_LOAD);
 }
 
 /*
@@ -128,7 +142,8 @@ int BPF_PROG(ovs_exec, struct datapath *dp, struct sk_buff *skb)
 {
 	if (!skb) /* as newer verifiers want it asked */
 		return 0;
-	return handle_skb(skb, skb->dev, skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0, DEDUP_SKIP);
+	return handle_skb(skb, skb->dev, skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0, DEDUP_SKIP,
+			  CAN_LOAD);
 }
 
 SEC("tp_btf/ovs_dp_upcall")
@@ -136,7 +151,8 @@ int BPF_PROG(ovs_upcall, struct datapath *dp, struct sk_buff *skb, void *key, st
 {
 	if (!skb || !info)
 		return 0;
-	return handle_skb(skb, skb->dev, info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0, DEDUP_NOTE);
+	return handle_skb(skb, skb->dev, info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0, DEDUP_NOTE,
+			  CAN_LOAD);
 }
 
 /*
@@ -148,5 +164,5 @@ int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int len)
 {
 	if (len < 0)
 		return 0;
-	return handle_skb(skb, 0, POINT_APP_READ, 0, DEDUP_SKIP_ONCE);
+	return handle_skb(skb, 0, POINT_APP_READ, 0, DEDUP_SKIP_ONCE, 0);
 }

@@ -12,6 +12,8 @@
 #define REFUSED_POINT 255 /* one that nobody requested */
 #define KNOWN_KEYS 4096 /* points and refused points that are remembered */
 #define CACHE 32 /* devices that a CPU knows, for each kind of point */
+#define MAX_OTHER_READERS 64 /* reading threads that have points at a time, beside those that the user named */
+#define MAX_NAMED_READERS 64 /* names of readers */
 
 /* Identifies a point. For app-read the device is the thread's name. */
 struct point_key {
@@ -28,6 +30,46 @@ struct point_entry {
 	__u8 link[16];
 	__u32 valid; /* set when the rest is written; user space takes it back when it releases the index */
 	__u32 netns; /* inode number */
+	__u32 no_link; /* the device's packets have no Ethernet header */
+	__u32 pad;
+};
+
+/* What a remark is about. What follows in its key: */
+enum remark_kind {
+	REMARK_SENDER_MAC = 1,        /* the source MAC of the stream's frames */
+	REMARK_SENDER_IP4 = 2,        /* the source address of its packets */
+	REMARK_SENDER_IP6 = 3,
+	REMARK_FRAGMENT = 4,          /* nothing: packets come as several fragments, of which the first one is followed */
+	REMARK_OTHER_VLAN = 5,        /* the VLAN of frames that are the stream's but for it; 0 of untagged ones */
+	REMARK_OTHER_MAC = 6,         /* the same of their destination MAC */
+	REMARK_OTHER_SOURCE = 7,      /* the same of their source address */
+	REMARK_OTHER_DESTINATION = 8, /* the same of their destination address */
+};
+
+/* Identifies a remark: of a stream, at a device. */
+struct remark_key {
+	__u64 device; /* see identity */
+	__u16 stream;
+	__u8 what;
+	__u8 kind; /* of the point */
+	__u8 len;  /* bytes of value */
+	__u8 pad[3];
+	__u8 value[16];
+};
+
+struct remark {
+	__u64 count; /* of the packets that were looked at for it; not of all */
+	__u64 first;
+	__u64 last;
+	__u32 key; /* of the last packet */
+	__u32 netns; /* inode number */
+	__u8 name[16]; /* of the device */
+};
+
+/* The name of a reading thread, or its beginning: a comm fits where it equals `word` under `mask`. */
+struct reader_name {
+	__u64 word[2];
+	__u64 mask[2];
 };
 
 /* One sighting on its way to user space. `generation` is written last: it says that the record is whole. */

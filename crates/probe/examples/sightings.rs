@@ -38,5 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{}: {}", p.point, at_point.get(i).copied().unwrap_or(0));
     }
     println!("{:?}", probe.counters());
+    probe.remarks().iter().for_each(|remark| println!("{remark:?}"));
+    probe.notes().iter().for_each(|note| println!("{note}"));
     Ok(())
 }

@@ -1,13 +1,15 @@
 //! Loading the programs and attaching them.
 
 use crate::hooks;
-use crate::layout::{PerCpu, Record};
-use crate::points::PointTable;
+use crate::layout::{PerCpu, Record, MAX_POINTS};
+use crate::points::{IndexQueues, PointTable};
+use crate::readers::NamedReaders;
+use crate::remarks::Remarks;
 use crate::skel::{OpenProbeSkel, ProbeSkelBuilder};
 use latpath_bpf::{convert, listen, BadStreams, Mapped, Programs, Purpose, StartError, Table};
 use latpath_model::{PointInfo, StreamSpec};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::OpenMapMut;
+use libbpf_rs::{MapHandle, OpenMapMut};
 use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -23,6 +25,8 @@ pub struct Options {
     pub accept: Accept,
     /// Whether points may be in network namespaces of other user namespaces, which any user can make: rootless containers.
     pub other_users: bool,
+    /// Names of reading threads that have a place in the table of points whatever other threads do; `*` stands for any text at the end.
+    pub readers: Vec<String>,
 }
 
 /// Whether a point counts.
@@ -47,6 +51,7 @@ impl Options {
             ring_bytes: Self::RING_BYTES,
             accept: Accept(Arc::new(|_| true)),
             other_users: false,
+            readers: Vec::new(),
         }
     }
 }
@@ -71,6 +76,7 @@ pub(crate) struct Attached {
     pub table: Table,
     pub percpu: Mapped<PerCpu>,
     pub points: PointTable,
+    pub remarks: Remarks,
     pub ring: Mapped<Record>,
     pub ring_size: usize,
     pub cpus: usize,
@@ -86,6 +92,21 @@ fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
     map.set_max_entries(entries as u32)
 }
 
+/// Places of the table of points that are kept for the readers that the user named: some for each, since one name may read in several
+/// namespaces.
+fn reserved(readers: &NamedReaders) -> usize {
+    const FOR_EACH: usize = 4;
+    const MOST: usize = 64;
+    (readers.len() * FOR_EACH).min(MOST)
+}
+
+/// Whether the programs have the kernel copy what lies outside a packet's linear part: `loads_fragments` in bpf/fragments.h.
+fn loads_fragments() -> bool {
+    let release = latpath_linux::proc::kernel_release();
+    let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).collect();
+    numbers >= vec![6, 11]
+}
+
 /// Sets the programs' constants and the tables' sizes for these options.
 fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpus: usize) -> libbpf_rs::Result<usize> {
     let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
@@ -93,12 +114,19 @@ fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpu
     consts.selection = convert(&table.selection);
     consts.ring_shift = ring_size.ilog2();
     consts.other_users = options.other_users.into();
+    let readers = NamedReaders::new(&options.readers);
+    consts.first_reserved = (MAX_POINTS - reserved(&readers)) as u32;
+    consts.named_reader_count = readers.len() as u32;
+    for (to, name) in consts.named_readers.iter_mut().zip(readers.words()) {
+        *to = name;
+    }
     let names = &mut skel.maps.bss_data.as_deref_mut().expect("the programs have variables").names_short;
     for (place, name) in &table.short {
         names[*place] = convert(name);
     }
     size(&mut skel.maps.percpu, cpus)?;
     size(&mut skel.maps.scratches, cpus * latpath_bpf::SCRATCHES)?;
+    size(&mut skel.maps.fragment_copies, if loads_fragments() { cpus * latpath_bpf::SCRATCHES } else { 1 })?;
     size(&mut skel.maps.ring, cpus * ring_size)?;
     Ok(ring_size)
 }
@@ -122,15 +150,24 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
         for cpu in 0..cpus {
             percpu.set_field(cpu, offset_of!(PerCpu, cpu), cpu as u64);
         }
-        let points = PointTable::new(&maps.points, &maps.point_of, &maps.free_points)?;
+        let readers = NamedReaders::new(&options.readers);
+        let first_reserved = MAX_POINTS - reserved(&readers);
+        let queues = IndexQueues {
+            free: &maps.free_points,
+            reserved: &maps.reserved_points,
+            permits: &maps.reader_permits,
+            first_reserved,
+        };
+        let points = PointTable::new(&maps.points, &maps.point_of, &queues, readers)?;
+        let remarks = MapHandle::try_from(&maps.remarks).map_err(PURPOSE.refused("reading remarks"))?;
         let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
-        Ok::<_, StartError>((hooks.attach(skel.object())?, percpu, points, ring, ring_size))
+        Ok::<_, StartError>((hooks.attach(skel.object())?, percpu, points, Remarks::new(remarks), ring, ring_size))
     });
-    let (standing, percpu, points, ring, ring_size) = loaded.map_err(|(error, _)| error)?;
+    let (standing, percpu, points, remarks, ring, ring_size) = loaded.map_err(|(error, _)| error)?;
     if !hooks::suffice(&hooks) {
         return Err(PURPOSE.refusal("attaching them", hooks::notes(&hooks.missing).join("; ")).into());
     }
     hooks.missing = hooks::missing_of(&hooks);
     let programs = Programs::new(standing, hooks, false).map_err(StartError::from)?;
-    Ok(Attached { programs, table, percpu, points, ring, ring_size, cpus })
+    Ok(Attached { programs, table, percpu, points, remarks, ring, ring_size, cpus })
 }

@@ -1,7 +1,8 @@
 //! What user space and the kernel programs share: the build makes types and numbers of bpf/shared.h.
 
 pub use crate::skel::types::{
-    cached, percpu as PerCpu, point_entry as PointEntry, point_key as PointKey, record as Record,
+    cached, percpu as PerCpu, point_entry as PointEntry, point_key as PointKey, reader_name as ReaderName,
+    record as Record, remark as Remark, remark_key as RemarkKey,
 };
 use crate::skel::types::{name_short, selection};
 
@@ -13,7 +14,7 @@ pub use constants::{MAX_POINTS, REFUSED_POINT};
 /// Memory that a sighting takes in the kernel's rings.
 pub const RECORD_BYTES: usize = size_of::<Record>();
 
-latpath_bpf::plain!(PerCpu, PointEntry, PointKey, Record, cached, name_short, selection);
+latpath_bpf::plain!(PerCpu, PointEntry, PointKey, ReaderName, Record, Remark, RemarkKey, cached, name_short, selection);
 
 #[cfg(test)]
 mod tests {
@@ -34,7 +35,7 @@ mod tests {
     fn plain_types_have_no_gaps() {
         assert_eq!(size_of::<Record>(), 32);
         assert_eq!(size_of::<PerCpu>(), 192 + 16 * 64 + 16 * PointKind::ALL.len() * constants::CACHE);
-        assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 8);
+        assert_eq!(size_of::<PointEntry>(), 32 + 16 + 16 + 16);
         assert_eq!(offset_of!(PerCpu, tail) % 64, 0, "user space writes to a cache line of its own");
         assert_eq!(offset_of!(Record, point), 28, "publish() in bpf/sight.h relies on it");
     }

@@ -8,6 +8,8 @@ mod hooks;
 mod layout;
 mod points;
 mod probe;
+mod readers;
+mod remarks;
 mod ring;
 mod tx_done;
 mod skel {
@@ -19,3 +21,4 @@ pub use attach::{Accept, AttachError, Options};
 pub use hooks::lacks;
 pub use layout::RECORD_BYTES;
 pub use probe::Probe;
+pub use remarks::{Remark, Remarked, Sender};

@@ -1,6 +1,7 @@
 //! The points that the kernel programs registered, with names.
 
 use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
+use crate::readers::NamedReaders;
 use latpath_bpf::{bytes_of, namespaces, Mapped};
 use latpath_counters::{interfaces, netns_by_id, Interface, Netns};
 use latpath_model::text::{of_field, printable};
@@ -16,20 +17,63 @@ pub(crate) struct PointTable {
     entries: Mapped<PointEntry>,
     index_of: MapHandle,
     free: MapHandle,
+    reserved: MapHandle,
+    permits: MapHandle,
+    /// Indexes from here on are for the readers that the user named.
+    first_reserved: usize,
+    readers: NamedReaders,
+}
+
+/// Where the programs take indexes from: bpf/points.h.
+pub(crate) struct IndexQueues<'a> {
+    pub free: &'a Map<'a>,
+    pub reserved: &'a Map<'a>,
+    pub permits: &'a Map<'a>,
+    pub first_reserved: usize,
 }
 
 impl PointTable {
     /// Maps the table, and makes all its indexes free.
-    pub fn new(points: &Map<'_>, index_of: &Map<'_>, free: &Map<'_>) -> io::Result<Self> {
+    pub fn new(
+        points: &Map<'_>,
+        index_of: &Map<'_>,
+        queues: &IndexQueues<'_>,
+        readers: NamedReaders,
+    ) -> io::Result<Self> {
         let entries = Mapped::new(&points.as_fd(), MAX_POINTS)?;
         let handle = |map| MapHandle::try_from(map).map_err(io::Error::other);
-        let table = Self { entries, index_of: handle(index_of)?, free: handle(free)? };
+        let table = Self {
+            entries,
+            index_of: handle(index_of)?,
+            free: handle(queues.free)?,
+            reserved: handle(queues.reserved)?,
+            permits: handle(queues.permits)?,
+            first_reserved: queues.first_reserved,
+            readers,
+        };
         (0..MAX_POINTS).try_for_each(|index| table.give_back(index)).map_err(io::Error::other)?;
+        (0..constants::MAX_OTHER_READERS).try_for_each(|_| table.give_permit()).map_err(io::Error::other)?;
         Ok(table)
     }
 
     fn give_back(&self, index: usize) -> libbpf_rs::Result<()> {
-        self.free.update(&[], &(index as u32).to_ne_bytes(), MapFlags::ANY)
+        let queue = if index < self.first_reserved { &self.free } else { &self.reserved };
+        queue.update(&[], &(index as u32).to_ne_bytes(), MapFlags::ANY)
+    }
+
+    /// Lets another reader that nobody named have a point.
+    fn give_permit(&self) -> libbpf_rs::Result<()> {
+        self.permits.update(&[], &0u32.to_ne_bytes(), MapFlags::ANY)
+    }
+
+    /// Whether the user named this reader.
+    fn is_named(&self, key: &PointKey) -> bool {
+        self.readers.fits(&key.comm)
+    }
+
+    /// Whether this point has taken a permit: `needs_permit` of bpf/points.h.
+    fn has_permit(&self, key: &PointKey) -> bool {
+        key.kind == PointKind::AppRead.number() && !self.is_named(key)
     }
 }
 
@@ -52,7 +96,7 @@ struct Slot {
     released: Option<Ns>,
 }
 
-/// What a point is called, and whether it has a number: the same after its device or thread was made again.
+/// What a point is called: the same after its device or thread was made again.
 #[derive(PartialEq, Eq, Hash)]
 struct Identity {
     netns: u32,
@@ -64,7 +108,7 @@ struct Identity {
 #[derive(Default)]
 pub(crate) struct Points {
     known: Vec<PointInfo>,
-    ids: HashMap<Identity, Option<PointId>>,
+    ids: HashMap<Identity, PointId>,
     readers: HashMap<u32, usize>,
     slots: Vec<Option<Slot>>,
     /// A device without a link kind, as NICs are, sends packets of a stream.
@@ -73,21 +117,23 @@ pub(crate) struct Points {
     pub overflow: u64,
 }
 
-fn link_of(kind: PointKind, link: &str) -> Link {
+/// `is_tap`: the device is a tap or macvtap, which a VM has the other end of. A tun device, of the same link kind, carries IP packets
+/// without Ethernet headers, to and from a VPN.
+fn link_of(kind: PointKind, link: &str, is_tap: bool) -> Link {
     match (kind, link) {
         (PointKind::AppRead, _) => Link::Socket,
         (_, "bridge") => Link::Bridge,
         (_, "openvswitch") => Link::OvsInternal,
-        (_, "tun" | "macvtap") => Link::Tap,
         (_, "veth") => Link::Veth,
+        _ if is_tap => Link::Tap,
         _ => Link::Nic,
     }
 }
 
 /// What enters the host by a tap, or leaves a macvtap, was written by a VM.
-fn as_vms_see(kind: PointKind, link: &str) -> PointKind {
+fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
     match (kind, link) {
-        (PointKind::NicRx, "tun") | (PointKind::Tx, "macvtap") => PointKind::VmWrite,
+        (PointKind::NicRx, "tun") | (PointKind::Tx, "macvtap") if is_tap => PointKind::VmWrite,
         _ => kind,
     }
 }
@@ -136,7 +182,8 @@ impl Points {
             }
             let entry = table.entries.get(index);
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
-            let id = self.identify(machine, kind, &entry, &mut lookups, accept);
+            let is_named = table.is_named(&entry.key);
+            let id = self.identify(machine, kind, &entry, is_named, &mut lookups, accept);
             // The device or the thread was made again: what went before takes no place any more.
             let same = |slot: &Slot| id.is_some() && slot.id == id && slot.released.is_none();
             let before = self.slots.iter().position(|slot| slot.as_ref().is_some_and(same));
@@ -151,17 +198,20 @@ impl Points {
         &self.known
     }
 
-    /// The number of a point: the same as before where one of this name is known, `None` where it does not count.
+    /// The number of a point: the same as before where one of this name is known, `None` where it does not count. `is_named`: it is a
+    /// reader that the user named, which no other takes the place of. A point that does not count takes none either.
     fn identify(
         &mut self,
         machine: &str,
         kind: PointKind,
         entry: &PointEntry,
+        is_named: bool,
         lookups: &mut Lookups,
         accept: &dyn Fn(&PointInfo) -> bool,
     ) -> Option<PointId> {
         let link = of_field(&entry.link);
-        let kind = as_vms_see(kind, &link);
+        let is_tap = matches!(link.as_ref(), "tun" | "macvtap") && entry.no_link == 0;
+        let kind = as_vms_see(kind, &link, is_tap);
         let device = match kind {
             PointKind::AppRead => of_field(&entry.key.comm),
             _ => of_field(&entry.device),
@@ -172,13 +222,7 @@ impl Points {
         let identity = Identity { netns, kind, device: device.clone() };
         self.nic_sends |= kind == PointKind::Tx && link.is_empty();
         if let Some(id) = self.ids.get(&identity) {
-            return *id;
-        }
-        let readers = self.readers.entry(netns).or_default();
-        *readers += usize::from(kind == PointKind::AppRead);
-        if self.ids.len() == MOST_NAMES || *readers > MOST_READERS {
-            self.overflow += 1;
-            return None;
+            return Some(*id);
         }
         let mut point = Point { machine: machine.into(), kind, device };
         if self.known.iter().any(|k| k.point == point) {
@@ -193,19 +237,34 @@ impl Points {
         };
         let info = PointInfo {
             point,
-            link: link_of(kind, &link),
+            link: link_of(kind, &link, is_tap),
             netns,
             ifindex: entry.key.ifindex,
             peer,
             peer_netns,
             clock: "CLOCK_MONOTONIC".into(),
         };
-        let id = accept(&info).then_some(self.known.len() as PointId);
-        if id.is_some() {
-            self.known.push(info);
+        if !accept(&info) {
+            return None;
         }
+        let readers = self.readers.entry(netns).or_default();
+        let is_other_reader = kind == PointKind::AppRead && !is_named;
+        if self.ids.len() >= MOST_NAMES || (is_other_reader && *readers == MOST_READERS) {
+            self.overflow += 1;
+            return None;
+        }
+        *readers += usize::from(is_other_reader);
+        let id = self.known.len() as PointId;
+        self.known.push(info);
         self.ids.insert(identity, id);
-        id
+        Some(id)
+    }
+
+    /// The point at which a remark was made, if it counts.
+    pub fn of_device(&self, kind: PointKind, ifindex: u32, netns: u32) -> Option<PointId> {
+        let is_kind = |known: PointKind| known == kind || known == PointKind::VmWrite;
+        let is_it = |info: &PointInfo| info.netns == netns && info.ifindex == ifindex && is_kind(info.point.kind);
+        self.known.iter().position(is_it).map(|id| id as PointId)
     }
 
     /// The id of the kernel's point `index`, which saw a packet at `t`. `None` if it does not count; `Err` if it is not known.
@@ -237,9 +296,9 @@ impl Points {
     pub fn tidy(&mut self, table: &PointTable, percpu: &Mapped<PerCpu>, now: Ns) {
         let is_over = |slot: &Slot| slot.released.is_some_and(|since| now - since > QUARANTINE);
         for index in 0..self.slots.len() {
-            if self.slots[index].as_ref().is_some_and(is_over) {
-                self.slots[index] = None;
-                if let Err(e) = table.give_back(index) {
+            if let Some(slot) = self.slots[index].take_if(|slot| is_over(slot)) {
+                let permit = || if table.has_permit(&slot.key) { table.give_permit() } else { Ok(()) };
+                if let Err(e) = table.give_back(index).and_then(|()| permit()) {
                     tracing::debug!("point {index}: {e}");
                 }
             }

@@ -3,11 +3,12 @@
 use crate::attach::{attach, AttachError, Attached, Options};
 use crate::layout::PerCpu;
 use crate::points::Points;
+use crate::remarks::{Remark, Remarked, Sender};
 use crate::ring::Reader;
 use crate::tx_done::{TxDone, TX_DONE};
 use latpath_bpf::{Functions, Missing, Reasons, Standing};
 use latpath_linux::monotonic;
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, SynchChange, SynchWatch};
+use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, Sighting, Source, StreamId, SynchChange, SynchWatch};
 use std::collections::HashMap;
 use std::mem::offset_of;
 
@@ -85,7 +86,26 @@ impl Probe {
                  --other-users follows them too"
             ));
         }
+        notes.extend(self.attached.remarks.notes(&self.options.streams));
         notes
+    }
+
+    /// What the programs remarked of the streams, as of half a second ago at most.
+    pub fn remarks(&self) -> &[Remark] {
+        self.attached.remarks.known()
+    }
+
+    /// Who sends each stream, and where that was seen: the first time at each point that counts. Frames of different senders, told by
+    /// their source MAC, or source address for IP, may have the same keys.
+    pub fn senders(&self) -> Vec<(StreamId, Sender, PointId, Ns)> {
+        let sender = |remark: &Remark| match remark.what {
+            Remarked::Sender(sender) => {
+                let point = self.points.of_device(remark.kind, remark.ifindex, remark.netns)?;
+                Some((remark.stream, sender, point, remark.first))
+            }
+            _ => None,
+        };
+        self.remarks().iter().filter_map(sender).collect()
     }
 
     /// Follows one packet in `n` from now on, a power of two, chosen by its key: the same at all points.
@@ -143,9 +163,13 @@ impl Source for Probe {
             if r.synch > 0 {
                 synch.see(point, SynchChange { stream, key: r.key, t, synch: r.synch - 1 });
             }
+            if attached.remarks.compares() {
+                attached.remarks.see(stream, r.key, t);
+            }
             let note = if r.aux == 0 { 0 } else { notes.note(r.aux) };
             out.push(Sighting { t, key: r.key, tid: r.tid, stream, point, cpu: r.cpu, note });
         });
+        attached.remarks.update(&attached.table.user, latpath_linux::monotonic(), *detached);
         if *tidied + TIDY < watermark && !*detached {
             points.tidy(&attached.points, &attached.percpu, watermark);
             *tidied = watermark;

@@ -30,6 +30,7 @@ pub const PEER_GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86DD;
 const UDP: u8 = 17;
+const IPV6_FRAGMENT: u8 = 44;
 /// Bytes of the common header.
 const HEADER: usize = 34;
 
@@ -113,9 +114,11 @@ fn udp_payload(frame: &[u8], header: &Header) -> Option<usize> {
     let udp = match header.ethertype {
         IPV4 if byte(9)? == UDP && number(6)? & 0x1fff == 0 => usize::from(byte(0)? & 15) * 4,
         IPV6 if byte(6)? == UDP => 40,
+        IPV6 if byte(6)? == IPV6_FRAGMENT && byte(40)? == UDP && number(42)? & 0xfff8 == 0 => 48,
         _ => return None,
     };
-    (udp >= 20 && number(udp + 2)? == EVENT_PORT).then_some(at + udp + 8)
+    let version = if header.ethertype == IPV4 { 4 } else { 6 };
+    (udp >= 20 && byte(0)? >> 4 == version && number(udp + 2)? == EVENT_PORT).then_some(at + udp + 8)
 }
 
 /// A port of a clock.

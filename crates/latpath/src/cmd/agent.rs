@@ -92,6 +92,8 @@ fn attach(request: &StartRequest) -> Result<Attached<Watched>, String> {
     if let Some(bytes) = number("ring_bytes").filter(|b| (1 << 16..=1 << 28).contains(b)) {
         options.ring_bytes = bytes as usize;
     }
+    let readers = request.option(StartRequest::READERS).unwrap_or_default();
+    options.readers = readers.lines().map(str::to_owned).collect();
     let places = request.option(StartRequest::PLACES).is_some();
     let sampler = number(StartRequest::PROFILE).map(|hz| sampler(hz.clamp(1, MOST_HZ) as u32, places));
     let source = match request.streams.is_empty() && sampler.is_some() {

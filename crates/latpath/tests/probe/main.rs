@@ -1,11 +1,14 @@
 //! The kernel programs, fed with frames of our own over a bridge: what they recognise, how they read keys, what they count.
 
 mod agent;
+mod changes;
 mod guest;
 mod hostile;
+mod ip;
 mod live;
 mod many;
 mod points;
+mod readers;
 mod recognise;
 mod taps;
 
@@ -34,6 +37,9 @@ fn main() -> ExitCode {
     tests.extend(live::trials(&needs));
     tests.extend(points::trials(&needs));
     tests.extend(taps::trials(&needs));
+    tests.extend(readers::trials(&needs));
+    tests.extend(changes::trials(&needs));
+    tests.extend(ip::trials(&needs));
     tests.extend(agent::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
     tests.extend(many::trials(&needs));

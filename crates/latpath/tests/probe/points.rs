@@ -1,9 +1,9 @@
 //! The table of points: who fills it, who empties it, and what does not count.
 
+use crate::readers::{call_me, packet_socket, take};
 use crate::*;
 use latpath_probe::Accept;
 use latpath_testkit::{bench, trial, Lack};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
         trial("a_refused_point_takes_no_place_and_others_are_seen", needs, refused),
         trial("a_thread_that_renames_itself_leaves_room_for_others", needs, renamed),
+        trial("a_reader_that_is_named_has_a_place_whatever_other_threads_do", needs, named),
         trial("a_device_that_is_made_again_and_again_keeps_its_point", needs, made_again),
         trial("namespaces_of_other_users_count_only_where_they_are_asked_for", needs, others),
     ]
@@ -59,41 +60,17 @@ fn refused() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A packet socket on a device, bound to Sampled Values.
-fn packet_socket(device: &str) -> OwnedFd {
-    let protocol = 0x88ba_u16.to_be();
-    let name = std::ffi::CString::new(device).expect("a name without NUL");
-    // SAFETY: plain system calls; the descriptor is checked and owned from then on, the address is whole.
-    unsafe {
-        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(protocol));
-        assert!(fd >= 0);
-        let socket = OwnedFd::from_raw_fd(fd);
-        let mut at: libc::sockaddr_ll = std::mem::zeroed();
-        at.sll_family = libc::AF_PACKET as u16;
-        at.sll_protocol = protocol;
-        at.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
-        let bound = libc::bind(fd, (&raw const at).cast(), size_of_val(&at) as u32);
-        assert_eq!(bound, 0);
-        socket
-    }
-}
-
 fn renamed() -> Result<(), Failed> {
     let bench = bench()?;
     let stream = own("renamed");
     let mut probe = Probe::attach(ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]))?;
     let mut seen = Vec::new();
     bench.application().inside(|| -> Result<(), Failed> {
-        let socket = packet_socket("lp-app");
+        let socket = packet_socket("lp-app", 0x88ba);
         for n in 0..60 {
-            let name = std::ffi::CString::new(format!("reader\x1b{n}"))?;
-            // SAFETY: the name ends with NUL; the buffer is as long as is said.
-            unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+            call_me(&format!("reader\x1b{n}"));
             step(&bench, &mut probe, &stream, n, &mut seen)?;
-            let mut frame = [0u8; 2048];
-            // SAFETY: as above.
-            let got = unsafe { libc::recv(socket.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
-            assert!(got > 0);
+            until("the frame has come", || take(&socket, 0).is_some())?;
         }
         Ok(())
     })??;
@@ -113,6 +90,38 @@ fn renamed() -> Result<(), Failed> {
     assert!((1..=16).contains(&readers.clone().count()));
     assert!(readers.clone().all(|p| p.point.device.starts_with("reader?")), "a name cannot command the terminal");
     assert!(probe.counters().points_overflow > 0, "names that found no room are counted");
+    Ok(())
+}
+
+/// Whatever a process beside it does: it takes a name with each frame that it reads, far more than the table has places.
+fn named() -> Result<(), Failed> {
+    const NAMES: u16 = 400;
+    const READ: u16 = 20;
+    let bench = bench()?;
+    let stream = own("named");
+    let mut options = ProbeOptions::new("host", vec![StreamSpec::svid(&stream)]);
+    options.readers = vec!["relay".into()];
+    options.accept = Accept(Arc::new(|point| point.point.to_string() == "host/app-read@relay"));
+    let mut probe = Probe::attach(options)?;
+    let mut seen = Vec::new();
+    bench.application().inside(|| -> Result<(), Failed> {
+        let socket = packet_socket("lp-app", 0x88ba);
+        for n in 0..NAMES + READ {
+            call_me(&if n < NAMES { format!("other{n}") } else { "relay".into() });
+            send(&bench, &[bytes(&frame(&stream, n))])?;
+            until("the frame has come", || take(&socket, 0).is_some())?;
+            probe.drain(&mut seen);
+        }
+        Ok(())
+    })??;
+    until("all that relay read are seen", || {
+        probe.drain(&mut seen);
+        seen.len() >= usize::from(READ)
+    })?;
+    let points: Vec<String> = probe.points().iter().map(|p| p.point.to_string()).collect();
+    assert_eq!(points, ["host/app-read@relay"]);
+    let keys: Vec<u32> = seen.iter().map(|s| s.key).collect();
+    assert_eq!(keys, (u32::from(NAMES)..u32::from(NAMES + READ)).collect::<Vec<_>>());
     Ok(())
 }
 

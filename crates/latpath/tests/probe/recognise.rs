@@ -143,7 +143,7 @@ fn near_misses() -> Result<(), Failed> {
 }
 
 /// A UDP packet in an Ethernet frame.
-fn udp(payload: &[u8], port: u16, v6: bool) -> Vec<u8> {
+pub fn udp(payload: &[u8], port: u16, v6: bool) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1];
     let len = payload.len() as u16 + 8;
     if v6 {

@@ -1,0 +1,289 @@
+//! What the programs remark of streams beside their sightings: who sends them, fragments, and packets that changed on the way.
+
+use crate::layout::{constants, Remark as Value, RemarkKey};
+use latpath_bpf::from_bytes;
+use latpath_model::stream::format_mac;
+use latpath_model::text::{of_field, printable};
+use latpath_model::{KeyRule, Ns, PointKind, StreamId, StreamSpec};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// How often the programs' table is read.
+const EVERY: Ns = 500_000_000;
+/// Packets of a stream that are compared with those that may be it, changed; and how far apart in time.
+const RECENT: usize = 4096;
+const NEAR: Ns = 1_000_000_000;
+/// Senders and devices that a note names.
+const NAMED: usize = 3;
+
+/// Who sends packets, as far as a packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sender {
+    /// The source MAC of frames that are not IP.
+    Mac([u8; 6]),
+    Ip(IpAddr),
+}
+
+impl std::fmt::Display for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Mac(mac) => f.write_str(&format_mac(mac)),
+            Self::Ip(address) => address.fmt(f),
+        }
+    }
+}
+
+/// What is remarked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remarked {
+    /// This one sends the stream's packets.
+    Sender(Sender),
+    /// They come as several fragments.
+    Fragments,
+    /// Frames that are the stream's but for their VLAN, which is this one; 0 of untagged ones.
+    OtherVlan(u16),
+    /// The same of their destination MAC.
+    OtherMac([u8; 6]),
+    /// The same of their source address or port.
+    OtherSource(IpAddr),
+    /// The same of their destination address or port.
+    OtherDestination(IpAddr),
+}
+
+/// A remark of a stream's packets where they enter or leave a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    pub stream: StreamId,
+    /// [`PointKind::Tx`] or [`PointKind::NicRx`].
+    pub kind: PointKind,
+    pub device: String,
+    pub ifindex: u32,
+    /// The inode number of the device's network namespace.
+    pub netns: u32,
+    pub what: Remarked,
+    /// Packets that were looked at for it. Of senders these are not all packets.
+    pub count: u64,
+    pub first: Ns,
+    pub last: Ns,
+    /// The key of the last packet.
+    pub key: u32,
+}
+
+fn address(len: usize, value: &[u8; 16]) -> IpAddr {
+    match value.first_chunk::<4>().filter(|_| len == 4) {
+        Some(v4) => Ipv4Addr::from(*v4).into(),
+        None => Ipv6Addr::from(*value).into(),
+    }
+}
+
+fn mac(value: &[u8; 16]) -> [u8; 6] {
+    let [a, b, c, d, e, f, ..] = *value;
+    [a, b, c, d, e, f]
+}
+
+fn read(user: &[StreamId], key: &RemarkKey, value: &Value) -> Option<Remark> {
+    let len = usize::from(key.len);
+    let what = match usize::from(key.what) {
+        constants::REMARK_SENDER_MAC => Remarked::Sender(Sender::Mac(mac(&key.value))),
+        constants::REMARK_SENDER_IP4 => Remarked::Sender(Sender::Ip(address(4, &key.value))),
+        constants::REMARK_SENDER_IP6 => Remarked::Sender(Sender::Ip(address(16, &key.value))),
+        constants::REMARK_FRAGMENT => Remarked::Fragments,
+        constants::REMARK_OTHER_VLAN => Remarked::OtherVlan(u16::from_ne_bytes([key.value[0], key.value[1]])),
+        constants::REMARK_OTHER_MAC => Remarked::OtherMac(mac(&key.value)),
+        constants::REMARK_OTHER_SOURCE => Remarked::OtherSource(address(len, &key.value)),
+        constants::REMARK_OTHER_DESTINATION => Remarked::OtherDestination(address(len, &key.value)),
+        _ => return None,
+    };
+    Some(Remark {
+        stream: user.get(usize::from(key.stream)).copied()?,
+        kind: PointKind::from_number(key.kind)?,
+        device: printable(&of_field(&value.name)),
+        ifindex: key.device as u32,
+        netns: value.netns,
+        what,
+        count: value.count,
+        first: value.first as Ns,
+        last: value.last as Ns,
+        key: value.key,
+    })
+}
+
+/// The programs' remarks as user space knows them.
+pub(crate) struct Remarks {
+    table: MapHandle,
+    read: Ns,
+    known: Vec<Remark>,
+    /// Newest packets of streams that others are nearly in.
+    recent: BTreeMap<StreamId, VecDeque<(u32, Ns)>>,
+    /// Remarks of such packets that have the numbers of the stream's: stream, device and namespace.
+    confirmed: BTreeSet<(StreamId, u32, u32)>,
+}
+
+impl Remarks {
+    pub fn new(table: MapHandle) -> Self {
+        Self { table, read: 0, known: Vec::new(), recent: BTreeMap::new(), confirmed: BTreeSet::new() }
+    }
+
+    /// Whether packets of some streams must be compared.
+    pub fn compares(&self) -> bool {
+        !self.recent.is_empty()
+    }
+
+    /// Takes a packet of a stream.
+    pub fn see(&mut self, stream: StreamId, key: u32, t: Ns) {
+        let Some(recent) = self.recent.get_mut(&stream) else { return };
+        if recent.back().is_some_and(|(last, _)| *last == key) {
+            return;
+        }
+        recent.push_back((key, t));
+        if recent.len() > RECENT {
+            recent.pop_front();
+        }
+    }
+
+    /// Reads the programs' table, where that is due. `user`: the user's stream of each of the programs'.
+    pub fn update(&mut self, user: &[StreamId], now: Ns, is_last: bool) {
+        if now < self.read + EVERY && !is_last {
+            return;
+        }
+        self.read = now;
+        let entries = self.table.lookup_batch(constants::MAX_REMARKS as u32, MapFlags::ANY, MapFlags::ANY);
+        let entries = match entries {
+            Ok(entries) => entries,
+            Err(e) => {
+                tracing::debug!("remarks: {e}");
+                return;
+            }
+        };
+        let remark = |(key, value): (Vec<u8>, Vec<u8>)| read(user, &from_bytes(&key)?, &from_bytes(&value)?);
+        self.known = entries.filter_map(remark).collect();
+        self.known.sort_by(|a, b| (a.stream, a.first, &a.device).cmp(&(b.stream, b.first, &b.device)));
+        for remark in self.known.iter().filter(|remark| remark.is_change()) {
+            let recent = self.recent.entry(remark.stream).or_default();
+            let is_it = |(key, t): &(u32, Ns)| *key == remark.key && (remark.last - t).abs() < NEAR;
+            if recent.iter().any(is_it) {
+                self.confirmed.insert((remark.stream, remark.ifindex, remark.netns));
+            }
+        }
+    }
+
+    /// All remarks, by stream and time.
+    pub fn known(&self) -> &[Remark] {
+        &self.known
+    }
+
+    /// What the user must know of them, a line each.
+    pub fn notes(&self, streams: &[StreamSpec]) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (id, spec) in (0..).zip(streams) {
+            let own: Vec<&Remark> = self.known.iter().filter(|remark| remark.stream == id).collect();
+            notes.extend(note_of_senders(spec, &own));
+            notes.extend(note_of_fragments(spec, &own));
+            let changed = own.into_iter().filter(|r| self.confirmed.contains(&(r.stream, r.ifindex, r.netns)));
+            notes.extend(note_of_changes(spec, &changed.filter(|r| r.is_change()).collect::<Vec<_>>()));
+        }
+        notes
+    }
+}
+
+impl Remark {
+    /// Whether it is of packets that may be the stream's, changed on their way.
+    fn is_change(&self) -> bool {
+        match self.what {
+            Remarked::Sender(_) | Remarked::Fragments => false,
+            Remarked::OtherVlan(_) | Remarked::OtherMac(_) => true,
+            Remarked::OtherSource(_) | Remarked::OtherDestination(_) => true,
+        }
+    }
+
+    fn place(&self) -> String {
+        format!("{}@{}", self.kind, self.device)
+    }
+}
+
+/// Where remarks were made, at most so many places.
+fn places<'a>(remarks: impl Iterator<Item = &'a Remark>) -> String {
+    let mut places: Vec<String> = Vec::new();
+    for place in remarks.map(Remark::place) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    let more = places.len().saturating_sub(NAMED);
+    places.truncate(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    places.join(", ") + &more
+}
+
+/// Two senders count independently of each other, so that packets of both may have the same keys: unless the keys are hashes of what is in
+/// the packets. Senders whose packets never meet are told apart where packets are joined.
+fn note_of_senders(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
+    if matches!(spec.key, KeyRule::Hash { .. }) {
+        return None;
+    }
+    let mut senders: BTreeMap<Sender, Vec<&Remark>> = BTreeMap::new();
+    let mut at_device: BTreeMap<_, BTreeSet<Sender>> = BTreeMap::new();
+    for remark in remarks {
+        if let Remarked::Sender(sender) = remark.what {
+            senders.entry(sender).or_default().push(remark);
+            at_device.entry((remark.kind, remark.ifindex, remark.netns)).or_default().insert(sender);
+        }
+    }
+    let meeting = at_device.into_values().max_by_key(BTreeSet::len).filter(|senders| senders.len() > 1)?;
+    let of = |sender: &Sender| format!("{sender} ({})", places(senders[sender].iter().copied()));
+    let mut each: Vec<String> = meeting.iter().take(NAMED).map(of).collect();
+    if meeting.len() > NAMED {
+        each.push(format!("{} more", meeting.len() - NAMED));
+    }
+    Some(format!(
+        "{} senders of {spec} meet, {}: packets of theirs with the same {} may be joined as one; --points leaves one sender's points out",
+        meeting.len(),
+        each.join(", "),
+        spec.key.name()
+    ))
+}
+
+fn note_of_fragments(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
+    let fragments = remarks.iter().filter(|remark| remark.what == Remarked::Fragments);
+    let most = fragments.max_by_key(|remark| remark.count)?;
+    Some(format!(
+        "{spec}: {} of its packets passed {} in fragments: latpath follows the first fragment of each, and does not know whether the \
+         others arrived",
+        most.count,
+        most.place()
+    ))
+}
+
+/// A packet whose VLAN or address changes on its way is in the stream on one side of the change alone.
+fn note_of_changes(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
+    let first = remarks.first()?;
+    let (what, less) = match first.what {
+        Remarked::OtherVlan(vlan) => {
+            let mut less = spec.clone();
+            less.link.vlan = None;
+            let what = match vlan {
+                0 => "without a VLAN tag".into(),
+                vlan => format!("in VLAN {vlan}"),
+            };
+            (what, Some(less))
+        }
+        Remarked::OtherMac(mac) => {
+            let mut less = spec.clone();
+            less.link.mac = None;
+            (format!("to {}", format_mac(&mac)), Some(less))
+        }
+        Remarked::OtherSource(address) => (format!("with another source ({address})"), None),
+        Remarked::OtherDestination(address) => (format!("to another destination ({address})"), None),
+        Remarked::Sender(_) | Remarked::Fragments => return None,
+    };
+    let same = remarks.iter().copied().filter(|remark| remark.what == first.what);
+    let advice = less.map_or_else(
+        || "name the stream by what does not change, or follow both forms as two streams".into(),
+        |less| format!("name the stream {less} to follow it there"),
+    );
+    Some(format!(
+        "{spec}: packets with its numbers pass {} {what}: they are not in this stream there, so its route ends or begins before; {advice}",
+        places(same)
+    ))
+}
