@@ -10,35 +10,46 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A slot's size: header and a frame of some 1960 bytes; longer frames are cut, and then malformed.
-const SLOT: usize = 2048;
 const BLOCK: usize = 1 << 18;
 const BLOCKS: usize = 64;
-const SLOTS: usize = BLOCK * BLOCKS / SLOT;
+/// A slot's size for the usual MTU, and the most, for frames that the parsers read.
+const MIN_SLOT: usize = 2048;
+const MAX_SLOT: usize = 16384;
+/// What a slot has beside a device's MTU: the kernel's header, the Ethernet header with two tags, and what aligns them.
+const BESIDE_MTU: usize = 128;
+
+/// A slot's size, so that a frame of this MTU fits; longer ones are cut, and then malformed.
+fn slot_size(mtu: usize) -> usize {
+    mtu.saturating_add(BESIDE_MTU).min(MAX_SLOT).next_power_of_two().max(MIN_SLOT)
+}
 
 /// Receives frames from a ring that the kernel shares with this process.
 pub struct RingReceiver {
     socket: PacketSocket,
     map: Map,
+    slot: usize,
+    slots: usize,
     next: usize,
 }
 
 impl RingReceiver {
-    /// Maps a ring of 8192 slots (16 MiB) for this socket.
+    /// Maps a ring of 16 MiB for this socket: 8192 slots at the usual MTU.
     pub fn new(socket: PacketSocket) -> Result<Self, DeviceError> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
         socket.option("choosing the ring's version", libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+        let slot = slot_size(socket.device().mtu);
+        let slots = BLOCK * BLOCKS / slot;
         let request = libc::tpacket_req {
             tp_block_size: BLOCK as u32,
             tp_block_nr: BLOCKS as u32,
-            tp_frame_size: SLOT as u32,
-            tp_frame_nr: SLOTS as u32,
+            tp_frame_size: slot as u32,
+            tp_frame_nr: slots as u32,
         };
         socket.option("making the ring", libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         let map = Map::new(BLOCK * BLOCKS, flags, socket.fd().as_raw_fd(), 0)
             .map_err(|e| socket.device().failed("mapping the ring", e))?;
-        Ok(Self { socket, map, next: 0 })
+        Ok(Self { socket, map, slot, slots, next: 0 })
     }
 
     pub fn socket(&mut self) -> &mut PacketSocket {
@@ -49,7 +60,7 @@ impl RingReceiver {
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let mut count = 0;
         // At most one round, so that a flood cannot keep the caller from its stop flag.
-        while count < SLOTS && self.take_one(take) {
+        while count < self.slots && self.take_one(take) {
             count += 1;
         }
         if count > 0 {
@@ -67,9 +78,9 @@ impl RingReceiver {
     }
 
     fn take_one(&mut self, take: &mut dyn FnMut(Received<'_>)) -> bool {
-        // SAFETY: `next` is less than SLOTS, so that the slot lies in the mapping, which lives as long as self.
-        let slot = unsafe { self.map.at().add(self.next * SLOT) };
-        // SAFETY: a slot starts with a tpacket2_hdr, whose first field is the status; it is aligned to SLOT, and both sides
+        // SAFETY: `next` is less than `slots`, so that the slot lies in the mapping, which lives as long as self.
+        let slot = unsafe { self.map.at().add(self.next * self.slot) };
+        // SAFETY: a slot starts with a tpacket2_hdr, whose first field is the status; it is aligned to its size, and both sides
         // access it atomically.
         let status = unsafe { AtomicU32::from_ptr(slot.as_ptr().cast()) };
         // Acquire: what the kernel wrote before it set the status is seen.
@@ -79,15 +90,27 @@ impl RingReceiver {
         let had = realtime();
         // SAFETY: the slot is ours until we give it back; the kernel has written the header.
         let h = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
-        let start = usize::from(h.tp_mac).min(SLOT);
-        let len = (h.tp_snaplen as usize).min(SLOT - start);
+        let start = usize::from(h.tp_mac).min(self.slot);
+        let len = (h.tp_snaplen as usize).min(self.slot - start);
         // SAFETY: inside the slot, which the kernel does not write while it is ours.
         let frame = unsafe { std::slice::from_raw_parts(slot.as_ptr().add(start), len) };
         let arrival = Some(i64::from(h.tp_sec) * 1_000_000_000 + i64::from(h.tp_nsec));
         take(Received { frame, tag: tag_of(h.tp_status, h.tp_vlan_tci, h.tp_vlan_tpid), arrival, had });
         // Release: nothing of the frame is read after it is given back.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.next = (self.next + 1) % SLOTS;
+        self.next = (self.next + 1) % self.slots;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_room_for_a_frame_of_the_devices_mtu() {
+        let sizes = [68, 1500, 1904, 1921, 9000, 65_536, usize::MAX].map(slot_size);
+        assert_eq!(sizes, [2048, 2048, 2048, 4096, 16_384, 16_384, 16_384]);
+        assert!(sizes.iter().all(|size| BLOCK % size == 0), "no slot crosses the end of a block");
     }
 }
