@@ -111,6 +111,6 @@ mod tests {
     fn a_slot_has_room_for_a_frame_of_the_devices_mtu() {
         let sizes = [68, 1500, 1904, 1921, 9000, 65_536, usize::MAX].map(slot_size);
         assert_eq!(sizes, [2048, 2048, 2048, 4096, 16_384, 16_384, 16_384]);
-        assert!(sizes.iter().all(|size| BLOCK % size == 0), "no slot crosses the end of a block");
+        assert!(sizes.iter().all(|size| BLOCK.is_multiple_of(*size)), "no slot crosses the end of a block");
     }
 }
