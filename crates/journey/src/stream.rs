@@ -180,7 +180,7 @@ impl Stream {
     }
 
     /// A drop point saw a journey. Bridges free clones of packets that go on, so a packet may be dropped often; of several
-    /// notes the rarer one says more.
+    /// notes the rarer one says more, and of equally rare ones the later: a bridge frees its own copy before others are further on.
     fn note(&mut self, number: u64, s: &Sighting) {
         if self.ring.get(number).seen >> s.point & 1 == 0 {
             self.ring.mark(number, s);
@@ -197,7 +197,7 @@ impl Stream {
         }
         let count = |note: u16| self.notes.get(usize::from(note)).copied().unwrap_or(0);
         let old = self.ring.get(number).drop_note;
-        if old == 0 || count(s.note) < count(old) {
+        if old == 0 || count(s.note) <= count(old) {
             self.ring.get_mut(number).drop_note = s.note;
         }
     }

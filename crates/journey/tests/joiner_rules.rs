@@ -298,6 +298,20 @@ fn clones_that_bridges_free_are_no_duplicates_and_the_rarer_note_is_kept() {
     assert!(notes.iter().enumerate().all(|(n, note)| *note == if n == 9 { FULL_RING } else { CLONE }), "{notes:?}");
 }
 
+#[test]
+fn of_equally_rare_notes_the_later_drop_is_kept() {
+    const BRIDGES_COPY: u16 = 1;
+    const NOBODY_LISTENS: u16 = 2;
+    let mut b = Bench::sv();
+    for n in 0..20 {
+        b.see(NIC, n, sent(n.into()));
+        b.see_note(DROP, n, sent(n.into()) + 1, BRIDGES_COPY);
+        b.see_note(DROP, n, sent(n.into()) + 2, NOBODY_LISTENS);
+    }
+    b.flush();
+    assert!(b.out.iter().all(|o| o.note == NOBODY_LISTENS));
+}
+
 /// Every packet passes the watched points, and a clone of it is dropped this long after its sending.
 fn with_clones(drop: Ns, watched: &[u16]) -> Vec<Out> {
     let mut b = Bench::sv();

@@ -10,6 +10,7 @@ mod perfetto;
 
 use crate::{SelectError, Selection};
 use latpath_journey::Journey;
+use latpath_model::{DropNote, Point, StreamId};
 use latpath_run::{Run, RunError, Select};
 use latpath_stats::utc_steps;
 use std::io::{self, Write};
@@ -109,6 +110,32 @@ fn points_in_order(run: &Run) -> Vec<usize> {
     let mut order: Vec<usize> = (0..run.points().len()).collect();
     order.sort_by_key(|p| on_route(p).unwrap_or(usize::MAX));
     order
+}
+
+/// Why the packets that did not arrive were dropped. A drop of a packet that arrived was of a copy, as bridges make them.
+struct DropReasons<'a> {
+    notes: &'a [DropNote],
+    /// The last point of each stream's route, as a bit of a journey's `seen`; of the route of all where a stream has none.
+    ends: Vec<u64>,
+    end: u64,
+}
+
+impl<'a> DropReasons<'a> {
+    fn of(run: &'a Run) -> Self {
+        let manifest = run.manifest();
+        let bit = |end: &Point| run.points().iter().position(|info| info.point == *end).map_or(0, |p| 1_u64 << p);
+        let end = |route: &Vec<Point>| route.last().map_or(0, bit);
+        let all = end(&manifest.route);
+        let ends = manifest.routes.iter().map(|route| if route.is_empty() { all } else { end(route) });
+        Self { notes: &manifest.drop_notes, ends: ends.collect(), end: all }
+    }
+
+    /// The index of a journey's note, and the note where the run has it.
+    fn of_packet(&self, stream: StreamId, seen: u64, drop_note: u16) -> Option<(usize, Option<&'a DropNote>)> {
+        let arrived = seen & self.ends.get(usize::from(stream)).unwrap_or(&self.end) != 0;
+        let note = usize::from(drop_note).checked_sub(1).filter(|_| !arrived)?;
+        Some((note, self.notes.get(note)))
+    }
 }
 
 /// Hands over the selected journeys until the user ends it: what was written until then is not whole. What is damaged is passed over

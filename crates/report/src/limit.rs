@@ -517,8 +517,14 @@ mod tests {
 
     fn summary() -> Summary {
         let empty = SegmentFigures { name: "Tsub".into(), ..Default::default() };
-        let lost =
-            vec![Loss { place: "host/tx@vnet0".into(), reason: None, meaning: None, kernel_count: None, count: 3 }];
+        let lost = vec![Loss {
+            place: "host/tx@vnet0".into(),
+            reason: None,
+            meaning: None,
+            dropped_at: None,
+            kernel_count: None,
+            count: 3,
+        }];
         let at = |point: &str, max_ns| PacingFigures { point: point.into(), count: 8, min_ns: 1, mean_ns: 2, max_ns };
         let pacing = vec![at("host/nic-rx@eth0", 300_000), at("guest0/app-read@relay", 700_000)];
         let row = |packets| ConsecutiveFigures { packets, ..Default::default() };

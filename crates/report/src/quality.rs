@@ -2,6 +2,7 @@
 
 use crate::page::Page;
 use crate::warnings::warnings;
+use latpath_model::{Point, HOST};
 use latpath_stats::units::share;
 use latpath_stats::{
     figures::{longest_row, never_seen, packets},
@@ -84,12 +85,23 @@ pub(crate) fn losses(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// `tap queue full (FULL_RING in tun_net_xmit)`
+/// `queueing discipline at hout (QDISC_DROP in __dev_queue_xmit)`
 fn why(page: &Page, loss: &Loss) -> String {
+    let at = loss.dropped_at.as_deref().and_then(device).map_or_else(String::new, |device| format!(" at {device}"));
     match (&loss.meaning, &loss.reason) {
-        (Some(meaning), Some(reason)) => page.clean(&format!("{meaning} ({reason})")),
-        (Some(text), None) | (None, Some(text)) => page.clean(text),
+        (Some(meaning), Some(reason)) => page.clean(&format!("{meaning}{at} ({reason})")),
+        (Some(text), None) | (None, Some(text)) => page.clean(&format!("{text}{at}")),
         (None, None) => String::new(),
+    }
+}
+
+/// The device of a `drop` point: with its machine's name, unless that is this host.
+fn device(point: &str) -> Option<String> {
+    let point: Point = point.parse().ok()?;
+    match (point.machine.as_str(), point.device) {
+        (_, device) if device == "-" => None,
+        (HOST, device) => Some(device),
+        (machine, device) => Some(format!("{machine}/{device}")),
     }
 }
 

@@ -137,7 +137,10 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
     ];
     assert_eq!(keys(&json["patterns"][0]), BTreeSet::from(expected));
     assert_eq!(keys(&json["paths"][1]), BTreeSet::from(["journeys", "lost", "path", "segments"]));
-    assert_eq!(keys(&json["lost"][0]), BTreeSet::from(["count", "kernel_count", "meaning", "place", "reason"]));
+    assert_eq!(
+        keys(&json["lost"][0]),
+        BTreeSet::from(["count", "dropped_at", "kernel_count", "meaning", "place", "reason"])
+    );
     let expected = [
         "complete",
         "consecutive",

@@ -363,6 +363,7 @@ impl Pool {
             place: self.text(),
             reason: Some(self.text()).filter(|t| t.len() % 2 == 0),
             meaning: Some(self.text()).filter(|t| t.len() % 3 == 0),
+            dropped_at: None,
             kernel_count: None,
             count: self.count(),
         }

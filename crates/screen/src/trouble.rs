@@ -137,7 +137,14 @@ mod tests {
     }
 
     fn lost(count: u64) -> Vec<Loss> {
-        vec![Loss { place: "host/tx@vnet0".into(), reason: None, meaning: None, kernel_count: None, count }]
+        vec![Loss {
+            place: "host/tx@vnet0".into(),
+            reason: None,
+            meaning: None,
+            dropped_at: None,
+            kernel_count: None,
+            count,
+        }]
     }
 
     fn texts(summary: &Summary, watch: &Watch, now: u64) -> Vec<(Level, String)> {

@@ -15,7 +15,7 @@ use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::{Journey, Layout, Paths};
-use latpath_model::{DropNote, Ns, PointId, PointInfo, StreamId};
+use latpath_model::{DropNote, Ns, PointId, PointInfo, PointKind, StreamId};
 use latpath_run::Rows;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -128,17 +128,27 @@ impl Stream {
     }
 
     /// Losses by place, and by the kernel's reason as far as it explains them: bridges flood frames, and give up copies of
-    /// those that arrive all the same. A drop that most packets survived explains no loss.
+    /// those that arrive all the same. A drop that most packets survived explains no loss. The same reason at another device is another
+    /// note.
     fn losses(&self, point: impl Fn(PointId) -> String, notes: &[DropNote]) -> Vec<Loss> {
         let mut with_note: HashMap<u16, u64> = HashMap::new();
         self.lost.iter().for_each(|((_, note), n)| *with_note.entry(*note).or_default() += n);
         let reason = |note: u16| {
             let survived = self.survived.get(usize::from(note)).copied().unwrap_or(0);
             let explains = survived < with_note.get(&note).copied().unwrap_or(0);
-            let note = notes.get(usize::from(note).checked_sub(1)?).filter(|_| explains)?;
-            Some(format!("{} in {}", note.reason, note.function))
+            notes.get(usize::from(note).checked_sub(1)?).filter(|_| explains)
         };
-        let all = self.lost.iter().map(|((place, note), n)| ((point(*place), reason(*note)), *n));
+        let all = self.lost.iter().map(|((place, note), count)| {
+            let note = reason(*note);
+            Loss {
+                place: point(*place),
+                reason: note.map(|note| format!("{} in {}", note.reason, note.function)),
+                dropped_at: note.and_then(|note| note.at.as_ref()).map(ToString::to_string),
+                meaning: None,
+                kernel_count: None,
+                count: *count,
+            }
+        });
         together(all)
     }
 
@@ -415,14 +425,19 @@ impl Aggregate {
             stream.consecutive_over = over.map(|(over_ns, row)| ConsecutiveOver { over_ns: *over_ns, row }).collect();
         }
         // Of the streams' own, since what explains a loss in one need not in another.
-        let lost = summary.streams.iter().flat_map(|s| &s.lost);
-        summary.lost = together(lost.map(|l| ((l.place.clone(), l.reason.clone()), l.count)));
+        summary.lost = together(summary.streams.iter().flat_map(|s| &s.lost).cloned());
         let point = |id: PointId| self.point(id);
         summary.worst = self
             .slowest
             .sorted()
             .iter()
-            .map(|kept| kept.figures(name(kept.stream.into()), &self.paths, context.time_of_day, point))
+            .map(|kept| {
+                let arrived = route_of(&self.setup, kept.stream).last().is_some_and(|sink| kept.has(*sink));
+                let is_drop =
+                    |p| self.setup.points.get(usize::from(p)).is_some_and(|i| i.point.kind == PointKind::Drop);
+                let is_copy = |p| arrived && is_drop(p);
+                kept.figures(name(kept.stream.into()), &self.paths, context.time_of_day, point, is_copy)
+            })
             .collect();
     }
 

@@ -190,7 +190,11 @@ pub struct Loss {
     /// What that means, in plain words, where it is known: `tap queue full`. See docs/drops.md.
     #[serde(default)]
     pub meaning: Option<String>,
-    /// What the kernel itself counted at that place in that time, for any packets: with no other traffic as many as were lost here.
+    /// The `drop` point that saw them, and so the device that dropped them, which need not be that of the place: `host/drop@hout`.
+    /// `None` where there is no reason, and in runs of earlier versions.
+    #[serde(default)]
+    pub dropped_at: Option<String>,
+    /// What the kernel itself counted at that device in that time, for any packets: with no other traffic as many as were lost here.
     #[serde(default)]
     pub kernel_count: Option<u64>,
     /// Packets.
@@ -503,13 +507,22 @@ pub fn never_seen(summary: &Summary) -> u64 {
     summary.streams.iter().fold(0, |sum, stream| sum.saturating_add(stream.never_seen))
 }
 
-/// Equal losses as one, the greatest first.
-pub fn together(losses: impl Iterator<Item = ((String, Option<String>), u64)>) -> Vec<Loss> {
+/// Losses at one place for one reason as one, the greatest first; of each, what names it and how many packets they are.
+pub fn together(losses: impl Iterator<Item = Loss>) -> Vec<Loss> {
     let mut counts = BTreeMap::new();
-    losses.for_each(|(loss, n)| *counts.entry(loss).or_insert(0) += n);
+    for Loss { place, reason, dropped_at, count, .. } in losses {
+        *counts.entry((place, reason, dropped_at)).or_insert(0) += count;
+    }
     let mut lost: Vec<Loss> = counts
         .into_iter()
-        .map(|((place, reason), count)| Loss { place, reason, meaning: None, kernel_count: None, count })
+        .map(|((place, reason, dropped_at), count)| Loss {
+            place,
+            reason,
+            dropped_at,
+            meaning: None,
+            kernel_count: None,
+            count,
+        })
         .collect();
     lost.sort_by_key(|l| std::cmp::Reverse(l.count));
     lost

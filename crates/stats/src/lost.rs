@@ -9,14 +9,18 @@ use latpath_model::{PointInfo, HOST};
 /// Gives each loss its plain word, and where there is one the kernel's own count on this host.
 pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Difference>) {
     let of_streams = summary.streams.iter_mut().flat_map(|s| &mut s.lost);
+    let info = |name: &str| points.iter().find(|info| info.point.to_string() == name);
     for loss in summary.lost.iter_mut().chain(of_streams) {
-        let last = points.iter().find(|info| info.point.to_string() == loss.place);
+        let last = info(&loss.place);
         let Some(place) = place_of(loss, last) else { continue };
         loss.meaning = Some(place.to_string());
-        let here = last.filter(|info| info.point.machine == HOST);
+        let dropped = loss.dropped_at.as_deref().and_then(info);
+        let here = dropped.or(last).filter(|info| info.point.machine == HOST);
         let kernel = here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
-        // At a bridge's port it is the bridge that nobody listens at, and its counter.
-        loss.kernel_count = kernel.filter(|count| place != DropPlace::NoListener || *count >= loss.count);
+        // A counter that is too small is another one: at a bridge's port it is the bridge that nobody listens at, and where it is not
+        // known which device dropped, it need not be the last one.
+        let is_sure = dropped.is_some() && place != DropPlace::NoListener;
+        loss.kernel_count = kernel.filter(|count| *count >= loss.count || (is_sure && *count > 0));
     }
 }
 
@@ -55,7 +59,7 @@ fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<DropPlace> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_counters::{Datapath, DeviceCounters, Namespace, Statistics};
+    use latpath_counters::{Datapath, DeviceCounters, Namespace, Queueing, Statistics};
     use latpath_model::Link;
     use std::collections::BTreeMap;
 
@@ -81,8 +85,14 @@ mod tests {
     }
 
     fn explained(place: &str, reason: Option<&str>) -> (Option<String>, Option<u64>) {
-        let loss =
-            Loss { place: place.into(), reason: reason.map(Into::into), meaning: None, kernel_count: None, count: 1 };
+        let loss = Loss {
+            place: place.into(),
+            reason: reason.map(Into::into),
+            meaning: None,
+            dropped_at: None,
+            kernel_count: None,
+            count: 1,
+        };
         let mut summary = Summary { lost: vec![loss], ..Summary::default() };
         explain(&mut summary, &[point(place)], Some(&counted()));
         (summary.lost[0].meaning.clone(), summary.lost[0].kernel_count)
@@ -92,6 +102,27 @@ mod tests {
     fn a_full_tap_is_named_with_its_own_count() {
         let full = (Some(DropPlace::TapQueueFull.to_string()), Some(12));
         assert_eq!(explained("host/tx@vnet0", Some("FULL_RING in tun_net_xmit")), full);
+    }
+
+    #[test]
+    fn the_counter_is_that_of_the_device_that_dropped_and_never_another_ones_nought() {
+        let place = point("host/nic-rx@hin");
+        let sender = PointInfo { ifindex: 4, ..point("host/drop@hout") };
+        let queueing = Some(Queueing { dropped: 40, ..Queueing::default() });
+        let device = |queueing| DeviceCounters { queueing, ..DeviceCounters::default() };
+        let devices = BTreeMap::from([(3, device(Some(Queueing::default()))), (4, device(queueing))]);
+        let space = Namespace { devices, ..Namespace::default() };
+        let counted = Difference { namespaces: BTreeMap::from([(7, space)]), ..Difference::default() };
+        let explained = |dropped_at: Option<&str>| {
+            let reason = Some("QDISC_DROP in __dev_queue_xmit".into());
+            let (place, dropped_at) = (place.point.to_string(), dropped_at.map(Into::into));
+            let loss = Loss { place, reason, meaning: None, dropped_at, kernel_count: None, count: 41 };
+            let mut summary = Summary { lost: vec![loss], ..Summary::default() };
+            explain(&mut summary, &[point("host/nic-rx@hin"), sender.clone()], Some(&counted));
+            summary.lost[0].kernel_count
+        };
+        assert_eq!(explained(Some("host/drop@hout")), Some(40));
+        assert_eq!(explained(None), None, "which device dropped is not known");
     }
 
     #[test]
@@ -117,7 +148,7 @@ mod tests {
         let points = ["host/nic-rx@vnet0", "host/tx@vnet0", "guest0/tx@vnet0"].map(point);
         let loss = |at: usize, count, kernel_count| {
             let place = points[at].point.to_string();
-            Loss { place, reason: None, meaning: None, kernel_count, count }
+            Loss { place, reason: None, meaning: None, dropped_at: None, kernel_count, count }
         };
         let lost = [loss(0, 15, None), loss(0, 5, None), loss(1, 12, Some(12)), loss(2, 3, None)];
         assert_eq!(

@@ -57,13 +57,14 @@ impl Kept {
         (self.total, Reverse(self.first), Reverse(self.stream), Reverse(self.number))
     }
 
-    /// As a report shows it.
+    /// As a report shows it. Points of which `is_copy` says so saw no more than a copy of the packet.
     pub fn figures(
         &self,
         stream: String,
         paths: &Paths,
         time_of_day: &TimeOfDay,
         point: impl Fn(PointId) -> String,
+        is_copy: impl Fn(PointId) -> bool,
     ) -> Worst {
         let seen = self.steps.iter().fold(0, |set, step| set | 1 << step.point);
         let mut before = self.first;
@@ -85,8 +86,13 @@ impl Kept {
             path: if paths.any() { paths.class(seen).to_string() } else { String::new() },
             time_ns: time_of_day.utc(self.first),
             total_ns: self.total,
-            steps: self.steps.iter().map(step).collect(),
+            steps: self.steps.iter().filter(|s| !is_copy(s.point)).map(step).collect(),
         }
+    }
+
+    /// Whether a point saw it.
+    pub fn has(&self, point: PointId) -> bool {
+        self.steps.iter().any(|step| step.point == point)
     }
 }
 

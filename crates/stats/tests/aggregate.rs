@@ -352,6 +352,39 @@ fn broken_clocks_and_unknown_streams_do_no_harm() {
 }
 
 #[test]
+fn a_bridge_that_drops_its_copies_of_what_arrives_hides_no_reason_of_another_device() {
+    let of = |number: u64, seen: u64, drop_note: u16| Own {
+        stream: 0,
+        number,
+        seen,
+        t: vec![0, 10, 20, 30, 50],
+        duplicates: 0,
+        out_of_order: false,
+        drop_note,
+        missing_before: 0,
+    };
+    let [first, second, sink] = of(0, 0, 0).route().map(|p| 1 << p);
+    // The bridge's copies are dropped all the time; then the application ends for a while.
+    let arrived = (0..5_000).map(|n| of(n, first | second | sink, 1));
+    let lost = (5_000..6_000).map(|n| of(n, first | second, 2));
+    let all: Vec<Own> = arrived.chain(lost).collect();
+    let at = |device: &str| DropNote {
+        reason: "UNHANDLED_PROTO".into(),
+        function: "__netif_receive_skb_core".into(),
+        at: Some(format!("host/drop@{device}").parse().unwrap()),
+    };
+    let notes = [at("br0"), at("eth0")];
+    let mut summary = Summary::default();
+    let time_of_day = TimeOfDay::new(0, 0, &[]);
+    let context = Context { streams: &[], drop_notes: &notes, elapsed: 1, time_of_day: &time_of_day };
+    aggregate(&all, 0).fill(&mut summary, context, |_, _| 0);
+    let loss = &summary.lost[0];
+    assert_eq!((summary.lost.len(), loss.count), (1, 1_000));
+    assert_eq!(loss.reason.as_deref(), Some("UNHANDLED_PROTO in __netif_receive_skb_core"));
+    assert_eq!(loss.dropped_at.as_deref(), Some("host/drop@eth0"));
+}
+
+#[test]
 fn packets_are_counted_by_the_path_that_they_took() {
     let info = |text: &str| latpath_model::PointInfo {
         point: text.parse().unwrap(),

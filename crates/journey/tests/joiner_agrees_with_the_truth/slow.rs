@@ -182,7 +182,7 @@ impl Slow {
             whole.seen.push((DROP, known.s.t, known.s.cpu, known.s.tid));
         }
         *self.notes.entry(note).or_default() += 1;
-        if whole.drop_note == 0 || self.notes[&note] < self.notes[&whole.drop_note] {
+        if whole.drop_note == 0 || self.notes[&note] <= self.notes[&whole.drop_note] {
             whole.drop_note = note;
         }
     }

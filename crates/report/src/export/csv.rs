@@ -1,6 +1,6 @@
 //! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
 
-use super::{each_journey, notes, points_in_order, ExportError, ExportRequest, Exported};
+use super::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
 use latpath_model::text::{printable, visible};
 use latpath_run::{Run, RunError, Select};
@@ -24,7 +24,7 @@ const PIECE: usize = 1 << 16;
 ///
 /// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point, in the order of the
 /// route, the ns from `t_ns` to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
-/// `out_of_order`, `drop_reason`, `path`.
+/// `out_of_order`, `drop_reason` (of packets that did not arrive), `path`.
 pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
     write_until(&AtomicBool::new(false), run, select, out)
 }
@@ -47,6 +47,7 @@ fn write_until(stop: &AtomicBool, run: &Run, select: &Select, out: &mut dyn Writ
     let streams: Vec<String> = manifest.streams.iter().map(|s| quoted(&s.to_string())).collect();
     let reasons: Vec<String> =
         manifest.drop_notes.iter().map(|n| quoted(&format!("{} in {}", n.reason, n.function))).collect();
+    let drops = DropReasons::of(run);
     let paths = Paths::of_points(run.points());
     let time_of_day = manifest.time_of_day();
     let damaged = each_journey(run, select, stop, |j| {
@@ -72,7 +73,7 @@ fn write_until(stop: &AtomicBool, run: &Run, select: &Select, out: &mut dyn Writ
             }
         }
         push(&mut text, format_args!(",{},{},", j.duplicates, j.out_of_order));
-        if let Some(note) = usize::from(j.drop_note).checked_sub(1) {
+        if let Some((note, _)) = drops.of_packet(j.stream, j.seen, j.drop_note) {
             match reasons.get(note) {
                 Some(note) => text.push_str(note),
                 None => push(&mut text, format_args!("note {note}")),

@@ -1,10 +1,10 @@
 //! Journeys as JSON lines: an object each, with the names of streams, points and reasons.
 
-use super::{each_journey, notes, points_in_order, ExportError, ExportRequest, Exported};
+use super::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
 use latpath_model::text::visible;
-use latpath_run::{Manifest, Run, Select};
+use latpath_run::{Run, Select};
 use serde_json::{json, Map, Value};
 use std::io::Write;
 
@@ -22,7 +22,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
 
 /// What numbers stand for in a run.
 struct Names<'a> {
-    manifest: &'a Manifest,
+    drops: DropReasons<'a>,
     streams: Vec<String>,
     /// Points with their names, in the order of the route.
     points: Vec<(usize, String)>,
@@ -34,7 +34,7 @@ impl<'a> Names<'a> {
         let manifest = run.manifest();
         let name = |point: usize| (point, run.points()[point].point.to_string());
         Self {
-            manifest,
+            drops: DropReasons::of(run),
             streams: manifest.streams.iter().map(ToString::to_string).collect(),
             points: points_in_order(run).into_iter().map(name).collect(),
             time_of_day: manifest.time_of_day(),
@@ -52,7 +52,7 @@ impl<'a> Names<'a> {
             }
             points.insert(name.clone(), sighting);
         }
-        let note = usize::from(j.drop_note).checked_sub(1).and_then(|note| self.manifest.drop_notes.get(note));
+        let note = self.drops.of_packet(j.stream, j.seen, j.drop_note).and_then(|(_, note)| note);
         json!({
             "stream": self.streams.get(usize::from(j.stream)),
             "key": j.key,
@@ -63,7 +63,7 @@ impl<'a> Names<'a> {
             "duplicates": j.duplicates,
             "out_of_order": j.out_of_order,
             "missing_before": j.missing_before,
-            "drop": note.map(|note| json!({ "reason": note.reason, "function": note.function })),
+            "drop": note,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Journeys as one Parquet file: the columns of the run's parts, with names for numbers.
 
-use super::{each_journey, notes, points_in_order, ExportError, ExportRequest, Exported};
+use super::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_run::{Rows, Run, Select};
 use parquet::{
     basic::{Compression, ConvertedType, Repetition, Type as Physical, ZstdLevel},
@@ -82,11 +82,17 @@ struct Table<'a> {
     order: Vec<usize>,
     /// Whether CPUs and threads are known.
     details: bool,
+    drops: DropReasons<'a>,
 }
 
 impl<'a> Table<'a> {
     fn of(run: &'a Run) -> Self {
-        Self { run, order: points_in_order(run), details: run.manifest().imported.is_empty() }
+        Self {
+            run,
+            order: points_in_order(run),
+            details: run.manifest().imported.is_empty(),
+            drops: DropReasons::of(run),
+        }
     }
 
     fn schema(&self) -> io::Result<TypePtr> {
@@ -147,7 +153,7 @@ impl<'a> Table<'a> {
         put::<Int32Type>(&mut group, rows.duplicates.iter().map(|n| Some(*n as i32)))?;
         put::<BoolType>(&mut group, rows.out_of_order.iter().copied().map(Some))?;
         put::<Int32Type>(&mut group, rows.missing_before.iter().map(|n| Some(*n as i32)))?;
-        let note = |row: usize| manifest.drop_notes.get(usize::from(rows.drop_note[row]).checked_sub(1)?);
+        let note = |row: usize| self.drops.of_packet(rows.stream[row], rows.seen[row], rows.drop_note[row])?.1;
         let reason = |row| note(row).map(|n| ByteArray::from(format!("{} in {}", n.reason, n.function).as_str()));
         put::<ByteArrayType>(&mut group, all().map(reason))?;
         group.close().map(|_| ())

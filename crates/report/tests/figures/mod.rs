@@ -140,10 +140,11 @@ pub fn summary() -> Summary {
             place: POINTS[1].into(),
             reason: Some("FULL_RING in tun_net_xmit".into()),
             meaning: Some("tap queue full".into()),
+            dropped_at: None,
             kernel_count: Some(11),
             count: 11,
         },
-        Loss { place: POINTS[3].into(), reason: None, meaning: None, kernel_count: None, count: 2 },
+        Loss { place: POINTS[3].into(), reason: None, meaning: None, dropped_at: None, kernel_count: None, count: 2 },
     ];
     let stream = |name: &str, never_seen| StreamFigures {
         stream: name.into(),

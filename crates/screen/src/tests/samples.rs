@@ -113,10 +113,18 @@ fn trouble(one: &mut StreamFigures, second: u64) {
             place: "host/tx@vnet0".into(),
             reason: Some("FULL_RING in tun_net_xmit".into()),
             meaning: Some("tap queue full".into()),
+            dropped_at: None,
             kernel_count: Some(lost * 7),
             count: lost * 7,
         },
-        Loss { place: "host/vm-read@vnet0".into(), reason: None, meaning: None, kernel_count: None, count: lost },
+        Loss {
+            place: "host/vm-read@vnet0".into(),
+            reason: None,
+            meaning: None,
+            dropped_at: None,
+            kernel_count: None,
+            count: lost,
+        },
     ];
     one.complete -= lost * 8 + 4;
     one.incomplete = 4;
