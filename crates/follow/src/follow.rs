@@ -361,8 +361,7 @@ impl Follow {
     /// Sets the points at which the joiner expects each stream's packets.
     fn expect_routes(&mut self) {
         for stream in 0..self.options.streams.len() as StreamId {
-            let route = self.layout.route.of_stream(stream);
-            self.joiner.set_expected(stream, route.iter().fold(0, |mask, p| mask | 1 << p));
+            self.joiner.set_route(stream, self.layout.route.of_stream(stream));
         }
     }
 

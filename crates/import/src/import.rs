@@ -215,7 +215,7 @@ impl<'a> Import<'a> {
             self.joined.lay_out();
         }
         for id in known..self.streams.all.len() {
-            self.joiner.set_expected(id as StreamId, all);
+            self.joiner.set_route(id as StreamId, &self.joined.route_of(all));
         }
         let streams = self.streams.all.clone();
         Ok(self.joined.writer.update(|manifest| manifest.streams = streams)?)
@@ -234,7 +234,7 @@ impl<'a> Import<'a> {
             if now.saturating_sub(*since) > self.options.window {
                 is_news |= self.joined.expected[id] != self.joined.seen[id];
                 self.joined.expected[id] = self.joined.seen[id];
-                self.joiner.set_expected(id as StreamId, self.joined.seen[id]);
+                self.joiner.set_route(id as StreamId, &self.joined.route_of(self.joined.seen[id]));
             }
         }
         let Self { joiner, joined, .. } = self;

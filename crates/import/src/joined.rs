@@ -6,7 +6,7 @@ use crate::{
     ImportError,
 };
 use latpath_journey::{segments, Journey, Layout, Route, Sampling, Span};
-use latpath_model::{Ns, Point, PointInfo, Sighting, SynchChange, SynchWatch};
+use latpath_model::{Ns, Point, PointId, PointInfo, Sighting, SynchChange, SynchWatch};
 use latpath_run::{Manifest, Mark, RunError, Writer};
 use std::{path::Path, sync::atomic::AtomicBool};
 
@@ -67,6 +67,11 @@ impl<'a> Joined<'a> {
             joined.late = Some(Late::new(options.threshold, options.window, &mut joined.writer)?);
         }
         Ok(joined)
+    }
+
+    /// The points in `seen`, in the order of the files.
+    pub fn route_of(&self, seen: u64) -> Vec<PointId> {
+        self.layout.route.points.iter().copied().filter(|p| seen >> p & 1 == 1).collect()
     }
 
     /// Brings route and segments up to date.

@@ -8,8 +8,8 @@ use crate::journey::{Journey, MAX_POINTS};
 use crate::matching::{MatchResult, Position};
 use crate::ring::{row_bytes, MIN_SLOTS};
 use crate::senders::Senders;
-use crate::stream::Stream;
-use latpath_model::{KeyRule, Ns, PointInfo, PointKind, Sighting, StreamId};
+use crate::stream::{Received, Stream};
+use latpath_model::{KeyRule, Ns, PointId, PointInfo, PointKind, Sighting, StreamId};
 use latpath_protocols::sequence::Sequence;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -56,8 +56,10 @@ pub struct Totals {
     pub sightings: u64,
     /// Journeys handed out.
     pub journeys: u64,
-    /// Sightings at a point that had seen the packet already, also those after the journey was handed out.
+    /// Packets that came again to the last point of the route, also after their journeys were handed out: what its application counts.
     pub duplicates: u64,
+    /// Sightings at any point that had seen the packet already; in runs of earlier versions `duplicates` counts these.
+    pub repeated: u64,
     /// Sightings of a packet whose journey was closed, or not kept any more: they are in no journey.
     pub late: u64,
     /// Journeys closed early because too many were open.
@@ -161,6 +163,15 @@ impl Joiner {
         }
     }
 
+    /// The route of a stream: its points make a journey complete, and its last one is the reader at which duplicates and packets out of
+    /// order are counted. Empty while it is unknown.
+    pub fn set_route(&mut self, stream: StreamId, route: &[PointId]) {
+        self.set_expected(stream, route.iter().fold(0, |mask, p| mask | 1 << p));
+        if let Some(stream) = self.streams.get_mut(usize::from(stream)) {
+            stream.reader = route.last().copied();
+        }
+    }
+
     /// Points that make a journey of a stream complete, as bits `1 << PointId`; 0 while the route is unknown.
     pub fn set_expected(&mut self, stream: StreamId, mask: u64) {
         let at = usize::from(stream);
@@ -180,7 +191,7 @@ impl Joiner {
         let Some(stream) = self.streams.get(usize::from(stream_id)) else { return Totals::default() };
         let (never_seen, restarts) = stream.sequence.as_ref().map_or((0, 0), |s| (s.never_seen(), s.restarts()));
         let other_senders = self.senders[usize::from(stream_id)].sightings_of_others();
-        Totals { never_seen, restarts, other_senders, ..stream.totals }
+        Totals { never_seen, restarts, other_senders, duplicates: stream.duplicates(), ..stream.totals }
     }
 
     /// The step and the wrap of a stream's keys, where they were learned.
@@ -217,7 +228,7 @@ impl Joiner {
 
     /// The journeys that are open now, each stream's in order, and those of senders that are not followed.
     pub fn open_journeys(&self) -> impl Iterator<Item = Journey<'_>> {
-        self.all_streams().flat_map(|s| (s.ring.emit..s.ring.head).map(|number| s.ring.journey(s.id, number)))
+        self.all_streams().flat_map(|s| (s.ring.emit..s.ring.head).map(|number| s.ring.journey(s.id, number, s.reader)))
     }
 
     /// When an open journey began: its first sighting that came.
@@ -235,7 +246,7 @@ impl Joiner {
             && ring.get(number).seen & stream.expected == stream.expected
             && self.now >= self.hold.until
             && self.now.saturating_sub(ring.last_time(number)) >= self.options.linger;
-        is_whole.then(|| ring.journey(stream.id, number))
+        is_whole.then(|| ring.journey(stream.id, number, stream.reader))
     }
 
     /// Memory that the rings take.
@@ -301,13 +312,7 @@ impl Joiner {
         stream.totals.sightings += 1;
         match stream.find_journey(s, bit, drop, &self.options) {
             MatchResult::Attach(number) => stream.attach(number, s, drop, self.options.reorder),
-            MatchResult::Duplicate(number) => {
-                stream.totals.duplicates += 1;
-                if number >= stream.ring.emit {
-                    let head = stream.ring.get_mut(number);
-                    head.duplicates = head.duplicates.saturating_add(1);
-                }
-            }
+            MatchResult::Duplicate(number) => stream.repeat(number, s.point),
             MatchResult::Late(number) => {
                 if drop && stream.ring.get(number).seen & bit != 0 {
                     return;
@@ -383,6 +388,7 @@ impl Joiner {
         for stream in self.streams.iter_mut().chain(others) {
             stream.ring.resize_rows(self.stride, stream.ring.slots());
             stream.at.resize(self.stride, Position::default());
+            stream.received.resize(self.stride, Received::default());
         }
     }
 

@@ -23,9 +23,9 @@ pub struct Journey<'a> {
     pub cpu: &'a [u16],
     /// Thread of each sighting, likewise.
     pub tid: &'a [u32],
-    /// Further sightings of this packet at points that had seen it already.
+    /// Times that the packet came again to the last point of the route.
     pub duplicates: u32,
-    /// It reached some point after a packet that was first seen later than it.
+    /// It reached that point behind a later packet of its sender (RFC 4737).
     pub out_of_order: bool,
     /// Where a `drop` point saw it: index of its note plus one, 0 for none.
     pub drop_note: u16,

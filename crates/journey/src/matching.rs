@@ -23,8 +23,6 @@ pub(crate) struct Position {
     before_jump: Option<(u64, u64)>,
     /// Two packets in a row were seen at or after this number: what is far before will not come any more.
     pub passed: Option<u64>,
-    /// Greatest number seen here, of journeys that are in place.
-    pub greatest: Option<u64>,
     /// A journey that is not in place and was seen here, and where the point stood then.
     out_of_place: Option<(u64, Option<u64>)>,
     /// Sightings in a row that began a journey far behind the head.

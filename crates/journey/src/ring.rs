@@ -6,7 +6,7 @@
 //! chains by itself, so nothing is ever unlinked.
 
 use crate::journey::{bits, Journey};
-use latpath_model::{Ns, Sighting, StreamId};
+use latpath_model::{Ns, PointId, Sighting, StreamId};
 use std::collections::VecDeque;
 
 /// Fewest journeys that a ring has room for.
@@ -22,7 +22,6 @@ pub(crate) struct Head {
     pub key: u32,
     /// How many numbers back the next older journey of the same bucket is; 0 for none.
     pub older: u32,
-    pub duplicates: u16,
     pub drop_note: u16,
     /// Some point other than a drop saw it.
     pub placed: bool,
@@ -30,7 +29,6 @@ pub(crate) struct Head {
     pub in_place: bool,
     /// First seen where most packets are first seen.
     pub by_lead: bool,
-    pub out_of_order: bool,
 }
 
 #[derive(Default)]
@@ -47,13 +45,18 @@ pub(crate) struct Ring {
     t: Vec<Ns>,
     cpu: Vec<u16>,
     tid: Vec<u32>,
+    /// Further sightings of each, and [`OVERTAKEN`].
+    again: Vec<u16>,
     /// Open journeys right before which packets are missing, and how many.
     gaps: VecDeque<(u64, u32)>,
 }
 
-/// Bytes that the sightings of an open journey take: time, CPU and thread for each point.
+/// The packet came to the point behind a later one.
+const OVERTAKEN: u16 = 1 << 15;
+
+/// Bytes that the sightings of an open journey take: time, CPU, thread and what came again, for each point.
 pub(crate) fn row_bytes(stride: usize) -> usize {
-    stride * (8 + 2 + 4)
+    stride * (8 + 2 + 4 + 2)
 }
 
 impl Ring {
@@ -140,12 +143,38 @@ impl Ring {
         self.t[at] = s.t;
         self.cpu[at] = s.cpu;
         self.tid[at] = s.tid;
+        self.again[at] = 0;
         self.get_mut(number).seen |= 1 << s.point;
     }
 
+    /// Notes that a point that has seen an open journey sees it again.
+    pub fn repeat(&mut self, number: u64, point: PointId) {
+        let at = self.row(number) + usize::from(point);
+        if self.again[at] & !OVERTAKEN < OVERTAKEN - 1 {
+            self.again[at] += 1;
+        }
+    }
+
+    /// Notes that an open journey came to a point behind a later packet.
+    pub fn overtake(&mut self, number: u64, point: PointId) {
+        let at = self.row(number) + usize::from(point);
+        self.again[at] |= OVERTAKEN;
+    }
+
+    /// Further sightings of a journey at its reader, and whether it came there behind a later one; without a reader, at any point.
+    fn again(&self, number: u64, reader: Option<PointId>) -> (u32, bool) {
+        let (seen, row) = (self.get(number).seen, self.row(number));
+        let points = bits(seen & reader.map_or(u64::MAX, |reader| 1 << reader));
+        points.fold((0, false), |(most, overtaken), point| {
+            let again = self.again[row + point];
+            (most.max(u32::from(again & !OVERTAKEN)), overtaken || again & OVERTAKEN != 0)
+        })
+    }
+
     /// An open journey as the world sees it.
-    pub fn journey(&self, stream: StreamId, number: u64) -> Journey<'_> {
+    pub fn journey(&self, stream: StreamId, number: u64, reader: Option<PointId>) -> Journey<'_> {
         let (head, row) = (self.get(number), self.row(number));
+        let (duplicates, out_of_order) = self.again(number, reader);
         Journey {
             stream,
             key: head.key,
@@ -155,8 +184,8 @@ impl Ring {
             t: &self.t[row..row + self.stride],
             cpu: &self.cpu[row..row + self.stride],
             tid: &self.tid[row..row + self.stride],
-            duplicates: head.duplicates.into(),
-            out_of_order: head.out_of_order,
+            duplicates,
+            out_of_order,
             drop_note: head.drop_note,
             missing_before: self.missing_before(number),
         }
@@ -210,13 +239,15 @@ impl Ring {
         let mut t = vec![0; slots * stride];
         let mut cpu = vec![0; slots * stride];
         let mut tid = vec![0; slots * stride];
+        let mut again = vec![0; slots * stride];
         for number in self.emit..self.head {
             let (from, to) = (self.row(number), (number as usize & (slots - 1)) * stride);
             t[to..to + self.stride].copy_from_slice(&self.t[from..from + self.stride]);
             cpu[to..to + self.stride].copy_from_slice(&self.cpu[from..from + self.stride]);
             tid[to..to + self.stride].copy_from_slice(&self.tid[from..from + self.stride]);
+            again[to..to + self.stride].copy_from_slice(&self.again[from..from + self.stride]);
         }
-        (self.t, self.cpu, self.tid, self.stride, self.slots) = (t, cpu, tid, stride, slots);
+        (self.t, self.cpu, self.tid, self.again, self.stride, self.slots) = (t, cpu, tid, again, stride, slots);
     }
 }
 
@@ -324,7 +355,7 @@ mod tests {
         let n = add(&mut ring, 1);
         ring.mark(n, &Sighting { t: 5, key: 1, tid: 7, point: 3, cpu: 2, ..Sighting::default() });
         ring.resize_rows(16, 64);
-        let journey = ring.journey(0, n);
+        let journey = ring.journey(0, n, None);
         assert_eq!((journey.at(3), journey.cpu[3], journey.tid[3], journey.t.len()), (Some(5), 2, 7, 16));
         assert_eq!(ring.last_time(n), 5);
     }

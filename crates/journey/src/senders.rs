@@ -55,7 +55,7 @@ impl Senders {
             // Another one was followed as long as the route was not known.
             let known = before.iter().position(|other| other.points & followed != 0);
             let mut joined = known.map_or_else(&new, |at| before.swap_remove(at).joined);
-            joined.expected = stream.expected;
+            (joined.expected, joined.reader) = (stream.expected, stream.reader);
             before.push(Other { points: 1 << point, joined: std::mem::replace(stream, joined) });
             self.followed = None;
         }

@@ -5,7 +5,7 @@ use crate::journey::{bits, Journey};
 use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
 use crate::ring::{Head, Ring};
 use crate::schedule::Schedule;
-use latpath_model::{KeyRule, Ns, Sighting, StreamId};
+use latpath_model::{KeyRule, Ns, PointId, Sighting, StreamId};
 use latpath_protocols::sequence::{Sequence, Standing};
 
 /// Votes by which a point can be ahead as the lead.
@@ -13,11 +13,27 @@ const LEAD_SURE: u32 = 1024;
 /// Drop notes that are distinguished by how common they are.
 const MAX_NOTES: usize = 4096;
 
+/// What an application at a point would count of the packets that it receives.
+#[derive(Clone, Default)]
+pub(crate) struct Received {
+    duplicates: u64,
+    /// The numbers that came.
+    order: Option<Box<Sequence>>,
+    /// Where keys have no order: the greatest number of a journey.
+    greatest: Option<u64>,
+}
+
 #[derive(Default)]
 pub(crate) struct Stream {
     pub id: StreamId,
     pub ring: Ring,
     pub expected: u64,
+    /// The last point of the route, where that is known.
+    pub reader: Option<PointId>,
+    /// By point.
+    pub received: Vec<Received>,
+    /// For keys in order: a sequence that has seen nothing.
+    blank: Option<Sequence>,
     pub at: Vec<Position>,
     pub sequence: Option<Sequence>,
     pub schedule: Schedule,
@@ -37,7 +53,9 @@ impl Stream {
             id,
             ring: Ring::new(stride),
             at: vec![Position::default(); stride],
+            received: vec![Received::default(); stride],
             sequence: Sequence::new(rule, options.reorder),
+            blank: Sequence::new(rule, options.reorder),
             near: options.reorder,
             unusual: if options.separate_senders { u64::MAX } else { 0 },
             ..Self::default()
@@ -111,16 +129,50 @@ impl Stream {
         } else {
             self.at[usize::from(s.point)].saw_out_of_place(number);
         }
-        let by_lead = self.ring.get(number).by_lead;
-        if by_lead {
-            let at = &mut self.at[usize::from(s.point)];
-            let greatest = at.greatest.map_or(number, |g| g.max(number));
-            self.ring.get_mut(number).out_of_order |= number < greatest;
-            at.greatest = Some(greatest);
-        } else if self.lead.is_some_and(|(lead, _)| lead == s.point) {
+        if !self.ring.get(number).by_lead && self.lead.is_some_and(|(lead, _)| lead == s.point) {
             bits(head.seen).for_each(|point| self.at[point].confirmed());
         }
+        self.take(number, s);
+    }
+
+    /// A sighting that is no drop, of an open journey that the point has not seen.
+    fn take(&mut self, number: u64, s: &Sighting) {
         self.ring.mark(number, s);
+        if self.reader.is_none_or(|reader| reader == s.point) && self.is_overtaken(number, s) {
+            self.ring.overtake(number, s.point);
+        }
+    }
+
+    /// Whether a packet comes to a point behind a later one, as an application there would count it: by the numbers that it has seen, or
+    /// where keys have no order, by the first sightings.
+    fn is_overtaken(&mut self, number: u64, s: &Sighting) -> bool {
+        let received = &mut self.received[usize::from(s.point)];
+        if let (Some(blank), Some(sequence)) = (&self.blank, &self.sequence) {
+            let order = received.order.get_or_insert_with(|| Box::new(blank.clone()));
+            order.adopt(sequence);
+            return !order.lead_next(s.key, s.t) && !order.lead(s.key, s.t);
+        }
+        let is_in_order = received.greatest.is_none_or(|greatest| number > greatest);
+        if self.ring.get(number).by_lead && is_in_order {
+            received.greatest = Some(number);
+        }
+        self.ring.get(number).by_lead && !is_in_order
+    }
+
+    /// A further sighting of a journey at a point that has seen it.
+    pub fn repeat(&mut self, number: u64, point: PointId) {
+        self.totals.repeated += 1;
+        self.received[usize::from(point)].duplicates += 1;
+        if number >= self.ring.emit {
+            self.ring.repeat(number, point);
+        }
+    }
+
+    /// Packets that came to the reader again; without a reader, to the point to which most did.
+    pub fn duplicates(&self) -> u64 {
+        let of = |reader: PointId| self.received.get(usize::from(reader)).map_or(0, |received| received.duplicates);
+        let most = || self.received.iter().map(|received| received.duplicates).max().unwrap_or(0);
+        self.reader.map_or_else(most, of)
     }
 
     /// A new journey, first seen here.
@@ -158,10 +210,7 @@ impl Stream {
         if drop {
             return self.note(number, s);
         }
-        if self.ring.get(number).by_lead {
-            self.at[usize::from(s.point)].greatest = Some(number);
-        }
-        self.ring.mark(number, s);
+        self.take(number, s);
     }
 
     /// The first sighting that is no drop says where the journey stands in the stream.
@@ -234,7 +283,7 @@ impl Stream {
     }
 
     pub fn emit(&mut self, sink: &mut impl FnMut(&Journey)) {
-        sink(&self.ring.journey(self.id, self.ring.emit));
+        sink(&self.ring.journey(self.id, self.ring.emit, self.reader));
         self.ring.emit += 1;
         self.totals.journeys += 1;
     }

@@ -280,6 +280,42 @@ fn an_overtaken_packet_is_out_of_order() {
 }
 
 #[test]
+fn a_frame_that_is_sent_twice_is_one_duplicate_at_the_reader() {
+    let (mut b, line) = (Bench::sv(), [NIC, TAP, APP]);
+    b.joiner.set_route(0, &line);
+    for n in 0..100_u64 {
+        for (at, point) in (0..).zip(line) {
+            b.see(point, n as u32, sent(n) + at * US);
+            b.see(point, n as u32, sent(n) + at * US + 500);
+        }
+        // Seen again on the way only.
+        b.see(TAP, n as u32, sent(n) + 4 * US);
+    }
+    b.flush();
+    assert!(b.out.iter().all(|o| o.duplicates == 1 && !o.out_of_order));
+    let totals = b.joiner.totals(0);
+    assert_eq!((totals.journeys, totals.duplicates, totals.repeated), (100, 100, 400));
+}
+
+#[test]
+fn packets_that_are_overtaken_before_the_first_point_are_out_of_order_at_the_reader() {
+    let (mut b, line) = (Bench::sv(), [NIC, TAP, APP]);
+    b.joiner.set_route(0, &line);
+    // Of each ten packets two are swapped before any point sees them.
+    let order = (0..1000_u64).map(|n| match n % 10 {
+        8 => n + 1,
+        9 => n - 1,
+        _ => n,
+    });
+    for (place, n) in (0..).zip(order) {
+        line.iter().zip(0..).for_each(|(point, at)| b.see(*point, n as u32, sent(place) + at * US));
+    }
+    b.flush();
+    assert_eq!(b.out.iter().filter(|o| o.out_of_order).count(), 100);
+    assert_eq!(b.joiner.totals(0).never_seen, 0);
+}
+
+#[test]
 fn clones_that_bridges_free_are_no_duplicates_and_the_rarer_note_is_kept() {
     const CLONE: u16 = 1;
     const FULL_RING: u16 = 2;

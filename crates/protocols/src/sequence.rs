@@ -173,6 +173,16 @@ impl Sequence {
         })
     }
 
+    /// Takes over the step and the wrap of the same stream, as another place that sees more of it has learned them.
+    pub fn adopt(&mut self, other: &Self) {
+        if self.step != other.step && other.step != 0 {
+            (self.step, self.candidate, self.votes) = (other.step, other.step, STEP_VOTES);
+        }
+        if other.wrap.is_some() {
+            self.wrap = other.wrap;
+        }
+    }
+
     /// A packet that was first seen at time `t`, at the head of the stream. Returns whether it is newer than all before it.
     pub fn lead(&mut self, key: u32, t: Ns) -> bool {
         let key = u64::from(key);

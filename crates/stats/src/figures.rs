@@ -232,9 +232,9 @@ pub struct StreamFigures {
     pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
-    /// Further sightings at a point that had seen the packet already.
+    /// Times that a packet came again to the last point of the route.
     pub duplicates: u64,
-    /// Packets that were overtaken.
+    /// Packets that came to the last point of the route behind a later one, wherever they were overtaken.
     pub out_of_order: u64,
     /// Sequence numbers that no point saw (the publisher skipped them, or they were lost before the first point).
     pub never_seen: u64,
@@ -435,9 +435,9 @@ pub struct Summary {
     pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
-    /// Further sightings at a point that had seen the packet already.
+    /// Times that a packet came again to the last point of the route.
     pub duplicates: u64,
-    /// Packets that were overtaken.
+    /// Packets that came to the last point of the route behind a later one, wherever they were overtaken.
     pub out_of_order: u64,
     /// Frames of the right ethertype that could not be read.
     pub malformed: u64,

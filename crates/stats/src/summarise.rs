@@ -221,7 +221,7 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
     ];
     let mut notes: Vec<_> =
         counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
-    let (sightings, repeated) = (of_streams(|s| s.sightings), of_streams(|s| s.duplicates));
+    let (sightings, repeated) = (of_streams(|s| s.sightings), of_streams(|s| s.repeated.max(s.duplicates)));
     if repeated > sightings / 2 {
         notes.push(format!(
             "{} of {} sightings repeat a key that their point had just seen: the counter stands still, or the key does not \

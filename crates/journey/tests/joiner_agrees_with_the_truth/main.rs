@@ -14,8 +14,8 @@ use std::collections::HashSet;
 
 const MS: Ns = 1_000_000;
 /// All points of a line whose first `watched_from` are not watched.
-fn line(watched_from: usize) -> u64 {
-    0b11_1111 >> watched_from << watched_from
+fn line(watched_from: usize) -> Vec<u16> {
+    (watched_from as u16..6).collect()
 }
 
 /// What a joiner and the truth made of the same sightings, one entry per stream.
@@ -51,8 +51,8 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
     for (n, known) in all.iter().enumerate() {
         if expect_from.is_some_and(|from| known.s.t >= from) {
             for (stream, (slow, network)) in slow.iter_mut().zip(networks).enumerate() {
-                joiner.set_expected(stream as u16, line(network.watched_from));
-                slow.expect(line(network.watched_from));
+                joiner.set_route(stream as u16, &line(network.watched_from));
+                slow.expect(&line(network.watched_from));
             }
         }
         joiner.push(&known.s, &mut sink);
@@ -66,6 +66,15 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
     }
     joiner.flush(&mut sink);
     slow.iter_mut().for_each(Slow::flush);
+    let mut expected: Vec<Vec<Whole>> = slow.iter_mut().map(|s| std::mem::take(&mut s.out)).collect();
+    for ((network, got), expected) in networks.iter().zip(&mut got).zip(&mut expected) {
+        // Across a wrap that nobody uses, order is known from the second time on; and where a queue overflows, more than R packets may
+        // lie between two that overtake each other.
+        let overflows = network.stalls.iter().any(|stall| stall.queue < usize::MAX);
+        if UNKNOWN.contains(&network.wrap) || overflows {
+            got.iter_mut().chain(expected).for_each(|whole| whole.out_of_order = false);
+        }
+    }
     let never_seen = (0..networks.len())
         .map(|stream| {
             let seen: HashSet<_> = all.iter().filter(|k| usize::from(k.s.stream) == stream).map(|k| k.packet).collect();
@@ -73,8 +82,9 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
             (span - seen.len()) as u64
         })
         .collect();
-    let totals = slow.iter().enumerate().map(|(id, s)| (joiner.totals(id as u16), s.totals)).collect();
-    Outcome { got, expected: slow.into_iter().map(|s| s.out).collect(), totals, never_seen }
+    let counted = |s: &Slow| latpath_journey::Totals { duplicates: s.duplicates(), ..s.totals };
+    let totals = slow.iter().enumerate().map(|(id, s)| (joiner.totals(id as u16), counted(s))).collect();
+    Outcome { got, expected, totals, never_seen }
 }
 
 fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
@@ -85,8 +95,8 @@ fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
         prop_assert_eq!(got.len(), expected.len());
         let (g, w) = outcome.totals[stream];
         prop_assert_eq!(
-            (g.sightings, g.journeys, g.duplicates, g.late, g.evicted, g.crowded),
-            (w.sightings, w.journeys, w.duplicates, w.late, 0, 0)
+            (g.sightings, g.journeys, g.duplicates, g.repeated, g.late, g.evicted, g.crowded),
+            (w.sightings, w.journeys, w.duplicates, w.repeated, w.late, 0, 0)
         );
         prop_assert!(g.never_seen <= outcome.never_seen[stream], "{} {}", g.never_seen, outcome.never_seen[stream]);
     }
@@ -94,6 +104,8 @@ fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
 }
 
 const R: u64 = 32;
+/// Wraps of cycles() that no sender uses.
+const UNKNOWN: [u64; 2] = [300, 700];
 
 fn options() -> Options {
     Options {
@@ -131,7 +143,7 @@ prop_compose! {
     ) -> Network {
         let interval = 250_000;
         // Where packets are first seen as they are dropped, the sequence must be a clear one.
-        let known = ![300, 700].contains(&wrap);
+        let known = !UNKNOWN.contains(&wrap);
         let clones = clones.filter(|(hop, after)| known || *hop > 0 || *after >= 0);
         let clear = loss < 150 && known && stall.is_none_or(|(hop, ..)| hop > watched_from);
         let watched_from = if clear { watched_from } else { 0 };

@@ -40,8 +40,10 @@ struct Place {
     in_place: Vec<u64>,
     /// Sightings in a row that began a journey far behind the head.
     begun: u32,
-    /// The greatest number seen here of those that were first seen at the lead.
-    greatest: Option<u64>,
+    /// The newest packet that was seen here.
+    newest: Option<usize>,
+    /// Further sightings of packets that were seen here.
+    duplicates: u64,
 }
 
 struct Book {
@@ -50,12 +52,14 @@ struct Book {
     /// Some point other than a drop saw it.
     placed: bool,
     in_place: bool,
-    by_lead: bool,
+    /// Of each point that saw it: how often again, and whether behind a later packet.
+    again: HashMap<u16, (u32, bool)>,
 }
 
 pub struct Slow {
     options: Options,
     expected: u64,
+    reader: Option<u16>,
     books: Vec<Book>,
     by_packet: HashMap<usize, usize>,
     emitted: usize,
@@ -71,6 +75,7 @@ impl Slow {
         Self {
             options,
             expected: 0,
+            reader: None,
             books: Vec::new(),
             by_packet: HashMap::new(),
             emitted: 0,
@@ -82,8 +87,15 @@ impl Slow {
         }
     }
 
-    pub fn expect(&mut self, mask: u64) {
-        self.expected = mask;
+    pub fn expect(&mut self, route: &[u16]) {
+        self.expected = route.iter().fold(0, |mask, p| mask | 1 << p);
+        self.reader = route.last().copied();
+    }
+
+    /// Duplicates at the reader; without one, where there were most.
+    pub fn duplicates(&self) -> u64 {
+        let of = |(_, place): (&u16, &Place)| place.duplicates;
+        self.places.iter().filter(|(p, _)| self.reader.is_none_or(|reader| reader == **p)).map(of).max().unwrap_or(0)
     }
 
     pub fn push(&mut self, known: &Known) {
@@ -103,8 +115,9 @@ impl Slow {
         let book = &mut self.books[index];
         let place = self.places.entry(s.point).or_default();
         if book.whole.has(s.point) {
-            self.totals.duplicates += 1;
-            book.whole.duplicates += 1;
+            self.totals.repeated += 1;
+            place.duplicates += 1;
+            book.again.entry(s.point).or_default().0 += 1;
             return;
         }
         place.begun = 0;
@@ -134,7 +147,7 @@ impl Slow {
             out_of_order: false,
             drop_note: 0,
         };
-        self.books.push(Book { whole, first: s.t, placed: false, in_place: false, by_lead: false });
+        self.books.push(Book { whole, first: s.t, placed: false, in_place: false, again: HashMap::new() });
         self.by_packet.insert(known.packet, number);
         if s.point == DROP {
             self.note(number, s.note, known);
@@ -160,7 +173,6 @@ impl Slow {
         let book = &mut self.books[index];
         book.placed = true;
         book.in_place = place.begun == 0 || place.begun >= 16;
-        book.by_lead = book.in_place && self.lead.1 > 0 && self.lead.0 == point;
         if book.in_place {
             place.in_place.push(number);
         }
@@ -168,11 +180,15 @@ impl Slow {
 
     fn see(&mut self, index: usize, known: &Known) {
         let (s, book) = (&known.s, &mut self.books[index]);
-        if book.by_lead {
-            let place = self.places.entry(s.point).or_default();
-            book.whole.out_of_order |= place.greatest.is_some_and(|g| g > book.whole.number);
-            place.greatest = place.greatest.max(Some(book.whole.number));
+        let place = self.places.entry(s.point).or_default();
+        let is_counted = self.reader.is_none_or(|reader| reader == s.point);
+        // What lies further back than R is taken for a restart.
+        let behind = place.newest.and_then(|newest| newest.checked_sub(known.packet)).unwrap_or(0) as u64;
+        let is_overtaken = is_counted && (1..=self.options.reorder).contains(&behind);
+        if is_counted {
+            place.newest = place.newest.max(Some(known.packet));
         }
+        book.again.insert(s.point, (0, is_overtaken));
         book.whole.seen.push((s.point, s.t, s.cpu, s.tid));
     }
 
@@ -211,7 +227,13 @@ impl Slow {
     }
 
     fn emit(&mut self) {
-        let mut whole = self.books[self.emitted].whole.clone();
+        let book = &self.books[self.emitted];
+        let mut whole = book.whole.clone();
+        let at_reader = book.again.iter().filter(|(p, _)| self.reader.is_none_or(|reader| reader == **p));
+        for (_, (again, overtaken)) in at_reader {
+            whole.duplicates = whole.duplicates.max(*again);
+            whole.out_of_order |= overtaken;
+        }
         whole.seen.sort();
         self.out.push(whole);
         self.emitted += 1;

@@ -57,7 +57,14 @@ fn measured(report: &Report) -> Summary {
     let parts = report.segments.iter().map(|s| row(&s.name, &s.times, s.error_bound_ns));
     let segments = [row(WHOLE[0], &report.round_trip, Some(0))].into_iter().chain(of_nics).chain(parts).collect();
     let counts = &report.counts;
-    let lost = Loss { place: String::new(), reason: None, meaning: None, dropped_at: None, kernel_count: None, count: counts.lost };
+    let lost = Loss {
+        place: String::new(),
+        reason: None,
+        meaning: None,
+        dropped_at: None,
+        kernel_count: None,
+        count: counts.lost,
+    };
     let row = |packets| ConsecutiveFigures { packets, ..ConsecutiveFigures::default() };
     let over = report.consecutive_over.iter().map(|(over_ns, n)| ConsecutiveOver { over_ns: *over_ns, row: row(*n) });
     let probes = StreamFigures {
