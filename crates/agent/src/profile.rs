@@ -32,8 +32,8 @@ const EVERY: Duration = Duration::from_millis(50);
 pub trait Sampler {
     /// Takes what has come; a slice, now and then.
     fn step(&mut self) -> Option<Slice>;
-    /// Ends, with the last slice.
-    fn end(&mut self) -> Slice;
+    /// Ends, with the last slice: soon if `stop` is set.
+    fn end(&mut self, stop: &AtomicBool) -> Slice;
 }
 
 impl Sampler for Recorder {
@@ -41,8 +41,8 @@ impl Sampler for Recorder {
         Recorder::step(self)
     }
 
-    fn end(&mut self) -> Slice {
-        Recorder::end(self)
+    fn end(&mut self, stop: &AtomicBool) -> Slice {
+        Recorder::end(self, stop)
     }
 }
 
@@ -231,6 +231,8 @@ impl TryFrom<Packed> for Slice {
 pub(crate) struct Profiling {
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
+    /// Nobody waits for the last slice.
+    leave: Arc<AtomicBool>,
     slices: Option<Receiver<Result<Slice, String>>>,
     /// Packed, and how much of it is on its way.
     packed: Vec<u8>,
@@ -243,7 +245,8 @@ impl Profiling {
     pub fn begin(make: MakeSampler) -> std::io::Result<Self> {
         let (sender, slices) = sync_channel(MAX_WAITING);
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let leave = Arc::new(AtomicBool::new(false));
+        let (stopped, leaves) = (stop.clone(), leave.clone());
         let sample = move || {
             let mut sampler = match make() {
                 Ok(sampler) => sampler,
@@ -256,12 +259,13 @@ impl Profiling {
                 }
                 std::thread::sleep(EVERY);
             }
-            let _ = sender.send(Ok(sampler.end()));
+            let _ = sender.send(Ok(sampler.end(&leaves)));
         };
         let thread = std::thread::Builder::new().name("lp-profile".into()).spawn(sample)?;
         Ok(Self {
             thread: Some(thread),
             stop,
+            leave,
             slices: Some(slices),
             packed: Vec::new(),
             sent: 0,
@@ -335,6 +339,7 @@ impl Profiling {
 
 impl Drop for Profiling {
     fn drop(&mut self) {
+        self.leave.store(true, Ordering::SeqCst);
         self.stop.store(true, Ordering::SeqCst);
         // A thread that waits for room sees that nobody listens.
         self.slices = None;
@@ -415,7 +420,7 @@ mod tests {
             Some(slice(self.0.into()))
         }
 
-        fn end(&mut self) -> Slice {
+        fn end(&mut self, _: &AtomicBool) -> Slice {
             slice(1_000_000)
         }
     }
@@ -462,7 +467,7 @@ mod tests {
                 None
             }
 
-            fn end(&mut self) -> Slice {
+            fn end(&mut self, _: &AtomicBool) -> Slice {
                 let seen = (0..9).map(|_| Seen { t: 100, cpu: 1, thread: 4999, stack: 0 }).collect();
                 let long = "x".repeat(250);
                 let thread = |tid| Thread { tid, comm: long.clone(), ..Thread::default() };
@@ -475,7 +480,7 @@ mod tests {
             let Message::ProfileChunk(piece) = piece else { panic!("{piece:?}") };
             host.take(piece).unwrap();
         }
-        wanted.take(Long.end()).unwrap();
+        wanted.take(Long.end(&AtomicBool::new(false))).unwrap();
         assert_eq!(host.samples.samples, 9);
         assert_eq!((host.samples.span().unwrap().1, host.samples.lost), (wanted.span().unwrap().1, wanted.lost));
         assert!((0..20_000).all(|n| {

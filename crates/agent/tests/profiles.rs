@@ -42,7 +42,7 @@ impl Sampler for Slow {
         Some(self.slice())
     }
 
-    fn end(&mut self) -> Slice {
+    fn end(&mut self, _: &std::sync::atomic::AtomicBool) -> Slice {
         let _ = self.go_on.recv();
         self.slice()
     }

@@ -3,6 +3,7 @@
 
 pub mod background;
 mod clock;
+pub mod confine;
 mod cpus;
 mod directory;
 mod files;

@@ -3,16 +3,11 @@
 //! the files nor a network.
 
 use crate::debuginfod::{self, FetchError};
+use crate::reader::Reader;
 use crate::samples::Samples;
-use crate::slice::MAX_NAME;
-use blazesym::helper::read_elf_build_id;
-use blazesym::symbolize::source::{Elf, Source};
-use blazesym::symbolize::{Input, Symbolized, Symbolizer};
-use latpath_model::text::{cut, printable};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::io;
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
@@ -53,7 +48,9 @@ pub fn name_by_debug_files(
     begins: impl FnOnce(usize),
 ) -> Vec<String> {
     let mut files = stripped(machines);
-    files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, file, &path)));
+    // Guests and servers send build-ids and files, which may be anything.
+    let mut reader = Reader::default();
+    files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, &mut reader, file, &path)));
     // A guest says which files it has, and how much ran in them.
     let all: u64 = machines.iter().map(|samples| samples.samples).sum();
     files.retain(|file| file.samples.saturating_mul(LEAST_SHARE) >= all);
@@ -67,7 +64,7 @@ pub fn name_by_debug_files(
         let file = &files[number];
         fetched.not_fetched -= 1;
         match result {
-            Ok(path) if give_names(machines, file, &path) => {}
+            Ok(path) if give_names(machines, &mut reader, file, &path) => {}
             Ok(_) => fetched.useless.push(file.file.clone()),
             Err(FetchError::NotThere) => fetched.not_there.push(file.file.clone()),
             Err(FetchError::Server(error)) => {
@@ -207,10 +204,10 @@ fn samples_of(samples: &Samples) -> HashMap<u32, u64> {
 }
 
 /// Names the places in a file by its debugging information; false where that names none of them.
-fn give_names(machines: &mut [&mut Samples], file: &Stripped, path: &Path) -> bool {
+fn give_names(machines: &mut [&mut Samples], reader: &mut Reader, file: &Stripped, path: &Path) -> bool {
     let addresses: Vec<u64> = file.places.iter().map(|(_, _, address)| *address).collect();
-    // What a server sent may be anything.
-    let names = catch_unwind(AssertUnwindSafe(|| names_in(path, &file.build_id, &addresses))).ok().flatten();
+    // Only the file's symbol table is read: other debugging information may be compressed, and claim any size.
+    let names = reader.names_in(path, &file.build_id, &addresses);
     let mut has_named = false;
     for ((machine, number, _), name) in file.places.iter().zip(names.unwrap_or_default()) {
         if let Some(name) = name {
@@ -219,18 +216,4 @@ fn give_names(machines: &mut [&mut Samples], file: &Stripped, path: &Path) -> bo
         }
     }
     has_named
-}
-
-/// What the symbol table of a file says, if it is that of this build-id. It is not asked for more: other debugging
-/// information may be compressed, and claim any size.
-fn names_in(path: &Path, build_id: &[u8], addresses: &[u64]) -> Option<Vec<Option<String>>> {
-    if read_elf_build_id(path).ok()?.as_deref() != Some(build_id) {
-        return None;
-    }
-    let mut source = Elf::new(path);
-    source.debug_syms = false;
-    let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
-    let found = symbolizer.symbolize(&Source::Elf(source), Input::VirtOffset(addresses)).ok()?;
-    let name = |found: &Symbolized<'_>| found.as_sym().map(|symbol| cut(&printable(&symbol.name), MAX_NAME).to_owned());
-    Some(found.iter().map(name).collect())
 }

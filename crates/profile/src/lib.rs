@@ -10,15 +10,16 @@
 //!
 //! Times are in ns.
 
-mod apart;
 mod calls;
 mod causality;
+mod code;
 mod debug_files;
 mod debuginfod;
 mod events;
 mod folded;
 mod layout;
 mod model;
+mod reader;
 mod recorder;
 mod sampler;
 mod samples;
@@ -34,6 +35,7 @@ pub use causality::{Absence, CausalityCheck, Moment};
 pub use debug_files::{has_debug_files, name_by_debug_files, FETCH_WITHIN};
 pub use folded::{folded_name, BadProfile};
 pub use model::{spent, Frame, GuestHeader, Header, Kind, Profile, Spent, NOT_SAMPLED};
+pub use reader::qemu_version;
 pub use recorder::Recorder;
 pub use sampler::{CallFigures, Options, StartError, FREQUENCY};
 pub use samples::{Samples, TooMuch};

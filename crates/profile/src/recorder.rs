@@ -10,7 +10,17 @@ use latpath_linux::{monotonic, Cpus};
 use latpath_model::text::cut;
 use latpath_model::Ns;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+/// How long names are waited for before the kernel's ring is emptied again.
+const NAMES_WITHIN: Duration = Duration::from_millis(10);
+/// How long names are looked up after the window's end.
+const END_WITHIN: Duration = Duration::from_secs(10);
+/// Samples that wait for their names, beside those in the kernel's ring.
+const MAX_WAITING: usize = 1 << 13;
+/// Samples between two readings of the kernel's ring.
+const BATCH: usize = 256;
 
 /// Maximum duration of one step, so that its caller can see that the window is over. The next step goes on with what
 /// waits.
@@ -216,35 +226,47 @@ impl Recorder {
         self.symbols.unreadable
     }
 
+    /// Processes with more mappings of code than are read: their call chains may end early.
+    pub fn cut_maps(&self) -> usize {
+        self.symbols.cut()
+    }
+
     /// Takes what has come, some twenty times a second: a process's names can be found as long as it is there. A
     /// slice, once a second.
     pub fn step(&mut self) -> Option<Slice> {
-        self.take_samples(Some(STEP));
+        self.take_samples(STEP);
         let now = monotonic();
         (now - self.slice.from >= SLICE).then(|| self.close(now, None))
     }
 
-    /// Ends the window, and gives the last slice.
-    pub fn end(&mut self) -> Slice {
+    /// Ends the window, and gives the last slice. Names of functions are looked up for 10 s, or until `stop` is set.
+    pub fn end(&mut self, stop: &AtomicBool) -> Slice {
         let until = self.sampler.end();
-        self.take_samples(None);
+        let ended = Instant::now();
+        while !self.take_samples(STEP) {
+            if ended.elapsed() > END_WITHIN || stop.load(Ordering::SeqCst) {
+                self.symbols.close();
+            }
+        }
         self.close(until, Some(until))
     }
 
-    fn take_samples(&mut self, within: Option<Duration>) {
+    /// Takes samples; true if there are no more. While the names of one are being read, those behind it are taken from the kernel's ring.
+    fn take_samples(&mut self, within: Duration) -> bool {
         let began = Instant::now();
-        while within.is_none_or(|within| began.elapsed() < within) {
-            match self.waiting.pop_front() {
-                Some(sample) => self.take(&sample),
-                None => {
-                    // As long as some wait here, others do in the kernel's ring.
-                    self.waiting.extend(self.sampler.samples());
-                    if self.waiting.is_empty() {
-                        return;
-                    }
+        while began.elapsed() < within {
+            if self.waiting.len() < MAX_WAITING {
+                self.waiting.extend(self.sampler.samples());
+            }
+            for _ in 0..BATCH {
+                let Some(sample) = self.waiting.pop_front() else { return true };
+                if !self.take(&sample) {
+                    self.waiting.push_front(sample);
+                    break;
                 }
             }
         }
+        false
     }
 
     fn close(&mut self, now: Ns, until: Option<Ns>) -> Slice {
@@ -288,31 +310,34 @@ impl Recorder {
         Some(number)
     }
 
-    fn take(&mut self, raw: &RawSample) {
+    /// Takes a sample; false while the names of its functions are being read.
+    fn take(&mut self, raw: &RawSample) -> bool {
         let kernel = &raw.frames[..(raw.kernel as usize).min(raw.frames.len())];
         let user = &raw.frames[kernel.len()..(kernel.len() + raw.user as usize).min(raw.frames.len())];
         let idle_cpu = if raw.tid == 0 { raw.cpu } else { 0 };
         let process = text(&raw.process);
-        let stack = self.stack(raw, &process, kernel, user);
+        let Some(stack) = self.stack(raw, &process, kernel, user) else { return false };
         let Some(thread) = self.thread((raw.tid, idle_cpu), (raw.tgid, raw.flags), (text(&raw.comm), process)) else {
             self.slice.lost += 1;
-            return;
+            return true;
         };
         self.slice.seen.push(Seen { t: raw.t as Ns, cpu: raw.cpu, thread, stack });
+        true
     }
 
-    fn stack(&mut self, raw: &RawSample, process: &str, kernel: &[u64], user: &[u64]) -> u32 {
+    fn stack(&mut self, raw: &RawSample, process: &str, kernel: &[u64], user: &[u64]) -> Option<u32> {
         let Self { symbols, interned, slice, .. } = self;
         if raw.flags & GUEST != 0 {
-            return interned.stack(Stack { mode: Mode::Guest, frames: Vec::new() }, slice);
+            return Some(interned.stack(Stack { mode: Mode::Guest, frames: Vec::new() }, slice));
         }
         // A caller's address is where it goes on: behind the call, which may be the next function.
         let calls = |addresses: &[u64]| -> Vec<u64> {
             addresses.iter().enumerate().map(|(at, address)| address.saturating_sub((at > 0).into())).collect()
         };
+        let functions = symbols.user(raw.tgid, process, &calls(user), NAMES_WITHIN)?;
         let kernel: Vec<&str> = calls(kernel).into_iter().map(|address| symbols.kernel(address)).collect();
         if raw.tid == 0 && !kernel.iter().any(|name| is_interrupt(name)) {
-            return interned.stack(Stack { mode: Mode::Idle, frames: Vec::new() }, slice);
+            return Some(interned.stack(Stack { mode: Mode::Idle, frames: Vec::new() }, slice));
         }
         let mode = if kernel.is_empty() { Mode::User } else { Mode::Kernel };
         let mut frames = Vec::with_capacity(kernel.len() + user.len());
@@ -320,11 +345,11 @@ impl Recorder {
             let number = interned.name(name, &mut slice.names);
             frames.push(interned.frame(number, true, slice));
         }
-        for function in symbols.user(raw.tgid, process, &calls(user)) {
+        for function in functions {
             let number = interned.function(&function, slice);
             frames.push(interned.frame(number, false, slice));
         }
-        interned.stack(Stack { mode, frames }, slice)
+        Some(interned.stack(Stack { mode, frames }, slice))
     }
 }
 

@@ -1,22 +1,22 @@
 //! Names for addresses: functions of the kernel, of programs and their libraries, of code that was made at run time
 //! (perf-PID.map).
 
-use crate::apart::{Reader, Unread};
-use crate::slice::MAX_NAME;
+use crate::code::{Code, CodeMap, Kind};
+use crate::reader::{Image, Mapped, Names, Reader, Unread};
 use latpath_bpf::Functions;
-use latpath_linux::proc::Root;
-use latpath_model::text::{cut, printable};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Addresses of a process whose names are kept.
 const MOST_OF_PROCESS: usize = 1 << 16;
 /// Processes whose addresses are kept.
 const MOST_PROCESSES: usize = 1 << 10;
+/// Mappings of all processes that are kept.
+const MAX_CODE: usize = 1 << 20;
 
-/// What stands for a function whose name nobody knows.
+/// Stands for a function whose name nobody knows.
 pub const UNKNOWN: &str = "[unknown]";
 
 /// Whether a frame's name is a function's: not an address, nor the file that it lies in.
@@ -28,22 +28,39 @@ pub fn is_named(name: &str) -> bool {
 pub(crate) struct Symbols {
     kernel: Functions,
     reader: Reader,
+    /// The request whose answer is awaited.
+    asked: Option<Asked>,
+    /// No more files are read.
+    is_closed: bool,
     /// Processes whose files could not be read.
     given_up: HashSet<Owner>,
     /// By process and its name: a process that starts another program has other functions.
-    known: HashMap<(u32, String), Known>,
+    known: HashMap<Key, Known>,
     /// Where functions without a name lie is looked up too.
     places: bool,
-    /// Frames of processes that were gone before their names were looked up.
+    /// Addresses of processes that were gone before their names were looked up.
     pub too_late: u64,
-    /// Frames of processes whose files could not be read.
+    /// Addresses of processes whose files could not be read.
     pub unreadable: u64,
+    /// Processes with more code mappings than are read.
+    cut: HashSet<u32>,
 }
+
+type Key = (u32, String);
 
 #[derive(Default)]
 struct Known {
-    code: Vec<Code>,
+    code: CodeMap,
     functions: HashMap<u64, UserFunction>,
+}
+
+/// A request: first the file that is mapped, then the process's perf map for what the file does not name.
+struct Asked {
+    key: Key,
+    owner: Owner,
+    addresses: Vec<u64>,
+    is_perf_map: bool,
+    image: Option<Rc<Image>>,
 }
 
 /// A function of a program, or what stands for it.
@@ -71,11 +88,14 @@ impl Symbols {
         Self {
             kernel: Functions::read(),
             reader: Reader::default(),
+            asked: None,
+            is_closed: false,
             given_up: HashSet::new(),
             known: HashMap::new(),
             places,
             too_late: 0,
             unreadable: 0,
+            cut: HashSet::new(),
         }
     }
 
@@ -84,61 +104,168 @@ impl Symbols {
         self.kernel.find(address).unwrap_or(UNKNOWN)
     }
 
+    /// Processes with more code mappings than are read.
+    pub fn cut(&self) -> usize {
+        self.cut.len()
+    }
+
+    /// Reads no more files: functions that are not known by now stay without a name.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
     /// A process's functions, for each address up to the first that is no code: behind that is what a program without
-    /// frame pointers left in the register.
-    pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64]) -> Vec<UserFunction> {
-        if self.known.len() > MOST_PROCESSES {
+    /// frame pointers left in the register. `None` as long as their names are being read; each such call waits for them, but not longer than
+    /// `wait`.
+    pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64], wait: Duration) -> Option<Vec<UserFunction>> {
+        let key = (tgid, process.to_owned());
+        loop {
+            self.take_answers(wait)?;
+            let chain = self.chain(&key, addresses);
+            let functions = &self.known[&key].functions;
+            let new: BTreeSet<u64> = chain.iter().copied().filter(|a| !functions.contains_key(a)).collect();
+            // The process's mappings were read just now, and are read again soon.
+            let is_open = |first: &u64| {
+                let code = &self.known[&key].code;
+                new.contains(first) && code.find(*first).is_none() && !code.is_absent(*first)
+            };
+            if chain.first().is_some_and(is_open) {
+                return Some(vec![UserFunction::unknown()]);
+            }
+            if new.is_empty() {
+                return Some(chain.iter().map(|address| functions[address].clone()).collect());
+            }
+            self.ask(&key, new);
+        }
+    }
+
+    /// The addresses up to the first that is no code.
+    fn chain<'a>(&mut self, key: &Key, addresses: &'a [u64]) -> &'a [u64] {
+        if self.known.len() > MOST_PROCESSES
+            || self.known.values().map(|known| known.code.len()).sum::<usize>() > MAX_CODE
+        {
             self.known.clear();
         }
-        let key = (tgid, process.to_owned());
         let known = self.known.entry(key.clone()).or_default();
         if known.functions.len() > MOST_OF_PROCESS {
             known.functions.clear();
         }
         // A library that was loaded since has its code where there was none.
-        if addresses.first().is_some_and(|first| find(&known.code, *first).is_none()) {
-            known.code = code_of(tgid);
-        }
-        let is_code = |address: &&u64| known.functions.contains_key(address) || find(&known.code, **address).is_some();
-        let addresses: Vec<u64> =
-            addresses.iter().enumerate().take_while(|(at, a)| *at == 0 || is_code(a)).map(|(_, a)| *a).collect();
-        let new: BTreeSet<u64> = addresses.iter().copied().filter(|a| !known.functions.contains_key(a)).collect();
-        if !new.is_empty() {
-            let new: Vec<u64> = new.into_iter().collect();
-            let found = self.look_up(tgid, &new);
-            let known = self.known.get_mut(&key).expect("it was made above");
-            match found {
-                Ok(names) => {
-                    for (address, name) in new.into_iter().zip(names) {
-                        let function = match name {
-                            Some(name) => UserFunction { name, place: None },
-                            None => {
-                                without_name(&mut known.code, tgid, address, self.places.then_some(&mut self.reader))
-                            }
-                        };
-                        known.functions.insert(address, function);
-                    }
-                }
-                Err(Unread::Gone) => self.too_late += new.len() as u64,
-                Err(Unread::Unreadable | Unread::Failed) => self.unreadable += new.len() as u64,
+        if addresses.first().is_some_and(|first| !known.functions.contains_key(first)) {
+            known.code.look_for(key.0, addresses[0]);
+            if known.code.is_cut() {
+                self.cut.insert(key.0);
             }
         }
-        let known = &self.known[&key].functions;
-        addresses.iter().map(|address| known.get(address).cloned().unwrap_or_else(UserFunction::unknown)).collect()
+        let is_code = |address: &u64| known.functions.contains_key(address) || known.code.find(*address).is_some();
+        let end = addresses.iter().skip(1).position(|address| !is_code(address)).map_or(addresses.len(), |at| at + 1);
+        &addresses[..end]
     }
 
-    /// Names of a process's functions. Of users whose files could not be read once, and of such a process of root's, none are read again:
-    /// each time may last.
-    fn look_up(&mut self, tgid: u32, addresses: &[u64]) -> Result<Vec<Option<String>>, Unread> {
-        let owner = Owner::of(tgid).ok_or(Unread::Gone)?;
-        if self.given_up.contains(&owner) {
-            return Err(Unread::Unreadable);
+    /// Asks for the names of those of these addresses that lie in the file of the first.
+    fn ask(&mut self, key: &Key, new: BTreeSet<u64>) {
+        let tgid = key.0;
+        let known = &self.known[key];
+        let first = *new.first().expect("there is one");
+        let owner = match Owner::of(tgid) {
+            Some(_) if known.code.is_empty() => Err(Unread::Gone),
+            Some(owner) if self.is_closed || self.given_up.contains(&owner) => Err(Unread::Unreadable),
+            Some(owner) => Ok(owner),
+            None => Err(Unread::Gone),
+        };
+        let Some(code) = known.code.find(first) else {
+            // No code, or not any more: nothing has a name for it.
+            return self.fail(key, vec![first], owner.err().filter(|why| *why == Unread::Gone));
+        };
+        let owner = match owner {
+            Ok(owner) => owner,
+            Err(why) => return self.fail(key, new.into_iter().collect(), Some(why)),
+        };
+        let addresses: Vec<u64> = new.into_iter().take_while(|address| *address < code.until).collect();
+        let offsets = |from: u64| addresses.iter().map(|address| address - code.from + from).collect::<Vec<u64>>();
+        let (is_perf_map, result) = match code.kind {
+            Kind::File => {
+                let mapped = Mapped::File { from: code.from, until: code.until };
+                (false, self.reader.ask_mapped(tgid, mapped, offsets(code.offset)))
+            }
+            Kind::Vdso => (false, self.reader.ask_mapped(tgid, Mapped::Vdso, offsets(0))),
+            Kind::Memory => (true, self.reader.ask_perf_map(tgid, addresses.clone())),
+        };
+        match result {
+            Ok(()) => self.asked = Some(Asked { key: key.clone(), owner, addresses, is_perf_map, image: None }),
+            Err(why) => self.fail_of(owner, key, addresses, why),
         }
-        let names = self.reader.names(tgid, addresses);
-        if names == Err(Unread::Failed) {
+    }
+
+    /// Takes what was asked for, until nothing is. `None` as long as an answer has not come.
+    fn take_answers(&mut self, wait: Duration) -> Option<()> {
+        while let Some(asked) = self.asked.take() {
+            if self.is_closed {
+                self.fail(&asked.key, asked.addresses, Some(Unread::Failed));
+                continue;
+            }
+            self.take_answer(asked, wait)?;
+        }
+        Some(())
+    }
+
+    fn take_answer(&mut self, asked: Asked, wait: Duration) -> Option<()> {
+        let Some(answer) = self.reader.answer(wait) else {
+            self.asked = Some(asked);
+            return None;
+        };
+        match answer {
+            Ok(names) => self.take_names(asked, names),
+            // Few processes have a perf map.
+            Err(Unread::Unreadable) if asked.is_perf_map => {
+                let names = vec![None; asked.addresses.len()];
+                self.take_names(asked, Names { names, image: None });
+            }
+            Err(why) => self.fail_of(asked.owner, &asked.key, asked.addresses, why),
+        }
+        Some(())
+    }
+
+    fn take_names(&mut self, asked: Asked, names: Names) {
+        let Asked { key, owner, addresses, is_perf_map, .. } = asked;
+        let image = names.image.map(Rc::new).or(asked.image).filter(|_| self.places);
+        let known = self.known.entry(key.clone()).or_default();
+        let mut unnamed = Vec::new();
+        for (address, name) in addresses.into_iter().zip(names.names) {
+            match name {
+                Some(name) => drop(known.functions.insert(address, UserFunction { name, place: None })),
+                None => unnamed.push(address),
+            }
+        }
+        if unnamed.is_empty() {
+            return;
+        }
+        if !is_perf_map && self.reader.ask_perf_map(key.0, unnamed.clone()).is_ok() {
+            self.asked = Some(Asked { key, owner, addresses: unnamed, is_perf_map: true, image });
+            return;
+        }
+        for address in unnamed {
+            let function = without_name(&known.code, address, image.as_deref());
+            known.functions.insert(address, function);
+        }
+    }
+
+    /// Of users whose files could not be read once, and of such a process of root's, no more are read: each time may last.
+    fn fail_of(&mut self, owner: Owner, key: &Key, addresses: Vec<u64>, why: Unread) {
+        if why == Unread::Failed {
             self.given_up.insert(owner);
         }
-        names
+        self.fail(key, addresses, Some(why));
+    }
+
+    fn fail(&mut self, key: &Key, addresses: Vec<u64>, why: Option<Unread>) {
+        match why {
+            Some(Unread::Gone) => self.too_late += addresses.len() as u64,
+            Some(Unread::Unreadable | Unread::Failed) => self.unreadable += addresses.len() as u64,
+            None => {}
+        }
+        let known = self.known.entry(key.clone()).or_default();
+        known.functions.extend(addresses.into_iter().map(|address| (address, UserFunction::unknown())));
     }
 }
 
@@ -159,139 +286,87 @@ impl Owner {
     }
 }
 
-/// What stands for a function without a name: its file, and with `reader` its place there.
-fn without_name(code: &mut [Code], tgid: u32, address: u64, reader: Option<&mut Reader>) -> UserFunction {
-    let Some(at) = position(code, address) else { return UserFunction::unknown() };
-    let Code { from, until, offset, file, image } = &mut code[at];
-    let place = reader.and_then(|reader| {
-        let image =
-            image.get_or_insert_with(|| reader.image(tgid, *from, *until).map(Image::from).map(Rc::new)).clone()?;
-        let address = image.address((address - *from).checked_add(*offset)?)?;
-        Some(Place { build_id: image.build_id.clone(), address })
+/// What stands for a function without a name: its file, and its place there if that is known.
+fn without_name(code: &CodeMap, address: u64, image: Option<&Image>) -> UserFunction {
+    let Some(code) = code.find(address) else { return UserFunction::unknown() };
+    let Code { from, offset, file, .. } = code;
+    let place = image.and_then(|image| {
+        let address = image.address((address - from).checked_add(*offset)?)?;
+        Some(Place { build_id: image.build_id.as_slice().into(), address })
     });
-    UserFunction { name: file.clone(), place }
-}
-
-#[derive(Debug)]
-struct Code {
-    from: u64,
-    until: u64,
-    /// Where it begins in its file.
-    offset: u64,
-    /// `[libc.so.6]`
-    file: String,
-    /// What the file is, once it was looked at; `None` in it where it is of no use.
-    image: Option<Option<Rc<Image>>>,
-}
-
-/// A program or library: what tells it from all others, and where its parts lie.
-#[derive(Debug)]
-struct Image {
-    build_id: Rc<[u8]>,
-    /// Offset in the file, length there, and address.
-    segments: Vec<(u64, u64, u64)>,
-}
-
-impl From<crate::apart::Image> for Image {
-    fn from(read: crate::apart::Image) -> Self {
-        Self { build_id: read.build_id.into(), segments: read.segments }
-    }
-}
-
-impl Image {
-    /// The address of a place in the file.
-    fn address(&self, offset: u64) -> Option<u64> {
-        let inside = |(from, bytes, _): &&(u64, u64, u64)| offset >= *from && offset - from < *bytes;
-        let (from, _, address) = self.segments.iter().find(inside)?;
-        address.checked_add(offset - from)
-    }
-}
-
-/// Where a process has code, in order.
-fn code_of(tgid: u32) -> Vec<Code> {
-    let text = Root::of(Path::new("/")).text(&format!("proc/{tgid}/maps")).unwrap_or_default();
-    text.lines().filter_map(line).collect()
-}
-
-fn find(code: &[Code], address: u64) -> Option<&Code> {
-    position(code, address).map(|at| &code[at])
-}
-
-fn position(code: &[Code], address: u64) -> Option<usize> {
-    let before = code.partition_point(|code| code.from <= address).checked_sub(1)?;
-    (address < code[before].until).then_some(before)
-}
-
-/// `55d0c0a00000-55d0c0a28000 r-xp 00000000 fe:00 123   /usr/bin/cat`, if it may be run.
-fn line(line: &str) -> Option<Code> {
-    let (from, rest) = line.split_once('-')?;
-    let mut words = rest.splitn(5, ' ');
-    let number = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (from, until) = (number(from)?, number(words.next()?)?);
-    words.next().filter(|rights| rights.as_bytes().get(2) == Some(&b'x'))?;
-    let offset = number(words.next()?)?;
-    let path = words.nth(1)?.split_once(' ').map_or("", |(_, path)| path.trim());
-    let name = path.rsplit('/').next().unwrap_or(path).trim_matches(['[', ']']);
-    // Memory without a file: a compiler at run time.
-    let name = if name.is_empty() { "JIT".into() } else { printable(name) };
-    Some(Code { from, until, offset, file: format!("[{}]", cut(&name, MAX_NAME - 2)), image: None })
+    UserFunction { name: file.to_string(), place }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blazesym::helper::read_elf_build_id;
-    use blazesym::symbolize::source::Source;
-    use blazesym::symbolize::{Input, Symbolizer};
-
-    #[test]
-    fn an_address_without_a_function_bears_its_files_name() {
-        let text = "1000-2000 r-xp 00000000 fe:00 12   /usr/lib/a b.so\n2000-3000 rw-p 00000000 00:00 0 \n\
-                    3000-4000 r-xp 00000000 00:00 0    [vdso]\n4000-5000 rwxp 00000000 00:00 0 \nrubbish\n";
-        let code: Vec<Code> = text.lines().filter_map(line).collect();
-        let names = [0xfff, 0x1fff, 0x2000, 0x3000, 0x4000, 0x5000].map(|address| find(&code, address));
-        let names = names.map(|code| code.map(|code| code.file.as_str()));
-        assert_eq!(names, [None, Some("[a b.so]"), None, Some("[vdso]"), Some("[JIT]"), None]);
-        assert!(names.iter().flatten().all(|name| !is_named(name)) && is_named("main"));
-    }
 
     #[inline(never)]
     fn here() -> u64 {
         std::hint::black_box(here as *const () as u64)
     }
 
+    impl Symbols {
+        fn wait_for(&mut self, tgid: u32, addresses: &[u64]) -> Vec<UserFunction> {
+            self.user(tgid, "it", addresses, Duration::from_secs(60)).expect("no answer may take as long as this")
+        }
+    }
+
     #[test]
     fn functions_of_this_process_have_their_names() {
         let mut symbols = Symbols::new(true);
-        let functions = symbols.user(std::process::id(), "me", &[here() + 1, here() + 2, 8]);
+        let functions = symbols.wait_for(std::process::id(), &[here() + 1, here() + 2, 8]);
         assert!(functions[0].name.contains("symbols::tests::here"), "{functions:?}");
         assert_eq!((functions.len(), &functions[0]), (2, &functions[1]), "what is no code ends the chain");
-        let gone = symbols.user(u32::MAX >> 1, "gone", &[4096]);
+        let gone = symbols.wait_for(u32::MAX >> 1, &[4096]);
         assert_eq!(gone, [UserFunction::unknown()]);
-        assert_eq!(symbols.too_late, 1);
+        assert_eq!((symbols.too_late, symbols.unreadable), (1, 0));
     }
 
     #[test]
-    fn a_place_in_a_file_is_told_as_its_symbols_have_it() {
-        // Where the test's own program lies, a symbol is at a known distance from the program's begin.
-        let mut code = code_of(std::process::id());
-        let function = without_name(&mut code, std::process::id(), here(), Some(&mut Reader::default()));
-        let place = function.place.expect("this program has a build-id");
-        let own = std::env::current_exe().unwrap();
-        assert_eq!(Some(&*place.build_id), read_elf_build_id(&own).unwrap().as_deref());
-        let symbolizer = Symbolizer::new();
-        let source = Source::Elf(blazesym::symbolize::source::Elf::new(own));
-        let found = symbolizer.symbolize(&source, Input::VirtOffset(&[place.address])).unwrap();
-        let name = found[0].as_sym().map(|symbol| symbol.name.to_string()).unwrap_or_default();
-        assert!(name.contains("here"), "{name}");
-        assert_eq!(without_name(&mut code, std::process::id(), here(), None).place, None);
+    fn code_without_a_name_is_no_fault() {
+        let mut symbols = Symbols::new(true);
+        // SAFETY: a page of its own, which nobody uses.
+        let page = unsafe {
+            let rights = libc::PROT_READ | libc::PROT_EXEC;
+            libc::mmap(std::ptr::null_mut(), 4096, rights, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        };
+        // SAFETY: no condition. The kernel's code in this process begins with a header, which is no function.
+        let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+        let functions = symbols.wait_for(std::process::id(), &[page as u64 + 8, here(), vdso]);
+        let names: Vec<_> = functions.iter().map(|function| function.name.as_str()).collect();
+        assert!(names[0] == "[JIT]" && names[1].ends_with("here") && names[2] == "[vdso]", "{names:?}");
+        let mut of_kernel = (0..4096).step_by(16).flat_map(|at| symbols.wait_for(std::process::id(), &[vdso + at]));
+        assert!(of_kernel.any(|function| function.name.contains("gettime")));
+        assert_eq!((symbols.too_late, symbols.unreadable), (0, 0));
     }
 
     #[test]
-    fn an_address_is_of_the_segment_that_its_place_lies_in() {
-        let segments = vec![(0, 0x100, 0x400000), (0x100, 0x80, 0x401100)];
-        let image = Image { build_id: vec![1].into(), segments };
-        let addresses = [0xff, 0x100, 0x17f, 0x180].map(|offset| image.address(offset));
-        assert_eq!(addresses, [Some(0x4000ff), Some(0x401100), Some(0x40117f), None]);
+    fn once_closed_nothing_is_read() {
+        let mut symbols = Symbols::new(true);
+        symbols.close();
+        assert_eq!(symbols.wait_for(std::process::id(), &[here()]), [UserFunction::unknown()]);
+        assert_eq!(symbols.unreadable, 1);
+    }
+
+    #[test]
+    fn a_function_without_a_name_has_the_name_of_its_file_and_its_place_there() {
+        let mut code = CodeMap::default();
+        code.look_for(std::process::id(), here());
+        let image = Image {
+            build_id: vec![7],
+            segments: vec![crate::reader::Segment { offset: 0, bytes: u64::MAX, address: 0x1000 }],
+        };
+        let function = without_name(&code, here(), Some(&image));
+        let (mapping, place) = (code.find(here()).unwrap(), function.place.unwrap());
+        assert_eq!((&*place.build_id, place.address), (&[7][..], here() - mapping.from + mapping.offset + 0x1000));
+        assert!(function.name.starts_with("[latpath_profile-"), "{}", function.name);
+        assert_eq!(without_name(&code, here(), None).place, None);
+        assert_eq!(without_name(&code, 8, Some(&image)), UserFunction::unknown());
+    }
+
+    #[test]
+    fn a_frame_without_a_function_is_not_named() {
+        assert!(is_named("main") && !is_named("[libc.so.6]") && !is_named(UNKNOWN) && !is_named("0x12"));
     }
 }

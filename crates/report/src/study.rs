@@ -61,7 +61,7 @@ pub struct Configuration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Setup {
-    /// What the hypervisor's program says of its version.
+    /// The hypervisor's version, as the file of its program contains it; `None` where it is not known.
     pub hypervisor: Option<String>,
     /// QEMU's machine type: `pc-q35-7.2`.
     pub machine: Option<String>,

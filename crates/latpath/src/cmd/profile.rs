@@ -183,7 +183,10 @@ pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Res
             guests.check(&mut recorder);
         }
     })?;
-    let last = samples.take(recorder.end());
+    // Ctrl-C ended the window, maybe; the next one ends the look-up of names.
+    let was_stopped = stop.swap(false, Ordering::SeqCst);
+    let last = samples.take(recorder.end(stop));
+    stop.fetch_or(was_stopped, Ordering::SeqCst);
     times.read(&recorder);
     let now = || (CpuAccount::read(&root, &cpus), recorder.calls());
     let (after, counted) = match (full, last) {
@@ -315,6 +318,12 @@ fn notes(recorder: &Recorder, profile: &Profile, of_guests: Vec<String>) -> Vec<
         notes.push(format!(
             "{} addresses have no name, since the files of their processes could not be read, or not in time: they are [unknown]",
             recorder.unreadable()
+        ));
+    }
+    if recorder.cut_maps() > 0 {
+        notes.push(format!(
+            "{} processes have more than 65536 mappings of code, of which the first are read: their call chains may end early",
+            recorder.cut_maps()
         ));
     }
     notes.extend(of_guests);

@@ -162,15 +162,16 @@ pub fn cost_names_only() -> Result<(), Failed> {
         std::os::unix::fs::chown(&map.0, Some(NOBODY), None)?;
         profile("jit")?;
     }
-    let fails = |name: &str| {
+    // Neither symbols that are a hole in a full file system, nor debugging information of a made-up length is read to its end: the page
+    // shows the files' names.
+    let named = |name: &str| {
         let notes = profile(name)?;
-        equal(&notes, notes.contains("could not be read"), true)
+        equal(&notes, notes.contains("could not be read"), false)
     };
-    // What cannot be held in any memory ends the one that reads; so does what is not there any more.
     let process = start(endless(folder.path())?)?;
-    fails("endless")?;
+    named("endless")?;
     drop(process);
     let (_disk, holed) = holed(folder.path())?;
     let _process = start(holed)?;
-    fails("holed")
+    named("holed")
 }

@@ -595,6 +595,9 @@ fn compared(page: &mut Page, all: &[Configuration]) {
 /// What a VM ran on and with, as far as it is known.
 fn setup(setup: &Setup) -> String {
     let mut parts: Vec<String> = setup.hypervisor.iter().chain(&setup.machine).cloned().collect();
+    if setup.hypervisor.is_none() && setup != &Setup::default() {
+        parts.push("hypervisor version not known".into());
+    }
     let threads = |what: &str, cpus: &[String]| match cpus {
         [] => None,
         [cpus] => Some(format!("1 {what} on CPUs {cpus}")),

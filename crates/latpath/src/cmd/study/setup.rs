@@ -2,18 +2,16 @@
 
 use anyhow::{Context, Result};
 use latpath_linux::proc::{line, Root};
-use latpath_model::text::printable;
+use latpath_profile::qemu_version;
 use latpath_report::study::Setup;
 use latpath_vms::{Role, Vm};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
 
 /// Setup of the VM with this name or process.
 pub(super) fn of(name: &str) -> Result<Setup> {
     let vms = latpath_vms::find()?.vms;
     let vm = vms.iter().find(|vm| vm.name == name || vm.pid.to_string() == name).context("the VM is gone")?;
-    Ok(Setup { hypervisor: version(vm.pid), ..at(&Root::of(Path::new("/")), vm) })
+    Ok(Setup { hypervisor: qemu_version(vm.pid), ..at(&Root::of(Path::new("/")), vm) })
 }
 
 fn at(root: &Root, vm: &Vm) -> Setup {
@@ -31,17 +29,6 @@ fn at(root: &Root, vm: &Vm) -> Setup {
         halt_poll_ns: parameter("kvm/parameters/halt_poll_ns").and_then(|text| text.parse().ok()),
         posted_interrupts: posted.map(|text| matches!(text.as_str(), "Y" | "1")),
     }
-}
-
-/// What the hypervisor's program says of its version. A program that others than root could have written is not
-/// started.
-fn version(pid: u32) -> Option<String> {
-    let program = format!("/proc/{pid}/exe");
-    let found = std::fs::metadata(&program).ok()?;
-    let is_roots = found.uid() == 0 && found.mode() & 0o022 == 0;
-    let output = is_roots.then(|| Command::new(&program).arg("--version").output())?.ok()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    output.status.success().then(|| text.lines().next().map(printable))?
 }
 
 #[cfg(test)]

@@ -1,0 +1,138 @@
+//! What goes between latpath and the two processes that open and parse files: messages with their length in front, some with an open file.
+
+use super::elf::Image;
+use latpath_linux::confine::ends_with;
+use nix::cmsg_space;
+use nix::sys::socket::{recvmsg, sendmsg, ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Bytes of a message: 2^14 names of 256 bytes, as JSON.
+pub(super) const MAX_MESSAGE: usize = 16 << 20;
+
+/// A file to be opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Open {
+    /// What a process has mapped from one address to another.
+    Mapping { tgid: u32, from: u64, until: u64 },
+    /// What a process says of code that it made at run time (`perf-PID.map`, tools/perf/Documentation/jit-interface.txt).
+    PerfMap { tgid: u32 },
+    /// The program that a process runs.
+    Program { tgid: u32 },
+    /// A file of this machine, named by its user.
+    Path(PathBuf),
+    /// No file: the code that the kernel maps into each process (vdso(7)).
+    Vdso,
+}
+
+/// What is to be read from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Query {
+    /// Functions at these offsets in an ELF file.
+    Offsets(Vec<u64>),
+    /// Functions at these addresses of an ELF file, if this is its build-id.
+    Addresses { build_id: Vec<u8>, addresses: Vec<u64> },
+    /// Functions at these addresses of a process, in its perf map.
+    PerfMap(Vec<u64>),
+    /// The line of text that begins so.
+    Text(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Request {
+    pub open: Open,
+    pub query: Query,
+}
+
+/// A request whose file is open, as the parser gets it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Opened {
+    pub query: Query,
+    /// Device, inode, length and time of the last change: another file, or other contents, differ in it. `None` where nothing could be opened.
+    pub file: Option<[i64; 5]>,
+    pub is_vdso: bool,
+}
+
+/// What was found. `None` where the file could not be opened, or is not what was asked for.
+pub(super) type Answer = Option<Found>;
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Found {
+    /// In the order of the query.
+    pub names: Vec<Option<String>>,
+    /// What file it is, where a name is missing.
+    pub image: Option<Image>,
+    pub text: Option<String>,
+}
+
+/// Sends a message, with an open file.
+pub(super) fn send(to: &mut UnixStream, message: &impl Serialize, file: Option<&File>) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?.to_le_bytes();
+    let fds: Vec<RawFd> = file.iter().map(|file| file.as_raw_fd()).collect();
+    let with: Vec<ControlMessage> = fds.iter().map(|_| ControlMessage::ScmRights(&fds)).collect();
+    // Four bytes are sent whole or not at all.
+    sendmsg::<UnixAddr>(to.as_raw_fd(), &[IoSlice::new(&length)], &with, MsgFlags::MSG_NOSIGNAL, None)?;
+    to.write_all(&bytes)
+}
+
+/// Waits for a message; `None` at the end.
+pub(super) fn receive<T: for<'de> Deserialize<'de>>(from: &mut UnixStream) -> io::Result<Option<(T, Option<File>)>> {
+    let mut length = [0; 4];
+    let mut space = cmsg_space!(RawFd);
+    let (got, file) = {
+        let mut into = [IoSliceMut::new(&mut length)];
+        let got = recvmsg::<UnixAddr>(from.as_raw_fd(), &mut into, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+        let fds = got.cmsgs()?.filter_map(|message| match message {
+            ControlMessageOwned::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        // SAFETY: the kernel has just made the descriptor for this process.
+        let mut files = fds.flatten().map(|fd| File::from(unsafe { OwnedFd::from_raw_fd(fd) }));
+        (got.bytes, files.next())
+    };
+    if got == 0 {
+        return Ok(None);
+    }
+    from.read_exact(&mut length[got..])?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MAX_MESSAGE {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; length];
+    from.read_exact(&mut bytes)?;
+    Ok(Some((serde_json::from_slice(&bytes)?, file)))
+}
+
+/// Begins a process of latpath's own: without its files but for these two, without a life beyond its parent's, and with a name.
+pub(super) fn settle(name: &std::ffi::CStr, parent: libc::pid_t, kept: [UnixStream; 2]) -> io::Result<[UnixStream; 2]> {
+    let done = |result: libc::c_long| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // Above all that is closed or taken; the two stay open until the process ends.
+    let kept = kept.map(|stream| {
+        // SAFETY: a number; the descriptor is nobody else's.
+        let fd = unsafe { libc::fcntl(stream.as_raw_fd(), libc::F_DUPFD, 64) };
+        std::mem::forget(stream);
+        fd
+    });
+    // SAFETY: numbers, and names that live for ever. What is closed belongs to the parent, none of whose objects is dropped here; /dev/null
+    // takes the place of what a panic would be printed to.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        // Ctrl-C is the parent's.
+        libc::setpgid(0, 0);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+        done(null.into())?;
+        done(kept[0].into())?;
+        done(kept[1].into())?;
+        (0..3).for_each(|fd| _ = libc::dup2(null, fd));
+        (0..2).for_each(|at| _ = libc::dup2(kept[at], 3 + at as RawFd));
+        done(libc::syscall(libc::SYS_close_range, 5, libc::c_uint::MAX, 0))?;
+    }
+    ends_with(parent)?;
+    // SAFETY: made above, and owned by nothing else.
+    Ok([3, 4].map(|fd| unsafe { UnixStream::from_raw_fd(fd) }))
+}
