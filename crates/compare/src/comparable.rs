@@ -49,6 +49,23 @@ pub fn pages_reasons((a_name, a): (&str, &[Recording]), (b_name, b): (&str, &[Re
     why
 }
 
+/// Why a segment of one name cannot be compared: it has other ends in the other group, which has these ends too. Devices of other names at
+/// the same place (`vnet0`, `vnet7`) are no reason.
+pub fn other_place(
+    pair: &Pair,
+    (a_name, a): (&str, &[Recording]),
+    (b_name, b): (&str, &[Recording]),
+) -> Option<String> {
+    let (in_a, in_b) = (pair.a.first()?, pair.b.first()?);
+    let has = |group: &[Recording], point: &str| {
+        group.iter().flat_map(|r| &r.segments).any(|m| m.from == point || m.to == point)
+    };
+    let ends = [("begins", &in_a.from, &in_b.from), ("ends", &in_a.to, &in_b.to)];
+    let (verb, at_a, at_b) = ends.into_iter().find(|(_, at_a, at_b)| at_a != at_b && (has(b, at_a) || has(a, at_b)))?;
+    let (other, point) = if has(b, at_a) { (b_name, at_a) } else { (a_name, at_b) };
+    Some(format!("{} {verb} at {at_a} in {a_name}, at {at_b} in {b_name}, and {other} has {point} too", in_a.name))
+}
+
 /// Why one figure of a segment cannot be compared.
 pub fn row_reason(pair: &Pair, figure: Figure, row: &Row, names: (&str, &str), losses: &[LossRow]) -> Option<String> {
     let sides = || pair.a.iter().chain(&pair.b);

@@ -1,12 +1,12 @@
 //! Compares two groups of recordings.
 
-use crate::comparable::{pages_reasons, row_reason};
+use crate::comparable::{other_place, pages_reasons, row_reason};
 use crate::comparison::{Amount, Comparison, Group, LossRow, Recorded, Row, Segment, Unit, Verdict};
-use crate::difference::{difference, holm, Difference};
+use crate::difference::{difference, holm, Difference, Scale};
 use crate::estimate::Estimate;
 use crate::pairs::{pairs, Pair};
 use crate::recording::{Figure, Losses, Measured, Recording};
-use crate::sentence::{conclusion, sentence, subject};
+use crate::sentence::{conclusion, sentence, subject, Judged};
 use latpath_histogram::Histogram;
 
 /// A row of the page whose probability, corrected for all rows, is below this is a difference.
@@ -24,8 +24,12 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
     let mut losses = losses(a, b);
     let page = not_comparable.first();
     for (pair, segment) in pairs.iter().zip(&mut segments) {
+        let other_place = other_place(pair, (a_name, a), (b_name, b));
         for (row, figure) in segment.rows.iter_mut().zip(Figure::ALL) {
-            let why = page.cloned().or_else(|| row_reason(pair, figure, row, (a_name, b_name), &losses));
+            let why = page
+                .cloned()
+                .or_else(|| other_place.clone())
+                .or_else(|| row_reason(pair, figure, row, (a_name, b_name), &losses));
             if let Some(why) = why.filter(|_| figure.is_tested() && row.verdict != Verdict::TooFew) {
                 row.verdict = Verdict::NotComparable;
                 row.obstacle = Some(why);
@@ -33,11 +37,11 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
         }
     }
     if let Some(why) = page {
-        for loss in &mut losses {
-            (loss.row.verdict, loss.row.obstacle) = (Verdict::NotComparable, Some(why.clone()));
+        for row in losses.iter_mut().flat_map(|loss| [&mut loss.row, &mut loss.share]) {
+            (row.verdict, row.obstacle) = (Verdict::NotComparable, Some(why.clone()));
         }
     }
-    notes.splice(..0, a.iter().chain(b).flat_map(|r| r.notes.iter().map(|note| format!("{}: {note}", r.path))));
+    notes.splice(..0, notes_of(a, b));
     notes.extend(on_both_sides(a, b));
     let group =
         |name: &str, all: &[Recording]| Group { name: name.into(), recordings: all.iter().map(Recorded::of).collect() };
@@ -68,7 +72,10 @@ fn judge(page: &mut Comparison) {
         };
         s.rows.iter_mut().map(move |row| (name.clone(), row))
     });
-    let of_losses = page.losses.iter_mut().map(|l| (l.stream.clone().unwrap_or_default(), &mut l.row));
+    let of_losses = page.losses.iter_mut().flat_map(|l| {
+        let stream = l.stream.clone().unwrap_or_default();
+        [(stream.clone(), &mut l.share), (stream, &mut l.row)]
+    });
     let mut all: Vec<(String, &mut Row)> = of_segments.chain(of_losses).collect();
     let is_open = |row: &Row| row.p.is_some() && row.verdict == Verdict::NotTested;
     let p: Vec<f64> = all.iter().filter(|(_, row)| is_open(row)).filter_map(|(_, row)| row.p).collect();
@@ -92,9 +99,29 @@ fn judge(page: &mut Comparison) {
             row.p = None;
         }
         row.sentence = sentence(&segment, row, (&a, &b));
-        judged.push((subject(&segment, row.figure), row.verdict));
+        judged.push(Judged::of(subject(&segment, row.figure), row));
     }
-    page.conclusion = conclusion(&judged, page.tested);
+    page.conclusion = conclusion(&judged, page.tested, (&a, &b));
+}
+
+/// What the recordings' own notes say, each once, with those that have it.
+fn notes_of(a: &[Recording], b: &[Recording]) -> Vec<String> {
+    let all = a.len() + b.len();
+    let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
+    for recording in a.iter().chain(b) {
+        for note in &recording.notes {
+            match found.iter_mut().find(|(text, _)| text == note) {
+                Some((_, paths)) => paths.push(&recording.path),
+                None => found.push((note, vec![&recording.path])),
+            }
+        }
+    }
+    let with_paths = |(note, paths): (&str, Vec<&str>)| match paths.len() {
+        n if n == all && n > 2 => format!("all {n} recordings: {note}"),
+        0..=3 => format!("{}: {note}", paths.join(", ")),
+        n => format!("{}, {} and {} more: {note}", paths[0], paths[1], n - 2),
+    };
+    found.into_iter().map(with_paths).collect()
 }
 
 fn segment(pair: &Pair) -> Segment {
@@ -142,7 +169,8 @@ fn row(figure: Figure, pair: &Pair, all: (&Histogram, &Histogram)) -> Row {
         Figure::Over => (over(&pair.a), over(&pair.b)),
         Figure::Mean | Figure::Percentile(_) | Figure::Spikes => {
             let of = |side: &[&Measured]| side.iter().map(|m| m.estimate(figure)).collect();
-            return varied(figure.name(), figure, (of(&pair.a), of(&pair.b)));
+            let unit = if figure == Figure::Spikes { Unit::PerHour } else { Unit::Ns };
+            return varied(figure.name(), unit, figure.is_tested(), (of(&pair.a), of(&pair.b)));
         }
     };
     let unit = match figure {
@@ -153,50 +181,57 @@ fn row(figure: Figure, pair: &Pair, all: (&Histogram, &Histogram)) -> Row {
     Row { a, b, ..Row::empty(figure.name(), unit, Verdict::NotTested) }
 }
 
-/// A row of what varies from recording to recording.
-fn varied(name: &'static str, figure: Figure, (a, b): (Estimates, Estimates)) -> Row {
-    let is_rate = figure == Figure::Spikes;
-    let unit = if is_rate { Unit::PerHour } else { Unit::Ns };
+/// A row of what varies from recording to recording. Rates and shares are shown as they were counted: the scales on which they are
+/// compared add 3/8 to each count.
+fn varied(name: &'static str, unit: Unit, is_tested: bool, (a, b): (Estimates, Estimates)) -> Row {
+    let scale = match unit {
+        Unit::Ns => Scale::Ratio,
+        Unit::PerHour | Unit::Packets => Scale::Root,
+        Unit::Percent => Scale::Arcsine,
+    };
     let all = |side: Estimates| side.into_iter().collect::<Option<Vec<_>>>();
     let (a, b) = (all(a), all(b));
-    // The scale on which rates are compared adds 3/8 to each count: what is shown is what was counted.
-    let mean = |all: &[Estimate]| all.iter().map(|e| e.counted).sum::<f64>() / all.len() as f64;
+    let counted = |all: &[Estimate]| all.iter().map(|e| e.counted).sum::<f64>() / all.len() as f64;
     let alone = |side: &Option<Vec<Estimate>>| {
         let all = side.as_ref()?;
-        let one = difference(all, all, !is_rate)?;
-        Some(if is_rate { rate(mean(all)) } else { Amount::Whole(one.a.round() as i64) })
+        let value = if unit == Unit::Ns { difference(all, all, scale)?.a } else { counted(all) };
+        Some(shown(value, unit))
     };
     let mut row = Row { a: alone(&a), b: alone(&b), ..Row::empty(name, unit, Verdict::TooFew) };
-    let found = a.zip(b).and_then(|(a, b)| Some((difference(&a, &b, !is_rate)?, mean(&a) - mean(&b))));
+    let found = a.zip(b).and_then(|(a, b)| Some((difference(&a, &b, scale)?, counted(&a) - counted(&b))));
     let Some((found, counted)) = found else { return row };
-    row.verdict = Verdict::NotTested;
-    row.p = figure.is_tested().then_some(found.p);
-    fill(&mut row, &found, is_rate);
-    if is_rate {
-        row.difference = Some(rate(counted));
+    let is_short = is_tested && found.plus_minus.is_none();
+    row.verdict = if is_short { Verdict::TooShort } else { Verdict::NotTested };
+    row.p = (is_tested && !is_short).then_some(found.p);
+    fill(&mut row, &found);
+    if unit != Unit::Ns {
+        row.difference = Some(shown(counted, unit));
     }
     row
 }
 
-fn rate(per_hour: f64) -> Amount {
-    Amount::Rate((per_hour * 100.0).round() / 100.0)
+/// A figure in its unit: whole ns; rates and shares rounded to what is shown of them.
+fn shown(value: f64, unit: Unit) -> Amount {
+    match unit {
+        Unit::Ns | Unit::Packets => Amount::Whole(value.round() as i64),
+        Unit::PerHour => Amount::Rate((value * 1e2).round() / 1e2),
+        Unit::Percent => Amount::Rate((value * 1e6).round() / 1e6),
+    }
 }
 
-fn fill(row: &mut Row, found: &Difference, is_rate: bool) {
-    let percent = |by: f64| found.is_ratio.then(|| (by.exp_m1() * 1e4).round() / 100.0);
-    let by = |by: f64| match is_rate {
-        true => rate((found.b + by).max(0.0).powi(2) - found.b.powi(2)),
-        false => Amount::Whole(found.absolute(by).round() as i64),
-    };
+fn fill(row: &mut Row, found: &Difference) {
+    let percent = |by: f64| (found.scale == Scale::Ratio).then(|| (by.exp_m1() * 1e4).round() / 100.0);
+    let size = if row.unit == Unit::Percent { 100.0 } else { 1.0 };
+    let by = |by: f64| shown(found.absolute(by) * size, row.unit);
     let interval = found.interval();
-    row.difference = Some(by(found.by));
     (row.low, row.high) = (interval.map(|(low, _)| by(low)), interval.map(|(_, high)| by(high)));
+    row.difference = Some(by(found.by));
     row.difference_percent = percent(found.by);
     row.low_percent = interval.and_then(|(low, _)| percent(low));
     row.high_percent = interval.and_then(|(_, high)| percent(high));
 }
 
-/// How often an hour packets were lost.
+/// Lost packets: their share, and how often an hour packets were lost.
 fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
     let of = |all: &[Recording], stream: &Option<String>| -> Option<Vec<Losses>> {
         let find = |r: &Recording| r.losses.iter().find(|l| l.stream == *stream).cloned();
@@ -207,12 +242,16 @@ fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
     both.map(|(stream, a, b)| {
         let sum = |all: &[Losses], what: fn(&Losses) -> u64| all.iter().map(what).sum::<u64>();
         let lost = |l: &Losses| l.lost.unwrap_or(0);
-        let rates = |all: &[Losses]| all.iter().map(|l| l.rate).collect();
-        let mut row = varied("lost", Figure::Spikes, (rates(&a), rates(&b)));
+        let each = |all: &[Losses], what: fn(&Losses) -> Option<Estimate>| all.iter().map(what).collect();
+        let compared = |name, unit, what| varied(name, unit, true, (each(&a, what), each(&b, what)));
+        let mut row = compared("lost", Unit::PerHour, |l| l.rate);
+        let mut share = compared("lost_share", Unit::Percent, |l| l.share);
         let (a_lost, b_lost) = (sum(&a, lost), sum(&b, lost));
         if a_lost + b_lost == 0 {
             // Nothing is asked here.
-            row.p = None;
+            for row in [&mut row, &mut share] {
+                (row.p, row.verdict) = (None, Verdict::NotTested);
+            }
         }
         let packets = |l: &Losses| l.packets;
         LossRow {
@@ -221,6 +260,7 @@ fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
             a_packets: sum(&a, packets),
             b_lost,
             b_packets: sum(&b, packets),
+            share,
             row,
         }
     })
@@ -229,8 +269,19 @@ fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
 
 fn on_both_sides(a: &[Recording], b: &[Recording]) -> Vec<String> {
     let same = a.iter().filter(|r| b.iter().any(|other| other.identity == r.identity));
-    same.map(|r| format!("{}: this recording is on both sides, so that they differ by less than they may", r.path))
-        .collect()
+    let on_both =
+        same.map(|r| format!("{}: this recording is on both sides, so that they differ by less than they may", r.path));
+    let twice = |side: &[Recording]| -> Vec<String> {
+        let before = |at: usize| side[..at].iter().any(|other| other.identity == side[at].identity);
+        let note = |at: usize| {
+            format!(
+                "{}: this recording is on one side twice, so that it seems to vary less than it does",
+                side[at].path
+            )
+        };
+        (0..side.len()).filter(|at| before(*at)).map(note).collect()
+    };
+    on_both.chain(twice(a)).chain(twice(b)).collect()
 }
 
 impl Amount {

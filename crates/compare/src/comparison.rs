@@ -153,6 +153,8 @@ pub struct LossRow {
     pub b_lost: u64,
     /// B's value.
     pub b_packets: u64,
+    /// The share of packets that were lost.
+    pub share: Row,
     /// How often an hour packets were lost.
     #[serde(flatten)]
     pub row: Row,
@@ -202,6 +204,8 @@ pub enum Verdict {
     NotComparable,
     /// Too few packets say it.
     TooFew,
+    /// The recordings are too short to say how much it varies: one on each side, and one of them shorter than 16 s.
+    TooShort,
     /// Shown, not tested.
     NotTested,
 }
@@ -217,6 +221,7 @@ impl Verdict {
             Self::NoDifference => "no difference",
             Self::NotComparable => "not comparable",
             Self::TooFew => "too few",
+            Self::TooShort => "too short",
             Self::NotTested => "",
         }
     }

@@ -8,7 +8,7 @@
 use latpath_histogram::compact::{place_of, Place};
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
-use latpath_stats::track::{Spikes, Stretch, Stretches};
+use latpath_stats::track::{Lost, Spikes, Stretch, Stretches};
 
 /// In ns.
 const HOUR: f64 = 3.6e12;
@@ -16,6 +16,8 @@ const HOUR: f64 = 3.6e12;
 const LEAST_BLOCKS: usize = 16;
 /// A percentile with fewer packets beyond it is refused: it would be a figure of single packets.
 pub const LEAST_BEYOND: f64 = 10.0;
+/// Variance of what a clock of whole nanoseconds adds to a time, ns².
+const RESOLUTION: f64 = 1.0 / 12.0;
 /// Half the width of a histogram's bucket, of the value.
 const HALF_BUCKET: f64 = 1.0 / 512.0;
 
@@ -23,7 +25,8 @@ const HALF_BUCKET: f64 = 1.0 / 512.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub value: f64,
-    /// The same as it is counted: spikes are compared by a root of their rate, and shown an hour.
+    /// The same as it is counted: spikes are compared by a root of their rate, and shown an hour; lost packets by an arcsine, and shown in
+    /// percent.
     pub counted: f64,
     /// Its variance, as far as it comes from within the recording.
     pub variance: f64,
@@ -65,7 +68,7 @@ impl Times {
             let value = self.histogram.sum() as f64 / n;
             let (variance, degrees) = self.ratio(|stretch| stretch.sum as f64);
             let independent = (self.histogram.stddev() as f64).powi(2) / n;
-            Estimate { value, counted: value, variance: variance.max(independent), degrees }
+            Estimate { value, counted: value, variance: variance.max(independent).max(RESOLUTION), degrees }
         })
     }
 
@@ -145,4 +148,26 @@ pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
     let bunched = if count > 0 { variance * each.len() as f64 / mean } else { 0.0 };
     let value = ((count as f64 + 0.375) / hours).sqrt();
     Some(Estimate { value, counted: count as f64 / hours, variance: bunched.max(1.0) / (4.0 * hours), degrees })
+}
+
+/// The share of lost packets, as asin √((c + ⅜) / (n + ¾)), whose variance is about the same for any c of n packets (Anscombe 1948):
+/// φ / (4 n). Where packets are lost in bunches, φ is more than 1, as of [`spike_rate`].
+pub fn lost_share(lost: &Lost, packets: u64, span: Span) -> Option<Estimate> {
+    if packets == 0 {
+        return None;
+    }
+    let (count, n) = (lost.count() as f64, packets as f64);
+    let length = span.stretches.length();
+    let blocks = (span.elapsed / length + 1).clamp(1, 1 << 13) as usize;
+    let mut each = vec![0.0; blocks];
+    for (at, lost) in lost.each() {
+        each.get_mut(at).into_iter().for_each(|n| *n += lost as f64);
+    }
+    let all: Vec<_> = each.iter().enumerate().map(|(at, n)| (at, 1.0, *n)).collect();
+    let (variance, degrees) = variance_of_ratio(&all);
+    let share = (count / n).min(1.0);
+    let by_chance = count / blocks as f64 * (1.0 - share) / blocks as f64;
+    let bunched = if by_chance > 0.0 { variance / by_chance } else { 0.0 };
+    let value = ((count + 0.375) / (n + 0.75)).min(1.0).sqrt().asin();
+    Some(Estimate { value, counted: share * 100.0, variance: bunched.max(1.0) / (4.0 * n), degrees })
 }

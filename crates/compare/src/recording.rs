@@ -1,9 +1,9 @@
 //! What is known of one recording, whether a run or a log of ping: enough to compare it with others.
 
-use crate::estimate::{Estimate, Span, Times};
+use crate::estimate::{lost_share, spike_rate, Estimate, Span, Times};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
-use latpath_stats::track::{Spikes, Stretch};
+use latpath_stats::track::{Lost, Spikes, Stretch};
 use latpath_stats::{Band, PatternKind, Percentile};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -109,7 +109,7 @@ impl Measured {
         let late: Ns =
             spikes.found().iter().fold(0, |sum, (first, last)| sum.saturating_add(last.saturating_sub(*first)));
         let times = Times { histogram, stretches };
-        let rate = crate::estimate::spike_rate(&spikes, span);
+        let rate = spike_rate(&spikes, span);
         let estimate = |figure| match figure {
             Figure::Mean => times.mean(),
             Figure::Percentile(per_million) => times.quantile(f64::from(per_million) / 1e6),
@@ -148,8 +148,18 @@ pub struct Losses {
     pub packets: u64,
     /// Those of these that did not arrive; none where that is not known.
     pub lost: Option<u64>,
+    /// The share of lost packets; as [`crate::estimate::lost_share`] has it.
+    pub share: Option<Estimate>,
     /// How often an hour some were lost, those close together counted once; as [`crate::estimate::spike_rate`] has it.
     pub rate: Option<Estimate>,
+}
+
+impl Losses {
+    /// From when packets were lost. `lost` is their number, where it is known.
+    pub fn of(stream: Option<String>, packets: u64, lost: Option<u64>, mut when: Lost, span: Span) -> Self {
+        let share = lost_share(&when, packets, span);
+        Self { stream, packets, lost, share, rate: spike_rate(when.events(), span) }
+    }
 }
 
 /// What a recording is.

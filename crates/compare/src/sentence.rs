@@ -3,12 +3,20 @@
 use crate::comparison::{Amount, Row, Unit, Verdict};
 use latpath_stats::units::{count, duration, rate};
 
+/// The figure of a row on the share of lost packets.
+const LOST_SHARE: &str = "lost_share";
+/// Why nothing is said of a difference, and what to do about it.
+const TOO_SHORT: &str = "too short to say how much it varies (record 16 s or more, or several recordings a side)";
+
 /// A figure as people read it.
 pub fn amount(value: Amount, unit: Unit) -> String {
     match (value, unit) {
         (Amount::Whole(ns), Unit::Ns) => duration(ns),
         (Amount::Whole(n), _) => count(n.unsigned_abs()),
-        (Amount::Rate(share), Unit::Percent) => format!("{share:.2} %"),
+        (Amount::Rate(share), Unit::Percent) => match share.abs() {
+            size if size > 0.0 && size < 0.1 => format!("{share:.4} %"),
+            _ => format!("{share:.2} %"),
+        },
         (Amount::Rate(hz), _) => format!("{}/h", rate(hz)),
     }
 }
@@ -43,42 +51,98 @@ pub fn by(row: &Row) -> (Option<String>, Option<String>) {
     (by, low.zip(high).map(|(low, high)| format!("{low} to {high}")))
 }
 
-/// What a row is about: `p99 of total`, `losses`.
+/// What a row is about: `p99 of total`, `lost packets`, `losses`.
 pub fn subject(segment: &str, figure: &str) -> String {
     match (figure, segment) {
         ("lost", "") => "losses".into(),
         ("lost", stream) => format!("losses of {stream}"),
+        (LOST_SHARE, "") => "lost packets".into(),
+        (LOST_SHARE, stream) => format!("lost packets of {stream}"),
         (figure, segment) => format!("{figure} of {segment}"),
     }
 }
 
-/// What the rows of a page say together: of those that are `tested`, which differ and how many do not; and what cannot be compared.
-pub fn conclusion(rows: &[(String, Verdict)], tested: usize) -> Vec<String> {
-    let of = |verdict| rows.iter().filter(move |(_, v)| *v == verdict).map(|(what, _)| what.as_str());
-    let so_many = |verdict| of(verdict).count();
-    let named = |verdict| of(verdict).collect::<Vec<_>>().join(", ");
+/// A row with its verdict, as the conclusion needs it.
+pub struct Judged {
+    what: String,
+    verdict: Verdict,
+    /// The difference, as people read it, and its size for comparison with those of the same kind.
+    by: Option<(String, f64)>,
+    /// Of shares of lost packets: those of A and B.
+    lost: Option<(Amount, Amount)>,
+}
+
+impl Judged {
+    pub fn of(what: String, row: &Row) -> Self {
+        let size = row.difference_percent.or(row.difference.map(Amount::value)).map_or(0.0, f64::abs);
+        let lost = row.a.zip(row.b).filter(|_| row.figure == LOST_SHARE);
+        Self { what, verdict: row.verdict, by: by(row).0.map(|text| (text, size)), lost }
+    }
+
+    /// Unequal losses in a sentence: no figure of times says as much.
+    fn losses(&self, (a, b): (&str, &str)) -> Option<String> {
+        let (in_a, in_b) = self.lost.filter(|(in_a, in_b)| in_a != in_b)?;
+        let more = match self.verdict {
+            Verdict::More => format!("{a} loses more"),
+            Verdict::Fewer => format!("{a} loses fewer"),
+            Verdict::Differ => format!("{a} lost {}", if in_a.value() > in_b.value() { "more" } else { "fewer" }),
+            Verdict::TooShort => "too short to say whether losses differ".into(),
+            _ => return None,
+        };
+        let share = |value| amount(value, Unit::Percent);
+        let (in_a, in_b) = (share(in_a), share(in_b));
+        Some(format!("{}: {more}: {a} {in_a} of its packets, {b} {in_b}", self.what))
+    }
+}
+
+/// Summarises the rows of a page: unequal losses first; of those that are `tested`, which differ and how many do not; and what cannot be
+/// compared.
+pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<String> {
+    let mut all: Vec<String> = rows.iter().filter_map(|row| row.losses(names)).collect();
+    let of = |verdict| rows.iter().filter(move |row| row.verdict == verdict);
+    let how_many = |verdict| of(verdict).count();
+    let named = |verdict| of(verdict).map(|row| row.what.as_str()).collect::<Vec<_>>().join(", ");
     let verb = |n: usize, one: &'static str, several: &'static str| if n == 1 { one } else { several };
-    let mut all = Vec::new();
     for (verdict, one, several) in [
         (Verdict::Slower, "is slower", "are slower"),
         (Verdict::Faster, "is faster", "are faster"),
         (Verdict::More, "has more", "have more"),
         (Verdict::Fewer, "has fewer", "have fewer"),
-        (Verdict::Differ, "differs", "differ"),
     ] {
-        match so_many(verdict) {
+        match how_many(verdict) {
             0 => {}
             n => all.push(format!("of {tested} tested {n} {}: {}", verb(n, one, several), named(verdict))),
         }
     }
-    match so_many(Verdict::NoDifference) {
+    let differ = how_many(Verdict::Differ);
+    if differ > 0 {
+        let with_size = |row: &Judged| match &row.by {
+            Some((by, _)) => format!("{} by {by}", row.what),
+            None => row.what.clone(),
+        };
+        let mut rows: Vec<&Judged> = of(Verdict::Differ).collect();
+        // The greatest first, of ratios and then of counts.
+        rows.sort_by(|x, y| {
+            let size = |row: &Judged| row.by.as_ref().map_or(0.0, |(_, size)| *size);
+            let is_count = |row: &Judged| row.by.as_ref().is_none_or(|(text, _)| text.ends_with("/h"));
+            is_count(x).cmp(&is_count(y)).then(size(y).total_cmp(&size(x)))
+        });
+        let rows: Vec<String> = rows.into_iter().map(with_size).collect();
+        all.push(format!("of {tested} tested {differ} {}: {}", verb(differ, "differs", "differ"), rows.join(", ")));
+    }
+    match how_many(Verdict::NoDifference) {
         0 => {}
-        n if n == tested => all.push(format!("of {tested} tested none differs")),
+        n if n == tested => all.push(format!("of {tested} tested {}", verb(n, "it does not differ", "none differs"))),
         n => all.push(format!("of {tested} tested {n} {} no difference", verb(n, "shows", "show"))),
     }
-    let open = so_many(Verdict::NotComparable);
+    let open = how_many(Verdict::NotComparable);
     if open > 0 {
         all.push(format!("{open} {} not comparable: {}", verb(open, "is", "are"), named(Verdict::NotComparable)));
+    }
+    let short = how_many(Verdict::TooShort);
+    if short > 0 {
+        let figures = verb(short, "figure", "figures");
+        all.push(format!("{short} {figures} cannot be compared: {TOO_SHORT}: {}", named(Verdict::TooShort)));
     }
     all
 }
@@ -96,10 +160,8 @@ pub fn sentence(segment: &str, row: &Row, (a, b): (&str, &str)) -> String {
         Verdict::Fewer => format!("{what}: {a} has fewer than {b}: {values}, {by}{sure}"),
         Verdict::More => format!("{what}: {a} has more than {b}: {values}, {by}{sure}"),
         Verdict::Differ => format!("{what}: these recordings differ: {values}, {by}{sure}"),
-        Verdict::NoDifference if interval.is_some() => format!("{what}: no difference to be seen: {by}{sure}"),
-        Verdict::NoDifference => {
-            format!("{what}: no difference to be seen: too short to say how much it varies (16 s at least)")
-        }
+        Verdict::NoDifference => format!("{what}: no difference to be seen: {by}{sure}"),
+        Verdict::TooShort => format!("{what}: cannot be compared: {TOO_SHORT}: {values}"),
         Verdict::NotComparable => format!("{what}: not comparable: {}", row.obstacle.as_deref().unwrap_or_default()),
         Verdict::TooFew => format!("{what}: too few: fewer than 10 packets lie beyond it"),
         Verdict::NotTested => String::new(),

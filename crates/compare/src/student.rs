@@ -19,16 +19,17 @@ pub fn two_sided(t: f64, degrees: f64) -> f64 {
 /// The t that is exceeded in size with this probability.
 pub fn quantile(two_sided_p: f64, degrees: f64) -> f64 {
     let (mut low, mut high) = (0.0, FRAC_PI_2);
+    let degrees = degrees.clamp(1.0, MOST);
+    let whole = tail(0.0, degrees);
     for _ in 0..60 {
         let theta: f64 = (low + high) / 2.0;
-        let degrees = degrees.clamp(1.0, MOST);
-        if tail(theta, degrees) / tail(0.0, degrees) > two_sided_p {
+        if tail(theta, degrees) / whole > two_sided_p {
             low = theta;
         } else {
             high = theta;
         }
     }
-    low.tan() * degrees.clamp(1.0, MOST).sqrt()
+    low.tan() * degrees.sqrt()
 }
 
 /// ∫ cos^(ν−1) from θ to π/2, by Simpson's rule, as far as the function is not vanishingly small against its value at θ.

@@ -161,6 +161,49 @@ impl Track {
     }
 }
 
+/// When packets were lost: how many in each stretch, and those close together as one.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    stretches: Stretches,
+    each: BTreeMap<i64, u64>,
+    events: Spikes,
+}
+
+impl Lost {
+    /// None yet.
+    pub fn new(stretches: Stretches) -> Self {
+        Self { stretches, each: BTreeMap::new(), events: Spikes::default() }
+    }
+
+    /// Adds a packet, in whatever order they come.
+    pub fn add(&mut self, at: Ns) {
+        *self.each.entry(self.stretches.number(at)).or_default() += 1;
+        self.events.add(at);
+    }
+
+    /// Adds another's, of the same recording.
+    pub fn merge(&mut self, other: Self) {
+        other.each.into_iter().for_each(|(at, n)| *self.each.entry(at).or_default() += n);
+        self.events.merge(other.events);
+    }
+
+    /// The packets.
+    pub fn count(&self) -> u64 {
+        self.each.values().sum()
+    }
+
+    /// The stretches with lost packets, in order, each with its number from 0.
+    pub fn each(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        self.each.iter().map(|(at, n)| (*at as usize, *n))
+    }
+
+    /// Loss events: packets close together are one. In order and apart.
+    pub fn events(&mut self) -> &Spikes {
+        self.events.tidy();
+        &self.events
+    }
+}
+
 /// When packets were late, or lost: those no further apart than [`SPIKE_GAP`] are one spike.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spikes {

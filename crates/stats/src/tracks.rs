@@ -2,7 +2,7 @@
 
 use crate::aggregate::Setup;
 use crate::times::{between, bit, Ends};
-use crate::track::{Spikes, Stretches, Track};
+use crate::track::{Lost, Stretches, Track};
 use latpath_model::{Ns, StreamId};
 use latpath_run::Rows;
 use std::ops::Range;
@@ -15,7 +15,7 @@ pub struct Tracks {
     by_stream: bool,
     /// The segments of the first stream, then those of the next.
     tracks: Vec<Track>,
-    lost: Vec<Spikes>,
+    lost: Vec<Lost>,
     /// The tracks of one segment, while a batch is added.
     at: Vec<Ns>,
     times: Vec<Ns>,
@@ -35,7 +35,7 @@ impl Tracks {
             sinks: (0..setup.streams).map(last).collect(),
             by_stream,
             tracks: vec![Track::new(stretches, setup.threshold); Self::count(setup, by_stream)],
-            lost: vec![Spikes::default(); if by_stream { setup.streams } else { 1 }],
+            lost: vec![Lost::new(stretches); if by_stream { setup.streams } else { 1 }],
             at: Vec::new(),
             times: Vec::new(),
         }
@@ -82,13 +82,10 @@ impl Tracks {
     }
 
     /// For each stream, or once for all: a track for each segment, and when packets were lost.
-    pub fn finish(self) -> Vec<(Vec<Track>, Spikes)> {
+    pub fn finish(self) -> Vec<(Vec<Track>, Lost)> {
         let mut tracks = self.tracks.into_iter();
         let segments = self.ends.len();
-        let lane = |mut lost: Spikes| {
-            lost.tidy();
-            (tracks.by_ref().take(segments).collect(), lost)
-        };
+        let lane = |lost| (tracks.by_ref().take(segments).collect(), lost);
         self.lost.into_iter().map(lane).collect()
     }
 }

@@ -47,8 +47,13 @@ impl Variation {
             Measured { name: name.into(), kind: SegmentKind::Named, ..Measured::of(histogram, track.finish(), span) }
         });
         let segments: Vec<Measured> = segments.collect();
-        let loss =
-            latpath_compare::Losses { stream: None, packets: self.seconds * self.rate, lost: Some(0), rate: None };
+        let loss = latpath_compare::Losses {
+            stream: None,
+            packets: self.seconds * self.rate,
+            lost: Some(0),
+            share: None,
+            rate: None,
+        };
         Recording {
             path: "RUN".into(),
             source: Source::Run,

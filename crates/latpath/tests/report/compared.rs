@@ -201,7 +201,7 @@ fn of_single_runs_no_more_is_said_than_that_they_differ() {
     let page = json(&bench, &["compare", "a1", "a2", "a3", "--against", "b1"]);
     assert_eq!(verdict(&page, "Thyp", "p50"), "differ");
     let page = json(&bench, &["compare", "a1", "--against", "a1"]);
-    assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
+    assert_eq!(verdict(&page, "Thyp", "p50"), "too_short");
     assert!(page["notes"].to_string().contains("on both sides"), "{}", page["notes"]);
 }
 
@@ -242,7 +242,7 @@ fn what_was_loaded_otherwise_is_not_compared() {
         );
     }
     let page = json(&bench, &["compare", "short", "--against", "base"]);
-    assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
+    assert_eq!(verdict(&page, "Thyp", "p50"), "too_short");
     assert!(page.to_string().contains("too short to say"));
 }
 
@@ -390,7 +390,7 @@ fn streams_of_two_sites_are_set_against_each_other_by_pairs() {
     for more in [&["--pair", "MU01=MU07"][..], &["--pair", "MU01=MU07", "--by-stream"]] {
         let page = json(&bench, &[&["compare", "here", "--against", "there"], more].concat());
         assert_eq!(page["not_comparable"], serde_json::json!([]));
-        assert_eq!(verdict(&page, "Thyp", "p50"), "no_difference");
+        assert_eq!(verdict(&page, "Thyp", "p50"), "too_short");
     }
     for wrong in [&["--pair", "MU01"][..], &["--pair", "MU01=MU09"], &["--pair", "MU02=MU07"]] {
         assert_eq!(compare(wrong).status.code(), Some(2), "{wrong:?}");

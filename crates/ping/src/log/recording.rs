@@ -2,9 +2,9 @@
 
 use super::read::{LogFile, NIC_RECEIVED, NIC_SENT, ROUND_TRIP, SENT};
 use super::LogError;
-use latpath_compare::{estimate::spike_rate, Losses, Measured, Recording, Source, Span};
+use latpath_compare::{Losses, Measured, Recording, Source, Span};
 use latpath_model::{Ns, SegmentKind};
-use latpath_stats::track::{Spikes, Track};
+use latpath_stats::track::{Lost, Track};
 use latpath_stats::Histogram;
 use std::path::Path;
 
@@ -64,7 +64,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
     let span = Span::of((first.min(last), last), compared.len());
     let times = || (Histogram::new(), Track::new(span.stretches, threshold), 0_u64);
     let mut segments: Vec<_> = compared.iter().map(|_| times()).collect();
-    let (mut unanswered, mut lost) = (Spikes::default(), 0);
+    let mut unanswered = Lost::new(span.stretches);
     let unread = log.rows(&columns, |_, values| {
         let Some(sent) = values[0] else { return };
         let by_nic = values[1].zip(values[2]).map(|(sent, received)| received.saturating_sub(sent));
@@ -77,7 +77,6 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
             };
             if std::mem::take(&mut is_first) && time.is_none() {
                 unanswered.add(sent);
-                lost += 1;
             }
             let Some(time) = time else { continue };
             histogram.record(time);
@@ -85,7 +84,6 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
             *over += u64::from(time > threshold);
         }
     })?;
-    unanswered.tidy();
     let notes = (unread > 0).then(|| format!("{unread} rows cannot be read")).into_iter().collect();
     let segment = |(times, (histogram, track, over)): (&Times, (Histogram, Track, u64))| {
         let (kind, name, from, to) = match times {
@@ -113,7 +111,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
         threshold_ns: threshold,
         sightings: (0, 0),
         segments: compared.iter().zip(segments).map(segment).collect(),
-        losses: vec![Losses { stream: None, packets: rows, lost: Some(lost), rate: spike_rate(&unanswered, span) }],
+        losses: vec![Losses::of(None, rows, Some(unanswered.count()), unanswered, span)],
         notes,
     })
 }

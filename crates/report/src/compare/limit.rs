@@ -77,7 +77,7 @@ impl DifferenceLimit {
         }
         let rows: Vec<&Row> = segments.iter().flat_map(|s| &s.rows).filter(|row| row.figure == self.figure).collect();
         let broken = rows.iter().find(|row| row.verdict.is_difference() && self.is_over(row));
-        let is_open = |row: &&&Row| matches!(row.verdict, Verdict::NotComparable | Verdict::TooFew);
+        let is_open = |row: &&&Row| matches!(row.verdict, Verdict::NotComparable | Verdict::TooFew | Verdict::TooShort);
         let open = rows.iter().find(is_open).filter(|_| broken.is_none());
         Ok(LimitVerdict {
             limit: self.text.clone(),

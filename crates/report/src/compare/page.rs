@@ -63,7 +63,7 @@ fn losses(page: &mut Page, comparison: &Comparison) {
     }
     page.heading("Lost packets");
     let (a, b) = heads(page, comparison);
-    let mut table = Table::new(&["<stream", &a, "of all", &b, "of all", "<"]);
+    let mut table = Table::new(&["<stream", &a, "of all", &b, "of all", "difference", "95 % interval", "<"]);
     for loss in &comparison.losses {
         table.row(vec![
             loss.stream.as_ref().map_or("all".into(), |s| page.clean(&short_stream(s))),
@@ -71,11 +71,14 @@ fn losses(page: &mut Page, comparison: &Comparison) {
             share(loss.a_lost, loss.a_packets),
             page.count(loss.b_lost),
             share(loss.b_lost, loss.b_packets),
-            loss.row.verdict.text().into(),
+            by(&loss.share).0.unwrap_or_default(),
+            by(&loss.share).1.unwrap_or_default(),
+            loss.share.verdict.text().into(),
         ]);
     }
     page.table(&table);
-    let rows: Vec<&Row> = comparison.losses.iter().filter(|l| l.a_lost + l.b_lost > 0).map(|l| &l.row).collect();
+    let some = comparison.losses.iter().filter(|l| l.a_lost + l.b_lost > 0);
+    let rows: Vec<&Row> = some.flat_map(|l| [&l.share, &l.row]).collect();
     sentences(page, &rows);
 }
 
@@ -137,7 +140,8 @@ fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
 /// A sentence for each row that is tested; those for which there is none to compare share one.
 fn sentences(page: &mut Page, rows: &[&Row]) {
     let mut last = None;
-    for row in rows.iter().filter(|row| !row.sentence.is_empty()) {
+    // The conclusion names what is too short, once.
+    for row in rows.iter().filter(|row| !row.sentence.is_empty() && row.verdict != Verdict::TooShort) {
         // The same reason once.
         if row.obstacle.is_none() || row.obstacle != last {
             let text = page.clean(&row.sentence);

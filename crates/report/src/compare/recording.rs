@@ -2,12 +2,12 @@
 
 use crate::summarise::{gather, touched, Gathered};
 use crate::SummaryOptions;
-use latpath_compare::{estimate::spike_rate, Excluded, Losses, Measured, Recording, Source, Span};
+use latpath_compare::{Excluded, Losses, Measured, Recording, Source, Span};
 use latpath_journey::Segment;
 use latpath_model::{Ns, SegmentKind, StreamId};
 use latpath_run::{Run, Select};
 use latpath_stats::figures::packets;
-use latpath_stats::{track::Spikes, units::number_of};
+use latpath_stats::{track::Lost, units::number_of};
 use latpath_stats::{Band, PatternKind, SegmentFigures, Summary, Tracks};
 
 /// What to read of a run.
@@ -96,7 +96,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
             continue;
         }
         let name = stream.and_then(|id| manifest.streams.get(usize::from(id))).map(ToString::to_string);
-        found.losses.push(losses(&summary, name.clone(), &lost, span));
+        found.losses.push(losses(&summary, name.clone(), lost, span));
         let figures = figures(&summary, &name);
         for (at, (segment, track)) in setup.segments.iter().zip(tracks).enumerate() {
             let point = |id: u16| setup.points.get(usize::from(id)).map(|p| p.point.to_string()).unwrap_or_default();
@@ -150,7 +150,7 @@ fn figures<'a>(summary: &'a Summary, stream: &Option<String>) -> &'a [SegmentFig
     }
 }
 
-fn losses(summary: &Summary, stream: Option<String>, lost: &Spikes, span: Span) -> Losses {
+fn losses(summary: &Summary, stream: Option<String>, lost: Lost, span: Span) -> Losses {
     let of = match &stream {
         None => (summary.journeys, packets(&summary.lost)),
         Some(name) => {
@@ -160,7 +160,7 @@ fn losses(summary: &Summary, stream: Option<String>, lost: &Spikes, span: Span) 
     };
     // Of durations alone none are known.
     let known = (!summary.durations_alone).then_some(of.1);
-    Losses { stream, packets: of.0, lost: known, rate: spike_rate(lost, span) }
+    Losses::of(stream, of.0, known, lost, span)
 }
 
 /// What latpath's sightings behind a segment's begin, up to its end, take a packet.

@@ -1,0 +1,197 @@
+//! What a page says of two groups: losses first, too short where nothing can be said, and the same with the groups swapped.
+
+use latpath_compare::comparison::{Amount, Row};
+use latpath_compare::{compare, Comparison, Figure, Losses, Measured, Recording, Source, Span, Verdict};
+use latpath_model::{Ns, SegmentKind};
+use latpath_stats::track::{Lost, Track};
+use latpath_stats::Histogram;
+use latpath_testkit::Noise;
+
+const SECOND: Ns = 1_000_000_000;
+const RATE: u64 = 200;
+
+/// A recording of `seconds` whose packets take `time(n)`; each packet with `is_lost(n)` is lost.
+fn recording(seconds: u64, time: impl Fn(u64) -> Ns, is_lost: impl Fn(u64) -> bool) -> Recording {
+    let span = Span::of((0, seconds as Ns * SECOND - 1), 1);
+    let (mut histogram, mut track) = (Histogram::new(), Track::new(span.stretches, 500_000));
+    let mut lost = Lost::new(span.stretches);
+    let packets = seconds * RATE;
+    for n in 0..packets {
+        let at = n as Ns * SECOND / RATE as Ns;
+        if is_lost(n) {
+            lost.add(at);
+        } else {
+            histogram.record(time(n));
+            track.add(at, time(n));
+        }
+    }
+    let measured = Measured::of(histogram, track.finish(), span);
+    let (from, to) = ("host/nic-rx@a".into(), "host/app-read@b".into());
+    Recording {
+        path: "RUN".into(),
+        source: Source::Run,
+        identity: format!("{:p} {seconds}", &span),
+        streams: vec!["svid:MU01".into()],
+        elapsed_ns: span.elapsed,
+        threshold_ns: 500_000,
+        sightings: (0, 0),
+        segments: vec![Measured { name: "total".into(), kind: SegmentKind::Named, from, to, ..measured }],
+        losses: vec![Losses::of(None, packets, Some(lost.count()), lost, span)],
+        excluded: None,
+        notes: Vec::new(),
+    }
+}
+
+fn noisy(noise: &mut Noise, seconds: u64, loss: f64) -> Recording {
+    let median = 50_000.0 + 5_000.0 * noise.unit();
+    let all: Vec<(Ns, bool)> = (0..seconds * RATE)
+        .map(|_| {
+            ((median * (1.0 + noise.unit()) * if noise.unit() < 0.01 { 20.0 } else { 1.0 }) as Ns, noise.unit() < loss)
+        })
+        .collect();
+    recording(seconds, |n| all[n as usize].0, |n| all[n as usize].1)
+}
+
+fn rows(page: &Comparison) -> Vec<&Row> {
+    let losses = page.losses.iter().flat_map(|l| [&l.row, &l.share]);
+    page.segments.iter().flat_map(|s| &s.rows).chain(losses).collect()
+}
+
+fn row<'a>(page: &'a Comparison, figure: &str) -> &'a Row {
+    rows(page).into_iter().find(|row| row.figure == figure).unwrap()
+}
+
+#[test]
+fn a_swapped_page_is_mirrored_to_the_digit() {
+    let mut noise = Noise(0x1234_5678_9abc);
+    for case in 0..25 {
+        let group = |noise: &mut Noise| -> Vec<Recording> {
+            let n = 1 + noise.draw() % 3;
+            (0..n)
+                .map(|_| {
+                    let loss = [0.0, 0.0005, 0.01][(noise.draw() % 3) as usize];
+                    noisy(noise, 20, loss)
+                })
+                .collect()
+        };
+        let (a, b) = (group(&mut noise), group(&mut noise));
+        let (one, other) = (compare(("A", &a), ("B", &b)), compare(("B", &b), ("A", &a)));
+        assert_eq!(one.tested, other.tested);
+        let negated = |amount: Option<Amount>| amount.map(|amount| -amount.value());
+        let value = |amount: Option<Amount>| amount.map(Amount::value);
+        for (row, swapped) in rows(&one).into_iter().zip(rows(&other)) {
+            let name = format!("case {case}, {}: {row:?}\n{swapped:?}", row.figure);
+            assert_eq!((row.a, row.b), (swapped.b, swapped.a), "{name}");
+            assert_eq!(
+                (value(row.difference), value(row.low), value(row.high)),
+                (negated(swapped.difference), negated(swapped.high), negated(swapped.low)),
+                "{name}"
+            );
+            assert_eq!((row.p, row.p_corrected), (swapped.p, swapped.p_corrected), "{name}");
+            let mirrored = match row.verdict {
+                Verdict::Faster => Verdict::Slower,
+                Verdict::Slower => Verdict::Faster,
+                Verdict::More => Verdict::Fewer,
+                Verdict::Fewer => Verdict::More,
+                same => same,
+            };
+            assert_eq!(mirrored, swapped.verdict, "{name}");
+        }
+    }
+}
+
+#[test]
+fn unequal_losses_are_the_headline() {
+    let mut noise = Noise(99);
+    let mut group = |loss| -> Vec<Recording> { (0..5).map(|_| noisy(&mut noise, 17, loss)).collect() };
+    let (none, many) = (group(0.0), group(0.19));
+    let page = compare(("after", &none), ("tbf", &many));
+    assert_eq!(row(&page, "lost_share").verdict, Verdict::Fewer);
+    assert!(
+        page.conclusion[0].starts_with("lost packets: after loses fewer: after 0.00 % of its packets, tbf 1"),
+        "{:?}",
+        page.conclusion
+    );
+    let page = compare(("tbf", &many), ("after", &none));
+    assert!(page.conclusion[0].starts_with("lost packets: tbf loses more"), "{:?}", page.conclusion);
+    let one = compare(("after", &none[..1]), ("tbf", &many[..1]));
+    assert!(one.conclusion[0].starts_with("lost packets: after lost fewer"), "{:?}", one.conclusion);
+}
+
+#[test]
+fn recordings_that_are_too_short_are_not_called_equal() {
+    let mut noise = Noise(5);
+    let (a, b) = (noisy(&mut noise, 8, 0.0), noisy(&mut noise, 8, 0.19));
+    let page = compare(("fixed", std::slice::from_ref(&a)), ("hog", std::slice::from_ref(&b)));
+    assert_eq!(page.tested, 0);
+    let short: Vec<&Row> = rows(&page).into_iter().filter(|row| row.verdict == Verdict::TooShort).collect();
+    assert!(!short.is_empty() && short.iter().all(|row| row.p.is_none() && row.low.is_none()), "{short:?}");
+    assert!(rows(&page).iter().all(|row| row.verdict != Verdict::NoDifference));
+    let text = page.conclusion.join("\n");
+    assert!(text.starts_with("lost packets: too short to say whether losses differ: fixed 0.00 %"), "{text}");
+    assert_eq!(text.matches("record 16 s or more").count(), 1, "{text}");
+    // Several on a side need no length: they show by themselves how much they vary.
+    let several: Vec<Recording> = (0..4).map(|_| noisy(&mut noise, 8, 0.0)).collect();
+    let page = compare(("A", &several[..2]), ("B", &several[2..]));
+    assert!(page.tested > 0 && rows(&page).iter().all(|row| row.verdict != Verdict::TooShort));
+}
+
+#[test]
+fn constant_times_differ_where_they_do() {
+    let constant = |time: Ns| -> Vec<Recording> { (0..5).map(|_| recording(30, |_| time, |_| false)).collect() };
+    let page = compare(("A", &constant(40_000)), ("B", &constant(50_000)));
+    assert_eq!(row(&page, "mean").verdict, Verdict::Faster, "{:?}", row(&page, "mean"));
+    let page = compare(("A", &constant(40_000)), ("B", &constant(40_000)));
+    assert_eq!(row(&page, "mean").verdict, Verdict::NoDifference);
+    let single = compare(("A", &constant(40_000)[..1]), ("B", &constant(50_000)[..1]));
+    assert_eq!(row(&single, "mean").verdict, Verdict::Differ);
+    assert!(single.conclusion.iter().any(|line| line.contains("mean of total by -20.0 %")), "{:?}", single.conclusion);
+}
+
+#[test]
+fn a_segment_that_ends_elsewhere_is_not_compared_with_its_namesake() {
+    let mut noise = Noise(7);
+    let mut a = vec![noisy(&mut noise, 20, 0.0)];
+    let mut b = vec![noisy(&mut noise, 20, 0.0)];
+    let named = |name: &str, from: &str, to: &str, of: &Measured| Measured {
+        name: name.into(),
+        from: from.into(),
+        to: to.into(),
+        ..of.clone()
+    };
+    let (of_a, of_b) = (a[0].segments[0].clone(), b[0].segments[0].clone());
+    a[0].segments = vec![named("Tnet", "host/tx@pa", "host/nic-rx@eth0", &of_a)];
+    b[0].segments = vec![
+        named("Tnet", "host/tx@pa", "host/nic-rx@hin", &of_b),
+        named("Thyp", "host/nic-rx@hin", "host/nic-rx@eth0", &of_b),
+    ];
+    let page = compare(("import", &a), ("live", &b));
+    let mean = row(&page, Figure::Mean.name());
+    assert_eq!(mean.verdict, Verdict::NotComparable);
+    assert!(
+        mean.sentence.contains("ends at host/nic-rx@eth0 in import, at host/nic-rx@hin in live"),
+        "{}",
+        mean.sentence
+    );
+    // A device of another name at the same place is no other place.
+    b[0].segments = vec![named("Tnet", "host/tx@pa", "host/nic-rx@eth7", &of_b)];
+    let page = compare(("import", &a), ("live", &b));
+    assert_ne!(row(&page, Figure::Mean.name()).verdict, Verdict::NotComparable);
+}
+
+#[test]
+fn notes_of_several_recordings_appear_once() {
+    let mut noise = Noise(3);
+    let mut group: Vec<Recording> = (0..4).map(|_| noisy(&mut noise, 20, 0.0)).collect();
+    group.iter_mut().enumerate().for_each(|(n, one)| {
+        (one.path, one.identity) = (format!("r{n}"), n.to_string());
+        one.notes = vec!["a kernel without fentry".into()];
+    });
+    group[3].notes.push("damaged".into());
+    let page = compare(("A", &group[..2]), ("B", &group[2..]));
+    assert_eq!(page.notes, ["all 4 recordings: a kernel without fentry", "r3: damaged"]);
+    let same = compare(("A", &group[..1]), ("B", &group[..1]));
+    assert!(same.notes.iter().any(|note| note.contains("on both sides")), "{:?}", same.notes);
+    let twice = [group[0].clone(), group[0].clone()];
+    assert!(compare(("A", &twice), ("B", &group[2..])).notes.iter().any(|note| note.contains("twice")));
+}
