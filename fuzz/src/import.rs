@@ -11,7 +11,7 @@ pub fn run(bytes: &[u8]) {
     let source = |(point, name, bytes): (&str, &str, &[u8])| {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).ok()?;
-        Some(Source { point: point.parse().ok()?, path })
+        Some(Source { point: point.parse().ok()?, path, interface: None })
     };
     let files = [("a/tx@eth0", "a", first), ("b/app-read@x", "b", second)];
     let Some(sources) = files.map(source).into_iter().collect::<Option<Vec<_>>>() else { return };

@@ -1,12 +1,12 @@
-//! Any bytes as a frame, to the kernel programs' C and to the parsers of user space: where these accept the frame, both find the same
-//! streams and keys in it, whether it lies in one piece or in a page fragment; and the C reads nothing beyond it.
+//! Any bytes as a frame, to the kernel programs' C and to the parsers of user space: both accept the same frames and find the same
+//! streams and keys in them, whether a frame lies in one piece or in a page fragment; and the C reads nothing beyond it.
 
 use latpath_bpf::{bytes_of, Table};
 use latpath_protocols::goose::Frame as Goose;
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::ptp::Message;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
-use latpath_protocols::{Header, LinkFilter, Matcher, StreamSpec, Tag};
+use latpath_protocols::{FrameError, Header, LinkFilter, Matcher, StreamSpec, Tag};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
@@ -93,7 +93,16 @@ pub fn run(bytes: &[u8]) {
     let frame = &bytes[..bytes.len().min(MOST)];
     let parser = parser();
     let (found, streams) = find(&parser, frame, 0, 0);
-    let Ok((header, listed)) = Matcher::read(frame) else { return };
+    let (header, listed) = match Matcher::read(frame) {
+        Ok(read) => read,
+        // Only user space minds a name that is longer than one can be: the programs look such a name up, and find none.
+        Err(FrameError::BadLength { what: "svID" | "gocbRef" | "goID", .. }) => return,
+        Err(error) => {
+            let is_refused = found.bad != 0 || Header::parse(frame).is_err() || !error.is_malformed();
+            assert!(is_refused && (found.bad != 0 || streams.is_empty()), "user space cannot read it: {error}");
+            return;
+        }
+    };
     assert_eq!(found.bad, 0, "user space can read it");
     let vlan = header.tags().last().map(|tag| tag.vlan());
     let mut expected = BTreeMap::new();

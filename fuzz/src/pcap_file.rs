@@ -8,7 +8,7 @@ pub fn run(bytes: &[u8]) {
     let Ok(mut capture) = CaptureFile::read(Path::new("fuzz"), bytes) else { return };
     let mut found = Discovery::default();
     while let Ok(Some(packet)) = capture.next_packet() {
-        found.note(packet.t, &packet.bytes, None);
+        found.note_packet(&packet);
         assert!(found.frames <= bytes.len() as u64, "a packet takes at least one byte of the file");
     }
 }

@@ -71,15 +71,21 @@ pub(crate) struct Clocks<'a> {
     offsets: &'a [Offset],
 }
 
+/// Why the offset of a machine's clock cannot be given; `machines`: those of the points, the first file's first.
+pub(crate) fn not_named(machine: &str, machines: &[&str]) -> ImportError {
+    let (machine, there) = (machine.to_owned(), machines.get(1..).unwrap_or_default().join(", "));
+    match machines.first() {
+        Some(first) if *first == machine => ImportError::FirstMachine { machine, there },
+        _ => ImportError::NoMachine { machine, there },
+    }
+}
+
 impl<'a> Clocks<'a> {
     pub fn new(points: &'a [PointInfo], offsets: &'a [Offset]) -> Result<Self, ImportError> {
         let clocks = Self { points, offsets };
         let machines = clocks.machines();
-        // The first file's clock is the timeline itself.
         match offsets.iter().find(|offset| !machines[1..].contains(&offset.machine.as_str())) {
-            Some(Offset { machine, .. }) => {
-                Err(ImportError::NoMachine { machine: machine.clone(), there: machines[1..].join(", ") })
-            }
+            Some(Offset { machine, .. }) => Err(not_named(machine, &machines)),
             None => Ok(clocks),
         }
     }
@@ -199,5 +205,10 @@ mod tests {
         assert!(clocks.notes()[0].contains("the times of nic and pub"));
         let other = ["x=1ms".parse().unwrap()];
         assert!(Clocks::new(&points, &other).unwrap_err().to_string().contains("sub, nic"));
+        let first = ["pub=1ms".parse().unwrap()];
+        let error = Clocks::new(&points, &first).unwrap_err().to_string();
+        assert!(error.contains("pub is the timeline") && error.contains("ahead of it: sub, nic"), "{error}");
+        let error = Clocks::new(&points[..1], &first).unwrap_err().to_string();
+        assert!(error.contains("points of one machine have one clock"), "{error}");
     }
 }

@@ -1,8 +1,9 @@
 //! Why files cannot be imported: which file, where in it, the cause, and what to do.
 
 use latpath_model::{Ns, Point};
+use latpath_protocols::UnreadFrames;
 use latpath_run::RunError;
-use latpath_stats::units::duration;
+use latpath_stats::units::{duration, number_of};
 use latpath_traffic::CaptureError;
 use std::{io, path::PathBuf};
 
@@ -49,14 +50,28 @@ pub enum ImportError {
         sort: &'static str,
     },
     /// Nothing in the file is of the streams.
-    #[error("{}: none of its {packets} packets is of {}; latpath streams -r lists the streams of a capture", path.display(),
-            if streams.is_empty() { "a stream that frames name" } else { streams })]
+    #[error("{}: none of its {packets} packets is of {}{}; latpath streams -r lists the streams of a capture", path.display(),
+            if streams.is_empty() { "a stream that frames name" } else { streams }, unread_frames(unread))]
     NoPackets {
         path: PathBuf,
         packets: u64,
         /// The streams that were asked for; empty for all.
         streams: String,
+        /// Frames that could not be read.
+        unread: Box<UnreadFrames>,
     },
+    /// Packets of several interfaces are in the file, and none has the point's name.
+    #[error("{}: its packets are of several interfaces ({interfaces}), and none of them is named {} or {point}: name the one that saw \
+             this point's packets: {point}={},interface=NAME, or interface=* for all", path.display(), point.device, path.display())]
+    SeveralInterfaces {
+        path: PathBuf,
+        point: Point,
+        /// Those that the file has named so far.
+        interfaces: String,
+    },
+    /// No packet is of the interface that was named.
+    #[error("{}: no packet is of interface {interface} (interfaces of this file: {interfaces})", path.display())]
+    NoInterface { path: PathBuf, interface: String, interfaces: String },
     /// The files were not taken at the same time.
     #[error("{} begins {} after {} ends: were both taken at the same time? --offset says how far their clocks are apart", late.display(),
             duration(*by), early.display())]
@@ -76,6 +91,19 @@ pub enum ImportError {
     #[error("{}: no sched_switch event in it, so what ran on the CPUs is not known; record with: trace-cmd record -e sched -e irq -e net \
              -e skb -e power:cpu_idle", path.display())]
     NoSwitches { path: PathBuf },
+    /// The switches of a trace are printed in another way.
+    #[error("{}: {} of sched_switch cannot be read, as {example:?}: fields that trace-cmd prints raw (report -R, or record -R) name no \
+             thread; make the text with: trace-cmd report -t > FILE", path.display(), number_of(*lines, "line"))]
+    UnreadSwitches {
+        path: PathBuf,
+        lines: u64,
+        /// The first of them.
+        example: String,
+    },
+    /// A trace's text is of several traces.
+    #[error("{}: its lines are of several traces ({sources}), as trace-cmd report -i … -i … prints them: give each machine's trace by \
+             itself: trace-cmd report -t -i FILE > TEXT", path.display())]
+    SeveralTraces { path: PathBuf, sources: String },
     /// A trace is of another time than the packets.
     #[error("{}: begins {} {} the first time that is needed: --trace-offset {machine}=TIME±BOUND says how far the trace's clock is \
              ahead of that of {machine}'s packets (negative where it counts from the start of the machine)", path.display(),
@@ -133,6 +161,22 @@ pub enum ImportError {
     /// A point is named twice.
     #[error("{0} is named twice: a point has one file; merge captures of one point with mergecap")]
     SamePoint(Point),
+    /// A segment that the user defined ends at a point without a file.
+    #[error("--segment {segment}: a number is that of a point in the order of the files, 1 to {points}")]
+    NoSuchPoint {
+        segment: String,
+        /// How many there are.
+        points: usize,
+    },
+    /// An offset of the clock that is the timeline.
+    #[error("{machine}=…: the clock of {machine} is the timeline, since the first file is of that machine: {}",
+            if there.is_empty() { "all files are, and points of one machine have one clock (clocks that differ need names of machines that differ)".into() }
+            else { format!("say how far the other clocks are ahead of it: {there}") })]
+    FirstMachine {
+        machine: String,
+        /// The other machines of the points.
+        there: String,
+    },
     /// A machine of an offset has no point.
     #[error("{machine}=…: no point is on such a machine (machines that can be named here: {there})")]
     NoMachine {
@@ -151,6 +195,13 @@ pub enum ImportError {
     /// The run cannot be written.
     #[error(transparent)]
     Run(#[from] RunError),
+}
+
+fn unread_frames(unread: &UnreadFrames) -> String {
+    match unread.total() {
+        0 => String::new(),
+        frames => format!("; {} cannot be read: {unread}", number_of(frames, "frame")),
+    }
 }
 
 /// What to do about clocks that are whole seconds apart.

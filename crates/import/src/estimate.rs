@@ -6,7 +6,7 @@
 
 use crate::{
     chosen::{Chosen, Streams},
-    clock::{Offset, OffsetMethod},
+    clock::{not_named, Offset, OffsetMethod},
     file,
     merge::Feed,
     options::{Estimate, Options},
@@ -34,8 +34,9 @@ struct Fastest {
 pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, ImportError> {
     let other = options.sources.iter().position(|source| source.point.machine == request.machine);
     let Some(other) = other.filter(|at| *at > 0) else {
-        let there: Vec<&str> = options.sources.iter().skip(1).map(|source| source.point.machine.as_str()).collect();
-        return Err(ImportError::NoMachine { machine: request.machine.clone(), there: there.join(", ") });
+        let mut machines: Vec<&str> = options.sources.iter().map(|source| source.point.machine.as_str()).collect();
+        machines.dedup();
+        return Err(not_named(&request.machine, &machines));
     };
     let chosen = Chosen(options.streams.clone());
     let intervals = std::thread::scope(|scope| {

@@ -14,7 +14,7 @@ use latpath_model::{
     Matcher, StreamSpec,
 };
 use latpath_protocols::Tag;
-use latpath_traffic::{CaptureError, CaptureFile};
+use latpath_traffic::{CaptureError, CaptureFile, InterfaceChoice, SeveralInterfaces};
 use sha2::{Digest, Sha256};
 use std::{
     cell::RefCell,
@@ -81,14 +81,14 @@ pub(crate) fn begin<'s, 'e: 's>(
     scope.spawn(move || {
         // The thread that joins is the one that the others wait for.
         lower_priority();
-        self::read(&source.path, options.format, packets, read)
+        self::read(source, options.format, packets, read)
     });
     (from, free)
 }
 
 /// Reads all of a file and hands its packets over; `read` counts its bytes.
-fn read(path: &Path, forced: Option<Format>, mut packets: Packets, read: Arc<AtomicU64>) {
-    match read_into(path, forced, &mut packets, read) {
+fn read(source: &Source, forced: Option<Format>, mut packets: Packets, read: Arc<AtomicU64>) {
+    match read_into(source, forced, &mut packets, read) {
         Ok(Some((all, end))) => packets.end(all, end),
         Ok(None) => {}
         Err(error) => packets.fail(error),
@@ -97,11 +97,12 @@ fn read(path: &Path, forced: Option<Format>, mut packets: Packets, read: Arc<Ato
 
 /// How many packets the file holds, and what else is known at its end; `None` where nobody wants more.
 fn read_into(
-    path: &Path,
+    named: &Source,
     forced: Option<Format>,
     packets: &mut Packets,
     read: Arc<AtomicU64>,
 ) -> Result<Option<(u64, FileEnd)>, ImportError> {
+    let path = named.path.as_path();
     let broken = |cause| ImportError::Io { path: path.into(), cause };
     let sum = Rc::new(RefCell::new(Sum::default()));
     let file = Summed { file: File::open(path).map_err(broken)?, sum: Rc::clone(&sum), read };
@@ -110,7 +111,7 @@ fn read_into(
     packets.format = forced.or_else(|| Format::recognise(&start)).ok_or_else(unknown)?;
     let mut end = FileEnd::default();
     let all = match packets.format {
-        Format::Pcap => read_capture(path, source, packets, &mut end)?,
+        Format::Pcap => read_capture(named, source, packets, &mut end)?,
         Format::SvLog => read_log(path, source, packets, &mut end)?,
     };
     let sum = sum.take();
@@ -120,31 +121,41 @@ fn read_into(
 }
 
 fn read_capture(
-    path: &Path,
+    named: &Source,
     source: impl Read,
     packets: &mut Packets,
     end: &mut FileEnd,
 ) -> Result<Option<u64>, ImportError> {
+    let path = named.path.as_path();
     let mut capture = CaptureFile::read(path, source)?;
+    let mut selection = named.selection();
     let mut known: HashMap<StreamSpec, Option<u16>> = HashMap::new();
-    let mut all = 0;
+    let (mut all, mut selected) = (0, None);
     loop {
         let frame = match capture.next_packet() {
             Ok(Some(frame)) => frame,
-            Ok(None) => return Ok(Some(all)),
+            Ok(None) => break,
             Err(CaptureError::Cut { at, .. }) if at > 0 => {
                 let path = path.display();
                 end.notes
                     .push(format!("{path}: ends in the middle of packet {}: those before it are imported", at + 1));
-                return Ok(Some(all));
+                break;
             }
             Err(error) => return Err(error.into()),
         };
         all += 1;
-        let (header, found) = match Matcher::read(&frame.bytes) {
+        match selection.takes(capture.interfaces(), frame.interface) {
+            Ok(true) => selected = Some(frame.interface),
+            Ok(false) => continue,
+            Err(SeveralInterfaces) => {
+                let (point, interfaces) = (named.point.clone(), capture.interface_names());
+                return Err(ImportError::SeveralInterfaces { path: path.into(), point, interfaces });
+            }
+        }
+        let (header, found) = match Matcher::read_captured(&frame.bytes, frame.len) {
             Ok(read) => read,
             Err(error) => {
-                end.malformed += u64::from(error.is_malformed());
+                end.unread.count(error);
                 continue;
             }
         };
@@ -168,6 +179,14 @@ fn read_capture(
             }
         }
     }
+    let interfaces = capture.interfaces();
+    if let (Some(InterfaceChoice::One(interface)), None) = (&named.interface, selected) {
+        let (interface, interfaces) = (interface.clone(), capture.interface_names());
+        return Err(ImportError::NoInterface { path: path.into(), interface, interfaces });
+    }
+    end.interface =
+        selected.and_then(|at| interfaces.get(at)).filter(|_| interfaces.len() > 1).map(ToString::to_string);
+    Ok(Some(all + capture.left_out()))
 }
 
 /// The svIDs of a log; most lines have that of the line before.

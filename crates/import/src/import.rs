@@ -9,12 +9,14 @@ use crate::{
     joined::Joined,
     merge::Feed,
     options::Options,
+    packets::FileEnd,
     source::Source,
     trace::{self, Placed},
     ImportError,
 };
 use latpath_journey::Joiner;
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
+use latpath_protocols::UnreadFrames;
 use latpath_run::{facts::HostFacts, ImportedFile, Manifest, Stamp, Writer};
 use latpath_stats::units::{count, number_of};
 use std::{
@@ -75,7 +77,7 @@ pub fn import(
 /// The points of the files, in their order.
 fn points(sources: &[Source]) -> Result<Vec<PointInfo>, ImportError> {
     let mut points: Vec<PointInfo> = Vec::new();
-    for Source { point, path } in sources {
+    for Source { point, path, .. } in sources {
         if points.iter().any(|known| known.point == *point) {
             return Err(ImportError::SamePoint(point.clone()));
         }
@@ -108,7 +110,7 @@ struct Import<'a> {
     /// From when on each stream can be in all files that have it.
     since: Vec<Ns>,
     joiner: Joiner,
-    joined: Joined<'a>,
+    joined: Joined,
     /// From when on all files have packets.
     begin: Ns,
     /// No packet that comes later than this can be of one that counts.
@@ -309,10 +311,11 @@ impl<'a> Import<'a> {
 
     /// Brings the manifest up to date: route, clocks, files, counts, notes.
     fn describe(&mut self, clocks: &Clocks, skipped: &[u64], more: Vec<String>) -> Result<(), ImportError> {
+        self.joined.expected.clone_from(&self.joined.seen);
         self.joined.lay_out();
         let notes = [self.notes(clocks), more].concat();
         let mut files = Vec::new();
-        let mut malformed = 0;
+        let mut unread = UnreadFrames::default();
         for (at, feed) in self.feeds.iter_mut().enumerate() {
             let Some(end) = feed.end.take() else { continue };
             let late = skipped.get(at).copied().unwrap_or(0) + feed.beyond;
@@ -321,7 +324,7 @@ impl<'a> Import<'a> {
             file.packets = file.packets.saturating_sub(late);
             file.left_out += late;
             file.offset_ns = clocks.offset(&source.point.machine);
-            malformed += end.malformed;
+            unread.add(&end.unread);
             files.push(file);
         }
         let is_sampled = self.joined.sampling.point().is_some();
@@ -335,12 +338,18 @@ impl<'a> Import<'a> {
             manifest.joined = totals;
             manifest.counters.sightings = *sightings;
             manifest.counters.packets_seen = files.iter().map(|file| file.packets + file.left_out).sum();
-            manifest.counters.malformed = malformed;
+            manifest.counters.malformed = unread.total();
             manifest.tool.sightings = *sightings;
             manifest.imported = files;
             manifest.notes = notes;
         })?;
         Ok(())
+    }
+
+    /// What is known of the files that were read to their ends.
+    fn ends(&self) -> impl Iterator<Item = (&Source, &FileEnd)> {
+        let ends = self.options.sources.iter().zip(&self.feeds);
+        ends.filter_map(|(source, feed)| Some((source, feed.end.as_deref()?)))
     }
 
     /// What the reader must know.
@@ -354,8 +363,24 @@ impl<'a> Import<'a> {
             ));
         }
         notes.extend(self.joined.sampling.notes(&self.streams.all));
-        for end in self.feeds.iter().filter_map(|feed| feed.end.as_ref()) {
+        notes.extend(self.joined.order_notes());
+        for (source, end) in self.ends() {
             notes.extend(end.notes.iter().cloned());
+            let unread = end.unread.total();
+            if unread > 0 {
+                let (path, n, why) = (source.path.display(), number_of(unread, "frame"), &end.unread);
+                notes.push(format!("{path}: {n} cannot be read: {why}"));
+            }
+        }
+        for (at, (source, end)) in self.ends().enumerate() {
+            let is_same =
+                |other: &FileEnd| (&other.file.sha256, &other.interface) == (&end.file.sha256, &end.interface);
+            if let Some((other, _)) = self.ends().take(at).find(|(_, other)| is_same(other)) {
+                notes.push(format!(
+                    "{} and {} have the same packets, byte for byte: the same capture was given for two points",
+                    other.point, source.point
+                ));
+            }
         }
         // The others say what a recording could see.
         notes.extend(self.joined.layout.own_notes.iter().cloned());
@@ -368,11 +393,12 @@ impl<'a> Import<'a> {
             let n = number_of(self.joined.outside, "packet");
             notes.push(format!("left out: {n} at the beginning and the end, where not all files have packets"));
         }
-        let beyond: u64 = self.feeds.iter().map(|feed| feed.beyond).sum();
+        let beyond: u64 = self.feeds.iter().map(|feed| feed.beyond).sum::<u64>()
+            + self.ends().map(|(_, end)| end.beyond).sum::<u64>();
         if beyond > 0 {
             let streams = self.streams.all.len();
             notes.push(format!(
-                "{} packets are of streams beyond the {streams} that a run can have: choose with --stream",
+                "{} packets of all files together are of streams beyond the {streams} that a run can have: choose with --stream",
                 count(beyond)
             ));
         }

@@ -8,10 +8,11 @@ use crate::{
 use latpath_journey::{segments, Journey, Layout, Route, Sampling, Span};
 use latpath_model::{Ns, Point, PointId, PointInfo, Sighting, SynchChange, SynchWatch};
 use latpath_run::{Manifest, Mark, RunError, Writer};
+use latpath_stats::units::number_of;
 use std::{path::Path, sync::atomic::AtomicBool};
 
 /// What becomes of the journeys.
-pub(crate) struct Joined<'a> {
+pub(crate) struct Joined {
     pub writer: Writer,
     pub span: Span,
     pub layout: Layout,
@@ -34,14 +35,18 @@ pub(crate) struct Joined<'a> {
     /// Those of the files, and one of the sampling where there is one.
     points: Vec<PointInfo>,
     route: Vec<Point>,
-    options: &'a Options,
+    /// Of the points that follow each other in the files' order: packets that both saw, and those that came to the second one first.
+    order: Vec<(u64, u64)>,
+    /// Those of the user, with the names of the points that were given by number.
+    segments: Vec<String>,
     failed: Option<RunError>,
 }
 
-impl<'a> Joined<'a> {
+impl Joined {
     /// Makes the run. All files have packets from `begin` on.
-    pub fn begin(options: &'a Options, begin: Ns, manifest: Manifest, path: &Path) -> Result<Self, ImportError> {
+    pub fn begin(options: &Options, begin: Ns, manifest: Manifest, path: &Path) -> Result<Self, ImportError> {
         let points = manifest.points.clone();
+        let own = own_segments(options)?;
         let mut joined = Self {
             writer: Writer::create(path, manifest)?,
             span: Span::new(begin, begin.saturating_add(options.window)),
@@ -57,8 +62,9 @@ impl<'a> Joined<'a> {
             late: None,
             synch: SynchWatch::default(),
             route: points.iter().map(|info| info.point.clone()).collect(),
+            order: vec![(0, 0); points.len().saturating_sub(1)],
+            segments: own,
             points,
-            options,
             failed: None,
         };
         joined.writer.remove_unless_finished();
@@ -78,9 +84,10 @@ impl<'a> Joined<'a> {
     pub fn lay_out(&mut self) {
         let mut route = Route::from_points(&self.route, &[], &self.points);
         let points = &route.points;
-        let of_stream = |seen: &u64| points.iter().copied().filter(|p| seen >> p & 1 == 1).collect();
-        route.by_stream = self.seen.iter().map(of_stream).collect();
-        self.layout = segments::layout(route, &self.points, &self.options.segments);
+        let of_stream = |comes_to: &u64| points.iter().copied().filter(|p| comes_to >> p & 1 == 1).collect();
+        // Not those that saw it so far: a stream's first packet is at the first point alone for a while.
+        route.by_stream = self.expected.iter().map(of_stream).collect();
+        self.layout = segments::layout(route, &self.points, &self.segments);
         if let Some(late) = &mut self.late {
             late.set_layout(&self.layout, self.seen.len());
         }
@@ -122,6 +129,12 @@ impl<'a> Joined<'a> {
         }
         self.journeys += 1;
         self.in_two += u64::from(journey.seen.count_ones() > 1);
+        for (at, (both, early)) in self.order.iter_mut().enumerate() {
+            if let (Some(first), Some(second)) = (journey.at(at as PointId), journey.at(at as PointId + 1)) {
+                *both += 1;
+                *early += u64::from(second < first);
+            }
+        }
         if let Some(late) = &mut self.late {
             late.take(journey);
         }
@@ -150,8 +163,41 @@ impl<'a> Joined<'a> {
         }
     }
 
+    /// Where all packets seem to have gone from a point to the one before it.
+    pub fn order_notes(&self) -> Vec<String> {
+        let is_backwards = |(_, (both, early)): &(usize, &(u64, u64))| *both > 0 && both == early;
+        let note = |(at, (both, _)): (usize, &(u64, u64))| {
+            let (from, to) = (&self.route[at], &self.route[at + 1]);
+            let clock = if from.machine == to.machine {
+                String::new()
+            } else {
+                format!(", and is the clock of {} right (--offset)", to.machine)
+            };
+            format!(
+                "all {} came to {to} before {from}: are the files in the order of the route{clock}?",
+                number_of(*both, "packet")
+            )
+        };
+        self.order.iter().enumerate().filter(is_backwards).map(note).collect()
+    }
+
     /// The first thing that went wrong with the run.
     pub fn check(&mut self) -> Result<(), RunError> {
         self.failed.take().map_or(Ok(()), Err)
     }
+}
+
+/// The segments that the user defined, in which a point may be given by its number in the order of the files, from 1.
+fn own_segments(options: &Options) -> Result<Vec<String>, ImportError> {
+    let points = &options.sources;
+    let named = |text: &String| {
+        let Ok((name, from, to)) = segments::split(text) else { return Ok(text.clone()) };
+        let point = |end: &str| match end.parse::<usize>() {
+            Ok(number @ 1..) if number <= points.len() => Ok(points[number - 1].point.to_string()),
+            Ok(_) => Err(ImportError::NoSuchPoint { segment: text.clone(), points: points.len() }),
+            Err(_) => Ok(end.to_owned()),
+        };
+        Ok(format!("{name}={}..{}", point(from)?, point(to)?))
+    };
+    options.segments.iter().map(named).collect()
 }

@@ -6,6 +6,7 @@ use crate::{
     ImportError,
 };
 use latpath_model::{Ns, StreamSpec};
+use latpath_protocols::UnreadFrames;
 use latpath_run::ImportedFile;
 use std::{
     path::Path,
@@ -18,6 +19,8 @@ const BATCH: usize = 1 << 14;
 pub(crate) const WAITING: usize = 12;
 /// Streams that a file is searched for; packets of further ones are left out.
 pub(crate) const MOST_STREAMS: usize = 4096;
+/// The place of a stream beyond those: its packets are counted.
+const NO_PLACE: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
@@ -49,7 +52,11 @@ pub(crate) struct FileEnd {
     pub first: Option<Named>,
     pub last: Option<Named>,
     /// Frames of a listed protocol that could not be read.
-    pub malformed: u64,
+    pub unread: UnreadFrames,
+    /// Packets of streams beyond those that a file is searched for.
+    pub beyond: u64,
+    /// The interface whose packets these are, where the file has several.
+    pub interface: Option<String>,
     pub notes: Vec<String>,
 }
 
@@ -69,6 +76,8 @@ pub(crate) struct Packets<'a> {
     first: Option<Packet>,
     last: Option<Packet>,
     taken: u64,
+    /// Packets of streams beyond those that a file is searched for.
+    beyond: u64,
     /// Times that lie before an earlier packet's, and by how much at most.
     back: (u64, Ns),
     whole_microseconds: bool,
@@ -95,6 +104,7 @@ impl<'a> Packets<'a> {
             first: None,
             last: None,
             taken: 0,
+            beyond: 0,
             back: (0, 0),
             whole_microseconds: true,
         }
@@ -107,7 +117,7 @@ impl<'a> Packets<'a> {
             return Some(known as u16);
         }
         if self.streams.len() == MOST_STREAMS {
-            return None;
+            return Some(NO_PLACE);
         }
         self.streams.push(stream.clone());
         self.named.push(stream);
@@ -117,6 +127,10 @@ impl<'a> Packets<'a> {
     /// Takes a packet; `at` is its place in the file, from 1. False where nobody wants more.
     #[inline]
     pub fn push(&mut self, packet: Packet, at: u64) -> Result<bool, ImportError> {
+        if packet.stream == NO_PLACE {
+            self.beyond += 1;
+            return Ok(true);
+        }
         if packet.t < self.newest {
             self.note_backwards(packet.t, at)?;
         }
@@ -157,8 +171,8 @@ impl<'a> Packets<'a> {
             self.send();
         }
         if self.taken == 0 {
-            let none = ImportError::NoPackets { path: self.path.into(), packets, streams: self.chosen.text() };
-            return self.fail(none);
+            let (path, streams, unread) = (self.path.into(), self.chosen.text(), Box::new(end.unread));
+            return self.fail(ImportError::NoPackets { path, packets, streams, unread });
         }
         if let (n @ 1.., most) = self.back {
             let most = latpath_stats::units::duration(most);
@@ -168,6 +182,7 @@ impl<'a> Packets<'a> {
         end.file.path = self.path.display().to_string();
         end.file.packets = self.taken;
         end.file.left_out = packets.saturating_sub(self.taken);
+        end.beyond = self.beyond;
         (end.file.first_utc_ns, end.file.last_utc_ns) = (self.first.map_or(0, |packet| packet.t), self.newest);
         let named = |packet: Packet| Some((self.streams.get(usize::from(packet.stream))?.clone(), packet.key));
         (end.first, end.last) = (self.first.and_then(named), self.last.and_then(named));

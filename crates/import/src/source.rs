@@ -3,6 +3,7 @@
 use crate::sv_log;
 use flate2::bufread::MultiGzDecoder;
 use latpath_model::{text::cut, Point, MERGING_UNIT};
+use latpath_traffic::{is_capture, InterfaceChoice, Selection};
 use std::{
     fmt,
     io::{self, BufRead, BufReader, Read},
@@ -44,21 +45,14 @@ impl Format {
         }
     }
 
-    /// The format of a file that begins with these bytes, decompressed.
+    /// The format of a file that begins with these bytes, decompressed. What a logger, a shell or a terminal printed before the
+    /// log's first line does not matter.
     pub(crate) fn recognise(start: &[u8]) -> Option<Self> {
-        // pcap by its magic numbers, in µs and ns and in both byte orders; pcapng by its first block's type.
-        const MAGIC: [[u8; 4]; 5] = [
-            [0xa1, 0xb2, 0xc3, 0xd4],
-            [0xd4, 0xc3, 0xb2, 0xa1],
-            [0xa1, 0xb2, 0x3c, 0x4d],
-            [0x4d, 0x3c, 0xb2, 0xa1],
-            [0x0a, 0x0d, 0x0d, 0x0a],
-        ];
-        if MAGIC.iter().any(|magic| start.starts_with(magic)) {
+        if is_capture(start) {
             return Some(Self::Pcap);
         }
-        let line = start.split(|b| *b == b'\n').next().unwrap_or_default();
-        sv_log::Line::parse(line).is_ok().then_some(Self::SvLog)
+        let mut lines = start.split(|b| *b == b'\n').take(FIRST_LINES);
+        lines.any(|line| sv_log::is_trailer(line) || sv_log::Line::parse(line).is_ok()).then_some(Self::SvLog)
     }
 }
 
@@ -68,11 +62,21 @@ impl fmt::Display for Format {
     }
 }
 
-/// A file of packets that were seen at one point, written `machine/kind@device=FILE`.
+/// A file of packets that were seen at one point, written `machine/kind@device=FILE`; of a file with several interfaces, one of them:
+/// `machine/kind@device=FILE,interface=NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub point: Point,
     pub path: PathBuf,
+    /// The interface that is meant; without it, the one that has the name of the point or of its device.
+    pub interface: Option<InterfaceChoice>,
+}
+
+impl Source {
+    /// Which packets of the file are meant.
+    pub(crate) fn selection(&self) -> Selection {
+        Selection::new(self.interface.clone(), vec![self.point.device.clone(), self.point.to_string()])
+    }
 }
 
 impl FromStr for Source {
@@ -93,12 +97,14 @@ impl FromStr for Source {
                 "{point}: a file cannot hold the packets of such a point; choose nic-rx, tx, vm-read or app-read"
             ));
         }
-        Ok(Self { point, path: path.into() })
+        let (path, interface) = InterfaceChoice::split(path);
+        Ok(Self { point, path: path.into(), interface })
     }
 }
 
-/// Bytes that a format is recognised by: a line of a log is shorter.
+/// Bytes and lines that a format is recognised by: a line of a log is shorter.
 const START: usize = 4096;
+const FIRST_LINES: usize = 20;
 
 /// Undoes gzip where the bytes are compressed, and shows the first ones.
 pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Vec<u8>)> {
@@ -112,10 +118,22 @@ pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>
     Ok((Box::new(io::Cursor::new(start.clone()).chain(plain)), start))
 }
 
+/// Compressed files that are not read: what they begin with, by what they are compressed, and what undoes it.
+const PACKED: [(&[u8], &str, &str); 4] = [
+    (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd -d FILE"),
+    (&[0xfd, b'7', b'z', b'X', b'Z'], "xz", "xz -d FILE"),
+    (b"BZh", "bzip2", "bzip2 -d FILE"),
+    (&[0x04, 0x22, 0x4d, 0x18], "lz4", "lz4 -d FILE"),
+];
+
 /// What a file that is not recognised begins with.
 pub(crate) fn beginning(start: &[u8]) -> String {
     let line = start.split(|b| *b == b'\n').next().unwrap_or_default();
+    let packed = PACKED.iter().find(|(magic, ..)| start.starts_with(magic));
     match std::str::from_utf8(line) {
+        _ if packed.is_some() => packed
+            .map(|(_, name, command)| format!("it is compressed by {name}: undo that first ({command})"))
+            .unwrap_or_default(),
         _ if start.is_empty() => "it is empty".into(),
         Ok(text) if text.trim().parse::<f64>().is_ok() => {
             format!("it begins with {:?}: times alone name no packet, and cannot be joined; svtrace's results are imported with --format svtrace", cut(text, 60))
@@ -133,6 +151,11 @@ mod tests {
     fn a_source_names_a_point_and_a_file() {
         let source: Source = "publisher/tx@eth0=a=b.pcap".parse().unwrap();
         assert_eq!((source.point.to_string().as_str(), source.path.to_str()), ("publisher/tx@eth0", Some("a=b.pcap")));
+        let source: Source = "host/nic-rx@csin=a.pcapng,interface=eth 0".parse().unwrap();
+        assert_eq!(
+            (source.path.to_str(), source.interface),
+            (Some("a.pcapng"), Some(InterfaceChoice::One("eth 0".into())))
+        );
         for wrong in [
             "pub.pcap",
             "publisher/tx@eth0",
@@ -151,7 +174,10 @@ mod tests {
         assert_eq!(known(&[0x4d, 0x3c, 0xb2, 0xa1, 2, 0]), Some(Format::Pcap));
         assert_eq!(known(&[0x0a, 0x0d, 0x0d, 0x0a]), Some(Format::Pcap));
         assert_eq!(known(b"0:svID0000:3999:1727698715978775\n0:sv"), Some(Format::SvLog));
+        let behind = b"SV drop: 0\n\n0:svID0000:3999:1727698715978775\n";
+        assert_eq!([known(behind), known(b"Listening on eth0\r\n0:a:1:2\r\n")], [Some(Format::SvLog); 2]);
         assert_eq!([known(b""), known(b"57\n61\n"), known(&[0x7f, b'E', b'L', b'F'])], [None; 3]);
         assert!(beginning(b"57\n61\n").contains("times alone"));
+        assert!(beginning(&[0x28, 0xb5, 0x2f, 0xfd, 0]).contains("zstd -d"));
     }
 }

@@ -211,7 +211,17 @@ impl Late {
     fn check(&self, placed: &Placed, found: &CutOut, end: Ns) -> Result<(), ImportError> {
         let path = placed.trace.path.clone();
         let Some((first, last)) = found.span else { return Err(ImportError::NoTrace { path }) };
-        if !found.reader.kinds.switches {
+        let reader = &found.reader;
+        // Lines without a name beside such with one: buffers of one machine's trace.
+        if reader.sources.len() > 1 && !reader.has_own_lines {
+            let sources = reader.sources.iter().cloned().collect::<Vec<_>>().join(", ");
+            return Err(ImportError::SeveralTraces { path, sources });
+        }
+        if !reader.kinds.switches && reader.unread_switches > 0 {
+            let (lines, example) = (reader.unread_switches, reader.unread_switch.clone());
+            return Err(ImportError::UnreadSwitches { path, lines, example });
+        }
+        if !reader.kinds.switches {
             return Err(ImportError::NoSwitches { path });
         }
         let overlaps =

@@ -28,6 +28,8 @@ pub struct Sampling {
 struct Sender {
     /// Where smpCnt wraps, once that is known.
     per_second: Option<u64>,
+    /// The number of the first sample of a second: 0, or 1 of a sender that counts from 1.
+    first: u64,
     changes: VecDeque<SynchChange>,
     counting: Option<Counting>,
     /// How often it changed what it says.
@@ -83,7 +85,9 @@ impl Sampling {
     /// Takes from the joiner where the counts of the senders wrap.
     pub fn learn(&mut self, joiner: &Joiner) {
         for (stream, sender) in self.senders.iter_mut().enumerate().filter(|_| self.point.is_some()) {
-            sender.per_second = joiner.sequence(stream as StreamId).and_then(Sequence::wrap);
+            let sequence = joiner.sequence(stream as StreamId);
+            sender.per_second = sequence.and_then(Sequence::wrap);
+            sender.first = sequence.map_or(0, Sequence::first);
         }
     }
 
@@ -111,7 +115,8 @@ impl Sampling {
         if !is_by_second || sender.synch_of(j.key, first, per_second) != Some(SynchChange::GLOBAL) {
             return None;
         }
-        let in_second = (u128::from(j.key) * SECOND as u128 / u128::from(per_second)) as Ns;
+        let sample = (u64::from(j.key) + per_second - sender.first.min(per_second)) % per_second;
+        let in_second = (u128::from(sample) * SECOND as u128 / u128::from(per_second)) as Ns;
         let latest = first.checked_sub(offset)?.checked_add(MOST_EARLY)?.checked_sub(in_second)?;
         latest.div_euclid(SECOND).checked_mul(SECOND)?.checked_add(in_second)?.checked_add(offset)
     }
@@ -240,6 +245,17 @@ mod tests {
             for (n, (sampled, said)) in taken.iter().enumerate() {
                 prop_assert!(said.is_some() || n as u64 <= rate + 1, "{n}");
                 prop_assert!(said.is_none_or(|said| (said - sampled).abs() <= 1), "{n}: {said:?} for {sampled}");
+            }
+        }
+
+        #[test]
+        fn a_sender_that_counts_from_1_took_sample_1_at_the_whole_second(usual in -90 * MS..800 * MS) {
+            let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
+            sampling.senders[0].first = 1;
+            for n in 0..12_000 {
+                let at = BEGIN + n * 250_000;
+                let said = sampled(&mut sampling, (n % 4000 + 1) as u32, at + usual);
+                prop_assert!(said.is_none_or(|said| said == at) && (said.is_some() || n <= 4001), "{n}: {said:?}");
             }
         }
 

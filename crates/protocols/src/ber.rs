@@ -2,7 +2,8 @@
 
 use crate::FrameError;
 
-/// Reads elements of `frame[pos..end]`; positions stay those of the frame.
+/// Reads elements of `frame[pos..end]`; positions stay those of the frame. Where a capture cut the frame, `end` lies beyond its bytes:
+/// lengths are checked against the frame as it was sent, and only reading a byte that is missing fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     frame: &'a [u8],
@@ -16,13 +17,14 @@ pub(crate) struct Element<'a> {
     pub tag_at: usize,
     /// Where the value starts.
     pub at: usize,
-    pub value: &'a [u8],
+    pub len: usize,
+    /// What was captured of it.
+    captured: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of `frame[pos..end]`, cut to what the frame has.
+    /// A reader of `frame[pos..end]`.
     pub fn new(frame: &'a [u8], pos: usize, end: usize) -> Self {
-        let end = end.min(frame.len());
         Self { frame, pos: pos.min(end), end }
     }
 
@@ -30,19 +32,17 @@ impl<'a> Reader<'a> {
         self.end - self.pos
     }
 
-    /// The tag that comes next.
-    pub fn peek(&self) -> Option<u8> {
-        self.frame[self.pos..self.end].first().copied()
-    }
-
     pub fn inside(&self, e: &Element<'a>) -> Reader<'a> {
-        Reader { frame: self.frame, pos: e.at, end: e.at + e.value.len() }
+        Reader { frame: self.frame, pos: e.at, end: e.at + e.len }
     }
 
     fn byte(&mut self, what: &'static str) -> Result<u8, FrameError> {
-        let b = self.peek().ok_or(FrameError::Truncated { what, at: self.pos, needed: 1, left: 0 })?;
+        let at = self.pos;
+        if at == self.end {
+            return Err(FrameError::Truncated { what, at, needed: 1, left: 0 });
+        }
         self.pos += 1;
-        Ok(b)
+        self.frame.get(at).copied().ok_or(FrameError::CutOff { what, at })
     }
 
     /// The next element, whatever its tag; `what` names it in errors.
@@ -61,7 +61,8 @@ impl<'a> Reader<'a> {
             return Err(FrameError::Truncated { what, at, needed: len, left });
         }
         self.pos += len;
-        Ok(Element { tag, tag_at, at, value: &self.frame[at..at + len] })
+        let captured = self.frame.get(at..).unwrap_or(&[]);
+        Ok(Element { tag, tag_at, at, len, captured: &captured[..captured.len().min(len)] })
     }
 
     /// The next element, which must have this tag.
@@ -72,36 +73,33 @@ impl<'a> Reader<'a> {
         }
         Ok(e)
     }
-
-    pub fn optional(&mut self, tag: u8, what: &'static str) -> Result<Option<Element<'a>>, FrameError> {
-        match self.peek() {
-            Some(t) if t == tag => self.any(what).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    /// Nothing may be left.
-    pub fn finish(&self, what: &'static str) -> Result<(), FrameError> {
-        match self.left() {
-            0 => Ok(()),
-            left => Err(FrameError::LeftOver { what, left }),
-        }
-    }
 }
 
 impl<'a> Element<'a> {
-    /// The value, which must have exactly N bytes.
-    pub fn fixed<const N: usize>(&self, what: &'static str) -> Result<[u8; N], FrameError> {
-        let wrong = FrameError::BadLength { what, at: self.at, found: self.value.len() };
-        <[u8; N]>::try_from(self.value).map_err(|_| wrong)
+    /// The value.
+    ///
+    /// # Errors
+    /// Where the capture ends before it does.
+    pub fn value(&self, what: &'static str) -> Result<&'a [u8], FrameError> {
+        let cut = FrameError::CutOff { what, at: self.at + self.captured.len() };
+        (self.captured.len() == self.len).then_some(self.captured).ok_or(cut)
     }
 
-    /// The value as an unsigned number of 1 to `max` bytes; a fifth byte must be a leading zero.
-    pub fn unsigned(&self, max: usize, what: &'static str) -> Result<u32, FrameError> {
-        if self.value.is_empty() || self.value.len() > max || (self.value.len() > 4 && self.value[0] != 0) {
-            return Err(FrameError::BadLength { what, at: self.at, found: self.value.len() });
+    /// The value, which must have exactly N bytes.
+    pub fn fixed<const N: usize>(&self, what: &'static str) -> Result<[u8; N], FrameError> {
+        if self.len != N {
+            return Err(FrameError::BadLength { what, at: self.at, found: self.len });
         }
-        Ok(self.value.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
+        let value = self.value(what)?;
+        value.first_chunk().copied().ok_or(FrameError::BadLength { what, at: self.at, found: value.len() })
+    }
+
+    /// The low 32 bits of an INTEGER of 1 to `max` bytes.
+    pub fn unsigned(&self, max: usize, what: &'static str) -> Result<u32, FrameError> {
+        if !(1..=max).contains(&self.len) {
+            return Err(FrameError::BadLength { what, at: self.at, found: self.len });
+        }
+        Ok(self.value(what)?.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 }
 

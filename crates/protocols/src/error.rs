@@ -51,15 +51,18 @@ pub enum FrameError {
     /// A version of PTP that is not followed.
     #[error("PTP version {found} at byte {at}, where 2 must stand")]
     BadVersion { at: usize, found: u8 },
-    /// noASDU and the ASDUs that are there differ.
-    #[error("noASDU says {said}, {found} ASDUs are there")]
-    AsduCount { said: u32, found: u32 },
-    /// Bytes are left over inside an element.
-    #[error("{left} bytes too many at the end of {what}")]
-    LeftOver {
+    /// A frame of Sampled Values without an ASDU.
+    #[error("no ASDU is in it")]
+    NoAsdu,
+    /// An element that names the packet is missing.
+    #[error("{what} is missing")]
+    Missing { what: &'static str },
+    /// The frame is longer than what was captured of it, and what is missing is needed.
+    #[error("the capture ends before {what}, at byte {at}: capture more of each frame (tcpdump -s 0)")]
+    CutOff {
         what: &'static str,
-        /// Bytes left over.
-        left: usize,
+        /// The first byte that is missing.
+        at: usize,
     },
 }
 
@@ -67,6 +70,83 @@ impl FrameError {
     /// True for a frame of the right ethertype that could not be read; false for one of another protocol.
     pub fn is_malformed(&self) -> bool {
         !matches!(self, Self::OtherProtocol { .. })
+    }
+
+    /// The same for a frame of which a capture kept the first bytes alone: what the bytes lack was cut off.
+    pub(crate) fn cut_off(self) -> Self {
+        match self {
+            Self::Truncated { what, at, .. } => Self::CutOff { what, at },
+            error => error,
+        }
+    }
+
+    /// What frames with the same fault have in common: the fault, and the element that has it.
+    fn kind(&self) -> (std::mem::Discriminant<Self>, &'static str) {
+        let what = match self {
+            Self::Truncated { what, .. }
+            | Self::LengthForm { what, .. }
+            | Self::BadLength { what, .. }
+            | Self::BadTag { expected: what, .. }
+            | Self::Missing { what }
+            | Self::CutOff { what, .. } => what,
+            Self::OtherProtocol { .. } | Self::TooManyTags | Self::BadVersion { .. } | Self::NoAsdu => "",
+        };
+        (std::mem::discriminant(self), what)
+    }
+}
+
+/// Frames that could not be read, counted by reason.
+#[derive(Clone, Debug, Default)]
+pub struct UnreadFrames {
+    /// The first error of each kind, with the number of frames.
+    reasons: Vec<(FrameError, u64)>,
+}
+
+impl UnreadFrames {
+    /// Counts a frame; one of another protocol does not count.
+    pub fn count(&mut self, error: FrameError) {
+        if !error.is_malformed() {
+            return;
+        }
+        // As many kinds as there are elements: a few dozen.
+        match self.reasons.iter_mut().find(|(known, _)| known.kind() == error.kind()) {
+            Some((_, frames)) => *frames += 1,
+            None => self.reasons.push((error, 1)),
+        }
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.reasons.iter().map(|(_, frames)| frames).sum()
+    }
+
+    /// The reasons, the most common first.
+    pub fn reasons(&self) -> Vec<(FrameError, u64)> {
+        let mut reasons = self.reasons.clone();
+        reasons.sort_by_key(|(_, frames)| std::cmp::Reverse(*frames));
+        reasons
+    }
+
+    /// Adds those of another place.
+    pub fn add(&mut self, other: &Self) {
+        for (error, frames) in &other.reasons {
+            match self.reasons.iter_mut().find(|(known, _)| known.kind() == error.kind()) {
+                Some((_, known)) => *known += frames,
+                None => self.reasons.push((*error, *frames)),
+            }
+        }
+    }
+}
+
+/// The most common reason with its count, in a sentence; nothing where no frame was unread.
+impl std::fmt::Display for UnreadFrames {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let total = self.total();
+        match self.reasons().first() {
+            Some((error, frames)) if *frames == total => write!(f, "{error}"),
+            Some((error, frames)) => write!(f, "{frames} of them: {error}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -84,8 +84,8 @@ pub struct Iec61850 {
 }
 
 impl Iec61850 {
-    /// Reads the eight bytes at `at`, and returns with them a reader of the PDU.
-    pub(crate) fn parse(frame: &[u8], at: usize) -> Result<(Self, Reader<'_>), FrameError> {
+    /// Reads the eight bytes at `at` of a frame that had `len` bytes when it was sent, and returns with them a reader of the PDU.
+    pub(crate) fn parse(frame: &[u8], at: usize, len: usize) -> Result<(Self, Reader<'_>), FrameError> {
         let number = |i: usize, what| Ok::<_, FrameError>(u16::from_be_bytes(array(frame, at + 2 * i, what)?));
         let link = Self {
             appid: number(0, "APPID")?,
@@ -94,7 +94,7 @@ impl Iec61850 {
         };
         number(3, "reserved 2")?;
         // From here on `length` rules: what follows it is padding, or a security extension (IEC 62351-6).
-        let (needed, left) = (usize::from(link.length), frame.len() - at);
+        let (needed, left) = (usize::from(link.length), len.max(frame.len()) - at);
         if needed > left {
             return Err(FrameError::Truncated { what: "what length announces", at, needed, left });
         }

@@ -8,7 +8,7 @@
 //! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events, sqNum the
 //! repetitions of one, from 0. A packet's key has the low 16 bits of either; it is unique for as long as the joiner looks back.
 
-use crate::ber::{put, put_unsigned, Element, Reader};
+use crate::ber::{put, put_unsigned, Element};
 use crate::ethernet::put_iec61850;
 use crate::{escape, named};
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Order, Outgoing, OwnKey, Protocol, Value};
@@ -34,7 +34,7 @@ pub const FIRST_GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x01, 0x00, 0x01];
 /// APPID of a control block that nobody configured.
 pub const DEFAULT_APPID: u16 = 0x0000;
 
-/// One GOOSE message; borrows its bytes.
+/// A GOOSE message to be built; borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     pub appid: u16,
@@ -81,65 +81,69 @@ impl Default for Frame<'_> {
     }
 }
 
-impl<'a> Frame<'a> {
-    /// Reads a frame with this header, from its destination MAC to its last byte, without the frame check sequence.
+/// What names a message that was received, and its packet; borrows its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub appid: u16,
+    /// gocbRef, the reference of the control block; empty where there is none.
+    pub gocb_ref: &'a [u8],
+    /// goID, if there is one that is not empty.
+    pub goid: Option<&'a [u8]>,
+    pub st_num: u32,
+    pub sq_num: u32,
+}
+
+/// Fields up to sqNum that are looked at, as by the kernel programs: GOOSE_FIELDS of `crates/bpf/protocols/goose.h`.
+const FIELDS: usize = 8;
+
+impl<'a> Message<'a> {
+    /// Reads a frame with this header, from its destination MAC on, as far as sqNum. What follows that, and in which order the
+    /// fields before it stand, does not matter. `len`: the bytes that the frame had when it was sent.
     ///
     /// # Errors
     /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first thing that is wrong.
-    pub fn parse(frame: &'a [u8], header: &Header) -> Result<Self, FrameError> {
+    pub fn parse(frame: &'a [u8], len: usize, header: &Header) -> Result<Self, FrameError> {
         if header.ethertype != ETHERTYPE {
             return Err(FrameError::OtherProtocol { ethertype: header.ethertype });
         }
-        let (link, mut reader) = Iec61850::parse(frame, header.payload_at)?;
+        let (link, mut reader) = Iec61850::parse(frame, header.payload_at, len)?;
         let pdu = reader.expect(0x61, "goosePdu")?;
         let mut r = reader.inside(&pdu);
-        let name = |e: Element<'a>, what| match e.value.len() {
-            1..=MAX_GOID => Ok(e.value),
-            found => Err(FrameError::BadLength { what, at: e.at, found }),
-        };
-        let gocb_ref = name(r.expect(0x80, "gocbRef")?, "gocbRef")?;
-        let time_allowed_ms = r.expect(0x81, "timeAllowedtoLive")?.unsigned(5, "timeAllowedtoLive")?;
-        let dat_set = r.expect(0x82, "datSet")?.value;
-        let goid = r.optional(0x83, "goID")?.filter(|e| !e.value.is_empty()).map(|e| name(e, "goID")).transpose()?;
-        let t = r.expect(0x84, "t")?.fixed("t")?;
-        let st_num = r.expect(0x85, "stNum")?.unsigned(5, "stNum")?;
-        let sq_num = r.expect(0x86, "sqNum")?.unsigned(5, "sqNum")?;
-        let flag = |r: &mut Reader<'a>, tag, what| match r.optional(tag, what)? {
-            Some(e) => e.fixed(what).map(|[byte]| byte != 0),
-            None => Ok(false),
-        };
-        let simulation = flag(&mut r, 0x87, "simulation")?;
-        let conf_rev = r.expect(0x88, "confRev")?.unsigned(5, "confRev")?;
-        let nds_com = flag(&mut r, 0x89, "ndsCom")?;
-        let entries = r.expect(0x8a, "numDatSetEntries")?.unsigned(5, "numDatSetEntries")?;
-        let all_data = r.expect(0xab, "allData")?.value;
-        // IEC 61850-8-1 Ed. 1 has room for a security element at the end.
-        if r.left() > 0 {
-            r.any("security")?;
+        let (mut gocb_ref, mut goid, mut st_num): (&[u8], _, _) = (&[], None, None);
+        for _ in 0..FIELDS {
+            let e = r.any("a field before sqNum")?;
+            match e.tag {
+                0x80 => (gocb_ref, goid) = (name(&e, "gocbRef")?, None),
+                0x83 if e.len > 0 => goid = Some(name(&e, "goID")?),
+                0x85 => st_num = Some(e.unsigned(5, "stNum")?),
+                0x86 => {
+                    let sq_num = e.unsigned(5, "sqNum")?;
+                    let st_num = st_num.ok_or(FrameError::Missing { what: "stNum" })?;
+                    if gocb_ref.is_empty() && goid.is_none() {
+                        return Err(FrameError::Missing { what: "gocbRef" });
+                    }
+                    return Ok(Self { appid: link.appid, gocb_ref, goid, st_num, sq_num });
+                }
+                _ => {}
+            }
         }
-        r.finish("goosePdu")?;
-        Ok(Self {
-            appid: link.appid,
-            gocb_ref,
-            time_allowed_ms,
-            dat_set,
-            goid,
-            t,
-            st_num,
-            sq_num,
-            simulation,
-            conf_rev,
-            nds_com,
-            entries,
-            all_data,
-        })
+        Err(FrameError::Missing { what: "sqNum" })
     }
 
     /// What names the stream: goID, else gocbRef.
     pub fn name(&self) -> &'a [u8] {
         self.goid.unwrap_or(self.gocb_ref)
     }
+}
 
+fn name<'a>(e: &Element<'a>, what: &'static str) -> Result<&'a [u8], FrameError> {
+    match e.len {
+        0..=MAX_GOID => e.value(what),
+        found => Err(FrameError::BadLength { what, at: e.at, found }),
+    }
+}
+
+impl Frame<'_> {
     /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
     pub fn build(&self, link: &FrameLink) -> Result<Vec<u8>, BuildError> {
         for (what, name) in [("gocbRef", Some(self.gocb_ref)), ("goID", self.goid)] {
@@ -211,10 +215,10 @@ impl Protocol for Goose {
         named::kernel(&self.goid, self.appid)
     }
 
-    fn read(frame: &[u8], header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
-        let frame = Frame::parse(frame, header)?;
-        let stream = Self { goid: frame.name().to_vec(), appid: Some(frame.appid) };
-        Ok(vec![InFrame { stream, key: key(frame.st_num, frame.sq_num), step: 0, synch: None }])
+    fn read(frame: &[u8], len: usize, header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+        let message = Message::parse(frame, len, header)?;
+        let stream = Self { goid: message.name().to_vec(), appid: Some(message.appid) };
+        Ok(vec![InFrame { stream, key: key(message.st_num, message.sq_num), step: 0, synch: None }])
     }
 
     fn includes(&self, found: &Self) -> bool {
@@ -244,12 +248,13 @@ impl Protocol for Goose {
     }
 
     fn details(&self, frame: &[u8]) -> Details {
-        let frame = Header::parse(frame).and_then(|header| Frame::parse(frame, &header)).ok();
-        let number = |title, json, read: fn(&Frame<'_>) -> u32| {
-            let value = Value::Number(frame.as_ref().map_or(0, read).into());
+        // It was read before: how much of it was captured does not matter.
+        let message = Header::parse(frame).and_then(|header| Message::parse(frame, usize::MAX, &header)).ok();
+        let number = |title, json, read: fn(&Message<'_>) -> u32| {
+            let value = Value::Number(message.as_ref().map_or(0, read).into());
             Field { title, json, value }
         };
-        let gocb_ref = Value::text(frame.as_ref().map_or(&[], |f| f.gocb_ref));
+        let gocb_ref = Value::text(message.as_ref().map_or(&[], |f| f.gocb_ref));
         let mut name = named::fields("goID", "goid", &self.goid, self.appid);
         name.push(Field { title: "gocbRef", json: "gocb_ref", value: gocb_ref });
         Details { name, newest: vec![number("stNum", "st_num", |f| f.st_num), number("sqNum", "sq_num", |f| f.sq_num)] }
@@ -327,7 +332,17 @@ mod tests {
             let bytes = frame_of(&parts).build(&FrameLink { tags: tags.clone(), ..FrameLink::default() }).unwrap();
             let header = Header::parse(&bytes).unwrap();
             prop_assert_eq!(header.tags(), tags.as_slice());
-            prop_assert_eq!(Frame::parse(&bytes, &header).unwrap(), frame_of(&parts));
+            let sent = frame_of(&parts);
+            let Frame { appid, gocb_ref, goid, st_num, sq_num, .. } = sent;
+            let message = Message { appid, gocb_ref, goid, st_num, sq_num };
+            prop_assert_eq!(Message::parse(&bytes, bytes.len(), &header).unwrap(), message);
+            // A capture needs all of it up to sqNum, and no byte more.
+            let until = bytes.windows(2).rposition(|w| w == [0x87, 1]).unwrap();
+            let values = bytes.len() - sent.all_data.len();
+            prop_assume!(until < values && bytes.len() > 60);
+            prop_assert_eq!(Message::parse(&bytes[..until], bytes.len(), &header).unwrap(), message);
+            let error = crate::Matcher::read_captured(&bytes[..until - 1], bytes.len()).unwrap_err();
+            prop_assert!(matches!(error, FrameError::CutOff { .. }), "{}", error);
         }
 
         #[test]

@@ -25,7 +25,7 @@ protocol::protocols! {
     ether::Ether,
 }
 
-pub use error::{BuildError, FrameError};
+pub use error::{BuildError, FrameError, UnreadFrames};
 pub use ethernet::{Header, Iec61850, Tag};
 pub use options::BadStream;
 pub use stream::{KeyRule, LinkFilter, StreamSpec};

@@ -187,9 +187,16 @@ pub enum Value {
     Hex(u16),
     /// So many of something in each frame: shown as so many a second.
     PerFrame(u16),
+    /// The frame does not say it.
+    Unknown,
 }
 
 impl Value {
+    /// A number, where the frame has it.
+    pub fn optional(number: Option<impl Into<u64>>) -> Self {
+        number.map_or(Self::Unknown, |number| Self::Number(number.into()))
+    }
+
     /// A text from bytes of the wire.
     pub fn text(bytes: &[u8]) -> Self {
         Self::Text(crate::escape::text(bytes))
@@ -235,11 +242,13 @@ pub trait Protocol: Sized + Clone + PartialEq {
     /// What the kernel programs need.
     fn kernel(&self) -> KernelMatch;
 
-    /// The streams in a frame, each once. A protocol whose frames do not name their streams has none.
+    /// The streams in a frame, each once: those that the kernel programs find, which read no further than to the key. `len`: the
+    /// bytes that the frame had when it was sent; a capture may have kept fewer. A protocol whose frames do not name their streams
+    /// has none.
     ///
     /// # Errors
     /// [`FrameError::OtherProtocol`], or the first thing that is wrong.
-    fn read(_frame: &[u8], header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+    fn read(_frame: &[u8], _len: usize, header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
         Err(FrameError::OtherProtocol { ethertype: header.ethertype })
     }
 
@@ -377,11 +386,24 @@ macro_rules! protocols {
             pub fn read(
                 frame: &[u8],
             ) -> Result<(crate::Header, Vec<$crate::protocol::InFrame<Matcher>>), crate::FrameError> {
-                let header = crate::Header::parse(frame)?;
+                Self::read_captured(frame, frame.len())
+            }
+
+            /// The same of a frame that had `len` bytes when it was sent, of which `frame` are the first ones.
+            ///
+            /// # Errors
+            /// As those of [`read`](Self::read); [`FrameError::CutOff`](crate::FrameError) where a key does not lie within the
+            /// bytes.
+            pub fn read_captured(
+                frame: &[u8],
+                len: usize,
+            ) -> Result<(crate::Header, Vec<$crate::protocol::InFrame<Matcher>>), crate::FrameError> {
+                let cut = |e: $crate::FrameError| if frame.len() < len { e.cut_off() } else { e };
+                let header = crate::Header::parse(frame).map_err(cut)?;
                 $(
-                    match <$module::$name as $crate::protocol::Protocol>::read(frame, &header) {
+                    match <$module::$name as $crate::protocol::Protocol>::read(frame, len, &header) {
                         Err($crate::FrameError::OtherProtocol { .. }) => {}
-                        Err(e) => return Err(e),
+                        Err(e) => return Err(cut(e)),
                         Ok(found) => {
                             let found = found.into_iter().map(|s| $crate::protocol::InFrame {
                                 stream: Matcher::$name(s.stream),

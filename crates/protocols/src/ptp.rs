@@ -63,13 +63,6 @@ impl Message {
         if h[1] & 15 != 2 {
             return Err(FrameError::BadVersion { at: at + 1, found: h[1] & 15 });
         }
-        let (needed, left) = (usize::from(number(2)), frame.len() - at);
-        if needed > left {
-            return Err(FrameError::Truncated { what: "messageLength", at, needed, left });
-        }
-        if needed < HEADER {
-            return Err(FrameError::BadLength { what: "messageLength", at: at + 2, found: needed });
-        }
         let mut clock = [0; 8];
         clock.copy_from_slice(&h[20..28]);
         Ok(Self {
@@ -199,7 +192,7 @@ impl Protocol for Ptp {
         KernelMatch { name: None, own }
     }
 
-    fn read(frame: &[u8], header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+    fn read(frame: &[u8], _len: usize, header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
         let m = Message::parse(frame, header)?;
         if usize::from(m.message) >= MESSAGES.len() {
             // A general message: its time of arrival counts for nothing.

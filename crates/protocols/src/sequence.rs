@@ -8,6 +8,7 @@
 //! - A wrap is believed at once where the number before it plus the step minus the number after it is a wrap in use (samples a
 //!   second of some profile, or the full range of the field), or where such a wrap is within reach, for packets may be lost across
 //!   it. Any other wrap must be seen twice. A number beyond the believed wrap refutes it.
+//! - A sender that counts from 1 never sends 0, and sends the wrap itself: that number takes the place of 0.
 //! - Numbers are laid out from wrap to wrap in one stretch. In it, `expected - seen = never seen`; so the order in which packets
 //!   were first seen does not matter.
 //! - Between two numbers lie less than half a wrap, forward or backward, as long as the time between them does not say otherwise:
@@ -49,6 +50,10 @@ pub struct Sequence {
     /// Keys are a state and a count.
     in_states: bool,
     wrap: Option<u64>,
+    /// The number behind the wrap: 0, or 1 of senders that count from 1.
+    first: u64,
+    /// The number 0 came, since the sender started.
+    has_zero: bool,
     /// 0 until believed.
     step: u64,
     candidate: u64,
@@ -84,6 +89,9 @@ struct Wrap {
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     exact: u64,
+    /// The numbers before and behind it.
+    top: u64,
+    bottom: u64,
     missing: i64,
     again: bool,
 }
@@ -185,8 +193,8 @@ impl Sequence {
 
     /// A packet that was first seen at time `t`, at the head of the stream. Returns whether it is newer than all before it.
     pub fn lead(&mut self, key: u32, t: Ns) -> bool {
-        let key = u64::from(key);
-        self.refute(key);
+        self.refute(key.into());
+        let key = self.place(key);
         self.resume(key, t);
         let Some(stretch) = self.stretch else {
             self.begin(key, t);
@@ -242,6 +250,9 @@ impl Sequence {
             return false;
         }
         self.votes = (self.votes + 1).min(STEP_REFUTED);
+        if key == 0 {
+            (self.has_zero, self.first) = (true, 0);
+        }
         stretch.advance(step, key, t);
         self.steady = (took.saturating_add(passed), numbers.saturating_add_unsigned(step));
         true
@@ -249,9 +260,9 @@ impl Sequence {
 
     /// A packet that was first seen at a point that follows: it lies far behind the head, or was seen there a little early.
     pub fn follow(&mut self, key: u32, t: Ns) {
-        let key = u64::from(key);
         let Some(stretch) = self.stretch else { return };
-        self.refute(key);
+        self.refute(key.into());
+        let key = self.place(key);
         if self.in_states {
             match self.offset(&stretch, key, t) {
                 Offset::Ahead(forward, _) if forward <= self.reach => self.advance(&stretch, forward, 0, key, t),
@@ -263,7 +274,8 @@ impl Sequence {
         if self.wrap.is_none() && key < stretch.high_key && !self.is_behind(&stretch, key, t) {
             // Behind, or across the first wrap? Only the exact successor says.
             let exact = (stretch.high_key + self.step).checked_sub(key);
-            self.wrap = exact.filter(|w| self.step > 0 && *w > stretch.high_key && self.is_known(w));
+            let is_wrap = |w: &u64| self.step > 0 && self.can_wrap(*w, stretch.high_key, key) && self.is_known(w);
+            self.believe(exact.filter(is_wrap));
         }
         let forward = self.forward(stretch.high_key, key).unwrap_or(0);
         if self.is_behind(&stretch, key, t) || forward == 0 || forward > self.span(self.reach) {
@@ -283,7 +295,7 @@ impl Sequence {
             // Where other points only follow, drops alone show the step.
             self.vote(u64::from(key).saturating_sub(stretch.high_key));
         } else if self.wrap.is_none() && !self.in_states {
-            self.wrap = self.wrap_near(stretch.high_key, u64::from(key));
+            self.believe(self.wrap_near(stretch.high_key, u64::from(key)));
         }
         self.follow(key, t);
     }
@@ -326,6 +338,11 @@ impl Sequence {
         self.wrap
     }
 
+    /// The number behind the wrap: 0, or 1 of a sender that counts from 1.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
     /// Packets from wrap to wrap, once learned: a cycle of the numbers.
     pub fn cycle(&self) -> Option<u64> {
         Some((self.wrap? / self.step()?).max(1))
@@ -336,7 +353,7 @@ impl Sequence {
         if self.in_states {
             return States::distance(from, to);
         }
-        let (forward, step) = (self.forward(from.into(), to.into())?, self.step()?);
+        let (forward, step) = (self.forward(self.place(from), self.place(to))?, self.step()?);
         if step == 1 {
             return Some(forward);
         }
@@ -362,14 +379,14 @@ impl Sequence {
                 Offset::Elsewhere => Standing::BeforeWrap,
             };
         }
-        let (newest, key) = (stretch.high_key, u64::from(key));
+        let (newest, key) = (stretch.high_key, self.place(key));
         // Another wrap where there was one before?
         let again = || {
             let wrap = self.wrap_seen.map(|w| w.top + step - w.bottom)?;
-            (newest < wrap && key < wrap && wrap - newest + key <= self.span(self.reach)).then_some(wrap)
+            (self.can_wrap(wrap, newest, key) && wrap - newest + key <= self.span(self.reach)).then_some(wrap)
         };
         let (ahead, behind) = match self.wrap.or_else(|| self.wrap_near(newest, key)).or_else(again) {
-            Some(wrap) if key < wrap && newest < wrap => ((key + wrap - newest) % wrap, (newest + wrap - key) % wrap),
+            Some(wrap) if key < wrap && newest <= wrap => ((key + wrap - newest) % wrap, (newest + wrap - key) % wrap),
             _ => (key.saturating_sub(newest), newest.saturating_sub(key)),
         };
         if ahead > 0 && ahead <= self.span(self.reach) {
@@ -384,7 +401,7 @@ impl Sequence {
     /// Whether a number is the one after the newest.
     fn is_next(&self, key: u32) -> bool {
         let next = |newest: u64| (newest + self.step) % self.wrap.unwrap_or(u64::MAX);
-        self.step > 0 && self.stretch.is_some_and(|s| next(s.high_key) == u64::from(key))
+        self.step > 0 && self.stretch.is_some_and(|s| next(s.high_key) == self.place(key))
     }
 
     /// Whether a number is surely ahead of the newest, and not behind it by less than a cycle.
@@ -392,13 +409,43 @@ impl Sequence {
         self.cycle().is_none_or(|cycle| cycle > 2 * self.reach) && self.stands(key) == Standing::Next
     }
 
+    /// A number's place in the cycle: the wrap stands where 0 is missing.
+    fn place(&self, key: u32) -> u64 {
+        let key = u64::from(key);
+        if self.first > 0 && self.wrap == Some(key) {
+            0
+        } else {
+            key
+        }
+    }
+
+    /// Whether numbers can wrap there between these two: below the wrap, or at it where the sender counts from 1.
+    fn can_wrap(&self, wrap: u64, before: u64, after: u64) -> bool {
+        wrap > after && (wrap > before || wrap == before && after > 0 && !self.has_zero)
+    }
+
+    /// The newest number was the last one before this wrap, or near it.
+    fn believe(&mut self, wrap: Option<u64>) {
+        self.wrap = wrap;
+        if let Some(stretch) = self.stretch.as_mut().filter(|stretch| wrap == Some(stretch.high_key)) {
+            (self.first, stretch.high_key) = (1, 0);
+        }
+    }
+
     /// There is no number beyond the wrap. So the newest number is always below it.
     fn refute(&mut self, key: u64) {
-        if self.wrap.is_none_or(|wrap| key < wrap) {
-            self.guess = self.guess.filter(|guess| key < guess.exact);
+        if key == 0 {
+            (self.has_zero, self.first) = (true, 0);
+        }
+        if self.wrap == Some(key) && !self.has_zero {
+            self.first = 1;
             return;
         }
-        self.refuted = self.wrap.take();
+        if self.wrap.is_none_or(|wrap| key < wrap) {
+            self.guess = self.guess.filter(|guess| key < guess.exact.max(guess.top + 1));
+            return;
+        }
+        (self.refuted, self.first) = (self.wrap.take(), 0);
         if let Some(guess) = self.guess.take().filter(|guess| !guess.again) {
             // So it was a restart, close to where others wrap.
             self.missing -= guess.missing;
@@ -457,7 +504,7 @@ impl Sequence {
             }
         }
         if nearest + rounds > 0 && key < newest {
-            let same = |guess: &Guess| rounds == 0 && key == 0 && newest + self.step == guess.exact;
+            let same = |guess: &Guess| rounds == 0 && (key, newest) == (guess.bottom, guess.top);
             self.guess = self.guess.filter(same).map(|guess| Guess { again: true, ..guess });
         }
         match nearest + rounds {
@@ -506,20 +553,23 @@ impl Sequence {
 
     /// The wrap in use that may lie between these numbers.
     fn wrap_near(&self, before: u64, after: u64) -> Option<u64> {
-        let fits = |w: &u64| self.step > 0 && *w > before && *w > after && w - before + after <= self.span(self.reach);
+        let fits =
+            |w: &u64| self.step > 0 && self.can_wrap(*w, before, after) && w - before + after <= self.span(self.reach);
         self.known_wraps().find(fits)
     }
 
     fn learn_wrap(&mut self, before: u64, after: u64) -> Option<u64> {
         // A wrap in use also shows what the step is.
         let step = self.step().unwrap_or(self.candidate);
-        let exact = |before: u64, after: u64| (before + step).checked_sub(after).filter(|w| *w > before && *w > after);
+        let exact = |before: u64, after: u64| {
+            (before + step).checked_sub(after).filter(|wrap| self.can_wrap(*wrap, before, after))
+        };
         let now = exact(before, after);
         let twice = || now.filter(|_| self.wrap_seen.and_then(|w| exact(w.top, w.bottom)) == now);
         if let Some(wrap) = now.filter(|w| self.is_known(w)).or_else(twice) {
-            self.wrap = Some(wrap);
+            self.believe(Some(wrap));
             // The wrap before was not understood, so a stretch ended there.
-            if let Some(seen) = self.wrap_seen.take().filter(|seen| seen.top < wrap) {
+            if let Some(seen) = self.wrap_seen.take().filter(|seen| seen.top < wrap + self.first) {
                 let forward = wrap - seen.top + seen.bottom;
                 if forward <= self.span(self.reach + 1) {
                     self.missing += (forward / step).saturating_sub(1) as i64;
@@ -529,9 +579,10 @@ impl Sequence {
                 }
             }
         } else if let Some(wrap) = self.wrap_near(before, after) {
-            self.wrap = Some(wrap);
+            self.believe(Some(wrap));
             let missing = ((wrap - before + after) / step).saturating_sub(1) as i64;
-            self.guess = now.filter(|_| after == 0).map(|exact| Guess { exact, missing, again: false });
+            let guess = |exact| Guess { exact, top: before, bottom: after, missing, again: false };
+            self.guess = now.filter(|_| after <= u64::from(!self.has_zero)).map(guess);
         } else {
             self.wrap_seen = Some(Wrap { top: before, bottom: after });
         }
@@ -561,6 +612,7 @@ impl Sequence {
         if let Some(guess) = self.guess.filter(|guess| guess.again && (reach..guess.exact).contains(&key)) {
             self.guess = None;
             self.wrap = Some(guess.exact);
+            self.first = u64::from(guess.top == guess.exact);
             self.missing -= 2 * guess.missing;
             self.gaps = self.gaps.saturating_sub(2);
         }
@@ -610,6 +662,7 @@ impl Sequence {
 
     fn begin(&mut self, key: u64, t: Ns) {
         self.stretch = Some(Stretch::start(key, t));
+        self.has_zero = key == 0 && self.first == 0;
         self.silence = None;
     }
 

@@ -1,4 +1,4 @@
-//! IEC 61850-9-2 Sampled Values as they stand on the wire: a strict parser, a builder and the profiles in use.
+//! IEC 61850-9-2 Sampled Values as they stand on the wire: the parser, a builder and the profiles in use.
 //!
 //! ```text
 //! dst(6) src(6) [802.1Q tag(4)]{0,2} 88BA APPID(2) length(2) reserved(2+2)
@@ -77,18 +77,18 @@ impl Protocol for Sv {
         named::kernel(&self.svid, self.appid)
     }
 
-    fn read(frame: &[u8], _: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
-        let frame = Frame::parse(frame)?;
+    fn read(frame: &[u8], len: usize, _: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
+        let frame = Frame::parse_captured(frame, len)?;
         let mut found: Vec<InFrame<Self>> = Vec::with_capacity(1);
         for asdu in frame.asdus() {
-            match found.iter_mut().find(|f| f.stream.svid == asdu.svid) {
-                Some(known) => known.step = known.step.saturating_add(1),
-                None => found.push(InFrame {
+            if found.iter().all(|known| known.stream.svid != asdu.svid) {
+                found.push(InFrame {
                     stream: Self { svid: asdu.svid.to_vec(), appid: Some(frame.link.appid) },
                     key: asdu.smp_cnt.into(),
-                    step: 1,
-                    synch: Some(asdu.smp_synch),
-                }),
+                    step: frame.samples_of(asdu.svid).unwrap_or(0),
+                    // 255 says nothing: the programs keep smpSynch and whether there is one in a byte.
+                    synch: asdu.smp_synch.filter(|synch| *synch < u8::MAX),
+                });
             }
         }
         Ok(found)
@@ -106,20 +106,17 @@ impl Protocol for Sv {
     }
 
     fn details(&self, frame: &[u8]) -> Details {
-        let of_stream = |frame: Frame<'_>| {
-            let mut own = frame.asdus().filter(|a| a.svid == self.svid);
-            let newest = own.next().map(|asdu| (asdu.smp_synch, asdu.conf_rev));
-            (newest, usize::from(newest.is_some()) as u16 + own.count() as u16)
-        };
-        let (newest, asdus) = Frame::parse(frame).map_or((None, 0), of_stream);
-        let (smp_synch, conf_rev) = newest.unwrap_or_default();
+        // It was read before: how much of it was captured does not matter.
+        let frame = Frame::parse_captured(frame, usize::MAX).ok();
+        let newest = frame.and_then(|frame| frame.asdus().find(|asdu| asdu.svid == self.svid)).unwrap_or_default();
+        let asdus = frame.and_then(|frame| frame.samples_of(&self.svid));
         Details {
             name: named::fields("svID", "svid", &self.svid, self.appid),
             newest: vec![
-                Field { title: "ASDUs", json: "asdus", value: Value::Number(asdus.into()) },
-                Field { title: "samples/s", json: "samples_per_s", value: Value::PerFrame(asdus) },
-                Field { title: "smpSynch", json: "smp_synch", value: Value::Number(smp_synch.into()) },
-                Field { title: "confRev", json: "conf_rev", value: Value::Number(conf_rev.into()) },
+                Field { title: "ASDUs", json: "asdus", value: Value::optional(asdus) },
+                Field { title: "samples/s", json: "samples_per_s", value: asdus.map_or(Value::Unknown, Value::PerFrame) },
+                Field { title: "smpSynch", json: "smp_synch", value: Value::optional(newest.smp_synch) },
+                Field { title: "confRev", json: "conf_rev", value: Value::optional(newest.conf_rev) },
             ],
         }
     }

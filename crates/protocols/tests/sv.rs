@@ -2,8 +2,8 @@
 
 use latpath_protocols::{
     protocol::FrameLink,
-    sv::{AsduSpec, Frame, FrameSpec, FIRST_GROUP, MAX_SVID},
-    FrameError, Tag,
+    sv::{Asdu, AsduSpec, Frame, FrameSpec, FIRST_GROUP, MAX_SVID},
+    FrameError, Matcher, Tag,
 };
 use proptest::prelude::*;
 
@@ -33,11 +33,11 @@ fn read_back(frame: &Frame<'_>) -> FrameSpec {
         svid: a.svid.to_vec(),
         dat_set: a.dat_set.map(<[u8]>::to_vec),
         smp_cnt: a.smp_cnt,
-        conf_rev: a.conf_rev,
+        conf_rev: a.conf_rev.unwrap(),
         refr_tm: a.refr_tm,
-        smp_synch: a.smp_synch,
+        smp_synch: a.smp_synch.unwrap(),
         smp_rate: a.smp_rate,
-        data: a.data.to_vec(),
+        data: a.data.unwrap().to_vec(),
         smp_mod: a.smp_mod,
         gm_identity: a.gm_identity,
     });
@@ -64,11 +64,11 @@ proptest! {
         let bytes = spec.build().unwrap();
         let frame = Frame::parse(&bytes).unwrap();
         prop_assert_eq!(read_back(&frame), spec.clone());
-        prop_assert_eq!(frame.asdu_count as usize, spec.asdus.len());
         prop_assert!(bytes.len() >= 60);
         for asdu in frame.asdus() {
             prop_assert_eq!(&bytes[asdu.smp_cnt_at..asdu.smp_cnt_at + 2], asdu.smp_cnt.to_be_bytes());
-            prop_assert_eq!(&bytes[asdu.data_at..asdu.data_at + asdu.data.len()], asdu.data);
+            let data = asdu.data.unwrap();
+            prop_assert_eq!(&bytes[asdu.data_at..asdu.data_at + data.len()], data);
         }
     }
 
@@ -95,7 +95,7 @@ proptest! {
             bytes[12..14].copy_from_slice(&[0x88, 0xba]);
         }
         if let Ok(frame) = Frame::parse(&bytes) {
-            prop_assert_eq!(frame.asdus().count(), frame.asdu_count as usize);
+            prop_assert!((1..=16).contains(&frame.asdus().count()));
         }
     }
 
@@ -111,7 +111,7 @@ proptest! {
         }
         if let Ok(frame) = Frame::parse(&bytes) {
             // Whatever it reads as, all of it lies in the frame.
-            prop_assert_eq!(frame.asdus().count(), frame.asdu_count as usize);
+            prop_assert!((1..=16).contains(&frame.asdus().count()));
             for asdu in frame.asdus() {
                 prop_assert!(bytes.get(asdu.smp_cnt_at..asdu.smp_cnt_at + 2).is_some());
                 prop_assert!((1..=MAX_SVID).contains(&asdu.svid.len()));
@@ -169,11 +169,9 @@ fn what_9_2_does_not_allow_is_refused_with_the_place() {
     assert_eq!(broken(22, 0x61), FrameError::BadTag { expected: "savPdu", at: 22, found: 0x61 });
     assert_eq!(broken(23, 0x80), FrameError::LengthForm { what: "savPdu", at: 23, form: 0x80 });
     assert_eq!(broken(23, 0x83), FrameError::LengthForm { what: "savPdu", at: 23, form: 0x83 });
-    assert_eq!(broken(27, 3), FrameError::AsduCount { said: 3, found: 2 });
-    assert_eq!(broken(27, 0), FrameError::AsduCount { said: 0, found: 2 });
-    assert_eq!(broken(svid, 0x81), FrameError::BadTag { expected: "svID", at: svid, found: 0x81 });
+    assert_eq!(broken(svid, 0x81), FrameError::Missing { what: "svID" });
     assert!(matches!(broken(svid + 1, 0), FrameError::BadLength { what: "svID", .. }));
-    assert!(matches!(broken(svid + 1, 0x7f), FrameError::Truncated { what: "svID", .. }));
+    assert!(matches!(broken(svid + 1, 0x7f), FrameError::Truncated { what: "a field of an ASDU", .. }));
     assert_eq!(
         Frame::parse(&[]).unwrap_err(),
         FrameError::Truncated { what: "destination MAC", at: 0, needed: 6, left: 0 }
@@ -197,10 +195,66 @@ fn what_cannot_be_built_says_why() {
 }
 
 #[test]
-fn a_hundred_and_more_asdus_are_counted_with_a_signed_integer() {
+fn all_asdus_of_a_frame_that_has_more_than_are_read_are_samples_where_they_are_of_one_stream() {
     let asdu = AsduSpec { svid: b"A".to_vec(), ..AsduSpec::default() };
-    for n in [127, 128, 255, 256, 2000] {
-        let bytes = FrameSpec { asdus: vec![asdu.clone(); n], ..FrameSpec::default() }.build().unwrap();
-        assert_eq!(Frame::parse(&bytes).unwrap().asdu_count as usize, n);
+    for n in [1, 16, 17, 127, 128, 255, 256, 2000] {
+        let mut spec = FrameSpec { asdus: vec![asdu.clone(); n], ..FrameSpec::default() };
+        let bytes = spec.build().unwrap();
+        let frame = Frame::parse(&bytes).unwrap();
+        assert_eq!((frame.asdus().count(), frame.samples_of(b"A")), (n.min(16), Some(n as u16)));
+        spec.asdus[0].svid = b"B".to_vec();
+        let bytes = spec.build().unwrap();
+        let samples = Frame::parse(&bytes).unwrap().samples_of(b"B");
+        assert_eq!(samples, (n <= 16).then_some(1), "of which stream the others are is not known");
+    }
+}
+
+/// What merging units in the field leave out, or send otherwise, where the kernel programs follow their streams.
+#[test]
+fn fields_that_name_no_packet_may_be_missing_or_of_any_length() {
+    let read = |bytes: &[u8]| {
+        let (_, found) = Matcher::read(bytes).unwrap();
+        found.into_iter().map(|f| (f.key, f.step, f.synch)).collect::<Vec<_>>()
+    };
+    let asdu = AsduSpec { svid: b"MU01".to_vec(), smp_cnt: 7, smp_synch: 2, data: vec![0; 8], ..AsduSpec::default() };
+    let good = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().unwrap();
+    assert_eq!(read(&good), [(7, 1, Some(2))]);
+    let whole = 14 + usize::from(u16::from_be_bytes([good[16], good[17]]));
+    // The lengths around an ASDU: of the link layer, savPdu, seqASDU, and its own.
+    let changed = |at: usize, removed: usize, put: &[u8]| {
+        let mut bytes = good[..whole].to_vec();
+        bytes.splice(at..at + removed, put.iter().copied());
+        for length in [17, 23, 28, 30] {
+            bytes[length] = (usize::from(bytes[length]) + put.len() - removed) as u8;
+        }
+        bytes
+    };
+    let at = |element: &[u8]| good.windows(element.len()).position(|w| w == element).unwrap();
+    assert_eq!(read(&changed(at(&[0x85, 1, 2]), 3, &[])), [(7, 1, None)], "no smpSynch");
+    assert_eq!(read(&changed(at(&[0x83, 4]), 6, &[])), [(7, 1, Some(2))], "no confRev");
+    assert_eq!(read(&changed(whole, 0, &[0x88, 4, 0, 0, 0, 1])), [(7, 1, Some(2))], "smpMod of four bytes");
+    assert_eq!(read(&changed(whole, 0, &[0x8f, 2, 0, 0])), [(7, 1, Some(2))], "a field of one's own");
+    assert_eq!(read(&changed(at(&[0x83, 4]), 6, &[0x83, 1, 1])), [(7, 1, Some(2))], "confRev of one byte");
+    let mut counted = good.clone();
+    counted[at(&[0x80, 1, 1]) + 2] = 3;
+    assert_eq!(read(&counted), [(7, 1, Some(2))], "noASDU that is wrong");
+}
+
+proptest! {
+    #[test]
+    fn a_frame_that_a_capture_cut_is_a_packet_of_each_stream_whose_key_it_kept(spec in any_frame(), cut in any::<prop::sample::Index>()) {
+        let bytes = spec.build().unwrap();
+        let kept = cut.index(bytes.len());
+        let whole: Vec<_> = Frame::parse(&bytes).unwrap().asdus().take_while(|a| a.smp_cnt_at + 2 <= kept).collect();
+        match Frame::parse_captured(&bytes[..kept], bytes.len()) {
+            Ok(frame) => {
+                let keys = |asdu: &Asdu<'_>| (asdu.svid.to_vec(), asdu.smp_cnt, asdu.smp_cnt_at);
+                prop_assert_eq!(frame.asdus().map(|a| keys(&a)).collect::<Vec<_>>(), whole.iter().map(keys).collect::<Vec<_>>());
+            }
+            Err(_) => prop_assert!(whole.is_empty()),
+        }
+        if let Err(error) = Matcher::read_captured(&bytes[..kept], bytes.len()) {
+            prop_assert!(matches!(error, FrameError::CutOff { .. } | FrameError::OtherProtocol { .. }), "{}", error);
+        }
     }
 }

@@ -35,6 +35,8 @@ pub fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result
 /// The parts of a line that is an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
+    /// The file or buffer that the line is from, where trace-cmd reports several at once and names it before each line.
+    pub source: Option<&'a str>,
     /// The thread's name.
     pub name: &'a str,
     /// Its number; 0 while the CPU is idle.
@@ -61,6 +63,7 @@ impl<'a> Line<'a> {
         let (cpu, rest) = text.get(bracket + 1..)?.split_once(']')?;
         let cpu = number(cpu)?;
         let (name, pid, process) = who(text.get(..bracket)?.trim())?;
+        let (source, name) = without_source(name);
         let (t, rest) = time(rest)?;
         let (event, args) = rest.trim_start().split_once(':')?;
         // perf names the event's system first.
@@ -69,7 +72,7 @@ impl<'a> Line<'a> {
             _ => (event, args),
         };
         (!event.is_empty() && !event.contains(' ')).then_some(())?;
-        Some(Self { name, pid, process, cpu, t, event, args: args.trim() })
+        Some(Self { source, name, pid, process, cpu, t, event, args: args.trim() })
     }
 }
 
@@ -96,6 +99,17 @@ fn who(text: &str) -> Option<(&str, u32, Option<u32>)> {
     }
     let (name, pid) = text.rsplit_once('-')?;
     Some((name, number(pid)?, in_brackets))
+}
+
+/// Longest name of a thread, without the zero behind it: TASK_COMM_LEN.
+const LONGEST_NAME: usize = 15;
+
+/// `host.dat:            relay`, as `trace-cmd report -i host.dat -i guest.dat` begins a line: no thread has so long a name.
+fn without_source(name: &str) -> (Option<&str>, &str) {
+    match name.split_once(": ") {
+        Some((source, name)) if source.len() + 2 + name.len() > LONGEST_NAME => (Some(source.trim()), name.trim()),
+        _ => (None, name),
+    }
 }
 
 /// `SECONDS.FRACTION:`, behind at most one word of flags.
@@ -207,6 +221,23 @@ mod tests {
             assert_eq!((read.name, read.pid, read.process, read.cpu), ("CPU 0/KVM", 1240, process, 3), "{line}");
             assert_eq!((read.t, read.event), (7_593_923_907_000, "kvm_entry"), "{line}");
             assert_eq!(read.args, "vcpu 0, rip 0x1", "{line}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_trace_cmd_names_before_each_line_is_no_part_of_a_thread() {
+        for (line, source, name) in [
+            ("  host.dat:            relay-77    [001]  5.000001: sched_switch: x", Some("host.dat"), "relay"),
+            (
+                " guest.dat:  a thread of 15 b-77  [001] d..2. 5.000001: sched_switch: x",
+                Some("guest.dat"),
+                "a thread of 15 b",
+            ),
+            ("                hog: a b-77    [001]  5.000001: sched_switch: x", None, "hog: a b"),
+            ("      kworker/u8:3-ev-77    [001]  5.000001: sched_switch: x", None, "kworker/u8:3-ev"),
+        ] {
+            let read = Line::read(line).unwrap_or_else(|| panic!("{line}"));
+            assert_eq!((read.source, read.name, read.pid), (source, name, 77), "{line}");
         }
     }
 

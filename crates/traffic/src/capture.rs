@@ -1,13 +1,22 @@
-//! Reads captures: pcap and pcapng, also compressed by gzip, found out by their first bytes.
+//! Reads captures: pcap and pcapng, also compressed by gzip, found out by their first bytes. What tshark reads is read, with the same
+//! frames and times (tests/tshark).
 
-use flate2::bufread::MultiGzDecoder;
+mod input;
+mod interface;
+mod link;
+mod pcap;
+mod pcapng;
+
+pub use interface::{Interface, InterfaceChoice, Selection, SeveralInterfaces};
+
+use input::{Fault, Input};
 use latpath_model::Ns;
-use pcap_file::pcap::PcapReader;
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
-use pcap_file::pcapng::{Block, PcapNgReader};
-use pcap_file::{DataLink, PcapError};
+use link::Link;
+use pcap::Pcap;
+use pcapng::PcapNg;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Why a capture cannot be read.
@@ -28,55 +37,63 @@ pub enum CaptureError {
         at: u64,
     },
     /// The file is no capture, or broken.
-    #[error("{}: no pcap or pcapng file, or broken after {at} packets: {cause}", path.display())]
+    #[error("{}: no pcap or pcapng file, or broken after {at} packets: {how}", path.display())]
     Broken {
         path: PathBuf,
         /// Packets read before.
         at: u64,
-        cause: PcapError,
+        how: String,
     },
-    /// The frames are neither Ethernet nor Linux cooked ones.
-    #[error("{}: captured on a link of type {link}; only Ethernet and Linux cooked captures can be read", path.display())]
-    Link { path: PathBuf, link: String },
+    /// The frames are of links that carry no streams.
+    #[error("{}: captured on a link of type {link}; only Ethernet, Linux cooked and IP captures can be read (types: 1, 113, 276, 101)",
+            path.display())]
+    Link { path: PathBuf, link: u16 },
 }
 
+/// A packet as the file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it was captured, ns since 1970; 0 where the file does not say it.
+    pub t: Ns,
+    /// The place of its interface in [`CaptureFile::interfaces`].
+    pub interface: usize,
+    /// Its bytes when it was sent, as the file says.
+    pub len: usize,
+    /// Those that were captured.
+    pub bytes: Vec<u8>,
+}
+
+/// A packet as an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// When it was captured, ns since 1970.
+    /// When it was captured, ns since 1970; 0 where the file does not say it.
     pub t: Ns,
     /// Its bytes from the destination MAC on, as far as they were captured.
     pub bytes: Vec<u8>,
+    /// Its bytes when it was sent; never fewer than were captured.
+    pub len: usize,
+    /// The place of its interface in [`CaptureFile::interfaces`].
+    pub interface: usize,
 }
 
 /// A capture being read.
 pub struct CaptureFile<'a> {
     path: PathBuf,
+    input: Input<'a>,
+    kind: Kind,
     read: u64,
-    kind: Kind<'a>,
+    /// Packets of links that carry no streams.
+    other_links: BTreeMap<u16, u64>,
 }
 
-type Source<'a> = BufReader<Box<dyn Read + 'a>>;
-
-enum Kind<'a> {
-    Pcap(Box<PcapReader<Source<'a>>>, Link),
-    Ng(Box<PcapNgReader<Source<'a>>>),
+enum Kind {
+    Pcap(Pcap, [Interface; 1]),
+    Ng(PcapNg),
 }
 
-/// Units of time of a pcapng interface (`if_tsresol`: a power of ten, or of two with the top bit set).
-fn nanoseconds(units: u64, resolution: u8) -> Ns {
-    let (units, exponent) = (u128::from(units), u32::from(resolution & 0x7f));
-    let ns = if resolution & 0x80 != 0 {
-        if exponent >= 64 {
-            0
-        } else {
-            (units * 1_000_000_000) >> exponent
-        }
-    } else if exponent <= 9 {
-        units * 10u128.pow(9 - exponent)
-    } else {
-        10u128.checked_pow(exponent - 9).map_or(0, |p| units / p)
-    };
-    Ns::try_from(ns).unwrap_or(Ns::MAX)
+/// Whether a file that begins with these bytes, decompressed, is a capture.
+pub fn is_capture(start: &[u8]) -> bool {
+    pcapng::is_pcapng(start) || pcap::is_pcap(start)
 }
 
 impl CaptureFile<'static> {
@@ -93,113 +110,89 @@ impl CaptureFile<'static> {
 impl<'a> CaptureFile<'a> {
     /// Reads a capture from anywhere; `path` names it in errors.
     pub fn read(path: &Path, source: impl Read + 'a) -> Result<Self, CaptureError> {
-        let broken = |cause| error(path, 0, cause);
-        let mut reader: Source<'a> = BufReader::with_capacity(1 << 16, Box::new(source));
-        let io = |e| broken(PcapError::IoError(e));
-        if reader.fill_buf().map_err(io)?.starts_with(&[0x1f, 0x8b]) {
-            reader = BufReader::with_capacity(1 << 16, Box::new(MultiGzDecoder::new(reader)));
-        }
-        let start = reader.fill_buf().map_err(io)?;
-        // The section header block's type reads the same in both byte orders.
-        let kind = if start.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]) {
-            Kind::Ng(Box::new(PcapNgReader::new(reader).map_err(broken)?))
+        let mut input = Input::new(source).map_err(|cause| CaptureError::Io { path: path.into(), cause })?;
+        let opened = if pcapng::is_pcapng(input.peek(4)) {
+            PcapNg::open(&mut input).map(Kind::Ng)
         } else {
-            let reader = PcapReader::new(reader).map_err(broken)?;
-            let link = Link::of(path, reader.header().datalink)?;
-            Kind::Pcap(Box::new(reader), link)
+            let kind = |pcap: Pcap| {
+                let interface = Interface { number: 0, name: None, link: pcap.link };
+                Kind::Pcap(pcap, [interface])
+            };
+            Pcap::open(&mut input).map(kind)
         };
-        Ok(Self { path: path.into(), read: 0, kind })
+        let kind = opened.map_err(|fault| error(path, 0, fault))?;
+        Ok(Self { path: path.into(), input, kind, read: 0, other_links: BTreeMap::new() })
     }
 
-    /// The next packet; `None` at the end. A file that was cut in the middle of a packet ends with an error.
+    /// The interfaces that the file has named so far.
+    pub fn interfaces(&self) -> &[Interface] {
+        match &self.kind {
+            Kind::Pcap(_, interface) => interface,
+            Kind::Ng(file) => &file.interfaces,
+        }
+    }
+
+    /// Their names, for a message: `csin, vnet0`.
+    pub fn interface_names(&self) -> String {
+        interface::list(self.interfaces())
+    }
+
+    /// The next packet as it is in the file, of any link; `None` at the end.
+    ///
+    /// # Errors
+    /// A file that was cut in the middle of a packet, or is broken, ends with an error.
+    pub fn next_record(&mut self) -> Result<Option<Record>, CaptureError> {
+        let record = match &mut self.kind {
+            Kind::Pcap(file, _) => file.next(&mut self.input),
+            Kind::Ng(file) => file.next(&mut self.input),
+        };
+        let record = record.map_err(|fault| error(&self.path, self.read, fault))?;
+        self.read += u64::from(record.is_some());
+        Ok(record)
+    }
+
+    /// The next packet as an Ethernet frame; `None` at the end. Packets of links that carry no streams are left out.
+    ///
+    /// # Errors
+    /// As those of [`next_record`](Self::next_record), and where all packets are of such links.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
-        let (path, at) = (&self.path, self.read);
-        let broken = |cause| error(path, at, cause);
-        let packet = match &mut self.kind {
-            Kind::Pcap(reader, link) => match reader.next_packet() {
-                None => None,
-                Some(p) => {
-                    let p = p.map_err(broken)?;
-                    let t = Ns::try_from(p.timestamp.as_nanos()).unwrap_or(Ns::MAX);
-                    Some(Packet { t, bytes: link.frame(p.data.into_owned()) })
+        loop {
+            let Some(record) = self.next_record()? else { return self.end() };
+            let number = self.interfaces().get(record.interface).map_or(0, |interface| interface.link);
+            let Some(link) = Link::of(number) else {
+                if let Kind::Pcap(..) = self.kind {
+                    return Err(CaptureError::Link { path: self.path.clone(), link: number });
                 }
-            },
-            Kind::Ng(reader) => next_ng(reader, path, &broken)?,
-        };
-        self.read += u64::from(packet.is_some());
-        Ok(packet)
+                *self.other_links.entry(number).or_default() += 1;
+                continue;
+            };
+            let (t, interface) = (record.t, record.interface);
+            let (bytes, len) = link.frame(record.bytes, record.len);
+            return Ok(Some(Packet { t, len: len.max(bytes.len()), bytes, interface }));
+        }
+    }
+
+    /// Packets of links that carry no streams, which were left out.
+    pub fn left_out(&self) -> u64 {
+        self.other_links.values().sum()
+    }
+
+    fn end(&self) -> Result<Option<Packet>, CaptureError> {
+        match self.other_links.first_key_value() {
+            Some((link, _)) if self.left_out() == self.read => {
+                Err(CaptureError::Link { path: self.path.clone(), link: *link })
+            }
+            _ => Ok(None),
+        }
     }
 }
 
-fn error(path: &Path, at: u64, cause: PcapError) -> CaptureError {
+fn error(path: &Path, at: u64, fault: Fault) -> CaptureError {
     let path = path.into();
-    match cause {
-        PcapError::IoError(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => CaptureError::Cut { path, at },
-        PcapError::IoError(cause) => CaptureError::Io { path, cause },
-        PcapError::IncompleteBuffer => CaptureError::Cut { path, at },
-        cause => CaptureError::Broken { path, at, cause },
-    }
-}
-
-/// What stands before a frame's payload.
-#[derive(Clone, Copy)]
-enum Link {
-    Ethernet,
-    /// `tcpdump -i any`: LINUX_SLL and LINUX_SLL2 (pcap-linktype(7)).
-    Cooked,
-    Cooked2,
-}
-
-impl Link {
-    fn of(path: &Path, link: DataLink) -> Result<Self, CaptureError> {
-        match link {
-            DataLink::ETHERNET => Ok(Self::Ethernet),
-            DataLink::LINUX_SLL => Ok(Self::Cooked),
-            DataLink::LINUX_SLL2 => Ok(Self::Cooked2),
-            link => Err(CaptureError::Link { path: path.into(), link: format!("{link:?}") }),
-        }
-    }
-
-    /// The packet as an Ethernet frame. A cooked one has no destination: zeros stand for it.
-    fn frame(self, bytes: Vec<u8>) -> Vec<u8> {
-        let (header, address, ethertype) = match self {
-            Self::Ethernet => return bytes,
-            Self::Cooked => (16, 6..12, 14..16),
-            Self::Cooked2 => (20, 12..18, 0..2),
-        };
-        if bytes.len() < header {
-            return bytes;
-        }
-        [&[0; 6], &bytes[address], &bytes[ethertype], &bytes[header..]].concat()
-    }
-}
-
-fn next_ng(
-    reader: &mut PcapNgReader<Source<'_>>,
-    path: &Path,
-    broken: &dyn Fn(PcapError) -> CaptureError,
-) -> Result<Option<Packet>, CaptureError> {
-    loop {
-        let (interface, units, bytes) = match reader.next_block() {
-            None => return Ok(None),
-            Some(block) => match block.map_err(broken)? {
-                // The crate hands over the raw units as if they were nanoseconds.
-                Block::EnhancedPacket(p) => {
-                    (p.interface_id as usize, p.timestamp.as_nanos() as u64, p.data.into_owned())
-                }
-                Block::Packet(p) => (usize::from(p.interface_id), p.timestamp, p.data.into_owned()),
-                Block::SimplePacket(p) => (0, 0, p.data.into_owned()),
-                _ => continue,
-            },
-        };
-        let interface = reader.interfaces().get(interface);
-        let interface = interface.ok_or_else(|| broken(PcapError::InvalidInterfaceId(0)))?;
-        let link = Link::of(path, interface.linktype)?;
-        let resolution = interface.options.iter().find_map(|o| match o {
-            InterfaceDescriptionOption::IfTsResol(r) => Some(*r),
-            _ => None,
-        });
-        return Ok(Some(Packet { t: nanoseconds(units, resolution.unwrap_or(6)), bytes: link.frame(bytes) }));
+    match fault {
+        Fault::Cut => CaptureError::Cut { path, at },
+        Fault::Broken(how) => CaptureError::Broken { path, at, how },
+        Fault::Io(cause) => CaptureError::Io { path, cause },
     }
 }
 
@@ -207,35 +200,76 @@ fn next_ng(
 mod tests {
     use super::*;
 
-    #[test]
-    fn cooked_and_compressed_captures_are_read_as_the_frames_that_they_hold() {
-        let frame = [&[0u8; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xba], &[0x40, 0, 1, 2, 3]].concat();
-        let cooked = [&[0u8, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[12..]].concat();
-        let cooked2 = [&frame[12..14], &[0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[14..]].concat();
-        for (link, bytes) in [(1u32, &frame), (113, &cooked), (276, &cooked2)] {
-            let words = [0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65535, link, 1, 0, bytes.len() as u32, bytes.len() as u32];
-            let mut file: Vec<u8> = words.iter().flat_map(|word: &u32| word.to_le_bytes()).collect();
-            file.extend(bytes);
-            let mut gz = flate2::read::GzEncoder::new(&file[..], flate2::Compression::fast());
-            let mut packed = Vec::new();
-            gz.read_to_end(&mut packed).unwrap();
-            for file in [file.clone(), packed] {
-                let mut capture = CaptureFile::read(Path::new("x"), &file[..]).unwrap();
-                assert_eq!(capture.next_packet().unwrap().unwrap().bytes, frame, "link {link}");
-                assert!(capture.next_packet().unwrap().is_none());
-            }
-        }
+    fn words(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn pcap(magic: u32, link: u32, (captured, len): (&[u8], usize)) -> Vec<u8> {
+        let header = words(&[magic, 2 | 4 << 16, 0, 0, 64, link]);
+        let more: &[u32] = if magic >> 8 == 0x1c_0001 { &[0] } else { &[] };
+        let record = words(&[1, 2000, captured.len() as u32, len as u32]);
+        [header, words(more), record, captured.to_vec()].concat()
+    }
+
+    fn frame() -> Vec<u8> {
+        [&[0u8; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xba], &[0x40, 0, 1, 2, 3]].concat()
+    }
+
+    fn packets(file: &[u8]) -> Result<Vec<Packet>, CaptureError> {
+        let mut capture = CaptureFile::read(Path::new("x"), file)?;
+        std::iter::from_fn(|| capture.next_packet().transpose()).collect()
     }
 
     #[test]
-    fn times_of_every_resolution_are_in_nanoseconds() {
-        assert_eq!(nanoseconds(1_000_001, 6), 1_000_001_000);
-        assert_eq!(nanoseconds(5, 9), 5);
-        assert_eq!(nanoseconds(5_000, 12), 5);
-        assert_eq!(nanoseconds(1, 0x80 | 10), 976_562);
-        assert_eq!(nanoseconds(u64::MAX, 0), Ns::MAX);
-        for r in 0..=255 {
-            nanoseconds(u64::MAX, r);
+    fn cooked_and_compressed_captures_are_read_as_the_frames_that_they_hold() {
+        let frame = frame();
+        let cooked = [&[0u8, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[12..]].concat();
+        let cooked2 = [&frame[12..14], &[0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[14..]].concat();
+        // The upper bits of a link's type say how long check sequences are.
+        for (link, bytes) in [(1u32, &frame), (0x2400_0001, &frame), (113, &cooked), (276, &cooked2)] {
+            let file = pcap(0xa1b2_c3d4, link, (bytes, bytes.len()));
+            let mut gz = flate2::read::GzEncoder::new(&file[..], flate2::Compression::fast());
+            let mut packed = Vec::new();
+            gz.read_to_end(&mut packed).unwrap();
+            for file in [file, packed] {
+                let expected = Packet { t: 1_002_000_000, bytes: frame.clone(), len: frame.len(), interface: 0 };
+                assert_eq!(packets(&file).unwrap(), [expected], "link {link}");
+            }
+        }
+        let ip = pcap(0xa1b2_c3d4, 101, (&[0x45, 0, 0], 3));
+        assert_eq!(packets(&ip).unwrap()[0].bytes, [&[0; 12][..], &[8, 0, 0x45, 0, 0]].concat());
+        let error = packets(&pcap(0xa1b2_c3d4, 105, (&frame, 19))).unwrap_err();
+        assert!(error.to_string().contains("type 105"), "{error}");
+    }
+
+    #[test]
+    fn a_frame_that_was_cut_keeps_its_length_and_lengths_that_contradict_each_other_are_taken() {
+        let frame = frame();
+        let read = |captured: &[u8], len| packets(&pcap(0xa1b2_3c4d, 1, (captured, len))).unwrap().remove(0);
+        assert_eq!((read(&frame[..15], 19).len, read(&frame, 7).len), (19, 19));
+        let long = vec![7; 100];
+        assert_eq!(read(&long, 100).bytes.len(), 100, "longer than the snap length");
+        let error = packets(&pcap(0xa1b2_3c4d, 1, (&vec![0; 262_145], 9))).unwrap_err();
+        assert!(error.to_string().contains("262145 bytes"), "{error}");
+    }
+
+    #[test]
+    fn ixia_writes_nanoseconds_and_microseconds() {
+        let frame = frame();
+        let t = |magic| packets(&pcap(magic, 1, (&frame, 19))).unwrap()[0].t;
+        assert_eq!([t(0x1c00_01ac), t(0x1c00_01ab)], [1_000_002_000, 1_002_000_000]);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_read_up_to_there() {
+        let frame = frame();
+        let mut file = pcap(0xa1b2_c3d4, 1, (&frame, 19));
+        file.extend(words(&[1, 2, 3]));
+        let mut capture = CaptureFile::read(Path::new("x"), &file[..]).unwrap();
+        assert!(capture.next_packet().unwrap().is_some());
+        assert!(matches!(capture.next_packet(), Err(CaptureError::Cut { at: 1, .. })));
+        for start in [&b""[..], b"\xd4\xc3", b"#!/bin/sh\n echo, not a capture at all"] {
+            assert!(packets(start).is_err());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Lists the streams that are there.
 
+use crate::Packet;
 use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_protocols::sequence::Tracker;
-use latpath_protocols::Tag;
+use latpath_protocols::{Tag, UnreadFrames};
 use std::collections::HashMap;
 
 /// Streams that the list keeps apart; it only counts the frames of further ones.
@@ -12,6 +13,8 @@ const MOST: usize = 4096;
 pub struct FoundStream {
     /// The stream, as exactly as its frames name it.
     pub stream: StreamSpec,
+    /// The place of its interface in the list of a file's; 0 for a device.
+    pub interface: usize,
     /// The newest frame's outermost tag.
     pub tag: Option<Tag>,
     /// Source MAC of the newest frame.
@@ -38,10 +41,10 @@ impl FoundStream {
 /// The streams that frames belong to.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
-    streams: HashMap<StreamSpec, FoundStream>,
+    streams: HashMap<(StreamSpec, usize), FoundStream>,
     pub frames: u64,
     /// Frames of a listed protocol that could not be read.
-    pub malformed: u64,
+    pub unread: UnreadFrames,
     pub other_protocols: u64,
     /// Frames of streams beyond the 4096 that the list keeps apart.
     pub beyond: u64,
@@ -50,28 +53,35 @@ pub struct Discovery {
 impl Discovery {
     /// Takes a frame that was seen at `t` (any clock), with the tag that the kernel took off, if it did.
     pub fn note(&mut self, t: Ns, bytes: &[u8], stripped: Option<Tag>) {
+        self.take((t, bytes.len(), 0), bytes, stripped);
+    }
+
+    /// Takes a packet of a file. Streams of different interfaces are different ones.
+    pub fn note_packet(&mut self, packet: &Packet) {
+        self.take((packet.t, packet.len, packet.interface), &packet.bytes, None);
+    }
+
+    fn take(&mut self, (t, len, interface): (Ns, usize, usize), bytes: &[u8], stripped: Option<Tag>) {
         self.frames += 1;
-        let (header, found) = match Matcher::read(bytes) {
+        let (header, found) = match Matcher::read_captured(bytes, len) {
             Ok(read) => read,
-            Err(e) if e.is_malformed() => {
-                self.malformed += 1;
-                return;
-            }
-            Err(_) => {
-                self.other_protocols += 1;
+            Err(e) => {
+                self.unread.count(e);
+                self.other_protocols += u64::from(!e.is_malformed());
                 return;
             }
         };
         // The innermost tag, as everywhere: --stream …,vlan= means that one.
         let tag = header.tags().last().copied().or(stripped);
         for found in found {
-            let exact = StreamSpec::exact(found.stream, header.dst, tag.map(Tag::vlan));
+            let exact = (StreamSpec::exact(found.stream, header.dst, tag.map(Tag::vlan)), interface);
             if self.streams.len() >= MOST && !self.streams.contains_key(&exact) {
                 self.beyond += 1;
                 continue;
             }
-            let stream = self.streams.entry(exact).or_insert_with_key(|exact| FoundStream {
+            let stream = self.streams.entry(exact).or_insert_with_key(|(exact, interface)| FoundStream {
                 stream: exact.clone(),
+                interface: *interface,
                 tag,
                 src: header.src,
                 newest: Vec::new(),
@@ -88,10 +98,10 @@ impl Discovery {
         }
     }
 
-    /// The streams, by protocol and name.
+    /// The streams, by protocol, name and interface.
     pub fn streams(&self) -> Vec<&FoundStream> {
         let mut all: Vec<_> = self.streams.values().collect();
-        all.sort_by_cached_key(|s| (s.stream.matcher.protocol() as u8, s.stream.to_string()));
+        all.sort_by_cached_key(|s| (s.stream.matcher.protocol() as u8, s.stream.to_string(), s.interface));
         all
     }
 }
@@ -122,7 +132,7 @@ mod tests {
         assert_eq!(stream.stream.matcher.details(&stream.newest).newest[1].value, Value::PerFrame(6));
         assert_eq!(stream.frames_hz().map(f64::round), Some(2400.0));
         assert_eq!(stream.tracker.wrap(), Some(14400));
-        assert_eq!((found.frames, found.malformed, found.other_protocols), (2402, 0, 1));
+        assert_eq!((found.frames, found.unread.total(), found.other_protocols), (2402, 0, 1));
     }
 
     #[test]

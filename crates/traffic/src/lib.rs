@@ -19,7 +19,9 @@ mod synthetic;
 
 pub mod kernel;
 
-pub use capture::{CaptureError, CaptureFile, Packet};
+pub use capture::{
+    is_capture, CaptureError, CaptureFile, Interface, InterfaceChoice, Packet, Record, Selection, SeveralInterfaces,
+};
 pub use corrupt::Corrupted;
 pub use device::{Device, DeviceError};
 pub use discover::{Discovery, FoundStream};

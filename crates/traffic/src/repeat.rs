@@ -141,8 +141,9 @@ mod tests {
         let mut out = Vec::new();
         for expected in [4, 8, 16] {
             frames.next(&mut out).unwrap();
-            let frame = goose::Frame::parse(&out, &Header::parse(&out).unwrap()).unwrap();
-            assert_eq!((frame.time_allowed_ms, frame.appid, frame.goid), (expected, 7, Some(&b"trip"[..])));
+            let message = goose::Message::parse(&out, out.len(), &Header::parse(&out).unwrap()).unwrap();
+            let live = out.windows(2).position(|element| element == [0x81, 1]).unwrap();
+            assert_eq!((out[live + 2], message.appid, message.goid), (expected, 7, Some(&b"trip"[..])));
         }
     }
 }

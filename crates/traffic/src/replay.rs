@@ -1,12 +1,15 @@
 //! Sends a capture again, once or for ever, with smpCnt going on where the capture starts over.
 
-use crate::{CaptureError, CaptureFile, Deadlines, Frames, Pace};
+use crate::{CaptureError, CaptureFile, Deadlines, Frames, InterfaceChoice, Pace, Packet, Selection};
 use latpath_model::{KeyRule, Ns};
 use latpath_protocols::sequence::Tracker;
 use latpath_protocols::sv::{Frame, SAMPLE_RATES};
+use latpath_protocols::UnreadFrames;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+/// Up to this length a frame that was cut is made whole again: no device sends a longer one.
+const LONGEST_FRAME: usize = 1 << 16;
 /// Most bytes of frames that are held.
 const MOST_BYTES: usize = 1 << 30;
 
@@ -19,6 +22,10 @@ pub enum ReplayError {
     /// Nothing to send is in it.
     #[error("{}: no Sampled Values in {packets} packets", path.display())]
     Empty { path: PathBuf, packets: u64 },
+    /// Its packets are of several interfaces.
+    #[error("{}: its packets are of several interfaces ({interfaces}), and each frame may be there several times: name the one to send \
+             from: --replay FILE,interface=NAME, or interface=* for all", path.display())]
+    Interfaces { path: PathBuf, interfaces: String },
     /// It does not fit.
     #[error("{}: more than 1 GiB of Sampled Values; cut it first (editcap -c)", .0.display())]
     TooLarge(PathBuf),
@@ -45,6 +52,9 @@ struct Stream {
     first_count: u16,
     last_count: u16,
     highest: u16,
+    lowest: u16,
+    /// The number behind the wrap.
+    base: u32,
     samples: u64,
     first: Ns,
     last: Ns,
@@ -72,22 +82,38 @@ pub struct Replay {
     /// Packets of other protocols, which are not sent.
     pub skipped: u64,
     /// Frames of Sampled Values that cannot be read; they are sent as they are.
-    pub malformed: u64,
+    pub unread: UnreadFrames,
+    /// Frames that the capture cut; they are sent in full, with zeros for what is missing.
+    pub cut: u64,
 }
 
 impl Replay {
-    /// Reads a capture. `pace`: `None` for its own, `Some(None)` for as fast as possible, `Some(Some(_))` for a rate of all
+    /// Reads a capture, of one interface if it has several. `pace`: `None` for its own, `Some(None)` for as fast as possible, `Some(Some(_))` for a rate of all
     /// frames together. `rounds`: for ever. `wrap`: where smpCnt wraps, found out if not given.
-    pub fn open(path: &Path, pace: Option<Option<Pace>>, rounds: bool, wrap: Option<u32>) -> Result<Self, ReplayError> {
+    pub fn open(
+        (path, interface): (&Path, Option<InterfaceChoice>),
+        pace: Option<Option<Pace>>,
+        rounds: bool,
+        wrap: Option<u32>,
+    ) -> Result<Self, ReplayError> {
         let mut replay = Self { pace, rounds, ..Self::default() };
         let mut capture = CaptureFile::open(path)?;
         let mut by_name = HashMap::new();
         let mut start = None;
+        let mut selection = Selection::new(interface, Vec::new());
         while let Some(packet) = capture.next_packet()? {
+            let takes = selection.takes(capture.interfaces(), packet.interface).map_err(|_| {
+                let interfaces = capture.interface_names();
+                ReplayError::Interfaces { path: path.into(), interfaces }
+            })?;
+            if !takes {
+                replay.skipped += 1;
+                continue;
+            }
             let due = packet.t.saturating_sub(*start.get_or_insert(packet.t));
             // A capture may have stepped back in time: what is out of place goes with the frame before.
             let due = due.max(replay.frames.last().map_or(0, |f| f.due));
-            replay.take(due, &packet.bytes, wrap, &mut by_name);
+            replay.take(due, &packet, wrap, &mut by_name);
             if replay.bytes.len() > MOST_BYTES {
                 return Err(ReplayError::TooLarge(path.into()));
             }
@@ -99,9 +125,10 @@ impl Replay {
         Ok(replay)
     }
 
-    fn take(&mut self, due: Ns, bytes: &[u8], wrap: Option<u32>, by_name: &mut HashMap<Vec<u8>, usize>) {
+    fn take(&mut self, due: Ns, packet: &Packet, wrap: Option<u32>, by_name: &mut HashMap<Vec<u8>, usize>) {
+        let bytes = packet.bytes.as_slice();
         let first = self.counters.len();
-        match Frame::parse(bytes) {
+        match Frame::parse_captured(bytes, packet.len) {
             Ok(frame) => {
                 for asdu in frame.asdus() {
                     // Addresses, tags and APPID lie before the length; with the svID they name the stream.
@@ -115,6 +142,8 @@ impl Replay {
                             first_count: asdu.smp_cnt,
                             last_count: 0,
                             highest: 0,
+                            lowest: u16::MAX,
+                            base: 0,
                             samples: 0,
                             first: due,
                             last: due,
@@ -129,11 +158,12 @@ impl Replay {
                     stream.samples += 1;
                     stream.last_count = asdu.smp_cnt;
                     stream.highest = stream.highest.max(asdu.smp_cnt);
+                    stream.lowest = stream.lowest.min(asdu.smp_cnt);
                     stream.last = due;
                     self.counters.push(Counter { at: asdu.smp_cnt_at, stream: i });
                 }
             }
-            Err(e) if e.is_malformed() => self.malformed += 1,
+            Err(e) if e.is_malformed() => self.unread.count(e),
             Err(_) => {
                 self.skipped += 1;
                 return;
@@ -141,6 +171,10 @@ impl Replay {
         }
         let at = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
+        if packet.len > bytes.len() {
+            self.cut += 1;
+            self.bytes.resize(at + packet.len.min(LONGEST_FRAME).max(bytes.len()), 0);
+        }
         self.frames.push(Recorded { due, bytes: at..self.bytes.len(), counters: first..self.counters.len() });
     }
 
@@ -166,9 +200,10 @@ impl Replay {
                 let hz = (s.samples > 1 && t > 0).then(|| (s.samples - 1) as f64 * 1e9 / t as f64)?;
                 SAMPLE_RATES.into_iter().find(|r| (hz / f64::from(*r) - 1.0).abs() < 0.02)
             };
-            let found =
-                wrap.or(s.tracker.wrap().map(|w| w as u32)).or_else(nearest).filter(|w| u32::from(s.highest) < *w);
-            s.wrap = found.unwrap_or(65536);
+            // A sender that counts from 1 sends the wrap itself.
+            let fits = |w: &u32| u32::from(s.highest) < *w || u32::from(s.highest) == *w && s.lowest > 0;
+            s.wrap = wrap.or(s.tracker.wrap().map(|w| w as u32)).or_else(nearest).filter(fits).unwrap_or(65536);
+            s.base = u32::from(u32::from(s.highest) == s.wrap);
             s.advance = (u32::from(s.last_count) + 1 + s.wrap - u32::from(s.first_count)) % s.wrap;
         }
     }
@@ -210,8 +245,8 @@ impl Frames for Replay {
             for c in &self.counters[frame.counters.clone()] {
                 let stream = &self.streams[c.stream];
                 let count = u64::from(u16::from_be_bytes([out[c.at], out[c.at + 1]]));
-                let wrap = u64::from(stream.wrap);
-                let count = (count + self.round % wrap * u64::from(stream.advance)) % wrap;
+                let (wrap, base) = (u64::from(stream.wrap), u64::from(stream.base));
+                let count = (count + wrap - base + self.round % wrap * u64::from(stream.advance)) % wrap + base;
                 out[c.at..c.at + 2].copy_from_slice(&(count as u16).to_be_bytes());
             }
         }
@@ -230,6 +265,54 @@ impl Frames for Replay {
         match self.pace {
             None => Some(Deadlines { interval: self.interval, per_s }),
             Some(pace) => pace.map(Pace::deadlines),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use latpath_protocols::sv::{AsduSpec, FrameSpec};
+
+    fn count(frame: &[u8]) -> u16 {
+        Frame::parse(frame).unwrap().asdus().next().unwrap().smp_cnt
+    }
+
+    /// Frames 250 µs apart, of which a capture kept this many bytes.
+    fn replay(counts: impl Iterator<Item = u16>, kept: usize) -> Replay {
+        let (mut replay, mut by_name) = (Replay { rounds: true, ..Replay::default() }, HashMap::new());
+        for (n, smp_cnt) in counts.enumerate() {
+            let asdu = AsduSpec { svid: b"MU01".to_vec(), smp_cnt, data: vec![7; 64], ..AsduSpec::default() };
+            let bytes = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().unwrap();
+            let (t, len) = (n as Ns * 250_000, bytes.len());
+            let packet = Packet { t, len, bytes: bytes[..kept.min(len)].to_vec(), interface: 0 };
+            replay.take(t, &packet, None, &mut by_name);
+        }
+        replay.settle(None);
+        replay
+    }
+
+    #[test]
+    fn a_second_round_goes_on_where_the_first_one_ended_also_where_senders_count_from_1() {
+        for first in [0, 1] {
+            let mut replay = replay((0..6000u32).map(|n| (n % 4000) as u16 + first), 1500);
+            let mut out = Vec::new();
+            for n in 0..20_000u32 {
+                replay.next(&mut out).unwrap();
+                assert_eq!(u32::from(count(&out)), n % 4000 + u32::from(first), "{n}");
+            }
+        }
+    }
+
+    #[test]
+    fn frames_that_a_capture_cut_are_sent_in_full() {
+        let mut replay = replay(0..4, 64);
+        assert_eq!((replay.cut, replay.unread.total()), (4, 0));
+        let mut out = Vec::new();
+        for n in 0..8 {
+            replay.next(&mut out).unwrap();
+            let asdu = Frame::parse(&out).unwrap().asdus().next().unwrap();
+            assert_eq!((asdu.smp_cnt, asdu.data.map(<[u8]>::len)), (n, Some(64)));
         }
     }
 }

@@ -5,7 +5,7 @@ use latpath_histogram::Histogram;
 use latpath_model::stream::MAX_STREAMS;
 use latpath_model::{Matcher, Ns, StreamSpec};
 use latpath_protocols::sequence::{Totals, Tracker};
-use latpath_protocols::{ProtocolId, Tag};
+use latpath_protocols::{ProtocolId, Tag, UnreadFrames};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -41,7 +41,7 @@ pub struct Subscription {
     /// Which streams a stream in a frame belongs to.
     matches: HashMap<StreamSpec, Rc<[usize]>>,
     /// Frames that could not be read.
-    pub malformed: u64,
+    pub unread: UnreadFrames,
     /// Frames of other streams, or that came when the table of streams was full.
     pub others: u64,
     /// Names of the streams in those frames, the first few.
@@ -86,7 +86,7 @@ impl Subscription {
             streams: streams.iter().cloned().map(StreamReceived::new).collect(),
             named: !streams.is_empty(),
             matches: HashMap::new(),
-            malformed: 0,
+            unread: UnreadFrames::default(),
             others: 0,
             other_names: Vec::new(),
             taken: 0,
@@ -113,7 +113,7 @@ impl Subscription {
         let (header, found) = match Matcher::read(r.frame) {
             Ok(read) => read,
             Err(e) => {
-                self.malformed += u64::from(e.is_malformed());
+                self.unread.count(e);
                 return;
             }
         };
@@ -257,6 +257,6 @@ mod tests {
         let mut s = Subscription::new(&[]).unwrap();
         give(&mut s, 0, &frame(&["A"], 0)[..40], None);
         give(&mut s, 0, &[0; 60], None);
-        assert_eq!((s.malformed, s.taken), (1, 0));
+        assert_eq!((s.unread.total(), s.taken), (1, 0));
     }
 }

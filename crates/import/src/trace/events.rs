@@ -1,12 +1,17 @@
 //! What the lines of a trace say, as events of the flight recorder.
 
 use latpath_flight::{Class, Event, Left, Sleep, Vector, What};
-use latpath_model::{text::printable, Ns};
+use latpath_model::{
+    text::{cut, printable},
+    Ns,
+};
 use latpath_tracefs::text::{number, Line, Switch, Task};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Names of one kind that are kept.
 const MOST_NAMES: usize = 1 << 15;
+/// Bytes that are shown of a line that cannot be read.
+const SHOWN: usize = 60;
 /// The first of the numbers that stand for functions, since a trace gives none.
 const FIRST_FUNCTION: u64 = 1 << 40;
 
@@ -58,7 +63,17 @@ pub(crate) struct Reader {
     functions: HashMap<String, u64>,
     pub devices: Vec<String>,
     pub kinds: Kinds,
+    /// Lines of `sched_switch` that cannot be read, and what the first of them says.
+    pub unread_switches: u64,
+    pub unread_switch: String,
+    /// The files or buffers that lines name, a few.
+    pub sources: BTreeSet<String>,
+    /// Some lines name none.
+    pub has_own_lines: bool,
 }
+
+/// Files or buffers of one text that are told apart.
+const MOST_SOURCES: usize = 8;
 
 impl Reader {
     /// The names of functions, by the numbers that stand for them.
@@ -68,6 +83,13 @@ impl Reader {
 
     /// Takes a line, at this time of the run.
     pub fn read(&mut self, line: &Line<'_>, t: Ns) -> Found {
+        match line.source {
+            Some(source) if !self.sources.contains(source) && self.sources.len() < MOST_SOURCES => {
+                self.sources.insert(printable(source));
+            }
+            Some(_) => {}
+            None => self.has_own_lines = true,
+        }
         self.name(line.pid, line.name, line.process);
         if let Some(packet) = self.packet(line, t) {
             self.kinds.packets = true;
@@ -143,7 +165,13 @@ impl Reader {
         let args = line.args;
         Some(match line.event {
             "sched_switch" => {
-                let switch = Switch::read(args)?;
+                let Some(switch) = Switch::read(args) else {
+                    if self.unread_switches == 0 {
+                        self.unread_switch = printable(cut(args, SHOWN));
+                    }
+                    self.unread_switches += 1;
+                    return None;
+                };
                 self.kinds.switches = true;
                 let (_, prev) = self.task(&switch.prev);
                 let (next, next_class) = self.task(&switch.next);

@@ -81,7 +81,7 @@ pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicB
     let mut input = BufReader::with_capacity(1 << 16, input);
     let mut cutter = Cutter::new(times);
     let mut reader = Reader::default();
-    let (mut span, mut no_events, mut lost_events) = (None::<(Ns, Ns)>, 0, 0_u64);
+    let (mut span, mut no_events, mut lost_events) = (None::<(Ns, Ns)>, 0_u64, 0_u64);
     let mut whole_microseconds = true;
     let mut bytes = Vec::new();
     while next_line(&mut input, &mut bytes).map_err(broken)? && !stop.load(Ordering::Relaxed) {
@@ -284,6 +284,8 @@ mod tests {
         text += &trace(300).lines().skip(1 + 200).map(|line| format!("{line}\n")).collect::<String>();
         let found = cut(&text, &[(50 * MS, 150 * MS), (200 * MS, 210 * MS)], 0);
         assert_eq!(found.lost, 120);
+        let many = format!("CPU:0 [LOST {} EVENTS]\nCPU:0 [LOST 1 EVENTS]\n{text}", u64::MAX);
+        assert_eq!(cut(&many, &[(50 * MS, 150 * MS)], 0).lost, u64::MAX);
         let record = |at: usize, cpu: usize| &found.cuts[at].window.cpus[cpu];
         assert!(record(0, 0).since >= 99 * MS && !record(0, 0).is_complete(50 * MS));
         assert!(record(0, 1).is_complete(50 * MS), "the other CPU lost nothing");

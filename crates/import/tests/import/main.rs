@@ -1,8 +1,10 @@
 //! Files that others wrote become a run: the same packets, times and counts as a slow joiner finds in them.
 
 mod captures;
+mod interfaces;
 mod reference;
 mod sampled;
+mod traces;
 mod wrong;
 
 use latpath_import::{import, ImportError, Options, Source};
@@ -48,7 +50,8 @@ impl Bench {
     }
 
     pub(crate) fn options(&self, sources: &[(&str, &str)]) -> Options {
-        let source = |(point, file): &(&str, &str)| Source { point: point.parse().unwrap(), path: self.path(file) };
+        let source =
+            |(point, file): &(&str, &str)| format!("{point}={}", self.path(file).display()).parse::<Source>().unwrap();
         Options::new(sources.iter().map(source).collect())
     }
 

@@ -22,7 +22,8 @@ use std::time::{Duration, SystemTime};
 #[derive(ClapArgs)]
 pub struct Args {
     /// Two files or more, each with the point where its packets were seen, in the order in which packets pass: publisher/tx@eth0=pub.pcap
-    /// relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of sv_timestamp_logger. One capture alone has the time since the
+    /// relay/app-read@relay=sub.txt; pcap, pcapng (also .gz) or the log of sv_timestamp_logger. Of a file with packets of several interfaces, the one
+    /// that is named as the point or its device, or FILE,interface=NAME. One capture alone has the time since the
     /// samples (Tmu), where their sender keeps UTC. With --format rant: emit=FILE [reflect=FILE], its logs; with
     /// --format svtrace: FROM,TO=FILE, its results
     #[arg(value_name = "POINT=FILE", required = true)]
@@ -61,7 +62,7 @@ pub struct Args {
     /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets' samples were taken
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     clock_error: Option<Duration>,
-    /// A segment of your own, as lan=publisher/tx@eth0..host/nic-rx@eth0; several are allowed
+    /// A segment of your own, as lan=publisher/tx@eth0..host/nic-rx@eth0, or lan=1..2 by the order of the files; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
     /// Times over this are counted, as 200us [default: 200us]
@@ -164,9 +165,11 @@ fn make(
     let imported = make(&mut show);
     progress.end();
     let manifest = imported.map_err(|error| match error {
-        ImportError::SamePoint(_) | ImportError::NoMachine { .. } | ImportError::TwoTraces { .. } => {
-            anyhow::Error::new(Usage(error.to_string()))
-        }
+        ImportError::SamePoint(_)
+        | ImportError::NoMachine { .. }
+        | ImportError::FirstMachine { .. }
+        | ImportError::NoSuchPoint { .. }
+        | ImportError::TwoTraces { .. } => anyhow::Error::new(Usage(error.to_string())),
         error => error.into(),
     })?;
     if json {

@@ -2,6 +2,7 @@
 
 use super::interrupt::stop_flag;
 use super::report::print_as;
+use super::streams::reasons_json;
 use super::subscribe::{mac, times_json, times_text};
 use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
@@ -14,16 +15,16 @@ use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::{FrameLink, Order};
 use latpath_protocols::{
     sv::{FrameSpec, Profile, FIRST_GROUP, MAX_SVID},
-    Tag,
+    Tag, UnreadFrames,
 };
 use latpath_stats::units::{duration, elapsed, number_of, rate};
 use latpath_traffic::kernel::Awake;
 use latpath_traffic::{
-    publish, Corrupted, Frames, Listen, Pace, PacketSocket, Pattern, PublishOptions, Punctuality, Repeated,
-    RepeatedOptions, Replay, Synthetic, SyntheticOptions,
+    publish, Corrupted, Frames, InterfaceChoice, Listen, Pace, PacketSocket, Pattern, PublishOptions, Punctuality,
+    Repeated, RepeatedOptions, Replay, Synthetic, SyntheticOptions,
 };
 use serde_json::{json, Value};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A pause in a file that is announced.
@@ -89,7 +90,8 @@ pub struct Args {
     /// Begin a new event every so often (with --stream) [default: one event alone]
     #[arg(long, value_name = "TIME", requires = "stream", value_parser = humantime::parse_duration)]
     event_every: Option<Duration>,
-    /// Send the Sampled Values of a pcap or pcapng file instead
+    /// Send the Sampled Values of a pcap or pcapng file instead; of one with packets of several interfaces, those of one:
+    /// FILE,interface=NAME
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
     /// Start the file over at its end, with smpCnt going on
@@ -199,7 +201,15 @@ struct What {
     text: String,
     svids: Vec<String>,
     skipped: u64,
-    malformed: u64,
+    unread: UnreadFrames,
+    /// Frames that the capture cut.
+    cut: u64,
+}
+
+impl What {
+    fn new(text: String, svids: Vec<String>) -> Self {
+        Self { text, svids, skipped: 0, unread: UnreadFrames::default(), cut: 0 }
+    }
 }
 
 fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
@@ -208,7 +218,11 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         Rate::Hz(pace) => Some(pace),
     });
     if let Some(path) = &args.replay {
-        let replay = Replay::open(path, rate, args.rounds, args.wrap)?;
+        let (path, interface) = path.to_str().map_or((path.as_path(), None), |text| {
+            let (path, interface) = InterfaceChoice::split(text);
+            (Path::new(path), interface)
+        });
+        let replay = Replay::open((path, interface), rate, args.rounds, args.wrap)?;
         if let Some((frame, pause)) = replay.longest_pause().filter(|(_, pause)| rate.is_none() && *pause > LONG_PAUSE)
         {
             let file = printable(&path.display().to_string());
@@ -232,7 +246,8 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
             ),
             svids: Vec::new(),
             skipped: replay.skipped,
-            malformed: replay.malformed,
+            unread: replay.unread.clone(),
+            cut: replay.cut,
         };
         return Ok((Box::new(replay), what));
     }
@@ -278,7 +293,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         [] => String::new(),
     };
     let text = format!("{names}, {}, to {}", args.profile, format_mac(&first_dst));
-    let what = What { text, svids, skipped: 0, malformed: 0 };
+    let what = What::new(text, svids);
     Ok((Box::new(Synthetic::new(options)?), what))
 }
 
@@ -310,7 +325,7 @@ fn repeated(
     let event_every = args.event_every.map(ns);
     let options = RepeatedOptions { stream: stream.matcher.clone(), link, pattern, event_every };
     let frames = Repeated::new(options).map_err(Usage)?;
-    Ok((Box::new(frames), What { text: stream.to_string(), svids: Vec::new(), skipped: 0, malformed: 0 }))
+    Ok((Box::new(frames), What::new(stream.to_string(), Vec::new())))
 }
 
 fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Value {
@@ -324,7 +339,9 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
         "late": sent.late,
         "gave_up": sent.gave_up,
         "skipped": what.skipped,
-        "malformed": what.malformed,
+        "malformed": what.unread.total(),
+        "malformed_reasons": reasons_json(&what.unread),
+        "frames_cut": what.cut,
         "elapsed_ns": sent.last - sent.first,
         "target_rate_hz": hz,
         "rate_hz": sent.rate_hz(),
@@ -360,11 +377,14 @@ fn text(args: &Args, what: &What, hz: Option<f64>, interval: Ns, sent: &Punctual
     if what.skipped > 0 {
         lines.push(format!("skipped  {} of the file: not Sampled Values", number_of(what.skipped, "packet")));
     }
-    if what.malformed > 0 {
-        lines.push(format!(
-            "note     {} of the file cannot be read, and went out unchanged",
-            number_of(what.malformed, "frame")
-        ));
+    let unread = what.unread.total();
+    if unread > 0 {
+        let (n, why) = (number_of(unread, "frame"), &what.unread);
+        lines.push(format!("note     {n} of the file cannot be read, and went out unchanged: {why}"));
+    }
+    if what.cut > 0 {
+        let n = number_of(what.cut, "frame");
+        lines.push(format!("note     {n} of the file were cut when captured: what is missing went out as zeros"));
     }
     lines.join("\n") + "\n"
 }

@@ -9,7 +9,7 @@ use latpath_linux::monotonic;
 use latpath_model::stream::{format_mac, listed_titles};
 use latpath_model::StreamSpec;
 use latpath_protocols::protocol::{Field, Order, Value};
-use latpath_protocols::{ProtocolId, Tag};
+use latpath_protocols::{ProtocolId, Tag, UnreadFrames};
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, rate};
 use latpath_traffic::{
@@ -43,9 +43,12 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
-    let mut found = Discovery::default();
+    let (mut found, mut interfaces) = (Discovery::default(), Vec::new());
     let (ended, dropped, place) = match (&args.read, &args.interface) {
-        (Some(path), _) => (read(path, &mut found, &stop).map_err(Into::into), 0, path.display().to_string()),
+        (Some(path), _) => {
+            let ended = read(path, (&mut found, &mut interfaces), &stop).map_err(Into::into);
+            (ended, 0, path.display().to_string())
+        }
         (None, Some(device)) => {
             let socket = PacketSocket::open(device, Listen::Passing(ProtocolId::listed()))?;
             socket.join(&Groups::Everything)?;
@@ -59,8 +62,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     if ended.is_ok() || found.frames > 0 {
         let printed = print_as(
             args.json,
-            || to_json(&found, dropped),
-            || text(&found, dropped, &place, latpath_screen::width().unwrap_or(usize::MAX)),
+            || to_json(&found, &interfaces, dropped),
+            || text((&found, &interfaces), dropped, &place, latpath_screen::width().unwrap_or(usize::MAX)),
         );
         ended?;
         printed?;
@@ -70,15 +73,34 @@ pub fn run(args: Args) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
-fn read(path: &Path, found: &mut Discovery, stop: &AtomicBool) -> Result<(), CaptureError> {
+/// Reads a capture; `interfaces` are the names of its interfaces.
+fn read(
+    path: &Path,
+    (found, interfaces): (&mut Discovery, &mut Vec<String>),
+    stop: &AtomicBool,
+) -> Result<(), CaptureError> {
     let mut capture = CaptureFile::open(path)?;
-    while let Some(packet) = capture.next_packet()? {
-        found.note(packet.t, &packet.bytes, None);
-        if stop.load(Ordering::Relaxed) {
-            break;
+    let ended = loop {
+        match capture.next_packet() {
+            Ok(Some(packet)) => found.note_packet(&packet),
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
         }
-    }
-    Ok(())
+        if stop.load(Ordering::Relaxed) {
+            break Ok(());
+        }
+    };
+    // Frames of links that carry no streams are of other protocols too.
+    found.frames += capture.left_out();
+    found.other_protocols += capture.left_out();
+    *interfaces = capture.interfaces().iter().map(ToString::to_string).collect();
+    ended
+}
+
+/// The reasons for which frames cannot be read, the most common first.
+pub fn reasons_json(unread: &UnreadFrames) -> serde_json::Value {
+    let row = |(error, frames): (latpath_protocols::FrameError, u64)| json!({ "reason": error.to_string(), "frames": frames });
+    unread.reasons().into_iter().map(row).collect()
 }
 
 fn listen(receiver: &mut Receiver, time: Duration, found: &mut Discovery, stop: &AtomicBool) -> Result<()> {
@@ -90,7 +112,7 @@ fn listen(receiver: &mut Receiver, time: Duration, found: &mut Discovery, stop: 
     Ok(receiver.drain(&mut note)?)
 }
 
-fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
+fn to_json(found: &Discovery, interfaces: &[String], dropped: u64) -> serde_json::Value {
     let row = |s: &&FoundStream| {
         let totals = s.tracker.totals();
         let mut row = json!({
@@ -100,6 +122,7 @@ fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
             "pcp": s.tag.map(Tag::priority),
             "dst": destination(s),
             "src": format_mac(&s.src),
+            "interface": interfaces.get(s.interface),
             "frames": s.frames,
             "rate_hz": s.frames_hz(),
             "wrap": s.tracker.wrap(),
@@ -115,6 +138,7 @@ fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
                 Value::Number(n) => json!(n),
                 Value::Hex(n) => json!(n),
                 Value::PerFrame(n) => json!(s.frames_hz().map(|hz| hz * f64::from(n))),
+                Value::Unknown => serde_json::Value::Null,
             };
             row[field.json] = value;
         }
@@ -123,7 +147,8 @@ fn to_json(found: &Discovery, dropped: u64) -> serde_json::Value {
     json!({
         "streams": found.streams().iter().map(row).collect::<Vec<_>>(),
         "frames": found.frames,
-        "malformed": found.malformed,
+        "malformed": found.unread.total(),
+        "malformed_reasons": reasons_json(&found.unread),
         "other_frames": found.other_protocols,
         "streams_overflow": found.beyond,
         "socket_dropped": dropped,
@@ -137,6 +162,7 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
         Value::Number(n) => n.to_string(),
         Value::Hex(n) => format!("{n:#06x}"),
         Value::PerFrame(n) => hz.map_or("-".into(), |hz| rate(hz * f64::from(*n))),
+        Value::Unknown => "-".into(),
     }
 }
 
@@ -145,11 +171,12 @@ fn destination(s: &FoundStream) -> Option<String> {
     s.stream.link.mac.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
 }
 
-/// The cells of a stream, each below its heading.
-fn cells(s: &FoundStream) -> Vec<(&'static str, String)> {
+/// The cells of a stream, each below its heading; `interface` where streams of a file are of several.
+fn cells(s: &FoundStream, interface: Option<&str>) -> Vec<(&'static str, String)> {
     let (hz, details) = (s.frames_hz(), s.stream.matcher.details(&s.newest));
     let fields = |fields: Vec<Field>| fields.into_iter().map(move |f| (f.title, cell(&f.value, hz)));
     let mut cells: Vec<_> = fields(details.name).collect();
+    cells.extend(interface.map(|interface| ("interface", interface.to_owned())));
     cells.push(("VLAN", s.tag.map_or("-".into(), |t| t.vlan().to_string())));
     cells.push(("src", format_mac(&s.src)));
     cells.push(("dst", destination(s).unwrap_or_else(|| "-".into())));
@@ -179,14 +206,16 @@ fn table(rows: &[Vec<(&'static str, String)>], without: &[&str]) -> Vec<String> 
 }
 
 /// One table of each protocol that has streams, in so many columns if that can be.
-fn text(found: &Discovery, dropped: u64, place: &str, width: usize) -> String {
+fn text((found, interfaces): (&Discovery, &[String]), dropped: u64, place: &str, width: usize) -> String {
     let (streams, mut lines) = (found.streams(), Vec::new());
+    let are_several = streams.windows(2).any(|two| two[0].interface != two[1].interface);
+    let interface = |s: &FoundStream| interfaces.get(s.interface).map(String::as_str).filter(|_| are_several);
     let shown = &streams[..streams.len().min(MOST_ROWS)];
     for of_protocol in shown.chunk_by(|a, b| a.stream.matcher.protocol() == b.stream.matcher.protocol()) {
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        let rows: Vec<_> = of_protocol.iter().map(|stream| cells(stream)).collect();
+        let rows: Vec<_> = of_protocol.iter().map(|stream| cells(stream, interface(stream))).collect();
         let fits = |lines: &Vec<String>| lines.iter().all(|line| line.chars().count() <= width);
         let tables = (0..=SPARED.len()).map(|n| table(&rows, &SPARED[..n]));
         let mut tables = tables.skip_while(|lines| !fits(lines));
@@ -196,9 +225,10 @@ fn text(found: &Discovery, dropped: u64, place: &str, width: usize) -> String {
         lines.push(format!("{place}: no {}", listed_titles()));
     }
     let more = streams.len().saturating_sub(MOST_ROWS) as u64;
+    let unread = format!("frames cannot be read: {}", found.unread);
     let notes = [
         (more, "more streams (--json lists all)"),
-        (found.malformed, "frames cannot be read"),
+        (found.unread.total(), unread.as_str()),
         (found.beyond, "frames belong to further streams, beyond the 4096 that the list keeps apart"),
         (dropped, "frames were dropped by the kernel: the ring was full"),
     ];

@@ -2,6 +2,7 @@
 
 use super::interrupt::stop_flag;
 use super::report::print_as;
+use super::streams::reasons_json;
 use super::thread::OnTime;
 use super::{ns, Outcome, Usage};
 use anyhow::Result;
@@ -155,7 +156,8 @@ impl Run {
             "lost": sum(|s| s.totals().lost),
             "duplicates": sum(|s| s.totals().duplicates),
             "out_of_order": sum(|s| s.totals().out_of_order),
-            "malformed": s.malformed,
+            "malformed": s.unread.total(),
+            "malformed_reasons": reasons_json(&s.unread),
             "other_frames": s.others,
             "other_svids": s.other_names,
             "socket_dropped": self.dropped,
@@ -175,8 +177,9 @@ impl Run {
         if s.others > 0 {
             lines.push(format!("others         {} of {}", number_of(s.others, "frame"), s.other_names.join(", ")));
         }
-        if s.malformed > 0 {
-            lines.push(format!("malformed      {} could not be read", number_of(s.malformed, "frame")));
+        let unread = s.unread.total();
+        if unread > 0 {
+            lines.push(format!("malformed      {} could not be read: {}", number_of(unread, "frame"), s.unread));
         }
         if self.dropped > 0 {
             lines.push(format!("dropped        {}: the socket's buffer was full", number_of(self.dropped, "frame")));

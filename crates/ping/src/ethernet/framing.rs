@@ -209,10 +209,11 @@ pub fn read(frame: &[u8], removed: Option<Tag>) -> Option<(Peer, Range<usize>)> 
             Some((Peer { mac, framing: Framing::Own, tag }, start..end))
         }
         SV => {
-            let parsed = Frame::parse(frame).ok().filter(|f| f.asdu_count == 1)?;
+            let parsed = Frame::parse(frame).ok()?;
             let asdu = parsed.asdus().next().filter(|a| a.svid.starts_with(SVID))?;
+            let data = asdu.data.filter(|_| parsed.asdus().count() == 1)?;
             let peer = Peer { mac, framing: Framing::Sv { appid: parsed.link.appid }, tag };
-            Some((peer, asdu.data_at..asdu.data_at + asdu.data.len()))
+            Some((peer, asdu.data_at..asdu.data_at + data.len()))
         }
         _ => None,
     }

@@ -133,6 +133,44 @@ mod tests {
     }
 
     #[test]
+    fn a_sender_that_counts_from_1_loses_nothing_where_it_wraps() {
+        // Samples a frame, the wrap, and the number that a sender begins with.
+        for (samples, wrap, first) in
+            [(1, 4000, 1), (1, 4800, 2345), (2, 4800, 1), (2, 4800, 2), (6, 14_400, 6), (1, 1000, 1), (1, 3998, 1)]
+        {
+            let number = |n: u32| (first - 1 + n * samples) % wrap + 1;
+            let mut t = sv(None);
+            for n in 0..6 * wrap / samples {
+                t.note(Ns::from(n) * STEP, number(n), samples as u16);
+            }
+            let totals = Totals { received: u64::from(6 * wrap / samples), ..Totals::default() };
+            assert_eq!((t.wrap(), t.totals()), (Some(wrap.into()), totals), "{samples} {wrap} {first}");
+        }
+    }
+
+    #[test]
+    fn losses_of_a_sender_that_counts_from_1_are_exact_at_its_wrap() {
+        // Around the first wrap, around the second one, at both, and the first and the last number of all.
+        for gone in
+            [&[3999, 4000, 4001][..], &[4000], &[4001], &[7999, 8000], &[3999, 8000, 8001, 8002], &[4000, 8001, 12_000]]
+        {
+            let mut t = sv(None);
+            for n in (1..=20_000i64).filter(|n| !gone.contains(n)) {
+                t.note(n * STEP, ((n - 1) % 4000 + 1) as u32, 1);
+            }
+            let totals = t.totals();
+            assert_eq!((t.wrap(), totals.lost, totals.restarts), (Some(4000), gone.len() as u64, 0), "{gone:?}");
+        }
+    }
+
+    #[test]
+    fn a_sender_that_counts_from_0_after_one_that_counted_from_1_keeps_its_wrap() {
+        let mut t = sv(None);
+        run(&mut t, (0..9000u32).map(|n| (n % 4000 + 1) as u16).chain((0..9000u32).map(|n| (n % 4000) as u16)));
+        assert_eq!((t.wrap(), t.totals().lost, t.totals().restarts), (Some(4000), 0, 1));
+    }
+
+    #[test]
     fn a_silence_of_many_wraps_is_measured_by_time() {
         let mut t = sv(Some(4000));
         for n in 0..1000i64 {

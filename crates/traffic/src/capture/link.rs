@@ -1,0 +1,44 @@
+//! What stands before a frame's payload: links that are read, as Ethernet frames.
+
+/// Types of links, as files name them (pcap-linktype(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    Ethernet,
+    /// `tcpdump -i any`: LINUX_SLL and LINUX_SLL2.
+    Cooked,
+    Cooked2,
+    /// An IP packet without anything before it: tunnels.
+    Ip,
+}
+
+impl Link {
+    /// The link of this number; `None` where its frames carry nothing that latpath follows.
+    pub fn of(number: u16) -> Option<Self> {
+        match number {
+            1 => Some(Self::Ethernet),
+            113 => Some(Self::Cooked),
+            276 => Some(Self::Cooked2),
+            12 | 14 | 101 | 228 | 229 => Some(Self::Ip),
+            _ => None,
+        }
+    }
+
+    /// The first bytes of a packet of `len` bytes as those of an Ethernet frame, and that frame's length. What such a link does not
+    /// say is zeros: the destination of a cooked frame, both addresses of an IP packet.
+    pub fn frame(self, bytes: Vec<u8>, len: usize) -> (Vec<u8>, usize) {
+        let (header, address, ethertype) = match self {
+            Self::Ethernet => return (bytes, len),
+            Self::Cooked => (16, 6..12, 14..16),
+            Self::Cooked2 => (20, 12..18, 0..2),
+            Self::Ip => {
+                let ethertype = if bytes.first().is_some_and(|b| b >> 4 == 6) { [0x86, 0xdd] } else { [0x08, 0x00] };
+                return ([&[0; 12], &ethertype[..], &bytes].concat(), len.saturating_add(14));
+            }
+        };
+        if bytes.len() < header {
+            return (bytes, len);
+        }
+        let frame = [&[0; 6], &bytes[address], &bytes[ethertype], &bytes[header..]].concat();
+        (frame, (len.saturating_sub(header)).saturating_add(14))
+    }
+}

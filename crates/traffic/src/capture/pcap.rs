@@ -1,0 +1,166 @@
+//! pcap: a header, and records one after another. Its variants differ in the length of a record's header, and some have the same magic
+//! number: which one a file is shows in its first records.
+
+use super::input::{Fault, Input, Order};
+use super::Record;
+use latpath_model::Ns;
+
+/// Longest packet: no writer of Ethernet makes longer ones, so a longer one is damage.
+pub(super) const MAX_PACKET: u32 = 262_144;
+/// Records that show which variant a file is.
+const TRIED: usize = 3;
+
+/// The magic numbers, as they stand in the writer's byte order.
+const STANDARD: u32 = 0xa1b2_c3d4;
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+/// Kuznetzov's patches of 1999.
+const MODIFIED: u32 = 0xa1b2_cd34;
+/// Ixia: four more bytes behind the header; nanoseconds, and microseconds.
+const IXIA_HARDWARE: u32 = 0x1c00_01ac;
+const IXIA_SOFTWARE: u32 = 0x1c00_01ab;
+
+/// Bytes of a record's header.
+const PLAIN: usize = 16;
+const NOKIA: usize = 20;
+const PATCHED: usize = 24;
+const PATCHED_WITH_CPUS: usize = 28;
+
+/// Which of a record's two lengths comes first.
+#[derive(Clone, Copy)]
+enum Lengths {
+    CapturedFirst,
+    OriginalFirst,
+    /// Version 2.3: the greater one is the original's.
+    Either,
+}
+
+pub(super) struct Pcap {
+    order: Order,
+    /// Nanoseconds in a unit of a record's second field.
+    unit: Ns,
+    /// Bytes of a record's header.
+    header: usize,
+    lengths: Lengths,
+    snap_len: u32,
+    pub link: u16,
+}
+
+/// Whether bytes are the beginning of such a file, and its byte order.
+fn magic(bytes: &[u8]) -> Option<(u32, Order)> {
+    [false, true].into_iter().find_map(|is_big| {
+        let order = Order { is_big };
+        let magic = order.u32(bytes, 0);
+        [STANDARD, NANOSECONDS, MODIFIED, IXIA_HARDWARE, IXIA_SOFTWARE].contains(&magic).then_some((magic, order))
+    })
+}
+
+/// Whether bytes are the beginning of such a file.
+pub(super) fn is_pcap(bytes: &[u8]) -> bool {
+    bytes.len() >= 4 && magic(bytes).is_some()
+}
+
+impl Pcap {
+    /// Reads the header.
+    pub fn open(input: &mut Input<'_>) -> Result<Self, Fault> {
+        let Some((magic, order)) = magic(input.need(4)?) else {
+            return Err(Fault::Broken("it begins as neither of them does".into()));
+        };
+        let is_ixia = matches!(magic, IXIA_HARDWARE | IXIA_SOFTWARE);
+        let len = if is_ixia { 28 } else { 24 };
+        let bytes = input.need(len)?;
+        let version = (order.u16(bytes, 4), order.u16(bytes, 6));
+        let (snap_len, mut network) = (order.u32(bytes, 16), order.u32(bytes, 20));
+        let mut unit = if matches!(magic, NANOSECONDS | IXIA_HARDWARE) { 1 } else { 1000 };
+        if version.0 < 2 {
+            return Err(Fault::Broken(format!("pcap version {}.{}; 2.0 and later are known", version.0, version.1)));
+        }
+        // AIX has types of interfaces (RFC 1573) where others have types of links, and nanoseconds.
+        let is_aix = magic == STANDARD && version == (2, 2) && matches!(network, 6 | 9 | 15 | 24);
+        if is_aix {
+            unit = 1;
+            network = if network == 6 { 1 } else { u32::from(u16::MAX) };
+        }
+        // The upper bits say how long the frames' check sequence is; ten of them must be zero.
+        if network & 0x03ff_0000 != 0 {
+            return Err(Fault::Broken(format!("link type {network:#010x} has bits that nobody uses")));
+        }
+        let lengths = match version {
+            (2, 0..=2) | (543, _) => Lengths::OriginalFirst,
+            (2, 3) => Lengths::Either,
+            _ => Lengths::CapturedFirst,
+        };
+        input.take(len);
+        let mut pcap = Self { order, unit, header: PLAIN, lengths, snap_len, link: network as u16 };
+        let headers: &[usize] = match magic {
+            STANDARD if !is_aix => &[PLAIN, PATCHED, NOKIA],
+            MODIFIED => &[PATCHED, PATCHED_WITH_CPUS],
+            _ => &[PLAIN],
+        };
+        if let [_, _, ..] = headers {
+            // The first one with the fewest faults.
+            let faults = |header: &&usize| pcap.faults(input, **header);
+            pcap.header = headers.iter().min_by_key(faults).copied().unwrap_or(PLAIN);
+        }
+        Ok(pcap)
+    }
+
+    /// How unlikely the first records are if their headers have this length: the faults of the first record that has some.
+    fn faults(&self, input: &mut Input<'_>, header: usize) -> u32 {
+        let mut at = 0;
+        for _ in 0..TRIED {
+            let bytes = input.peek(at + header);
+            let bytes = bytes.get(at..).unwrap_or(&[]);
+            if bytes.is_empty() {
+                return 0;
+            }
+            if bytes.len() < header {
+                return 1;
+            }
+            let fraction = self.order.u32(bytes, 4);
+            let (captured, original) = self.lengths(bytes);
+            let faults = [
+                fraction >= 1_000_000,
+                captured > MAX_PACKET,
+                captured > self.snap_len,
+                original > 128 << 20,
+                captured > original,
+            ];
+            if faults.contains(&true) {
+                return faults.map(u32::from).iter().sum();
+            }
+            at += header + captured as usize;
+            if input.peek(at).len() < at {
+                return 1;
+            }
+        }
+        0
+    }
+
+    /// How many bytes a record holds, and how many the packet had when it was sent.
+    fn lengths(&self, header: &[u8]) -> (u32, u32) {
+        let [first, second] = [8, 12].map(|at| self.order.u32(header, at));
+        match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::OriginalFirst => (second, first),
+            Lengths::Either => (first.min(second), first.max(second)),
+        }
+    }
+
+    /// The next record; `None` at the end.
+    pub fn next(&mut self, input: &mut Input<'_>) -> Result<Option<Record>, Fault> {
+        if input.is_empty()? {
+            return Ok(None);
+        }
+        let bytes = input.need(self.header)?;
+        let [seconds, fraction] = [0, 4].map(|at| self.order.u32(bytes, at));
+        let (captured, original) = self.lengths(bytes);
+        if captured > MAX_PACKET {
+            return Err(Fault::Broken(format!("a packet of {captured} bytes; none is longer than {MAX_PACKET}")));
+        }
+        let (header, len) = (self.header, captured as usize);
+        let bytes = input.need(header + len)?[header..].to_vec();
+        input.take(header + len);
+        let t = Ns::from(seconds) * 1_000_000_000 + Ns::from(fraction) * self.unit;
+        Ok(Some(Record { t, interface: 0, len: original as usize, bytes }))
+    }
+}
