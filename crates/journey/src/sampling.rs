@@ -28,8 +28,8 @@ pub struct Sampling {
 struct Sender {
     /// Where smpCnt wraps, once that is known.
     per_second: Option<u64>,
-    /// The number of the first sample of a second: 0, or 1 of a sender that counts from 1.
-    first: u64,
+    /// The number of the first sample of a second, once that is known: 0, or 1 of a sender that counts from 1.
+    first: Option<u64>,
     changes: VecDeque<SynchChange>,
     counting: Option<Counting>,
     /// How often it changed what it says.
@@ -87,7 +87,7 @@ impl Sampling {
         for (stream, sender) in self.senders.iter_mut().enumerate().filter(|_| self.point.is_some()) {
             let sequence = joiner.sequence(stream as StreamId);
             sender.per_second = sequence.and_then(Sequence::wrap);
-            sender.first = sequence.map_or(0, Sequence::first);
+            sender.first = sequence.and_then(Sequence::first);
         }
     }
 
@@ -110,12 +110,12 @@ impl Sampling {
     /// When the sample of a packet was taken that came to its first point at `first`, on the same timeline.
     fn sampled(&mut self, j: &Journey, first: Ns, offset: Ns) -> Option<Ns> {
         let sender = self.senders.get_mut(usize::from(j.stream))?;
-        let per_second = sender.per_second?;
+        let (per_second, number) = (sender.per_second?, sender.first?);
         let is_by_second = sender.counts_by_second(j.key, first, per_second);
         if !is_by_second || sender.synch_of(j.key, first, per_second) != Some(SynchChange::GLOBAL) {
             return None;
         }
-        let sample = (u64::from(j.key) + per_second - sender.first.min(per_second)) % per_second;
+        let sample = (u64::from(j.key) + per_second - number.min(per_second)) % per_second;
         let in_second = (u128::from(sample) * SECOND as u128 / u128::from(per_second)) as Ns;
         let latest = first.checked_sub(offset)?.checked_add(MOST_EARLY)?.checked_sub(in_second)?;
         latest.div_euclid(SECOND).checked_mul(SECOND)?.checked_add(in_second)?.checked_add(offset)
@@ -207,7 +207,7 @@ mod tests {
         let mut points = Vec::new();
         sampling.add_point(&mut points);
         assert_eq!((points.len(), sampling.point()), (1, Some(0)));
-        sampling.senders[0].per_second = Some(per_second);
+        (sampling.senders[0].per_second, sampling.senders[0].first) = (Some(per_second), Some(0));
         sampling
     }
 
@@ -251,7 +251,7 @@ mod tests {
         #[test]
         fn a_sender_that_counts_from_1_took_sample_1_at_the_whole_second(usual in -90 * MS..800 * MS) {
             let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
-            sampling.senders[0].first = 1;
+            sampling.senders[0].first = Some(1);
             for n in 0..12_000 {
                 let at = BEGIN + n * 250_000;
                 let said = sampled(&mut sampling, (n % 4000 + 1) as u32, at + usual);

@@ -52,8 +52,9 @@ pub struct Sequence {
     wrap: Option<u64>,
     /// The number behind the wrap: 0, or 1 of senders that count from 1.
     first: u64,
-    /// The number 0 came, since the sender started.
+    /// The numbers 0 and 1 came, since the sender started.
     has_zero: bool,
+    has_one: bool,
     /// 0 until believed.
     step: u64,
     candidate: u64,
@@ -250,8 +251,10 @@ impl Sequence {
             return false;
         }
         self.votes = (self.votes + 1).min(STEP_REFUTED);
-        if key == 0 {
-            (self.has_zero, self.first) = (true, 0);
+        match key {
+            0 => (self.has_zero, self.first) = (true, 0),
+            1 => self.has_one = true,
+            _ => {}
         }
         stretch.advance(step, key, t);
         self.steady = (took.saturating_add(passed), numbers.saturating_add_unsigned(step));
@@ -338,9 +341,16 @@ impl Sequence {
         self.wrap
     }
 
-    /// The number behind the wrap: 0, or 1 of a sender that counts from 1.
-    pub fn first(&self) -> u64 {
-        self.first
+    /// The number of the first sample behind the wrap: 0, or 1 of a sender that counts from 1; `None` until a number shows it.
+    pub fn first(&self) -> Option<u64> {
+        match self.step()? {
+            _ if self.has_zero => Some(0),
+            _ if self.first > 0 => Some(1),
+            // 0 or the wrap itself is among the next numbers.
+            1 => None,
+            // Where each packet has several numbers, these two may never come.
+            _ => Some(u64::from(self.has_one)),
+        }
     }
 
     /// Packets from wrap to wrap, once learned: a cycle of the numbers.
@@ -434,8 +444,10 @@ impl Sequence {
 
     /// There is no number beyond the wrap. So the newest number is always below it.
     fn refute(&mut self, key: u64) {
-        if key == 0 {
-            (self.has_zero, self.first) = (true, 0);
+        match key {
+            0 => (self.has_zero, self.first) = (true, 0),
+            1 => self.has_one = true,
+            _ => {}
         }
         if self.wrap == Some(key) && !self.has_zero {
             self.first = 1;
@@ -662,7 +674,7 @@ impl Sequence {
 
     fn begin(&mut self, key: u64, t: Ns) {
         self.stretch = Some(Stretch::start(key, t));
-        self.has_zero = key == 0 && self.first == 0;
+        (self.has_zero, self.has_one) = (key == 0 && self.first == 0, key == 1);
         self.silence = None;
     }
 

@@ -99,8 +99,8 @@ fn files_in_another_order_than_the_route_are_noticed() {
     };
     assert_eq!(notes([CSIN, VNET0]), [""; 0]);
     let wrong = notes([VNET0, CSIN]);
-    let expected = format!("all 400 packets came to {CSIN} before {VNET0}: are the files in the order of the route?");
-    assert!(wrong.contains(&expected), "{wrong:?}");
+    let expected = format!("packets came to {CSIN} before {VNET0}: are the files in the order of the route?");
+    assert!(wrong.iter().any(|note| note.starts_with("all ") && note.ends_with(&expected)), "{wrong:?}");
 }
 
 #[test]
@@ -136,12 +136,9 @@ fn what_a_file_has_beyond_the_streams_of_a_run_is_counted_in_full() {
         .collect();
     bench.write("a.pcap", pcap(&packets));
     let (manifest, _) = bench.import(&bench.options(&[(PUB, "a.pcap"), (SUB, "a.pcap")])).unwrap();
-    let expected = format!("{} packets of all files together are of streams beyond the 256", 2 * (6000 - 256));
-    assert!(
-        manifest.notes.iter().any(|note| note.replace(' ', " ").replace("11 488", "11488").starts_with(&expected)),
-        "{:?}",
-        manifest.notes
-    );
+    let expected = "11\u{202f}488 packets of all files together are of streams beyond the 256";
+    assert_eq!(2 * (6000 - 256), 11_488);
+    assert!(manifest.notes.iter().any(|note| note.starts_with(expected)), "{:?}", manifest.notes);
 }
 
 #[test]

@@ -145,6 +145,7 @@ mod tests {
             }
             let totals = Totals { received: u64::from(6 * wrap / samples), ..Totals::default() };
             assert_eq!((t.wrap(), t.totals()), (Some(wrap.into()), totals), "{samples} {wrap} {first}");
+            assert_eq!(t.sequence.first(), Some(1), "{samples} {wrap} {first}");
         }
     }
 
