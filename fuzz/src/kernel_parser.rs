@@ -167,11 +167,19 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let asdus = vec![asdu(b"MU01"), asdu(b"A")];
         FrameSpec { asdus, ..FrameSpec::default() }.build().expect("a legal frame")
     };
+    // Fields that senders leave out or send otherwise: unknown ones in their place.
+    let other = |mut frame: Vec<u8>, field: [u8; 2]| {
+        let at = frame.windows(2).rposition(|element| element == field).expect("the field");
+        frame[at] = 0x8f;
+        frame
+    };
     vec![
         jumbo,
         over_udp(&v4),
         over_udp(&v6(&[17])),
         over_udp(&v6(&[44, 17, 0, 0, 1, 0, 0, 0, 9])),
+        other(sv(&["A"], None), [0x85, 1]),
+        other(sv(&["A", "MU01"], None), [0x83, 4]),
         sv(&["A"], None),
         sv(&["MU01"], Some(7)),
         sv(&["MU01", "A", "MU01"], None),
