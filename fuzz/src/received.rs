@@ -19,8 +19,8 @@ pub fn run(bytes: &[u8]) {
         rest = tail;
     }
     assert_eq!(found.frames, frames);
-    assert_eq!(subscription.malformed, found.malformed);
-    assert_eq!(subscription.taken + subscription.others + found.malformed + found.other_protocols, frames);
+    assert_eq!(subscription.unread.total(), found.unread.total());
+    assert_eq!(subscription.taken + subscription.others + found.unread.total() + found.other_protocols, frames);
     for stream in subscription.streams() {
         let totals = stream.totals();
         assert!(totals.duplicates + totals.out_of_order <= totals.received);

@@ -58,7 +58,7 @@ fn a_trace_that_is_of_no_use_says_why() {
         bench.write("trace.txt", text);
         bench.import(&options).map_err(|error| error.to_string())
     };
-    let two = |n: usize| if n % 2 == 0 { "  host.dat:" } else { " guest.dat:" };
+    let two = |n: usize| if n.is_multiple_of(2) { "  host.dat:" } else { " guest.dat:" };
     let error = with(trace(two, SWITCH)).unwrap_err();
     assert!(error.contains("several traces (guest.dat, host.dat)"), "{error}");
     let raw = "prev_comm=ARRAY[68, 6f, 67] prev_pid=9 prev_prio=0x78 prev_state=0x0 next_comm=ARRAY[72] next_pid=0x4d";
