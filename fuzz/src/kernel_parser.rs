@@ -98,8 +98,8 @@ pub fn run(bytes: &[u8]) {
         // Only user space minds a name that is longer than one can be: the programs look such a name up, and find none.
         Err(FrameError::BadLength { what: "svID" | "gocbRef" | "goID", .. }) => return,
         Err(error) => {
-            let is_refused = found.bad != 0 || Header::parse(frame).is_err() || !error.is_malformed();
-            assert!(is_refused && (found.bad != 0 || streams.is_empty()), "user space cannot read it: {error}");
+            // The programs pass over a frame that is too short for a header without a word.
+            assert!(found.bad != 0 || streams.is_empty(), "user space cannot read it: {error}");
             return;
         }
     };
