@@ -188,7 +188,10 @@ impl Sequence {
             (self.step, self.candidate, self.votes) = (other.step, other.step, STEP_VOTES);
         }
         if other.wrap.is_some() {
-            self.wrap = other.wrap;
+            self.believe(other.wrap);
+            self.has_zero |= other.has_zero;
+            self.has_one |= other.has_one;
+            self.first = if self.has_zero { 0 } else { self.first.max(other.first) };
         }
     }
 
