@@ -46,7 +46,7 @@ bench: ## Measure what latpath itself costs (root)
 lint: ## Formatting and clippy, warnings are errors
 	@. scripts/rust && cargo fmt --all --check && cargo clippy --release --workspace --all-targets -- -D warnings
 
-install: ## Install to PREFIX (/usr/local): program, manual pages, bash completion, debug information; build first
+install: ## Install to PREFIX (/usr/local): program, manual pages, documentation, bash completion, debug information; build first
 	@test -x $(LATPATH) || { echo "$(LATPATH): not built yet; run make first" >&2; exit 1; }
 	@scripts/split-debug $(LATPATH)
 	install -d $(DESTDIR)$(PREFIX)/bin/.debug
@@ -54,11 +54,14 @@ install: ## Install to PREFIX (/usr/local): program, manual pages, bash completi
 	install -m 644 $(LATPATH).debug $(DESTDIR)$(PREFIX)/bin/.debug/latpath.debug
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(LATPATH) man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/doc/latpath
+	install -m 644 README.md CHANGELOG.md LICENSE docs/*.md docs/*.png $(DESTDIR)$(PREFIX)/share/doc/latpath
 	$(LATPATH) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/latpath
 
 uninstall: ## Remove what install put there
 	rm -f $(DESTDIR)$(PREFIX)/bin/latpath $(DESTDIR)$(PREFIX)/bin/.debug/latpath.debug
 	rm -f $(DESTDIR)$(PREFIX)/share/man/man1/latpath*.1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/latpath
+	rm -rf $(DESTDIR)$(PREFIX)/share/doc/latpath
 	-rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/bin/.debug
 
 clean: ## Remove everything that was built

@@ -35,12 +35,22 @@ pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
         )
     };
     if loaded < 0 {
-        return Err(std::io::Error::from_raw_os_error(-loaded).to_string());
+        return Err(why_not(&std::io::Error::from_raw_os_error(-loaded)));
     }
     // SAFETY: a fresh descriptor that nothing else owns.
     let program = unsafe { OwnedFd::from_raw_fd(loaded) };
     // What loads may still have no trampoline to stand on.
-    attach(std::os::fd::AsFd::as_fd(&program)).map(drop).map_err(|e| e.to_string())
+    attach(std::os::fd::AsFd::as_fd(&program)).map(drop).map_err(|e| why_not(&e))
+}
+
+/// What a refused program says of the kernel. One that has no trampolines refuses it with the errors of a missing right.
+fn why_not(error: &std::io::Error) -> String {
+    match crate::kernel::able() {
+        Ok(()) => "this kernel has no trampolines for functions: it lacks CONFIG_FUNCTION_TRACER or \
+                   CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS"
+            .into(),
+        Err(_) => format!("functions cannot be watched: {error}"),
+    }
 }
 
 /// Attaches a loaded program where its type information says; closing the descriptor takes it off.

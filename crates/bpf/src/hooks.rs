@@ -241,7 +241,7 @@ impl Hooks {
             let first = [Some(hook), substitute].into_iter().flatten().find(|h| cannot(h).is_none() && has(h));
             found.programs.extend(first.map(|first| first.program));
             if let Some(why) = cannot(hook) {
-                found.misses(hook, format!("no program can stand at a function ({why})"));
+                found.misses(hook, why.clone());
             } else if first.is_none() && hook.module.is_none() && !hook.is_optional {
                 found.misses(hook, "this kernel does not have it".into());
             }

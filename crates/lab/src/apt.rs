@@ -6,22 +6,59 @@ use crate::{
     error::{Doing, Error, Result},
     process, Progress, Stop,
 };
+use latpath_linux::{why_replaceable, why_shared};
 use std::{
     env, fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::Duration,
 };
 
-/// Where files that outlive a run are kept: `$LATPATH_CACHE`, `$XDG_CACHE_HOME/latpath` or `~/.cache/latpath`.
+/// Where root keeps these files if its environment names another user's folder, as with `sudo -E`.
+const ROOTS: &str = "/var/cache/latpath";
+
+/// Where files that outlive a run are kept: `$LATPATH_CACHE`, `$XDG_CACHE_HOME/latpath` or `~/.cache/latpath`. Programs and kernels of
+/// it are run: no other user may be able to change them.
 pub(crate) fn cache() -> Result<PathBuf> {
     let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let folder = set("LATPATH_CACHE")
-        .or_else(|| set("XDG_CACHE_HOME").map(|x| x.join("latpath")))
-        .or_else(|| set("HOME").map(|h| h.join(".cache/latpath")))
-        .ok_or_else(|| Error::NoKernel("no folder to keep one in; set LATPATH_CACHE".into()))?;
-    fs::create_dir_all(&folder).doing(format!("make folder {}", folder.display()))?;
-    fs::canonicalize(&folder).doing(format!("open folder {}", folder.display()))
+    if let Some(folder) = set("LATPATH_CACHE") {
+        return own_folder(&folder);
+    }
+    let of_home = || set("HOME").map(|h| h.join(".cache/latpath"));
+    let folder = set("XDG_CACHE_HOME").map(|x| x.join("latpath")).or_else(of_home);
+    let folder = folder.ok_or_else(|| Error::NoKernel("no folder to keep one in; set LATPATH_CACHE".into()))?;
+    match own_folder(&folder) {
+        Err(Error::Unsafe { .. }) if nix::unistd::geteuid().is_root() => own_folder(Path::new(ROOTS)),
+        folder => folder,
+    }
+}
+
+/// Makes the folder, or takes it if no other user can change it or what is in it.
+fn own_folder(folder: &Path) -> Result<PathBuf> {
+    let is_unsafe = |why: String| Error::Unsafe { folder: folder.into(), why };
+    // Before anything is made in another user's folder.
+    let existing = folder.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("."));
+    let existing = if existing.as_os_str().is_empty() { Path::new(".") } else { existing };
+    let reading = || format!("read folder {}", folder.display());
+    if let Some(why) = why_replaceable(existing).doing(reading())? {
+        return Err(is_unsafe(why));
+    }
+    fs::create_dir_all(folder).doing(format!("make folder {}", folder.display()))?;
+    let folder = fs::canonicalize(folder).doing(format!("open folder {}", folder.display()))?;
+    let shared = why_shared(&folder).doing(reading())?.map(String::from);
+    if let Some(why) = why_replaceable(&folder).doing(reading())?.or(shared) {
+        return Err(is_unsafe(why));
+    }
+    for inner in [folder.clone(), folder.join("hypervisor")] {
+        for entry in fs::read_dir(inner).into_iter().flatten().flatten() {
+            let owner = entry.metadata().doing(reading())?.uid();
+            if ![0, nix::unistd::geteuid().as_raw()].contains(&owner) {
+                return Err(is_unsafe(format!("{} belongs to another user", entry.path().display())));
+            }
+        }
+    }
+    Ok(folder)
 }
 
 /// What is kept of a kernel's package: all that has to do with networks, virtual machines and tracing, and what that depends on.
@@ -290,7 +327,28 @@ impl Drop for Work {
 
 #[cfg(test)]
 mod tests {
-    use super::{newest, pick_mirror};
+    use super::{newest, own_folder, pick_mirror};
+    use std::{fs, os::unix::fs::chown};
+
+    #[test]
+    fn a_cache_that_another_user_can_change_is_not_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = folder.path().join("a/cache");
+        let kept = own_folder(&cache).unwrap();
+        fs::create_dir_all(kept.join("hypervisor/6.12")).unwrap();
+        assert_eq!(own_folder(&cache).unwrap(), kept);
+        let another = |path: &str, owner| chown(folder.path().join(path), Some(owner), None).is_ok();
+        for path in ["a", "a/cache", "a/cache/hypervisor", "a/cache/hypervisor/6.12"] {
+            if another(path, 12345) {
+                assert!(own_folder(&cache).unwrap_err().to_string().contains("belongs to another user"), "{path}");
+                another(path, 0);
+            }
+        }
+        if another("a", 12345) {
+            fs::remove_dir_all(&cache).unwrap();
+            assert!(own_folder(&cache).is_err() && !cache.exists(), "nothing is made in another user's folder");
+        }
+    }
 
     #[test]
     fn the_newest_kernel_of_a_version_is_that_of_the_highest_number() {

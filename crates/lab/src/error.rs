@@ -1,6 +1,6 @@
 //! What can go wrong while a lab is laid, said so that the user knows the next step.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 /// Why a lab could not be laid or used.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,9 @@ pub enum Error {
     /// No kernel for the guest, here or from the package mirror.
     #[error("no kernel for the guest: {0}")]
     NoKernel(String),
+    /// What is kept could be changed by another user, who could so run programs as this one.
+    #[error("{}: {why}; programs that are kept there are run: set LATPATH_CACHE to a folder that no other user can change", folder.display())]
+    Unsafe { folder: PathBuf, why: String },
     /// A part of the lab cannot be fetched from the package mirror.
     #[error("{what}: not in the cache, and cannot be fetched ({why}); connect this machine to a Debian mirror")]
     Fetch {

@@ -82,7 +82,7 @@ impl Live {
         let mut report = self.follower.ladder.finish();
         if join == Join::Wakeups {
             let note =
-                "queues are matched by wake-ups, not by eventfds: no program can stand at functions of this kernel";
+                "queues are matched by wake-ups, not by eventfds: functions of this kernel cannot be watched";
             report.notes.push(note.into());
         }
         let others = self.recorder.missing().iter().filter(|missing| join == Join::Eventfds || !missing.is_function);

@@ -110,7 +110,7 @@ fn undo_what_was_left() {
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
 fn main() -> ExitCode {
     trace();
-    let args = match config::with_file(&Cli::command(), std::env::args_os().collect()) {
+    let args = match config::with_file(&Cli::command(), cmd::ping::with_emit(std::env::args_os().collect())) {
         Ok(args) => args,
         Err(error) => {
             eprintln!("latpath: {}", printable(&with_causes(&error)));

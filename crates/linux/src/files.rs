@@ -61,6 +61,26 @@ pub fn why_shared(directory: &Path) -> io::Result<Option<&'static str>> {
     }
 }
 
+/// Why another user could put something else in a directory's place: who owns a directory on the way, or may write in it, can rename
+/// what is in it. Root may own each, and all may write in one with the sticky bit, in which they can rename their own files alone.
+/// `None` where no other user can.
+///
+/// # Errors
+/// Where one of the directories cannot be read.
+pub fn why_replaceable(path: &Path) -> io::Result<Option<String>> {
+    for directory in fs::canonicalize(path)?.ancestors() {
+        let found = fs::symlink_metadata(directory)?;
+        let is_sticky = found.mode() & libc::S_ISVTX != 0;
+        if ![0, ours()].contains(&found.uid()) {
+            return Ok(Some(format!("{} belongs to another user", directory.display())));
+        }
+        if found.mode() & 0o022 != 0 && !is_sticky {
+            return Ok(Some(format!("other users may write in {}", directory.display())));
+        }
+    }
+    Ok(None)
+}
+
 const OF_ANOTHER: &str = "the directory belongs to another user";
 
 fn ours() -> u32 {
@@ -91,6 +111,27 @@ mod tests {
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
         assert!(read_text(&pipe, 4).unwrap_err().to_string().contains("no file"));
         assert!(read_text(Path::new("/dev/zero"), 4).is_err());
+    }
+
+    #[test]
+    fn whoever_owns_a_directory_on_the_way_or_may_write_in_it_can_replace_what_follows() {
+        let folder = tempfile::tempdir().unwrap();
+        let (above, path) = (folder.path().join("above"), folder.path().join("above/cache"));
+        fs::create_dir_all(&path).unwrap();
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            why_replaceable(&folder.path().join("above/cache")).unwrap()
+        };
+        set(&above, 0o755);
+        assert_eq!(set(&path, 0o755), None);
+        assert!(set(&path, 0o775).is_some_and(|why| why.contains("may write in") && why.ends_with("cache")));
+        set(&path, 0o755);
+        assert!(set(&above, 0o777).is_some_and(|why| why.ends_with("above")));
+        assert_eq!(set(&above, 0o1777), None);
+        set(&above, 0o755);
+        if std::os::unix::fs::chown(&above, Some(12345), None).is_ok() {
+            assert!(why_replaceable(&path).unwrap().is_some_and(|why| why.ends_with("above belongs to another user")));
+        }
     }
 
     #[test]

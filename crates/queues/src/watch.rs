@@ -30,9 +30,8 @@ fn nothing_here(no_function: Option<&Missing>) -> StartError {
              machine is no guest with virtio devices) nor vhost (modprobe vhost_net, before its VMs start)"
         ),
         Some(Missing { why, .. }) => format!(
-            "kernel {release} lets no program stand at a function ({why}), and virtqueues have no tracepoints: it needs \
-             CONFIG_FUNCTION_TRACER and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, as Debian's, Ubuntu's, Red Hat's and SUSE's kernels for \
-             servers have them"
+            "virtqueues have no tracepoints, and functions cannot be watched here (kernel {release}): {why}. Debian's, Ubuntu's, Red Hat's \
+             and SUSE's kernels for servers have these options"
         ),
     })
 }

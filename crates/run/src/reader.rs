@@ -109,7 +109,8 @@ impl Run {
             (Vec::new(), 0)
         });
         if damaged > 0 {
-            notes.push(format!("{MARKS}: {damaged} lines are damaged; what they noted is not shown"));
+            let lines = if damaged == 1 { "a line is" } else { &format!("{damaged} lines are") };
+            notes.push(format!("{MARKS}: {lines} damaged; what was noted there is not shown"));
         }
         Ok(Self { path: path.into(), manifest, condition, parts, names, journeys, times, vms, marks, notes })
     }

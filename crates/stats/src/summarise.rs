@@ -205,7 +205,7 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
         sum(&manifest.joined).saturating_sub(sum(before))
     };
     let counts = [
-        (of_streams(|s| s.late), "sightings came later than the window after their packet's first"),
+        (of_streams(|s| s.late), "sightings came when the time for their packet (--window) was over"),
         (of_streams(|s| s.evicted), "journeys were closed early, because too many were open"),
         (of_streams(|s| s.crowded), "sightings were joined without looking at all packets with the same key"),
         (of_streams(|s| s.restarts), "times a sequence jumped as if its sender had restarted"),

@@ -1,6 +1,8 @@
 //! `latpath completions` and `latpath man`, made of the same description of the commands that `--help` prints, and
 //! `latpath schema`.
 
+mod pages;
+
 use super::report::print;
 use super::Outcome;
 use anyhow::{Context, Result};
@@ -73,7 +75,7 @@ pub fn completions(args: Completions, mut commands: Command) -> Result<Outcome> 
 }
 
 pub fn man(args: Man, commands: Command) -> Result<Outcome> {
-    clap_mangen::generate_to(commands, &args.directory)
+    pages::write(&args.directory, commands)
         .with_context(|| format!("{}: the manual pages cannot be written", args.directory.display()))?;
     Ok(Outcome::Done)
 }

@@ -39,6 +39,18 @@ struct Emit {
     args: emit::Args,
 }
 
+/// Adds the word `emit` where options come before the host, as in `latpath ping -i eth0 HOST`.
+pub fn with_emit(mut args: Vec<OsString>) -> Vec<OsString> {
+    const OF_ALL: [&str; 5] = ["-h", "--help", "-V", "--version", "--config"];
+    let word = |at: usize| args.get(at).and_then(|word| word.to_str());
+    let is_option =
+        word(2).is_some_and(|word| word.starts_with('-') && !OF_ALL.iter().any(|all| word.starts_with(all)));
+    if word(1) == Some("ping") && is_option {
+        args.insert(2, "emit".into());
+    }
+    args
+}
+
 /// Runs the command.
 pub fn run(args: Args) -> Result<Outcome> {
     match args.command {
@@ -49,5 +61,26 @@ pub fn run(args: Args) -> Result<Outcome> {
             let name = OsString::from("latpath ping");
             emit::run(Emit::try_parse_from(std::iter::once(name).chain(words)).unwrap_or_else(|e| e.exit()).args)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_may_come_before_the_host() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let same = [
+            "latpath ping",
+            "latpath ping pa -i eth0",
+            "latpath ping --help",
+            "latpath -i ping",
+            "latpath live -i eth0",
+        ];
+        for line in same {
+            assert_eq!(with_emit(words(line)), words(line), "{line}");
+        }
+        assert_eq!(with_emit(words("latpath ping -i pa host")), words("latpath ping emit -i pa host"));
     }
 }

@@ -14,10 +14,11 @@ use latpath_capture::CaptureKind;
 use latpath_follow::{sum, Follow, JourneySink};
 use latpath_journey::Journey;
 use latpath_linux::background::Background;
+use latpath_model::text::printable;
 use latpath_model::{PointInfo, SynchChange};
 use latpath_report::{summarise, SummaryOptions};
 use latpath_run::{ClockSample, Manifest, Mark, Run, RunError, Writer, MANIFEST};
-use latpath_stats::units::{bytes, count};
+use latpath_stats::units::{bytes, count, number_of};
 use latpath_stats::utc_steps;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -144,11 +145,11 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     }
     let path = args.output.display();
     if let Some(error) = recorder.failed {
-        let kept = recorder.writer.stored();
+        let kept = number_of(recorder.writer.stored(), "journey");
         let directory = recorder.writer.directory();
         let before = match directory.open_file(MANIFEST) {
-            Ok(_) if directory.has_its_name() => format!("the {kept} journeys before are in {path}"),
-            Ok(_) => format!("somebody renamed {path} while it was recorded; the {kept} journeys before are in it"),
+            Ok(_) if directory.has_its_name() => format!("what came before is in {path}: {kept}"),
+            Ok(_) => format!("somebody renamed {path} while it was recorded; what came before is in it: {kept}"),
             Err(_) => format!("somebody removed {path} while it was recorded"),
         };
         return Err(error).context(format!("recording stopped; {before}"));
@@ -164,9 +165,9 @@ pub fn run(mut args: Args) -> Result<Outcome> {
         if let Some(note) = utc_steps(&manifest) {
             eprintln!("latpath: {note}");
         }
-        let n = count(manifest.journeys);
+        let n = number_of(manifest.journeys, "journey");
         let run = quoted(&args.output);
-        eprintln!("recorded {n} journeys in {path}; read them with: latpath report {run}");
+        eprintln!("recorded {n} in {}; read them with: latpath report {run}", printable(&path.to_string()));
         if let Some(line) = manifest.spikes.as_ref().and_then(spikes::described) {
             eprintln!("{line}: latpath explain {run}");
         }

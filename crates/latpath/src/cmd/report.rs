@@ -212,6 +212,10 @@ fn check_files(args: &Args) -> Result<()> {
         )
         .into());
     }
+    if args.json && files.iter().copied().any(is_stdout) {
+        let why = "--json prints to standard output, and so does a file named -: leave one out, or name a file";
+        return Err(Usage(why.into()).into());
+    }
     for (at, path) in files.iter().enumerate() {
         if files[..at].contains(path) {
             return Err(Usage(format!("{}: named for two outputs; name a file for each", path.display())).into());

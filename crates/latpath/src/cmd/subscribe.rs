@@ -246,11 +246,11 @@ fn add_stream(lines: &mut Vec<String>, s: &StreamReceived) {
     }
     let wrap = s.tracker.wrap().map_or("not seen yet".into(), |w| w.to_string());
     let asdus = if s.samples > 0 { format!("{} ASDUs each, ", s.samples) } else { String::new() };
-    let (received, rate, name) = (count(t.received), rate(rate_hz(s)), s.stream.key.name());
+    let (received, rate, name) = (number_of(t.received, "frame"), rate(rate_hz(s)), s.stream.key.name());
     let wraps =
         if s.stream.key.order() == Some(Order::States) { "" } else { &format!(", {asdus}{name} wraps at: {wrap}") };
-    lines.push(format!("  received     {received} frames, {rate}/s{wraps}"));
-    lines.push(format!("  lost         {} in {} gaps", count(t.lost), count(t.gaps)));
+    lines.push(format!("  received     {received}, {rate}/s{wraps}"));
+    lines.push(format!("  lost         {} in {}", count(t.lost), number_of(t.gaps, "gap")));
     lines.push(format!("  duplicates   {}, out of order {}", count(t.duplicates), count(t.out_of_order)));
     if t.restarts > 0 {
         lines.push(format!("  restarts     {}: the publisher began again", count(t.restarts)));

@@ -2,6 +2,7 @@
 //! that count for themselves.
 
 mod breaks;
+mod exchanged;
 mod guest;
 mod live;
 mod record;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     tests.extend(sampling::trials(&needs));
     tests.extend(breaks::trials(&needs));
     tests.extend(spikes::trials(&needs));
+    tests.extend(exchanged::trials(&needs));
     let mut tests: Vec<Trial> = tests.into_iter().map(Trial::side_by_side).collect();
     // perf records what all do.
     tests.extend(traced::trials(&needs));

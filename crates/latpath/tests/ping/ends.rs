@@ -259,7 +259,9 @@ fn installed() -> Result<(), Failed> {
     )?;
     let debug = sections(&root.join("usr/bin/.debug/latpath.debug"))?;
     is(&debug, debug.contains(".debug_line"))?;
-    is("the manual", root.join("usr/share/man/man1/latpath.1").exists())?;
+    let manual = std::fs::read_to_string(root.join("usr/share/man/man1/latpath-record.1"))?;
+    is(&manual, ["EXAMPLES", "EXIT STATUS", "SEE ALSO"].iter().all(|section| manual.contains(section)))?;
+    is("the documentation", root.join("usr/share/doc/latpath/record.md").exists())?;
     let completions = std::fs::read_to_string(root.join("usr/share/bash-completion/completions/latpath"))?;
     is("completions", completions.contains("--threshold"))?;
     is("it runs", Command::new(program).arg("--version").output()?.status.success())

@@ -40,7 +40,9 @@ fn summary_text(summary: &Summary) -> String {
     }
     for (machine, written) in summary.machines.iter().filter(|(_, written)| written.left_out > 0) {
         let left_out = number_of(written.left_out, "event");
-        text += &format!("\n{left_out} of {machine} left out: Perfetto has no words for them, or they cannot be");
+        text += &format!(
+            "\nleft out: {left_out} of {machine}, of kinds that Perfetto cannot show or with impossible times"
+        );
     }
     text
 }

@@ -122,15 +122,15 @@ fn write_counts(out: &mut String, counts: &Counts, letters: Letters) {
     let n = |n| letters.count(n);
     let _ = writeln!(
         out,
-        "Lost: {} events in a full buffer, {} copies, {} by recursion",
-        n(counts.events_lost),
-        n(counts.skbs_lost),
-        n(counts.recursion_misses)
+        "Lost: {} in a full buffer, {}, {} of a program that was running already",
+        letters.number_of(counts.events_lost, "event"),
+        if counts.skbs_lost == 1 { "1 copy".into() } else { format!("{} copies", n(counts.skbs_lost)) },
+        letters.number_of(counts.recursion_misses, "run")
     );
     for (count, text) in [
         (counts.unreadable, "packets could not be read where they lay"),
         (counts.beyond, "packets have what the filter asks for behind the bytes that are read (2048)"),
-        (counts.packets_over, "times a further packet came by (--count)"),
+        (counts.packets_over, "more packets came than --count follows"),
     ] {
         if count > 0 {
             let _ = writeln!(out, "      {} {text}", n(count));

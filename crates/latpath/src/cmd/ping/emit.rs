@@ -177,7 +177,9 @@ impl Args {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> Result<Outcome> {
+pub fn run(mut args: Args) -> Result<Outcome> {
+    let on_device = |target: &Target| target.on(args.interface.as_deref());
+    args.targets = args.targets.iter().map(on_device).collect::<Result<_, _>>().map_err(Usage)?;
     for (name, value) in [("--lost-after", args.lost_after), ("--timeout", args.timeout), ("--bucket", args.bucket)] {
         if value.is_zero() {
             return Err(Usage(format!("{name} 0s: a time above 0 is needed")).into());

@@ -20,7 +20,7 @@ use latpath_ping::timeline::Disturbance;
 use latpath_ping::transport::Transport;
 use latpath_ping::udp::{Udp, UdpError, UdpOptions, PORT};
 use latpath_ping::{Route, Transaction};
-use latpath_stats::units::{count, duration, elapsed};
+use latpath_stats::units::{count, duration, elapsed, number_of};
 use latpath_stats::TimeFigures;
 use latpath_traffic::kernel::Awake;
 use serde_json::{json, Value};
@@ -309,14 +309,15 @@ impl Sessions<'_> {
 
     fn text(&self, sum: &Reflected) -> String {
         let mut text = format!(
-            "{} sessions; {} messages were of no session, {} were turned away, {} were dropped: the socket's buffer was full\n",
-            count(sum.sessions),
+            "{}; messages of no session: {}, turned away: {}, dropped: {}",
+            number_of(sum.sessions, "session"),
             count(sum.foreign),
             count(sum.turned_away),
             count(sum.dropped)
         );
+        text += if sum.dropped > 0 { " (the socket's buffer was full)\n" } else { "\n" };
         if self.lines.all_left_out > 0 {
-            text += &format!("{} lines on sessions were left out\n", count(self.lines.all_left_out));
+            text += &format!("left out: {} on sessions\n", number_of(self.lines.all_left_out, "line"));
         }
         for d in &self.disturbances {
             text += &format!("clocks    at {}: {}\n", elapsed((d.at_ns - self.began).max(0)), d.what);

@@ -41,13 +41,28 @@ impl FromStr for Target {
                 six.set_scope_id(if_nametoindex(device).map_err(|_| format!("{device}: no such device"))?);
                 Ok(Self::Udp(six.into()))
             }
-            (Some(SocketAddr::V6(six)), None) if six.ip().is_unicast_link_local() => {
-                let ip = six.ip();
-                Err(format!("{ip} is an address of one link; name the device that leads to it: {ip}%eth0"))
-            }
             (Some(address), None) => Ok(Self::Udp(address)),
             (None, None) if is_name(&text) => resolve(&text).map(Self::Udp),
             _ => Err("write an address as 10.0.0.2, 10.0.0.2:7000, fd00::1, [fd00::1]:7000 or fe80::1%eth0, a host's name, or a MAC address".into()),
+        }
+    }
+}
+
+impl Target {
+    /// The same on this device, where one is named: an address of one link needs it.
+    pub fn on(self, device: Option<&str>) -> Result<Self, String> {
+        match (self, device) {
+            (Self::Udp(SocketAddr::V6(six)), None) if six.scope_id() == 0 && six.ip().is_unicast_link_local() => {
+                let ip = six.ip();
+                Err(format!("{ip} is an address of one link; name the device that leads to it: -i eth0, or {ip}%eth0"))
+            }
+            (Self::Udp(SocketAddr::V6(mut six)), Some(device))
+                if six.scope_id() == 0 && six.ip().is_unicast_link_local() =>
+            {
+                six.set_scope_id(if_nametoindex(device).map_err(|_| format!("{device}: no such device"))?);
+                Ok(Self::Udp(six.into()))
+            }
+            (target, _) => Ok(target),
         }
     }
 }
@@ -93,7 +108,10 @@ mod tests {
         assert_eq!(text("[fd00::1]:7").unwrap(), "[fd00::1]:7");
         assert_eq!(text("fe80::1%lo").unwrap(), format!("[fe80::1%lo]:{PORT}"));
         assert_eq!(text("[fe80::1%lo]:7").unwrap(), "[fe80::1%lo]:7");
-        assert!(text("fe80::1").unwrap_err().contains("fe80::1%eth0"));
+        let on = |s: &str, device| s.parse::<Target>().unwrap().on(device).map(|t| t.to_string());
+        assert!(on("fe80::1", None).unwrap_err().contains("fe80::1%eth0"));
+        assert_eq!(on("fe80::1", Some("lo")).unwrap(), format!("[fe80::1%lo]:{PORT}"));
+        assert_eq!(on("10.0.0.2", Some("lo")), on("10.0.0.2", None));
         assert!(text("10.0.0.2%lo").is_err() && text("[fe80::1%lo").is_err());
         assert_eq!(text("02:00:00:00:00:0A").unwrap(), "02:00:00:00:00:0a");
         assert_eq!(text("localhost:7").map(|t| t.ends_with(":7")), Ok(true));
