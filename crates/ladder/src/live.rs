@@ -81,8 +81,7 @@ impl Live {
         let join = self.follower.ladder.join;
         let mut report = self.follower.ladder.finish();
         if join == Join::Wakeups {
-            let note =
-                "queues are matched by wake-ups, not by eventfds: functions of this kernel cannot be watched";
+            let note = "queues are matched by wake-ups, not by eventfds: functions of this kernel cannot be watched";
             report.notes.push(note.into());
         }
         let others = self.recorder.missing().iter().filter(|missing| join == Join::Eventfds || !missing.is_function);
