@@ -76,7 +76,7 @@ fn what_the_program_shares_with_tests_is_built_once() {
 }
 
 /// Each `sleep(` in the tests, by file: how many, and what they stand for, which is no wait for what another does.
-const SLEEPS: [(&str, usize, &str); 49] = [
+const SLEEPS: [(&str, usize, &str); 50] = [
     ("agent/tests/sessions.rs", 2, "the pace of sightings"),
     ("agent/tests/windows.rs", 1, "a recorder that takes its time"),
     ("flight/tests/frozen.rs", 1, "what is recorded: a thread's sleeps"),
@@ -114,6 +114,7 @@ const SLEEPS: [(&str, usize, &str); 49] = [
     ("latpath/tests/ping/breach_context.rs", 3, "a fault, the pace of faults, and a switch"),
     ("latpath/tests/ping/ends.rs", 1, "a fault"),
     ("latpath/tests/probe/agent.rs", 1, "what is recorded: a thread's sleeps"),
+    ("latpath/tests/probe/changes.rs", 2, "the pace of packets"),
     ("latpath/tests/probe/guest.rs", 2, "the pace of packets, and of polls for sightings"),
     ("latpath/tests/probe/live.rs", 1, "the pace of packets"),
     ("latpath/tests/probe/main.rs", 1, "the pace of polls for sightings"),
