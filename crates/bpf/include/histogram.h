@@ -7,17 +7,33 @@
 
 #define STEP_BITS 4   /* a doubling has 16 buckets */
 #define BUCKETS 512   /* up to 2^35: of ns, 34 s; the last one takes what is more; a power of two */
-#define SMALL_BITS 20 /* squares of smaller values are added up as they are, of others in 2^20 */
+#define SMALL_BITS 32 /* squares of smaller values are exact; of larger ones, in units of 2^32 */
 
+/* A sum that does not wrap: 2^64 values of 64 bits fit. */
+struct wide_sum {
+	__u64 low;
+	__u64 high;
+};
+
+/* No counter of it wraps, however long a window is: 2^64 values at 1,000,000 a second are 584,000 years. */
 struct coarse_histogram {
 	__u64 count;
-	__u64 sum;
-	__u64 squares;
-	__u64 squares_of_large;
 	__u64 min;
 	__u64 max;
-	__u32 buckets[BUCKETS];
+	struct wide_sum sum;
+	struct wide_sum squares;
+	struct wide_sum squares_of_large;
+	__u64 buckets[BUCKETS];
 };
+
+static __always_inline void add_wide(struct wide_sum *sum, __u64 v)
+{
+	__u64 low = sum->low + v;
+
+	if (low < v)
+		sum->high++;
+	sum->low = low;
+}
 
 static __always_inline __u32 bucket_of(__u64 v)
 {
@@ -47,16 +63,18 @@ static __always_inline void histogram_add(struct coarse_histogram *h, __u64 v)
 	__u64 coarse = v >> (SMALL_BITS / 2);
 	__u32 at = bucket_of(v);
 
+	if (coarse >> SMALL_BITS)
+		coarse = (1ull << SMALL_BITS) - 1; /* as if it was 2^48: of ns, 3 days */
 	if (!h->count || v < h->min)
 		h->min = v;
 	if (v > h->max)
 		h->max = v;
 	h->count++;
-	h->sum += v;
+	add_wide(&h->sum, v);
 	if (v >> SMALL_BITS)
-		h->squares_of_large += coarse * coarse;
+		add_wide(&h->squares_of_large, coarse * coarse);
 	else
-		h->squares += v * v;
+		add_wide(&h->squares, v * v);
 	BOUND(at, BUCKETS);
 	h->buckets[at]++;
 }

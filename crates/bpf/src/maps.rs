@@ -25,10 +25,14 @@ plain!((), u8, u16, u32, u64);
 macro_rules! histogram {
     ($counted:expr) => {{
         let counted = &$counted;
-        let squares = u128::from(counted.squares) + (u128::from(counted.squares_of_large) << $crate::SMALL_BITS);
+        let whole = |low: u64, high: u64| u128::from(high) << 64 | u128::from(low);
+        let large = whole(counted.squares_of_large.low, counted.squares_of_large.high);
+        let squares = whole(counted.squares.low, counted.squares.high)
+            .saturating_add(large.saturating_mul(1 << $crate::SMALL_BITS));
+        let sum = i128::try_from(whole(counted.sum.low, counted.sum.high)).unwrap_or(i128::MAX);
         let (min, max) = (counted.min as i64, counted.max as i64);
         const STEP_BITS: u32 = $crate::STEP_BITS as u32;
-        latpath_histogram::Histogram::of_coarse::<STEP_BITS>(&counted.buckets, counted.sum.into(), squares, min, max)
+        latpath_histogram::Histogram::of_coarse::<STEP_BITS>(&counted.buckets, sum, squares, min, max)
     }};
 }
 

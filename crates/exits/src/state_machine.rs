@@ -9,6 +9,7 @@ extern "C" {
     fn vcpu_size() -> u64;
     fn row_size() -> u64;
     fn vcpu_bucket_of(v: u64) -> u32;
+    fn row_add(row: *mut RawRow, v: u64);
     fn vcpu_event(vcpu: *mut RawVcpu, rows: *mut RawRow, event: u32, now: u64, argument: u64);
 }
 
@@ -69,7 +70,10 @@ fn an_exit_to_qemu_is_kvm_then_qemu_then_kvm() {
     // Before the first exit the guest must have run.
     assert_eq!(tiles, [0, 10, 10, 30, 0, 0, 0, 0]);
     let row = machine.rows[3];
-    assert_eq!((row.took.count, row.took.sum, row.took.min, row.took.max, row.took.squares), (1, 40, 40, 40, 1600));
+    assert_eq!(
+        (row.took.count, row.took.sum.low, row.took.min, row.took.max, row.took.squares.low),
+        (1, 40, 40, 40, 1600)
+    );
     assert_eq!(row.tiles, [0, 0, 10, 30, 0, 0, 0, 0], "an exit's own tiles");
 }
 
@@ -108,13 +112,13 @@ fn an_interrupt_that_the_host_serves_before_kvm_says_so_begins_the_exit() {
     let more = [(130, INTERRUPT_END, NOTHING), (131, EXIT, 5), (140, ENTRY, NOTHING)];
     let (machine, tiles) = Machine::play(0, &[&events[..], &more].concat());
     assert_eq!((tiles[1], tiles[2], tiles[7]), (100, 10, 30), "guest, KVM, interrupted");
-    assert_eq!((machine.rows[5].took.count, machine.rows[5].took.sum), (1, 40));
+    assert_eq!((machine.rows[5].took.count, machine.rows[5].took.sum.low), (1, 40));
 }
 
 #[test]
 fn an_exit_that_met_no_entry_ends_the_one_before() {
     let (machine, tiles) = Machine::play(0, &[(10, EXIT, 1), (15, EXIT, 2), (18, ENTRY, NOTHING)]);
-    assert_eq!((machine.rows[1].took.sum, machine.rows[2].took.sum), (5, 3));
+    assert_eq!((machine.rows[1].took.sum.low, machine.rows[2].took.sum.low), (5, 3));
     assert_eq!(tiles[1] + tiles[2], 18);
 }
 
@@ -142,8 +146,8 @@ proptest! {
         let (machine, tiles) = Machine::play(from, &events);
         prop_assert_eq!(machine.vcpu.since, machine.vcpu.from + tiles.iter().sum::<u64>());
         for row in &machine.rows {
-            prop_assert_eq!(row.took.buckets.iter().map(|n| u64::from(*n)).sum::<u64>(), row.took.count);
-            prop_assert!(row.took.min <= row.took.max && row.took.max <= row.took.sum);
+            prop_assert_eq!(row.took.buckets.iter().sum::<u64>(), row.took.count);
+            prop_assert!(row.took.min <= row.took.max && row.took.max <= row.took.sum.low);
         }
         let closed: u64 = machine.rows.iter().map(|row| row.took.count).sum();
         prop_assert!(closed <= machine.vcpu.exits + events.iter().filter(|(_, event, _)| *event == INTERRUPT).count() as u64);
@@ -153,5 +157,58 @@ proptest! {
     fn buckets_are_those_of_the_histogram(v in (0_u32..42).prop_flat_map(|bits| 0_u64..=(1 << bits))) {
         // SAFETY: takes and returns a number.
         prop_assert_eq!(unsafe { vcpu_bucket_of(v) } as usize, coarse_bucket::<{ STEP_BITS as u32 }>(v).min(BUCKETS - 1));
+    }
+}
+
+/// The histogram of a week of values, 1,000,000 a second.
+fn after_a_week(values: &[u64]) -> latpath_histogram::Histogram {
+    const A_WEEK: u64 = 7 * 24 * 3600 * 1_000_000;
+    // SAFETY: a repr(C) struct of integers, for which nought is a value.
+    let mut row: RawRow = unsafe { std::mem::zeroed() };
+    let add = |row: &mut RawRow, v| {
+        // SAFETY: the row lives during the call, and its size is that of the C side's.
+        unsafe { row_add(row, v) }
+    };
+    values.iter().for_each(|v| add(&mut row, *v));
+    // As if each had come many times: all sums grow by as much, with what they carry.
+    let times = A_WEEK / values.len() as u64 - 1;
+    let took = &mut row.took;
+    for sum in [&mut took.sum, &mut took.squares, &mut took.squares_of_large] {
+        let all = u128::from(sum.low) * u128::from(times);
+        (sum.low, sum.high) = (all as u64, (all >> 64) as u64);
+    }
+    took.count *= times;
+    took.buckets.iter_mut().for_each(|count| *count *= times);
+    // The last ones are added by the program again: it counts on beyond each limit.
+    values.iter().for_each(|v| add(&mut row, *v));
+    latpath_bpf::histogram!(row.took)
+}
+
+#[test]
+fn figures_are_right_after_a_week_at_a_million_values_a_second() {
+    for values in [[900_000u64, 1_000_000], [1, 3], [4_000_000_000, 5_000_000_000], [1 << 40, 1 << 41]] {
+        let week = after_a_week(&values);
+        let (mean, half) = ((values[0] + values[1]) / 2, (values[1] - values[0]) / 2);
+        let near = |a: f64, b: f64| (a - b).abs() <= b * 0.005;
+        assert_eq!(week.count(), 604_800_000_000);
+        assert_eq!(week.mean() as u64, mean);
+        assert!(near(week.stddev() as f64, half as f64), "{values:?}: {} is {half}", week.stddev());
+        let all: u64 = week.buckets().iter().map(|bucket| bucket.count).sum();
+        assert_eq!(all, week.count());
+    }
+}
+
+proptest! {
+    #[test]
+    fn sums_carry_beyond_64_bits(values in prop::collection::vec(any::<u64>(), 1..40)) {
+        // SAFETY: a repr(C) struct of integers, for which nought is a value.
+        let mut row: RawRow = unsafe { std::mem::zeroed() };
+        for v in &values {
+            // SAFETY: the row lives during the call.
+            unsafe { row_add(&mut row, *v) };
+        }
+        let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();
+        prop_assert_eq!(u128::from(row.took.sum.high) << 64 | u128::from(row.took.sum.low), sum);
+        prop_assert_eq!(row.took.buckets.iter().sum::<u64>(), values.len() as u64);
     }
 }

@@ -20,6 +20,11 @@ unsigned int vcpu_bucket_of(__u64 v)
 	return bucket_of(v);
 }
 
+void row_add(struct row *row, __u64 v)
+{
+	histogram_add(&row->took, v);
+}
+
 /* One event. `argument`: the new exit's row, whether the thread is ready, how long the halt was. */
 void vcpu_event(struct vcpu *v, struct row *rows, unsigned int event, __u64 now, __u64 argument)
 {

@@ -97,12 +97,12 @@ impl Histogram {
 
     /// From counts of values of 0 and more that were made elsewhere, in `2^BITS` buckets to each doubling ([`coarse_bucket`] numbers them);
     /// the rest is exact. Percentiles are at most `1 / 2^(BITS+1)` off.
-    pub fn of_coarse<const BITS: u32>(counts: &[u32], sum: i128, squares: u128, min: Ns, max: Ns) -> Self {
+    pub fn of_coarse<const BITS: u32>(counts: &[u64], sum: i128, squares: u128, min: Ns, max: Ns) -> Self {
         let mut all = Self { sum, squares, min, max, ..Self::default() };
         for (index, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
             let middle = layout::middle::<BITS>(index).clamp(min.max(0) as u64, max.max(0) as u64);
-            all.positive.add(layout::index::<{ crate::BITS }>(middle), u64::from(*n));
-            all.count += u64::from(*n);
+            all.positive.add(layout::index::<{ crate::BITS }>(middle), *n);
+            all.count += *n;
         }
         all
     }

@@ -10,7 +10,7 @@ use crate::transfer::{Open, Stage};
 impl Ladder {
     /// KVM makes an interrupt of what vhost signals.
     pub(crate) fn irqfd(&mut self, mark: Mark, eventfd: Eventfd) {
-        self.remember_call(eventfd);
+        self.remember_call(eventfd, mark.pid);
         let is = |open: &&mut Open| {
             let is_its = open.call == eventfd || open.call == 0;
             open.stage == Stage::Worked && open.server == mark.pid && is_its

@@ -13,6 +13,7 @@ const PATIENCE: u8 = 8;
 impl Ladder {
     /// The guest kicks a queue. `woke`: whom that woke.
     pub(crate) fn kick(&mut self, mark: Mark, key: Key, woke: Option<u32>) {
+        self.forget_other_vms(key, self.threads.process(mark.pid));
         let Some(lane) = self.lane(key) else { return };
         let vm = self.threads.process(mark.pid).or(self.lanes[lane].vm);
         let (begin, reason) = match self.threads.get(mark.pid).and_then(|vcpu| vcpu.exit) {
@@ -56,7 +57,7 @@ impl Ladder {
         open.filter(|open| open.call == eventfd || open.call == 0).for_each(|open| open.is_signalled = true);
         let vcpu = self.threads.of(mark.pid);
         let (is_outside, doorbell) = (vcpu.exit.is_some(), vcpu.doorbell.take());
-        if self.join != Join::Eventfds || !is_outside || self.calls.contains(&eventfd) {
+        if self.join != Join::Eventfds || !is_outside || self.is_call(eventfd, mark.pid) {
             return;
         }
         self.kick(mark, Key::Kicks(eventfd), None);
@@ -85,7 +86,8 @@ impl Ladder {
 
     /// A worker of vhost turns to a queue.
     pub(crate) fn served(&mut self, mark: Mark, kick: Eventfd, call: Eventfd, direction: Direction) {
-        self.remember_call(call);
+        self.remember_call(call, mark.pid);
+        self.remember_kick(kick);
         let worker = self.threads.of(mark.pid);
         worker.identity.is_vhost = true;
         worker.call[direction as usize] = call;

@@ -6,7 +6,7 @@ use crate::step::Variant;
 use crate::threads::{Identity, Mark, Threads};
 use crate::transfer::{Open, Stage};
 use latpath_model::Ns;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 /// Queues that are known at once.
 const LANES: usize = 512;
@@ -41,8 +41,9 @@ pub struct Ladder {
     pub(crate) lanes: Vec<Lane>,
     lane_of: HashMap<Key, usize>,
     pub(crate) open: Vec<Open>,
-    /// Eventfds of interrupts: no kicks.
-    pub(crate) calls: BTreeSet<Eventfd>,
+    /// Eventfds of interrupts, which are no kicks, and the process that raised them. The kernel gives the number of an eventfd that is
+    /// closed to the next one.
+    calls: BTreeMap<Eventfd, Option<u32>>,
     pub(crate) vectors: HashMap<(Option<u32>, Line), u32>,
     pub(crate) ended: HashMap<Option<u32>, [Option<Ended>; 2]>,
     pub(crate) reasons: Vec<String>,
@@ -64,7 +65,7 @@ impl Ladder {
             lanes: Vec::new(),
             lane_of: HashMap::new(),
             open: Vec::new(),
-            calls: BTreeSet::new(),
+            calls: BTreeMap::new(),
             vectors: HashMap::new(),
             ended: HashMap::new(),
             reasons: Vec::new(),
@@ -266,9 +267,40 @@ impl Ladder {
         self.lanes[open.lane].without_packet += 1;
     }
 
-    pub(crate) fn remember_call(&mut self, eventfd: Eventfd) {
-        if eventfd != 0 && self.calls.len() < KNOWN {
-            self.calls.insert(eventfd);
+    /// A server raises interrupts by this eventfd.
+    pub(crate) fn remember_call(&mut self, eventfd: Eventfd, server: u32) {
+        if eventfd != 0 && (self.calls.len() < KNOWN || self.calls.contains_key(&eventfd)) {
+            self.calls.insert(eventfd, self.threads.process(server));
+        }
+        // It may have had an earlier life as a kick's.
+        self.lane_of.remove(&Key::Kicks(eventfd));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// A server takes kicks from this eventfd: it is no interrupt's, or not any more.
+    pub(crate) fn remember_kick(&mut self, eventfd: Eventfd) {
+        self.calls.remove(&eventfd);
+    }
+
+    /// Whether an eventfd that a vCPU signals is an interrupt's. One that another process raised interrupts by has a new life.
+    pub(crate) fn is_call(&mut self, eventfd: Eventfd, vcpu: u32) -> bool {
+        let Some(owner) = self.calls.get(&eventfd) else { return false };
+        let is_same = owner.zip(self.threads.process(vcpu)).is_none_or(|(owner, process)| owner == process);
+        if !is_same {
+            self.calls.remove(&eventfd);
+        }
+        is_same
+    }
+
+    /// Forgets an eventfd's queue where it is another virtual machine's: its number has a new life.
+    pub(crate) fn forget_other_vms(&mut self, key: Key, vm: Option<u32>) {
+        let known = self.known_lane(key).and_then(|lane| self.lanes[lane].vm);
+        if matches!(key, Key::Kicks(_)) && known.zip(vm).is_some_and(|(known, vm)| known != vm) {
+            self.lane_of.remove(&key);
         }
     }
 

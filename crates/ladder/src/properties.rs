@@ -119,7 +119,7 @@ fn memory_is_bounded_where_nothing_ever_ends() {
         ladder.reason(&format!("reason {n}"));
         ladder.name_device(device, "x");
     }
-    let sizes = [ladder.open.len(), ladder.lanes.len(), ladder.calls.len(), ladder.vectors.len(), ladder.reasons.len()];
+    let sizes = [ladder.open.len(), ladder.lanes.len(), ladder.calls(), ladder.vectors.len(), ladder.reasons.len()];
     assert!(sizes.iter().zip([1024, 512, 4096, 4096, 256]).all(|(size, most)| *size <= most), "{sizes:?}");
     let report = ladder.finish();
     assert!(report.notes.iter().any(|note| note.contains("beyond the first 512")), "{:?}", report.notes);

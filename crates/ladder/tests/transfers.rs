@@ -340,3 +340,44 @@ fn a_packet_left_over_from_a_nics_queue_is_not_one_of_the_device_that_qemu_turne
     let report = host.guest_takes_it().report();
     assert_eq!(report.queues.iter().map(|queue| queue.packets).collect::<Vec<_>>(), [1, 1], "{report:#?}");
 }
+
+/// A second virtual machine, whose worker is a thread of its process.
+fn with_another_vm(host: &mut Host) {
+    const OTHER: [(u32, &str, bool); 2] = [(VCPU + 100, "CPU 0/KVM", false), (WORKER + 100, "vhost-130", true)];
+    for (pid, name, is_vhost) in OTHER {
+        host.ladder.identify(pid, Identity { name: name.into(), process: Some(QEMU + 100), is_vhost });
+    }
+}
+
+#[test]
+fn an_eventfd_whose_number_another_vm_gets_is_that_vms() {
+    let mut host = Host::new();
+    with_another_vm(&mut host);
+    host.ladder.name_vm(QEMU, "a");
+    host.ladder.name_vm(QEMU + 100, "b");
+    host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it();
+    let direction = Direction::FromGuest;
+    host.does(VCPU + 100, &[What::Exit(0), What::Signal(KICK), What::Waking { pid: WORKER + 100 }, What::Entry]);
+    let serves = [What::Serve { kick: KICK, call: 9, direction }, What::Packet { direction, device: None }];
+    host.runs(WORKER + 100).does(WORKER + 100, &serves).sleeps(WORKER + 100);
+    let report = host.report();
+    let mut vms: Vec<_> = report.queues.iter().map(|queue| (queue.vm.as_deref(), queue.kicks)).collect();
+    vms.sort_unstable();
+    assert_eq!(vms, [(Some("a"), 1), (Some("b"), 1)], "{report:#?}");
+}
+
+#[test]
+fn an_eventfd_that_was_an_interrupts_and_is_a_kicks_now_is_followed() {
+    let direction = Direction::FromGuest;
+    // Another virtual machine gets its number.
+    let mut host = Host::new();
+    with_another_vm(&mut host);
+    host.does(WORKER + 100, &[What::Irqfd(KICK)]);
+    let report = host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it().report();
+    assert_eq!(only(&report).0.kicks, 1);
+    // The same guest's driver starts again, and its worker takes kicks from it.
+    let mut host = Host::new();
+    host.does(WORKER, &[What::Irqfd(KICK), What::Serve { kick: KICK, call: CALL, direction }]);
+    let report = host.kicks(WORKER).vhost_sends().irqfd().sleeps(WORKER).guest_takes_it().report();
+    assert_eq!(only(&report).0.kicks, 1);
+}

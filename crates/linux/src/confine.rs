@@ -260,7 +260,7 @@ mod tests {
         assert!(apart(|| {
             let mut byte = 0u8;
             // SAFETY: the byte lives during the call.
-            let reads = || unsafe { libc::pread(file.as_raw_fd(), (&raw mut byte).cast(), 1, 0) == 1 };
+            let mut reads = || unsafe { libc::pread(file.as_raw_fd(), (&raw mut byte).cast(), 1, 0) == 1 };
             confine(parent).is_ok() && ways_out(false).is_empty() && reads()
         }));
     }

@@ -257,6 +257,16 @@ int BPF_PROG(call_ends, void *regs, long ret)
 	return 0;
 }
 
+/* A thread that ends is in exit or exit_group, which do not return: its number may soon be another thread's. */
+SEC("tp_btf/sched_process_exit")
+int BPF_PROG(caller_ends)
+{
+	__u32 tid = bpf_get_current_pid_tgid();
+
+	bpf_map_delete_elem(&open_calls, &tid);
+	return 0;
+}
+
 SEC("tp_btf/kvm_exit")
 int BPF_PROG(guest_left)
 {

@@ -51,7 +51,8 @@ struct shared {
 	__u64 from; /* the window; nothing is counted before user space sets it */
 	__u64 until;
 	__u32 threads; /* how many the table has */
-	__u32 absences_lost; /* for which the ring had no room */
+	__u32 pad;
+	__u64 absences_lost; /* for which the ring had no room */
 	__u64 calls_lost; /* system calls for which the table had no room */
 };
 

@@ -39,10 +39,11 @@ const CALLS_SHOWN: &str = "system calls";
 const ENTERED: &str = "kvm_entry";
 const LEFT: &str = "kvm_exit";
 const GUESTS_SHOWN: &str = "when vCPUs are in their guests";
-static HOOKS: [Hook; 5] = [
+static HOOKS: [Hook; 6] = [
     hook("switched", NEEDED, "how long threads ran"),
     hook("call_begins", "sys_enter", CALLS_SHOWN),
     hook("call_ends", "sys_exit", CALLS_SHOWN),
+    hook("caller_ends", "sched_process_exit", CALLS_SHOWN),
     module_hook("guest_entered", ENTERED, "kvm", GUESTS_SHOWN),
     module_hook("guest_left", LEFT, "kvm", GUESTS_SHOWN),
 ];
@@ -338,7 +339,7 @@ impl Sampler {
     }
 
     pub fn absences_lost(&self) -> u64 {
-        self.shared.field::<u32>(0, offset_of!(Shared, absences_lost)).into()
+        self.shared.field(0, offset_of!(Shared, absences_lost))
     }
 
     /// Ends the window: each CPU's time is known up to its end when this returns.
