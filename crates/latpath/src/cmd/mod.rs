@@ -42,7 +42,9 @@ fn ns(time: std::time::Duration) -> latpath_model::Ns {
 
 /// A path as one word of a command, to be pasted.
 fn quoted(path: &std::path::Path) -> String {
-    latpath_model::text::quoted(&path.to_string_lossy())
+    let text = path.to_string_lossy();
+    // No command takes it for a flag then.
+    latpath_model::text::quoted(&if text.starts_with('-') { format!("./{text}") } else { text.into_owned() })
 }
 
 /// What standard output can show.
