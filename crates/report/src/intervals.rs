@@ -28,7 +28,8 @@ pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<Inter
     // What cannot be read is in the notes of the whole run.
     let (manifest, points) = (&with_sampled_bounds(run, &mut Vec::new()), run.points());
     let start = manifest.start.monotonic_ns;
-    let number = |t: Ns| t.saturating_sub(start).div_euclid(every);
+    // What a clock puts before the start, or was sampled before it, is of the first interval.
+    let number = |t: Ns| t.saturating_sub(start).max(0) / every;
     let many = number(last).saturating_sub(number(first)).saturating_add(1);
     if many > MOST {
         return Err(format!(
@@ -41,7 +42,8 @@ pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<Inter
     let one = |number: Ns| {
         let from = start.saturating_add(number.saturating_mul(every));
         let whole = Select { cpus_and_threads: false, ..options.select.clone() };
-        let (from_ns, to_ns) = (from.max(whole.from_ns), from.saturating_add(every).min(whole.to_ns));
+        let from_ns = if number == 0 { whole.from_ns } else { from.max(whole.from_ns) };
+        let to_ns = from.saturating_add(every).min(whole.to_ns);
         let select = Select { from_ns, to_ns, ..whole };
         let begin = || Aggregate::new(setup.clone());
         let scan = run.scan_rows(&select, workers, begin, |counted, rows| counted.add_rows(rows));

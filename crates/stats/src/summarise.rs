@@ -3,7 +3,7 @@
 
 use crate::figures::error_bound;
 use crate::lost::{explain, of_devices};
-use crate::units::{count, duration};
+use crate::units::{count, duration, number_of};
 use crate::{Aggregate, Context, Summary, ToolCost};
 use latpath_clock::Step;
 use latpath_counters::Difference;
@@ -126,9 +126,9 @@ fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Ite
         // A stream of which many are late has no schedule.
         (late > 0 && joined.behind_schedule <= joined.journeys / 10).then(|| {
             format!(
-                "{}: {} packets came to the first point up to {} after their turn by their numbers: they were late before it",
+                "{}: the publisher sent {} late, by up to {}: so much behind the schedule of their numbers they came to the first point",
                 manifest.streams.get(id).map_or_else(|| format!("stream {id}"), |stream| stream.short()),
-                count(late),
+                number_of(late, "packet"),
                 duration(joined.behind_schedule_max_ns)
             )
         })
@@ -142,7 +142,7 @@ fn stolen(counted: &Difference) -> Option<String> {
     let all: Vec<_> = counted.stolen.iter().map(of).collect();
     (!all.is_empty()).then(|| {
         format!(
-            "the hypervisor below this machine did not run {}: what ran there was as much later (steal)",
+            "the hypervisor below this machine did not run {}: threads that ran there were delayed by as much (steal)",
             all.join(", ")
         )
     })
@@ -205,22 +205,28 @@ fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
         sum(&manifest.joined).saturating_sub(sum(before))
     };
     let counts = [
-        (of_streams(|s| s.late), "sightings came when the time for their packet (--window) was over"),
-        (of_streams(|s| s.evicted), "journeys were closed early, because too many were open"),
-        (of_streams(|s| s.crowded), "sightings were joined without looking at all packets with the same key"),
-        (of_streams(|s| s.restarts), "times a sequence jumped as if its sender had restarted"),
+        (of_streams(|s| s.late), "sighting", "came more than --window after the first one of the packet, and joined no journey"),
+        (of_streams(|s| s.evicted), "journey", "closed early, because too many were open"),
+        (of_streams(|s| s.crowded), "sighting", "joined without a comparison with all packets of the same key"),
+        (of_streams(|s| s.restarts), "time", "a sequence jumped as if its sender had restarted"),
         (
             manifest.counters.points_overflow,
-            "sightings found no room in the kernel's table of points: narrow with --points",
+            "sighting",
+            "found no room in the kernel's table of points: narrow with --points",
         ),
         (
             manifest.counters.skipped,
-            "times the kernel left a program out, because its CPU was running it already: as many sightings at most are missing",
+            "time",
+            "the kernel left a program out, because its CPU was running it already: as many sightings at most are missing",
         ),
-        (manifest.counters.unreadable, "frames lay, in part, in memory that the programs cannot read, or beyond the first page fragment: they may be missing"),
+        (
+            manifest.counters.unreadable,
+            "frame",
+            "lay, in part, in memory that the programs cannot read, or beyond the first page fragment: they may be missing",
+        ),
     ];
-    let mut notes: Vec<_> =
-        counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{} {what}", count(*n))).collect();
+    let counted = counts.iter().filter(|(n, ..)| *n > 0);
+    let mut notes: Vec<_> = counted.map(|(n, noun, what)| format!("{} {what}", number_of(*n, noun))).collect();
     let (sightings, repeated) = (of_streams(|s| s.sightings), of_streams(|s| s.repeated.max(s.duplicates)));
     if repeated > sightings / 2 {
         notes.push(format!(
@@ -290,7 +296,7 @@ mod tests {
         let stolen_of = BTreeMap::from([(0, 20_000_000), (3, 1_510_000_000)]);
         assert_eq!(
             stolen(&Difference { stolen: stolen_of, ..Difference::default() }).unwrap(),
-            "the hypervisor below this machine did not run CPU 0 for 20.00 ms, CPU 3 for 1.510 s: what ran there was as much later (steal)"
+            "the hypervisor below this machine did not run CPU 0 for 20.00 ms, CPU 3 for 1.510 s: threads that ran there were delayed by as much (steal)"
         );
     }
 
@@ -306,7 +312,7 @@ mod tests {
         let manifest = Manifest { streams, joined: vec![joined(12), joined(0), joined(700)], ..Manifest::begin() };
         assert_eq!(
             behind_schedule(&manifest, &[joined(2)]).collect::<Vec<_>>(),
-            ["MU01: 10 packets came to the first point up to 15.02 ms after their turn by their numbers: they were late before it"]
+            ["MU01: the publisher sent 10 packets late, by up to 15.02 ms: so much behind the schedule of their numbers they came to the first point"]
         );
     }
 }

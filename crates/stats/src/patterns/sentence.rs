@@ -33,7 +33,9 @@ pub fn sentence(pattern: &Pattern) -> String {
             let ([before, after], size) = (pattern.levels_ns.unwrap_or_default(), size_ns.unwrap_or(0));
             let goes = if size < 0 { "falls" } else { "rises" };
             let by = duration(size.saturating_abs());
-            format!("the median {goes} by {by} within a second, from {} to {}, and stays", duration(before), duration(after))
+            let lasts = duration(pattern.to_ns.saturating_sub(pattern.from_ns));
+            let levels = format!("from {} to {}", duration(before), duration(after));
+            format!("the median {goes} by {by} within a second, {levels}, and stays there for {lasts}")
         }
         PatternKind::LinkFlap => {
             let place = match from.is_empty() {

@@ -3,12 +3,16 @@
 use super::{Found, Names, Touched};
 use crate::patterns::gather::Patterns;
 use crate::patterns::median;
-use crate::patterns::shifts::shifts;
+use crate::patterns::shifts::{shifts, Shift};
 use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, StreamId};
 
 /// The height of a step is that between so many slots on each side: over more of them levels drift.
 const LEVEL: usize = 10;
+/// Shortest time for which a level is kept on each side of a step.
+const LASTS: Ns = 5_000_000_000;
+/// Part of the greatest change that several changes within [`LASTS`] must add up to; otherwise they are an episode.
+const ADDS_UP: f64 = 0.6;
 
 struct Step {
     slot: usize,
@@ -38,9 +42,10 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize) -> Vec<Step> {
     let mut spreads: Vec<f64> = levels.iter().map(|(_, _, q)| q[2] - q[0]).collect();
     let level = median(&mut middles.clone()).abs();
     let floor = (level * 0.005).max(median(&mut spreads) / 40.0).max(60.0);
-    let found = shifts(&middles, floor, LEVEL);
+    let slots: Vec<usize> = levels.iter().map(|(slot, ..)| *slot).collect();
+    let found = lasting(&shifts(&middles, floor, LEVEL), &slots, gathered.slots.length());
     let ends = found.iter().skip(1).map(|shift| shift.at).chain([levels.len()]);
-    let step = |(shift, end): (&crate::patterns::shifts::Shift, usize)| Step {
+    let step = |(shift, end): (&Shift, usize)| Step {
         slot: levels[shift.at].0,
         end: levels[end - 1].0 + 1,
         packets: levels[shift.at..end].iter().map(|(_, n, _)| n).sum(),
@@ -49,6 +54,23 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize) -> Vec<Step> {
         streams: gathered.streams_of(at, lane),
     };
     found.iter().zip(ends).map(step).collect()
+}
+
+/// Changes after which the level stays, and before which it stood, for [`LASTS`]. Changes that follow each other sooner are one if they
+/// lead to another level, and none if the level returns. `slots`: of each value of the series, each `length` long.
+fn lasting(found: &[Shift], slots: &[usize], length: Ns) -> Vec<Shift> {
+    let apart = |from: usize, to: usize| (to.saturating_sub(from) as Ns).saturating_mul(length);
+    let (Some(begin), Some(end)) = (slots.first(), slots.last().map(|last| last + 1)) else { return Vec::new() };
+    let groups: Vec<&[Shift]> = found.chunk_by(|a, b| apart(slots[a.at], slots[b.at]) < LASTS).collect();
+    let together = |group: &&[Shift]| {
+        let (first, last) = (group.first()?, group.last()?);
+        let size = |shift: &Shift| (shift.after - shift.before).abs();
+        let greatest = group.iter().map(size).fold(0.0, f64::max);
+        let one = Shift { after: last.after, ..*first };
+        let stays = apart(*begin, slots[first.at]) >= LASTS && apart(slots[last.at], end) >= LASTS;
+        (stays && size(&one) >= ADDS_UP * greatest).then_some(one)
+    };
+    groups.iter().filter_map(together).collect()
 }
 
 /// The same step of several streams.
@@ -69,4 +91,32 @@ fn one(gathered: &Patterns, names: &Names, segment: usize, steps: &[Step]) -> Fo
     let streams = steps.iter().flat_map(|s| s.streams.iter().copied()).collect();
     let occurrence = Occurrence { from_ns: from, to_ns: to, size_ns: size, packets };
     names.finish(names.of_segment(segment, pattern), vec![occurrence], vec![Touched { streams, from, to }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Ns = 1_000_000_000;
+
+    fn shift(at: usize, before: f64, after: f64) -> Shift {
+        Shift { at, before, after }
+    }
+
+    #[test]
+    fn a_level_that_returns_within_seconds_is_no_step() {
+        let slots: Vec<usize> = (0..60).collect();
+        let found = |shifts: &[Shift], length| lasting(shifts, &slots, length);
+        let step = shift(30, 10.0, 50.0);
+        assert_eq!(found(&[step], SECOND), [step]);
+        // Up and down again: an episode of 3 s; of 20 s, two steps.
+        assert_eq!(found(&[step, shift(33, 50.0, 11.0)], SECOND), []);
+        assert_eq!(found(&[step, shift(50, 50.0, 11.0)], SECOND).len(), 2);
+        // In two stages.
+        assert_eq!(found(&[shift(30, 10.0, 30.0), shift(32, 30.0, 50.0)], SECOND), [step]);
+        // At the beginning, at the end, and in a recording of a few seconds.
+        assert_eq!(found(&[shift(4, 10.0, 50.0), shift(56, 50.0, 10.0)], SECOND), []);
+        assert_eq!(found(&[step], SECOND / 10), [], "six seconds");
+        assert_eq!(lasting(&[], &[], SECOND), []);
+    }
 }
