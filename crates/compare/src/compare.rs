@@ -41,7 +41,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
             (row.verdict, row.obstacle) = (Verdict::NotComparable, Some(why.clone()));
         }
     }
-    notes.splice(..0, notes_of(a, b));
+    notes.splice(..0, notes_of(a.iter().chain(b)));
     notes.extend(on_both_sides(a, b));
     let group =
         |name: &str, all: &[Recording]| Group { name: name.into(), recordings: all.iter().map(Recorded::of).collect() };
@@ -105,10 +105,11 @@ fn judge(page: &mut Comparison) {
 }
 
 /// What the recordings' own notes say, each once, with those that have it.
-fn notes_of(a: &[Recording], b: &[Recording]) -> Vec<String> {
-    let all = a.len() + b.len();
+pub fn notes_of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Vec<String> {
+    let mut all = 0;
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
-    for recording in a.iter().chain(b) {
+    for recording in recordings {
+        all += 1;
         for note in &recording.notes {
             match found.iter_mut().find(|(text, _)| text == note) {
                 Some((_, paths)) => paths.push(&recording.path),
@@ -213,7 +214,8 @@ fn varied(name: &'static str, unit: Unit, is_tested: bool, (a, b): (Estimates, E
 /// A figure in its unit: whole ns; rates and shares rounded to what is shown of them.
 fn shown(value: f64, unit: Unit) -> Amount {
     match unit {
-        Unit::Ns | Unit::Packets => Amount::Whole(value.round() as i64),
+        // As far to one side as to the other.
+        Unit::Ns | Unit::Packets => Amount::Whole((value.round() as i64).max(-i64::MAX)),
         Unit::PerHour => Amount::Rate((value * 1e2).round() / 1e2),
         Unit::Percent => Amount::Rate((value * 1e6).round() / 1e6),
     }
@@ -252,6 +254,9 @@ fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
             for row in [&mut row, &mut share] {
                 (row.p, row.verdict) = (None, Verdict::NotTested);
             }
+        } else if a.iter().chain(&b).any(|l| l.is_lost_often) {
+            let why = "packets are lost for more than a tenth of the time, so how often says nothing; their share does";
+            (row.verdict, row.obstacle) = (Verdict::NotComparable, Some(why.into()));
         }
         let packets = |l: &Losses| l.packets;
         LossRow {

@@ -106,8 +106,6 @@ pub struct Measured {
 impl Measured {
     /// From a segment's times, all of them and over time. Name, ends and costs are for the caller to fill in.
     pub fn of(histogram: Histogram, (stretches, spikes): (Vec<(usize, Stretch)>, Spikes), span: Span) -> Self {
-        let late: Ns =
-            spikes.found().iter().fold(0, |sum, (first, last)| sum.saturating_add(last.saturating_sub(*first)));
         let times = Times { histogram, stretches };
         let rate = spike_rate(&spikes, span);
         let estimate = |figure| match figure {
@@ -128,7 +126,7 @@ impl Measured {
             over: 0,
             in_band: None,
             spikes: spikes.count(),
-            is_late_often: late > span.elapsed / 10,
+            is_late_often: is_often(&spikes, span),
             histogram: times.histogram,
         }
     }
@@ -152,14 +150,23 @@ pub struct Losses {
     pub share: Option<Estimate>,
     /// How often an hour some were lost, those close together counted once; as [`crate::estimate::spike_rate`] has it.
     pub rate: Option<Estimate>,
+    /// Packets were lost for more than a tenth of the time: then how often says nothing.
+    pub is_lost_often: bool,
 }
 
 impl Losses {
     /// From when packets were lost. `lost` is their number, where it is known.
     pub fn of(stream: Option<String>, packets: u64, lost: Option<u64>, mut when: Lost, span: Span) -> Self {
         let share = lost_share(&when, packets, span);
-        Self { stream, packets, lost, share, rate: spike_rate(when.events(), span) }
+        let events = when.events();
+        Self { stream, packets, lost, share, rate: spike_rate(events, span), is_lost_often: is_often(events, span) }
     }
+}
+
+/// Whether spikes take more than a tenth of the time: then their number says nothing.
+fn is_often(spikes: &Spikes, span: Span) -> bool {
+    let all = spikes.found().iter().map(|(first, last)| last.saturating_sub(*first));
+    all.fold(0, Ns::saturating_add) > span.elapsed / 10
 }
 
 /// What a recording is.

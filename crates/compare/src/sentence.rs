@@ -66,17 +66,22 @@ pub fn subject(segment: &str, figure: &str) -> String {
 pub struct Judged {
     what: String,
     verdict: Verdict,
-    /// The difference, as people read it, and its size for comparison with those of the same kind.
-    by: Option<(String, f64)>,
+    /// The difference, as people read it.
+    by: Option<String>,
+    /// Its size, the same with the sides exchanged: of a ratio its logarithm, which goes before those of other figures.
+    size: (bool, f64),
     /// Of shares of lost packets: those of A and B.
     lost: Option<(Amount, Amount)>,
 }
 
 impl Judged {
     pub fn of(what: String, row: &Row) -> Self {
-        let size = row.difference_percent.or(row.difference.map(Amount::value)).map_or(0.0, f64::abs);
+        let size = match row.difference_percent {
+            Some(percent) => (true, (percent / 100.0).ln_1p().abs()),
+            None => (false, row.difference.map_or(0.0, |by| by.value().abs())),
+        };
         let lost = row.a.zip(row.b).filter(|_| row.figure == LOST_SHARE);
-        Self { what, verdict: row.verdict, by: by(row).0.map(|text| (text, size)), lost }
+        Self { what, verdict: row.verdict, by: by(row).0, size, lost }
     }
 
     /// Unequal losses in a sentence: no figure of times says as much.
@@ -117,22 +122,21 @@ pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<St
     let differ = how_many(Verdict::Differ);
     if differ > 0 {
         let with_size = |row: &Judged| match &row.by {
-            Some((by, _)) => format!("{} by {by}", row.what),
+            Some(by) => format!("{} by {by}", row.what),
             None => row.what.clone(),
         };
         let mut rows: Vec<&Judged> = of(Verdict::Differ).collect();
         // The greatest first, of ratios and then of counts.
-        rows.sort_by(|x, y| {
-            let size = |row: &Judged| row.by.as_ref().map_or(0.0, |(_, size)| *size);
-            let is_count = |row: &Judged| row.by.as_ref().is_none_or(|(text, _)| text.ends_with("/h"));
-            is_count(x).cmp(&is_count(y)).then(size(y).total_cmp(&size(x)))
-        });
+        rows.sort_by(|x, y| y.size.0.cmp(&x.size.0).then(y.size.1.total_cmp(&x.size.1)));
         let rows: Vec<String> = rows.into_iter().map(with_size).collect();
         all.push(format!("of {tested} tested {differ} {}: {}", verb(differ, "differs", "differ"), rows.join(", ")));
     }
     match how_many(Verdict::NoDifference) {
         0 => {}
-        n if n == tested => all.push(format!("of {tested} tested {}", verb(n, "it does not differ", "none differs"))),
+        n if n == tested => all.push(match n {
+            1 => "the only figure that is tested shows no difference".into(),
+            n => format!("none of the {n} figures that are tested shows a difference"),
+        }),
         n => all.push(format!("of {tested} tested {n} {} no difference", verb(n, "shows", "show"))),
     }
     let open = how_many(Verdict::NotComparable);

@@ -1,5 +1,6 @@
 //! Many groups in one table: a study's configurations under its loads.
 
+use crate::compare::notes_of;
 use crate::recording::Recording;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::Ns;
@@ -67,7 +68,15 @@ pub fn study(groups: &[(String, Vec<Recording>)], segment: Option<&str>) -> Resu
     let usual = first.iter().find(is_total).or(first.last()).map_or("total", |s| s.name.as_str());
     let segment = segment.unwrap_or(usual);
     let rows = groups.iter().map(|(name, recordings)| row(name, recordings, segment)).collect::<Result<Vec<_>, _>>()?;
-    let mut notes: Vec<String> = all().flat_map(|r| r.notes.iter().map(|note| format!("{}: {note}", r.path))).collect();
+    let mut notes = notes_of(all());
+    let mut before: Vec<(&str, &Recording)> = Vec::new();
+    for (group, one) in groups.iter().flat_map(|(name, recordings)| recordings.iter().map(move |r| (name.as_str(), r)))
+    {
+        match before.iter().find(|(_, other)| other.identity == one.identity) {
+            Some((other, _)) => notes.push(format!("{}: this recording is in {other} and in {group}", one.path)),
+            None => before.push((group, one)),
+        }
+    }
     let rates = rows.iter().map(|row| row.rate_hz);
     let (least, most) = rates.fold((f64::MAX, 0.0_f64), |(least, most), hz| (least.min(hz), most.max(hz)));
     if most > least * 1.02 {

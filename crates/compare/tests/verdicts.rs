@@ -1,7 +1,7 @@
 //! What a page says of two groups: losses first, too short where nothing can be said, and the same with the groups swapped.
 
 use latpath_compare::comparison::{Amount, Row};
-use latpath_compare::{compare, Comparison, Figure, Losses, Measured, Recording, Source, Span, Verdict};
+use latpath_compare::{compare, study, Comparison, Figure, Losses, Measured, Recording, Source, Span, Verdict};
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::track::{Lost, Track};
 use latpath_stats::Histogram;
@@ -194,4 +194,45 @@ fn notes_of_several_recordings_appear_once() {
     assert!(same.notes.iter().any(|note| note.contains("on both sides")), "{:?}", same.notes);
     let twice = [group[0].clone(), group[0].clone()];
     assert!(compare(("A", &twice), ("B", &group[2..])).notes.iter().any(|note| note.contains("twice")));
+}
+
+#[test]
+fn losses_without_an_end_are_compared_by_their_share_alone() {
+    let single = recording(30, |n| 40_000 + n as Ns % 97, |n| n % 2000 == 5);
+    let endless = recording(30, |n| 40_000 + n as Ns % 89, |n| n % 5 == 0);
+    let page = compare(("A", std::slice::from_ref(&single)), ("B", std::slice::from_ref(&endless)));
+    assert_eq!(row(&page, "lost_share").verdict, Verdict::Differ);
+    // Three events against one.
+    assert_eq!(row(&page, "lost").verdict, Verdict::NotComparable);
+    assert!(page.conclusion[0].starts_with("lost packets: A lost fewer"), "{:?}", page.conclusion);
+}
+
+#[test]
+fn intervals_beyond_all_times_are_mirrored_too() {
+    let group = |times: [Ns; 2]| times.map(|time| recording(20, move |_| time, |_| false));
+    let (a, b) = (group([1, 90_000_000_000]), group([1, 80_000_000_000]));
+    let (one, other) = (compare(("A", &a), ("B", &b)), compare(("B", &b), ("A", &a)));
+    let (mean, swapped) = (row(&one, "mean"), row(&other, "mean"));
+    assert_eq!((mean.low, mean.high), (Some(Amount::Whole(-i64::MAX)), Some(Amount::Whole(i64::MAX))));
+    assert_eq!((mean.low, mean.high), (swapped.low, swapped.high));
+}
+
+#[test]
+fn the_greatest_of_single_differences_is_the_same_from_both_sides() {
+    let times = |n: u64, slow: Ns| if n % 50 == 7 { slow } else { 100_000 + (n % 13) as Ns };
+    let (a, b) = (recording(30, |n| times(n, 400_000), |_| false), recording(30, |n| times(n, 130_000), |_| false));
+    let first = |one: &Recording, other: &Recording| {
+        let page = compare(("A", std::slice::from_ref(one)), ("B", std::slice::from_ref(other)));
+        let differ = page.conclusion.iter().find(|line| line.contains("differ")).cloned().unwrap();
+        differ.split(": ").nth(1).unwrap().split(" by ").next().unwrap().to_owned()
+    };
+    assert_eq!((first(&a, &b), first(&b, &a)), ("p99 of total".into(), "p99 of total".into()));
+}
+
+#[test]
+fn a_recording_in_two_groups_of_a_table_is_noted() {
+    let mut one = recording(20, |n| 40_000 + n as Ns % 97, |_| false);
+    (one.path, one.notes) = ("r1".into(), vec!["damaged".into()]);
+    let table = study(&[("ovs".into(), vec![one.clone()]), ("bridge".into(), vec![one])], None).unwrap();
+    assert!(table.notes.contains(&"r1: this recording is in ovs and in bridge".into()), "{:?}", table.notes);
 }

@@ -1,18 +1,24 @@
 //! How often a comparison names a difference that is none, and how often one that is there: scripts/bench compare.
 //!
 //! ```text
-//! cargo run --release -p latpath-compare --example simulate_compare -- [COMPARISONS [RECORDINGS]]
+//! cargo run --release -p latpath-compare --example simulate_compare -- [COMPARISONS [RECORDINGS [COMPARISONS OF ONE FIGURE]]]
 //! ```
 
 mod noise;
 mod trials;
 
 use noise::Variation;
-use trials::trials;
+use trials::{named_by_chance, trials};
 
 fn main() {
     let number = |i: usize, default| std::env::args().nth(i).and_then(|a| a.parse().ok()).unwrap_or(default);
-    let (comparisons, recordings) = (number(1, 200), number(2, 5));
+    let (comparisons, recordings, of_one_figure) = (number(1, 200), number(2, 5), number(3, 10_000));
+    for (n, m) in [(1, 2), (1, 3), (1, 4), (1, 5), (2, 2), (3, 3), (5, 5)] {
+        let named = 100.0 * named_by_chance(0x51ed_270b + (16 * n + m) as u64, of_one_figure, (n, m));
+        println!(
+            "one figure, {n} against {m}: of {of_one_figure} comparisons of the same {named:.2} % name a difference"
+        );
+    }
     let same = Variation::TEN_MINUTES;
     let wider = |between| Variation { between, ..same };
     let shifted = |like: Variation, shift| Variation { shift, ..like };

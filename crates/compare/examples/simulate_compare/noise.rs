@@ -53,6 +53,7 @@ impl Variation {
             lost: Some(0),
             share: None,
             rate: None,
+            is_lost_often: false,
         };
         Recording {
             path: "RUN".into(),

@@ -55,7 +55,7 @@ pub struct Args {
     /// Only journeys before this
     #[arg(long, value_name = "TIME")]
     to: Option<When>,
-    /// Count times over this, as 200us [default: what the first run says; 200us for logs of ping]
+    /// Count times over this, as 200us [default: the greatest that a run was recorded with; 200us for logs of ping]
     #[arg(long, value_name = "TIME", value_parser = time)]
     threshold: Option<Ns>,
     /// Show the share of times in this band too, both ends included, as 40us..100us
@@ -211,7 +211,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     if let Some(limit) = own.iter().find(|limit| limit.counter() == Some("pacing")) {
         return Err(Usage(format!("{limit}: pacing is not measured here (docs/limits.md)")).into());
     }
-    let mut reader = Reader { args: &args, threshold: args.threshold, limits: &own, verdicts: Vec::new() };
+    let threshold = threshold(&args)?;
+    let mut reader = Reader { args: &args, threshold, limits: &own, verdicts: Vec::new() };
     if args.against.is_empty() {
         return table(&args, reader);
     }
@@ -250,10 +251,31 @@ fn table(args: &Args, mut reader: Reader) -> Result<Outcome> {
     Ok(Outcome::Done)
 }
 
+/// What late packets are counted against in all recordings, in whatever order they are named: the greatest that one was recorded with.
+fn threshold(args: &Args) -> Result<Ns> {
+    if let Some(threshold) = args.threshold {
+        return Ok(threshold);
+    }
+    let groups = args.recordings.iter().chain(&args.against).map(|text| Group::of(text));
+    let mut most = None;
+    for path in groups.flat_map(|group| group.paths) {
+        let path = Path::new(&path);
+        if !is_log(path) {
+            most = most.max(Some(Run::open(path)?.manifest().threshold_ns));
+        }
+    }
+    Ok(most.unwrap_or(following::THRESHOLD))
+}
+
+/// Whether this is a log of `latpath ping`, rather than a run.
+fn is_log(path: &Path) -> bool {
+    path.is_file() || path.extension().is_some_and(|e| e == "parquet" || e == "csv") && !path.is_dir()
+}
+
 /// Reads recordings, all with the same threshold.
 struct Reader<'a> {
     args: &'a Args,
-    threshold: Option<Ns>,
+    threshold: Ns,
     /// What each recording keeps by itself, and what became of that.
     limits: &'a [Limit],
     verdicts: Vec<LimitVerdict>,
@@ -275,8 +297,7 @@ impl Reader<'_> {
 
     fn one(&mut self, path: &Path) -> Result<Recording> {
         let args = self.args;
-        let is_log = path.is_file() || path.extension().is_some_and(|e| e == "parquet" || e == "csv") && !path.is_dir();
-        let one = if is_log {
+        let one = if is_log(path) {
             let chosen = [&args.streams, &args.segments, &args.only].iter().any(|l| !l.is_empty())
                 || args.from.is_some()
                 || args.to.is_some()
@@ -290,12 +311,12 @@ impl Reader<'_> {
                 let text = format!("{}: a log of ping is compared as a whole", path.display());
                 return Err(Usage(text).into());
             }
-            latpath_ping::log::recording(path, self.threshold.unwrap_or(following::THRESHOLD), args.steps)?
+            latpath_ping::log::recording(path, self.threshold, args.steps)?
         } else {
             let run = Run::open(path)?;
             let options = RecordingOptions {
                 select: select(&args.streams, (args.from.as_ref(), args.to.as_ref()), &run)?,
-                threshold_ns: self.threshold,
+                threshold_ns: Some(self.threshold),
                 band: args.band,
                 segments: args.segments.clone(),
                 only: args.only.clone(),
@@ -311,7 +332,6 @@ impl Reader<'_> {
             self.verdicts.extend(named);
             recording
         };
-        self.threshold = self.threshold.or(Some(one.threshold_ns));
         Ok(one)
     }
 }

@@ -247,6 +247,16 @@ fn what_was_loaded_otherwise_is_not_compared() {
 }
 
 #[test]
+fn the_threshold_is_the_greatest_of_all_recordings_whichever_is_named_first() {
+    let bench = Bench::new();
+    BASE.seed(1).write_with(&bench, "a", |m| m.threshold_ns = 300_000);
+    BASE.seed(2).write_with(&bench, "b", |m| m.threshold_ns = 400_000);
+    for [one, other] in [["a", "b"], ["b", "a"]] {
+        assert_eq!(json(&bench, &["compare", one, "--against", other])["threshold_ns"], 400_000);
+    }
+}
+
+#[test]
 fn a_table_has_a_row_for_each_group() {
     let bench = groups(120);
     let args = ["compare", "ovs/idle=a1,a2", "bridge/idle=b1,b2,b3", "bridge/load=b4"];

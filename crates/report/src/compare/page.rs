@@ -177,9 +177,9 @@ fn probability(p: f64) -> String {
 fn legend(page: &mut Page, comparison: &Comparison) {
     let (a, b) = heads(page, comparison);
     let mut lines = vec![format!(
-        "{} figures are tested. Each has a probability p to differ so much by chance; the corrected one counts, so that on a page \
+        "Tested: {}. Each has a probability p to differ so much by chance; the corrected one counts, so that on a page \
          without any true difference none is named in 95 % of cases (Holm).",
-        comparison.tested
+        page.number_of(comparison.tested as u64, "figure")
     )];
     if comparison.is_single {
         let less = match (comparison.a.recordings.len(), comparison.b.recordings.len()) {
