@@ -1,11 +1,27 @@
-//! Actors and culprits: threads of one name are one, however often they are started.
+//! Actors and culprits: threads of one name are one actor, and those of one process one culprit, however often they are started.
 
 use crate::Executor;
 use latpath_flight::{Class, Doing};
 use latpath_vms::{Role, Thread, Vm};
 
 /// Threads of one name whose numbers are kept.
-const MAX_PIDS: usize = 8;
+const MAX_PIDS: usize = 32;
+
+/// Names of threads that are kept of a culprit.
+const MAX_THREADS: usize = 32;
+/// Name of the culprit that all of latpath's own threads are.
+pub const LATPATH_ITSELF: &str = "latpath itself";
+
+/// The process of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// The number of its first thread.
+    pub pid: u32,
+    /// The name of its first thread.
+    pub name: String,
+    /// Its systemd unit or control group, where that was recorded.
+    pub unit: Option<String>,
+}
 
 /// What had to act, or kept others from acting. Threads of one name and role are one actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,15 +32,19 @@ pub struct Actor {
     pub doing: Doing,
     /// How it was scheduled, where it is a thread and that is known; the latest of several.
     pub class: Option<Class>,
-    /// Threads' numbers, the latest last: eight at most.
+    /// Threads' numbers, the latest last: 32 at most.
     pub pids: Vec<u32>,
     /// It is one of latpath's own.
     pub is_tool: bool,
+    /// The process, where it is a thread and that is known; the latest of several.
+    pub process: Option<Process>,
+    /// Of a culprit: the names of its threads, where they differ from its own.
+    pub threads: Vec<String>,
 }
 
 impl Actor {
     /// `vm` is the virtual machine that it works for, with its thread.
-    pub(crate) fn new(executor: &Executor, vm: Option<(&Vm, &Thread)>) -> Self {
+    pub(crate) fn new(executor: &Executor, vm: Option<(&Vm, &Thread)>, process: Option<&Process>) -> Self {
         let pid = executor.doing.thread().filter(|pid| *pid != 0);
         let comm = bare(&executor.name);
         let name = match (executor.doing, vm) {
@@ -39,8 +59,23 @@ impl Actor {
             (Doing::Idle { .. }, None) => "idle".into(),
             _ => executor.name.clone(),
         };
-        let is_tool = pid.is_some() && (comm.starts_with("latpath") || comm.starts_with("lp-"));
-        Self { name, doing: executor.doing, class: executor.class, pids: pid.into_iter().collect(), is_tool }
+        let is_latpath = |name: &str| name.starts_with("latpath") || name.starts_with("lp-");
+        let is_tool = pid.is_some() && (is_latpath(comm) || process.is_some_and(|p| is_latpath(&p.name)));
+        let (doing, class, pids) = (executor.doing, executor.class, pid.into_iter().collect());
+        Self { name, doing, class, pids, is_tool, process: process.cloned(), threads: Vec::new() }
+    }
+
+    /// The culprit that it is: all threads of a process are one, and so are all of latpath's. Threads of virtual machines stay
+    /// apart: they have roles.
+    pub(crate) fn culprit(self, is_of_vm: bool) -> Self {
+        let process = self.process.as_ref().filter(|p| !is_of_vm && self.pid().is_some_and(|pid| pid != p.pid));
+        let name = match process {
+            _ if self.is_tool => LATPATH_ITSELF.to_owned(),
+            Some(process) => process.name.clone(),
+            None => return self,
+        };
+        let threads = if self.name == name { Vec::new() } else { vec![self.name] };
+        Self { name, threads, ..self }
     }
 
     /// The latest thread's number.
@@ -51,6 +86,12 @@ impl Actor {
     /// Takes over what is newer in another of the same name.
     pub fn update(&mut self, other: &Self) {
         (self.doing, self.class) = (other.doing, other.class.or(self.class));
+        self.process = other.process.clone().or(self.process.take());
+        for thread in &other.threads {
+            if self.threads.len() < MAX_THREADS && !self.threads.contains(thread) {
+                self.threads.push(thread.clone());
+            }
+        }
         for pid in &other.pids {
             self.pids.retain(|p| p != pid);
             self.pids.push(*pid);
@@ -120,11 +161,41 @@ mod tests {
     fn the_latest_threads_of_a_name_are_known_by_number() {
         let context = RunContext::default();
         let mut one = context.actor(HOST, &thread(1, "x (1)"));
-        for pid in 2..20 {
+        for pid in 2..=40 {
             one.update(&context.actor(HOST, &thread(pid, &format!("x ({pid})"))));
         }
         one.update(&context.actor(HOST, &thread(15, "x (15)")));
-        assert_eq!(one.pids, [12, 13, 14, 16, 17, 18, 19, 15]);
-        assert_eq!(one.pid(), Some(15));
+        assert_eq!((one.pids.len(), one.pids[0]), (32, 9));
+        assert_eq!((one.pid(), one.pids.iter().filter(|pid| **pid == 15).count()), (Some(15), 1));
+    }
+
+    #[test]
+    fn threads_of_one_process_and_all_of_latpaths_are_one_culprit() {
+        let mut context = RunContext::default();
+        let process = |pid, name: &str| Process { pid, name: name.into(), unit: None };
+        let known = context.processes.entry(HOST.into()).or_default();
+        for (tid, of) in
+            [(7, process(7, "rustc")), (8, process(7, "rustc")), (9, process(7, "rustc")), (4, process(3, "latpath"))]
+        {
+            known.insert(tid, of);
+        }
+        let culprit = |pid, name: &str| context.culprit(HOST, &thread(pid, name));
+        let mut one = culprit(7, "rustc (7)");
+        assert_eq!((one.name.as_str(), one.threads.len()), ("rustc", 0));
+        for (pid, name) in [(8, "opt cgu.14"), (9, "opt cgu.02"), (8, "opt cgu.14")] {
+            let other = culprit(pid, &format!("{name} ({pid})"));
+            assert_eq!(other.name, "rustc");
+            one.update(&other);
+        }
+        assert_eq!((one.threads, one.pids), (vec!["opt cgu.14".into(), "opt cgu.02".into()], vec![7, 9, 8]));
+        for (pid, name) in [(3, "latpath"), (5, "lp-flight"), (4, "tokio-rt")] {
+            let own = culprit(pid, &format!("{name} ({pid})"));
+            assert_eq!(
+                (own.name.as_str(), own.is_tool, own.threads.as_slice()),
+                (LATPATH_ITSELF, true, &[name.to_owned()][..])
+            );
+        }
+        assert_eq!(culprit(60, "hog (60)").name, "hog", "its process is not known");
+        assert_eq!(context.actor(HOST, &thread(8, "opt cgu.14 (8)")).name, "opt cgu.14", "what waits is a thread");
     }
 }

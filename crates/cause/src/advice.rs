@@ -112,22 +112,16 @@ impl Advisor<'_> {
         self.known.vm_of(&self.share.machine, pid).filter(|(vm, _)| vm.libvirt)
     }
 
-    /// To move a thread, by its number, and by libvirt's own means where it is a virtual machine's.
+    /// To move the threads that were seen, by their numbers; a virtual machine's by libvirt's own means too, and a service with all
+    /// threads that it starts later.
     fn moving(&self, actor: &Actor, cpus: &str) -> Vec<String> {
         let Some(pid) = actor.pid() else { return Vec::new() };
-        let is_vms = self.known.vm_of(&self.share.machine, pid).is_some();
         let mut commands = vec![match actor.pids.as_slice() {
             [_] => format!("taskset -cp {cpus} {pid}"),
-            // Their names are latpath's (`vhost of guest7`), and they live as long as their virtual machine.
-            pids if is_vms || actor.name == "vhost" => {
+            pids => {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
                 format!("for pid in {}; do taskset -cp {cpus} $pid; done", pids.join(" "))
             }
-            // Those of now have other numbers than those that were seen. A name may be a thread's alone, and is no pattern.
-            _ => format!(
-                "grep -slxFe {} /proc/[0-9]*/task/[0-9]*/comm | cut -d/ -f5 | xargs -rn1 taskset -cp {cpus}",
-                quoted(&actor.name)
-            ),
         }];
         if let Some((vm, thread)) = self.libvirts(pid) {
             let name = quoted(&vm.name);
@@ -141,8 +135,35 @@ impl Advisor<'_> {
                     .map(|n| format!("virsh iothreadpin {name} {n} {cpus} --live --config")),
                 _ => Some(format!("virsh emulatorpin {name} {cpus} --live --config")),
             });
+            return commands;
+        }
+        let unit = actor.process.as_ref().and_then(|process| process.unit.as_deref());
+        let victims = self.share.actor.as_ref().and_then(|a| a.process.as_ref()?.unit.as_deref());
+        let is_systemds = |unit: &&str| unit.ends_with(".service") || unit.ends_with(".scope");
+        if let Some(unit) = unit.filter(is_systemds).filter(|unit| victims != Some(unit)) {
+            commands.push(format!("systemctl set-property --runtime {} AllowedCPUs={cpus}", quoted(unit)));
         }
         commands
+    }
+
+    /// To keep the thread that waits on the CPU where it waited most, so that it helps to move others away from there. None where
+    /// it may use that CPU alone, where that is a vCPU's, or where there is no other.
+    fn pin_victim(&self, victim: &Actor) -> Option<Advice> {
+        let (cpu, pid) = (self.share.cpu()?, victim.pid()?);
+        let elsewhere = self.elsewhere_list()?;
+        let is_of_vm = self.known.vm_of(&self.share.machine, pid).is_some();
+        if is_of_vm || stays(victim) || victim.pids.len() > 1 || elsewhere.contains(&cpu) || self.has_vcpu(cpu) {
+            return None;
+        }
+        let what = format!("pin {} to CPU {cpu}, before other threads are kept off that CPU", victim.name);
+        Some(self.one(what, [format!("taskset -cp {cpu} {pid}")]))
+    }
+
+    /// Whether a vCPU is pinned to this CPU of the host.
+    fn has_vcpu(&self, cpu: u32) -> bool {
+        let all = self.known.cpus.get(&self.share.machine).map_or(0, |cpus| list(cpus).len());
+        let mut vcpus = self.known.vms.iter().flat_map(|vm| &vm.threads).filter(|t| t.role == Role::Vcpu);
+        self.is_on_host() && vcpus.any(|t| t.cpus_allowed.contains(cpu) && list(&t.cpus_allowed).len() < all)
     }
 
     /// A thread was ready, and its CPU ran another.
@@ -166,6 +187,14 @@ impl Advisor<'_> {
             .filter(|_| !stays(by))
             .map(|cpus| self.one(format!("keep {} off {cpu}", by.name), self.moving(by, cpus)));
         let raise = |priority: u32, what: String| self.one(what, [format!("chrt -f -p {priority} {pid}")]);
+        // The one that waits has to stay where others are kept away.
+        let make_room = || match move_by.clone() {
+            Some(move_by) if self.share.cpu().is_some_and(|cpu| self.has_vcpu(cpu)) && !is_vcpu(victim) => {
+                move_victim.clone().into_iter().chain(move_victim.is_none().then_some(move_by)).collect::<Vec<_>>()
+            }
+            Some(move_by) => self.pin_victim(victim).into_iter().chain([move_by]).collect(),
+            None => move_victim.clone().into_iter().collect(),
+        };
         let (mine, its) = (realtime(victim.class), realtime(by.class));
         let mut all = Vec::new();
         match (mine, its) {
@@ -177,20 +206,20 @@ impl Advisor<'_> {
                     all.push(raise);
                 } else {
                     all.push(raise);
-                    all.extend(move_by.or(move_victim));
+                    all.extend(make_room());
                 }
             }
-            (_, Some(_)) => all.extend(move_by.into_iter().chain(move_victim)),
-            _ if is_deadline(by.class) => all.extend(move_victim.into_iter().chain(move_by)),
+            (_, Some(_)) => all.extend(make_room()),
+            _ if is_deadline(by.class) => all.extend(move_victim.or(move_by)),
             (None, None) => {
                 all.push(raise(
                     1,
                     format!("run {} in real time: threads that are not in real time then wait for it", victim.name),
                 ));
-                all.extend(move_by.or(move_victim));
+                all.extend(make_room());
             }
             (Some(_), None) => {
-                all.extend(move_by);
+                all.extend(make_room());
                 all.push(self.one(
                     format!(
                         "{} keeps its CPU while it is in the kernel: a kernel with PREEMPT_RT takes it away",
@@ -277,8 +306,9 @@ impl Advisor<'_> {
         // No other machine has this driver than one that is virtual itself.
         if self.known.is_virtual || state.is_some_and(|name| name.to_ascii_lowercase().starts_with("haltpoll")) {
             return vec![self.one(
-                "this machine is virtual itself: its CPU had halted, and its hypervisor ran it again late (st is the time that it took); \
-                 on the outer host, give this vCPU a CPU to itself and let KVM poll (halt_poll_ns)",
+                "cannot be fixed in this machine, which is virtual: its CPU had halted, and the outer host ran it again late. See on the \
+                 outer host that this vCPU has a CPU to itself and that KVM polls (halt_poll_ns). Check here with vmstat: column st is \
+                 the percentage of CPU time that the outer host took",
                 ["vmstat 1 5"],
             )];
         }
@@ -500,18 +530,21 @@ impl Advisor<'_> {
     }
 
     pub(crate) fn of_qdiscs(&self) -> Vec<Advice> {
-        let device = self.share.hops.first().and_then(|((from, to), _)| {
-            let sends = |id: &PointId| self.known.points.get(usize::from(*id)).filter(|p| p.point.kind.is_sending());
-            sends(to).or(sends(from))
-        });
-        let (device, namespace) = device.map_or(("DEV", None), device_of);
+        let sender = sending_device(self.share, self.known);
+        let (device, namespace) = sender.map_or(("DEV", None), device_of);
         let within = namespace.map_or(String::new(), |namespace| namespace.enter());
         let device = quoted(device);
+        // taprio has a timer function of its own; all others that wait for a time share the watchdog.
+        let is_taprio = self.by().is_some_and(|by| by.name.contains("advance_sched"));
+        let what = match is_taprio {
+            true => "the schedule of taprio made it wait: look at it, and give this stream a gate that is open when its packets come",
+            false => {
+                "look at the queueing discipline. Where it limits a rate (tbf, htb, cake, fq with maxrate) or adds a delay (netem), \
+                 raise or remove that; where it sends at launch times (etf), let the sender set them earlier"
+            }
+        };
         vec![
-            self.one(
-                "the queueing discipline's schedule made it wait: look at it, and give this stream an open gate",
-                [format!("{within}tc -s qdisc show dev {device}")],
-            ),
+            self.one(what, [format!("{within}tc -s qdisc show dev {device}")]),
             self.one(
                 "take it off (what the line above shows is what tc qdisc replace needs to put it back)",
                 [format!("{within}tc qdisc del dev {device} root")],
@@ -563,8 +596,9 @@ impl Advisor<'_> {
         }
         if self.is_on_host() && self.known.is_virtual {
             all.push(self.one(
-                "this machine is virtual itself: while its hypervisor runs something else on that CPU, work takes so much longer (st is \
-                 that time); on the outer host, give this vCPU a CPU to itself",
+                "cannot be fixed in this machine, which is virtual, if the outer host ran something else on this vCPU's CPU meanwhile. See \
+                 on the outer host that this vCPU has a CPU to itself. Check here with vmstat: column st is the percentage of CPU time \
+                 that the outer host took",
                 ["vmstat 1 5"],
             ));
         }
@@ -579,11 +613,37 @@ impl Advisor<'_> {
 
     /// latpath itself.
     fn of_tool(&self, tool: &Actor) -> Vec<Advice> {
+        let names = match tool.threads.as_slice() {
+            [] => String::new(),
+            threads => format!(" ({})", threads.join(", ")),
+        };
         let own = if self.is_on_host() { "record" } else { "agent" };
         let command = self.elsewhere().map(|cpus| format!("taskset -c {cpus} latpath {own} …"));
-        vec![self
-            .one(format!("this is latpath itself ({}): keep it off the CPUs that packets need", tool.name), command)]
+        let lighter = self.one(
+            format!("this is latpath itself{names}: with --no-flight it does less, and then finds no causes"),
+            None::<String>,
+        );
+        command
+            .map(|command| self.one("keep latpath off the CPUs that packets need", [command]))
+            .into_iter()
+            .chain([lighter])
+            .collect()
     }
+}
+
+/// The point of the device whose queueing discipline a share of [`Cause::QdiscHeld`](crate::Cause) is about.
+fn sending_device<'a>(share: &CauseShare, known: &'a RunContext) -> Option<&'a PointInfo> {
+    let ((from, to), _) = share.hops.first()?;
+    let sends = |id: &PointId| known.points.get(usize::from(*id)).filter(|p| p.point.kind.is_sending());
+    sends(to).or(sends(from))
+}
+
+/// The device whose queueing discipline held packets: `hout`, `hout of network namespace nw-hv`.
+pub fn held_at(share: &CauseShare, known: &RunContext) -> Option<String> {
+    let (device, namespace) = device_of(sending_device(share, known)?);
+    let name = namespace.as_ref().and_then(|namespace| namespace.name());
+    let namespace = name.map(|name| format!(" of network namespace {name}"));
+    Some(device.to_owned() + &namespace.unwrap_or_default())
 }
 
 /// A thread of the kernel that belongs to its CPU.

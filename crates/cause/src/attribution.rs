@@ -152,7 +152,7 @@ impl Attribution {
                 share.update_actor(actor.as_ref());
                 share.waiter = share.waiter.take().or(interval.waiter.as_ref().map(|w| context.actor(machine, w)));
                 if let Some(by) = &interval.by {
-                    share.add_culprit(&context.actor(machine, by), ns, usize::MAX);
+                    share.add_culprit(&context.culprit(machine, by), ns, usize::MAX);
                 }
                 if let Some(cpu) = interval.cpu {
                     add(&mut share.cpus, cpu, ns, usize::MAX);

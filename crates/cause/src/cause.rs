@@ -8,6 +8,8 @@ use std::fmt;
 pub struct CauseInfo {
     /// Its name in files, JSON and options.
     pub id: &'static str,
+    /// What happened to the packet or its reader, in a few words: `waiting for its CPU`.
+    pub phrase: &'static str,
     /// What it means, in one sentence. docs/causes.md has the same.
     pub meaning: &'static str,
     /// What its sentence begins with.
@@ -89,7 +91,7 @@ pub enum ActorState {
 }
 
 macro_rules! causes {
-    ($($variant:ident $id:literal $meaning:literal {
+    ($($variant:ident $id:literal $phrase:literal $meaning:literal {
         $subject:ident $sentence:literal, $link:ident, $detail:ident, $state:ident, $advice:ident
     })*) => {
         /// What held a packet. Names and meanings do not change.
@@ -112,6 +114,7 @@ macro_rules! causes {
                 match self {
                     $(Self::$variant => &CauseInfo {
                         id: $id,
+                        phrase: $phrase,
                         meaning: $meaning,
                         subject: Subject::$subject,
                         sentence: $sentence,
@@ -126,63 +129,63 @@ macro_rules! causes {
     };
 }
 
-// Variant, name, meaning { subject and sentence, link, detail, state of the actor, advice }
+// Variant, name, phrase, meaning { subject and sentence, link, detail, state of the actor, advice }
 causes! {
-    Work "work" "The actor ran, and did what is to be done for the packet." {
+    Work "work" "at work" "The actor ran, and did what is to be done for the packet." {
         Actor "worked{for}{detail}", Nobody, Note, Works, of_work
     }
-    Interrupted "interrupted" "An interrupt, a softirq or an NMI took the CPU from the actor." {
+    Interrupted "interrupted" "interrupted" "An interrupt, a softirq or an NMI took the CPU from the actor." {
         Actor "{was}interrupted{for}{by}", By, None, Interrupted, of_interrupts
     }
-    WaitingForCpu "waiting-for-cpu" "A thread was ready, and its CPU ran others." {
+    WaitingForCpu "waiting-for-cpu" "waiting for its CPU" "A thread was ready, and its CPU ran others." {
         Actor "{was}ready but not running{for}{by}", Behind, None, Waits, of_waiting
     }
-    IdleExit "idle-exit" "A thread was ready, or a CPU was called, and that CPU came out of an idle state." {
+    IdleExit "idle-exit" "waiting for an idle CPU to wake" "A thread was ready, or a CPU was called, and that CPU came out of an idle state." {
         Actor "waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits, of_idle
     }
-    Throttled "throttled" "A thread, or its control group, had used up its CPU time." {
+    Throttled "throttled" "throttled" "A thread, or its control group, had used up its CPU time." {
         Actor "{was}throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits, of_throttling
     }
-    Stopped "stopped" "A thread was stopped by a signal, a debugger or the freezer." {
+    Stopped "stopped" "stopped" "A thread was stopped by a signal, a debugger or the freezer." {
         Actor "{was}stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
     }
-    Blocked "blocked" "A thread waited uninterruptibly: for a lock, a page or a device." {
+    Blocked "blocked" "blocked in the kernel" "A thread waited uninterruptibly: for a lock, a page or a device." {
         Actor "{was}blocked{for}{by}{detail}", WokenBy, Note, Sleeps, of_blocking
     }
-    SoftirqWait "softirq-wait" "A softirq was raised and had not begun." {
+    SoftirqWait "softirq-wait" "waiting for a softirq to start" "A softirq was raised and had not begun." {
         Actor "raised but not started{for}{by}", Behind, None, Waits, of_interrupts
     }
-    IrqWait "irq-wait" "An interrupt was raised and its handler had not begun." {
+    IrqWait "irq-wait" "waiting for an interrupt to be served" "An interrupt was raised and its handler had not begun." {
         Actor "raised but not served{for}{by}", Behind, None, Waits, of_interrupts
     }
-    QueuedBehind "queued-behind" "Packets that came earlier were served first." {
+    QueuedBehind "queued-behind" "queued behind earlier packets" "Packets that came earlier were served first." {
         None "queued{for} behind {detail} that {actor} served first", Nobody, PacketsAhead, Waits, of_queues
     }
-    PollInterval "poll-interval" "The reader slept for a time of its own choice." {
+    PollInterval "poll-interval" "asleep by its own timer" "The reader slept for a time of its own choice." {
         Actor "slept{for} by its own timer", Until, None, Sleeps, of_polling
     }
-    Upcall "upcall" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it." {
+    Upcall "upcall" "in ovs-vswitchd" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it." {
         Actor "handled it{for}: no flow in the kernel matched", Nobody, None, Works, of_upcalls
     }
-    QdiscHeld "qdisc-held" "A queueing discipline held the packet until a time." {
+    QdiscHeld "qdisc-held" "held by a queueing discipline" "A queueing discipline held the packet until a time." {
         None "held{for} by a queueing discipline{by}", Until, None, Sleeps, of_qdiscs
     }
-    VmExit "vm-exit" "The vCPU had left its guest." {
+    VmExit "vm-exit" "vCPU out of its guest" "The vCPU had left its guest." {
         Actor "{was}out of its guest{for}{detail}", Nobody, ExitReason, Interrupted, none
     }
-    VcpuPreempted "vcpu-preempted" "The vCPU was ready, and its CPU ran others." {
+    VcpuPreempted "vcpu-preempted" "vCPU waiting for its CPU" "The vCPU was ready, and its CPU ran others." {
         Actor "{was}off its CPU{for}{by}", Behind, None, Waits, of_waiting
     }
-    VcpuHalted "vcpu-halted" "The vCPU had halted, until something woke it." {
+    VcpuHalted "vcpu-halted" "vCPU halted" "The vCPU had halted, until something woke it." {
         Actor "{was}halted{for}{by}", WokenBy, None, Sleeps, of_halting
     }
-    IrqInjection "irq-injection" "An interrupt for the guest was pending, and the guest had not taken it." {
+    IrqInjection "irq-injection" "waiting for an interrupt to reach the guest" "An interrupt for the guest was pending, and the guest had not taken it." {
         None "an interrupt for {actor} pending{for} and not taken", Behind, None, Waits, of_injection
     }
-    Device "device" "A device or a wire had the packet, and no CPU that is recorded." {
+    Device "device" "on a device or a wire" "A device or a wire had the packet, and no CPU that is recorded." {
         None "on a device or a wire{for}{detail}", Nobody, Note, Sleeps, none
     }
-    Unexplained "unexplained" "No rule covers it, or the record lacks what a rule needs." {
+    Unexplained "unexplained" "not explained" "No rule covers it, or the record lacks what a rule needs." {
         None "not explained{for}{detail}", Nobody, Note, Unknown, none
     }
 }

@@ -1,6 +1,6 @@
 //! What a run knows beside its captures: points, routes and their segments, streams, virtual machines, CPUs, clocks.
 
-use crate::actor::Actor;
+use crate::actor::{Actor, Process};
 use crate::Executor;
 use latpath_capture::Capture;
 use latpath_clock::TimeOfDay;
@@ -8,7 +8,10 @@ use latpath_journey::Segment;
 use latpath_linux::Cpus;
 use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, HOST};
 use latpath_vms::{Thread, Vm};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+
+/// Threads whose processes are remembered.
+const MAX_THREADS: usize = 1 << 16;
 
 /// What explaining, reporting and exporting a run, or a recording under way, need to know.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +23,8 @@ pub struct RunContext {
     pub streams: Vec<StreamSpec>,
     /// The host's virtual machines.
     pub vms: Vec<Vm>,
+    /// The process of each machine's threads, as far as captures name them.
+    pub processes: BTreeMap<String, HashMap<u32, Process>>,
     /// Each machine's CPUs, as far as they are known.
     pub cpus: BTreeMap<String, Cpus>,
     /// The host's frequency governors.
@@ -79,7 +84,32 @@ impl RunContext {
         self.time_of_day.utc(t)
     }
 
-    pub fn learn_cpus(&mut self, capture: &Capture) {
+    /// Learns the machines' CPUs and the threads' processes from a capture.
+    pub fn learn(&mut self, capture: &Capture) {
+        self.learn_cpus(capture);
+        self.learn_processes(capture);
+    }
+
+    fn learn_processes(&mut self, capture: &Capture) {
+        for machine in &capture.machines {
+            let Ok(snapshot) = &machine.record else { continue };
+            let known = self.processes.entry(machine.machine.clone()).or_default();
+            if known.len() + snapshot.threads.len() > MAX_THREADS {
+                known.clear();
+            }
+            for (tid, thread) in &snapshot.threads {
+                // A process whose first thread has no name here is not known.
+                let Some(first) = snapshot.threads.get(&thread.tgid).filter(|first| first.tgid == thread.tgid) else {
+                    known.remove(tid);
+                    continue;
+                };
+                let unit = snapshot.units.get(&thread.tgid).cloned();
+                known.insert(*tid, Process { pid: thread.tgid, name: first.name.clone(), unit });
+            }
+        }
+    }
+
+    fn learn_cpus(&mut self, capture: &Capture) {
         for machine in &capture.machines {
             let Ok(snapshot) = &machine.record else { continue };
             if machine.machine == HOST && self.cpus.contains_key(HOST) {
@@ -104,7 +134,15 @@ impl RunContext {
 
     /// The actor that a thread, softirq or interrupt of a machine is.
     pub fn actor(&self, machine: &str, executor: &Executor) -> Actor {
-        let vm = executor.doing.thread().and_then(|pid| self.vm_of(machine, pid));
-        Actor::new(executor, vm)
+        let pid = executor.doing.thread();
+        let vm = pid.and_then(|pid| self.vm_of(machine, pid));
+        let process = pid.and_then(|pid| self.processes.get(machine)?.get(&pid));
+        Actor::new(executor, vm, process)
+    }
+
+    /// The culprit that a thread, softirq or interrupt of a machine is: its process, or latpath as a whole.
+    pub fn culprit(&self, machine: &str, executor: &Executor) -> Actor {
+        let pid = executor.doing.thread();
+        self.actor(machine, executor).culprit(pid.is_some_and(|pid| self.vm_of(machine, pid).is_some()))
     }
 }

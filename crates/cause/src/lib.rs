@@ -28,8 +28,8 @@ mod ranking;
 mod sums;
 mod wakeup_chain;
 
-pub use actor::Actor;
-pub use advice::{advise, Advice};
+pub use actor::{Actor, Process, LATPATH_ITSELF};
+pub use advice::{advise, held_at, Advice};
 pub use analyst::{Analyst, CauseInterval, Executor};
 pub use attribution::{Attribution, CauseShare};
 pub use baseline::{Baseline, MeanTimes};

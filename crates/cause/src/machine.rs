@@ -253,7 +253,7 @@ impl Machine {
         }
         let Some(cpu) = cpu else {
             return match self.records.iter().any(|record| t < record.since) {
-                true => "records of some CPUs begin later".into(),
+                true => "the records of some CPUs begin after that time (--flight-buffer keeps more)".into(),
                 false => "no event says it".into(),
             };
         };

@@ -1,6 +1,6 @@
 //! What is advised, and that nothing is advised where it does not apply.
 
-use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, RunContext};
+use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, Process, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::{Point, PointInfo};
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
@@ -48,11 +48,19 @@ fn fifo(priority: i16) -> Class {
 
 fn actor(name: &str, pid: u32, class: Class) -> Actor {
     let doing = Doing::Thread(Running { pid, class: Some(class), guest: false, work: None });
-    Actor { name: name.into(), doing, class: Some(class), pids: vec![pid], is_tool: false }
+    Actor {
+        name: name.into(),
+        doing,
+        class: Some(class),
+        pids: vec![pid],
+        is_tool: false,
+        process: None,
+        threads: vec![],
+    }
 }
 
 fn other(name: &str, doing: Doing) -> Actor {
-    Actor { name: name.into(), doing, class: None, pids: vec![], is_tool: false }
+    Actor { name: name.into(), doing, class: None, pids: vec![], is_tool: false, process: None, threads: vec![] }
 }
 
 fn share(cause: Cause, machine: &str, actor: Option<Actor>, by: Option<Actor>) -> CauseShare {
@@ -130,7 +138,7 @@ fn a_thread_behind_one_in_real_time_goes_above_it() {
     assert_eq!(commands(&share(Cause::WaitingForCpu, "guest7", Some(urgent), Some(hog)))[0], "chrt -f -p 51 77");
     let most = actor("watchdog", 900, fifo(99));
     let all = commands(&share(Cause::WaitingForCpu, "host", Some(app), Some(most)));
-    assert_eq!(all, ["taskset -cp 0-3,6-7 900", "taskset -cp 0-3,6-7 77"], "nothing is above 99");
+    assert_eq!(all, ["taskset -cp 0-3,6-7 77"], "nothing is above 99, and a vCPU is pinned to CPU 4");
 }
 
 #[test]
@@ -143,9 +151,37 @@ fn a_thread_in_a_crowd_goes_into_real_time() {
     assert_eq!(advice[1].what, "keep rustc off CPU 4");
     assert_eq!(
         advice[1].commands,
-        ["grep -slxFe rustc /proc/[0-9]*/task/[0-9]*/comm | cut -d/ -f5 | xargs -rn1 taskset -cp 0-3,6-7"],
-        "many have no one number"
+        ["for pid in 898 899 900; do taskset -cp 0-3,6-7 $pid; done"],
+        "those that were seen, and no others of that name"
     );
+}
+
+#[test]
+fn the_thread_that_waits_is_pinned_before_others_are_moved_off_its_cpu() {
+    let mut waits =
+        share(Cause::WaitingForCpu, "host", Some(actor("relay", 77, OTHER)), Some(actor("rustc", 9, OTHER)));
+    waits.cpus = vec![(2, 10)];
+    assert_eq!(commands(&waits), ["chrt -f -p 1 77", "taskset -cp 2 77", "taskset -cp 0-1,3,6-7 9"]);
+    let process = |unit: &str| Process { pid: 9, name: "rustc".into(), unit: Some(unit.into()) };
+    waits.by[0].0.process = Some(process("builder.service"));
+    assert_eq!(
+        commands(&waits)[2..],
+        ["taskset -cp 0-1,3,6-7 9", "systemctl set-property --runtime builder.service AllowedCPUs=0-1,3,6-7"],
+        "threads that it starts later are moved too"
+    );
+    waits.actor.as_mut().unwrap().process = Some(process("builder.service"));
+    assert_eq!(commands(&waits).len(), 3, "its own unit is not moved off its CPU");
+}
+
+#[test]
+fn the_advice_on_a_queueing_discipline_depends_on_its_timer() {
+    let of = |timer: &str| {
+        let by = other(timer, Doing::Timer(7));
+        advice_of(&share(Cause::QdiscHeld, "host", None, Some(by)))[0].what.clone()
+    };
+    assert!(of("timer advance_sched").contains("gate"));
+    let others = of("timer qdisc_watchdog");
+    assert!(others.contains("tbf") && !others.contains("gate") && !others.contains("schedule"), "{others}");
 }
 
 #[test]
@@ -233,20 +269,21 @@ fn several_threads_of_a_virtual_machine_go_by_their_numbers_and_by_libvirts_word
         let mut vm = vm();
         let io = |tid, comm: &str| Thread { comm: comm.into(), ..thread(tid, Role::Io, None, "0-7") };
         vm.threads.extend([thread(5621, Role::Vhost, None, "0-7"), io(5630, "IO iothread3"), io(5631, "iou-wrk-5600")]);
-        let share = share(Cause::WaitingForCpu, "host", Some(actor("relay", 77, OTHER)), Some(by));
-        advice_beside(vm, &share)[1].commands.clone()
+        let mut share = share(Cause::WaitingForCpu, "host", Some(actor("relay", 77, OTHER)), Some(by));
+        share.cpus = vec![(3, 10)];
+        advice_beside(vm, &share)[2].commands.clone()
     };
     assert_eq!(
         behind("vhost of guest7", &[5620, 5621]),
-        ["for pid in 5620 5621; do taskset -cp 0-3,6-7 $pid; done", "virsh emulatorpin guest7 0-3,6-7 --live --config"],
+        ["for pid in 5620 5621; do taskset -cp 0-2,6-7 $pid; done", "virsh emulatorpin guest7 0-2,6-7 --live --config"],
         "no thread has that name"
     );
-    assert_eq!(behind("vhost", &[41, 42]), ["for pid in 41 42; do taskset -cp 0-3,6-7 $pid; done"]);
+    assert_eq!(behind("vhost", &[41, 42]), ["for pid in 41 42; do taskset -cp 0-2,6-7 $pid; done"]);
     assert_eq!(
         behind("I/O thread of guest7", &[5630]),
-        ["taskset -cp 0-3,6-7 5630", "virsh iothreadpin guest7 3 0-3,6-7 --live --config"]
+        ["taskset -cp 0-2,6-7 5630", "virsh iothreadpin guest7 3 0-2,6-7 --live --config"]
     );
-    assert_eq!(behind("I/O thread of guest7", &[5631]), ["taskset -cp 0-3,6-7 5631"], "not one that libvirt knows");
+    assert_eq!(behind("I/O thread of guest7", &[5631]), ["taskset -cp 0-2,6-7 5631"], "not one that libvirt knows");
 }
 
 #[test]
@@ -275,8 +312,8 @@ fn a_device_is_looked_for_in_its_own_namespace() {
     };
     let own = std::fs::metadata("/proc/self/ns/net").unwrap().ino() as u32;
     assert_eq!(of("eth0", own), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
-    assert_eq!(of("eth0%relay", 4026532177)[1], "nsenter --net=/run/netns/relay tc qdisc del dev eth0 root");
-    assert_eq!(of("eth0%7", 4026532177)[1], "nsenter --net=/run/netns/7 tc qdisc del dev eth0 root");
+    assert_eq!(of("eth0%relay", 4026532177)[1], "ip netns exec relay tc qdisc del dev eth0 root");
+    assert_eq!(of("eth0%7", 4026532177)[1], "ip netns exec 7 tc qdisc del dev eth0 root");
     // Nor in the shell's own namespace where no other point has a device of its name: the shell's may.
     for device in ["eth0", "eth0%4026532177"] {
         assert_eq!(
@@ -342,7 +379,10 @@ fn advice_on_an_idle_state_names_it_and_a_poller_in_a_guest_is_not_advised_to_po
     assert!(info("host", 3, "C6").0.starts_with("the CPU came out of C6: forbid idle states that take 10 µs or more"));
     assert_eq!(info("guest7", 1, "haltpoll").1, ["idle=poll"]);
     let (what, commands) = info("host", 1, "haltpoll idle");
-    assert!(what.starts_with("this machine is virtual itself: ") && commands == ["vmstat 1 5"], "{what}");
+    assert!(
+        what.starts_with("cannot be fixed in this machine, which is virtual") && commands == ["vmstat 1 5"],
+        "{what}"
+    );
     assert!(info("guest7", 0, "POLL").0.contains("what the host did"));
     assert_eq!(info("guest7", 0, "POLL").1, [""; 0]);
 }
@@ -352,8 +392,12 @@ fn a_host_that_is_virtual_itself_is_told_to_look_at_its_hypervisor() {
     let context = RunContext { is_virtual: true, ..RunContext::default() };
     for cause in [Cause::Work, Cause::IdleExit] {
         let advice = |machine| advise(&share(cause, machine, Some(actor("relay", 7, OTHER)), None), None, &context);
-        assert!(advice("host")[0].what.starts_with("this machine is virtual itself: "), "{:?}", advice("host"));
-        assert!(!advice("guest7").iter().any(|advice| advice.what.contains("virtual itself")));
+        assert!(
+            advice("host")[0].what.starts_with("cannot be fixed in this machine, which is virtual"),
+            "{:?}",
+            advice("host")
+        );
+        assert!(!advice("guest7").iter().any(|advice| advice.what.contains("in this machine, which is virtual")));
     }
 }
 
@@ -361,8 +405,10 @@ fn a_host_that_is_virtual_itself_is_told_to_look_at_its_hypervisor() {
 fn latpath_owns_up() {
     let mut tool = actor("lp-guest7", 4000, OTHER);
     tool.is_tool = true;
+    tool.threads = vec!["lp-guest7".into()];
     let advice = advice_of(&share(Cause::WaitingForCpu, "host", Some(actor("relay", 7, OTHER)), Some(tool)));
-    assert!(advice.len() == 1 && advice[0].what.starts_with("this is latpath itself (lp-guest7)"), "{advice:?}");
+    assert_eq!(advice[0].commands, ["taskset -c 0-3,6-7 latpath record …"]);
+    assert!(advice[1].what.starts_with("this is latpath itself (lp-guest7): with --no-flight"), "{advice:?}");
 }
 
 #[test]

@@ -154,7 +154,7 @@ fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
     assert_eq!(stage.explained()[..3], ["100-140 work qemu (60)", "140-270 unexplained", "270-275 work irq 25"]);
     assert_eq!(
         stage.intervals()[1].note().as_deref(),
-        Some("what CPU 0/KVM (61) did is not known: records of some CPUs begin later")
+        Some("what CPU 0/KVM (61) did is not known: the records of some CPUs begin after that time (--flight-buffer keeps more)")
     );
 }
 

@@ -124,7 +124,7 @@ fn the_same_culprit_is_one_row_however_often_it_was_started() {
     assert_eq!((rows[0].cause, rows[0].packets, rows[0].first), (Cause::WaitingForCpu, 100, 100));
     assert_eq!((rows[0].median_ns(), rows[0].worst_ns, rows[1].first), (1049, 1099, 0));
     let culprit = rows[0].culprit().unwrap();
-    assert_eq!((culprit.name.as_str(), culprit.pids.len(), culprit.pid()), ("rustc", 8, Some(199)));
+    assert_eq!((culprit.name.as_str(), culprit.pids.len(), culprit.pid()), ("rustc", 32, Some(199)));
 }
 
 #[test]

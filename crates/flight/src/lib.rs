@@ -33,6 +33,7 @@ mod snapshot;
 mod tail;
 mod thread;
 mod transfer;
+mod unit;
 mod window;
 mod skel {
     #![allow(unused_imports)]

@@ -8,6 +8,7 @@ use crate::event::{Event, What};
 use crate::idle::IdleStates;
 use crate::names::{Names, Thread};
 use crate::recorder::Recorder;
+use crate::unit::unit_of;
 use crate::window::{CpuRecord, Window};
 use latpath_bpf::interrupts;
 use latpath_bpf::Functions;
@@ -16,14 +17,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Threads that /proc is asked for in one snapshot, since the recorder has no name for them: each costs a system call or two.
 const ASKED: usize = 64;
+/// Processes whose control groups are read for one snapshot: each costs a system call or two.
+const MAX_UNITS_READ: usize = 32;
 
 /// A [`Window`], and the names of what it gives as numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// What happened, in the machine's own `CLOCK_MONOTONIC`.
     pub window: Window,
-    /// Threads that the window names.
+    /// Threads that the window names, and the first threads of their processes.
     pub threads: BTreeMap<u32, Thread>,
+    /// The systemd unit, or the control group, of each of these processes that has one and still ran, by the process's number;
+    /// none from a latpath that did not read them.
+    pub units: BTreeMap<u32, String>,
     /// Interrupts likewise, as /proc/interrupts calls them.
     pub irqs: BTreeMap<u32, String>,
     /// Functions of timers and works likewise, by address.
@@ -50,8 +56,8 @@ impl Snapshot {
         const EACH: usize = 64;
         let events: usize = self.window.cpus.iter().map(|cpu| cpu.events.capacity()).sum();
         let threads = self.threads.values().map(|thread| EACH + thread.name.len());
-        let names =
-            self.irqs.values().chain(self.functions.values()).chain(&self.missing).map(|name| EACH + name.len());
+        let names = self.irqs.values().chain(self.functions.values()).chain(self.units.values()).chain(&self.missing);
+        let names = names.map(|name| EACH + name.len());
         let idle = self.idle_states.from.values().flatten().map(|name| EACH + name.len());
         events * size_of::<Event>()
             + self.window.cpus.len() * size_of::<CpuRecord>()
@@ -120,17 +126,21 @@ impl Recorder {
         let window = self.window(from, to);
         let numbers = Numbers::of(&window);
         let mut asked = 0;
-        let thread = |pid: u32| {
+        let mut thread = |pid: u32| {
             let known = self.recorded(pid).or_else(|| {
                 asked += 1;
                 (asked <= ASKED).then(|| self.thread(pid)).flatten()
             });
             Some((pid, known?))
         };
-        let threads = numbers.threads.into_iter().filter_map(thread).collect();
+        let mut threads: BTreeMap<u32, Thread> = numbers.threads.into_iter().filter_map(&mut thread).collect();
+        let processes: BTreeSet<u32> = threads.values().map(|thread| thread.tgid).collect();
+        let leaders: Vec<u32> = processes.iter().copied().filter(|pid| !threads.contains_key(pid)).collect();
+        threads.extend(leaders.into_iter().filter_map(thread));
+        let units = processes.into_iter().take(MAX_UNITS_READ).filter_map(|pid| Some((pid, unit_of(pid)?))).collect();
         let missing = self.missing().iter().map(|missing| printable(&missing.to_string())).collect();
         let idle_states = self.idle().clone();
-        Snapshot { window, threads, idle_states, missing, ..Snapshot::default() }
+        Snapshot { window, threads, units, idle_states, missing, ..Snapshot::default() }
     }
 
     /// Begins to learn the names of interrupts and of the kernel's functions, in a thread of its own (some 0.1 s).

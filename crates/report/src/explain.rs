@@ -8,26 +8,32 @@ mod advice_text;
 mod context;
 mod figures;
 mod first_causes;
+mod fixes;
 mod json;
 mod live;
 mod selector;
 mod sentence;
 mod text;
+mod totals;
 mod waterfall;
+mod worst;
 
 pub use context::run_context;
 use context::{advice, judge};
 pub use figures::late_figures;
 use first_causes::FirstCauses;
+use fixes::Assigned;
+pub use fixes::{fixes_of, with_fixes, Fix};
 pub use json::explanation_json;
 pub use live::LiveExplainer;
 pub use selector::{Candidate, PacketSelector};
-pub(crate) use text::document;
+pub(crate) use text::{document, latpath_warning};
 pub use text::{explanation_text, packet_text, Head};
+pub use totals::{by_cause, by_culprit, latpath_ns, CauseTotal, CulpritTotal};
 
 use latpath_capture::{Capture, CaptureKind, Packet};
 use latpath_cause::{
-    advise, Advice, Analyst, Attribution, Baseline, GuestCausality, Others, PacketTimeline, Ranking, Row, RunContext,
+    Advice, Analyst, Attribution, Baseline, GuestCausality, Others, PacketTimeline, Ranking, Row, RunContext,
 };
 use latpath_model::{Causality, Ns, StreamId};
 use latpath_stats::Bucket;
@@ -173,7 +179,7 @@ impl Explainer {
             self.baseline.add(&PacketTimeline::of(&analyst, capture, packet, route, &self.context.points));
         }
         self.baseline_captures += 1;
-        self.context.learn_cpus(capture);
+        self.context.learn(capture);
     }
 
     /// Explains a capture's late packets by the baseline as it is known now.
@@ -181,7 +187,7 @@ impl Explainer {
         if capture.kind == CaptureKind::Baseline {
             return;
         }
-        self.context.learn_cpus(capture);
+        self.context.learn(capture);
         self.note(capture);
         self.more_late = self.more_late.saturating_add(capture.more_late);
         let Self { context, baseline, ranking, worst, most_worst, seen, first_causes, .. } = self;
@@ -240,7 +246,8 @@ impl Explainer {
     }
 
     /// One packet of a capture, late or not.
-    pub fn one(&self, capture: &Capture, packet: &Packet) -> ExplainedPacket {
+    pub fn one(&mut self, capture: &Capture, packet: &Packet) -> ExplainedPacket {
+        self.context.learn(capture);
         let packet = judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.baseline);
         ExplainedPacket { advice: advice(&self.context, &packet), ..packet }
     }
@@ -273,11 +280,7 @@ impl Explainer {
 
     /// What is known so far.
     pub fn explanation(&self) -> Explanation {
-        let ranked = |row: Row| {
-            let advice = advise(&row, None, &self.context);
-            RankedCause { row, advice }
-        };
-        Explanation {
+        let explanation = Explanation {
             late: self.ranking.late(),
             more_late: self.more_late,
             time_ns: self.ranking.time_ns(),
@@ -286,14 +289,31 @@ impl Explainer {
             unexplained_per_mille: self.ranking.unexplained_per_mille(),
             baseline_packets: self.baseline.packets(),
             baseline_captures: self.baseline_captures,
-            ranking: self.ranking.rows().into_iter().map(ranked).collect(),
+            ranking: with_fixes(self.ranking.rows(), &self.context),
             others: self.ranking.others(),
             worst: self.worst.clone(),
             spikes: self.spikes.clone(),
             causality: self.causality.clone(),
             notes: self.causality.iter().filter_map(violated).chain(self.notes.iter().cloned()).collect(),
+        };
+        agreeing(explanation)
+    }
+}
+
+/// Single packets have the fixes of their rows, and none that contradicts these.
+fn agreeing(mut explanation: Explanation) -> Explanation {
+    let mut assigned = Assigned::default();
+    for advice in explanation.ranking.iter().flat_map(|ranked| &ranked.advice) {
+        assigned.agrees(advice);
+    }
+    let (mut worst, mut spikes) = (std::mem::take(&mut explanation.worst), std::mem::take(&mut explanation.spikes));
+    for packet in worst.iter_mut().chain(spikes.iter_mut().map(|spike| &mut spike.worst)) {
+        match worst::row_of(packet, &explanation) {
+            Some(row) => packet.advice.clone_from(&explanation.ranking[row].advice),
+            None => packet.advice.retain(|advice| assigned.agrees(advice)),
         }
     }
+    Explanation { worst, spikes, ..explanation }
 }
 
 /// What the reader must know of a guest whose events are where they cannot be.

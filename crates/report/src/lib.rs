@@ -18,6 +18,7 @@ mod intervals;
 mod json;
 mod junit;
 mod ladder;
+mod late;
 mod layout;
 mod limit;
 mod lines;
@@ -43,8 +44,9 @@ pub use charts::{summarise_with_charts, ChartedSegment, Charts};
 pub use chosen::Chosen;
 pub use document::{asciidoc, digest, explain_run, html, markdown, Explained, Findings};
 pub use explain::{
-    explanation_json, explanation_text, late_figures, packet_text, run_context, ExplainedPacket, ExplainedSpike,
-    Explainer, Explanation, Head, LiveExplainer, PacketSelector, RankedCause,
+    by_cause, by_culprit, explanation_json, explanation_text, fixes_of, late_figures, latpath_ns, packet_text,
+    run_context, with_fixes, CauseTotal, CulpritTotal, ExplainedPacket, ExplainedSpike, Explainer, Explanation, Fix,
+    Head, LiveExplainer, PacketSelector, RankedCause,
 };
 pub use json::{exits_schema, live_schema, report_json, report_schema, schema};
 pub use junit::junit;

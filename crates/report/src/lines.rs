@@ -1,5 +1,6 @@
 //! The lines of `latpath live` where its output is no terminal: a block a second, made for `grep` as much as for eyes.
 
+use crate::late;
 use crate::page::{Page, Style};
 use crate::segments::{numbers, short_name};
 use latpath_model::Point;
@@ -16,6 +17,8 @@ pub struct Lines {
     notes: Vec<String>,
     points: Vec<Point>,
     latest: Option<String>,
+    /// Whether it was printed that latpath itself makes packets late.
+    warned_of_itself: bool,
 }
 
 /// Causes of late packets that a block names.
@@ -24,7 +27,7 @@ const CAUSES: usize = 3;
 impl Lines {
     /// Lines for a place like this; they are as long as they are.
     pub fn new(style: impl Into<Style>) -> Self {
-        Self { style: style.into(), notes: Vec::new(), points: Vec::new(), latest: None }
+        Self { style: style.into(), notes: Vec::new(), points: Vec::new(), latest: None, warned_of_itself: false }
     }
 
     /// What held late packets: the causes that did most, and the latest packet where it is new.
@@ -44,6 +47,19 @@ impl Lines {
             page.duration(late.excess_ns),
             late.unexplained_percent
         ));
+        for (what, sums) in [("by cause", &late.by_cause), ("by culprit", &late.by_culprit)] {
+            let sums = late::sums(page, sums);
+            if !sums.is_empty() {
+                page.line(format!("{at}  {what}  {sums}"));
+            }
+        }
+        match late::own_share(late) {
+            Some(text) if !self.warned_of_itself => {
+                self.warned_of_itself = true;
+                page.line(format!("{at}  ! {text}"));
+            }
+            _ => {}
+        }
         for (i, cause) in late.causes.iter().take(CAUSES).enumerate() {
             let machine =
                 if cause.machine.is_empty() { String::new() } else { format!("{} ", page.clean(&cause.machine)) };

@@ -2,11 +2,12 @@
 
 use crate::{
     document::limits_table,
-    header, histogram, intervals,
+    header, histogram, intervals, late,
     limit::LimitVerdict,
     page::{Page, Style},
     paths, patterns, quality, segments, streams, without, worst,
 };
+use latpath_model::text::quoted;
 use latpath_run::Run;
 use latpath_stats::Summary;
 
@@ -47,6 +48,8 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     quality::losses(&mut page, summary);
     streams::write(&mut page, summary);
     worst::write(&mut page, summary);
+    let path = run.map(|run| quoted(&run.path().display().to_string()));
+    late::write(&mut page, summary, path.as_deref());
     if run.is_none_or(|run| run.manifest().imported.is_empty()) {
         quality::tool(&mut page, summary);
     }

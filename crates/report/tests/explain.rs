@@ -8,8 +8,8 @@ use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, Point, PointInfo, SegmentKind};
 use latpath_report::{
-    explanation_json, explanation_text, packet_text, ExplainedPacket, ExplainedSpike, Explanation, Head, RankedCause,
-    WIDTH,
+    explanation_json, explanation_text, packet_text, with_fixes, ExplainedPacket, ExplainedSpike, Explanation, Head,
+    RankedCause, WIDTH,
 };
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::units::Letters;
@@ -78,6 +78,7 @@ fn context() -> RunContext {
         segments: vec![segment("Thyp", 0, 3), segment("Tsub", 3, 4), segment("total", 0, 4)],
         streams: vec!["svid:MU01,mac=01:0c:cd:04:00:01".parse().unwrap()],
         vms: vec![vm()],
+        processes: Default::default(),
         cpus: [("host".to_owned(), "0-7".parse().unwrap()), ("guest7".to_owned(), "0".parse().unwrap())].into(),
         governors: vec!["performance".into()],
         is_virtual: false,
@@ -231,10 +232,6 @@ fn story() -> (Explanation, RunContext) {
         all.into_iter().map(|packet| explained_packet(packet, &baseline, &context)).collect();
     worst.iter().for_each(|explained_packet| ranking.add(&explained_packet.attribution));
     worst.sort_by_key(|explained_packet| std::cmp::Reverse(explained_packet.attribution.time_ns));
-    let ranked = |row: latpath_cause::Row| {
-        let advice = advise(&row, None, &context);
-        RankedCause { row, advice }
-    };
     let explanation = Explanation {
         late: ranking.late(),
         more_late: 0,
@@ -244,7 +241,7 @@ fn story() -> (Explanation, RunContext) {
         unexplained_per_mille: ranking.unexplained_per_mille(),
         baseline_packets: baseline.packets(),
         baseline_captures: 4,
-        ranking: ranking.rows().into_iter().map(ranked).collect(),
+        ranking: with_fixes(ranking.rows(), &context),
         others: ranking.others(),
         spikes: worst
             .iter()
@@ -308,14 +305,14 @@ fn shown(explanation: &Explanation, context: &RunContext, letters: Letters) -> S
 }
 
 #[test]
-fn the_culprit_stands_in_the_first_line() {
+fn the_sums_and_the_culprit_stand_in_the_first_lines() {
     let (explanation, context) = story();
     let text = shown(&explanation, &context, Letters::Unicode);
-    assert!(text
-        .lines()
-        .next()
-        .unwrap()
-        .starts_with("vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running behind"));
+    let first: Vec<&str> = text.lines().take(4).collect();
+    assert!(first[0].starts_with("Waiting for its CPU: 90.01 % of the delay of 14 late packets"), "{first:?}");
+    assert!(first.iter().any(|line| line.starts_with("By culprit: vCPU 0 of guest7 90.01 %")), "{first:?}");
+    let culprit = "vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running behind";
+    assert!(first.iter().any(|line| line.starts_with(culprit)), "{first:?}");
     insta::assert_snapshot!(text);
 }
 

@@ -102,6 +102,16 @@ fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
             theme.count(late.explained),
             theme.duration(late.excess_ns)
         ));
+        for (what, sums) in [("by cause", &late.by_cause), ("by culprit", &late.by_culprit)] {
+            let sums: Vec<String> = sums
+                .iter()
+                .filter(|sum| sum.share_percent >= 1.0)
+                .map(|sum| format!("{} {:.1} %", theme.clean(&sum.name), sum.share_percent))
+                .collect();
+            if !sums.is_empty() {
+                out.push(format!("   {what}: {}", sums.join(", ")));
+            }
+        }
         for cause in &late.causes {
             let cpus = cause.cpus.iter().copied().collect::<Cpus>().named();
             let cpus = cpus.map_or(String::new(), |cpus| format!(" {cpus}"));

@@ -98,8 +98,23 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
         let text = format!("{}, not explained yet", theme.number_of(late.late, "packet"));
         return vec![labelled(model, "late", vec![part(0, text)], width)];
     }
-    let named = all.min(lines.saturating_sub(usize::from(late.latest.is_some() && lines > all)));
     let mut out = Vec::new();
+    // One process over many causes has its sum first, where there is room for more than the first cause.
+    let sums: Vec<String> = [&late.by_cause, &late.by_culprit]
+        .iter()
+        .filter_map(|sums| sums.first())
+        .map(|sum| format!("{} {:.0} %", theme.clean(&sum.name), sum.share_percent))
+        .collect();
+    if !sums.is_empty() && lines > 1 {
+        out.push(labelled(
+            model,
+            "late",
+            vec![part(0, theme.cut(&sums.join(", by "), width.saturating_sub(LABEL)))],
+            width,
+        ));
+    }
+    let lines = lines - out.len();
+    let named = all.min(lines.saturating_sub(usize::from(late.latest.is_some() && lines > all)));
     for (i, cause) in late.causes.iter().take(named).enumerate() {
         let share = format!("{:.0} %", cause.share_percent);
         let mut parts = vec![
@@ -115,9 +130,9 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
         if i + 1 == named && all > named {
             parts.push(part(1, format!("+{}: d", all - named)));
         }
-        out.push(labelled(model, if i == 0 { "late" } else { "" }, parts, width));
+        out.push(labelled(model, if out.is_empty() { "late" } else { "" }, parts, width));
     }
-    if let Some(latest) = late.latest.as_ref().filter(|_| out.len() < lines) {
+    if let Some(latest) = late.latest.as_ref().filter(|_| named < lines) {
         let text = theme.cut(&theme.clean(latest), width.saturating_sub(LABEL));
         out.push(labelled(model, "", vec![part(0, text)], width));
     }
@@ -127,7 +142,9 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
 /// Lines that the causes of late packets would fill.
 pub fn late_lines(shown: &Shown<'_>) -> usize {
     let late = shown.summary.late.as_ref().filter(|late| late.late > 0);
-    late.map_or(0, |late| late.causes.len().clamp(1, 4) + usize::from(late.latest.is_some()))
+    late.map_or(0, |late| {
+        late.causes.len().clamp(1, 4) + usize::from(late.latest.is_some()) + usize::from(!late.by_cause.is_empty())
+    })
 }
 
 /// Complete, incomplete, duplicates, order, never seen, malformed.

@@ -4,8 +4,8 @@
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
 use latpath_model::{Point, PointKind, SegmentKind};
 use latpath_stats::{
-    units::Letters, Bucket, CauseFigures, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures, ShownAfter,
-    StreamFigures, Summary, TimeFigures, ToolCost,
+    units::Letters, Bucket, CauseFigures, DelayShare, LateFigures, Loss, MachineFigures, PathFigures, SegmentFigures,
+    ShownAfter, StreamFigures, Summary, TimeFigures, ToolCost,
 };
 use proptest::prelude::*;
 use ratatui::{backend::TestBackend, buffer::Buffer, style::Color, Terminal};
@@ -424,6 +424,10 @@ impl Pool {
         }
     }
 
+    fn delay_share(&mut self) -> DelayShare {
+        DelayShare { name: self.text(), excess_ns: self.number(), share_percent: self.float() }
+    }
+
     fn late(&mut self) -> LateFigures {
         LateFigures {
             late: self.count(),
@@ -432,6 +436,9 @@ impl Pool {
             unexplained_percent: self.float(),
             baseline_packets: self.count(),
             skipped: self.count(),
+            by_cause: self.many(3, Self::delay_share),
+            by_culprit: self.many(3, Self::delay_share),
+            latpath_percent: Some(self.float()).filter(|percent| *percent > 5.0),
             causes: self.many(9, Self::cause),
             latest: Some(self.text()).filter(|t| t.len() % 3 > 0),
             shown_after: Some(ShownAfter {

@@ -75,6 +75,9 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme) 
             add(Level::Alarm, format!("CLOCK {}: {}", theme.clean(&machine.machine), theme.clean(fault)));
         }
     }
+    if let Some(percent) = summary.late.as_ref().and_then(|late| late.latpath_percent) {
+        add(Level::Warn, format!("latpath itself: {percent:.0} % of the delay (--no-flight disturbs less)"));
+    }
     let mut tally = |name: &str, tally: &Tally, worst: Level| {
         if tally.count == 0 {
             return;

@@ -329,12 +329,32 @@ pub struct LateFigures {
     pub baseline_packets: u64,
     /// Spikes that came faster than they could be explained.
     pub skipped: u64,
+    /// Sums by cause, the largest first, `unexplained` last.
+    #[serde(default)]
+    pub by_cause: Vec<DelayShare>,
+    /// Sums by culprit, the largest first: processes and systemd units.
+    #[serde(default)]
+    pub by_culprit: Vec<DelayShare>,
+    /// Share of the excess that latpath's own threads took, where that is worth a warning: 5 % or more.
+    #[serde(default)]
+    pub latpath_percent: Option<f64>,
     /// The causes by their excess, the largest first, `unexplained` last.
     pub causes: Vec<CauseFigures>,
     /// The latest late packet, in a sentence.
     pub latest: Option<String>,
     /// How soon causes were shown; nothing where none was.
     pub shown_after: Option<ShownAfter>,
+}
+
+/// What one cause, or one culprit, took of all late packets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DelayShare {
+    /// `waiting for its CPU`, or `rustc (16 threads: opt cgu.14, …)`.
+    pub name: String,
+    /// What it took beyond the baseline, of all packets.
+    pub excess_ns: Ns,
+    /// Its share of all excess.
+    pub share_percent: f64,
 }
 
 /// How soon spikes were explained: from when the first late packet of each had come until what held it was shown.

@@ -22,8 +22,9 @@ pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
 pub use counting::Counting;
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
-    Band, CauseFigures, ConsecutiveFigures, ConsecutiveOver, IntervalFigures, LateFigures, Loss, PacketAt, PathFigures,
-    Percentile, SegmentFigures, ShownAfter, StreamFigures, Summary, TimeFigures, WithoutPatterns, Worst, WorstStep,
+    Band, CauseFigures, ConsecutiveFigures, ConsecutiveOver, DelayShare, IntervalFigures, LateFigures, Loss, PacketAt,
+    PathFigures, Percentile, SegmentFigures, ShownAfter, StreamFigures, Summary, TimeFigures, WithoutPatterns, Worst,
+    WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
 pub use latpath_run::{MachineFigures, ToolCost};

@@ -2,6 +2,12 @@
 
 use latpath_linux::{proc::own_netns, Cpus};
 use latpath_model::{text::quoted, PointInfo, StreamSpec};
+use std::borrow::Cow;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Named network namespaces that are looked through for one of a number.
+const MAX_NAMESPACES: usize = 1024;
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
 /// a plain file of what it does not find.
@@ -18,16 +24,24 @@ pub(super) fn old_group_of(pid: u32, controller: &str) -> String {
 
 /// A network namespace that the reader's shell is not in.
 pub(super) enum Elsewhere<'a> {
-    Named(&'a str),
+    Named(Cow<'a, str>),
     /// By its inode number: its name is not known, if it has one.
     Unnamed(u32),
 }
 
 impl Elsewhere<'_> {
+    /// Its name, where it has one.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Named(name) => Some(name),
+            Self::Unnamed(_) => None,
+        }
+    }
+
     /// What a command begins with that is to run in it.
     pub(super) fn enter(&self) -> String {
         match self {
-            Self::Named(name) => format!("nsenter --net=/run/netns/{} ", quoted(name)),
+            Self::Named(name) => format!("ip netns exec {} ", quoted(name)),
             Self::Unnamed(inode) => format!(
                 "nsenter --net=$(find -L /run/netns/* /proc/[0-9]*/ns/net -inum {inode} -print -quit 2>/dev/null) "
             ),
@@ -51,11 +65,19 @@ pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
     let device = info.point.device.as_str();
     let (name, space) = device.split_once('%').map_or((device, None), |(name, space)| (name, Some(space)));
     let elsewhere = match space {
-        Some(space) if space != info.netns.to_string() => Some(Elsewhere::Named(space)),
+        Some(space) if space != info.netns.to_string() => Some(Elsewhere::Named(space.into())),
         _ if info.netns == 0 || own_netns().is_ok_and(|own| own as u32 == info.netns) => None,
-        _ => Some(Elsewhere::Unnamed(info.netns)),
+        _ => Some(named_here(info.netns).map_or(Elsewhere::Unnamed(info.netns), |name| Elsewhere::Named(name.into()))),
     };
     (name, elsewhere)
+}
+
+/// The name that this machine has for a network namespace.
+fn named_here(inode: u32) -> Option<String> {
+    let entries = std::fs::read_dir("/run/netns").ok()?;
+    let is_it = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.ino() == u64::from(inode));
+    let mut names = entries.take(MAX_NAMESPACES).flatten().filter(|entry| is_it(&entry.path()));
+    names.find_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// CPUs as the kernel's masks have them: `f0`, `1,00000000`.

@@ -69,7 +69,7 @@ impl From<&'static str> for BadSnapshot {
 /// One message of the frame. A reader skips those that it does not know.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Entry {
-    #[prost(oneof = "Content", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Content", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     content: Option<Content>,
 }
 
@@ -90,6 +90,9 @@ enum Content {
     /// The states of this CPU and of those after it that do not differ; each name ends with a line feed.
     #[prost(message, tag = "7")]
     IdleStates(Named),
+    /// A process's unit.
+    #[prost(message, tag = "8")]
+    Unit(Named),
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]
@@ -262,6 +265,9 @@ impl Snapshot {
         for (pid, thread) in self.threads.iter().take(MAX_NAMES) {
             add(Content::Thread(Named { tgid: thread.tgid, ..named((*pid).into(), &thread.name) }));
         }
+        for (process, name) in self.units.iter().take(MAX_NAMES) {
+            add(Content::Unit(named((*process).into(), name)));
+        }
         for (irq, name) in self.irqs.iter().take(MAX_NAMES) {
             add(Content::Irq(named((*irq).into(), name)));
         }
@@ -331,6 +337,7 @@ impl Snapshot {
             Some(Content::Thread(Named { number, tgid, name })) => {
                 self.threads.insert(small(number)?, Thread { tgid, name: checked(&name)? });
             }
+            Some(Content::Unit(unit)) => drop(self.units.insert(small(unit.number)?, checked(&unit.name)?)),
             Some(Content::Irq(irq)) => drop(self.irqs.insert(small(irq.number)?, checked(&irq.name)?)),
             Some(Content::Function(function)) => {
                 self.functions.insert(function.number, checked(&function.name)?);
@@ -346,7 +353,8 @@ impl Snapshot {
             Some(Content::Missing(missing)) => self.missing.push(checked(&missing)?),
             None => {}
         }
-        let names = [self.threads.len(), self.irqs.len(), self.functions.len(), self.idle_states.from.len()];
+        let (processes, kernel) = ([self.threads.len(), self.units.len()], [self.irqs.len(), self.functions.len()]);
+        let names = [&processes[..], &kernel[..], &[self.idle_states.from.len()][..]].concat();
         if names.iter().any(|n| *n > MAX_NAMES) || self.missing.len() > MAX_MISSING {
             return Err(Damaged("it has more names than anything needs"));
         }

@@ -33,14 +33,16 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
     let name = || ".{0,20}".prop_map(|name| printable(&name));
     let thread = (any::<u32>(), name()).prop_map(|(tgid, name)| Thread { name, tgid });
     let threads = prop::collection::btree_map(any::<u32>(), thread, 0..6);
+    let units = prop::collection::btree_map(any::<u32>(), name(), 0..4);
     let irqs = prop::collection::btree_map(any::<u32>(), name(), 0..4);
     let functions = prop::collection::btree_map(any::<u64>(), name(), 0..4);
     let idle = prop::collection::btree_map(any::<u32>(), prop::collection::vec(name(), 0..5), 0..3);
     let missing = prop::collection::vec(name(), 0..3);
-    (any::<(i64, i64)>(), cpus, threads, irqs, functions, idle, missing).prop_map(
-        |((from, to), cpus, threads, irqs, functions, idle, missing)| Snapshot {
+    (any::<(i64, i64)>(), cpus, threads, units, irqs, functions, idle, missing).prop_map(
+        |((from, to), cpus, threads, units, irqs, functions, idle, missing)| Snapshot {
             window: Window { from, to, cpus },
             threads,
+            units,
             irqs,
             functions,
             idle_states: IdleStates { from: idle },

@@ -50,6 +50,13 @@ pub fn run(args: Args) -> Result<Outcome> {
     // What is recorded first says so only with its first second.
     let mut captures = RunCaptures::new(&run);
     if captures.files.files.is_empty() && manifest.spikes.is_none() && *run.condition() != Condition::Recording {
+        if !manifest.imported.is_empty() {
+            bail!(
+                "{name}: it was imported without a trace of what the machines did, so the causes are not known; import it again \
+                 with --trace (a trace that was taken beside the captures). latpath report {} --worst 10 shows where packets were late",
+                quoted(&args.run)
+            );
+        }
         bail!(
             "{name}: it has no record of what the machines did, so the causes are not known; record again with the \
              flight recorder (without --no-flight, as root). latpath report {} --worst 10 shows where they were late",

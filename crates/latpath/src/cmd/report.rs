@@ -9,7 +9,7 @@ use latpath_model::{Ns, StreamId};
 use latpath_report::export::{check_target, write_csv, write_file};
 use latpath_report::{
     asciidoc, digest, explain_run, html, markdown, parse_duration, possible_segments, report_json, span, summarise,
-    summarise_with_charts, text, Charts, Chosen, Findings, LimitVerdict, Options, SummaryOptions, When,
+    summarise_with_charts, text, Charts, Chosen, Explained, Findings, LimitVerdict, Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
 use latpath_stats::{Band, PatternKind, Summary};
@@ -164,7 +164,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         every: args.every,
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let (summary, charts) = match args.documents().is_empty() {
+    let (mut summary, charts) = match args.documents().is_empty() {
         true => (summarise(&run, &options).map_err(Usage)?, Charts::default()),
         false => summarise_with_charts(&run, &options).map_err(Usage)?,
     };
@@ -181,7 +181,13 @@ pub fn run(args: Args) -> Result<Outcome> {
         notes: args.notes.clone(),
         ..Chosen::of(&run, &options)
     };
-    write_documents(&args, &run, &options.select, &summary, &chosen, &charts, &verdicts)?;
+    let shows_text = !args.json && !args.files().into_iter().any(is_stdout);
+    let is_explained = shows_text || !args.documents().is_empty();
+    let explained = is_explained.then(|| explain_run(&run, &options.select, args.worst.into())).flatten();
+    write_documents(&args, &run, explained.as_ref(), &summary, &chosen, &charts, &verdicts)?;
+    if shows_text {
+        summary.late = explained.as_ref().map(|explained| explained.figures(style().letters));
+    }
     if !args.files().into_iter().any(is_stdout) {
         let shown = if args.json {
             report_json(&summary, &run, &chosen, &verdicts)? + "\n"
@@ -231,7 +237,7 @@ fn check_files(args: &Args) -> Result<()> {
 fn write_documents(
     args: &Args,
     run: &Run,
-    select: &Select,
+    explained: Option<&Explained>,
     summary: &Summary,
     chosen: &Chosen,
     charts: &Charts,
@@ -241,10 +247,9 @@ fn write_documents(
     if documents.is_empty() {
         return Ok(());
     }
-    let explained = explain_run(run, select, args.worst.into());
     let sha256 =
         digest(run.path()).with_context(|| format!("{}: cannot read all of its files", run.path().display()))?;
-    let findings = Findings { run, summary, chosen, limits, charts, explained: explained.as_ref(), sha256: &sha256 };
+    let findings = Findings { run, summary, chosen, limits, charts, explained, sha256: &sha256 };
     for (format, path) in documents {
         let written = write_file(path, args.force, |out| out.write_all(format(&findings).as_bytes()));
         match written {

@@ -1,10 +1,11 @@
 //! What held late packets, as far as a run's captures say.
 
-use crate::explain::{document, run_context, Explainer, Head};
+use crate::explain::{document, late_figures, run_context, Explainer, Head};
 use crate::page::Page;
 use crate::RunCaptures;
 use latpath_capture::{Capture, CaptureKind};
 use latpath_run::{Run, Select, SpikeFiles};
+use latpath_stats::{units::Letters, LateFigures};
 use std::borrow::Cow;
 
 /// The late packets of a run's captures, explained.
@@ -37,6 +38,11 @@ fn selected<'a>(capture: &'a Capture, select: &Select) -> Cow<'a, Capture> {
 }
 
 impl Explained {
+    /// The ranking as a part of a summary.
+    pub fn figures(&self, letters: Letters) -> LateFigures {
+        late_figures(&self.explainer.explanation(), None, self.explainer.context(), letters)
+    }
+
     pub(super) fn write(&self, page: &mut Page, run: &Run) {
         let head = Head { run, files: &self.files };
         document(page, &head, &self.explainer.explanation(), self.explainer.context());

@@ -12,9 +12,9 @@ pub(super) fn on_machine(advice: &Advice) -> String {
     }
 }
 
-/// What to do, and the commands below it; commands are never broken.
-pub(super) fn fix(page: &mut Page, advice: &Advice, before: &str, indent: usize) {
-    let what = page.clean(&(on_machine(advice) + &advice.what));
+/// What to do, with what it is for, and the commands below it; commands are never broken.
+pub(super) fn fix(page: &mut Page, advice: &Advice, is_for: &str, before: &str, indent: usize) {
+    let what = page.clean(&(on_machine(advice) + &advice.what + is_for));
     page.wrapped(before.into(), indent, &what);
     for command in &advice.commands {
         page.line(format!("{}{}", " ".repeat(indent + 2), page.clean(command)));

@@ -19,6 +19,7 @@ pub fn run_context(run: &Run) -> RunContext {
         segments: layout.segments,
         streams: manifest.streams.clone(),
         vms: run.vms(),
+        processes: Default::default(),
         cpus: cpus.map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: host.governors.clone(),
         is_virtual: host.is_virtual,

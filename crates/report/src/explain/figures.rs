@@ -3,11 +3,12 @@
 use super::selector::name;
 use super::sentence::subject;
 use super::text::{one_line, place_of_row};
+use super::totals::{by_cause, by_culprit, described, latpath_to_warn_of};
 use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::page::Page;
 use latpath_cause::{Cause, RunContext};
 use latpath_model::Ns;
-use latpath_stats::{units::Letters, CauseFigures, LateFigures};
+use latpath_stats::{units::Letters, CauseFigures, DelayShare, LateFigures};
 
 /// Causes that a summary has; the rest is in `latpath explain`.
 const CAUSES: usize = 16;
@@ -49,6 +50,12 @@ pub fn late_figures(
         let name = page.clean(&name(explained.stream, explained.key, explained.begin()?, context));
         Some(format!("{name}  {}", one_line(&page, packet, context)))
     });
+    let of_all = |ns: Ns| percent(ns, explanation.excess_ns);
+    let sum = |name: String, excess_ns: Ns| DelayShare { name, excess_ns, share_percent: of_all(excess_ns) };
+    let by_cause =
+        by_cause(explanation).into_iter().map(|total| sum(total.cause.info().phrase.into(), total.excess_ns));
+    let by_culprit = by_culprit(explanation).into_iter().take(CAUSES);
+    let by_culprit = by_culprit.map(|total| sum(page.clean(&described(&total)), total.excess_ns));
     LateFigures {
         late: explanation.late,
         explained: explanation.late,
@@ -56,6 +63,9 @@ pub fn late_figures(
         unexplained_percent: explanation.unexplained_per_mille as f64 / 10.0,
         baseline_packets: explanation.baseline_packets,
         skipped: 0,
+        by_cause: by_cause.collect(),
+        by_culprit: by_culprit.collect(),
+        latpath_percent: latpath_to_warn_of(explanation).map(of_all),
         causes: causes.into_iter().take(CAUSES).chain(unexplained).map(cause).collect(),
         latest,
         shown_after: None,

@@ -2,6 +2,7 @@
 
 use super::figures::percent;
 use super::selector::{date, name};
+use super::{by_cause, by_culprit, fixes_of, CauseTotal, CulpritTotal, Fix};
 use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::json::RunHead;
 use latpath_capture::{PacketSighting, UNKNOWN_CPU};
@@ -29,6 +30,9 @@ pub fn explanation_json(
         "without_baseline": explanation.without_baseline,
         "unexplained_percent": explanation.unexplained_per_mille as f64 / 10.0,
         "baseline": { "packets": explanation.baseline_packets, "captures": explanation.baseline_captures },
+        "by_cause": causes(explanation),
+        "by_culprit": culprits(explanation),
+        "fixes": every_fix(explanation),
         "causes": explanation.ranking.iter().map(|ranked| row(ranked, all, context)).collect::<Vec<_>>(),
         "other_causes": {
             "count": explanation.others.rows,
@@ -43,7 +47,61 @@ pub fn explanation_json(
 
 fn party(actor: &Actor) -> Value {
     let class = actor.class.map(|class| class.to_string());
-    json!({ "name": actor.name, "pids": actor.pids, "class": class, "latpath": actor.is_tool })
+    let process = actor.process.as_ref().map(|p| json!({ "pid": p.pid, "name": p.name, "unit": p.unit }));
+    json!({
+        "name": actor.name,
+        "pids": actor.pids,
+        "class": class,
+        "latpath": actor.is_tool,
+        "process": process,
+        "threads": actor.threads,
+    })
+}
+
+fn causes(explanation: &Explanation) -> Value {
+    let one = |total: CauseTotal| {
+        json!({
+            "cause": total.cause.id(),
+            "phrase": total.cause.info().phrase,
+            "first": total.first,
+            "excess_ns": total.excess_ns,
+            "share_percent": percent(total.excess_ns, explanation.excess_ns),
+        })
+    };
+    by_cause(explanation).into_iter().map(one).collect()
+}
+
+fn culprits(explanation: &Explanation) -> Value {
+    let one = |total: CulpritTotal| {
+        json!({
+            "share_percent": percent(total.excess_ns, explanation.excess_ns),
+            "name": total.name,
+            "machine": total.machine,
+            "processes": total.processes,
+            "unit": total.unit,
+            "threads": total.threads,
+            "pids": total.pids,
+            "latpath": total.is_latpath,
+            "excess_ns": total.excess_ns,
+        })
+    };
+    by_culprit(explanation).into_iter().map(one).collect()
+}
+
+/// Each fix once, with the places of what it would cure in `causes`.
+fn every_fix(explanation: &Explanation) -> Value {
+    let rows: Vec<usize> = (0..explanation.ranking.len()).collect();
+    let one = |fix: Fix| {
+        json!({
+            "what": fix.advice.what,
+            "commands": fix.advice.commands,
+            "machine": fix.advice.machine,
+            "rows": fix.rows,
+            "excess_ns": fix.excess_ns,
+            "share_percent": percent(fix.excess_ns, explanation.excess_ns),
+        })
+    };
+    fixes_of(explanation, &rows).into_iter().map(one).collect()
 }
 
 fn parties(by: &[(Actor, Ns)]) -> Value {

@@ -1,14 +1,16 @@
-//! The text of `latpath explain`: the culprit first, then the ranking, the fixes and the worst packets.
+//! The text of `latpath explain`: the sums by cause and by culprit first, then the ranking, the fixes and the worst packets.
 
-use super::advice_text::{fix, on_machine};
-use super::selector::name;
+use super::advice_text::fix;
+use super::fixes::{fixes_of, Fix};
 use super::sentence::{row_sentence, sentence, subject};
+use super::totals::{by_cause, by_culprit, described, latpath_to_warn_of};
 use super::waterfall;
-use super::{ExplainedPacket, ExplainedSpike, Explanation, RankedCause};
+use super::worst::worst;
+use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::header::title;
 use crate::page::{Page, Style};
 use latpath_capture::CaptureKind;
-use latpath_cause::{Actor, Advice, Cause, CauseShare, Others, Row, RunContext};
+use latpath_cause::{held_at, Cause, CauseShare, Others, Row, RunContext};
 use latpath_linux::Cpus;
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
@@ -22,6 +24,9 @@ const WORTH_A_ROW_PER_MILLE: i128 = 5;
 /// Rows whose fixes are shown, if they make up as much of the excess.
 const WITH_FIXES: usize = 3;
 const WORTH_A_FIX_PER_MILLE: i128 = 50;
+/// Causes and culprits that the first lines sum, if they took as much of the excess.
+const SUMS: usize = 5;
+const WORTH_A_SUM_PER_MILLE: i128 = 10;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
@@ -38,7 +43,8 @@ pub fn explanation_text(
 ) -> String {
     let mut page = Page::new(style);
     if explanation.late > 0 {
-        culprit(&mut page, explanation);
+        sums(&mut page, explanation);
+        culprit(&mut page, explanation, context);
         page.line("");
     }
     write_head(&mut page, head, explanation);
@@ -57,7 +63,17 @@ pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, sty
     page.finish()
 }
 
-fn share(part: Ns, all: Ns) -> String {
+/// Adds to a sentence on a queueing discipline whose it is.
+fn at_device(page: &Page, text: String, share: &CauseShare, context: &RunContext) -> String {
+    match held_at(share, context).filter(|_| share.cause == Cause::QdiscHeld) {
+        Some(device) => {
+            text.replacen("a queueing discipline", &format!("the queueing discipline of {}", page.clean(&device)), 1)
+        }
+        None => text,
+    }
+}
+
+pub(super) fn share(part: Ns, all: Ns) -> String {
     units::share(part.unsigned_abs(), all.unsigned_abs())
 }
 
@@ -65,8 +81,41 @@ fn is_unexplained(ranked: &RankedCause) -> bool {
     ranked.row.cause == Cause::Unexplained
 }
 
-/// The first line: the culprit.
-fn culprit(page: &mut Page, explanation: &Explanation) {
+/// The first lines: how much of the delay each cause took, and each culprit.
+fn sums(page: &mut Page, explanation: &Explanation) {
+    if explanation.excess_ns <= 0 {
+        return;
+    }
+    let of_all = |ns: Ns| share(ns, explanation.excess_ns);
+    let is_shown = |ns: Ns| i128::from(ns) * 1000 >= i128::from(explanation.excess_ns) * WORTH_A_SUM_PER_MILLE;
+    let mut parts = Vec::new();
+    let mut causes = by_cause(explanation);
+    causes.sort_by_key(|total| std::cmp::Reverse(total.excess_ns));
+    for total in causes.iter().filter(|total| is_shown(total.excess_ns)).take(SUMS) {
+        let phrase = total.cause.info().phrase;
+        match parts.is_empty() {
+            true => {
+                let packets = page.number_of(explanation.late, "late packet");
+                let phrase = phrase[..1].to_uppercase() + &phrase[1..];
+                parts.push(format!("{phrase}: {} of the delay of {packets}", of_all(total.excess_ns)));
+            }
+            false => parts.push(format!("{phrase} {}", of_all(total.excess_ns))),
+        }
+    }
+    if !parts.is_empty() {
+        page.wrapped("".into(), 0, &format!("{}.", parts.join("; ")));
+    }
+    let culprits = by_culprit(explanation);
+    let culprits = culprits.iter().filter(|total| is_shown(total.excess_ns)).take(SUMS);
+    let culprits: Vec<String> =
+        culprits.map(|total| format!("{} {}", page.clean(&described(total)), of_all(total.excess_ns))).collect();
+    if !culprits.is_empty() {
+        page.wrapped("".into(), 0, &format!("By culprit: {}.", culprits.join(", ")));
+    }
+}
+
+/// The culprit of the first cause, with its best fix.
+fn culprit(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     let rows = &explanation.ranking;
     let unexplained = rows.iter().find(|r| is_unexplained(r));
     let top = rows.iter().find(|r| !is_unexplained(r));
@@ -78,7 +127,8 @@ fn culprit(page: &mut Page, explanation: &Explanation) {
             first => format!("{} of {} late packets", page.count(first), page.count(late)),
         };
         let share = share(r.row.excess_ns, excess);
-        format!("{}: first cause of {first}, {share} of their delay.", row_sentence(page, &r.row))
+        let text = at_device(page, row_sentence(page, &r.row), &r.row, context);
+        format!("{text}: first cause of {first}, {share} of their delay.")
     };
     let mut then = "";
     match (top, unexplained) {
@@ -91,7 +141,7 @@ fn culprit(page: &mut Page, explanation: &Explanation) {
     }
     if let Some(top) = top {
         page.wrapped("".into(), 0, &format!("{then}{}", of(top, page)));
-        top.advice.first().into_iter().for_each(|advice| fix(page, advice, "  Fix: ", 7));
+        top.advice.first().into_iter().for_each(|advice| fix(page, advice, "", "  Fix: ", 7));
     }
 }
 
@@ -127,6 +177,7 @@ fn figures(page: &mut Page, head: &Head, explanation: &Explanation) {
         page.item("explained", &format!("{explained} of a packet's delay (median)"));
     }
     let baseline = match explanation.baseline_packets {
+        0 if explanation.late == 0 => "not needed: no packet was late".into(),
         0 => "not known: packets were late at all times of this run; all of a late packet's time counts".into(),
         n => format!(
             "from {} of {} of this run",
@@ -141,9 +192,20 @@ fn figures(page: &mut Page, head: &Head, explanation: &Explanation) {
             "{packets} took a route that no on-time packet took: all their time there counts as delay"
         ));
     }
+    if let Some(own) = latpath_to_warn_of(explanation) {
+        page.warning(&latpath_warning(&share(own, explanation.excess_ns)));
+    }
     for note in explanation.notes.iter().chain(&head.files.notes) {
         page.warning(note);
     }
+}
+
+/// That latpath's own threads made packets late.
+pub(crate) fn latpath_warning(share: &str) -> String {
+    format!(
+        "latpath itself took {share} of the delay, in threads of its own (latpath, latpath-*, lp-*): without latpath these packets \
+         would have been less late. To disturb less, record with --no-flight, which finds no causes, or give the reader a CPU of its own"
+    )
 }
 
 /// A line of figures for each row, and below it actor and culprit. Names are never cut.
@@ -166,16 +228,22 @@ fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
 
 const HEADS: [&str; 7] = ["", "<cause", "packets", "delay", "median", "share", "<where"];
 
+/// The rows of the ranking that have a line and a number: the first few, and those that are worth one.
+fn shown_rows(explanation: &Explanation) -> Vec<usize> {
+    let excess = i128::from(explanation.excess_ns);
+    let is_shown = |(at, r): &(usize, &RankedCause)| {
+        let worth = r.row.first > 0 || i128::from(r.row.excess_ns) * 1000 >= excess * WORTH_A_ROW_PER_MILLE;
+        !is_unexplained(r) && (*at < FEW || (*at < ROWS && worth))
+    };
+    explanation.ranking.iter().enumerate().filter(is_shown).map(|(at, _)| at).collect()
+}
+
 /// The rows under [`HEADS`], each with its actor and culprit.
 fn ranked_rows(page: &Page, explanation: &Explanation, context: &RunContext) -> Vec<(Vec<String>, String)> {
     let all = explanation.ranking.iter().enumerate();
     let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(|(_, ranked)| is_unexplained(ranked));
-    let excess = i128::from(explanation.excess_ns);
-    let is_shown = |(at, r): &(usize, &RankedCause)| {
-        let worth = r.row.first > 0 || i128::from(r.row.excess_ns) * 1000 >= excess * WORTH_A_ROW_PER_MILLE;
-        *at < FEW || (*at < ROWS && worth)
-    };
-    let (causes, hidden): (Vec<_>, Vec<_>) = causes.into_iter().partition(is_shown);
+    let shown = shown_rows(explanation);
+    let (causes, hidden): (Vec<_>, Vec<_>) = causes.into_iter().partition(|(at, _)| shown.contains(at));
     let ranked = |number: String, row: &Row| {
         let cells = vec![
             number,
@@ -188,7 +256,7 @@ fn ranked_rows(page: &Page, explanation: &Explanation, context: &RunContext) -> 
         ];
         (cells, subject(page, row))
     };
-    let mut rows: Vec<_> = causes.iter().map(|(at, r)| ranked((at + 1).to_string(), &r.row)).collect();
+    let mut rows: Vec<_> = causes.iter().zip(1..).map(|((_, r), number)| ranked(number.to_string(), &r.row)).collect();
     let Others { rows: mut others, mut excess_ns, mut first } = explanation.others;
     for (_, ranked) in hidden {
         others += 1;
@@ -213,7 +281,8 @@ pub(crate) fn document(page: &mut Page, head: &Head, explanation: &Explanation, 
         page.line("No late packet was captured.");
         return;
     }
-    culprit(page, explanation);
+    sums(page, explanation);
+    culprit(page, explanation, context);
     figures(page, head, explanation);
     let mut table = Table::new(&[&HEADS[..], &["<what"]].concat());
     for (mut cells, subject) in ranked_rows(page, explanation, context) {
@@ -249,77 +318,45 @@ fn cpus(all: &[(u32, Ns)]) -> Option<String> {
     }
 }
 
-/// A classic name; ends of others are too long for a table.
+/// A classic name, else the points at both ends: `nic-rx@eth0→app-read@relay`.
 pub(crate) fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
     if let Some(segment) = context.segment_of(hop) {
         return segment.name.clone();
     }
-    let kind = |id: u16| context.points.get(usize::from(id)).map_or("?".into(), |p| p.point.kind.to_string());
-    format!("{}→{}", kind(hop.0), kind(hop.1))
-}
-
-/// Whether the fixes of a row are shown in full.
-fn shows_fixes(at: usize, explanation: &Explanation) -> bool {
-    let Some(ranked) = explanation.ranking.get(at).filter(|r| at < WITH_FIXES && !r.advice.is_empty()) else {
-        return false;
+    let name = |id: u16| {
+        let name = context.point(id);
+        name.strip_prefix("host/").map_or(name.clone(), str::to_owned)
     };
+    format!("{}→{}", name(hop.0), name(hop.1))
+}
+
+/// The fixes of the top rows, in the order of their numbers.
+pub(super) fn shown_fixes(explanation: &Explanation) -> Vec<Fix> {
     let excess = i128::from(explanation.excess_ns.max(1));
-    i128::from(ranked.row.excess_ns) * 1000 / excess >= WORTH_A_FIX_PER_MILLE
+    let is_worth = |at: &usize| {
+        explanation
+            .ranking
+            .get(*at)
+            .is_some_and(|r| i128::from(r.row.excess_ns) * 1000 / excess >= WORTH_A_FIX_PER_MILLE)
+    };
+    let rows: Vec<usize> = shown_rows(explanation).into_iter().take(WITH_FIXES).filter(is_worth).collect();
+    fixes_of(explanation, &rows)
 }
 
-/// The fixes of the top rows.
+/// The fixes, each with the rows that it would cure.
 fn fixes(page: &mut Page, explanation: &Explanation) {
-    let rows: Vec<_> = explanation.ranking.iter().enumerate().filter(|(at, _)| shows_fixes(*at, explanation)).collect();
-    if rows.is_empty() {
+    let fixes = shown_fixes(explanation);
+    if fixes.is_empty() {
         return;
     }
-    page.heading("Fixes");
-    for (at, ranked) in rows {
-        for (i, advice) in ranked.advice.iter().enumerate() {
-            let before = if i == 0 { format!("  {:>2}  ", at + 1) } else { "  or  ".to_owned() };
-            fix(page, advice, &before, 6);
-        }
+    page.heading("Fixes, each with the causes that it is for");
+    let shown = shown_rows(explanation);
+    for (Fix { advice, rows, excess_ns }, number) in fixes.iter().zip(1..) {
+        let number_of = |row: &usize| Some(shown.iter().position(|at| at == row)? as u32 + 1);
+        let rows: Cpus = rows.iter().filter_map(number_of).collect();
+        let for_rows = format!(" (cause {rows}: {})", share(*excess_ns, explanation.excess_ns));
+        fix(page, advice, &for_rows, &format!("  {number:>2}  "), 6);
     }
-}
-
-/// A line for each of the worst spikes.
-fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
-    if explanation.spikes.is_empty() {
-        return;
-    }
-    page.heading("The worst packet of each of the worst spikes (latpath explain RUN --packet N shows one)");
-    for (at, ExplainedSpike { worst: explained_packet, more }) in explanation.spikes.iter().enumerate() {
-        let explained = &explained_packet.explained;
-        let begin = explained.begin().unwrap_or(0);
-        let name = page.clean(&name(explained.stream, explained.key, begin, context));
-        let mut line = format!("{name}  {}", one_line(page, explained_packet, context));
-        line += &match more {
-            0 => String::new(),
-            1 => " 1 more packet was late then.".into(),
-            n => format!(" {} more packets were late then.", page.count(*n)),
-        };
-        line += &match row_of(explained_packet, explanation) {
-            Some(row) if shows_fixes(row, explanation) => format!(" Fix: see {}.", row + 1),
-            _ => explained_packet.advice.first().map_or(String::new(), |advice| short_fix(page, advice)),
-        };
-        page.wrapped(format!("  {:>2}. ", at + 1), 6, &line);
-    }
-}
-
-/// The row whose fixes are shown and that has this packet.
-fn row_of(explained_packet: &ExplainedPacket, explanation: &Explanation) -> Option<usize> {
-    let first = explained_packet.attribution.first()?;
-    let name = |m: Option<&Actor>| m.map(|m| m.name.clone());
-    explanation.ranking.iter().take(WITH_FIXES).position(|r| {
-        let same = (r.row.cause, r.row.machine.as_str()) == (first.cause, first.machine.as_str());
-        let by = |by: &[(Actor, Ns)]| name(by.first().map(|(m, _)| m));
-        let actors = |share: &CauseShare| [name(share.actor.as_ref()), by(&share.by), name(share.waiter.as_ref())];
-        same && actors(&r.row) == actors(first)
-    })
-}
-
-fn short_fix(page: &Page, advice: &Advice) -> String {
-    page.clean(&format!(" Fix: {}{}", on_machine(advice), advice.commands.first().unwrap_or(&advice.what)))
 }
 
 /// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`
@@ -336,7 +373,7 @@ pub(crate) fn one_line(page: &Page, explained_packet: &ExplainedPacket, context:
         0 => String::new(),
         ns => format!(", {} of it with ovs-vswitchd", page.duration(ns)),
     };
-    format!("{total}{at}{daemon}: {}.", sentence(page, first))
+    format!("{total}{at}{daemon}: {}.", at_device(page, sentence(page, first), first, context))
 }
 
 #[cfg(test)]

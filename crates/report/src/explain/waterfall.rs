@@ -82,7 +82,7 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
         page.wrapped("  ".into(), 2, &text);
     }
     for (at, advice) in explained_packet.advice.iter().enumerate() {
-        fix(page, advice, if at == 0 { "  Fix: " } else { "   or: " }, 8);
+        fix(page, advice, "", if at == 0 { "  Fix: " } else { "   or: " }, 8);
     }
     picture(page, explained_packet, context, begin);
     steps(page, explained_packet, context, begin);

@@ -1,6 +1,6 @@
 //! What must be blamed for each fault.
 
-use latpath_cause::{Attribution, Cause, CauseShare};
+use latpath_cause::{Actor, Attribution, Cause, CauseShare};
 use latpath_model::{Ns, HOST};
 
 /// The guest's name as a machine.
@@ -78,7 +78,9 @@ impl Blame {
             let actor = held.actor.as_ref().is_some_and(|a| named(&a.name));
             return if actor { held.excess_ns } else { 0 };
         }
-        let by: Ns = held.by.iter().filter(|(actor, _)| named(&actor.name)).map(|(_, ns)| ns).sum();
+        // A culprit is a process: the fault may be a thread of another name in it.
+        let is_named = |actor: &Actor| named(&actor.name) || actor.threads.iter().any(|thread| named(thread));
+        let by: Ns = held.by.iter().filter(|(actor, _)| is_named(actor)).map(|(_, ns)| ns).sum();
         (i128::from(held.excess_ns) * i128::from(by) / i128::from(held.time_ns.max(1))) as Ns
     }
 

@@ -55,19 +55,22 @@ const GOES_ON: &str = "times=320 busy=15000 every=120000";
 const STILL_THERE: usize = 10;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is advised for the first cause of a recording: the commands among which one has this word.
+/// What is advised for the first cause of a recording: the commands of the fix that has this word.
 pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Failed> {
     let output = latpath(&format!("explain {} --json", seen.run.display())).output()?;
     let explained: Value = serde_json::from_slice(&output.stdout)?;
     let first = &explained["causes"][0];
     let is_blamed = blame.causes.iter().any(|cause| first["cause"] == cause.to_string());
     equal(&format!("{} is blamed: {first}", blame.fault), is_blamed, true)?;
+    let has_it = |advice: &&Value| {
+        let commands = advice["commands"].as_array().into_iter().flatten();
+        commands.chain([&advice["what"]]).filter_map(Value::as_str).any(|text| text.contains(word))
+    };
     let commands = |advice: &Value| -> Vec<String> {
         let commands = advice["commands"].as_array().into_iter().flatten();
         commands.filter_map(|command| command.as_str().map(str::to_owned)).collect()
     };
-    let mut all = first["advice"].as_array().into_iter().flatten().map(commands);
-    let found = all.find(|commands| commands.iter().any(|command| command.contains(word)));
+    let found = first["advice"].as_array().into_iter().flatten().find(has_it).map(commands);
     found.ok_or_else(|| format!("nothing with {word:?} is advised: {}", first["advice"]).into())
 }
 
@@ -168,7 +171,7 @@ fn priority() -> Result<(), Failed> {
 }
 
 fn moved() -> Result<(), Failed> {
-    beside(&Reader::URGENT, &format!("hog cpu={CPU} fifo=90"), &blame::HOG, "taskset -cp ")
+    beside(&Reader::URGENT, &format!("hog cpu={CPU} fifo=90"), &blame::HOG, " off CPU ")
 }
 
 fn real_time() -> Result<(), Failed> {

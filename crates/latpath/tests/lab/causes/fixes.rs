@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
     let (ip, tc) = (need_lab(), need_tool("tc"));
     let old = |controller, file| [need_tool("findmnt"), need_old_group(controller, file)];
     vec![
-        trial("all_threads_of_a_name_are_moved_and_no_others", &[two, need_tool("taskset")], moved),
+        trial("the_threads_that_were_seen_are_moved_and_no_others", &[two, need_tool("taskset")], moved),
         trial("a_stopped_process_is_seen_and_goes_on", &[need_tool("findmnt")], goes_on),
         trial("a_control_groups_limit_is_found_and_lifted", &[need_group(), need_tool("findmnt")], lifted),
         trial("a_frozen_control_group_is_thawed", &old("freezer", "freezer.state"), thawed),
@@ -49,7 +49,7 @@ fn need_namespaces() -> Lack {
 fn actor(name: &str, pids: &[u32]) -> Actor {
     let pid = pids.last().copied().unwrap_or(0);
     let doing = Doing::Thread(Running { pid, class: None, guest: false, work: None });
-    Actor { name: name.into(), doing, class: None, pids: pids.to_vec(), is_tool: false }
+    Actor { name: name.into(), doing, class: None, pids: pids.to_vec(), is_tool: false, process: None, threads: vec![] }
 }
 
 /// What is advised on this host where a cause held its actor on CPU 0.
@@ -122,7 +122,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// Threads of one process, of which two have a name that is no process's and no pattern.
+/// Threads of one process, of which two were seen.
 fn moved() -> Result<(), Failed> {
     const NAME: &str = "lp (x)+ .*y";
     let (sender, tids) = mpsc::channel();
@@ -141,9 +141,11 @@ fn moved() -> Result<(), Failed> {
     for _ in &threads {
         all.push(tids.recv_timeout(Duration::from_secs(5))??);
     }
-    // Those that were seen are gone; others have their name.
-    let by = actor(NAME, &[4_000_001, 4_000_002]);
-    let line = commands(advice(Cause::WaitingForCpu, Some(actor("relay", &[77])), Some(by), &[]), "taskset")?;
+    let is_named = |tid: &&Pid| fs::read_to_string(format!("/proc/{tid}/comm")).is_ok_and(|name| name.trim() == NAME);
+    let seen: Vec<u32> = all.iter().filter(is_named).map(|tid| tid.as_raw() as u32).collect();
+    let by = actor(NAME, &seen);
+    let line =
+        commands(advice(Cause::WaitingForCpu, Some(actor("relay", &[77])), Some(by), &[]), "taskset -cp 1 $pid")?;
     let ran = shell(&line[0]);
     let mut on_one = Vec::new();
     for tid in &all {
