@@ -82,7 +82,15 @@ fn points(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     let nobodys = "svid:latpath-caps".parse().expect("a stream");
     let probe = Probe::attach(Options { ring_bytes: BYTES_PER_CPU, ..Options::new("host", vec![nobodys]) });
     let probe = probe.map_err(|e| nothing(machine, &TRACING)(&e))?;
-    Ok(together(machine, probe.missing()))
+    let mut lacks = together(machine, probe.missing());
+    lacks.push(Lack {
+        what: "no program is attached to the function tpacket_rcv".into(),
+        lost:
+            "applications that read through a mapped ring (PACKET_RX_RING): limits on total and lost cannot be judged"
+                .into(),
+        remedy: None,
+    });
+    Ok(lacks)
 }
 
 fn recorded(machine: &Machine, scope: Scope) -> Result<Vec<Lack>, Lack> {

@@ -15,7 +15,7 @@ use latpath_journey::{segments, Joiner, Journey, Layout, RouteFinder, Span, Tota
 use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, SynchChange, HOST};
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
-use latpath_run::{Manifest, ToolCost};
+use latpath_run::{Deficiency, DeficiencyKind, Manifest, ToolCost};
 use std::sync::Arc;
 
 /// How often the route is looked for, and looked at again.
@@ -111,6 +111,8 @@ pub struct Follow {
     meter: Meter,
     counted: Counted,
     notes: Vec<String>,
+    /// Why a machine's last sightings are missing.
+    not_stopped: Vec<String>,
     flight: Option<Flight>,
     early: EarlyCompletion,
     background: Option<Background>,
@@ -174,6 +176,7 @@ impl Follow {
             meter: Meter::new(),
             counted,
             notes: Vec::new(),
+            not_stopped: Vec::new(),
             flight,
             early: EarlyCompletion::new(options.streams.len()),
             background: None,
@@ -294,7 +297,7 @@ impl Follow {
         let end = monotonic();
         self.span.end = end;
         for feed in &mut self.merge.feeds {
-            self.notes.extend(feed.origin.stop().err());
+            self.not_stopped.extend(feed.origin.stop().err());
         }
         while self.now < end {
             let before = self.now;
@@ -427,6 +430,8 @@ impl Follow {
         manifest.counters = sum(&counters);
         manifest.joined = self.all_totals();
         manifest.tool = self.cost(&counters);
+        manifest.named_points = self.options.points.named();
+        manifest.deficiencies = self.deficiencies();
         manifest.notes = self.notes();
     }
 
@@ -465,6 +470,7 @@ impl Follow {
     /// What the user must know by now.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.notes.clone();
+        notes.extend(self.not_stopped.iter().cloned());
         notes.extend(self.layout.notes.iter().cloned());
         notes.extend(self.other_senders());
         notes.extend(self.sampling.notes(&self.options.streams));
@@ -478,23 +484,49 @@ impl Follow {
                 None => {}
             }
         }
+        notes.extend(self.left_out().into_iter().map(|one| one.text));
+        notes
+    }
+
+    /// Sightings that were left out, and points that the user named and no packet passed.
+    fn left_out(&self) -> Vec<Deficiency> {
+        let mut all = Vec::new();
         if self.tables.refused > 0 {
-            notes.push(format!(
+            let text = format!(
                 "{} points beyond the {} that a run can have were left out: narrow with --points",
                 self.tables.refused,
                 crate::tables::MAX_POINTS
-            ));
+            );
+            all.push(Deficiency::new(DeficiencyKind::SightingsDropped, text));
         }
         if self.merge.overdue > 0 {
-            notes.push(format!(
-                "{} sightings of another machine came too late to be joined in order",
-                self.merge.overdue
-            ));
+            let text =
+                format!("{} sightings of another machine came too late to be joined in order", self.merge.overdue);
+            all.push(Deficiency::new(DeficiencyKind::NotJoined, text));
         }
-        for pattern in self.options.points.unmatched(&self.tables.points) {
-            notes.push(format!("--points {pattern}: no packet was seen at such a point yet"));
-        }
-        notes
+        all.extend(self.unseen_points().into_iter().map(|text| Deficiency::new(DeficiencyKind::PointNotSeen, text)));
+        all
+    }
+
+    /// What is known to be missing by now.
+    fn deficiencies(&self) -> Vec<Deficiency> {
+        let others = self.merge.feeds.iter().skip(1).flat_map(|feed| feed.origin.notes());
+        let lost = self.not_stopped.iter().cloned().chain(others);
+        let lost = lost.map(|text| Deficiency::new(DeficiencyKind::MachineLost, text));
+        lost.chain(self.left_out()).collect()
+    }
+
+    /// Those of the requested points at which no packet was seen so far.
+    pub fn unseen_points(&self) -> Vec<String> {
+        let unmatched = self.options.points.unmatched(&self.tables.points);
+        unmatched.iter().map(|pattern| format!("--points {pattern}: no packet was seen at such a point")).collect()
+    }
+
+    /// Those of these segments, each `NAME=FROM..TO`, of which no packet was seen at both ends so far; none until there is a route.
+    pub fn unseen_segments<'a>(&'a self, own: &'a [String]) -> impl Iterator<Item = &'a String> {
+        let (points, route) = (&self.tables.points, &self.layout.route);
+        let is_seen = |text: &str| matches!(segments::parse(text, points, route), Ok(Some(_)));
+        own.iter().filter(move |text| !route.points.is_empty() && !is_seen(text))
     }
 }
 

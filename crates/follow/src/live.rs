@@ -4,7 +4,7 @@ use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 use latpath_clock::{ClockTie, RealtimeWatch, TimeOfDay};
 use latpath_journey::{Journey, Totals};
 use latpath_model::{Counters, Ns, PointInfo};
-use latpath_run::Manifest;
+use latpath_run::{Deficiency, DeficiencyKind, Manifest};
 use latpath_stats::lost::explain;
 use latpath_stats::units::count;
 use latpath_stats::{summarise, Counting, Facts, Summary};
@@ -25,6 +25,10 @@ pub struct Live {
 struct Figures {
     counting: Counting,
     before: Vec<Totals>,
+    /// Packets that are in no figure any more, since their route was another.
+    given_up: u64,
+    /// Packets that were counted since the figures began.
+    counted: u64,
 }
 
 impl Live {
@@ -38,7 +42,7 @@ impl Live {
         let (streams, threshold) = (options.streams.len(), options.threshold);
         let manifest = Manifest { threshold_ns: threshold, streams: options.streams, ..Manifest::begin() };
         let counting = Counting::new(streams, threshold, follow.begin());
-        let figures = Figures { counting, before: vec![Totals::default(); streams] };
+        let figures = Figures { counting, before: vec![Totals::default(); streams], given_up: 0, counted: 0 };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
         Self { realtime: manifest.start.watch(), follow, figures, manifest, vms, thinning: PacketThinning::new() }
@@ -63,6 +67,7 @@ impl Live {
         let Self { follow, figures, .. } = self;
         figures.counting.restart(follow.points(), follow.layout(), follow.now());
         figures.before = follow.all_totals();
+        (figures.given_up, figures.counted) = (0, 0);
     }
 
     /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
@@ -106,7 +111,18 @@ impl Live {
             explain(&mut summary, points, Some(&follow.counted()));
         }
         summary.notes.splice(0..0, manifest.notes.iter().cloned());
-        summary.notes.splice(0..0, self.thinning.note());
+        if figures.given_up > 0 {
+            let text = format!(
+                "{} packets from before are in no figure: the figures began again when the route changed",
+                count(figures.given_up)
+            );
+            summary.deficiencies.insert(0, Deficiency::new(DeficiencyKind::Missing, text.clone()));
+            summary.notes.insert(0, text);
+        }
+        let thinned = self.thinning.note();
+        let deficiency = thinned.iter().map(|text| Deficiency::new(DeficiencyKind::SightingsDropped, text));
+        summary.deficiencies.splice(0..0, deficiency);
+        summary.notes.splice(0..0, thinned);
         summary
     }
 
@@ -166,10 +182,12 @@ impl JourneySink for Figures {
     fn layout(&mut self, found: Found) {
         if self.counting.set_layout(found.points, found.layout, found.now) {
             self.before = found.totals.to_vec();
+            self.given_up += std::mem::take(&mut self.counted);
         }
     }
 
     fn journey(&mut self, journey: &Journey, _: &[PointInfo]) {
+        self.counted += 1;
         self.counting.add(journey);
     }
 }

@@ -1,7 +1,7 @@
 //! One table of points and one of drop notes for all machines: each source numbers its own, these map them.
 
 use latpath_model::pattern::fits;
-use latpath_model::{DropNote, PointId, PointInfo, Sighting, HOST};
+use latpath_model::{DropNote, Point, PointId, PointInfo, Sighting, HOST};
 use std::collections::HashMap;
 
 /// Points that one run can have.
@@ -45,6 +45,11 @@ impl PointFilter {
             reads.then(|| name.to_owned())
         };
         self.0.iter().filter_map(of).collect()
+    }
+
+    /// The points that are named in full.
+    pub fn named(&self) -> Vec<Point> {
+        self.0.iter().filter(|pattern| !pattern.contains('*')).filter_map(|pattern| pattern.parse().ok()).collect()
     }
 
     /// Patterns that match none of these points.

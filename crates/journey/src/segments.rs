@@ -81,7 +81,7 @@ pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
     for text in own.iter().filter(|_| !layout.route.points.is_empty()) {
         match parse(text, points, &layout.route) {
             Ok(Some(segment)) => layout.segments.push(segment),
-            Ok(None) => layout.own_notes.push(format!("segment {text}: no packet was seen at one of its ends yet")),
+            Ok(None) => layout.own_notes.push(format!("segment {text}: no packet was seen at one of its ends")),
             Err(why) => layout.own_notes.push(format!("segment {why}")),
         }
     }

@@ -10,13 +10,12 @@ mod markdown;
 use crate::chosen::Chosen;
 use crate::limit::LimitVerdict;
 use crate::page::{Block, Page, Style};
-use crate::warnings::warnings;
+use crate::weaknesses::weaknesses;
 use crate::{header, intervals, paths, patterns, quality, segments, streams, without, worst, Charts};
 use latpath_run::Run;
-use latpath_stats::figures::{longest_row, never_seen, packets};
+use latpath_stats::figures::{longest_row, packets};
 use latpath_stats::text::{short_stream, Table};
-use latpath_stats::units::share;
-use latpath_stats::units::{number_of, of_things, Letters};
+use latpath_stats::units::{share, Letters};
 use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
@@ -51,26 +50,8 @@ impl Findings<'_> {
     }
 
     /// What a reader must hold against a verdict on limits.
-    fn weakened(&self) -> Vec<String> {
-        let (run, summary) = (self.run, self.summary);
-        // What whoever recorded it noted says nothing of its figures; what was found when it was read does.
-        let of_run = run.notes().iter().filter(|note| !run.manifest().notes.contains(note)).cloned();
-        let part = self.chosen.part().map(|part| format!("it covers a part of the run: {part}"));
-        let unseen = match never_seen(summary) {
-            0 => None,
-            n => Some(format!(
-                "{} by no point: lost before the first one, or never sent",
-                number_of(n, "packet") + if n == 1 { " was seen" } else { " were seen" }
-            )),
-        };
-        let open = summary.segments.iter().filter(|s| s.times.count > 0 && !summary.is_bound_known(s));
-        let open: Vec<&str> = open.map(|s| s.name.as_str()).collect();
-        let clocks = format!("how far the clocks were apart is not known: {}", open.join(", "));
-        let patterns = summary.patterns.len() as u64;
-        let found = format!("{} found, as listed below", of_things(&patterns.to_string(), patterns, "pattern"));
-        let more = part.into_iter().chain(unseen).chain(warnings(summary));
-        let more = more.chain((!open.is_empty()).then_some(clocks)).chain((patterns > 0).then_some(found));
-        of_run.chain(more).collect()
+    fn weaknesses(&self) -> Vec<String> {
+        weaknesses(self.summary, Some(self.run), self.chosen.part())
     }
 
     /// The document's title and blocks; with the charts' places, and digits in groups, where it is `html`. Of the worst packets so many
@@ -78,6 +59,7 @@ impl Findings<'_> {
     fn blocks(&self, html: bool, drawn: usize) -> (String, Vec<Block>) {
         let mut page = Page::new(Style { is_for_people: html, ..Letters::Unicode.into() });
         let summary = self.summary;
+        header::first_lines(&mut page, self.run);
         verdict(&mut page, self);
         quality::write(&mut page, summary);
         patterns::write(&mut page, summary, Some(self.run.manifest().time_of_day()));
@@ -137,11 +119,7 @@ fn verdict(page: &mut Page, findings: &Findings) {
         page.line("No limit was set (latpath report --limit): the figures stand without a verdict.");
     }
     limits_table(page, limits);
-    let weak = findings.weakened();
-    if !weak.is_empty() && !limits.is_empty() {
-        page.line("What weakens this verdict:");
-        weak.iter().for_each(|why| page.warning(why));
-    }
+    what_weakens(page, limits, &findings.weaknesses());
     for (name, value) in &findings.chosen.notes {
         page.item(&page.clean(name), &page.clean(value));
     }
@@ -171,16 +149,24 @@ fn verdict(page: &mut Page, findings: &Findings) {
     }
 }
 
+/// What weakens the verdict on limits, where there are any.
+pub(crate) fn what_weakens(page: &mut Page, limits: &[LimitVerdict], weaknesses: &[String]) {
+    if !weaknesses.is_empty() && !limits.is_empty() {
+        page.line("What weakens this verdict:");
+        weaknesses.iter().for_each(|why| page.warning(why));
+    }
+}
+
 /// What became of limits in all, and a row for each.
 pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
     let so_many = |word: &str| limits.iter().filter(|limit| limit.word() == word).count();
-    match (limits.len(), so_many("broken"), so_many("not shown")) {
+    match (limits.len(), so_many("broken"), so_many(LimitVerdict::CANNOT_BE_JUDGED)) {
         (0, ..) => return,
         (1, 0, 0) => page.line("The limit is kept."),
         (all, 0, 0) => page.line(format!("All {all} limits are kept.")),
         (all, broken, 0) => page.warning(&format!("{broken} of {all} limits broken")),
-        (all, 0, open) => page.warning(&format!("{open} of {all} limits not shown to be kept")),
-        (all, broken, open) => page.warning(&format!("{broken} of {all} limits broken, {open} not shown to be kept")),
+        (all, 0, open) => page.warning(&format!("{open} of {all} limits cannot be judged")),
+        (all, broken, open) => page.warning(&format!("{broken} of {all} limits broken, {open} cannot be judged")),
     }
     let has_names = limits.iter().any(|limit| limit.about.is_some());
     let heads = ["<limit", "measured", "<verdict", "<for", "<source"];
@@ -188,8 +174,8 @@ pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
     let mut table = Table::new(&heads[..columns]);
     for limit in limits {
         // What is broken says no more than the figure beside it.
-        let verdict = match limit.not_shown.as_ref().filter(|_| limit.broken.is_none()) {
-            Some(why) => format!("not shown: {}", page.clean(why)),
+        let verdict = match limit.cannot_be_judged.as_ref().filter(|_| limit.broken.is_none()) {
+            Some(why) => format!("{}: {}", LimitVerdict::CANNOT_BE_JUDGED, page.clean(why)),
             None => limit.word().into(),
         };
         let measured = limit.measured.as_ref().map_or("-".into(), |measured| page.clean(measured));
@@ -198,7 +184,7 @@ pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
         row.resize(columns, String::new());
         table.row(row);
     }
-    page.table(&table);
+    page.whole_table(&table);
 }
 
 /// How a format of plain text writes what a document has.
@@ -210,13 +196,15 @@ struct Markup {
     escaped: fn(&str) -> String,
     /// The whole entry, of text that is escaped.
     warning: fn(&str) -> String,
+    /// A block of commands, which are not escaped.
+    code: fn(&[&str]) -> String,
     table: fn(&Table) -> String,
 }
 
 impl Markup {
     fn write(&self, findings: &Findings) -> String {
         let (title, blocks) = findings.blocks(false, usize::MAX);
-        let Self { heading, escaped, table: written, .. } = *self;
+        let Self { heading, escaped, code, table: written, .. } = *self;
         let mut out = format!("{heading} {}\n", escaped(&title));
         for blocks in runs_of_one_kind(&blocks) {
             for block in blocks {
@@ -226,6 +214,10 @@ impl Markup {
                     Block::Table(table) | Block::Steps(table, _) => out += &format!("\n{}", written(table)),
                     _ => {}
                 }
+            }
+            let commands: Vec<&str> = blocks.iter().filter_map(Block::command).collect();
+            if !commands.is_empty() {
+                out += &format!("\n{}", code(&commands));
             }
             let list = self.list(blocks);
             if !list.is_empty() {

@@ -166,10 +166,15 @@ impl Explainer {
         self.baseline.packets()
     }
 
-    /// Learns the baseline from a capture's on-time packets. Captures with late packets count only where there are no others:
-    /// what made some packets late may have delayed the rest too.
+    /// Learns the baseline from a capture's on-time packets: those that reached the end of their route, and were not late. Captures with
+    /// late packets count only where there are no others: what made some packets late may have delayed the rest too.
     pub fn learn(&mut self, capture: &Capture) {
-        let on_time: Vec<&Packet> = capture.packets.iter().filter(|p| !p.late && capture.has_all_of(p)).collect();
+        let has_arrived = |p: &Packet| {
+            let end = self.context.route(p.stream).last();
+            end.is_some_and(|end| p.sightings.iter().any(|sighting| sighting.point == *end))
+        };
+        let is_on_time = |p: &&Packet| !p.late && capture.has_all_of(p) && has_arrived(p);
+        let on_time: Vec<&Packet> = capture.packets.iter().filter(is_on_time).collect();
         if on_time.is_empty() {
             return;
         }

@@ -16,10 +16,31 @@ pub(crate) fn name(run: &Run) -> String {
 
 /// Which run, when it was recorded and how long, and `more`.
 pub(crate) fn title(page: &mut Page, run: &Run, name: &str, more: &str) {
-    let manifest = run.manifest();
     page.line(format!("Run {}", page.clean(name)));
-    let start = page.clean(&manifest.start.utc.split('.').next().unwrap_or_default().replace('T', " "));
-    page.item("recorded", &format!("{start} UTC, {} long{more}", elapsed(run.elapsed_ns())));
+    page.item("recorded", &format!("{}{more}", recorded(page, run)));
+}
+
+/// What a signed page must name first: the streams, when they were recorded, on which machine, and the run.
+pub(crate) fn first_lines(page: &mut Page, run: &Run) {
+    const NAMED: usize = 8;
+    let manifest = run.manifest();
+    let mut names: Vec<String> = manifest.streams.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = manifest.streams.len().saturating_sub(NAMED);
+    names.extend((more > 0).then(|| format!("and {more} more")));
+    page.item(if manifest.streams.len() == 1 { "stream" } else { "streams" }, &page.clean(&names.join(" ")));
+    page.item("recorded", &recorded(page, run));
+    let (name, kernel) = (&manifest.host.name, &manifest.host.kernel);
+    if manifest.imported.is_empty() && !name.is_empty() {
+        let kernel = if kernel.is_empty() { String::new() } else { format!(", Linux {kernel}") };
+        page.item("machine", &page.clean(&format!("{name}{kernel}")));
+    }
+    page.item("run", &page.clean(&self::name(run)));
+}
+
+/// `2026-01-02 03:04:05 UTC, 8.1 s long`
+fn recorded(page: &Page, run: &Run) -> String {
+    let start = page.clean(&run.manifest().start.utc.split('.').next().unwrap_or_default().replace('T', " "));
+    format!("{start} UTC, {} long", elapsed(run.elapsed_ns()))
 }
 
 /// What was recorded, how and on what.

@@ -2,6 +2,7 @@
 
 use crate::chosen::Chosen;
 use crate::limit::LimitVerdict;
+use crate::weaknesses::weaknesses;
 use latpath_model::{Ns, StreamSpec};
 use latpath_run::{facts::HostFacts, Condition, Mark, Run, Stamp};
 use latpath_stats::Summary;
@@ -77,6 +78,8 @@ struct Whole<'a> {
     chosen: &'a Chosen,
     /// What became of the limits that the user set.
     limits: &'a [LimitVerdict],
+    /// What weakens the verdict on limits, first what keeps limits from being judged; empty where no limit was set.
+    weaknesses: Vec<String>,
     #[serde(flatten)]
     summary: &'a Summary,
 }
@@ -87,7 +90,8 @@ pub fn report_json(
     chosen: &Chosen,
     limits: &[LimitVerdict],
 ) -> serde_json::Result<String> {
-    let whole = Whole { run: RunHead::of(run), chosen, limits, summary };
+    let weaknesses = if limits.is_empty() { Vec::new() } else { weaknesses(summary, Some(run), chosen.part()) };
+    let whole = Whole { run: RunHead::of(run), chosen, limits, weaknesses, summary };
     if !summary.durations_alone {
         return serde_json::to_string(&whole);
     }

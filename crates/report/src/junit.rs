@@ -5,24 +5,27 @@
 use crate::document::escaped;
 use crate::limit::LimitVerdict;
 use latpath_model::text::printable;
+use std::io::Read;
+use std::path::Path;
+
+/// What each file of verdicts begins with.
+const BEGIN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"latpath\"";
 
 /// The verdicts as one suite of tests: a test for each limit. `what` is what was measured.
 pub fn junit(what: &str, limits: &[LimitVerdict]) -> String {
     let attribute = |text: &str| escaped(&printable(text));
     let failures = limits.iter().filter(|limit| !limit.is_kept()).count();
     let counts = format!("tests=\"{}\" failures=\"{failures}\"", limits.len());
-    let mut xml = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"latpath\" {counts}>\n  <testsuite name=\"{}\" {counts}>\n",
-        attribute(what)
-    );
+    let mut xml = format!("{BEGIN} {counts}>\n  <testsuite name=\"{}\" {counts}>\n", attribute(what));
     for limit in limits {
         let (name, about) = (attribute(&limit.limit), limit.about.as_ref());
         xml += &format!("    <testcase classname=\"latpath.limits\" name=\"{name}\"");
         xml += ">\n";
-        if let Some(why) = limit.why() {
+        if limit.why().is_some() {
             let about = about.map_or(String::new(), |about| format!("{} ({})", about.name, about.source));
-            let (why, about, kind) = (attribute(why), attribute(&about), limit.word().replace(' ', "-"));
-            xml += &format!("      <failure type=\"{kind}\" message=\"{why}\">{about}</failure>\n");
+            let (message, about, kind) =
+                (attribute(&message(limit)), attribute(&about), limit.word().replace(' ', "-"));
+            xml += &format!("      <failure type=\"{kind}\" message=\"{message}\">{about}</failure>\n");
         }
         if let Some(measured) = &limit.measured {
             xml += &format!("      <system-out>{}</system-out>\n", attribute(measured));
@@ -32,6 +35,35 @@ pub fn junit(what: &str, limits: &[LimitVerdict]) -> String {
     xml + "  </testsuite>\n</testsuites>\n"
 }
 
+/// `lost 15 358, limit lost<=0`: the figure with its name, and the limit; behind them why it cannot be judged, if it cannot.
+fn message(verdict: &LimitVerdict) -> String {
+    let LimitVerdict { limit, measured, broken, cannot_be_judged, .. } = verdict;
+    let figure = limit.rsplit_once("<=").or(limit.rsplit_once(">=")).map_or(&limit[..], |(figure, _)| figure.trim());
+    let held = match measured {
+        Some(measured) => format!("{figure} {measured}, limit {limit}"),
+        None => format!("limit {limit}"),
+    };
+    let why = match (broken, cannot_be_judged) {
+        // What is broken says no more than the figure.
+        (Some(why), _) => (Some(why) != measured.as_ref()).then_some(why),
+        (None, open) => open.as_ref(),
+    };
+    let word = if broken.is_some() { "" } else { "cannot be judged: " };
+    why.map_or(held.clone(), |why| format!("{held}: {word}{why}"))
+}
+
+/// Whether a path is a plain file, and no link, of verdicts that latpath has written, or an empty one: the next verdicts may replace it.
+pub fn is_junit_of_latpath(path: &Path) -> bool {
+    let is_plain = path.symlink_metadata().is_ok_and(|found| found.is_file());
+    let begin = || {
+        let file = latpath_linux::open_file(path).ok()?;
+        let mut begin = Vec::new();
+        file.take(BEGIN.len() as u64).read_to_end(&mut begin).ok()?;
+        Some(begin)
+    };
+    is_plain && begin().is_some_and(|begin| begin.is_empty() || begin == BEGIN.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,17 +71,17 @@ mod tests {
 
     #[test]
     fn each_limit_is_a_test_and_hostile_names_are_text() {
-        let verdict = |limit: &str, broken: Option<&str>, not_shown: Option<&str>| LimitVerdict {
+        let verdict = |limit: &str, broken: Option<&str>, cannot_be_judged: Option<&str>| LimitVerdict {
             limit: limit.into(),
             about: Some(About { name: "a\u{1b}[2J".into(), source: "b & <c>".into() }),
             measured: Some("7 <ms>".into()),
             broken: broken.map(Into::into),
-            not_shown: not_shown.map(Into::into),
+            cannot_be_judged: cannot_be_judged.map(Into::into),
             ..LimitVerdict::default()
         };
         let limits = [
             verdict("lost<=0", None, None),
-            verdict("</x>\":max<=3ms", Some("4 ms > 3 ms"), None),
+            verdict("</x>\":max<=3ms", Some("7 <ms>"), None),
             verdict("journeys>=9", None, Some("no packet")),
         ];
         let xml = junit("run \"1\"", &limits);
@@ -58,11 +90,27 @@ mod tests {
         let names: Vec<_> = cases.iter().map(|case| case.attribute("name").unwrap()).collect();
         assert_eq!(names, ["lost<=0", "</x>\":max<=3ms", "journeys>=9"]);
         let failure = cases[1].first_element_child().unwrap();
-        assert_eq!((failure.attribute("message"), failure.text()), (Some("4 ms > 3 ms"), Some("a?[2J (b & <c>)")));
+        let message = "</x>\":max 7 <ms>, limit </x>\":max<=3ms";
+        assert_eq!((failure.attribute("message"), failure.text()), (Some(message), Some("a?[2J (b & <c>)")));
         assert_eq!(failure.attribute("type"), Some("broken"));
-        assert_eq!(cases[2].first_element_child().unwrap().attribute("type"), Some("not-shown"));
+        let open = cases[2].first_element_child().unwrap();
+        let message = "journeys 7 <ms>, limit journeys>=9: cannot be judged: no packet";
+        assert_eq!((open.attribute("type"), open.attribute("message")), (Some("cannot-be-judged"), Some(message)));
         let kept = cases[0].first_element_child().unwrap();
         assert_eq!((kept.tag_name().name(), kept.text()), ("system-out", Some("7 <ms>")));
         assert_eq!(document.root_element().attribute("failures"), Some("2"));
+    }
+
+    #[test]
+    fn a_file_of_verdicts_may_be_replaced_and_another_file_and_a_link_may_not() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        std::fs::write(path("ours.xml"), junit("run", &[])).unwrap();
+        std::fs::write(path("empty.xml"), "").unwrap();
+        std::fs::write(path("theirs.xml"), "<?xml version=\"1.0\"?><testsuites/>").unwrap();
+        std::os::unix::fs::symlink(path("ours.xml"), path("link.xml")).unwrap();
+        let may = ["ours.xml", "empty.xml", "theirs.xml", "link.xml", "none.xml"]
+            .map(|name| is_junit_of_latpath(&path(name)));
+        assert_eq!(may, [true, true, false, false, false]);
     }
 }

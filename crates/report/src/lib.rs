@@ -36,6 +36,7 @@ pub mod study;
 mod summarise;
 mod text;
 mod warnings;
+mod weaknesses;
 mod without;
 mod worst;
 
@@ -49,7 +50,7 @@ pub use explain::{
     Head, LiveExplainer, PacketSelector, RankedCause,
 };
 pub use json::{exits_schema, live_schema, report_json, report_schema, schema};
-pub use junit::junit;
+pub use junit::{is_junit_of_latpath, junit};
 pub use ladder::ladder_text;
 pub use layout::{layout_of, possible_segments};
 pub use limit::{parse_duration, About, BadLimit, Limit, LimitVerdict};

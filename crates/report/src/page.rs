@@ -51,10 +51,22 @@ pub(crate) enum Block {
     /// A name and its value; without a name, a further value of the item before.
     Item(String, String),
     Warning(String),
+    /// A command as it is typed.
+    Code(String),
     Table(Table),
     /// A table whose rows are steps of one packet: from where to where each took, in thousandths of the packet's time.
     Steps(Table, Vec<(u32, u32)>),
     Chart(ChartPlace),
+}
+
+impl Block {
+    /// The command that it is, if it is one.
+    pub fn command(&self) -> Option<&str> {
+        match self {
+            Self::Code(command) => Some(command),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -209,6 +221,19 @@ impl Page {
     pub fn table_at(&mut self, indent: usize, table: &Table) {
         table.folded(indent, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
         self.blocks.push(Block::Table(table.clone()));
+    }
+
+    /// A table of which nothing is cut: cells that are too long take several lines.
+    pub fn whole_table(&mut self, table: &Table) {
+        table.broken(2, self.width).iter().for_each(|line| self.text_line(line));
+        self.blocks.push(Block::Table(table.clone()));
+    }
+
+    /// A command, which is never broken.
+    pub fn code(&mut self, indent: usize, command: &str) {
+        let command = self.clean(command);
+        self.text_line(format!("{}{command}", " ".repeat(indent)));
+        self.blocks.push(Block::Code(command));
     }
 
     /// A bar of `eighths / 8` columns.

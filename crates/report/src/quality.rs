@@ -26,7 +26,10 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         return;
     }
     page.item("complete", &of(page, summary.complete));
-    let incomplete = format!("{}, arrived but lack a sighting on the route", of(page, summary.incomplete));
+    let incomplete = match summary.points.is_empty() && summary.incomplete > 0 {
+        true => format!("{}, no route is known", of(page, summary.incomplete)),
+        false => format!("{}, arrived but lack a sighting on the route", of(page, summary.incomplete)),
+    };
     page.item("incomplete", &incomplete);
     page.item("lost", &of(page, lost));
     let others = format!(

@@ -5,7 +5,7 @@ use latpath_capture::{CaptureKind, RankedCapture};
 use latpath_journey::Layout;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_run::{Run, Select};
+use latpath_run::{Deficiency, DeficiencyKind, Run, Select};
 use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
 use std::collections::VecDeque;
@@ -148,6 +148,9 @@ impl Replay {
         let (points, route, vms) = (self.run.points(), &self.layout.route, &self.vms);
         let facts = Facts { manifest: &manifest, points, route, before: &[], whole, vms, elapsed };
         let mut summary = summarise(&self.counting.aggregate, &facts);
+        let of_run = self.run.deficiencies().iter().filter(|one| !manifest.deficiencies.contains(one)).cloned();
+        let damaged = self.damaged.iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text));
+        summary.deficiencies.splice(0..0, of_run.chain(damaged).collect::<Vec<_>>());
         let notes = self.run.notes().iter().chain(&self.layout.notes).chain(&self.damaged);
         summary.notes.splice(0..0, notes.cloned());
         summary

@@ -5,7 +5,7 @@ use crate::layout::layout_of;
 use crate::warnings::warnings;
 use latpath_journey::{Layout, Segment};
 use latpath_model::{Ns, PointKind, StreamId};
-use latpath_run::{Manifest, Rows, Run, Select, Spans};
+use latpath_run::{Deficiency, DeficiencyKind, Manifest, Rows, Run, Select, Spans};
 use latpath_stats::figures::packets;
 use latpath_stats::{
     units::count, Aggregate, Band, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns, Worst,
@@ -185,12 +185,15 @@ pub(crate) fn gather<G: Send>(
     damaged.retain(|damage| !run.notes().contains(damage));
     // Which worker found it first is chance.
     damaged.sort();
-    summary.notes.extend(damaged);
-    summary.notes.extend(unread);
     if all.strays() > 0 {
         let strays = count(all.strays());
-        summary.notes.push(format!("{strays} journeys of streams that the manifest does not name are left out"));
+        unread.push(format!("{strays} journeys of streams that the manifest does not name are left out"));
     }
+    damaged.extend(unread);
+    let of_run = run.deficiencies().iter().filter(|one| !manifest.deficiencies.contains(one)).cloned();
+    let found = damaged.iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text));
+    summary.deficiencies.splice(0..0, of_run.chain(found).collect::<Vec<_>>());
+    summary.notes.extend(damaged);
     if !whole {
         let text =
             "only some journeys were chosen; never seen, malformed, sightings and cost are those of the whole run";

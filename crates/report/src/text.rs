@@ -1,11 +1,13 @@
 //! The text of `latpath report`.
 
 use crate::{
-    document::limits_table,
+    document::{limits_table, what_weakens},
     header, histogram, intervals, late,
     limit::LimitVerdict,
     page::{Page, Style},
-    paths, patterns, quality, segments, streams, without, worst,
+    paths, patterns, quality, segments, streams,
+    weaknesses::weaknesses,
+    without, worst,
 };
 use latpath_model::text::quoted;
 use latpath_run::Run;
@@ -34,6 +36,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     if !options.limits.is_empty() {
         page.heading("Limits");
         limits_table(&mut page, &options.limits);
+        what_weakens(&mut page, &options.limits, &weaknesses(summary, run, options.covers.clone()));
     }
     header::route(&mut page, summary);
     quality::write(&mut page, summary);

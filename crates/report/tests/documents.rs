@@ -149,14 +149,14 @@ fn a_verdict_on_limits_says_what_weakens_it() {
 }
 
 #[test]
-fn what_is_not_shown_is_neither_kept_nor_green() {
+fn what_cannot_be_judged_is_neither_kept_nor_green() {
     let open = LimitVerdict {
         limit: "total:max<=9ms".into(),
         measured: Some("8.99 ms ±150 µs".into()),
-        not_shown: Some("too close".into()),
+        cannot_be_judged: Some("too close".into()),
         ..LimitVerdict::default()
     };
     let html = written(&summary(), std::slice::from_ref(&open), html);
-    assert!(html.contains("Not all limits are shown to be kept") && html.contains("<td>not shown: too close</td>"));
-    assert!(html.contains("1 of 1 limits not shown to be kept") && !html.contains("class=\"kept\""));
+    assert!(html.contains("Not all limits can be judged") && html.contains("<td>cannot be judged: too close</td>"));
+    assert!(html.contains("1 of 1 limits cannot be judged") && !html.contains("class=\"kept\""));
 }

@@ -69,6 +69,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "off_route",
         "chosen",
         "complete",
+        "deficiencies",
         "duplicates",
         "elapsed_ns",
         "incomplete",
@@ -87,6 +88,7 @@ fn the_keys_of_a_report_are_those_that_others_script_against() {
         "streams",
         "threshold_ns",
         "tool",
+        "weaknesses",
         "worst",
     ];
     assert_eq!(keys(&json), BTreeSet::from(expected));

@@ -12,6 +12,7 @@
 //!
 //! A part appears under its name only when it is whole and on the disk, so that a run opens after a crash at any instant.
 
+mod deficiency;
 pub mod error;
 pub mod facts;
 pub mod manifest;
@@ -33,6 +34,7 @@ mod spikes;
 mod vms;
 mod writer;
 
+pub use deficiency::{Deficiency, DeficiencyKind, Reach};
 pub use error::RunError;
 pub use latpath_partstore::StoreError;
 pub use manifest::{

@@ -5,7 +5,7 @@ use crate::{
     seal::Seal,
     span::{TimeSpan, IMPOSSIBLE},
     spikes::SpikesRecord,
-    RunError, MANIFEST,
+    Deficiency, DeficiencyKind, RunError, MANIFEST,
 };
 use latpath_clock::{ClockTie, RealtimeWatch, Step, TimeOfDay};
 use latpath_counters::Difference;
@@ -267,6 +267,12 @@ pub struct Manifest {
     /// The files that it was made of, where it was imported; its timeline is then UTC.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedFile>,
+    /// Points that the user named in full, not by a pattern: a route that ends at one of them ends where the user wants it to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub named_points: Vec<Point>,
+    /// What the recorder knows to be missing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deficiencies: Vec<Deficiency>,
     /// What the reader must know.
     pub notes: Vec<String>,
 }
@@ -353,7 +359,9 @@ impl Manifest {
         let mut manifest: Self = serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
         if !SEAL.holds(&text, head.xxh64.as_deref()) {
             let why = damaged("its sum is wrong, so a bit flipped in it, or somebody edited it".into());
-            manifest.notes.insert(0, format!("{why}: names, counts and bounds may be wrong"));
+            let text = format!("{why}: names, counts and bounds may be wrong");
+            manifest.notes.insert(0, text.clone());
+            manifest.deficiencies.insert(0, Deficiency::new(DeficiencyKind::Damaged, text));
         }
         // Figures take memory for each stream and point.
         for (what, found, most) in [

@@ -1,8 +1,8 @@
 //! Opening a run: of a recording that ended, goes on, or was killed.
 
 use crate::{
-    clocks, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample, Mark,
-    RunError, SpikeFiles, State, JOURNEYS, MARKS,
+    clocks, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample,
+    Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS,
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
@@ -41,6 +41,7 @@ pub struct Run {
     vms: Vec<Vm>,
     marks: Vec<Mark>,
     notes: Vec<String>,
+    deficiencies: Vec<Deficiency>,
 }
 
 impl Run {
@@ -58,6 +59,8 @@ impl Run {
             (State::Recording, false) => Condition::Killed,
         };
         let (mut journeys, mut times, mut notes) = (0, None::<(Ns, Ns)>, Vec::new());
+        let mut deficiencies = Vec::new();
+        let mut lack = |kind, text: String| deficiencies.push(Deficiency::new(kind, text));
         let journeys_path = path.join(JOURNEYS);
         let directory = Directory::open(&journeys_path).map_err(StoreError::read(&journeys_path))?;
         let parts = partstore::open(&Names::new(directory), condition == Condition::Recording)?;
@@ -68,37 +71,58 @@ impl Run {
         let span = manifest.span();
         let spans: Vec<_> = parts.iter().map(|part| part.span).collect();
         for (first, last) in partstore::gaps(&spans) {
-            notes.push(format!("parts {first} to {last} are missing: somebody removed them"));
+            let text = format!("parts {first} to {last} are missing: somebody removed them");
+            lack(DeficiencyKind::Missing, text.clone());
+            notes.push(text);
         }
         for part in &parts {
             match JourneyReader::open(part) {
-                Err(e) => notes.push(e.to_string()),
+                Err(e) => {
+                    lack(DeficiencyKind::Damaged, e.to_string());
+                    notes.push(e.to_string());
+                }
                 Ok(part) => {
                     journeys += part.rows();
                     if let Some((first, last)) = part.times().filter(|(a, b)| span.contains(*a) && span.contains(*b)) {
                         times = Some(times.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
                     }
+                    let known = notes.len();
                     add_points(&mut manifest.points, part.points(), &mut notes);
+                    notes[known..].iter().for_each(|text| lack(DeficiencyKind::Damaged, text.clone()));
                 }
             }
         }
         let names = manifest.points.iter().map(|p| p.point.to_string()).collect();
         match &condition {
             Condition::Finished => {}
-            Condition::Recording => notes.insert(0, "the recording goes on: this is what was written so far".into()),
+            Condition::Recording => {
+                let text = "the recording goes on: this is what was written so far";
+                lack(DeficiencyKind::Unfinished, text.into());
+                notes.insert(0, text.into());
+            }
             Condition::Killed => {
                 let counted = manifest.written_ns.saturating_sub(manifest.start.monotonic_ns).max(0) / 1_000_000_000;
-                notes.insert(0, format!(
+                let text = format!(
                     "the recording was killed: the last seconds before that are missing; sightings, malformed frames, never seen \
                      packets, clocks and costs are those of its first {counted} s"
-                ));
+                );
+                lack(DeficiencyKind::Unfinished, text.clone());
+                notes.insert(0, text);
             }
             Condition::Interrupted(why) => notes.insert(0, format!("the recording ended early: {why}")),
         }
         if condition != Condition::Recording && manifest.journeys > journeys {
             let missing = manifest.journeys - journeys;
-            notes.push(format!("{missing} of {} journeys were not written", manifest.journeys));
+            let text =
+                format!("{missing} of {} journeys that were recorded are not in the run's parts", manifest.journeys);
+            lack(DeficiencyKind::Missing, text.clone());
+            notes.push(text);
+        } else if condition == Condition::Finished && manifest.journeys < journeys {
+            let text = format!("the run's parts hold {journeys} journeys, but {} were recorded", manifest.journeys);
+            lack(DeficiencyKind::Damaged, text.clone());
+            notes.push(text);
         }
+        deficiencies.extend(manifest.deficiencies.iter().cloned());
         notes.extend(manifest.notes.iter().cloned());
         let vms = vms::load(path, manifest.vms_xxh64.as_deref()).unwrap_or_else(|damaged| {
             notes.push(damaged.to_string());
@@ -112,7 +136,8 @@ impl Run {
             let lines = if damaged == 1 { "a line is" } else { &format!("{damaged} lines are") };
             notes.push(format!("{MARKS}: {lines} damaged; what was noted there is not shown"));
         }
-        Ok(Self { path: path.into(), manifest, condition, parts, names, journeys, times, vms, marks, notes })
+        let path = path.into();
+        Ok(Self { path, manifest, condition, parts, names, journeys, times, vms, marks, notes, deficiencies })
     }
 
     /// The run's directory.
@@ -159,6 +184,11 @@ impl Run {
     /// What the reader must know: how the recording ended, what cannot be read, what the recorder noted.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// What the recorder knew to be missing, and what was found to be missing or damaged when the run was opened.
+    pub fn deficiencies(&self) -> &[Deficiency] {
+        &self.deficiencies
     }
 
     /// Files of journeys, and their bytes together.

@@ -453,6 +453,7 @@ impl Pool {
 
     fn summary(&mut self) -> Summary {
         Summary {
+            deficiencies: Vec::new(),
             durations_alone: false,
             off_route: vec![],
             elapsed_ns: self.number(),

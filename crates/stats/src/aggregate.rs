@@ -120,7 +120,8 @@ impl Stream {
         }
         if seen & self.route == self.route && self.route != 0 {
             self.complete += 1;
-        } else if arrived {
+        } else if arrived || self.route == 0 {
+            // Without a route nobody knows where packets were to arrive.
             self.incomplete += 1;
         } else {
             *self.lost.entry((last(), note)).or_default() += 1;
@@ -316,7 +317,10 @@ impl Aggregate {
             }
         }
         let route = route_of(&self.setup, id);
-        let (Some(first), Some(last)) = (route.first(), route.last()) else { return };
+        let (Some(first), Some(last)) = (route.first(), route.last()) else {
+            stream.incomplete += range.len() as u64;
+            return;
+        };
         let ends = 1 << first | 1 << last;
         let (from, to) = (&rows.t[usize::from(*first)], &rows.t[usize::from(*last)]);
         let (paths, consecutive) = (self.paths, &mut self.consecutive[usize::from(id)]);

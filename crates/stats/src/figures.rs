@@ -5,7 +5,7 @@ use crate::units::Letters;
 use crate::PacingFigures;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
-use latpath_run::{MachineFigures, ToolCost};
+use latpath_run::{Deficiency, MachineFigures, ToolCost};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -227,7 +227,8 @@ pub struct StreamFigures {
     pub journeys: u64,
     /// Packets seen at every point of the route.
     pub complete: u64,
-    /// Packets that reached the last point but lack a sighting before it. `journeys` = `complete` + `incomplete` + `lost`.
+    /// Packets that reached the last point but lack a sighting before it, and those of a stream without a route. `journeys` =
+    /// `complete` + `incomplete` + `lost`.
     #[serde(default)]
     pub incomplete: u64,
     /// Packets that did not reach the last point.
@@ -450,7 +451,8 @@ pub struct Summary {
     pub journeys: u64,
     /// Packets seen at every point of the route.
     pub complete: u64,
-    /// Packets that reached the last point but lack a sighting before it. `journeys` = `complete` + `incomplete` + `lost`.
+    /// Packets that reached the last point but lack a sighting before it, and those of a stream without a route. `journeys` =
+    /// `complete` + `incomplete` + `lost`.
     #[serde(default)]
     pub incomplete: u64,
     /// Packets that did not reach the last point.
@@ -487,6 +489,9 @@ pub struct Summary {
     pub late: Option<LateFigures>,
     /// What tracing cost.
     pub tool: ToolCost,
+    /// What the figures lack, so that some limits cannot be judged by them; empty where nothing is known to be missing.
+    #[serde(default)]
+    pub deficiencies: Vec<Deficiency>,
     /// What the reader must know: missing points, clock faults, streams that never came.
     pub notes: Vec<String>,
 }

@@ -4,6 +4,7 @@ pub mod aggregate;
 mod by_path;
 pub mod consecutive;
 mod counting;
+mod deficiencies;
 mod drop_place;
 pub mod figures;
 pub mod lost;
@@ -20,6 +21,7 @@ mod worst;
 
 pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
 pub use counting::Counting;
+pub use deficiencies::{clock_fault, dropped_sightings, negative_times};
 pub use drop_place::{place_of_drop, DropPlace};
 pub use figures::{
     Band, CauseFigures, ConsecutiveFigures, ConsecutiveOver, DelayShare, IntervalFigures, LateFigures, Loss, PacketAt,
@@ -27,7 +29,7 @@ pub use figures::{
     WorstStep,
 };
 pub use latpath_histogram::{Bucket, Histogram};
-pub use latpath_run::{MachineFigures, ToolCost};
+pub use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Reach, ToolCost};
 pub use over_time::{OverTime, Slot};
 pub use pacing::{Pacing, PacingFigures};
 pub use patterns::{Found, Pattern, PatternKind, Patterns, Touched};

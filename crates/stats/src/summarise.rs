@@ -1,6 +1,7 @@
 //! From counted journeys to a summary. `live`, a replay and `report` all come through here, so that the same packets give the
 //! same figures.
 
+use crate::deficiencies::{counted, shown};
 use crate::figures::error_bound;
 use crate::lost::{explain, of_devices};
 use crate::units::{count, duration, number_of};
@@ -78,7 +79,10 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         summary.streams.iter_mut().for_each(|stream| stream.consecutive = None);
     }
     summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
-    summary.notes = counted(manifest, facts.before);
+    summary.deficiencies = manifest.deficiencies.clone();
+    summary.deficiencies.extend(counted(manifest, facts.before));
+    summary.deficiencies.extend(shown(manifest, &summary));
+    summary.notes = notes_of_counts(manifest, facts.before);
     summary.notes.extend(behind_schedule(manifest, facts.before));
     summary.notes.extend(utc_steps(manifest));
     summary.notes.extend(manifest.kernel.as_ref().and_then(stolen));
@@ -198,35 +202,13 @@ pub fn utc_steps(manifest: &Manifest) -> Option<String> {
     })
 }
 
-/// What was counted that spoils figures and is in no journey.
-fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
+/// What was counted that spoils figures and is in no journey, in words.
+fn notes_of_counts(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
     let of_streams = |what: fn(&Totals) -> u64| {
         let sum = |records: &[Totals]| records.iter().map(what).sum::<u64>();
         sum(&manifest.joined).saturating_sub(sum(before))
     };
-    let counts = [
-        (of_streams(|s| s.late), "sighting", "came more than --window after the first one of the packet, and joined no journey"),
-        (of_streams(|s| s.evicted), "journey", "closed early, because too many were open"),
-        (of_streams(|s| s.crowded), "sighting", "joined without a comparison with all packets of the same key"),
-        (of_streams(|s| s.restarts), "time", "a sequence jumped as if its sender had restarted"),
-        (
-            manifest.counters.points_overflow,
-            "sighting",
-            "found no room in the kernel's table of points: narrow with --points",
-        ),
-        (
-            manifest.counters.skipped,
-            "time",
-            "the kernel left a program out, because its CPU was running it already: as many sightings at most are missing",
-        ),
-        (
-            manifest.counters.unreadable,
-            "frame",
-            "lay, in part, in memory that the programs cannot read, or beyond the first page fragment: they may be missing",
-        ),
-    ];
-    let counted = counts.iter().filter(|(n, ..)| *n > 0);
-    let mut notes: Vec<_> = counted.map(|(n, noun, what)| format!("{} {what}", number_of(*n, noun))).collect();
+    let mut notes: Vec<String> = counted(manifest, before).into_iter().map(|one| one.text).collect();
     let (sightings, repeated) = (of_streams(|s| s.sightings), of_streams(|s| s.repeated.max(s.duplicates)));
     if repeated > sightings / 2 {
         notes.push(format!(
@@ -280,7 +262,10 @@ mod tests {
     fn a_counter_that_stands_still_is_said_where_most_sightings_repeat_a_key() {
         let notes = |duplicates| {
             let joined = vec![Totals { sightings: 6000, duplicates, ..Totals::default() }];
-            counted(&Manifest { joined, ..Manifest::begin() }, &[Totals { sightings: 1000, ..Totals::default() }])
+            notes_of_counts(
+                &Manifest { joined, ..Manifest::begin() },
+                &[Totals { sightings: 1000, ..Totals::default() }],
+            )
         };
         assert_eq!(notes(2500), Vec::<String>::new(), "a mirror port repeats each");
         let note = notes(4999).join(" ");

@@ -122,6 +122,26 @@ pub fn date_time(utc: Ns) -> String {
     }
 }
 
+/// A text in pieces of at most `width` columns, broken between words, and within a word that is longer.
+fn pieces(text: &str, width: usize) -> Vec<String> {
+    let (mut all, mut piece) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        if !piece.is_empty() && piece.width() + 1 + word.width() > width {
+            all.push(std::mem::take(&mut piece));
+        } else if !piece.is_empty() {
+            piece.push(' ');
+        }
+        for c in word.chars() {
+            if piece.width() + c.width().unwrap_or(0) > width && !piece.is_empty() {
+                all.push(std::mem::take(&mut piece));
+            }
+            piece.push(c);
+        }
+    }
+    all.push(piece);
+    all
+}
+
 /// A text column is not cut to less than this.
 const LEAST: usize = 8;
 
@@ -175,11 +195,32 @@ impl Table {
         blocks.iter().flat_map(|block| self.lines_of(block, indent, width, mark)).collect()
     }
 
+    /// Its lines, the widest text columns broken between words where `width` columns are too few: nothing is cut.
+    pub fn broken(&self, indent: usize, width: usize) -> Vec<String> {
+        let columns: Vec<usize> = (0..self.left.len()).collect();
+        let widths = self.widths(&columns, indent, width);
+        let mut lines = Vec::new();
+        for row in &self.rows {
+            let cells: Vec<Vec<String>> = row.iter().zip(&widths).map(|(cell, width)| pieces(cell, *width)).collect();
+            for at in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+                let piece = |i: usize| cells[i].get(at).map_or("", String::as_str);
+                let side = |i: usize| match self.left[i] {
+                    true => pad(piece(i), widths[i]),
+                    false => right(piece(i), widths[i]),
+                };
+                let cells = columns.iter().map(|i| side(*i)).collect::<Vec<_>>().join("  ");
+                lines.push(format!("{}{}", " ".repeat(indent), cells.trim_end()));
+            }
+        }
+        lines
+    }
+
     fn natural(&self, column: usize) -> usize {
         self.rows.iter().map(|row| row[column].width()).max().unwrap_or(0)
     }
 
-    fn lines_of(&self, columns: &[usize], indent: usize, width: usize, mark: char) -> Vec<String> {
+    /// How wide each column is, where these columns are to fit.
+    fn widths(&self, columns: &[usize], indent: usize, width: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = (0..self.left.len()).map(|i| self.natural(i)).collect();
         let all = |widths: &[usize]| columns.iter().map(|i| widths[*i] + 2).sum::<usize>();
         while indent + all(&widths) > width.saturating_add(2) {
@@ -188,6 +229,11 @@ impl Table {
                 _ => break,
             }
         }
+        widths
+    }
+
+    fn lines_of(&self, columns: &[usize], indent: usize, width: usize, mark: char) -> Vec<String> {
+        let widths = self.widths(columns, indent, width);
         let line = |row: &Vec<String>| {
             let cell = |i: &usize| {
                 let text = cut(&row[*i], widths[*i], mark);
@@ -201,5 +247,27 @@ impl Table {
             format!("{}{}", " ".repeat(indent), cells.trim_end())
         };
         self.rows.iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_broken_into_lines_lacks_no_letter() {
+        let mut table = Table::new(&["<limit", "measured", "<source"]);
+        let source = "a receiver drops a sample that another one has overtaken, as if it were lost";
+        table.row(vec!["out_of_order<=0".into(), "12".into(), source.into()]);
+        table.row(vec!["lost<=0".into(), "0".into(), "supercalifragilisticexpialidocious".into()]);
+        let lines = table.broken(2, 50);
+        assert!(lines.iter().all(|line| line.width() <= 50), "{lines:#?}");
+        let source_column: String = lines[1..].iter().filter_map(|line| line.get(29..)).collect::<Vec<_>>().join(" ");
+        assert!(source_column.starts_with("a receiver drops a"), "{lines:#?}");
+        let letters = |text: &str| text.chars().filter(|c| c.is_alphabetic()).count();
+        let all: usize = ["limit", "measured", "source", "out_of_order", "lost", source].map(letters).iter().sum();
+        let long = letters("supercalifragilisticexpialidocious");
+        assert_eq!(lines.iter().map(|line| letters(line)).sum::<usize>(), all + long, "{lines:#?}");
+        assert_eq!(table.broken(0, 200), table.lines(0, 200, '…'), "where there is room nothing is broken");
     }
 }

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long)]
     no_guest: bool,
     /// How long to publish
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::cmd::following::some_time)]
     duration: Duration,
     /// Streams to publish: MU01, MU02 …
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]

@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
 use latpath_flight::Ppm;
-use latpath_follow::{FlightOptions, Options, PointFilter};
+use latpath_follow::{FlightOptions, Follow, Options, PointFilter};
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +51,9 @@ pub struct What {
     /// A segment of your own, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
+    /// Segments that a profile of limits adds to these.
+    #[arg(skip)]
+    of_profile: Vec<String>,
     /// Times over this are counted, as 200us [default: 200us; of a recording what it was recorded with]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     threshold: Option<Duration>,
@@ -61,11 +64,19 @@ pub struct What {
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     buffer: u16,
     /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
     pub duration: Option<Duration>,
     /// Stop after N packets
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
+}
+
+/// A time that is longer than 0.
+pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time.is_zero() => Err("write a time longer than 0, as 10s".into()),
+        read => read.map_err(|e| e.to_string()),
+    }
 }
 
 fn stream_help() -> String {
@@ -100,9 +111,14 @@ impl What {
         &self.segments
     }
 
+    /// The user's segments, and those that a profile needs.
+    pub fn all_segments(&self) -> Vec<String> {
+        [&self.segments[..], &self.of_profile].concat()
+    }
+
     /// Segments that a profile needs.
     pub fn add_segments(&mut self, segments: Vec<String>) {
-        self.segments.extend(segments);
+        self.of_profile.extend(segments);
     }
 
     /// Whether something on this machine, or on another, is named.
@@ -153,7 +169,7 @@ impl What {
             points: PointFilter::new(self.points.clone()),
             other_users: self.other_users,
             clock_error: self.clock_error.map(ns),
-            segments: self.segments.clone(),
+            segments: self.all_segments(),
             threshold: self.threshold().unwrap_or(THRESHOLD),
             window,
             ring_bytes: usize::from(self.buffer) << 20,
@@ -248,24 +264,46 @@ impl End {
     }
 }
 
-/// Reports, once for each, which streams have not come.
+/// Reports, once for each, which streams have not come, and at which points and segments that the user named no packet was seen.
 pub struct Absent {
     names: Vec<String>,
     /// What to do about each.
     advice: Vec<&'static str>,
     reported: Vec<bool>,
     began: Instant,
+    /// The user's own segments.
+    segments: Vec<String>,
+    /// What was reported of points and segments.
+    unseen: Vec<String>,
 }
 
 impl Absent {
-    pub fn new(streams: &[StreamSpec]) -> Self {
+    pub fn new(streams: &[StreamSpec], what: &What) -> Self {
         let names: Vec<_> = streams.iter().map(ToString::to_string).collect();
         let advice = |stream: &StreamSpec| match stream.matcher.protocol().info().is_listed {
             true => " (latpath streams -i IF lists what is there)",
             false => " (tcpdump -eni IF shows what is there)",
         };
         let advice = streams.iter().map(advice).collect();
-        Self { reported: vec![false; names.len()], names, advice, began: Instant::now() }
+        let (reported, segments) = (vec![false; names.len()], what.segments.clone());
+        Self { reported, names, advice, began: Instant::now(), segments, unseen: Vec::new() }
+    }
+
+    /// Says on stderr at which of the requested points, and of which of the user's segments, no packet was seen in time.
+    pub fn check_points(&mut self, follow: &Follow) {
+        if self.began.elapsed() < PATIENCE {
+            return;
+        }
+        let segments = follow.unseen_segments(&self.segments);
+        let segments = segments.map(|text| format!("--segment {text}: no packet was seen at one of its ends"));
+        let points = follow.points().iter().map(|info| info.point.to_string()).collect::<Vec<_>>().join(", ");
+        let among = if points.is_empty() { String::new() } else { format!(" (there are: {points})") };
+        for text in follow.unseen_points().into_iter().chain(segments) {
+            if !self.unseen.contains(&text) {
+                eprintln!("latpath: {}{}", printable(&text), printable(&among));
+                self.unseen.push(text);
+            }
+        }
     }
 
     /// Says on stderr which streams have not been seen in time, and which came after all. `seen` counts packets.

@@ -6,14 +6,14 @@ use clap::Args as ClapArgs;
 use latpath_journey::segments::split;
 use latpath_model::{text::printable, Ns, Point, SegmentKind};
 use latpath_report::export::{check_target, write_file};
-use latpath_report::{junit, Limit, LimitVerdict, Profile};
+use latpath_report::{is_junit_of_latpath, junit, Limit, LimitVerdict, Profile};
 use latpath_stats::Summary;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 #[derive(ClapArgs)]
 pub struct Limits {
-    /// Fail with exit code 3 unless this is shown to be kept, as total:p99.9<=500us or lost<=0; several are allowed
+    /// Fail with exit code 3 unless this is known to be kept, as total:p99.9<=500us or lost<=0; several are allowed
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<Limit>,
     /// Set the limits of a profile too: gptp, iec61850-8-1, iec61850-9-2, seapath, or those of a TOML file (docs/limits.md)
@@ -34,7 +34,7 @@ impl Limits {
                 return Err(Usage("--junit: there is no limit; set some with --limit or --profile".into()).into());
             }
             if path.as_os_str() != "-" {
-                check_target(path, force).map_err(anyhow::Error::msg)?;
+                check_target(path, force || is_junit_of_latpath(path)).map_err(anyhow::Error::msg)?;
             }
         }
         Ok(all)
@@ -50,7 +50,7 @@ impl Limits {
         Ok(self.profile()?.map_or(Vec::new(), |profile| profile.segments))
     }
 
-    /// Writes the verdicts where they were asked for, and names the limits that are not shown to be kept. `what` was measured.
+    /// Writes the verdicts where they were asked for, and names the limits that are broken or cannot be judged. `what` was measured.
     pub fn announce(&self, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
         announce(self.junit.as_deref(), what, verdicts, force)
     }
@@ -67,7 +67,7 @@ pub struct Measures<'a> {
 }
 
 impl Measures<'_> {
-    /// Refuses limits on what it does not measure, before anything is measured. A profile may have them: they are not shown to be kept.
+    /// Refuses limits on what it does not measure, before anything is measured. A profile may have them: they cannot be judged.
     pub fn refuse_others(&self, limits: &mut [Limit]) -> Result<(), Usage> {
         let can_be = |name: &str| {
             self.segments.iter().any(|n| n == name) || self.steps.is_some_and(|(_, is_step)| is_step(name))
@@ -110,9 +110,11 @@ fn is_step(name: &str) -> bool {
     name.split_once('→').is_some_and(|(from, to)| is_point(from) && is_point(to))
 }
 
-/// Writes the verdicts to a file, if there is one, and names the limits that are not shown to be kept. `what` was measured.
+/// Writes the verdicts to a file, if there is one, and names the limits that are broken or cannot be judged. `what` was measured.
 pub fn announce(file: Option<&Path>, what: &str, verdicts: &[LimitVerdict], force: bool) -> Result<Outcome> {
     if let Some(path) = file {
+        // A test that is run again replaces its verdicts.
+        let force = force || is_junit_of_latpath(path);
         write_file(path, force, |out| out.write_all(junit(what, verdicts).as_bytes()))
             .with_context(|| format!("{}: cannot write the verdicts", path.display()))?;
     }
@@ -125,7 +127,7 @@ pub fn announce(file: Option<&Path>, what: &str, verdicts: &[LimitVerdict], forc
     Ok(outcome)
 }
 
-/// Names a limit that is not shown to be kept.
+/// Names a limit that is broken or cannot be judged.
 fn broke(broken: &str) -> Outcome {
     let colour = std::io::stderr().is_terminal() && latpath_screen::has_colours();
     let (red, end) = if colour { ("\x1b[31m", "\x1b[0m") } else { ("", "") };
@@ -134,7 +136,6 @@ fn broke(broken: &str) -> Outcome {
 }
 
 /// What becomes of limits.
-pub fn check(limits: &[Limit], summary: &Summary) -> Result<Vec<LimitVerdict>> {
-    let check = |limit: &Limit| limit.check(summary).map_err(|e| Usage(e.to_string()).into());
-    limits.iter().map(check).collect()
+pub fn check(limits: &[Limit], summary: &Summary) -> Vec<LimitVerdict> {
+    limits.iter().map(|limit| limit.check(summary)).collect()
 }

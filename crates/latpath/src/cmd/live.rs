@@ -175,13 +175,14 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     let (mut source, streams, mut explainer) = match &args.replay {
         Some(run) => replay(run, &args, &mut limits)?,
         None => {
-            limits::of_streams(args.what.segments(), NOT_MEASURED).refuse_others(&mut limits)?;
+            limits::of_streams(&args.what.all_segments(), NOT_MEASURED).refuse_others(&mut limits)?;
             follow(&args, limits::row_limits(&limits))?
         }
     };
     let mut show = Show::new(&args)?;
     end.begin(&args.what);
-    let watched = watch(&mut source, &mut explainer, &mut show, &end, &streams);
+    let absent = Absent::new(&streams, &args.what);
+    let watched = watch(&mut source, &mut explainer, &mut show, &end, absent);
     let screen = matches!(show, Show::Screen(_));
     if screen {
         // The terminal is given back before anything else is said.
@@ -195,7 +196,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     if !screen {
         show.show(&summary)?;
     }
-    let verdicts = limits::check(&limits, &summary)?;
+    let verdicts = limits::check(&limits, &summary);
     if !args.json {
         let options =
             latpath_report::Options { style: style(), histograms: Vec::new(), covers: None, limits: verdicts.clone() };
@@ -245,10 +246,9 @@ fn watch(
     explainer: &mut Option<LiveExplainer>,
     show: &mut Show,
     end: &End,
-    streams: &[StreamSpec],
+    mut absent: Absent,
 ) -> Result<()> {
     let quiet = matches!((&show, &source), (Show::Screen(_), _) | (_, Source::Replay(_)));
-    let mut absent = Absent::new(streams);
     let mut due = Instant::now() + SHOW;
     let mut shown = Instant::now();
     loop {
@@ -288,6 +288,9 @@ fn watch(
         due += SHOW;
         if !quiet {
             absent.check(|i| source.seen()[i]);
+            if let Source::Live(live) = &*source {
+                absent.check_points(&live.follow);
+            }
         }
     }
 }

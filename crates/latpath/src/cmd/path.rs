@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)))]
     count: u32,
     /// Stop after this time, with the packets so far (10s, 1m)
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::following::some_time)]
     duration: Option<Duration>,
     /// Wait this long for the last packets' next steps
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]

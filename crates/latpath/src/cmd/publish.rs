@@ -104,10 +104,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "corrupt")]
     seed: u64,
     /// Stop after this time (10s, 1h 30m); 1 s later at the latest, where frames are overdue
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::following::some_time)]
     duration: Option<Duration>,
     /// Stop after N frames, of all streams together
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     #[command(flatten)]
     on_time: OnTime,

@@ -74,7 +74,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     let background = Background::begin();
     let mut limits = args.limits.all(false)?;
     args.what.add_segments(args.limits.segments()?);
-    limits::of_streams(args.what.segments(), &[]).refuse_others(&mut limits)?;
+    limits::of_streams(&args.what.all_segments(), &[]).refuse_others(&mut limits)?;
     let mut options = args.what.options()?;
     let retention = args.spikes.retention(args.flight.per_minute());
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
@@ -100,7 +100,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     }
     recorder.update(&mut follow);
     end.begin(&args.what);
-    let mut absent = Absent::new(&options.streams);
+    let mut absent = Absent::new(&options.streams, &args.what);
     let mut progress = Progress::begin(args.quiet);
     // Who the host's threads are, while they are there to ask.
     match latpath_vms::find() {
@@ -131,6 +131,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
             updated = Instant::now();
             recorder.update(&mut follow);
             absent.check(|i| recorder.seen[i]);
+            absent.check_points(&follow);
             progress.show(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
         }
     }
@@ -177,7 +178,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     }
     let options = SummaryOptions { row_limits: limits::row_limits(&limits), ..SummaryOptions::default() };
     let summary = summarise(&Run::open(&args.output)?, &options).map_err(Usage)?;
-    let verdicts = limits::check(&limits, &summary)?;
+    let verdicts = limits::check(&limits, &summary);
     args.limits.announce(&path.to_string(), &verdicts, false)
 }
 

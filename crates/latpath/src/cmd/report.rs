@@ -12,6 +12,7 @@ use latpath_report::{
     summarise_with_charts, text, Charts, Chosen, Explained, Findings, LimitVerdict, Options, SummaryOptions, When,
 };
 use latpath_run::{Run, Select};
+use latpath_stats::units::duration;
 use latpath_stats::{Band, PatternKind, Summary};
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
@@ -174,7 +175,7 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Err(Usage(format!("{name:?}: no such segment (there are: {})", known.join(", "))).into());
         }
     }
-    let verdicts = limits::check(&limits, &summary)?;
+    let verdicts = limits::check(&limits, &summary);
     let chosen = Chosen {
         profile: args.limits.profile.clone(),
         title: args.title.clone(),
@@ -226,7 +227,7 @@ fn check_files(args: &Args) -> Result<()> {
         if files[..at].contains(path) {
             return Err(Usage(format!("{}: named for two outputs; name a file for each", path.display())).into());
         }
-        if !is_stdout(path) {
+        if !is_stdout(path) && args.limits.junit.as_deref() != Some(*path) {
             check_target(path, args.force).map_err(anyhow::Error::msg)?;
         }
     }
@@ -285,6 +286,13 @@ pub(super) fn select(
     };
     let streams = streams_named.iter().map(id).collect::<Result<Vec<_>>>()?;
     let (from_ns, to_ns) = span(from, to, manifest, run.marks()).map_err(Usage)?;
+    let (start, elapsed) = (&manifest.start, run.elapsed_ns());
+    if from_ns > start.monotonic_ns.saturating_add(elapsed) || to_ns <= start.monotonic_ns {
+        let (utc, path) = (start.utc.split('.').next().unwrap_or_default(), run.path().display());
+        let text =
+            format!("--from, --to: {path} has nothing there: it began {utc} UTC, and is {} long", duration(elapsed));
+        return Err(Usage(text).into());
+    }
     Ok(Select { streams: (!streams.is_empty()).then_some(streams), from_ns, to_ns, ..Select::default() })
 }
 

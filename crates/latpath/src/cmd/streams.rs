@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     read: Option<PathBuf>,
     /// How long to listen
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = humantime::parse_duration, conflicts_with = "read")]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::cmd::following::some_time, conflicts_with = "read")]
     duration: Duration,
     /// Print the list as JSON
     #[arg(long)]

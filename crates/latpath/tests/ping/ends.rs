@@ -75,7 +75,7 @@ fn limits() -> Result<(), Failed> {
         failure.and_then(|failure| failure.attribute("type")).map(String::from)
     };
     let kinds: Vec<Option<String>> = cases.map(kind).collect();
-    let expected = [None, Some("broken"), None, Some("broken"), Some("not-shown")];
+    let expected = [None, Some("broken"), None, Some("broken"), Some("cannot-be-judged")];
     equal(&xml, kinds, expected.map(|kind| kind.map(String::from)).to_vec())
 }
 

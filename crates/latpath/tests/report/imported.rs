@@ -45,7 +45,7 @@ fn an_imported_run_is_reported_like_any_other() {
     assert_eq!(csv.lines().next(), Some(head));
     let limit = bench.latpath(&["report", "run", "--limit", "total:max<=1s"]);
     assert_eq!(limit.status.code(), Some(3));
-    assert!(stderr(&limit).contains("not shown: 60.00 µs, and how far the clocks were apart is not known"));
+    assert!(stderr(&limit).contains("cannot be judged: 60.00 µs, and how far the clocks were apart is not known"));
     let compared = bench.latpath(&["compare", "run", "--against", "run"]);
     assert!(compared.status.success());
     assert!(stdout(&compared).contains("mean of total: not comparable: how far the clocks were apart is not known"));
@@ -224,7 +224,7 @@ fn durations_alone_make_a_run_whose_losses_are_not_known() {
     }
     let figures = &report["segments"][0];
     assert_eq!((figures["max_ns"].as_i64(), figures["min_ns"].as_i64()), (Some(14_612_000), Some(50_000)));
-    let why = |at: usize| report["limits"][at]["not_shown"].as_str();
+    let why = |at: usize| report["limits"][at]["cannot_be_judged"].as_str();
     assert!(why(0).is_some_and(|why| why.contains("durations alone")) && why(1).is_some() && why(2).is_none());
     for words in [&["report", "run"][..], &["report", "run", "--markdown", "-"]] {
         let text = stdout(&bench.latpath(words));

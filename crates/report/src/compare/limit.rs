@@ -83,7 +83,7 @@ impl DifferenceLimit {
             limit: self.text.clone(),
             measured: broken.or(open).or(rows.first()).and_then(|row| by(row).0),
             broken: broken.map(|row| row.sentence.clone()),
-            not_shown: open.map(|row| row.sentence.clone()),
+            cannot_be_judged: open.map(|row| row.sentence.clone()),
             ..LimitVerdict::default()
         })
     }

@@ -5,7 +5,13 @@ use latpath_stats::text::Table;
 
 pub fn asciidoc(findings: &Findings) -> String {
     let warning = |text: &str| format!("WARNING: {text}\n");
-    Markup { heading: "=", bullet: "*", escaped, warning, table: written }.write(findings)
+    Markup { heading: "=", bullet: "*", escaped, warning, code, table: written }.write(findings)
+}
+
+/// A line of hyphens, which would end the block, is none of a command's.
+fn code(commands: &[&str]) -> String {
+    let commands = commands.iter().map(|command| if command.trim_end() == "----" { "" } else { command });
+    format!("[source,sh]\n----\n{}\n----\n", commands.collect::<Vec<_>>().join("\n"))
 }
 
 fn written(table: &Table) -> String {

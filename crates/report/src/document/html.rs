@@ -33,7 +33,7 @@ pub fn html(findings: &Findings) -> String {
     loop {
         let (title, blocks) = findings.blocks(true, drawn);
         let (limits, data, source) = (findings.limits, data.clone(), source.clone());
-        let is_weak = !findings.weakened().is_empty();
+        let is_weak = !findings.weaknesses().is_empty();
         let page = sheet(&Sheet { title, blocks, limits, is_weak, data, source });
         if page.len() <= MOST_BYTES || drawn == 0 {
             return page;
@@ -58,10 +58,10 @@ pub(crate) fn sheet(sheet: &Sheet) -> String {
     runs_of_one_kind(&sheet.blocks).for_each(|blocks| body.write(blocks));
     let (contents, sections) = body.finish();
     let is_any = |word: &str| sheet.limits.iter().any(|limit| limit.word() == word);
-    let state = match (is_any("broken"), is_any("not shown")) {
+    let state = match (is_any("broken"), is_any(LimitVerdict::CANNOT_BE_JUDGED)) {
         _ if sheet.limits.is_empty() => "",
         (true, _) => "<p class=\"broken\">A limit is broken</p>",
-        (false, true) => "<p class=\"broken\">Not all limits are shown to be kept</p>",
+        (false, true) => "<p class=\"broken\">Not all limits can be judged</p>",
         (false, false) if sheet.is_weak => "<p class=\"weak\">All limits are kept, but see what weakens this</p>",
         (false, false) => "<p class=\"kept\">All limits are kept</p>",
     };
@@ -108,6 +108,7 @@ impl Body {
             Block::Warning(_) => self.list("warnings", blocks),
             Block::Item(..) => self.items(blocks),
             Block::Chart(_) => self.charts(blocks),
+            Block::Code(_) => self.code(blocks),
             _ => {}
         }
         for block in blocks {
@@ -139,6 +140,11 @@ impl Body {
                 self.out += &format!("<ul class=\"{class}\">\n<li>{}</li>\n</ul>\n", several.join("</li>\n<li>"))
             }
         }
+    }
+
+    fn code(&mut self, blocks: &[Block]) {
+        let commands: Vec<String> = blocks.iter().filter_map(Block::command).map(escaped).collect();
+        self.out += &format!("<pre class=\"scroll\" tabindex=\"0\"><code>{}</code></pre>\n", commands.join("\n"));
     }
 
     fn items(&mut self, blocks: &[Block]) {

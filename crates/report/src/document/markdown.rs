@@ -5,7 +5,14 @@ use latpath_stats::text::Table;
 
 pub fn markdown(findings: &Findings) -> String {
     let warning = |text: &str| format!("- **{text}**");
-    Markup { heading: "#", bullet: "-", escaped, warning, table: written }.write(findings)
+    Markup { heading: "#", bullet: "-", escaped, warning, code, table: written }.write(findings)
+}
+
+/// A fence is longer than any row of backticks within.
+fn code(commands: &[&str]) -> String {
+    let longest = commands.iter().flat_map(|command| command.split(|c| c != '`')).map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(3.max(longest + 1));
+    format!("{fence}sh\n{}\n{fence}\n", commands.join("\n"))
 }
 
 fn written(table: &Table) -> String {

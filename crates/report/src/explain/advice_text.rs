@@ -17,6 +17,6 @@ pub(super) fn fix(page: &mut Page, advice: &Advice, is_for: &str, before: &str, 
     let what = page.clean(&(on_machine(advice) + &advice.what + is_for));
     page.wrapped(before.into(), indent, &what);
     for command in &advice.commands {
-        page.line(format!("{}{}", " ".repeat(indent + 2), page.clean(command)));
+        page.code(indent + 2, command);
     }
 }

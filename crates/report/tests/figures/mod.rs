@@ -176,6 +176,7 @@ pub fn summary() -> Summary {
         paths: paths(120_000),
     };
     Summary {
+        deficiencies: Vec::new(),
         elapsed_ns: 60_000_000_000,
         threshold_ns: 200_000,
         band: None,

@@ -73,7 +73,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::following::some_time)]
     duration: Option<Duration>,
     /// Send N probes first that count for nothing
     #[arg(long, value_name = "N", default_value_t = 0)]

@@ -31,7 +31,7 @@ pub fn refuse_others(limits: &mut [Limit], has_threshold: bool) -> Result<(), Us
 pub fn of(all: &[Done], limits: &[Limit]) -> Result<Vec<LimitVerdict>> {
     let mut verdicts = Vec::new();
     for done in all {
-        let of_this = check(limits, &measured(&done.report))?;
+        let of_this = check(limits, &measured(&done.report));
         // With several reflectors, each limit says which it is about.
         let target = if all.len() > 1 { format!("{}: ", done.target) } else { String::new() };
         verdicts.extend(of_this.into_iter().map(|v| LimitVerdict { limit: format!("{target}{}", v.limit), ..v }));

@@ -1,0 +1,366 @@
+//! What becomes of limits: kept, broken, or not to be judged, because of what was not measured or what a run lacks.
+
+use super::{About, Counter, Limit, What, Where};
+use latpath_model::{pattern::fits, Ns, SegmentKind};
+use latpath_stats::{
+    figures::packets,
+    text::short_stream,
+    units::{count, duration, number_of},
+    ConsecutiveFigures, Deficiency, DeficiencyKind, PacingFigures, Reach, SegmentFigures, StreamFigures, Summary,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Whether a limit was kept: where it is neither broken nor `cannot_be_judged`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct LimitVerdict {
+    /// The limit, as the user or the profile wrote it.
+    pub limit: String,
+    /// What it is for, where a profile says that.
+    pub about: Option<About>,
+    /// The figure, for people; null where nothing was measured.
+    pub measured: Option<String>,
+    /// How wrong the figure can be, because the clocks of two machines took it; null where nobody knows, and of figures that are no times.
+    pub bound_ns: Option<Ns>,
+    /// The segment that it is on; null of pacing, and of counts of all packets.
+    pub segment: Option<String>,
+    /// The most that a time may be; null of counts.
+    pub most_ns: Option<Ns>,
+    /// Why it is broken; null if it is not.
+    pub broken: Option<String>,
+    /// Why it is not broken and yet not known to be kept: nothing was measured, the clocks may be wrong by too much, or something is
+    /// missing that could break it. Null where it is known.
+    pub cannot_be_judged: Option<String>,
+}
+
+impl LimitVerdict {
+    /// The word for a limit of which neither is known.
+    pub const CANNOT_BE_JUDGED: &'static str = "cannot be judged";
+
+    /// Whether the limit is known to be kept.
+    pub fn is_kept(&self) -> bool {
+        self.why().is_none()
+    }
+
+    /// `kept`, `broken` or `cannot be judged`.
+    pub fn word(&self) -> &'static str {
+        match (&self.broken, &self.cannot_be_judged) {
+            (Some(_), _) => "broken",
+            (None, Some(_)) => Self::CANNOT_BE_JUDGED,
+            (None, None) => "kept",
+        }
+    }
+
+    /// Why it is not known that the limit is kept.
+    pub fn why(&self) -> Option<&str> {
+        self.broken.as_deref().or(self.cannot_be_judged.as_deref())
+    }
+}
+
+/// What a figure says of a limit. The greater one counts.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Shown {
+    Kept,
+    Open(String),
+    Broken,
+}
+
+impl Shown {
+    fn open(why: &str) -> Self {
+        Self::Open(why.into())
+    }
+}
+
+/// A figure held against its limit: the one that is worst for it counts, of several.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    shown: Shown,
+    value: i64,
+    bound: Option<Ns>,
+    text: String,
+}
+
+/// Nothing was measured, and why.
+struct Nothing(String);
+
+const TOO_CLOSE: &str = "the clocks may be wrong by more than what is left to the limit";
+const NO_BOUND: &str = "how far the clocks were apart is not known";
+
+impl Where {
+    /// Its figures, each with its stream; without one where they are of all streams together.
+    fn rows<'a>(&self, summary: &'a Summary) -> Vec<(Option<&'a StreamFigures>, &'a SegmentFigures)> {
+        let is_it = |s: &&SegmentFigures| s.name == self.segment;
+        let all = || summary.segments.iter().filter(is_it).map(|s| (None, s)).collect();
+        if self.pooled {
+            return all();
+        }
+        let of = |stream: &'a StreamFigures| stream.segments.iter().filter(is_it).map(move |s| (Some(stream), s));
+        let each: Vec<_> = summary.streams.iter().flat_map(of).collect();
+        if each.is_empty() {
+            all()
+        } else {
+            each
+        }
+    }
+
+    /// Whether any of its figures is of such a segment; without figures its name says what it would be.
+    fn is_any(&self, summary: &Summary, is_such: impl Fn(SegmentKind, &str, &str) -> bool) -> bool {
+        let rows = self.rows(summary);
+        let by_name = || SegmentKind::classic(&self.segment).is_some_and(|kind| is_such(kind, "", ""));
+        rows.iter().any(|(_, s)| is_such(s.kind, &s.from, &s.to)) || (rows.is_empty() && by_name())
+    }
+}
+
+impl Limit {
+    /// Checks it. A broken limit is broken whatever is missing; one that seems to be kept cannot be judged where something is missing
+    /// that could break it.
+    pub fn check(&self, summary: &Summary) -> LimitVerdict {
+        let (segment, most_ns) = match &self.what {
+            What::Time(at, ..) => (Some(at), Some(self.bar)),
+            What::Over(at) | What::Negative(at) => (Some(at), None),
+            What::Pacing(..) => (None, Some(self.bar)),
+            What::Consecutive(_) | What::Journeys | What::All(..) => (None, None),
+        };
+        let (limit, about) = (self.text.clone(), self.about.clone());
+        let segment = segment.map(|at| at.segment.clone());
+        let mut verdict = LimitVerdict { limit, about, segment, most_ns, ..LimitVerdict::default() };
+        let held = match self.is_not_measured {
+            true => Err(Nothing("not measured here".into())),
+            false => self.held(summary),
+        };
+        let lacking = summary.deficiencies.iter().find(|one| self.may_be_broken_by(one, summary));
+        match held {
+            Ok(Held { shown: Shown::Broken, bound, text, .. }) => {
+                verdict.broken = Some(text.clone());
+                (verdict.measured, verdict.bound_ns) = (Some(text), bound);
+            }
+            Ok(Held { shown, bound, text, .. }) => {
+                let open = match shown {
+                    Shown::Open(why) => Some(format!("{text}, and {why}")),
+                    _ => None,
+                };
+                verdict.cannot_be_judged = lacking.map(|one| one.text.clone()).or(open);
+                (verdict.measured, verdict.bound_ns) = (Some(text), bound);
+            }
+            Err(Nothing(why)) => {
+                let lacking = lacking.map_or(String::new(), |one| format!("; {}", one.text));
+                verdict.cannot_be_judged = Some(why + &lacking);
+            }
+        }
+        verdict
+    }
+
+    /// Whether something that is missing could have broken it.
+    fn may_be_broken_by(&self, deficiency: &Deficiency, summary: &Summary) -> bool {
+        use DeficiencyKind::{Missing, NotJoined, SightingsDropped};
+        match (deficiency.kind.reach(), &self.what) {
+            // Packets that are missing would be more.
+            (Reach::All, What::Journeys) => !matches!(deficiency.kind, Missing | SightingsDropped),
+            // They were counted.
+            (Reach::All, What::All(Counter::SightingsDropped)) => {
+                !matches!(deficiency.kind, SightingsDropped | NotJoined)
+            }
+            (Reach::All, _) => true,
+            (Reach::EndOfRoute, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+                at.is_any(summary, |kind, _, _| matches!(kind, SegmentKind::Total | SegmentKind::Tsub))
+            }
+            (Reach::EndOfRoute, What::Consecutive(_)) => true,
+            (Reach::EndOfRoute, What::Pacing(points, _)) => points.is_none(),
+            (Reach::EndOfRoute, What::All(counter)) => match counter {
+                Counter::Lost | Counter::Incomplete | Counter::Duplicates | Counter::OutOfOrder => true,
+                Counter::NeverSeen | Counter::Malformed | Counter::SightingsDropped => false,
+            },
+            (Reach::BetweenMachines, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+                at.is_any(summary, |_, from, to| machine(from) != machine(to))
+            }
+            (Reach::BetweenMachines, What::Consecutive(_)) => {
+                let is_between = |stream: &StreamFigures| {
+                    stream.points.first().zip(stream.points.last()).is_some_and(|(a, b)| a.machine != b.machine)
+                };
+                summary.streams.iter().any(is_between)
+            }
+            (Reach::BetweenMachines, What::Pacing(..)) => true,
+            (Reach::BetweenMachines, What::All(_)) => false,
+            (Reach::SequenceNumbers, What::Consecutive(_) | What::All(Counter::NeverSeen)) => true,
+            (Reach::SequenceNumbers, _) => false,
+            (_, What::Journeys) => false,
+        }
+    }
+
+    /// The figure, and what it says.
+    fn held(&self, summary: &Summary) -> Result<Held, Nothing> {
+        match &self.what {
+            What::Time(at, figure, is_exact) => {
+                self.of_segment(at, summary, |s| self.time(summary, s, figure(&s.times), *is_exact))
+            }
+            What::Over(at) => self.of_segment(at, summary, |s| self.over(summary, s)),
+            What::Negative(at) => self.of_segment(at, summary, |s| self.count(s.times.negative)),
+            What::Pacing(points, figure) => {
+                let is_meant = |at: &&PacingFigures| points.as_ref().is_none_or(|pattern| fits(pattern, &at.point));
+                let all = summary.streams.iter().flat_map(|stream| &stream.pacing).filter(is_meant);
+                let most = all.filter(|at| at.count > 0).map(figure).max();
+                most.map(|ns| self.of_one_clock(ns)).ok_or_else(|| Nothing("no pacing was measured there".into()))
+            }
+            What::Consecutive(_) | What::All(..) if summary.durations_alone => {
+                Err(Nothing("not measured: the run was imported from durations alone".into()))
+            }
+            What::Consecutive(own) => self.if_measured(summary, self.consecutive(summary, *own)),
+            What::All(counter) => self.if_measured(summary, self.count(counter.figure(summary))),
+            What::Journeys => {
+                let n = summary.journeys;
+                let shown = if n < self.bar.unsigned_abs() { Shown::Broken } else { Shown::Kept };
+                Ok(Held { shown, ..self.count(n) })
+            }
+        }
+    }
+
+    /// The worst of a segment's figures.
+    fn of_segment(
+        &self,
+        at: &Where,
+        summary: &Summary,
+        held: impl Fn(&SegmentFigures) -> Held,
+    ) -> Result<Held, Nothing> {
+        let rows = at.rows(summary);
+        let several = summary.streams.len() > 1;
+        let held = |(stream, s): &(Option<&StreamFigures>, &SegmentFigures)| {
+            let held = held(s);
+            let shown = match unmeasured(summary, *stream, s) {
+                0 => Shown::Kept,
+                n => {
+                    let (are, n) = (if n == 1 { "is" } else { "are" }, number_of(n, "packet"));
+                    Shown::Open(format!(
+                        "the time of {n} that arrived {are} not known: one end of the segment did not see all"
+                    ))
+                }
+            };
+            let text = format!("{}{}", held.text, of_stream(stream.filter(|_| several)));
+            Held { shown: shown.max(held.shown), text, ..held }
+        };
+        let worst = rows.iter().filter(|(_, s)| s.times.count > 0).map(held).max();
+        let empty = rows.iter().find(|(_, s)| s.times.count == 0);
+        match (worst, empty) {
+            (Some(worst), None) => self.if_measured(summary, worst),
+            (Some(worst), Some(_)) if worst.shown == Shown::Broken => Ok(worst),
+            // What nothing was measured against was not kept.
+            (_, Some((stream, _))) => {
+                let of = of_stream(stream.filter(|_| several));
+                Err(Nothing(format!("no journey{of} crossed the segment")))
+            }
+            (None, None) => {
+                let known: Vec<&str> = summary.segments.iter().map(|s| s.name.as_str()).collect();
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                Err(Nothing(format!("not measured: no segment {:?} (there are: {known})", at.segment)))
+            }
+        }
+    }
+
+    fn of_one_clock(&self, ns: Ns) -> Held {
+        let shown = if ns > self.bar { Shown::Broken } else { Shown::Kept };
+        Held { shown, value: ns, bound: Some(0), text: duration(ns) }
+    }
+
+    /// A time of a segment, with what the clocks of its ends may be wrong by.
+    fn time(&self, summary: &Summary, s: &SegmentFigures, ns: Ns, is_exact: bool) -> Held {
+        let held = self.of_one_clock(ns);
+        match summary.is_bound_known(s).then_some(s.error_bound_ns) {
+            _ if is_exact => held,
+            Some(0) => held,
+            Some(bound) => {
+                let is_close = ns.saturating_add(bound) > self.bar;
+                let shown = if is_close { Shown::open(TOO_CLOSE) } else { Shown::Kept };
+                let text = format!("{} ±{}", duration(ns), duration(bound));
+                Held { shown: shown.max(held.shown), bound: Some(bound), text, ..held }
+            }
+            None => Held { shown: Shown::open(NO_BOUND).max(held.shown), bound: None, ..held },
+        }
+    }
+
+    fn count(&self, n: u64) -> Held {
+        let shown = if n > self.bar.unsigned_abs() { Shown::Broken } else { Shown::Kept };
+        Held { shown, value: i64::try_from(n).unwrap_or(i64::MAX), bound: None, text: count(n) }
+    }
+
+    /// Times over the threshold, and those that may be, as far as the clocks say.
+    fn over(&self, summary: &Summary, s: &SegmentFigures) -> Held {
+        let held = self.count(s.over_threshold);
+        let shown = match uncertain(summary, s, summary.threshold_ns) {
+            None => Shown::open(NO_BOUND),
+            Some(more) if s.over_threshold.saturating_add(more) > self.bar.unsigned_abs() => Shown::open(TOO_CLOSE),
+            Some(_) => Shown::Kept,
+        };
+        Held { shown: shown.max(held.shown), ..held }
+    }
+
+    /// The longest row of a stream. Where clocks leave open which packets were late, so is what else is in a row.
+    fn consecutive(&self, summary: &Summary, own: Option<Ns>) -> Held {
+        let late = own.unwrap_or(summary.threshold_ns);
+        let several = summary.streams.len() > 1;
+        let of = |stream: &StreamFigures| {
+            let row = match own.filter(|own| *own != summary.threshold_ns) {
+                None => stream.consecutive.as_ref(),
+                Some(own) => stream.consecutive_over.iter().find(|row| row.over_ns == own).map(|row| &row.row),
+            };
+            let held = self.count(row.map_or(0, |row: &ConsecutiveFigures| row.packets));
+            let ends = stream.points.first().zip(stream.points.last()).map(|(a, b)| (a.to_string(), b.to_string()));
+            let route = |s: &&SegmentFigures| ends.as_ref().is_some_and(|(from, to)| s.from == *from && s.to == *to);
+            let whole = stream.segments.iter().find(route);
+            let shown = match whole.map(|s| (unmeasured(summary, Some(stream), s), uncertain(summary, s, late))) {
+                Some((1.., _)) => Shown::open("the times of some packets are not known"),
+                Some((_, None)) => Shown::open(NO_BOUND),
+                Some((_, Some(1..))) => Shown::open(TOO_CLOSE),
+                _ => Shown::Kept,
+            };
+            let text = format!("{}{}", held.text, of_stream(several.then_some(stream)));
+            Held { shown: shown.max(held.shown.clone()), text, ..held }
+        };
+        summary.streams.iter().map(of).max().unwrap_or_else(|| self.count(0))
+    }
+
+    /// A figure, as far as there were packets of each stream.
+    fn if_measured(&self, summary: &Summary, held: Held) -> Result<Held, Nothing> {
+        let silent = summary.streams.iter().find(|stream| stream.journeys == 0);
+        match silent {
+            _ if held.shown == Shown::Broken => Ok(held),
+            _ if summary.journeys == 0 => Err(Nothing("no packet was measured".into())),
+            Some(stream) => Err(Nothing(format!("no packet{} was measured", of_stream(Some(stream))))),
+            None => Ok(held),
+        }
+    }
+}
+
+/// ` of MU01`
+fn of_stream(stream: Option<&StreamFigures>) -> String {
+    stream.map_or(String::new(), |stream| format!(" of {}", short_stream(&stream.stream)))
+}
+
+fn machine(point: &str) -> &str {
+    point.split('/').next().unwrap_or_default()
+}
+
+/// How many packets arrived whose time in a segment of their route is not known: one of its ends did not see them. Of one stream, or of
+/// all.
+fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &SegmentFigures) -> u64 {
+    let of = |stream: &StreamFigures| {
+        let is_on_route = |end: &str| stream.points.iter().any(|point| point.to_string() == end);
+        let own = stream.segments.iter().find(|s| s.is_of_same(segment));
+        let own = own.filter(|s| is_on_route(&s.from) && is_on_route(&s.to));
+        let arrived = stream.journeys.saturating_sub(packets(&stream.lost));
+        own.map_or(0, |s| arrived.saturating_sub(s.times.count))
+    };
+    match stream {
+        Some(stream) => of(stream),
+        None => summary.streams.iter().map(of).sum(),
+    }
+}
+
+/// How many times are at most `late`, but may be over it by what the clocks may be wrong by; none where nobody knows by how much.
+fn uncertain(summary: &Summary, s: &SegmentFigures, late: Ns) -> Option<u64> {
+    let close = || s.close_to.iter().find(|(of, _)| *of == late).map_or(s.times.count, |(_, n)| *n);
+    match summary.is_bound_known(s) {
+        true if s.error_bound_ns == 0 => Some(0),
+        true => Some(close()),
+        false if s.times.count == 0 => Some(0),
+        false => None,
+    }
+}

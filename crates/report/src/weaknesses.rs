@@ -1,0 +1,39 @@
+//! What a reader must hold against a verdict on limits.
+
+use crate::warnings::warnings;
+use latpath_run::Run;
+use latpath_stats::figures::never_seen;
+use latpath_stats::units::{number_of, of_things};
+use latpath_stats::Summary;
+
+/// What weakens a verdict, first what keeps limits from being judged. `part` is what part of a run the figures cover, where it is not all.
+pub(crate) fn weaknesses(summary: &Summary, run: Option<&Run>, part: Option<String>) -> Vec<String> {
+    let deficiencies = summary.deficiencies.iter().map(|one| one.text.clone());
+    // What whoever recorded it noted says nothing of its figures; what was found when it was read does.
+    let of_run = run.into_iter().flat_map(|run| {
+        let is_found = |note: &&String| !run.manifest().notes.contains(note);
+        run.notes().iter().filter(is_found).cloned()
+    });
+    let part = part.map(|part| format!("it covers a part of the run: {part}"));
+    let unseen = match never_seen(summary) {
+        0 => None,
+        n => Some(format!(
+            "{} by no point: lost before the first one, or never sent",
+            number_of(n, "packet") + if n == 1 { " was seen" } else { " were seen" }
+        )),
+    };
+    let open = summary.segments.iter().filter(|s| s.times.count > 0 && !summary.is_bound_known(s));
+    let open: Vec<&str> = open.map(|s| s.name.as_str()).collect();
+    let clocks = format!("how far the clocks were apart is not known: {}", open.join(", "));
+    let patterns = summary.patterns.len() as u64;
+    let found = format!("{} found, as listed below", of_things(&patterns.to_string(), patterns, "pattern"));
+    let more = of_run.chain(part).chain(unseen).chain(warnings(summary));
+    let more = more.chain((!open.is_empty()).then_some(clocks)).chain((patterns > 0).then_some(found));
+    let mut all: Vec<String> = Vec::new();
+    for text in deficiencies.chain(more) {
+        if !all.contains(&text) {
+            all.push(text);
+        }
+    }
+    all
+}

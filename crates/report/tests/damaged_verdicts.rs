@@ -1,0 +1,266 @@
+//! A run that is damaged in one place, or of which one thing was not observed, keeps no limit that the whole run breaks.
+
+use latpath_journey::Journey;
+use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
+use latpath_report::{summarise, Limit, SummaryOptions};
+use latpath_run::{
+    ClockSample, Deficiency, DeficiencyKind, MachineFigures, MachineRecord, Manifest, Run, State, Writer, JOURNEYS,
+};
+use std::path::{Path, PathBuf};
+
+const POINTS: [&str; 3] = ["host/nic-rx@eth0", "guest0/nic-rx@eth1", "guest0/app-read@relay"];
+const PARTS: u64 = 3;
+/// Journeys of a part.
+const ROWS: u64 = 300;
+/// Late packets, which only the last point sees to be late; a lost one; one that another overtook, and one that came twice.
+const LATE: [u64; 2] = [ROWS + 70, ROWS + 71];
+const LOST: u64 = 2 * ROWS + 90;
+const OVERTAKEN: u64 = 40;
+const TWICE: u64 = 50;
+
+/// Each of them the whole run breaks, but the last, which it leaves open: the guest's clock may be wrong by too much.
+const LIMITS: [&str; 13] = [
+    "total:max<=1ms",
+    "total(all):max<=1ms",
+    "total:p99.9<=1ms",
+    "total:over<=1",
+    "Tsub:max<=1ms",
+    "lost<=0",
+    "consecutive(1ms)<=1",
+    "out_of_order<=0",
+    "duplicates<=0",
+    "never_seen<=0",
+    "pacing:max<=1ms",
+    "journeys>=1000",
+    "Thyp:max<=3ms",
+];
+/// That cannot be seen where the reader is not.
+const OF_READER: [&str; 6] =
+    ["total:max<=1ms", "total(all):max<=1ms", "total:over<=1", "Tsub:max<=1ms", "lost<=0", "consecutive(1ms)<=1"];
+
+type Change = fn(&mut Manifest);
+type Seen = fn(u64) -> u64;
+
+/// What points a packet is seen at, as bits.
+fn all_points(number: u64) -> u64 {
+    if number == LOST {
+        3
+    } else {
+        7
+    }
+}
+
+fn manifest() -> Manifest {
+    let names = POINTS.map(|p| p.parse::<Point>().unwrap());
+    let link = Link::Nic;
+    let info = |p: &Point| PointInfo { link, netns: 1, ifindex: 2, ..PointInfo::from(p.clone()) };
+    let machine = |machine: &str, error_bound_ns| MachineRecord {
+        clock: MachineFigures { machine: machine.into(), error_bound_ns, ..MachineFigures::default() },
+        ..MachineRecord::default()
+    };
+    let totals = latpath_journey::Totals { never_seen: 3, ..Default::default() };
+    Manifest {
+        streams: vec![StreamSpec::svid("MU01")],
+        points: names.iter().map(info).collect(),
+        machines: vec![machine("host", 0), machine("guest0", 900)],
+        joined: vec![totals],
+        threshold_ns: 500_000,
+        ..Manifest::begin()
+    }
+}
+
+/// Records journeys in three parts, as far as they were seen.
+fn record(path: &Path, seen: Seen, change: Change) {
+    let home = path.parent().unwrap();
+    let last = PARTS - 1;
+    let numbers = |part: u64| (part * ROWS..(part + 1) * ROWS).filter(|number| seen(*number) != 0);
+    for part in 0..PARTS {
+        // Each part is a run's only one, before the parts of all are put together.
+        let run = if part == last { path.into() } else { home.join(format!("part{part}")) };
+        let mut manifest = manifest();
+        change(&mut manifest);
+        // The last run has the manifest of all.
+        manifest.journeys = (0..part).map(|part| numbers(part).count() as u64).sum();
+        let mut writer = Writer::create(&run, manifest).unwrap();
+        for number in numbers(part) {
+            let begin = number as Ns * 250_000;
+            let tsub = if LATE.contains(&number) { 13_000_000 } else { 20_000 + number as Ns * 331 % 9_000 };
+            let t: Vec<Ns> = [0, 60_000, 60_000 + tsub].iter().map(|after| begin + after).collect();
+            let journey = Journey {
+                key: number as u32,
+                number,
+                seen: seen(number),
+                t: &t,
+                cpu: &[1; 3],
+                tid: &[7; 3],
+                out_of_order: number == OVERTAKEN,
+                duplicates: u32::from(number == TWICE),
+                ..Journey::default()
+            };
+            writer.push(&journey).unwrap();
+        }
+        for number in 0..20 {
+            let clock = "guest0".into();
+            writer.clock_sample(ClockSample { clock, t_ns: number, offset_ns: 1 << 40, error_bound_ns: 900 });
+        }
+        writer.finish().unwrap();
+    }
+    let place = |part: u64| path.join(JOURNEYS).join(format!("part-{part:08}.parquet"));
+    for part in (0..PARTS).rev() {
+        let run = if part == last { path.into() } else { home.join(format!("part{part}")) };
+        let own = files(&run.join(JOURNEYS)).into_iter().next().unwrap();
+        std::fs::rename(own, place(part)).unwrap();
+        if part != last {
+            std::fs::remove_dir_all(run).unwrap();
+        }
+    }
+}
+
+fn files(of: &Path) -> Vec<PathBuf> {
+    let is_part = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "parquet");
+    let mut all: Vec<_> = std::fs::read_dir(of).unwrap().map(|entry| entry.unwrap().path()).filter(is_part).collect();
+    all.sort();
+    all
+}
+
+/// What becomes of each limit; nothing where the run cannot be read at all, which is no pass either.
+fn words(path: &Path, limits: &[&str]) -> Vec<(String, &'static str)> {
+    let Ok(run) = Run::open(path) else { return Vec::new() };
+    let options = SummaryOptions { row_limits: vec![1_000_000], workers: 1, ..SummaryOptions::default() };
+    let Ok(summary) = summarise(&run, &options) else { return Vec::new() };
+    let word = |text: &&str| (text.to_string(), text.parse::<Limit>().unwrap().check(&summary).word());
+    limits.iter().map(word).collect()
+}
+
+fn kept(path: &Path, limits: &[&str]) -> Vec<String> {
+    words(path, limits).into_iter().filter(|(_, word)| *word == "kept").map(|(limit, _)| limit).collect()
+}
+
+/// Numbers that look like chance, the same each time.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+#[test]
+fn of_200_runs_that_are_damaged_in_one_place_none_keeps_a_limit_that_the_whole_run_breaks() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("run");
+    record(&path, all_points, |manifest| manifest.machines[1].clock.error_bound_ns = 5_000_000);
+    let whole = words(&path, &LIMITS);
+    let (open, broken) = whole.split_last().unwrap();
+    assert_eq!(open.1, "cannot be judged");
+    assert!(broken.iter().all(|(_, word)| *word == "broken"), "{whole:?}");
+    let mut targets = files(&path.join(JOURNEYS));
+    assert_eq!(targets.len(), PARTS as usize);
+    targets.extend([path.join("manifest.json"), path.join("clocks.jsonl")]);
+    let (mut chance, mut silent) = (Chance(0x9e37_79b9_7f4a_7c15), 0);
+    for n in 0..200 {
+        let file = &targets[n % targets.len()];
+        let content = std::fs::read(file).unwrap();
+        let at = chance.below(content.len());
+        let how = match n / targets.len() {
+            0 => "deleted",
+            1 => "emptied",
+            2..=9 => "cut",
+            10..=14 => "zeroed",
+            _ => "flipped",
+        };
+        let mut bytes = content.clone();
+        match how {
+            "cut" => bytes.truncate(at),
+            "zeroed" => bytes[at..].iter_mut().take(64).for_each(|byte| *byte = 0),
+            "flipped" => bytes[at] ^= 1 << chance.below(8),
+            _ => bytes.clear(),
+        }
+        match how {
+            "deleted" => std::fs::remove_file(file).unwrap(),
+            _ => std::fs::write(file, &bytes).unwrap(),
+        }
+        let passed = kept(&path, &LIMITS);
+        assert!(passed.is_empty(), "{} {how} at {at}: {passed:?} kept", file.display());
+        silent += usize::from(words(&path, &LIMITS) == whole);
+        std::fs::write(file, content).unwrap();
+    }
+    assert_eq!(words(&path, &LIMITS), whole, "it is whole again");
+    assert!(silent < 150, "{silent} damages hid nothing that breaks a limit");
+}
+
+#[test]
+fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
+    use DeficiencyKind::{MachineLost, PointNotSeen};
+    // The packets that break limits, as far as sightings of the reader show them, were not seen.
+    let unseen: Seen = |number| match number {
+        OVERTAKEN | TWICE | LOST => 0,
+        number if LATE.contains(&number) => 0,
+        number => all_points(number),
+    };
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("clean");
+    record(&path, unseen, |manifest| manifest.joined[0].never_seen = 0);
+    assert_eq!(kept(&path, &OF_READER), OF_READER, "nothing shows that anything is missing");
+    let cases: [(&str, Seen, Change); 14] = [
+        ("no reader", |_| 3, |_| {}),
+        ("a late packet's first sighting", |number| if LATE.contains(&number) { 6 } else { 7 }, |_| {}),
+        ("sightings dropped", unseen, |manifest| manifest.counters.dropped = 2),
+        ("points overflow", unseen, |manifest| manifest.counters.points_overflow = 2),
+        ("programs left out", unseen, |manifest| manifest.counters.skipped = 2),
+        ("unreadable frames", unseen, |manifest| manifest.counters.unreadable = 2),
+        ("late sightings", unseen, |manifest| manifest.joined[0].late = 2),
+        ("evicted journeys", unseen, |manifest| manifest.joined[0].evicted = 2),
+        ("crowded keys", unseen, |manifest| manifest.joined[0].crowded = 2),
+        ("journeys missing", unseen, |manifest| manifest.journeys = 1),
+        ("a machine lost", unseen, |manifest| {
+            manifest.deficiencies.push(Deficiency::new(MachineLost, "guest0: the agent closed the stream"));
+        }),
+        ("points that match nothing", unseen, |manifest| {
+            manifest.deficiencies.push(Deficiency::new(PointNotSeen, "--points host/*@nope"));
+        }),
+        ("a stream of another run", unseen, |manifest| manifest.streams.push(StreamSpec::svid("MU02"))),
+        ("a clock that jumped", unseen, |manifest| manifest.machines[1].clock.fault = Some("jumped".into())),
+    ];
+    for (n, (what, seen, change)) in cases.into_iter().enumerate() {
+        let path = home.path().join(format!("run{n}"));
+        record(&path, seen, change);
+        // A clock's jump has nothing to do with what arrived, nor with times on one machine.
+        let limits =
+            if what == "a clock that jumped" { vec!["total:max<=1ms", "total:over<=1"] } else { OF_READER.into() };
+        let limits = if what == "a late packet's first sighting" {
+            vec!["total:max<=1ms", "consecutive(1ms)<=1"]
+        } else {
+            limits
+        };
+        if what == "journeys missing" {
+            // As a writer leaves it that was killed: it says that more was made than is there.
+            let file = path.join("manifest.json");
+            let text = std::fs::read_to_string(&file).unwrap();
+            let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+            json["journeys"] = 99_999.into();
+            json.as_object_mut().unwrap().remove("xxh64");
+            std::fs::write(&file, json.to_string()).unwrap();
+        }
+        assert_eq!(kept(&path, &limits), Vec::<String>::new(), "{what}");
+    }
+}
+
+#[test]
+fn a_recording_that_was_killed_keeps_no_limit() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("run");
+    record(&path, |_| 7, |manifest| manifest.joined[0].never_seen = 0);
+    assert_eq!(kept(&path, &OF_READER[5..]), Vec::<String>::new(), "two are late");
+    let file = path.join("manifest.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(kept(&path, &["lost<=0"]), ["lost<=0"]);
+    json["state"] = serde_json::to_value(State::Recording).unwrap();
+    json.as_object_mut().unwrap().remove("xxh64");
+    std::fs::write(&file, json.to_string()).unwrap();
+    assert_eq!(words(&path, &["lost<=0"]), [("lost<=0".to_string(), "cannot be judged")]);
+}
