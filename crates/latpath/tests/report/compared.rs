@@ -243,6 +243,9 @@ fn what_was_loaded_otherwise_is_not_compared() {
     }
     let page = json(&bench, &["compare", "short", "--against", "base"]);
     assert_eq!(verdict(&page, "Thyp", "p50"), "too_short");
+    let limit = bench.latpath(&["compare", "short", "--against", "base", "--limit", "Thyp:p50<=+900%"]);
+    assert_eq!(limit.status.code(), Some(3));
+    assert!(stderr(&limit).contains("too short"), "{}", stderr(&limit));
     assert!(page.to_string().contains("too short to say"));
 }
 
