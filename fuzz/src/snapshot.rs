@@ -39,6 +39,7 @@ pub fn some() -> Snapshot {
         irqs: [(9, "virtio0-input.0".into())].into(),
         functions: [(7, "vmstat_update".into()), (0xffff_8000_0000_1000, "tick_sched_timer".into())].into(),
         idle_states: Default::default(),
+        units: [(40, "relay.service".into())].into(),
         missing: vec!["tracepoint: none".into()],
     }
 }
