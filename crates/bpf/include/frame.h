@@ -153,7 +153,6 @@ static __always_inline int fetch_all(struct frame *f, __u32 off, void *to, __u32
 {
 	if (!pull(f, off & OFF_MASK, to, len))
 		return 0;
-#pragma unroll
 	for (__u32 i = 0; i < most; i += CHUNK) {
 		if (i >= len)
 			break;

@@ -115,10 +115,11 @@ impl<'a> Message<'a> {
             match e.tag {
                 0x80 => (gocb_ref, goid) = (name(&e, "gocbRef")?, None),
                 0x83 if e.len > 0 => goid = Some(name(&e, "goID")?),
-                0x85 => st_num = Some(e.unsigned(5, "stNum")?),
+                // As in the kernel: a second one replaces the first, whatever that is.
+                0x85 => st_num = Some(e.unsigned(5, "stNum")),
                 0x86 => {
                     let sq_num = e.unsigned(5, "sqNum")?;
-                    let st_num = st_num.ok_or(FrameError::Missing { what: "stNum" })?;
+                    let st_num = st_num.ok_or(FrameError::Missing { what: "stNum" })??;
                     if gocb_ref.is_empty() && goid.is_none() {
                         return Err(FrameError::Missing { what: "gocbRef" });
                     }

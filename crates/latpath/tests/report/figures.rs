@@ -87,7 +87,7 @@ fn the_json_has_the_keys_that_others_script_against() {
     assert_eq!(keys(pacing), sorted(["point", "count", "min_ns", "mean_ns", "max_ns"]));
     let tool = ["sightings", "sightings_dropped", "ns_per_sighting", "cpu_percent", "max_rss_bytes"];
     assert_eq!(keys(&report["tool"]), sorted(tool));
-    assert_eq!(keys(&report["lost"][0]), sorted(["place", "reason", "meaning", "kernel_count", "count"]));
+    assert_eq!(keys(&report["lost"][0]), sorted(["place", "dropped_at", "reason", "meaning", "kernel_count", "count"]));
     let machine =
         ["machine", "method", "offset_ns", "drift_ppb", "error_bound_ns", "exchanges", "fault", "cpu_percent"];
     assert_eq!(keys(&report["machines"][1]), sorted(machine));
@@ -109,7 +109,7 @@ fn every_packet_is_complete_incomplete_or_lost_at_a_place() {
     assert_eq!(report["journeys"], 2 * PACKETS);
     assert_eq!((&report["complete"], &report["incomplete"]), (&json!(2 * 981), &json!(2 * 5)));
     // The run does not have the kernel's own counts.
-    let loss = |place, reason: Option<&str>, meaning: Option<&str>, count| json!({ "place": place, "reason": reason, "meaning": meaning, "kernel_count": null, "count": count });
+    let loss = |place, reason: Option<&str>, meaning: Option<&str>, count| json!({ "place": place, "dropped_at": null, "reason": reason, "meaning": meaning, "kernel_count": null, "count": count });
     let dropped = loss("host/tx@vnet0", Some("FULL_RING in tun_net_xmit"), Some("tap queue full"), 20);
     let in_guest = loss("guest0/nic-rx@eth1", None, None, 8);
     assert_eq!(report["lost"], json!([dropped, in_guest]));

@@ -24,6 +24,8 @@ impl Traced {
         strace
             .args(["-f", "-y", "-s", "4096", "-e", "trace=?open,openat,openat2,?creat,execve,execveat", "-o"])
             .arg(trace.path());
+        // Of cargo's: where the toolchain's libraries are.
+        strace.env_remove("LD_LIBRARY_PATH");
         strace.arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {
             match value {
