@@ -235,7 +235,12 @@ pub(crate) fn is_senders_copy(reader: PointId, seen: &[PointId], points: &[Point
     let place = |p: PointId| (info(p).point.machine.as_str(), info(p).netns);
     let kinds = || seen.iter().filter(|p| place(**p) == place(reader)).map(|p| info(*p).point.kind);
     let enters = |kind: PointKind| !kind.is_sending() && kind != PointKind::AppRead;
-    info(reader).point.kind == PointKind::AppRead && kinds().any(PointKind::is_sending) && !kinds().any(enters)
+    // Of points that files were taken at no namespace is known: there the order of the files is the route.
+    let is_known = info(reader).netns != 0;
+    info(reader).point.kind == PointKind::AppRead
+        && is_known
+        && kinds().any(PointKind::is_sending)
+        && !kinds().any(enters)
 }
 
 /// Searches a stream's route among the ordered points.
