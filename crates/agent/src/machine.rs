@@ -78,7 +78,7 @@ pub struct Machine {
     requested: u64,
     /// A request to stop was sent.
     stopping: bool,
-    /// Goes with each command; empty where there is none.
+    /// The key that goes with each command; empty without a key.
     command_key: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ impl Machine {
         Self::reach(name, address, timeouts, false)
     }
 
-    /// The same, where commands are to run there: an agent that is started over ssh is told that it may.
+    /// The same, where commands are to run there: an agent that is started over ssh gets the flag that allows them.
     ///
     /// # Errors
     /// Where it cannot be reached.

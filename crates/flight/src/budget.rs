@@ -21,8 +21,9 @@ const ENTRY_NS: u64 = 70;
 const ASSUMED_NS: u64 = 80;
 /// Time for which a full bucket sustains twice the budget, s.
 const BURST_S: u64 = 1;
-/// Share of the budget that a level may be expected to cost when it is entered, percent: on the way down, and on the way back.
+/// Expected cost of a level at which it is entered because the one before costs too much, percent of the budget at most.
 const EXPECTED: u64 = 90;
+/// Expected cost of a level at which it is entered because the machine is calm again, percent of the budget at most.
 const CALM: u64 = 70;
 /// Least time at a level before more is recorded again, ns. It doubles each time that this was too early.
 const LEAST_PAUSE: Ns = 500_000_000;
@@ -317,7 +318,7 @@ mod tests {
             Self { budget: Budget::new(DEFAULT_BUDGET, 2, 0, 0), now: 0, counted: Counts::default(), activity: 0 }
         }
 
-        /// The levels of a second of so many switches.
+        /// Runs one second at a rate of `switches` a second. Returns the level after each tick.
         fn second(&mut self, switches: u64) -> Vec<Level> {
             let tick = |_| {
                 let events = match self.budget.level {

@@ -197,7 +197,7 @@ impl Recorder {
         self.gaps.begin(monotonic());
         let standing = &mut self.attached.programs.standing;
         let dropped = |program: &Standing| Level::that_drops(program.name).is_some_and(|first| first <= level);
-        // The end of something without its begin is harmless, a begin without its end is not; begins stand first in the table.
+        // The end of something without its begin is harmless, a begin without its end is not; the table lists begins first.
         standing.iter_mut().filter(|program| dropped(program)).for_each(Standing::detach);
         for program in standing.iter_mut().rev().filter(|program| !dropped(program) && !program.stands()) {
             // What the kernel refuses now is tried again at the next change; its events are missing until then.

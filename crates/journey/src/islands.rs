@@ -38,7 +38,7 @@ pub(crate) fn with_senders(points: &[PointInfo], seen: u64) -> Vec<u64> {
     all.into_iter().filter(|(.., source)| *source).map(|(_, mask, _)| mask).collect()
 }
 
-/// Where a place stands in the list, at its end if it is new.
+/// Index of a place in the list; a new place is appended.
 fn index<'a>(places: &mut Vec<Place<'a>>, place: Place<'a>) -> usize {
     let known = places.iter().position(|known| *known == place);
     known.unwrap_or_else(|| {

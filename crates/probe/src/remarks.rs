@@ -202,7 +202,7 @@ impl Remark {
     }
 }
 
-/// Where remarks were made, at most so many places.
+/// Lists the places of remarks, up to a maximum.
 fn places<'a>(remarks: impl Iterator<Item = &'a Remark>) -> String {
     let mut places: Vec<String> = Vec::new();
     for place in remarks.map(Remark::place) {

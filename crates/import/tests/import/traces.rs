@@ -8,7 +8,7 @@ use latpath_protocols::sv::{AsduSpec, FrameSpec};
 use std::fmt::Write;
 
 const BEGIN: Ns = 1_767_225_600_000_000_000;
-/// One packet in so many is late.
+/// Interval between late packets, in packets.
 const LATE: Ns = 50;
 
 fn capture(synch: u8, took: impl Fn(Ns) -> Ns) -> Vec<u8> {
