@@ -1,4 +1,5 @@
-//! The lines of `latpath live` where its output is no terminal: a block a second, made for `grep` as much as for eyes.
+//! The lines of `latpath live` where its output is not a terminal: a block a second, and between blocks the cause of a late packet
+//! as soon as it is known. Made for `grep` as much as for eyes.
 
 use crate::late;
 use crate::page::{Page, Style};
@@ -81,6 +82,13 @@ impl Lines {
                 page.line(format!("{at}  latest  {}", page.clean(latest)));
             }
         }
+    }
+
+    /// The lines on late packets alone, for a cause that is found between two blocks.
+    pub fn late_block(&mut self, summary: &Summary) -> String {
+        let mut page = Page::new(self.style);
+        self.late(&mut page, &elapsed(summary.elapsed_ns), summary);
+        page.finish()
     }
 
     /// One block: the path's points where they are new, a line for all journeys, one per segment, and notes that were not

@@ -83,6 +83,13 @@ fn lines_of_a_live_view() {
     assert!(!lines.block(&summary()).contains("BTF"), "a note is printed once");
 }
 
+/// Whether a line belongs to the part of a block that is on late packets.
+fn lines_are_of_late_packets(line: &str) -> bool {
+    ["late ", "by c", "cause ", "latest ", "! "]
+        .iter()
+        .any(|begin| line.trim_start_matches("0:07").trim_start().starts_with(begin))
+}
+
 #[test]
 fn lines_of_a_live_view_name_who_held_late_packets() {
     let cause = |cause: &str, who: &str, first, excess_ns, share_percent| CauseFigures {
@@ -121,6 +128,9 @@ fn lines_of_a_live_view_name_who_held_late_packets() {
     let summary = Summary { elapsed_ns: 7_000_000_000, late: Some(late), ..Summary::default() };
     insta::assert_snapshot!(lines.block(&summary));
     assert!(!lines.block(&summary).contains("latest"), "a packet is reported once");
+    let between = Lines::new(Letters::Unicode).late_block(&summary);
+    let (of_late, others): (Vec<_>, Vec<_>) = between.lines().partition(|line| lines_are_of_late_packets(line));
+    assert!(!of_late.is_empty() && others.is_empty(), "between two blocks only late packets are reported: {others:?}");
 }
 
 #[test]

@@ -18,11 +18,11 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Between two summaries.
+/// Interval of summaries.
 const SHOW: Duration = Duration::from_secs(1);
-/// Between them what held late packets is shown as soon as it is known, but not sooner after what was shown before.
-const SOON: Duration = Duration::from_millis(200);
-/// Between two looks at the probes.
+/// Minimum time from anything shown to causes of late packets shown between two summaries.
+const SOON: Duration = Duration::from_millis(50);
+/// Interval of reading the probes.
 const ROUND: Duration = Duration::from_millis(20);
 
 /// Watch streams while they run: how long each segment of the route takes, once a second.
@@ -83,7 +83,8 @@ impl Show {
                 summary.late.iter().try_for_each(|late| screen.show_late(late))?;
                 Ok(true)
             }
-            Self::Lines(_) | Self::Json => self.show(summary),
+            Self::Lines(lines) => print(&lines.late_block(summary)),
+            Self::Json => self.show(summary),
         }
     }
 
@@ -271,9 +272,7 @@ fn watch(
             return Ok(());
         }
         let is_due = Instant::now() >= due;
-        // Of plain lines one block a second is enough.
-        let is_plain = matches!(show, Show::Lines(_));
-        let has_news = !is_plain && shown.elapsed() >= SOON && explainer.as_ref().is_some_and(LiveExplainer::has_news);
+        let has_news = shown.elapsed() >= SOON && explainer.as_ref().is_some_and(LiveExplainer::has_news);
         if !is_due && !has_news {
             continue;
         }
