@@ -1,52 +1,215 @@
-//! Flame graphs as SVG: one file that needs nothing else, to be clicked and searched in a browser.
+//! Flame graphs as SVG: one file that loads nothing. Widths and tooltips need no script; the script inside adds zoom,
+//! search and the keyboard.
 
-use inferno::flamegraph::color::{BackgroundColor, MultiPalette, Palette};
-use inferno::flamegraph::{from_lines, Options};
+use crate::document::escaped;
+use latpath_model::text::printable;
 use latpath_model::Ns;
-use latpath_profile::{folded_name, Frame, Profile};
+use latpath_profile::{folded_name, Frame, Kind, Profile};
 use latpath_stats::units::Letters;
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::io;
 
-fn options(title: &str, subtitle: String) -> Options<'static> {
-    let mut options = Options::default();
-    options.title = title.into();
-    options.subtitle = Some(subtitle);
-    // Times are in ns.
-    (options.factor, options.count_name) = (1e-6, "ms".into());
-    // Kernel and programs apart.
-    options.colors = Palette::Multi(MultiPalette::Java);
-    options.bgcolors = Some(BackgroundColor::Grey);
-    (options.deterministic, options.hash, options.min_width) = (true, true, 0.05);
-    options
+#[cfg(test)]
+mod tests;
+
+const STYLE: &str = include_str!("flame_graph.css");
+const SCRIPT: &str = include_str!("flame_graph.js");
+
+/// Width without the script, which draws the graph as wide as the window, in pixels.
+const WIDTH: usize = 1200;
+/// Height of a frame, and of the parts above and below all frames, in pixels.
+const ROW: usize = 18;
+const HEAD: usize = 64;
+const FOOT: usize = 44;
+/// Part of all time below which a frame is not drawn: 0.05 %.
+const LEAST_SHARE: f64 = 0.0005;
+/// Part of all time from which a frame has its name in it: the width of two letters.
+const LEAST_NAMED: f64 = 0.015;
+
+/// A frame with its place among all call chains: what a flame graph draws as one rectangle. Times are in ns.
+struct Node<'p> {
+    /// `None` for the root, which all call chains have in common.
+    frame: Option<&'p Frame>,
+    depth: usize,
+    /// Time of all call chains before it, in their order.
+    from: i128,
+    /// Time in the function and in what it calls.
+    total: Change,
+    /// Time in the function alone.
+    own: Change,
 }
 
-/// A line for a call chain.
-fn line(frames: &[Frame]) -> String {
-    frames.iter().map(folded_name).collect::<Vec<_>>().join(";")
+/// A time in the profile that is drawn, and in the one before it. Profiles have times below 2^60 ns, whose products with
+/// windows need more than 64 bits.
+#[derive(Clone, Copy, Default)]
+struct Change {
+    before: i128,
+    now: i128,
 }
 
-fn draw(mut options: Options<'_>, lines: &[String]) -> io::Result<String> {
-    let mut svg = Vec::new();
-    from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-    let svg = String::from_utf8(svg).map_err(io::Error::other)?;
-    // The document type names a file elsewhere, which some readers would fetch.
-    Ok(match (svg.find("<!DOCTYPE"), svg.find("<svg")) {
-        (Some(from), Some(until)) if from < until => svg[..from].to_owned() + &svg[until..],
-        _ => svg,
-    })
+impl Change {
+    fn add(&mut self, other: Self) {
+        self.before += other.before;
+        self.now += other.now;
+    }
+}
+
+/// The frames of call chains that come in order; each frame after its caller.
+fn nodes<'p>(chains: impl Iterator<Item = (&'p [Frame], Change)>) -> Vec<Node<'p>> {
+    let node = |frame, depth, from| Node { frame, depth, from, total: Change::default(), own: Change::default() };
+    let mut nodes = vec![node(None, 0, 0)];
+    // Places of the frames of the chain before.
+    let mut open = vec![0];
+    for (frames, time) in chains {
+        let is_same = |(place, frame): &(&usize, &Frame)| nodes[**place].frame == Some(*frame);
+        let common = open[1..].iter().zip(frames).take_while(is_same).count();
+        open.truncate(1 + common);
+        let from = nodes[0].total.now;
+        for (depth, frame) in (1..).zip(frames).skip(common) {
+            open.push(nodes.len());
+            nodes.push(node(Some(frame), depth, from));
+        }
+        open.iter().for_each(|place| nodes[*place].total.add(time));
+        nodes[open[open.len() - 1]].own.add(time);
+    }
+    nodes
+}
+
+fn duration(ns: i128) -> String {
+    let most = i128::from(Ns::MAX);
+    Letters::Unicode.duration(Ns::try_from(ns.clamp(-most, most)).unwrap_or(Ns::MAX))
 }
 
 fn about(profile: &Profile) -> String {
     let header = &profile.header;
-    let duration = |ns| Letters::of_locale(Some("C.UTF-8")).duration(ns);
     format!(
         "{} of CPU time in {} on CPUs {}; {} idle",
-        duration(profile.busy()),
-        duration(header.window_ns),
+        duration(profile.busy().into()),
+        duration(header.window_ns.into()),
         header.cpus,
-        duration(header.idle_ns)
+        duration(header.idle_ns.into())
     )
+}
+
+/// What a drawing shows beside the frames.
+struct Drawing {
+    title: &'static str,
+    about: String,
+    /// Frames are coloured by how their own time changed, instead of by what they are.
+    is_difference: bool,
+}
+
+impl Drawing {
+    /// What a rectangle says when the pointer is over it: its name, its time, and its function's own time.
+    fn tooltip(&self, node: &Node<'_>, all: i128) -> String {
+        let name = node.frame.map_or_else(|| "all".into(), |frame| printable(&folded_name(frame)));
+        let time = |time: Change| {
+            let share = time.now as f64 * 100.0 / all as f64;
+            let before = match self.is_difference {
+                true => {
+                    let sign = if time.now < time.before { "" } else { "+" };
+                    format!("; before {} ({sign}{})", duration(time.before), duration(time.now - time.before))
+                }
+                false => String::new(),
+            };
+            format!("{} ({share:.2} %){before}", duration(time.now))
+        };
+        escaped(&format!("{name}\n{}\nitself {}", time(node.total), time(node.own)))
+    }
+
+    /// Class and opacity of a frame's colour.
+    fn colour(&self, node: &Node<'_>, most: i128) -> (&'static str, String) {
+        let kind = match node.frame.map(|frame| frame.kind) {
+            None => "all",
+            Some(Kind::Process) => "process",
+            Some(Kind::User) => "program",
+            Some(Kind::Kernel) => "kernel",
+            Some(Kind::Guest) => "guest",
+        };
+        let change = node.own.now - node.own.before;
+        match self.is_difference {
+            false => (kind, String::new()),
+            true if change == 0 => ("same", String::new()),
+            true => {
+                let part = change.unsigned_abs() as f64 / most.max(1) as f64;
+                (if change > 0 { "more" } else { "less" }, format!(" fill-opacity=\"{:.2}\"", 0.2 + 0.8 * part))
+            }
+        }
+    }
+
+    fn legend(&self) -> &'static [(&'static str, &'static str)] {
+        match self.is_difference {
+            true => &[("more", "own time grew"), ("less", "own time shrank"), ("same", "unchanged")],
+            false => &[
+                ("process", "process"),
+                ("program", "program"),
+                ("kernel", "kernel, marked _[k]"),
+                ("guest", "border to a guest"),
+            ],
+        }
+    }
+
+    fn draw(&self, nodes: &[Node<'_>]) -> io::Result<String> {
+        let all = nodes[0].total.now;
+        if all <= 0 {
+            return Err(io::Error::other("the profile has no time to draw"));
+        }
+        let share = |ns: i128| ns as f64 / all as f64;
+        let drawn: Vec<&Node> = nodes.iter().filter(|node| share(node.total.now) >= LEAST_SHARE).collect();
+        let rows = 1 + drawn.iter().map(|node| node.depth).max().unwrap_or(0);
+        let height = HEAD + rows * ROW + FOOT;
+        let most = drawn.iter().map(|node| (node.own.now - node.own.before).abs()).max().unwrap_or(0);
+        let (title, about) = (escaped(self.title), escaped(&printable(&self.about)));
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" role=\"group\" \
+             aria-labelledby=\"title about\">\n<style>\n{STYLE}</style>\n\
+             <rect class=\"page\" width=\"100%\" height=\"100%\"/>\n\
+             <text id=\"title\" x=\"10\" y=\"24\">{title}</text>\n<text id=\"about\" x=\"10\" y=\"44\">{about}</text>\n\
+             <g role=\"tree\" aria-label=\"Call chains, from the process at the bottom to the innermost function\">\n"
+        );
+        for node in drawn {
+            let (class, opacity) = self.colour(node, most);
+            let label = match (share(node.total.now) >= LEAST_NAMED, node.frame) {
+                (false, _) => String::new(),
+                (true, None) => "<text x=\"4\" y=\"13\">all</text>".into(),
+                (true, Some(frame)) => {
+                    format!("<text x=\"4\" y=\"13\">{}</text>", escaped(&printable(&folded_name(frame))))
+                }
+            };
+            let _ = writeln!(
+                out,
+                "<svg x=\"{:.4}%\" y=\"{}\" width=\"{:.4}%\" height=\"{ROW}\" role=\"treeitem\" aria-level=\"{}\" \
+                 data-ns=\"{}\"><title>{}</title><rect class=\"{class}\" width=\"100%\" height=\"100%\"{opacity}/>\
+                 {label}</svg>",
+                share(node.from) * 100.0,
+                HEAD + (rows - 1 - node.depth) * ROW,
+                share(node.total.now) * 100.0,
+                node.depth + 1,
+                node.total.now,
+                self.tooltip(node, all)
+            );
+        }
+        let bottom = HEAD + rows * ROW;
+        let _ = writeln!(out, "</g>\n<text id=\"frame\" x=\"10\" y=\"{}\" role=\"status\"></text>", bottom + 18);
+        for (place, (class, meaning)) in self.legend().iter().enumerate() {
+            let x = 10 + place * 160;
+            let _ = writeln!(
+                out,
+                "<rect class=\"{class}\" x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\"/><text x=\"{}\" y=\"{}\">{meaning}</text>",
+                bottom + 26,
+                x + 18,
+                bottom + 36
+            );
+        }
+        out.push_str("<script>\n");
+        out.push_str(SCRIPT);
+        out.push_str("</script>\n</svg>\n");
+        Ok(out)
+    }
 }
 
 /// The flame graph of a profile; idle time is not in it.
@@ -54,32 +217,22 @@ fn about(profile: &Profile) -> String {
 /// # Errors
 /// Where there is no time at all to draw.
 pub fn flame_graph(profile: &Profile) -> io::Result<String> {
-    let lines: Vec<String> = profile.folded().collect();
-    draw(options("CPU time of host and guests", about(profile)), &lines)
+    let drawing = Drawing { title: "CPU time of host and guests", about: about(profile), is_difference: false };
+    let time = |ns: Ns| Change { before: 0, now: ns.into() };
+    drawing.draw(&nodes(profile.stacks.iter().map(|(frames, ns)| (&frames[..], time(*ns)))))
 }
 
-/// The differential flame graph of two: as wide as the later one's time; red where that is more than before, blue
-/// where it is less. Times before are those of a window as long as the later one's.
+/// The differential flame graph of two: as wide as the later one's time; a frame is red where its own time is more than
+/// before, blue where it is less. Times before are those of a window as long as the later one's.
 ///
 /// # Errors
 /// Where there is no time at all to draw.
 pub fn flame_graph_of_difference(before: &Profile, after: &Profile) -> io::Result<String> {
-    let (old, new) = (before.header.window_ns.max(1), after.header.window_ns);
-    let as_long = |ns: Ns| i128::from(ns) * i128::from(new) / i128::from(old);
+    let (old, new) = (i128::from(before.header.window_ns.max(1)), i128::from(after.header.window_ns));
     let chains: BTreeSet<&Vec<Frame>> = before.stacks.keys().chain(after.stacks.keys()).collect();
-    let times = |frames: &Vec<Frame>| {
-        let [was, is] = [before, after].map(|profile| profile.stacks.get(frames).copied().unwrap_or(0));
-        [as_long(was), i128::from(is)]
-    };
-    let times: Vec<_> = chains.into_iter().map(|frames| (frames, times(frames))).collect();
-    let sum = |of: usize| times.iter().map(|(_, times)| times[of]).sum::<i128>();
-    let unit = sum(0).max(sum(1)) / MOST + 1;
-    let lines: Vec<String> =
-        times.iter().map(|(frames, [was, is])| format!("{} {} {}", line(frames), was / unit, is / unit)).collect();
-    let mut options = options("CPU time of host and guests: what changed", about(after));
-    options.factor *= unit as f64;
-    draw(options, &lines)
+    let ns = |profile: &Profile, frames: &Vec<Frame>| i128::from(profile.stacks.get(frames).copied().unwrap_or(0));
+    let time = |frames: &Vec<Frame>| Change { before: ns(before, frames) * new / old, now: ns(after, frames) };
+    let drawing =
+        Drawing { title: "CPU time of host and guests: what changed", about: about(after), is_difference: true };
+    drawing.draw(&nodes(chains.into_iter().map(|frames| (&frames[..], time(frames)))))
 }
-
-/// Differences are multiplied by 150 where they get their colours. 200 days of CPU time are drawn to the ns, more a little less finely.
-const MOST: i128 = 1 << 54;
