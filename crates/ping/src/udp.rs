@@ -4,7 +4,9 @@ use crate::kernel;
 use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
 use crate::wire::{Header, CONTROL};
 use latpath_linux::net::{set_buffers, set_option};
-use latpath_nic_timestamps::{ask_for, from_error_queue, local_address, receive, rx_stamps, Control, Stamps};
+use latpath_nic_timestamps::{
+    ask_for, from_error_queue, local_address, receive, receive_from, rx_stamps, Control, Stamps,
+};
 use nix::errno::Errno;
 use nix::sys::socket::{recv, send, sendmsg, sendto, setsockopt, sockopt, ControlMessage, MsgFlags, SockaddrStorage};
 use std::io::{self, IoSlice};
@@ -202,9 +204,15 @@ impl Udp {
     #[inline]
     fn read(&mut self, buffer: &mut [u8], flags: i32) -> io::Result<Option<Arrived<UdpPeer>>> {
         let fd = self.socket.as_fd();
-        if self.connected && !self.stamps.rx_kernel && !self.stamps.rx_nic {
+        let has_control = self.any || self.stamps.rx_kernel || self.stamps.rx_nic;
+        if self.connected && !has_control {
             let len = recv(fd.as_raw_fd(), buffer, MsgFlags::from_bits_retain(flags))?;
             return Ok(Some(Arrived { from: self.peer(), len, kernel: None, nic: None }));
+        }
+        if !has_control {
+            let (len, from) = receive_from(fd, buffer, flags)?;
+            let from = from.map(|address| UdpPeer { address, asked: None });
+            return Ok(from.map(|from| Arrived { from, len, kernel: None, nic: None }));
         }
         let got = receive(fd, buffer, &mut self.control, flags)?;
         let stamps = rx_stamps(got.control);
