@@ -1,0 +1,182 @@
+//! The place of a number, seen from the newest one.
+
+use super::learn::Guess;
+use super::silence::numbers_in;
+use super::states::States;
+use super::stretch::Stretch;
+use super::Sequence;
+use crate::Ns;
+
+/// A jump forward by this much or more must be explained by time; the numbers of most senders have 16 bits.
+const WIDE_JUMP: u64 = 1 << 16;
+
+/// A packet's place, seen from the newest one. In numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offset {
+    /// So far ahead; the second number of it are whole wraps, by the time.
+    Ahead(u64, u64),
+    /// So far behind.
+    Behind(u64),
+    /// Behind, where no number was known to be missing.
+    Uncounted,
+    /// Not in this stretch.
+    Elsewhere,
+}
+
+/// Where a number stands, as seen from the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It may well be the next one.
+    Next,
+    /// So many packets behind.
+    Behind(u64),
+    /// Far behind: before a wrap that is not understood yet.
+    BeforeWrap,
+    /// The step is not known yet.
+    Unknown,
+}
+
+impl Sequence {
+    /// Where a number stands in the stretch.
+    pub fn stands(&self, key: u32) -> Standing {
+        let (Some(stretch), Some(step)) = (self.stretch, self.step()) else { return Standing::Unknown };
+        if self.in_states {
+            return match States::offset(&stretch, key, stretch.high_t) {
+                Offset::Ahead(..) => Standing::Next,
+                Offset::Behind(back) => Standing::Behind(back),
+                Offset::Uncounted => Standing::Behind(1),
+                Offset::Elsewhere => Standing::BeforeWrap,
+            };
+        }
+        let (newest, key) = (stretch.high_key, self.place(key));
+        // Another wrap where there was one before?
+        let again = || {
+            let wrap = self.wrap_seen.map(|w| w.top + step - w.bottom)?;
+            (self.can_wrap(wrap, newest, key) && wrap - newest + key <= self.span(self.reach)).then_some(wrap)
+        };
+        let (ahead, behind) = match self.wrap.or_else(|| self.wrap_near(newest, key)).or_else(again) {
+            Some(wrap) if key < wrap && newest <= wrap => ((key + wrap - newest) % wrap, (newest + wrap - key) % wrap),
+            _ => (key.saturating_sub(newest), newest.saturating_sub(key)),
+        };
+        if ahead > 0 && ahead <= self.span(self.reach) {
+            Standing::Next
+        } else if behind > 0 || ahead == 0 {
+            Standing::Behind(behind / step)
+        } else {
+            Standing::BeforeWrap
+        }
+    }
+
+    /// Whether a number is the one after the newest.
+    pub(super) fn is_next(&self, key: u32) -> bool {
+        let next = |newest: u64| (newest + self.step) % self.wrap.unwrap_or(u64::MAX);
+        self.step > 0 && self.stretch.is_some_and(|s| next(s.high_key) == self.place(key))
+    }
+
+    /// Whether a number is surely ahead of the newest, and not behind it by less than a cycle.
+    pub fn is_ahead(&self, key: u32) -> bool {
+        self.cycle().is_none_or(|cycle| cycle > 2 * self.reach) && self.stands(key) == Standing::Next
+    }
+
+    /// A number's place in the cycle: the wrap stands where 0 is missing.
+    pub(super) fn place(&self, key: u32) -> u64 {
+        let key = u64::from(key);
+        if self.first > 0 && self.wrap == Some(key) {
+            0
+        } else {
+            key
+        }
+    }
+
+    /// From one number forward to another, across at most one wrap.
+    pub(super) fn forward(&self, from: u64, to: u64) -> Option<u64> {
+        match self.wrap {
+            Some(wrap) if from < wrap && to < wrap => Some(if to < from { to + wrap - from } else { to - from }),
+            _ => to.checked_sub(from),
+        }
+    }
+
+    pub(super) fn offset(&mut self, stretch: &Stretch, key: u64, t: Ns) -> Offset {
+        /// By this much the first packet after a silence may be late.
+        const SILENCE_TOLERANCE: Ns = 20_000_000;
+        if self.in_states {
+            return States::offset(stretch, key as u32, t);
+        }
+        let (newest, reach) = (stretch.high_key, self.span(self.reach));
+        let Some(wrap) = self.wrap else {
+            return match key.checked_sub(newest) {
+                None if newest - key > reach => match self.learn_wrap(newest, key) {
+                    Some(wrap) => Offset::Ahead(wrap - newest + key, 0),
+                    None => Offset::Elsewhere,
+                },
+                None => Offset::Behind(newest - key),
+                Some(0) => Offset::Elsewhere,
+                Some(forward) => Offset::Ahead(forward, 0),
+            };
+        };
+        let wrap = wrap as i64;
+        let forward = match key as i64 - newest as i64 {
+            ahead if (0..wrap).contains(&ahead) => ahead,
+            apart => apart.rem_euclid(wrap),
+        };
+        let nearest = if forward > wrap / 2 { forward - wrap } else { forward };
+        // In a silence of half a wrap or more, the number alone does not say how many wraps are missing; the time does.
+        let expected = numbers_in(t.saturating_sub(stretch.high_t), self.steady);
+        let mut rounds =
+            if expected > wrap / 2 { (expected - nearest + wrap / 2).div_euclid(wrap).max(0) * wrap } else { 0 };
+        // A sender that counted on all the time comes back with the number of that time. Another one was silent itself.
+        let tolerance = || numbers_in(SILENCE_TOLERANCE, self.steady) + expected / 1_000;
+        if rounds > 0 && (expected - nearest - rounds).abs() > tolerance() {
+            rounds = 0;
+            if nearest < 0 {
+                return Offset::Elsewhere;
+            }
+        }
+        if nearest + rounds > 0 && key < newest {
+            let same = |guess: &Guess| rounds == 0 && (key, newest) == (guess.bottom, guess.top);
+            self.guess = self.guess.filter(same).map(|guess| Guess { again: true, ..guess });
+        }
+        match nearest + rounds {
+            0 => Offset::Elsewhere,
+            forward @ 1.. => Offset::Ahead(forward as u64, rounds as u64),
+            back => Offset::Behind(back.unsigned_abs()),
+        }
+    }
+
+    pub(super) fn back(&self, stretch: &Stretch, key: u64, t: Ns) -> Option<u64> {
+        if !self.in_states {
+            return self.forward(key, stretch.high_key);
+        }
+        match States::offset(stretch, key as u32, t) {
+            Offset::Behind(back) => Some(back),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_behind(&self, stretch: &Stretch, key: u64, t: Ns) -> bool {
+        self.back(stretch, key, t).is_some_and(|back| back > 0 && back <= self.span(self.reach))
+    }
+
+    /// A packet from before a wrap that was not understood, overtaken by one from after it.
+    pub(super) fn is_straggler(&self, stretch: &Stretch, key: u64) -> bool {
+        let (newest, reach) = (stretch.high_key, self.span(self.reach));
+        if self.wrap.is_some() || key <= newest + reach {
+            return false;
+        }
+        let after_seen =
+            stretch.count <= 2 * self.reach && self.wrap_seen.is_some_and(|w| w.top.abs_diff(key) <= reach);
+        let after_refuted = newest <= reach && self.refuted.is_some_and(|wrap| key + reach >= wrap);
+        after_seen || after_refuted || self.wrap_near(key, newest).is_some()
+    }
+
+    pub(super) fn is_plausible(&self, stretch: &Stretch, forward: u64, key: u64, t: Ns) -> bool {
+        if self.in_states || forward <= self.span(self.reach + 1) {
+            return true;
+        }
+        if forward < WIDE_JUMP {
+            return !self.is_straggler(stretch, key);
+        }
+        let expected = numbers_in(t.saturating_sub(stretch.high_t), self.steady);
+        stretch.count >= 8 && expected.saturating_mul(2).unsigned_abs() >= forward
+    }
+}
