@@ -1,6 +1,7 @@
-//! Kernel maps as memory: arrays that were made to be mapped, shared with the running programs.
+//! Kernel maps: arrays as memory that is shared with the running programs, and tables of entries.
 
 use latpath_linux::Map;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::{io, marker::PhantomData, os::fd::AsRawFd};
 
 /// Types that are plain bytes: any bit pattern is a value, and there is no padding.
@@ -46,6 +47,14 @@ pub fn bytes_of<T: Plain>(v: &T) -> &[u8] {
 pub fn from_bytes<T: Plain>(b: &[u8]) -> Option<T> {
     // SAFETY: the length is checked, any bytes are a value of a Plain type, and the read may be unaligned.
     (b.len() == size_of::<T>()).then(|| unsafe { b.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// All entries of a hash table; none where it cannot be read.
+pub fn entries<K: Plain, V: Plain>(table: &MapHandle) -> Vec<(K, V)> {
+    // One batch for all: the kernel ends a smaller one where the next bucket does not fit, and libbpf-rs takes a batch with room left for
+    // the last one.
+    let all = table.lookup_batch(table.max_entries(), MapFlags::ANY, MapFlags::ANY);
+    all.into_iter().flatten().filter_map(|(key, value)| Some((from_bytes(&key)?, from_bytes(&value)?))).collect()
 }
 
 /// The same bytes as another type: programs of several objects have the shared headers' types, each object its own Rust twins.

@@ -223,7 +223,7 @@ int BPF_PROG(call_ends, void *regs, long ret)
 	__u32 tid = both, tgid = both >> 32;
 	struct open_call *open;
 	struct call_time *time, fresh = {};
-	struct call key = { .tid = tid };
+	struct call key = { .tid = tid, .tgid = tgid };
 
 	if (!bpf_map_lookup_elem(&called_by, &tgid))
 		return 0;
@@ -239,9 +239,9 @@ int BPF_PROG(call_ends, void *regs, long ret)
 		return 0;
 	time = bpf_map_lookup_elem(&calls, &key);
 	if (!time) {
-		fresh.tgid = tgid;
 		bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
-		bpf_map_update_elem(&calls, &key, &fresh, BPF_NOEXIST);
+		if (!bpf_map_update_elem(&calls, &key, &fresh, BPF_NOEXIST))
+			__sync_fetch_and_add(&shared.calls, 1);
 		time = bpf_map_lookup_elem(&calls, &key);
 		if (!time) {
 			__sync_fetch_and_add(&shared.calls_lost, 1);

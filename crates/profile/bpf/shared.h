@@ -50,8 +50,8 @@ struct sample {
 struct shared {
 	__u64 from; /* the window; nothing is counted before user space sets it */
 	__u64 until;
-	__u32 threads; /* how many the table has */
-	__u32 pad;
+	__u32 threads; /* entries of the table of threads */
+	__u32 calls; /* entries of the table of system calls */
 	__u64 absences_lost; /* for which the ring had no room */
 	__u64 calls_lost; /* system calls for which the table had no room */
 };
@@ -74,9 +74,10 @@ struct absence {
 	__u32 pad;
 };
 
-/* A system call of a process. */
+/* A system call of a thread. A thread's number may be that of an ended thread of another process. */
 struct call {
 	__u32 tid;
+	__u32 tgid;
 	__u32 nr; /* an ioctl's: its request << 16 | its number */
 };
 
@@ -85,8 +86,6 @@ struct call_time {
 	__u64 ns;
 	__u64 longest;
 	__u64 failed;
-	__u32 tgid;
-	__u32 pad;
 	char comm[16];
 };
 

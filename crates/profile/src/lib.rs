@@ -1,12 +1,12 @@
 //! Where CPUs spend their time, by call chain; a host's and its guests' in one profile.
 //!
-//! Times are exact: the scheduler's switches say how long each thread ran, so that all threads and idle CPUs together
-//! have had the number of CPUs times the wall clock. Samples, some 99 a second on each CPU, say how a thread's time
-//! is shared among its call chains.
+//! Times are exact: the scheduler's switches give the run time of each thread, so that all threads and idle CPUs together
+//! have the number of CPUs times the wall clock. Samples, some 99 a second on each CPU, give the share of each call chain
+//! in a thread's time.
 //!
 //! A [`Recorder`] runs on the host and, by the agent, in guests. It gives [`Slice`]s, which [`Samples`] adds up.
-//! [`weigh`] makes one [`Profile`] of a host's samples and those of its guests: a vCPU's thread has spent its guest
-//! time in what the guest says it did then.
+//! [`weigh`] makes one [`Profile`] of a host's samples and those of its guests: the guest time of a vCPU's thread is
+//! shared among the call chains that the guest reports for it.
 //!
 //! Times are in ns.
 
@@ -31,13 +31,14 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/profile.skel.rs"));
 }
 
+pub use calls::CallFigures;
 pub use causality::{Absence, CausalityCheck, Moment};
 pub use debug_files::{has_debug_files, name_by_debug_files, FETCH_WITHIN};
 pub use folded::{folded_name, BadProfile};
 pub use model::{spent, Frame, GuestHeader, Header, Kind, Profile, Spent, NOT_SAMPLED};
 pub use reader::qemu_version;
 pub use recorder::Recorder;
-pub use sampler::{CallFigures, Options, StartError, FREQUENCY};
+pub use sampler::{Options, StartError, FREQUENCY};
 pub use samples::{Samples, TooMuch};
 pub use slice::*;
 pub use symbols::{is_named, UNKNOWN};

@@ -1,8 +1,9 @@
-//! Makes slices of what the sampler gives: addresses become names, call chains and threads become numbers.
+//! Makes slices of the sampler's records: addresses become names, call chains and threads become numbers.
 
+use crate::calls::CallFigures;
 use crate::causality::Absence;
 use crate::layout::{RawSample, GUEST, KERNEL_THREAD};
-use crate::sampler::{text, CallFigures, Options, Sampler, StartError};
+use crate::sampler::{text, Options, Sampler, StartError};
 use crate::slice::*;
 use crate::symbols::{Place, Symbols, UserFunction};
 use latpath_bpf::Missing;
@@ -13,23 +14,23 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long names are waited for before the kernel's ring is emptied again.
+/// Maximum wait for names before the kernel's ring is emptied again.
 const NAMES_WITHIN: Duration = Duration::from_millis(10);
-/// How long names are looked up after the window's end.
+/// Maximum time for looking up names after the window's end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 /// Samples that wait for their names, beside those in the kernel's ring.
 const MAX_WAITING: usize = 1 << 13;
 /// Samples between two readings of the kernel's ring.
 const BATCH: usize = 256;
 
-/// Maximum duration of one step, so that its caller can see that the window is over. The next step goes on with what
-/// waits.
+/// Maximum duration of one step, so that its caller can see that the window is over. The next step continues with the samples
+/// that wait.
 const STEP: Duration = Duration::from_millis(100);
 
-/// How long a slice is.
+/// Length of a slice, ns.
 const SLICE: Ns = 1_000_000_000;
 
-/// A call chain that stands for all for which there was no room.
+/// Replaces all call chains for which there was no room.
 const TOO_MANY: &str = "[too many call chains]";
 
 /// Records until it is dropped. It belongs to the thread that made it.
@@ -40,13 +41,13 @@ pub struct Recorder {
     slice: Slice,
     /// Samples that wait for their names.
     waiting: VecDeque<RawSample>,
-    /// By thread (its number, and an idle thread's CPU): what it is numbered as, and how long it had run.
+    /// By thread (its number, and an idle thread's CPU): its number in slices, and how long it had run.
     threads: HashMap<(u32, u32), (u32, u64)>,
     lost: u64,
     unattributed: Ns,
 }
 
-/// Numbers of what was sent before.
+/// Numbers of names, threads and call chains that earlier slices had.
 #[derive(Default)]
 struct Interned {
     names: HashMap<String, u32>,
@@ -206,7 +207,7 @@ impl Recorder {
         self.sampler.guest_time(tid)
     }
 
-    /// System calls that the table had no room for.
+    /// System calls for which there was no room.
     pub fn calls_lost(&self) -> u64 {
         self.sampler.calls_lost()
     }
@@ -231,9 +232,10 @@ impl Recorder {
         self.symbols.cut()
     }
 
-    /// Takes what has come, some twenty times a second: a process's names can be found as long as it is there. A
+    /// Takes the samples that have come, some twenty times a second: a process's names can be found as long as it is there. A
     /// slice, once a second.
     pub fn step(&mut self) -> Option<Slice> {
+        self.sampler.make_room_for_calls();
         self.take_samples(STEP);
         let now = monotonic();
         (now - self.slice.from >= SLICE).then(|| self.close(now, None))
@@ -330,7 +332,7 @@ impl Recorder {
         if raw.flags & GUEST != 0 {
             return Some(interned.stack(Stack { mode: Mode::Guest, frames: Vec::new() }, slice));
         }
-        // A caller's address is where it goes on: behind the call, which may be the next function.
+        // A caller's address is its return address: behind the call, which may be the next function.
         let calls = |addresses: &[u64]| -> Vec<u64> {
             addresses.iter().enumerate().map(|(at, address)| address.saturating_sub((at > 0).into())).collect()
         };

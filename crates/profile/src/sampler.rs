@@ -1,12 +1,13 @@
-//! The programs, standing: samples with addresses, and how long each thread ran.
+//! The attached programs: samples with addresses, and how long each thread ran.
 
+use crate::calls::{CallFigures, Calls, MAX_CALLS};
 use crate::causality::Absence;
 use crate::events::cpu_clock;
-use crate::layout::{Call, CallTime, Here, RawAbsence, RawGuestTime, RawSample, RawTime, Shared, ThreadKey};
+use crate::layout::{Here, RawAbsence, RawGuestTime, RawSample, RawTime, Shared, ThreadKey};
 use crate::skel::{ProfileSkel, ProfileSkelBuilder};
 use latpath_bpf::{
-    begin_window, bytes_of, end_window, from_bytes, hook, listen, module_hook, Hook, Hooks, Mapped, Missing, Plain,
-    Purpose, Standing,
+    begin_window, bytes_of, end_window, entries, from_bytes, hook, listen, module_hook, Hook, Hooks, Mapped, Missing,
+    Plain, Purpose, Standing,
 };
 use latpath_linux::{monotonic, proc, Cpus};
 use latpath_model::Ns;
@@ -20,18 +21,16 @@ use std::rc::Rc;
 use std::time::Duration;
 use std::{io, thread::sleep};
 
-/// Threads whose times are kept in the kernel. Those that ended are taken out before it is full.
+/// Maximum threads whose times are kept in the kernel. Ended threads are removed before the table is full.
 const THREADS: u32 = 1 << 16;
-/// System calls that are distinguished, by thread and number.
-const CALLS: u32 = 1 << 15;
-/// Absences of vCPUs of some tenths of a second, bytes.
+/// Size of the ring of absences, bytes: some tenths of a second of several vCPUs.
 const ABSENCES: u32 = 1 << 20;
-/// Processes whose system calls are counted.
+/// Maximum processes whose system calls are counted.
 const CALLERS: u32 = 1 << 10;
 /// `BPF_PERF_EVENT`, a kind of link.
 const BPF_PERF_EVENT: u32 = 41;
 
-/// Samples a second. 99 does not keep step with what happens 100 times a second.
+/// Samples a second. 99 is not in step with periodic work at 100 Hz.
 pub const FREQUENCY: u32 = 99;
 
 const NEEDED: &str = "sched_switch";
@@ -51,7 +50,7 @@ static HOOKS: [Hook; 6] = [
 /// Why nothing is sampled.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The programs do not stand.
+    /// The programs cannot be attached.
     #[error(transparent)]
     Programs(#[from] latpath_bpf::StartError),
     /// The kernel refused to sample.
@@ -59,7 +58,7 @@ pub enum StartError {
     NoClock {
         cpu: u32,
         frequency: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         why: io::Error,
     },
     /// None of the CPUs that were asked for.
@@ -86,9 +85,9 @@ pub struct Options {
     pub calls_of: Option<Vec<u32>>,
     /// Threads of vCPUs whose time in the guest is added up; where there are none, the programs for it are not attached.
     pub vcpus: Vec<u32>,
-    /// Those of them of which it is recorded each time when they are not.
+    /// Those of them whose absences from the guest are recorded one by one.
     pub absences_of: Vec<u32>,
-    /// Says of functions without a name where they lie, so that others may name them.
+    /// Reports the file and address of functions without a name, so that others may name them.
     pub places: bool,
 }
 
@@ -103,22 +102,6 @@ impl Default for Options {
             places: false,
         }
     }
-}
-
-/// How long a thread of a process was in one system call, all calls together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallFigures {
-    pub tgid: u32,
-    pub tid: u32,
-    pub comm: String,
-    pub call: String,
-    /// Calls that began and ended in the window.
-    pub count: u64,
-    /// Their time, also asleep.
-    pub ns: Ns,
-    pub longest_ns: Ns,
-    /// Those that returned an error.
-    pub failed: u64,
 }
 
 /// How long a thread ran since the window's begin.
@@ -144,7 +127,7 @@ pub(crate) struct Sampler {
     here: Mapped<Here>,
     shared: Mapped<Shared>,
     threads: MapHandle,
-    calls: MapHandle,
+    calls: Calls,
     called_by: MapHandle,
     pub cpus: Cpus,
     pub from: Ns,
@@ -163,7 +146,7 @@ fn open<'s>(
     listen();
     let mut open = ProfileSkelBuilder::default().open(storage).map_err(PURPOSE.refused("reading the programs"))?;
     let (callers, calls) = match options.calls_of {
-        Some(_) => (CALLERS, CALLS),
+        Some(_) => (CALLERS, MAX_CALLS),
         None => (1, 1),
     };
     // Four seconds of samples that fill all their frames: the first look into a large program takes its time.
@@ -264,7 +247,7 @@ impl Sampler {
             here,
             shared,
             threads,
-            calls,
+            calls: Calls::new(calls),
             called_by,
             cpus,
             from: 0,
@@ -305,8 +288,7 @@ impl Sampler {
     pub fn absences(&mut self) -> (Vec<Absence>, Ns) {
         let now = monotonic();
         // One that ends from here on is in the ring, too.
-        let open = self.absent.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
-        let open = open.into_iter().flatten().filter_map(|(_, value)| from_bytes::<RawAbsence>(&value));
+        let open = entries::<u32, RawAbsence>(&self.absent).into_iter().map(|(_, absence)| absence);
         let open: Vec<Absence> = open.filter(|absence| absence.from > 0).map(|absence| of(&absence, None)).collect();
         let _ = self.ring.consume();
         let ended = self.absences.take();
@@ -330,7 +312,7 @@ impl Sampler {
         }
         let now = monotonic().min(self.shared.field::<u64>(0, offset_of!(Shared, until)) as Ns);
         let inside = match (time.since as Ns, time.seen) {
-            // No event of it has come: it did all the time what it does now.
+            // Without an event it has been in its present state all the time.
             (_, 0) if is_in_guest(tid) => now - self.from,
             (0, _) => 0,
             (since, _) => now - since.max(self.from),
@@ -344,7 +326,7 @@ impl Sampler {
 
     /// Ends the window: each CPU's time is known up to its end when this returns.
     pub fn end(&mut self) -> Ns {
-        // The clock of each CPU comes once more.
+        // The clock of each CPU ticks again within a period.
         let period = 1_000_000_000 / u64::from(self.frequency.max(1));
         let once_more = || sleep(Duration::from_nanos(period));
         end_window(|until| self.shared.set_field(0, offset_of!(Shared, until), until), once_more).0
@@ -352,13 +334,9 @@ impl Sampler {
 
     /// How long threads have run; `until` is the window's end, once it has one.
     pub fn times(&mut self, until: Option<Ns>) -> Vec<ThreadTime> {
-        let mut times: Vec<ThreadTime> = Vec::new();
-        let all = self.threads.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
-        for (key, value) in all.into_iter().flatten() {
-            if let (Some(ThreadKey { tid, cpu }), Some(info)) = (from_bytes(&key), from_bytes(&value)) {
-                times.push(ThreadTime { tid, cpu, info, taken_out: false });
-            }
-        }
+        let all = entries(&self.threads).into_iter();
+        let mut times: Vec<ThreadTime> =
+            all.map(|(ThreadKey { tid, cpu }, info)| ThreadTime { tid, cpu, info, taken_out: false }).collect();
         if self.shared.field::<u32>(0, offset_of!(Shared, threads)) > THREADS / 2 {
             self.take_out_ended(&mut times);
         }
@@ -376,7 +354,7 @@ impl Sampler {
         times
     }
 
-    /// Threads that are gone never run again: nobody writes to what they had.
+    /// A thread that has ended never runs again: its entry does not change any more.
     fn take_out_ended(&self, times: &mut [ThreadTime]) {
         let is_gone = |time: &&mut ThreadTime| time.tid != 0 && !Path::new(&format!("/proc/{}", time.tid)).exists();
         for time in times.iter_mut().filter(is_gone) {
@@ -398,32 +376,23 @@ impl Sampler {
         })
     }
 
-    /// System calls for which the table had no room.
+    /// System calls for which there was no room.
     pub fn calls_lost(&self) -> u64 {
-        self.shared.field(0, offset_of!(Shared, calls_lost))
+        self.calls.lost(&self.shared)
     }
 
     /// System calls that were counted.
     pub fn calls(&self) -> Vec<CallFigures> {
-        let all = self.calls.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY);
-        let figures = all.into_iter().flatten().filter_map(|(key, value)| {
-            let (key, time): (Call, CallTime) = (from_bytes(&key)?, from_bytes(&value)?);
-            Some(CallFigures {
-                tgid: time.tgid,
-                tid: key.tid,
-                comm: text(&time.comm),
-                call: crate::calls::name(key.nr),
-                count: time.count,
-                ns: time.ns as Ns,
-                longest_ns: time.longest as Ns,
-                failed: time.failed,
-            })
-        });
-        figures.collect()
+        self.calls.figures()
+    }
+
+    /// Keeps room in the table of system calls for threads that are yet to start.
+    pub fn make_room_for_calls(&mut self) {
+        self.calls.make_room(&self.shared);
     }
 }
 
-/// How often a vCPU's time is read that changes each time.
+/// Maximum attempts to read a vCPU's time that changes meanwhile.
 const READINGS: usize = 8;
 
 /// Whether a vCPU's thread is in its guest.
@@ -441,7 +410,7 @@ fn of(absence: &RawAbsence, until: Option<Ns>) -> Absence {
     Absence { tid: absence.tid, from: absence.from as Ns, until }
 }
 
-/// Has what comes by a ring put into a list.
+/// Collects the records of a ring in a list.
 fn ring<'m, T: Plain>(
     rings: &mut RingBufferBuilder<'m, 'static>,
     map: &'m libbpf_rs::MapMut<'_>,

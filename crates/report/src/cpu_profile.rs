@@ -165,7 +165,7 @@ pub struct CallLine {
     pub vm: String,
     /// The thread's name, or what it does for the VM.
     pub thread: String,
-    /// Its number.
+    /// Its number; 0: all threads of this name that have ended, together.
     pub tid: u32,
     /// The call.
     pub call: String,

@@ -1,6 +1,8 @@
 //! `latpath profile` as users run it.
 
+mod calls;
 mod debug_files;
+mod frozen;
 mod others;
 
 use debug_files::need_debuginfod;
@@ -17,6 +19,7 @@ fn main() -> ExitCode {
     others::run_if_asked();
     let root = || [need_root(), need_btf()];
     let builds = || [need_root(), need_btf(), need_tool("gcc"), need_tool("objcopy"), need_tool("readelf")];
+    let compiles = || [need_root(), need_btf(), need_tool("gcc")];
     let with_perfetto = || [need_root(), need_btf(), trace_processor::lack()];
     let fetches = || [&builds()[..], &[need_debuginfod()]].concat();
     let tests = vec![
@@ -31,10 +34,18 @@ fn main() -> ExitCode {
             others::cost_names_only,
         ),
         trial("what_is_printed_is_what_the_schema_describes", &root(), schema),
+        trial(
+            "calls_of_threads_that_end_are_counted_and_leave_room_for_others",
+            &compiles(),
+            calls::of_threads_that_end,
+        ),
     ];
+    let freezes = || [&compiles()[..], &[frozen::need_fuse()]].concat();
     // These know their processes by name; and loops are busy for a known part of the time.
     let alone = [
         trial("the_total_is_all_cpus_time_and_busy_loops_are_found", &root(), loops),
+        trial("a_file_system_that_does_not_answer_costs_names_and_nothing_else", &freezes(), frozen::costs_names_only),
+        trial("a_file_system_that_does_not_answer_holds_no_agent", &freezes(), frozen::holds_no_agent),
         trial("a_stripped_programs_functions_are_named_by_a_server", &fetches(), debug_files::by_a_server),
         trial("a_bad_server_costs_names_and_nothing_else", &fetches(), debug_files::by_bad_servers),
         trial("a_server_that_never_answers_is_left_by_ctrl_c", &fetches(), debug_files::by_nobody_any_more),
