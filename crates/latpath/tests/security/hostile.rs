@@ -46,6 +46,19 @@ impl Bait {
         run(Command::new("gcc").args(["-O1", "-static", "-o"]).args([&program, &source]))?;
         Ok(program)
     }
+
+    /// Puts a section into a program, and takes its symbols out.
+    fn replace_symbols(&self, program: &Path, section: &str, content: &[u8]) -> Result<(), Failed> {
+        let added = self.shared.path().join("section");
+        fs::write(&added, content)?;
+        let section = format!("{section}={}", added.display());
+        run(Command::new("objcopy").args(["--strip-all", "--add-section", &section]).arg(program))
+    }
+}
+
+/// A section that says in which file the symbols are: its name and a checksum.
+fn debug_link(name: &str) -> Vec<u8> {
+    [name.as_bytes(), &[0; 4][..4 - name.len() % 4], &[1; 4]].concat()
 }
 
 fn run(command: &mut Command) -> Result<(), Failed> {
@@ -53,7 +66,7 @@ fn run(command: &mut Command) -> Result<(), Failed> {
     equal(&String::from_utf8_lossy(&output.stderr), output.status.success(), true)
 }
 
-struct Running(Child);
+pub struct Running(pub Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -81,13 +94,12 @@ impl User {
     pub fn all(bait: &Bait) -> Result<Vec<Self>, Failed> {
         let fifo = bait.fifo().to_string_lossy().into_owned();
         let relative = format!("{}{fifo}", "../".repeat(8).trim_end_matches('/'));
-        // A name and a checksum; a name and a build-id; version, flag, name, length and build-id.
-        let link = |name: &str| [name.as_bytes(), &[0; 4][..4 - name.len() % 4], &[1; 4]].concat();
+        // A name and a build-id; version, flag, name, length and build-id.
         let alternative = [fifo.as_bytes(), &[0], &[7; 20]].concat();
         let supplement = [&[5, 0, 0][..], fifo.as_bytes(), &[0, 20], &[7; 20]].concat();
         let sections = [
-            (".gnu_debuglink", link(&fifo)),
-            (".gnu_debuglink", link(&relative)),
+            (".gnu_debuglink", debug_link(&fifo)),
+            (".gnu_debuglink", debug_link(&relative)),
             (".gnu_debugaltlink", alternative),
             (".debug_sup", supplement),
         ];
@@ -99,13 +111,8 @@ impl User {
     }
 
     fn start(bait: &Bait, name: &str, section: &str, content: &[u8]) -> Result<Self, Failed> {
-        let (program, added) = (bait.build(name)?, bait.shared.path().join("section"));
-        fs::write(&added, content)?;
-        run(Command::new("objcopy")
-            .arg("--strip-all")
-            .arg("--add-section")
-            .arg(format!("{section}={}", added.display()))
-            .arg(&program))?;
+        let program = bait.build(name)?;
+        bait.replace_symbols(&program, section, content)?;
         let mut command = Command::new(&program);
         let process = Running(command.uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null()).spawn()?);
         // Links to files of root's where names of its code are looked for.
@@ -117,30 +124,90 @@ impl User {
     }
 }
 
-/// A container: root with a root of its own, whose program has the name of QEMU's.
+/// What a container has prepared for who reads its files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Trap {
+    /// Its `/tmp` is a link to a folder of root's.
+    Link,
+    /// The names of its code are in a FIFO, to which nobody writes.
+    Fifo,
+    /// They are in a file of 1 TiB.
+    HugeMap,
+    /// Its program is a file of 1 TiB.
+    HugeProgram,
+}
+
+impl Trap {
+    pub const ALL: [Self; 4] = [Self::Link, Self::Fifo, Self::HugeMap, Self::HugeProgram];
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Link => "lp-link",
+            Self::Fifo => "lp-fifo",
+            Self::HugeMap => "lp-huge-map",
+            Self::HugeProgram => "lp-huge",
+        }
+    }
+
+    /// Shell commands in the container's root. `$$` is the program's process, too.
+    fn commands(self) -> &'static str {
+        match self {
+            Self::Link => "ln -s \"$bait\" tmp",
+            Self::Fifo => "mkdir tmp && mkfifo \"tmp/perf-$$.map\"",
+            Self::HugeMap => "mkdir tmp && truncate -s 1T \"tmp/perf-$$.map\"",
+            Self::HugeProgram => "mkdir tmp && truncate -s 1T \"bin/$name\"",
+        }
+    }
+}
+
+/// A container: a root with a file system of its own, whose program has no symbols and says that root's passwords are those.
 pub struct Container {
     process: Running,
+    trap: Trap,
+    /// Its program's name.
+    pub name: String,
     /// The name that it gives itself as a VM.
     pub vm: String,
 }
 
 impl Container {
-    pub fn start(bait: &Bait, name: &str) -> Result<Self, Failed> {
+    /// Containers of a user that has no rights on this machine.
+    pub fn all(bait: &Bait) -> Result<Vec<Self>, Failed> {
+        Trap::ALL.into_iter().map(|trap| Self::start(bait, trap.program(), trap, true)).collect()
+    }
+
+    /// A container of this machine's root, whose program has the name of QEMU's.
+    pub fn vm(bait: &Bait) -> Result<Self, Failed> {
+        Self::start(bait, "qemu-system-x86_64", Trap::Link, false)
+    }
+
+    fn start(bait: &Bait, name: &str, trap: Trap, is_users: bool) -> Result<Self, Failed> {
         let program = bait.build(name)?;
+        bait.replace_symbols(&program, ".gnu_debuglink", &debug_link("/etc/shadow"))?;
         let vm = format!("lp-hostile-{}", std::process::id());
         let root = bait.shared.path().join("root");
-        fs::create_dir(&root)?;
-        // Its /tmp is a link to a folder of root's.
-        let script =
-            "mount -t tmpfs none \"$1\" && mkdir \"$1/bin\" && cp \"$2\" \"$1/bin/\" && ln -s \"$3\" \"$1/tmp\" && \
-             exec chroot \"$1\" \"/bin/$4\" -name \"$5\" -machine q35";
+        fs::create_dir_all(&root)?;
+        let script = format!(
+            "mount -t tmpfs none \"$root\" && cd \"$root\" && mkdir bin && cp \"$program\" bin/ && {} && \
+             exec chroot . \"/bin/$name\" -name \"$vm\" -machine q35",
+            trap.commands()
+        );
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--net", "--ipc", "--uts", "sh", "-c", script, "sh"]);
-        command.args([&root, &program, &bait.folder.path().to_path_buf()]).args([name, &vm]).stdin(Stdio::null());
-        let container = Self { process: Running(command.spawn()?), vm };
+        if is_users {
+            command.args(["--user", "--map-root-user"]).uid(NOBODY).gid(NOBODY).current_dir("/");
+        }
+        command.args(["--mount", "--net", "--ipc", "--uts", "sh", "-c", &script]).stdin(Stdio::null());
+        command.env("root", &root).env("program", &program).env("name", name).env("vm", &vm);
+        command.env("bait", bait.folder.path());
+        let container = Self { process: Running(command.spawn()?), trap, name: name.into(), vm };
         let exe = format!("/proc/{}/exe", container.process.0.id());
         let runs = || fs::read_link(&exe).is_ok_and(|exe| exe.file_name() == Path::new(name).file_name());
         waits::until("the container's program runs", runs)?;
         Ok(container)
+    }
+
+    /// Its FIFO, of which root may see that it is one, and no more.
+    pub fn fifo(&self) -> Option<String> {
+        (self.trap == Trap::Fifo).then(|| format!("/perf-{}.map", self.process.0.id()))
     }
 }

@@ -1,6 +1,6 @@
 //! latpath under strace: what it opened and executed.
 
-use crate::hostile::Bait;
+use crate::hostile::{Bait, Container};
 use latpath_testkit::{equal, Failed};
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,16 +9,26 @@ use std::process::Command;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md");
 
+/// A path that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Opened {
+    /// The directory that it was looked up in; empty where it is the current one.
+    directory: String,
+    /// As it was named.
+    path: String,
+    /// What was opened; empty where nothing was.
+    led_to: String,
+}
+
 pub struct Traced {
     pub stdout: String,
-    /// All paths that were asked for, as they were named, and what each led to.
-    opened: BTreeSet<(String, String)>,
+    opened: BTreeSet<Opened>,
     executed: BTreeSet<String>,
     program: String,
 }
 
 impl Traced {
-    pub fn run(command: Command) -> Result<Self, Failed> {
+    pub fn run(command: &mut Command) -> Result<Self, Failed> {
         let trace = tempfile::NamedTempFile::new()?;
         let mut strace = Command::new("strace");
         strace
@@ -40,8 +50,14 @@ impl Traced {
         Ok(Self { stdout: String::from_utf8(output.stdout)?, opened, executed, program })
     }
 
-    /// Whether the page lists all of it, and nothing led to the bait.
-    pub fn is_listed(&self, bait: &Bait) -> Result<(), Failed> {
+    /// Fails unless there was something to resist: files that processes of others run were opened.
+    pub fn reads_files_of_others(&self) -> Result<(), Failed> {
+        let is_others = |path: &str| path.ends_with("/exe") || path.contains("/map_files/");
+        equal("files of others are in the trace", self.opened.iter().any(|opened| is_others(&opened.path)), true)
+    }
+
+    /// Whether all of it is on the page, below one of the paths that the user named, and nothing led to what others have prepared.
+    pub fn is_listed(&self, bait: &Bait, containers: &[Container], named: &[&Path]) -> Result<(), Failed> {
         let patterns = patterns(&fs::read_to_string(PAGE)?);
         let is_listed = |path: &str| {
             patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -49,20 +65,28 @@ impl Traced {
                 None => path == pattern,
             })
         };
+        let is_named = |opened: &Opened| {
+            let path = Path::new(&opened.directory).join(&opened.path);
+            // A file appears under another name beside it, and a new directory's parent is written back.
+            named.iter().any(|named| path.starts_with(named) || Some(&*path) == named.parent())
+        };
         let folder = bait.folder.path().to_string_lossy().into_owned();
-        let is_wrong = |(path, led_to): &&(String, String)| {
-            !is_listed(path) || path.contains("..") || path.contains(&folder) || led_to.contains(&folder)
+        let fifos: Vec<String> = containers.iter().filter_map(Container::fifo).collect();
+        let is_wrong = |opened: &&Opened| {
+            let Opened { path, led_to, .. } = opened;
+            // What a descriptor of a path names is opened by way of /proc.
+            let is_fifo = path.starts_with("/proc/self/fd/") && fifos.iter().any(|fifo| led_to.contains(fifo));
+            let is_foreign = path.contains("..") || path.contains(&folder) || led_to.contains(&folder);
+            is_fifo || is_foreign || !(is_listed(path) || is_named(opened))
         };
         let wrong: Vec<_> = self.opened.iter().filter(is_wrong).collect();
-        let has_files = self.opened.iter().any(|(path, _)| path.ends_with("/exe") || path.contains("/map_files/"));
-        equal("files of others are in the trace", has_files, true)?;
         equal("opened, and not listed", wrong, vec![])?;
-        let named = ["env", "sleep"];
-        let is_named = |path: &&String| {
-            **path != self.program && !named.iter().any(|name| Path::new(path.as_str()).ends_with(name))
+        let commands = ["env", "sleep"];
+        let is_wrong = |path: &&String| {
+            **path != self.program && !commands.iter().any(|name| Path::new(path.as_str()).ends_with(name))
         };
-        equal("executed, and not listed", self.executed.iter().filter(is_named).collect::<Vec<_>>(), vec![])?;
-        equal("the hostile program ran as root", bait.folder.path().join("executed").exists(), false)
+        equal("executed, and not listed", self.executed.iter().filter(is_wrong).collect::<Vec<_>>(), vec![])?;
+        equal("what others prepared was executed", bait.folder.path().join("executed").exists(), false)
     }
 }
 
@@ -75,7 +99,7 @@ fn patterns(page: &str) -> Vec<String> {
         .collect()
 }
 
-type Calls = (BTreeSet<(String, String)>, BTreeSet<String>);
+type Calls = (BTreeSet<Opened>, BTreeSet<String>);
 
 /// What latpath's own processes did: those that have executed something else are the user's command.
 fn calls(trace: &str) -> Calls {
@@ -95,8 +119,16 @@ fn calls(trace: &str) -> Calls {
                 }
             }
         } else if (name.starts_with("open") || name == "creat") && !others.contains(pid) {
-            let led_to = rest.rsplit_once("= ").map_or("", |(_, result)| result);
-            opened.insert((path, led_to.split_once('<').map_or("", |(_, path)| path.trim_end_matches('>')).to_owned()));
+            let of_descriptor = |text: &str| {
+                text.split_once('<').map_or("", |(_, rest)| rest.split('>').next().unwrap_or("")).to_owned()
+            };
+            let directory = rest
+                .split('"')
+                .next()
+                .filter(|begin| !begin.starts_with("AT_FDCWD"))
+                .map_or(String::new(), of_descriptor);
+            let led_to = rest.rsplit_once("= ").map_or(String::new(), |(_, result)| of_descriptor(result));
+            opened.insert(Opened { directory, path, led_to });
         }
     }
     (opened, executed)
