@@ -134,6 +134,31 @@ fn lines_of_a_live_view_name_who_held_late_packets() {
 }
 
 #[test]
+fn it_is_reported_that_latpath_itself_makes_packets_late() {
+    let cause = CauseFigures {
+        cause: "waiting-for-cpu".into(),
+        description: "relay behind lp-flight".into(),
+        ..Default::default()
+    };
+    let of = |latpath_percent| {
+        let late =
+            LateFigures { late: 4, explained: 4, causes: vec![cause.clone()], latpath_percent, ..Default::default() };
+        let summary = Summary { late: Some(late), ..summary() };
+        let page = text(&summary, None, &options(Letters::Ascii));
+        (page.split_whitespace().collect::<Vec<_>>().join(" "), summary)
+    };
+    let warning =
+        "latpath itself took 23.4 % of the delay, in threads of its own (latpath, latpath-*, lp-*): without latpath \
+        these packets would have been less late. To disturb less, record with --no-flight";
+    let (page, summary) = of(Some(23.4));
+    assert!(page.contains(&format!("! {warning}")), "{page}");
+    let mut lines = Lines::new(Letters::Ascii);
+    assert!(lines.block(&summary).contains(&format!("! {warning}")));
+    assert!(!lines.block(&summary).contains("latpath itself"), "a warning is printed once");
+    assert!(!of(None).0.contains("latpath itself"));
+}
+
+#[test]
 fn no_line_is_wider_than_the_page() {
     let mut summary = summary();
     for segment in &mut summary.segments {

@@ -90,8 +90,11 @@ fn late(theme: Theme) -> Model {
         cause("unexplained", &[4], "guest7: the recorder had written over it", 0, 2_000_000, 0.307),
     ];
     let latest = Some("MU01:1072@01:08:48.859964  14.20 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.01 ms".into());
-    let late =
-        LateFigures { late: 43, explained: 43, excess_ns: 650_200_000, causes, latest, ..LateFigures::default() };
+    let sum = |name: &str, excess_ns, share_percent| DelayShare { name: name.into(), excess_ns, share_percent };
+    let by_cause = vec![sum("waiting for its CPU", 598_200_000, 92.013), sum("upcall", 50_000_000, 7.692)];
+    let by_culprit = vec![sum("vCPU 0 of guest7", 590_000_000, 90.742), sum("handler12", 50_000_000, 7.692)];
+    let figures = LateFigures { late: 43, explained: 43, excess_ns: 650_200_000, ..LateFigures::default() };
+    let late = LateFigures { causes, by_cause, by_culprit, latest, ..figures };
     for s in 1..=6 {
         let summary = Summary { late: Some(late.clone()), ..summary(Capture::Normal, s) };
         model.feed(&summary, Duration::from_secs(s));
@@ -104,6 +107,19 @@ fn late_packets_have_their_culprits_beside_them() {
     picture("late-80x24", &late(unicode()), 80, 24);
     picture("late-120x40", &late(unicode()), 120, 40);
     picture("late-200x60", &late(unicode()), 200, 60);
+}
+
+#[test]
+fn the_sums_of_the_delay_come_before_single_causes_where_there_is_room() {
+    let screen = |height| text(&drawn(&late(unicode()), 120, height));
+    let at = |screen: &str, words: &str| screen.lines().position(|line| line.contains(words));
+    let (sums, first) =
+        ("waiting for its CPU 92 %, by vCPU 0 of guest7 91 %", "vhost of guest7 behind vCPU 0 of guest7");
+    let high = screen(40);
+    assert!(at(&high, sums).is_some() && at(&high, sums) < at(&high, first), "{high}");
+    // Where there is one line, it says what held whom.
+    let heights = (5..40).map(screen).filter(|screen| screen.contains(first) && !screen.contains(sums)).count();
+    assert!(heights > 0);
 }
 
 #[test]

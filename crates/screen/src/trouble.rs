@@ -204,6 +204,16 @@ mod tests {
     }
 
     #[test]
+    fn the_delay_that_latpath_itself_causes_is_a_warning() {
+        let late = latpath_stats::LateFigures { latpath_percent: Some(23.4), ..Default::default() };
+        let summary = Summary { elapsed_ns: 1_000_000_000, journeys: 4000, late: Some(late), ..Summary::default() };
+        let mut watch = Watch::new(at(0));
+        watch.feed(&summary, at(1));
+        let want = "latpath itself: 23 % of the delay (--no-flight disturbs less)";
+        assert_eq!(texts(&summary, &watch, 1), [(Level::Warn, want.into())]);
+    }
+
+    #[test]
     fn a_clock_fault_and_stalled_figures_are_alarms() {
         let fault = Some("no answer for 2.1 s".into());
         let machines = vec![MachineFigures { machine: "guest0".into(), fault, ..MachineFigures::default() }];

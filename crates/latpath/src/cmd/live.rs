@@ -24,6 +24,8 @@ const SHOW: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(50);
 /// Interval of reading the probes.
 const ROUND: Duration = Duration::from_millis(20);
+/// Maximum wait for the causes of the last late packets, before the final report.
+const LAST_CAUSES: Duration = Duration::from_secs(3);
 
 /// Watch streams while they run: how long each segment of the route takes, once a second.
 #[derive(ClapArgs)]
@@ -192,6 +194,10 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     watched?;
     if let Source::Live(live) = &mut source {
         live.stop();
+    }
+    if let Some(explainer) = &mut explainer {
+        while source.explain_next(explainer) {}
+        explainer.finish(LAST_CAUSES);
     }
     let summary = source.summary(&mut explainer, true);
     if !screen {

@@ -215,6 +215,24 @@ fn a_run_without_late_packets_says_so() {
     let out = explain(&bench, &[]);
     assert_eq!(out.status.code(), Some(0));
     assert!(stderr(&out).contains("run: no packet was late: none took longer than 200.0"), "{}", stderr(&out));
+    let text = stdout(&out);
+    assert!(text.contains("not needed: no packet was late") && !text.contains("not known"), "{text}");
+}
+
+#[test]
+fn reports_and_what_live_leaves_behind_name_the_causes() {
+    let bench = with_spikes();
+    for (words, more) in [
+        (&["report", "run"][..], "More, with fixes: latpath explain run"),
+        (&["live", "--replay", "run", "--speed", "max"], "More, with fixes: record with latpath record"),
+    ] {
+        let out = bench.latpath(words);
+        assert!(out.status.success(), "{}", stderr(&out));
+        let text = stdout(&out);
+        let (_, causes) = text.rsplit_once("Causes of late packets").unwrap_or_else(|| panic!("no causes in {text}"));
+        assert!(causes.contains("waiting for its CPU") && causes.contains("hog"), "{causes}");
+        assert!(causes.contains("waiting-for-cpu") && causes.contains(more), "{causes}");
+    }
 }
 
 #[test]

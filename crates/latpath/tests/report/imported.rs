@@ -35,6 +35,8 @@ fn an_imported_run_is_reported_like_any_other() {
     let explained = bench.latpath(&["explain", "run"]);
     assert_eq!(explained.status.code(), Some(1));
     assert!(stderr(&explained).contains("it was imported without a trace"), "{}", stderr(&explained));
+    assert!(stderr(&explained).contains("import it again with --trace"), "{}", stderr(&explained));
+    assert!(!stderr(&explained).contains("--no-flight"), "it was not recorded: {}", stderr(&explained));
     let again = stderr(&bench.latpath(&["import", PUB, SUB, "-o", "a run"]));
     assert!(again.contains("into a run; read them with: latpath report 'a run'\n"), "{again}");
     let explained = stderr(&bench.latpath(&["explain", "a run"]));

@@ -19,6 +19,8 @@ const WAITING_BYTES: usize = 16 << 20;
 /// Virtual machines come and go. They are looked for this often, while no capture waits.
 const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
+/// Interval at which [`LiveExplainer::finish`] checks for waiting captures.
+const POLL: Duration = Duration::from_millis(5);
 
 enum Request {
     /// A capture, with points, layout and times of day as they were known when it was taken.
@@ -29,7 +31,8 @@ enum Request {
 #[derive(Default)]
 struct Shared {
     figures: LateFigures,
-    /// Memory of the captures that wait.
+    /// Captures that wait or are being explained, and the memory of those that wait.
+    waiting: usize,
     waiting_bytes: usize,
     /// When the first late packet of each spike arrived that is explained and not shown yet.
     not_shown: Vec<Ns>,
@@ -84,7 +87,10 @@ impl LiveExplainer {
         }
         let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone(), time_of_day)));
         match self.requests.try_send(request) {
-            Ok(()) => shared.waiting_bytes += bytes,
+            Ok(()) => {
+                shared.waiting += 1;
+                shared.waiting_bytes += bytes;
+            }
             Err(TrySendError::Full(_)) => self.skipped += u64::from(is_spike),
             Err(TrySendError::Disconnected(_)) => {}
         }
@@ -96,6 +102,14 @@ impl LiveExplainer {
         self.shown_after = Histogram::new();
         // Where the queue is full, the counts of before stay.
         let _ = self.requests.try_send(Request::Reset);
+    }
+
+    /// Waits until all captures that were taken are explained, for this long at most.
+    pub fn finish(&self, within: Duration) {
+        let began = Instant::now();
+        while lock(&self.shared).waiting > 0 && began.elapsed() < within {
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Whether there is an explanation that [`figures`](Self::figures) has not returned yet.
@@ -165,10 +179,11 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let mut end = None;
+        let (mut end, mut explained) = (None, 0);
         match request {
             Request::Reset => explainer.reset(),
             Request::Capture(request) => {
+                explained = 1;
                 let (RankedCapture { capture, .. }, points, layout, time_of_day) = *request;
                 lock(shared).waiting_bytes -= capture.record_bytes();
                 let context = explainer.context_mut();
@@ -186,6 +201,7 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
         let figures = late_figures(&explainer.explanation(), explainer.latest(), explainer.context(), letters);
         let mut shared = lock(shared);
         shared.figures = figures;
+        shared.waiting -= explained;
         shared.not_shown.extend(end);
     }
 }
@@ -223,5 +239,6 @@ mod tests {
         drop(requests);
         explain(&receiver, &shared, RunContext::default(), false);
         assert_eq!((receiver.try_iter().count(), lock(&shared).waiting_bytes), (0, 0), "their memory is given back");
+        assert_eq!(lock(&shared).waiting, 0, "none waits to be explained");
     }
 }
