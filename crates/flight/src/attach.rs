@@ -16,7 +16,7 @@ pub(crate) fn shift(bytes: usize) -> u32 {
 
 const PURPOSE: Purpose = Purpose("record what CPUs do");
 
-/// What runs in the kernel. All goes with it: the file descriptors hold the programs in place, even after kill -9.
+/// The attached programs. They end with this value, even after kill -9: their file descriptors keep them attached.
 pub(crate) struct Attached {
     pub programs: Programs,
     pub ring: Mapped<RawEvent>,
@@ -37,7 +37,7 @@ fn rings(cpus: usize) -> usize {
     last(&line("/sys/devices/system/cpu/online")).map_or(cpus, |last| last + 1).min(cpus)
 }
 
-/// Loads what `hooks` says.
+/// Loads the programs of `hooks`.
 fn load<'s>(
     storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
     hooks: &Hooks,
@@ -53,7 +53,7 @@ fn load<'s>(
     open.load().map_err(PURPOSE.refused("loading the programs"))
 }
 
-/// Loads and attaches what this kernel takes; what it refuses is missing.
+/// Loads and attaches the programs that this kernel accepts; the others are reported as missing.
 pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
     let mut hooks = Hooks::of_kernel(scope.hooks())?;
     let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;

@@ -5,14 +5,14 @@ use crate::window::CpuRecord;
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Contexts that can lie on each other. Hostile input is not believed beyond that.
+/// Maximum depth of nested contexts. Deeper nesting in hostile input is ignored.
 const DEEPEST: usize = 16;
 
 /// A thread on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Running {
     pub pid: u32,
-    /// How it is scheduled, where a switch said so.
+    /// Its scheduling class, where a switch recorded it.
     pub class: Option<Class>,
     /// It runs a guest's code, as a vCPU.
     pub guest: bool,
@@ -42,7 +42,7 @@ pub enum Doing {
 }
 
 impl What {
-    /// What begins here (`true`) or ends: an interrupt, a softirq, or a timer's function, of which an end does not say which.
+    /// The context that begins here (`true`) or ends: an interrupt, a softirq, or a timer's function, whose end does not name it.
     pub fn edge(&self) -> Option<(bool, Doing)> {
         Some(match *self {
             Self::IrqEntry(number) => (true, Doing::Irq(number)),
@@ -91,21 +91,21 @@ impl CpuTile {
     }
 }
 
-/// All that is known of what a CPU did.
+/// The known activity of a CPU.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimeline {
     pub cpu: u32,
-    /// One behind the other from the beginning of its record on.
+    /// Contiguous, from the beginning of its record.
     tiles: Vec<CpuTile>,
     /// Ends of interrupts that had not begun, and beginnings without an end.
     pub garbled: u64,
-    /// Times that another thread was there than the switch before had said. Some kernels do not record all: what was between is
+    /// Events of another thread than the last switch had left on the CPU. Some kernels do not record all switches: the time between is
     /// unknown.
     pub missed_switches: u64,
 }
 
-/// Takes off a stack of contexts what has ended, and whatever lay on it, whose own end is lost. Returns how many ends or
-/// beginnings are lost.
+/// Removes the ended context from a stack, and all contexts above it, whose own ends are lost. Returns the number of lost ends and
+/// beginnings.
 fn end(stack: &mut Vec<Doing>, ended: Doing) -> u64 {
     let at = match ended {
         // A timer's function ends in the interrupt or softirq in which it began.
@@ -125,7 +125,7 @@ struct Fold {
     class: Option<Class>,
     idle: Option<u32>,
     guest: bool,
-    /// What lies on the running thread: interrupts, softirqs, timers' functions.
+    /// Contexts above the running thread: interrupts, softirqs, timers' functions.
     stack: Vec<Doing>,
     /// Softirqs that were left by a switch: those of PREEMPT_RT can be.
     put_aside: HashMap<u32, Vec<Doing>>,
@@ -194,7 +194,7 @@ impl Fold {
         }
     }
 
-    /// Where the switch away from a thread is missing, it most likely ran as long as nothing else is seen.
+    /// Where the switch away from a thread is missing, it most likely ran until the next event of another.
     fn last_switched_to(&self) -> Doing {
         match (self.doing(), self.class) {
             (Doing::Thread(r), Some(_)) => Doing::Thread(Running { guest: false, work: None, ..r }),
@@ -251,7 +251,8 @@ impl Fold {
         }
     }
 
-    /// A thread that leaves with another policy than it came with has changed it since (chrt): what it did as a hog, it did by that.
+    /// A thread that leaves with another policy than it came with has changed it since (chrt): as a culprit it has the policy that it
+    /// leaves with.
     fn was(&mut self, pid: u32, class: Class) {
         if self.class.is_none_or(|known| known.policy == class.policy) {
             return;
@@ -264,7 +265,7 @@ impl Fold {
     }
 
     fn switch(&mut self, prev: u32, next: u32, class: Class) {
-        // Nothing switches in an interrupt: one that has not ended here has lost its end. Softirqs may be left on PREEMPT_RT.
+        // There is no switch in an interrupt: if one has not ended here, its end is lost. Softirqs may be left on PREEMPT_RT.
         let (before, mut in_softirq) = (self.stack.len(), false);
         self.stack.retain(|context| {
             in_softirq = matches!(context, Doing::Softirq(_)) || in_softirq && matches!(context, Doing::Timer(_));
@@ -281,7 +282,7 @@ impl Fold {
 }
 
 impl CpuTimeline {
-    /// From a CPU's events; `to` is how far the row goes.
+    /// From a CPU's events; the row ends at `to`.
     pub fn of(record: &CpuRecord, to: Ns) -> Self {
         let mut fold = Fold::before(record);
         for event in record.events.iter().take_while(|e| e.t < to) {
@@ -292,7 +293,7 @@ impl CpuTimeline {
         Self { cpu: record.cpu, tiles, garbled, missed_switches }
     }
 
-    /// What it did from one time to another: tiles without a gap, from exactly `from` to exactly `to`.
+    /// Its activity from one time to another: tiles without a gap, from exactly `from` to exactly `to`.
     pub fn between(&self, from: Ns, to: Ns) -> Vec<CpuTile> {
         let mut found: Vec<CpuTile> = Vec::new();
         let mut cursor = from;
@@ -312,7 +313,7 @@ impl CpuTimeline {
         found
     }
 
-    /// What it did at a time, as far as that is recorded.
+    /// Its activity at a time, as far as that is recorded.
     pub fn at(&self, t: Ns) -> Doing {
         let at = self.tiles.partition_point(|tile| tile.to <= t);
         let here = self.tiles.get(at).filter(|tile| tile.from <= t && !tile.is_assumed());

@@ -10,7 +10,7 @@ use std::fmt;
 pub struct Event {
     /// When, `CLOCK_MONOTONIC`.
     pub t: Ns,
-    /// The thread on that CPU, 0 where it was idle; of a switch, the one that leaves.
+    /// The thread on that CPU, 0 when idle; of a switch, the thread that leaves.
     pub pid: u32,
     pub what: What,
 }
@@ -24,7 +24,7 @@ pub enum What {
         prev: Class,
         next_class: Class,
     },
-    /// The running context begins to wake a thread, whose CPU so far this is.
+    /// The running context begins to wake a thread; `cpu` is the CPU that the thread last ran on.
     Waking {
         pid: u32,
         cpu: u32,
@@ -37,7 +37,7 @@ pub enum What {
         class: Class,
         throttled: bool,
     },
-    /// A thread that does not run goes to another CPU.
+    /// A thread that does not run is moved to another CPU.
     Migrate {
         pid: u32,
         from: u32,
@@ -50,15 +50,15 @@ pub enum What {
     SoftirqExit(u32),
     VectorEntry(Vector),
     VectorExit(Vector),
-    /// An NMI's handler has ended; it took so long.
+    /// An NMI's handler has ended after `took` ns.
     Nmi {
         took: Ns,
     },
-    /// A device was polled: its name; what came of it follows, at the same time.
+    /// A device was polled: its name; the result follows as [`Self::NapiWork`], at the same time.
     NapiPoll {
         name: [u8; 16],
     },
-    /// The poll took so many packets of so many that it might. Without a device before: that of the CPU's own backlog.
+    /// The poll processed `work` packets of a budget of `budget`. Without a [`Self::NapiPoll`] before it, of the CPU's own backlog.
     NapiWork {
         work: u32,
         budget: u32,
@@ -72,7 +72,7 @@ pub enum What {
     /// The same of high-resolution timers.
     HrtimerEntry(u64),
     HrtimerExit,
-    /// A vCPU goes into its guest.
+    /// A vCPU enters its guest.
     KvmEntry {
         vcpu: Option<u32>,
     },
@@ -102,7 +102,7 @@ pub enum What {
     /// The thread frees memory before it gets some.
     ReclaimBegin,
     ReclaimEnd,
-    /// It had so many page faults since it was switched to; the switch away from it follows.
+    /// Page faults of the thread since it was switched in; the switch away from it follows.
     PageFaults(u64),
     /// Where in the kernel it blocks, each called by the one behind it, 0 for none; the switch away from it follows.
     BlockedAt([u64; 2]),
@@ -237,7 +237,7 @@ pub enum Vector {
     IrqWork,
     PlatformIpi,
     Thermal,
-    /// From another CPU, for what is not known.
+    /// From another CPU, for an unknown purpose.
     Ipi,
     Other(u32),
 }
@@ -351,7 +351,7 @@ impl RawEvent {
         Event { t: i64::try_from(self.time).unwrap_or(Ns::MAX), pid: self.pid, what }
     }
 
-    /// An event's bytes, of which [`Self::decode`] makes the same event again. `generation` is left 0.
+    /// An event's bytes, from which [`Self::decode`] makes the same event. `generation` is left 0.
     pub(crate) fn encode(event: &Event) -> Self {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };

@@ -1,8 +1,8 @@
-//! The tracepoints at which the recorder's programs stand, and which of them this kernel has.
+//! The tracepoints of the recorder's programs, and which of them this kernel has.
 
 use latpath_bpf::{function_hook as function, hook, module_hook as module, or, Hook};
 
-/// Without it there is nothing to record.
+/// Required: without it nothing is recorded.
 pub(crate) const NEEDED: &str = "sched_switch";
 
 const IRQ: &str = "interrupts of devices";
@@ -14,7 +14,7 @@ const RECLAIM: &str = "when a thread had to free memory before it got some";
 const TICK: &str = "timer interrupts";
 const IPI: &str = "interrupts from other CPUs";
 
-/// Those that explain late packets; alternatives stand behind those that they stand in for.
+/// Hooks that explain late packets; an alternative follows the hook that it replaces.
 static CAUSES: [Hook; 48] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
@@ -74,7 +74,7 @@ const ENDED: &str = "when guests end interrupts";
 const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
 
-/// What transfers between guests and host consist of.
+/// Hooks of the steps of transfers between guests and host.
 static TRANSFERS: [Hook; 31] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),

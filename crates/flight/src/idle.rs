@@ -6,22 +6,22 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// States of a CPU that are named. The kernel has ten at most (include/linux/cpuidle.h).
+/// Maximum named states of a CPU. The kernel has ten at most (include/linux/cpuidle.h).
 pub(crate) const MAX_STATES: usize = 16;
-/// Bytes of a name. The kernel has sixteen at most.
+/// Maximum bytes of a name. The kernel has sixteen at most.
 const MAX_NAME: usize = 32;
-/// CPUs that are looked at.
+/// Maximum CPUs whose states are read.
 const MAX_CPUS: usize = 4096;
 
 /// The idle states of a machine's CPUs: `POLL`, `C1E`, `C6`, `haltpoll`, `WFI`. None where the kernel has no cpuidle driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdleStates {
-    /// Names by state, from this CPU on to the next that differs. What has no name is empty.
+    /// Names by state, from this CPU on to the next that differs. A state without a name is empty.
     pub(crate) from: BTreeMap<u32, Vec<String>>,
 }
 
 impl IdleStates {
-    /// As this machine's kernel says now: some 10 µs for each state of each CPU.
+    /// Reads the states from this machine's kernel: some 10 µs for each state of each CPU.
     pub fn of_this_machine() -> Self {
         Self::read(Path::new("/sys/devices/system/cpu"))
     }
@@ -72,7 +72,7 @@ fn states(cpuidle: &Path) -> Vec<String> {
     names
 }
 
-/// A name as it may stand in a table.
+/// A name, made safe for a table.
 fn name(file: File) -> String {
     let mut bytes = Vec::new();
     match file.take(MAX_NAME as u64).read_to_end(&mut bytes) {

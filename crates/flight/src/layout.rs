@@ -9,7 +9,7 @@ pub(crate) use constants::NAMES;
 
 latpath_bpf::plain!(RawEvent, Head, RawName);
 
-/// What is not known, of vCPUs and exit reasons; and a name that is being written.
+/// An unknown vCPU or exit reason; and a name that is being written.
 pub(crate) const UNKNOWN: u32 = constants::UNKNOWN as u32;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Numbers that have no name are looked for again at most this often.
+/// Minimum interval between two look-ups of numbers without a name.
 const AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -18,7 +18,7 @@ struct Known {
     done: bool,
 }
 
-/// What has been learnt so far.
+/// Names that are known so far.
 #[derive(Clone, Default)]
 pub(crate) struct Learnt(Arc<Mutex<Known>>);
 
@@ -53,7 +53,7 @@ impl Learnt {
         self.lock().done
     }
 
-    /// The names of these, as far as they are known; what is not will be looked for.
+    /// The known names of these; unknown names will be looked up.
     pub fn names(
         &self,
         irqs: &BTreeSet<u32>,

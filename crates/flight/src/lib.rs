@@ -2,20 +2,20 @@
 //!
 //! [`Recorder::start`] loads the programs (bpf/flight.bpf.c) and attaches those that this kernel takes: at switches and wakeups,
 //! entries and exits of interrupts and softirqs, timers, polls of devices, idle states, work items, entries to and exits from
-//! guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which overwrites itself, and of which nobody
-//! hears. What a kernel lacks is known before anything is attached, and said with what is not recorded then
+//! guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which overwrites itself without notifying
+//! anybody. Hooks that the kernel lacks are known before anything is attached, and reported with the events that are then not recorded
 //! ([`Recorder::missing`]).
 //!
-//! [`Recorder::window`] copies from the rings, while the kernel goes on writing, what happened in a time; it says of each CPU
-//! from when on that is all, what had been overwritten and what was not whole ([`CpuRecord`]). [`Timeline`] makes rows of it that
-//! have no gap: of a CPU, which thread it ran, what interrupted that, or its idle state ([`CpuTile`]); of a thread, whether it
-//! ran, was ready to (since what, and for which CPU), or slept (how, until who woke it) ([`ThreadTile`]). What is not known is
-//! `Unknown`. These are pure functions of the events: those of a guest or of a file are read by the same.
+//! [`Recorder::window`] copies the events of a time from the rings, while the kernel goes on writing. For each CPU it has the time from
+//! which the events are complete, and the numbers of overwritten and unfinished events ([`CpuRecord`]). [`Timeline`] makes rows of them
+//! without gaps: of a CPU, its thread, what interrupted that, or its idle state ([`CpuTile`]); of a thread, whether it ran, was ready to
+//! (since which event, and for which CPU), or slept (how, and until which thread woke it) ([`ThreadTile`]). Unknown times are `Unknown`.
+//! These are pure functions of the events: those of a guest or of a file are read by the same code.
 //!
-//! [`Names`] puts names to threads, interrupts, functions and idle states. latpath's own threads are recorded like all others: the tool
-//! itself may be what held a packet.
+//! [`Names`] has the names of threads, interrupts, functions and idle states. latpath's own threads are recorded like all others: the tool
+//! itself may have held a packet.
 //!
-//! All goes with the [`Recorder`], even after kill -9: nothing is pinned.
+//! Everything ends with the [`Recorder`], even after kill -9: nothing is pinned.
 
 mod attach;
 mod budget;

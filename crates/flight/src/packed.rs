@@ -7,9 +7,9 @@ use prost::encoding::{decode_varint, encode_varint};
 use prost::Message;
 use std::io::Read;
 
-/// How hard zstd tries.
+/// Compression level of zstd.
 const LEVEL: i32 = 3;
-/// The memory that a frame may ask for is 1 << this.
+/// Maximum memory of a frame: log2 of zstd's window, bytes.
 const WINDOW_LOG: u32 = 23;
 
 /// Compresses messages into a frame.
@@ -24,7 +24,7 @@ pub fn pack(plain: &[u8]) -> Vec<u8> {
 /// Decompresses the first frame of `bytes`, which then begin behind it, and checks its checksum.
 ///
 /// # Errors
-/// What is wrong: no frame, a wrong checksum, or more than `most` bytes.
+/// Why the bytes cannot be unpacked: no frame, a wrong checksum, or more than `most` bytes.
 pub fn unpack(bytes: &mut &[u8], most: usize) -> Result<Vec<u8>, &'static str> {
     let damaged = |_| "it cannot be decompressed";
     // The one bit that neither zstd nor its checksum looks at (RFC 8878, 3.1.1.1.1): a change there is a change too.

@@ -1,4 +1,4 @@
-//! The flight recorder on a thread of its own: whoever measures does not wait while it copies and names what was recorded.
+//! The flight recorder on a thread of its own: measuring does not wait while it copies events and adds names.
 
 use crate::recorder::{Figures, Recorder};
 use crate::snapshot::Snapshot;
@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Requests that may wait.
+/// Maximum waiting requests.
 const WAITING: usize = 64;
-/// How long the kernel measures at the start what an event costs.
+/// Duration of the measurement of an event's cost, at the start.
 const SAMPLED: Duration = Duration::from_millis(200);
-/// How often figures are read.
+/// Interval at which figures are read.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// Interval at which the cost of recording is compared with its budget.
 const BUDGET_EVERY: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ pub trait Record: Send {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
     /// How it does.
     fn figures(&self) -> Figures;
-    /// Measures once, for so long, what an event costs; the figures have it from then on.
+    /// Measures the cost of an event once, for `time`; the figures have it from then on.
     fn sample(&self, _time: Duration) {}
     /// Keeps the recording within its budget, if it has one. Called every [`BUDGET_EVERY`].
     fn keep_budget(&mut self) {}

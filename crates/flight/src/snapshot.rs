@@ -15,12 +15,12 @@ use latpath_bpf::Functions;
 use latpath_model::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Threads that /proc is asked for in one snapshot, since the recorder has no name for them: each costs a system call or two.
+/// Maximum threads whose names one snapshot reads from /proc, because the recorder has none: each costs a system call or two.
 const ASKED: usize = 64;
-/// Processes whose control groups are read for one snapshot: each costs a system call or two.
+/// Maximum processes whose control groups are read for one snapshot: each costs a system call or two.
 const MAX_UNITS_READ: usize = 32;
 
-/// A [`Window`], and the names of what it gives as numbers.
+/// A [`Window`], and the names for its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// What happened, in the machine's own `CLOCK_MONOTONIC`.
@@ -50,7 +50,7 @@ impl Snapshot {
         self.functions.extend(places.iter().filter_map(|at| Some((*at, known.find(*at)?.to_owned()))));
     }
 
-    /// Memory that it takes, about.
+    /// Approximate memory, bytes.
     pub fn bytes(&self) -> usize {
         /// A name's place in a map, and its allocation.
         const EACH: usize = 64;
@@ -112,8 +112,8 @@ impl Numbers {
 
 impl Recorder {
     /// A [`window`](Self::window), with the names of all that is in it. Waits for nothing: names of interrupts and
-    /// functions are learnt aside, which [`learn`](Self::learn) begins, or the first snapshot, which then lacks them; so does
-    /// one that meets a new interrupt, or a function of a module that has just been loaded.
+    /// functions are read in the background from [`learn`](Self::learn) on, or from the first snapshot on, which then lacks them; so
+    /// does one with a new interrupt, or with a function of a module that has just been loaded.
     pub fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
         let mut snapshot = self.snapshot_of_threads(from, to);
         let numbers = Numbers::of(&snapshot.window);

@@ -6,7 +6,7 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::time::Duration;
 
-/// An event is handed on when it is this old: by then all that were before it have been written.
+/// Age from which an event is returned: by then all earlier ones have been written.
 const SETTLED: Ns = 100_000_000;
 
 /// Something that a [`Tail`] hands on.
@@ -41,7 +41,7 @@ impl Tail {
         Self::default()
     }
 
-    /// Hands on what has settled since the last call. To lose nothing, call it before a ring has overwritten itself.
+    /// Returns the events that have settled since the last call. To lose nothing, call it before a ring has overwritten itself.
     pub fn read(&mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
         self.read_before(recorder, monotonic() - SETTLED, take);
     }

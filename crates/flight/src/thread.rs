@@ -18,7 +18,7 @@ pub struct ThreadTile {
 /// A thread's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It had this CPU. Interrupts may have taken some of the time: the CPU's row says.
+    /// It had this CPU. Interrupts may have taken some of the time: see the CPU's row.
     Running { cpu: u32 },
     /// It would have run, and did not.
     Ready {
@@ -58,7 +58,7 @@ pub struct Waker {
     pub context: Doing,
 }
 
-/// All CPUs' rows, and what is needed for those of threads.
+/// The rows of all CPUs, and the events from which rows of threads are made.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     /// The window's.
@@ -71,12 +71,12 @@ pub struct Timeline {
     events: Vec<(Event, usize)>,
     /// From when each CPU's record is known.
     since: Vec<Ns>,
-    /// From when all of them are, apart from CPUs of which nothing is known: the window says that it is not complete.
+    /// From when all of them are known, apart from CPUs without a record: then the window is not complete.
     horizon: Ns,
 }
 
 impl Timeline {
-    /// The threads of a window. It must not matter what is in it: rows have no gaps, whatever the events are.
+    /// The threads of a window. Its content may be hostile: rows have no gaps, whatever the events are.
     pub fn of(window: &Window) -> Self {
         let rows = |place: usize| window.cpus[place].events.iter().map(move |e| (*e, place));
         let mut events: Vec<_> = (0..window.cpus.len()).flat_map(rows).collect();
@@ -114,7 +114,7 @@ impl Timeline {
     }
 }
 
-/// The part of a row that is in a time, and what is missing of it as unknown.
+/// The part of a row within a time; missing parts are unknown.
 fn cut(tiles: &[ThreadTile], from: Ns, to: Ns) -> Vec<ThreadTile> {
     let mut found: Vec<ThreadTile> = Vec::new();
     let mut push = |tile: ThreadTile| match found.last_mut() {
@@ -140,13 +140,13 @@ struct Fold {
     pid: u32,
     tiles: Vec<ThreadTile>,
     cursor: Ns,
-    /// `None` until the first event that says something.
+    /// `None` until the first event that shows it.
     state: Option<State>,
     /// When it was seen on its CPU last.
     seen: Ns,
     /// Since when it is in its state; the cursor may be ahead of that.
     changed: Ns,
-    /// What has begun to wake it, for which CPU, and has not done so yet.
+    /// The waker that has begun to wake it and has not finished, and the CPU.
     woken: Option<(Waker, u32)>,
 }
 
@@ -158,8 +158,8 @@ impl Fold {
         self.cursor = self.cursor.max(t);
     }
 
-    /// The state changes. What it was before the first event follows from that event, as far back as nothing can have happened
-    /// unseen: `before` is the state, `since` that time.
+    /// The state changes. What it was before the first event follows from that event, back to the last time at which no
+    /// event can be missing: `before` is the state, `since` that time.
     fn becomes(&mut self, t: Ns, state: State, before: State, since: Ns) {
         if self.state.is_none() {
             (self.state, self.cursor) = (Some(before), since);
@@ -247,7 +247,7 @@ impl Fold {
                 None => (self.state, self.cursor) = (Some(State::Unknown), t),
                 _ => {}
             },
-            // Whatever happens on a CPU says who has it.
+            // Each event on a CPU shows which thread has it.
             _ if event.pid == self.pid && names_a_thread => {
                 self.becomes(t, running, running, here);
             }

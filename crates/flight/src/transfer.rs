@@ -1,7 +1,7 @@
-//! What a transfer between a guest and its host consists of (bpf/transfers.h).
+//! The events of a transfer between a guest and its host (bpf/transfers.h).
 
-/// An event that is recorded only for [`crate::Scope::Transfers`]. Eventfds are named by their number in `/proc/PID/fdinfo` plus one; 0
-/// is none.
+/// An event that is recorded only for [`crate::Scope::Transfers`]. Eventfds are named by their number in `/proc/PID/fdinfo` plus one, or 0
+/// without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// Somebody signals an eventfd.
@@ -26,7 +26,7 @@ pub enum Transfer {
         is_port: bool,
         /// The guest-physical address, or the port.
         address: u64,
-        /// What it writes, where that has 2 or 4 bytes.
+        /// The value that it writes, if it has 2 or 4 bytes.
         value: u64,
     },
     /// An interrupt line is raised: its number.
@@ -70,7 +70,7 @@ impl Transfer {
         })
     }
 
-    /// Its number and words, of which [`Self::decode`] makes the same again.
+    /// Its number and words, from which [`Self::decode`] makes the same transfer.
     pub(crate) fn encode(self) -> (u16, u64, u64) {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         match self {

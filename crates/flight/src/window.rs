@@ -7,26 +7,26 @@ use latpath_model::Ns;
 use std::sync::atomic::{fence, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long an event that is being written is waited for. Its writer may have lost its CPU, where that is a virtual one.
+/// Maximum wait for an event that is being written. Its writer may have lost its CPU, if that is a virtual one.
 const PATIENCE: Duration = Duration::from_micros(200);
 
-/// Events before a window that are read too: who ran and who slept when it began follows from them.
+/// Events before a window that are read too: they show which threads ran and slept when it began.
 const BEFORE: usize = 4096;
-/// Events behind it: who ran all the time is known by the next switch.
+/// Events after the window that are read too: the next switch identifies a thread that ran throughout.
 const BEHIND: usize = 256;
 
-/// What all CPUs did in a time, and some of what they did before.
+/// Events of all CPUs within a time, and some before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     /// `CLOCK_MONOTONIC`.
     pub from: Ns,
-    /// Not part of it any more.
+    /// Exclusive.
     pub to: Ns,
     pub cpus: Vec<CpuRecord>,
 }
 
 impl Window {
-    /// Whether every CPU's events of this time are here.
+    /// Whether all events of every CPU in this time are present.
     pub fn is_complete(&self) -> bool {
         self.cpus.iter().all(|cpu| cpu.is_complete(self.from))
     }
@@ -35,10 +35,10 @@ impl Window {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuRecord {
     pub cpu: u32,
-    /// In the order of their times; also some before the window, from which is known what was the case when it began, and a few
-    /// behind it.
+    /// In the order of their times; also some before the window, which show the state when it began, and a few
+    /// after it.
     pub events: Vec<Event>,
-    /// From then on nothing is missing, apart from `unfinished`.
+    /// From then on all events are present, apart from `unfinished`.
     pub since: Ns,
     /// Events that are not there any more, since the recorder began.
     pub overwritten: u64,
@@ -47,7 +47,7 @@ pub struct CpuRecord {
 }
 
 impl CpuRecord {
-    /// Whether nothing is missing from this time on.
+    /// Whether all events from this time on are present.
     pub fn is_complete(&self, from: Ns) -> bool {
         self.since <= from && self.unfinished == 0
     }
@@ -68,7 +68,7 @@ pub(crate) struct Rings<'a> {
     pub heads: &'a Mapped<Head>,
     pub cpus: usize,
     pub shift: u32,
-    /// When all programs stood.
+    /// When all programs were attached.
     pub started: Ns,
     /// When the first of them was detached.
     pub until: Ns,
@@ -134,7 +134,7 @@ impl Rings<'_> {
         let head = self.head(cpu);
         let first = next.max(head.saturating_sub(size));
         let until = Instant::now() + PATIENCE;
-        // What is being written is read the next time.
+        // Events that are being written are read the next time.
         let raws: Vec<RawEvent> = (first..head).map_while(|at| self.event(cpu, at, until)).collect();
         fence(Ordering::Acquire);
         let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
@@ -167,9 +167,9 @@ impl Rings<'_> {
         let overwritten = (oldest_place - size).max(self.head(cpu).saturating_sub(size).saturating_sub(size));
         let is_all = first + gone as u64 == size;
         let oldest = events.first().map(|e: &Event| e.t);
-        // Before all programs stood, some saw ends of what others had not seen begin.
+        // Before all programs were attached, some recorded ends without a begin.
         events.retain(|e| e.t >= self.started && e.t < self.until);
-        // An interrupt's event may stand before that of what it interrupted.
+        // An interrupt's event may precede the event that it interrupted.
         events.sort_by_key(|e| e.t);
         CpuRecord {
             cpu: cpu as u32,

@@ -1,8 +1,8 @@
 //! Which points packets can pass one after another, and which only packets of another sender pass.
 //!
-//! Two senders of one name look like one where nothing but names and numbers is compared. Network namespaces that are joined by veths, and
-//! by nothing else, are *islands*: what enters one of them is never seen in another. Everything that leads out of what can be seen (network
-//! cards, virtual machines, other machines) counts as one island, since it may be connected out there.
+//! Two senders of one name look like one where nothing but names and numbers is compared. Network namespaces that are joined by veths
+//! alone are *islands*: a packet that enters one of them is never seen in another. Everything that leads out of the observed part (network
+//! cards, virtual machines, other machines) counts as one island, since it may be connected outside.
 
 use crate::journey::{bits, MAX_POINTS};
 use latpath_model::{Link, PointInfo, HOST};
@@ -112,7 +112,7 @@ mod tests {
         let found = islands(&[&CHAIN[..], &second].concat());
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[1], ["host/tx@p2", "host/nic-rx@a2"]);
-        // Where the namespaces of the other ends are not known, indexes alone do not tell these pairs apart.
+        // Where the namespaces of the other ends are not known, indexes alone do not distinguish these pairs.
         let unknown = |p: &(&'static str, Link, u32, u32, u32, u32)| (p.0, p.1, p.2, p.3, p.4, 0);
         assert_eq!(islands(&[&CHAIN[..], &second].concat().iter().map(unknown).collect::<Vec<_>>()).len(), 1);
     }

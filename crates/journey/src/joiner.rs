@@ -1,7 +1,7 @@
 //! Joins sightings into journeys, in a stream and in bounded memory.
 //!
 //! The caller pushes sightings of all machines, merged roughly by time (a disorder of the clocks' error is normal), and
-//! now and then says how far time has come. Journeys come back in order of their first sighting, each exactly once.
+//! regularly passes the time up to which all sightings have come. Journeys come back in order of their first sighting, each exactly once.
 //! Which journey a sighting belongs to is decided in `matching`; docs/journeys.md explains it.
 
 use crate::journey::{Journey, MAX_POINTS};
@@ -27,11 +27,11 @@ pub struct Options {
     pub retain: Ns,
     /// A packet that comes to the first point later than this after its turn is counted as behind its schedule.
     pub late: Ns,
-    /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted. There are fewer where journeys have
-    /// so many points that all open ones would take more than 16 MiB.
+    /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted. There are fewer where journeys
+    /// have many points, so that all open ones take at most 16 MiB.
     pub max_open: usize,
-    /// Joins packets of different senders apart, where the points show that they are. Only where all points count: what is not requested
-    /// may be what connects them.
+    /// Joins packets of different senders apart, where the points show that they are. Only where all points count: a point that is not
+    /// requested may connect them.
     pub separate_senders: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for Options {
     }
 }
 
-/// What was counted of one stream. Of what is in no journey, this is the only trace.
+/// Counters of one stream. Sightings that are in no journey are counted here alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
@@ -220,7 +220,7 @@ impl Joiner {
         self.streams.get(usize::from(stream)).map_or(0..0, |s| s.ring.emit..s.ring.head)
     }
 
-    /// The streams, and what is joined of senders that are not followed.
+    /// The streams, and the joined packets of senders that are not followed.
     fn all_streams(&self) -> impl Iterator<Item = &Stream> {
         let others = self.senders.iter().flat_map(|senders| &senders.others).map(|other| &other.joined);
         self.streams.iter().chain(others)
@@ -336,7 +336,7 @@ impl Joiner {
         }
     }
 
-    /// Says that no sighting older than `now` will come (the sources' watermark), and hands out what is ready.
+    /// Takes the sources' watermark: no sighting older than `now` will come. Hands out the finished journeys.
     pub fn advance(&mut self, now: Ns, sink: &mut impl FnMut(&Journey)) {
         self.now = self.now.max(now);
         if self.hold.late >= HOLD_AFTER && self.now >= self.hold.again {
@@ -356,7 +356,7 @@ impl Joiner {
         }
     }
 
-    /// Ends a recording: hands out what is ready at `now`. Journeys that lack expected points but are not overdue are
+    /// Ends a recording: hands out the journeys that are finished at `now`. Journeys that lack expected points but are not overdue are
     /// not handed out, for nobody can say that they are lost; they are counted as unfinished.
     pub fn finish(&mut self, now: Ns, sink: &mut impl FnMut(&Journey)) {
         self.now = self.now.max(now);

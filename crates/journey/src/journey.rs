@@ -2,7 +2,7 @@
 
 use latpath_model::{Ns, PointId, StreamId};
 
-/// Points that one run can have: a journey's set of points is a `u64`.
+/// Maximum number of points of a run: a journey's set of points is a `u64`.
 pub const MAX_POINTS: usize = 64;
 
 /// All sightings of one packet. Borrowed from the joiner or from a run, valid until the next one is made.

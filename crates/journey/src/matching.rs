@@ -4,14 +4,14 @@ use crate::ring::Ring;
 use latpath_model::Ns;
 use latpath_protocols::sequence::{Sequence, Standing};
 
-/// Sightings in a row that must contradict a point's position before the position is given up.
+/// Consecutive sightings that must contradict a point's position before the position is discarded.
 const CONTRADICTIONS: u32 = 16;
-/// Packets that drained sightings older than anything kept may skip.
+/// Maximum packets that drained sightings may skip, of packets older than all kept ones.
 const STALE_STEPS: u64 = 16;
-/// Stale sightings that are believed whatever their pace.
+/// Stale sightings that are accepted whatever their pace.
 const STALE_START: u64 = 64;
 
-/// Where a point stands in a stream.
+/// A point's position in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Position {
     /// Number of the packet it saw last.
@@ -21,9 +21,9 @@ pub(crate) struct Position {
     latest: Option<u64>,
     /// Where it was before it last jumped forward, and for how many sightings more there may be stragglers from there.
     before_jump: Option<(u64, u64)>,
-    /// Two packets in a row were seen at or after this number: what is far before will not come any more.
+    /// Two packets in a row were seen at or after this number: numbers far below it will not come any more.
     pub passed: Option<u64>,
-    /// A journey that is not in place and was seen here, and where the point stood then.
+    /// A journey that is not in place and was seen here, and the point's position at that time.
     out_of_place: Option<(u64, Option<u64>)>,
     /// Sightings in a row that began a journey far behind the head.
     begun: u32,
@@ -103,7 +103,7 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     }
 }
 
-/// The result for a point that sees the packet after its last one, which is what nearly all sightings are: [`search`] would find
+/// The result for a point that sees the packet after its last one, as nearly all sightings do: [`search`] would find
 /// the same. `None` where only it can tell.
 fn in_order(ring: &Ring, at: &Position, q: &MatchQuery) -> Option<MatchResult> {
     let next = at.last? + 1;
@@ -172,7 +172,7 @@ fn search(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -
         }
     }
     let cut = chain.cut();
-    // A point that has just been found and sees what comes next in the stream sees a new packet, not one of an earlier cycle.
+    // A new point that sees the next number of the stream sees a new packet, not one of an earlier cycle.
     let newest = newest.filter(|_| at.last.is_some() || !sequence.is_ahead(q.key));
     let newer = newest.filter(|n| near.is_some_and(|(_, number)| *n > number));
     let result = if let Some((_, number)) = near {
@@ -218,7 +218,7 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The same for what has no order: hashes, and drops.
+/// The same for keys without an order: hashes, and drops.
 pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (MatchResult, bool) {
     let (mut twice, mut late) = (None, None);
     let mut chain = ring.with_key(q.key);
@@ -247,8 +247,8 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (Matc
     (result, chain.cut())
 }
 
-/// Whether a point that has just been found can mean this journey, for it is where the key stands in the sequence: what it sees first
-/// may have waited longer than the window.
+/// Whether a new point's sighting can belong to this journey, because the journey has the key's place in the sequence: the packet that a
+/// point sees first may have waited longer than the window.
 fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bool {
     match sequence.stands(q.key) {
         Standing::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
@@ -337,8 +337,8 @@ impl Position {
         true
     }
 
-    /// If what comes after the point's last packet is not kept any more, and this key follows it, then the point drains
-    /// a queue that is older than all that is kept. It must do so faster than the stream comes in.
+    /// If the packets after the point's last one are not kept any more, and this key follows it, then the point drains a queue
+    /// that is older than all kept packets. It must do so faster than the stream comes in.
     fn stale_steps(&self, ring: &Ring, sequence: &Sequence, q: &MatchQuery) -> Option<u64> {
         let next = self.last? + 1;
         if next >= ring.head || ring.head - ring.tail < 2 {

@@ -1,4 +1,4 @@
-//! Which path a packet took through the host, as far as it decides how fast it goes.
+//! The path of a packet through the host, as far as it affects the delay.
 //!
 //! The points that saw a packet give its path. Nothing else is stored about it.
 
@@ -35,7 +35,7 @@ impl PathClass {
         }
     }
 
-    /// What it means, in a few words.
+    /// Its meaning, in a few words.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Direct => "through the stack",

@@ -1,20 +1,20 @@
 //! The journeys of one stream that are kept: flat rings indexed by a journey's number, and an index by key.
 //!
-//! Numbers `tail..emit` are tombstones (handed out, kept to recognise what comes late or twice), `emit..head` are open.
+//! Numbers `tail..emit` are tombstones (handed out, kept to recognise late and duplicate packets), `emit..head` are open.
 //! A head of 32 bytes is kept for all of them, times only for the open ones. The index is a table of buckets, each the
-//! newest journey of a chain that runs through the heads from newer to older; what falls off the tail falls out of the
-//! chains by itself, so nothing is ever unlinked.
+//! newest journey of a chain that runs through the heads from newer to older; a journey that falls off the tail
+//! leaves the chains by itself, so none is ever unlinked.
 
 use crate::journey::{bits, Journey};
 use latpath_model::{Ns, PointId, Sighting, StreamId};
 use std::collections::VecDeque;
 
-/// Fewest journeys that a ring has room for.
+/// Minimum capacity of a ring, journeys.
 pub(crate) const MIN_SLOTS: usize = 64;
-/// Most steps along a chain for one sighting; a stream needs more only if its keys repeat within a few packets.
+/// Maximum steps along a chain for one sighting; a stream needs more only if its keys repeat within a few packets.
 const MAX_CHAIN: usize = 256;
 
-/// What is kept of every journey.
+/// Fields of every journey.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Head {
     pub seen: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Ring {
 /// The packet came to the point behind a later one.
 const OVERTAKEN: u16 = 1 << 15;
 
-/// Bytes that the sightings of an open journey take: time, CPU, thread and what came again, for each point.
+/// Bytes of an open journey's sightings: time, CPU, thread and duplicates, for each point.
 pub(crate) fn row_bytes(stride: usize) -> usize {
     stride * (8 + 2 + 4 + 2)
 }
@@ -204,8 +204,8 @@ impl Ring {
         self.gaps.push_back((self.head - 1, missing.try_into().unwrap_or(u32::MAX)));
     }
 
-    /// Takes a packet that came late off the gap in which it was missing, one of the last `most`: `reaches` says whether from a key on
-    /// one has come to another within so many packets.
+    /// Removes a late packet from the gap in which it was missing, if that is one of the last `most` gaps. `reaches(from, to, packets)` is
+    /// whether the sequence comes from one key to another within this many packets.
     pub fn fill_gap(&mut self, key: u32, most: u64, reaches: impl Fn(u32, u32, u64) -> bool) {
         let (heads, mask) = (&self.heads, self.heads.len() - 1);
         let is_here = |(number, missing): &&mut (u64, u32)| {

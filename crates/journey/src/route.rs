@@ -69,11 +69,11 @@ impl Route {
     }
 }
 
-/// All journeys of a stream are observed up to this many.
+/// Journeys of a stream of which all are observed.
 const ALL: u64 = 4096;
-/// After that, one of this many.
+/// Of later journeys, one in this many is observed.
 const EVERY: u64 = 16;
-/// Counts are halved after this many journeys.
+/// Journeys after which counts are halved.
 const MEMORY: u64 = 1 << 20;
 
 /// Finds the route from journeys.
@@ -215,7 +215,7 @@ impl Counts {
         });
         let mut order = Vec::with_capacity(left.len());
         while !left.is_empty() {
-            // The one with the fewest before it. Points that no journey links are ordered by what they are.
+            // The one with the fewest before it. Points that no journey links are ordered by their kinds.
             let rank = |p: PointId| {
                 let ahead = left.iter().filter(|q| side(**q) == side(p) && precedes(**q, p)).count();
                 let by_time: u64 = left.iter().map(|q| u64::from(before[usize::from(*q)][usize::from(p)])).sum();
@@ -353,7 +353,7 @@ impl Search<'_> {
         route.retain(|p| self.kind(*p) != PointKind::VmWrite || Some(*p) == written || forwards(*p));
     }
 
-    /// Whether what is sent at `tx`, one end of a veth, is received at `rx`, its other end.
+    /// Whether `tx` and `rx` are the two ends of one veth.
     fn leads_to(&self, tx: PointId, rx: PointId) -> bool {
         let (is_pair, tx, rx) =
             (self.kind(tx) == PointKind::Tx && self.kind(rx).is_entry(), self.info(tx), self.info(rx));
@@ -362,7 +362,7 @@ impl Search<'_> {
     }
 
     /// The veths that lead from the hub's namespace to the sink's, as (sent, received), the last one first. `None` where
-    /// other devices lie between the two, or the veths' ends are not known.
+    /// other devices are between the two, or the veths' ends are not known.
     fn chain(&self, route: &[PointId], sink: PointId, hub: u32) -> Option<Vec<(PointId, PointId)>> {
         let mut chain: Vec<(PointId, PointId)> = Vec::new();
         let mut netns = self.info(sink).netns;
@@ -379,7 +379,7 @@ impl Search<'_> {
         (!chain.is_empty()).then_some(chain)
     }
 
-    /// Removes what a bridge does off the route: its own copy, and what it sends to other ports.
+    /// Removes a bridge's points off the route: its own copy, and packets that it sends to other ports.
     fn remove_copies(&self, route: &mut Vec<PointId>, ingress: PointId, sink: PointId, here: &str) {
         let hub = self.info(ingress).netns;
         let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
@@ -390,7 +390,7 @@ impl Search<'_> {
             matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.kind(p) == PointKind::NicRx
         };
         let sends = |p: PointId| in_hub(p) && self.kind(p) == PointKind::Tx;
-        // The port through which the route goes on: that whose veth leads to the sink, the VM's tap, else a veth, else the first one.
+        // The port through which the route continues: the veth that leads to the sink, the VM's tap, else a veth, else the first port.
         let read = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
         let after: Vec<PointId> = route[start..].iter().copied().filter(|p| sends(*p)).collect();
         let chain = self.chain(route, sink, hub);
@@ -419,7 +419,7 @@ impl Search<'_> {
             route.iter().skip_while(|q| **q != p).any(leaves)
         };
         let sink_ns = self.info(sink).netns;
-        // Where the ends of veths are known, nothing else is on the route.
+        // Where the ends of veths are known, no other port is on the route.
         let keeps_beyond = |p: PointId| match &chain {
             Some(chain) => {
                 let ns = self.info(p).netns;

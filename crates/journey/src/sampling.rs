@@ -1,5 +1,5 @@
-//! When samples were taken: Sampled Values count their samples from the whole second of UTC on, as long as their sender says that its
-//! clock is globally synchronised (IEC 61850-9-2, smpSynch 2). docs/clocks.md says how far that can be trusted.
+//! When samples were taken: Sampled Values count their samples from the whole second of UTC on, as long as their sender reports that its
+//! clock is globally synchronised (IEC 61850-9-2, smpSynch 2). docs/clocks.md describes how far that can be trusted.
 
 use crate::{journey::MAX_POINTS, Joiner, Journey};
 use latpath_model::{Ns, Point, PointId, PointInfo, PointKind, StreamId, StreamSpec, SynchChange, MERGING_UNIT};
@@ -7,12 +7,12 @@ use latpath_protocols::sequence::Sequence;
 use std::collections::VecDeque;
 
 const SECOND: Ns = 1_000_000_000;
-/// A packet that seems to come earlier than its sample was taken, by no more than this, shows a clock that is wrong; one that seems to
-/// come earlier by more is taken to be as late as that is short of a second.
+/// Maximum time by which a packet may seem to come before its sample was taken because a clock is wrong. A packet that seems to be earlier
+/// by more is taken for a late one, of the second before.
 const MOST_EARLY: Ns = 100_000_000;
-/// Changes of smpSynch of one stream that packets under way may stand between.
+/// Maximum changes of smpSynch of one stream while a packet is under way.
 const CHANGES: usize = 16;
-/// Most changes that are reported one by one: a sender that says another thing with each packet must not fill a disk.
+/// Maximum changes that are reported one by one: a sender that changes smpSynch with each packet must not fill a disk.
 const MOST_REPORTED: usize = 100;
 
 /// The times at which samples were taken.
@@ -32,7 +32,7 @@ struct Sender {
     first: Option<u64>,
     changes: VecDeque<SynchChange>,
     counting: Option<Counting>,
-    /// How often it changed what it says.
+    /// Changes of smpSynch.
     changed: u64,
 }
 
@@ -62,8 +62,8 @@ impl Sampling {
         }
     }
 
-    /// Takes what senders say of their clocks. Returns the changes that are news, with what was said before: not what a stream
-    /// says first.
+    /// Takes the clock states that senders report. Returns the changes that are new, each with the state before it; the first state of a
+    /// stream is no change.
     pub fn take(&mut self, said: Vec<SynchChange>) -> Vec<(u8, SynchChange)> {
         let mut news = Vec::new();
         for change in said {
@@ -166,7 +166,7 @@ impl Sender {
         counting.is_by_second
     }
 
-    /// What the packet with this key says of its sender's clock.
+    /// The clock state that the packet with this key reports.
     fn synch_of(&self, key: u32, t: Ns, per_second: u64) -> Option<u8> {
         let is_after = |change: &&SynchChange| {
             let ahead = (u64::from(key) + per_second - u64::from(change.key) % per_second) % per_second;
@@ -199,7 +199,7 @@ mod tests {
     /// When a second of UTC begins, on the timeline.
     const BEGIN: Ns = 1_800_000_000 * SECOND + OFFSET;
 
-    /// One stream of so many samples a second, whose sender has said what it says.
+    /// One stream of `per_second` samples a second, whose sender has reported these clock states.
     fn sampling(per_second: u64, said: &[(u32, Ns, u8)]) -> Sampling {
         let mut sampling = Sampling::default();
         let change = |(key, t, synch): &(u32, Ns, u8)| SynchChange { stream: 0, key: *key, t: *t, synch: *synch };
@@ -221,8 +221,8 @@ mod tests {
         found
     }
 
-    /// Takes packets 0 to `end`, so many a second, each this long after its sample; returns when each was sampled, and when it is said
-    /// to have been.
+    /// Takes packets 0 to `end`, `per_second` a second, each `delay` after its sample; returns when each was sampled, and the time that is
+    /// derived for that.
     fn take(sampling: &mut Sampling, per_second: u64, end: u64, delay: impl Fn(u64) -> Ns) -> Vec<(Ns, Option<Ns>)> {
         let one = |n: u64| {
             let at = BEGIN + (u128::from(n) * SECOND as u128 / u128::from(per_second)) as Ns;

@@ -1,12 +1,12 @@
-//! When a stream's packets are due, by their numbers: what comes later to the first point was late before it, which no segment shows.
+//! When a stream's packets are due, by their numbers: a packet that is late at the first point was late before it, which no segment shows.
 
 use latpath_model::Ns;
 
-/// The packet that is the least late of so many says when the next ones are due.
+/// Packets of a block: the least late of them defines when those of the next block are due.
 const BLOCK: i64 = 1024;
 /// Blocks for learning: about the time between two packets, from the first to the last; then exactly, from the best to the best.
 const LEARNING: u8 = 3;
-/// What is further off than this, is of a sender that paused or started again.
+/// Deviation from the schedule beyond which the sender has paused or restarted.
 const MOST_LATE: Ns = 1_000_000_000;
 const MOST_EARLY: Ns = 10_000_000;
 
@@ -17,10 +17,10 @@ type Place = (i64, Ns);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Schedule {
     newest: Option<(u32, i64)>,
-    /// A packet that was on time. The time from one packet to the next is that of `rate.1` in so many.
+    /// A packet that was on time. `rate.0` packets take `rate.1` ns.
     on_time: Place,
     rate: (i64, Ns),
-    /// Where the block began, and what is the least late in it, by how much.
+    /// The first packet of the block, and the least late packet with its lateness.
     block: i64,
     least: Option<(Ns, Place)>,
     blocks: u8,
@@ -32,8 +32,8 @@ impl Schedule {
         self.newest.map(|(key, _)| key)
     }
 
-    /// A packet that comes `steps` after the newest so far; `None` where that is not known. Returns by how much it is late: 0 while
-    /// the schedule is not known.
+    /// A packet that comes `steps` after the newest so far; `None` where that is not known. Returns its lateness: 0 while the
+    /// schedule is not known.
     pub fn late_by(&mut self, key: u32, t: Ns, steps: Option<u64>) -> Ns {
         let steps = steps.and_then(|steps| i64::try_from(steps).ok()).filter(|steps| *steps > 0);
         let at = self.newest.zip(steps).and_then(|((_, newest), steps)| newest.checked_add(steps));

@@ -8,8 +8,8 @@
 //! | `Tsub` | the VM's NIC | the application's `app-read`, or `xsk-rx` |
 //! | `total` | the first point | the last |
 //!
-//! For what a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's; `Tnet` is what
-//! follows. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
+//! For packets that a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's; `Tnet` is the
+//! rest. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 
 use crate::route::{is_senders_copy, Route};
 use latpath_model::{pattern::fits, Link, Point, PointId, PointInfo, PointKind, SegmentKind, HOST};
@@ -39,7 +39,7 @@ impl Segment {
     }
 }
 
-/// The route of packets, the segments along it, and what is not known.
+/// The route of packets, the segments along it, and notes on uncertain parts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Layout {
     /// The points in order, and which of them are on the route.
@@ -53,7 +53,7 @@ pub struct Layout {
 }
 
 /// The segments of a route. Neighbours that a classic segment names already are left out. Where streams take different
-/// routes, those of each route follow each other; a name may then stand for several, with different ends.
+/// routes, those of each route follow each other; then one name may belong to several segments, with different ends.
 pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     let mut all = Layout::default();
     for route in route.distinct() {
@@ -106,7 +106,7 @@ fn sampling(points: &[PointInfo]) -> Option<PointId> {
     points.iter().position(|info| info.point.kind == PointKind::Sampled).map(|at| at as PointId)
 }
 
-/// That others read the packets too: the route leads to one reader, and the user may mean another.
+/// Note that others read the packets too: the route leads to one reader, and the user may mean another.
 fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     const NAMED: usize = 3;
     let reads = |p: &&Point| p.kind.is_application() || p.kind == PointKind::VmRead;
@@ -149,7 +149,7 @@ fn two_entries(route: &Route, points: &[PointInfo]) -> Option<String> {
     ))
 }
 
-/// Two devices by which packets of one stream come into a namespace, neither of which hands them to the other: its journeys may mix two
+/// Two devices by which packets of one stream enter a namespace, where neither passes them to the other: journeys may mix two
 /// senders.
 pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, PointId)> {
     let info = |p: &PointId| &points[usize::from(*p)];
@@ -157,7 +157,7 @@ pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, P
         let (own, is_copy) = (info(p), matches!(info(p).link, Link::Bridge | Link::OvsInternal));
         own.point.machine == HOST && own.point.kind.is_entry() && !is_copy
     };
-    // A VM writes what it sends, or what it was given to forward.
+    // A VM writes its own packets, and packets that it forwards.
     let of_vm = |p: &&PointId| info(p).point.kind == PointKind::VmWrite;
     let of_two = |own: &[PointId]| {
         let first = own.iter().find(enters)?;

@@ -1,13 +1,13 @@
-//! Several senders of one stream's name, as far as their packets can be told apart: on islands of their own.
+//! Several senders with one stream's name, as far as their packets can be distinguished: on separate islands.
 //!
 //! The packets of one sender are joined and handed out. Those of any other are joined too, until it is known which sender's packets the
-//! route is of, and are then only counted: their numbers say nothing about the first one's.
+//! route is of, and are then only counted: their numbers are unrelated to those of the first sender.
 
 use crate::islands;
 use crate::stream::Stream;
 use latpath_model::{PointId, PointInfo};
 
-/// What is known of the senders of one stream.
+/// The known senders of one stream.
 #[derive(Default)]
 pub(crate) struct Senders {
     /// The points that saw the stream, as bits `1 << PointId`.
@@ -38,12 +38,12 @@ impl Senders {
         self.others.iter().fold(self.gone, |all, other| all.saturating_add(other.joined.totals.sightings))
     }
 
-    /// Divides the points that saw the stream by senders; `stream` is what is joined of the one that is followed. Returns senders that
-    /// turned out to be none.
+    /// Divides the points that saw the stream by senders; `stream` has the joined packets of the followed sender. Returns senders that
+    /// turned out not to be separate.
     pub fn divide(&mut self, points: &[PointInfo], stream: &mut Stream, new: impl Fn() -> Stream) -> Vec<Other> {
         let islands = islands::with_senders(points, self.seen);
         let has = |mask: &u64| self.followed.is_some_and(|point| mask >> point & 1 == 1);
-        // What was handed out stays that of one sender.
+        // Journeys that were handed out remain those of one sender.
         let of_route = |mask: &u64| mask & self.route != 0 && (has(mask) || stream.totals.journeys == 0);
         let both = |mask: &u64| of_route(mask) && has(mask);
         let rules: [&dyn Fn(&u64) -> bool; 4] = [&both, &of_route, &has, &|_| true];

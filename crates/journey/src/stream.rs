@@ -8,9 +8,9 @@ use crate::schedule::Schedule;
 use latpath_model::{KeyRule, Ns, PointId, Sighting, StreamId};
 use latpath_protocols::sequence::{Sequence, Standing};
 
-/// Votes by which a point can be ahead as the lead.
+/// Maximum votes by which the lead can be ahead of other points.
 const LEAD_SURE: u32 = 1024;
-/// Drop notes that are distinguished by how common they are.
+/// Maximum drop notes whose frequency is known.
 const MAX_NOTES: usize = 4096;
 
 /// What an application at a point would count of the packets that it receives.
@@ -87,12 +87,12 @@ impl Stream {
         result
     }
 
-    /// Drops happen at several places of the route, so their order says nothing; and a clone of a packet may be freed before or
-    /// after other points see it. Where its key stands in the sequence says which cycle the packet is of.
+    /// Drops happen at several places of the route, so their order is meaningless; and a clone of a packet may be freed before or
+    /// after other points see it. The key's place in the sequence shows the packet's cycle.
     fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
         let Some(sequence) = &self.sequence else { return Meant::default() };
         let (head, reorder) = (self.ring.head, options.reorder);
-        // What all points have passed is of an earlier cycle, if cycles cannot be distinguished or the key may well be the next one.
+        // A number that all points have passed belongs to an earlier cycle, if cycles cannot be distinguished or the key may be the next one.
         let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
         match (sequence.stands(key), sequence.cycle()) {
             (Standing::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
@@ -213,7 +213,7 @@ impl Stream {
         self.take(number, s);
     }
 
-    /// The first sighting that is no drop says where the journey stands in the stream.
+    /// The first sighting that is no drop determines the journey's position in the stream.
     fn place(&mut self, number: u64, s: &Sighting, reorder: u64) {
         self.vote(s.point);
         let at = &mut self.at[usize::from(s.point)];
@@ -229,7 +229,7 @@ impl Stream {
     }
 
     /// A drop point saw a journey. Bridges free clones of packets that go on, so a packet may be dropped often; of several
-    /// notes the rarer one says more, and of equally rare ones the later: a bridge frees its own copy before others are further on.
+    /// notes the rarer one is more specific, and of equally rare ones the later: a bridge frees its own copy before others are further on.
     fn note(&mut self, number: u64, s: &Sighting) {
         if self.ring.get(number).seen >> s.point & 1 == 0 {
             self.ring.mark(number, s);

@@ -1,9 +1,9 @@
-//! latpath's own threads run in the background, so that they are not what makes packets late.
+//! latpath's own threads run in the background, so that they do not make packets late.
 //!
 //! [`Background`] is the process's place, from its first instruction on. It keeps the process off the CPUs that the user isolated,
 //! and, as far as others are left, off those that the route uses. Its threads run as `SCHED_IDLE`: every other thread that wakes
 //! takes the CPU from them at once, and a waker takes a CPU that runs only them for idle. `SCHED_IDLE` gets next to nothing of a
-//! busy CPU. Where the main loop is late, or the rings would be full too soon for one that can be late, the threads rise to nice
+//! busy CPU. Where the main loop is late, or the rings would be full before a late main loop reads them, the threads rise to nice
 //! 10 for a while, with slices so short that a thread that wakes hardly waits; to normal priority only where sightings are about
 //! to be lost. A thread that starves cannot raise itself: a watchdog, which keeps normal priority and sleeps nearly always, does.
 
@@ -172,7 +172,7 @@ impl RouteCpus {
         self.sightings[cpu] += 1;
     }
 
-    /// The CPUs that saw at least 1 % of the sightings. Call it once a second: it forgets half of what was.
+    /// The CPUs that saw at least 1 % of the sightings. Call it once a second: each call halves the earlier counts.
     fn cpus(&mut self) -> Cpus {
         let all: u64 = self.sightings.iter().sum();
         let used = self.sightings.iter().enumerate().filter(|(_, n)| **n > 0 && **n * LEAST_SHARE >= all);

@@ -6,7 +6,7 @@ use std::io;
 
 /// User and group of a process without rights (`nobody`).
 const NOBODY: libc::c_long = 65_534;
-/// `CAP_LAST_CAP` of any kernel is below it.
+/// Upper bound of `CAP_LAST_CAP` on any kernel.
 const CAPABILITIES: libc::c_int = 64;
 
 /// `CAP_DAC_READ_SEARCH`, `CAP_SYS_PTRACE`, `CAP_CHECKPOINT_RESTORE`: reading the files that any process has mapped.
@@ -147,7 +147,7 @@ fn landlock() -> io::Result<()> {
     }
 }
 
-/// What a confined process may still ask of the kernel; all else is `EPERM`.
+/// System calls that a confined process may make; all others return `EPERM`.
 const CALLS: [libc::c_long; 29] = [
     libc::SYS_read,
     libc::SYS_pread64,

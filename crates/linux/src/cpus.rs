@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
-/// Linux counts at most 8192 CPUs (CONFIG_NR_CPUS); an unset mask reads as if there were more.
+/// Maximum number of CPUs of Linux (CONFIG_NR_CPUS); an unset mask reads as if there were more.
 const MOST_CPUS: u32 = 1 << 16;
 const MOST_RANGES: usize = 1 << 13;
 
@@ -12,12 +12,12 @@ const MOST_RANGES: usize = 1 << 13;
 pub struct Cpus(Vec<RangeInclusive<u32>>);
 
 impl Cpus {
-    /// Whether there is none in it.
+    /// Whether it contains no CPU.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// `CPU 4`, `CPUs 0-2`; nothing if there is none.
+    /// `CPU 4`, `CPUs 0-2`; `None` of an empty set.
     pub fn named(&self) -> Option<String> {
         let mut all = self.iter();
         let first = all.next()?;
@@ -33,7 +33,7 @@ impl Cpus {
         self.0.iter().any(|r| r.contains(&cpu))
     }
 
-    /// Whether all of this one's CPUs are in the other, and there are any.
+    /// Whether this set is not empty and all of its CPUs are in `other`.
     pub fn within(&self, other: &Self) -> bool {
         !self.is_empty() && self.iter().all(|cpu| other.contains(cpu))
     }
@@ -43,12 +43,12 @@ impl Cpus {
         self.0.iter().cloned().flatten()
     }
 
-    /// Those that the other lacks.
+    /// CPUs that are not in `other`.
     pub fn without(&self, other: &Self) -> Self {
         self.iter().filter(|cpu| !other.contains(*cpu)).collect()
     }
 
-    /// Adds the other's CPUs.
+    /// Adds the CPUs of `other`.
     pub fn join(&mut self, other: Self) {
         self.0.extend(other.0);
         self.0.sort_by_key(|r| *r.start());

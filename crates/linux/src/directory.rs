@@ -1,5 +1,5 @@
-//! A directory held by its descriptor. Whoever owns the directory above it can rename it, and put a link in its place; what is done
-//! here is done in the directory that was opened.
+//! A directory held by its descriptor. Whoever owns the directory above it can rename it, and put a link in its place; all
+//! operations here act on the directory that was opened.
 
 use crate::files;
 use nix::dir::Dir;
@@ -147,7 +147,7 @@ impl Directory {
         self.open_at(name.as_ref(), flags, Mode::from_bits_truncate(mode))
     }
 
-    /// Opens a regular file for reading, and nothing else that may have its name.
+    /// Opens a regular file for reading, and refuses anything else of that name.
     ///
     /// # Errors
     /// The system's, or where it is no regular file.
@@ -205,7 +205,7 @@ impl Directory {
         Ok(unlinkat(&self.descriptor, name.as_ref(), UnlinkatFlags::RemoveDir)?)
     }
 
-    /// Removes all files in it, and all files of the directories in it: what was just made.
+    /// Removes all files in it, and in its directories: undoes a creation that failed.
     pub fn clear(&self) {
         for name in self.names().unwrap_or_default() {
             if self.remove(&name).is_err() {
@@ -231,7 +231,7 @@ impl Directory {
         Ok(names?.into_iter().filter(|name| name != "." && name != "..").collect())
     }
 
-    /// Brings what was renamed and removed in it to the disk.
+    /// Makes renames and removals in it durable (fsync).
     ///
     /// # Errors
     /// The system's.

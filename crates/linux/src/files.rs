@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Flags of an open that waits for nobody: neither for a pipe's other end nor for a terminal's line.
+/// Flags of an open that does not block: neither on a pipe's other end nor on a terminal's line.
 pub(crate) const NONBLOCKING: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOCTTY);
 
 /// Makes a file that nobody else can read, in place of what a killed writer left. Never writes through a link: who may write in the
@@ -20,7 +20,7 @@ pub fn new_file(path: &Path) -> io::Result<File> {
     directory.new_file(name)
 }
 
-/// Opens a file for reading, and nothing else that may have its name: a FIFO would keep its reader for ever.
+/// Opens a regular file for reading, and refuses anything else of that name: a FIFO would block its reader for ever.
 ///
 /// # Errors
 /// Where it cannot be opened, or is no file.
@@ -61,8 +61,8 @@ pub fn why_shared(directory: &Path) -> io::Result<Option<&'static str>> {
     }
 }
 
-/// Why another user could put something else in a directory's place: who owns a directory on the way, or may write in it, can rename
-/// what is in it. Root may own each, and all may write in one with the sticky bit, in which they can rename their own files alone.
+/// Why another user could put something else in a directory's place: the owner of a directory on the way, and whoever may write in it, can
+/// rename its entries. Root may own each; a directory with the sticky bit may be writable for all, who can rename only their own files in it.
 /// `None` where no other user can.
 ///
 /// # Errors

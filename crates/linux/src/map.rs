@@ -4,7 +4,7 @@
 use std::io;
 use std::ptr::NonNull;
 
-/// Memory that is mapped to be read and written, and goes with this value.
+/// Memory that is mapped for reading and writing, and unmapped on drop.
 #[derive(Debug)]
 pub struct Map {
     at: NonNull<u8>,

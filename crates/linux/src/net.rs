@@ -154,7 +154,7 @@ impl Device {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
         name[..device.len()].copy_from_slice(device.as_bytes());
-        // Any socket will do, and one of this family is there in every kernel.
+        // Any socket will do, and every kernel has this family.
         let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         Ok(Self { fd, name })
     }

@@ -1,4 +1,4 @@
-//! Reading `/proc`, which changes while it is read: what is gone is `None`, never an error.
+//! Reading `/proc`, which changes while it is read: a missing entry is `None`, never an error.
 
 use crate::Cpus;
 use std::{
@@ -9,10 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The longest file of /proc that is read here: a command line may have megabytes, QEMU's has some 20 kB.
+/// Maximum length of a file of /proc, bytes: a command line may have megabytes, QEMU's has some 20 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Mounts are listed by the kernel, but their number is the administrator's.
+/// Maximum length of the list of mounts, bytes: the kernel writes it, but the administrator determines their number.
 const MOST_MOUNTS: u64 = 8 << 20;
 
 /// A vCPU that runs its guest (include/linux/sched.h has all of these flags).
@@ -40,7 +40,7 @@ impl Root {
         self.0.join(path)
     }
 
-    /// A text file's beginning; what is not UTF-8 in it is replaced.
+    /// The beginning of a text file; bytes that are not UTF-8 are replaced.
     pub fn text(&self, path: &str) -> Option<String> {
         read(&self.path(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -76,7 +76,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub struct Stat {
     /// The thread's name.
     pub comm: String,
-    /// What it does; `Z` and `X` where it is dead.
+    /// Its state; `Z` and `X` of a dead one.
     pub state: char,
     /// The process that started it.
     pub parent: u32,
@@ -102,7 +102,7 @@ impl Stat {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name stands in parentheses and may itself hold spaces and parentheses.
+        // The name is in parentheses and may itself contain spaces and parentheses.
         let (before, after) = text.rsplit_once(')')?;
         let comm = before.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = after.split_ascii_whitespace().collect();

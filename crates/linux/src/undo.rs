@@ -1,11 +1,11 @@
-//! Where latpath notes what it has changed, so that the next latpath can undo it after a kill.
+//! Records of latpath's changes to the machine, so that the next latpath can undo them after a kill.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// The directory of these notes. They belong to a boot.
+/// Directory of these records. They are valid until the next boot.
 pub const UNDO: &str = "/run/latpath";
 
 /// Makes a directory that only its owner may enter.
@@ -13,7 +13,7 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(path)
 }
 
-/// Makes a directory that only its owner may enter, or takes one that is there: of this user's, closed to others from then on.
+/// Makes a directory that only its owner may enter, or uses an existing one of this user, closed to others from then on.
 /// What others could open they could lock, and so keep latpath from undoing.
 pub fn private_directory(path: &Path) -> io::Result<()> {
     if let Err(error) = make_private(path) {

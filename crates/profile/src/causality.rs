@@ -3,9 +3,9 @@
 use latpath_model::{Causality, Ns};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Absences of a vCPU that are kept: those of some seconds in which it leaves its guest all the time.
+/// Maximum absences of a vCPU that are kept: some seconds of a vCPU that leaves its guest all the time.
 const MAX_ABSENCES: usize = 1 << 16;
-/// Samples of a guest that wait for what its host saw then.
+/// Maximum samples of a guest that wait for the host's record of that time.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A time in which a vCPU's thread was not in its guest, in the host's `CLOCK_MONOTONIC`.
@@ -33,9 +33,9 @@ pub struct Moment {
 #[derive(Debug, Default)]
 struct Vcpu {
     absences: VecDeque<(Ns, Ns)>,
-    /// Absences that began before are not known any more.
+    /// Absences that began before this time are not kept.
     known_from: Ns,
-    /// Since when it is not in its guest.
+    /// Time of the exit, while the vCPU is outside the guest.
     absent_since: Option<Ns>,
 }
 
@@ -100,7 +100,7 @@ impl CausalityCheck {
         self.waiting = later;
     }
 
-    /// What was found; `None` where nothing could be checked.
+    /// The result; `None` where no sample could be checked.
     pub fn figures(&self) -> Option<Causality> {
         Some(self.figures).filter(|figures| figures.checked > 0)
     }
@@ -185,8 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// A vCPU that is in its guest and out of it in turns: samples of a clock that is right within its bound are
-        /// never violations, those of one that is off by so much that it is always wrong are.
+        /// A vCPU that is in its guest and out of it in turns: samples by a clock that is right within its bound are
+        /// never violations; samples by a clock that is always wrong are.
         #[test]
         fn a_clock_within_its_bound_violates_nothing(
             turns in prop::collection::vec((1i64..500, 1i64..500), 1..40), at in prop::collection::vec((0usize..40, 0i64..500), 1..60),

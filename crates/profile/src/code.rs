@@ -7,9 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Mappings of code that are read of one process: as many as a process has mappings of all kinds, unless `vm.max_map_count` is raised.
+/// Maximum mappings of code of one process: the kernel's limit of mappings of all kinds, unless `vm.max_map_count` is raised.
 const MAX_MAPPINGS: usize = 1 << 16;
-/// How long the mappings of a process stay as they were read, at least: this, or so many times what reading them took.
+/// Minimum time between two readings of a process's mappings; or this multiple of the time that reading took, if longer.
 const READ_EVERY: Duration = Duration::from_millis(100);
 const READ_SHARE: u32 = 20;
 

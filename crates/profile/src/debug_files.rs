@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Where separate debugging information lies.
+/// Folders of separate debugging information.
 const FOLDERS: [&str; 2] = ["/usr/lib/debug/.build-id", "/lib/debug/.build-id"];
-/// How long servers are waited for, all files together.
+/// Maximum wait for servers, all files together.
 pub const FETCH_WITHIN: Duration = Duration::from_secs(180);
-/// How long after its end was asked for the client may take to notice; then nobody waits for it.
+/// Time in which the client may notice a cancellation; then it is left behind.
 const GRACE: Duration = Duration::from_secs(5);
-/// Only files with a sample of so many are fetched.
+/// A file is fetched if it has at least one of this many samples.
 const LEAST_SHARE: u64 = 100;
-/// Files that a note names.
+/// Maximum files that a note names.
 const MOST_NAMED: usize = 3;
 
 /// Whether there is anything here that could name what a machine cannot name by itself.
@@ -39,9 +39,9 @@ struct Stripped {
     places: Vec<(usize, u32, u64)>,
 }
 
-/// Gives functions the names that the machines themselves did not know, as far as debugging information is found.
+/// Gives functions the names that are unknown on the machines themselves, as far as debugging information is found.
 /// Where `DEBUGINFOD_URLS` is set, it is fetched, [`FETCH_WITHIN`] at most and until `stop` is set; `begins` is
-/// called before, with the number of files. Returns what must be known of what was not found.
+/// called before, with the number of files. Returns notes on files that were not found.
 pub fn name_by_debug_files(
     machines: &mut [&mut Samples],
     stop: &AtomicBool,
@@ -51,7 +51,7 @@ pub fn name_by_debug_files(
     // Guests and servers send build-ids and files, which may be anything.
     let mut reader = Reader::default();
     files.retain(|file| !local(&file.build_id).is_some_and(|path| give_names(machines, &mut reader, file, &path)));
-    // A guest says which files it has, and how much ran in them.
+    // The names of files, and the number of samples in them, come from a guest.
     let all: u64 = machines.iter().map(|samples| samples.samples).sum();
     files.retain(|file| file.samples.saturating_mul(LEAST_SHARE) >= all);
     if files.is_empty() || !debuginfod::is_requested() {
@@ -76,8 +76,8 @@ pub fn name_by_debug_files(
     fetched.notes(ended, stop.load(Ordering::SeqCst))
 }
 
-/// Fetches files one after the other, in a thread of its own: whatever the servers and the client do, this returns in
-/// time.
+/// Fetches files one after the other, in a thread of its own: this returns in time whatever the servers and the
+/// client do.
 fn fetch(
     build_ids: Vec<Vec<u8>>,
     stop: &AtomicBool,
@@ -120,7 +120,7 @@ fn fetch(
 struct Fetched {
     /// The servers have none.
     not_there: Vec<String>,
-    /// What came is no debugging information of the file.
+    /// Files for which the server sent something else than their debugging information.
     useless: Vec<String>,
     /// Why the servers are not asked any more.
     failure: Option<io::Error>,

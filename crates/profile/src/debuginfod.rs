@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::Mutex;
 
 const LIBRARY: &CStr = c"libdebuginfod.so.1";
-/// Bytes that are fetched for one profile: a guest says which files it has.
+/// Maximum bytes that are fetched for one profile: a guest names the files.
 pub(crate) const MOST_BYTES: c_long = 2 << 30;
-/// How many of them were, and how many of the file that is under way.
+/// Bytes that were fetched, and bytes of the file in progress.
 static FETCHED: AtomicI64 = AtomicI64::new(0);
 static UNDER_WAY: AtomicI64 = AtomicI64::new(0);
 
@@ -36,17 +36,17 @@ pub(crate) enum FetchError {
     Server(io::Error),
 }
 
-/// Has the one fetch that is under way in this process end.
+/// Cancels the fetch that is in progress in this process.
 static STOP: AtomicBool = AtomicBool::new(false);
-/// One at a time: that of before may hang in spite of all.
+/// One client at a time: an earlier one may still hang.
 static CLIENT: Mutex<()> = Mutex::new(());
 
-/// Has what is being fetched end soon, and nothing more be fetched.
+/// Cancels the fetch in progress and all that would follow.
 pub(crate) fn stop() {
     STOP.store(true, Ordering::SeqCst);
 }
 
-/// Whether that was asked for.
+/// Whether fetching was cancelled.
 pub(crate) fn is_stopped() -> bool {
     STOP.load(Ordering::SeqCst)
 }
@@ -54,7 +54,7 @@ pub(crate) fn is_stopped() -> bool {
 /// Fetches from now on.
 ///
 /// # Errors
-/// Where the library is not there, or older than what is needed of it.
+/// If the library is missing, or too old.
 pub(crate) fn with_client<T>(work: impl FnOnce(&Client) -> T) -> Result<T, String> {
     let Ok(_one) = CLIENT.try_lock() else { return Err("an earlier request to the servers has not ended".into()) };
     STOP.store(false, Ordering::SeqCst);
@@ -143,7 +143,7 @@ impl Client {
         }
         if fd < 0 {
             return Err(match -fd {
-                // The client says the same of a file that it was told not to take.
+                // The client returns the same error for a fetch that was cancelled.
                 _ if is_too_much() => FetchError::Server(io::ErrorKind::FileTooLarge.into()),
                 libc::ENOENT => FetchError::NotThere,
                 error => FetchError::Server(io::Error::from_raw_os_error(error)),

@@ -17,7 +17,7 @@ pub(crate) fn cpu_clock(cpu: u32, frequency: u32) -> io::Result<OwnedFd> {
     };
     attr.__bindgen_anon_1.sample_freq = frequency.into();
     attr.set_freq(1);
-    // SAFETY: the kernel reads the struct, whose size it is told, and keeps nothing of it; the rest are plain numbers.
+    // SAFETY: the kernel reads the struct, whose size is in it, and keeps no part of it; the rest are plain numbers.
     let fd = unsafe {
         libc::syscall(libc::SYS_perf_event_open, &attr, -1 as libc::pid_t, cpu as libc::c_int, -1, CLOSE_ON_EXEC)
     };

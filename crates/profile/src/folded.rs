@@ -8,13 +8,13 @@ use std::io::{self, BufRead, Read, Write};
 use std::sync::Arc;
 use std::{collections::HashMap, path::Path};
 
-/// How the header begins.
+/// Beginning of the header.
 const MAGIC: &str = "# latpath profile 1 ";
 /// The mark of the kernel's functions.
 const IN_KERNEL: &str = "_[k]";
-/// How the frame of a guest begins.
+/// Beginning of a guest's frame.
 const GUEST: &str = "[guest";
-/// The longest file that is read.
+/// Maximum length of a file, bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Why a file is no profile.
@@ -34,7 +34,7 @@ pub enum BadProfile {
     },
 }
 
-/// A frame as it stands in a line.
+/// A frame as in a line.
 pub fn folded_name(frame: &Frame) -> String {
     match frame.kind {
         Kind::Kernel => format!("{}{IN_KERNEL}", frame.name),
@@ -61,10 +61,10 @@ impl Profile {
         out.flush()
     }
 
-    /// Reads what was kept.
+    /// Reads a profile from its file.
     ///
     /// # Errors
-    /// Where the file cannot be read, or is none.
+    /// If the file cannot be read, or is no profile.
     pub fn read(path: &Path) -> Result<Self, BadProfile> {
         let file = path.display().to_string();
         let open = std::fs::File::open(path).map_err(|why| BadProfile::File { file: file.clone(), why })?;
@@ -79,7 +79,7 @@ impl Profile {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Reads what was kept; errors call it `file`.
+    /// Reads a profile; errors call it `file`.
     ///
     /// # Errors
     /// Where it is no profile.

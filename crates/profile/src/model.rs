@@ -14,7 +14,7 @@ pub enum Kind {
     /// A function of a program.
     User,
     Kernel,
-    /// A guest: what is inside is the guest's.
+    /// A guest: the frames inside it are the guest's.
     Guest,
 }
 
@@ -33,7 +33,7 @@ impl Frame {
     }
 }
 
-/// Where a CPU's time goes, as accounting tells it apart.
+/// Kinds of CPU time, as the kernel accounts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Spent {
     /// In the host's kernel.
@@ -44,7 +44,7 @@ pub enum Spent {
     GuestUsr,
     /// In a guest into which nobody looked.
     GuestUnseen,
-    /// By threads of which there is no sample.
+    /// By threads without a sample.
     NotSampled,
 }
 
@@ -53,7 +53,7 @@ impl Spent {
         [Self::HostSys, Self::HostUsr, Self::GuestSys, Self::GuestUsr, Self::GuestUnseen, Self::NotSampled];
 }
 
-/// The one frame of threads that ran so shortly that no sample met them.
+/// The only frame of threads that ran too shortly for a sample.
 pub const NOT_SAMPLED: &str = "[not sampled]";
 
 /// What a profile is of.
@@ -105,14 +105,14 @@ pub struct GuestHeader {
     pub user_samples_without_callers: u64,
     /// Its clock's error bound on the host's timeline.
     pub clock_error_ns: Ns,
-    /// Samples that lie where their vCPU was not in the guest; `null` where that could not be checked.
+    /// Samples from times at which their vCPU was not in the guest; `null` where that could not be checked.
     pub causality: Option<Causality>,
     /// Why it ended early, if it did.
     pub fault: Option<String>,
 }
 
-/// Time by call chain, outermost frame first; the first one is a process. The sum of all, with what is idle and not
-/// attributed, is the number of CPUs times the window.
+/// Time by call chain, outermost frame first; the first one is a process. The sum of all, with idle and
+/// unattributed time, is the number of CPUs times the window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     pub header: Header,

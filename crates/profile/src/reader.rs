@@ -1,6 +1,6 @@
-//! Reading files of those who are watched: symbols of their programs, their perf maps, a program's version. The files may be anything, and
-//! their owners hostile, so two processes do it. One opens files and does nothing else; the other parses them, and has no rights
-//! ([`latpath_linux::confine`]). What a file does to them costs names, not the profile.
+//! Reading files of observed processes: symbols of their programs, their perf maps, a program's version. The files may be anything, and
+//! their owners hostile, so two processes do it. One only opens files; the other parses them, and has no rights
+//! ([`latpath_linux::confine`]). A file that breaks them costs names, not the profile.
 
 mod elf;
 mod messages;
@@ -22,13 +22,13 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a request may take: the symbols of a large program are read within a second or two.
+/// Maximum duration of a request: the symbols of a large program are read within a second or two.
 const WITHIN: Duration = Duration::from_secs(5);
-/// How long all requests that fail may take together.
+/// Maximum duration of all failing requests together.
 const FAIL_WITHIN: Duration = Duration::from_secs(30);
-/// Processes that do not end, since a file system keeps them in the kernel, until no more are started.
+/// Maximum reading processes that a file system keeps in the kernel; then no more are started.
 const MAX_STUCK: usize = 8;
-/// What a program of QEMU prints of its version.
+/// Beginning of the text with which QEMU prints its version.
 const QEMU_VERSION: &str = "QEMU emulator version ";
 
 /// Why there are no names.
@@ -64,7 +64,7 @@ pub(crate) struct Names {
 pub(crate) struct Reader {
     processes: Option<Processes>,
     pending: Option<Pending>,
-    /// How long requests took that failed.
+    /// Duration of all requests that failed.
     failed: Duration,
     within: Duration,
     /// Processes that were ended and are not gone.
@@ -112,7 +112,7 @@ impl Reader {
         self.ask(tgid, Open::PerfMap { tgid }, Query::PerfMap(addresses))
     }
 
-    /// The answer to the last request, `None` as long as there is none; waits for it, but not longer than `wait`.
+    /// The answer to the last request, `None` while it is pending; waits for it, but not longer than `wait`.
     pub fn answer(&mut self, wait: Duration) -> Option<Result<Names, Unread>> {
         let pending = self.pending.as_ref()?;
         let left = self.within.saturating_sub(pending.since.elapsed());
@@ -268,7 +268,7 @@ impl Processes {
         send(&mut self.requests, request, None)
     }
 
-    /// What has come of the answer; the whole of it, once it has.
+    /// The answer, once all of it has come.
     fn receive(&mut self, wait: Duration) -> io::Result<Option<Answer>> {
         let until = Instant::now() + wait;
         loop {

@@ -5,11 +5,11 @@ use latpath_model::text::{cut, printable};
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Slices of a machine: a day of them.
+/// Maximum slices of a machine: a day of them.
 const MAX_SLICES: usize = 1 << 17;
-/// Samples that are distinguished by slice, CPU, thread and call chain: of this machine, and of another one, which may send anything.
+/// Maximum samples that are distinguished by slice, CPU, thread and call chain: of this machine, and of another one, which may send anything.
 const MAX_COUNTS: [usize; 2] = [1 << 22, 1 << 17];
-/// Samples of which the time is kept, likewise.
+/// Maximum samples whose time is kept, likewise.
 const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];
 
 /// The slice cannot be, or holds more than anything needs.
@@ -17,7 +17,7 @@ const MAX_RAW: [usize; 2] = [1 << 22, 1 << 20];
 #[error("{0}")]
 pub struct TooMuch(pub &'static str);
 
-/// What was seen on one machine.
+/// The samples of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Samples {
     pub(crate) names: Vec<String>,
@@ -43,7 +43,7 @@ pub struct Samples {
     pub lost: u64,
     /// Time of threads for which there was no room.
     pub unattributed: Ns,
-    /// Why nothing is taken any more.
+    /// Why no more slices are taken.
     refused: Option<TooMuch>,
     is_of_another: bool,
 }
@@ -110,7 +110,7 @@ impl Samples {
     /// are twice as long.
     ///
     /// # Errors
-    /// Where it cannot be, or is too much; then nothing of it is taken, and nothing of any later one: numbers there count on what it brought.
+    /// If it is impossible or too large; then neither it nor any later slice is taken: later ones refer to its numbers.
     pub fn take(&mut self, slice: Slice) -> Result<(), TooMuch> {
         if self.refused.is_none() {
             let most = MAX_COUNTS[usize::from(self.is_of_another)];
@@ -209,8 +209,8 @@ impl Samples {
     }
 }
 
-/// How far the time of a sample, or of a thread, can be read after a slice's end: where the reader had to wait for
-/// its CPU.
+/// Maximum time after a slice's end of a sample in it, or of a thread's time: the reader may have waited for its
+/// CPU.
 const SLACK: Ns = 60_000_000_000;
 
 #[cfg(test)]
@@ -279,7 +279,7 @@ mod tests {
             spoil(&mut bad);
             let refused = samples.take(bad).expect_err(why);
             assert!(refused.0.contains(why), "{refused} {why}");
-            // What comes later counts on what the refused one brought: it would have wrong names.
+            // Later slices refer to numbers of the refused one: they would have wrong names.
             assert_eq!(samples.take(slice(200)), Err(refused.clone()));
             assert_eq!(samples, Samples { refused: Some(refused), ..before });
         }

@@ -3,25 +3,25 @@
 
 use latpath_model::Ns;
 
-/// Bytes of a name.
+/// Maximum bytes of a name.
 pub const MAX_NAME: usize = 256;
-/// All names: an empty one has no byte, and takes memory too.
+/// Maximum names: an empty one has no byte, and takes memory too.
 pub const MAX_NAMES: usize = 1 << 18;
-/// Bytes of all names, those of threads and processes too.
+/// Maximum bytes of all names, those of threads and processes included.
 pub const MAX_NAME_BYTES: usize = 16 << 20;
-/// Threads, as often as they changed their names.
+/// Maximum threads; each name of a thread counts.
 pub const MAX_THREADS: usize = 1 << 16;
-/// Different call chains.
+/// Maximum different call chains.
 pub const MAX_STACKS: usize = 1 << 17;
-/// Frames of all call chains.
+/// Maximum frames of all call chains.
 pub const MAX_FRAMES: usize = 1 << 21;
-/// Frames of one call chain: those of user space and of the kernel.
+/// Maximum frames of one call chain, in user space and the kernel together.
 pub const MAX_DEPTH: usize = 256;
-/// CPUs of a machine.
+/// Maximum CPUs of a machine.
 pub const MAX_CPUS: u32 = 8192;
-/// Places in files without symbols.
+/// Maximum places in files without symbols.
 pub const MAX_UNNAMED: usize = 1 << 14;
-/// Bytes of a build-id.
+/// Maximum bytes of a build-id.
 pub const MAX_BUILD_ID: usize = 64;
 
 /// What a CPU did at a sample.
@@ -105,10 +105,10 @@ pub struct Seen {
     pub stack: u32,
 }
 
-/// A function whose name its machine does not know, since it lies in a file without symbols. It is sent as it is.
+/// A function whose name its machine does not know, because its file has no symbols. It is sent as it is.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Unnamed {
-    /// Number of the name that stands for it, which is the file's.
+    /// Number of its substitute name, which is the file's.
     #[prost(uint32, tag = "1")]
     pub name: u32,
     /// The file's build-id.
@@ -119,7 +119,7 @@ pub struct Unnamed {
     pub address: u64,
 }
 
-/// What was seen from a time to a later one. Names, threads and call chains are numbered as they come, from 0 on: a
+/// Samples from one time to a later one. Names, threads and call chains are numbered as they come, from 0 on: a
 /// slice brings the new ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Slice {
@@ -128,7 +128,7 @@ pub struct Slice {
     pub until: Ns,
     /// Functions whose numbers are new.
     pub names: Vec<String>,
-    /// Which of these stand for places in files without symbols, where that was asked for.
+    /// Those of these names that are substitutes for places in files without symbols, where requested.
     pub unnamed: Vec<Unnamed>,
     pub threads: Vec<Thread>,
     /// New call chains.

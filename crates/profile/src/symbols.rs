@@ -9,22 +9,22 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Addresses of a process whose names are kept.
+/// Maximum addresses of a process whose names are kept.
 const MOST_OF_PROCESS: usize = 1 << 16;
-/// Processes whose addresses are kept.
+/// Maximum processes whose addresses are kept.
 const MOST_PROCESSES: usize = 1 << 10;
-/// Mappings of all processes that are kept.
+/// Maximum mappings that are kept, of all processes.
 const MAX_CODE: usize = 1 << 20;
 
-/// Stands for a function whose name nobody knows.
+/// Name of a function whose name nobody knows.
 pub const UNKNOWN: &str = "[unknown]";
 
-/// Whether a frame's name is a function's: not an address, nor the file that it lies in.
+/// Whether a frame's name is a function's: not an address, nor the file that contains it.
 pub fn is_named(name: &str) -> bool {
     !name.starts_with('[') && !name.starts_with("0x")
 }
 
-/// Finds names, and keeps them.
+/// Finds names, and caches them.
 pub(crate) struct Symbols {
     kernel: Functions,
     reader: Reader,
@@ -36,7 +36,7 @@ pub(crate) struct Symbols {
     given_up: HashSet<Owner>,
     /// By process and its name: a process that starts another program has other functions.
     known: HashMap<Key, Known>,
-    /// Where functions without a name lie is looked up too.
+    /// Places of functions without a name are looked up too.
     places: bool,
     /// Addresses of processes that were gone before their names were looked up.
     pub too_late: u64,
@@ -63,11 +63,11 @@ struct Asked {
     image: Option<Rc<Image>>,
 }
 
-/// A function of a program, or what stands for it.
+/// A function of a program, or a substitute without its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserFunction {
     pub name: String,
-    /// Where it lies, if it has no name.
+    /// Its place, if it has no name.
     pub place: Option<Place>,
 }
 
@@ -99,7 +99,7 @@ impl Symbols {
         }
     }
 
-    /// The kernel's function that an address lies in; modules that were loaded since have none.
+    /// The kernel's function at an address; none of modules that were loaded since.
     pub fn kernel(&self, address: u64) -> &str {
         self.kernel.find(address).unwrap_or(UNKNOWN)
     }
@@ -114,8 +114,8 @@ impl Symbols {
         self.is_closed = true;
     }
 
-    /// A process's functions, for each address up to the first that is no code: behind that is what a program without
-    /// frame pointers left in the register. `None` as long as their names are being read; each such call waits for them, but not longer than
+    /// A process's functions, for each address up to the first that is no code: further addresses are values that a program without
+    /// frame pointers left in the register. `None` while their names are being read; each such call waits for them, but not longer than
     /// `wait`.
     pub fn user(&mut self, tgid: u32, process: &str, addresses: &[u64], wait: Duration) -> Option<Vec<UserFunction>> {
         let key = (tgid, process.to_owned());
@@ -162,7 +162,7 @@ impl Symbols {
         &addresses[..end]
     }
 
-    /// Asks for the names of those of these addresses that lie in the file of the first.
+    /// Requests the names of those of these addresses that are in the file of the first.
     fn ask(&mut self, key: &Key, new: BTreeSet<u64>) {
         let tgid = key.0;
         let known = &self.known[key];
@@ -197,7 +197,7 @@ impl Symbols {
         }
     }
 
-    /// Takes what was asked for, until nothing is. `None` as long as an answer has not come.
+    /// Takes the answers to all requests. `None` while an answer is pending.
     fn take_answers(&mut self, wait: Duration) -> Option<()> {
         while let Some(asked) = self.asked.take() {
             if self.is_closed {
@@ -286,7 +286,7 @@ impl Owner {
     }
 }
 
-/// What stands for a function without a name: its file, and its place there if that is known.
+/// Substitute for a function without a name: its file, and its place there if that is known.
 fn without_name(code: &CodeMap, address: u64, image: Option<&Image>) -> UserFunction {
     let Some(code) = code.find(address) else { return UserFunction::unknown() };
     let Code { from, offset, file, .. } = code;

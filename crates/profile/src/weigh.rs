@@ -9,7 +9,7 @@ use latpath_vms::{Role, Vm};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// A thread with fewer samples shares its time with others of its name that have few: a process of 2 ms has a sample
+/// Samples below which a thread shares its time with others of its name that have few: a process of 2 ms has a sample
 /// in one of five cases.
 const FEW: u64 = 8;
 
@@ -21,12 +21,12 @@ pub struct GuestTime {
     pub pid: u32,
     /// Number of the vCPU, and of the guest's CPU.
     pub vcpu: Option<u32>,
-    /// Times of readings, and what was read; in order.
+    /// Readings with their times, in order.
     pub readings: Vec<(Ns, Ns)>,
 }
 
 impl GuestTime {
-    /// What it ran its guest from the first reading to a moment.
+    /// Guest time from the first reading to a moment.
     fn at(&self, t: Ns) -> Ns {
         let after = self.readings.partition_point(|(at, _)| *at <= t);
         let base = self.readings.first().map_or(0, |(_, ns)| *ns);
@@ -61,7 +61,7 @@ fn share(whole: Ns, of: impl Iterator<Item = Ns> + Clone) -> impl Iterator<Item 
     })
 }
 
-/// What was seen inside a guest.
+/// Samples from inside a guest.
 #[derive(Clone, Debug)]
 pub struct Guest {
     /// The VM's process on the host.
@@ -72,7 +72,7 @@ pub struct Guest {
     pub offset_ns: Ns,
     /// How wrong that can be.
     pub error_bound_ns: Ns,
-    /// How its samples stand to when its vCPUs were in it, where that was checked.
+    /// How its samples agree with the times when its vCPUs were in it, where that was checked.
     pub causality: Option<Causality>,
     /// Why it ended early, if it did.
     pub fault: Option<String>,
@@ -153,11 +153,11 @@ impl Weights {
     }
 }
 
-/// Makes a profile of what a host's samples say, and those of its guests.
+/// Makes a profile of a host's samples and those of its guests.
 ///
-/// The profile's total is exact: what `host` knows of its threads' times is shared among their call chains, and
-/// nothing is added. The guest time of a vCPU is shared, second by second, among what its guest did on that CPU; what
-/// a guest had no work for is its idle loop. Where a guest's samples do not reach, or there are none, it is one frame
+/// The profile's total is exact: the times of `host`'s threads are shared among their call chains, without
+/// additions. The guest time of a vCPU is shared, second by second, among the guest's threads on that CPU; time without
+/// work in the guest is its idle loop. Where a guest's samples do not reach, or there are none, it is one frame
 /// by vCPU.
 pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], header: Header) -> Profile {
     let mut names = Names { vms, known: HashMap::new() };
@@ -235,11 +235,11 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
     profile
 }
 
-/// What a guest does on a CPU that has nothing to do, while the vCPU is in the guest: it polls, or is about to halt.
+/// The guest on a CPU without work, while the vCPU is in the guest: it polls, or is about to halt.
 const IDLE_LOOP: &str = "idle loop";
 
-/// Shares a vCPU's guest time (`whole` of it) among what the guest did on that CPU, second by second: its thread and
-/// call chain, or its idle loop. What is not shared is of times of which the guest said nothing.
+/// Shares a vCPU's guest time (`whole` of it) among the guest's threads and call chains on that CPU, second by second,
+/// and its idle loop. Times without a report of the guest are not shared.
 fn on_vcpu(
     guest: &Guest,
     weights: &Weights,
@@ -358,7 +358,7 @@ pub fn is_of_vm(process: &Frame, vm: &Vm) -> bool {
     *process.name == *own || *process.name == *vhost_of(&name)
 }
 
-/// A process's name; of the kernel's own threads, what they have in common: `kworker/1:2-events` is a kworker.
+/// A process's name; of the kernel's own threads, the common part of their names: `kworker/1:2-events` is a kworker.
 fn process_name(thread: &Thread) -> &str {
     let name = match thread.process.as_str() {
         "" => "?",

@@ -1,4 +1,4 @@
-//! The columns of a part: names, types, encodings. docs/run-format.md says the same to those who read runs elsewhere.
+//! The columns of a part: names, types, encodings. docs/run-format.md describes them for readers other than latpath.
 
 use crate::{span::TimeSpan, Rows};
 use latpath_model::Ns;
@@ -25,8 +25,8 @@ const RARE: usize = 4;
 /// The place of [`STREAM`] in [`table`], by which rows are sorted.
 pub(crate) const BY_STREAM: usize = 0;
 
-/// The point whose times a column of this name has. A prefix stands before a point's name, not a suffix after it: a device's name may
-/// hold dots (`eth0.7`), which some readers take for nesting.
+/// The point whose times a column of this name has. Other columns of a point have a prefix instead of a suffix: a device's name may
+/// contain dots (`eth0.7`), which some readers take for nesting.
 pub(crate) fn point_of(name: &str) -> Option<&str> {
     const OTHERS: [&str; 8] = [STREAM, KEY, NUMBER, TIME, DUPLICATES, OUT_OF_ORDER, DROP_NOTE, MISSING_BEFORE];
     let is_other = OTHERS.contains(&name) || name.starts_with(CPU_PREFIX) || name.starts_with(TID_PREFIX);

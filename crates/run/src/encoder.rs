@@ -1,4 +1,4 @@
-//! The thread that turns rows into parts, so that the one that joins journeys never waits for the disk.
+//! The thread that turns rows into parts, so that the thread that joins journeys never waits for the disk.
 
 use crate::{clocks::Clocks, columns, manifest, merger::Finished, rows::Rows, ClockSample, RunError};
 use latpath_linux::background::lower_priority;
@@ -32,7 +32,7 @@ pub(crate) struct Encoder {
     pub merger: Sender<Finished>,
     /// Whether CPUs and threads are known: not of what files held.
     pub details: bool,
-    /// What was closed so far.
+    /// Parts that are closed.
     pub stored: Arc<Stored>,
 }
 

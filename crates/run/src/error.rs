@@ -1,4 +1,4 @@
-//! What can go wrong with a run, said so that the reader knows what to do next.
+//! Errors of runs; each message names the next step.
 
 use latpath_partstore::StoreError;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 /// Why a run cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The directory for a new run is there already and holds something.
+    /// The directory for a new run exists and is not empty.
     #[error("{}: exists already ({what}); name another directory with -o, or remove this one first", path.display())]
     Exists {
         path: PathBuf,
-        /// What it is, as far as that is known: `a run of 2026-01-02T03:04:05`.
+        /// Its content, where it is recognised: `a run of 2026-01-02T03:04:05`.
         what: String,
     },
     /// The directory for a new run is not the user's alone: whoever else may write in it could put links into it.

@@ -1,7 +1,7 @@
 //! Runs: one recording on disk. docs/run-format.md describes every file and column.
 //!
 //! ```text
-//! RUN/manifest.json                      what was recorded, how, on what; replaced whole, never half
+//! RUN/manifest.json                      streams, machines, options and counts; replaced whole, never half
 //! RUN/clocks.jsonl                       every sample of every clock, a line each
 //! RUN/marks.jsonl                        what somebody noted about moments of it, a line each
 //! RUN/vms.json                           the host's virtual machines when it began

@@ -8,9 +8,9 @@ use std::{
     path::Path,
 };
 
-/// Longest line that is one.
+/// Maximum length of a line, bytes.
 const MAX_LINE: usize = 4096;
-/// Each line's sum.
+/// Checksum of each line.
 const SEAL: Seal = Seal { before: ",\"xxh64\":\"", end: "}" };
 
 /// Values as lines, to be appended.
@@ -34,8 +34,8 @@ fn value<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     SEAL.holds(line, xxh64.as_deref()).then_some(value)
 }
 
-/// Passes on the values of all whole lines of a file, none if there is no file; the number of lines that are damaged, including those
-/// whose value cannot be: of which `visit` is false.
+/// Passes the values of all whole lines of a file to `visit`; a missing file has none. Returns the number of damaged lines, including
+/// those for whose value `visit` is false.
 pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T) -> bool) -> Result<u64, RunError> {
     let mut reader = match open_file(path) {
         Ok(file) => BufReader::new(file),
@@ -51,7 +51,7 @@ pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T
         }
         match value(&line) {
             Some(value) => damaged += u64::from(!visit(value)),
-            // Otherwise it may be the one that a crash cut.
+            // A last line without an end may have been cut by a crash.
             None => damaged += u64::from(line.ends_with(b"\n")),
         }
     }

@@ -1,4 +1,4 @@
-//! The manifest: what was recorded, how, and on what. One JSON file, replaced whole.
+//! The manifest: streams, machines, options and counts of a run. One JSON file, replaced whole.
 
 use crate::{
     facts::HostFacts,
@@ -25,25 +25,25 @@ use std::{
 
 /// The format that this latpath writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
-/// A manifest longer than this is refused: 64 points, 256 streams and their notes take far less.
+/// Maximum length of a manifest, bytes: 64 points, 256 streams and their notes take far less.
 const MAX_BYTES: u64 = 16 << 20;
-/// The manifest's sum.
+/// Checksum of the manifest.
 const SEAL: Seal = Seal { before: ",\n  \"xxh64\": \"", end: "\n}" };
-/// Most steps of the time of day that are kept.
+/// Maximum number of steps of the time of day that are kept.
 const MAX_STEPS: usize = 1000;
-/// The clocks of a stamp were read within this, whatever the machine was busy with.
+/// Maximum time within which the clocks of a stamp are read, on however busy a machine.
 const STAMP_BOUND: Ns = 1_000_000;
 
 /// Whether a recording came to its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It goes on; or its latpath was killed ([`crate::Run::condition`] says which).
+    /// It is being recorded, or its latpath was killed ([`crate::Run::condition`] distinguishes the two).
     #[default]
     Recording,
     /// It ended as asked.
     Finished,
-    /// It ended early; `interrupted_by` says why.
+    /// It ended early, for the reason in `interrupted_by`.
     Interrupted,
 }
 
@@ -109,7 +109,7 @@ pub struct MachineFigures {
     pub error_bound_ns: Ns,
     /// Exchanges that went into it.
     pub exchanges: u64,
-    /// What is wrong with it, if anything (`no answer for 2.1 s`).
+    /// Its fault, if it has one (`no answer for 2.1 s`).
     pub fault: Option<String>,
     /// What latpath costs there, in % of one of its CPUs, where its agent reports that; the host's is in [`ToolCost`].
     pub cpu_percent: Option<f64>,
@@ -143,7 +143,7 @@ pub struct MachineRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlightRecord {
-    /// What it recorded and cost.
+    /// Its events and their cost.
     #[serde(flatten)]
     pub figures: Figures,
     /// Why nothing was recorded, if nothing was.
@@ -191,7 +191,7 @@ pub struct ImportedFile {
     pub last_utc_ns: Ns,
     /// Its times are whole multiples of this: 1000 where they are whole microseconds.
     pub resolution_ns: Ns,
-    /// What was subtracted from its times.
+    /// The offset that was subtracted from its times.
     pub offset_ns: Ns,
 }
 
@@ -226,7 +226,7 @@ pub struct Manifest {
     pub command: Vec<String>,
     /// When it began.
     pub start: Stamp,
-    /// When it ended; none while it goes on and after a crash.
+    /// When it ended; none during the recording and after a crash.
     pub end: Option<Stamp>,
     /// How `CLOCK_REALTIME` was set since the start.
     pub utc_steps: Vec<Step>,
@@ -250,7 +250,7 @@ pub struct Manifest {
     pub host: HostFacts,
     /// All machines, the host first.
     pub machines: Vec<MachineRecord>,
-    /// What was counted, all machines together.
+    /// Counters, summed over all machines.
     pub counters: Counters,
     /// What the joiner counted, a record per stream.
     pub joined: Vec<Totals>,
@@ -323,7 +323,7 @@ impl Manifest {
         }
     }
 
-    /// Reads a run's manifest. Refuses newer formats and what is too long to be one.
+    /// Reads a run's manifest. Refuses newer formats and files that are too long.
     pub fn load(run: &Path) -> Result<Self, RunError> {
         let path = run.join(MANIFEST);
         let file = match open_file(&path) {
@@ -419,7 +419,7 @@ fn greatest(counts: &serde_json::Value) -> u64 {
     }
 }
 
-/// Puts a manifest in the place of the run's last one: after a crash one or the other is there, whole.
+/// Replaces the run's manifest: after a crash the old or the new one exists, whole.
 pub(crate) fn replace(run: &Directory, bytes: &[u8]) -> Result<(), RunError> {
     Ok(replace_file(run, MANIFEST, bytes)?)
 }

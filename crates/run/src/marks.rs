@@ -6,12 +6,12 @@ use latpath_partstore::{Directory, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{io::Write, path::Path};
 
-/// Most bytes of a mark's text that are kept.
+/// Maximum length of a mark's text, bytes.
 const MOST_BYTES: usize = 400;
-/// Most marks that are read.
+/// Maximum number of marks that are read.
 const MOST: usize = 10_000;
 
-/// A moment of a run, and what it was.
+/// A moment of a run, with a note on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// When: the host's `CLOCK_MONOTONIC`, ns.
@@ -25,7 +25,7 @@ impl Mark {
         Self { t_ns, text: cut(text, MOST_BYTES).into() }
     }
 
-    /// A mark where a stream says another thing of its sender's clock than before.
+    /// A mark for a change of the clock state that a stream's sender reports.
     pub fn of_synch(stream: &StreamSpec, before: u8, change: &SynchChange) -> Self {
         Self::new(change.t, &format!("{}: smpSynch {before} -> {}", stream.short(), change.synch))
     }

@@ -7,9 +7,9 @@ use crate::{
 use latpath_partstore::{merge, Names, SmallParts, Span};
 use std::sync::mpsc::Receiver;
 
-/// A part with this many rows is left as it is.
+/// Rows from which a part is not merged any more.
 const LARGE_ROWS: u64 = 500_000;
-/// Parts are merged when they have this many rows together.
+/// Minimum sum of rows of parts to be merged.
 const MERGE_ROWS: u64 = 1_000_000;
 
 /// A part that was closed.
@@ -18,7 +18,7 @@ pub(crate) struct Finished {
     pub rows: u64,
 }
 
-/// Merges what comes until the encoder hangs up. An error is no reason to stop recording: the parts stay as they are.
+/// Merges parts until the encoder hangs up. An error is no reason to stop recording: the parts stay as they are.
 pub(crate) fn run(names: &Names, finished: Receiver<Finished>) -> Option<RunError> {
     let (mut small, mut error) = (SmallParts::new(LARGE_ROWS, MERGE_ROWS), None);
     let mut merge = |spans: Option<Vec<Span>>| {

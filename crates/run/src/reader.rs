@@ -1,4 +1,4 @@
-//! Opening a run: of a recording that ended, goes on, or was killed.
+//! Opening a run of a recording that has ended, is still running, or was killed.
 
 use crate::{
     clocks, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample,
@@ -20,7 +20,7 @@ use std::{
 pub enum Condition {
     /// It ended as asked.
     Finished,
-    /// It goes on: what was written so far is here.
+    /// It is still being recorded: the run has what was written so far.
     Recording,
     /// It ended early, for this reason.
     Interrupted(String),
@@ -96,7 +96,7 @@ impl Run {
         match &condition {
             Condition::Finished => {}
             Condition::Recording => {
-                let text = "the recording goes on: this is what was written so far";
+                let text = "the recording is still running: these are its journeys so far";
                 lack(DeficiencyKind::Unfinished, text.into());
                 notes.insert(0, text.into());
             }
@@ -134,7 +134,7 @@ impl Run {
         });
         if damaged > 0 {
             let lines = if damaged == 1 { "a line is" } else { &format!("{damaged} lines are") };
-            notes.push(format!("{MARKS}: {lines} damaged; what was noted there is not shown"));
+            notes.push(format!("{MARKS}: {lines} damaged; notes in these lines are not shown"));
         }
         let path = path.into();
         Ok(Self { path, manifest, condition, parts, names, journeys, times, vms, marks, notes, deficiencies })
@@ -174,7 +174,7 @@ impl Run {
         self.times
     }
 
-    /// The time covered: to the end, or to the latest journey where there is none.
+    /// The time covered: to the end, or without one to the latest journey.
     pub fn elapsed_ns(&self) -> Ns {
         let written = self.manifest.written_ns.max(self.times.map_or(Ns::MIN, |(_, last)| last));
         let end = self.manifest.end.as_ref().map_or(written, |end| end.monotonic_ns);
@@ -186,7 +186,7 @@ impl Run {
         &self.notes
     }
 
-    /// What the recorder knew to be missing, and what was found to be missing or damaged when the run was opened.
+    /// Missing data that the recorder reported, and missing or damaged data that opening the run found.
     pub fn deficiencies(&self) -> &[Deficiency] {
         &self.deficiencies
     }
@@ -206,8 +206,7 @@ impl Run {
         self.vms.clone()
     }
 
-    /// What was frozen around late packets: which captures there are. Those of a recording that goes on may be thrown out for
-    /// worse ones at any time.
+    /// The captures of the time around late packets. While the recording runs, each may be replaced by a worse one at any time.
     pub fn spikes(&self) -> SpikeFiles {
         spikes::list(&self.path, self.span())
     }
@@ -247,8 +246,8 @@ fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a st
     }
 }
 
-/// Takes the lock that shows readers that the recording goes on. The kernel releases it when the process ends, however
-/// it ends. `None` where the file system has no locks.
+/// Takes the lock that shows readers that the recording is still running. The kernel releases it when the process ends, in
+/// whatever way. `None` where the file system has no locks.
 pub(crate) fn lock(run: &Directory) -> Option<Flock<File>> {
     Flock::lock(run.try_clone_file().ok()?, FlockArg::LockExclusiveNonblock).ok()
 }

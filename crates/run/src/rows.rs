@@ -60,7 +60,7 @@ impl Rows {
         self.stream.len()
     }
 
-    /// Whether there is none.
+    /// Whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.stream.is_empty()
     }

@@ -19,15 +19,15 @@ use std::sync::{
 #[derive(Debug)]
 pub struct Scan<A> {
     pub gathered: Vec<A>,
-    /// Parts of which something could not be read, and why; their other row groups are in what was gathered.
+    /// Parts with row groups that could not be read, and why; their other row groups are included.
     pub damaged: Vec<RunError>,
 }
 
 impl Run {
     /// Reads all selected journeys with several workers at once. Each makes its own gatherer and adds batches of journeys to
-    /// it, one part after the other; which worker gets which part is left to chance.
+    /// it, one part after the other; which worker gets which part is arbitrary.
     ///
-    /// What is damaged is passed over, row group by row group, and returned.
+    /// Damaged row groups are skipped and returned.
     pub fn scan_rows<A: Send>(
         &self,
         select: &Select,
@@ -74,7 +74,7 @@ impl Run {
         self.scan_rows(select, workers, make, |gathered, rows| rows.for_each(|journey| add(gathered, journey)))
     }
 
-    /// Reads all selected journeys in the order of the parts; within a part, stream by stream. `add` says whether to go on.
+    /// Reads all selected journeys in the order of the parts; within a part, stream by stream. `add` returns whether to go on.
     pub fn for_each(&self, select: &Select, mut add: impl FnMut(&Journey) -> bool) -> Vec<RunError> {
         let (mut reading, mut damaged, mut go_on) = (Reading::new(self, select), Vec::new(), true);
         for part in self.parts() {
@@ -91,7 +91,7 @@ impl Run {
     }
 }
 
-/// What is read, and the buffers that are used again for each row group.
+/// The selection, and buffers that all row groups share.
 struct Reading<'a> {
     select: &'a Select,
     points: usize,

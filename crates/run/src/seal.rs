@@ -2,7 +2,7 @@
 
 use latpath_partstore::sum_of;
 
-/// How a JSON object is written: what stands before its sum, and what ends it.
+/// The text of a JSON object before its checksum, and the text behind it.
 pub(crate) struct Seal {
     pub before: &'static str,
     pub end: &'static str,

@@ -95,7 +95,7 @@ impl Spans {
         Self(all)
     }
 
-    /// Whether there is none.
+    /// Whether no row is selected.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -2,9 +2,9 @@
 
 use latpath_model::Ns;
 
-/// A run's start on its timeline, at most: ±146 years. Of files it is UTC.
+/// Maximum distance of a run's start from 0 on its timeline: 146 years. The start of an imported run is UTC.
 const LATEST_START: Ns = 1 << 62;
-/// How far a time of a run is from the run's start, at most: ±73 years. A guest whose clock begins in 1970 is within it.
+/// Maximum distance of a time from the run's start: 73 years. A guest whose clock begins in 1970 is within it.
 const REACH: Ns = 1 << 61;
 /// Why a file with another time is damaged.
 pub(crate) const IMPOSSIBLE: &str = "a time in it is more than 73 years away from the run's start";

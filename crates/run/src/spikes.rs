@@ -1,4 +1,4 @@
-//! `spikes/`: what was frozen around late packets, a file each; the worst are kept.
+//! `spikes/`: captures of the time around late packets, a file each; the worst are kept.
 
 use crate::{
     span::{TimeSpan, IMPOSSIBLE},
@@ -21,13 +21,13 @@ use std::{
     thread::JoinHandle,
 };
 
-/// The directory in a run's.
+/// Name of the directory in a run's directory.
 pub const SPIKES: &str = "spikes";
-/// Captures on their way to the disk. More are not kept: the thread that joins journeys does not wait for the disk because of a spike.
+/// Maximum captures on their way to the disk. More are not kept: the thread that joins journeys does not wait for the disk because of a spike.
 const UNDER_WAY: usize = 32;
-/// Their memory: a machine can make its records large.
+/// Maximum memory of these, bytes: a machine can make its records large.
 const WAITING_BYTES: usize = 16 << 20;
-/// Files that are looked at.
+/// Maximum number of files that are read.
 const MOST_FILES: usize = 100_000;
 
 /// What became of late packets: a part of the manifest.
@@ -110,7 +110,7 @@ impl Spikes {
     pub fn push_patiently(&self, frozen: RankedCapture) {
         let Some(captures) = &self.captures else { return };
         self.shared().waiting_bytes += frozen.capture.record_bytes();
-        // Where the thread is gone, its error says so.
+        // A thread that has ended leaves an error.
         let _ = captures.send(frozen);
     }
 
@@ -119,7 +119,7 @@ impl Spikes {
         self.shared().error.take()
     }
 
-    /// Fills in what is known here.
+    /// Fills in the counts that are known here.
     pub fn report(&self, record: &mut SpikesRecord, passed_over: u64) {
         let kept = self.retention.kept();
         let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);
@@ -193,7 +193,7 @@ fn write_all(
     }
 }
 
-/// A capture in a run, as far as its file's head says.
+/// A capture in a run, as described by the head of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpikeFile {
     pub head: Head,

@@ -7,7 +7,7 @@ use std::{io::Read, path::Path};
 
 /// The file in a run's directory.
 pub(crate) const VMS: &str = "vms.json";
-/// A file that is longer was not written by latpath.
+/// Maximum length of the file, bytes: latpath writes no longer one.
 const MOST: u64 = 64 << 20;
 
 /// Returns the file's sum.

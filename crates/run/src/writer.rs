@@ -33,27 +33,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A part is closed this long after its first row.
+/// Maximum time from a part's first row until it is closed.
 const PART_TIME: Duration = Duration::from_secs(1);
-/// A part is closed before it has a million rows.
+/// Rows from which a part is closed.
 const PART_ROWS: usize = 1_000_000 - GROUP_ROWS;
-/// The manifest is written again this often where only its counters changed.
+/// Interval at which the manifest is written where only its counters change.
 const MANIFEST_TIME: Duration = Duration::from_secs(5);
-/// `utc` and `tai` are sampled this often, and when the time of day is set.
+/// Interval at which `utc` and `tai` are sampled; they are also sampled when the time of day is set.
 const SAMPLE_TIME: Ns = 60_000_000_000;
-/// Batches of rows, of which one is filled and the others are under way to the encoder, and how much memory one may take: it has fewer
-/// rows where many points make them long.
+/// Batches of rows (one is being filled, the others are on their way to the encoder), and bytes of a batch: it has fewer rows where
+/// many points make them long.
 const BATCHES: usize = 6;
 const BATCH_BYTES: usize = 5 << 19;
-/// How many rows may come between two looks at the clock, and at how full the batch is.
+/// Rows between two checks of the clock and of the batch's size.
 const LOOK_EVERY: usize = 256;
-/// Room on the disk that is kept while a recording goes on, so that its last manifest can be written where all else is full.
+/// Disk space that is reserved during a recording, so that its last manifest can be written where all else is full.
 const RESERVE: &str = ".reserve";
 const RESERVED: usize = 64 << 10;
 
 /// Writes a run. Rows are gathered here, encoded on a second thread and merged on a third.
 ///
-/// Call [`Writer::push`] for each journey, [`Writer::tick`] several times a second even if there is none, and
+/// Call [`Writer::push`] for each journey, [`Writer::tick`] several times a second even without journeys, and
 /// [`Writer::finish`] at the end. Dropped without that, the run is marked as interrupted, or removed
 /// ([`Writer::remove_unless_finished`]).
 pub struct Writer {
@@ -99,7 +99,7 @@ impl Writer {
     /// Makes a run's directory and begins to write into it. A directory that exists is taken only if it is empty.
     pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
         check_points(&manifest)?;
-        // Threads' names, commands, and addresses in the kernel stand in a run.
+        // A run contains names of threads, commands, and addresses in the kernel.
         let (run, above) = Self::make_directory(path)?;
         let above = (above, path.file_name().unwrap_or_default().into());
         let lock = lock(&run);
@@ -198,8 +198,8 @@ impl Writer {
         Ok((clocks, Names::new(journeys)))
     }
 
-    /// An error if a run cannot be made here because something is there already, or because others may write there; for those who
-    /// want to know it early.
+    /// An error if a run cannot be made here because the path exists already, or because others may write there: a check before the
+    /// recording starts.
     pub fn refuse_existing(path: &Path) -> Result<(), RunError> {
         match std::fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
             Ok(true) => refuse_shared(path, why_shared(path)),
@@ -236,7 +236,7 @@ impl Writer {
         &self.manifest
     }
 
-    /// Bytes of the captures, and of the parts that were closed so far, before they were merged.
+    /// Bytes of the captures, and of the closed parts before they were merged.
     pub fn bytes(&self) -> u64 {
         let captures = self.manifest.spikes.as_ref().map_or(0, |record| record.bytes);
         self.stored.bytes.load(Ordering::Relaxed) + captures
@@ -280,15 +280,15 @@ impl Writer {
         self.update(|manifest| manifest.vms_xxh64 = Some(sum))
     }
 
-    /// Captures will come; the policy says which of them to keep.
+    /// Prepares for captures; the policy chooses those to keep.
     pub fn begin_spikes(&mut self, retention: RetentionPolicy) -> Result<(), RunError> {
         self.spikes = Some(Spikes::begin(&self.run, retention)?);
         self.manifest.spikes = Some(SpikesRecord::default());
         Ok(())
     }
 
-    /// Keeps a capture, if it is among the worst. It is written on a thread of its own; what goes wrong there,
-    /// [`Self::tick`] says.
+    /// Keeps a capture, if it is among the worst. It is written on a thread of its own, whose errors
+    /// [`Self::tick`] returns.
     pub fn push_capture(&mut self, ranked: RankedCapture) {
         if let Some(spikes) = &self.spikes {
             spikes.push(ranked);
@@ -521,13 +521,13 @@ impl Writer {
         self.close(interrupted_by)
     }
 
-    /// Writes what is left and closes the run.
+    /// Writes the rest and closes the run.
     pub fn finish(mut self) -> Result<Manifest, RunError> {
         self.end(None)?;
         Ok(self.manifest.clone())
     }
 
-    /// Writes what is left and closes the run as one that ended early.
+    /// Writes the rest and closes the run as one that ended early.
     pub fn interrupt(mut self, why: &str) -> Result<Manifest, RunError> {
         self.end(Some(why.into()))?;
         Ok(self.manifest.clone())

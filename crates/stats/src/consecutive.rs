@@ -36,7 +36,7 @@ impl Row {
 struct Stretch {
     /// The number behind it.
     end: u64,
-    /// Its first packets, up to one that arrived in time; where there is none of these, all are in `tail`.
+    /// Its first packets, up to one that arrived in time; without such a packet all are in `tail`.
     head: Option<Row>,
     /// The longest behind `head` and before `tail`.
     middle: Row,
@@ -60,7 +60,7 @@ impl Stretch {
     }
 }
 
-/// Stretches that are kept apart at most: of a whole recording there is one.
+/// Maximum separate stretches: a whole recording has one.
 const MOST: usize = 1 << 12;
 
 /// One stream's packets, in whatever order they come.

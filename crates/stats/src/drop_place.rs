@@ -1,7 +1,7 @@
 //! What a drop means: from the kernel's function and reason to the place where the packet was lost, in plain words.
 //!
-//! Reasons exist from 5.17 on and became more with each version; where there is none, the function alone decides. What is
-//! said here was read in Linux 5.15, 6.1, 6.12 and 6.18, in the files that stand beside each rule.
+//! Reasons exist from 5.17 on and became more with each version; without one, the function alone decides. The
+//! rules come from Linux 5.15, 6.1, 6.12 and 6.18, from the files named beside each rule.
 
 use latpath_counters::{Difference, Inode};
 
@@ -33,7 +33,7 @@ places! {
     /// Open vSwitch's upcall failed: nobody listens, or out of memory.
     OvsUpcallFailed = "Open vSwitch upcall failed",
     OvsUpcallQueueFull = "Open vSwitch upcall queue full",
-    /// A flow of Open vSwitch says drop, or says nothing.
+    /// A flow of Open vSwitch has the action drop, or none.
     OvsDropped = "dropped by an Open vSwitch flow",
     /// A meter of Open vSwitch.
     OvsMeter = "Open vSwitch meter",
@@ -46,7 +46,7 @@ places! {
     SocketBufferFull = "socket buffer full",
     /// A filter that the application set on its socket.
     SocketFilter = "socket filter",
-    /// A queueing discipline before a device: its queue was full, or its rule says drop.
+    /// A queueing discipline before a device: its queue was full, or its rule drops the packet.
     QueueingDiscipline = "queueing discipline",
     /// A CPU's input queue was full (`netdev_max_backlog`).
     Backlog = "CPU backlog full",
@@ -184,7 +184,7 @@ fn is_open_vswitch(function: &str) -> bool {
     function.starts_with("ovs_") || OTHERS.contains(&function)
 }
 
-/// Without a reason, or with one that says nothing.
+/// Without a reason, or with an unspecific one.
 fn by_function(function: &str) -> DropPlace {
     match function {
         // Before 5.17 the kernel gives no reason; then it is nearly always the queue.
@@ -198,7 +198,7 @@ fn by_function(function: &str) -> DropPlace {
         | "skb_queue_purge_reason"
         | "__skb_queue_purge"
         | "packet_release" => DropPlace::QueuePurged,
-        // net/openvswitch/datapath.c: packets whose upcall found the queue full are freed as if consumed, so that what is
+        // net/openvswitch/datapath.c: packets whose upcall found the queue full are freed as if consumed, so packets that are
         // dropped here had another error. The copy for the daemon is dropped by netlink.
         "ovs_dp_process_packet" => DropPlace::OvsUpcallFailed,
         "netlink_attachskb" | "netlink_unicast" => DropPlace::OvsUpcallQueueFull,
@@ -244,9 +244,9 @@ impl DropPlace {
         Self::NAMES[self as usize].1
     }
 
-    /// What the kernel itself counted at this place, of any packets: at least what latpath saw there, if nothing else
-    /// counts too. `device` is the one that the drop is noted with. `None`: the kernel has no counter of its own for it, or
-    /// it was not read.
+    /// The kernel's own count at this place, of any packets: at least latpath's count, unless the counter counts
+    /// other events too. `device` is the drop note's device. `None`: the kernel has no counter of its own for it, or it was not
+    /// read.
     pub fn counted(self, difference: &Difference, netns: Inode, device: u32) -> Option<u64> {
         let statistics = || difference.device(netns, device).map(|counters| counters.statistics);
         let queueing = || difference.device(netns, device).and_then(|counters| counters.queueing);

@@ -40,7 +40,7 @@ pub struct TimeFigures {
     pub p99_9999_ns: Ns,
     /// Greatest.
     pub max_ns: Ns,
-    /// How many were below 0: between two machines the clocks' error, on one the points were passed in the other order.
+    /// Times below 0: between two machines a clock error, on one machine the points were passed in the opposite order.
     pub negative: u64,
 }
 
@@ -66,7 +66,7 @@ impl TimeFigures {
         }
     }
 
-    /// A percentile; `None` where fewer than one of the times lies beyond it: the greatest time says as much.
+    /// A percentile; `None` where fewer than one of the times lies beyond it: the maximum is the same.
     pub fn percentile(&self, which: Percentile) -> Option<Ns> {
         let beyond = u128::from(self.count) * u128::from(1_000_000 - which.per_million);
         (beyond >= 1_000_000).then(|| (which.figure)(self))
@@ -120,7 +120,7 @@ impl Band {
 /// One row: the times of one segment. All times in ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentFigures {
-    /// What it is: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `named` (by the user) or `step` (to the next point).
+    /// Its kind: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `named` (by the user) or `step` (to the next point).
     #[serde(default)]
     pub kind: SegmentKind,
     /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbouring points.
@@ -272,7 +272,7 @@ pub struct ConsecutiveFigures {
 /// The longest row of packets that were lost, never seen or took longer than a time of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConsecutiveOver {
-    /// What they took longer than.
+    /// The threshold that they exceeded.
     pub over_ns: Ns,
     /// The row; of 0 packets where there was none.
     #[serde(flatten)]
@@ -307,7 +307,7 @@ pub struct Worst {
     /// The path that it took; empty where there is only one path.
     #[serde(default)]
     pub path: String,
-    /// Its first sighting, TAI or UTC ns since 1970 as the run's clock says.
+    /// Its first sighting, TAI or UTC ns since 1970, by the run's clock.
     pub time_ns: Ns,
     /// From the first to the last point of the route that saw it.
     pub total_ns: Ns,
@@ -352,7 +352,7 @@ pub struct LateFigures {
 pub struct DelayShare {
     /// `waiting for its CPU`, or `rustc (16 threads: opt cgu.14, …)`.
     pub name: String,
-    /// What it took beyond the baseline, of all packets.
+    /// Its time beyond the baseline, summed over all packets.
     pub excess_ns: Ns,
     /// Its share of all excess.
     pub share_percent: f64,
@@ -382,11 +382,11 @@ pub struct CauseFigures {
     pub cpus: Vec<u32>,
     /// In which segment most of it was.
     pub segment: String,
-    /// What was held, and by what: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
+    /// The actor and the culprit: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
     pub description: String,
-    /// Packets of which it is the first cause.
+    /// Packets with this as their first cause.
     pub first: u64,
-    /// What it took beyond the baseline, of all packets.
+    /// Its time beyond the baseline, summed over all packets.
     pub excess_ns: Ns,
     /// The median of that.
     pub median_ns: Ns,
@@ -474,7 +474,7 @@ pub struct Summary {
     pub machines: Vec<MachineFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
-    /// What was found by itself: queues that were released, periodic spikes, swings of a clock, steps, flaps of a link, changes of path
+    /// Patterns: queues that were released, periodic spikes, swings of a clock, steps, flaps of a link, changes of path
     /// (reports only).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<Pattern>,
@@ -484,12 +484,12 @@ pub struct Summary {
     /// The figures of equal intervals of the run, one after the other (reports only, where that was asked for).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<IntervalFigures>,
-    /// What held late packets so far (live only, where a flight recorder runs; for a run see `latpath explain`).
+    /// Causes of late packets so far (live only, where a flight recorder runs; for a run see `latpath explain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<LateFigures>,
     /// What tracing cost.
     pub tool: ToolCost,
-    /// What the figures lack, so that some limits cannot be judged by them; empty where nothing is known to be missing.
+    /// Deficiencies of the figures, because of which some limits cannot be judged; empty without any.
     #[serde(default)]
     pub deficiencies: Vec<Deficiency>,
     /// What the reader must know: missing points, clock faults, streams that never came.

@@ -5,10 +5,10 @@ use latpath_journey::segments::Segment;
 use latpath_model::{Ns, PointInfo};
 use latpath_run::Rows;
 
-/// Slots of one segment at most, and of all together.
+/// Maximum slots of one segment, and of all together.
 const SLOTS: usize = 1 << 14;
 const ALL_SLOTS: usize = 1 << 17;
-/// Slots of one segment at least.
+/// Minimum slots of one segment.
 const LEAST: usize = 64;
 
 /// The times of one segment in one slot, ns.

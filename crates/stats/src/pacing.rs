@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Stretches of one stream that are kept apart at most.
+/// Maximum separate stretches of one stream.
 const MOST: usize = 1 << 14;
 
 /// The time from one packet of a stream to the next that a point saw, in the order of the stream; negative where the next one was

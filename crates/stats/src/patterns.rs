@@ -2,7 +2,7 @@
 //! flaps of a link, changes of path.
 //!
 //! One pass over the journeys gathers a little for each second and the greatest times ([`Patterns`]); the patterns are found in that.
-//! docs/patterns.md says how each is decided.
+//! docs/patterns.md describes the criteria.
 
 mod excursions;
 mod find;
@@ -33,7 +33,7 @@ pub enum PatternKind {
     QueueRelease,
     /// Spikes come periodically.
     PeriodicSpikes,
-    /// The times between two machines rise and fall together, because the clock of one swings against the other's.
+    /// The times between two machines rise and fall together, because the clock of one swings against the clock of the other.
     ServoSwing,
     /// The level of a segment's times changes within a second, and stays.
     Step,
@@ -73,7 +73,7 @@ impl fmt::Display for PatternKind {
 /// A pattern that was found. Instants are of the host's `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pattern {
-    /// What it is.
+    /// Its kind.
     pub kind: PatternKind,
     /// The names of the segments that show it, the shortest first; empty for a link or a path.
     pub segments: Vec<String>,
@@ -99,8 +99,8 @@ pub struct Pattern {
     /// The period of spikes or of a swing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_ns: Option<Ns>,
-    /// How long the longest queue was held, how long the highest spike lasts from its packet's start, how far a swing goes from its least
-    /// to its greatest, how much a step rises (negative: it falls), how long the longest flap was.
+    /// The longest hold of a queue; the highest spike's duration from its packet's start; the range of a swing; the rise of a step
+    /// (negative: a fall); the longest flap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_ns: Option<Ns>,
     /// The median before a step, and after it.
@@ -131,7 +131,7 @@ pub struct Occurrence {
     pub packets: u64,
 }
 
-/// The middle of these; 0 where there is none. Their order is lost.
+/// The median of these values; 0 of an empty list. Reorders them.
 fn median(values: &mut [f64]) -> f64 {
     let middle = values.len() / 2;
     if values.is_empty() {
@@ -140,7 +140,7 @@ fn median(values: &mut [f64]) -> f64 {
     *values.select_nth_unstable_by(middle, f64::total_cmp).1
 }
 
-/// The standard deviation of noise in which these are, and of which some lie far outside: by the median deviation from the median.
+/// Robust standard deviation of noise with outliers, from the median absolute deviation.
 fn robust_deviation(values: &[f64]) -> f64 {
     let mut all = values.to_vec();
     let middle = median(&mut all);

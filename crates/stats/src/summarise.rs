@@ -14,13 +14,13 @@ use latpath_model::{Ns, PointId, PointInfo, HOST};
 use latpath_run::Manifest;
 use latpath_vms::{Role, Vm};
 
-/// Steps of the time of day that a note names.
+/// Maximum steps of the time of day that a note names.
 const STEPS: usize = 3;
 
 /// What a summary needs beside the counted journeys.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// What was recorded, or is being followed: streams, counters, clocks, drop notes.
+    /// Streams, counters, clocks and drop notes of a recording, or of streams that are being followed.
     pub manifest: &'a Manifest,
     pub points: &'a [PointInfo],
     /// The points in order.
@@ -127,10 +127,10 @@ fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Ite
     let of = |(id, joined): (usize, &Totals)| {
         let before = before.get(id).copied().unwrap_or_default();
         let late = joined.behind_schedule.saturating_sub(before.behind_schedule);
-        // A stream of which many are late has no schedule.
+        // A stream with many late packets has no schedule.
         (late > 0 && joined.behind_schedule <= joined.journeys / 10).then(|| {
             format!(
-                "{}: the publisher sent {} late, by up to {}: so much behind the schedule of their numbers they came to the first point",
+                "{}: the publisher sent {} late, by up to {}: they reached the first point that far behind the schedule of their numbers",
                 manifest.streams.get(id).map_or_else(|| format!("stream {id}"), |stream| stream.short()),
                 number_of(late, "packet"),
                 duration(joined.behind_schedule_max_ns)
@@ -202,7 +202,7 @@ pub fn utc_steps(manifest: &Manifest) -> Option<String> {
     })
 }
 
-/// What was counted that spoils figures and is in no journey, in words.
+/// Notes on counted events that distort figures and are in no journey.
 fn notes_of_counts(manifest: &Manifest, before: &[Totals]) -> Vec<String> {
     let of_streams = |what: fn(&Totals) -> u64| {
         let sum = |records: &[Totals]| records.iter().map(what).sum::<u64>();
@@ -297,7 +297,7 @@ mod tests {
         let manifest = Manifest { streams, joined: vec![joined(12), joined(0), joined(700)], ..Manifest::begin() };
         assert_eq!(
             behind_schedule(&manifest, &[joined(2)]).collect::<Vec<_>>(),
-            ["MU01: the publisher sent 10 packets late, by up to 15.02 ms: so much behind the schedule of their numbers they came to the first point"]
+            ["MU01: the publisher sent 10 packets late, by up to 15.02 ms: they reached the first point that far behind the schedule of their numbers"]
         );
     }
 }

@@ -29,7 +29,7 @@ impl Letters {
         }
     }
 
-    /// In the place of what was cut off.
+    /// Mark at the end of a text that was cut.
     pub fn ellipsis(self) -> char {
         if self.is_ascii() {
             '~'
@@ -39,7 +39,7 @@ impl Letters {
     }
 
     /// A text from outside (an svID, a device, a thread's name) made fit to show: no control characters, nothing that
-    /// turns the direction of writing, only ASCII where nothing else can be shown, at most 1000 characters.
+    /// turns the direction of writing, only ASCII where other letters cannot be shown, at most 1000 characters.
     pub fn clean(self, text: &str) -> String {
         let ascii = self.is_ascii();
         let mut out = String::new();
@@ -62,17 +62,17 @@ impl Letters {
     }
 }
 
-/// Text at the left of so many columns.
+/// Text, padded at its right to `width` columns.
 pub fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Text at the right of so many columns.
+/// Text, padded at its left to `width` columns.
 pub fn right(text: &str, width: usize) -> String {
     format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Text in at most so many columns, with a mark where something is missing.
+/// Text in at most `width` columns, with a mark where it was cut.
 pub fn cut(text: &str, width: usize, mark: char) -> String {
     if text.width() <= width {
         return text.into();
@@ -142,7 +142,7 @@ fn pieces(text: &str, width: usize) -> Vec<String> {
     all
 }
 
-/// A text column is not cut to less than this.
+/// Minimum width of a text column that is cut.
 const LEAST: usize = 8;
 
 #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Column heads; those that begin with `<` stand at the left, the others at the right.
+    /// Column heads; columns whose heads begin with `<` are aligned left, the others right.
     pub fn new(heads: &[&str]) -> Self {
         let left = heads.iter().map(|h| h.starts_with('<')).collect();
         let heads = heads.iter().map(|h| h.trim_start_matches('<').to_owned()).collect();
@@ -163,7 +163,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The column heads, each with whether its column stands at the left.
+    /// The column heads, each with whether its column is aligned left.
     pub fn heads(&self) -> impl Iterator<Item = (&str, bool)> {
         self.rows[0].iter().map(String::as_str).zip(self.left.iter().copied())
     }

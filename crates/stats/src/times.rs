@@ -38,7 +38,7 @@ impl Ends {
         }
     }
 
-    /// Whether a packet that took this time from one end to the other has crossed it.
+    /// Whether a packet that took this time between the two ends has crossed it.
     #[inline]
     pub fn counts(&self, time: Ns) -> bool {
         time >= 0 || !self.in_order

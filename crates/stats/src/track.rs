@@ -5,11 +5,11 @@ use latpath_model::Ns;
 use std::collections::BTreeMap;
 
 const SECOND: Ns = 1_000_000_000;
-/// Most stretches of a recording.
+/// Maximum stretches of a recording.
 const MOST_STRETCHES: i64 = 4096;
-/// Times over the threshold that are no further apart than this are one spike.
+/// Maximum distance of two times over the threshold within one spike.
 pub const SPIKE_GAP: Ns = 100_000_000;
-/// Most spikes that are distinguished.
+/// Maximum number of spikes that are distinguished.
 const MOST_SPIKES: usize = 1 << 18;
 
 /// How a recording is cut into stretches of equal length, in whole seconds.
@@ -87,7 +87,7 @@ impl Track {
 
     /// Adds the times of packets that came at these instants.
     pub fn add_all(&mut self, mut at: &[Ns], mut times: &[Ns]) {
-        // So many times of this size add up within 64 bits.
+        // This many times of this size add up within 64 bits.
         const AT_ONCE: usize = 256;
         const LARGE: Ns = 1 << 54;
         while let Some(first) = at.first() {

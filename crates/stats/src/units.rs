@@ -21,7 +21,7 @@ impl Letters {
         Self::of_locale(set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).as_deref())
     }
 
-    /// What a locale (`de_DE.UTF-8`) can show; `None` for one that is not set.
+    /// The letters that a locale (`de_DE.UTF-8`) can show; `None` for one that is not set.
     pub fn of_locale(locale: Option<&str>) -> Self {
         let name = locale.unwrap_or("").to_ascii_lowercase();
         if name.contains("utf-8") || name.contains("utf8") {
@@ -82,7 +82,7 @@ impl Letters {
         }
     }
 
-    /// Events a second, without the unit: `4000`, `49.98`, `1 000 000`, `2.8e-4`; `-` for what is no number.
+    /// Events a second, without the unit: `4000`, `49.98`, `1 000 000`, `2.8e-4`; `-` for NaN and infinity.
     pub fn rate(self, hz: f64) -> String {
         match hz {
             hz if !hz.is_finite() || hz < 0.0 => "-".into(),
@@ -96,7 +96,7 @@ impl Letters {
     }
 }
 
-/// A part of a whole, with so many digits behind the point: `12.5 %`; `-` for nothing.
+/// A part of a whole, with `digits` digits behind the point: `12.5 %`; `-` for nothing.
 pub fn percent(part: Ns, whole: Ns, digits: usize) -> String {
     match part {
         0 => "-".into(),
@@ -109,7 +109,7 @@ pub fn share(n: u64, all: u64) -> String {
     if all == 0 {
         return "-".into();
     }
-    // Cut near all and none, so that one packet of a million that is missing still shows; rounded between.
+    // Truncated near 0 and 100 %, so that one missing packet of a million shows; rounded between.
     let millionths = u128::from(n) * 100_000_000 / u128::from(all);
     let rounded = (millionths + 5_000).min(99_989_999);
     let (whole, rest) = match millionths {
@@ -150,7 +150,7 @@ pub fn rate(hz: f64) -> String {
     Letters::Unicode.rate(hz)
 }
 
-/// A count in at most five columns: `9999`, `48.0M`, `353k`; cut, not rounded, so that it never says more than there was.
+/// A count in at most five columns: `9999`, `48.0M`, `353k`; truncated, not rounded, so that it is never more than the count.
 pub fn count_short(n: u64) -> String {
     if n < 10_000 {
         return n.to_string();

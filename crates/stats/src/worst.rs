@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Debug)]
 pub(crate) struct Slowest {
     most: usize,
-    /// The least of the kept times once there are `most`: what is below it need not be looked at.
+    /// The least of the kept times once there are `most`: smaller times are skipped.
     floor: Ns,
     kept: BinaryHeap<Reverse<Kept>>,
 }
@@ -57,7 +57,7 @@ impl Kept {
         (self.total, Reverse(self.first), Reverse(self.stream), Reverse(self.number))
     }
 
-    /// As a report shows it. Points of which `is_copy` says so saw no more than a copy of the packet.
+    /// As a report shows it. Points for which `is_copy` is true saw only a copy of the packet.
     pub fn figures(
         &self,
         stream: String,
@@ -113,7 +113,7 @@ impl Slowest {
         Self { most, floor: Ns::MIN, kept: BinaryHeap::new() }
     }
 
-    /// Whether a journey that took so long may be one of them.
+    /// Whether a journey of this duration may be one of them.
     #[inline]
     pub fn may_take(&self, total: Ns) -> bool {
         self.most > 0 && total >= self.floor
@@ -155,7 +155,7 @@ impl Slowest {
     pub fn detail(&mut self, journey: &Journey) {
         let is_it = |kept: &Kept| (kept.stream, kept.number) == (journey.stream, journey.number);
         let fuller = |Reverse(kept): Reverse<Kept>| match Kept::of(journey, kept.total) {
-            // Where a restarted recording used a number twice, the time says which one it is.
+            // Where a restarted recording used a number twice, the time distinguishes the two.
             full if is_it(&kept) && full.first == kept.first => Reverse(full),
             _ => Reverse(kept),
         };

@@ -1,7 +1,7 @@
 //! A snapshot as bytes, for an agent's reply and for a run: `LPFS`, a version, then a frame of messages ([`crate::packed`]).
 //!
-//! A CPU's events are five columns: all kinds, all times (each since the event before), and so on. Like stands beside like, which
-//! makes the frame small.
+//! A CPU's events are five columns: all kinds, all times (each since the event before), and so on. Similar values are adjacent,
+//! which makes the frame small.
 
 use crate::event::Event;
 use crate::idle::MAX_STATES;
@@ -13,7 +13,7 @@ use crate::Snapshot;
 use latpath_model::text::{cut, printable};
 use std::borrow::Cow;
 
-/// The longest encoded snapshot.
+/// Maximum length of an encoded snapshot, bytes.
 pub const MAX_ENCODED: usize = 16 << 20;
 /// How much a snapshot may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,22 +25,22 @@ pub struct SnapshotLimits {
 }
 
 impl SnapshotLimits {
-    /// What a machine keeps of itself.
+    /// Limits of a snapshot of this machine.
     pub const OWN: Self = Self { events: 1 << 20, bytes: 64 << 20 };
-    /// What another machine may send, which need not be believed: some 20 MiB of memory.
+    /// Limits of a snapshot from another machine, which may be hostile: some 20 MiB of memory.
     pub const SENT: Self = Self { events: 1 << 18, bytes: 8 << 20 };
 }
 
 const MAX_CPUS: usize = 4096;
-/// Names of each sort.
+/// Maximum names of each sort.
 const MAX_NAMES: usize = 1 << 16;
-/// Bytes of a name or a text.
+/// Maximum bytes of a name or a text.
 const MAX_NAME: usize = 512;
-/// Texts on what the kernel does not offer.
+/// Maximum texts on missing features of the kernel.
 const MAX_MISSING: usize = 256;
 
 const MAGIC: [u8; 4] = *b"LPFS";
-/// Changes when an older reader would misread it.
+/// Version, which changes when an older reader would misread it.
 const VERSION: u8 = 1;
 
 /// Why bytes are no snapshot.
@@ -212,7 +212,7 @@ impl Cpu {
     }
 }
 
-/// A name as it may stand in a table.
+/// A name, made safe for a table.
 fn clean(name: &str) -> String {
     printable(cut(name, MAX_NAME))
 }
@@ -282,10 +282,10 @@ impl Snapshot {
         [&MAGIC[..], &[VERSION], &pack(&plain)].concat()
     }
 
-    /// From bytes, whoever made them: what it takes in memory is bounded, and events are in the order of their times.
+    /// From bytes of any origin: the memory is bounded, and events are in the order of their times.
     ///
     /// # Errors
-    /// Where they are no snapshot, or not one that this latpath can read.
+    /// If the bytes are no snapshot, or one that this latpath cannot read.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadSnapshot> {
         Self::decode_within(bytes, SnapshotLimits::OWN)
     }

@@ -131,7 +131,7 @@ fn a_recording_that_goes_on_is_reported_so_far() {
     let report = bench.json(&[]);
     assert_eq!((&report["run"]["state"], &report["run"]["end"]), (&json!("recording"), &json!(null)));
     assert_eq!(report["journeys"], 200);
-    assert_eq!(notes(&report)[0], "the recording goes on: this is what was written so far");
+    assert_eq!(notes(&report)[0], "the recording is still running: these are its journeys so far");
     drop(writer);
 }
 

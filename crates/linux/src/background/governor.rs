@@ -3,13 +3,13 @@
 use super::priority::Priority;
 use std::time::{Duration, Instant};
 
-/// A round that begins this much after the previous one waited for a busy CPU.
+/// Time after the previous round from which a round has waited for a busy CPU.
 pub(super) const STARVED: Duration = Duration::from_millis(200);
-/// Least time that the rings must last at the rate at which they fill: `SCHED_IDLE` may wait a second for a busy CPU.
+/// Minimum time that the rings must last at the rate at which they fill: `SCHED_IDLE` may wait a second for a busy CPU.
 const RING_LASTS: Duration = Duration::from_secs(4);
-/// Share of the rings that one round may find filled. Beyond it sightings are about to be lost, and the priority is normal.
+/// Maximum share of the rings that one round may find filled. Beyond it sightings are about to be lost, and the priority is normal.
 const DANGER: f64 = 0.25;
-/// How long a raised priority is kept. Doubles each time that the CPU is busy again.
+/// Time for which a raised priority is kept. Doubles each time that the CPU is busy again.
 const RAISED_FOR: Duration = Duration::from_secs(2);
 /// Maximum of the same.
 const RAISED_AT_MOST: Duration = Duration::from_secs(64);

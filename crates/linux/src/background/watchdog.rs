@@ -66,7 +66,7 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// `priority` is what the threads have; it becomes that to which they are raised. Returns `None` where the kernel does not
+    /// `priority` is the threads' priority; it becomes the priority to which they are raised. Returns `None` where the kernel does not
     /// count waiting times, or there can be no thread.
     pub fn start(setter: Setter, priority: Arc<AtomicU8>) -> Option<Self> {
         let mut observer = Observer::new(gettid())?;

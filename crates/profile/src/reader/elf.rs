@@ -1,5 +1,5 @@
-//! Functions of an ELF file, from its symbol tables. The file may hold anything: each length and offset in it is checked, and nothing is
-//! taken from it but by a read of a bounded number of bytes.
+//! Functions of an ELF file, from its symbol tables. The file may contain anything: each length and offset in it is checked, and each
+//! read is of a bounded number of bytes.
 
 use crate::slice::{MAX_BUILD_ID, MAX_NAME};
 use latpath_model::text::{cut, printable};
@@ -8,19 +8,19 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Symbols of a file that are read.
+/// Maximum symbols of a file.
 const MAX_SYMBOLS: u64 = 4 << 20;
-/// Segments of a file, and sections.
+/// Maximum segments of a file, and sections.
 const MAX_HEADERS: u64 = 1 << 16;
-/// Loaded segments of a file.
+/// Maximum loaded segments of a file.
 const MAX_SEGMENTS: usize = 64;
-/// Bytes of a note segment: the build-id is one of its few notes.
+/// Maximum bytes of a note segment: the build-id is one of its few notes.
 const MAX_NOTES: u64 = 64 << 10;
-/// Bytes of a name before it is demangled.
+/// Maximum bytes of a name before it is demangled.
 const MAX_MANGLED: usize = 4096;
-/// Symbols with the same begin that are compared.
+/// Maximum symbols with the same beginning that are compared.
 const MAX_ALIASES: usize = 16;
-/// Functions before an address among which the one around it is looked for.
+/// Maximum functions before an address among which the one around it is searched.
 const MAX_NESTED: usize = 64;
 /// Bytes read at once.
 const CHUNK: usize = 1 << 20;
@@ -33,7 +33,7 @@ const SHT_DYNSYM: u64 = 11;
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 
-/// A program or library: what tells it from all others, and where its parts lie.
+/// A program or library: its build-id, and the places of its segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Image {
     /// Empty where the file has none.
@@ -50,7 +50,7 @@ pub(crate) struct Segment {
 }
 
 impl Image {
-    /// Whether it is what a parser makes that does its work.
+    /// Whether a correct parser can have made it.
     pub fn is_sound(&self) -> bool {
         (1..=MAX_BUILD_ID).contains(&self.build_id.len()) && self.segments.len() <= MAX_SEGMENTS
     }
@@ -134,7 +134,7 @@ pub(super) struct Elf {
     functions: Vec<Function>,
     /// Offset and length of the names.
     strings: (u64, u64),
-    /// The symbols are those that are linked against alone: a symbol without a size says nothing about what follows.
+    /// The symbols are those that are linked against alone: a symbol without a size does not reach up to the next one.
     is_dynamic: bool,
 }
 
@@ -294,7 +294,7 @@ fn symbols(source: &Source, class: &Class, (mut at, bytes): (u64, u64)) -> Vec<F
     functions
 }
 
-/// A name as it stands in the program's source.
+/// A name as in the program's source.
 pub(super) fn demangled(name: &str) -> String {
     let rust = || rustc_demangle::try_demangle(name).ok().map(|name| format!("{name:#}"));
     let cpp = || cpp_demangle::Symbol::new(name).ok()?.demangle().ok();

@@ -1,4 +1,4 @@
-//! What goes between latpath and the two processes that open and parse files: messages with their length in front, some with an open file.
+//! Messages between latpath and the two processes that open and parse files: messages with their length in front, some with an open file.
 
 use super::elf::Image;
 use latpath_linux::confine::ends_with;
@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
-/// Bytes of a message: 2^14 names of 256 bytes, as JSON.
+/// Maximum length of a message, bytes: 2^14 names of 256 bytes, as JSON.
 pub(super) const MAX_MESSAGE: usize = 16 << 20;
 
 /// A file to be opened.
@@ -19,7 +19,7 @@ pub(super) const MAX_MESSAGE: usize = 16 << 20;
 pub(super) enum Open {
     /// What a process has mapped from one address to another.
     Mapping { tgid: u32, from: u64, until: u64 },
-    /// What a process says of code that it made at run time (`perf-PID.map`, tools/perf/Documentation/jit-interface.txt).
+    /// Names of code that a process made at run time (`perf-PID.map`, tools/perf/Documentation/jit-interface.txt).
     PerfMap { tgid: u32 },
     /// The program that a process runs.
     Program { tgid: u32 },
@@ -29,7 +29,7 @@ pub(super) enum Open {
     Vdso,
 }
 
-/// What is to be read from it.
+/// The content to be read from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Query {
     /// Functions at these offsets in an ELF file.
@@ -57,7 +57,7 @@ pub(super) struct Opened {
     pub is_vdso: bool,
 }
 
-/// What was found. `None` where the file could not be opened, or is not what was asked for.
+/// The result. `None` where the file could not be opened, or is another than the requested one.
 pub(super) type Answer = Option<Found>;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

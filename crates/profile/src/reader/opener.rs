@@ -1,5 +1,5 @@
-//! The process that opens files of those who are watched, and does nothing else with them: a file system that does not answer, as another
-//! user's FUSE, holds it and not latpath. It is asked for files by numbers that the kernel gave; no name that a file contains is opened.
+//! The process that opens files of observed processes, and does nothing else with them: a file system that does not answer, as another
+//! user's FUSE, blocks it and not latpath. Requests name files by numbers from the kernel; no name from inside a file is opened.
 
 use super::messages::{receive, send, Open, Opened, Request};
 use latpath_linux::proc::field;

@@ -12,17 +12,17 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
-/// Bytes of memory that the process may take beside what it has from its parent.
+/// Bytes of memory that the process may take beside the memory of its parent.
 const MAX_MEMORY: u64 = 1 << 30;
-/// Bytes of a perf map that are read.
+/// Maximum bytes of a perf map that are read.
 const MAX_PERF_MAP: u64 = 64 << 20;
-/// Functions of a perf map.
+/// Maximum functions of a perf map.
 const MAX_PERF_FUNCTIONS: usize = 1 << 19;
-/// Files whose functions are kept.
+/// Maximum files whose functions are kept.
 const MAX_FILES: usize = 64;
-/// Functions of all files that are kept.
+/// Maximum functions of all files that are kept.
 const MAX_FUNCTIONS: usize = 8 << 20;
-/// Bytes of a file that are searched for a text.
+/// Maximum bytes of a file that are searched for a text.
 const MAX_SEARCHED: u64 = 512 << 20;
 
 /// Answers until there is nobody to ask.
@@ -135,7 +135,7 @@ fn perf_map(map: impl BufRead) -> PerfMap {
     map.split(b'\n').map_while(Result::ok).filter_map(line).take(MAX_PERF_FUNCTIONS).collect()
 }
 
-/// The first line of text in a file that begins so.
+/// The first line of text in a file with this beginning.
 fn text(file: &File, begin: &[u8]) -> Option<String> {
     const CHUNK: usize = 1 << 20;
     let mut bytes = vec![0; CHUNK + begin.len() + MAX_NAME];

@@ -4,11 +4,11 @@ use super::levels::Quartiles;
 use latpath_model::{Ns, StreamId};
 use std::cmp::Reverse;
 
-/// Times above the median by so many times the spread are out of the ordinary.
+/// Multiple of the spread above the median beyond which a time is an outlier.
 const BEYOND: Ns = 8;
-/// A release of a queue has at least so many packets.
+/// Minimum number of packets of a queue's release.
 const FEWEST_RELEASED: u32 = 4;
-/// So improbable must it be that packets with any times arrive as close together: 1 in 10 to this power.
+/// Significance of a release: the probability that packets at random times arrive as close together is 1 in 10 to this power at most.
 const RELEASE_EXPONENT: f64 = 7.0;
 
 /// Such packets.
@@ -110,7 +110,7 @@ impl Excursions {
 pub struct Top {
     found: Vec<Excursion>,
     most: usize,
-    /// What is less is not among them.
+    /// Shorter times are not included.
     floor: Ns,
 }
 

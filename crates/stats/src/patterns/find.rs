@@ -1,4 +1,4 @@
-//! Finds the patterns in what was gathered.
+//! Finds the patterns in the gathered times.
 
 mod flaps;
 mod paths;

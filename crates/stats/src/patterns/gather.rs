@@ -11,11 +11,11 @@ use latpath_model::{Ns, PointId, SegmentKind, StreamId};
 use latpath_run::Rows;
 use std::ops::Range;
 
-/// Segments that are watched, at most.
+/// Maximum segments that are examined.
 const SEGMENTS: usize = 24;
-/// Slots of all segments and streams together.
+/// Maximum slots of all segments and streams together.
 const LEVELS: usize = 1 << 18;
-/// Excursions that are kept, of all segments together.
+/// Maximum excursions that are kept, of all segments together.
 const EXCURSIONS: usize = 1 << 15;
 
 /// A segment that is watched: it holds no other one.

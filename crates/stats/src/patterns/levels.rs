@@ -4,7 +4,7 @@ use latpath_model::Ns;
 
 /// One of this many packets is in the sample.
 const ONE_IN: usize = 16;
-/// The fewest and the most packets of a sample.
+/// Minimum and maximum packets of a sample.
 const SAMPLE: (usize, usize) = (64, 256);
 
 /// The quarters of a few times.
@@ -16,7 +16,7 @@ pub struct Quartiles {
 }
 
 impl Quartiles {
-    /// From times of which each 16th is examined; `buffer` is used again.
+    /// From each 16th of the times; `buffer` is reused.
     pub fn of(times: &[Ns], buffer: &mut Vec<Ns>) -> Option<Self> {
         let n = (times.len() / ONE_IN).clamp(SAMPLE.0, SAMPLE.1).min(times.len());
         buffer.clear();
@@ -40,7 +40,7 @@ impl Quartiles {
     }
 }
 
-/// The quartiles of a slot, each times the packets that it stands for. Only broken clocks reach the end of the range.
+/// The quartiles of a slot, each weighted by the packets that it represents. Only broken clocks reach the end of the range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     pub packets: u64,

@@ -3,9 +3,9 @@
 use latpath_model::{Ns, PointId};
 use std::cmp::Reverse;
 
-/// Fewer packets are no outage.
+/// Minimum packets of an outage.
 const FEWEST: u64 = 3;
-/// Outages of one stream that are kept.
+/// Maximum outages of one stream that are kept.
 const MOST: usize = 1024;
 
 /// Such packets.

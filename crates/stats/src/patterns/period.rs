@@ -2,18 +2,18 @@
 
 use latpath_model::Ns;
 
-/// An instant is on time if it is no further from its turn than this part of the period: tried one after the other.
+/// Maximum distance of an instant from its turn, as a part of the period; tried in this order.
 const TOLERANCES: [f64; 2] = [0.04, 0.01];
-/// Distances that differ by less than this part are alike.
+/// Relative difference below which two distances are equal.
 const ALIKE: f64 = 0.02;
-/// Fewest turns that were kept, and the least share of all turns.
+/// Minimum number of kept turns, and their minimum share of all turns.
 const FEWEST: usize = 6;
 const KEPT: f64 = 0.6;
-/// Instants that are there by chance must keep no more than this share of turns.
+/// Maximum share of turns that random instants may keep.
 const CHANCE: f64 = 0.25;
-/// So improbable must a train be by chance, after all that was tried: e to this power.
+/// Significance of a train, after all trials: its probability by chance is e to this power at most.
 const SIGNIFICANCE: f64 = -18.0;
-/// Turns that a train may skip before it is over.
+/// Maximum turns that a train may skip.
 const SKIPPED: f64 = 16.0;
 /// Neighbours whose distance may be the period.
 const NEIGHBOURS: usize = 4;
@@ -117,7 +117,7 @@ fn walk(
     hits
 }
 
-/// Whether so many turns were kept as chance would not bring about.
+/// Whether more turns were kept than chance explains.
 fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), trials: f64) -> Option<Train> {
     let (first, last) = (*hits.first()?, *hits.last()?);
     let turns = (last.0 - first.0) as f64;
@@ -126,7 +126,7 @@ fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), 
     }
     let span = (at[last.1] - at[first.1]) as f64;
     let period = span / turns;
-    // Instants that lie close together are one.
+    // Instants close together count as one.
     let apart = at[first.1..=last.1].chunk_by(|a, b| ((b - a) as f64) < period / 20.0).count();
     // A packet is on time if it is the nearest to its turn, however far that is.
     let on_time = (2.0 * tolerance).max(interval / period);

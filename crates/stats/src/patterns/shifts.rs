@@ -4,11 +4,11 @@ use super::{median, robust_deviation};
 
 /// Values on each side that are compared.
 const WINDOWS: [usize; 3] = [30, 15, 5];
-/// So many times the noise a change must be; more where there are few windows to know the noise from.
+/// Minimum size of a change, as a multiple of the noise; more where few windows show the noise.
 const TIMES_NOISE: f64 = 8.0;
 /// Values beside a change that show how abrupt it is.
 const BESIDE: usize = 3;
-/// Changes of one series at most.
+/// Maximum changes of one series.
 const MOST: usize = 32;
 
 /// A change of level.
@@ -21,7 +21,7 @@ pub struct Shift {
 }
 
 /// All changes of a series that are more than its noise, which is taken as no less than `floor`, in order. The greatest is found first,
-/// then those on both sides of it, each side with its own noise. A level is the median of so many values beside its end.
+/// then those on both sides of it, each side with its own noise. A level is the median of the values beside its end.
 pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
     let (mut places, mut open) = (Vec::new(), vec![(0, series.len())]);
     while let Some((begin, end)) = open.pop() {
@@ -37,7 +37,7 @@ pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
     levels(series, &places, floor, level)
 }
 
-/// Where the medians of so many values before and after differ by more than noise: how much more, and the best place.
+/// Where the medians of the values before and after differ by more than noise: by how much more, and the best place.
 fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     if series.len() < 4 * width {
         return Vec::new();
@@ -53,7 +53,7 @@ fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     let mut found = Vec::new();
     let mut from = 0;
     while let Some(begin) = differences[from..].iter().position(|d| d.abs() > noise).map(|n| from + n) {
-        // As long as it goes in the same direction.
+        // While the values move in one direction.
         let sign = differences[begin].signum();
         let len = differences[begin..].iter().take_while(|d| **d * sign > noise).count();
         let best = (begin..begin + len).max_by(|a, b| differences[*a].abs().total_cmp(&differences[*b].abs()));

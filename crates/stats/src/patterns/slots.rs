@@ -3,9 +3,9 @@
 use latpath_model::Ns;
 
 const SECOND: Ns = 1_000_000_000;
-/// Most slots of a recording.
+/// Maximum slots of a recording.
 const MOST: Ns = 1 << 14;
-/// A recording of fewer seconds has this many slots, none of them shorter than [`LEAST`].
+/// Slots of a recording with fewer seconds than this; none is shorter than [`LEAST`].
 const FEW: Ns = 60;
 const LEAST: Ns = 20_000_000;
 

@@ -1,21 +1,21 @@
-//! Whether the times between two machines rise and fall as they do where one's clock swings against the other's.
+//! Whether the times between two machines rise and fall as if the clock of one swings against the clock of the other.
 
 use super::{median, robust_deviation};
 
-/// Slots that a swing needs to be seen in.
+/// Minimum slots of a swing.
 const FEWEST: usize = 40;
-/// A swing is so many times the noise from slot to slot.
+/// Minimum size of a swing, as a multiple of the noise from slot to slot.
 const TIMES_NOISE: f64 = 8.0;
-/// A swing is smooth: from slot to slot the level changes by this part of its variance at most (von Neumann's ratio). Noise that is
-/// correlated by 0.9 from slot to slot has 0.2.
+/// Maximum change of the level from slot to slot, as a part of its variance (von Neumann's ratio): a swing is smooth. Noise with a
+/// correlation of 0.9 from slot to slot has 0.2.
 const SMOOTH: f64 = 0.06;
-/// The whole distribution moves, so the upper quarter moves as far as the lower one; at most so many times as far, or as little.
+/// The whole distribution moves, so the upper quartile moves as far as the lower one; maximum ratio of the two.
 const TOGETHER: f64 = 1.25;
-/// Times that it turns.
+/// Minimum turns of a swing.
 const TURNS: usize = 3;
-/// A clock is steered by no more than this, ns a second.
+/// Maximum rate at which a clock is steered, ns a second.
 const STEEPEST: f64 = 200_000.0;
-/// Values that are smoothed.
+/// Values of which a smoothed value is the median.
 const SMOOTHED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,7 +27,7 @@ pub struct Swing {
     pub turns: usize,
 }
 
-/// Judges a series of quartiles, one for each slot; each slot lasts so many seconds.
+/// Judges a series of quartiles, one for each slot of `slot_s` seconds.
 pub fn swing(quartiles: &[[f64; 3]], slot_s: f64) -> Option<Swing> {
     if quartiles.len() < FEWEST {
         return None;
@@ -55,7 +55,7 @@ pub fn swing(quartiles: &[[f64; 3]], slot_s: f64) -> Option<Swing> {
     (is_one && turns.len() >= TURNS).then(|| Swing { size: median(&mut sizes), period, turns: turns.len() })
 }
 
-/// Where a series turns, after it went at least so far and before it goes as far back.
+/// Where a series turns, after a move of at least `far` and before one as far back.
 fn turns(series: &[f64], far: f64) -> Vec<usize> {
     let (mut turns, mut least, mut greatest, mut rises) = (Vec::new(), 0, 0, None);
     for (at, value) in series.iter().enumerate() {

@@ -7,11 +7,11 @@ use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::BTreeMap;
 
-/// A flap is at least so long.
+/// Minimum length of a flap, ns.
 const SHORTEST: Ns = 5_000_000;
-/// Outages of two streams are of one flap if they overlap by this part of the shorter one.
+/// Minimum overlap of two streams' outages of one flap, as a part of the shorter one.
 const OVERLAP: f64 = 0.5;
-/// A queue that was released so shortly before or behind explains that packets were lost: it was full.
+/// Maximum time from an outage to the release of a queue that explains its losses: the queue was full.
 const NEAR_RELEASE: Ns = 100_000_000;
 
 type OfStream = (StreamId, Outage);
@@ -62,7 +62,7 @@ fn span(flap: &[OfStream]) -> (Ns, Ns) {
     (from, flap.iter().map(|(_, o)| o.to).max().unwrap_or(0))
 }
 
-/// Whether it is long enough, and no stream that goes there got through: each one is missing, or had no packet to send in that time.
+/// Whether it is long enough, and no stream that passes there got through: each is missing, or had no packet to send in that time.
 fn is_flap(gathered: &Patterns, (from, to): (Option<PointId>, PointId), flap: &[OfStream]) -> bool {
     let (begin, end) = span(flap);
     let goes_there = |id: &usize| {
@@ -75,7 +75,7 @@ fn is_flap(gathered: &Patterns, (from, to): (Option<PointId>, PointId), flap: &[
     let sends = |id: usize| {
         let packets: u64 = gathered.streams[id].taken.counts().map(|(_, _, n)| n).sum();
         let span = gathered.slots.count() as Ns * gathered.slots.length();
-        // Twice what is usual between two of its packets.
+        // Twice the usual time between two of its packets.
         packets > 0 && 2 * span / (packets as Ns) < end - begin
     };
     let is_missing = |id: usize| flap.iter().any(|(missing, _)| usize::from(*missing) == id);

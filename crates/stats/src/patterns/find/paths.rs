@@ -8,10 +8,10 @@ use latpath_journey::{PathClass, Paths};
 use latpath_model::{Ns, StreamId};
 use std::collections::BTreeMap;
 
-/// The noise of a share: a change is more than 2 % of the packets.
+/// Noise of a share: a change is more than 2 % of the packets.
 const NOISE: f64 = 0.0025;
 
-/// Shares are those of so many slots on each side.
+/// Slots on each side over which shares are averaged.
 const LEVEL: usize = 60;
 
 struct Change {

@@ -7,11 +7,11 @@ use crate::patterns::period::{train, Train};
 use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::Ns;
 
-/// So many of the highest spikes are searched for a period, one number after the other.
+/// Numbers of the highest spikes that are searched for a period, in this order.
 const HIGHEST: [usize; 6] = [16, 64, 256, 1024, 4096, usize::MAX];
-/// Excursions of several streams that begin within this are one spike.
+/// Maximum time between the beginnings of several streams' excursions of one spike.
 const SAME_SPIKE: Ns = 2_000_000;
-/// Packets of several streams that were released within this of each other were in one queue.
+/// Maximum time between the releases of several streams' packets from one queue.
 const SAME_QUEUE: Ns = 20_000_000;
 
 pub fn releases(gathered: &Patterns, names: &Names) -> Vec<Found> {

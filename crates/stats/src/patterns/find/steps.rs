@@ -7,11 +7,11 @@ use crate::patterns::shifts::{shifts, Shift};
 use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, StreamId};
 
-/// The height of a step is that between so many slots on each side: over more of them levels drift.
+/// Slots on each side between which the height of a step is measured: over more of them levels drift.
 const LEVEL: usize = 10;
-/// Shortest time for which a level is kept on each side of a step.
+/// Minimum time of a level on each side of a step.
 const LASTS: Ns = 5_000_000_000;
-/// Part of the greatest change that several changes within [`LASTS`] must add up to; otherwise they are an episode.
+/// Minimum sum of several changes within [`LASTS`], as a part of the greatest of them; otherwise they are an episode.
 const ADDS_UP: f64 = 0.6;
 
 struct Step {
@@ -56,7 +56,7 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize) -> Vec<Step> {
     found.iter().zip(ends).map(step).collect()
 }
 
-/// Changes after which the level stays, and before which it stood, for [`LASTS`]. Changes that follow each other sooner are one if they
+/// Changes before and after which the level is stable for [`LASTS`]. Changes that follow each other sooner are one if they
 /// lead to another level, and none if the level returns. `slots`: of each value of the series, each `length` long.
 fn lasting(found: &[Shift], slots: &[usize], length: Ns) -> Vec<Shift> {
     let apart = |from: usize, to: usize| (to.saturating_sub(from) as Ns).saturating_mul(length);

@@ -8,9 +8,9 @@ use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, StreamId};
 use std::collections::BTreeMap;
 
-/// The least correlation of streams and segments that a clock moves together.
+/// Minimum correlation of streams and segments that a clock moves together.
 const ALIKE: f64 = 0.7;
-/// A lane needs packets in this share of all slots.
+/// Minimum share of slots in which a lane has packets.
 const THERE: f64 = 0.5;
 
 /// The level of one lane of a segment between two machines, from the first in the order of names to the second: negative in the other
