@@ -76,7 +76,7 @@ fn what_the_program_shares_with_tests_is_built_once() {
 }
 
 /// Each `sleep(` in the tests, by file: how many, and what they stand for, which is no wait for what another does.
-const SLEEPS: [(&str, usize, &str); 51] = [
+const SLEEPS: [(&str, usize, &str); 50] = [
     ("agent/tests/sessions.rs", 2, "the pace of sightings"),
     ("agent/tests/windows.rs", 1, "a recorder that takes its time"),
     ("flight/tests/frozen.rs", 1, "what is recorded: a thread's sleeps"),
@@ -120,7 +120,6 @@ const SLEEPS: [(&str, usize, &str); 51] = [
     ("latpath/tests/probe/main.rs", 1, "the pace of polls for sightings"),
     ("latpath/tests/probe/many.rs", 1, "the pace of packets"),
     ("latpath/tests/probe/taps.rs", 1, "the pace of packets"),
-    ("latpath/tests/profile/calls.rs", 1, "the pace of threads that end"),
     ("latpath/tests/profile/debug_files.rs", 1, "the pace of a slow server"),
     ("latpath/tests/publish/receives.rs", 1, "a fault"),
     ("ping/tests/faults/ends.rs", 1, "a fault"),
