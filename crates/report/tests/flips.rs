@@ -5,7 +5,7 @@ use latpath_capture::{
 };
 use latpath_flight::{CpuRecord, Event, Left, Snapshot, Thread, What, Window};
 use latpath_journey::Journey;
-use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
+use latpath_model::{Ns, Point, StreamSpec};
 use latpath_report::export::write_csv;
 use latpath_report::{explanation_json, run_context, summarise, Explainer, RunCaptures, SummaryOptions};
 use latpath_run::{ClockSample, MachineFigures, Manifest, NamedSegment, Run, Select, Writer};
@@ -44,15 +44,6 @@ fn capture(number: u32, kind: CaptureKind) -> RankedCapture {
 
 fn record(path: &Path) {
     let names = POINTS.map(|p| p.parse::<Point>().unwrap());
-    let info = |p: &Point| PointInfo {
-        point: p.clone(),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 2,
-        peer: 0,
-        peer_netns: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
     let (from, to) = (names[0].clone(), names[2].clone());
     let machine = |machine: &str, error_bound_ns| latpath_run::MachineRecord {
         clock: MachineFigures { machine: machine.into(), error_bound_ns, ..MachineFigures::default() },
@@ -60,7 +51,7 @@ fn record(path: &Path) {
     };
     let manifest = Manifest {
         streams: vec![StreamSpec::svid("MU01")],
-        points: names.iter().map(info).collect(),
+        points: POINTS.map(latpath_testkit::point).into(),
         route: names.to_vec(),
         routes: vec![names.to_vec()],
         segments: vec![NamedSegment { kind: Default::default(), name: "total".into(), from, to }],

@@ -4,26 +4,18 @@ mod figures;
 
 use figures::summary;
 use latpath_journey::Journey;
-use latpath_model::{DropNote, Link, PointInfo};
+use latpath_model::DropNote;
 use latpath_report::export::write_csv;
 use latpath_report::{report_json, Chosen};
 use latpath_run::{Manifest, Run, Select, Writer};
+use latpath_testkit::point;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 fn run(directory: &std::path::Path) -> Run {
-    let point = |name: &str| PointInfo {
-        point: name.parse().unwrap(),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 1,
-        peer: 0,
-        peer_netns: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
     let points = ["host/tx@eth0", "host/drop@vnet0", "host/app-read@my, relay"];
     let mut manifest = Manifest {
-        points: points.iter().map(|p| point(p)).collect(),
+        points: points.map(point).into(),
         streams: vec!["svid:MU01,vlan=7".parse().unwrap()],
         drop_notes: vec![DropNote { reason: "FULL_RING".into(), function: "tun_net_xmit".into(), at: None }],
         ..Manifest::begin()

@@ -1,11 +1,12 @@
 //! Patterns of whole runs, figures with and without the packets that they touch, and those of each interval.
 
 use latpath_journey::Journey;
-use latpath_model::{Link, Ns, PointInfo};
+use latpath_model::Ns;
 use latpath_report::{summarise, text, Options, SummaryOptions};
 use latpath_run::{Manifest, Run, Select, Writer};
 use latpath_stats::units::Letters;
 use latpath_stats::{Pattern, PatternKind, Summary};
+use latpath_testkit::point;
 
 const SECOND: Ns = 1_000_000_000;
 const START: Ns = 1_000 * SECOND;
@@ -15,18 +16,9 @@ const LATE: Ns = 30 * SECOND;
 
 /// A run over three points whose segments take 20 and 50 µs and a little; `change` may change a packet that was sent so long after the start.
 fn run(directory: &std::path::Path, change: impl Fn(Ns, &mut [Ns; 3], &mut u64)) -> Run {
-    let point = |name: &str| PointInfo {
-        point: name.parse().unwrap(),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 1,
-        peer: 0,
-        peer_netns: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
     let points = ["host/nic-rx@eth0", "host/tx@vnet0", "host/vm-read@vnet0"];
     let mut manifest = Manifest {
-        points: points.iter().map(|p| point(p)).collect(),
+        points: points.map(point).into(),
         streams: vec!["svid:MU01".parse().unwrap()],
         threshold_ns: 1_000_000,
         ..Manifest::begin()

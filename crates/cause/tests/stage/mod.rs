@@ -212,15 +212,7 @@ impl Stage {
                 d if d.starts_with("veth") => Link::Veth,
                 _ => Link::Nic,
             };
-            self.points.push(PointInfo {
-                point,
-                link,
-                netns: 1,
-                ifindex: 1,
-                peer: 0,
-                peer_netns: 0,
-                clock: "CLOCK_MONOTONIC".into(),
-            });
+            self.points.push(PointInfo { link, ..latpath_testkit::point(text) });
             self.points.len() - 1
         }) as u16
     }

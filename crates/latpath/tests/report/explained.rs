@@ -7,7 +7,7 @@ use latpath_capture::{
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
 use latpath_model::{Link, Ns, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Stamp, Writer};
-use latpath_testkit::waits::until;
+use latpath_testkit::{point, waits::until};
 use std::collections::BTreeMap;
 use std::process::Output;
 
@@ -21,16 +21,8 @@ const OTHER: Class = Class { prio: 120, policy: 0 };
 const FIFO_50: Class = Class { prio: 49, policy: 1 };
 
 fn manifest() -> Manifest {
-    let point = |name: &str, link| PointInfo {
-        point: name.parse().unwrap(),
-        link,
-        netns: 1,
-        ifindex: 1,
-        peer: 0,
-        peer_netns: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
-    let points = vec![point("host/nic-rx@eth0", Link::Nic), point("host/app-read@relay", Link::Socket)];
+    let reader = PointInfo { link: Link::Socket, ..point("host/app-read@relay") };
+    let points = vec![point("host/nic-rx@eth0"), reader];
     let start = Stamp {
         utc: "2026-01-02T03:04:05.000000000Z".into(),
         utc_ns: START_UTC,

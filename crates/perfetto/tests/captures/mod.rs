@@ -8,7 +8,7 @@ use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
 use latpath_journey::Segment;
-use latpath_model::{Link, Ns, PointInfo, SegmentKind, StreamSpec};
+use latpath_model::{Ns, SegmentKind, StreamSpec};
 use latpath_perfetto::{proto, Export, Summary};
 use latpath_vms::{Accel, Role, Vm};
 use prost::Message;
@@ -55,15 +55,7 @@ pub const POINTS: [&str; 6] = [
 ];
 
 pub fn context() -> RunContext {
-    let point = |name: &&str| PointInfo {
-        point: name.parse().unwrap(),
-        link: Link::Nic,
-        netns: 1,
-        ifindex: 1,
-        peer: 0,
-        peer_netns: 0,
-        clock: "CLOCK_MONOTONIC".into(),
-    };
+    let point = |name: &&str| latpath_testkit::point(name);
     let segment = |name: &str, from, to| Segment {
         kind: SegmentKind::classic(name).unwrap_or_default(),
         name: name.into(),
