@@ -7,16 +7,7 @@
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H
 
-extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym __weak;
-
-/*
- * From Linux 6.2 on, programs may read kernel memory by plain loads that a fault turns into zeros. Before, the window has
- * been fetched. The kernel's verifier removes the branch that is not taken.
- */
-static __always_inline int reads_directly(void)
-{
-	return bpf_ksym_exists(bpf_rdonly_cast);
-}
+#include "direct.h"
 
 /* Eight bytes of kernel memory. */
 static __always_inline __u64 kernel_word(__u64 at)

@@ -13,6 +13,12 @@ enum dedup_mode {
 	DEDUP_SKIP_ONCE, /* the second hook of a UDP reader */
 };
 
+/* The device that a packet is on. Pointers in it are read without further cost for the verifier: see UNTRUSTED. */
+static __always_inline struct net_device *device_of(struct sk_buff *skb)
+{
+	return UNTRUSTED(skb)->dev;
+}
+
 /* The point of a packet that is in a stream, where the CPU does not know it from the device. */
 static __always_inline int point_of_packet(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
 {

@@ -209,9 +209,8 @@ static __always_inline int learn_point(struct percpu *p, struct net_device *dev,
 static __always_inline int thread_point(__u32 kind)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct nsproxy *ns = task->nsproxy;
+	struct nsproxy *ns = UNTRUSTED(task)->nsproxy;
 	struct point_key key = {};
-
 	struct net *net = 0;
 
 	if (ns) {

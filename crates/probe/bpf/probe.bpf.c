@@ -25,10 +25,10 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-HANDLE_OFTEN(tx, POINT_TX, DEDUP_NONE, (struct net_device *)ctx[1]) /* it is skb->dev */
-HANDLE_OFTEN(gro, POINT_NIC_RX, DEDUP_GRO, skb->dev)
-HANDLE_OFTEN(stack_rx, POINT_NIC_RX, DEDUP_STACK, skb->dev)
-HANDLE_OFTEN(vm_read, POINT_VM_READ, DEDUP_NONE, skb->dev)
+HANDLE_OFTEN(tx, POINT_TX, DEDUP_NONE, UNTRUSTED((struct net_device *)ctx[1])) /* it is skb->dev */
+HANDLE_OFTEN(gro, POINT_NIC_RX, DEDUP_GRO, device_of(skb))
+HANDLE_OFTEN(stack_rx, POINT_NIC_RX, DEDUP_STACK, device_of(skb))
+HANDLE_OFTEN(vm_read, POINT_VM_READ, DEDUP_NONE, device_of(skb))
 
 SEC("tp_btf/net_dev_start_xmit")
 int tx(void **ctx)
@@ -72,7 +72,7 @@ SEC("tp_btf/skb_copy_datagram_iovec")
 int copy_out(void **ctx)
 {
 	struct sk_buff *skb = ctx[0];
-	struct net_device *dev = skb->dev;
+	struct net_device *dev = device_of(skb);
 
 	if (!ethertype_selected(skb->protocol) || BPF_CORE_READ_BITFIELD(skb, pkt_type) == PACKET_OUTGOING)
 		return 0;
@@ -92,7 +92,7 @@ static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 re
 
 	if (!ethertype_possible(skb->protocol))
 		return 0;
-	dev = skb->dev;
+	dev = device_of(skb);
 	/* Reasons of subsystems carry their number in the upper half: 4 bits of it are kept. */
 	r = reason >> 16 ? (reason >> 16 & 15) << 12 | (reason & 0xfff) : reason & 0xffff;
 
@@ -125,7 +125,7 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 
 	if (!ethertype_possible(skb->protocol))
 		return 0;
-	dev = skb->dev;
+	dev = device_of(skb);
 	if (!is_kernel_address((__u64)dev) || dev->rtnl_link_ops || skb->skb_iif == dev->ifindex)
 		return 0;
 	if (BPF_CORE_READ_BITFIELD_PROBED(skb, pkt_type) == PACKET_OUTGOING)
@@ -142,8 +142,8 @@ int BPF_PROG(ovs_exec, struct datapath *dp, struct sk_buff *skb)
 {
 	if (!skb) /* as newer verifiers want it asked */
 		return 0;
-	return handle_skb(skb, skb->dev, skb->skb_iif || skb->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0, DEDUP_SKIP,
-			  CAN_LOAD);
+	return handle_skb(skb, device_of(skb), skb->skb_iif || UNTRUSTED(skb)->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0,
+			  DEDUP_SKIP, CAN_LOAD);
 }
 
 SEC("tp_btf/ovs_dp_upcall")
@@ -151,8 +151,8 @@ int BPF_PROG(ovs_upcall, struct datapath *dp, struct sk_buff *skb, void *key, st
 {
 	if (!skb || !info)
 		return 0;
-	return handle_skb(skb, skb->dev, info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0, DEDUP_NOTE,
-			  CAN_LOAD);
+	return handle_skb(skb, device_of(skb), info->cmd == OVS_PACKET_CMD_ACTION ? POINT_OVS_SLOW : POINT_OVS_UPCALL, 0,
+			  DEDUP_NOTE, CAN_LOAD);
 }
 
 /*

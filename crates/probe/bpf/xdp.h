@@ -42,7 +42,7 @@ int BPF_PROG(xsk_generic, struct xdp_sock *xs, struct xdp_buff *xdp)
 SEC("fentry/generic_xdp_tx")
 int BPF_PROG(xdp_tx, struct sk_buff *skb)
 {
-	return handle_skb(skb, skb->dev, POINT_TX, 0, DEDUP_NONE, 0);
+	return handle_skb(skb, device_of(skb), POINT_TX, 0, DEDUP_NONE, 0);
 }
 
 /* The bytes of a frame on its way from one driver to another. */
