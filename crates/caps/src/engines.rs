@@ -19,18 +19,29 @@ pub(crate) struct Engine {
     commands: &'static [&'static str],
     /// What is missing of it; an error where it does not work at all.
     lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>,
+    /// What it shows on no machine, of what limits are judged by.
+    not_observable: &'static [&'static str],
 }
 
+const fn engine(commands: &'static [&'static str], lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>) -> Engine {
+    Engine { commands, lacks, not_observable: &[] }
+}
+
+/// No hook shows that a frame was placed in a mapped ring: `tpacket_rcv` begins before the socket's filter and before it is known whether
+/// the ring has room, in a softirq, where the reader's thread is not known. A reader that was not seen must not keep a limit.
+const MAPPED_RINGS: &str =
+    "applications that read through a mapped ring (PACKET_RX_RING); limits on total and lost of what they read cannot be judged";
+
 pub(crate) static ALL: [Engine; 9] = [
-    Engine { commands: &["record", "live", "segments", "agent"], lacks: points },
-    Engine { commands: &["explain"], lacks: causes },
-    Engine { commands: &["path"], lacks: path },
-    Engine { commands: &["exits"], lacks: exits },
-    Engine { commands: &["queues"], lacks: queues },
-    Engine { commands: &["ladder"], lacks: ladder },
-    Engine { commands: &["profile"], lacks: profile },
-    Engine { commands: &["study"], lacks: study },
-    Engine { commands: &["ping", "publish", "subscribe", "streams"], lacks: frames },
+    Engine { not_observable: &[MAPPED_RINGS], ..engine(&["record", "live", "segments", "agent"], points) },
+    engine(&["explain"], causes),
+    engine(&["path"], path),
+    engine(&["exits"], exits),
+    engine(&["queues"], queues),
+    engine(&["ladder"], ladder),
+    engine(&["profile"], profile),
+    engine(&["study"], study),
+    engine(&["ping", "publish", "subscribe", "streams"], frames),
 ];
 
 impl Engine {
@@ -44,7 +55,7 @@ impl Engine {
             Ok(lacks) => (Works::Partly, lacks),
             Err(lack) => (Works::No, vec![lack]),
         };
-        Command { commands: self.commands.to_vec(), works, lacks }
+        Command { commands: self.commands.to_vec(), works, lacks, not_observable: self.not_observable.to_vec() }
     }
 }
 
@@ -82,20 +93,12 @@ fn points(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     let nobodys = "svid:latpath-caps".parse().expect("a stream");
     let probe = Probe::attach(Options { ring_bytes: BYTES_PER_CPU, ..Options::new("host", vec![nobodys]) });
     let probe = probe.map_err(|e| nothing(machine, &TRACING)(&e))?;
-    let mut lacks = together(machine, probe.missing());
-    lacks.push(Lack {
-        what: "no program is attached to the function tpacket_rcv".into(),
-        lost:
-            "applications that read through a mapped ring (PACKET_RX_RING): limits on total and lost cannot be judged"
-                .into(),
-        remedy: None,
-    });
-    Ok(lacks)
+    Ok(together(machine, probe.missing()))
 }
 
 fn recorded(machine: &Machine, scope: Scope) -> Result<Vec<Lack>, Lack> {
     let recorder = Recorder::start_for(scope, BYTES_PER_CPU).map_err(|e| nothing(machine, &TRACING)(&e))?;
-    Ok(together(machine, recorder.missing()))
+    Ok(together(machine, &recorder.missing()))
 }
 
 fn causes(machine: &Machine) -> Result<Vec<Lack>, Lack> {
@@ -214,6 +217,15 @@ mod tests {
         assert_eq!(lacks[0].what, "tracepoints a, c, d: this kernel does not have it");
         assert_eq!((lacks[0].lost.as_str(), lacks[1].lost.as_str()), ("x; z", "y"));
         assert_eq!((lacks.len(), lacks[0].remedy.is_some(), lacks[1].remedy.is_some()), (2, false, true));
+    }
+
+    #[test]
+    fn what_no_machine_shows_does_not_make_a_command_work_in_part() {
+        let machine = Machine { root: Root::of("/nowhere".as_ref()), config: None };
+        let tried = Engine { not_observable: &["x"], ..engine(&["a"], |_| Ok(Vec::new())) }.try_out(&machine);
+        assert_eq!((tried.works, tried.not_observable), (Works::Yes, vec!["x"]));
+        let rings = |engine: &Engine| engine.not_observable.iter().any(|what| what.contains("PACKET_RX_RING"));
+        assert!(ALL.iter().all(|engine| engine.commands.contains(&"record") == rings(engine)));
     }
 
     #[test]

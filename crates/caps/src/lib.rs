@@ -46,6 +46,8 @@ pub struct Command {
     pub works: Works,
     /// What they lack.
     pub lacks: Vec<Lack>,
+    /// What they show on no machine, of what limits are judged by; it does not count for `works`.
+    pub not_observable: Vec<&'static str>,
 }
 
 /// An option of the kernel's configuration that some command has a use for.

@@ -64,6 +64,9 @@ fn text(caps: &Caps) -> String {
                 .flat_map(|remedy| wrapped("      ".into(), 8, &format!("what helps: {remedy}"), width, mark));
             lines.extend(remedy);
         }
+        for limit in &command.not_observable {
+            lines.extend(wrapped("    ".into(), 6, &format!("not observable on any machine: {limit}"), width, mark));
+        }
     }
     let off = caps.options.iter().filter(|option| option.setting == Setting::Off);
     let mut table = Table::new(&["<not in this kernel", "<needed for"]);
