@@ -363,7 +363,7 @@ pub struct Recording {
     pub bytes: u64,
     #[prost(uint64, tag = "6")]
     pub windows: u64,
-    /// What an event cost, as sampled at the start; 0 where that is not known.
+    /// What an event cost, on average; 0 where that is not known.
     #[prost(uint64, tag = "7")]
     pub ns_per_event: u64,
     /// CPU time that recording may take, in millionths of all CPUs' time; absent from an agent without a budget.

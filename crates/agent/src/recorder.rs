@@ -33,7 +33,7 @@ fn error(id: u64, why: &str) -> Message {
 
 impl Recording {
     pub fn begin(record: Box<dyn Record>) -> std::io::Result<Self> {
-        let thread = RecorderThread::start(record, true, |snapshot| snapshot.encode_within(SnapshotLimits::SENT))?;
+        let thread = RecorderThread::start(record, |snapshot| snapshot.encode_within(SnapshotLimits::SENT))?;
         Ok(Self {
             thread: Some(thread),
             coming: Vec::new(),

@@ -76,6 +76,12 @@ pub struct Missing {
     pub why: String,
 }
 
+impl Missing {
+    fn of(hook: &Hook, why: String) -> Self {
+        Self { tracepoint: hook.at, is_function: hook.is_function, lost: hook.shows, why }
+    }
+}
+
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = if self.is_function { "function" } else { "tracepoint" };
@@ -163,6 +169,9 @@ pub struct Programs {
     pub standing: Vec<Standing>,
     /// What is not there.
     pub missing: Vec<Missing>,
+    /// Of `missing`, the entries that were there from the beginning. Those behind them may be attached later.
+    missing_for_good: usize,
+    table: &'static [Hook],
     /// Keeps the kernel measuring its programs.
     measuring: Option<OwnedFd>,
     /// Runs that count as left out, beside those that the kernel counts: for tests, since the kernel leaves hardly any out.
@@ -176,7 +185,35 @@ impl Programs {
     /// # Errors
     /// Where the kernel does not measure.
     pub fn new(standing: Vec<Standing>, hooks: Hooks, measures: bool) -> std::io::Result<Self> {
-        Ok(Self { standing, missing: hooks.missing, measuring: measures.then(measure).transpose()?, more_missed: 0 })
+        let measuring = measures.then(measure).transpose()?;
+        let Hooks { table, missing, .. } = hooks;
+        Ok(Self { standing, missing_for_good: missing.len(), missing, table, measuring, more_missed: 0 })
+    }
+
+    /// Attaches the programs that are needed, as far as they are detached, and detaches all others. What the kernel refuses to attach is
+    /// missing until a later call attaches it.
+    pub fn attach_only(&mut self, is_needed: impl Fn(&str) -> bool) {
+        self.missing.truncate(self.missing_for_good);
+        for program in &mut self.standing {
+            if !is_needed(program.name) {
+                program.detach();
+            } else if let Err(error) = if program.stands() { Ok(()) } else { program.attach() } {
+                let why = format!("the kernel refused to attach its program again: {error}");
+                let hook = self.table.iter().find(|hook| hook.program == program.name);
+                self.missing.extend(hook.map(|hook| Missing::of(hook, why)));
+            }
+        }
+    }
+
+    /// Whether the kernel refused to attach a program again.
+    pub fn lacks_some_for_now(&self) -> bool {
+        self.missing.len() > self.missing_for_good
+    }
+
+    /// Whether a program is attached at this tracepoint now.
+    pub fn stands_at(&self, tracepoint: &str) -> bool {
+        let is_there = |hook: &Hook| self.standing.iter().any(|there| there.name == hook.program && there.stands());
+        self.table.iter().any(|hook| hook.at == tracepoint && is_there(hook))
     }
 
     /// Whether this one stands.
@@ -250,7 +287,7 @@ impl Hooks {
     }
 
     fn misses(&mut self, hook: &Hook, why: String) {
-        self.missing.push(Missing { tracepoint: hook.at, is_function: hook.is_function, lost: hook.shows, why });
+        self.missing.push(Missing::of(hook, why));
     }
 
     /// The kernel refused this program. False if it was not to be loaded.
@@ -364,6 +401,27 @@ mod tests {
         assert!(!hooks.stands_at("sched_switch"));
         assert_eq!(hooks.missing[0].to_string(), "tracepoint sched_switch: no fourth argument; not recorded: who ran");
         assert!(!hooks.without("waking", String::new()), "it was not to be loaded");
+    }
+
+    #[test]
+    fn a_program_that_is_refused_when_it_is_attached_again_is_missing_until_it_is_attached() {
+        static TABLE: [Hook; 2] = [hook("switch", "sched_switch", "who ran"), hook("nmi", "nmi_handler", "NMIs")];
+        let descriptor = || OwnedFd::from(std::fs::File::open("/dev/null").expect("a file"));
+        // No kernel attaches a file that is no program.
+        let program = |name| Standing { name, program: descriptor(), tracepoint: None, link: Some(descriptor()) };
+        let hooks = Hooks { table: &TABLE, programs: Vec::new(), missing: Vec::new(), refused: Vec::new() };
+        let mut programs = Programs::new(vec![program("switch"), program("nmi")], hooks, false).expect("programs");
+        programs.attach_only(|name| name == "nmi");
+        assert!(!programs.stands_at("sched_switch") && programs.stands_at("nmi_handler"));
+        assert!(programs.missing.is_empty(), "nobody needs it now: {:?}", programs.missing);
+        programs.attach_only(|_| true);
+        assert!(!programs.stands_at("sched_switch") && programs.stands_at("nmi_handler"));
+        assert!(programs.lacks_some_for_now());
+        assert_eq!(programs.missing[0].lost, "who ran");
+        assert!(programs.missing[0].why.starts_with("the kernel refused to attach its program again: "));
+        programs.standing[0].link = Some(descriptor());
+        programs.attach_only(|_| true);
+        assert!(programs.stands_at("sched_switch") && !programs.lacks_some_for_now() && programs.missing.is_empty());
     }
 
     #[test]

@@ -94,11 +94,27 @@ struct event {
 /* How far a CPU is. The ring keeps the last ring_size events before it. */
 struct head {
 	__u64 next;
-	__u64 faults; /* those that this thread had before it was switched to */
+	__u64 limit;   /* the place for which the CPU needs another part of the budget; all ones without a budget */
+	__u64 refused; /* runs of programs that recorded nothing, because the budget was used up */
+	__u64 faults;  /* those that this thread had before it was switched to */
 	__u32 pid;
 	__u32 stacks; /* that were read since */
 	__u64 stacks_since;
-	__u64 pad[4];
+	__u64 cost_ns; /* of cost_samples events, from their time on */
+	__u64 cost_samples;
+};
+
+#define BUDGET_EVENTS 256 /* events of a part of the budget */
+
+/*
+ * What recording may cost: a bucket that time fills, and from which each CPU takes parts. Its level is kept as a time, up to which the
+ * budget is used. Taking a part moves that time forward; the present overtakes it while little is recorded.
+ */
+struct allowance {
+	__u64 part_ns;    /* time in which the budget pays for one part */
+	__u64 burst_ns;   /* maximum distance of used_until from the present */
+	__u64 used_until; /* CLOCK_MONOTONIC */
+	__u64 stopped;    /* when the budget was used up; 0 while events are recorded. User space clears it */
 };
 
 struct name {

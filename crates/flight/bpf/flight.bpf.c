@@ -10,6 +10,7 @@
 #include <bpf/bpf_core_read.h>
 #include "event.h"
 #include "kernel.h"
+#include "direct.h"
 #include "kvm.h"
 #include "map.h"
 
@@ -21,6 +22,13 @@ const volatile __u32 ring_shift = 15;
 SHARED_ARRAY(ring, 1, struct event);
 SHARED_ARRAY(heads, 1, struct head);
 SHARED_ARRAY(names, NAMES, struct name);
+SHARED_ARRAY(allowance, 1, struct allowance);
+
+/* Wakes the thread of user space that keeps the budget: an entry for each time that the budget was used up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} stops SEC(".maps");
 
 static __always_inline struct head *head_of(__u32 cpu)
 {
@@ -54,6 +62,36 @@ static __always_inline void write_event(__u32 cpu, __u64 at, __u64 now, __u16 ki
 #endif
 }
 
+/*
+ * Takes a part of the budget for this CPU's next events. Once the budget is used up, all CPUs stop when their parts are spent, until user
+ * space allows recording again. It is woken at once, and detaches the programs, whose entry and return cost time too.
+ */
+__noinline int take_part(struct head *head)
+{
+	__u32 zero = 0;
+	struct allowance *all = bpf_map_lookup_elem(&allowance, &zero);
+	__u64 now, used;
+
+	if (!head || !all)
+		return 0;
+	if (*(volatile __u64 *)&all->stopped)
+		goto refused;
+	now = bpf_ktime_get_ns();
+	used = *(volatile __u64 *)&all->used_until;
+	if (used < now)
+		__sync_val_compare_and_swap(&all->used_until, used, now);
+	used = __sync_fetch_and_add(&all->used_until, all->part_ns);
+	if (used <= now + all->burst_ns) {
+		head->limit = head->next + BUDGET_EVENTS;
+		return 1;
+	}
+	if (!__sync_val_compare_and_swap(&all->stopped, 0, now))
+		bpf_ringbuf_output(&stops, &now, sizeof(now), BPF_RB_FORCE_WAKEUP);
+refused:
+	head->refused++;
+	return 0;
+}
+
 /* Where and when events are recorded. */
 struct here {
 	struct head *head;
@@ -62,21 +100,30 @@ struct here {
 };
 
 /*
- * The time is taken before the place: an interrupt that comes between the two takes the place before, with a later time, and user
- * space sorts by time. The place is taken atomically, since interrupts and NMIs record in between. Of all this, reading the clock
- * costs the most by far.
+ * False where nothing is to be recorded. The time is taken before the place: an interrupt that comes between the two takes the place
+ * before, with a later time, and user space sorts by time. The place is taken atomically, since interrupts and NMIs record in between.
+ * Of all this, reading the clock costs the most by far.
  */
 static __always_inline _Bool is_here(struct here *here)
 {
-	here->now = bpf_ktime_get_ns();
 	here->cpu = bpf_get_smp_processor_id();
 	here->head = head_of(here->cpu);
-	return here->head != 0;
+	if (!here->head)
+		return 0;
+	if (here->head->next >= here->head->limit && !take_part(here->head))
+		return 0;
+	here->now = bpf_ktime_get_ns();
+	return 1;
 }
 
 static __always_inline void record_at(const struct here *here, __u16 kind, __u32 pid, __u64 b, __u64 c)
 {
 	write_event(here->cpu, take_places(here->head, 1), here->now, kind, pid, b, c);
+	/* One event in 64 shows what an event costs. */
+	if ((here->now >> 5 & 63) == 0) {
+		here->head->cost_ns += bpf_ktime_get_ns() - here->now;
+		here->head->cost_samples++;
+	}
 }
 
 static __always_inline int record(__u16 kind, __u32 pid, __u64 b, __u64 c)
@@ -129,7 +176,7 @@ static __always_inline __u64 throttled(struct task_struct *p)
 		return ((struct task_struct___throttled *)p)->throttled ? FLAG_THROTTLED : 0;
 	if (!bpf_core_field_exists(struct cfs_rq, throttle_count))
 		return 0;
-	rq = p->se.cfs_rq;
+	rq = UNTRUSTED(p)->se.cfs_rq;
 	return rq && rq->throttle_count > 0 ? FLAG_THROTTLED : 0;
 }
 
@@ -190,19 +237,22 @@ static __always_inline void count_faults(const struct here *here, struct task_st
 static __always_inline int switched(void *ctx, _Bool preempt, struct task_struct *prev, struct task_struct *next,
 				    __u32 state)
 {
-	__u32 to = next->pid;
-	struct name *n = name_of(to);
-	__u64 flags = (preempt ? FLAG_PREEMPTED : 0) | throttled(prev);
 	struct here here;
+	struct name *n;
+	__u64 flags;
+	__u32 to;
 
 	if (!is_here(&here))
 		return 0;
+	to = next->pid;
+	flags = (preempt ? FLAG_PREEMPTED : 0) | throttled(prev);
 	count_faults(&here, prev, next);
 	if (!preempt && is_blocked(state))
 		blocked_at(ctx, &here, prev->pid);
 	record_at(&here, SWITCH, prev->pid, low_high(to, state),
 		  (__u16)prev->prio | (__u64)(__u16)next->prio << 16 | (__u64)(__u8)prev->policy << 32 |
 			  (__u64)(__u8)next->policy << 40 | flags << 48);
+	n = name_of(to);
 	if (n && n->pid != to)
 		write_name(n, next, to, next->comm);
 	return 0;
@@ -223,8 +273,12 @@ int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, stru
 
 static __always_inline int woken(__u16 kind, struct task_struct *p)
 {
-	return record_here(kind, low_high(p->pid, cpu_of(p)),
-			   (__u16)p->prio | (__u64)(__u8)p->policy << 32 | throttled(p) << 48);
+	struct here here;
+
+	if (is_here(&here))
+		record_at(&here, kind, current_pid(), low_high(p->pid, cpu_of(p)),
+			  (__u16)p->prio | (__u64)(__u8)p->policy << 32 | throttled(p) << 48);
+	return 0;
 }
 
 SEC("tp_btf/sched_waking")
@@ -319,16 +373,19 @@ int BPF_PROG(nmi, void *handler, __s64 took)
 SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {
-	struct net_device *dev = napi->dev;
+	struct net_device *dev = UNTRUSTED(napi)->dev;
 	__u64 at, name[2] = {};
 	struct here here;
-	__u32 pid = current_pid();
+	__u32 pid;
 
-	if (!dev)
-		return record(NAPI_WORK, pid, low_high(work, budget), 0);
-	bpf_probe_read_kernel(name, sizeof(name), dev->name);
 	if (!is_here(&here))
 		return 0;
+	pid = current_pid();
+	if (!dev) {
+		record_at(&here, NAPI_WORK, pid, low_high(work, budget), 0);
+		return 0;
+	}
+	bpf_probe_read_kernel(name, sizeof(name), dev->name);
 	at = take_places(here.head, 2);
 	write_event(here.cpu, at, here.now, NAPI_POLL, pid, name[0], name[1]);
 	write_event(here.cpu, at + 1, here.now, NAPI_WORK, pid, low_high(work, budget), (__u32)dev->ifindex);

@@ -165,17 +165,18 @@ int BPF_PROG(kvm_pv_end, void *apic, int vector)
 	return record_here(KVM_END, (__u32)vector, 0);
 }
 
-static __always_inline int record_at_tap(__u16 kind, const struct net_device *dev)
+static __always_inline int record_at_tap(__u16 kind, struct net_device *dev)
 {
+	struct net_device *device = UNTRUSTED(dev);
 	char kind_of[4] = {};
 
 	/* drivers/net/tun.c: DRV_NAME */
-	if (!dev || !dev->rtnl_link_ops || !dev->rtnl_link_ops->kind)
+	if (!device || !device->rtnl_link_ops || !device->rtnl_link_ops->kind)
 		return 0;
-	bpf_probe_read_kernel(kind_of, sizeof(kind_of), dev->rtnl_link_ops->kind);
+	bpf_probe_read_kernel(kind_of, sizeof(kind_of), device->rtnl_link_ops->kind);
 	if (kind_of[0] != 't' || kind_of[1] != 'u' || kind_of[2] != 'n' || kind_of[3])
 		return 0;
-	return record_here(kind, low_high(dev->ifindex, dev->nd_net.net->ns.inum), 0);
+	return record_here(kind, low_high(device->ifindex, device->nd_net.net->ns.inum), 0);
 }
 
 SEC("tp_btf/net_dev_start_xmit")
@@ -187,13 +188,13 @@ int BPF_PROG(tap_arrive, struct sk_buff *skb, struct net_device *dev)
 SEC("tp_btf/skb_copy_datagram_iovec")
 int BPF_PROG(tap_read, struct sk_buff *skb)
 {
-	return record_at_tap(TAP_READ, skb->dev);
+	return record_at_tap(TAP_READ, UNTRUSTED(skb)->dev);
 }
 
 SEC("tp_btf/netif_receive_skb")
 int BPF_PROG(tap_write, struct sk_buff *skb)
 {
-	return record_at_tap(TAP_WRITE, skb->dev);
+	return record_at_tap(TAP_WRITE, UNTRUSTED(skb)->dev);
 }
 
 #endif

@@ -1,7 +1,7 @@
 //! What an event costs while two threads wake each other as fast as they can, on the CPU that this is run on:
 //! `scripts/bench flight-cost`. The number of turns may be named.
 
-use latpath_bpf::floor;
+use latpath_bpf::{floor, measure};
 use latpath_flight::Recorder;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -68,10 +68,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("programs that do nothing: {:.0} ns", (empty - alone) / floor_events);
     let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
     let ping_pong = std::thread::spawn(|| rounds().map(drop));
-    recorder.sample(SLICE * SLICES as u32);
+    let measuring = measure()?;
     ping_pong.join().map_err(|_| "a panic")??;
-    let each = recorder.figures().ns_per_event.unwrap_or(0);
-    println!("by the kernel's own measure, which adds to it: {each} ns each");
+    drop(measuring);
+    println!("by its own measure, without entry and return: {} ns", recorder.figures().ns_per_event.unwrap_or(0));
+    println!("by the kernel's measure, which adds to it:");
     for program in recorder.programs().iter().filter(|p| p.runs > 1000) {
         println!("  {:28} {:>9} runs, {:>5} ns each", program.name, program.runs, program.ns / program.runs);
     }

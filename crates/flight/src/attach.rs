@@ -1,12 +1,13 @@
 //! Loading the programs, and attaching those that this kernel takes.
 
 use crate::hooks::{Scope, NEEDED};
-use crate::layout::{Head, RawEvent, RawName, NAMES};
+use crate::layout::{Allowance, Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
 use latpath_bpf::{listen, Hooks, Mapped, Programs, Purpose, StartError};
 use latpath_linux::{proc::line, Cpus};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use std::mem::MaybeUninit;
+use libbpf_rs::MapHandle;
+use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::AsFd;
 
 /// Events that `bytes` of memory hold: 1 << this.
@@ -19,12 +20,34 @@ const PURPOSE: Purpose = Purpose("record what CPUs do");
 /// The attached programs. They end with this value, even after kill -9: their file descriptors keep them attached.
 pub(crate) struct Attached {
     pub programs: Programs,
+    /// For those who read windows.
+    pub memory: Memory,
+    /// The same for the budget's keeper, which waits for none of them.
+    pub keepers: Memory,
+    pub allowance: Mapped<Allowance>,
+    /// Has an entry for each time that the budget was used up.
+    pub stops: MapHandle,
+    pub names: Mapped<RawName>,
+}
+
+/// Memory to which the programs write events.
+pub(crate) struct Memory {
     pub ring: Mapped<RawEvent>,
     pub heads: Mapped<Head>,
-    pub names: Mapped<RawName>,
     /// CPUs that may ever be there.
     pub cpus: usize,
+    /// CPUs that have a ring.
     pub rings: usize,
+    /// Events of a ring: 1 << this.
+    pub shift: u32,
+}
+
+impl Memory {
+    fn of(skel: &FlightSkel<'_>, cpus: usize, rings: usize, shift: u32) -> std::io::Result<Self> {
+        let heads = Mapped::new(&skel.maps.heads.as_fd(), cpus)?;
+        let ring = Mapped::new(&skel.maps.ring.as_fd(), rings << shift)?;
+        Ok(Self { ring, heads, cpus, rings, shift })
+    }
 }
 
 /// The highest CPU of a list.
@@ -63,26 +86,29 @@ pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
         |hooks| {
             let mut storage = MaybeUninit::uninit();
             let skel = load(&mut storage, hooks, shift, (cpus, rings))?;
-            let heads = Mapped::new(&skel.maps.heads.as_fd(), cpus)?;
+            let memory = || Memory::of(&skel, cpus, rings, shift);
+            let (memory, keepers) = (memory()?, memory()?);
             for cpu in 0..cpus {
                 // Generations count from 1, so that memory nobody has written to is no event.
-                heads.set_field::<u64>(cpu, 0, 1 << shift);
+                memory.heads.set_field::<u64>(cpu, offset_of!(Head, next), 1 << shift);
+                memory.heads.set_field(cpu, offset_of!(Head, limit), u64::MAX);
             }
-            let (ring, names) =
-                (Mapped::new(&skel.maps.ring.as_fd(), rings << shift)?, Mapped::new(&skel.maps.names.as_fd(), NAMES)?);
-            Ok((hooks.attach(skel.object())?, ring, heads, names))
+            let names = Mapped::new(&skel.maps.names.as_fd(), NAMES)?;
+            let allowance = Mapped::new(&skel.maps.allowance.as_fd(), 1)?;
+            let stops = MapHandle::try_from(&skel.maps.stops).map_err(PURPOSE.refused("reading the budget"))?;
+            Ok((hooks.attach(skel.object())?, memory, keepers, (names, allowance, stops)))
         },
     );
     // Without switches there is nothing to record.
     let no_switches = |why| PURPOSE.refusal("which thread runs", why);
-    let (standing, ring, heads, names) = match loaded {
+    let (standing, memory, keepers, (names, allowance, stops)) = match loaded {
         Ok(loaded) => loaded,
         Err((error, said)) => return Err(if hooks.stands_at(NEEDED) { error } else { no_switches(said) }),
     };
     if !hooks.stands_at(NEEDED) {
         return Err(no_switches("it would not be attached".into()));
     }
-    Ok(Attached { programs: Programs::new(standing, hooks, false)?, ring, heads, names, cpus, rings })
+    Ok(Attached { programs: Programs::new(standing, hooks, false)?, memory, keepers, allowance, stops, names })
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! What user space and the programs share. The types come from the programs' own type information (bpf/event.h).
 
-pub(crate) use crate::skel::types::{event as RawEvent, head as Head, name as RawName};
+pub(crate) use crate::skel::types::{allowance as Allowance, event as RawEvent, head as Head, name as RawName};
 
 mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
-pub(crate) use constants::NAMES;
+pub(crate) use constants::{BUDGET_EVENTS, NAMES};
 
-latpath_bpf::plain!(RawEvent, Head, RawName);
+latpath_bpf::plain!(Allowance, RawEvent, Head, RawName);
 
 /// An unknown vCPU or exit reason; and a name that is being written.
 pub(crate) const UNKNOWN: u32 = constants::UNKNOWN as u32;

@@ -13,12 +13,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum waiting requests.
 const WAITING: usize = 64;
-/// Duration of the measurement of an event's cost, at the start.
-const SAMPLED: Duration = Duration::from_millis(200);
 /// Interval at which figures are read.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which the cost of recording is compared with its budget.
-const BUDGET_EVERY: Duration = Duration::from_millis(100);
 
 /// What records: [`Recorder`], or another in tests.
 pub trait Record: Send {
@@ -26,10 +22,6 @@ pub trait Record: Send {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
     /// How it does.
     fn figures(&self) -> Figures;
-    /// Measures the cost of an event once, for `time`; the figures have it from then on.
-    fn sample(&self, _time: Duration) {}
-    /// Keeps the recording within its budget, if it has one. Called every [`BUDGET_EVERY`].
-    fn keep_budget(&mut self) {}
 }
 
 impl Record for Recorder {
@@ -39,14 +31,6 @@ impl Record for Recorder {
 
     fn figures(&self) -> Figures {
         Self::figures(self)
-    }
-
-    fn sample(&self, time: Duration) {
-        Self::sample(self, time);
-    }
-
-    fn keep_budget(&mut self) {
-        Self::keep_budget(self);
     }
 }
 
@@ -85,22 +69,18 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl<T: Send + 'static> RecorderThread<T> {
-    /// Starts the thread, at nice 19. `finish` runs there too. With `sampled`, the kernel first measures for 0.2 s what an
-    /// event costs.
+    /// Starts the thread, at nice 19. `finish` runs there too.
     ///
     /// # Errors
     /// Where there can be no more threads.
-    pub fn start(mut record: Box<dyn Record>, sampled: bool, finish: fn(Snapshot) -> T) -> std::io::Result<Self> {
+    pub fn start(record: Box<dyn Record>, finish: fn(Snapshot) -> T) -> std::io::Result<Self> {
         let (requests, come) = sync_channel(WAITING);
         let (done, results) = channel();
         let shared = Arc::new(Mutex::new(Shared { figures: record.figures(), is_new: true }));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("lp-flight".into()).spawn(move || {
             lower_priority();
-            if sampled {
-                record.sample(SAMPLED);
-            }
-            run(record.as_mut(), &come, &of_thread, &done, finish);
+            run(record.as_ref(), &come, &of_thread, &done, finish);
         })?;
         Ok(Self { requests: Some(requests), results, shared, thread: Some(thread) })
     }
@@ -159,26 +139,22 @@ impl<T> Drop for RecorderThread<T> {
 }
 
 fn run<T>(
-    record: &mut dyn Record,
+    record: &dyn Record,
     requests: &Receiver<Request>,
     shared: &Mutex<Shared>,
     done: &Sender<(u64, T)>,
     finish: fn(Snapshot) -> T,
 ) {
-    let (mut due, mut budget_due) = (Instant::now(), Instant::now());
+    let mut due = Instant::now();
     loop {
         let now = Instant::now();
-        if now >= budget_due {
-            budget_due = now + BUDGET_EVERY;
-            record.keep_budget();
-        }
         // Also where requests come faster than that.
         if now >= due {
             due = now + FIGURES_EVERY;
             let figures = record.figures();
             *lock(shared) = Shared { figures, is_new: true };
         }
-        match requests.recv_timeout(due.min(budget_due).saturating_duration_since(now)) {
+        match requests.recv_timeout(due.saturating_duration_since(now)) {
             // The other end may be gone.
             Ok(Request { id, from, to }) => drop(done.send((id, finish(record.snapshot(from, to))))),
             Err(RecvTimeoutError::Timeout) => {}

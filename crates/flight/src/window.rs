@@ -81,6 +81,11 @@ impl Rings<'_> {
         head
     }
 
+    /// The place of a CPU's next event.
+    pub fn next(&self, cpu: usize) -> u64 {
+        self.head(cpu)
+    }
+
     /// Events of a CPU so far.
     pub fn written(&self, cpu: usize) -> u64 {
         self.head(cpu).saturating_sub(1 << self.shift)

@@ -1,6 +1,6 @@
 //! The recorder in the running kernel: who held whom, who woke whom, what was overwritten, and that nothing stays behind.
 
-use latpath_flight::{Doing, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, What};
+use latpath_flight::{Doing, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, What, Window};
 use latpath_testkit::waits::{is_in_state, until};
 use latpath_testkit::{trial, Failed};
 use std::io::{Read, Write};
@@ -48,6 +48,7 @@ fn main() -> ExitCode {
         trial("a_tail_that_comes_too_late_says_how_many_events_are_lost", late_tail),
         trial("what_it_costs_is_measured", cost),
         trial("a_recorder_over_its_budget_pauses_and_no_window_takes_that_for_silence", budget),
+        trial("programs_that_are_refused_after_a_pause_are_missing_until_they_are_attached", refused),
         trial("after_kill_9_nothing_is_left_in_the_kernel", killed),
     ];
     latpath_testkit::main(tests)
@@ -443,7 +444,6 @@ fn throttled() -> Outcome {
 fn cost() -> Outcome {
     let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
     let sleeps = std::thread::spawn(|| (0..2000).for_each(|_| std::thread::sleep(Duration::from_micros(20))));
-    recorder.sample(Duration::from_millis(100));
     sleeps.join().map_err(|_| "a panic")?;
     let cost = recorder.figures();
     assert!(cost.events > 4000 && cost.bytes > 1 << 20, "{cost:?}");
@@ -459,31 +459,40 @@ fn cost() -> Outcome {
 }
 
 /// The kernel programs that a process holds, by number.
-fn budget() -> Outcome {
+/// A recorder whose budget, 0.01 % of the machine, has been used up.
+fn paused() -> Result<Recorder, Failed> {
     let mut recorder = start()?;
-    // 0.01 % of the machine.
-    recorder.set_budget(100);
-    let until = Instant::now() + LIMIT;
-    while recorder.figures().paused_ns == 0 {
-        if Instant::now() > until {
-            return Err("it never paused".into());
-        }
-        wake(500)?;
-        recorder.keep_budget();
-    }
-    let paused = now();
-    wake(500)?;
-    let window = recorder.window(paused, now());
-    if window.cpus.iter().any(|cpu| cpu.since != i64::MAX || !cpu.events.is_empty()) {
-        return Err(format!("events while nothing was recorded: {window:?}").into());
-    }
+    recorder.set_budget(100)?;
+    until("the budget is used up", || {
+        let _ = wake(500);
+        recorder.figures().paused_ns > 0
+    })?;
+    Ok(recorder)
+}
+
+/// Whether this window of a recorder has no event, and says of no CPU that this is all that happened.
+fn is_unknown(window: &Window) -> bool {
+    window.cpus.iter().all(|cpu| cpu.since == i64::MAX && cpu.events.is_empty())
+}
+
+fn budget() -> Outcome {
+    let mut recorder = paused()?;
+    let mut paused = now();
+    // It tries again after half a second.
+    until("a window lies within a pause", || {
+        let events = recorder.figures().events;
+        paused = now();
+        let woken = wake(500);
+        let window = recorder.window(paused, now());
+        woken.is_ok() && recorder.figures().events == events && is_unknown(&window)
+    })?;
     let note = recorder.figures().left_out().ok_or("nothing says so")?;
     if !note.contains("recorded nothing for") || !note.contains("0.01 %") {
         return Err(note.into());
     }
 
     // With room again, it is complete from then on alone.
-    recorder.set_budget(1_000_000);
+    recorder.set_budget(1_000_000)?;
     let again = now();
     wake(500)?;
     let window = recorder.window(paused, now());
@@ -497,6 +506,55 @@ fn budget() -> Outcome {
     match recorder.window(again, now()).is_complete() {
         true => Ok(()),
         false => Err("what came after the pause is not complete".into()),
+    }
+}
+
+/// The limit on this process's descriptors, which is put back when this is dropped.
+struct Descriptors(libc::rlimit);
+
+impl Descriptors {
+    fn limit(most: u64) -> Self {
+        let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a value of the type that is asked for.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
+        Self::set(libc::rlimit { rlim_cur: most, ..before });
+        Self(before)
+    }
+
+    fn set(limit: libc::rlimit) {
+        // SAFETY: the value lives as long as the call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+    }
+}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        Self::set(self.0);
+    }
+}
+
+fn refused() -> Outcome {
+    let mut recorder = paused()?;
+    let missing = |recorder: &Recorder| recorder.missing().iter().any(|missing| missing.tracepoint == "sched_switch");
+    let without = now();
+    // Each program that is attached takes a descriptor; those that the process has stay.
+    let descriptors = Descriptors::limit(3);
+    recorder.set_budget(1_000_000)?;
+    let is_missing = missing(&recorder);
+    let window = recorder.window(without, now());
+    drop(descriptors);
+    if !is_missing {
+        return Err(format!("nothing says that switches are missing: {:?}", recorder.missing()).into());
+    }
+    if !is_unknown(&window) {
+        return Err(format!("what happened without switches is taken for all: {window:?}").into());
+    }
+    until("the programs are attached again", || !missing(&recorder))?;
+    let again = now();
+    wake(500)?;
+    match recorder.window(again, now()).is_complete() {
+        true => Ok(()),
+        false => Err("what came afterwards is not complete".into()),
     }
 }
 

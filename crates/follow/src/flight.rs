@@ -73,9 +73,9 @@ fn without(machine: &str, why: String) -> MachineSnapshot {
 /// Starts this machine's recorder.
 fn start(options: &FlightOptions) -> Result<RecorderThread, String> {
     let mut recorder = Recorder::start(options.bytes_per_cpu).map_err(|e| e.to_string())?;
-    recorder.set_budget(options.budget);
+    recorder.set_budget(options.budget).map_err(|e| format!("the budget's thread: {e}"))?;
     recorder.learn();
-    RecorderThread::start(Box::new(recorder), true, |snapshot| snapshot).map_err(|e| e.to_string())
+    RecorderThread::start(Box::new(recorder), |snapshot| snapshot).map_err(|e| e.to_string())
 }
 
 /// See the module's text.

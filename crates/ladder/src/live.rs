@@ -84,7 +84,8 @@ impl Live {
             let note = "queues are matched by wake-ups, not by eventfds: functions of this kernel cannot be watched";
             report.notes.push(note.into());
         }
-        let others = self.recorder.missing().iter().filter(|missing| join == Join::Eventfds || !missing.is_function);
+        let missing = self.recorder.missing();
+        let others = missing.iter().filter(|missing| join == Join::Eventfds || !missing.is_function);
         report.notes.extend(others.map(ToString::to_string));
         if self.measuring.is_some() {
             let costs = self.recorder.programs();

@@ -11,7 +11,7 @@ mod governor;
 mod priority;
 mod watchdog;
 
-pub use priority::{leave_at_exec, lower_priority};
+pub use priority::{keep_prompt, leave_at_exec, lower_priority};
 
 use crate::proc::line;
 use crate::Cpus;

@@ -196,8 +196,8 @@ impl ContextRecorder {
     /// Where this kernel or user cannot record.
     pub fn start() -> Result<Self, StartError> {
         let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
-        let missing = recorder.missing().to_vec();
-        let thread = RecorderThread::start(Box::new(Quick(recorder)), false, |snapshot| snapshot)?;
+        let missing = recorder.missing();
+        let thread = RecorderThread::start(Box::new(Quick(recorder)), |snapshot| snapshot)?;
         Ok(Self { recording: Mutex::new(Recording { thread, under_way: None, kept: Kept::default() }), missing })
     }
 

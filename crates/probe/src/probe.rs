@@ -12,6 +12,9 @@ use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, Sighting, Source
 use std::collections::HashMap;
 use std::mem::offset_of;
 
+/// Places and reasons of drops that are told apart; other drops have no reason. A kernel has some 2,000.
+const MOST_NOTES: usize = 1 << 14;
+
 /// Names of functions and reasons, read when the first drop is seen.
 #[derive(Default)]
 pub(crate) struct Notes {
@@ -25,6 +28,9 @@ impl Notes {
     pub fn note(&mut self, place: u64) -> u16 {
         if let Some(note) = self.by_place.get(&place) {
             return *note;
+        }
+        if self.notes.len() == MOST_NOTES {
+            return 0;
         }
         let (functions, reasons) = self.names.get_or_insert_with(|| (Functions::read(), Reasons::read()));
         // Kernel addresses have their top bits set; 48 were kept.
@@ -174,9 +180,9 @@ impl Source for Probe {
             points.tidy(&attached.points, &attached.percpu, watermark);
             *tidied = watermark;
         }
-        let program = attached.programs.standing.iter_mut().find(|program| program.name == TX_DONE);
-        if let Some(program) = program.filter(|_| !*detached) {
-            tx_done.follow(program, watermark, !out.is_empty(), points.nic_sends);
+        if !*detached {
+            let is_needed = tx_done.is_needed(watermark, !out.is_empty(), points.nic_sends);
+            attached.programs.attach_only(|program| program != TX_DONE || is_needed);
         }
         watermark
     }

@@ -1,32 +1,38 @@
 //! The program of tx-done stands where the kernel frees every packet of the machine: it is attached only where it is needed.
 
-use latpath_bpf::Standing;
 use latpath_model::Ns;
 
 pub(crate) const TX_DONE: &str = "tx_done";
 /// Time after a stream's first packet within which a NIC would have sent one.
 const PATIENCE: Ns = 50_000_000;
 
-/// When it is to stand. It is attached at first: the first packet that a NIC sends is not to be missed.
+/// When it is needed. It is at first: the first packet that a NIC sends is not to be missed.
 #[derive(Default)]
 pub(crate) struct TxDone {
     first: Option<Ns>,
 }
 
 impl TxDone {
-    /// Detaches the program once packets have come for 50 ms without a NIC that sends one, and attaches it when one does.
-    /// `seen`: packets have come by `now`; `needed`: a NIC has sent some.
-    pub fn follow(&mut self, program: &mut Standing, now: Ns, seen: bool, needed: bool) {
+    /// Whether the program is needed: not once packets have come for 50 ms without a NIC that sends one, until one does. `seen`: packets
+    /// have come by `now`; `nic_sends`: a NIC has sent some.
+    pub fn is_needed(&mut self, now: Ns, seen: bool, nic_sends: bool) -> bool {
         if seen {
             self.first.get_or_insert(now);
         }
-        match (program.stands(), needed) {
-            (true, false) if self.first.is_some_and(|first| now - first > PATIENCE) => program.detach(),
-            (false, true) => {
-                let attached = program.attach();
-                attached.unwrap_or_else(|e| tracing::debug!("{TX_DONE}: {e}"));
-            }
-            _ => {}
-        }
+        nic_sends || self.first.is_none_or(|first| now - first <= PATIENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_needed_until_it_is_known_that_no_nic_sends_and_again_when_one_does() {
+        let mut tx_done = TxDone::default();
+        assert!(tx_done.is_needed(10 * PATIENCE, false, false), "no packet yet");
+        assert!(tx_done.is_needed(11 * PATIENCE, true, false) && tx_done.is_needed(12 * PATIENCE, false, false));
+        assert!(!tx_done.is_needed(12 * PATIENCE + 1, false, false));
+        assert!(tx_done.is_needed(20 * PATIENCE, true, true));
     }
 }

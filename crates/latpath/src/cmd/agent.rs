@@ -141,7 +141,7 @@ fn record(bytes_per_cpu: i64, budget: Ppm) -> Result<Box<dyn Record>, latpath_fl
     // Whatever the host says, it does not take the guest's memory.
     let bytes_per_cpu = bytes_per_cpu.clamp(1 << 16, 1 << 24) as usize;
     let mut recorder = Recorder::start(bytes_per_cpu)?;
-    recorder.set_budget(budget);
+    recorder.set_budget(budget)?;
     recorder.learn();
     Ok(Box::new(recorder))
 }

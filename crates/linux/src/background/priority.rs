@@ -70,6 +70,17 @@ pub fn lower_priority() {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_NICE) };
 }
 
+/// Keeps the calling thread at normal priority when the process's other threads go to the background: for a thread that sleeps nearly
+/// always, and must act within some ms when it is woken. Its policy, `SCHED_BATCH` with slices of 0.1 ms, does not let it take a CPU
+/// from a thread that runs. It stays as it is where the user gave it another policy.
+pub fn keep_prompt() {
+    // SAFETY: takes a number; 0 is the calling thread.
+    let policy = unsafe { libc::sched_getscheduler(0) };
+    if policy == libc::SCHED_OTHER || policy == libc::SCHED_IDLE {
+        set_attributes(0, libc::SCHED_BATCH, nice_of(0), SLICE_NS);
+    }
+}
+
 /// Sets the priority of all threads of this process but one. Threads to which the user gave a policy keep it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setter {
