@@ -22,12 +22,13 @@ pub(crate) fn weaknesses(summary: &Summary, run: Option<&Run>, part: Option<Stri
             number_of(n, "packet") + if n == 1 { " was seen" } else { " were seen" }
         )),
     };
+    let unread = summary.reader_gaps.iter().map(|gap| gap.text.clone());
     let open = summary.segments.iter().filter(|s| s.times.count > 0 && !summary.is_bound_known(s));
     let open: Vec<&str> = open.map(|s| s.name.as_str()).collect();
     let clocks = format!("how far the clocks were apart is not known: {}", open.join(", "));
     let patterns = summary.patterns.len() as u64;
     let found = format!("{} found, as listed below", of_things(&patterns.to_string(), patterns, "pattern"));
-    let more = of_run.chain(part).chain(unseen).chain(warnings(summary));
+    let more = of_run.chain(part).chain(unread).chain(unseen).chain(warnings(summary));
     let more = more.chain((!open.is_empty()).then_some(clocks)).chain((patterns > 0).then_some(found));
     let mut all: Vec<String> = Vec::new();
     for text in deficiencies.chain(more) {

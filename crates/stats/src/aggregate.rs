@@ -5,11 +5,12 @@
 use crate::by_path::ByPath;
 use crate::consecutive::{Consecutive, Row};
 use crate::figures::{rate, together};
+use crate::reader_gaps::{self, ReaderGaps};
 use crate::times::{between, bit, Crossing, Ends, Times};
 use crate::worst::Slowest;
 use crate::{
-    Band, Bucket, ConsecutiveFigures, ConsecutiveOver, Histogram, Loss, PacketAt, SegmentFigures, StreamFigures,
-    Summary,
+    Band, Bucket, ConsecutiveFigures, ConsecutiveOver, Histogram, Loss, PacketAt, ReaderGap, SegmentFigures,
+    StreamFigures, Summary,
 };
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
@@ -97,6 +98,9 @@ struct Stream {
     out_of_order: u64,
     segments: Vec<Times>,
     by_path: ByPath,
+    /// The last point before the application that the route ends at, and when that application read nothing; none where the route ends at
+    /// no application.
+    reader: Option<(PointId, ReaderGaps)>,
 }
 
 impl Stream {
@@ -128,17 +132,21 @@ impl Stream {
         }
     }
 
-    /// Losses by place, and by the kernel's reason as far as it explains them: bridges flood frames, and give up copies of
-    /// those that arrive all the same. A drop that most packets survived explains no loss. The same reason at another device is another
-    /// note.
-    fn losses(&self, point: impl Fn(PointId) -> String, notes: &[DropNote]) -> Vec<Loss> {
+    /// The kernel's reasons by drop note plus one, as far as they explain losses: bridges flood frames, and give up copies of those that
+    /// arrive all the same. A drop that most packets survived explains no loss. The same reason at another device is another note.
+    fn reasons<'a>(&'a self, notes: &'a [DropNote]) -> impl Fn(u16) -> Option<&'a DropNote> + 'a {
         let mut with_note: HashMap<u16, u64> = HashMap::new();
         self.lost.iter().for_each(|((_, note), n)| *with_note.entry(*note).or_default() += n);
-        let reason = |note: u16| {
+        move |note: u16| {
             let survived = self.survived.get(usize::from(note)).copied().unwrap_or(0);
             let explains = survived < with_note.get(&note).copied().unwrap_or(0);
             notes.get(usize::from(note).checked_sub(1)?).filter(|_| explains)
-        };
+        }
+    }
+
+    /// Losses by place and by the kernel's reason.
+    fn losses(&self, point: impl Fn(PointId) -> String, notes: &[DropNote]) -> Vec<Loss> {
+        let reason = self.reasons(notes);
         let all = self.lost.iter().map(|((place, note), count)| {
             let note = reason(*note);
             Loss {
@@ -165,6 +173,9 @@ impl Stream {
         self.survived.iter_mut().zip(&other.survived).for_each(|(own, others)| *own += others);
         self.segments.iter_mut().zip(&other.segments).for_each(|(own, others)| own.merge(others));
         self.by_path.merge(&other.by_path);
+        if let (Some((_, own)), Some((_, others))) = (&mut self.reader, &other.reader) {
+            own.merge(others);
+        }
     }
 }
 
@@ -193,6 +204,7 @@ impl Aggregate {
                 route: route.iter().fold(0, |set, p| set | bit(*p)),
                 sink: route.last().map_or(0, |p| bit(*p)),
                 segments: vec![Times::default(); setup.segments.len()],
+                reader: before_reader(&setup, route).map(|before| (before, ReaderGaps::new())),
                 ..Stream::default()
             }
         };
@@ -253,6 +265,12 @@ impl Aggregate {
         let route = route_of(&self.setup, journey.stream);
         let paths = self.paths;
         stream.end(journey.seen, journey.drop_note, || paths.furthest(journey.seen, last_place(journey, route)));
+        if let (Some((before, gaps)), Some(reader)) = (&mut stream.reader, route.last()) {
+            match journey.at(*reader) {
+                Some(t) => gaps.read(t),
+                None => gaps.lost(journey.number, journey.at(*before), journey.drop_note),
+            }
+        }
         if let (Some(first), Some(last)) = (route.first(), route.last()) {
             let time = journey.at(*first).zip(journey.at(*last)).map(|(from, to)| between(from, to));
             let begin = || journey.first().unwrap_or(0);
@@ -328,6 +346,13 @@ impl Aggregate {
             let seen = rows.seen[row];
             let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, route)));
             stream.end(seen, rows.drop_note[row], last);
+            if let Some((before, gaps)) = &mut stream.reader {
+                let came = || (seen >> *before & 1 == 1).then(|| rows.t[usize::from(*before)][row]);
+                match seen & stream.sink {
+                    0 => gaps.lost(rows.number[row], came(), rows.drop_note[row]),
+                    _ => gaps.read(to[row]),
+                }
+            }
             let time = (seen & ends == ends).then(|| between(from[row], to[row]));
             let (number, key, missing) = (rows.number[row], rows.key[row], rows.missing_before[row]);
             for (late, consecutive) in self.setup.lates().zip(consecutive.iter_mut()) {
@@ -430,6 +455,7 @@ impl Aggregate {
         }
         // Of the streams' own, since what explains a loss in one need not in another.
         summary.lost = together(summary.streams.iter().flat_map(|s| &s.lost).cloned());
+        summary.reader_gaps = self.reader_gaps(context, name);
         let point = |id: PointId| self.point(id);
         summary.worst = self
             .slowest
@@ -494,6 +520,18 @@ impl Aggregate {
         }
     }
 
+    /// When the applications that routes end at read nothing.
+    fn reader_gaps(&self, context: Context, name: impl Fn(usize) -> String) -> Vec<ReaderGap> {
+        let point = |id: &PointId| self.setup.points.get(usize::from(*id)).map(|info| &info.point);
+        let of = |(id, stream): (usize, &Stream)| {
+            let (before, gaps) = stream.reader.as_ref()?;
+            let ends = (point(before)?, point(route_of(&self.setup, id as StreamId).last()?)?);
+            Some(gaps.figures(&name(id), ends, stream.reasons(context.drop_notes), context.time_of_day))
+        };
+        let gaps: Vec<ReaderGap> = self.streams.iter().enumerate().filter_map(of).flatten().collect();
+        reader_gaps::together(gaps, self.streams.len() > 1)
+    }
+
     /// Times that are not late, but may be as far as the clocks say, against the threshold and each row limit.
     fn close_to(&self, times: &Histogram, bound: Ns) -> Vec<(Ns, u64)> {
         if bound <= 0 {
@@ -514,6 +552,13 @@ impl Aggregate {
 /// A stream's route; none for one whose packets were never seen.
 fn route_of(setup: &Setup, stream: StreamId) -> &[PointId] {
     setup.routes.get(usize::from(stream)).map_or(&[], Vec::as_slice)
+}
+
+/// The last point of a route before the application that it ends at.
+fn before_reader(setup: &Setup, route: &[PointId]) -> Option<PointId> {
+    let [.., before, reader] = route else { return None };
+    let reads = |info: &PointInfo| info.point.kind.is_application();
+    setup.points.get(usize::from(*reader)).is_some_and(reads).then_some(*before)
 }
 
 /// The last point of the route that saw a packet; where none did, the point that saw it last.

@@ -2,7 +2,7 @@
 
 use crate::patterns::{Pattern, PatternKind};
 use crate::units::Letters;
-use crate::PacingFigures;
+use crate::{PacingFigures, ReaderGap};
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::{Ns, Point, SegmentKind};
 use latpath_run::{Deficiency, MachineFigures, ToolCost};
@@ -457,6 +457,9 @@ pub struct Summary {
     pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
+    /// Times in which the application at the end of a route read none of the packets that came to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reader_gaps: Vec<ReaderGap>,
     /// Times that a packet came again to the last point of the route.
     pub duplicates: u64,
     /// Packets that came to the last point of the route behind a later one, wherever they were overtaken.

@@ -11,6 +11,7 @@ pub mod lost;
 mod over_time;
 mod pacing;
 pub mod patterns;
+mod reader_gaps;
 mod summarise;
 pub mod text;
 mod times;
@@ -33,5 +34,6 @@ pub use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Reach, ToolCos
 pub use over_time::{OverTime, Slot};
 pub use pacing::{Pacing, PacingFigures};
 pub use patterns::{Found, Pattern, PatternKind, Patterns, Touched};
+pub use reader_gaps::ReaderGap;
 pub use summarise::{summarise, utc_steps, Facts};
 pub use tracks::Tracks;

@@ -83,6 +83,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     summary.deficiencies.extend(counted(manifest, facts.before));
     summary.deficiencies.extend(shown(manifest, &summary));
     summary.notes = notes_of_counts(manifest, facts.before);
+    summary.notes.extend(summary.reader_gaps.iter().map(|gap| gap.text.clone()));
     summary.notes.extend(behind_schedule(manifest, facts.before));
     summary.notes.extend(utc_steps(manifest));
     summary.notes.extend(manifest.kernel.as_ref().and_then(stolen));

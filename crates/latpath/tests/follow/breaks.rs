@@ -1,6 +1,6 @@
 //! What goes wrong around a recording, and what is left of it.
 
-use crate::{equal, number, own, publish, report, until, Recorder, LIMIT, LONG_WRAP};
+use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP};
 use latpath_lab::PUBLISHER;
 use latpath_run::{Condition, Run};
 use latpath_testkit::{bench, latpath, trial, Lack};
@@ -21,6 +21,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("a_run_that_somebody_removes_ends_and_is_not_made_again", needs, removed),
         trial("a_run_of_the_same_name_is_left_alone", needs, in_the_way),
         trial("a_device_that_vanishes_does_not_end_the_recording", needs, vanished),
+        trial("a_reader_that_ends_and_one_that_comes_back_are_reported", needs, reader_ends),
         trial("no_program_stays_in_the_kernel_after_kill_9", needs, nothing_stays),
         trial("a_machine_that_cannot_be_reached_is_named", needs, unreachable),
         trial("without_root_it_says_what_is_needed", needs, no_root),
@@ -107,6 +108,46 @@ fn tiny_disk() -> Result<(), Failed> {
     equal("exit code", output.status.code(), Some(1))?;
     equal(&said, said.contains("No space left on device") && said.contains(&run.display().to_string()), true)?;
     equal("entries", std::fs::read_dir(&disk)?.count(), 0)
+}
+
+fn reader_ends() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("ends");
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --rate 1000 --duration 600s {LONG_WRAP}");
+    let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
+    let recorder = Recorder::start(&bench, "run", &format!("--stream svid:{svid}"))?;
+    let more = |packets: u64| recorder.has(Run::open(&recorder.run)?.journeys() + packets);
+    for _ in 0..2 {
+        let application = subscribe(&bench, &svid)?;
+        more(2000)?;
+        application.interrupt();
+        application.finish(LIMIT)?;
+        more(2000)?;
+    }
+    let run = recorder.end()?;
+    publisher.interrupt();
+    publisher.finish(LIMIT)?;
+    let figures = report(&run, "--limit lost<=1000000")?;
+    let gaps = figures["reader_gaps"].as_array().cloned().unwrap_or_default();
+    let ended: Vec<_> = gaps.iter().filter(|gap| gap["has_read_before"] == true).collect();
+    let facts = |gap: &&serde_json::Value| [&gap["is_closed"], &gap["reads_again"]].map(|fact| fact == true);
+    equal(&format!("{gaps:?}"), ended.iter().map(facts).collect::<Vec<_>>(), vec![[true, true], [true, false]])?;
+    let texts = ["subscribe ended (or closed its socket) at ", " and came back at ", " and has read nothing since"];
+    let html = bench.lab.folder().join("report.html");
+    let shown = latpath(&format!("report {} --html {}", run.display(), html.display())).output()?;
+    equal(&String::from_utf8_lossy(&shown.stderr), shown.status.success(), true)?;
+    let live = latpath(&format!("live --replay {} --speed max --plain", run.display())).output()?;
+    let unwrapped = |bytes: &[u8]| String::from_utf8_lossy(bytes).split_whitespace().collect::<Vec<_>>().join(" ");
+    for (what, text) in [
+        ("JSON", figures["notes"].to_string()),
+        ("what weakens the verdict", figures["weaknesses"].to_string()),
+        ("the HTML report", unwrapped(&std::fs::read(&html)?)),
+        ("the text", unwrapped(&latpath(&format!("report {}", run.display())).output()?.stdout)),
+        ("live", unwrapped(&live.stdout)),
+    ] {
+        texts.iter().try_for_each(|part| equal(&format!("{what}: {part}"), text.contains(part.trim()), true))?;
+    }
+    Ok(())
 }
 
 fn removed() -> Result<(), Failed> {

@@ -183,6 +183,7 @@ pub fn summary() -> Summary {
         durations_alone: false,
         points: POINTS.iter().map(|p| p.parse().unwrap()).collect(),
         off_route: vec!["host/nic-rx@br0".parse().unwrap()],
+        reader_gaps: Vec::new(),
         journeys: 240_000,
         complete: 239_987,
         incomplete: 0,

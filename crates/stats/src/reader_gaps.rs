@@ -1,0 +1,353 @@
+//! Times in which the application at the end of a route read none of the packets that came to it: it had ended, had closed its socket,
+//! or had not begun yet.
+
+use crate::drop_place::{place_of_drop, DropPlace};
+use crate::text::{date_time, short_stream};
+use crate::units::number_of;
+use latpath_clock::TimeOfDay;
+use latpath_model::{DropNote, Ns, Point, HOST};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Fewest packets in a row that count as a gap.
+const FEWEST: u64 = 3;
+/// Shortest gap that is reported where the kernel did not say that nobody listened: a reader may just be busy.
+const SHORTEST: Ns = 100_000_000;
+/// Gaps of one stream that are kept, the largest.
+const MOST: usize = 256;
+/// Reasons of drops that are counted in one gap.
+const REASONS: usize = 4;
+/// Streams that a text names.
+const NAMED: usize = 3;
+
+/// Packets of a stream in a row that were not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unread {
+    /// The first number, and the number behind the last. Packets that were lost before are among them.
+    numbers: (u64, u64),
+    /// Those that came to the last point before the reader.
+    packets: u64,
+    /// When the first of these came there, and the last.
+    from: Ns,
+    to: Ns,
+    /// The drop notes of these, plus one, and how many packets have each; 0 for an unused place.
+    notes: [(u16, u64); REASONS],
+}
+
+impl Unread {
+    fn then(&mut self, next: &Self) {
+        self.numbers.1 = next.numbers.1;
+        self.packets += next.packets;
+        (self.from, self.to) = (self.from.min(next.from), self.to.max(next.to));
+        for (note, n) in next.notes.into_iter().filter(|(note, _)| *note > 0) {
+            let place = self.notes.iter_mut().find(|(own, _)| *own == note || *own == 0);
+            place.into_iter().for_each(|(own, count)| (*own, *count) = (note, *count + n));
+        }
+    }
+}
+
+/// What one stream's packets say of its reader, in whatever order they come.
+#[derive(Clone, Debug)]
+pub(crate) struct ReaderGaps {
+    /// When the reader had its first packet, and its last.
+    read: Option<(Ns, Ns)>,
+    found: Vec<Unread>,
+}
+
+impl ReaderGaps {
+    pub fn new() -> Self {
+        Self { read: None, found: Vec::new() }
+    }
+
+    /// Adds a packet that was read at `t`.
+    #[inline]
+    pub fn read(&mut self, t: Ns) {
+        self.read = Some(self.read.map_or((t, t), |(first, last)| (first.min(t), last.max(t))));
+    }
+
+    /// Adds a packet that was not read. `came`: when it came to the last point before the reader, if it did; `note`: its drop note
+    /// plus one, or 0.
+    pub fn lost(&mut self, number: u64, came: Option<Ns>, note: u16) {
+        let mut notes = [(0, 0); REASONS];
+        if came.is_some() && note > 0 {
+            notes[0] = (note, 1);
+        }
+        let one = Unread {
+            numbers: (number, number.saturating_add(1)),
+            packets: u64::from(came.is_some()),
+            from: came.unwrap_or(Ns::MAX),
+            to: came.unwrap_or(Ns::MIN),
+            notes,
+        };
+        match self.found.last_mut() {
+            Some(last) if last.numbers.1 == number => last.then(&one),
+            _ => self.keep(one),
+        }
+    }
+
+    fn keep(&mut self, one: Unread) {
+        self.found.push(one);
+        if self.found.len() >= 4 * MOST {
+            self.join();
+            if self.found.len() > MOST {
+                self.found.select_nth_unstable_by_key(MOST - 1, |one| (std::cmp::Reverse(one.packets), one.numbers));
+                self.found.truncate(MOST);
+            }
+        }
+    }
+
+    /// Joins what follows each other: batches of packets may have been counted apart.
+    fn join(&mut self) {
+        self.found.sort_unstable_by_key(|one| one.numbers);
+        self.found.dedup_by(|next, one| {
+            let follows = next.numbers.0 == one.numbers.1;
+            if follows {
+                one.then(next);
+            }
+            follows
+        });
+    }
+
+    /// Adds all of another's, of other packets of the same stream.
+    pub fn merge(&mut self, other: &Self) {
+        other.read.into_iter().for_each(|(first, last)| {
+            self.read(first);
+            self.read(last);
+        });
+        other.found.iter().for_each(|one| self.keep(*one));
+    }
+
+    /// The gaps of a stream whose route ends with `before` and the reader. `reason`: a drop note, as far as it explains losses.
+    pub fn figures<'a>(
+        &self,
+        stream: &str,
+        (before, reader): (&Point, &Point),
+        reason: impl Fn(u16) -> Option<&'a DropNote>,
+        time_of_day: &TimeOfDay,
+    ) -> Vec<ReaderGap> {
+        let mut all = self.clone();
+        all.join();
+        let of = |one: Unread| {
+            let of_notes = |is_such: &dyn Fn(&DropNote, DropPlace) -> bool| -> u64 {
+                let known = one.notes.into_iter().filter_map(|(note, n)| Some((reason(note)?, n)));
+                let such = known.filter(|(note, _)| is_such(note, place_of_drop(&note.function, &note.reason)));
+                such.map(|(_, n)| n).sum()
+            };
+            // A bridge gives up its own copies for the same reason, at its own device. A packet in a socket's queue has no device.
+            let is_here = |note: &DropNote| {
+                let is_at =
+                    |at: &Point| at.machine == before.machine && (at.device == before.device || at.device == "-");
+                note.at.as_ref().is_none_or(is_at)
+            };
+            let unheard = of_notes(&|note, place| is_here(note) && is_without_listener(place));
+            let other = of_notes(&|_, place| !is_without_listener(place) && place != DropPlace::Unknown);
+            let is_closed = unheard > 0 && unheard >= one.packets / 2;
+            let lasts = one.to.saturating_sub(one.from);
+            // What was dropped for another reason says nothing of the reader.
+            let counts = one.packets >= FEWEST && other <= one.packets / 2 && (is_closed || lasts >= SHORTEST);
+            let gap = ReaderGap {
+                reader: reader.to_string(),
+                streams: vec![stream.to_owned()],
+                from_ns: time_of_day.utc(one.from),
+                to_ns: time_of_day.utc(one.to),
+                packets: one.packets,
+                has_read_before: all.read.is_some_and(|(first, _)| first < one.from),
+                reads_again: all.read.is_some_and(|(_, last)| last > one.to),
+                is_closed,
+                text: String::new(),
+            };
+            counts.then_some(gap)
+        };
+        all.found.iter().copied().filter_map(of).collect()
+    }
+}
+
+/// Whether the kernel gives packets up there because no socket takes them, or because the one that had them was closed.
+fn is_without_listener(place: DropPlace) -> bool {
+    matches!(place, DropPlace::NoListener | DropPlace::NoSocket | DropPlace::QueuePurged)
+}
+
+/// A time in which the application at the end of a route read none of the packets that came to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReaderGap {
+    /// The application: the last point of the route.
+    pub reader: String,
+    /// The streams whose packets it did not read.
+    pub streams: Vec<String>,
+    /// When the first of these packets came to the last point before it, UTC.
+    pub from_ns: Ns,
+    /// When the last one came there, UTC.
+    pub to_ns: Ns,
+    /// How many there were.
+    pub packets: u64,
+    /// Whether it had read packets before.
+    pub has_read_before: bool,
+    /// Whether it read packets afterwards.
+    pub reads_again: bool,
+    /// Whether the kernel dropped the packets because nobody listened: the application had ended, or its socket was closed.
+    pub is_closed: bool,
+    /// The gap in a sentence.
+    pub text: String,
+}
+
+impl ReaderGap {
+    fn is_alike(&self, other: &Self) -> bool {
+        let of = |gap: &Self| (gap.reader.clone(), gap.has_read_before, gap.reads_again, gap.is_closed);
+        of(self) == of(other) && self.from_ns <= other.to_ns && other.from_ns <= self.to_ns
+    }
+
+    /// What happened; `named`: whether the streams are named.
+    fn sentence(&self, named: bool) -> String {
+        let reader = match self.reader.parse::<Point>() {
+            Ok(Point { machine, device, .. }) if machine == HOST => device,
+            Ok(Point { machine, device, .. }) => format!("{device} on {machine}"),
+            Err(_) => self.reader.clone(),
+        };
+        let streams: Vec<String> = self.streams.iter().take(NAMED).map(|stream| short_stream(stream)).collect();
+        let more = match self.streams.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            n => format!(" and {n} more"),
+        };
+        let of = if named { format!(" of {}{more}", streams.join(", ")) } else { String::new() };
+        let (from, to) = (time(self.from_ns), time(self.to_ns));
+        let packets = format!("{}{of}", number_of(self.packets, "packet"));
+        match (self.has_read_before, self.reads_again, self.is_closed) {
+            (true, true, true) => {
+                format!("{reader} ended (or closed its socket) at {from} and came back at {to}: nobody read {packets}")
+            }
+            (true, false, true) => format!("{reader} ended (or closed its socket) at {from} and has read nothing{of} since"),
+            (true, true, false) => format!(
+                "{reader} read none of the {packets} that came from {from} to {to}: it had ended, had closed its socket, or did not run"
+            ),
+            (true, false, false) => {
+                format!("{reader} has read nothing{of} since {from}: it ended, closed its socket, or does not run")
+            }
+            (false, true, _) => format!("{reader} did not read before {to}: nobody read the {packets} that came until then"),
+            (false, false, _) => format!("{reader} read none of the {packets} that came from {from} to {to}"),
+        }
+    }
+}
+
+/// Gaps of one reader at one time as one, in the order of time, each with its sentence. `several`: there are several streams.
+pub(crate) fn together(mut gaps: Vec<ReaderGap>, several: bool) -> Vec<ReaderGap> {
+    gaps.sort_by_key(|gap| (gap.from_ns, gap.reader.clone()));
+    let mut all: Vec<ReaderGap> = Vec::new();
+    for gap in gaps {
+        match all.iter_mut().find(|one| one.is_alike(&gap)) {
+            Some(one) => {
+                (one.from_ns, one.to_ns) = (one.from_ns.min(gap.from_ns), one.to_ns.max(gap.to_ns));
+                one.packets += gap.packets;
+                one.streams
+                    .extend(gap.streams.into_iter().filter(|stream| !one.streams.contains(stream)).collect::<Vec<_>>());
+            }
+            None => all.push(gap),
+        }
+    }
+    all.iter_mut().for_each(|gap| gap.text = gap.sentence(several));
+    all
+}
+
+/// `2026-01-02 03:04:05.123 UTC`
+fn time(utc: Ns) -> String {
+    let mut text = date_time(utc);
+    if let Some(point) = text.find('.') {
+        text.truncate(point + 4);
+    }
+    text + " UTC"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Ns = 1_000_000;
+
+    /// A packet each millisecond, of which those in `unread` are lost, with their drop note plus one.
+    fn gaps(packets: u64, unread: &[(std::ops::Range<u64>, u16)]) -> ReaderGaps {
+        let mut gaps = ReaderGaps::new();
+        for number in 0..packets {
+            match unread.iter().find(|(range, _)| range.contains(&number)) {
+                Some((_, note)) => gaps.lost(number, Some(number as Ns * MS), *note),
+                None => gaps.read(number as Ns * MS + 5),
+            }
+        }
+        gaps
+    }
+
+    fn texts(gaps: &ReaderGaps) -> Vec<String> {
+        let note =
+            |reason: &str, function: &str| DropNote { reason: reason.into(), function: function.into(), at: None };
+        let notes = [note("UNHANDLED_PROTO", "__netif_receive_skb_core"), note("SOCKET_RCVBUFF", "packet_rcv")];
+        let points = ["host/nic-rx@eth0", "host/app-read@relay"].map(|point| point.parse::<Point>().unwrap());
+        let reason = |note: u16| notes.get(usize::from(note).checked_sub(1)?);
+        let found = gaps.figures("svid:MU01", (&points[0], &points[1]), reason, &TimeOfDay::new(0, 0, &[]));
+        together(found, false).into_iter().map(|gap| gap.text).collect()
+    }
+
+    #[test]
+    fn a_reader_that_ended_and_came_back_is_named_with_both_times() {
+        assert_eq!(
+            texts(&gaps(9000, &[(2000..5000, 1)])),
+            ["relay ended (or closed its socket) at 1970-01-01 00:00:02.000 UTC and came back at 1970-01-01 00:00:04.999 UTC: nobody read 3000 packets"]
+        );
+    }
+
+    #[test]
+    fn a_reader_that_never_came_back_and_one_that_began_late_are_told_apart() {
+        assert_eq!(
+            texts(&gaps(9000, &[(0..500, 1), (8000..9000, 1)])),
+            [
+                "relay did not read before 1970-01-01 00:00:00.499 UTC: nobody read the 500 packets that came until then",
+                "relay ended (or closed its socket) at 1970-01-01 00:00:08.000 UTC and has read nothing since",
+            ]
+        );
+    }
+
+    #[test]
+    fn without_the_kernels_word_nothing_is_claimed_and_a_full_buffer_is_no_gap() {
+        let found = texts(&gaps(9000, &[(1000..1020, 0), (2000..2500, 0), (4000..6000, 2)]));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("relay read none of the 500 packets that came from"), "{}", found[0]);
+        assert!(found[0].ends_with("it had ended, had closed its socket, or did not run"), "{}", found[0]);
+    }
+
+    #[test]
+    fn batches_in_any_order_give_the_same_gaps() {
+        let whole = gaps(9000, &[(2000..5000, 1)]);
+        let mut parts = [ReaderGaps::new(), ReaderGaps::new()];
+        for number in (0..9000_u64).rev() {
+            let part = &mut parts[(number / 7 % 2) as usize];
+            match (2000..5000).contains(&number) {
+                // One of them was lost before the reader's device.
+                true => part.lost(number, (number != 3000).then_some(number as Ns * MS), u16::from(number != 3000)),
+                false => part.read(number as Ns * MS + 5),
+            }
+        }
+        let mut merged = ReaderGaps::new();
+        parts.iter().for_each(|part| merged.merge(part));
+        assert_eq!(texts(&merged), [texts(&whole)[0].replace("3000 packets", "2999 packets")]);
+    }
+
+    #[test]
+    fn streams_that_one_reader_did_not_read_at_one_time_share_a_sentence() {
+        let gap = |stream: &str, from_ns, is_closed| ReaderGap {
+            reader: "guest0/app-read@relay".into(),
+            streams: vec![stream.into()],
+            from_ns,
+            to_ns: from_ns + 100 * MS,
+            packets: 400,
+            has_read_before: true,
+            is_closed,
+            ..ReaderGap::default()
+        };
+        let all = together(vec![gap("svid:B", MS, true), gap("svid:A", 0, true), gap("svid:C", 900 * MS, true)], true);
+        let texts: Vec<_> = all.iter().map(|gap| gap.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "relay on guest0 ended (or closed its socket) at 1970-01-01 00:00:00.000 UTC and has read nothing of A, B since",
+                "relay on guest0 ended (or closed its socket) at 1970-01-01 00:00:00.900 UTC and has read nothing of C since",
+            ]
+        );
+    }
+}
