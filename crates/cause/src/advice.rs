@@ -536,12 +536,14 @@ impl Advisor<'_> {
         let device = quoted(device);
         // taprio has a timer function of its own; all others that wait for a time share the watchdog.
         let is_taprio = self.by().is_some_and(|by| by.name.contains("advance_sched"));
+        let kinds = held_by(self.share, self.known);
         let what = match is_taprio {
-            true => "the schedule of taprio made it wait: look at it, and give this stream a gate that is open when its packets come",
-            false => {
+            true => of_qdisc("taprio").unwrap_or_default(),
+            false => kinds.iter().find_map(|kind| of_qdisc(kind)).unwrap_or_else(|| {
                 "look at the queueing discipline. Where it limits a rate (tbf, htb, cake, fq with maxrate) or adds a delay (netem), \
                  raise or remove that; where it sends at launch times (etf), let the sender set them earlier"
-            }
+                    .into()
+            }),
         };
         vec![
             self.one(what, [format!("{within}tc -s qdisc show dev {device}")]),
@@ -638,12 +640,33 @@ fn sending_device<'a>(share: &CauseShare, known: &'a RunContext) -> Option<&'a P
     sends(to).or(sends(from))
 }
 
-/// The device whose queueing discipline held packets: `hout`, `hout of network namespace nw-hv`.
+/// The kinds of queueing disciplines of the device that held packets, the device's own first; empty where they are not known.
+pub fn held_by<'a>(share: &CauseShare, known: &'a RunContext) -> &'a [String] {
+    let sender = sending_device(share, known).filter(|info| info.point.machine == HOST);
+    sender.and_then(|info| known.qdiscs.get(&(info.netns, info.ifindex))).map_or(&[], Vec::as_slice)
+}
+
+/// The device whose queueing discipline held packets, and what kinds it has: `hout (tbf)`, `hout of network namespace nw-hv (tbf)`.
 pub fn held_at(share: &CauseShare, known: &RunContext) -> Option<String> {
     let (device, namespace) = device_of(sending_device(share, known)?);
     let name = namespace.as_ref().and_then(|namespace| namespace.name());
-    let namespace = name.map(|name| format!(" of network namespace {name}"));
-    Some(device.to_owned() + &namespace.unwrap_or_default())
+    let namespace = name.map_or(String::new(), |name| format!(" of network namespace {name}"));
+    let kinds = held_by(share, known);
+    let kinds = if kinds.is_empty() { String::new() } else { format!(" ({})", kinds.join(", ")) };
+    Some(format!("{device}{namespace}{kinds}"))
+}
+
+/// What to do about a queueing discipline of this kind, where it is one that holds packets until a time.
+fn of_qdisc(kind: &str) -> Option<String> {
+    Some(match kind {
+        "taprio" => "the schedule of taprio made it wait: look at it, and give this stream a gate that is open when its packets come".into(),
+        "tbf" | "htb" | "hfsc" | "cake" => format!("{kind} limits the rate, and packets beyond it wait: look at its rate, and raise or remove it"),
+        "fq" => "fq paces packets, by its maxrate or by the rate that the sender's socket asks for: look at it, and raise or remove that".into(),
+        "cbs" => "cbs shapes the traffic: look at its idleslope, and raise it to what the stream needs".into(),
+        "netem" => "netem adds a delay: look at it, and remove it".into(),
+        "etf" => "etf sends at launch times: look at its delta, and let the sender set launch times earlier".into(),
+        _ => return None,
+    })
 }
 
 /// A thread of the kernel that belongs to its CPU.

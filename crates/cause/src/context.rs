@@ -31,6 +31,8 @@ pub struct RunContext {
     pub governors: Vec<String>,
     /// The host is a virtual machine itself.
     pub is_virtual: bool,
+    /// The kinds of queueing disciplines of the host's devices, by network namespace and index: the device's own, then those below it.
+    pub qdiscs: HashMap<(u32, u32), Vec<String>>,
     /// Each machine's kernel release, as far as it is known.
     pub kernels: BTreeMap<String, String>,
     /// When the run began, on its own timeline.

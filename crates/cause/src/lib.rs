@@ -29,7 +29,7 @@ mod sums;
 mod wakeup_chain;
 
 pub use actor::{Actor, Process, LATPATH_ITSELF};
-pub use advice::{advise, held_at, Advice};
+pub use advice::{advise, held_at, held_by, Advice};
 pub use analyst::{Analyst, CauseInterval, Executor};
 pub use attribution::{Attribution, CauseShare};
 pub use baseline::{Baseline, MeanTimes};

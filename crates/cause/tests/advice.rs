@@ -185,6 +185,29 @@ fn the_advice_on_a_queueing_discipline_depends_on_its_timer() {
 }
 
 #[test]
+fn the_advice_on_a_queueing_discipline_names_its_kind_where_that_is_known() {
+    let mut points = points();
+    (points[1].netns, points[1].ifindex) = (7, 3);
+    let of = |device: (u32, u32), kinds: &[&str]| {
+        let kinds = kinds.iter().map(ToString::to_string).collect();
+        let known = RunContext {
+            points: points.clone(),
+            qdiscs: [(device, kinds)].into_iter().collect(),
+            ..RunContext::default()
+        };
+        let share = share(Cause::QdiscHeld, "host", None, Some(other("timer qdisc_watchdog", Doing::Timer(7))));
+        (latpath_cause::held_at(&share, &known).unwrap(), advise(&share, Some(0), &known)[0].what.clone())
+    };
+    let (place, what) = of((7, 3), &["tbf"]);
+    assert!(place.ends_with(" (tbf)"), "{place}");
+    assert!(what.starts_with("tbf limits the rate") && !what.contains("netem"), "{what}");
+    let (place, what) = of((7, 3), &["prio", "netem"]);
+    assert!(place.ends_with(" (prio, netem)") && what.starts_with("netem adds a delay"), "{place}: {what}");
+    let (place, what) = of((7, 4), &["tbf"]);
+    assert!(!place.contains('(') && what.starts_with("look at the queueing discipline"), "{place}: {what}");
+}
+
+#[test]
 fn a_cpus_own_thread_is_not_moved() {
     let ksoftirqd = actor("ksoftirqd/4", 40, OTHER);
     let vhost = actor("vhost of guest7", 5620, OTHER);

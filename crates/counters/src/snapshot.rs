@@ -98,7 +98,7 @@ impl Snapshot {
         };
         let queues = queueing(netns).map_err(&mut note).unwrap_or_default();
         let device = |i: Interface| {
-            let queueing = queues.get(&i.ifindex).copied();
+            let queueing = queues.get(&i.ifindex).cloned();
             let Interface { name, kind, statistics, link_downs, .. } = i;
             (i.ifindex, DeviceCounters { name, kind, statistics, link_downs, queueing })
         };
@@ -108,6 +108,11 @@ impl Snapshot {
             sockets: sockets(netns).map_err(&mut note).unwrap_or_default(),
         };
         self.namespaces.insert(netns.inode(), space);
+    }
+
+    /// The kinds of queueing disciplines that each device has: see [`Difference::qdiscs`].
+    pub fn qdiscs(&self) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
+        qdiscs(&self.namespaces)
     }
 
     /// What was counted since `earlier`.
@@ -139,11 +144,27 @@ impl Snapshot {
     }
 }
 
+/// A device without queue has a queueing discipline of this kind.
+const NO_QUEUE: &str = "noqueue";
+
+fn qdiscs(namespaces: &BTreeMap<Inode, Namespace>) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
+    let of = |(netns, space): (&Inode, &Namespace)| {
+        let netns = *netns;
+        let kinds = |(ifindex, device): (&u32, &DeviceCounters)| {
+            let mut kinds = device.queueing.as_ref()?.kinds.clone();
+            kinds.retain(|kind| kind != NO_QUEUE);
+            (!kinds.is_empty()).then_some(((netns, *ifindex), kinds))
+        };
+        space.devices.iter().filter_map(kinds).collect::<Vec<_>>()
+    };
+    namespaces.iter().flat_map(of)
+}
+
 impl Namespace {
     fn since(&self, then: &Self) -> Self {
         let device = |(ifindex, now): (&u32, &DeviceCounters)| {
             let then = then.devices.get(ifindex).cloned().unwrap_or_default();
-            let queueing = now.queueing.map(|queueing| queueing.since(&then.queueing.unwrap_or_default()));
+            let queueing = now.queueing.as_ref().map(|queueing| queueing.since(&then.queueing.unwrap_or_default()));
             let link_downs = now.link_downs.checked_sub(then.link_downs).unwrap_or(now.link_downs);
             let statistics = now.statistics.since(&then.statistics);
             (*ifindex, DeviceCounters { statistics, queueing, link_downs, ..now.clone() })
@@ -179,6 +200,11 @@ impl Namespace {
 impl Difference {
     pub fn device(&self, netns: Inode, ifindex: u32) -> Option<&DeviceCounters> {
         self.namespaces.get(&netns)?.devices.get(&ifindex)
+    }
+
+    /// The kinds of queueing disciplines that each device had, by its namespace and index; devices without one are missing.
+    pub fn qdiscs(&self) -> impl Iterator<Item = ((Inode, u32), Vec<String>)> + '_ {
+        qdiscs(&self.namespaces)
     }
 
     /// Upcalls that were lost in a namespace, of all its datapaths; `None` where it was not looked at.

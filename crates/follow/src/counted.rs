@@ -2,6 +2,7 @@
 
 use latpath_counters::{Difference, Snapshot};
 use latpath_model::{PointInfo, HOST};
+use std::collections::HashMap;
 
 /// What was counted before.
 pub(crate) struct Counted(Snapshot);
@@ -9,6 +10,11 @@ pub(crate) struct Counted(Snapshot);
 impl Counted {
     pub fn begin() -> Self {
         Self(Snapshot::everywhere())
+    }
+
+    /// The kinds of queueing disciplines that each device had at the beginning, by network namespace and index.
+    pub fn qdiscs(&self) -> HashMap<(u32, u32), Vec<String>> {
+        self.0.qdiscs().collect()
     }
 
     /// What was counted since, in the namespaces of this host's points, and on their devices.

@@ -16,6 +16,7 @@ use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, SynchChange, HOST};
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
 use latpath_run::{Deficiency, DeficiencyKind, Manifest, ToolCost};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How often the route is looked for, and looked at again.
@@ -440,6 +441,11 @@ impl Follow {
         self.counted.since(&self.tables.points)
     }
 
+    /// The kinds of queueing disciplines that each of this host's devices had at the start, by network namespace and index.
+    pub fn qdiscs(&self) -> HashMap<(u32, u32), Vec<String>> {
+        self.counted.qdiscs()
+    }
+
     /// Adds to what the user must know.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
@@ -500,8 +506,10 @@ impl Follow {
             all.push(Deficiency::new(DeficiencyKind::SightingsDropped, text));
         }
         if self.merge.overdue > 0 {
-            let text =
-                format!("{} sightings of another machine came too late to be joined in order", self.merge.overdue);
+            let text = format!(
+                "sightings of another machine that came too late to be joined in order: {}",
+                self.merge.overdue
+            );
             all.push(Deficiency::new(DeficiencyKind::NotJoined, text));
         }
         all.extend(self.unseen_points().into_iter().map(|text| Deficiency::new(DeficiencyKind::PointNotSeen, text)));

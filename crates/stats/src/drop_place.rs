@@ -249,7 +249,7 @@ impl DropPlace {
     /// read.
     pub fn counted(self, difference: &Difference, netns: Inode, device: u32) -> Option<u64> {
         let statistics = || difference.device(netns, device).map(|counters| counters.statistics);
-        let queueing = || difference.device(netns, device).and_then(|counters| counters.queueing);
+        let queueing = || difference.device(netns, device).and_then(|counters| counters.queueing.as_ref());
         match self {
             Self::TapQueueFull | Self::TapNoReader | Self::TapFilter => statistics().map(|s| s.tx_dropped),
             // drivers/net/macvlan.c counts them as errors and as dropped.

@@ -162,7 +162,9 @@ fn full_qdisc() -> Result<(), Failed> {
     })?;
     let ifindex = space.ifindex("lpv0");
     let device = difference.device(space.inode(), ifindex).ok_or("the device is not counted")?;
-    let dropped = device.queueing.ok_or("it has a queueing discipline")?.dropped;
+    let queueing = device.queueing.clone().ok_or("it has a queueing discipline")?;
+    equal("its kinds", queueing.kinds, vec!["tbf".to_owned()])?;
+    let dropped = queueing.dropped;
     // One may have gone at once, ten wait.
     let sent = device.statistics.tx_packets;
     equal("dropped, sent and waiting", u64::from(dropped) + sent + 1200 / 120, 100)?;

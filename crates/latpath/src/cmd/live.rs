@@ -220,13 +220,13 @@ type Watched = (Source, Vec<StreamSpec>, Option<LiveExplainer>);
 /// Follows streams of this host and other machines.
 fn follow(args: &Args, row_limits: Vec<Ns>) -> Result<Watched> {
     let background = Background::begin();
-    let mut options = args.what.options()?;
+    let mut options = args.what.options(false)?;
     options.flight = args.flight.options(options.threshold, LiveExplainer::MAX_WAIT, RetentionLimits::default());
     let streams = options.streams.clone();
     let explains = options.flight.is_some();
     let mut live = Live::start(options)?;
     live.find_rows_over(row_limits);
-    let explainer = explains.then(|| LiveExplainer::start(&streams)).transpose()?;
+    let explainer = explains.then(|| LiveExplainer::start(&streams, live.follow.qdiscs())).transpose()?;
     live.follow.keep_background(background);
     Ok((Source::Live(Box::new(live)), streams, explainer))
 }

@@ -23,6 +23,7 @@ pub fn run_context(run: &Run) -> RunContext {
         cpus: cpus.map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: host.governors.clone(),
         is_virtual: host.is_virtual,
+        qdiscs: manifest.kernel.iter().flat_map(|counted| counted.qdiscs()).collect(),
         kernels: manifest.machines.iter().map(|m| (m.clock.machine.clone(), m.kernel.clone())).collect(),
         start_ns: manifest.start.monotonic_ns,
         time_of_day: manifest.time_of_day(),

@@ -6,7 +6,7 @@ use super::{by_cause, by_culprit, fixes_of, CauseTotal, CulpritTotal, Fix};
 use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::json::RunHead;
 use latpath_capture::{PacketSighting, UNKNOWN_CPU};
-use latpath_cause::{Actor, Advice, CauseInterval, CauseShare, Executor, Hop, RunContext};
+use latpath_cause::{held_by, Actor, Advice, Cause, CauseInterval, CauseShare, Executor, Hop, RunContext};
 use latpath_model::{Ns, PointId};
 use latpath_run::{Run, SpikeFiles};
 use serde_json::{json, Value};
@@ -157,6 +157,7 @@ fn share(share: &CauseShare, all: Ns, context: &RunContext) -> Value {
         "share_percent": percent(share.excess_ns, all),
         "number": share.number,
         "idle_state": share.state,
+        "qdiscs": if share.cause == Cause::QdiscHeld { held_by(share, context) } else { &[] },
         "notes": share.notes.iter().map(|(note, _)| note.to_string()).collect::<Vec<_>>(),
     })
 }

@@ -8,6 +8,7 @@ use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
 use latpath_run::{facts::HostFacts, Run};
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
+use std::collections::HashMap;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -51,12 +52,12 @@ impl LiveExplainer {
     /// How long a capture may wait for late packets that are still on their way: the user waits for the cause.
     pub const MAX_WAIT: Duration = Duration::from_millis(300);
 
-    /// Starts the thread, for streams of this host.
+    /// Starts the thread, for streams of this host; `qdiscs`: [`RunContext::qdiscs`].
     ///
     /// # Errors
     /// Where there can be no more threads.
-    pub fn start(streams: &[StreamSpec]) -> std::io::Result<Self> {
-        Self::spawn(host_context(streams), true)
+    pub fn start(streams: &[StreamSpec], qdiscs: HashMap<(u32, u32), Vec<String>>) -> std::io::Result<Self> {
+        Self::spawn(RunContext { qdiscs, ..host_context(streams) }, true)
     }
 
     /// The same for captures of a run, which knows its virtual machines and CPUs.

@@ -79,6 +79,7 @@ pub fn context() -> RunContext {
         cpus: [("host".to_owned(), "0-7".parse().unwrap()), ("guest7".to_owned(), "0".parse().unwrap())].into(),
         governors: vec!["performance".into()],
         is_virtual: false,
+        qdiscs: Default::default(),
         kernels: Default::default(),
         start_ns: 0,
         time_of_day: TimeOfDay::new(0, START, &[]),
