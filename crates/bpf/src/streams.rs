@@ -24,7 +24,7 @@ const _: () = assert!(*ProtocolId::ALL.first().expect("there are protocols") as 
 #[derive(Debug, thiserror::Error)]
 pub enum BadStreams {
     /// Nothing to follow.
-    #[error("no stream given: name one with --stream, as in --stream svid:MU01 (latpath streams -i IF lists them)")]
+    #[error("no stream given: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)")]
     None,
     #[error("{0} streams: at most {MAX_STREAMS} can be followed at once")]
     TooMany(usize),

@@ -39,6 +39,9 @@ pub struct Interface {
     pub name: String,
     /// What kind it is, where it is a virtual one: `tun`, `macvtap`, `veth`, `bridge`, `openvswitch`.
     pub kind: Option<String>,
+    /// Its flags (`IFF_UP` …).
+    #[serde(skip)]
+    pub flags: u32,
     /// Its own address, as bytes.
     pub address: Vec<u8>,
     /// The index of the bridge, bond or Open vSwitch datapath (`ovs-system`) that it is a port of.
@@ -56,6 +59,16 @@ pub struct Interface {
     pub link_downs: u32,
     /// What it counted since it was made.
     pub statistics: Statistics,
+}
+
+impl Interface {
+    pub fn is_up(&self) -> bool {
+        self.flags & nix::libc::IFF_UP as u32 != 0
+    }
+
+    pub fn is_loopback(&self) -> bool {
+        self.flags & nix::libc::IFF_LOOPBACK as u32 != 0
+    }
 }
 
 /// What a device counted (struct rtnl_link_stats64). Counts of packets, but for bytes.
@@ -170,7 +183,7 @@ pub fn netns_by_id(netns: &Netns, id: i32) -> Option<Inode> {
 
 /// Reads one RTM_NEWLINK.
 fn interface(payload: &[u8]) -> Option<Interface> {
-    let mut found = Interface { ifindex: u32_at(payload, 4)?, ..Interface::default() };
+    let mut found = Interface { ifindex: u32_at(payload, 4)?, flags: u32_at(payload, 8)?, ..Interface::default() };
     for (kind, value) in attributes(payload.get(INFO_MESSAGE..)?) {
         let number = || u32_at(value, 0);
         match kind {
@@ -227,7 +240,7 @@ mod tests {
     #[test]
     fn our_own_devices_are_listed() {
         let all = interfaces(&Netns::own().unwrap()).unwrap();
-        assert!(all.iter().any(|i| i.name == "lo" && i.ifindex == 1), "{all:?}");
+        assert!(all.iter().any(|i| i.name == "lo" && i.ifindex == 1 && i.is_loopback()), "{all:?}");
     }
 
     #[test]

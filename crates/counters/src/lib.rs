@@ -21,6 +21,7 @@ mod qdisc;
 mod snapshot;
 mod sockets;
 mod softnet;
+mod whereabouts;
 
 pub use datapath::{datapaths, Datapath};
 pub use error::{Error, Result};
@@ -30,3 +31,4 @@ pub use qdisc::Queueing;
 pub use snapshot::{DeviceCounters, Difference, Namespace, Snapshot};
 pub use sockets::{PacketSocket, Sockets};
 pub use softnet::{Softnet, SoftnetCpu};
+pub use whereabouts::devices_here_and_elsewhere;

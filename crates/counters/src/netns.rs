@@ -1,7 +1,7 @@
 //! Network namespaces, found by inode number and entered by threads of their own.
 
 use crate::{Error, Result};
-use latpath_linux::proc::Mount;
+use latpath_linux::{net::owner_of, proc::Mount};
 use nix::sched::{setns, CloneFlags};
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,14 @@ use std::{
 /// A network namespace's inode number, as `/proc/PID/ns/net` shows it.
 pub type Inode = u32;
 
+/// Where `ip netns` mounts namespaces.
+const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
+/// Inode number of the first user namespace (include/linux/proc_ns.h, PROC_USER_INIT_INO).
+const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
 const OWN: &str = "/proc/thread-self/ns/net";
 
 /// A network namespace that can be entered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Netns {
     inode: Inode,
     /// Where it was found; `None` for the calling thread's own. A machine may have more namespaces than a process may have files.
@@ -45,6 +49,24 @@ impl Netns {
 
     pub fn inode(&self) -> Inode {
         self.inode
+    }
+
+    /// The name that `ip netns` has for it, where it has one.
+    pub fn name(&self) -> Option<&str> {
+        let path = self.path.as_deref()?;
+        let name = NAMED.iter().find_map(|folder| path.strip_prefix(folder).ok())?;
+        name.to_str().filter(|name| !name.is_empty() && !name.contains('/'))
+    }
+
+    /// Where it was found; `None` for our own.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Whether it belongs to the system's first user namespace: not to one that some user has made, as for a rootless container.
+    pub fn is_of_first_user_namespace(&self) -> bool {
+        // Where the kernel does not say, nobody else can have made it.
+        self.file().is_none_or(|file| owner_of(&file).map_or(true, |owner| owner == FIRST_USER_NAMESPACE))
     }
 
     /// Its file, open; `None` where it is gone.

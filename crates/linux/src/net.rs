@@ -4,9 +4,11 @@
 use libc::{c_int, c_ulong, ifreq, sockaddr_ll, socklen_t};
 use nix::net::if_::if_nameindex;
 use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
+use std::fs::File;
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// What a system call returned, or the error that it left.
 pub fn check(result: c_int) -> io::Result<c_int> {
@@ -58,6 +60,19 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32),
         control = control.get(len.checked_next_multiple_of(WORD)?..).unwrap_or_default();
         Some((kind, data))
     })
+}
+
+/// The inode number of the user namespace that a namespace belongs to (ioctl_ns(2)).
+///
+/// # Errors
+/// The system's.
+pub fn owner_of(namespace: &File) -> io::Result<u64> {
+    const NS_GET_USERNS: c_ulong = 0xb701;
+    // SAFETY: the request takes no argument.
+    let owner = check(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS as _) })?;
+    // SAFETY: it is a new descriptor that nothing else owns.
+    let owner = File::from(unsafe { OwnedFd::from_raw_fd(owner) });
+    Ok(owner.metadata()?.ino())
 }
 
 /// Devices of this namespace, as an error names them: `lo, eth0`.

@@ -1,6 +1,6 @@
 //! What goes wrong with a device.
 
-use latpath_linux::net::device_list;
+use latpath_counters::devices_here_and_elsewhere;
 use std::io;
 
 /// Why a device's stamps cannot be read or set.
@@ -43,7 +43,10 @@ impl StampError {
     pub(crate) fn of(device: &str, doing: &'static str, cause: io::Error) -> Self {
         let device = device.to_string();
         match cause.raw_os_error() {
-            Some(libc::ENODEV | libc::ENXIO) => Self::NoDevice { device, here: device_list() },
+            Some(libc::ENODEV | libc::ENXIO) => {
+                let here = devices_here_and_elsewhere(&device);
+                Self::NoDevice { device, here }
+            }
             Some(libc::EPERM | libc::EACCES) => Self::NotAllowed { device, doing },
             _ => Self::Os { device, doing, cause },
         }

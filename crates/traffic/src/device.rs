@@ -1,6 +1,7 @@
 //! The device that frames are sent and received by, and what can be wrong with it.
 
-use latpath_linux::net::{self, device_list, PacketSocket};
+use latpath_counters::devices_here_and_elsewhere;
+use latpath_linux::net::{self, PacketSocket};
 use nix::net::if_::if_nametoindex;
 use std::io;
 use std::time::{Duration, Instant};
@@ -70,7 +71,8 @@ impl Device {
             Some(libc::EPERM | libc::EACCES) => DeviceError::NotAllowed(name.into()),
             _ => os("opening a packet socket")(cause),
         })?;
-        let index = if_nametoindex(name).map_err(|_| DeviceError::NoDevice(name.into(), device_list()))?;
+        let index =
+            if_nametoindex(name).map_err(|_| DeviceError::NoDevice(name.into(), devices_here_and_elsewhere(name)))?;
         socket.bind(index, 0).map_err(os("binding"))?;
         let mac = socket.mac().map_err(os("asking for its address"))?.unwrap_or_default();
         let mtu = net::Device::named(name).and_then(|device| device.mtu()).map_err(os("asking for its MTU"))?;

@@ -98,6 +98,21 @@ impl Discovery {
         }
     }
 
+    /// Adds what was found on another device, as streams of this interface.
+    pub fn add(&mut self, other: Self, interface: usize) {
+        for ((stream, _), found) in other.streams {
+            if self.streams.len() >= MOST {
+                self.beyond += found.frames;
+                continue;
+            }
+            self.streams.insert((stream, interface), FoundStream { interface, ..found });
+        }
+        self.frames += other.frames;
+        self.unread.add(&other.unread);
+        self.other_protocols += other.other_protocols;
+        self.beyond += other.beyond;
+    }
+
     /// The streams, by protocol, name and interface.
     pub fn streams(&self) -> Vec<&FoundStream> {
         let mut all: Vec<_> = self.streams.values().collect();
@@ -133,6 +148,21 @@ mod tests {
         assert_eq!(stream.frames_hz().map(f64::round), Some(2400.0));
         assert_eq!(stream.tracker.wrap(), Some(14400));
         assert_eq!((found.frames, found.unread.total(), found.other_protocols), (2402, 0, 1));
+    }
+
+    #[test]
+    fn one_stream_on_two_devices_is_two_rows() {
+        let frame =
+            FrameSpec { asdus: vec![AsduSpec { svid: b"MU".to_vec(), ..AsduSpec::default() }], ..FrameSpec::default() };
+        let mut all = Discovery::default();
+        for interface in 0..2 {
+            let mut found = Discovery::default();
+            found.note(0, &frame.build().unwrap(), None);
+            all.add(found, interface);
+        }
+        let rows: Vec<_> = all.streams().iter().map(|s| (s.stream.short(), s.interface, s.frames)).collect();
+        assert_eq!(rows, [("MU".into(), 0, 1), ("MU".into(), 1, 1)]);
+        assert_eq!(all.frames, 2);
     }
 
     #[test]

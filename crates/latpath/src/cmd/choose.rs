@@ -1,21 +1,37 @@
 //! Streams that the user chooses by a pattern, or all there are: found by listening for a moment before anything is followed.
 
+use super::listening::places;
 use super::Usage;
 use anyhow::{bail, Context, Result};
-use latpath_linux::monotonic;
-use latpath_model::{Ns, StreamSpec};
-use latpath_protocols::ProtocolId;
-use latpath_traffic::{Discovery, Groups, Listen, PacketSocket, Received, Receiver};
-use nix::ifaddrs::getifaddrs;
-use nix::net::if_::InterfaceFlags;
+use latpath_model::stream::MAX_STREAMS;
+use latpath_model::StreamSpec;
+use latpath_stats::units::number_of;
 use std::collections::BTreeSet;
-use std::thread;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-const LISTEN_FOR: Ns = 2_000_000_000;
+const LISTEN_FOR: Duration = Duration::from_secs(2);
+/// Of more streams, the first few are named.
+const ALL_NAMED: usize = 8;
+const FIRST_NAMED: usize = 3;
 
-/// Replaces each pattern by the streams of its name that pass a device now; with `all`, adds every stream that does. `devices`: where to
-/// listen; with none, on all of this network namespace that are up.
-pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec<StreamSpec>> {
+/// Which streams, and where to look for them.
+pub struct Choice<'a> {
+    /// Those that the user named, some of them perhaps by a pattern.
+    pub streams: &'a [StreamSpec],
+    /// Every stream that passes.
+    pub all: bool,
+    /// Where to listen; with none, on all devices that are up, in all namespaces that are followed.
+    pub devices: &'a [String],
+    /// Whether namespaces of other users are followed too.
+    pub other_users: bool,
+    /// Says nothing of what was chosen.
+    pub quiet: bool,
+}
+
+/// Replaces each pattern by the streams of its name that pass a device now; with `all`, adds every stream that does.
+pub fn choose(choice: &Choice<'_>) -> Result<Vec<StreamSpec>> {
+    let Choice { streams: asked, all, devices, other_users, quiet } = *choice;
     let patterns = asked.iter().any(StreamSpec::is_pattern);
     if !patterns && !all {
         if !devices.is_empty() {
@@ -24,10 +40,19 @@ pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec
         }
         return Ok(asked.to_vec());
     }
-    let devices = if devices.is_empty() { devices_up() } else { devices.to_vec() };
-    let seen = listen(&devices)?;
-    let place = devices.join(", ");
+    let places = places(devices, other_users)?;
+    let place = places.describe();
+    let (heard, ended) = places.listen(LISTEN_FOR, &AtomicBool::new(false));
+    ended.with_context(|| format!("listening on {place}"))?;
+    // A stream passes several devices.
+    let mut seen: Vec<StreamSpec> = Vec::new();
+    for found in heard.found.streams() {
+        if !seen.contains(&found.stream) {
+            seen.push(found.stream.clone());
+        }
+    }
     let mut chosen: Vec<StreamSpec> = Vec::new();
+    let mut announced: Vec<(String, BTreeSet<String>)> = Vec::new();
     let add = |stream: StreamSpec, chosen: &mut Vec<StreamSpec>| {
         let is_new = !chosen.contains(&stream);
         is_new.then(|| chosen.push(stream.clone())).map(|()| stream.to_string())
@@ -39,54 +64,46 @@ pub fn choose(asked: &[StreamSpec], all: bool, devices: &[String]) -> Result<Vec
         }
         let those: BTreeSet<String> = seen.iter().filter_map(|s| add(stream.choose(s)?, &mut chosen)).collect();
         if those.is_empty() && !seen.iter().any(|s| stream.choose(s).is_some()) {
-            bail!("no stream fits {stream} on {place} within 2 s; latpath streams -i IF lists what comes");
+            bail!("no stream fits {stream} on {place} within 2 s; latpath streams lists what comes");
         }
-        announce(&stream.to_string(), &place, &those);
+        announced.push((stream.to_string(), those));
     }
     if all {
         let those: BTreeSet<String> = seen.iter().filter_map(|s| add(s.by_name(), &mut chosen)).collect();
         if chosen.is_empty() {
             bail!("no stream passes {place} within 2 s: name one with --stream, as in --stream svid:MU01");
         }
-        announce("--all", &place, &those);
+        announced.push(("--all".into(), those));
+    }
+    if chosen.len() > MAX_STREAMS {
+        bail!(
+            "{} were found on {place}, and at most {MAX_STREAMS} can be followed: narrow the pattern, as --stream 'svid:MU1*'",
+            number_of(chosen.len() as u64, "stream")
+        );
+    }
+    if !quiet {
+        announced.iter().for_each(|(what, streams)| eprintln!("latpath: {what} on {place}: {}", listed(streams)));
     }
     Ok(chosen)
 }
 
-fn announce(what: &str, place: &str, streams: &BTreeSet<String>) {
-    let list = streams.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-    eprintln!("latpath: {what} on {place}: {list}");
-}
-
-/// Devices of this network namespace that are up, without the loopback.
-fn devices_up() -> Vec<String> {
-    let is_up = |f: InterfaceFlags| f.contains(InterfaceFlags::IFF_UP) && !f.contains(InterfaceFlags::IFF_LOOPBACK);
-    let up = getifaddrs().into_iter().flatten().filter(|device| is_up(device.flags));
-    let names: BTreeSet<String> = up.map(|device| device.interface_name).collect();
-    names.into_iter().collect()
-}
-
-/// The streams that pass these devices, in either direction.
-fn listen(devices: &[String]) -> Result<Vec<StreamSpec>> {
-    let end = monotonic() + LISTEN_FOR;
-    let one = |device: &String| -> Result<Discovery> {
-        let socket = PacketSocket::open(device, Listen::Passing(ProtocolId::listed()))?;
-        socket.join(&Groups::Everything)?;
-        let mut receiver = Receiver::new(socket, true)?;
-        let mut found = Discovery::default();
-        while monotonic() < end {
-            receiver.receive(&mut |r: Received<'_>| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag))?;
-        }
-        Ok(found)
-    };
-    let found: Vec<Result<Discovery>> = thread::scope(|scope| {
-        let threads: Vec<_> = devices.iter().map(|device| scope.spawn(move || one(device))).collect();
-        threads.into_iter().map(|t| t.join().expect("a listener does not panic")).collect()
-    });
-    let mut seen = Vec::new();
-    for (device, found) in devices.iter().zip(found) {
-        let found = found.with_context(|| format!("listening on {device}"))?;
-        seen.extend(found.streams().into_iter().map(|s| s.stream.clone()));
+/// All of these streams, or how many they are and the first few.
+fn listed(streams: &BTreeSet<String>) -> String {
+    let names = |n: usize| streams.iter().take(n).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match streams.len() {
+        n if n <= ALL_NAMED => names(n),
+        n => format!("{}: {} and {} more", number_of(n as u64, "stream"), names(FIRST_NAMED), n - FIRST_NAMED),
     }
-    Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_streams_the_first_few_are_named() {
+        let of = |n: u32| (1..=n).map(|n| format!("svid:MU{n:03}")).collect::<BTreeSet<_>>();
+        assert_eq!(listed(&of(2)), "svid:MU001, svid:MU002");
+        assert_eq!(listed(&of(300)), "300 streams: svid:MU001, svid:MU002, svid:MU003 and 297 more");
+    }
 }

@@ -1,20 +1,18 @@
 //! `latpath streams`: lists the streams on a device or in a file.
 
 use super::interrupt::stop_flag;
+use super::listening::{places, Heard};
 use super::report::print_as;
-use super::{ns, Outcome};
+use super::Outcome;
 use anyhow::Result;
-use clap::{ArgGroup, Args as ClapArgs};
-use latpath_linux::monotonic;
+use clap::Args as ClapArgs;
 use latpath_model::stream::{format_mac, listed_titles};
 use latpath_model::StreamSpec;
 use latpath_protocols::protocol::{Field, Order, Value};
-use latpath_protocols::{ProtocolId, Tag, UnreadFrames};
+use latpath_protocols::{Tag, UnreadFrames};
 use latpath_stats::text::Table;
 use latpath_stats::units::{count, rate};
-use latpath_traffic::{
-    CaptureError, CaptureFile, Discovery, FoundStream, Groups, Listen, PacketSocket, Received, Receiver,
-};
+use latpath_traffic::{CaptureError, CaptureFile, Discovery, FoundStream};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,16 +23,19 @@ const MOST_ROWS: usize = 200;
 
 #[derive(ClapArgs)]
 #[command(about = format!("List the streams that pass a device or stand in a capture: {}", listed_titles()))]
-#[command(group(ArgGroup::new("place").required(true).args(["interface", "read"])))]
 pub struct Args {
-    /// Device to listen on, in both directions
-    #[arg(short, long, value_name = "IF")]
-    interface: Option<String>,
+    /// Device to listen on, in both directions, as eth0 or eth0%NAMESPACE; several are allowed [default: all that are up, in all
+    /// network namespaces]
+    #[arg(short, long = "interface", value_name = "IF", conflicts_with = "read")]
+    interfaces: Vec<String>,
+    /// Listen in network namespaces of other users too, as those of rootless containers
+    #[arg(long, conflicts_with_all = ["interfaces", "read"])]
+    other_users: bool,
     /// Capture to read: pcap or pcapng, also .gz; - for standard input
     #[arg(short, long, value_name = "FILE")]
     read: Option<PathBuf>,
     /// How long to listen
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::cmd::following::some_time, conflicts_with = "read")]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::cmd::values::some_time, conflicts_with = "read")]
     duration: Duration,
     /// Print the list as JSON
     #[arg(long)]
@@ -43,28 +44,23 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let stop = stop_flag()?;
-    let (mut found, mut interfaces) = (Discovery::default(), Vec::new());
-    let (ended, dropped, place) = match (&args.read, &args.interface) {
-        (Some(path), _) => {
-            let ended = read(path, (&mut found, &mut interfaces), &stop).map_err(Into::into);
-            (ended, 0, path.display().to_string())
+    let mut heard = Heard::default();
+    let (ended, place, are_several) = match &args.read {
+        Some(path) => {
+            let ended = read(path, (&mut heard.found, &mut heard.devices), &stop).map_err(Into::into);
+            (ended, path.display().to_string(), false)
         }
-        (None, Some(device)) => {
-            let socket = PacketSocket::open(device, Listen::Passing(ProtocolId::listed()))?;
-            socket.join(&Groups::Everything)?;
-            let mut receiver = Receiver::new(socket, true)?;
-            let ended = listen(&mut receiver, args.duration, &mut found, &stop);
-            (ended, receiver.dropped(), device.clone())
+        None => {
+            let places = places(&args.interfaces, args.other_users)?;
+            let (of_places, ended) = places.listen(args.duration, &stop);
+            heard = of_places;
+            (ended, places.describe(), places.are_several())
         }
-        (None, None) => unreachable!("clap asks for one of both"),
     };
     // What cannot be read at all gets no empty table.
-    if ended.is_ok() || found.frames > 0 {
-        let printed = print_as(
-            args.json,
-            || to_json(&found, &interfaces, dropped),
-            || text((&found, &interfaces), dropped, &place, latpath_screen::width().unwrap_or(usize::MAX)),
-        );
+    if ended.is_ok() || heard.found.frames > 0 {
+        let width = latpath_screen::width().unwrap_or(usize::MAX);
+        let printed = print_as(args.json, || to_json(&heard), || text(&heard, &place, are_several, width));
         ended?;
         printed?;
     } else {
@@ -103,16 +99,7 @@ pub fn reasons_json(unread: &UnreadFrames) -> serde_json::Value {
     unread.reasons().into_iter().map(row).collect()
 }
 
-fn listen(receiver: &mut Receiver, time: Duration, found: &mut Discovery, stop: &AtomicBool) -> Result<()> {
-    let end = monotonic().saturating_add(ns(time));
-    let mut note = |r: Received<'_>| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag);
-    while !stop.load(Ordering::Relaxed) && monotonic() < end {
-        receiver.receive(&mut note)?;
-    }
-    Ok(receiver.drain(&mut note)?)
-}
-
-fn to_json(found: &Discovery, interfaces: &[String], dropped: u64) -> serde_json::Value {
+fn to_json(Heard { found, devices, dropped }: &Heard) -> serde_json::Value {
     let row = |s: &&FoundStream| {
         let totals = s.tracker.totals();
         let mut row = json!({
@@ -122,7 +109,7 @@ fn to_json(found: &Discovery, interfaces: &[String], dropped: u64) -> serde_json
             "pcp": s.tag.map(Tag::priority),
             "dst": destination(s),
             "src": format_mac(&s.src),
-            "interface": interfaces.get(s.interface),
+            "interface": devices.get(s.interface),
             "frames": s.frames,
             "rate_hz": s.frames_hz(),
             "wrap": s.tracker.wrap(),
@@ -205,11 +192,11 @@ fn table(rows: &[Vec<(&'static str, String)>], without: &[&str]) -> Vec<String> 
     table.lines(0, usize::MAX, '~')
 }
 
-/// One table of each protocol that has streams, in so many columns if that can be.
-fn text((found, interfaces): (&Discovery, &[String]), dropped: u64, place: &str, width: usize) -> String {
+/// One table of each protocol that has streams, in so many columns if that can be. `are_several`: the streams may be of several devices.
+fn text(Heard { found, devices, dropped }: &Heard, place: &str, are_several: bool, width: usize) -> String {
     let (streams, mut lines) = (found.streams(), Vec::new());
-    let are_several = streams.windows(2).any(|two| two[0].interface != two[1].interface);
-    let interface = |s: &FoundStream| interfaces.get(s.interface).map(String::as_str).filter(|_| are_several);
+    let are_several = are_several || streams.windows(2).any(|two| two[0].interface != two[1].interface);
+    let interface = |s: &FoundStream| devices.get(s.interface).map(String::as_str).filter(|_| are_several);
     let shown = &streams[..streams.len().min(MOST_ROWS)];
     for of_protocol in shown.chunk_by(|a, b| a.stream.matcher.protocol() == b.stream.matcher.protocol()) {
         if !lines.is_empty() {
@@ -230,7 +217,7 @@ fn text((found, interfaces): (&Discovery, &[String]), dropped: u64, place: &str,
         (more, "more streams (--json lists all)"),
         (found.unread.total(), unread.as_str()),
         (found.beyond, "frames belong to further streams, beyond the 4096 that the list keeps apart"),
-        (dropped, "frames were dropped by the kernel: the ring was full"),
+        (*dropped, "frames were dropped by the kernel: the ring was full"),
     ];
     for (n, what) in notes.into_iter().filter(|(n, _)| *n > 0) {
         lines.push(format!("{} {what}", count(n)));

@@ -143,7 +143,7 @@ fn absent() -> Result<(), Failed> {
     )?;
     let tcpdump = "(tcpdump -eni IF shows what is there)";
     let missed = [
-        (format!("svid:{svid}"), "(latpath streams -i IF lists what is there)"),
+        (format!("svid:{svid}"), "(latpath streams lists what is there)"),
         ("udp:192.0.2.1:9,hash=0:8".into(), tcpdump),
         ("ether:0x88b6,hash=0:8".into(), tcpdump),
     ];

@@ -41,6 +41,11 @@ impl Pair {
         }
     }
 
+    /// The name of a device's namespace.
+    pub fn name(&self, device: &str) -> &str {
+        self.beside(device).name()
+    }
+
     fn is_up(&self, device: &str) -> Result<bool> {
         let shown: Value = serde_json::from_slice(&self.beside(device).ip(&format!("-j link show dev {device}"))?)?;
         Ok(shown[0]["operstate"] == "UP")

@@ -360,8 +360,7 @@ fn reader_gone() -> Result<()> {
 fn wrong_usage() -> Result<()> {
     let long = "x".repeat(130);
     for args in [
-        &["streams"][..],
-        &["streams", "-i", "lo", "-r", "x"],
+        &["streams", "-i", "lo", "-r", "x"][..],
         &["publish"],
         &["publish", "-i", "lo"],
         &["publish", "-i", "lo", "--svid", "A", "--profile", "9-2le-70"],

@@ -21,6 +21,7 @@ pub const TESTS: &[Test] = &[
     ("control codes in an svID do not reach the terminal", Needs::Root, control_codes),
     ("the receiving thread has the name that was given", Needs::Root, thread_name),
     ("streams sees what passes a device, sent or received", Needs::Root, discovery),
+    ("streams sees all devices of all namespaces, and names them", Needs::Root, everywhere),
 ];
 
 /// They need the CPUs for themselves: what waits between two devices for too long is dropped.
@@ -216,6 +217,34 @@ fn control_codes() -> Result<()> {
         equal(&text, text.chars().any(is_foreign), false)?;
     }
     Ok(())
+}
+
+fn everywhere() -> Result<()> {
+    let pair = Pair::new()?;
+    let svid = latpath_testkit::names::own("EV");
+    let publisher = pair.start("lpa", &["publish", "-i", "lpa", "--svid", &svid])?;
+    until("frames arrive", || pair.received("lpb").is_ok_and(|n| n > 0))?;
+    let there = format!("lpb%{}", pair.name("lpb"));
+    let rows = |args: &[&str]| -> Result<Vec<String>> {
+        let found = pair.latpath("lpa", &[&["streams", "--json"], args].concat())?.json()?;
+        let rows = found["streams"].as_array().cloned().unwrap_or_default();
+        let own = rows.iter().filter(|row| row["svid"] == svid.as_str());
+        Ok(own.filter_map(|row| row["interface"].as_str().map(Into::into)).collect())
+    };
+    equal("all devices", rows(&[])?, vec!["lpa".to_owned(), there.clone()])?;
+    equal("one of another namespace", rows(&["-i", &there])?, vec![there.clone()])?;
+    let text = pair.latpath("lpa", &["streams"])?.stdout;
+    equal(&text, text.contains("interface") && text.contains(&there), true)?;
+    let name = pair.name("lpb");
+    let out = pair.latpath("lpa", &["subscribe", "-i", "lpb"])?;
+    let says = format!(
+        "latpath: lpb: no such device (devices here: lo, lpa; lpb is in network namespace {name}: ip netns exec {name} latpath …)\n"
+    );
+    equal("where it is", (out.code, out.stderr.as_str()), (Some(1), says.as_str()))?;
+    let chosen = pair.latpath("lpa", &["live", "--plain", "--stream", &format!("svid:{svid}*"), "--count", "1"])?;
+    equal(&chosen.stderr, chosen.stderr.contains(&format!("svid:{svid}")), true)?;
+    publisher.interrupt();
+    publisher.finish(LIMIT).map(drop)
 }
 
 fn discovery() -> Result<()> {

@@ -1,0 +1,37 @@
+//! Where a device is that is not in this network namespace.
+
+use crate::{interfaces, Netns};
+use latpath_linux::net::device_list;
+use latpath_model::text::{printable, quoted};
+
+/// Namespaces that a text names.
+const NAMED: usize = 3;
+
+/// The devices of this namespace, and in which others there is one of this name, as an error says it:
+/// `lo, pa; hin is in network namespace nw-hv: ip netns exec nw-hv latpath …`.
+pub fn devices_here_and_elsewhere(device: &str) -> String {
+    let own = Netns::own().map_or(0, |own| own.inode());
+    let has = |netns: &Netns| interfaces(netns).is_ok_and(|all| all.iter().any(|one| one.name == device));
+    let all = Netns::all();
+    let elsewhere = all.values().filter(|netns| netns.inode() != own && has(netns));
+    let places: Vec<String> = elsewhere.take(NAMED).map(place).collect();
+    let here = device_list();
+    match places.is_empty() {
+        true => here,
+        false => format!("{here}; {} is in {}", printable(device), places.join(", and in ")),
+    }
+}
+
+/// `network namespace nw-hv: ip netns exec nw-hv latpath …`
+fn place(netns: &Netns) -> String {
+    match (netns.name(), netns.path()) {
+        (Some(name), _) => {
+            format!("network namespace {}: ip netns exec {} latpath …", printable(name), printable(&quoted(name)))
+        }
+        (None, Some(path)) => {
+            let path = path.display().to_string();
+            format!("another network namespace: nsenter --net={} latpath …", printable(&quoted(&path)))
+        }
+        (None, None) => format!("network namespace {}", netns.inode()),
+    }
+}

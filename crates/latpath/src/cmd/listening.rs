@@ -1,0 +1,176 @@
+//! Devices to listen on for a moment, also in other network namespaces, and the streams that pass them.
+
+use super::ns;
+use anyhow::{bail, Context, Result};
+use latpath_bpf::namespaces;
+use latpath_counters::{interfaces, Netns};
+use latpath_linux::monotonic;
+use latpath_model::text::printable;
+use latpath_protocols::ProtocolId;
+use latpath_stats::units::number_of;
+use latpath_traffic::{DeviceError, Discovery, Groups, Listen, PacketSocket, Received, Receiver};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Devices with a mapped ring of 16 MiB each; of more, each has a socket's buffer, which takes memory as frames come.
+const RINGS: usize = 4;
+/// Devices that a text names.
+const NAMED: u64 = 5;
+
+/// Where to listen.
+pub struct Places {
+    all: Vec<Place>,
+    /// Whether the user named them: each of them must work then.
+    are_named: bool,
+}
+
+struct Place {
+    netns: Netns,
+    device: String,
+    /// `eth0`; of another namespace `eth0%NAMESPACE`.
+    name: String,
+}
+
+/// What was heard.
+#[derive(Default)]
+pub struct Heard {
+    /// The streams; each has the place of its device in `devices`.
+    pub found: Discovery,
+    pub devices: Vec<String>,
+    /// Frames that the kernel dropped.
+    pub dropped: u64,
+}
+
+impl Places {
+    /// Devices of this namespace, as `eth0`, and of others, as `eth0%NAMESPACE`.
+    ///
+    /// # Errors
+    /// Where there is no such namespace, or no such device in it.
+    pub fn named(texts: &[String]) -> Result<Self> {
+        let place = |text: &String| -> Result<Place> {
+            let (device, netns) = match text.split_once('%') {
+                None => (text.clone(), Netns::own()?),
+                Some(_) => {
+                    let found = latpath_path::find_device(text)?;
+                    (found.name, found.netns.map_or_else(Netns::own, Netns::find)?)
+                }
+            };
+            Ok(Place { netns, device, name: text.clone() })
+        };
+        Ok(Self { all: texts.iter().map(place).collect::<Result<_>>()?, are_named: true })
+    }
+
+    /// All devices of all namespaces that are up, without loopbacks: those where streams are followed. `other_users`: also in
+    /// namespaces of other users.
+    pub fn all_up(other_users: bool) -> Self {
+        let names = namespaces();
+        let own = Netns::own().map_or(0, |own| own.inode());
+        let (mut all, mut closed) = (Vec::new(), 0);
+        for (inode, netns) in Netns::all() {
+            if inode != own && !other_users && !netns.is_of_first_user_namespace() {
+                continue;
+            }
+            let Ok(devices) = interfaces(&netns) else {
+                closed += 1;
+                continue;
+            };
+            let space = match names.get(&inode) {
+                Some(name) => name.clone(),
+                None => inode.to_string(),
+            };
+            let up = devices.into_iter().filter(|device| device.is_up() && !device.is_loopback());
+            all.extend(up.map(|device| {
+                let name = if inode == own { device.name.clone() } else { format!("{}%{space}", device.name) };
+                Place { netns: netns.clone(), device: device.name, name }
+            }));
+        }
+        if closed > 0 {
+            let what = number_of(closed, "other network namespace");
+            eprintln!("latpath: {what} cannot be entered, which needs root: devices there are left out");
+        }
+        all.sort_by_cached_key(|place| (place.netns.inode() != own, place.name.clone()));
+        Self { all, are_named: false }
+    }
+
+    /// `eth0, eth1%blue`, or how many there are.
+    pub fn describe(&self) -> String {
+        let spaces: BTreeSet<u32> = self.all.iter().map(|place| place.netns.inode()).collect();
+        let names = || self.all.iter().map(|place| place.name.as_str()).collect::<Vec<_>>().join(", ");
+        match self.all.len() as u64 {
+            n if self.are_named || n <= NAMED => names(),
+            n => format!("{} in {}", number_of(n, "device"), number_of(spaces.len() as u64, "network namespace")),
+        }
+    }
+
+    /// Whether there may be streams of several devices.
+    pub fn are_several(&self) -> bool {
+        self.all.len() > 1 || !self.are_named
+    }
+
+    /// Listens for this long, or until `stop`. What was heard is there also where a device failed meanwhile.
+    pub fn listen(&self, time: Duration, stop: &AtomicBool) -> (Heard, Result<()>) {
+        let with_ring = self.all.len() <= RINGS;
+        let heard: Vec<(Discovery, u64, Result<()>)> = thread::scope(|scope| {
+            let listener = |place| move || listen_at(place, with_ring, time, stop);
+            let threads: Vec<_> = self.all.iter().map(|place| scope.spawn(listener(place))).collect();
+            threads.into_iter().map(|t| t.join().expect("a listener does not panic")).collect()
+        });
+        let (mut all, mut errors) = (Heard::default(), Vec::new());
+        for (at, (place, (found, dropped, ended))) in self.all.iter().zip(heard).enumerate() {
+            all.found.add(found, at);
+            all.devices.push(place.name.clone());
+            all.dropped += dropped;
+            errors.extend(ended.err().map(|error| (place, error)));
+        }
+        let ended = match errors.len() {
+            0 if self.all.is_empty() => Err(anyhow::anyhow!("no device is up")),
+            0 => Ok(()),
+            n if self.are_named || n == self.all.len() => Err(errors.swap_remove(0).1),
+            _ => {
+                for (place, error) in errors {
+                    eprintln!("latpath: {} is left out: {}", printable(&place.name), printable(&format!("{error:#}")));
+                }
+                Ok(())
+            }
+        };
+        (all, ended)
+    }
+}
+
+/// Listens on one device: what was found by the end, how many frames were dropped, and why it ended early if it did.
+fn listen_at(place: &Place, with_ring: bool, time: Duration, stop: &AtomicBool) -> (Discovery, u64, Result<()>) {
+    let (mut found, mut dropped) = (Discovery::default(), 0);
+    let mut listen = || -> Result<(), DeviceError> {
+        let socket = PacketSocket::open(&place.device, Listen::Passing(ProtocolId::listed()))?;
+        socket.join(&Groups::Everything)?;
+        let mut receiver = Receiver::new(socket, with_ring)?;
+        let end = monotonic().saturating_add(ns(time));
+        let mut note = |r: Received<'_>| found.note(r.arrival.unwrap_or(r.had), r.frame, r.tag);
+        let mut heard = Ok(());
+        while heard.is_ok() && !stop.load(Ordering::Relaxed) && monotonic() < end {
+            heard = receiver.receive(&mut note).map(drop);
+        }
+        let heard = heard.and_then(|()| receiver.drain(&mut note));
+        dropped = receiver.dropped();
+        heard
+    };
+    let ended = match place.netns.inside(&mut listen) {
+        Ok(ended) => ended.map_err(Into::into),
+        Err(error) => Err(error).with_context(|| format!("{}: its network namespace", place.name)),
+    };
+    (found, dropped, ended)
+}
+
+/// Devices that are to be listened on: those that the user named, or all that are up.
+///
+/// # Errors
+/// Where a named one cannot be.
+pub fn places(named: &[String], other_users: bool) -> Result<Places> {
+    let places = if named.is_empty() { Places::all_up(other_users) } else { Places::named(named)? };
+    if places.all.is_empty() {
+        bail!("no device is up");
+    }
+    Ok(places)
+}
