@@ -18,6 +18,8 @@ const MOST: usize = 20;
 const REST_NS: Ns = 10_000_000;
 /// Rows of what ran on one CPU; the others are added up.
 const ROWS: usize = 8;
+/// Threads of a process that its row names.
+const THREADS: usize = 3;
 /// The reflector's thread, by name: where both ends run on one kernel it is on the same timeline.
 pub const REFLECTOR: &str = "ping-reflect";
 /// Reflectors on one machine that are looked at.
@@ -63,14 +65,14 @@ pub struct CpuActivity {
     pub ran: Vec<RunTime>,
 }
 
-/// A thread or an interrupt, with its time.
+/// A thread, several threads of one process, or an interrupt, with its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RunTime {
-    /// As it is shown: `rustc (18491)`, `irq 25 virtio0`, `idle`.
+    /// As it is shown: `rustc (18491)`, `rustc (2 threads: opt cgu.1, opt cgu.2; 18491)`, `irq 25 virtio0`, `idle`.
     pub what: String,
-    /// The thread's number, where it is one.
+    /// The thread's number, where it is one; the process's, where it is several threads of one.
     pub pid: Option<u32>,
-    /// The thread's policy and priority: `FIFO 80`.
+    /// The thread's policy and priority, `FIFO 80`; of several, that of the one that took most.
     pub class: Option<String>,
     /// How long.
     #[serde(rename = "time_ns")]
@@ -239,21 +241,57 @@ impl ContextRecorder {
     }
 }
 
-/// Time that nothing else takes: the row of a CPU, shown.
+/// Time that nothing else takes: the row of a CPU, shown. Threads of one process share a row; a vCPU's thread in its guest does not.
 fn ran(shares: &[Share], names: &Names) -> Vec<RunTime> {
-    let show = |share: &Share| {
-        let class = match share.doing {
-            Doing::Thread(running) => running.class.map(|class| class.to_string()),
-            _ => None,
-        };
-        RunTime { what: names.of(&share.doing), pid: share.doing.thread(), class, ns: share.ns }
+    let process = |share: &Share| match share.doing {
+        Doing::Thread(running) if !running.guest && running.work.is_none() => Some(names.thread(running.pid)?.tgid),
+        _ => None,
     };
-    let mut rows: Vec<RunTime> = shares.iter().take(ROWS).map(show).collect();
-    if let Some(rest) = shares.get(ROWS..).filter(|rest| !rest.is_empty()) {
-        let ns = rest.iter().map(|share| share.ns).sum();
+    let mut rows: Vec<(Option<u32>, Vec<&Share>)> = Vec::new();
+    for share in shares {
+        let of = process(share);
+        match rows.iter_mut().find(|(process, _)| of.is_some() && *process == of) {
+            Some((_, threads)) => threads.push(share),
+            None => rows.push((of, vec![share])),
+        }
+    }
+    let mut rows: Vec<RunTime> = rows.iter().map(|(process, shares)| row(*process, shares, names)).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.ns));
+    if rows.len() > ROWS {
+        let rest = rows.split_off(ROWS);
+        let ns = rest.iter().map(|row| row.ns).sum();
         rows.push(RunTime { what: format!("{} others", rest.len()), pid: None, class: None, ns });
     }
     rows
+}
+
+/// What these threads of a process took, or one thread or interrupt.
+fn row(process: Option<u32>, shares: &[&Share], names: &Names) -> RunTime {
+    let ns = shares.iter().map(|share| share.ns).sum();
+    let class = shares.first().and_then(|share| match share.doing {
+        Doing::Thread(running) => running.class.map(|class| class.to_string()),
+        _ => None,
+    });
+    match (process, shares) {
+        (Some(process), [_, _, ..]) => {
+            let mut threads: Vec<String> = Vec::new();
+            for thread in shares.iter().filter_map(|share| names.thread(share.doing.thread()?)) {
+                if !threads.contains(&thread.name) {
+                    threads.push(thread.name);
+                }
+            }
+            let first = threads.first().cloned().unwrap_or_default();
+            let name = names.thread(process).map_or(first, |thread| thread.name);
+            threads.retain(|thread| *thread != name);
+            let more = if threads.len() > THREADS { ", …" } else { "" };
+            threads.truncate(THREADS);
+            let of = if threads.is_empty() { String::new() } else { format!(": {}{more}", threads.join(", ")) };
+            let what = format!("{name} ({} threads{of}; {process})", shares.len());
+            RunTime { what, pid: Some(process), class, ns }
+        }
+        (_, [share, ..]) => RunTime { what: names.of(&share.doing), pid: share.doing.thread(), class, ns },
+        (_, []) => RunTime { what: names.of(&Doing::Unknown), pid: None, class, ns },
+    }
 }
 
 /// Adds up what is the same.
@@ -503,6 +541,42 @@ mod tests {
         let empty = Timeline::of(&Window { from: 100, to: 1000, cpus: Vec::new() });
         let context = BreachContext::of(&empty, &names(&[(7, "ping-0")]), &request());
         assert_eq!((context.threads[0].unknown_ns, context.cpus.len()), (900, 0));
+    }
+
+    #[test]
+    fn threads_of_one_process_share_a_row_and_a_vcpu_in_its_guest_has_its_own() {
+        let thread = |pid, name: &str, tgid| (pid, Thread { name: name.into(), tgid });
+        let names = Names::new([
+            thread(20, "rustc", 20),
+            thread(21, "opt cgu.1", 20),
+            thread(22, "opt cgu.2", 20),
+            thread(30, "hog", 30),
+            thread(40, "qemu", 40),
+            thread(41, "CPU 0/KVM", 40),
+        ]);
+        let share = |pid, guest, ns| {
+            let running = latpath_flight::Running { pid, class: Some(NORMAL), guest, work: None };
+            Share { doing: Doing::Thread(running), ns }
+        };
+        let shares = [
+            share(30, false, 50),
+            share(21, false, 40),
+            share(41, true, 35),
+            share(22, false, 30),
+            share(40, false, 5),
+        ];
+        let rows: Vec<(String, Option<u32>, Ns)> =
+            ran(&shares, &names).into_iter().map(|row| (row.what, row.pid, row.ns)).collect();
+        let row = |what: &str, pid, ns| (what.to_owned(), Some(pid), ns);
+        assert_eq!(
+            rows,
+            [
+                row("rustc (2 threads: opt cgu.1, opt cgu.2; 20)", 20, 70),
+                row("hog (30)", 30, 50),
+                row("CPU 0/KVM (41) in its guest", 41, 35),
+                row("qemu (40)", 40, 5),
+            ]
+        );
     }
 
     #[test]
