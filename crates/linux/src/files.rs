@@ -4,7 +4,7 @@ use crate::Directory;
 use nix::fcntl::OFlag;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Flags of an open that does not block: neither on a pipe's other end nor on a terminal's line.
@@ -46,6 +46,18 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     match text.len() as u64 > most {
         true => Err(io::Error::new(io::ErrorKind::InvalidData, format!("it is longer than {most} bytes"))),
         false => Ok(text),
+    }
+}
+
+/// What a path names that is of the system, and that nobody moves away to make room: a device, a pipe or a socket. `None` for files,
+/// directories and links, and where there is nothing.
+pub fn special(path: &Path) -> Option<&'static str> {
+    let kind = fs::symlink_metadata(path).ok()?.file_type();
+    match () {
+        () if kind.is_char_device() || kind.is_block_device() => Some("a device"),
+        () if kind.is_fifo() => Some("a pipe"),
+        () if kind.is_socket() => Some("a socket"),
+        () => None,
     }
 }
 
@@ -99,6 +111,18 @@ pub(crate) fn why_others_write(found: &fs::Metadata) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_and_sockets_are_special_and_files_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("file"), "x").unwrap();
+        std::os::unix::fs::symlink("/dev/null", path("link")).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+        let found = ["file", "link", "socket", "nothing"].map(|name| special(&path(name)));
+        assert_eq!(found, [None, None, Some("a socket"), None]);
+        assert_eq!(special(Path::new("/dev/null")), Some("a device"));
+    }
 
     #[test]
     fn no_more_of_a_text_is_read_than_may_be_and_nothing_but_a_file() {

@@ -15,6 +15,6 @@ mod undo;
 pub use clock::{monotonic, read_clock, realtime, utc_error};
 pub use cpus::{BadCpus, Cpus};
 pub use directory::Directory;
-pub use files::{new_file, open_file, read_text, why_replaceable, why_shared};
+pub use files::{new_file, open_file, read_text, special, why_replaceable, why_shared};
 pub use map::Map;
 pub use undo::{make_private, private_directory, UNDO};

@@ -3,6 +3,7 @@
 //!
 //! While nothing is breached the measuring thread does nothing for this.
 
+use crate::in_the_way::in_the_way;
 use crate::transaction::{Route, Transaction};
 use latpath_linux::Directory;
 use latpath_model::Ns;
@@ -52,7 +53,7 @@ pub enum BreachError {
     #[error(transparent)]
     Tracefs(#[from] latpath_tracefs::Error),
     /// Something has the file's name.
-    #[error("{}: exists already; name another file for the trace, or move this one away", .0.display())]
+    #[error("{}", in_the_way(.0, "name another file for the trace"))]
     Exists(PathBuf),
     /// The file cannot be made.
     #[error("{}: {source}", path.display())]

@@ -16,6 +16,7 @@ pub mod clocks;
 pub mod emit;
 pub mod ethernet;
 pub mod figures;
+mod in_the_way;
 mod kernel;
 pub mod log;
 mod nic_clock;

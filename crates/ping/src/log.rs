@@ -19,6 +19,7 @@ pub use keep::{BadKeep, Keep};
 pub use rant::import_rant;
 pub use recording::recording;
 
+use crate::in_the_way::in_the_way;
 use crate::transaction::{Route, Stamp, Transaction};
 use latpath_model::Ns;
 use latpath_partstore::StoreError;
@@ -63,7 +64,7 @@ pub enum LogError {
     #[error("{}: a log is FILE.csv or FILE.parquet", .0.display())]
     Format(PathBuf),
     /// Something has the name.
-    #[error("{}: exists already; name another file, or move this one away", .0.display())]
+    #[error("{}", in_the_way(.0, "name another file"))]
     Exists(PathBuf),
     /// A file could not be written or read.
     #[error("{}: {source}", path.display())]

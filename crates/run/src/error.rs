@@ -1,5 +1,6 @@
 //! Errors of runs; each message names the next step.
 
+use latpath_linux::special;
 use latpath_partstore::StoreError;
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The directory for a new run exists and is not empty.
-    #[error("{}: exists already ({what}); name another directory with -o, or remove this one first", path.display())]
+    #[error("{}: exists already ({what}); name another directory with -o{}", path.display(), or_remove(path))]
     Exists {
         path: PathBuf,
         /// Its content, where it is recognised: `a run of 2026-01-02T03:04:05`.
@@ -50,6 +51,14 @@ pub enum RunError {
     /// A background thread is gone without an error: a fault of latpath.
     #[error("{}: the thread that writes the run has ended unexpectedly; the run is readable up to there", .0.display())]
     ThreadGone(PathBuf),
+}
+
+/// Files and directories can be removed. What is of the system must stay.
+fn or_remove(path: &Path) -> &'static str {
+    match special(path) {
+        Some(_) => "",
+        None => ", or remove this one first",
+    }
 }
 
 impl RunError {

@@ -14,7 +14,7 @@ use crate::{
 use latpath_capture::{LateCounts, RankedCapture, RetentionPolicy};
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_journey::{journey::MAX_POINTS, Journey};
-use latpath_linux::why_shared;
+use latpath_linux::{special, why_shared};
 use latpath_model::{Ns, Point};
 use latpath_partstore::{sync_directory, Directory, Names, StoreError, GROUP_ROWS};
 use latpath_vms::Vm;
@@ -573,6 +573,9 @@ fn what_is(path: &Path) -> String {
         Ok(manifest) => format!("a run of {}", manifest.start.utc.split('.').next().unwrap_or_default()),
         Err(_) if path.is_dir() => "it is not empty".into(),
         Err(_) if path.is_symlink() => "it is a link to nothing".into(),
-        Err(_) => "it is no directory".into(),
+        Err(_) => match special(path) {
+            Some(what) => format!("it is {what}"),
+            None => "it is no directory".into(),
+        },
     }
 }

@@ -486,6 +486,8 @@ fn what_is_in_the_way_of_a_run_is_said_as_it_is() {
     let refused = |name: &str| make(name).unwrap_err().to_string();
     std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
     assert!(refused("link").contains("exists already (it is a link to nothing)"));
+    let device = Writer::create("/dev/null".as_ref(), manifest(&POINTS)).err().unwrap().to_string();
+    assert_eq!(device, "/dev/null: exists already (it is a device); name another directory with -o");
     assert!(refused(&"x".repeat(300)).contains("File name too long"));
     assert!(refused("no/run").contains("make the directory above it first"));
     let error = Writer::create("/proc/run".as_ref(), manifest(&POINTS)).err().unwrap().to_string();
