@@ -9,6 +9,8 @@ use latpath_stats::{Bucket, SegmentFigures, Summary};
 
 /// Columns for the longest bar.
 const BAR: usize = 40;
+/// Pages with fewer columns have no column of shares.
+const NARROW: usize = 60;
 /// Fewer lines than this are too coarse: then a decade is cut into ten, not into three.
 const FEW: usize = 14;
 /// More neighbouring lines than this without a journey are shown as one gap.
@@ -30,8 +32,9 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
     page.heading(&format!("Histogram of {name} (both scales logarithmic)"));
     let all: u64 = lines.iter().map(|l| l.count).sum();
     let most = lines.iter().map(|l| l.count).max().unwrap_or(0);
-    // As many as fit behind the numbers.
-    let columns = BAR.min(page.width.saturating_sub(50));
+    // On a narrow page the bar alone says how large the share is. The bar has as many columns as fit behind the numbers.
+    let is_narrow = page.width < NARROW;
+    let columns = BAR.min(page.width.saturating_sub(if is_narrow { 31 } else { 50 }));
     for (i, line) in lines.iter().enumerate() {
         if line.from == Some(threshold) {
             let rule = if page.letters.is_ascii() { "-" } else { "─" }.repeat(8);
@@ -53,7 +56,10 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
         let mark = if inside { format!("  (threshold {})", page.duration(threshold)) } else { String::new() };
         let (count, share, bar) =
             (page.count(line.count), share(line.count, all), page.bar(bar(line.count, most, columns)));
-        let text = format!("  {edges:>19}  {count:>12}  {share:>11}  {bar}{mark}");
+        let text = match is_narrow {
+            true => format!("  {edges:>19}  {count:>6}  {bar}{mark}"),
+            false => format!("  {edges:>19}  {count:>12}  {share:>11}  {bar}{mark}"),
+        };
         page.line(cut(&text, page.width, page.letters.ellipsis()));
     }
 }

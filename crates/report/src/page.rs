@@ -8,7 +8,7 @@ use latpath_stats::SegmentFigures;
 /// How wide a page is that no terminal shows.
 pub const WIDTH: usize = 110;
 /// How wide a page on a terminal is at least and at most.
-const WIDTHS: (usize, usize) = (60, 160);
+const WIDTHS: (usize, usize) = (40, 160);
 
 /// What the place can show that a page is for.
 #[derive(Clone, Copy, Debug)]
@@ -140,7 +140,7 @@ impl Page {
     pub fn heading(&mut self, text: &str) {
         self.gap();
         self.blocks.push(Block::Heading(text.into()));
-        self.text_line(text);
+        self.text_wrapped(String::new(), 2, text);
     }
 
     /// `name  value`, the value broken between words where it is longer than the page.

@@ -75,9 +75,10 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
         if i > 0 {
             page.line("");
         }
-        page.line(format!("  {}. {}", i + 1, title(page, worst, summary)));
+        let title = title(page, worst, summary);
+        page.wrapped(format!("  {}. ", i + 1), 5, &title);
         waterfall(page, worst, summary);
-        others(page, &more).iter().for_each(|text| page.line(format!("     {text}")));
+        others(page, &more).iter().for_each(|text| page.wrapped("     ".into(), 5, text));
     }
 }
 

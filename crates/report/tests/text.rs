@@ -173,7 +173,7 @@ fn no_line_is_wider_than_the_page() {
         for line in text(&summary, None, &options(letters)).lines() {
             assert!(line.width() <= WIDTH, "{} columns: {line}", line.width());
         }
-        for columns in [100, 200] {
+        for columns in [40, 60, 100, 200] {
             let style = Style::of_terminal(letters, columns, false);
             for line in text(&summary, None, &Options { style, ..options(letters) }).lines() {
                 assert!(line.width() <= columns, "{} columns: {line}", line.width());

@@ -49,9 +49,12 @@ pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
 }
 
 /// What is wrong, on at most `lines` lines (but what is wrong now may take two); one line that says so if nothing is.
-pub fn alerts(model: &Model, width: usize, lines: usize) -> Vec<Line<'static>> {
+pub fn alerts(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
-    let list = model.latest().map(|s| troubles(s, &model.watch, model.now, theme)).unwrap_or_default();
+    let is_in_header =
+        model.paused_at.is_none() && matches!(shown.flow(&model.watch).flowing(model.now), Flowing::Silent(_));
+    let troubles = |summary| troubles(summary, &model.watch, model.now, theme, !is_in_header);
+    let list = model.latest().map(troubles).unwrap_or_default();
     let now: usize = list.iter().filter(|t| t.level == Level::Alarm).map(|t| t.text.width() + 3).sum();
     let lines = lines.max(if now + 4 > width { ALARM_LINES } else { 1 });
     if list.is_empty() {

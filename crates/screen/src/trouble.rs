@@ -37,8 +37,8 @@ pub struct Trouble {
     pub text: String,
 }
 
-/// All that is wrong, worst first.
-pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme) -> Vec<Trouble> {
+/// All that is wrong, worst first. `with_silence`: whether it is among them that no packets come at all, which the header may show already.
+pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, with_silence: bool) -> Vec<Trouble> {
     let mut list = Vec::new();
     let mut add = |level, text| list.push(Trouble { level, text });
 
@@ -51,7 +51,7 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme) 
         Flowing::Waiting(d) if d >= Duration::from_secs(2) => {
             add(Level::Warn, format!("NO PACKET YET, waiting for {}", span(d)));
         }
-        Flowing::Silent(d) => add(Level::Alarm, format!("NO PACKETS for {}", span(d))),
+        Flowing::Silent(d) if with_silence => add(Level::Alarm, format!("NO PACKETS for {}", span(d))),
         _ => {}
     }
     if flowing == Flowing::Yes && summary.streams.len() > 1 {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn texts(summary: &Summary, watch: &Watch, now: u64) -> Vec<(Level, String)> {
-        troubles(summary, watch, at(now), &theme()).into_iter().map(|t| (t.level, t.text)).collect()
+        troubles(summary, watch, at(now), &theme(), true).into_iter().map(|t| (t.level, t.text)).collect()
     }
 
     #[test]

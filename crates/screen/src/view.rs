@@ -33,16 +33,24 @@ pub fn render(model: &Model, area: Rect, buf: &mut Buffer) {
     overlay::draw(model, &shown, area, buf);
 }
 
-/// A corner of a screen: state, trouble, and of the segments what fits.
+/// A corner of a screen: state, trouble, of the segments what fits, and below them what else there is room for.
 fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
-    let rest = put(&header::alerts(model, width, 1), rest, buf);
+    let rest = put(&header::alerts(model, shown, width, 1), rest, buf);
     if model.view == View::Streams {
-        streams::draw(model, shown, rest, buf);
-    } else {
-        table::draw(model, shown, rest, buf);
+        return streams::draw(model, shown, rest, buf);
     }
+    let room = usize::from(rest.height);
+    let spare = room.saturating_sub(table::height(shown));
+    let mut foot = panels::losses(model, shown, width, 1);
+    foot.extend(panels::late(model, shown, width, 1));
+    foot.push(panels::packets(model, shown, width));
+    foot.extend(panels::notes(model, shown, width, 1));
+    foot.truncate(spare.saturating_sub(1));
+    foot.extend((spare > 0).then(|| panels::keys(model, width)));
+    table::draw(model, shown, top(rest, room - foot.len()), buf);
+    put(&foot, below(rest, room - foot.len()), buf);
 }
 
 /// One part under the other.
@@ -61,8 +69,8 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
         spare -= more;
         1 + more
     };
-    let alerts = header::alerts(model, width, 3);
-    let alerts = header::alerts(model, width, grant(alerts.len()));
+    let alerts = header::alerts(model, shown, width, 3);
+    let alerts = header::alerts(model, shown, width, grant(alerts.len()));
     let path = header::path(model, shown, width, 3);
     let path = header::path(model, shown, width, grant(path.len()));
     let losses = match shown.losses().len() {
@@ -115,7 +123,7 @@ fn one_histogram(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer)
 fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
-    let rest = put(&header::alerts(model, width, 3), rest, buf);
+    let rest = put(&header::alerts(model, shown, width, 3), rest, buf);
     let rest = put(&header::path(model, shown, width, 3), rest, buf);
     let room = usize::from(rest.height) - 1;
     put(&[panels::keys(model, width)], below(rest, room), buf);

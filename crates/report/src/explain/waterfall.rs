@@ -20,6 +20,9 @@ const LANES: usize = 12;
 const WORTH_A_LANE_PER_MILLE: i128 = 10;
 /// Columns of a row's name, at most.
 const NAME: usize = 34;
+/// Columns of a lane's name, and of the picture, at least.
+const LEAST_NAME: usize = 8;
+const LEAST_PICTURE: usize = 20;
 /// Steps between two points that are shown one by one; of more, the longest.
 const STEPS: usize = 6;
 /// Steps that take less of the packet's time than this many thousandths are summed.
@@ -148,10 +151,12 @@ fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunCon
     let (lanes, _) = longest(lanes, LANES, |lane| lane.ns);
     let left_out = all - lanes.len();
     let ellipsis = page.letters.ellipsis();
-    let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), NAME, ellipsis)).collect();
     let machine = lanes.iter().map(|l| page.clean(&l.machine).width()).max().unwrap_or(0).min(16);
+    // On a narrow page names give way to the picture.
+    let most = NAME.min(page.width.saturating_sub(2 + machine + 2 + 2 + LEAST_PICTURE)).max(LEAST_NAME);
+    let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), most, ellipsis)).collect();
     let name = names.iter().map(|n| n.width()).max().unwrap_or(0);
-    let columns = page.width - 2 - machine - 2 - name - 2;
+    let columns = page.width.saturating_sub(2 + machine + 2 + name + 2).max(LEAST_NAME);
     page.line("");
     let indent = " ".repeat(2 + machine + 2 + name + 2);
     let (middle, end) = (page.duration(total / 2), page.duration(total));
