@@ -6,7 +6,7 @@ use latpath_journey::{Journey, Totals};
 use latpath_model::{Counters, Ns, PointInfo};
 use latpath_run::{Deficiency, DeficiencyKind, Manifest};
 use latpath_stats::lost::explain;
-use latpath_stats::units::count;
+use latpath_stats::units::{count, number_of};
 use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
 
@@ -113,8 +113,8 @@ impl Live {
         summary.notes.splice(0..0, manifest.notes.iter().cloned());
         if figures.given_up > 0 {
             let text = format!(
-                "{} packets from before are in no figure: the figures began again when the route changed",
-                count(figures.given_up)
+                "left out: {} from before; the figures began again when the route changed",
+                number_of(figures.given_up, "packet")
             );
             summary.deficiencies.insert(0, Deficiency::new(DeficiencyKind::Missing, text.clone()));
             summary.notes.insert(0, text);

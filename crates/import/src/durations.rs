@@ -11,7 +11,7 @@ use crate::{
 use latpath_journey::{segments, Journey, Route, Totals};
 use latpath_model::{text::cut, Ns, Point, PointInfo, StreamSpec};
 use latpath_run::{facts::HostFacts, ImportedFile, MachineFigures, MachineRecord, Manifest, Stamp, Writer, DURATIONS};
-use latpath_stats::units::count;
+use latpath_stats::units::{count, number_of};
 use std::{
     cell::RefCell,
     fs::File,
@@ -174,9 +174,8 @@ fn notes(options: &Durations, lines: &Lines) -> Vec<String> {
     )];
     if lines.implausible > 0 {
         notes.push(format!(
-            "{path}: {} lines are of packets whose second time was before the first, which svtrace writes as huge numbers: they are \
-             left out",
-            count(lines.implausible)
+            "{path}: left out: {} of packets whose second time was before the first, which svtrace writes as huge numbers",
+            number_of(lines.implausible, "line")
         ));
     }
     if lines.is_cut {

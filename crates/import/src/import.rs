@@ -18,7 +18,7 @@ use latpath_journey::Joiner;
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use latpath_protocols::UnreadFrames;
 use latpath_run::{facts::HostFacts, ImportedFile, Manifest, Stamp, Writer};
-use latpath_stats::units::{count, number_of};
+use latpath_stats::units::number_of;
 use std::{
     path::{Path, PathBuf},
     sync::{
@@ -398,8 +398,8 @@ impl<'a> Import<'a> {
         if beyond > 0 {
             let streams = self.streams.all.len();
             notes.push(format!(
-                "{} packets of all files together are of streams beyond the {streams} that a run can have: choose with --stream",
-                count(beyond)
+                "left out: {} of all files together, of streams beyond the {streams} that a run can have: choose with --stream",
+                number_of(beyond, "packet")
             ));
         }
         notes

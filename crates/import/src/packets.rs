@@ -175,8 +175,8 @@ impl<'a> Packets<'a> {
             return self.fail(ImportError::NoPackets { path, packets, streams, unread });
         }
         if let (n @ 1.., most) = self.back {
-            let most = latpath_stats::units::duration(most);
-            end.notes.push(format!("{}: its times go back {n} times, by {most} at most", self.path.display()));
+            let (n, most) = (latpath_stats::units::number_of(n, "time"), latpath_stats::units::duration(most));
+            end.notes.push(format!("{}: its times go back {n}, by {most} at most", self.path.display()));
         }
         end.file.format = self.format.name().into();
         end.file.path = self.path.display().to_string();

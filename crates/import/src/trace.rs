@@ -17,7 +17,7 @@ use latpath_flight::{Snapshot, Thread};
 use latpath_journey::{Journey, Layout};
 use latpath_model::{stream::MAX_STREAMS, text::printable, Ns, PointInfo, SegmentKind, HOST};
 use latpath_run::{RunError, Writer};
-use latpath_stats::units::{count, duration};
+use latpath_stats::units::{count, duration, number_of};
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr, sync::atomic::AtomicBool};
 use windows::{cut_out, Cut, CutOut};
 
@@ -300,10 +300,10 @@ fn notes_of(placed: &Placed, found: &CutOut, needed: usize) -> Vec<String> {
         ));
     }
     if found.lost > 0 {
-        notes.push(format!("{path}: its recorder lost {} events", count(found.lost)));
+        notes.push(format!("{path}: its recorder lost {}", number_of(found.lost, "event")));
     }
     if found.no_events > 0 {
-        notes.push(format!("{path}: {} lines are no events", count(found.no_events)));
+        notes.push(format!("{path}: lines that are no events: {}", count(found.no_events)));
     }
     let without = found.cuts.iter().filter(|cut| cut.window.cpus.is_empty()).count();
     if without > 0 && needed > 0 {

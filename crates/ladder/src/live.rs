@@ -95,9 +95,9 @@ impl Live {
         report.notes.extend(late_exits(&self.follower.reasons, &latpath_bpf::release()));
         let missed = self.recorder.figures().missed;
         if missed > 0 {
-            report.notes.push(format!(
-                "{missed} events were missed, because the same program was running already on their CPU"
-            ));
+            report
+                .notes
+                .push(format!("events missed, because the same program was running already on their CPU: {missed}"));
         }
         report
     }

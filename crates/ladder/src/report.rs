@@ -181,7 +181,10 @@ impl Ladder {
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.counts.omitted_queues > 0 {
-            notes.push(format!("{} kicks or packets were of queues beyond the first 512", self.counts.omitted_queues));
+            notes.push(format!(
+                "kicks and packets of queues beyond the first 512, left out: {}",
+                self.counts.omitted_queues
+            ));
         }
         if self.threads.forgotten > 0 {
             notes.push("there were more than 65536 threads: what was known of them was forgotten in between".into());

@@ -273,19 +273,22 @@ impl Document {
         if let Some(others) = &self.other_events {
             notes.extend(others.not_counted.iter().map(|event| format!("event {event} cannot be counted")));
             if others.without_room > 0 {
-                notes.push(format!("{} events came in more processes than the table holds", others.without_room));
+                notes.push(format!(
+                    "events in more processes than the table holds, not counted: {}",
+                    others.without_room
+                ));
             }
         }
         if self.events_missed > 0 {
-            let missed = self.events_missed;
-            notes.push(format!("the kernel skipped {missed} events: times of their exits are counted with others"));
+            let missed = latpath_stats::units::number_of(self.events_missed, "event");
+            notes.push(format!("the kernel skipped {missed}: times of their exits are counted with others"));
         }
         for vm in &self.vms {
             let name = vm.name.clone().unwrap_or_else(|| format!("process {}", vm.pid));
             let all = &vm.all;
             if all.events_skipped > 0 {
                 notes.push(format!(
-                    "{name}: {} events came while another one was counted: their times are counted with others",
+                    "{name}: events that came while another one was counted, and whose times are counted with others: {}",
                     all.events_skipped
                 ));
             }

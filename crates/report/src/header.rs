@@ -52,8 +52,8 @@ pub(crate) fn write(page: &mut Page, run: &Run, name: &str) {
         State::Recording => ", not ended",
     };
     let (_, size) = run.size();
-    let (journeys, by) = (page.count(run.journeys()), page.clean(&manifest.latpath));
-    title(page, run, name, &format!("{state}, {journeys} journeys, {}, by latpath {by}", bytes(size)));
+    let (journeys, by) = (page.number_of(run.journeys(), "journey"), page.clean(&manifest.latpath));
+    title(page, run, name, &format!("{state}, {journeys}, {}, by latpath {by}", bytes(size)));
     page.item("command", &page.clean(&manifest.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")));
     let streams: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     page.item("streams", &page.clean(&streams.join(" ")));
@@ -62,7 +62,7 @@ pub(crate) fn write(page: &mut Page, run: &Run, name: &str) {
     }
     for (at, file) in manifest.imported.iter().enumerate() {
         let unit = if file.resolution_ns >= 1000 { ", whole microseconds" } else { "" };
-        let text = format!("{} from {}, {} packets{unit}", file.point, file.path, page.count(file.packets));
+        let text = format!("{} from {}, {}{unit}", file.point, file.path, page.number_of(file.packets, "packet"));
         page.item(if at == 0 { "imported" } else { "" }, &page.clean(&text));
     }
     for (at, mark) in run.marks().iter().enumerate() {

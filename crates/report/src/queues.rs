@@ -240,7 +240,7 @@ impl Document {
             notes.push(format!("how long the device had {buffers} buffers is not known: too many were under way"));
         }
         if self.events_missed > 0 {
-            notes.push(format!("the kernel skipped {} events: they are not counted", self.events_missed));
+            notes.push(format!("events that the kernel skipped, not counted: {}", self.events_missed));
         }
         notes
     }

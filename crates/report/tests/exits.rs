@@ -114,7 +114,7 @@ fn what_was_skipped_and_what_is_not_known_are_said() {
     assert!(page.contains("none of its taps is known"), "{page}");
     assert_eq!(
         document.notes(),
-        ["relay\u{1b}[2J1: 3 events came while another one was counted: their times are counted with others"]
+        ["relay\u{1b}[2J1: events that came while another one was counted, and whose times are counted with others: 3"]
     );
 }
 

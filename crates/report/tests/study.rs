@@ -31,7 +31,7 @@ fn what_queues_say_of_their_own_figures_is_not_lost() {
     let (devices, notes) = network_queues(document);
     assert_eq!(devices[0].queues.len(), 1);
     let said = [
-        "the kernel skipped 3 events: they are not counted",
+        "events that the kernel skipped, not counted: 3",
         "eth0, input.0: its ring's own indices differ from what was counted: +7 posted, -1 used",
         "eth0: its queues differ from its own counter by -100 packets and -10 B to the guest",
     ];

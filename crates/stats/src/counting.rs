@@ -23,7 +23,7 @@ pub struct Counting {
 impl Counting {
     /// Times over `threshold` are counted.
     pub fn new(streams: usize, threshold: Ns, since: Ns) -> Self {
-        let aggregate = Aggregate::new(Setup::default());
+        let aggregate = Aggregate::new(Setup { threshold, ..Setup::default() });
         Self { aggregate, seen: vec![0; streams], since, span: None, row_limits: Vec::new(), threshold }
     }
 
@@ -68,5 +68,22 @@ impl Counting {
             self.span = Some(self.span.map_or((first, first), |(from, to)| (from.min(first), to.max(first))));
             self.aggregate.add(journey);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Context, Summary};
+    use latpath_clock::TimeOfDay;
+
+    #[test]
+    fn the_threshold_is_the_users_before_any_packet_has_come() {
+        let counting = Counting::new(1, 200_000, 0);
+        let mut summary = Summary::default();
+        let time_of_day = TimeOfDay::new(0, 0, &[]);
+        let context = Context { streams: &[], drop_notes: &[], elapsed: 1, time_of_day: &time_of_day };
+        counting.aggregate.fill(&mut summary, context, |_, _| 0);
+        assert_eq!(summary.threshold_ns, 200_000);
     }
 }

@@ -1,7 +1,7 @@
 //! What losses mean, and what the kernel itself counted of them.
 
 use crate::drop_place::{place_of_drop, DropPlace};
-use crate::units::count;
+use crate::units::{count, number_of};
 use crate::{Loss, Summary};
 use latpath_counters::Difference;
 use latpath_model::{PointInfo, HOST};
@@ -37,8 +37,8 @@ pub fn of_devices(lost: &[Loss], points: &[PointInfo], counted: &Difference) -> 
         (packets > 0 && !own.is_empty()).then(|| {
             let own = own.join(", ");
             format!(
-                "{} packets were last seen at {place}; its device's own counters, of any packets: {own}",
-                count(packets)
+                "last seen at {place}: {}; its device's own counters, of any packets: {own}",
+                number_of(packets, "packet")
             )
         })
     };
@@ -153,7 +153,7 @@ mod tests {
         let lost = [loss(0, 15, None), loss(0, 5, None), loss(1, 12, Some(12)), loss(2, 3, None)];
         assert_eq!(
             of_devices(&lost, &points, &counted()),
-            ["20 packets were last seen at host/nic-rx@vnet0; its device's own counters, of any packets: tx_dropped 12"]
+            ["last seen at host/nic-rx@vnet0: 20 packets; its device's own counters, of any packets: tx_dropped 12"]
         );
         assert!(of_devices(&lost, &points, &Difference::default()).is_empty());
     }

@@ -27,12 +27,12 @@ pub fn text(document: &Document, most: usize, asked: &[String], style: Style) ->
     let mut page = Page::new(style);
     let (units, header) = (page.letters, &document.header);
     page.line(format!(
-        "{} on {} ({}): {} of CPU time, {} samples",
+        "{} on {} ({}): {} of CPU time, {}",
         units.duration(header.window_ns),
         units.number_of(document.cpu_count, "CPU"),
         header.cpus,
         units.duration(document.modes.total_ns()),
-        units.count(header.samples)
+        units.number_of(header.samples, "sample")
     ));
     page.gap();
     let mut table = Table::new(&["<of all CPUs", "time", "part"]);
