@@ -17,6 +17,8 @@ const TRACING: [&str; 3] = ["BPF_SYSCALL", "DEBUG_INFO_BTF", "PERF_EVENTS"];
 
 pub(crate) struct Engine {
     commands: &'static [&'static str],
+    /// What people know it by, where that is not the names of its commands.
+    title: Option<&'static str>,
     /// What is missing of it; an error where it does not work at all.
     lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>,
     /// What it shows on no machine, of what limits are judged by.
@@ -24,7 +26,7 @@ pub(crate) struct Engine {
 }
 
 const fn engine(commands: &'static [&'static str], lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>) -> Engine {
-    Engine { commands, lacks, not_observable: &[] }
+    Engine { commands, title: None, lacks, not_observable: &[] }
 }
 
 /// No hook shows that a frame was placed in a mapped ring: `tpacket_rcv` begins before the socket's filter and before it is known whether
@@ -34,7 +36,8 @@ const MAPPED_RINGS: &str =
 
 pub(crate) static ALL: [Engine; 9] = [
     Engine { not_observable: &[MAPPED_RINGS], ..engine(&["record", "live", "segments", "agent"], points) },
-    engine(&["explain"], causes),
+    // To explain a run needs nothing; to record what explains it does.
+    Engine { title: Some("causes in record and live, which explain shows"), ..engine(&["explain"], causes) },
     engine(&["path"], path),
     engine(&["exits"], exits),
     engine(&["queues"], queues),
@@ -55,7 +58,9 @@ impl Engine {
             Ok(lacks) => (Works::Partly, lacks),
             Err(lack) => (Works::No, vec![lack]),
         };
-        Command { commands: self.commands.to_vec(), works, lacks, not_observable: self.not_observable.to_vec() }
+        let (commands, not_observable) = (self.commands.to_vec(), self.not_observable.to_vec());
+        let title = self.title.map_or_else(|| self.commands.join(", "), Into::into);
+        Command { commands, title, works, lacks, not_observable }
     }
 }
 

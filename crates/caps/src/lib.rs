@@ -42,6 +42,8 @@ pub struct Lack {
 pub struct Command {
     /// Their names.
     pub commands: Vec<&'static str>,
+    /// What they are to people: their names, or what needs something of the machine where the command itself does not.
+    pub title: String,
     /// How far they can do their work.
     pub works: Works,
     /// What they lack.
@@ -236,6 +238,13 @@ mod tests {
             names.dedup();
             assert_eq!(names.len(), all);
         }
+    }
+
+    #[test]
+    fn what_explains_a_run_is_recorded_and_explaining_it_needs_nothing() {
+        let (_dir, m) = machine(None);
+        let explain = engines::ALL.iter().find(|engine| engine.commands() == ["explain"]).unwrap();
+        assert!(explain.try_out(&m).title.starts_with("causes in record and live"));
     }
 
     #[test]

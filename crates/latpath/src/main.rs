@@ -89,13 +89,36 @@ fn trace() {
     }
 }
 
-/// An error and its causes, each said once: many an error names its cause itself.
+/// An error and its causes, each said once: many an error names its cause itself. Where a right is missing, also how to come by it.
 fn with_causes(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+    let text = error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
         "" => cause,
         text if text.contains(&cause) => said,
         _ => said + ": " + &cause,
-    })
+    });
+    let is_denied = text.contains(EACCES) && !nix::unistd::geteuid().is_root();
+    let text = without_numbers(&text);
+    match is_denied && !["sudo", "root", "; "].iter().any(|advice| text.contains(advice)) {
+        true => text + "; it belongs to another user: try as that user, or with sudo",
+        false => text,
+    }
+}
+
+/// How an error of the system ends where a right is missing.
+const EACCES: &str = "Permission denied (os error 13)";
+
+/// A text without the numbers that errors of the system have behind their words: `No such file or directory (os error 2)`.
+fn without_numbers(text: &str) -> String {
+    const MARK: &str = " (os error ";
+    let mut parts = text.split(MARK);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if !number.is_empty() && number.chars().all(|c| c.is_ascii_digit()) => out += rest,
+            _ => out = out + MARK + part,
+        }
+    }
+    out
 }
 
 /// Undoes what a latpath that was killed has left: a trace that goes on, a NIC's stamps, a lab's namespaces. Only root could have made it.
@@ -117,7 +140,16 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let command = Cli::parse_from(args).command;
+    let command = match Cli::try_parse_from(&args) {
+        Ok(cli) => cli.command,
+        Err(error) => match cmd::values::below_zero(&error, &args) {
+            Some(text) => {
+                eprintln!("latpath: {}", printable(&text));
+                return ExitCode::from(2);
+            }
+            None => error.exit(),
+        },
+    };
     undo_what_was_left();
     match dispatch(command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
@@ -128,5 +160,18 @@ fn main() -> ExitCode {
             eprintln!("latpath: {}", text.join("\n"));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_come_without_their_numbers() {
+        let text = "a: No such file or directory (os error 2): b: Permission denied (os error 13); c (os error x)";
+        assert_eq!(without_numbers(text), "a: No such file or directory: b: Permission denied; c (os error x)");
+        let error = anyhow::Error::new(std::io::Error::from_raw_os_error(libc::ENOENT)).context("x.pcap");
+        assert_eq!(with_causes(&error), "x.pcap: No such file or directory");
     }
 }

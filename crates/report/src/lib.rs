@@ -56,7 +56,7 @@ pub use layout::{layout_of, possible_segments};
 pub use limit::{parse_duration, About, BadLimit, Limit, LimitVerdict};
 pub use lines::Lines;
 pub use page::{Style, WIDTH};
-pub use profile::{profile, BadProfile, Profile};
+pub use profile::{names as profile_names, profile, BadProfile, Profile};
 pub use replay::Replay;
 pub use span::{instant, span, When};
 pub use summarise::{summarise, SummaryOptions};

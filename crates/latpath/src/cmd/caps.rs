@@ -51,7 +51,7 @@ fn text(caps: &Caps) -> String {
             Works::Partly => "works in part",
             Works::No => "does not work",
         };
-        lines.push(format!("{}: {works}", command.commands.join(", ")));
+        lines.push(format!("{}: {works}", command.title));
         for lack in &command.lacks {
             let mut said = style.letters.clean(&lack.what);
             if !lack.lost.is_empty() {

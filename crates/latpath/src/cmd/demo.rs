@@ -30,10 +30,10 @@ pub struct Args {
     #[arg(long)]
     no_guest: bool,
     /// How long to publish
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::cmd::following::some_time)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::cmd::values::some_time)]
     duration: Duration,
     /// Streams to publish: MU01, MU02 …
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u16>(1..=64))]
     streams: u16,
     /// What the publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
     #[arg(long, value_name = "PROFILE", default_value = "9-2le-50")]

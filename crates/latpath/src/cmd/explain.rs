@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// Show this many of the worst spikes one by one; with --json, of the worst packets
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = crate::cmd::values::whole::<u16>(0..=10_000))]
     worst: u16,
     /// Show one packet from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
     /// MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)

@@ -25,7 +25,7 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The spikes of the N worst packets [default: 10]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000))]
     worst: Option<u16>,
     /// This spike, by its number; several are allowed
     #[arg(long = "spike", value_name = "N", conflicts_with = "worst")]

@@ -1,6 +1,6 @@
 //! What `live` and `record` have in common: the flags that say what to follow, and how to end.
 
-use super::choose::choose;
+use super::choose::{choose, Choice};
 use super::interrupt::stop_flag;
 use super::{ns, Usage};
 use anyhow::{bail, Result};
@@ -29,7 +29,8 @@ pub struct What {
     /// Follow every stream with a sequence number that passes now
     #[arg(long)]
     all: bool,
-    /// With --all or a pattern: device to listen on, in both directions; several are allowed [default: all that are up]
+    /// With --all or a pattern: device to listen on, in both directions, as eth0 or eth0%NAMESPACE; several are allowed
+    /// [default: all that are up, in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
     #[arg(long = "match", value_name = "RULE", help = match_help())]
@@ -46,7 +47,7 @@ pub struct What {
     other_users: bool,
     /// How far this host's clock can be off UTC, as 1us: with it, Tmu shows how long packets took since their samples were taken
     /// [default: what the kernel says, if the clock is synchronised]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     /// A segment of your own, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
@@ -55,28 +56,20 @@ pub struct What {
     #[arg(skip)]
     of_profile: Vec<String>,
     /// Times over this are counted, as 200us [default: 200us; of a recording what it was recorded with]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     threshold: Option<Duration>,
     /// A packet that takes longer than this counts as lost; below the time in which the stream's counter wraps
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::cmd::values::time)]
     window: Duration,
     /// Memory for sightings on their way out of the kernel, MiB
-    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = crate::cmd::values::whole::<u16>(1..=1024))]
     buffer: u16,
     /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
     pub duration: Option<Duration>,
     /// Stop after N packets
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
     pub count: Option<u64>,
-}
-
-/// A time that is longer than 0.
-pub(super) fn some_time(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if time.is_zero() => Err("write a time longer than 0, as 10s".into()),
-        read => read.map_err(|e| e.to_string()),
-    }
 }
 
 fn stream_help() -> String {
@@ -126,7 +119,8 @@ impl What {
         !(self.streams.is_empty() && !self.all && self.machines.is_empty() && self.points.is_empty())
     }
 
-    pub fn options(&self) -> Result<Options> {
+    /// `quiet`: says nothing of the streams that a pattern chose.
+    pub fn options(&self, quiet: bool) -> Result<Options> {
         let with_rule = |stream: StreamSpec| match &self.rule {
             Some(rule) => stream.with_match(rule).map_err(|e| Usage(e.to_string())),
             None => Ok(stream),
@@ -136,7 +130,7 @@ impl What {
             bail!(Usage("--window is 1ms to 4s".into()));
         }
         if self.streams.is_empty() && !self.all {
-            let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams -i IF lists them)";
+            let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)";
             bail!(Usage(text.into()));
         }
         for (i, (name, _)) in self.machines.iter().enumerate() {
@@ -148,7 +142,13 @@ impl What {
                 bail!(Usage(format!("machine {name:?} is named twice")));
             }
         }
-        let streams = choose(&self.streams, self.all, &self.interfaces)?;
+        let streams = choose(&Choice {
+            streams: &self.streams,
+            all: self.all,
+            devices: &self.interfaces,
+            other_users: self.other_users,
+            quiet,
+        })?;
         let streams = streams.into_iter().map(with_rule).collect::<Result<Vec<_>, _>>()?;
         for (i, stream) in streams.iter().enumerate() {
             if streams[..i].contains(stream) {
@@ -185,13 +185,13 @@ pub struct Flight {
     #[arg(long)]
     no_flight: bool,
     /// Freeze the time around the N worst packets of each minute, instead of those over the threshold
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with_all = ["no_flight", "top"])]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000), conflicts_with_all = ["no_flight", "top"])]
     worst: Option<u16>,
     /// Freeze the time around this part of the packets, the worst, as 0.01%, instead of those over the threshold
     #[arg(long, value_name = "PERCENT", value_parser = one_of, conflicts_with = "no_flight")]
     top: Option<u64>,
     /// Memory for the flight recorder's events, MiB for each CPU
-    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256), conflicts_with = "no_flight")]
+    #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = crate::cmd::values::whole::<u16>(1..=256), conflicts_with = "no_flight")]
     flight_buffer: u16,
     /// CPU time that the flight recorder may take, as a part of all CPUs' time; beyond it, it drops events, the least useful first
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = budget, conflicts_with = "no_flight")]
@@ -281,7 +281,7 @@ impl Absent {
     pub fn new(streams: &[StreamSpec], what: &What) -> Self {
         let names: Vec<_> = streams.iter().map(ToString::to_string).collect();
         let advice = |stream: &StreamSpec| match stream.matcher.protocol().info().is_listed {
-            true => " (latpath streams -i IF lists what is there)",
+            true => " (latpath streams lists what is there)",
             false => " (tcpdump -eni IF shows what is there)",
         };
         let advice = streams.iter().map(advice).collect();

@@ -14,7 +14,7 @@ use clap::Args as ClapArgs;
 use latpath_import::{import, Estimate, Format, ImportError, Offset, Options, Source, Trace};
 use latpath_model::{text::printable, StreamSpec};
 use latpath_run::{Manifest, DURATIONS};
-use latpath_stats::units::{bytes, count};
+use latpath_stats::units::{bytes, number_of};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<Made>,
     /// Packets a second of svtrace's results, which have no times
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u32>(1..=1_000_000))]
     rate: Option<u32>,
     /// When the first packet of svtrace's results came, as 2024-06-01T12:00:00Z [default: 1970-01-01]
     #[arg(long, value_name = "UTC", value_parser = humantime::parse_rfc3339_weak)]
@@ -60,16 +60,16 @@ pub struct Args {
     #[arg(long = "trace-offset", value_name = "MACHINE=TIME[±BOUND]", allow_hyphen_values = true)]
     trace_offsets: Vec<Offset>,
     /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets' samples were taken
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
     /// A segment of your own, as lan=publisher/tx@eth0..host/nic-rx@eth0, or lan=1..2 by the order of the files; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
     segments: Vec<String>,
     /// Times over this are counted, as 200us [default: 200us]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     threshold: Option<Duration>,
     /// A packet that takes longer than this counts as lost; below the time in which the stream's counter wraps
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::cmd::values::time)]
     window: Duration,
     /// Print what was imported as JSON: the run's manifest
     #[arg(long)]
@@ -157,8 +157,8 @@ fn make(
     let mut progress = Progress::begin(quiet);
     let mut show = |p: latpath_import::Progress| {
         let line = |_| {
-            let (read, all, journeys) = (bytes(p.read), bytes(p.bytes), count(p.journeys));
-            Ok::<_, std::convert::Infallible>(format!("{read} of {all} read, {journeys} journeys"))
+            let (read, all, journeys) = (bytes(p.read), bytes(p.bytes), number_of(p.journeys, "journey"));
+            Ok::<_, std::convert::Infallible>(format!("{read} of {all} read, {journeys}"))
         };
         progress.show(line).unwrap_or_default();
     };
@@ -176,8 +176,8 @@ fn make(
         print(&(serde_json::to_string(&manifest)? + "\n"))?;
     } else if !quiet {
         manifest.notes.iter().for_each(|note| eprintln!("latpath: {}", printable(note)));
-        let (n, path) = (count(manifest.journeys), output.display());
-        eprintln!("imported {n} journeys into {path}; read them with: latpath report {}", quoted(output));
+        let (n, path) = (number_of(manifest.journeys, "journey"), output.display());
+        eprintln!("imported {n} into {path}; read them with: latpath report {}", quoted(output));
     }
     Ok(Outcome::Done)
 }

@@ -47,7 +47,12 @@ fn imported(path: &Path) -> Result<LadderReport> {
     let imported =
         trace_text::import(&mut BufReader::new(file), &stop).with_context(|| format!("{}", path.display()))?;
     if imported.no_events > 0 {
-        eprintln!("latpath: {}: {} of {} lines are no events", path.display(), imported.no_events, imported.lines);
+        eprintln!(
+            "latpath: {}: lines that are no events: {} of {}",
+            path.display(),
+            imported.no_events,
+            imported.lines
+        );
     }
     Ok(imported.report)
 }

@@ -68,10 +68,48 @@ pub fn print_schema(args: Schema) -> Result<Outcome> {
 }
 
 pub fn completions(args: Completions, mut commands: Command) -> Result<Outcome> {
+    let is_bash = args.shell == Shell::Bash;
+    if is_bash {
+        commands = with_words(commands);
+    }
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut commands, "latpath", &mut text);
-    print(&String::from_utf8_lossy(&text))?;
+    let text = String::from_utf8_lossy(&text);
+    print(&if is_bash { completed(&text) } else { text.into_owned() })?;
     Ok(Outcome::Done)
+}
+
+/// Values of flags that bash completes by more than a list of words, each by a word that stands for it in what clap prints. What others
+/// named, files and devices, is no list of words: bash would evaluate a `$(…)` in a name.
+const COMPLETED: [(&str, &str); 2] = [
+    ("latpath-devices", "$(cd /sys/class/net 2>/dev/null && compgen -d -- \"${cur}\")"),
+    ("latpath-profiles", "$(compgen -W \"PROFILES\" -- \"${cur}\") $(compgen -f -- \"${cur}\")"),
+];
+
+/// The commands as bash is to complete them: with devices, and with the names of profiles beside files.
+fn with_words(commands: Command) -> Command {
+    commands.mut_args(with_words_of).mut_subcommands(with_words)
+}
+
+/// The words that a flag's value can be, by the name of the value.
+fn with_words_of(arg: clap::Arg) -> clap::Arg {
+    let name = arg.get_value_names().and_then(|names| names.first()).map(ToString::to_string);
+    let words: Vec<&'static str> = match name.unwrap_or_else(|| arg.get_id().as_str().to_uppercase()).as_str() {
+        "IF" => vec![COMPLETED[0].0],
+        "NAME|FILE" => vec![COMPLETED[1].0],
+        "PROFILE" => latpath_protocols::sv::Profile::ALL.map(|profile| profile.name).to_vec(),
+        _ => return arg,
+    };
+    arg.value_parser(clap::builder::PossibleValuesParser::new(words))
+}
+
+/// What clap prints for bash, with what the words stand for.
+fn completed(text: &str) -> String {
+    let profiles = latpath_report::profile_names().collect::<Vec<_>>().join(" ");
+    COMPLETED.iter().fold(text.to_owned(), |text, (word, values)| {
+        let of_word = format!("$(compgen -W \"{word}\" -- \"${{cur}}\")");
+        text.replace(&of_word, &values.replace("PROFILES", &profiles))
+    })
 }
 
 pub fn man(args: Man, commands: Command) -> Result<Outcome> {

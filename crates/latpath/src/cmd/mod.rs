@@ -13,6 +13,7 @@ pub mod import;
 mod interrupt;
 pub mod ladder;
 mod limits;
+mod listening;
 pub mod live;
 pub mod manual;
 pub mod mark;
@@ -29,6 +30,7 @@ pub mod streams;
 pub mod study;
 pub mod subscribe;
 mod thread;
+pub mod values;
 pub mod vms;
 mod window;
 

@@ -3,7 +3,7 @@
 mod json;
 mod text;
 
-use super::choose::choose;
+use super::choose::{choose, Choice};
 use super::following::PATIENCE;
 use super::interrupt::stop_flag;
 use super::report::{print, print_as};
@@ -39,16 +39,16 @@ pub struct Args {
     #[arg(value_name = "EXPRESSION")]
     expression: Vec<String>,
     /// Packets to follow
-    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_PACKETS)))]
+    #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = crate::cmd::values::whole::<u32>(1..=u64::from(MAX_PACKETS)))]
     count: u32,
     /// Stop after this time, with the packets so far (10s, 1m)
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::following::some_time)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
     duration: Option<Duration>,
     /// Wait this long for the last packets' next steps
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::cmd::values::time)]
     settle: Duration,
     /// A packet that left the kernel (to ovs-vswitchd, a guest) and comes back with the same bytes within this time is the same
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = crate::cmd::values::time)]
     same: Duration,
     /// Where to look [default: the best that the kernel has]
     #[arg(long, value_name = "KIND", value_enum)]
@@ -128,7 +128,13 @@ fn options(args: &Args) -> Result<Options> {
         })?),
     };
     Ok(Options {
-        streams: choose(&args.streams, false, &[])?,
+        streams: choose(&Choice {
+            streams: &args.streams,
+            all: false,
+            devices: &[],
+            other_users: false,
+            quiet: false,
+        })?,
         code,
         device: args.interface.as_deref().map(find_device).transpose()?,
         count: args.count,
@@ -173,9 +179,7 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains
             reported = true;
             let where_ = args.interface.as_ref().map_or(String::new(), |i| format!(" on {i}"));
             let s = began.elapsed().as_secs();
-            eprintln!(
-                "latpath: no such packet{where_} for {s} s; still waiting (latpath streams -i IF lists what is there)"
-            );
+            eprintln!("latpath: no such packet{where_} for {s} s; still waiting (latpath streams lists what is there)");
         }
     }
     let how = search.how().clone();

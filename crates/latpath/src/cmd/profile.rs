@@ -22,6 +22,7 @@ use latpath_report::cpu_profile::{
     KernelAccount, Machine,
 };
 use latpath_report::export::{check_target, write_file};
+use latpath_stats::units::number_of;
 use latpath_vms::{Role, Vm};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub struct Args {
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
     /// Samples a second, of each CPU
-    #[arg(short = 'F', long, value_name = "HZ", default_value_t = FREQUENCY, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(short = 'F', long, value_name = "HZ", default_value_t = FREQUENCY, value_parser = crate::cmd::values::whole::<u32>(1..=10_000))]
     frequency: u32,
     /// Only these CPUs, as 0-3,8 [default: all that are online]
     #[arg(long, value_name = "LIST")]
@@ -239,9 +240,8 @@ fn name_the_rest(samples: &mut Samples, inside: &mut [Guest], stop: &AtomicBool)
     machines.extend(inside.iter_mut().map(|guest| &mut guest.samples));
     let notes = name_by_debug_files(&mut machines, stop, |files| {
         let most = FETCH_WITHIN.as_secs();
-        eprintln!(
-            "latpath: fetching symbols of {files} files (DEBUGINFOD_URLS), {most} s at most; Ctrl-C goes on without"
-        );
+        let files = number_of(files as u64, "file");
+        eprintln!("latpath: fetching symbols of {files} (DEBUGINFOD_URLS), {most} s at most; Ctrl-C goes on without");
     });
     stop.fetch_or(was_stopped, Ordering::SeqCst);
     notes
@@ -300,29 +300,26 @@ fn notes(recorder: &Recorder, profile: &Profile, of_guests: Vec<String>) -> Vec<
     let mut notes: Vec<String> = recorder.missing().iter().map(ToString::to_string).collect();
     let header = &profile.header;
     if header.lost > 0 {
-        notes.push(format!("{} samples were lost: times are exact, their call chains are less so", header.lost));
+        notes.push(format!("samples lost: {}; times are exact, their call chains are less so", header.lost));
     }
     if header.unattributed_ns > 0 {
         notes.push("there were too many threads: the time of some is counted as not sampled".into());
     }
     if recorder.calls_lost() > 0 {
-        notes.push(format!("{} system calls are missing: the table was full", recorder.calls_lost()));
+        notes.push(format!("system calls that are missing, because the table was full: {}", recorder.calls_lost()));
     }
     if recorder.too_late() > 0 {
-        notes.push(format!(
-            "{} addresses have no name, since their processes had ended: they are [unknown]",
-            recorder.too_late()
-        ));
+        notes.push(format!("[unknown] addresses, since their processes had ended: {}", recorder.too_late()));
     }
     if recorder.unreadable() > 0 {
         notes.push(format!(
-            "{} addresses have no name, since the files of their processes could not be read, or not in time: they are [unknown]",
+            "[unknown] addresses, since the files of their processes could not be read, or not in time: {}",
             recorder.unreadable()
         ));
     }
     if recorder.cut_maps() > 0 {
         notes.push(format!(
-            "{} processes have more than 65536 mappings of code, of which the first are read: their call chains may end early",
+            "processes with more than 65536 mappings of code, of which the first are read, so that call chains may end early: {}",
             recorder.cut_maps()
         ));
     }
@@ -367,7 +364,8 @@ fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[Guest]) ->
     }
     if let Some(path) = args.firefox.as_ref().or(args.perfetto.as_ref()) {
         if samples.raw_left_out > 0 {
-            eprintln!("latpath: {}: the last {} samples are not in it", path.display(), samples.raw_left_out);
+            let left_out = number_of(samples.raw_left_out, "sample");
+            eprintln!("latpath: {}: the last {left_out} of the window left out", path.display());
         }
     }
     Ok(())

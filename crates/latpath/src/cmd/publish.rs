@@ -49,13 +49,13 @@ pub struct Args {
     #[arg(long, value_name = "ID", conflicts_with = "replay", required_unless_present_any = ["stream", "replay"])]
     svid: Option<String>,
     /// Streams to send, all with the same smpCnt at the same time
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u16>(1..=256))]
     streams: u16,
     /// Tag frames with this VLAN
-    #[arg(long, value_name = "VID", conflicts_with = "replay", value_parser = clap::value_parser!(u16).range(0..=4094))]
+    #[arg(long, value_name = "VID", conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u16>(0..=4094))]
     vlan: Option<u16>,
     /// Priority in the tag (alone: VLAN 0)
-    #[arg(long, value_name = "0-7", conflicts_with = "replay", value_parser = clap::value_parser!(u8).range(0..=7))]
+    #[arg(long, value_name = "0-7", conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u8>(0..=7))]
     pcp: Option<u8>,
     /// APPID, as 0x4000 or 16384
     #[arg(long, value_name = "ID", default_value = "0x4000", value_parser = appid, conflicts_with = "replay")]
@@ -71,24 +71,24 @@ pub struct Args {
     smp_synch: Option<u8>,
     /// Sample by UTC as a synchronised merging unit does, smpCnt 0 on each whole second of this machine's clock, and send each
     /// frame this long after its first sample; the first one on the next whole second
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with_all = ["replay", "stream", "first", "wrap", "rate", "burst"])]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time, conflicts_with_all = ["replay", "stream", "first", "wrap", "rate", "burst"])]
     delay: Option<Duration>,
     /// smpCnt of the first sample
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "replay")]
     first: u16,
     /// Where smpCnt returns to 0 [default: the profile's samples per second; for a replay what its file shows]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     wrap: Option<u32>,
     /// Frames a second of each stream (of a replay: of all together), or max [default: the profile's, the file's]
     #[arg(long, value_name = "F|max")]
     rate: Option<Rate>,
     /// Send N frames of each stream at once, every N intervals
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     burst: u32,
     #[arg(long, value_name = "STREAM", help = format!("Send this stream instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["replay", "profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
     stream: Option<StreamSpec>,
     /// Begin a new event every so often (with --stream) [default: one event alone]
-    #[arg(long, value_name = "TIME", requires = "stream", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", requires = "stream", value_parser = crate::cmd::values::time)]
     event_every: Option<Duration>,
     /// Send the Sampled Values of a pcap or pcapng file instead; of one with packets of several interfaces, those of one:
     /// FILE,interface=NAME
@@ -104,21 +104,21 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "corrupt")]
     seed: u64,
     /// Stop after this time (10s, 1h 30m); 1 s later at the latest, where frames are overdue
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::following::some_time)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
     duration: Option<Duration>,
     /// Stop after N frames, of all streams together
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
     count: Option<u64>,
     #[command(flatten)]
     on_time: OnTime,
     /// Wait awake for the last part before each deadline [default: 20us with --fifo, else 0s]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     spin: Option<Duration>,
     /// Keep all CPUs of this machine out of idle states, as cyclictest does; it changes what else is measured here
     #[arg(long)]
     awake: bool,
     /// Most frames handed over in one system call [default: 1; 64 above 50,000 frames/s]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MOST_BATCH as i64))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u8>(1..=MOST_BATCH as u64))]
     batch: Option<u8>,
     /// Hand frames straight to the driver; latpath then has no tx point on this device
     #[arg(long)]

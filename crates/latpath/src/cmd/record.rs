@@ -75,7 +75,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     let mut limits = args.limits.all(false)?;
     args.what.add_segments(args.limits.segments()?);
     limits::of_streams(&args.what.all_segments(), &[]).refuse_others(&mut limits)?;
-    let mut options = args.what.options()?;
+    let mut options = args.what.options(args.quiet)?;
     let retention = args.spikes.retention(args.flight.per_minute());
     options.flight = args.flight.options(options.threshold, args.spikes.max_wait(), retention);
     let mut end = End::new(&args.what)?;

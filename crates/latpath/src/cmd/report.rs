@@ -77,7 +77,7 @@ pub struct Args {
     #[arg(long = "histogram", value_name = "SEGMENT")]
     histograms: Vec<String>,
     /// Show the N worst packets
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = crate::cmd::values::whole::<u16>(..=1000))]
     worst: u16,
     #[command(flatten)]
     limits: Limits,

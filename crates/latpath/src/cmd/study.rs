@@ -71,7 +71,7 @@ struct Vhost {
     #[arg(short, long, value_name = "STUDY")]
     output: Option<PathBuf>,
     /// Run the load so often with nothing attached
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = crate::cmd::values::whole::<u32>(1..=100))]
     repeat: u32,
     /// Write the page as HTML too: one file that needs nothing else
     #[arg(long, value_name = "FILE")]

@@ -36,10 +36,10 @@ pub struct Args {
     #[arg(long)]
     ring: bool,
     /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::following::some_time)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
     duration: Option<Duration>,
     /// Stop after N frames
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
     count: Option<u64>,
     #[command(flatten)]
     on_time: OnTime,

@@ -8,7 +8,7 @@ use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name};
 #[derive(ClapArgs, Debug)]
 pub struct OnTime {
     /// Real-time priority (SCHED_FIFO); also locks memory
-    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u8).range(1..=99))]
+    #[arg(long, value_name = "PRIO", value_parser = crate::cmd::values::whole::<u8>(1..=99))]
     pub fifo: Option<u8>,
     /// Run on this CPU only
     #[arg(long, value_name = "N")]

@@ -36,7 +36,7 @@ pub struct Window {
     #[arg(long = "vm", value_name = "NAME")]
     pub vms: Vec<String>,
     /// Stop after this time (10s, 1h 30m) [default: until Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     pub duration: Option<Duration>,
     /// Run the command on this machine instead, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT;
     /// an agent there runs it (latpath agent --allow-commands; over ssh: it is started so)

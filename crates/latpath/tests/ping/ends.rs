@@ -278,5 +278,29 @@ fn alone() -> Result<(), Failed> {
     let written = latpath(&["man", &directory.path().display().to_string()])?;
     is("the manual is written", written.status.success() && directory.path().join("latpath-ping-emit.1").exists())?;
     let completions = latpath(&["completions", "bash"])?;
-    is("completions are printed", String::from_utf8_lossy(&completions.stdout).contains("--threshold"))
+    is("completions are printed", String::from_utf8_lossy(&completions.stdout).contains("--threshold"))?;
+    let script = directory.path().join("completions");
+    std::fs::write(&script, completions.stdout)?;
+    std::fs::write(directory.path().join("own.toml"), "")?;
+    let complete = |words: &str| -> Result<Vec<String>, Failed> {
+        let last = words.split(' ').count() - 1;
+        let text = format!(
+            "source {}; COMP_WORDS=({words}); COMP_CWORD={last}; _latpath latpath \"${{COMP_WORDS[{last}]}}\" \"${{COMP_WORDS[{}]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            script.display(),
+            last - 1
+        );
+        let output = std::process::Command::new("bash").arg("-c").arg(text).current_dir(directory.path()).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).lines().map(Into::into).collect())
+    };
+    equal("devices", complete("latpath publish -i l")?.contains(&"lo".to_owned()), true)?;
+    equal("devices of the long flag", complete("latpath live --interface lo")?, vec!["lo".to_owned()])?;
+    let profiles = complete("latpath report --profile iec")?;
+    equal("profiles", profiles, ["iec61850-8-1", "iec61850-9-2"].map(String::from).to_vec())?;
+    // A name of a file is never evaluated.
+    std::fs::write(directory.path().join("own$(touch evaluated)"), "")?;
+    complete("latpath report --profile own")?;
+    is("nothing was evaluated", !directory.path().join("evaluated").exists())?;
+    std::fs::remove_file(directory.path().join("own$(touch evaluated)"))?;
+    equal("files beside them", complete("latpath report --profile ow")?, vec!["own.toml".to_owned()])?;
+    equal("a publisher's", complete("latpath publish --profile f14")?, vec!["f14400s6".to_owned()])
 }

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         trial("without_root_guests_are_listed_and_what_is_not_seen_is_said", &needs, without_root),
         trial("what_a_guest_is_called_does_not_reach_the_terminal_as_a_control_code", &needs, hostile_name),
         trial("what_cannot_work_here_is_what_fails_here", &[need_root()], caps),
+        trial("a_run_of_roots_is_refused_with_what_to_do", &[need_root()], run_of_root),
         trial("a_command_on_another_machine_is_the_window", &[need_root()], inside),
         trial("an_agent_that_is_all_that_one_may_start_runs_no_command", &[need_root()], forced),
         trial("a_study_is_kept_in_no_directory_in_which_others_may_write", &[need_root()], study_of_others),
@@ -220,7 +221,23 @@ fn caps() -> Result<(), Failed> {
     equal("--need", need(&mut latpath("caps --need live"))?, Some(if live_works { 0 } else { 3 }))?;
     equal("an unknown command", need(&mut latpath("caps --need nonsense"))?, Some(2))?;
     let folder = tempfile::tempdir()?;
-    equal("--need without root", need(&mut by_nobody(folder.path(), "caps --need live")?)?, Some(3))
+    equal("--need without root", need(&mut by_nobody(folder.path(), "caps --need live")?)?, Some(3))?;
+    let text = by_nobody(folder.path(), "caps")?.stdin(Stdio::null()).output()?.stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let causes = "\ncauses in record and live, which explain shows: does not work\n";
+    equal(&text, (text.contains(causes), text.contains("\nexplain:")), (true, false))
+}
+
+/// A directory that root keeps for itself.
+fn run_of_root() -> Result<(), Failed> {
+    let folder = tempfile::tempdir()?;
+    let run = folder.path().join("run");
+    fs::create_dir(&run)?;
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o700))?;
+    let output = by_nobody(folder.path(), &format!("report {}", run.display()))?.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let advice = "Permission denied; it belongs to another user: try as that user, or with sudo\n";
+    equal(&said, (output.status.code(), said.ends_with(advice)), (Some(1), true))
 }
 
 fn inside() -> Result<(), Failed> {

@@ -52,10 +52,10 @@ pub struct Args {
     #[arg(long)]
     sv: bool,
     /// Tag frames with this VLAN (to a MAC address)
-    #[arg(long, value_name = "VID", value_parser = clap::value_parser!(u16).range(0..=4094))]
+    #[arg(long, value_name = "VID", value_parser = crate::cmd::values::whole::<u16>(0..=4094))]
     vlan: Option<u16>,
     /// Priority in the tag (alone: VLAN 0)
-    #[arg(long, value_name = "0-7", value_parser = clap::value_parser!(u8).range(0..=7))]
+    #[arg(long, value_name = "0-7", value_parser = crate::cmd::values::whole::<u8>(0..=7))]
     pcp: Option<u8>,
     /// This machine's address to send from
     #[arg(long, value_name = "ADDRESS")]
@@ -70,22 +70,22 @@ pub struct Args {
     #[arg(long)]
     flood: bool,
     /// Stop after N probes
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
     count: Option<u64>,
     /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::following::some_time)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
     duration: Option<Duration>,
     /// Send N probes first that count for nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm_up: u64,
     /// A probe without an answer for this long is lost
-    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = crate::cmd::values::time)]
     lost_after: Duration,
     /// End, with an error, when no answer came for this long
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::cmd::values::time)]
     timeout: Duration,
     /// A round trip over this is a breach: it ends the run, and the exit code is 3
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     threshold: Option<Duration>,
     /// Do not record what else this machine does, for the context of a breach: recording takes a little time of every
     /// wake-up
@@ -96,7 +96,7 @@ pub struct Args {
     keep_going: bool,
     /// The NICs' clocks of both ends are kept together (ptp4l, phc2sys) within this: the times to the reflector and back are then known as
     /// well as that [default: estimated from the round trips]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     synchronised: Option<Duration>,
     #[command(flatten)]
     link: Link,
@@ -120,16 +120,16 @@ pub struct Args {
     #[arg(long)]
     histogram: bool,
     /// Width of its buckets
-    #[arg(long, value_name = "TIME", default_value = "1us", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1us", value_parser = crate::cmd::values::time)]
     bucket: Duration,
     /// Where it ends: round trips from there on are listed one by one
-    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = crate::cmd::values::time)]
     overflow: Duration,
     /// Also cut the round trip at every stamp there is
     #[arg(long)]
     detail: bool,
     /// Show the N worst transactions
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = crate::cmd::values::whole::<u16>(..=1000))]
     worst: u16,
     #[command(flatten)]
     limits: Limits,

@@ -51,7 +51,7 @@ pub struct Link {
     #[arg(long)]
     pub spin: bool,
     /// Let the kernel poll the NIC this long in each wait (SO_BUSY_POLL), as 50us
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     busy_poll: Option<Duration>,
     /// Keep the NIC's interrupts off while polling (SO_PREFER_BUSY_POLL)
     #[arg(long)]
@@ -75,7 +75,7 @@ pub struct Link {
     #[arg(long, value_name = "BOOL", requires = "xdp")]
     zero_copy: Option<bool>,
     /// DSCP of what is sent
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=63))]
+    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u8>(0..=63))]
     pub dscp: Option<u8>,
 }
 

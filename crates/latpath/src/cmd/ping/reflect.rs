@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long)]
     awake: bool,
     /// A probe that is held here for longer than this (T2 app to T3 app) is a breach: it ends the reflector, and the exit code is 3
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     threshold: Option<Duration>,
     /// Go on after a breach; the exit code is still 3
     #[arg(long, requires = "threshold")]

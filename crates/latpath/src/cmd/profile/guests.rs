@@ -150,7 +150,7 @@ impl Guests {
         self.check(recorder);
         if recorder.absences_lost() > 0 {
             self.notes.push(format!(
-                "{} times at which vCPUs were not in their guest were lost: causality violations there are not seen",
+                "times at which vCPUs were not in their guest, lost, so that causality violations there are not seen: {}",
                 recorder.absences_lost()
             ));
         }
@@ -219,7 +219,7 @@ fn missing(name: &str, samples: &Samples, short: Option<Ns>) -> Vec<String> {
     }
     if samples.lost > 0 {
         notes.push(format!(
-            "{name}: {} samples were lost in the guest: times are exact, their call chains are less so",
+            "{name}: samples lost in the guest: {}; times are exact, their call chains are less so",
             samples.lost
         ));
     }

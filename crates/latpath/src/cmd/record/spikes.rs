@@ -15,10 +15,10 @@ const SHORT_WAIT: Duration = Duration::from_millis(300);
 #[derive(ClapArgs, Debug)]
 pub struct Args {
     /// Keep the N worst spikes; a spike is the time around late packets, on all machines
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000), conflicts_with = "no_flight")]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = crate::cmd::values::whole::<u32>(1..=100_000), conflicts_with = "no_flight")]
     spikes: u32,
     /// Disk for spikes, MiB
-    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1 << 20), conflicts_with = "no_flight")]
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = crate::cmd::values::whole::<u32>(1..=1 << 20), conflicts_with = "no_flight")]
     spike_size: u32,
     /// Stop at the first spike
     #[arg(long = "stop-on-spike", conflicts_with = "no_flight")]
