@@ -7,7 +7,7 @@ ARGS ?=
 # Root installs what is missing; anyone else sees what it is.
 DEPS := scripts/deps $(if $(filter 0,$(shell id -u)),install,check)
 
-.PHONY: build deps demo check test lab fuzz bench lint install uninstall clean help
+.PHONY: build deps demo check test lab fuzz bench lint licences install uninstall clean help
 
 build: ## Build target/release/latpath (no root needed)
 	@$(DEPS) build
@@ -43,10 +43,14 @@ bench: ## Measure what latpath itself costs (root)
 	scripts/build
 	scripts/bench
 
-lint: ## Formatting and clippy, warnings are errors
+lint: ## Formatting, clippy (warnings are errors), licences of dependencies
 	@. scripts/rust && cargo fmt --all --check && cargo clippy --release --workspace --all-targets -- -D warnings
+	scripts/licences check
 
-install: ## Install to PREFIX (/usr/local): program, manual pages, documentation, bash completion, debug information; build first
+licences: ## Write THIRD-PARTY.txt, after dependencies changed
+	scripts/licences write
+
+install: ## Install to PREFIX (/usr/local): program, manual pages, documentation, licences, bash completion, debug information; build first
 	@test -x $(LATPATH) || { echo "$(LATPATH): not built yet; run make first" >&2; exit 1; }
 	@scripts/split-debug $(LATPATH)
 	install -d $(DESTDIR)$(PREFIX)/bin/.debug
@@ -55,7 +59,9 @@ install: ## Install to PREFIX (/usr/local): program, manual pages, documentation
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions
 	$(LATPATH) man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/share/doc/latpath
-	install -m 644 README.md CHANGELOG.md LICENSE docs/*.md docs/*.png $(DESTDIR)$(PREFIX)/share/doc/latpath
+	install -m 644 README.md CHANGELOG.md LICENSE NOTICE THIRD-PARTY.txt docs/*.md docs/*.png $(DESTDIR)$(PREFIX)/share/doc/latpath
+	install -d $(DESTDIR)$(PREFIX)/share/doc/latpath/licences
+	install -m 644 licences/*.txt $(DESTDIR)$(PREFIX)/share/doc/latpath/licences
 	$(LATPATH) completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/latpath
 
 uninstall: ## Remove what install put there

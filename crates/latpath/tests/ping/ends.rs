@@ -261,7 +261,9 @@ fn installed() -> Result<(), Failed> {
     is(&debug, debug.contains(".debug_line"))?;
     let manual = std::fs::read_to_string(root.join("usr/share/man/man1/latpath-record.1"))?;
     is(&manual, ["EXAMPLES", "EXIT STATUS", "SEE ALSO"].iter().all(|section| manual.contains(section)))?;
-    is("the documentation", root.join("usr/share/doc/latpath/record.md").exists())?;
+    for file in ["record.md", "LICENSE", "NOTICE", "THIRD-PARTY.txt", "licences/LGPL-3.0.txt", "licences/GPL-3.0.txt"] {
+        is(file, root.join("usr/share/doc/latpath").join(file).exists())?;
+    }
     let completions = std::fs::read_to_string(root.join("usr/share/bash-completion/completions/latpath"))?;
     is("completions", completions.contains("--threshold"))?;
     is("it runs", Command::new(program).arg("--version").output()?.status.success())
