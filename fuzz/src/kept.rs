@@ -114,6 +114,7 @@ fn some_configuration(traffic: Traffic) -> Configuration {
         queues: Some(Part { work, figures: vec![device] }),
         profile: Some(Part { work, figures: profile }),
         notes: vec!["a\u{1b}[2J note".into()],
+        emulated: false,
     }
 }
 

@@ -8,7 +8,9 @@
 use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
 use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
 use latpath_linux::monotonic;
-use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_model::{
+    Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, SenderAt, Sighting, Source, SourceNote, SourceNoteKind,
+};
 use latpath_testkit::wire::{bytes, list, number, tag, zigzag};
 use latpath_testkit::Noise;
 use std::io::{self, Read, Write};
@@ -120,6 +122,16 @@ impl Source for Hostile {
             skipped: all,
             ..Counters::default()
         }
+    }
+
+    fn source_notes(&mut self) -> Vec<SourceNote> {
+        let n = self.chance.draw();
+        (0..99).map(|i| SourceNote::new(SourceNoteKind::Note, format!("{n} {i} {}", EVIL.repeat(99)))).collect()
+    }
+
+    fn senders(&mut self) -> Vec<SenderAt> {
+        let sender = |n: u16| latpath_model::Sender::Mac([n as u8; 6]);
+        (0..5000).map(|n| SenderAt { stream: n % 3, sender: sender(n), point: n }).collect()
     }
 }
 

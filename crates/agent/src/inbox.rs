@@ -10,7 +10,7 @@ use latpath_clock::{ClockTie, Exchange, HostTsc, PtpPair, RealtimeWatch, Timelin
 use latpath_flight::Figures;
 use latpath_linux::proc::Root;
 use latpath_model::text::cut;
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, SourceNote};
 use latpath_profile::Moment;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -35,6 +35,10 @@ pub struct Inbox {
     pub facts: Option<Facts>,
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
+    /// What its source knows beside sightings, and whether it was asked for that.
+    pub source_notes: Vec<SourceNote>,
+    pub senders: Vec<SenderAt>,
+    pub reports_notes: bool,
     pub counters: Counters,
     /// What it costs its machine; `None` until it is reported.
     pub cost: Option<Cost>,
@@ -77,6 +81,9 @@ impl Inbox {
             facts: None,
             points: Vec::new(),
             notes: Vec::new(),
+            source_notes: Vec::new(),
+            senders: Vec::new(),
+            reports_notes: false,
             counters: Counters::default(),
             cost: None,
             refused: 0,
@@ -145,6 +152,12 @@ impl Inbox {
                     return Err(format!("the agent announced more than {MAX_NOTES} drop notes"));
                 }
                 self.notes.extend(notes.notes.into_iter().map(WireNote::read));
+            }
+            Message::SourceNotes(notes) if self.reports_notes => {
+                let read = notes.read(&self.machine);
+                (self.source_notes, self.senders) = read.map_err(|e| format!("the agent reported {e}"))?;
+                let (streams, points) = (self.streams, self.points.len());
+                self.senders.retain(|at| usize::from(at.stream) < streams && usize::from(at.point) < points);
             }
             Message::Batch(batch) => self.batch(&batch, now)?,
             Message::Totals(totals) => {
@@ -288,6 +301,7 @@ impl Inbox {
 mod tests {
     use super::*;
     use crate::columns::Encoder;
+    use crate::source_notes::{WireSender, WireSourceNote};
     use proptest::prelude::*;
 
     const NOW: Ns = 100_000_000_000;
@@ -301,7 +315,7 @@ mod tests {
         inbox
             .take(Message::TimeReply(TimeReply { id: request.id, received: t, sent: t, ..TimeReply::default() }), NOW)
             .unwrap();
-        (inbox.streams, inbox.records) = (1, true);
+        (inbox.streams, inbox.records, inbox.reports_notes) = (1, true, true);
         inbox.take(Message::Started(Empty {}), NOW).unwrap();
         let point = WirePoint { device: "eth0".into(), clock: "c".into(), ..WirePoint::default() };
         inbox.take(Message::Points(Points { points: vec![point] }), NOW).unwrap();
@@ -346,8 +360,12 @@ mod tests {
         assert!(lie(Message::WindowReply(WindowReply::default())).contains("not asked for"));
         let endless = Recording { missing: vec!["x".into(); 65], ..Recording::default() };
         assert!(lie(Message::Recording(endless)).contains("more than 64 things"));
+        let notes = SourceNotes { notes: vec![WireSourceNote::default(); 65], ..SourceNotes::default() };
+        assert!(lie(Message::SourceNotes(notes)).contains("65 notes"));
         let mut unasked = started();
-        unasked.records = false;
+        (unasked.records, unasked.reports_notes) = (false, false);
+        let notes = Message::SourceNotes(SourceNotes::default());
+        assert!(unasked.take(notes, NOW).unwrap_err().contains("out of place"));
         assert!(unasked.take(Message::Recording(Recording::default()), NOW).unwrap_err().contains("out of place"));
         assert!(lie(Message::HostHello(HostHello::default())).contains("out of place"));
         assert!(lie(Message::Error(ErrorText { text: "no BTF\x1b[0m".into() })).contains("gave up: no BTF?[0m"));
@@ -361,6 +379,18 @@ mod tests {
         over.take(Message::Bye(Empty {}), 0).unwrap();
         assert!(over.ended);
         assert!(over.take(batch(&[], 0), 0).unwrap_err().contains("after its goodbye"));
+    }
+
+    #[test]
+    fn the_newest_notes_count_and_senders_of_what_is_not_known_are_left_out() {
+        let mut inbox = started();
+        let at = |stream, point| SenderAt { stream, point, sender: latpath_model::Sender::Mac([2; 6]) };
+        let note = |text: &str| SourceNote::new(latpath_model::SourceNoteKind::Changed, text);
+        for text in ["7 of its packets", "9 of its packets"] {
+            let notes = SourceNotes::of(&[note(text)], &[at(0, 0), at(1, 0), at(0, 1)]);
+            inbox.take(Message::SourceNotes(notes), NOW).unwrap();
+        }
+        assert_eq!((inbox.source_notes, inbox.senders), (vec![note("guest0: 9 of its packets")], vec![at(0, 0)]));
     }
 
     #[test]
@@ -417,6 +447,13 @@ mod tests {
             any::<(u64, u64, u64)>().prop_map(|(dropped, process_ns, lasted_ns)| {
                 Message::Totals(Totals { dropped, process_ns, lasted_ns, ..Totals::default() })
             }),
+            (prop::collection::vec((any::<u32>(), ".{0,20}"), 0..4), any::<(u32, u32)>(), 0..20usize).prop_map(
+                |(notes, (stream, point), len)| {
+                    let notes = notes.into_iter().map(|(kind, text)| WireSourceNote { kind, text }).collect();
+                    let address = vec![2; len];
+                    Message::SourceNotes(SourceNotes { notes, senders: vec![WireSender { stream, point, address }] })
+                }
+            ),
             Just(Message::DropNotes(DropNotes { notes: vec![WireNote { reason: "r".into(), function: "f".into() }] })),
         ]
     }

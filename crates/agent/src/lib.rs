@@ -24,6 +24,7 @@ mod profile;
 mod recorder;
 mod serve;
 mod session;
+mod source_notes;
 mod stream;
 mod windows;
 

@@ -13,7 +13,7 @@ use latpath_clock::ClockState;
 use latpath_flight::Figures;
 use latpath_linux::monotonic;
 use latpath_model::text::cut;
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote};
 use latpath_profile::{has_debug_files, Moment, Samples};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -142,6 +142,7 @@ impl Machine {
         let shared = Arc::new(Shared::new(name));
         let inbox = &mut shared.lock().inbox;
         (inbox.streams, inbox.records) = (streams, true);
+        inbox.reports_notes = true;
         inbox.profile = Some(Profiled::new(Samples::of_another(true)));
         let (wake, _) = UnixStream::pair().expect("a socket pair");
         let machine = Self {
@@ -219,6 +220,7 @@ impl Machine {
         state.inbox.streams = request.streams.len();
         // Agents of before take no notice of the option.
         state.inbox.records = request.option(StartRequest::FLIGHT).is_some();
+        state.inbox.reports_notes = request.option(StartRequest::NOTES).is_some();
         state.commands.push_back(Message::Start(start));
         drop(state);
         self.wake();
@@ -384,6 +386,12 @@ impl Machine {
         &self.name
     }
 
+    /// What the machine's source reports beside sightings, each note with the machine's name before it: nothing from an agent that was not
+    /// asked by [`StartRequest::NOTES`], or is older than that.
+    pub fn notes(&self) -> Vec<SourceNote> {
+        self.shared.lock().inbox.source_notes.clone()
+    }
+
     /// What the agent said about its machine.
     pub fn facts(&self) -> &Facts {
         &self.facts
@@ -501,6 +509,14 @@ impl Source for Machine {
         let mut counters = state.inbox.counters;
         counters.dropped = counters.dropped.saturating_add(state.overflow).saturating_add(state.inbox.refused);
         counters.bounded()
+    }
+
+    fn source_notes(&mut self) -> Vec<SourceNote> {
+        self.notes()
+    }
+
+    fn senders(&mut self) -> Vec<SenderAt> {
+        self.shared.lock().inbox.senders.clone()
     }
 }
 

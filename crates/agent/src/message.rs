@@ -5,6 +5,8 @@ use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
 use std::collections::BTreeMap;
 
+pub use crate::source_notes::SourceNotes;
+
 /// Version of the protocol that this latpath speaks. It changes when an older end would misread a newer one.
 pub const VERSION: u32 = 1;
 /// Oldest version that it still understands.
@@ -28,7 +30,7 @@ pub const MAX_LINES: usize = 64;
 /// One frame's content.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
-    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
+    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
     pub message: Option<Message>,
 }
 
@@ -91,6 +93,10 @@ pub enum Message {
     CommandChunk(CommandChunk),
     #[prost(message, tag = "21")]
     EndCommand(Empty),
+    /// A: what its source knows beside sightings, whenever that has changed; it replaces what was known. Only to a host whose start had
+    /// the option.
+    #[prost(message, tag = "22")]
+    SourceNotes(SourceNotes),
 }
 
 /// Nothing more to say.
@@ -455,6 +461,8 @@ impl StartRequest {
     /// The option that names reading threads which have a place in the probe's table of points whatever others do: a name a line, in
     /// which `*` stands for any text.
     pub const READERS: &str = "readers";
+    /// The option that has the agent report notes and senders of its source.
+    pub const NOTES: &str = "source_notes";
 
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.get(name).map(String::as_str)

@@ -130,7 +130,8 @@ where
     let last_word = match &result {
         Ok(Ended::Stopped | Ended::HostGone | Ended::NewSession) => None,
         Ok(Ended::Quit) => Some("the agent was asked to end".to_string()),
-        Err(ServeError::Io(_) | ServeError::Silent(_) | ServeError::Stuck(_) | ServeError::NobodyCame(_)) => None,
+        Err(ServeError::Io(_) | ServeError::Stuck(_) | ServeError::NobodyCame(_)) => None,
+        // A host that was only slow, or whose guest stood still, learns why its agent has gone.
         Err(e) => Some(e.to_string()),
     };
     session.end(last_word);

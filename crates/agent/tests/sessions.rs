@@ -8,7 +8,7 @@ use latpath_agent::{
 };
 use latpath_clock::ptp_kvm::{Reader, Reading};
 use latpath_linux::monotonic;
-use latpath_model::{Ns, Sighting, Source};
+use latpath_model::{Ns, Sender, SenderAt, Sighting, Source, SourceNote, SourceNoteKind};
 use latpath_testkit::waits::until;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -63,6 +63,25 @@ fn a_million_sightings_arrive_unchanged_and_in_order() {
     assert_eq!((counters.sightings, counters.dropped), (1_000_000, 3));
     assert_eq!(agent.thread.join().unwrap().unwrap(), Ended::Stopped);
     assert!(!agent.attached.load(Ordering::SeqCst));
+}
+
+#[test]
+fn notes_and_senders_reach_a_host_that_asks_for_them_with_the_last_at_the_end_and_no_other() {
+    let (mut machine, agent) = connected(monotonic);
+    let request = StartRequest { options: [(StartRequest::NOTES.into(), "1".into())].into(), ..request() };
+    machine.start(&request).unwrap();
+    let sighting = Sighting { t: monotonic(), ..Sighting::default() };
+    agent.sightings.send(vec![sighting; 7]).unwrap();
+    drain(&mut machine, 7);
+    machine.stop().unwrap();
+    let note = SourceNote::new(SourceNoteKind::Fragments, "guest0: 7 packets in fragments");
+    assert_eq!(machine.source_notes(), [note]);
+    assert_eq!(machine.senders(), [SenderAt { stream: 1, sender: Sender::Mac([2, 0, 0, 0, 0, 1]), point: 3 }]);
+
+    let (mut machine, _agent) = connected(monotonic);
+    machine.start(&fake::request()).unwrap();
+    machine.stop().unwrap();
+    assert_eq!((machine.source_notes(), machine.senders(), machine.fault()), (vec![], vec![], None));
 }
 
 #[test]

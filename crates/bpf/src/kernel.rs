@@ -1,7 +1,7 @@
 //! Whether anything can be traced, asked before anything is attached.
 
 use latpath_linux::proc::capabilities;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 /// Why nothing can be attached at all.
@@ -44,6 +44,31 @@ pub fn program_info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info
     // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null; the descriptor is open.
     let said = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) };
     (said == 0).then_some(info)
+}
+
+/// Whether any XDP program is loaded on this machine, in whatever namespace; `None` where the kernel does not say.
+pub fn is_xdp_loaded() -> Option<bool> {
+    let mut id = 0;
+    loop {
+        // SAFETY: the kernel writes one number to `id`.
+        match unsafe { libbpf_sys::bpf_prog_get_next_id(id, &mut id) } {
+            0 => {}
+            error => return (error == -libc::ENOENT).then_some(false),
+        }
+        // SAFETY: takes a number, gives a descriptor or an error.
+        let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
+        if fd == -libc::ENOENT {
+            continue;
+        }
+        if fd < 0 {
+            return None;
+        }
+        // SAFETY: a fresh descriptor that nothing else owns.
+        let program = unsafe { OwnedFd::from_raw_fd(fd) };
+        if program_info(program.as_fd())?.type_ == libbpf_sys::BPF_PROG_TYPE_XDP {
+            return Some(true);
+        }
+    }
 }
 
 /// Lets the kernel measure its eBPF programs while this is open.

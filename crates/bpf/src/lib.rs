@@ -47,7 +47,7 @@ mod loader {
     };
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
     pub use crate::hooks::{function_hook, hook, module_hook, optional, or, Hook, Hooks, Missing, Programs, Standing};
-    pub use crate::kernel::{able, measure, program_info, release, Unable};
+    pub use crate::kernel::{able, is_xdp_loaded, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, entries, from_bytes, Mapped, Plain};
     pub use crate::names::{interrupts, namespaces, Functions, Reasons};
     pub use crate::refusal::{accused, last_words, listen, with_last_words};

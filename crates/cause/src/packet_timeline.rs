@@ -1,8 +1,9 @@
 //! A packet, with what held it on its route.
 
-use crate::{Analyst, CauseInterval};
+use crate::{sums::plus, Analyst, Baseline, Cause, CauseInterval};
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
+use std::collections::BTreeMap;
 
 /// A packet, and what held it between the points of its stream's route that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,26 @@ pub struct Hop {
 }
 
 impl PacketTimeline {
+    /// The cause that took the packet the most time beyond the baseline from one time to another, both those of sightings; `None` where it
+    /// took no longer there than on-time packets. `route` is its stream's.
+    pub fn first_cause_between(&self, (from, to): (Ns, Ns), route: &[PointId], baseline: &Baseline) -> Option<Cause> {
+        let mut all: BTreeMap<Cause, Ns> = BTreeMap::new();
+        for hop in self.hops.iter().filter(|hop| hop.begin >= from && hop.end <= to) {
+            let mut here: BTreeMap<Cause, Ns> = BTreeMap::new();
+            for interval in &hop.intervals {
+                plus(here.entry(interval.cause).or_default(), interval.to.saturating_sub(interval.from));
+            }
+            let usual = baseline.of(hop.from, hop.to, route).unwrap_or_default();
+            for (cause, ns) in here {
+                let beyond = ns.saturating_sub(usual.get(&cause).copied().unwrap_or(0)).max(0);
+                plus(all.entry(cause).or_default(), beyond);
+            }
+        }
+        let beyond = all.into_iter().filter(|(_, ns)| *ns > 0);
+        // Of causes that took as long, the first.
+        beyond.reduce(|most, next| if next.1 > most.1 { next } else { most }).map(|(cause, _)| cause)
+    }
+
     /// Explains a packet of the analyst's capture. `route` is its stream's; all sightings count where it is empty.
     pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, route: &[PointId], points: &[PointInfo]) -> Self {
         let on_route = |p: PointId| route.is_empty() || route.contains(&p);

@@ -57,6 +57,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
         segments,
         losses,
         notes,
+        footnotes: footnotes_of(a.iter().chain(b)),
     };
     judge(&mut page);
     page
@@ -125,6 +126,17 @@ pub fn notes_of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Vec<Stri
     found.into_iter().map(with_paths).collect()
 }
 
+/// The recordings' footnotes, each once.
+pub fn footnotes_of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for note in recordings.flat_map(|recording| &recording.footnotes) {
+        if !all.contains(note) {
+            all.push(note.clone());
+        }
+    }
+    all
+}
+
 fn segment(pair: &Pair) -> Segment {
     let (a, b) = (pair.a[0], pair.b[0]);
     let pooled = |all: &[&Measured]| {
@@ -142,6 +154,7 @@ fn segment(pair: &Pair) -> Segment {
         b_from: b.from.clone(),
         b_to: b.to.clone(),
         error_bound_ns: pair.error_bound_ns(),
+        lacks: pair.a.iter().chain(&pair.b).filter_map(|m| m.lacks.clone()).collect(),
         rows: Figure::ALL
             .into_iter()
             .filter(|figure| *figure != Figure::InBand || pair.band().is_some())

@@ -33,6 +33,8 @@ pub struct Comparison {
     pub losses: Vec<LossRow>,
     /// What the reader must know.
     pub notes: Vec<String>,
+    /// What could not be seen in some recording, where nothing suggests that packets were affected.
+    pub footnotes: Vec<String>,
 }
 
 /// A side of a comparison.
@@ -96,6 +98,8 @@ pub struct Segment {
     pub b_to: String,
     /// How wrong a difference can be, because clocks of several machines took the times; null where nobody knows.
     pub error_bound_ns: Option<Ns>,
+    /// What recordings lack that could change these times: no limit on a difference can be judged then.
+    pub lacks: Vec<String>,
     /// The figures.
     pub rows: Vec<Row>,
     /// All recordings of A together.

@@ -99,6 +99,8 @@ pub struct Measured {
     pub spikes: Option<usize>,
     /// Spikes took more than a tenth of the time: then their number says nothing.
     pub is_late_often: bool,
+    /// What the recording lacks that could change these times, in a sentence.
+    pub lacks: Option<String>,
     /// The figures that vary from recording to recording.
     pub estimates: Vec<(Figure, Option<Estimate>)>,
 }
@@ -125,6 +127,7 @@ impl Measured {
             cost_ns: 0,
             over: 0,
             in_band: None,
+            lacks: None,
             spikes: spikes.count(),
             is_late_often: is_often(&spikes, span),
             histogram: times.histogram,
@@ -155,9 +158,9 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// From when packets were lost. `lost` is their number, where it is known.
-    pub fn of(stream: Option<String>, packets: u64, lost: Option<u64>, mut when: Lost, span: Span) -> Self {
-        let share = lost_share(&when, packets, span);
+    /// From when packets were lost, if that is known: their number, their share and how often are all of that.
+    pub fn of(stream: Option<String>, packets: u64, is_known: bool, mut when: Lost, span: Span) -> Self {
+        let (share, lost) = (lost_share(&when, packets, span), is_known.then(|| when.count()));
         let events = when.events();
         Self { stream, packets, lost, share, rate: spike_rate(events, span), is_lost_often: is_often(events, span) }
     }
@@ -210,6 +213,8 @@ pub struct Recording {
     pub excluded: Option<Excluded>,
     /// What the reader must know of it.
     pub notes: Vec<String>,
+    /// What could not be seen, where nothing suggests that packets were affected.
+    pub footnotes: Vec<String>,
 }
 
 impl Recording {

@@ -1,6 +1,6 @@
 //! Many groups in one table: a study's configurations under its loads.
 
-use crate::compare::notes_of;
+use crate::compare::{footnotes_of, notes_of};
 use crate::recording::Recording;
 use latpath_histogram::{Bucket, Histogram};
 use latpath_model::Ns;
@@ -22,6 +22,8 @@ pub struct Study {
     pub rows: Vec<StudyRow>,
     /// What the reader must know.
     pub notes: Vec<String>,
+    /// What could not be seen in some recording, where nothing suggests that packets were affected.
+    pub footnotes: Vec<String>,
 }
 
 /// One group.
@@ -84,7 +86,7 @@ pub fn study(groups: &[(String, Vec<Recording>)], segment: Option<&str>) -> Resu
     }
     let threshold_ns = all().map(|r| r.threshold_ns).max().unwrap_or(0);
     let band = all().flat_map(|r| &r.segments).find_map(|s| s.in_band).map(|(band, _)| band);
-    Ok(Study { segment: segment.into(), threshold_ns, band, rows, notes })
+    Ok(Study { segment: segment.into(), threshold_ns, band, rows, notes, footnotes: footnotes_of(all()) })
 }
 
 fn row(name: &str, recordings: &[Recording], segment: &str) -> Result<StudyRow, String> {

@@ -36,8 +36,9 @@ fn recording(seconds: u64, time: impl Fn(u64) -> Ns, is_lost: impl Fn(u64) -> bo
         threshold_ns: 500_000,
         sightings: (0, 0),
         segments: vec![Measured { name: "total".into(), kind: SegmentKind::Named, from, to, ..measured }],
-        losses: vec![Losses::of(None, packets, Some(lost.count()), lost, span)],
+        losses: vec![Losses::of(None, packets, true, lost, span)],
         excluded: None,
+        footnotes: Vec::new(),
         notes: Vec::new(),
     }
 }

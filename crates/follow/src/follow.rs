@@ -1,11 +1,12 @@
 //! Following streams packet by packet: from the sightings of all probes to journeys, in one place.
 
+mod lacks;
+
 use crate::counted::Counted;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, Merge, Origin};
 use crate::sampling::HostSampling;
-use crate::senders;
 use crate::tables::{PointFilter, Tables};
 use latpath_agent::{Address, Machine, MachineError, Meter, StartRequest, Timeouts};
 use latpath_capture::{CaptureRequest, LateCounts, RankedCapture, RetentionPolicy};
@@ -15,7 +16,7 @@ use latpath_journey::{segments, Joiner, Journey, Layout, RouteFinder, Span, Tota
 use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, SynchChange, HOST};
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
-use latpath_run::{Deficiency, DeficiencyKind, Manifest, ToolCost};
+use latpath_run::{Manifest, ToolCost};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -152,7 +153,8 @@ impl Follow {
                 ]
             });
             let readers = StartRequest::names_of_readers(&options.points.readers(name));
-            let named = flight.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
+            let asked = flight.chain([(StartRequest::NOTES, "1".into())]);
+            let named = asked.map(|(name, value)| (name.to_owned(), value)).chain(readers).collect();
             let request = StartRequest { streams: options.streams.clone(), options: named };
             machine.start(&request)?;
             feeds.push(Feed::new(machine));
@@ -432,8 +434,7 @@ impl Follow {
         manifest.joined = self.all_totals();
         manifest.tool = self.cost(&counters);
         manifest.named_points = self.options.points.named();
-        manifest.deficiencies = self.deficiencies();
-        manifest.notes = self.notes();
+        self.describe_lacks(manifest);
     }
 
     /// What this host's kernel counted itself since the start.
@@ -462,79 +463,6 @@ impl Follow {
             cpu_percent: self.meter.read().percent(&counters[0], flight.as_ref()),
             max_rss_bytes: max_rss_bytes(),
         }
-    }
-
-    /// Streams that several senders send, whose packets never meet.
-    fn other_senders(&self) -> impl Iterator<Item = String> + '_ {
-        let note = |(id, stream)| {
-            let route = self.layout.route.of_stream(id);
-            senders::note(stream, &self.tables.points, route, &self.joiner.other_senders(id))
-        };
-        (0..).zip(&self.options.streams).filter_map(note)
-    }
-
-    /// What the user must know by now.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.notes.clone();
-        notes.extend(self.not_stopped.iter().cloned());
-        notes.extend(self.layout.notes.iter().cloned());
-        notes.extend(self.other_senders());
-        notes.extend(self.sampling.notes(&self.options.streams));
-        notes.extend(self.merge.feeds.iter().flat_map(|feed| feed.origin.notes()));
-        for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {
-            let name = feed.origin.name();
-            match flight {
-                Some(Err(why)) => notes
-                    .push(format!("{name}: no flight recorder, so what it did to late packets is not known: {why}")),
-                Some(Ok(figures)) => notes.extend(figures.left_out().map(|what| format!("{name}: {what}"))),
-                None => {}
-            }
-        }
-        notes.extend(self.left_out().into_iter().map(|one| one.text));
-        notes
-    }
-
-    /// Sightings that were left out, and points that the user named and no packet passed.
-    fn left_out(&self) -> Vec<Deficiency> {
-        let mut all = Vec::new();
-        if self.tables.refused > 0 {
-            let text = format!(
-                "{} points beyond the {} that a run can have were left out: narrow with --points",
-                self.tables.refused,
-                crate::tables::MAX_POINTS
-            );
-            all.push(Deficiency::new(DeficiencyKind::SightingsDropped, text));
-        }
-        if self.merge.overdue > 0 {
-            let text = format!(
-                "sightings of another machine that came too late to be joined in order: {}",
-                self.merge.overdue
-            );
-            all.push(Deficiency::new(DeficiencyKind::NotJoined, text));
-        }
-        all.extend(self.unseen_points().into_iter().map(|text| Deficiency::new(DeficiencyKind::PointNotSeen, text)));
-        all
-    }
-
-    /// What is known to be missing by now.
-    fn deficiencies(&self) -> Vec<Deficiency> {
-        let others = self.merge.feeds.iter().skip(1).flat_map(|feed| feed.origin.notes());
-        let lost = self.not_stopped.iter().cloned().chain(others);
-        let lost = lost.map(|text| Deficiency::new(DeficiencyKind::MachineLost, text));
-        lost.chain(self.left_out()).collect()
-    }
-
-    /// Those of the requested points at which no packet was seen so far.
-    pub fn unseen_points(&self) -> Vec<String> {
-        let unmatched = self.options.points.unmatched(&self.tables.points);
-        unmatched.iter().map(|pattern| format!("--points {pattern}: no packet was seen at such a point")).collect()
-    }
-
-    /// Those of these segments, each `NAME=FROM..TO`, of which no packet was seen at both ends so far; none until there is a route.
-    pub fn unseen_segments<'a>(&'a self, own: &'a [String]) -> impl Iterator<Item = &'a String> {
-        let (points, route) = (&self.tables.points, &self.layout.route);
-        let is_seen = |text: &str| matches!(segments::parse(text, points, route), Ok(Some(_)));
-        own.iter().filter(move |text| !route.points.is_empty() && !is_seen(text))
     }
 }
 

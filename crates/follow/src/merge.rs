@@ -4,7 +4,7 @@ use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
 use latpath_flight::Figures;
 use latpath_linux::{background::Background, proc::kernel_release};
-use latpath_model::{Counters, Ns, Sighting, Source, SynchChange, HOST};
+use latpath_model::{Counters, Ns, SenderAt, Sighting, Source, SynchChange, HOST};
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 
@@ -45,9 +45,9 @@ pub trait Origin: Source {
         MachineFigures { machine: HOST.into(), method: MachineFigures::SAME_CLOCK.into(), ..MachineFigures::default() }
     }
 
-    /// What cannot be seen there, and why.
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
+    /// Why the rest of its sightings is missing, if it is.
+    fn fault(&self) -> Option<String> {
+        None
     }
 
     /// Follows one packet in `n` from now on, a power of two, chosen by its key; an agent follows every packet.
@@ -77,10 +77,6 @@ impl Origin for Probe {
 
     fn sample(&mut self, n: u32) {
         Probe::sample(self, n);
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Probe::notes(self)
     }
 
     fn synch_changes(&mut self) -> Vec<SynchChange> {
@@ -115,8 +111,8 @@ impl Origin for Machine {
         }
     }
 
-    fn notes(&self) -> Vec<String> {
-        self.fault().iter().map(ToString::to_string).collect()
+    fn fault(&self) -> Option<String> {
+        Machine::fault(self).map(|fault| fault.to_string())
     }
 
     fn machine(&mut self) -> Option<&mut Machine> {
@@ -141,6 +137,13 @@ impl Feed {
     /// Nothing has come yet.
     pub fn new(origin: impl Origin + 'static) -> Self {
         Self { origin: Box::new(origin), mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
+    }
+
+    /// Senders of the streams at points of the common table.
+    pub fn senders(&mut self) -> Vec<SenderAt> {
+        let Self { origin, mapping, .. } = self;
+        let common = |at: SenderAt| Some(SenderAt { point: mapping.point(at.point)?, ..at });
+        origin.senders().into_iter().filter_map(common).collect()
     }
 
     /// What a run says of the machine.

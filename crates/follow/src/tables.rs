@@ -99,6 +99,11 @@ impl Mapping {
         self.notes.extend(notes.iter().skip(self.notes.len()).cloned());
     }
 
+    /// The common number of a source's point; none if the point is not requested.
+    pub fn point(&self, point: PointId) -> Option<PointId> {
+        self.points.get(usize::from(point)).copied().flatten()
+    }
+
     /// Whether a sighting names what `refresh` has not seen yet.
     pub fn is_stale_for(&self, s: &Sighting) -> bool {
         usize::from(s.point) >= self.points.len() || usize::from(s.note) > self.notes.len()
@@ -106,7 +111,7 @@ impl Mapping {
 
     /// The sighting in common numbers; none if its point is not requested.
     pub fn map(&mut self, s: Sighting, tables: &mut Tables) -> Option<Sighting> {
-        let point = self.points.get(usize::from(s.point)).copied().flatten()?;
+        let point = self.point(s.point)?;
         let note = if s.note == 0 { 0 } else { self.common_note(s.note, point, tables) };
         Some(Sighting { point, note, ..s })
     }

@@ -114,8 +114,8 @@ impl Joined {
             self.writer.update(|manifest| manifest.points.clone_from(&self.points))?;
         }
         for (before, change) in self.sampling.take(said) {
-            let stream = &self.writer.manifest().streams[usize::from(change.stream)];
-            self.writer.mark(&Mark::of_synch(stream, before, &change))?;
+            let mark = Mark::of_synch(&self.writer.manifest().streams[usize::from(change.stream)], before, &change);
+            self.writer.mark(&mark)?;
         }
         Ok(())
     }

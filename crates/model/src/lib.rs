@@ -7,6 +7,7 @@ mod causality;
 pub mod point;
 pub mod segment;
 pub mod sighting;
+mod source_note;
 mod synch;
 pub mod text;
 
@@ -15,6 +16,7 @@ pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use point::{Link, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
 pub use sighting::{Counters, DropNote, Sighting, Source, MAX_COUNT};
+pub use source_note::{Sender, SenderAt, SourceNote, SourceNoteKind};
 pub use stream::StreamId;
 pub use synch::{SynchChange, SynchWatch};
 

@@ -1,6 +1,6 @@
 //! A sighting: one packet seen at one point.
 
-use crate::{Ns, Point, PointId, PointInfo, StreamId};
+use crate::{Ns, Point, PointId, PointInfo, SenderAt, SourceNote, StreamId};
 use serde::{Deserialize, Serialize};
 
 /// One packet seen at one point.
@@ -96,6 +96,16 @@ pub trait Source: Send {
 
     /// What was counted so far.
     fn counters(&mut self) -> Counters;
+
+    /// What the user must know by now of what this source sees, and cannot see.
+    fn source_notes(&mut self) -> Vec<SourceNote> {
+        Vec::new()
+    }
+
+    /// Senders of the streams, each with the points that have seen its packets so far.
+    fn senders(&mut self) -> Vec<SenderAt> {
+        Vec::new()
+    }
 }
 
 #[cfg(test)]

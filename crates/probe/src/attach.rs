@@ -165,7 +165,7 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     });
     let (standing, percpu, points, remarks, ring, ring_size) = loaded.map_err(|(error, _)| error)?;
     if !hooks::suffice(&hooks) {
-        return Err(PURPOSE.refusal("attaching them", hooks::notes(&hooks.missing).join("; ")).into());
+        return Err(PURPOSE.refusal("attaching them", hooks::lines(&hooks.missing).join("; ")).into());
     }
     hooks.missing = hooks::missing_of(&hooks);
     let programs = Programs::new(standing, hooks, false).map_err(StartError::from)?;

@@ -3,6 +3,7 @@
 use latpath_bpf::{
     function_hook as function, hook, module_hook as module, optional, or, release, Hook, Hooks, Missing, Unable,
 };
+use latpath_model::{SourceNote, SourceNoteKind};
 
 const XDP: &str = "frames that XDP takes";
 const DROP: &str = "drop";
@@ -48,7 +49,12 @@ pub(crate) fn suffice(hooks: &Hooks) -> bool {
 /// # Errors
 /// Where nothing can be traced at all.
 pub fn lacks() -> Result<Vec<String>, Unable> {
-    Ok(notes(&missing_of(&find(false)?)))
+    Ok(lines(&missing_of(&find(false)?)))
+}
+
+/// What is missing, a line each.
+pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
+    notes(missing, true).into_iter().map(|note| note.text).collect()
 }
 
 /// What this kernel does not offer of the points.
@@ -62,10 +68,40 @@ pub(crate) fn missing_of(hooks: &Hooks) -> Vec<Missing> {
     hooks.missing.iter().cloned().chain(no_reasons).collect()
 }
 
-/// What the user must know of what is missing, a line each.
-pub(crate) fn notes(missing: &[Missing]) -> Vec<String> {
+/// Whether what is missing hides what XDP does to packets.
+pub(crate) fn hides_xdp(missing: &[Missing]) -> bool {
+    missing.iter().any(|one| one.lost == XDP)
+}
+
+/// What the user must know of what is missing, a line each. Where no XDP program is loaded, what hides XDP alone is a footnote.
+pub(crate) fn notes(missing: &[Missing], is_xdp_loaded: bool) -> Vec<SourceNote> {
     let release = release();
+    let note = |one: &Missing| match one.lost == XDP && !is_xdp_loaded {
+        true => {
+            SourceNote::new(SourceNoteKind::Footnote, format!("kernel {release}: {one} (no XDP program is loaded)"))
+        }
+        false => SourceNote::new(SourceNoteKind::Note, format!("kernel {release}: {one}")),
+    };
     // Several places show one point.
     let is_first = |(at, one): &(usize, &Missing)| missing[..*at].iter().all(|before| before.lost != one.lost);
-    missing.iter().enumerate().filter(is_first).map(|(_, one)| format!("kernel {release}: {one}")).collect()
+    missing.iter().enumerate().filter(is_first).map(|(_, one)| note(one)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hides_xdp_alone_is_a_footnote_unless_an_xdp_program_is_loaded() {
+        let missing = |lost, at| Missing { tracepoint: at, is_function: true, lost, why: "it is not there".into() };
+        let missing =
+            [missing(XDP, "xdp_do_redirect"), missing(XDP, "tun_xdp_xmit"), missing("app-read of most UDP", "x")];
+        let kinds = |is_loaded| notes(&missing, is_loaded).iter().map(|note| note.kind).collect::<Vec<_>>();
+        assert_eq!(
+            kinds(false),
+            [SourceNoteKind::Footnote, SourceNoteKind::Note],
+            "several places of one point are one"
+        );
+        assert_eq!(kinds(true), [SourceNoteKind::Note, SourceNoteKind::Note]);
+    }
 }

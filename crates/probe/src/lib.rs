@@ -21,4 +21,4 @@ pub use attach::{Accept, AttachError, Options};
 pub use hooks::lacks;
 pub use layout::RECORD_BYTES;
 pub use probe::Probe;
-pub use remarks::{Remark, Remarked, Sender};
+pub use remarks::{Remark, Remarked};

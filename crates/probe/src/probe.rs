@@ -3,12 +3,14 @@
 use crate::attach::{attach, AttachError, Attached, Options};
 use crate::layout::PerCpu;
 use crate::points::Points;
-use crate::remarks::{Remark, Remarked, Sender};
+use crate::remarks::{Remark, Remarked};
 use crate::ring::Reader;
 use crate::tx_done::{TxDone, TX_DONE};
-use latpath_bpf::{Functions, Missing, Reasons, Standing};
+use latpath_bpf::{is_xdp_loaded, Functions, Missing, Reasons, Standing};
 use latpath_linux::monotonic;
-use latpath_model::{Counters, DropNote, Ns, PointId, PointInfo, Sighting, Source, StreamId, SynchChange, SynchWatch};
+use latpath_model::{
+    Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote, SourceNoteKind, SynchChange, SynchWatch,
+};
 use std::collections::HashMap;
 use std::mem::offset_of;
 
@@ -53,7 +55,12 @@ pub struct Probe {
     tx_done: TxDone,
     detached: bool,
     tidied: Ns,
+    /// When XDP programs were last looked for, and whether one was loaded; only where XDP cannot be followed.
+    xdp: (Ns, bool),
 }
+
+/// How often XDP programs are looked for.
+const LOOK_FOR_XDP: Ns = 10_000_000_000;
 
 /// How often indexes of points are given back.
 const TIDY: Ns = 100_000_000;
@@ -73,6 +80,7 @@ impl Probe {
             tx_done: TxDone::default(),
             detached: false,
             tidied: 0,
+            xdp: (Ns::MIN, false),
         })
     }
 
@@ -81,16 +89,21 @@ impl Probe {
         &self.attached.programs.missing
     }
 
-    /// What the user must know: what this kernel lacks, and points that do not count for want of leave.
+    /// What the user must know: what this kernel lacks, points that do not count for want of leave, and what the programs remarked.
     pub fn notes(&self) -> Vec<String> {
-        let mut notes = crate::hooks::notes(self.missing());
+        self.all_notes().into_iter().map(|note| note.text).collect()
+    }
+
+    fn all_notes(&self) -> Vec<SourceNote> {
+        let mut notes = crate::hooks::notes(self.missing(), self.xdp.1);
         let percpu = &self.attached.percpu;
         let others: u64 = (0..percpu.len()).map(|cpu| percpu.get(cpu).points_of_others).sum();
         if others > 0 {
-            notes.push(format!(
+            let text = format!(
                 "{others} points in network namespaces of other users, as those of rootless containers, were left out: \
                  --other-users follows them too"
-            ));
+            );
+            notes.push(SourceNote::new(SourceNoteKind::Note, text));
         }
         notes.extend(self.attached.remarks.notes(&self.options.streams));
         notes
@@ -99,19 +112,6 @@ impl Probe {
     /// What the programs remarked of the streams, as of half a second ago at most.
     pub fn remarks(&self) -> &[Remark] {
         self.attached.remarks.known()
-    }
-
-    /// Who sends each stream, and where that was seen: the first time at each point that counts. Frames of different senders, told by
-    /// their source MAC, or source address for IP, may have the same keys.
-    pub fn senders(&self) -> Vec<(StreamId, Sender, PointId, Ns)> {
-        let sender = |remark: &Remark| match remark.what {
-            Remarked::Sender(sender) => {
-                let point = self.points.of_device(remark.kind, remark.ifindex, remark.netns)?;
-                Some((remark.stream, sender, point, remark.first))
-            }
-            _ => None,
-        };
-        self.remarks().iter().filter_map(sender).collect()
     }
 
     /// Follows one packet in `n` from now on, a power of two, chosen by its key: the same at all points.
@@ -152,7 +152,7 @@ impl Source for Probe {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
-        let Self { attached, points, notes, options, reader, synch, tx_done, detached, tidied } = self;
+        let Self { attached, points, notes, options, reader, synch, tx_done, detached, tidied, .. } = self;
         let mut fresh = false;
         let watermark = reader.drain(&attached.ring, &attached.percpu, *detached, |r| {
             let (index, t) = (usize::from(r.point), r.t as Ns);
@@ -209,5 +209,26 @@ impl Source for Probe {
         c.skipped = self.attached.programs.missed();
         c.ns_per_sighting = cost.checked_div(samples).unwrap_or(0);
         c
+    }
+
+    fn source_notes(&mut self) -> Vec<SourceNote> {
+        let now = monotonic();
+        // One that was loaded may have taken packets since.
+        if crate::hooks::hides_xdp(self.missing()) && !self.xdp.1 && now.saturating_sub(self.xdp.0) > LOOK_FOR_XDP {
+            self.xdp = (now, is_xdp_loaded().unwrap_or(true));
+        }
+        self.all_notes()
+    }
+
+    /// Frames of different senders, told by their source MAC, or source address for IP, may have the same keys.
+    fn senders(&mut self) -> Vec<SenderAt> {
+        let sender = |remark: &Remark| match remark.what {
+            Remarked::Sender(sender) => {
+                let point = self.points.of_device(remark.kind, remark.ifindex, remark.netns)?;
+                Some(SenderAt { stream: remark.stream, sender, point })
+            }
+            _ => None,
+        };
+        self.remarks().iter().filter_map(sender).collect()
     }
 }

@@ -4,7 +4,7 @@ use crate::layout::{constants, Remark as Value, RemarkKey};
 use latpath_bpf::from_bytes;
 use latpath_model::stream::format_mac;
 use latpath_model::text::{of_field, printable};
-use latpath_model::{KeyRule, Ns, PointKind, StreamId, StreamSpec};
+use latpath_model::{KeyRule, Ns, PointKind, Sender, SourceNote, SourceNoteKind, StreamId, StreamSpec};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,23 +16,6 @@ const RECENT: usize = 4096;
 const NEAR: Ns = 1_000_000_000;
 /// Senders and devices that a note names.
 const NAMED: usize = 3;
-
-/// Who sends packets, as far as a packet says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sender {
-    /// The source MAC of frames that are not IP.
-    Mac([u8; 6]),
-    Ip(IpAddr),
-}
-
-impl std::fmt::Display for Sender {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Mac(mac) => f.write_str(&format_mac(mac)),
-            Self::Ip(address) => address.fmt(f),
-        }
-    }
-}
 
 /// What is remarked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,14 +157,15 @@ impl Remarks {
     }
 
     /// What the user must know of them, a line each.
-    pub fn notes(&self, streams: &[StreamSpec]) -> Vec<String> {
+    pub fn notes(&self, streams: &[StreamSpec]) -> Vec<SourceNote> {
         let mut notes = Vec::new();
         for (id, spec) in (0..).zip(streams) {
             let own: Vec<&Remark> = self.known.iter().filter(|remark| remark.stream == id).collect();
-            notes.extend(note_of_senders(spec, &own));
-            notes.extend(note_of_fragments(spec, &own));
+            let mut add = |kind, text: Option<String>| notes.extend(text.map(|text| SourceNote::new(kind, text)));
+            add(SourceNoteKind::SendersMeet, note_of_senders(spec, &own));
+            add(SourceNoteKind::Fragments, note_of_fragments(spec, &own));
             let changed = own.into_iter().filter(|r| self.confirmed.contains(&(r.stream, r.ifindex, r.netns)));
-            notes.extend(note_of_changes(spec, &changed.filter(|r| r.is_change()).collect::<Vec<_>>()));
+            add(SourceNoteKind::Changed, note_of_changes(spec, &changed.filter(|r| r.is_change()).collect::<Vec<_>>()));
         }
         notes
     }

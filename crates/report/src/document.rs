@@ -60,8 +60,9 @@ impl Findings<'_> {
         let mut page = Page::new(Style { is_for_people: html, ..Letters::Unicode.into() });
         let summary = self.summary;
         header::first_lines(&mut page, self.run);
-        verdict(&mut page, self);
-        quality::write(&mut page, summary);
+        let weak = if self.limits.is_empty() { Vec::new() } else { self.weaknesses() };
+        verdict(&mut page, self, &weak);
+        quality::write(&mut page, summary, &weak);
         patterns::write(&mut page, summary, Some(self.run.manifest().time_of_day()));
         segments::document(&mut page, summary);
         if html {
@@ -80,6 +81,7 @@ impl Findings<'_> {
         if self.run.manifest().imported.is_empty() {
             quality::tool(&mut page, summary);
         }
+        quality::footnotes(&mut page, &summary.footnotes);
         page.heading("Run, host and options");
         header::write(&mut page, self.run, &header::name(self.run));
         self.chosen.part().iter().for_each(|part| page.item("covers", &page.clean(part)));
@@ -112,14 +114,14 @@ fn words(page: &mut Page) {
 }
 
 /// The figures that people look for first.
-fn verdict(page: &mut Page, findings: &Findings) {
+fn verdict(page: &mut Page, findings: &Findings, weaknesses: &[String]) {
     let Findings { summary, limits, .. } = *findings;
     page.heading("Verdict");
     if limits.is_empty() {
         page.line("No limit was set (latpath report --limit): the figures stand without a verdict.");
     }
     limits_table(page, limits);
-    what_weakens(page, limits, &findings.weaknesses());
+    what_weakens(page, limits, weaknesses);
     for (name, value) in &findings.chosen.notes {
         page.item(&page.clean(name), &page.clean(value));
     }

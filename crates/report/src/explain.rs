@@ -147,7 +147,7 @@ impl Explainer {
         }
     }
 
-    /// How often each time of a segment occurs among the late packets, by their first causes; `segment` counts in the context's.
+    /// How often each time of a segment occurs among the late packets, by what held them longest there; `segment` counts in the context's.
     pub fn first_causes(&self, segment: usize) -> Vec<(&'static str, Vec<Bucket>)> {
         self.first_causes.buckets(segment)
     }
@@ -212,7 +212,8 @@ impl Explainer {
             count += 1;
             let mut packet = judge(context, &analyst, capture, packet, baseline);
             ranking.add(&packet.attribution);
-            first_causes.add(&packet, &context.segments);
+            let route = context.route(packet.explained.stream);
+            first_causes.add(&packet, &context.segments, route, baseline);
             let at = worst.partition_point(|other| other.rank() <= packet.rank());
             let is_worst_here = here.as_ref().is_none_or(|other| packet.rank() < other.rank());
             if at >= *most_worst && !is_worst_here {

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::{fmt, str::FromStr};
 
+pub(crate) use verdict::lacking;
 pub use verdict::LimitVerdict;
 
 /// A limit that the user set.

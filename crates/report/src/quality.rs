@@ -14,7 +14,8 @@ use latpath_stats::{
 pub(crate) const NOT_KNOWN: &str = "not known: the run was imported from durations alone";
 
 /// Completeness of the journeys, and everything that spoils figures.
-pub(crate) fn write(page: &mut Page, summary: &Summary) {
+/// Warnings that `shown` has already are not repeated.
+pub(crate) fn write(page: &mut Page, summary: &Summary, shown: &[String]) {
     page.heading("Data quality");
     let lost = packets(&summary.lost);
     let of = |page: &Page, n: u64| format!("{} ({})", page.count(n), share(n, summary.journeys));
@@ -22,7 +23,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if summary.durations_alone {
         page.item("lost", NOT_KNOWN);
         page.item("in a row", "not measured: nothing says which packets followed each other");
-        notes(page, summary);
+        notes(page, summary, shown);
         return;
     }
     page.item("complete", &of(page, summary.complete));
@@ -55,16 +56,30 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let tool = &summary.tool;
     let dropped = format!("{}, {} dropped", page.count(tool.sightings), page.count(tool.sightings_dropped));
     page.item("sightings", &dropped);
-    notes(page, summary);
+    notes(page, summary, shown);
 }
 
-fn notes(page: &mut Page, summary: &Summary) {
-    // A report of a run has them among its notes.
-    for warning in warnings(summary).iter().filter(|w| !summary.notes.contains(w)) {
-        page.warning(warning);
+fn notes(page: &mut Page, summary: &Summary, shown: &[String]) {
+    // A report of a run has warnings among its notes.
+    let warnings = warnings(summary).into_iter().filter(|w| !summary.notes.contains(w));
+    let all: Vec<String> = warnings.chain(summary.notes.iter().cloned()).collect();
+    let (before, new): (Vec<&String>, Vec<&String>) = all.iter().partition(|note| shown.contains(note));
+    if !before.is_empty() {
+        let n = page.number_of(before.len() as u64, "note");
+        page.item("above", &format!("{n}, in what weakens the verdict"));
     }
-    for note in &summary.notes {
-        page.warning(note);
+    new.into_iter().for_each(|note| page.warning(note));
+}
+
+/// What could not be seen, where nothing suggests that packets were affected: in small print.
+pub(crate) fn footnotes(page: &mut Page, footnotes: &[String]) {
+    if footnotes.is_empty() {
+        return;
+    }
+    page.heading("Footnotes");
+    for note in footnotes {
+        let text = page.clean(note);
+        page.wrapped("  ".into(), 4, &text);
     }
 }
 

@@ -55,6 +55,9 @@ pub struct Configuration {
     pub profile: Option<Part<KeptProfile>>,
     /// What could not be measured, and why; what the reader must know.
     pub notes: Vec<String>,
+    /// The host was emulated: times and rates there say nothing of hardware.
+    #[serde(default)]
+    pub emulated: bool,
 }
 
 /// What a VM runs on and with, as far as its host shows it.
@@ -138,11 +141,25 @@ impl KeptProfile {
     }
 }
 
+/// A load that runs at less than this part of its least rate by itself is starved: what is measured then is not the load.
+const STARVED: f64 = 0.1;
+
 impl Configuration {
     /// Its profile without the VM's name, so that it can be compared with another configuration's; `None` where none
-    /// was taken.
+    /// was taken, or its load was starved.
     pub fn profile(&self) -> Option<Profile> {
-        Some(without_vm_name(self.profile.as_ref()?.figures.profile().ok()?, &self.vm))
+        Some(without_vm_name(self.profiled()?.figures.profile().ok()?, &self.vm))
+    }
+
+    /// The load while CPUs were sampled, unless it was starved.
+    pub(crate) fn profiled(&self) -> Option<&Part<KeptProfile>> {
+        self.profile.as_ref().filter(|part| !self.is_starved(&part.work))
+    }
+
+    /// Whether the load was starved while something was measured.
+    pub fn is_starved(&self, work: &Work) -> bool {
+        let least = self.alone.iter().map(Work::bits_per_second).reduce(f64::min);
+        least.is_some_and(|least| work.bits_per_second() < least * STARVED)
     }
 }
 

@@ -5,10 +5,11 @@ use crate::layout::layout_of;
 use crate::warnings::warnings;
 use latpath_journey::{Layout, Segment};
 use latpath_model::{Ns, PointKind, StreamId};
-use latpath_run::{Deficiency, DeficiencyKind, Manifest, Rows, Run, Select, Spans};
+use latpath_run::{Deficiency, DeficiencyKind, Manifest, Rows, Run, Select, Spans, CLOCKS};
 use latpath_stats::figures::packets;
 use latpath_stats::{
-    units::count, Aggregate, Band, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns, Worst,
+    units::{count, number_of},
+    Aggregate, Band, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns, Worst,
 };
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
@@ -187,13 +188,13 @@ pub(crate) fn gather<G: Send>(
     damaged.sort();
     if all.strays() > 0 {
         let strays = count(all.strays());
-        unread.push(format!("{strays} journeys of streams that the manifest does not name are left out"));
+        damaged.push(format!("{strays} journeys of streams that the manifest does not name are left out"));
     }
-    damaged.extend(unread);
     let of_run = run.deficiencies().iter().filter(|one| !manifest.deficiencies.contains(one)).cloned();
-    let found = damaged.iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text));
+    let found = damaged.into_iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text)).chain(unread);
+    let found: Vec<_> = found.collect();
+    summary.notes.extend(found.iter().map(|one| one.text.clone()));
     summary.deficiencies.splice(0..0, of_run.chain(found).collect::<Vec<_>>());
-    summary.notes.extend(damaged);
     if !whole {
         let text =
             "only some journeys were chosen; never seen, malformed, sightings and cost are those of the whole run";
@@ -258,16 +259,20 @@ fn elapsed(run: &Run, select: &Select) -> Ns {
 }
 
 /// The run's manifest, with each machine's largest clock error of all samples: after a crash the samples are newer.
-pub(crate) fn with_sampled_bounds(run: &Run, notes: &mut Vec<String>) -> Manifest {
+pub(crate) fn with_sampled_bounds(run: &Run, unread: &mut Vec<Deficiency>) -> Manifest {
     let mut manifest = run.manifest().clone();
     let read = run.for_each_clock_sample(|sample| {
         let machine = manifest.machines.iter_mut().map(|m| &mut m.clock).find(|m| m.machine == sample.clock);
         machine.into_iter().for_each(|m| m.error_bound_ns = m.error_bound_ns.max(sample.error_bound_ns));
     });
-    match read {
-        Ok(0) => {}
-        Ok(n) => notes.push(format!("clocks.jsonl: {} lines are damaged; error bounds may be too small", count(n))),
-        Err(error) => notes.push(error.to_string()),
-    }
+    let why = match read {
+        Ok(0) => None,
+        Ok(n) => {
+            let are = if n == 1 { "is" } else { "are" };
+            Some(format!("{CLOCKS}: {} {are} damaged; error bounds may be too small", number_of(n, "line")))
+        }
+        Err(error) => Some(error.to_string()),
+    };
+    unread.extend(why.map(|text| Deficiency::new(DeficiencyKind::Clock, text)));
     manifest
 }

@@ -33,13 +33,15 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
         header::write(&mut page, run, &run.path().display().to_string());
         options.covers.iter().for_each(|part| page.item("covers", &page.clean(part)));
     }
+    let mut weak = Vec::new();
     if !options.limits.is_empty() {
         page.heading("Limits");
         limits_table(&mut page, &options.limits);
-        what_weakens(&mut page, &options.limits, &weaknesses(summary, run, options.covers.clone()));
+        weak = weaknesses(summary, run, options.covers.clone());
+        what_weakens(&mut page, &options.limits, &weak);
     }
     header::route(&mut page, summary);
-    quality::write(&mut page, summary);
+    quality::write(&mut page, summary, &weak);
     patterns::write(&mut page, summary, None);
     segments::write(&mut page, summary);
     without::write(&mut page, summary);
@@ -56,5 +58,6 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     if run.is_none_or(|run| run.manifest().imported.is_empty()) {
         quality::tool(&mut page, summary);
     }
+    quality::footnotes(&mut page, &summary.footnotes);
     page.finish()
 }

@@ -1,7 +1,9 @@
 //! A run that is damaged in one place, or of which one thing was not observed, keeps no limit that the whole run breaks.
 
+use latpath_compare::compare;
 use latpath_journey::Journey;
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
+use latpath_report::compare::{recording, DifferenceLimit, RecordingOptions};
 use latpath_report::{summarise, Limit, SummaryOptions};
 use latpath_run::{
     ClockSample, Deficiency, DeficiencyKind, MachineFigures, MachineRecord, Manifest, Run, State, Writer, JOURNEYS,
@@ -205,7 +207,7 @@ fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
     let path = home.path().join("clean");
     record(&path, unseen, |manifest| manifest.joined[0].never_seen = 0);
     assert_eq!(kept(&path, &OF_READER), OF_READER, "nothing shows that anything is missing");
-    let cases: [(&str, Seen, Change); 14] = [
+    let cases: [(&str, Seen, Change); 17] = [
         ("no reader", |_| 3, |_| {}),
         ("a late packet's first sighting", |number| if LATE.contains(&number) { 6 } else { 7 }, |_| {}),
         ("sightings dropped", unseen, |manifest| manifest.counters.dropped = 2),
@@ -221,6 +223,15 @@ fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
         }),
         ("points that match nothing", unseen, |manifest| {
             manifest.deficiencies.push(Deficiency::new(PointNotSeen, "--points host/*@nope"));
+        }),
+        ("a change on the way", unseen, |manifest| {
+            manifest.deficiencies.push(Deficiency::new(DeficiencyKind::Changed, "guest0: without a VLAN tag"));
+        }),
+        ("senders that meet", unseen, |manifest| {
+            manifest.deficiencies.push(Deficiency::new(DeficiencyKind::SendersMixed, "2 senders of svid:MU01 meet"));
+        }),
+        ("a sender that is not followed", unseen, |manifest| {
+            manifest.deficiencies.push(Deficiency::new(DeficiencyKind::SenderNotFollowed, "two senders"));
         }),
         ("a stream of another run", unseen, |manifest| manifest.streams.push(StreamSpec::svid("MU02"))),
         ("a clock that jumped", unseen, |manifest| manifest.machines[1].clock.fault = Some("jumped".into())),
@@ -247,6 +258,53 @@ fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
         }
         assert_eq!(kept(&path, &limits), Vec::<String>::new(), "{what}");
     }
+}
+
+#[test]
+fn without_the_samples_of_its_clocks_a_run_keeps_no_limit_between_machines() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("run");
+    record(&path, |_| 7, |manifest| manifest.joined[0].never_seen = 0);
+    let (between, on_one) = (["Thyp:max<=3ms", "total:max<=20ms"], ["Tsub:max<=20ms", "lost<=0"]);
+    assert_eq!(
+        (kept(&path, &between), kept(&path, &on_one)),
+        (between.map(String::from).to_vec(), on_one.map(String::from).to_vec())
+    );
+    let file = path.join("clocks.jsonl");
+    let whole = std::fs::read(&file).unwrap();
+    for damage in ["deleted", "emptied", "cut", "flipped"] {
+        let mut bytes = whole.clone();
+        match damage {
+            "cut" => bytes.truncate(whole.len() / 2),
+            "flipped" => bytes[whole.len() / 2] ^= 1,
+            _ => bytes.clear(),
+        }
+        match damage {
+            "deleted" => std::fs::remove_file(&file).unwrap(),
+            _ => std::fs::write(&file, &bytes).unwrap(),
+        }
+        assert_eq!(kept(&path, &between), Vec::<String>::new(), "{damage}");
+        assert_eq!(kept(&path, &on_one), on_one, "{damage}: these times are of one clock");
+    }
+}
+
+#[test]
+fn a_difference_is_within_no_limit_where_a_recording_is_damaged() {
+    let home = tempfile::tempdir().unwrap();
+    let paths = ["a", "b", "c", "d"].map(|name| home.path().join(name));
+    paths.iter().for_each(|path| record(path, all_points, |_| {}));
+    let verdict = || {
+        let of = |path: &PathBuf| recording(&Run::open(path).unwrap(), &RecordingOptions::default()).unwrap().0;
+        let all: Vec<_> = paths.iter().map(of).collect();
+        let limit: DifferenceLimit = "total:mean<=+50%".parse().unwrap();
+        limit.check(&compare(("A", &all[..2]), ("B", &all[2..]))).unwrap()
+    };
+    assert_eq!(verdict().word(), "kept");
+    let part = files(&paths[3].join(JOURNEYS)).remove(1);
+    std::fs::remove_file(part).unwrap();
+    let verdict = verdict();
+    let why = verdict.cannot_be_judged.as_deref().unwrap_or_default();
+    assert!(verdict.word() == "cannot be judged" && why.contains("/d: parts 1 to 1 are missing"), "{verdict:?}");
 }
 
 #[test]

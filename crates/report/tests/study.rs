@@ -102,6 +102,35 @@ fn a_measurement_under_another_rate_is_marked() {
 }
 
 #[test]
+fn a_profile_whose_load_was_starved_is_compared_with_none() {
+    let mut all = both();
+    assert!(study_of_vms_text(&all, plain()).contains("Functions by context"));
+    let part = all[1].profile.as_mut().expect("a profile");
+    part.work.took_ns *= 80;
+    part.work.reported_bits_per_second = part.work.reported_bits_per_second.map(|rate| rate / 80.0);
+    let page = study_of_vms_text(&all, plain()).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        page.contains("vhost: while CPUs were sampled the load ran at") && page.contains("this profile is not shown")
+    );
+    assert!(!page.contains("Functions by context") && !page.contains("All CPUs of the host together"), "{page}");
+    assert!(all[0].profile().is_some() && all[1].profile().is_none());
+}
+
+#[test]
+fn in_emulation_no_ratio_of_times_or_rates_is_a_result() {
+    let mut all = both();
+    all.iter_mut().for_each(|one| one.emulated = true);
+    let page = study_of_vms_text(&all, plain());
+    let short: Vec<&str> = page.lines().skip_while(|line| !line.contains("In short")).skip(1).collect();
+    let short = short[..short.iter().position(|line| line.is_empty()).unwrap()].join(" ");
+    assert!(short.trim_start().starts_with("The host was emulated: counts"), "{short}");
+    for ratio in ["carries", "CPU time", "as long"] {
+        assert!(!short.contains(ratio), "{short}");
+    }
+    assert!(short.contains("times as often as those of standard"), "{short}");
+}
+
+#[test]
 fn packets_to_the_guest_are_not_called_kicks() {
     let mut all = both();
     for one in &mut all {

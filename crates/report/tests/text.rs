@@ -3,8 +3,10 @@
 mod figures;
 
 use figures::{run, summary};
-use latpath_report::{text, Lines, Options, Style, WIDTH};
-use latpath_stats::{units::Letters, CauseFigures, LateFigures, MachineFigures, ShownAfter, Summary};
+use latpath_report::{text, Limit, Lines, Options, Style, WIDTH};
+use latpath_stats::{
+    units::Letters, CauseFigures, Deficiency, DeficiencyKind, LateFigures, MachineFigures, ShownAfter, Summary,
+};
 
 use unicode_width::UnicodeWidthStr;
 
@@ -46,6 +48,24 @@ fn what_spoils_the_figures_is_marked() {
     summary.worst.clear();
     summary.streams.truncate(1);
     insta::assert_snapshot!(text(&summary, None, &options(Letters::Unicode)));
+}
+
+#[test]
+fn what_weakens_a_verdict_is_not_repeated_among_the_notes_and_footnotes_carry_no_mark() {
+    let lacking =
+        Deficiency::new(DeficiencyKind::Fragments, "udp::5000: 7 of its packets passed nic-rx@eth0 in fragments");
+    let mut summary = Summary { deficiencies: vec![lacking.clone()], ..summary() };
+    summary.notes = vec![lacking.text.clone(), "another note".into()];
+    summary.footnotes = vec!["kernel 6.18: function xdp_do_redirect is not there".into()];
+    let limits: Vec<_> = ["lost<=1000"].iter().map(|l| l.parse::<Limit>().unwrap().check(&summary)).collect();
+    let page = |limits| text(&summary, None, &Options { limits, ..options(Letters::Unicode) });
+    for limits in [limits, Vec::new()] {
+        let is_judged = !limits.is_empty();
+        let page = page(limits);
+        assert_eq!(page.matches("7 of its packets passed").count(), 1, "{page}");
+        assert_eq!(page.contains("in what weakens the verdict"), is_judged, "{page}");
+        assert!(page.contains("! another note") && page.contains("Footnotes\n  kernel 6.18"), "{page}");
+    }
 }
 
 /// What a report says first of negative times on the application's side: of 90 packets, by up to 4 µs.

@@ -21,9 +21,12 @@ impl Clocks {
         Ok(Self { path, file })
     }
 
-    pub fn append(&mut self, samples: &[ClockSample]) -> Result<(), RunError> {
-        let written = self.file.write_all(&lines::of(samples)).and_then(|()| self.file.sync_data());
-        Ok(written.map_err(StoreError::write(&self.path))?)
+    /// Returns how many bytes that took.
+    pub fn append(&mut self, samples: &[ClockSample]) -> Result<u64, RunError> {
+        let lines = lines::of(samples);
+        let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
+        written.map_err(StoreError::write(&self.path))?;
+        Ok(lines.len() as u64)
     }
 }
 

@@ -41,6 +41,17 @@ pub enum DeficiencyKind {
     Clock,
     /// The sequence numbers of a stream began again: packets that were lost then are not counted.
     SequenceRestarted,
+    /// Packets passed in several IP fragments, of which only the first is followed: unless an application read the whole packet, nobody
+    /// knows whether the others arrived.
+    Fragments,
+    /// The VLAN tag or an address of packets changed on the way: the route ends before the change, or begins behind it.
+    Changed,
+    /// Packets of several senders of a stream met: a journey may be of two of them.
+    SendersMixed,
+    /// Packets of another sender of a stream are in no journey.
+    SenderNotFollowed,
+    /// Something of a run that no figure is made of: names of threads, marks, captures.
+    ContextMissing,
     /// A kind that only a newer latpath knows.
     #[serde(other)]
     Other,
@@ -57,6 +68,12 @@ pub enum Reach {
     BetweenMachines,
     /// Counts of packets that no point saw.
     SequenceNumbers,
+    /// Times and counts at points that see a packet's first fragment alone: all but applications.
+    FirstFragment,
+    /// Times from the begin of the route or to its end (no step, and no segment that the user named), and counts of packets there.
+    RouteEnds,
+    /// None: only what is said of figures.
+    NoFigure,
 }
 
 impl DeficiencyKind {
@@ -65,6 +82,10 @@ impl DeficiencyKind {
         match self {
             Self::Damaged | Self::Missing | Self::Unfinished | Self::SightingsDropped | Self::NotJoined => Reach::All,
             Self::MachineLost | Self::PointNotSeen | Self::Other => Reach::All,
+            Self::SendersMixed | Self::SenderNotFollowed => Reach::All,
+            Self::Fragments => Reach::FirstFragment,
+            Self::Changed => Reach::RouteEnds,
+            Self::ContextMissing => Reach::NoFigure,
             Self::NoApplication => Reach::EndOfRoute,
             Self::Clock => Reach::BetweenMachines,
             Self::SequenceRestarted => Reach::SequenceNumbers,

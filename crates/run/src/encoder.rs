@@ -41,6 +41,8 @@ pub(crate) struct Encoder {
 pub(crate) struct Stored {
     pub journeys: AtomicU64,
     pub bytes: AtomicU64,
+    /// Of the clocks' samples.
+    pub clocks_bytes: AtomicU64,
 }
 
 impl Encoder {
@@ -69,7 +71,8 @@ impl Encoder {
                     if let Some(bytes) = manifest {
                         manifest::replace(&self.run, &bytes)?;
                     }
-                    self.clocks.append(&samples)?;
+                    let bytes = self.clocks.append(&samples)?;
+                    self.stored.clocks_bytes.fetch_add(bytes, Ordering::Relaxed);
                     if let Some(done) = part.take() {
                         let rows = done.rows();
                         self.stored.bytes.fetch_add(done.publish()?, Ordering::Relaxed);

@@ -20,6 +20,7 @@ pub mod manifest;
 mod clocks;
 mod columns;
 mod encoder;
+mod files;
 mod lines;
 mod marks;
 mod merger;

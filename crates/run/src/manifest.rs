@@ -264,6 +264,10 @@ pub struct Manifest {
     pub tool: ToolCost,
     /// The XXH64 of `vms.json`; none where there is no such file.
     pub vms_xxh64: Option<String>,
+    /// Bytes of `clocks.jsonl` so far, at least; 0 in runs of earlier versions.
+    pub clocks_bytes: u64,
+    /// Bytes of the marks that the recorder itself has added to `marks.jsonl`; 0 in runs of earlier versions.
+    pub marks_bytes: u64,
     /// The files that it was made of, where it was imported; its timeline is then UTC.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedFile>,
@@ -275,6 +279,9 @@ pub struct Manifest {
     pub deficiencies: Vec<Deficiency>,
     /// What the reader must know.
     pub notes: Vec<String>,
+    /// What could not be seen on the machines, where nothing suggests that packets were affected.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub footnotes: Vec<String>,
 }
 
 impl Manifest {

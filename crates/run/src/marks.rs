@@ -35,15 +35,18 @@ impl Mark {
     /// # Errors
     /// Where the file cannot be written, or is no file of this run alone: a link, a pipe, a file that has another name too.
     pub fn add(&self, run: &Path) -> Result<(), RunError> {
-        self.add_to(&Directory::open(run).map_err(StoreError::write(run.join(MARKS)))?)
+        self.add_to(&Directory::open(run).map_err(StoreError::write(run.join(MARKS)))?).map(drop)
     }
 
-    pub(crate) fn add_to(&self, run: &Directory) -> Result<(), RunError> {
+    /// Returns how many bytes that took.
+    pub(crate) fn add_to(&self, run: &Directory) -> Result<u64, RunError> {
+        let line = lines::of(std::slice::from_ref(self));
         let written = run.append(MARKS).and_then(|mut file| {
-            file.write_all(&lines::of(std::slice::from_ref(self)))?;
+            file.write_all(&line)?;
             file.sync_data()
         });
-        Ok(written.map_err(StoreError::write(run.join(MARKS)))?)
+        written.map_err(StoreError::write(run.join(MARKS)))?;
+        Ok(line.len() as u64)
     }
 }
 

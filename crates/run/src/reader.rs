@@ -1,7 +1,7 @@
 //! Opening a run of a recording that has ended, is still running, or was killed.
 
 use crate::{
-    clocks, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample,
+    clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample,
     Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS,
 };
 use latpath_capture::RankedCapture;
@@ -122,20 +122,24 @@ impl Run {
             lack(DeficiencyKind::Damaged, text.clone());
             notes.push(text);
         }
-        deficiencies.extend(manifest.deficiencies.iter().cloned());
-        notes.extend(manifest.notes.iter().cloned());
+        let mut of_files = files::missing(path, &manifest, &condition);
+        let mut lack = |text: String| of_files.push(Deficiency::new(DeficiencyKind::ContextMissing, text));
         let vms = vms::load(path, manifest.vms_xxh64.as_deref()).unwrap_or_else(|damaged| {
-            notes.push(damaged.to_string());
+            lack(damaged.to_string());
             Vec::new()
         });
         let (marks, damaged) = marks::load(path, manifest.span()).unwrap_or_else(|error| {
-            notes.push(error.to_string());
+            lack(error.to_string());
             (Vec::new(), 0)
         });
         if damaged > 0 {
             let lines = if damaged == 1 { "a line is" } else { &format!("{damaged} lines are") };
-            notes.push(format!("{MARKS}: {lines} damaged; notes in these lines are not shown"));
+            lack(format!("{MARKS}: {lines} damaged; notes in these lines are not shown"));
         }
+        notes.extend(of_files.iter().map(|one| one.text.clone()));
+        notes.extend(manifest.notes.iter().cloned());
+        deficiencies.extend(of_files);
+        deficiencies.extend(manifest.deficiencies.iter().cloned());
         let path = path.into();
         Ok(Self { path, manifest, condition, parts, names, journeys, times, vms, marks, notes, deficiencies })
     }

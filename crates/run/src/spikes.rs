@@ -236,6 +236,14 @@ pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
     found
 }
 
+/// How many files of captures a run has, and their bytes together.
+pub(crate) fn stored(run: &Path) -> (u64, u64) {
+    let entries = std::fs::read_dir(run.join(SPIKES)).into_iter().flatten().flatten().take(MOST_FILES);
+    let is_capture = |entry: &std::fs::DirEntry| entry.file_name().to_str().and_then(number_of).is_some();
+    let sizes = entries.filter(is_capture).filter_map(|entry| entry.metadata().ok()).map(|found| found.len());
+    sizes.fold((0, 0), |(files, bytes), size| (files + 1, bytes.saturating_add(size)))
+}
+
 fn bad(path: &Path) -> impl FnOnce(BadCapture) -> RunError + '_ {
     move |why| RunError::damaged(path, why)
 }

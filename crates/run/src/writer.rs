@@ -218,8 +218,10 @@ impl Writer {
     ///
     /// # Errors
     /// Where it cannot be written.
-    pub fn mark(&self, mark: &Mark) -> Result<(), RunError> {
-        mark.add_to(&self.run)
+    pub fn mark(&mut self, mark: &Mark) -> Result<(), RunError> {
+        self.manifest.marks_bytes += mark.add_to(&self.run)?;
+        self.manifest_changed = true;
+        Ok(())
     }
 
     /// The run's directory, to write other files into it.
@@ -457,6 +459,7 @@ impl Writer {
             self.manifest_changed = false;
             self.manifest_written = Instant::now();
             self.manifest.written_ns = Stamp::now().monotonic_ns;
+            self.manifest.clocks_bytes = self.stored.clocks_bytes.load(Ordering::Relaxed);
             self.manifest.to_bytes()
         });
         let samples = std::mem::take(&mut self.samples);
@@ -508,6 +511,7 @@ impl Writer {
             self.manifest.notes.push(format!("{n} packets are left out: a clock is wrong by more than 73 years"));
         }
         self.manifest.written_ns = end.monotonic_ns;
+        self.manifest.clocks_bytes = self.stored.clocks_bytes.load(Ordering::Relaxed);
         self.manifest.end = Some(end);
         manifest::replace(&self.run, &self.manifest.to_bytes())
     }

@@ -3,7 +3,9 @@
 use latpath_capture::{Capture, CaptureKind, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
 use latpath_model::{Ns, Point, PointInfo, StreamSpec};
-use latpath_run::{ClockSample, Manifest, Mark, Run, Select, Stamp, Writer, JOURNEYS, MANIFEST, SPIKES};
+use latpath_run::{
+    ClockSample, DeficiencyKind, Manifest, Mark, Run, Select, Stamp, Writer, JOURNEYS, MANIFEST, SPIKES,
+};
 use latpath_testkit::waits::until;
 use std::{
     collections::BTreeMap,
@@ -88,6 +90,52 @@ fn a_run_whose_directory_is_exchanged_while_it_is_written_goes_on_in_its_own() {
     assert_eq!((run.journeys(), run.marks().len(), run.size().0), (150, 1, 3), "{:?}", run.notes());
     assert_eq!(run.spikes().files.len(), 2);
     assert!(run.notes().iter().any(|note| note == "a note"));
+}
+
+#[test]
+fn each_file_of_a_finished_run_that_is_missing_or_cut_is_a_deficiency() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let mut writer = Writer::create(&path, manifest()).unwrap();
+    writer.set_part_time(Duration::ZERO);
+    writer.begin_spikes(RetentionPolicy::new(RetentionLimits::default())).unwrap();
+    writer.keep_vms(&[]).unwrap();
+    for n in 0..3 {
+        push(&mut writer, n, [n as Ns, n as Ns + 5]);
+        writer.clock_sample(ClockSample { clock: "g".into(), t_ns: 5, offset_ns: 0, error_bound_ns: 0 });
+        writer.tick().unwrap();
+        until("the part is closed", || writer.stored() == n + 1).unwrap();
+        writer.spike_patiently(capture(n as u32)).unwrap();
+        writer.mark(&Mark::new(5, "x")).unwrap();
+    }
+    writer.finish().unwrap();
+    // Marks may be added afterwards.
+    Mark::new(6, "later").add(&path).unwrap();
+    let found = || Run::open(&path).unwrap().deficiencies().to_vec();
+    assert_eq!(found(), []);
+
+    let whole = files(&path);
+    let names: Vec<_> = whole.keys().map(|file| file.strip_prefix(&path).unwrap().display().to_string()).collect();
+    for needed in ["clocks.jsonl", "marks.jsonl", "vms.json", "spikes/000002.spike", JOURNEYS] {
+        assert!(names.iter().any(|name| name.starts_with(needed)), "{names:?}");
+    }
+    for (file, bytes) in whole.iter().filter(|(file, _)| !file.ends_with(MANIFEST)) {
+        let kind = match file.strip_prefix(&path).unwrap().to_str().unwrap() {
+            "clocks.jsonl" => [DeficiencyKind::Clock; 2],
+            name if name.starts_with(JOURNEYS) => [DeficiencyKind::Missing, DeficiencyKind::Damaged],
+            _ => [DeficiencyKind::ContextMissing; 2],
+        };
+        fs::remove_file(file).unwrap();
+        assert!(found().iter().any(|one| one.kind == kind[0]), "{} is gone: {:?}", file.display(), found());
+        let notes = Run::open(&path).unwrap().notes().to_vec();
+        assert!(found().iter().all(|one| notes.contains(&one.text)), "{notes:?}");
+        // Of marks the half would still have those of the recording.
+        let rest = if file.ends_with("marks.jsonl") { 9 } else { bytes.len() / 2 };
+        fs::write(file, &bytes[..rest]).unwrap();
+        assert!(found().iter().any(|one| one.kind == kind[1]), "{} is cut: {:?}", file.display(), found());
+        fs::write(file, bytes).unwrap();
+    }
+    assert_eq!(found(), [], "it is whole again");
 }
 
 #[test]

@@ -484,6 +484,7 @@ impl Pool {
     fn summary(&mut self) -> Summary {
         Summary {
             deficiencies: Vec::new(),
+            footnotes: Vec::new(),
             durations_alone: false,
             off_route: vec![],
             reader_gaps: Vec::new(),

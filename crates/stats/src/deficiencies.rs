@@ -33,6 +33,8 @@ pub fn negative_times(summary: &Summary, s: &SegmentFigures) -> Option<String> {
             .find(jumped)
             .map_or(String::new(), |m| format!("the clock of {} jumped, or ", m.machine));
         format!("by up to {most}: {or}{} was passed before {}", s.to, s.from)
+    } else if !summary.is_bound_known(s) {
+        format!("by up to {most}: how far its two clocks were apart is not known, or its points are in another order")
     } else if is_beyond_bound(s) {
         format!("by up to {most}: a clock is wrong by more than its bound")
     } else {
@@ -171,6 +173,22 @@ mod tests {
         let of = |min_ns| Summary { segments: vec![between(min_ns)], ..Summary::default() };
         assert_eq!(kinds(&Manifest::default(), &of(-900)), []);
         assert_eq!(kinds(&Manifest::default(), &of(-901)), [DeficiencyKind::Clock]);
+    }
+
+    #[test]
+    fn a_clock_whose_bound_nobody_knows_is_not_said_to_exceed_it() {
+        let row = SegmentFigures {
+            name: "Tnet".into(),
+            from: "a/tx@eth0".into(),
+            to: "b/nic-rx@eth0".into(),
+            times: TimeFigures { count: 9, negative: 9, min_ns: -4_000, ..TimeFigures::default() },
+            ..SegmentFigures::default()
+        };
+        let machines = vec![MachineFigures { machine: "a".into(), ..MachineFigures::default() }];
+        let all = shown(&Manifest::default(), &Summary { segments: vec![row], machines, ..Summary::default() });
+        let text = "Tnet: 9 of 9 times are negative, by up to 4.000 µs: how far its two clocks were apart is not known, or its points \
+                    are in another order";
+        assert_eq!(all, [Deficiency::new(DeficiencyKind::Clock, text)]);
     }
 
     #[test]

@@ -497,6 +497,9 @@ pub struct Summary {
     pub deficiencies: Vec<Deficiency>,
     /// What the reader must know: missing points, clock faults, streams that never came.
     pub notes: Vec<String>,
+    /// What could not be seen on the machines, where nothing suggests that packets were affected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub footnotes: Vec<String>,
 }
 
 impl Summary {

@@ -79,6 +79,7 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
         summary.streams.iter_mut().for_each(|stream| stream.consecutive = None);
     }
     summary.duplicates = summary.streams.iter().map(|s| s.duplicates).sum();
+    summary.footnotes.clone_from(&manifest.footnotes);
     summary.deficiencies = manifest.deficiencies.clone();
     summary.deficiencies.extend(counted(manifest, facts.before));
     summary.deficiencies.extend(shown(manifest, &summary));

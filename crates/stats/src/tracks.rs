@@ -70,7 +70,8 @@ impl Tracks {
             });
             track.add_all(&self.at, &self.times);
         }
-        for row in range.filter(|row| rows.seen[*row] & sink == 0) {
+        // As in an aggregate: without a route nobody knows where packets were to arrive.
+        for row in range.filter(|row| *sink != 0 && rows.seen[*row] & sink == 0) {
             self.lost[lane].add(rows.first_time(row));
         }
     }

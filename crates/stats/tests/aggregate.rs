@@ -4,7 +4,7 @@ use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
 use latpath_model::{DropNote, Ns, Point, PointId, PointInfo, SegmentKind};
 use latpath_run::Rows;
-use latpath_stats::{Aggregate, Context, Setup, Summary};
+use latpath_stats::{figures::packets, track::Stretches, Aggregate, Context, Setup, Summary, Tracks};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -289,6 +289,28 @@ proptest! {
         let mut batch = Aggregate::new(setup(worst));
         batch.add_rows(&rows);
         prop_assert_eq!(summary(&batch), summary(&aggregate(&journeys, worst)));
+    }
+
+    #[test]
+    fn as_many_are_lost_over_time_as_in_all_of_each_stream_also_of_one_without_a_route(
+        journeys in journeys(), has_route in any::<bool>(),
+    ) {
+        let mut setup = setup(0);
+        if !has_route {
+            setup.routes[1].clear();
+        }
+        let (mut rows, mut all) = (Rows::new(POINTS.len()), Aggregate::new(setup.clone()));
+        journeys.iter().for_each(|j| rows.push(&j.lend()));
+        all.add_rows(&rows);
+        let summary = summary(&all);
+        let over_time = |by_stream| {
+            let mut tracks = Tracks::new(&setup, Stretches::of(0, 2_000_000_000, 4), by_stream);
+            tracks.add_rows(&rows);
+            tracks.finish().iter().map(|(_, lost)| lost.count()).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(over_time(false), [packets(&summary.lost)]);
+        let each: Vec<u64> = summary.streams.iter().map(|stream| packets(&stream.lost)).collect();
+        prop_assert_eq!(over_time(true), each);
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const TOTALS_EVERY: Duration = Duration::from_millis(200);
 /// How often what the agent costs is worth a message.
 const COST_EVERY: Duration = Duration::from_secs(1);
+/// How often what the source knows beside sightings is looked at.
+const NOTES_EVERY: Duration = Duration::from_secs(1);
 /// How often a watermark alone is worth a message.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
 /// How long a source may take to report what it has seen, when it is stopped.
@@ -32,6 +34,8 @@ pub(super) struct Reporter {
     meter: Meter,
     cost_reported: Option<Instant>,
     background: Option<Background>,
+    /// What was last reported beside sightings, and when the source was last asked; `None` where the host does not want it.
+    source_notes: Option<(SourceNotes, Option<Instant>)>,
 }
 
 impl Reporter {
@@ -49,7 +53,13 @@ impl Reporter {
             meter: Meter::new(),
             cost_reported: None,
             background: None,
+            source_notes: None,
         }
+    }
+
+    /// Reports notes and senders of the source too.
+    pub fn report_notes(&mut self) {
+        self.source_notes = Some((SourceNotes::default(), None));
     }
 
     /// Puts the process into the background for as long as this lives. The kernel's rings will hold `ring` sightings.
@@ -73,6 +83,7 @@ impl Reporter {
         loop {
             self.sightings(source, out);
             if self.reached >= until || began.elapsed() >= SETTLING {
+                self.source_notes.iter_mut().for_each(|(_, asked)| *asked = None);
                 return self.tables_and_totals(source, out);
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -141,5 +152,20 @@ impl Reporter {
             self.cost_reported = Some(Instant::now());
         }
         self.totals = (totals, Instant::now());
+        self.notes(source, out);
+    }
+
+    /// Reports what the source knows beside sightings, where that has changed.
+    fn notes<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
+        let Some((reported, asked)) = &mut self.source_notes else { return };
+        if asked.is_some_and(|at| at.elapsed() < NOTES_EVERY) {
+            return;
+        }
+        *asked = Some(Instant::now());
+        let known = SourceNotes::of(&source.source_notes(), &source.senders());
+        if known != *reported {
+            reported.clone_from(&known);
+            out.push(Message::SourceNotes(known));
+        }
     }
 }

@@ -203,6 +203,9 @@ where
                 if let Some(ring) = self.options.background.filter(|_| !samples) {
                     self.reporter.begin_background(ring);
                 }
+                if request.option(StartRequest::NOTES).is_some() {
+                    self.reporter.report_notes();
+                }
                 let (done, attached) = channel();
                 std::thread::Builder::new()
                     .name("lp-attach".into())

@@ -5,7 +5,9 @@ use latpath_agent::{
     serve, Attached, Ended, Machine, MakeSampler, ServeError, ServeOptions, StartRequest, Stream, Timeouts,
 };
 use latpath_flight::Record;
-use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_model::{
+    Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, SenderAt, Sighting, Source, SourceNote, SourceNoteKind,
+};
 use latpath_testkit::waits::until;
 pub use latpath_testkit::waits::LIMIT;
 use std::os::unix::net::UnixStream;
@@ -51,6 +53,14 @@ impl Source for Given {
 
     fn counters(&mut self) -> Counters {
         Counters { sightings: self.made, dropped: 3, ..Counters::default() }
+    }
+
+    fn source_notes(&mut self) -> Vec<SourceNote> {
+        vec![SourceNote::new(SourceNoteKind::Fragments, format!("{} packets in fragments", self.made))]
+    }
+
+    fn senders(&mut self) -> Vec<SenderAt> {
+        vec![SenderAt { stream: 1, sender: latpath_model::Sender::Mac([2, 0, 0, 0, 0, 1]), point: 3 }]
     }
 }
 

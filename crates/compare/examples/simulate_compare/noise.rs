@@ -66,6 +66,7 @@ impl Variation {
             segments,
             losses: vec![loss],
             excluded: None,
+            footnotes: Vec::new(),
             notes: Vec::new(),
         }
     }

@@ -8,7 +8,7 @@ use latpath_agent::{
 };
 use latpath_clock::ptp_kvm;
 use latpath_flight::{Ppm, Record, Recorder, DEFAULT_BUDGET};
-use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source};
+use latpath_model::{Counters, DropNote, Ns, PointInfo, SenderAt, Sighting, Source, SourceNote};
 use latpath_probe::{Options, Probe, RECORD_BYTES};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -134,6 +134,14 @@ impl Source for Watched {
 
     fn counters(&mut self) -> Counters {
         self.0.as_mut().map(|probe| probe.counters()).unwrap_or_default()
+    }
+
+    fn source_notes(&mut self) -> Vec<SourceNote> {
+        self.0.as_mut().map(|probe| probe.source_notes()).unwrap_or_default()
+    }
+
+    fn senders(&mut self) -> Vec<SenderAt> {
+        self.0.as_mut().map(|probe| probe.senders()).unwrap_or_default()
     }
 }
 

@@ -289,9 +289,9 @@ impl Absent {
         Self { reported, names, advice, began: Instant::now(), segments, unseen: Vec::new() }
     }
 
-    /// Says on stderr at which of the requested points, and of which of the user's segments, no packet was seen in time.
-    pub fn check_points(&mut self, follow: &Follow) {
-        if self.began.elapsed() < PATIENCE {
+    /// Says on stderr at which of the requested points, and of which of the user's segments, no packet was seen in time, or by the end.
+    pub fn check_points(&mut self, follow: &Follow, is_over: bool) {
+        if !is_over && self.began.elapsed() < PATIENCE {
             return;
         }
         let segments = follow.unseen_segments(&self.segments);

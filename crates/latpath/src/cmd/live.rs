@@ -294,7 +294,7 @@ fn watch(
         if !quiet {
             absent.check(|i| source.seen()[i]);
             if let Source::Live(live) = &*source {
-                absent.check_points(&live.follow);
+                absent.check_points(&live.follow, false);
             }
         }
     }

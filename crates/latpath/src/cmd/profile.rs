@@ -151,6 +151,13 @@ pub(super) struct Measured {
     inside: Vec<Guest>,
 }
 
+impl Measured {
+    /// Why a guest's samples ended before the window did, if they did.
+    pub fn guest_fault(&self) -> Option<&str> {
+        self.inside.iter().find_map(|guest| guest.fault.as_deref())
+    }
+}
+
 /// The profile of a window, and what the end of its command makes of ours.
 pub(super) fn measure(asked: &Asked, stop: &AtomicBool) -> Result<(Measured, Result<Outcome>)> {
     let Asked { window, machines, frequency, one_by_one, .. } = *asked;

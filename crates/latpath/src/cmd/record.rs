@@ -131,13 +131,14 @@ pub fn run(mut args: Args) -> Result<Outcome> {
             updated = Instant::now();
             recorder.update(&mut follow);
             absent.check(|i| recorder.seen[i]);
-            absent.check_points(&follow);
+            absent.check_points(&follow, false);
             progress.show(|elapsed| Ok::<_, anyhow::Error>(line(elapsed, &recorder.writer, &mut follow)))?;
         }
     }
     follow.stop(&mut recorder);
     recorder.take_captures(&mut follow);
     recorder.update(&mut follow);
+    absent.check_points(&follow, true);
     let counted = follow.counted();
     recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
     progress.end();

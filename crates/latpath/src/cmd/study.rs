@@ -88,6 +88,9 @@ struct Vhost {
     /// The lab's VMs are made on this machine, which is the lab's hypervisor.
     #[arg(long, hide = true)]
     in_lab: bool,
+    /// This machine is emulated.
+    #[arg(long, hide = true, requires = "in_lab")]
+    emulated: bool,
 }
 
 fn configured(text: &str) -> Result<(String, String), String> {
@@ -133,14 +136,16 @@ pub fn run(args: Args) -> Result<Outcome> {
         lab::from_outside(args.repeat, &stop)?.into_iter().try_for_each(&mut take)?;
     } else if args.in_lab {
         lab::inside(&stop, |name, vm, agent, command| {
-            let load = Load { name, vm, agent: Some(agent), key: None, command, stop: &stop };
+            let emulated = args.emulated;
+            let load = Load { name, vm, agent: Some(agent), key: None, command, stop: &stop, emulated };
             take(measure(&load, args.repeat)?)
         })?;
     }
     let key = args.agent_key.as_deref().map(CommandKey::read).transpose().map_err(anyhow::Error::msg)?;
     for (name, vm) in &args.vms {
         let agent = args.machines.iter().find(|(of, _)| of == name).map(|(_, address)| address);
-        take(measure(&Load { name, vm, agent, key: key.as_ref(), command: &args.command, stop: &stop }, args.repeat)?)?;
+        let (key, command) = (key.as_ref(), &args.command[..]);
+        take(measure(&Load { name, vm, agent, key, command, stop: &stop, emulated: false }, args.repeat)?)?;
     }
     if all.is_empty() {
         bail!("{}: no configuration was kept there yet", args.output.unwrap_or_default().display());
@@ -176,6 +181,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         queues: None,
         profile: None,
         notes: Vec::new(),
+        emulated: load.emulated,
     };
     for turn in 1..=repeat {
         say(&format!("{name}: the load by itself, {turn} of {repeat}"));
@@ -206,25 +212,62 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
         }
         Ok(Part { work, figures })
     })?;
+    let alone = one.clone();
     one.profile = one_part(&mut one.notes, name, "profile", |notes| {
-        let machines: Vec<_> = load.agent.map(|agent| (vm.to_owned(), agent.clone())).into_iter().collect();
-        let (measured, work) = load.under("profile", |window| {
-            let asked = profile::Asked {
-                window,
-                machines: &machines,
-                frequency: FREQUENCY,
-                cpus: None,
-                syscalls: true,
-                one_by_one: false,
-                quiet: true,
-            };
-            profile::measure(&asked, stop)
-        })?;
-        notes.extend(measured.document.notes.iter().cloned());
-        let figures = KeptProfile { kept: measured.profile.kept(), system_calls: measured.document.system_calls };
-        Ok(Part { work, figures })
+        let (part, why) = profiled(load, &alone, FREQUENCY, notes)?;
+        let Some(why) = why else { return Ok(part) };
+        let again = FREQUENCY / LESS_OFTEN;
+        say(&format!("{name}: profile: {why}; once more, with {again} samples a second"));
+        notes.clear();
+        let (part, still) = profiled(load, &alone, again, notes)?;
+        let came = if still.is_some() { "and so it was the second time" } else { "the second time it was not" };
+        notes.insert(0, format!("sampled {again} times a second, because of {FREQUENCY}: {why}; {came}"));
+        Ok(part)
     })?;
     Ok(one)
+}
+
+/// A profile that broke off is taken once more, with as many times fewer samples.
+const LESS_OFTEN: u32 = 11;
+
+/// Where the CPUs' time goes under the load; and what spoils that. `alone` has the load by itself.
+fn profiled(
+    load: &Load,
+    alone: &Configuration,
+    frequency: u32,
+    notes: &mut Vec<String>,
+) -> Result<(Part<KeptProfile>, Option<String>)> {
+    let machines: Vec<_> = load.agent.map(|agent| (load.vm.to_owned(), agent.clone())).into_iter().collect();
+    let (measured, work) = load.under("profile", |window| {
+        let asked = profile::Asked {
+            window,
+            machines: &machines,
+            frequency,
+            cpus: None,
+            syscalls: true,
+            one_by_one: false,
+            quiet: true,
+        };
+        profile::measure(&asked, load.stop)
+    })?;
+    let why = what_spoils(alone.is_starved(&work), measured.guest_fault(), load.emulated);
+    notes.extend(measured.document.notes.iter().cloned());
+    let figures = KeptProfile { kept: measured.profile.kept(), system_calls: measured.document.system_calls };
+    Ok((Part { work, figures }, why))
+}
+
+/// Why a profile is not one of the load: the load was starved, or the guest's sampler ended early.
+fn what_spoils(is_starved: bool, fault: Option<&str>, emulated: bool) -> Option<String> {
+    let stalled = match emulated {
+        true => "the guest stalled: in an emulated machine its sampler takes the CPU that the load needs",
+        false => "the guest stalled, or sampling took the CPU that the load needs",
+    };
+    match (is_starved, fault) {
+        (false, None) => None,
+        (true, None) => Some(format!("the load ran at less than a tenth of its rate; {stalled}")),
+        (true, Some(fault)) => Some(format!("the load ran at less than a tenth of its rate; {stalled} ({fault})")),
+        (false, Some(fault)) => Some(format!("the guest's sampler ended early ({fault})")),
+    }
 }
 
 /// One measurement, with what it says of its own figures. What it cannot do here is noted, and the others go on.
@@ -264,6 +307,8 @@ struct Load<'a> {
     key: Option<&'a CommandKey>,
     command: &'a [OsString],
     stop: &'a AtomicBool,
+    /// This machine is emulated.
+    emulated: bool,
 }
 
 impl Load<'_> {
@@ -301,5 +346,19 @@ impl Load<'_> {
         let mut text = String::new();
         printed.seek(SeekFrom::Start(0)).and_then(|_| (&mut printed).take(4 << 20).read_to_string(&mut text)).ok();
         Ok((result, Work { took_ns, traffic, reported_bits_per_second: Work::reported(&text) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_spoils_a_profile_is_named_with_its_cause() {
+        assert_eq!(what_spoils(false, None, true), None);
+        let why = what_spoils(true, Some("guest: the agent closed the stream"), true).unwrap();
+        assert!(why.contains("in an emulated machine its sampler takes") && why.contains("closed the stream"), "{why}");
+        assert!(what_spoils(true, None, false).unwrap().contains("less than a tenth"));
+        assert!(what_spoils(false, Some("gone"), false).unwrap().contains("ended early (gone)"));
     }
 }

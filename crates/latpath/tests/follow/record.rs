@@ -1,14 +1,16 @@
 //! What a recording holds, against what the ends counted.
 
 use crate::{equal, number, own, publish, report, subscribe, until, Recorder, LIMIT, LONG_WRAP, PATIENT};
-use latpath_lab::{NIC, PUBLISHER, VETH};
+use latpath_lab::{APPLICATION, NIC, PUBLISHER, VETH};
 use latpath_model::StreamId;
 use latpath_run::{Run, Select, State};
 use latpath_testkit::waits::has_read;
 use latpath_testkit::{bench, latpath, need_tool, trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use pcap_file::pcap::PcapReader;
+use std::net::UdpSocket;
 use std::process::Command;
+use std::time::Duration;
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     vec![
@@ -20,6 +22,8 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
         trial("two_recorders_see_the_same", needs, two_at_once),
         trial("two_senders_whose_packets_never_meet_are_not_one_route", needs, two_senders),
         trial("points_narrows_the_route", needs, points),
+        trial("a_pattern_of_points_that_fits_none_is_named_also_in_a_short_recording", needs, no_such_point),
+        trial("fragments_weaken_a_verdict_unless_an_application_read_whole_packets", needs, fragments),
         trial("a_run_of_the_size_that_was_asked_for_ends_whole_and_says_why", needs, max_size),
         trial("what_was_under_way_when_it_began_is_not_incomplete", &[needs, &[need_tool("tc")]].concat(), under_way),
         trial("tcpdump_sees_each_frame_between_the_same_points", &[needs, &[need_tool("tcpdump")]].concat(), tcpdump),
@@ -63,7 +67,71 @@ fn two_senders() -> Result<(), Failed> {
     equal("never seen", number(&figures["streams"][0], "never_seen")?, 0)?;
     equal("points", figures["points"].as_array().map(Vec::len), Some(5))?;
     let notes = figures["notes"].to_string();
-    equal(&notes, notes.contains("two senders of svid:") && notes.contains("--points host/"), true)
+    equal(&notes, notes.contains("two senders of svid:") && notes.contains("--points host/"), true)?;
+    // Each by its own source MAC; and what is in no journey weakens a verdict.
+    for bench in [&here, &there] {
+        let link = bench.path.publisher.ip(&format!("-br link show {PUBLISHER}"))?;
+        let mac = String::from_utf8_lossy(&link).split_whitespace().nth(2).map(str::to_owned).ok_or("no MAC")?;
+        equal(&format!("{mac} in {notes}"), notes.contains(&mac), true)?;
+    }
+    let lacks = figures["deficiencies"].to_string();
+    equal(&lacks, lacks.contains("sender_not_followed"), true)
+}
+
+fn no_such_point() -> Result<(), Failed> {
+    let bench = bench()?;
+    let svid = own("nowhere");
+    let words = format!("publish -i {PUBLISHER} --svid {svid} --duration 600s");
+    let publisher = bench.start(&bench.path.publisher, latpath(&words))?;
+    let run = bench.lab.folder().join("run");
+    let words = format!("record --stream svid:{svid} --points host/*@nope --duration 1s -o {}", run.display());
+    let ended = bench.run(&bench.path.hypervisor, latpath(&words), LIMIT)?;
+    publisher.interrupt();
+    equal("exit code", ended.code, Some(0))?;
+    let text = "latpath: --points host/*@nope: no packet was seen at such a point";
+    equal(&ended.stderr, ended.stderr.matches(text).count(), 1)?;
+    let output = latpath(&format!("report {} --limit lost<=0", run.display())).output()?;
+    equal("the verdict's exit code", output.status.code(), Some(3))?;
+    publisher.finish(LIMIT).map(drop)
+}
+
+fn fragments() -> Result<(), Failed> {
+    const PACKETS: u32 = 200;
+    let bench = bench()?;
+    let (near, far) = (&bench.path.publisher, bench.application());
+    for (space, device, end) in [(near, PUBLISHER, 1), (far, APPLICATION, 2)] {
+        space.ip(&format!("addr add 10.79.0.{end}/24 dev {device}"))?;
+    }
+    let reader = far.inside(|| UdpSocket::bind("10.79.0.2:5000"))??;
+    reader.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let sender = near.inside(|| UdpSocket::bind("10.79.0.1:4000"))??;
+    let mut packet = vec![0; 3000];
+    // The first packet waits for the neighbour's address; later ones do not.
+    sender.send_to(&packet, "10.79.0.2:5000")?;
+    reader.recv(&mut [0; 4096])?;
+    // Of a route that ends where the user wants it to, and of one that ends at the reader.
+    for (name, points, is_open) in [("device", "--points host/tx@lp-pub,host/nic-rx@nic0", true), ("reader", "", false)]
+    {
+        let stream = "udp:10.79.0.1:4000>10.79.0.2:5000,seq=0:4";
+        let recorder = Recorder::start(&bench, name, &format!("--stream {stream} {points} {PATIENT}"))?;
+        for n in 1..=PACKETS {
+            packet[..4].copy_from_slice(&n.to_be_bytes());
+            sender.send_to(&packet, "10.79.0.2:5000")?;
+            reader.recv(&mut [0; 4096])?;
+        }
+        recorder.has(u64::from(PACKETS))?;
+        let run = recorder.end()?;
+        let words = format!("report {} --json --limit lost<=0 --limit total:max<=1000s", run.display());
+        let output = latpath(&words).output()?;
+        let figures: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        let lacks = figures["deficiencies"].to_string();
+        equal(&lacks, lacks.contains("\"fragments\"") && lacks.contains("in fragments"), true)?;
+        // A kernel without trampolines for functions does not show who reads UDP.
+        let end = figures["points"].as_array().and_then(|points| points.last()?.as_str()).unwrap_or_default();
+        let is_read = !is_open && end.starts_with("host/app-read@");
+        equal(&figures["limits"].to_string(), output.status.code(), Some(if is_read { 0 } else { 3 }))?;
+    }
+    Ok(())
 }
 
 fn remove(run: &std::path::Path) {

@@ -1,7 +1,7 @@
 //! Packets of one stream that differ: in their sender, in their VLAN or address on the way, in where their bytes lie.
 
 use crate::*;
-use latpath_probe::Sender;
+use latpath_model::Sender;
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::ProtocolId;
 use latpath_testkit::{bench, equal, trial, Lack};
@@ -118,11 +118,11 @@ fn senders() -> Result<(), Failed> {
     let stream = own("senders");
     let macs = [[2, 0xaa, 0, 0, 0, 1], [2, 0xbb, 0, 0, 0, 1]];
     let frames: Vec<_> = (0..100).map(|n| from(&stream, macs[usize::from(n % 2)], n / 2)).collect();
-    let (probe, note) =
+    let (mut probe, note) =
         note_of(&bench, StreamSpec::svid(&stream), &frames, &format!("2 senders of svid:{stream} meet"))?;
     let named = ["02:aa:00:00:00:01", "02:bb:00:00:00:01"].iter().all(|mac| note.contains(mac));
     equal(&note, named && note.contains("tx@lp-pub"), true)?;
-    let mut found: Vec<_> = probe.senders().into_iter().map(|(_, sender, ..)| sender).collect();
+    let mut found: Vec<_> = probe.senders().into_iter().map(|at| at.sender).collect();
     found.sort_unstable();
     found.dedup();
     equal("senders", found, macs.map(Sender::Mac).to_vec())?;

@@ -103,6 +103,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
     };
     Ok(Recording {
         excluded: None,
+        footnotes: Vec::new(),
         path: path.display().to_string(),
         source: Source::PingLog,
         identity: format!("{first} {last} {rows}"),
@@ -111,7 +112,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
         threshold_ns: threshold,
         sightings: (0, 0),
         segments: compared.iter().zip(segments).map(segment).collect(),
-        losses: vec![Losses::of(None, rows, Some(unanswered.count()), unanswered, span)],
+        losses: vec![Losses::of(None, rows, true, unanswered, span)],
         notes,
     })
 }

@@ -65,7 +65,8 @@ impl DifferenceLimit {
         text.rsplit_once("<=").is_some_and(|(_, most)| most.trim_start().starts_with('+'))
     }
 
-    /// Checks it. A difference that is not to be seen breaks none; where nothing can be compared, nothing shows that it is kept.
+    /// Checks it. An insignificant difference never breaks it. Without comparable data, or where a recording lacks something that could
+    /// have changed the times, it cannot be judged.
     ///
     /// # Errors
     /// Where there is no such segment.
@@ -79,11 +80,12 @@ impl DifferenceLimit {
         let broken = rows.iter().find(|row| row.verdict.is_difference() && self.is_over(row));
         let is_open = |row: &&&Row| matches!(row.verdict, Verdict::NotComparable | Verdict::TooFew | Verdict::TooShort);
         let open = rows.iter().find(is_open).filter(|_| broken.is_none());
+        let lacks = segments.iter().find_map(|segment| segment.lacks.first()).filter(|_| broken.is_none());
         Ok(LimitVerdict {
             limit: self.text.clone(),
             measured: broken.or(open).or(rows.first()).and_then(|row| by(row).0),
             broken: broken.map(|row| row.sentence.clone()),
-            cannot_be_judged: open.map(|row| row.sentence.clone()),
+            cannot_be_judged: lacks.cloned().or(open.map(|row| row.sentence.clone())),
             ..LimitVerdict::default()
         })
     }

@@ -1,6 +1,7 @@
 //! The text of `latpath compare`.
 
 use crate::page::{Page, Style};
+use crate::quality::footnotes;
 use latpath_compare::comparison::{Amount, Group, Row, Segment, Unit};
 use latpath_compare::sentence::{amount, by};
 use latpath_compare::{Comparison, Study, Verdict};
@@ -38,6 +39,7 @@ pub(super) fn write(page: &mut Page, comparison: &Comparison, more: impl Fn(&mut
     }
     page.heading("How to read this");
     legend(page, comparison);
+    footnotes(page, &comparison.footnotes);
 }
 
 fn group(page: &mut Page, group: &Group, more: &str) {
@@ -244,4 +246,5 @@ pub(super) fn write_study(page: &mut Page, study: &Study) {
     for note in &study.notes {
         page.warning(note);
     }
+    footnotes(page, &study.footnotes);
 }

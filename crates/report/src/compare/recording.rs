@@ -1,12 +1,11 @@
 //! What a run is compared by.
 
 use crate::summarise::{gather, touched, Gathered};
-use crate::SummaryOptions;
+use crate::{limit::lacking, SummaryOptions};
 use latpath_compare::{Excluded, Losses, Measured, Recording, Source, Span};
 use latpath_journey::Segment;
 use latpath_model::{Ns, SegmentKind, StreamId};
 use latpath_run::{Run, Select};
-use latpath_stats::figures::packets;
 use latpath_stats::{track::Lost, units::number_of};
 use latpath_stats::{Band, PatternKind, SegmentFigures, Summary, Tracks};
 
@@ -72,6 +71,9 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
         all
     });
     let mut notes = run.notes().to_vec();
+    // What was found while all of it was read.
+    let found = summary.deficiencies.iter().map(|one| &one.text).filter(|text| !run.notes().contains(text));
+    notes.extend(found.cloned());
     if let Some(excluded) = &mut excluded {
         excluded.packets = excluded.packets.saturating_sub(summary.journeys);
         notes.push(note(excluded));
@@ -88,6 +90,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
         losses: Vec::new(),
         excluded,
         notes,
+        footnotes: summary.footnotes.clone(),
     };
     for (id, (tracks, lost)) in tracks.into_iter().flat_map(Tracks::finish).enumerate() {
         let stream = by_stream.then_some(id as StreamId);
@@ -110,6 +113,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
                 name: segment.name.clone(),
                 cost_ns: cost(&summary, &from, &to),
                 error_bound_ns: summary.is_bound_known(shown).then_some(shown.error_bound_ns),
+                lacks: lacking(&summary, &segment.name).map(|one| format!("{}: {}", run.path().display(), one.text)),
                 from,
                 to,
                 over,
@@ -151,16 +155,12 @@ fn figures<'a>(summary: &'a Summary, stream: &Option<String>) -> &'a [SegmentFig
 }
 
 fn losses(summary: &Summary, stream: Option<String>, lost: Lost, span: Span) -> Losses {
-    let of = match &stream {
-        None => (summary.journeys, packets(&summary.lost)),
-        Some(name) => {
-            let found = summary.streams.iter().find(|s| s.stream == *name);
-            found.map_or((0, 0), |s| (s.journeys, packets(&s.lost)))
-        }
+    let packets = match &stream {
+        None => summary.journeys,
+        Some(name) => summary.streams.iter().find(|s| s.stream == *name).map_or(0, |s| s.journeys),
     };
     // Of durations alone none are known.
-    let known = (!summary.durations_alone).then_some(of.1);
-    Losses::of(stream, of.0, known, lost, span)
+    Losses::of(stream, packets, !summary.durations_alone, lost, span)
 }
 
 /// What latpath's sightings behind a segment's begin, up to its end, take a packet.

@@ -198,12 +198,12 @@ const latencyTicks = (from, to, most) => logTicks(from, to, most, duration);
 
 function histogramKind(s) {
   const all = buckets(s.all), total = all.reduce((sum, b) => sum + b.count, 0);
-  const modes = [["together", []], ["by path", s.paths], ["by first cause", s.causes]].filter(([, of], i) => i === 0 || of.length);
+  const modes = [["together", []], ["by path", s.paths], ["by cause", s.causes]].filter(([, of], i) => i === 0 || of.length);
   function series(mode) {
     const named = mode[1].map(([name, flat]) => ({ name, of: new Map(buckets(flat).map(b => [b.from, b.count])) }));
     const rest = new Map(all.map(b => [b.from, b.count - named.reduce((sum, n) => sum + (n.of.get(b.from) || 0), 0)]));
     named.forEach((n, i) => n.style = "s" + i % 8);
-    named.push({ name: mode[0] === "by first cause" ? "no capture" : named.length ? "other" : "packets", of: rest, style: "rest" });
+    named.push({ name: mode[0] === "by cause" ? "others" : named.length ? "other" : "packets", of: rest, style: "rest" });
     for (const n of named) n.total = [...n.of.values()].reduce((a, b) => a + b, 0);
     return named.filter(n => n.total > 0).sort((a, b) => a.total - b.total);
   }

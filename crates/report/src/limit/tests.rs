@@ -115,6 +115,59 @@ fn the_time_between_packets_is_limited_at_all_points_or_at_some() {
     assert_eq!(check("pacing guest1/*:max<=1s"), says("cannot be judged: no pacing was measured there"));
 }
 
+/// A summary that keeps all of its limits, but for this.
+fn lacking(kind: DeficiencyKind) -> Summary {
+    let deficiencies = vec![Deficiency::new(kind, "seen")];
+    Summary { deficiencies, ..summary() }
+}
+
+#[test]
+fn fragments_weaken_what_sees_the_first_alone_and_not_what_an_application_read() {
+    let mut summary = lacking(DeficiencyKind::Fragments);
+    let word = |limit: &str, summary: &Summary| verdict(limit, summary).word();
+    for limit in ["total:max<=4ms", "total:over<=9", "lost<=3", "consecutive<=4", "pacing:max<=1ms", "journeys>=12"] {
+        assert_eq!(word(limit, &summary), "kept", "{limit}: the application read whole packets");
+    }
+    let to_nic =
+        SegmentFigures { kind: SegmentKind::Tnet, name: "Tnet".into(), to: "host/nic-rx@eth0".into(), ..total(5) };
+    summary.streams[0].segments.push(to_nic);
+    assert_eq!(word("Tnet:max<=1ms", &summary), OPEN, "its other fragments may be late");
+    // A route that ends at a device which the user named.
+    let end = "guest0/nic-rx@eth1";
+    summary.streams[0].points = ["host/nic-rx@eth0", end].map(|p| p.parse().unwrap()).into();
+    let segments = summary.streams[0].segments.iter_mut().chain(&mut summary.segments);
+    segments.filter(|s| s.name == "total").for_each(|s| s.to = end.into());
+    for limit in ["total:max<=4ms", "total:over<=9", "lost<=3", "consecutive<=4"] {
+        assert_eq!(word(limit, &summary), OPEN, "{limit}");
+    }
+    assert_eq!(word("lost<=2", &summary), "broken");
+}
+
+#[test]
+fn a_change_on_the_way_weakens_what_is_measured_from_or_to_an_end_of_the_route() {
+    let mut summary = lacking(DeficiencyKind::Changed);
+    let step = SegmentFigures { kind: SegmentKind::Step, name: "a to b".into(), ..total(5) };
+    summary.streams[0].segments.push(step);
+    let open = ["total:max<=4ms", "lost<=3", "never_seen<=0", "consecutive<=4", "out_of_order<=0", "pacing:max<=1ms"];
+    for limit in open {
+        assert_eq!(verdict(limit, &summary).cannot_be_judged.as_deref(), Some("seen"), "{limit}");
+    }
+    for limit in ["a to b:max<=1ms", "malformed<=0", "journeys>=12", "pacing host/*:max<=1ms"] {
+        assert_eq!(verdict(limit, &summary).word(), "kept", "{limit}");
+    }
+}
+
+#[test]
+fn what_no_figure_is_made_of_leaves_each_limit_as_it_is_and_a_second_sender_leaves_none() {
+    for limit in ["total:max<=4ms", "lost<=3", "journeys>=12", "consecutive<=4", "pacing:max<=1ms"] {
+        assert_eq!(verdict(limit, &lacking(DeficiencyKind::ContextMissing)).word(), "kept", "{limit}");
+        assert_eq!(verdict(limit, &lacking(DeficiencyKind::SendersMixed)).word(), OPEN, "{limit}");
+        let is_least = limit.starts_with("journeys");
+        let open = if is_least { KEPT } else { OPEN };
+        assert_eq!(verdict(limit, &lacking(DeficiencyKind::SenderNotFollowed)).word(), open, "{limit}");
+    }
+}
+
 #[test]
 fn durations_alone_keep_no_limit_on_losses_and_packets_in_a_row() {
     let alone = Summary { durations_alone: true, lost: Vec::new(), ..summary() };

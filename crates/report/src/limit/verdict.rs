@@ -1,7 +1,7 @@
 //! What becomes of limits: kept, broken, or not to be judged, because of what was not measured or what a run lacks.
 
 use super::{About, Counter, Limit, What, Where};
-use latpath_model::{pattern::fits, Ns, SegmentKind};
+use latpath_model::{pattern::fits, Ns, Point, SegmentKind};
 use latpath_stats::{
     figures::packets,
     text::short_stream,
@@ -111,6 +111,14 @@ impl Where {
     }
 }
 
+/// The first thing that is missing and could change the times of a segment.
+pub(crate) fn lacking<'a>(summary: &'a Summary, segment: &str) -> Option<&'a Deficiency> {
+    let at = Where { segment: segment.into(), pooled: true };
+    let (text, what) = (String::new(), What::Time(at, |times| times.max_ns, false));
+    let limit = Limit { text, what, bar: 0, about: None, is_not_measured: false };
+    summary.deficiencies.iter().find(|one| limit.may_be_broken_by(one, summary))
+}
+
 impl Limit {
     /// Checks it. A broken limit is broken whatever is missing; one that seems to be kept cannot be judged where something is missing
     /// that could break it.
@@ -152,10 +160,10 @@ impl Limit {
 
     /// Whether something that is missing could have broken it.
     fn may_be_broken_by(&self, deficiency: &Deficiency, summary: &Summary) -> bool {
-        use DeficiencyKind::{Missing, NotJoined, SightingsDropped};
+        use DeficiencyKind::{Missing, NotJoined, SenderNotFollowed, SightingsDropped};
         match (deficiency.kind.reach(), &self.what) {
             // Packets that are missing would be more.
-            (Reach::All, What::Journeys) => !matches!(deficiency.kind, Missing | SightingsDropped),
+            (Reach::All, What::Journeys) => !matches!(deficiency.kind, Missing | SightingsDropped | SenderNotFollowed),
             // They were counted.
             (Reach::All, What::All(Counter::SightingsDropped)) => {
                 !matches!(deficiency.kind, SightingsDropped | NotJoined)
@@ -183,6 +191,25 @@ impl Limit {
             (Reach::BetweenMachines, What::All(_)) => false,
             (Reach::SequenceNumbers, What::Consecutive(_) | What::All(Counter::NeverSeen)) => true,
             (Reach::SequenceNumbers, _) => false,
+            (Reach::FirstFragment, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+                at.is_any(summary, |kind, _, to| match to {
+                    "" => !matches!(kind, SegmentKind::Total | SegmentKind::Tsub) || !reaches_applications(summary),
+                    to => !is_application(to),
+                })
+            }
+            (Reach::FirstFragment, What::Consecutive(_)) => !reaches_applications(summary),
+            (Reach::FirstFragment, What::All(Counter::Lost | Counter::Incomplete)) => !reaches_applications(summary),
+            (Reach::FirstFragment, _) => false,
+            (Reach::RouteEnds, What::Time(at, ..) | What::Over(at) | What::Negative(at)) => {
+                use SegmentKind::{Tmu, Tnet, Total, Tsub};
+                at.is_any(summary, |kind, _, _| matches!(kind, Tmu | Tnet | Tsub | Total))
+            }
+            (Reach::RouteEnds, What::Pacing(points, _)) => points.is_none(),
+            (Reach::RouteEnds, What::Consecutive(_)) => true,
+            (Reach::RouteEnds, What::All(counter)) => {
+                !matches!(counter, Counter::Malformed | Counter::SightingsDropped)
+            }
+            (Reach::NoFigure, _) => false,
             (_, What::Journeys) => false,
         }
     }
@@ -336,6 +363,16 @@ fn of_stream(stream: Option<&StreamFigures>) -> String {
 
 fn machine(point: &str) -> &str {
     point.split('/').next().unwrap_or_default()
+}
+
+fn is_application(point: &str) -> bool {
+    point.parse::<Point>().is_ok_and(|point| point.kind.is_application())
+}
+
+/// Whether the routes of all streams that were seen end at applications, which read whole packets.
+fn reaches_applications(summary: &Summary) -> bool {
+    let seen = summary.streams.iter().filter(|stream| stream.journeys > 0);
+    seen.map(|stream| stream.points.last()).all(|end| end.is_some_and(|end| end.kind.is_application()))
 }
 
 /// How many packets arrived whose time in a segment of their route is not known: one of its ends did not see them. Of one stream, or of

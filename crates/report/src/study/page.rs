@@ -1,5 +1,7 @@
 //! The page: the configurations side by side, and what it says in a sentence each.
 
+mod short;
+
 use super::{Configuration, Setup, Work};
 use crate::cpu_profile::{Diff, Document, Modes, Moved, MODES};
 use crate::document::{sheet, without_markup, Sheet};
@@ -41,7 +43,7 @@ pub fn study_of_vms_html(all: &[Configuration]) -> String {
 
 fn write(page: &mut Page, all: &[Configuration]) {
     page.heading("In short");
-    sentences(page, all);
+    short::sentences(page, all);
     notes(page, all);
     odd_rates(page, all);
     work(page, all);
@@ -75,84 +77,6 @@ fn bits(page: &Page, bits_per_second: f64) -> String {
     page.clean(&format!("{:.2} {unit}", bits_per_second / divisor))
 }
 
-fn times_as(now: f64, before: f64) -> Option<String> {
-    let ratio = now / before;
-    ratio.is_finite().then(|| format!("{ratio:.2} times"))
-}
-
-/// The first configuration against each other one, for the same work.
-fn sentences(page: &mut Page, all: &[Configuration]) {
-    let Some((first, others)) = all.split_first() else { return };
-    if others.is_empty() {
-        page.line("  There is one configuration only: nothing to compare it with.");
-    }
-    for other in others {
-        let (name, than) = (page.clean(&other.name), page.clean(&first.name));
-        if let Some(more) = other.rate().zip(first.rate()).and_then(|(now, before)| times_as(now, before)) {
-            page.wrapped("  ".into(), 2, &format!("{name} carries {more} the traffic of {than}."));
-        }
-        let Some((now, before)) = other.exits.as_ref().zip(first.exits.as_ref()) else { continue };
-        let per_gb = |part: &super::Part<crate::exits::VmExits>, value: f64| value / part.work.gigabytes();
-        let both = |of: &dyn Fn(&VcpuFigures) -> f64| {
-            times_as(per_gb(now, of(&now.figures.all)), per_gb(before, of(&before.figures.all)))
-        };
-        let outside = both(&|all| all.exit_time_without_halts_ns as f64);
-        let count = both(&|all| all.exits as f64);
-        let busy = both(&|all| busy(all) as f64);
-        if let (Some(count), Some(outside), Some(busy)) = (count, outside, busy) {
-            let text = format!(
-                "For the same bytes its vCPUs leave the guest {count} as often, are outside of it without halts for {outside} the \
-                 time, and use {busy} the CPU time."
-            );
-            page.wrapped("  ".into(), 2, &text);
-        }
-    }
-    for other in others {
-        host_time(page, first, other);
-        Direction::ALL.into_iter().for_each(|direction| transfer(page, first, other, direction));
-    }
-}
-
-/// All CPUs' work for the same bytes: what one side saves, another may have taken over.
-fn host_time(page: &mut Page, first: &Configuration, other: &Configuration) {
-    let per_gb = |one: &Configuration| {
-        let busy = Modes::of_profile(&one.profile()?).busy_ns() as f64;
-        Some(busy / one.profile.as_ref()?.work.gigabytes()).filter(|ns| ns.is_finite())
-    };
-    let Some((was, is)) = per_gb(first).zip(per_gb(other)) else { return };
-    let Some(ratio) = times_as(is, was) else { return };
-    let (name, was, is) = (page.clean(&other.name), page.duration(was as Ns), page.duration(is as Ns));
-    let text =
-        format!("All CPUs of the host together work {is} for each GB with {name}, {ratio} as long ({was} before).");
-    page.wrapped("  ".into(), 2, &text);
-}
-
-/// A transfer's time is compared only where both transfers end in the same step.
-fn transfer(page: &mut Page, first: &Configuration, other: &Configuration, direction: Direction) {
-    let Some(((_, was), (_, is))) = main_ladder(first, direction).zip(main_ladder(other, direction)) else { return };
-    let last = |means: &MeansReport| means.rungs.last().map(|rung| rung.step);
-    let (of, than) = (words(direction), page.clean(&first.name));
-    let name = page.clean(&other.name);
-    if was.variant == is.variant {
-        let text = format!("Packets {of} go by the same means in {than} and {name}: {}.", is.variant.words());
-        page.wrapped("  ".into(), 2, &text);
-    }
-    let times = times_as(is.total.p50_ns as f64, was.total.p50_ns as f64);
-    let text = match (last(was) == last(is), times) {
-        (true, Some(ratio)) => format!("A transfer {of} takes {ratio} as long with {name} (median)."),
-        (true, None) => return,
-        (false, _) => {
-            let ends = |means| last(means).map_or("nothing", |step| step.words_of_any(direction));
-            format!(
-                "Transfers {of} are not compared: those of {than} are seen until \"{}\", those of {name} until \"{}\".",
-                ends(was),
-                ends(is)
-            )
-        }
-    };
-    page.wrapped("  ".into(), 2, &text);
-}
-
 /// What could not be measured, and what the reader must know: once where it is so of all.
 fn notes(page: &mut Page, all: &[Configuration]) {
     let of_all = |note: &String| all.iter().all(|one| one.notes.contains(note));
@@ -182,17 +106,21 @@ fn odd_rates(page: &mut Page, all: &[Configuration]) {
         for (what, work) in measured(one) {
             let rate = work.bits_per_second();
             if rate < least * (1.0 - RATE_TOLERATED) || rate > most * (1.0 + RATE_TOLERATED) {
+                let is_profile = one.profile.as_ref().is_some_and(|part| what == SAMPLED && one.is_starved(&part.work));
                 page.warning(&format!(
-                    "{}: while {what} the load ran at {}, but by itself at {} to {}",
+                    "{}: while {what} the load ran at {}, but by itself at {} to {}{}",
                     one.name,
                     bits(page, rate),
                     bits(page, least),
-                    bits(page, most)
+                    bits(page, most),
+                    if is_profile { ": this profile is not shown" } else { "" }
                 ));
             }
         }
     }
 }
+
+const SAMPLED: &str = "CPUs were sampled";
 
 /// Each measurement, and what the load did in it.
 fn measured(one: &Configuration) -> impl Iterator<Item = (&'static str, Work)> {
@@ -200,7 +128,7 @@ fn measured(one: &Configuration) -> impl Iterator<Item = (&'static str, Work)> {
         ("exits were counted", one.exits.as_ref().map(|part| part.work)),
         ("transfers were followed", one.ladder.as_ref().map(|part| part.work)),
         ("buffers were counted", one.queues.as_ref().map(|part| part.work)),
-        ("CPUs were sampled", one.profile.as_ref().map(|part| part.work)),
+        (SAMPLED, one.profile.as_ref().map(|part| part.work)),
     ];
     all.into_iter().filter_map(|(what, work)| Some((what, work?)))
 }
@@ -444,8 +372,7 @@ fn cpu_time(page: &mut Page, all: &[Configuration]) {
     if profiles.iter().all(Option::is_none) {
         return;
     }
-    let works: Vec<Work> =
-        all.iter().map(|one| one.profile.as_ref().map_or_else(Work::default, |part| part.work)).collect();
+    let works: Vec<Work> = all.iter().map(|one| one.profiled().map_or_else(Work::default, |part| part.work)).collect();
     page.heading("Where all CPUs' time went");
     let mut modes = table(page, "time", all, &["of it", "per GB"]);
     for (name, of) in MODES {
@@ -543,7 +470,7 @@ fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<C
 fn system_calls(page: &mut Page, all: &[Configuration]) {
     let mut sums: BTreeMap<(String, String), Vec<(u64, Ns)>> = BTreeMap::new();
     for (at, one) in all.iter().enumerate() {
-        for call in one.profile.iter().flat_map(|part| &part.figures.system_calls) {
+        for call in one.profiled().into_iter().flat_map(|part| &part.figures.system_calls) {
             let sums = sums.entry((call.call.clone(), call.thread.clone())).or_insert_with(|| vec![(0, 0); all.len()]);
             sums[at] = (sums[at].0 + call.count, sums[at].1 + call.sum_ns);
         }
@@ -562,7 +489,7 @@ fn system_calls(page: &mut Page, all: &[Configuration]) {
     for ((call, thread), sums) in rows.into_iter().take(MOST_CALLS) {
         let mut row = vec![page.clean(&call), page.clean(&thread)];
         for (one, (count, ns)) in all.iter().zip(sums) {
-            let per_gb = count as f64 / one.profile.as_ref().map_or(0.0, |part| part.work.gigabytes());
+            let per_gb = count as f64 / one.profiled().map_or(0.0, |part| part.work.gigabytes());
             let per_gb = if per_gb.is_finite() { page.count(per_gb as u64) } else { "-".into() };
             row.extend(match count {
                 0 => ["-".into(), "-".into(), "-".into()],

@@ -177,6 +177,7 @@ pub fn summary() -> Summary {
     };
     Summary {
         deficiencies: Vec::new(),
+        footnotes: Vec::new(),
         elapsed_ns: 60_000_000_000,
         threshold_ns: 200_000,
         band: None,

@@ -193,6 +193,7 @@ pub fn both() -> [Configuration; 2] {
         queues: Some(queues(name)),
         profile: Some(profile(name)),
         notes: vec!["of both".into()],
+        emulated: false,
     };
     let us = 1_000;
     let standard =

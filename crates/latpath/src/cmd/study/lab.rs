@@ -23,8 +23,6 @@ const LIMIT: Duration = Duration::from_secs(1200);
 const CONFIGURATIONS: [(&str, NicService); 2] = [("standard", NicService::Qemu), ("vhost", NicService::Default)];
 /// Bytes of the load, the same for all: some seconds of an emulated lab.
 const BYTES: &str = "100M";
-const EMULATED: &str = "the lab's host was emulated: counts and order hold, times say nothing of your machine";
-
 /// Boots the lab's hypervisor and has the study made in it.
 pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configuration>> {
     let stopped = || stop.load(Ordering::Relaxed);
@@ -38,8 +36,10 @@ pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configu
     let program = std::env::current_exe().context("find latpath's own program file")?;
     let program = program.to_str().context("latpath's own path is no text")?;
     let quoted = quoted(program);
-    let script =
-        format!("{quoted} study vhost --in-lab --repeat {repeat} -o /out/study --json > /out/all.json 2> /out/said");
+    let emulated = if hypervisor.acceleration() == Acceleration::Tcg { " --emulated" } else { "" };
+    let script = format!(
+        "{quoted} study vhost --in-lab{emulated} --repeat {repeat} -o /out/study --json > /out/all.json 2> /out/said"
+    );
     let (said, shown) = (hypervisor.out().join("said"), Cell::new(0));
     let show = || {
         let text = std::fs::read_to_string(&said).unwrap_or_default();
@@ -56,11 +56,7 @@ pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configu
         bail!("the study in the lab failed (exit code {}); what it said stands above", ended.status);
     }
     let text = std::fs::read_to_string(hypervisor.out().join("all.json")).context("what the lab measured")?;
-    let mut all: Vec<Configuration> = serde_json::from_str(&text).context("what the lab measured")?;
-    if hypervisor.acceleration() == Acceleration::Tcg {
-        all.iter_mut().for_each(|one| one.notes.push(EMULATED.into()));
-    }
-    Ok(all)
+    serde_json::from_str(&text).context("what the lab measured")
 }
 
 /// Makes the VMs here, one after the other, and measures each.

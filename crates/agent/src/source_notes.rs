@@ -1,0 +1,127 @@
+//! What a source knows beside its sightings, as an agent reports it: notes, and who sends the streams.
+
+use crate::message::printable;
+use latpath_model::{text::cut, Sender, SenderAt, SourceNote, SourceNoteKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Notes of a source, and bytes of each.
+const MAX_SOURCE_NOTES: usize = 64;
+const MAX_SOURCE_NOTE: usize = 1024;
+/// Senders of a source's streams, each counted at each point.
+const MAX_SENDERS: usize = 1024;
+
+/// Notes on what a source sees, and who sends its streams.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SourceNotes {
+    #[prost(message, repeated, tag = "1")]
+    pub notes: Vec<WireSourceNote>,
+    #[prost(message, repeated, tag = "2")]
+    pub senders: Vec<WireSender>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireSourceNote {
+    /// [`SourceNoteKind::number`].
+    #[prost(uint32, tag = "1")]
+    pub kind: u32,
+    #[prost(string, tag = "2")]
+    pub text: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WireSender {
+    #[prost(uint32, tag = "1")]
+    pub stream: u32,
+    #[prost(uint32, tag = "2")]
+    pub point: u32,
+    /// A MAC (6 bytes), or an IP address (4 or 16).
+    #[prost(bytes = "vec", tag = "3")]
+    pub address: Vec<u8>,
+}
+
+impl SourceNotes {
+    /// As much as may be sent of what a source knows.
+    pub fn of(notes: &[SourceNote], senders: &[SenderAt]) -> Self {
+        let note = |note: &SourceNote| WireSourceNote {
+            kind: note.kind.number(),
+            text: cut(&note.text, MAX_SOURCE_NOTE).into(),
+        };
+        let sender = |at: &SenderAt| WireSender {
+            stream: at.stream.into(),
+            point: at.point.into(),
+            address: match at.sender {
+                Sender::Mac(mac) => mac.into(),
+                Sender::Ip(IpAddr::V4(v4)) => v4.octets().into(),
+                Sender::Ip(IpAddr::V6(v6)) => v6.octets().into(),
+            },
+        };
+        Self {
+            notes: notes.iter().take(MAX_SOURCE_NOTES).map(note).collect(),
+            senders: senders.iter().take(MAX_SENDERS).map(sender).collect(),
+        }
+    }
+
+    /// The notes, each with the machine's name before it, and the senders; or what is wrong with them.
+    pub fn read(self, machine: &str) -> Result<(Vec<SourceNote>, Vec<SenderAt>), String> {
+        if self.notes.len() > MAX_SOURCE_NOTES || self.senders.len() > MAX_SENDERS {
+            let (notes, senders) = (self.notes.len(), self.senders.len());
+            return Err(format!("{notes} notes and {senders} senders, more than there can be"));
+        }
+        let note = |note: WireSourceNote| {
+            let text = printable(cut(&note.text, MAX_SOURCE_NOTE));
+            SourceNote::new(SourceNoteKind::from_number(note.kind), format!("{machine}: {text}"))
+        };
+        let senders = self.senders.into_iter().map(WireSender::read).collect::<Result<_, _>>()?;
+        Ok((self.notes.into_iter().map(note).collect(), senders))
+    }
+}
+
+impl WireSender {
+    fn read(self) -> Result<SenderAt, String> {
+        let bytes = &self.address[..];
+        let sender = match bytes.len() {
+            6 => bytes.try_into().ok().map(Sender::Mac),
+            4 => <[u8; 4]>::try_from(bytes).ok().map(|v4| Sender::Ip(Ipv4Addr::from(v4).into())),
+            16 => <[u8; 16]>::try_from(bytes).ok().map(|v6| Sender::Ip(Ipv6Addr::from(v6).into())),
+            _ => None,
+        };
+        let numbers = u16::try_from(self.stream).ok().zip(u16::try_from(self.point).ok());
+        match numbers.zip(sender) {
+            Some(((stream, point), sender)) => Ok(SenderAt { stream, sender, point }),
+            None => Err(format!("a sender of {} bytes at point {}", bytes.len(), self.point)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_and_senders_survive_the_wire_and_come_from_the_machine_alone() {
+        let notes = [
+            SourceNote::new(SourceNoteKind::Fragments, "udp::5000: 7 of its packets passed nic-rx@eth1 in fragments"),
+            SourceNote::new(SourceNoteKind::Note, "a\u{1b}[2J\nhost: b"),
+        ];
+        let ip = |text: &str| Sender::Ip(text.parse().unwrap());
+        let senders = [Sender::Mac([2, 0, 0, 0, 0, 7]), ip("10.0.0.2"), ip("fd00::2")];
+        let senders: Vec<_> = (0..).zip(senders).map(|(point, sender)| SenderAt { stream: 3, sender, point }).collect();
+        let (read, who) = SourceNotes::of(&notes, &senders).read("guest0").unwrap();
+        assert_eq!(who, senders);
+        assert_eq!(read[0].kind, SourceNoteKind::Fragments);
+        assert_eq!(read[0].text, format!("guest0: {}", notes[0].text));
+        assert_eq!(read[1].text, "guest0: a?[2J host: b");
+    }
+
+    #[test]
+    fn notes_and_senders_without_end_and_of_no_sense_are_refused() {
+        let note = |kind, text: &str| WireSourceNote { kind, text: text.into() };
+        let of = |notes: Vec<WireSourceNote>, senders| SourceNotes { notes, senders }.read("g");
+        assert!(of(vec![note(0, "x"); MAX_SOURCE_NOTES + 1], Vec::new()).is_err());
+        let (read, _) = of(vec![note(u32::MAX, &"x".repeat(1 << 16))], Vec::new()).unwrap();
+        assert_eq!((read[0].kind, read[0].text.len()), (SourceNoteKind::Note, 3 + MAX_SOURCE_NOTE));
+        let sender = |stream, len| WireSender { stream, point: 0, address: vec![1; len] };
+        assert!(of(Vec::new(), vec![sender(0, 6); MAX_SENDERS + 1]).is_err());
+        assert!(of(Vec::new(), vec![sender(0, 5)]).is_err() && of(Vec::new(), vec![sender(1 << 16, 6)]).is_err());
+    }
+}

@@ -1,0 +1,193 @@
+//! What the user must know of a recording under way, and what it is known to lack.
+
+use super::Follow;
+use crate::{merge::Feed, senders, tables};
+use latpath_journey::segments;
+use latpath_model::{SenderAt, SourceNote, SourceNoteKind, StreamId};
+use latpath_run::{Deficiency, DeficiencyKind, Manifest};
+
+impl Follow {
+    /// Brings a manifest's notes and deficiencies up to date.
+    pub(super) fn describe_lacks(&mut self, manifest: &mut Manifest) {
+        let (footnotes, of_sources): (Vec<_>, Vec<_>) =
+            self.source_notes().into_iter().partition(|note| note.kind == SourceNoteKind::Footnote);
+        let senders = self.other_senders();
+        manifest.deficiencies = self.deficiencies(&of_sources, &senders);
+        manifest.notes = self.notes(&of_sources, senders);
+        manifest.footnotes = footnotes.into_iter().map(|note| note.text).collect();
+    }
+
+    /// What the sources know beside sightings.
+    fn source_notes(&mut self) -> Vec<SourceNote> {
+        self.merge.feeds.iter_mut().flat_map(|feed| feed.origin.source_notes()).collect()
+    }
+
+    /// Streams that several senders send, whose packets never meet.
+    fn other_senders(&mut self) -> Vec<String> {
+        let ids = 0..self.options.streams.len() as StreamId;
+        let others: Vec<_> = ids.map(|id| (id, self.joiner.other_senders(id))).filter(|(_, o)| !o.is_empty()).collect();
+        if others.is_empty() {
+            return Vec::new();
+        }
+        let senders: Vec<SenderAt> = self.merge.feeds.iter_mut().flat_map(Feed::senders).collect();
+        let note = |(id, others): (StreamId, Vec<(u64, u64)>)| {
+            let stream = &self.options.streams[usize::from(id)];
+            let own: Vec<SenderAt> = senders.iter().filter(|at| at.stream == id).copied().collect();
+            senders::note(stream, &self.tables.points, self.layout.route.of_stream(id), &others, &own)
+        };
+        others.into_iter().filter_map(note).collect()
+    }
+
+    /// What the user must know by now.
+    fn notes(&self, of_sources: &[SourceNote], senders: Vec<String>) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        notes.extend(self.not_stopped.iter().cloned());
+        notes.extend(self.layout.notes.iter().cloned());
+        notes.extend(senders);
+        notes.extend(self.sampling.notes(&self.options.streams));
+        notes.extend(of_sources.iter().map(|note| note.text.clone()));
+        notes.extend(self.merge.feeds.iter().filter_map(|feed| feed.origin.fault()));
+        for (feed, flight) in self.merge.feeds.iter().zip(self.flights()) {
+            let name = feed.origin.name();
+            match flight {
+                Some(Err(why)) => notes
+                    .push(format!("{name}: no flight recorder, so what it did to late packets is not known: {why}")),
+                Some(Ok(figures)) => notes.extend(figures.left_out().map(|what| format!("{name}: {what}"))),
+                None => {}
+            }
+        }
+        notes.extend(self.left_out().into_iter().map(|one| one.text));
+        notes
+    }
+
+    /// Sightings that were left out, and points that the user named and no packet passed.
+    fn left_out(&self) -> Vec<Deficiency> {
+        let mut all = Vec::new();
+        if self.tables.refused > 0 {
+            let text = format!(
+                "{} points beyond the {} that a run can have were left out: narrow with --points",
+                self.tables.refused,
+                tables::MAX_POINTS
+            );
+            all.push(Deficiency::new(DeficiencyKind::SightingsDropped, text));
+        }
+        if self.merge.overdue > 0 {
+            let text = format!(
+                "sightings of another machine that came too late to be joined in order: {}",
+                self.merge.overdue
+            );
+            all.push(Deficiency::new(DeficiencyKind::NotJoined, text));
+        }
+        all.extend(self.unseen_points().into_iter().map(|text| Deficiency::new(DeficiencyKind::PointNotSeen, text)));
+        all
+    }
+
+    /// What is known to be missing by now.
+    fn deficiencies(&self, of_sources: &[SourceNote], senders: &[String]) -> Vec<Deficiency> {
+        let faults = self.merge.feeds.iter().filter_map(|feed| feed.origin.fault());
+        let lost = self.not_stopped.iter().cloned().chain(faults);
+        let lost = lost.map(|text| Deficiency::new(DeficiencyKind::MachineLost, text));
+        let not_followed = senders.iter().map(|text| Deficiency::new(DeficiencyKind::SenderNotFollowed, text));
+        let of_sources = of_sources.iter().filter_map(of_source);
+        lost.chain(self.left_out()).chain(not_followed).chain(of_sources).collect()
+    }
+
+    /// Those of the requested points at which no packet was seen so far.
+    pub fn unseen_points(&self) -> Vec<String> {
+        let unmatched = self.options.points.unmatched(&self.tables.points);
+        unmatched.iter().map(|pattern| format!("--points {pattern}: no packet was seen at such a point")).collect()
+    }
+
+    /// Those of these segments, each `NAME=FROM..TO`, of which no packet was seen at both ends so far; none until there is a route.
+    pub fn unseen_segments<'a>(&'a self, own: &'a [String]) -> impl Iterator<Item = &'a String> {
+        let (points, route) = (&self.tables.points, &self.layout.route);
+        let is_seen = |text: &str| matches!(segments::parse(text, points, route), Ok(Some(_)));
+        own.iter().filter(move |text| !route.points.is_empty() && !is_seen(text))
+    }
+}
+
+/// What a run lacks because of what a source noted.
+fn of_source(note: &SourceNote) -> Option<Deficiency> {
+    let kind = match note.kind {
+        SourceNoteKind::Note | SourceNoteKind::Footnote => return None,
+        SourceNoteKind::Fragments => DeficiencyKind::Fragments,
+        SourceNoteKind::Changed => DeficiencyKind::Changed,
+        SourceNoteKind::SendersMeet => DeficiencyKind::SendersMixed,
+    };
+    Some(Deficiency::new(kind, &note.text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{merge::Origin, tables::PointFilter, Options};
+    use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamSpec};
+
+    /// A source that sees nothing, and has a note of each kind.
+    struct Noting;
+
+    const KINDS: [SourceNoteKind; 5] = [
+        SourceNoteKind::Note,
+        SourceNoteKind::Footnote,
+        SourceNoteKind::Fragments,
+        SourceNoteKind::Changed,
+        SourceNoteKind::SendersMeet,
+    ];
+
+    impl Source for Noting {
+        fn points(&mut self) -> Vec<PointInfo> {
+            Vec::new()
+        }
+
+        fn drop_notes(&mut self) -> Vec<DropNote> {
+            Vec::new()
+        }
+
+        fn drain(&mut self, _: &mut Vec<Sighting>) -> Ns {
+            latpath_linux::monotonic()
+        }
+
+        fn counters(&mut self) -> Counters {
+            Counters::default()
+        }
+
+        fn source_notes(&mut self) -> Vec<SourceNote> {
+            KINDS.map(|kind| SourceNote::new(kind, format!("{kind:?}"))).into()
+        }
+    }
+
+    impl Origin for Noting {
+        fn stop(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn fault(&self) -> Option<String> {
+            Some("it went away".into())
+        }
+    }
+
+    #[test]
+    fn what_a_source_notes_is_a_note_a_footnote_or_a_deficiency_of_its_kind() {
+        let options = Options {
+            streams: vec![StreamSpec::svid("MU01")],
+            machines: Vec::new(),
+            points: PointFilter::default(),
+            other_users: false,
+            clock_error: None,
+            segments: Vec::new(),
+            threshold: 200_000,
+            window: 100_000_000,
+            ring_bytes: 1 << 20,
+            flight: None,
+        };
+        let mut follow = Follow::over(options, |_| Ok(Noting)).unwrap();
+        let mut manifest = Manifest::default();
+        follow.describe(&mut manifest);
+        assert_eq!(manifest.footnotes, ["Footnote"]);
+        assert_eq!(manifest.notes, ["Note", "Fragments", "Changed", "SendersMeet", "it went away"]);
+        use DeficiencyKind::{Changed, Fragments, MachineLost, SendersMixed};
+        let found: Vec<_> = manifest.deficiencies.iter().map(|one| (one.kind, one.text.as_str())).collect();
+        let of_sources = [(Fragments, "Fragments"), (Changed, "Changed"), (SendersMixed, "SendersMeet")];
+        assert_eq!(found, [&[(MachineLost, "it went away")], &of_sources[..]].concat());
+    }
+}
