@@ -18,18 +18,19 @@ struct seen_at {
 	__u32 synch;
 };
 
-/* Makes the record whole for the reader: all other stores first. x86 keeps the order of stores by itself. */
-static __always_inline void publish(struct record *r, __u16 generation)
+/*
+ * Makes the record whole for the reader, by one store of the fields from `stream` to `generation`: all other stores come first. x86 keeps
+ * the order of stores by itself; elsewhere an exchange is a full barrier.
+ */
+static __always_inline void publish(struct record *r, __u64 last)
 {
+	__u64 *word = (__u64 *)&r->stream;
+
 #if defined(__TARGET_ARCH_x86)
 	asm volatile("" ::: "memory");
-	*(volatile __u16 *)&r->generation = generation;
+	*(volatile __u64 *)word = last;
 #else
-	/* point, synch and generation share a word; exchange is a full barrier. */
-	__u32 *word = (__u32 *)((void *)r + 28);
-	__u32 whole = (__u32)r->point | (__u32)r->synch << 8 | (__u32)generation << 16;
-
-	__sync_lock_test_and_set(word, whole);
+	__sync_lock_test_and_set(word, last);
 #endif
 }
 
@@ -39,7 +40,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 	__u32 ring_size = 1u << ring_shift;
 	__u64 head = p->head, at;
 	struct record *r;
-	__u32 idx;
+	__u32 idx, cpu;
 
 	if (unlikely(key & *(volatile __u64 *)&p->sample_mask)) {
 		__sync_fetch_and_add(&p->left_out, 1);
@@ -56,19 +57,16 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 		}
 	}
 	at = __sync_fetch_and_add(&p->head, 1); /* also counts the sightings */
-	idx = ((__u32)p->cpu << ring_shift) + ((__u32)at & (ring_size - 1));
+	cpu = p->cpu;
+	idx = (cpu << ring_shift) + ((__u32)at & (ring_size - 1));
 	r = bpf_map_lookup_elem(&ring, &idx);
 	if (!r)
 		return;
 	r->t = w->t;
 	r->aux = w->aux;
-	r->key = key;
-	r->tid = w->tid;
-	r->stream = stream;
-	r->cpu = p->cpu;
-	r->point = w->point;
-	r->synch = w->synch;
-	publish(r, (__u16)(at >> ring_shift) | 1u << 15);
+	*(volatile __u64 *)&r->key = key | (__u64)w->tid << 32;
+	publish(r, (__u16)stream | (__u64)(__u16)cpu << 16 | (__u64)(__u8)w->point << 32 | (__u64)(__u8)w->synch << 40 |
+			   (at >> ring_shift | 1u << 15) << 48);
 }
 
 /* Takes one sighting. Returns whether it is one of the few, in 1024, of which the sender is noted too. */
