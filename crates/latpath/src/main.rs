@@ -2,6 +2,7 @@
 
 mod cmd;
 mod config;
+mod help;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use cmd::{Outcome, Usage};
@@ -11,13 +12,13 @@ use std::process::ExitCode;
 /// Follows every packet of a time-critical stream from the wire, through a virtualised host, to the application in the
 /// guest: how long each segment took, where packets were lost, and what the measuring cost.
 #[derive(Parser)]
-#[command(name = "latpath", version, propagate_version = true, max_term_width = 110)]
+#[command(name = "latpath", version, propagate_version = true, max_term_width = 110, help_template = help::template())]
 struct Cli {
     /// Take flags from this file too (docs/config.md) [default: ~/.config/latpath/config.toml, /etc/latpath/config.toml]
     #[arg(long = config::FLAG, id = config::FLAG, value_name = "FILE", global = true, display_order = 1000)]
     config: Option<std::path::PathBuf>,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
@@ -149,6 +150,10 @@ fn main() -> ExitCode {
             }
             None => error.exit(),
         },
+    };
+    let Some(command) = command else {
+        eprint!("{}", help::NEXT_STEPS);
+        return ExitCode::from(2);
     };
     undo_what_was_left();
     match dispatch(command) {
