@@ -51,6 +51,7 @@ impl Live {
     /// One round; call it some fifty times a second. Figures start from zero when the route changes.
     pub fn step(&mut self) {
         self.follow.step(&mut self.figures);
+        self.figures.counting.flush();
         let step = self.realtime.observe(&ClockTie::read());
         step.into_iter().for_each(|step| self.manifest.add_utc_step(step));
         if self.follow.now() >= self.thinning.due {
@@ -105,7 +106,7 @@ impl Live {
         follow.describe(manifest);
         let (points, route, before) = (follow.points(), &follow.layout().route, &figures.before[..]);
         let facts = Facts { manifest, points, route, before, whole: true, vms, elapsed };
-        let mut summary = summarise(&figures.counting.aggregate, &facts);
+        let mut summary = summarise(figures.counting.figures(), &facts);
         if !summary.lost.is_empty() {
             // Reading the kernel's counters takes its time: only where they say more.
             explain(&mut summary, points, Some(&follow.counted()));
@@ -129,6 +130,7 @@ impl Live {
     /// Detaches everything and counts what is finished.
     pub fn stop(&mut self) {
         self.follow.stop(&mut self.figures);
+        self.figures.counting.flush();
     }
 }
 

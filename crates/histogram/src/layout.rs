@@ -12,6 +12,19 @@ pub const fn index<const BITS: u32>(v: u64) -> usize {
     ((shift as usize) << BITS) + (v >> shift) as usize
 }
 
+/// The same for values below `2^31`: a floating-point number has the logarithm and the leading bits side by side, which is quicker to get
+/// than to compute.
+#[inline]
+pub fn index_of_small<const BITS: u32>(v: u32) -> usize {
+    if v < 1 << BITS {
+        return v as usize;
+    }
+    const BIAS: usize = 1023;
+    let high = f64::from(v as i32).to_bits() >> (f64::MANTISSA_DIGITS - 1 - BITS);
+    // The exponent of `2^BITS` is the first of those that count.
+    (high as usize).wrapping_sub((BIAS + BITS as usize - 1) << BITS)
+}
+
 /// How far a bucket's values are shifted.
 const fn shift<const BITS: u32>(index: usize) -> u32 {
     ((index >> BITS) as u32).saturating_sub(1)
@@ -49,6 +62,12 @@ mod tests {
             prop_assert!(lower::<8>(i) <= v && v - lower::<8>(i) < width::<8>(i));
             prop_assert!(middle::<8>(i).abs_diff(v) * 2 <= width::<8>(i));
             prop_assert!(middle::<8>(i).abs_diff(v) as f64 <= v as f64 / 512.0);
+        }
+
+        #[test]
+        fn a_small_value_has_the_same_bucket(v in (0_u32..31).prop_flat_map(|bit| 0..=(i32::MAX as u32 >> bit))) {
+            prop_assert_eq!(index_of_small::<8>(v), index::<8>(v.into()));
+            prop_assert_eq!(index_of_small::<6>(v), index::<6>(v.into()));
         }
 
         #[test]

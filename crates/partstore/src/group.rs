@@ -1,14 +1,15 @@
 //! Rows on their way into a row group, column by column.
 
-use crate::{reader, writer::Sink, Column, Kind};
+use crate::{chunk::Chunk, writer::Sink, Column, Kind};
 use parquet::{
     data_type::{BoolType, DataType, Int32Type, Int64Type},
     errors::ParquetError,
     file::{
-        reader::RowGroupReader,
+        metadata::ParquetMetaData,
         writer::{SerializedFileWriter, SerializedRowGroupWriter},
     },
 };
+use std::fs::File;
 
 /// A column's values: in the vector of its kind, those of rows that have one.
 #[derive(Clone, Debug, Default)]
@@ -92,14 +93,28 @@ impl Group {
         self.columns.iter_mut().for_each(|values| values.sort(&order));
     }
 
-    /// Appends the rows of a file's group. Columns that the file lacks are empty.
-    pub(crate) fn read(&mut self, group: &dyn RowGroupReader, table: &[Column]) -> Result<(), String> {
-        let rows = reader::rows(group);
-        let columns = group.metadata().columns();
+    /// Appends the rows of a file's row group. Columns that the file lacks are empty.
+    pub(crate) fn read(
+        &mut self,
+        file: &File,
+        metadata: &ParquetMetaData,
+        group: usize,
+        table: &[Column],
+    ) -> Result<(), String> {
+        let found = metadata.row_group(group);
+        let rows = usize::try_from(found.num_rows()).unwrap_or(0);
         self.columns.resize_with(table.len(), Values::default);
         for (column, values) in table.iter().zip(&mut self.columns) {
-            match columns.iter().position(|c| c.column_descr().name() == column.name) {
-                Some(index) => reader::read_column(group, index, column.kind, values)?,
+            let index = found.columns().iter().position(|c| c.column_descr().name() == column.name);
+            match index {
+                Some(index) => {
+                    let chunk = Chunk::read(file, metadata, group, index)?;
+                    chunk.decode(found.column(index), rows, column.kind, values).map_err(|e| e.to_string())?;
+                    if column.is_optional {
+                        // A column of another writer may lack no value, and then has no levels.
+                        values.levels.resize(self.rows + rows, 1);
+                    }
+                }
                 None if column.is_optional => values.levels.resize(self.rows + rows, 0),
                 None => return Err(format!("it has no column {:?}", column.name)),
             }

@@ -10,6 +10,7 @@
 //!
 //! A table is flat: integers and booleans, optional or not ([`Column`]). Rows are gathered column by column in a [`Group`].
 
+mod chunk;
 mod column;
 mod error;
 mod group;

@@ -4,7 +4,6 @@
 //! removed after that. A reader passes over parts that another one covers.
 
 use crate::{sync_directory, Column, Group, Names, PartWriter, Span, StoreError, GROUP_ROWS};
-use parquet::file::reader::FileReader;
 
 /// Parts are merged when they are this many.
 const MERGE_PARTS: usize = 60;
@@ -70,21 +69,16 @@ pub fn merge(
         Ok(())
     };
     for span in spans {
-        let path = names.path(*span);
         let part = names.open(*span)?;
         let is_alike = part.columns().eq(table.iter().map(|c| c.name.as_str()));
         for index in 0..part.groups() {
-            let rows = part.file.metadata().row_group(index).num_rows().unsigned_abs() as usize;
+            let rows = part.metadata().row_group(index).num_rows().unsigned_abs() as usize;
             let is_copied = is_alike && rows >= LARGE_GROUP;
             if gathered.rows > 0 && (is_copied || gathered.rows + rows > GROUP_ROWS) {
                 write(&mut merged, &mut gathered)?;
             }
             match is_copied {
-                true => {
-                    part.check(index, table)?;
-                    let group = part.file.get_row_group(index).map_err(|e| damaged(&path, &e))?;
-                    merged.copy(part.bytes(), group.as_ref())?;
-                }
+                true => merged.copy(&part, index)?,
                 false => part.read(index, table, &mut gathered)?,
             }
             step();
@@ -96,10 +90,6 @@ pub fn merge(
         names.directory.remove(names.name(*span)).map_err(StoreError::write(names.path(*span)))?;
     }
     sync_directory(&names.directory)
-}
-
-fn damaged(path: &std::path::Path, why: &dyn std::fmt::Display) -> StoreError {
-    StoreError::Damaged { path: path.into(), why: why.to_string() }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! One XXH64 for each column of each row group, and one for the footer, in which all else stands. They are 16 hexadecimal digits
 //! each, under one key, the footer's first. The footer's own sum is made with zeros in its place.
 
-use crate::Column;
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use std::{fs::File, hash::Hasher, io, os::unix::fs::FileExt};
 use twox_hash::XxHash64;
@@ -11,7 +10,9 @@ use twox_hash::XxHash64;
 const KEY: &str = "latpath_xxh64";
 const DIGITS: usize = 16;
 /// What ends a Parquet file: the footer's length in 4 bytes, and `PAR1`.
-pub(crate) const TAIL: u64 = 8;
+const TAIL: u64 = 8;
+/// Why a part with a wrong sum is damaged.
+pub(crate) const WRONG: &str = "its sum is wrong";
 
 /// The sums of what was written, for the metadata, with zeros for the footer's.
 pub(crate) fn of_columns(file: &File, groups: &[RowGroupMetaData]) -> io::Result<KeyValue> {
@@ -35,26 +36,13 @@ pub(crate) fn is_footer_whole(file: &File) -> io::Result<bool> {
     Ok(read_footer(file)?.is_none_or(|footer| footer.found == digits(footer.sum).as_bytes()))
 }
 
-/// Whether the columns of a row group that `table` names are as they were written.
-pub(crate) fn are_columns_whole(
-    file: &File,
-    metadata: &ParquetMetaData,
-    group: usize,
-    table: &[Column],
-) -> io::Result<bool> {
+/// Whether these are the bytes that were written as a column of a row group.
+pub(crate) fn is_column_whole(metadata: &ParquetMetaData, group: usize, column: usize, bytes: &[u8]) -> bool {
     let notes = metadata.file_metadata().key_value_metadata();
-    let Some(sums) = notes.into_iter().flatten().find(|note| note.key == KEY) else { return Ok(true) };
+    let Some(sums) = notes.into_iter().flatten().find(|note| note.key == KEY) else { return true };
     let sums = sums.value.as_deref().unwrap_or_default().as_bytes();
     let before: usize = metadata.row_groups()[..group].iter().map(RowGroupMetaData::num_columns).sum();
-    for (index, column) in metadata.row_group(group).columns().iter().enumerate() {
-        if table.iter().any(|c| c.name == column.column_descr().name()) {
-            let sum = sums.chunks(DIGITS).nth(1 + before + index);
-            if sum != Some(digits(of_bytes(file, column.byte_range())?).as_bytes()) {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
+    sums.chunks(DIGITS).nth(1 + before + column) == Some(sum_of(bytes).as_bytes())
 }
 
 struct Footer {

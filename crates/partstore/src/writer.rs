@@ -1,12 +1,8 @@
 //! Writing one part, and bringing it to the disk.
 
-use crate::{column, sums, Column, Group, StoreError};
+use crate::{column, sums, Column, Group, PartReader, StoreError};
 use latpath_linux::Directory;
-use parquet::{
-    column::writer::ColumnCloseResult,
-    errors::ParquetError,
-    file::{reader::RowGroupReader, writer::SerializedFileWriter},
-};
+use parquet::{column::writer::ColumnCloseResult, errors::ParquetError, file::writer::SerializedFileWriter};
 use std::{
     ffi::OsString,
     fs::File,
@@ -81,13 +77,18 @@ impl PartWriter {
         self.with_writer(|writer| group.write(writer, &table))
     }
 
-    /// Adds another file's row group as it is, without decoding it. It must have the same columns.
-    pub(crate) fn copy(&mut self, file: &File, group: &dyn RowGroupReader) -> Result<(), StoreError> {
-        let rows_written = group.metadata().num_rows().unsigned_abs();
+    /// Adds another part's row group as it is: its bytes are checked, and not decoded. It must have the same columns.
+    pub(crate) fn copy(&mut self, from: &PartReader, index: usize) -> Result<(), StoreError> {
+        let group = from.metadata().row_group(index);
+        let rows_written = group.num_rows().unsigned_abs();
         self.rows += rows_written;
         self.with_writer(|writer| {
             let mut to = writer.next_row_group()?;
-            for column in group.metadata().columns() {
+            for (at, column) in group.columns().iter().enumerate() {
+                let chunk = match from.chunk(index, at) {
+                    Ok(chunk) => chunk,
+                    Err(damaged) => return Ok(Err(damaged)),
+                };
                 let close = ColumnCloseResult {
                     bytes_written: column.compressed_size().unsigned_abs(),
                     rows_written,
@@ -96,16 +97,16 @@ impl PartWriter {
                     column_index: None,
                     offset_index: None,
                 };
-                to.append_column(file, close)?;
+                to.append_column(&chunk, close)?;
             }
-            to.close().map(|_| ())
-        })
+            to.close().map(|_| Ok(()))
+        })?
     }
 
-    fn with_writer(
+    fn with_writer<T>(
         &mut self,
-        write: impl FnOnce(&mut SerializedFileWriter<Sink>) -> Result<(), ParquetError>,
-    ) -> Result<(), StoreError> {
+        write: impl FnOnce(&mut SerializedFileWriter<Sink>) -> Result<T, ParquetError>,
+    ) -> Result<T, StoreError> {
         let done = match &mut self.writer {
             Some(writer) => write(writer),
             None => Err(ParquetError::General("the part is closed".into())),

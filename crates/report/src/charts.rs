@@ -5,7 +5,7 @@ use crate::summarise::{gather, slowest, span, without, Gathered, SummaryOptions}
 use latpath_journey::segments::Segment;
 use latpath_model::{Ns, PointId, SegmentKind, StreamId};
 use latpath_run::{Rows, Run, Select};
-use latpath_stats::{Aggregate, FineHistograms, OverTime, Setup, Slot, Summary, Worst};
+use latpath_stats::{Aggregate, Batch, Batches, FineHistograms, OverTime, Setup, Slot, Summary, Worst};
 
 /// Segments that have charts, at most.
 pub(crate) const CHARTED: usize = 24;
@@ -52,11 +52,10 @@ impl ChartedSegment {
 pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Summary, Charts), String> {
     let select = &options.select;
     let make = |setup: &Setup| {
-        let segments: Vec<_> = charted(setup, CHARTED).iter().map(|at| setup.segments[*at].clone()).collect();
         let (begin, end) = span(run, select)?;
-        Some(OverTime::new(setup.streams, &segments, &setup.points, begin, end))
+        Some(OverTime::new(setup, &charted(setup, CHARTED), begin, end))
     };
-    let add = |over_time: &mut Option<OverTime>, rows: &Rows| over_time.iter_mut().for_each(|o| o.add_rows(rows));
+    let add = |over_time: &mut Option<OverTime>, batch: &Batch| over_time.iter_mut().for_each(|o| o.add(batch));
     let intervals = intervals(run, options)?;
     let Gathered { mut summary, counted, patterns, more } = gather(run, options, true, |_| Ok(()), make, add)?;
     summary.without = without(run, options, &summary, &patterns)?;
@@ -106,7 +105,7 @@ fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Opti
     // Imported files do not say who saw a packet.
     let select = if run.manifest().imported.is_empty() { select.with_cpus_and_threads() } else { select };
     let (mut tried, mut least) = (0, i128::MAX);
-    let mut best = None;
+    let mut best = Rows::default();
     run.for_each(&select, |journey| {
         tried += 1;
         let off = |(from, to, median): &(PointId, PointId, Ns)| {
@@ -115,11 +114,16 @@ fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Opti
         };
         let off = medians.iter().map(off).sum();
         if journey.seen & route == route && route != 0 && off < least {
-            let mut aggregate = Aggregate::new(Setup { worst: 1, ..setup.clone() });
-            aggregate.add(journey);
-            (least, best) = (off, Some(aggregate));
+            least = off;
+            best.clear(setup.points.len());
+            if journey.cpu.is_empty() {
+                best.leave_out_details();
+            }
+            best.push(journey);
         }
         tried < TRIED
     });
-    best
+    let mut aggregate = Aggregate::new(Setup { worst: 1, ..setup.clone() });
+    Batches::new(setup).each(&best, |batch| aggregate.add(batch));
+    (!best.is_empty()).then_some(aggregate)
 }

@@ -10,7 +10,7 @@ use latpath_run::{Run, Select};
 use latpath_stats::figures::packets;
 use latpath_stats::text::Table;
 use latpath_stats::units::elapsed;
-use latpath_stats::{Aggregate, Facts, IntervalFigures, Summary};
+use latpath_stats::{Aggregate, Batches, Facts, IntervalFigures, Summary};
 
 /// Most intervals of a run.
 const MOST: Ns = 10_000;
@@ -45,10 +45,12 @@ pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<Inter
         let from_ns = if number == 0 { whole.from_ns } else { from.max(whole.from_ns) };
         let to_ns = from.saturating_add(every).min(whole.to_ns);
         let select = Select { from_ns, to_ns, ..whole };
-        let begin = || Aggregate::new(setup.clone());
-        let scan = run.scan_rows(&select, workers, begin, |counted, rows| counted.add_rows(rows));
-        let mut all = begin();
-        scan.gathered.iter().for_each(|counted| all.merge(counted));
+        let begin = || (Batches::new(&setup), Aggregate::new(setup.clone()));
+        let scan = run.scan_rows(&select, workers, begin, |(batches, counted), rows| {
+            batches.each(rows, |batch| counted.add(batch));
+        });
+        let mut all = Aggregate::new(setup.clone());
+        scan.gathered.iter().for_each(|(_, counted)| all.merge(counted));
         let facts =
             Facts { manifest, points, route: &layout.route, before: &[], whole: false, vms: &vms, elapsed: every };
         let mut summary = latpath_stats::summarise(&all, &facts);

@@ -94,6 +94,7 @@ impl Replay {
             counting.add(journey);
             true
         });
+        counting.flush();
         for damage in damaged.iter().map(ToString::to_string) {
             if !self.damaged.contains(&damage) {
                 self.damaged.push(damage);
@@ -147,7 +148,7 @@ impl Replay {
         let elapsed = until.saturating_sub(self.counting.since).max(0);
         let (points, route, vms) = (self.run.points(), &self.layout.route, &self.vms);
         let facts = Facts { manifest: &manifest, points, route, before: &[], whole, vms, elapsed };
-        let mut summary = summarise(&self.counting.aggregate, &facts);
+        let mut summary = summarise(self.counting.figures(), &facts);
         let of_run = self.run.deficiencies().iter().filter(|one| !manifest.deficiencies.contains(one)).cloned();
         let damaged = self.damaged.iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text));
         summary.deficiencies.splice(0..0, of_run.chain(damaged).collect::<Vec<_>>());

@@ -9,7 +9,8 @@ use latpath_run::{Deficiency, DeficiencyKind, Manifest, Rows, Run, Select, Spans
 use latpath_stats::figures::packets;
 use latpath_stats::{
     units::{count, number_of},
-    Aggregate, Band, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns, Worst,
+    Aggregate, Band, Batch, Batches, Facts, Found, Pacing, PatternKind, Patterns, Setup, Summary, WithoutPatterns,
+    Worst,
 };
 
 /// Histograms that all workers together may hold: each takes some 20 KiB.
@@ -100,9 +101,9 @@ struct OfReport {
 }
 
 impl OfReport {
-    fn add_rows(&mut self, rows: &Rows) {
-        self.pacing.add_rows(rows);
-        self.patterns.add_rows(rows);
+    fn add(&mut self, batch: &Batch) {
+        self.pacing.add(batch);
+        self.patterns.add(batch);
     }
 
     fn merge(&mut self, other: Self) {
@@ -119,7 +120,7 @@ pub(crate) fn gather<G: Send>(
     report: bool,
     choose: impl FnOnce(&mut Vec<Segment>) -> Result<(), String>,
     make: impl Fn(&Setup) -> G + Sync,
-    add: impl Fn(&mut G, &Rows) + Sync,
+    add: impl Fn(&mut G, &Batch) + Sync,
 ) -> Result<Gathered<G>, String> {
     let mut layout = layout_of(run, &options.segments)?;
     choose(&mut layout.segments)?;
@@ -134,13 +135,16 @@ pub(crate) fn gather<G: Send>(
         // What is found over time needs times.
         (report && !run.manifest().has_durations_alone()).then_some(OfReport { pacing, patterns })
     };
-    let begin = || ((Aggregate::new(setup.clone()), of_report()), make(&setup));
-    let mut scan = run.scan_rows(&select, workers, begin, |((counted, of_report), more), rows| {
-        counted.add_rows(rows);
-        of_report.iter_mut().for_each(|of_report| of_report.add_rows(rows));
-        add(more, rows);
+    let begin = || (Batches::new(&setup), ((Aggregate::new(setup.clone()), of_report()), make(&setup)));
+    let mut scan = run.scan_rows(&select, workers, begin, |(batches, ((counted, of_report), more)), rows| {
+        batches.each(rows, |batch| {
+            counted.add(batch);
+            of_report.iter_mut().for_each(|of_report| of_report.add(batch));
+            add(more, batch);
+        });
     });
-    let (parts, more): (Vec<(Aggregate, Option<OfReport>)>, Vec<G>) = scan.gathered.drain(..).unzip();
+    let gathered = scan.gathered.drain(..).map(|(_, gathered)| gathered);
+    let (parts, more): (Vec<(Aggregate, Option<OfReport>)>, Vec<G>) = gathered.unzip();
     let (mut all, mut reports) = (Aggregate::new(setup.clone()), Vec::new());
     for (counted, one) in parts {
         all.merge(&counted);

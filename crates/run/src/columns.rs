@@ -101,14 +101,14 @@ pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
     group.sort_by(BY_STREAM);
 }
 
-/// Takes rows over this many points from a group of [`table`]. False where the run cannot have one of their times.
+/// Takes rows over this many points out of a group of [`table`]. False where the run cannot have one of their times.
 #[must_use]
-pub(crate) fn take(group: &Group, points: usize, span: TimeSpan, rows: &mut Rows) -> bool {
+pub(crate) fn take(group: &mut Group, points: usize, span: TimeSpan, rows: &mut Rows) -> bool {
     rows.clear(points);
     let n = group.rows;
-    let (fixed, rest) = group.columns.split_at(4);
-    let (times, rest) = rest.split_at(points);
-    let (places, rare) = rest.split_at(rest.len() - RARE);
+    let (fixed, rest) = group.columns.split_at_mut(4);
+    let (times, rest) = rest.split_at_mut(points);
+    let (places, rare) = rest.split_at_mut(rest.len() - RARE);
     let ([stream, key, number, first], [duplicates, out_of_order, drop_note, missing_before]) = (fixed, rare) else {
         return false;
     };
@@ -121,10 +121,20 @@ pub(crate) fn take(group: &Group, points: usize, span: TimeSpan, rows: &mut Rows
     scatter(&missing_before.i32, missing_before, |row, missing| rows.missing_before[row] = missing as u32);
     rows.drop_note.resize(n, 0);
     scatter(&drop_note.i32, drop_note, |row, note| rows.drop_note[row] = (note as u16).saturating_add(1));
-    rows.seen.resize(n, 0);
+    let saw_all = |time: &Values| time.i64.len() == n;
+    let seen_by_all = times.iter().enumerate().filter(|(_, time)| saw_all(time)).fold(0, |set, (p, _)| set | 1 << p);
+    rows.seen.resize(n, seen_by_all);
     let mut excess = 0;
-    for (p, time) in times.iter().enumerate() {
-        let (t, seen) = (&mut rows.t[p], &mut rows.seen);
+    for (p, (time, t)) in times.iter_mut().zip(&mut rows.t).enumerate() {
+        if saw_all(time) {
+            std::mem::swap(t, &mut time.i64);
+            for (t, first) in t.iter_mut().zip(&first.i64) {
+                *t = first.wrapping_add(*t);
+                excess |= span.excess(*t);
+            }
+            continue;
+        }
+        let seen = &mut rows.seen;
         t.resize(n, 0);
         scatter(&time.i64, time, |row, offset| {
             t[row] = first.i64[row].wrapping_add(offset);
@@ -132,20 +142,23 @@ pub(crate) fn take(group: &Group, points: usize, span: TimeSpan, rows: &mut Rows
             seen[row] |= 1 << p;
         });
     }
-    for (p, place) in places.chunks_exact(2).enumerate() {
-        let (cpus, tids) = (&mut rows.cpu[p], &mut rows.tid[p]);
+    for (place, (cpus, tids)) in places.chunks_exact(2).zip(rows.cpu.iter_mut().zip(&mut rows.tid)) {
         cpus.resize(n, 0);
         tids.resize(n, 0);
         scatter(&place[0].i32, &place[0], |row, cpu| cpus[row] = cpu as u16);
         scatter(&place[1].i32, &place[1], |row, tid| tids[row] = tid as u32);
     }
-    TimeSpan::holds(excess)
+    rows.excess = excess;
+    rows.are_times_close()
 }
 
 /// Calls with each row that has a value, and the value.
 fn scatter<T: Copy>(values: &[T], column: &Values, mut put: impl FnMut(usize, T)) {
     if values.len() == column.levels.len() {
         values.iter().enumerate().for_each(|(row, value)| put(row, *value));
+        return;
+    }
+    if values.is_empty() {
         return;
     }
     let with_value = column.levels.iter().enumerate().filter(|(_, level)| **level > 0);

@@ -1,5 +1,6 @@
 //! Journeys side by side in memory: what the writer collects and the reader hands out.
 
+use crate::span::TimeSpan;
 use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_model::{Ns, StreamId};
 use std::ops::Range;
@@ -10,6 +11,8 @@ pub struct Rows {
     pub(crate) points: usize,
     /// See [`Journey::samples`].
     pub(crate) samples: u64,
+    /// See [`TimeSpan::excess`]: of all times together.
+    pub(crate) excess: u64,
     pub stream: Vec<StreamId>,
     pub key: Vec<u32>,
     pub number: Vec<u64>,
@@ -65,6 +68,36 @@ impl Rows {
         self.stream.is_empty()
     }
 
+    /// Whether no two of the times are so far apart that their difference, or the difference of two differences, would overflow: always
+    /// so, but where clocks are broken.
+    #[inline]
+    pub fn are_times_close(&self) -> bool {
+        TimeSpan::holds(self.excess)
+    }
+
+    /// Brings the journeys of each stream together, and keeps their order otherwise.
+    pub fn sort_by_stream(&mut self) {
+        if self.stream.is_sorted() {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.len()).collect();
+        order.sort_by_key(|row| self.stream[*row]);
+        let Self {
+            stream, key, number, seen, duplicates, out_of_order, drop_note, missing_before, t, cpu, tid, ..
+        } = self;
+        sort(stream, &order);
+        sort(key, &order);
+        sort(number, &order);
+        sort(seen, &order);
+        sort(duplicates, &order);
+        sort(out_of_order, &order);
+        sort(drop_note, &order);
+        sort(missing_before, &order);
+        t.iter_mut().for_each(|column| sort(column, &order));
+        cpu.iter_mut().for_each(|column| sort(column, &order));
+        tid.iter_mut().for_each(|column| sort(column, &order));
+    }
+
     /// Bytes that one row takes in memory.
     pub(crate) fn row_bytes(points: usize) -> usize {
         2 + 4 + 8 + 8 + 4 + 1 + 2 + 4 + points * (8 + 2 + 4)
@@ -89,11 +122,11 @@ impl Rows {
         cpu.iter_mut().for_each(Vec::clear);
         tid.resize_with(points, Vec::new);
         tid.iter_mut().for_each(Vec::clear);
-        self.points = points;
+        (self.points, self.excess) = (points, 0);
     }
 
-    /// Takes no CPUs and threads, for they are not known.
-    pub(crate) fn leave_out_details(&mut self) {
+    /// Takes no CPUs and threads until it is emptied, for they are not known.
+    pub fn leave_out_details(&mut self) {
         self.cpu.clear();
         self.tid.clear();
     }
@@ -109,6 +142,8 @@ impl Rows {
         self.out_of_order.push(j.out_of_order);
         self.drop_note.push(j.drop_note);
         self.missing_before.push(j.missing_before);
+        let span = TimeSpan::default();
+        self.excess |= j.t.iter().fold(0, |all, t| all | span.excess(*t));
         push(&mut self.t, j.t);
         push(&mut self.cpu, j.cpu);
         push(&mut self.tid, j.tid);
@@ -188,6 +223,10 @@ fn take_out<T: Copy>(values: &mut [T; MAX_POINTS], columns: &[Vec<T>], row: usiz
             *value = *found;
         }
     }
+}
+
+fn sort<T: Copy>(column: &mut Vec<T>, order: &[usize]) {
+    *column = order.iter().map(|row| column[*row]).collect();
 }
 
 /// Keeps the values of the rows that are marked. Columns that were not read stay empty.

@@ -120,7 +120,7 @@ impl<'a> Reading<'a> {
                 error = error.or(Some(e));
                 continue;
             }
-            if !columns::take(&self.group, self.points, self.span, &mut self.rows) {
+            if !columns::take(&mut self.group, self.points, self.span, &mut self.rows) {
                 error = error.or(Some(RunError::damaged(part.path(), IMPOSSIBLE)));
                 continue;
             }

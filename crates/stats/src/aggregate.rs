@@ -2,6 +2,7 @@
 //!
 //! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
 
+use crate::batch::{Batch, PIECE};
 use crate::by_path::ByPath;
 use crate::consecutive::{Consecutive, Row};
 use crate::figures::{rate, together};
@@ -78,8 +79,6 @@ pub struct Aggregate {
     consecutive: Vec<Vec<Consecutive>>,
     slowest: Slowest,
     strays: u64,
-    /// Times of one segment, while a batch is added.
-    times: Vec<Ns>,
 }
 
 /// What became of one stream's packets.
@@ -215,7 +214,6 @@ impl Aggregate {
             consecutive: vec![vec![Consecutive::default(); 1 + setup.row_limits.len()]; setup.streams],
             slowest: Slowest::new(setup.worst),
             strays: 0,
-            times: Vec::new(),
             setup,
         }
     }
@@ -238,130 +236,74 @@ impl Aggregate {
         &self.setup
     }
 
-    pub fn add(&mut self, journey: &Journey) {
-        let Some(stream) = self.streams.get_mut(usize::from(journey.stream)) else {
-            self.strays += 1;
-            return;
-        };
-        for (ends, times) in self.ends.iter().zip(&mut stream.segments) {
-            if journey.seen & ends.both == ends.both {
-                let time = between(journey.t[ends.from], journey.t[ends.to]);
-                if ends.counts(time) {
-                    times.record(time, self.setup.threshold);
-                    times.in_band += u64::from(self.setup.band.is_some_and(|band| band.contains(time)));
-                    if times.extremes.may_take(time, time) {
-                        let Journey { stream, number, key, .. } = *journey;
-                        times.extremes.offer(time, Crossing { t: journey.t[ends.from], stream, number, key });
-                    }
-                }
-            }
-        }
-        if self.paths.any() {
-            let path = stream.by_path.of(self.paths.class(journey.seen), self.ends.len());
-            path.add(journey.seen, stream.sink, &self.ends, self.setup.threshold, |point| journey.t[point]);
-        }
-        stream.duplicates += u64::from(journey.duplicates);
-        stream.out_of_order += u64::from(journey.out_of_order);
-        let route = route_of(&self.setup, journey.stream);
-        let paths = self.paths;
-        stream.end(journey.seen, journey.drop_note, || paths.furthest(journey.seen, last_place(journey, route)));
-        if let (Some((before, gaps)), Some(reader)) = (&mut stream.reader, route.last()) {
-            match journey.at(*reader) {
-                Some(t) => gaps.read(t),
-                None => gaps.lost(journey.number, journey.at(*before), journey.drop_note),
-            }
-        }
-        if let (Some(first), Some(last)) = (route.first(), route.last()) {
-            let time = journey.at(*first).zip(journey.at(*last)).map(|(from, to)| between(from, to));
-            let begin = || journey.first().unwrap_or(0);
-            for (late, rows) in self.setup.lates().zip(&mut self.consecutive[usize::from(journey.stream)]) {
-                let bad = journey.seen & stream.sink == 0 || time.is_some_and(|time| time > late);
-                rows.add(journey.number, journey.key, journey.missing_before, bad, begin);
-            }
-        }
-        self.slowest.offer(journey, route);
-    }
-
-    /// Adds a batch of journeys: as if each was added, in half the time.
-    ///
-    /// # Panics
-    /// If the batch has fewer points than a segment or a route names.
-    pub fn add_rows(&mut self, rows: &Rows) {
-        rows.by_stream().for_each(|(stream, range)| self.add_rows_of(stream, rows, range));
-    }
-
-    fn add_rows_of(&mut self, id: StreamId, rows: &Rows, range: Range<usize>) {
+    /// Adds a batch.
+    pub fn add(&mut self, batch: &Batch) {
+        let Batch { rows, stream: id, ref range, .. } = *batch;
         let Some(stream) = self.streams.get_mut(usize::from(id)) else {
             self.strays += range.len() as u64;
             return;
         };
-        let seen = &rows.seen[range.clone()];
-        let by_all = seen.iter().fold(u64::MAX, |all, seen| all & seen);
-        for (ends, times) in self.ends.iter().zip(&mut stream.segments) {
-            let (from, to) = (&rows.t[ends.from][range.clone()], &rows.t[ends.to][range.clone()]);
-            let all = from.iter().zip(to).map(|(from, to)| between(*from, *to));
-            self.times.clear();
-            if by_all & ends.both == ends.both {
-                self.times.extend(all);
-            } else {
-                let has_both = |(_, seen): &(Ns, &u64)| **seen & ends.both == ends.both;
-                self.times.extend(all.zip(seen).filter(has_both).map(|(time, _)| time));
-            }
-            if ends.in_order {
-                self.times.retain(|time| ends.counts(*time));
-            }
-            let recorded = times.histogram.record_all(&self.times);
-            if let Some((min, max)) = recorded.filter(|(min, max)| times.extremes.may_take(*min, *max)) {
-                let has_both = |row: &usize| rows.seen[*row] & ends.both == ends.both;
-                for row in range.clone().filter(has_both) {
-                    let (t, time) = (rows.t[ends.from][row], between(rows.t[ends.from][row], rows.t[ends.to][row]));
-                    if (time == min || time == max) && ends.counts(time) {
-                        let (number, key) = (rows.number[row], rows.key[row]);
-                        times.extremes.offer(time, Crossing { t, stream: id, number, key });
-                    }
-                }
-            }
-            times.over += self.times.iter().filter(|time| **time > self.setup.threshold).count() as u64;
-            if let Some(band) = self.setup.band {
-                times.in_band += self.times.iter().filter(|time| band.contains(**time)).count() as u64;
-            }
+        let (threshold, band) = (self.setup.threshold, self.setup.band);
+        for (segment, (ends, times)) in self.ends.iter().zip(&mut stream.segments).enumerate() {
+            times.add(batch.crossings(segment), batch, ends.from, threshold, band);
         }
         stream.duplicates += rows.duplicates[range.clone()].iter().map(|n| u64::from(*n)).sum::<u64>();
         stream.out_of_order += rows.out_of_order[range.clone()].iter().filter(|is| **is).count() as u64;
         if self.paths.any() {
             for row in range.clone() {
                 let path = stream.by_path.of(self.paths.class(rows.seen[row]), self.ends.len());
-                path.add(rows.seen[row], stream.sink, &self.ends, self.setup.threshold, |point| rows.t[point][row]);
+                path.add(rows.seen[row], stream.sink, &self.ends, threshold, |point| rows.t[point][row]);
             }
         }
+        self.follow(batch);
+    }
+
+    /// Counts what became of the packets, and which of them are in a row or among the slowest.
+    fn follow(&mut self, batch: &Batch) {
+        let Batch { rows, stream: id, ref range, .. } = *batch;
+        let stream = &mut self.streams[usize::from(id)];
         let route = route_of(&self.setup, id);
         let (Some(first), Some(last)) = (route.first(), route.last()) else {
             stream.incomplete += range.len() as u64;
             return;
         };
-        let ends = 1 << first | 1 << last;
-        let (from, to) = (&rows.t[usize::from(*first)], &rows.t[usize::from(*last)]);
         let (paths, consecutive) = (self.paths, &mut self.consecutive[usize::from(id)]);
-        for row in range {
-            let seen = rows.seen[row];
-            let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, route)));
-            stream.end(seen, rows.drop_note[row], last);
-            if let Some((before, gaps)) = &mut stream.reader {
-                let came = || (seen >> *before & 1 == 1).then(|| rows.t[usize::from(*before)][row]);
-                match seen & stream.sink {
-                    0 => gaps.lost(rows.number[row], came(), rows.drop_note[row]),
-                    _ => gaps.read(to[row]),
+        let ends = 1 << first | 1 << last;
+        let (from, to) = (usize::from(*first), usize::from(*last));
+        let in_time = self.setup.lates().min().unwrap_or(Ns::MAX);
+        for piece in range.clone().step_by(PIECE).map(|begin| begin..range.end.min(begin + PIECE)) {
+            let limit = in_time.min(self.slowest.ignored_up_to());
+            if are_ordinary(rows, piece.clone(), stream.route, (from, to), limit) {
+                let packets = piece.len() as u64;
+                stream.complete += packets;
+                let (number, key) = (rows.number[piece.start], rows.key[piece.start]);
+                consecutive.iter_mut().for_each(|one| one.add_in_time(number, key, packets));
+                if let Some((_, gaps)) = &mut stream.reader {
+                    gaps.read_all(&rows.t[to][piece]);
                 }
+                continue;
             }
-            let time = (seen & ends == ends).then(|| between(from[row], to[row]));
-            let (number, key, missing) = (rows.number[row], rows.key[row], rows.missing_before[row]);
-            for (late, consecutive) in self.setup.lates().zip(consecutive.iter_mut()) {
-                let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > late);
-                consecutive.add(number, key, missing, bad, || rows.first_time(row));
-            }
-            // What is whole and not slow need not be looked at any closer.
-            if time.is_none_or(|time| self.slowest.may_take(time)) {
-                rows.with_journey(row, |journey| self.slowest.offer(journey, route));
+            for row in piece {
+                let seen = rows.seen[row];
+                let last = || rows.with_journey(row, |j| paths.furthest(seen, last_place(j, route)));
+                stream.end(seen, rows.drop_note[row], last);
+                if let Some((before, gaps)) = &mut stream.reader {
+                    let came = || (seen >> *before & 1 == 1).then(|| rows.t[usize::from(*before)][row]);
+                    match seen & stream.sink {
+                        0 => gaps.lost(rows.number[row], came(), rows.drop_note[row]),
+                        _ => gaps.read(rows.t[to][row]),
+                    }
+                }
+                let time = (seen & ends == ends).then(|| between(rows.t[from][row], rows.t[to][row]));
+                let (number, key, missing) = (rows.number[row], rows.key[row], rows.missing_before[row]);
+                for (late, consecutive) in self.setup.lates().zip(consecutive.iter_mut()) {
+                    let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > late);
+                    consecutive.add(number, key, missing, bad, || rows.first_time(row));
+                }
+                // What is whole and not slow need not be looked at any closer.
+                if time.is_none_or(|time| self.slowest.may_take(time)) {
+                    rows.with_journey(row, |journey| self.slowest.offer(journey, route));
+                }
             }
         }
     }
@@ -547,6 +489,25 @@ impl Aggregate {
             None => format!("point {id}"),
         }
     }
+}
+
+/// Whether all these packets were seen at each point of their route, follow each other without a gap and without a dropped copy, and took
+/// no longer than `limit` from the first point of the route to the last.
+#[inline]
+fn are_ordinary(rows: &Rows, piece: Range<usize>, route: u64, (first, last): (usize, usize), limit: Ns) -> bool {
+    let numbers = &rows.number[piece.clone()];
+    let (number, packets) = (numbers[0], piece.len() as u64);
+    let jumps = |all, (n, expected): (&u64, u64)| all | n ^ expected;
+    // The sign of all of them together: quicker than to compare each.
+    let over = |all, (from, to): (&Ns, &Ns)| all | limit.wrapping_sub(to.wrapping_sub(*from));
+    let times = rows.t[first][piece.clone()].iter().zip(&rows.t[last][piece.clone()]);
+    rows.are_times_close()
+        && limit >= 0
+        && times.fold(0, over) >= 0
+        && rows.seen[piece.clone()].iter().fold(route, |all, seen| all & seen) == route
+        && rows.drop_note[piece.clone()].iter().fold(0, |all, note| all | note) == 0
+        && rows.missing_before[piece].iter().fold(0, |all, missing| all | missing) == 0
+        && number.checked_add(packets).is_some_and(|end| numbers.iter().zip(number..end).fold(0, jumps) == 0)
 }
 
 /// A stream's route; none for one whose packets were never seen.

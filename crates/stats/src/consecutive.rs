@@ -101,6 +101,15 @@ impl Consecutive {
         }
     }
 
+    /// Adds so many packets that follow each other, the first of this number and key: all arrived in time.
+    #[inline]
+    pub fn add_in_time(&mut self, number: u64, key: u32, packets: u64) {
+        self.add(number, key, 0, false, || 0);
+        if let Some((_, stretch)) = &mut self.open {
+            stretch.end = number.saturating_add(packets);
+        }
+    }
+
     fn keep(&mut self, mut number: u64, mut stretch: Stretch) {
         let before = self.stretches.range(..number).next_back().map(|(at, before)| (*at, *before));
         if let Some((at, before)) = before.filter(|(_, before)| before.end == number) {

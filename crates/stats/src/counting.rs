@@ -1,14 +1,20 @@
 //! Figures of journeys as they come, which begin again whenever the user or the route says so: what live and a replay count.
 
-use crate::{Aggregate, Setup};
+use crate::{Aggregate, Batches, Setup};
 use latpath_journey::{Journey, Layout, Segment};
 use latpath_model::{Ns, PointInfo};
+use latpath_run::Rows;
 
 /// Worst packets that are kept.
 const WORST: usize = 10;
+/// Journeys that wait to be counted, at most.
+const MAX_WAITING: usize = 1024;
 
 pub struct Counting {
-    pub aggregate: Aggregate,
+    aggregate: Aggregate,
+    batches: Batches,
+    /// Journeys that are in the figures once [`Counting::flush`] is called.
+    waiting: Rows,
     /// Journeys of each stream since the start, however often the figures began again.
     pub seen: Vec<u64>,
     /// Journeys that began before are not in the figures.
@@ -23,30 +29,43 @@ pub struct Counting {
 impl Counting {
     /// Times over `threshold` are counted.
     pub fn new(streams: usize, threshold: Ns, since: Ns) -> Self {
-        let aggregate = Aggregate::new(Setup { threshold, ..Setup::default() });
-        Self { aggregate, seen: vec![0; streams], since, span: None, row_limits: Vec::new(), threshold }
+        let setup = Setup { threshold, ..Setup::default() };
+        Self {
+            batches: Batches::new(&setup),
+            aggregate: Aggregate::new(setup),
+            waiting: Rows::new(0),
+            seen: vec![0; streams],
+            since,
+            span: None,
+            row_limits: Vec::new(),
+            threshold,
+        }
     }
 
-    fn setup(&self, points: &[PointInfo], layout: &Layout) -> Setup {
-        Setup {
+    fn begin(&mut self, points: &[PointInfo], layout: &Layout) {
+        let setup = Setup {
             row_limits: self.row_limits.clone(),
             ..Setup::new(self.seen.len(), points, layout, self.threshold, WORST)
-        }
+        };
+        self.batches = Batches::new(&setup);
+        self.aggregate = Aggregate::new(setup);
+        self.waiting.clear(points.len());
     }
 
     /// Starts all figures from zero.
     pub fn restart(&mut self, points: &[PointInfo], layout: &Layout, now: Ns) {
-        self.aggregate = Aggregate::new(self.setup(points, layout));
+        self.begin(points, layout);
         (self.since, self.span) = (now, None);
     }
 
     /// Counts by another layout. Figures go on where points and segments are only added: a first upcall after hours must not cost the
     /// hours. Returns whether they began again.
     pub fn set_layout(&mut self, points: &[PointInfo], layout: &Layout, now: Ns) -> bool {
+        self.flush();
         let setup = self.aggregate.setup();
         if setup.routes.iter().all(Vec::is_empty) {
             // Nothing was counted before.
-            self.aggregate = Aggregate::new(self.setup(points, layout));
+            self.begin(points, layout);
             return false;
         }
         let all = |s: &Segment| layout.segments.contains(s);
@@ -56,6 +75,8 @@ impl Counting {
         }
         let new: Vec<Segment> = layout.segments.iter().filter(|s| !setup.segments.contains(s)).cloned().collect();
         self.aggregate.extend(points, &new);
+        self.batches.extend(points, &new);
+        self.waiting.clear(self.waiting.t.len().max(points.len()));
         false
     }
 
@@ -66,8 +87,28 @@ impl Counting {
         }
         if let Some(first) = journey.first().filter(|t| *t >= self.since) {
             self.span = Some(self.span.map_or((first, first), |(from, to)| (from.min(first), to.max(first))));
-            self.aggregate.add(journey);
+            let points = (u64::BITS - journey.seen.leading_zeros()) as usize;
+            if points > self.waiting.t.len() {
+                self.flush();
+                self.waiting.clear(points);
+            }
+            self.waiting.push(journey);
+            if self.waiting.len() >= MAX_WAITING {
+                self.flush();
+            }
         }
+    }
+
+    /// Brings all journeys that were added into the figures.
+    pub fn flush(&mut self) {
+        self.waiting.sort_by_stream();
+        self.batches.each(&self.waiting, |batch| self.aggregate.add(batch));
+        self.waiting.clear(self.waiting.t.len());
+    }
+
+    /// The figures of all journeys up to the last [`Counting::flush`].
+    pub fn figures(&self) -> &Aggregate {
+        &self.aggregate
     }
 }
 

@@ -1,6 +1,7 @@
 //! Figures over journeys: one model that the live view, the reports and their JSON all show.
 
 pub mod aggregate;
+mod batch;
 mod by_path;
 pub mod consecutive;
 mod counting;
@@ -21,6 +22,7 @@ pub mod units;
 mod worst;
 
 pub use aggregate::{Aggregate, Context, FineHistograms, Setup};
+pub use batch::{Batch, Batches};
 pub use counting::Counting;
 pub use deficiencies::{clock_fault, dropped_sightings, negative_times};
 pub use drop_place::{place_of_drop, DropPlace};

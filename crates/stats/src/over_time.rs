@@ -1,9 +1,9 @@
 //! Times of segments over the time of a run, in memory that does not grow with it.
 
-use crate::times::{between, Ends};
-use latpath_journey::segments::Segment;
-use latpath_model::{Ns, PointInfo};
-use latpath_run::Rows;
+use crate::aggregate::Setup;
+use crate::batch::Batch;
+use crate::times::are_within;
+use latpath_model::Ns;
 
 /// Maximum slots of one segment, and of all together.
 const SLOTS: usize = 1 << 14;
@@ -37,6 +37,18 @@ impl Slot {
         self.sum = self.sum.saturating_add(time);
     }
 
+    /// Adds several, of which the least and the greatest are known.
+    fn add_all(&mut self, times: &[Ns], (min, max): (Ns, Ns)) {
+        // So large are no sums of a few of them.
+        const LARGE: Ns = 1 << 48;
+        if min <= -LARGE || max >= LARGE {
+            return times.iter().for_each(|time| self.add(*time));
+        }
+        (self.min, self.max) = (self.min.min(min), self.max.max(max));
+        self.count += times.len() as u64;
+        self.sum = self.sum.saturating_add(times.iter().fold(0, |sum: Ns, time| sum.wrapping_add(*time)));
+    }
+
     fn merge(&mut self, other: &Self) {
         (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max));
         self.count += other.count;
@@ -54,53 +66,59 @@ impl Slot {
 #[derive(Clone, Debug)]
 pub struct OverTime {
     streams: usize,
-    ends: Vec<Ends>,
+    /// The segments, by their places in the setup, and the point that each begins at.
+    charted: Vec<(usize, usize)>,
     begin: Ns,
     slot_ns: Ns,
     slots: usize,
     segments: Vec<Vec<Slot>>,
+    /// When packets were at the beginning of a segment, while a batch is added.
+    when: Vec<Ns>,
 }
 
 impl OverTime {
-    /// Nothing counted yet, for the time from `begin` to `end` on the run's timeline. Journeys of streams from `streams` on are left out.
-    pub fn new(streams: usize, segments: &[Segment], points: &[PointInfo], begin: Ns, end: Ns) -> Self {
-        let slots = (ALL_SLOTS / segments.len().max(1)).clamp(LEAST, SLOTS);
+    /// Nothing counted yet, for these segments of the setup, and the time from `begin` to `end` on the run's timeline. Journeys of streams
+    /// that the setup does not have are left out.
+    pub fn new(setup: &Setup, charted: &[usize], begin: Ns, end: Ns) -> Self {
+        let slots = (ALL_SLOTS / charted.len().max(1)).clamp(LEAST, SLOTS);
         let span = end.saturating_sub(begin).saturating_add(1).max(1);
         let slot_ns = span / slots as Ns + Ns::from(span % slots as Ns > 0);
         Self {
-            streams,
-            ends: segments.iter().map(|s| Ends::of(s, points)).collect(),
+            streams: setup.streams,
+            charted: charted.iter().map(|segment| (*segment, setup.segments[*segment].from.into())).collect(),
             begin,
             slot_ns,
             slots,
-            segments: vec![vec![Slot::default(); slots]; segments.len()],
+            segments: vec![vec![Slot::default(); slots]; charted.len()],
+            when: Vec::new(),
         }
     }
 
-    /// Adds a batch of journeys.
-    ///
-    /// # Panics
-    /// If the batch has fewer points than a segment names.
-    pub fn add_rows(&mut self, rows: &Rows) {
+    /// Adds a batch.
+    pub fn add(&mut self, batch: &Batch) {
+        if usize::from(batch.stream) >= self.streams {
+            return;
+        }
         let (begin, slot_ns, last) = (self.begin, self.slot_ns, self.slots - 1);
-        for (ends, slots) in self.ends.iter().zip(&mut self.segments) {
-            let (from, to) = (&rows.t[ends.from], &rows.t[ends.to]);
+        for ((segment, from), slots) in self.charted.iter().zip(&mut self.segments) {
+            let crossings = batch.crossings(*segment);
+            let when = crossings.when(&batch.rows.t[*from], &mut self.when);
             // Most packets are in the slot of the one before.
             let (mut at, mut first, mut behind) = (0, Ns::MAX, Ns::MIN);
-            for (row, seen) in rows.seen.iter().enumerate() {
-                if seen & ends.both != ends.both || usize::from(rows.stream[row]) >= self.streams {
+            for (places, extremes) in crossings.pieces() {
+                let (when, times) = (&when[places.clone()], &crossings.times[places]);
+                if are_within(when, first, behind) {
+                    slots[at].add_all(times, extremes);
                     continue;
                 }
-                let (t, time) = (from[row], between(from[row], to[row]));
-                if !ends.counts(time) {
-                    continue;
+                for (t, time) in when.iter().zip(times) {
+                    if *t < first || *t >= behind {
+                        at = ((t.saturating_sub(begin).max(0) / slot_ns) as usize).min(last);
+                        first = begin.saturating_add((at as Ns).saturating_mul(slot_ns));
+                        behind = first.saturating_add(slot_ns);
+                    }
+                    slots[at].add(*time);
                 }
-                if t < first || t >= behind {
-                    at = ((t.saturating_sub(begin).max(0) / slot_ns) as usize).min(last);
-                    first = begin.saturating_add((at as Ns).saturating_mul(slot_ns));
-                    behind = first.saturating_add(slot_ns);
-                }
-                slots[at].add(time);
             }
         }
     }

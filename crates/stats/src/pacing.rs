@@ -1,7 +1,7 @@
 //! How regularly packets come: the time from one packet of a stream to the next, at each point.
 
+use crate::batch::{Batch, PIECE};
 use latpath_model::{Ns, StreamId};
-use latpath_run::Rows;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,11 +41,26 @@ impl Gaps {
         Self { first: t, last: t, count: 0, min: Ns::MAX, max: Ns::MIN }
     }
 
-    /// Pacing at a point that saw all of these.
-    fn of_all(times: &[Ns]) -> Option<Self> {
+    /// Pacing at a point that saw all of these; `is_exact` where no two of them are so far apart that their difference would overflow.
+    fn of_all(times: &[Ns], is_exact: bool) -> Option<Self> {
         let (first, last) = (*times.first()?, *times.last()?);
-        let gaps = times.windows(2).map(|two| two[1].saturating_sub(two[0]));
-        let (min, max) = gaps.fold((Ns::MAX, Ns::MIN), |(min, max), gap| (min.min(gap), max.max(gap)));
+        let (mut min, mut max) = (Ns::MAX, Ns::MIN);
+        let mut rest = times;
+        while rest.len() > 1 {
+            let piece = &rest[..rest.len().min(PIECE + 1)];
+            rest = &rest[piece.len() - 1..];
+            let pairs = || piece.iter().zip(&piece[1..]);
+            // The sign of the sum of all signs: quicker than to compare.
+            let beyond = |all: Ns, (before, t): (&Ns, &Ns)| {
+                let gap = t.wrapping_sub(*before);
+                all | gap.wrapping_sub(min) | max.wrapping_sub(gap)
+            };
+            if min <= max && is_exact && pairs().fold(0, beyond) >= 0 {
+                continue;
+            }
+            let gaps = pairs().map(|(before, t)| t.saturating_sub(*before));
+            (min, max) = gaps.fold((min, max), |(min, max), gap| (min.min(gap), max.max(gap)));
+        }
         Some(Self { first, last, count: times.len() as u64 - 1, min, max })
     }
 
@@ -96,23 +111,21 @@ impl Pacing {
         Self { points, streams: vec![BTreeMap::new(); streams] }
     }
 
-    /// Adds a batch of journeys, those of each stream in their order.
-    pub fn add_rows(&mut self, rows: &Rows) {
-        for (stream, range) in rows.by_stream() {
-            let by_all = rows.seen[range.clone()].iter().fold(u64::MAX, |all, seen| all & seen);
-            let of_point = |column: &Vec<Ns>, point: usize| {
-                if by_all >> point & 1 == 1 {
-                    return Gaps::of_all(&column[range.clone()]);
-                }
-                let seen = |row: &usize| rows.seen[*row] >> point & 1 == 1;
-                let mut times = range.clone().filter(seen).map(|row| column[row]);
-                let first = Gaps::of(times.next()?);
-                Some(times.fold(first, |gaps, t| gaps.then(Gaps::of(t))))
-            };
-            let points = rows.t.iter().take(self.points).enumerate().map(|(point, t)| of_point(t, point)).collect();
-            let end = rows.number[range.end - 1].saturating_add(1);
-            self.keep(stream, rows.number[range.start], Stretch { end, points });
-        }
+    /// Adds a batch, whose packets are in their order.
+    pub fn add(&mut self, batch: &Batch) {
+        let Batch { rows, seen_by_all, ref range, .. } = *batch;
+        let of_point = |point: usize| {
+            if seen_by_all >> point & 1 == 1 {
+                return Gaps::of_all(batch.at(point), rows.are_times_close());
+            }
+            let seen = |row: &usize| rows.seen[*row] >> point & 1 == 1;
+            let mut times = range.clone().filter(seen).map(|row| rows.t[point][row]);
+            let first = Gaps::of(times.next()?);
+            Some(times.fold(first, |gaps, t| gaps.then(Gaps::of(t))))
+        };
+        let points = (0..self.points.min(rows.t.len())).map(of_point).collect();
+        let end = rows.number[range.end - 1].saturating_add(1);
+        self.keep(batch.stream, rows.number[range.start], Stretch { end, points });
     }
 
     fn keep(&mut self, stream: StreamId, mut number: u64, mut stretch: Stretch) {
@@ -166,7 +179,9 @@ impl Pacing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Batches, Setup};
     use latpath_journey::Journey;
+    use latpath_run::Rows;
     use proptest::prelude::*;
 
     fn batch(packets: &[(u64, Ns, bool)]) -> Rows {
@@ -204,7 +219,8 @@ mod tests {
             let turn = turn.index(batches.len());
             batches.rotate_left(turn);
             let mut all = vec![Pacing::new(1, 2); workers];
-            batches.iter().enumerate().for_each(|(at, rows)| all[at % workers].add_rows(rows));
+            let mut cut = Batches::new(&Setup::default());
+            batches.iter().enumerate().for_each(|(at, rows)| cut.each(rows, |batch| all[at % workers].add(batch)));
             let mut whole = Pacing::new(1, 2);
             all.into_iter().for_each(|one| whole.merge(one));
             let expected = |point: usize| {

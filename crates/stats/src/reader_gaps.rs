@@ -65,6 +65,13 @@ impl ReaderGaps {
         self.read = Some(self.read.map_or((t, t), |(first, last)| (first.min(t), last.max(t))));
     }
 
+    /// Adds packets that were read at these instants.
+    #[inline]
+    pub fn read_all(&mut self, times: &[Ns]) {
+        let extremes = |(first, last): (Ns, Ns), t: &Ns| (first.min(*t), last.max(*t));
+        self.read = times.first().map(|t| times.iter().fold(self.read.unwrap_or((*t, *t)), extremes)).or(self.read);
+    }
+
     /// Adds a packet that was not read. `came`: when it came to the last point before the reader, if it did; `note`: its drop note
     /// plus one, or 0.
     pub fn lost(&mut self, number: u64, came: Option<Ns>, note: u16) {

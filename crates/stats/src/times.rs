@@ -1,6 +1,7 @@
 //! The times of one segment, under construction.
 
-use crate::Histogram;
+use crate::batch::{Batch, Crossings};
+use crate::{Band, Histogram};
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::Segment;
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
@@ -95,6 +96,29 @@ pub(crate) struct Times {
 }
 
 impl Times {
+    /// Adds the packets of a batch that crossed the segment, which begins at `from`.
+    pub fn add(&mut self, crossings: &Crossings, batch: &Batch, from: usize, threshold: Ns, band: Option<Band>) {
+        let Some((min, max)) = crossings.extremes() else { return };
+        self.histogram.record_all(&crossings.times, min, max);
+        if self.extremes.may_take(min, max) {
+            let is_extreme = |(_, (least, greatest)): &(_, (Ns, Ns))| *least == min || *greatest == max;
+            for at in crossings.pieces().filter(is_extreme).flat_map(|(places, _)| places) {
+                let (time, row) = (crossings.times[at], crossings.row(at));
+                if time == min || time == max {
+                    let Batch { rows, stream, .. } = *batch;
+                    let (t, number, key) = (rows.t[from][row], rows.number[row], rows.key[row]);
+                    self.extremes.offer(time, Crossing { t, stream, number, key });
+                }
+            }
+        }
+        for (places, _) in crossings.pieces().filter(|(_, (_, greatest))| *greatest > threshold) {
+            self.over += crossings.times[places].iter().filter(|time| **time > threshold).count() as u64;
+        }
+        if let Some(band) = band {
+            self.in_band += crossings.times.iter().filter(|time| band.contains(**time)).count() as u64;
+        }
+    }
+
     pub fn record(&mut self, time: Ns, threshold: Ns) {
         self.histogram.record(time);
         self.over += u64::from(time > threshold);
@@ -112,4 +136,17 @@ impl Times {
 #[inline]
 pub(crate) fn between(from: Ns, to: Ns) -> Ns {
     to.saturating_sub(from)
+}
+
+/// Whether all these instants are in the span from `begin` to `end`, which it may be wrong about where the span is longer than half of
+/// the range: then it says no.
+#[inline]
+pub(crate) fn are_within(instants: &[Ns], begin: Ns, end: Ns) -> bool {
+    let last = end.wrapping_sub(begin).wrapping_sub(1);
+    // The sign of all of them together: quicker than to compare each.
+    let sign = |all, t: &Ns| {
+        let since = t.wrapping_sub(begin);
+        all | since | last.wrapping_sub(since)
+    };
+    begin < end && last >= 0 && instants.iter().fold(0, sign) >= 0
 }

@@ -1,5 +1,6 @@
 //! How times change during a recording: a histogram for each stretch of whole seconds, and when times were over the threshold.
 
+use crate::times::are_within;
 use latpath_histogram::compact::{Compact, Counter};
 use latpath_model::Ns;
 use std::collections::BTreeMap;
@@ -95,8 +96,11 @@ impl Track {
                 self.turn_to(*first);
             }
             let (begin, end) = self.bounds;
-            let here =
-                at.iter().take(AT_ONCE).take_while(|at| **at >= begin && **at < end).count().max(1).min(times.len());
+            let next = &at[..at.len().min(AT_ONCE)];
+            let here = match are_within(next, begin, end) {
+                true => next.len(),
+                false => next.iter().take_while(|at| **at >= begin && **at < end).count().max(1).min(times.len()),
+            };
             let (chunk, rest) = times.split_at(here);
             let (least, greatest) = chunk.iter().fold((Ns::MAX, Ns::MIN), |(min, max), v| (min.min(*v), max.max(*v)));
             self.count += here as u64;

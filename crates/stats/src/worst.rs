@@ -119,6 +119,16 @@ impl Slowest {
         self.most > 0 && total >= self.floor
     }
 
+    /// Journeys that took no longer than this are none of them.
+    #[inline]
+    pub fn ignored_up_to(&self) -> Ns {
+        if self.most > 0 {
+            self.floor.saturating_sub(1)
+        } else {
+            Ns::MAX
+        }
+    }
+
     /// Looks whether a journey is one of them. One that fewer than two points of the route saw took no time.
     #[inline]
     pub fn offer(&mut self, journey: &Journey, route: &[PointId]) {

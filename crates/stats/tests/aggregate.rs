@@ -4,7 +4,7 @@ use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
 use latpath_model::{DropNote, Ns, Point, PointId, PointInfo, SegmentKind};
 use latpath_run::Rows;
-use latpath_stats::{figures::packets, track::Stretches, Aggregate, Context, Setup, Summary, Tracks};
+use latpath_stats::{figures::packets, track::Stretches, Aggregate, Batches, Context, Setup, Summary, Tracks};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -88,9 +88,21 @@ impl Own {
     }
 }
 
+/// Adds journeys, this many rows at once.
+fn add<'a>(aggregate: &mut Aggregate, journeys: impl IntoIterator<Item = Journey<'a>>, at_once: usize) {
+    let (mut batches, mut rows) = (Batches::new(aggregate.setup()), Rows::new(POINTS.len()));
+    let mut journeys = journeys.into_iter().peekable();
+    while journeys.peek().is_some() {
+        rows.clear(POINTS.len());
+        journeys.by_ref().take(at_once).for_each(|journey| rows.push(&journey));
+        batches.each(&rows, |batch| aggregate.add(batch));
+    }
+}
+
+/// The aggregate of journeys that are added one by one.
 fn aggregate(journeys: &[Own], worst: usize) -> Aggregate {
     let mut aggregate = Aggregate::new(setup(worst));
-    journeys.iter().for_each(|j| aggregate.add(&j.lend()));
+    add(&mut aggregate, journeys.iter().map(Own::lend), 1);
     aggregate
 }
 
@@ -284,10 +296,38 @@ proptest! {
         if is_sorted {
             journeys.sort_by_key(|j| j.stream);
         }
-        let mut rows = Rows::new(POINTS.len());
-        journeys.iter().for_each(|j| rows.push(&j.lend()));
         let mut batch = Aggregate::new(setup(worst));
-        batch.add_rows(&rows);
+        add(&mut batch, journeys.iter().map(Own::lend), journeys.len());
+        prop_assert_eq!(summary(&batch), summary(&aggregate(&journeys, worst)));
+    }
+
+    #[test]
+    fn packets_of_which_few_are_out_of_the_ordinary_count_the_same_in_large_batches_as_one_by_one(
+        odd in prop::collection::btree_map(0_usize..700, 0_u8..8, 0..12),
+        at_once in 1_usize..800,
+        worst in 0_usize..9,
+    ) {
+        let mut skipped = 0;
+        let own = |number: usize| {
+            let what = odd.get(&number);
+            skipped += u64::from(what == Some(&0)) * 3;
+            let start = number as Ns * 250_000;
+            let took = if what == Some(&1) { 6_000 } else { 100 + (number * 7919 % 1009) as Ns };
+            let end = if what == Some(&2) { Ns::MIN } else { start + took };
+            Own {
+                stream: 0,
+                number: number as u64 + skipped,
+                seen: if what == Some(&3) { 0b01010 } else { 0b11110 ^ u64::from(what == Some(&4)) << 2 },
+                t: vec![0, start, start + 10, start + 50, end],
+                duplicates: 0,
+                out_of_order: false,
+                drop_note: u16::from(what == Some(&5)) * 2,
+                missing_before: u32::from(what == Some(&6)) * 3,
+            }
+        };
+        let journeys: Vec<Own> = (0..700).map(own).collect();
+        let mut batch = Aggregate::new(setup(worst));
+        add(&mut batch, journeys.iter().map(Own::lend), at_once);
         prop_assert_eq!(summary(&batch), summary(&aggregate(&journeys, worst)));
     }
 
@@ -301,11 +341,11 @@ proptest! {
         }
         let (mut rows, mut all) = (Rows::new(POINTS.len()), Aggregate::new(setup.clone()));
         journeys.iter().for_each(|j| rows.push(&j.lend()));
-        all.add_rows(&rows);
+        Batches::new(&setup).each(&rows, |batch| all.add(batch));
         let summary = summary(&all);
         let over_time = |by_stream| {
             let mut tracks = Tracks::new(&setup, Stretches::of(0, 2_000_000_000, 4), by_stream);
-            tracks.add_rows(&rows);
+            Batches::new(&setup).each(&rows, |batch| tracks.add(batch));
             tracks.finish().iter().map(|(_, lost)| lost.count()).collect::<Vec<_>>()
         };
         prop_assert_eq!(over_time(false), [packets(&summary.lost)]);
@@ -335,7 +375,10 @@ fn a_journey_kept_without_cpus_and_threads_gets_them_afterwards() {
         missing_before: 0,
     };
     let mut aggregate = Aggregate::new(setup(3));
-    aggregate.add(&Journey { cpu: &[], tid: &[], ..own.lend() });
+    let mut rows = Rows::new(POINTS.len());
+    rows.leave_out_details();
+    rows.push(&Journey { cpu: &[], tid: &[], ..own.lend() });
+    Batches::new(aggregate.setup()).each(&rows, |batch| aggregate.add(batch));
     assert_eq!(aggregate.slowest(), [(1, 9, 10)]);
     aggregate.detail(&Journey { number: 8, ..own.lend() });
     assert_eq!(summary(&aggregate).worst[0].steps[2].tid, None);
@@ -355,20 +398,12 @@ fn broken_clocks_and_unknown_streams_do_no_harm() {
         drop_note: u16::MAX,
         missing_before: 0,
     };
-    let mut aggregate = Aggregate::new(setup(3));
-    for _ in 0..3 {
-        aggregate.add(&own.lend());
-        aggregate.add(&Journey { stream: 2, ..own.lend() });
-        aggregate.add(&Journey { seen: 0, ..own.lend() });
-    }
-    let mut rows = Rows::new(POINTS.len());
-    for _ in 0..3 {
-        rows.push(&own.lend());
-        rows.push(&Journey { stream: 2, ..own.lend() });
-        rows.push(&Journey { seen: 0, ..own.lend() });
-    }
-    let mut batch = Aggregate::new(setup(3));
-    batch.add_rows(&rows);
+    let three = [own.lend(), Journey { stream: 2, ..own.lend() }, Journey { seen: 0, ..own.lend() }];
+    let [batch, aggregate] = [9, 1].map(|at_once| {
+        let mut aggregate = Aggregate::new(setup(3));
+        add(&mut aggregate, three.iter().cycle().take(9).copied(), at_once);
+        aggregate
+    });
     assert_eq!((summary(&batch), batch.strays()), (summary(&aggregate), 3));
     let summary = summary(&aggregate);
     assert_eq!((summary.journeys, summary.complete, aggregate.strays()), (6, 3, 3));
@@ -445,15 +480,17 @@ fn packets_are_counted_by_the_path_that_they_took() {
         drop_note: 0,
         missing_before: 0,
     };
-    (0..90).for_each(|n| aggregate.add(&journey(n, 0b1011, 100).lend()));
-    (90..95).for_each(|n| other.add(&journey(n, 0b1101, 5_000).lend()));
+    let fast: Vec<Own> = (0..90).map(|n| journey(n, 0b1011, 100)).collect();
+    let slow = (90..95).map(|n| journey(n, 0b1101, 5_000));
     // Asked, and never answered.
-    (95..98).for_each(|n| other.add(&journey(n, 0b0101, 0).lend()));
+    let slow: Vec<Own> = slow.chain((95..98).map(|n| journey(n, 0b0101, 0))).collect();
+    add(&mut aggregate, fast.iter().map(Own::lend), 90);
+    add(&mut other, slow.iter().map(Own::lend), 90);
     aggregate.merge(&other);
     // A segment that comes on top costs nothing that was counted.
     let daemon = Segment { kind: SegmentKind::Tupcall, name: "Tupcall".into(), from: 2, to: 3 };
     aggregate.extend(&aggregate.setup().points.clone(), &[daemon]);
-    aggregate.add(&journey(98, 0b1101, 5_000).lend());
+    add(&mut aggregate, [journey(98, 0b1101, 5_000).lend()], 1);
     let summary = summary(&aggregate);
     assert_eq!(summary.segments.iter().map(|s| s.times.count).collect::<Vec<_>>(), [96, 96, 1]);
     let of = |path: &str| summary.paths.iter().find(|p| p.path == path).unwrap().clone();
@@ -511,11 +548,9 @@ fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_cr
     };
     // No flow fits, and what is to be done with it sends it to the daemon once more; a flow's action alone sends it there.
     let journeys = [journey(0, 0b11111, 2_500), journey(1, 0b11101, 300), journey(2, 0b11101, 800)];
-    let mut rows = Rows::new(points.len());
-    journeys.iter().for_each(|j| rows.push(&j.lend()));
     let (mut batch, mut one_by_one) = (Aggregate::new(setup.clone()), Aggregate::new(setup));
-    batch.add_rows(&rows);
-    journeys.iter().for_each(|j| one_by_one.add(&j.lend()));
+    add(&mut batch, journeys.iter().map(Own::lend), 3);
+    add(&mut one_by_one, journeys.iter().map(Own::lend), 1);
     let summary = summary(&batch);
     assert_eq!(summary, self::summary(&one_by_one));
     let rows = summary

@@ -3,7 +3,7 @@
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_run::Rows;
-use latpath_stats::{Found, PatternKind, Patterns, Setup};
+use latpath_stats::{Batches, Found, PatternKind, Patterns, Setup};
 
 const SECOND: Ns = 1_000_000_000;
 const PACKETS: u64 = 40_000;
@@ -55,7 +55,8 @@ fn batches() -> Vec<Rows> {
 fn found<'a>(workers: usize, batches: impl Iterator<Item = &'a Rows>) -> Vec<Found> {
     let setup = setup();
     let mut all = vec![Patterns::new(&setup, 0, PACKETS as Ns * 1_000_000); workers];
-    batches.enumerate().for_each(|(n, rows)| all[n % workers].add_rows(rows));
+    let mut cut = Batches::new(&setup);
+    batches.enumerate().for_each(|(n, rows)| cut.each(rows, |batch| all[n % workers].add(batch)));
     let mut whole = all.remove(0);
     all.into_iter().for_each(|one| whole.merge(one));
     whole.find(&setup, 0, &["MU01".into()])

@@ -63,7 +63,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
     let span = |tracks| Span::of(covered, tracks);
     let make = |setup: &_| Tracks::new(setup, span(Tracks::count(setup, by_stream)).stretches, by_stream);
     let Gathered { summary, counted, more, .. } =
-        gather(run, &summary, false, |segments| choose(segments, run, options), make, Tracks::add_rows)?;
+        gather(run, &summary, false, |segments| choose(segments, run, options), make, Tracks::add)?;
     let setup = counted.setup();
     let span = span(Tracks::count(setup, by_stream));
     let tracks = more.into_iter().reduce(|mut all, one| {

@@ -3,7 +3,7 @@
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
 use latpath_run::Rows;
-use latpath_stats::{Found, Patterns, Setup};
+use latpath_stats::{Batches, Found, Patterns, Setup};
 use latpath_testkit::Noise;
 
 pub const SECOND: Ns = 1_000_000_000;
@@ -113,7 +113,7 @@ pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<Found>, Ns) {
     let mut recording = Recording { noise, size, injected, begin, levels, phase, burst: (0, 0) };
     let setup = setup();
     let end = START + size.seconds as Ns * SECOND;
-    let mut gathered = Patterns::new(&setup, START, end);
+    let (mut batches, mut gathered) = (Batches::new(&setup), Patterns::new(&setup, START, end));
     let mut rows: Vec<Rows> = STREAMS.iter().map(|_| Rows::new(POINTS.len())).collect();
     let mut missing = [0_u32; STREAMS.len()];
     for number in 0..size.seconds * size.rate {
@@ -123,11 +123,12 @@ pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<Found>, Ns) {
         for (stream, route) in STREAMS.iter().enumerate() {
             recording.packet(&mut rows[stream], &mut missing[stream], stream as u16, route, number);
             if rows[stream].len() == BATCH {
-                gathered.add_rows(&std::mem::replace(&mut rows[stream], Rows::new(POINTS.len())));
+                batches.each(&rows[stream], |batch| gathered.add(batch));
+                rows[stream].clear(POINTS.len());
             }
         }
     }
-    rows.iter().for_each(|rows| gathered.add_rows(rows));
+    rows.iter().for_each(|rows| batches.each(rows, |batch| gathered.add(batch)));
     let streams = ["MU01", "MU02", "TRIP"].map(String::from);
     (gathered.find(&setup, START, &streams), begin)
 }

@@ -6,8 +6,9 @@ use super::outages::Outages;
 use super::slots::Slots;
 use super::taken::Taken;
 use crate::aggregate::Setup;
-use crate::times::{between, bit, Ends};
-use latpath_model::{Ns, PointId, SegmentKind, StreamId};
+use crate::batch::{Batch, Crossings, PIECE};
+use crate::times::{bit, Ends};
+use latpath_model::{Ns, PointId, SegmentKind};
 use latpath_run::Rows;
 use std::ops::Range;
 
@@ -53,8 +54,6 @@ pub(super) struct Stream {
 #[derive(Clone, Debug, Default)]
 struct Scratch {
     sample: Vec<Ns>,
-    times: Vec<Ns>,
-    rows: Vec<usize>,
     sent: Vec<Ns>,
     /// The packets of each slot.
     pieces: Vec<(usize, Range<usize>)>,
@@ -81,46 +80,55 @@ impl Patterns {
         }
     }
 
-    /// Adds a batch of journeys, those of each stream in their order. Those of streams that the setup does not have are left out.
-    pub fn add_rows(&mut self, rows: &Rows) {
-        for (stream, range) in rows.by_stream() {
-            if usize::from(stream) < self.streams.len() {
-                self.cut(stream, rows, &range);
-                self.take(stream, rows);
-                self.measure(stream, rows, &range);
-                self.miss(stream, rows, range);
-            }
+    /// Adds a batch, whose packets are in their order. Those of streams that the setup does not have are left out.
+    pub fn add(&mut self, batch: &Batch) {
+        if usize::from(batch.stream) < self.streams.len() {
+            self.cut(batch);
+            self.take(batch);
+            self.measure(batch);
+            self.miss(batch);
         }
     }
 
-    /// Finds when each packet was at the first point of its route; where that did not see it, anywhere. Cuts the packets by slots.
-    fn cut(&mut self, stream: StreamId, rows: &Rows, range: &Range<usize>) {
-        let first = self.streams[usize::from(stream)].route.first().map_or(0, |p| usize::from(*p));
-        let Scratch { sent, pieces, .. } = &mut self.scratch;
-        sent.clear();
-        sent.extend_from_slice(&rows.t[first][range.clone()]);
-        for (row, sent) in range.clone().zip(sent.iter_mut()).filter(|(row, _)| rows.seen[*row] >> first & 1 == 0) {
-            *sent = rows.first_time(row);
-        }
+    /// The first point of the route of the batch's stream.
+    fn first(&self, batch: &Batch) -> usize {
+        self.streams[usize::from(batch.stream)].route.first().map_or(0, |p| usize::from(*p))
+    }
+
+    /// Cuts the packets by slots: those in which they were sent.
+    fn cut(&mut self, batch: &Batch) {
+        let first = self.first(batch);
+        let Scratch { sent: buffer, pieces, .. } = &mut self.scratch;
+        let sent = if batch.seen_by_all >> first & 1 == 1 {
+            batch.at(first)
+        } else {
+            buffer.clear();
+            buffer.extend(batch.range.clone().map(|row| sent(batch.rows, row, first)));
+            &buffer[..]
+        };
         pieces.clear();
-        let mut rest = &sent[..];
+        let mut rest = sent;
         while let Some(first) = rest.first() {
             let slot = self.slots.at(*first);
             let len = rest.partition_point(|t| self.slots.at(*t) <= slot).max(1);
-            let begin = range.end - rest.len();
+            let begin = batch.range.end - rest.len();
             pieces.push((slot, begin..begin + len));
             rest = &rest[len..];
         }
     }
 
     /// Counts which points saw the packets that arrived.
-    fn take(&mut self, stream: StreamId, rows: &Rows) {
-        let of = &mut self.streams[usize::from(stream)];
+    fn take(&mut self, batch: &Batch) {
+        let of = &mut self.streams[usize::from(batch.stream)];
         let Scratch { pieces, sets, .. } = &mut self.scratch;
         for (slot, piece) in pieces.iter() {
-            let seen = &rows.seen[piece.clone()];
+            let seen = &batch.rows.seen[piece.clone()];
+            let both = |(all, any): (u64, u64), seen: &u64| (all & seen, any | seen);
+            let (all, any) = match batch.seen_by_all == batch.seen_by_any {
+                true => (batch.seen_by_all, batch.seen_by_any),
+                false => seen.iter().fold((u64::MAX, 0), both),
+            };
             sets.clear();
-            let (all, any) = seen.iter().fold((u64::MAX, 0), |(all, any), seen| (all & seen, any | seen));
             if all == any {
                 sets.push((all, seen.len() as u64));
             } else {
@@ -137,53 +145,50 @@ impl Patterns {
     }
 
     /// The times of each segment: levels and excursions.
-    fn measure(&mut self, stream: StreamId, rows: &Rows, range: &Range<usize>) {
-        let seen = &rows.seen[range.clone()];
-        let (all, any) = seen.iter().fold((u64::MAX, 0), |(all, any), seen| (all & seen, any | seen));
+    fn measure(&mut self, batch: &Batch) {
         let slots = self.slots.count();
-        for at in 0..self.watched.len() {
-            let ends = self.watched[at].ends;
-            if any & ends.both != ends.both {
+        for (at, (watched, excursions)) in self.watched.iter().zip(&mut self.excursions).enumerate() {
+            let crossings = batch.crossings(watched.segment);
+            if crossings.times.is_empty() {
                 continue;
             }
-            let has_all = all & ends.both == ends.both && !ends.in_order;
-            let lane = at * self.lanes + usize::from(stream) % self.lanes;
+            let lane = at * self.lanes + usize::from(batch.stream) % self.lanes;
             let levels = &mut self.levels[lane * slots..][..slots];
             let (mut open, mut before) = (None, [None; 2]);
-            let pieces = std::mem::take(&mut self.scratch.pieces);
-            for (slot, piece) in &pieces {
-                cross(&mut self.scratch, rows, ends, piece.clone(), has_all);
-                let Some(own) = Quartiles::of(&self.scratch.times, &mut self.scratch.sample) else { continue };
-                levels[*slot].add(self.scratch.times.len(), own);
+            for (slot, piece) in &self.scratch.pieces {
+                let places = crossings.places(piece.clone());
+                let times = &crossings.times[places.clone()];
+                let Some(own) = Quartiles::of(times, &mut self.scratch.sample) else { continue };
+                levels[*slot].add(times.len(), own);
                 // A queue that is held for most of a second makes the times of that second usual.
                 let usual =
                     before.into_iter().flatten().fold(own, |a, b: Quartiles| if b.middle < a.middle { b } else { a });
-                let run = (stream, ends, piece.start);
-                exceed(&mut self.excursions[at], &mut open, &self.scratch, rows, run, bound(usual));
+                exceed(excursions, &mut open, batch, (crossings, watched.ends.from), places, bound(usual));
                 before = [before[1], Some(own)];
             }
-            self.scratch.pieces = pieces;
-            close(&mut self.excursions[at], open, rows);
+            close(excursions, open, batch.rows);
         }
     }
 
     /// What did not arrive, or was never seen.
-    fn miss(&mut self, stream: StreamId, rows: &Rows, range: Range<usize>) {
-        let Stream { route, sink, outages, .. } = &mut self.streams[usize::from(stream)];
-        let arrived = rows.seen[range.clone()].iter().fold(u64::MAX, |all, seen| all & seen) & *sink != 0;
+    fn miss(&mut self, batch: &Batch) {
+        let first = self.first(batch);
+        let Stream { route, sink, outages, .. } = &mut self.streams[usize::from(batch.stream)];
+        let Batch { rows, ref range, .. } = *batch;
         let none_missing = rows.missing_before[range.clone()].iter().fold(0, |all, n| all | n) == 0;
-        if arrived && none_missing {
+        if batch.seen_by_all & *sink != 0 && none_missing {
             return;
         }
         for row in range.clone() {
-            let (seen, sent) = (rows.seen[row], self.scratch.sent[row - range.start]);
+            let seen = rows.seen[row];
             if rows.missing_before[row] > 0 {
-                let before = row.checked_sub(range.start + 1).map(|before| self.scratch.sent[before]);
-                outages.never_seen(rows.missing_before[row], rows.number[row], (before.unwrap_or(sent), sent));
+                let here = sent(rows, row, first);
+                let before = if row > range.start { sent(rows, row - 1, first) } else { here };
+                outages.never_seen(rows.missing_before[row], rows.number[row], (before, here));
             }
             if seen & *sink == 0 {
                 if let Some(place) = route.iter().rev().find(|p| seen >> **p & 1 == 1) {
-                    outages.lost(rows.number[row], sent, *place);
+                    outages.lost(rows.number[row], sent(rows, row, first), *place);
                 }
             }
         }
@@ -216,55 +221,44 @@ fn watched(setup: &Setup) -> Vec<Watched> {
     all
 }
 
-/// The times of the packets of a piece that crossed a segment, and their rows, which are left out where `has_all` crossed it.
-fn cross(scratch: &mut Scratch, rows: &Rows, ends: Ends, piece: Range<usize>, has_all: bool) {
-    let (from, to) = (&rows.t[ends.from][piece.clone()], &rows.t[ends.to][piece.clone()]);
-    let all = from.iter().zip(to).map(|(from, to)| between(*from, *to));
-    scratch.times.clear();
-    scratch.rows.clear();
-    if has_all {
-        scratch.times.extend(all);
-        return;
-    }
-    for (row, time) in
-        piece.zip(all).filter(|(row, time)| rows.seen[*row] & ends.both == ends.both && ends.counts(*time))
-    {
-        scratch.times.push(time);
-        scratch.rows.push(row);
+/// When a packet was at the first point of its route; where that did not see it, anywhere.
+fn sent(rows: &Rows, row: usize, first: usize) -> Ns {
+    if rows.seen[row] >> first & 1 == 1 {
+        rows.t[first][row]
+    } else {
+        rows.first_time(row)
     }
 }
 
-/// Finds the times over a bound, and puts those that follow each other together.
+/// Finds the times over a bound among those of these places, and puts those that follow each other together. `from` is the point at which
+/// the segment begins.
 fn exceed(
     excursions: &mut Excursions,
     open: &mut Option<(Open, usize)>,
-    scratch: &Scratch,
-    rows: &Rows,
-    (stream, ends, first): (StreamId, Ends, usize),
+    batch: &Batch,
+    (crossings, from): (&Crossings, usize),
+    places: Range<usize>,
     bound: Ns,
 ) {
-    const AT_ONCE: usize = 64;
-    // Packets that crossed the segment, counted from the piece's first.
-    let row_of = |at: usize| scratch.rows.get(at).copied().unwrap_or(first + at);
-    for (n, chunk) in scratch.times.chunks(AT_ONCE).enumerate() {
-        // The sign of the sum of all signs: quicker than to compare.
-        if chunk.iter().fold(0, |over, time| over | bound.wrapping_sub(*time)) >= 0 {
-            close(excursions, open.take(), rows);
+    let first = places.start / PIECE;
+    for (piece, (_, greatest)) in crossings.pieces().skip(first).take_while(|(piece, _)| piece.start < places.end) {
+        if greatest <= bound {
+            close(excursions, open.take(), batch.rows);
             continue;
         }
-        for (at, time) in chunk.iter().enumerate() {
-            let row = row_of(n * AT_ONCE + at);
-            if *time <= bound {
-                close(excursions, open.take(), rows);
+        for at in piece.start.max(places.start)..piece.end.min(places.end) {
+            let (time, row) = (crossings.times[at], crossings.row(at));
+            if time <= bound {
+                close(excursions, open.take(), batch.rows);
                 continue;
             }
-            let from = rows.t[ends.from][row];
+            let from = batch.rows.t[from][row];
             match open {
                 Some((run, last)) => {
-                    run.add(from, *time);
+                    run.add(from, time);
                     *last = row;
                 }
-                None => *open = Some((Open::of(stream, from, *time, rows.first_time(row)), row)),
+                None => *open = Some((Open::of(batch.stream, from, time, batch.rows.first_time(row)), row)),
             }
         }
     }
