@@ -13,8 +13,8 @@ use latpath_linux::monotonic;
 use latpath_model::text::visible;
 use latpath_model::{Counters, DropNote, Ns, Point, PointInfo, Sighting, Source, StreamId, StreamSpec, MAX_COUNT};
 use latpath_report::text;
-use latpath_run::Manifest;
-use latpath_stats::{summarise, units::Letters, Aggregate, Facts, Setup, Summary};
+use latpath_run::{Manifest, Rows};
+use latpath_stats::{summarise, units::Letters, Aggregate, Batches, Facts, Setup, Summary};
 use std::sync::{Arc, Mutex};
 
 const MS: Ns = 1_000_000;
@@ -99,10 +99,12 @@ impl Following {
         let mut aggregate = Aggregate::new(Setup::new(streams().len(), points, &layout, MS, 10));
         let mut again = joiner();
         again.set_points(points);
+        let mut rows = Rows::new(points.len());
         for s in &self.joined {
-            again.push(s, &mut |j: &Journey| aggregate.add(j));
+            again.push(s, &mut |j: &Journey| rows.push(j));
         }
-        again.finish(self.reached, &mut |j: &Journey| aggregate.add(j));
+        again.finish(self.reached, &mut |j: &Journey| rows.push(j));
+        Batches::new(aggregate.setup()).each(&rows, |batch| aggregate.add(batch));
         let counters: Vec<_> = self.merge.feeds.iter_mut().map(|feed| feed.origin.counters()).collect();
         let record = |(feed, counters): (&Feed, &Counters)| feed.record(*counters, feed.origin.recorder());
         let manifest = Manifest {
