@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Fields of fewer bits that programs add to, and why none of them wraps: `FILE: FIELD`.
-const LIMITED: [(&str, &str); 14] = [
+const LIMITED: [(&str, &str); 15] = [
     ("exits/bpf/exits.bpf.c: next_slot", "a slot is taken below `slots_max` only"),
     ("exits/bpf/exits.bpf.c: next_row", "set back to REASONS above it"),
     ("exits/bpf/exits.bpf.c: seq", "no counter: its lowest bit says whether the vCPU is being written"),
@@ -15,6 +15,10 @@ const LIMITED: [(&str, &str); 14] = [
     ("path/bpf/follow.h: alive", "skbs that exist at one moment"),
     ("path/bpf/follow.h: chosen", "a packet is chosen below `requested` only"),
     ("probe/bpf/handle_packet.h: len", "the length of one frame"),
+    (
+        "profile/bpf/profile.bpf.c: calls",
+        "entries of a table of limited size: those of threads that have ended are taken out and not counted",
+    ),
     (
         "profile/bpf/profile.bpf.c: threads",
         "threads in a table of limited size: those that have ended are taken out and not counted",

@@ -24,7 +24,7 @@ const GROUPS: [Group; 4] = [
         heading: "Round trips and traffic",
         commands: &[
             ("ping", "Measure round trips, cut into segments"),
-            ("publish", "Send Sampled Values, GOOSE or PTP event messages"),
+            ("publish", "Send a stream at an exact rate"),
             ("subscribe", "Receive a stream as an application does"),
         ],
     },
