@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Reading kernel memory by plain loads, of which a fault makes zeros: Linux 6.2 and later. */
+/* Reading kernel memory by plain loads; a load that faults yields zeros. Linux 6.2 and later. */
 #ifndef LATPATH_DIRECT_H
 #define LATPATH_DIRECT_H
 

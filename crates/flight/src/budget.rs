@@ -333,7 +333,7 @@ mod tests {
             }
         }
 
-        /// The programs' part of a ms with so many runs of them.
+        /// The programs' part of a millisecond in which they run this often.
         fn run_programs(&mut self, mut runs: u64) {
             while runs > 0 {
                 let part = runs.min(BUDGET_EVENTS as u64);

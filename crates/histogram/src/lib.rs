@@ -118,7 +118,7 @@ impl Histogram {
         self.bucket(v);
     }
 
-    /// Adds many values, of which the least and the greatest are known: as if each was recorded, in a third of the time.
+    /// Adds many values whose least and greatest are known: as if each was recorded, in a third of the time.
     pub fn record_all(&mut self, values: &[Ns], least: Ns, greatest: Ns) {
         // So many squares of values below this, added up, stay below 2^64.
         const AT_ONCE: usize = 256;

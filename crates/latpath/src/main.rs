@@ -90,7 +90,7 @@ fn trace() {
     }
 }
 
-/// An error and its causes, each said once: many an error names its cause itself. Where a right is missing, also how to come by it.
+/// An error and its causes, each printed once: many errors name their cause themselves. Where a right is missing, also how to come by it.
 fn with_causes(error: &anyhow::Error) -> String {
     let text = error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
         "" => cause,

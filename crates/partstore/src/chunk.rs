@@ -190,7 +190,7 @@ impl Iterator for Pages {
     }
 }
 
-/// The bytes of a page, of which the first `plain` are not packed.
+/// The bytes of a page; the first `plain` of them are not compressed.
 fn unpack(page: &Bytes, plain: usize) -> Result<Bytes, ParquetError> {
     thread_local! {
         static UNPACKER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };

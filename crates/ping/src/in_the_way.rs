@@ -1,4 +1,4 @@
-//! What is said of a path at which a new file was to be made.
+//! The error where a new file cannot be created because its path exists.
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ pub(crate) struct Crossings {
 }
 
 impl Batches {
-    /// For batches of which figures of this setup are made.
+    /// For figures of this setup.
     pub fn new(setup: &Setup) -> Self {
         let mut batches = Self { ends: Vec::new(), crossings: Vec::new() };
         batches.extend(&setup.points, &setup.segments);

@@ -101,7 +101,7 @@ impl Consecutive {
         }
     }
 
-    /// Adds so many packets that follow each other, the first of this number and key: all arrived in time.
+    /// Adds consecutive packets that all arrived in time; the first has this number and key.
     #[inline]
     pub fn add_in_time(&mut self, number: u64, key: u32, packets: u64) {
         self.add(number, key, 0, false, || 0);

@@ -37,7 +37,7 @@ impl Slot {
         self.sum = self.sum.saturating_add(time);
     }
 
-    /// Adds several, of which the least and the greatest are known.
+    /// Adds several whose least and greatest are known.
     fn add_all(&mut self, times: &[Ns], (min, max): (Ns, Ns)) {
         // So large are no sums of a few of them.
         const LARGE: Ns = 1 << 48;

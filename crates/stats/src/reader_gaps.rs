@@ -269,7 +269,7 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// A packet each millisecond, of which those in `unread` are lost, with their drop note plus one.
+    /// A packet each millisecond; those in `unread` are lost, with their drop note plus one.
     fn gaps(packets: u64, unread: &[(std::ops::Range<u64>, u16)]) -> ReaderGaps {
         let mut gaps = ReaderGaps::new();
         for number in 0..packets {

@@ -5,7 +5,7 @@ use latpath_model::{Link, PointInfo};
 /// The point with this name, at a network card in the first of the test's namespaces.
 ///
 /// # Panics
-/// Where the name is none of a point.
+/// If the name is not that of a point.
 pub fn point(name: &str) -> PointInfo {
     PointInfo {
         point: name.parse().expect("a point's name"),

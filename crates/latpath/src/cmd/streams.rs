@@ -192,7 +192,7 @@ fn table(rows: &[Vec<(&'static str, String)>], without: &[&str]) -> Vec<String> 
     table.lines(0, usize::MAX, '~')
 }
 
-/// One table of each protocol that has streams, in so many columns if that can be. `are_several`: the streams may be of several devices.
+/// One table of each protocol that has streams, within this many columns if possible. `are_several`: the streams may be of several devices.
 fn text(Heard { found, devices, dropped }: &Heard, place: &str, are_several: bool, width: usize) -> String {
     let (streams, mut lines) = (found.streams(), Vec::new());
     let are_several = are_several || streams.windows(2).any(|two| two[0].interface != two[1].interface);

@@ -227,7 +227,7 @@ fn measure(load: &Load, repeat: u32) -> Result<Configuration> {
     Ok(one)
 }
 
-/// A profile that broke off is taken once more, with as many times fewer samples.
+/// Divisor of the sampling rate when a profile that broke off is repeated.
 const LESS_OFTEN: u32 = 11;
 
 /// Where the CPUs' time goes under the load; and what spoils that. `alone` has the load by itself.

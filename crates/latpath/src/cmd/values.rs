@@ -1,4 +1,4 @@
-//! Values of flags: times and whole numbers, and what is wrong with a text that is none.
+//! Values of flags: times and whole numbers, and the errors of texts that are neither.
 
 use std::ffi::OsString;
 use std::ops::{Bound, RangeBounds};

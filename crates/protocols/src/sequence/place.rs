@@ -23,7 +23,7 @@ pub(super) enum Offset {
     Elsewhere,
 }
 
-/// Where a number stands, as seen from the newest.
+/// The place of a number relative to the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It may well be the next one.
@@ -37,7 +37,7 @@ pub enum Standing {
 }
 
 impl Sequence {
-    /// Where a number stands in the stretch.
+    /// The place of a number in the stretch.
     pub fn stands(&self, key: u32) -> Standing {
         let (Some(stretch), Some(step)) = (self.stretch, self.step()) else { return Standing::Unknown };
         if self.in_states {

@@ -157,7 +157,7 @@ fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Executor, by: Option<Executor>
     (ns, cause, 0, cpu, Some(actor), by)
 }
 
-/// A packet, of which three places may take longer.
+/// A packet that three places may delay.
 pub fn packet_of_all_hops(
     number: u64,
     at: Ns,

@@ -15,7 +15,7 @@ const TOGETHER: f64 = 1.25;
 const TURNS: usize = 3;
 /// Maximum rate at which a clock is steered, ns a second.
 const STEEPEST: f64 = 200_000.0;
-/// Values of which a smoothed value is the median.
+/// Number of values whose median is a smoothed value.
 const SMOOTHED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
