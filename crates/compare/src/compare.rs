@@ -9,10 +9,10 @@ use crate::recording::{Figure, Losses, Measured, Recording};
 use crate::sentence::{conclusion, sentence, subject, Judged};
 use latpath_histogram::Histogram;
 
-/// A row of the page whose probability, corrected for all rows, is below this is a difference.
+/// Significance level: a row differs if its p-value, corrected for all rows of the page, is below this.
 pub const SIGNIFICANCE: f64 = 0.05;
 
-/// What one side of a row is in one recording.
+/// One side of a row: the estimate of each recording.
 type Estimates = Vec<Option<Estimate>>;
 
 /// Compares A against B. Each group has at least one recording.
@@ -63,7 +63,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
     page
 }
 
-/// Gives each row that is tested its verdict, and its sentence.
+/// Sets the verdict and the sentence of each tested row.
 fn judge(page: &mut Comparison) {
     let (single, a, b) = (page.is_single, page.a.name.clone(), page.b.name.clone());
     let of_segments = page.segments.iter_mut().flat_map(|s| {
@@ -105,7 +105,7 @@ fn judge(page: &mut Comparison) {
     page.conclusion = conclusion(&judged, page.tested, (&a, &b));
 }
 
-/// What the recordings' own notes say, each once, with those that have it.
+/// The recordings' notes, each once, with the paths of the recordings that have it.
 pub fn notes_of<'a>(recordings: impl Iterator<Item = &'a Recording>) -> Vec<String> {
     let mut all = 0;
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -195,7 +195,7 @@ fn row(figure: Figure, pair: &Pair, all: (&Histogram, &Histogram)) -> Row {
     Row { a, b, ..Row::empty(figure.name(), unit, Verdict::NotTested) }
 }
 
-/// A row of what varies from recording to recording. Rates and shares are shown as they were counted: the scales on which they are
+/// A row of a figure that varies between recordings. It shows rates and shares as counted; the scales on which they are
 /// compared add 3/8 to each count.
 fn varied(name: &'static str, unit: Unit, is_tested: bool, (a, b): (Estimates, Estimates)) -> Row {
     let scale = match unit {
@@ -224,10 +224,10 @@ fn varied(name: &'static str, unit: Unit, is_tested: bool, (a, b): (Estimates, E
     row
 }
 
-/// A figure in its unit: whole ns; rates and shares rounded to what is shown of them.
+/// A figure in its unit: whole nanoseconds; rates and shares rounded to the digits shown.
 fn shown(value: f64, unit: Unit) -> Amount {
     match unit {
-        // As far to one side as to the other.
+        // Symmetric, so that the negated value fits too.
         Unit::Ns | Unit::Packets => Amount::Whole((value.round() as i64).max(-i64::MAX)),
         Unit::PerHour => Amount::Rate((value * 1e2).round() / 1e2),
         Unit::Percent => Amount::Rate((value * 1e6).round() / 1e6),
@@ -246,7 +246,7 @@ fn fill(row: &mut Row, found: &Difference) {
     row.high_percent = interval.and_then(|(_, high)| percent(high));
 }
 
-/// Lost packets: their share, and how often an hour packets were lost.
+/// Lost packets: their share, and loss events per hour.
 fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
     let of = |all: &[Recording], stream: &Option<String>| -> Option<Vec<Losses>> {
         let find = |r: &Recording| r.losses.iter().find(|l| l.stream == *stream).cloned();
@@ -263,7 +263,7 @@ fn losses(a: &[Recording], b: &[Recording]) -> Vec<LossRow> {
         let mut share = compared("lost_share", Unit::Percent, |l| l.share);
         let (a_lost, b_lost) = (sum(&a, lost), sum(&b, lost));
         if a_lost + b_lost == 0 {
-            // Nothing is asked here.
+            // Without a loss on either side, nothing is tested.
             for row in [&mut row, &mut share] {
                 (row.p, row.verdict) = (None, Verdict::NotTested);
             }

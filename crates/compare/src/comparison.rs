@@ -1,4 +1,4 @@
-//! What comes out: a page that can be printed, or be JSON (docs/json.md).
+//! The result of a comparison, to be printed or written as JSON (docs/json.md).
 
 use crate::recording::{Excluded, Recording, Source};
 use latpath_histogram::Bucket;
@@ -10,30 +10,31 @@ use serde::Serialize;
 /// Two groups of recordings side by side.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Comparison {
-    /// The recordings in question.
+    /// The group under test.
     pub a: Group,
-    /// What they are compared against.
+    /// The reference group.
     pub b: Group,
-    /// What `over` and `spikes` are counted against.
+    /// Threshold of `over` and `spikes`.
     pub threshold_ns: Ns,
-    /// What `in_band` counts; missing where the user names none.
+    /// Band of `in_band`; absent if the user names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub band: Option<Band>,
-    /// What follows, in sentences: how many figures differ and which, how many do not, what cannot be compared.
+    /// Conclusion in sentences: which figures differ, how many do not, and which cannot be compared.
     pub conclusion: Vec<String>,
-    /// How many questions the page asks; all probabilities are corrected for them.
+    /// Number of figures tested; all p-values are corrected for it.
     pub tested: usize,
-    /// Only one recording on a side: then no more can be said than that recordings differ.
+    /// Whether a group has only one recording: then a difference applies to these recordings, not to their
+    /// configurations.
     pub is_single: bool,
-    /// Why nothing at all can be compared; empty where it can.
+    /// Reasons why nothing can be compared; empty if the groups are comparable.
     pub not_comparable: Vec<String>,
     /// Segments that both groups have.
     pub segments: Vec<Segment>,
-    /// Lost packets, of all streams or of each.
+    /// Lost packets of all streams together, or of each stream.
     pub losses: Vec<LossRow>,
-    /// What the reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// What could not be seen in some recording, where nothing suggests that packets were affected.
+    /// Observations that a recording lacks, without evidence that packets were affected.
     pub footnotes: Vec<String>,
 }
 
@@ -46,22 +47,22 @@ pub struct Group {
     pub recordings: Vec<Recorded>,
 }
 
-/// One recording, in short.
+/// Summary of one recording.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Recorded {
-    /// As the user named it.
+    /// Path as the user named it.
     pub path: String,
-    /// What it is.
+    /// Kind of recording.
     pub source: Source,
     /// Packets seen at any point.
     pub packets: u64,
-    /// Those of these that did not arrive; null where that is not known.
+    /// Packets that did not arrive; null if unknown.
     pub lost: Option<u64>,
-    /// From the first packet to the last.
+    /// Time from the first packet to the last.
     pub elapsed_ns: Ns,
-    /// Packets a second, with those that are left out.
+    /// Packets per second, excluded packets included.
     pub rate_hz: f64,
-    /// The packets that were left out; null where the user asks for nothing.
+    /// Excluded packets; null if the user excludes none.
     pub excluded: Option<Excluded>,
 }
 
@@ -79,32 +80,32 @@ impl Recorded {
     }
 }
 
-/// A segment of both groups.
+/// A segment that both groups have.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Segment {
-    /// Its stream; null where all streams are together.
+    /// Stream; null for all streams together.
     pub stream: Option<String>,
-    /// What it is.
+    /// Kind of segment.
     pub kind: SegmentKind,
     /// Its name.
     pub name: String,
-    /// Its ends in A.
+    /// First point in A.
     pub from: String,
-    /// Its ends in A.
+    /// Last point in A.
     pub to: String,
-    /// Its ends in B.
+    /// First point in B.
     pub b_from: String,
-    /// Its ends in B.
+    /// Last point in B.
     pub b_to: String,
-    /// How wrong a difference can be, because clocks of several machines took the times; null where nobody knows.
+    /// Error bound of a difference, from the clocks of several machines; null if unknown.
     pub error_bound_ns: Option<Ns>,
-    /// What recordings lack that could change these times: no limit on a difference can be judged then.
+    /// Deficiencies of the recordings that could change these times; with any, no limit on a difference can be judged.
     pub lacks: Vec<String>,
     /// The figures.
     pub rows: Vec<Row>,
-    /// All recordings of A together.
+    /// Times of all recordings of A.
     pub a_histogram: Vec<Bucket>,
-    /// All recordings of B together.
+    /// Times of all recordings of B.
     pub b_histogram: Vec<Bucket>,
 }
 
@@ -115,56 +116,56 @@ pub struct Row {
     pub figure: &'static str,
     /// `ns`, `packets`, `per_hour`, `percent`.
     pub unit: Unit,
-    /// A's value; null where too few packets say it.
+    /// Value of A; null if too few packets support it.
     pub a: Option<Amount>,
-    /// B's value.
+    /// Value of B; null if too few packets support it.
     pub b: Option<Amount>,
-    /// A − B, and its interval.
+    /// A − B.
     pub difference: Option<Amount>,
-    /// The interval's lower end.
+    /// Lower end of its 95 % confidence interval.
     pub low: Option<Amount>,
-    /// Its upper end.
+    /// Upper end of its 95 % confidence interval.
     pub high: Option<Amount>,
-    /// The same in percent of B; null where a ratio says nothing.
+    /// A − B in percent of B; null where a ratio has no meaning.
     pub difference_percent: Option<f64>,
-    /// The interval's lower end.
+    /// Lower end of the interval, in percent of B.
     pub low_percent: Option<f64>,
-    /// Its upper end.
+    /// Upper end of the interval, in percent of B.
     pub high_percent: Option<f64>,
-    /// How probable it is by chance, taken by itself; null where it is not tested.
+    /// p-value of this row alone; null if the row is not tested.
     pub p: Option<f64>,
-    /// Corrected for all that is tested.
+    /// p-value corrected for all tested rows (Holm).
     pub p_corrected: Option<f64>,
-    /// What follows.
+    /// Verdict.
     pub verdict: Verdict,
-    /// What keeps it from being compared.
+    /// Reason why the row cannot be compared.
     #[serde(skip)]
     pub obstacle: Option<String>,
-    /// The same in a sentence; empty where it is not tested.
+    /// The row as a sentence; empty if the row is not tested.
     pub sentence: String,
 }
 
 /// Lost packets of both groups.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LossRow {
-    /// The stream; null where all are together.
+    /// Stream; null for all streams together.
     pub stream: Option<String>,
-    /// Packets that did not arrive, of all recordings of A.
+    /// Lost packets of all recordings of A.
     pub a_lost: u64,
-    /// Packets of A.
+    /// Packets of all recordings of A.
     pub a_packets: u64,
-    /// B's value.
+    /// Lost packets of all recordings of B.
     pub b_lost: u64,
-    /// B's value.
+    /// Packets of all recordings of B.
     pub b_packets: u64,
-    /// The share of packets that were lost.
+    /// Share of packets lost.
     pub share: Row,
-    /// How often an hour packets were lost.
+    /// Loss events per hour.
     #[serde(flatten)]
     pub row: Row,
 }
 
-/// What a figure is in.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -172,7 +173,7 @@ pub enum Unit {
     Ns,
     /// A count.
     Packets,
-    /// Events an hour.
+    /// Events per hour.
     PerHour,
     /// A share of all packets.
     Percent,
@@ -182,33 +183,33 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Amount {
-    /// ns, or a count.
+    /// Nanoseconds, or a count.
     Whole(i64),
     /// A rate, or a share.
     Rate(f64),
 }
 
-/// What a row says about A against B.
+/// Verdict of a row on A against B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Its times are shorter.
+    /// A has shorter times.
     Faster,
-    /// Its times are longer.
+    /// A has longer times.
     Slower,
-    /// It has fewer spikes, or losses.
+    /// A has fewer spikes or losses.
     Fewer,
-    /// It has more.
+    /// A has more spikes or losses.
     More,
-    /// These recordings differ: with one on a side that is all that can be said.
+    /// These recordings differ; one recording on a side supports no more than that.
     Differ,
-    /// No difference to be seen.
+    /// No significant difference.
     NoDifference,
-    /// The groups cannot be compared in this.
+    /// The groups cannot be compared in this figure.
     NotComparable,
-    /// Too few packets say it.
+    /// Too few packets support the figure.
     TooFew,
-    /// The recordings are too short to say how much it varies: one on each side, and one of them shorter than 16 s.
+    /// The recordings are too short to estimate the variance: one on each side, and one of them shorter than 16 s.
     TooShort,
     /// Shown, not tested.
     NotTested,

@@ -1,47 +1,47 @@
 //! The difference between two groups of recordings in one figure, with its interval.
 //!
-//! Two recordings of the same thing differ by more than chance within them explains: where memory lies, which CPU got an interrupt, how
-//! warm it was. So a group of recordings is judged by how they differ from each other (Welch, The generalization of Student's problem when
-//! several different population variances are involved, Biometrika 34, 1947). With few recordings that spread may by luck come out too
-//! small: it never counts for less than what varies within them.
+//! Two recordings of the same configuration differ by more than the chance within each explains: memory placement, the
+//! CPU of an interrupt, temperature. So the variance between the recordings of a group counts (Welch, The
+//! generalization of Student's problem when several different population variances are involved, Biometrika 34, 1947).
+//! With few recordings that variance may come out too small by luck; the variance within the recordings is its lower
+//! bound.
 
 use crate::estimate::Estimate;
 use crate::student;
 
-/// What is shown as an interval holds the true difference in so many of 100 cases.
+/// Confidence level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// The scale on which figures are compared: one on which their spread hardly depends on their size.
+/// Variance-stabilising scale on which figures are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Times, by their logarithms.
+    /// Times by their logarithms.
     Ratio,
-    /// Times of which some are not positive, as they are.
+    /// Times as they are, because some are not positive.
     Plain,
-    /// Rates of events. Estimates have the root of the rate.
+    /// Rates of events; the estimates are square roots of rates.
     Root,
-    /// Shares. Estimates have the arcsine of the root of the share.
+    /// Shares; the estimates are arcsines of square roots of shares.
     Arcsine,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Difference {
-    /// Figures of both groups: the geometric mean over the recordings on a scale of ratios; the arithmetic one on the others, on the
-    /// scale itself.
+    /// Mean of the group's recordings: geometric on the ratio scale, otherwise arithmetic on the scale itself.
     pub a: f64,
     pub b: f64,
-    /// A − B on the scale on which they are compared; of ratios ln(A/B).
+    /// A − B on the scale; ln(A/B) on the ratio scale.
     pub by: f64,
-    /// Half the width of its interval on that scale; `None` where the recordings are too short to say.
+    /// Half the width of the confidence interval on the scale; `None` if the recordings are too short to estimate it.
     pub plus_minus: Option<f64>,
-    /// How probable a difference of this size is by chance; 1 where the recordings are too short to say.
+    /// Two-sided p-value; 1 if the recordings are too short to estimate it.
     pub p: f64,
     pub scale: Scale,
 }
 
 impl Difference {
-    /// The difference that `by` on its scale makes, in the figure's own unit, where the middle between A and B is as it is. With A and B
-    /// swapped and `by` negated it is the same number, negated.
+    /// Converts a difference `by` on the scale to the figure's unit, around the midpoint of A and B. Swapping A and B
+    /// and negating `by` negates the result exactly.
     pub fn absolute(&self, by: f64) -> f64 {
         match self.scale {
             Scale::Ratio => 2.0 * (self.a * self.b).sqrt() * (by / 2.0).sinh(),
@@ -75,10 +75,10 @@ fn statistic(a: &[Estimate], b: &[Estimate], scale: Scale) -> Option<Statistic> 
     let by = of_a.value - of_b.value;
     let variance = of_a.variance + of_b.variance;
     let degrees = match (a.as_slice(), b.as_slice()) {
-        // A single recording borrows the others' variance: both terms of the sum are one estimate.
+        // A single recording uses the other group's variance: both terms of the sum are one estimate.
         ([_], [_, _, ..]) | ([_, _, ..], [_]) => of_a.degrees.min(of_b.degrees),
         _ if variance == 0.0 => of_a.degrees.min(of_b.degrees),
-        // Welch and Satterthwaite's degrees of freedom of a sum of two variances.
+        // Degrees of freedom by Welch and Satterthwaite, for a sum of two variances.
         _ => variance.powi(2) / (of_a.variance.powi(2) / of_a.degrees + of_b.variance.powi(2) / of_b.degrees),
     };
     let known = of_a.degrees > 0.0 && of_b.degrees > 0.0;
@@ -86,27 +86,27 @@ fn statistic(a: &[Estimate], b: &[Estimate], scale: Scale) -> Option<Statistic> 
     Some(Statistic { a: back(&of_a), b: back(&of_b), by, variance, degrees: known.then_some(degrees), scale })
 }
 
-/// What follows from two groups' means and variances.
+/// Test statistic of two groups' means and variances.
 struct Statistic {
     a: f64,
     b: f64,
     by: f64,
-    /// Of `by`.
+    /// Variance of `by`.
     variance: f64,
-    /// `None` where the recordings are too short to say.
+    /// Degrees of freedom; `None` if the recordings are too short to estimate the variance.
     degrees: Option<f64>,
     scale: Scale,
 }
 
 impl Statistic {
     fn p(&self) -> f64 {
-        // Where nothing varies, any difference is one.
+        // With no variance, any difference is significant.
         let t = if self.by == 0.0 { 0.0 } else { self.by / self.variance.sqrt() };
         self.degrees.map_or(1.0, |degrees| student::two_sided(t, degrees))
     }
 }
 
-/// Compares two groups, each of at least one recording. Times are compared as ratios only where all are positive.
+/// Compares two groups of at least one recording each. Times are compared as ratios only if all are positive.
 pub fn difference(a: &[Estimate], b: &[Estimate], scale: Scale) -> Option<Difference> {
     let statistic = statistic(a, b, scale)?;
     let p = statistic.p();
@@ -115,7 +115,8 @@ pub fn difference(a: &[Estimate], b: &[Estimate], scale: Scale) -> Option<Differ
     Some(Difference { a, b, by, plus_minus, p, scale })
 }
 
-/// One recording varies from the next as those of the other group do; where there is none either, only what varies within it is known.
+/// Mean of a group. A single recording takes the variance between recordings from the other group; if that has only one
+/// too, the variance within the recording remains.
 fn mean(own: &[Estimate], other: &[Estimate]) -> Option<Mean> {
     let n = own.len() as f64;
     if own.is_empty() {
@@ -137,8 +138,8 @@ fn between(all: &[Estimate]) -> f64 {
     all.iter().map(|e| (e.value - mean).powi(2)).sum::<f64>() / (n - 1.0)
 }
 
-/// Corrects the probabilities of several questions at once, so that the probability of even one false "differs" stays what it is for one
-/// question (Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6, 1979).
+/// Corrects p-values for multiple tests, so that the probability of any false "differs" is that of a single test (Holm,
+/// A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6, 1979).
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -205,13 +206,13 @@ mod tests {
         near(d(Scale::Arcsine, a, b, a - b), 0.21);
     }
 
-    /// Box and Muller's.
+    /// A standard normal deviate, by Box and Muller.
     fn normal(noise: &mut latpath_testkit::Noise) -> f64 {
         (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
     }
 
-    /// A single recording against several has the same error as several against several: 5 %, of 10,000 comparisons of the same
-    /// to within half a percent.
+    /// The error rate of one recording against several is that of several against several: 5 ± 0.5 % of 10,000
+    /// comparisons without a difference.
     #[test]
     fn one_recording_against_several_is_as_sure_as_is_said() {
         let mut noise = latpath_testkit::Noise(0x2545_f491);

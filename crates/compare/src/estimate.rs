@@ -1,62 +1,63 @@
-//! A figure of one recording, and how far chance within the recording moves it.
+//! A figure of one recording, and its variance within the recording.
 //!
-//! Packets that follow each other are alike: they say less than as many independent ones would. So what varies is counted over blocks
-//! of whole seconds. With r = Σx/Σn over all seconds (x: a sum of times, or a count of slow packets; n: packets), the variance of r
-//! that resampling K blocks with replacement gives is, in closed form, K/(K−1) · Σ(x_b − r·n_b)² / (Σn)². Nothing is drawn by chance.
-//! Blocks of 1, 2, 4, … seconds are tried as long as 16 of them remain, and the largest variance counts.
+//! Consecutive packets are correlated and carry less information than independent ones, so the variance is computed
+//! over blocks of whole seconds. With r = Σx/Σn over all seconds (x: sum of times, or count of slow packets; n:
+//! packets), resampling K blocks with replacement gives r the variance K/(K−1) · Σ(x_b − r·n_b)² / (Σn)² in closed
+//! form; no random numbers are needed. Block lengths of 1, 2, 4, … seconds are tried while at least 16 blocks remain,
+//! and the largest variance counts.
 
 use latpath_histogram::compact::{place_of, Place};
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use latpath_stats::track::{Lost, Spikes, Stretch, Stretches};
 
-/// In ns.
+/// One hour, ns.
 const HOUR: f64 = 3.6e12;
-/// Fewer blocks say nothing about how they vary.
+/// Minimum number of blocks from which a variance is estimated.
 const LEAST_BLOCKS: usize = 16;
-/// A percentile with fewer packets beyond it is refused: it would be a figure of single packets.
+/// Minimum number of packets beyond a percentile; with fewer, it would depend on single packets.
 pub const LEAST_BEYOND: f64 = 10.0;
-/// Variance of what a clock of whole nanoseconds adds to a time, ns².
+/// Variance of the quantisation error of a nanosecond clock, ns².
 const RESOLUTION: f64 = 1.0 / 12.0;
-/// Half the width of a histogram's bucket, of the value.
+/// Half the width of a histogram bucket, relative to the value.
 const HALF_BUCKET: f64 = 1.0 / 512.0;
 
 /// A figure of one recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     pub value: f64,
-    /// The same as it is counted: spikes are compared by a root of their rate, and shown an hour; lost packets by an arcsine, and shown in
-    /// percent.
+    /// Value for display: spikes per hour (compared by the root of their rate), lost packets in percent (compared by an
+    /// arcsine).
     pub counted: f64,
-    /// Its variance, as far as it comes from within the recording.
+    /// Variance within the recording.
     pub variance: f64,
-    /// Degrees of freedom of that variance; 0 where the recording is too short to say.
+    /// Degrees of freedom of the variance; 0 if the recording is too short to estimate it.
     pub degrees: f64,
 }
 
-/// When a recording was.
+/// Time span of a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Its first packet.
+    /// Time of the first packet.
     pub begin: Ns,
-    /// From its first packet to its last.
+    /// Time from the first packet to the last.
     pub elapsed: Ns,
-    /// How its time is cut.
+    /// Division of the span into intervals.
     pub stretches: Stretches,
 }
 
 impl Span {
-    /// Cuts a recording for so many tracks.
+    /// Divides a recording into intervals for `tracks` tracks.
     pub fn of((first, last): (Ns, Ns), tracks: usize) -> Self {
         Self { begin: first, elapsed: last.saturating_sub(first).max(0), stretches: Stretches::of(first, last, tracks) }
     }
 }
 
-/// What a recording says about one segment.
+/// Times of one segment in a recording.
 #[derive(Clone, Debug)]
 pub struct Times {
     pub histogram: Histogram,
-    /// The same over time.
+    /// The times by interval.
     pub stretches: Vec<(usize, Stretch)>,
 }
 
@@ -72,8 +73,8 @@ impl Times {
         })
     }
 
-    /// The value below which this share of the times lies, ns; `None` where fewer than 10 lie beyond it. How sure it is comes from
-    /// the share of the times beyond it, which varies from block to block: the values at share ± deviation are the ends of its interval
+    /// The quantile at `share`, ns; `None` if fewer than 10 times are beyond it. Its variance follows from that of the
+    /// share of times beyond it, block by block: the values at share ± deviation are the ends of the interval
     /// (Woodruff, Confidence intervals for medians and other position measures, JASA 47, 1952).
     pub fn quantile(&self, share: f64) -> Option<Estimate> {
         let n = self.histogram.count() as f64;
@@ -84,7 +85,7 @@ impl Times {
         let at = self.nearest_edge(value, share);
         let (variance, degrees) = self.ratio(|stretch| stretch.times.count_above(at) as f64);
         let beyond = self.beyond(at).clamp(0.5 / n, 1.0 - 0.5 / n);
-        // The edge is not quite where the value is.
+        // Scales from the nearest interval edge to the quantile itself.
         let variance = variance * (share * (1.0 - share)) / (beyond * (1.0 - beyond));
         let deviation = variance.max(share * (1.0 - share) / n).sqrt();
         let (low, high) = (self.histogram.quantile(share - deviation), self.histogram.quantile(share + deviation));
@@ -92,7 +93,7 @@ impl Times {
         Some(Estimate { value, counted: value, variance, degrees })
     }
 
-    /// The place whose share beyond it is nearest to what is beyond this quantile.
+    /// The track edge whose share of times beyond it is nearest to that beyond the quantile.
     fn nearest_edge(&self, value: f64, share: f64) -> Place {
         let here = place_of(value as i64);
         let miss = |place: &Place| (self.beyond(*place) - (1.0 - share)).abs();
@@ -110,7 +111,7 @@ impl Times {
     }
 }
 
-/// The variance of Σx/Σn, and its degrees of freedom; of stretches (number, n, x) in order.
+/// Variance of Σx/Σn and its degrees of freedom, from intervals (number, n, x) in order.
 fn variance_of_ratio(stretches: &[(usize, f64, f64)]) -> (f64, f64) {
     let (n, x) = stretches.iter().fold((0.0, 0.0), |(n, x), s| (n + s.1, x + s.2));
     let length = stretches.last().map_or(0, |last| last.0 + 1);
@@ -128,9 +129,9 @@ fn variance_of_ratio(stretches: &[(usize, f64, f64)]) -> (f64, f64) {
     (most, degrees)
 }
 
-/// Spikes an hour, as √((c + ⅜) / hours), whose variance is about the same for any c (Anscombe, The transformation of Poisson,
-/// binomial and negative-binomial data, Biometrika 35, 1948): φ / (4 · hours). Where spikes come in bunches, φ is more than 1: the variance
-/// of their number from block to block over its mean.
+/// Spikes per hour as √((c + ⅜) / hours), whose variance hardly depends on c (Anscombe, The transformation of Poisson,
+/// binomial and negative-binomial data, Biometrika 35, 1948): φ / (4 · hours). The dispersion φ is the variance of the
+/// count per block over its mean, at least 1; it exceeds 1 if spikes come in bursts.
 pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
     let count = spikes.count()?;
     let (hours, length) = (span.elapsed as f64 / HOUR, span.stretches.length());
@@ -150,8 +151,8 @@ pub fn spike_rate(spikes: &Spikes, span: Span) -> Option<Estimate> {
     Some(Estimate { value, counted: count as f64 / hours, variance: bunched.max(1.0) / (4.0 * hours), degrees })
 }
 
-/// The share of lost packets, as asin √((c + ⅜) / (n + ¾)), whose variance is about the same for any c of n packets (Anscombe 1948):
-/// φ / (4 n). Where packets are lost in bunches, φ is more than 1, as of [`spike_rate`].
+/// The share of lost packets as asin √((c + ⅜) / (n + ¾)), whose variance hardly depends on c of n packets (Anscombe
+/// 1948): φ / (4 n), with the dispersion φ of [`spike_rate`].
 pub fn lost_share(lost: &Lost, packets: u64, span: Span) -> Option<Estimate> {
     if packets == 0 {
         return None;

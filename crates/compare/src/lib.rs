@@ -1,7 +1,7 @@
-//! Compares recordings: what differs between two groups of them, by how much, how sure that is, and what cannot be compared.
-//! docs/compare.md says how, in plain words and formulas.
+//! Compares two groups of recordings: which figures differ, by how much, with which confidence, and which cannot be
+//! compared. docs/compare.md explains the method with its formulas.
 //!
-//! Nothing is drawn by chance: the same recordings give the same page.
+//! The method uses no random numbers: the same recordings give the same result.
 
 mod comparable;
 mod compare;

@@ -1,20 +1,22 @@
-//! Which segment of one group is which of the other.
+//! Pairs the segments of two groups.
 //!
-//! Devices have other names on other hosts and in other set-ups (`vnet0`, `vnet7`, `tap3`): a segment is the same if its name and the
-//! machines and kinds of its ends are. What is between two neighbouring points is named after them, so there the ends alone count.
+//! Device names vary between hosts and set-ups (`vnet0`, `vnet7`, `tap3`): two segments are the same if their names,
+//! and the machines and point kinds of their ends, are equal. A step between neighbouring points is named after them,
+//! so only its ends count.
 
 use crate::recording::{Measured, Recording};
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::Band;
 
-/// One segment, in each recording of both groups.
+/// One segment in each recording of both groups.
 pub struct Pair<'a> {
     pub a: Vec<&'a Measured>,
     pub b: Vec<&'a Measured>,
 }
 
 impl Pair<'_> {
-    /// Each group's clocks may be off the same way in all its recordings. `None` where of one nobody knows by how much.
+    /// Error bound of the difference, ns. A group's clocks may err the same way in all recordings, so the bounds add.
+    /// `None` if one is unknown.
     pub fn error_bound_ns(&self) -> Option<Ns> {
         let most = |side: &[&Measured]| side.iter().map(|m| m.error_bound_ns).try_fold(0, |most, b| Some(b?.max(most)));
         Some(most(&self.a)?.saturating_add(most(&self.b)?))
@@ -31,7 +33,8 @@ fn place(point: &str) -> &str {
     point.split('@').next().unwrap_or(point)
 }
 
-/// How many of a recording's segments before this one look the same without their devices: streams may take several routes.
+/// Identity of a segment without device names. The number counts earlier segments of the recording with the same
+/// identity: streams may take several routes.
 type Key<'a> = (&'a Option<String>, &'a str, &'a str, &'a str, usize);
 
 fn keys(recording: &Recording) -> Vec<Key<'_>> {
@@ -45,7 +48,7 @@ fn keys(recording: &Recording) -> Vec<Key<'_>> {
     keys
 }
 
-/// The segments that all recordings have, and what to say of the others.
+/// The segments that all recordings have, and notes on the others.
 pub fn pairs<'a>(
     (a_name, a): (&str, &'a [Recording]),
     (b_name, b): (&str, &'a [Recording]),

@@ -1,4 +1,4 @@
-//! What is known of one recording, whether a run or a log of ping: enough to compare it with others.
+//! The figures of one recording, a run or a ping log, that a comparison needs.
 
 use crate::estimate::{lost_share, spike_rate, Estimate, Span, Times};
 use latpath_histogram::Histogram;
@@ -8,28 +8,28 @@ use latpath_stats::{Band, PatternKind, Percentile};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A figure of a segment that recordings are compared by.
+/// A figure of a segment by which recordings are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
-    /// The least time.
+    /// Minimum.
     Min,
     Mean,
-    /// The standard deviation of the population.
+    /// Population standard deviation.
     Stddev,
-    /// The time that so many millionths of all times do not exceed.
+    /// Percentile, in millionths: 999_000 is p99.9.
     Percentile(u32),
-    /// The greatest time.
+    /// Maximum.
     Max,
     /// Packets over the threshold.
     Over,
-    /// Spikes an hour: packets over the threshold that lie close together are one.
+    /// Spikes per hour: packets over the threshold that are close together count as one.
     Spikes,
-    /// The share of packets whose times are in the band that the user names.
+    /// Share of packets with times in the band that the user names.
     InBand,
 }
 
 impl Figure {
-    /// All, in the order in which they are shown.
+    /// All figures, in display order.
     pub const ALL: [Self; 15] = [
         Self::Min,
         Self::Mean,
@@ -61,13 +61,13 @@ impl Figure {
         }
     }
 
-    /// Whether it gets a verdict. The more questions a page asks, the surer each answer must be: so these are few. A minimum and a maximum
-    /// are single packets, and the figures between say the same as these.
+    /// Whether the figure gets a verdict. Each further test makes the correction stricter, so few figures are tested:
+    /// minimum and maximum are single packets, and the figures left out are correlated with the tested ones.
     pub fn is_tested(self) -> bool {
         matches!(self, Self::Mean | Self::Percentile(500_000 | 990_000 | 999_000) | Self::Spikes)
     }
 
-    /// The share of packets beyond it: so few must not be among the lost ones.
+    /// Share of packets beyond the figure, against which the share of lost packets is judged.
     pub fn beyond(self) -> f64 {
         match self {
             Self::Percentile(per_million) => 1.0 - f64::from(per_million) / 1e6,
@@ -79,34 +79,34 @@ impl Figure {
 /// One segment of one recording.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Its stream; none where all streams are together.
+    /// Stream; `None` for all streams together.
     pub stream: Option<String>,
     pub kind: SegmentKind,
     pub name: String,
-    /// Where it begins, as `machine/kind@device`.
+    /// First point, as `machine/kind@device`.
     pub from: String,
     pub to: String,
-    /// How wrong a time here can be, because two machines' clocks took it; `None` where nobody knows.
+    /// Error bound of a time between two machines' clocks, ns; `None` if unknown.
     pub error_bound_ns: Option<Ns>,
-    /// What latpath's own sightings between its ends cost a packet here.
+    /// Cost of latpath's own sightings within the segment, ns per packet.
     pub cost_ns: Ns,
     /// Packets over the threshold.
     pub over: u64,
-    /// The band that the user names, and how many times are in it; none where there is none.
+    /// The band that the user names, and the number of times in it; `None` without a band.
     pub in_band: Option<(Band, u64)>,
     pub histogram: Histogram,
-    /// Spikes; none where they are too many to be distinguished.
+    /// Number of spikes; `None` if they are too many to be distinguished.
     pub spikes: Option<usize>,
-    /// Spikes took more than a tenth of the time: then their number says nothing.
+    /// Whether spikes take more than a tenth of the time; their number then has no meaning.
     pub is_late_often: bool,
-    /// What the recording lacks that could change these times, in a sentence.
+    /// Deficiency of the recording that could change these times, as a sentence.
     pub lacks: Option<String>,
-    /// The figures that vary from recording to recording.
+    /// Estimates of the figures that vary between recordings.
     pub estimates: Vec<(Figure, Option<Estimate>)>,
 }
 
 impl Measured {
-    /// From a segment's times, all of them and over time. Name, ends and costs are for the caller to fill in.
+    /// Computes the figures from a segment's times, in total and by interval. The caller fills in name, ends and costs.
     pub fn of(histogram: Histogram, (stretches, spikes): (Vec<(usize, Stretch)>, Spikes), span: Span) -> Self {
         let times = Times { histogram, stretches };
         let rate = spike_rate(&spikes, span);
@@ -134,31 +134,31 @@ impl Measured {
         }
     }
 
-    /// A figure that varies and can be compared; none where it cannot be, or too few packets say it.
+    /// The estimate of a figure; `None` if the figure cannot be compared or too few packets support it.
     pub fn estimate(&self, figure: Figure) -> Option<Estimate> {
         self.estimates.iter().find(|(f, _)| *f == figure).and_then(|(_, estimate)| *estimate)
     }
 }
 
-/// Packets that did not arrive, of all streams or of one.
+/// Lost packets of all streams, or of one.
 #[derive(Clone, Debug)]
 pub struct Losses {
-    /// The stream; none where all are together.
+    /// Stream; `None` for all streams together.
     pub stream: Option<String>,
     /// Packets seen at any point.
     pub packets: u64,
-    /// Those of these that did not arrive; none where that is not known.
+    /// Packets that did not arrive; `None` if unknown.
     pub lost: Option<u64>,
-    /// The share of lost packets; as [`crate::estimate::lost_share`] has it.
+    /// Share of lost packets, from [`crate::estimate::lost_share`].
     pub share: Option<Estimate>,
-    /// How often an hour some were lost, those close together counted once; as [`crate::estimate::spike_rate`] has it.
+    /// Loss events per hour (losses close together count once), from [`crate::estimate::spike_rate`].
     pub rate: Option<Estimate>,
-    /// Packets were lost for more than a tenth of the time: then how often says nothing.
+    /// Whether losses take more than a tenth of the time; the number of loss events then has no meaning.
     pub is_lost_often: bool,
 }
 
 impl Losses {
-    /// From when packets were lost, if that is known: their number, their share and how often are all of that.
+    /// Computes number, share and rate from the times of the losses, if these are known.
     pub fn of(stream: Option<String>, packets: u64, is_known: bool, mut when: Lost, span: Span) -> Self {
         let (share, lost) = (lost_share(&when, packets, span), is_known.then(|| when.count()));
         let events = when.events();
@@ -166,13 +166,13 @@ impl Losses {
     }
 }
 
-/// Whether spikes take more than a tenth of the time: then their number says nothing.
+/// Whether spikes take more than a tenth of the time; their number then has no meaning.
 fn is_often(spikes: &Spikes, span: Span) -> bool {
     let all = spikes.found().iter().map(|(first, last)| last.saturating_sub(*first));
     all.fold(0, Ns::saturating_add) > span.elapsed / 10
 }
 
-/// What a recording is.
+/// Kind of recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -182,38 +182,38 @@ pub enum Source {
     PingLog,
 }
 
-/// Packets that are left out of a recording.
+/// Packets excluded from a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Excluded {
-    /// The kinds of patterns that the user named.
+    /// Kinds of patterns to exclude, as the user named them.
     pub kinds: Vec<PatternKind>,
-    /// Patterns of these kinds that were found.
+    /// Number of patterns of these kinds.
     pub patterns: u64,
-    /// The packets that they touch.
+    /// Number of packets that these patterns affect.
     pub packets: u64,
 }
 
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Its path, as the user named it.
+    /// Path as the user named it.
     pub path: String,
     pub source: Source,
-    /// The same for copies of one recording.
+    /// Identity of the content: equal for copies of one recording.
     pub identity: String,
     pub streams: Vec<String>,
-    /// From its first packet to its last.
+    /// Time from the first packet to the last.
     pub elapsed_ns: Ns,
-    /// What `over` and `spikes` are counted against.
+    /// Threshold of `over` and `spikes`.
     pub threshold_ns: Ns,
-    /// Sightings, and of these the ones that latpath lost itself.
+    /// Sightings recorded, and sightings that latpath itself lost.
     pub sightings: (u64, u64),
     pub segments: Vec<Measured>,
     pub losses: Vec<Losses>,
-    /// What was left out of all of this, because patterns touch it; none where the user asks for nothing.
+    /// Excluded packets; `None` if the user excludes none.
     pub excluded: Option<Excluded>,
-    /// What the reader must know of it.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// What could not be seen, where nothing suggests that packets were affected.
+    /// Observations that the recording lacks, without evidence that packets were affected.
     pub footnotes: Vec<String>,
 }
 
@@ -222,12 +222,12 @@ impl Recording {
         self.losses.iter().map(|l| l.packets).sum()
     }
 
-    /// Packets that did not arrive; none where that is not known.
+    /// Number of lost packets; `None` if unknown.
     pub fn lost(&self) -> Option<u64> {
         self.losses.iter().map(|l| l.lost).sum()
     }
 
-    /// Gives streams other names, each the second of its pair instead of the first, so that they can be set against those of another site.
+    /// Renames streams from the first to the second name of each pair, so that they match those of another site.
     pub fn rename_streams(&mut self, names: &[(String, String)]) {
         let of_segments = self.segments.iter_mut().filter_map(|m| m.stream.as_mut());
         let of_losses = self.losses.iter_mut().filter_map(|l| l.stream.as_mut());
@@ -238,7 +238,7 @@ impl Recording {
         }
     }
 
-    /// Packets a second, with those that are left out.
+    /// Packets per second, excluded packets included.
     pub fn rate_hz(&self) -> f64 {
         let left_out = self.excluded.as_ref().map_or(0, |excluded| excluded.packets);
         latpath_stats::figures::rate(self.packets().saturating_add(left_out), self.elapsed_ns)

@@ -1,14 +1,14 @@
-//! What a row says, in one plain sentence.
+//! A row as one plain sentence.
 
 use crate::comparison::{Amount, Row, Unit, Verdict};
 use latpath_stats::units::{count, duration, rate};
 
-/// The figure of a row on the share of lost packets.
+/// Figure name of the row on the share of lost packets.
 const LOST_SHARE: &str = "lost_share";
-/// Why nothing is said of a difference, and what to do about it.
+/// Reason for a missing verdict on short recordings, and the remedy.
 const TOO_SHORT: &str = "too short to say how much it varies (record 16 s or more, or several recordings a side)";
 
-/// A figure as people read it.
+/// A figure with its unit, for people.
 pub fn amount(value: Amount, unit: Unit) -> String {
     match (value, unit) {
         (Amount::Whole(ns), Unit::Ns) => duration(ns),
@@ -21,7 +21,7 @@ pub fn amount(value: Amount, unit: Unit) -> String {
     }
 }
 
-/// `+5.0 %`; more digits where it is small.
+/// A signed percentage, `+5.0 %`, with more digits if small.
 pub fn percent(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => "over +1000 %".into(),
@@ -31,7 +31,7 @@ pub fn percent(value: f64) -> String {
     }
 }
 
-/// A difference, signed.
+/// A signed difference with its unit.
 pub fn signed(value: Amount, unit: Unit) -> String {
     let sign = if value.value() >= 0.0 { "+" } else { "-" };
     let size = match value {
@@ -41,7 +41,7 @@ pub fn signed(value: Amount, unit: Unit) -> String {
     format!("{sign}{}", amount(size, unit))
 }
 
-/// The difference in the unit that suits it, and its interval: `+5.0 %`, `+3.1 % to +6.9 %`.
+/// The difference and its interval, relative if possible: `+5.0 %`, `+3.1 % to +6.9 %`.
 pub fn by(row: &Row) -> (Option<String>, Option<String>) {
     let absolute = |value: Option<Amount>| value.map(|v| signed(v, row.unit));
     let (by, low, high) = match row.difference_percent {
@@ -51,7 +51,7 @@ pub fn by(row: &Row) -> (Option<String>, Option<String>) {
     (by, low.zip(high).map(|(low, high)| format!("{low} to {high}")))
 }
 
-/// What a row is about: `p99 of total`, `lost packets`, `losses`.
+/// Subject of a row: `p99 of total`, `lost packets`, `losses`.
 pub fn subject(segment: &str, figure: &str) -> String {
     match (figure, segment) {
         ("lost", "") => "losses".into(),
@@ -62,15 +62,15 @@ pub fn subject(segment: &str, figure: &str) -> String {
     }
 }
 
-/// A row with its verdict, as the conclusion needs it.
+/// Verdict of a row, for the conclusion.
 pub struct Judged {
     what: String,
     verdict: Verdict,
-    /// The difference, as people read it.
+    /// The difference with its unit, for people.
     by: Option<String>,
-    /// Its size, the same with the sides exchanged: of a ratio its logarithm, which goes before those of other figures.
+    /// Sort key, independent of the order of the groups: ratios (by the absolute logarithm) before other differences.
     size: (bool, f64),
-    /// Of shares of lost packets: those of A and B.
+    /// Shares of lost packets of A and B, for the row on losses.
     lost: Option<(Amount, Amount)>,
 }
 
@@ -84,7 +84,7 @@ impl Judged {
         Self { what, verdict: row.verdict, by: by(row).0, size, lost }
     }
 
-    /// Unequal losses in a sentence: no figure of times says as much.
+    /// A sentence on unequal losses, which matter more than any figure of times.
     fn losses(&self, (a, b): (&str, &str)) -> Option<String> {
         let (in_a, in_b) = self.lost.filter(|(in_a, in_b)| in_a != in_b)?;
         let more = match self.verdict {
@@ -100,8 +100,8 @@ impl Judged {
     }
 }
 
-/// Summarises the rows of a page: unequal losses first; of those that are `tested`, which differ and how many do not; and what cannot be
-/// compared.
+/// Summarises the rows of a page: unequal losses first, then the tested rows that differ, the number that do not, and
+/// the rows that cannot be compared.
 pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<String> {
     let mut all: Vec<String> = rows.iter().filter_map(|row| row.losses(names)).collect();
     let of = |verdict| rows.iter().filter(move |row| row.verdict == verdict);
@@ -126,7 +126,7 @@ pub fn conclusion(rows: &[Judged], tested: usize, names: (&str, &str)) -> Vec<St
             None => row.what.clone(),
         };
         let mut rows: Vec<&Judged> = of(Verdict::Differ).collect();
-        // The greatest first, of ratios and then of counts.
+        // Largest first: ratios, then counts.
         rows.sort_by(|x, y| y.size.0.cmp(&x.size.0).then(y.size.1.total_cmp(&x.size.1)));
         let rows: Vec<String> = rows.into_iter().map(with_size).collect();
         all.push(format!("of {tested} tested {differ} {}: {}", verb(differ, "differs", "differ"), rows.join(", ")));

@@ -1,22 +1,22 @@
-//! Student's t distribution, for any number of degrees of freedom from 1 on.
+//! Student's t distribution for any number of degrees of freedom from 1.
 //!
-//! With t = √ν · tan θ its density becomes cos^(ν−1) θ on (−π/2, π/2), without a constant that would need the gamma function: a tail is a
-//! quotient of two integrals over smooth functions.
+//! With t = √ν · tan θ the density becomes cos^(ν−1) θ on (−π/2, π/2). A tail is then a quotient of two integrals of
+//! smooth functions, and the normalising constant with its gamma function cancels.
 
 use std::f64::consts::FRAC_PI_2;
 
-/// Beyond so many degrees the distribution is that of so many: the difference is below 1 % of any p that matters.
+/// Maximum degrees of freedom; more change any relevant p by less than 1 %.
 const MOST: f64 = 400.0;
 const STEPS: u32 = 400;
 
-/// The probability that |t| is at least this by chance.
+/// Two-sided p-value of `t`.
 pub fn two_sided(t: f64, degrees: f64) -> f64 {
     let degrees = degrees.clamp(1.0, MOST);
     let theta = (t.abs() / degrees.sqrt()).atan();
     (tail(theta, degrees) / tail(0.0, degrees)).clamp(0.0, 1.0)
 }
 
-/// The t that is exceeded in size with this probability.
+/// The t whose absolute value is exceeded with this probability.
 pub fn quantile(two_sided_p: f64, degrees: f64) -> f64 {
     let (mut low, mut high) = (0.0, FRAC_PI_2);
     let degrees = degrees.clamp(1.0, MOST);
@@ -32,10 +32,10 @@ pub fn quantile(two_sided_p: f64, degrees: f64) -> f64 {
     low.tan() * degrees.sqrt()
 }
 
-/// ∫ cos^(ν−1) from θ to π/2, by Simpson's rule, as far as the function is not vanishingly small against its value at θ.
+/// ∫ cos^(ν−1) from θ to π/2 by Simpson's rule, up to where the integrand is negligible against its value at θ.
 fn tail(theta: f64, degrees: f64) -> f64 {
     let power = degrees - 1.0;
-    // cos falls at least as fast as a normal density of this width, so that 12 of it hold all.
+    // cos^(ν−1) falls at least as fast as a normal density of deviation 1/√ν: 12 deviations suffice.
     let end = FRAC_PI_2.min(theta + 12.0 / degrees.sqrt());
     let step = (end - theta) / f64::from(STEPS);
     let value = |i: u32| (theta + step * f64::from(i)).cos().max(0.0).powf(power);
@@ -47,7 +47,7 @@ fn tail(theta: f64, degrees: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Values of printed tables of the distribution.
+    /// Values from printed tables of the distribution.
     #[test]
     fn known_quantiles() {
         for (p, degrees, t) in [

@@ -1,4 +1,4 @@
-//! Many groups in one table: a study's configurations under its loads.
+//! Several groups in one table: a study's configurations under its loads.
 
 use crate::compare::{footnotes_of, notes_of};
 use crate::recording::Recording;
@@ -8,61 +8,61 @@ use latpath_stats::{Band, TimeFigures};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The table.
+/// Table of a study.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Study {
     /// The segment whose times are shown.
     pub segment: String,
-    /// What `over_threshold` counts against.
+    /// Threshold of `over_threshold`.
     pub threshold_ns: Ns,
-    /// What `in_band` counts; missing where the user names none.
+    /// Band of `in_band`; absent if the user names none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub band: Option<Band>,
-    /// A row for each group, in the order in which they were named.
+    /// One row per group, in the order of the command line.
     pub rows: Vec<StudyRow>,
-    /// What the reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// What could not be seen in some recording, where nothing suggests that packets were affected.
+    /// Observations that a recording lacks, without evidence that packets were affected.
     pub footnotes: Vec<String>,
 }
 
-/// One group.
+/// Figures of one group.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct StudyRow {
-    /// What was tried: `bridge` of `bridge/netperf`.
+    /// Configuration: `bridge` in `bridge/netperf`.
     pub configuration: String,
-    /// Under which load; empty where none is named.
+    /// Load: `netperf` in `bridge/netperf`; empty if none is named.
     pub load: String,
-    /// How many recordings.
+    /// Number of recordings.
     pub recordings: usize,
-    /// Packets of all of them.
+    /// Packets of all recordings.
     pub packets: u64,
-    /// Those of these that did not arrive.
+    /// Packets that did not arrive; null if unknown.
     pub lost: Option<u64>,
-    /// Packets a second, of the first recording.
+    /// Packets per second of the first recording.
     pub rate_hz: f64,
-    /// The times of all recordings together.
+    /// Times of all recordings together.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// The least and the greatest mean of a recording.
+    /// Smallest mean of a recording.
     pub mean_from_ns: Ns,
-    /// The greatest.
+    /// Largest mean of a recording.
     pub mean_to_ns: Ns,
     /// Packets over the threshold.
     pub over_threshold: u64,
-    /// Packets whose times are in the band; missing where there is none.
+    /// Packets with times in the band; absent without a band.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_band: Option<u64>,
-    /// Spikes; null where they are too many to be distinguished.
+    /// Number of spikes; null if they are too many to be distinguished.
     pub spikes: Option<usize>,
-    /// The times' histogram.
+    /// Histogram of the times.
     pub histogram: Vec<Bucket>,
 }
 
-/// Makes the table of one segment; of `total`, or of the last one, where none is named.
+/// Makes the table of one segment: the named one, else `total`, else the last.
 ///
 /// # Errors
-/// Where a recording lacks the segment.
+/// If a recording lacks the segment.
 pub fn study(groups: &[(String, Vec<Recording>)], segment: Option<&str>) -> Result<Study, String> {
     let all = || groups.iter().flat_map(|(_, recordings)| recordings);
     let first = all().next().map_or(&[][..], |r| &r.segments);
