@@ -1,4 +1,4 @@
-//! For build scripts: compiles eBPF programs with clang and writes their skeleton, which embeds the object.
+//! For build scripts: compiles eBPF programs with clang and writes the skeleton that embeds the object.
 
 use latpath_model::PointKind;
 use latpath_protocols::ProtocolId;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs, process::Command};
 
-/// clang as Debian packages it, newest first; clang before 16 made objects that some kernels refused.
+/// Names of clang in Debian, in order of preference. Some kernels refuse the objects of versions before 16.
 const CLANGS: [&str; 6] = ["clang-19", "clang-20", "clang-18", "clang-17", "clang-16", "clang"];
 
 fn works(clang: &str) -> bool {
@@ -19,7 +19,7 @@ fn clang() -> String {
     clang.expect("no clang found: install clang-19 (Debian: apt install clang-19), or set CLANG to its path")
 }
 
-/// Compiles a C file that includes the programs' headers for user space, where tests and fuzzing reach them, and links it into the crate.
+/// Compiles a C file with the programs' headers for user space and links it into the crate, for tests and fuzzing.
 #[allow(dead_code)] // this crate's own build script has none
 pub fn compile_for_user_space(source: &str) {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -46,8 +46,8 @@ pub fn compile_for_user_space(source: &str) {
     println!("cargo:rustc-link-lib=static={name}");
 }
 
-/// Compiles `bpf/NAME.bpf.c` into the skeleton `NAME.skel.rs` in cargo's folder, and writes beside it `constants.rs`: the numbers
-/// that the headers in `bpf` give names to.
+/// Compiles `bpf/NAME.bpf.c` into the skeleton `NAME.skel.rs` in `OUT_DIR`, and writes `constants.rs` beside it: the
+/// constants of the headers in `bpf`.
 pub fn compile(name: &str) {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (include, protocols) = (shared.join("include"), shared.join("protocols"));
@@ -64,10 +64,10 @@ pub fn compile(name: &str) {
     };
     write(&out.join("protocols.h"), &dispatch(&protocols));
     write(&out.join("point_kinds.h"), &point_kinds());
-    // The crate of the shared headers is built here too.
+    // True for crate bpf itself, which has the shared headers.
     let folders = if Path::new("include").exists() { vec![Path::new("bpf"), &include] } else { vec![Path::new("bpf")] };
     write(&out.join("constants.rs"), &constants(&folders));
-    // libbpf-sys builds libbpf and says where its headers are.
+    // libbpf-sys builds libbpf and exports its header path.
     let libbpf = env::var("DEP_BPF_INCLUDE").expect("libbpf-sys sets it");
     // For tests that call clang themselves.
     for (name, value) in [("CLANG", clang.as_str()), ("LIBBPF", &libbpf), ("MULTIARCH", multiarch)] {
@@ -76,7 +76,7 @@ pub fn compile(name: &str) {
     let args = [
         format!("-I{libbpf}"),
         format!("-I/usr/include/{multiarch}"),
-        // Where Debian keeps the headers of another architecture.
+        // Debian's header path for another architecture.
         format!("-idirafter/usr/{multiarch}/include"),
         format!("-I{}", include.display()),
         format!("-I{}", protocols.display()),
@@ -101,7 +101,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
 }
 
-/// The header that includes all protocols and calls the one that a frame belongs to.
+/// Generates the header that includes all protocols and dispatches a frame to its protocol.
 fn dispatch(protocols: &Path) -> String {
     let files = fs::read_dir(protocols).unwrap_or_else(|e| panic!("{}: {e}", protocols.display()));
     for file in files.flatten() {
@@ -131,7 +131,7 @@ fn dispatch(protocols: &Path) -> String {
     )
 }
 
-/// The header that numbers the kinds of points.
+/// Generates the header with the numbers of the point kinds.
 fn point_kinds() -> String {
     let mut text = String::from("/* Made by crates/bpf/src/compile.rs. */\n#pragma once\n");
     for kind in PointKind::ALL {
@@ -141,7 +141,7 @@ fn point_kinds() -> String {
     text + &format!("#define POINT_KINDS {}\n", PointKind::ALL.len())
 }
 
-/// The numbers that headers name, `#define NAME 1` and `NAME = 1,`, for Rust.
+/// Generates Rust constants from `#define NAME 1` and `NAME = 1,` in headers.
 fn constants(folders: &[&Path]) -> String {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     let headers = folders.iter().flat_map(|f| fs::read_dir(f).into_iter().flatten().flatten());

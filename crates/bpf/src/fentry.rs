@@ -1,13 +1,13 @@
-//! Whether programs can stand at functions here, and the one attachment that libbpf's objects do not outlive.
+//! Tests whether this kernel attaches programs to functions, and attaches programs without libbpf's objects.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Functions that any kernel has one of.
+/// Candidate functions; every kernel has at least one of them.
 const ANY: [&str; 3] = ["xdp_do_redirect", "skb_consume_udp", "__netif_receive_skb"];
 
-/// Tries to load a program of two instructions at a function's entry. A kernel without trampolines refuses it, whatever its
-/// version.
+/// Tries to load and attach a program of two instructions at the entry of a function. A kernel without trampolines
+/// refuses it, whatever its version.
 pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
     let Some(id) = ANY.iter().find_map(|name| function(name)) else {
         return Err("its type information names no functions".into());
@@ -23,7 +23,7 @@ pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
         attach_btf_id: id,
         ..Default::default()
     };
-    // SAFETY: all pointers are to live values of the types and lengths that are said; the kernel copies them.
+    // SAFETY: all pointers are to live values of the given types and lengths; the kernel copies them.
     let loaded = unsafe {
         libbpf_sys::bpf_prog_load(
             libbpf_sys::BPF_PROG_TYPE_TRACING,
@@ -39,11 +39,11 @@ pub fn works(function: &dyn Fn(&str) -> Option<u32>) -> Result<(), String> {
     }
     // SAFETY: a fresh descriptor that nothing else owns.
     let program = unsafe { OwnedFd::from_raw_fd(loaded) };
-    // What loads may still have no trampoline to stand on.
+    // A kernel may load the program and have no trampoline to attach it.
     attach(std::os::fd::AsFd::as_fd(&program)).map(drop).map_err(|e| why_not(&e))
 }
 
-/// What a refused program says of the kernel. One that has no trampolines refuses it with the errors of a missing right.
+/// The reason for a refusal. A kernel without trampolines returns the error codes of missing permissions.
 fn why_not(error: &std::io::Error) -> String {
     match crate::kernel::able() {
         Ok(()) => "this kernel has no trampolines for functions: it lacks CONFIG_FUNCTION_TRACER or \
@@ -53,15 +53,16 @@ fn why_not(error: &std::io::Error) -> String {
     }
 }
 
-/// Attaches a loaded program where its type information says; closing the descriptor takes it off.
+/// Attaches a loaded program to the target in its type information. Closing the descriptor detaches it.
 pub fn attach(program: BorrowedFd<'_>) -> std::io::Result<OwnedFd> {
     attach_at(program, None)
 }
 
-/// The same, of a program of the type raw tracepoint, which has no place of its own.
+/// Attaches a loaded program: to `tracepoint` for the type raw tracepoint, else to the target in its type information.
 pub(crate) fn attach_at(program: BorrowedFd<'_>, tracepoint: Option<&CStr>) -> std::io::Result<OwnedFd> {
     let name = tracepoint.map_or(std::ptr::null(), CStr::as_ptr);
-    // SAFETY: the name lives on; none is needed for a program that carries its place. The descriptor is open.
+    // SAFETY: the name outlives the call, and may be null for a program with a target of its own. The descriptor is
+    // open.
     let link = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name, program.as_raw_fd()) };
     if link < 0 {
         return Err(std::io::Error::from_raw_os_error(-link));

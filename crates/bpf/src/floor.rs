@@ -1,4 +1,4 @@
-//! The least that a program at a tracepoint costs, for benchmarks: one that does nothing, or reads the clock once.
+//! Minimal programs at a tracepoint, as the floor of benchmarks: an empty one, and one that reads the clock once.
 
 use libbpf_sys::*;
 use std::ffi::CString;
@@ -13,10 +13,10 @@ fn owned(fd: i32) -> Result<OwnedFd> {
     }
 }
 
-/// Attaches the program; it is detached when what this returns, its link and itself, is dropped.
+/// Attaches the program. Dropping the returned descriptors (link and program) detaches it.
 ///
 /// # Errors
-/// Where the kernel has no such tracepoint, or refuses the program.
+/// If the kernel has no such tracepoint, or refuses the program.
 pub fn attach(tracepoint: &str, reads_clock: bool) -> Result<[OwnedFd; 2]> {
     let insn = |code: u32, imm: u32| bpf_insn { code: code as u8, imm: imm as i32, ..Default::default() };
     // r0 = ktime(); r0 = 0; exit
@@ -24,7 +24,7 @@ pub fn attach(tracepoint: &str, reads_clock: bool) -> Result<[OwnedFd; 2]> {
     let code = [clock, insn(BPF_ALU64 | BPF_MOV | BPF_K, 0), insn(BPF_JMP | BPF_EXIT, 0)];
     let code = if reads_clock { &code[..] } else { &code[1..] };
     let place = CString::new(tracepoint)?;
-    // SAFETY: names end with 0, the code is as long as is said, and the options are of the size that they say.
+    // SAFETY: names end with 0, the code has the given length, and the options have the size in their first field.
     unsafe {
         let mut options = bpf_prog_load_opts {
             sz: size_of::<bpf_prog_load_opts>() as _,

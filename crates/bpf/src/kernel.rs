@@ -1,16 +1,16 @@
-//! Whether anything can be traced, asked before anything is attached.
+//! Checks whether this kernel and user can trace, before anything is attached.
 
 use latpath_linux::proc::capabilities;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-/// Why nothing can be attached at all.
+/// Reason why no program can be attached.
 #[derive(Debug, thiserror::Error)]
 pub enum Unable {
-    /// Not root.
+    /// The user is not root and lacks the capabilities.
     #[error("tracing needs root (or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN): run it with sudo")]
     NotRoot,
-    /// No BTF.
+    /// The kernel has no type information (BTF).
     #[error(
         "this kernel ({0}) has no type information (/sys/kernel/btf/vmlinux): latpath needs a kernel built with \
          CONFIG_DEBUG_INFO_BTF=y, as Debian's, Ubuntu's, Red Hat's and SUSE's are"
@@ -23,7 +23,10 @@ pub enum Unable {
 
 pub use latpath_linux::proc::kernel_release as release;
 
-/// Whether anything can be traced at all.
+/// Checks whether this user and kernel can trace.
+///
+/// # Errors
+/// With the reason if they cannot.
 pub fn able() -> Result<(), Unable> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Err(Unable::NoBtf(release()));
@@ -37,16 +40,17 @@ pub fn able() -> Result<(), Unable> {
     Ok(())
 }
 
-/// What the kernel says of a program.
+/// The kernel's information on a program; `None` if it gives none.
 pub fn program_info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut len = size_of_val(&info) as u32;
-    // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null; the descriptor is open.
+    // SAFETY: the kernel writes at most `len` bytes to a value of that size, whose pointers are null; the descriptor is
+    // open.
     let said = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(program.as_raw_fd(), &mut info, &mut len) };
     (said == 0).then_some(info)
 }
 
-/// Whether any XDP program is loaded on this machine, in whatever namespace; `None` where the kernel does not say.
+/// Whether an XDP program is loaded on this machine, in any namespace; `None` if the kernel does not list programs.
 pub fn is_xdp_loaded() -> Option<bool> {
     let mut id = 0;
     loop {
@@ -71,10 +75,10 @@ pub fn is_xdp_loaded() -> Option<bool> {
     }
 }
 
-/// Lets the kernel measure its eBPF programs while this is open.
+/// Makes the kernel measure the run time of eBPF programs while the returned descriptor is open.
 ///
 /// # Errors
-/// Where the kernel (before 5.8) or a limit does not allow it.
+/// If the kernel is older than 5.8, or a resource limit is reached.
 pub fn measure() -> std::io::Result<OwnedFd> {
     // SAFETY: takes a number, gives a descriptor or an error.
     let fd = unsafe { libbpf_sys::bpf_enable_stats(libbpf_sys::BPF_STATS_RUN_TIME) };

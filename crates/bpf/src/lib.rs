@@ -1,5 +1,5 @@
-//! What latpath's eBPF programs and their loaders share: the headers in `include` and `protocols`, the build of programs, the user's
-//! streams as the programs know them, maps as memory, errors, names for the kernel's numbers.
+//! Shared parts of latpath's eBPF programs and their loaders: the headers in `include` and `protocols`, the build of
+//! programs, the table of streams, maps as memory, errors, and names for the kernel's numbers.
 
 #[cfg(feature = "build")]
 mod compile;

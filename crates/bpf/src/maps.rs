@@ -1,27 +1,27 @@
-//! Kernel maps: arrays as memory that is shared with the running programs, and tables of entries.
+//! Kernel maps: arrays as memory shared with the running programs, and hash tables.
 
 use latpath_linux::Map;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::{io, marker::PhantomData, os::fd::AsRawFd};
 
-/// Types that are plain bytes: any bit pattern is a value, and there is no padding.
+/// Types of plain bytes: any bit pattern is a valid value, and there is no padding.
 ///
 /// # Safety
-/// Only for `repr(C)` structs of integers whose fields leave no gap.
+/// The type must be a `repr(C)` struct of integers without padding.
 pub unsafe trait Plain: Copy + 'static {}
 
-/// Marks structs that the build has made of the programs' types as [`Plain`](crate::Plain).
+/// Implements [`Plain`](crate::Plain) for structs generated from the programs' types.
 #[macro_export]
 macro_rules! plain {
     ($($t:ty),* $(,)?) => { $(
-        // SAFETY: repr(C) with integers only; the programs' headers spell out every gap as a field.
+        // SAFETY: repr(C) with integers only; the programs' headers declare all padding as fields.
         unsafe impl $crate::Plain for $t {}
     )* };
 }
 
 plain!((), u8, u16, u32, u64);
 
-/// A program's `struct coarse_histogram` (include/histogram.h) as a `latpath_histogram::Histogram`.
+/// Converts a program's `struct coarse_histogram` (include/histogram.h) to a `latpath_histogram::Histogram`.
 #[macro_export]
 macro_rules! histogram {
     ($counted:expr) => {{
@@ -49,15 +49,16 @@ pub fn from_bytes<T: Plain>(b: &[u8]) -> Option<T> {
     (b.len() == size_of::<T>()).then(|| unsafe { b.as_ptr().cast::<T>().read_unaligned() })
 }
 
-/// All entries of a hash table; none where it cannot be read.
+/// All entries of a hash table; empty if it cannot be read.
 pub fn entries<K: Plain, V: Plain>(table: &MapHandle) -> Vec<(K, V)> {
-    // One batch for all: the kernel ends a smaller one where the next bucket does not fit, and libbpf-rs takes a batch with room left for
-    // the last one.
+    // A single batch for all entries: the kernel ends a smaller batch before a bucket that does not fit, and libbpf-rs
+    // takes a batch that is not full for the last one.
     let all = table.lookup_batch(table.max_entries(), MapFlags::ANY, MapFlags::ANY);
     all.into_iter().flatten().filter_map(|(key, value)| Some((from_bytes(&key)?, from_bytes(&value)?))).collect()
 }
 
-/// The same bytes as another type: programs of several objects have the shared headers' types, each object its own Rust twins.
+/// Reinterprets a value as another type of the same layout: each skeleton has Rust types of its own for the types of
+/// the shared headers.
 pub fn convert<A: Plain, B: Plain>(value: &A) -> B {
     from_bytes(bytes_of(value)).expect("the types are twins of one C type")
 }
@@ -71,11 +72,14 @@ pub struct Mapped<T: Plain> {
 }
 
 impl<T: Plain> Mapped<T> {
-    /// Maps `len` entries of an array map with `BPF_F_MMAPABLE`.
+    /// Maps `len` entries of an array map that has `BPF_F_MMAPABLE`.
+    ///
+    /// # Errors
+    /// If mmap(2) fails.
     pub fn new(map: &impl AsRawFd, len: usize) -> io::Result<Self> {
-        // The kernel rounds a value's size up to 8 bytes.
+        // The kernel rounds the size of a value up to 8 bytes.
         let stride = size_of::<T>().next_multiple_of(8);
-        // SAFETY: asking for a constant of the system.
+        // SAFETY: reads a system constant.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let bytes = (stride * len).next_multiple_of(page);
         let map = Map::new(bytes, libc::MAP_SHARED, map.as_raw_fd(), 0)?;
@@ -87,14 +91,14 @@ impl<T: Plain> Mapped<T> {
         self.len
     }
 
-    /// Where entry `i` lies.
+    /// Address of entry `i`.
     fn at(&self, i: usize) -> *mut T {
         assert!(i < self.len, "entry {i} of a map of {}", self.len);
         // SAFETY: i is in range, so the address is inside the mapping; entries are 8-byte aligned like T.
         unsafe { self.map.at().as_ptr().add(i * self.stride).cast() }
     }
 
-    /// A copy of entry `i` as it is now; fields may be of different moments.
+    /// A copy of entry `i`; its fields may be from different moments.
     pub fn get(&self, i: usize) -> T {
         self.field(i, 0)
     }
@@ -104,17 +108,18 @@ impl<T: Plain> Mapped<T> {
         self.set_field(i, 0, value)
     }
 
-    /// One field of entry `i`, `offset` bytes from its begin.
+    /// Reads one field of entry `i`, `offset` bytes from its start.
     pub fn field<F: Plain>(&self, i: usize, offset: usize) -> F {
         assert!(offset + size_of::<F>() <= size_of::<T>());
-        // SAFETY: inside the entry, by the assertion; alignment is that of a repr(C) field, and any bytes are a value.
+        // SAFETY: the assertion keeps the field inside the entry; it is aligned as a repr(C) field, and any bytes are a
+        // value.
         unsafe { self.at(i).cast::<u8>().add(offset).cast::<F>().read_volatile() }
     }
 
     /// Writes one field of entry `i`.
     pub fn set_field<F: Plain>(&self, i: usize, offset: usize, value: F) {
         assert!(offset + size_of::<F>() <= size_of::<T>());
-        // SAFETY: as for `field`; the kernel side expects user space to write here.
+        // SAFETY: as for `field`; the programs expect writes from user space.
         unsafe { self.at(i).cast::<u8>().add(offset).cast::<F>().write_volatile(value) }
     }
 }

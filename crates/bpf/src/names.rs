@@ -1,4 +1,4 @@
-//! Names for what the kernel gives as numbers: namespaces, functions, drop reasons.
+//! Names for the kernel's numbers: namespaces, functions, drop reasons, interrupts.
 
 use latpath_linux::proc::own_netns;
 use latpath_model::text::printable;
@@ -9,7 +9,7 @@ use std::{
     os::unix::fs::MetadataExt,
 };
 
-/// Inode numbers of the named network namespaces, and of our own (as the empty name).
+/// Names of network namespaces by inode number; this process's own namespace has the empty name.
 pub fn namespaces() -> HashMap<u32, String> {
     let mut found = HashMap::new();
     for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
@@ -23,17 +23,17 @@ pub fn namespaces() -> HashMap<u32, String> {
     found
 }
 
-/// Kernel functions by address. There are a hundred thousand: their names stand one after another.
+/// Kernel functions by address. There are some 100,000, so their names share one buffer.
 #[derive(Default)]
 pub struct Functions {
-    /// Each with the place of its name.
+    /// Addresses with the offset of the name, sorted.
     by_address: Vec<(u64, u32)>,
-    /// Each ends with its line.
+    /// Names, one per line.
     names: String,
 }
 
 impl Functions {
-    /// Reads /proc/kallsyms. Empty where the kernel hides addresses.
+    /// Reads /proc/kallsyms. Empty if the kernel hides addresses.
     pub fn read() -> Self {
         let Ok(file) = fs::File::open("/proc/kallsyms") else { return Self::default() };
         let mut file = BufReader::with_capacity(1 << 16, file);
@@ -45,7 +45,7 @@ impl Functions {
         found.sorted()
     }
 
-    /// A line of /proc/kallsyms, if it is a function.
+    /// Adds a line of /proc/kallsyms if it describes a function.
     fn add_symbol(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         let (Some(address), Some("t" | "T"), Some(name)) = (words.next(), words.next(), words.next()) else { return };
@@ -56,7 +56,7 @@ impl Functions {
     }
 
     fn add(&mut self, address: u64, name: &str) {
-        // 4 GiB of names there are not.
+        // Fails beyond 4 GiB of names only.
         let Ok(place) = u32::try_from(self.names.len()) else { return };
         self.by_address.push((address, place));
         self.names.extend(name.split('\n'));
@@ -64,7 +64,7 @@ impl Functions {
     }
 
     fn sorted(mut self) -> Self {
-        // Of several names for one address, the first.
+        // The stable sort keeps the first of several names for one address first.
         self.by_address.sort_by_key(|(address, _)| *address);
         self.by_address.dedup_by_key(|(address, _)| *address);
         self.by_address.shrink_to_fit();
@@ -72,42 +72,42 @@ impl Functions {
         self
     }
 
-    /// Functions that another machine reported, or this one before.
+    /// Functions that another machine reported, or a recording contains.
     pub fn named(functions: impl IntoIterator<Item = (u64, String)>) -> Self {
         let mut named = Self::default();
         functions.into_iter().for_each(|(address, name)| named.add(address, &name));
         named.sorted()
     }
 
-    /// The function that an address lies in.
+    /// The function that contains an address.
     pub fn find(&self, address: u64) -> Option<&str> {
         let after = self.by_address.partition_point(|(a, _)| *a <= address);
         let (start, place) = self.by_address[after.checked_sub(1)?];
-        // A gap of a megabyte is no function.
+        // No function is longer than 1 MiB: the address is in a gap.
         (address - start < 1 << 20).then(|| self.names[place as usize..].lines().next()).flatten()
     }
 
-    /// The function that begins at an address. (Of one that came with a module since, nothing is known here: what lies before it
-    /// is another.)
+    /// The function that begins exactly at an address. Functions of modules loaded later are unknown, and the nearest
+    /// known function before them is another one.
     pub fn at(&self, address: u64) -> Option<&str> {
         let place = self.by_address.binary_search_by_key(&address, |(a, _)| *a).ok()?;
         self.names[self.by_address[place].1 as usize..].lines().next()
     }
 
-    /// The function that an address lies in, or the address itself.
+    /// The name of the function that contains an address, or else the address in hexadecimal.
     pub fn name(&self, address: u64) -> String {
         self.find(address).map_or_else(|| format!("{address:#x}"), str::to_string)
     }
 }
 
-/// The names of `enum skb_drop_reason`, from the kernel's own type information.
+/// Names of `enum skb_drop_reason`, from the kernel's type information.
 #[derive(Default)]
 pub struct Reasons {
     names: HashMap<u32, String>,
 }
 
 impl Reasons {
-    /// Reads them from the running kernel; empty before 5.17.
+    /// Reads the names from the running kernel; empty before Linux 5.17.
     pub fn read() -> Self {
         use libbpf_rs::btf::{types::Enum, Btf};
         let names = Btf::from_vmlinux().ok().and_then(|btf| {
@@ -122,7 +122,7 @@ impl Reasons {
         Self { names: names.unwrap_or_default() }
     }
 
-    /// A reason's name, as packed by the kernel program: 4 bits of subsystem, 12 of code.
+    /// The name of a reason in the programs' encoding: 4 bits of subsystem, 12 bits of code.
     pub fn name(&self, packed: u16) -> String {
         match (self.names.get(&u32::from(packed)), packed >> 12) {
             (Some(name), _) => name.clone(),
@@ -132,12 +132,12 @@ impl Reasons {
     }
 }
 
-/// The names of this machine's interrupts.
+/// Names of this machine's interrupts by number.
 pub fn interrupts() -> HashMap<u32, String> {
     irqs(&fs::read_to_string("/proc/interrupts").unwrap_or_default())
 }
 
-/// Names of interrupts, from /proc/interrupts: behind the counts of each CPU stand the chip, the kind and the names.
+/// Parses /proc/interrupts: each line has a count per CPU, then the chip, the type and the names.
 fn irqs(text: &str) -> HashMap<u32, String> {
     let mut lines = text.lines();
     let cpus = lines.next().map_or(0, |head| head.split_whitespace().count());
@@ -146,7 +146,7 @@ fn irqs(text: &str) -> HashMap<u32, String> {
             let (number, rest) = line.split_once(':')?;
             let number = number.trim().parse().ok()?;
             let words: Vec<&str> = rest.split_whitespace().skip(cpus).collect();
-            // Chip and hardware number; on x86 also the trigger (`2-edge`), on others `Level`.
+            // Skips chip and hardware number, and the trigger: `2-edge` on x86, `Level` elsewhere.
             let names = words.iter().skip(1).skip_while(|w| is_trigger(w));
             let name = names.copied().collect::<Vec<_>>().join(" ");
             (!name.is_empty()).then_some((number, printable(&name)))

@@ -1,13 +1,14 @@
-//! What the kernel said when it refused the programs: libbpf passes its log on line by line, and the end of it says why.
+//! The kernel's reason for refusing a program. libbpf passes on the verifier's log line by line; its last lines name
+//! the reason.
 
 use libbpf_rs::PrintLevel;
 use std::sync::Mutex;
 
-/// The log of the load that runs now. libbpf has one place to print to in a process.
+/// Log of the current load. libbpf has one print callback per process.
 static LOG: Mutex<String> = Mutex::new(String::new());
-/// The verifier's log can be megabytes; its end is what counts.
+/// Maximum size of the kept log, bytes. The verifier's log can have megabytes, and its end has the reason.
 const MOST: usize = 64 << 10;
-/// Lines of the verifier's log that an error shows.
+/// Number of lines of the verifier's log in an error.
 const LINES: usize = 3;
 
 fn print(level: PrintLevel, text: String) {
@@ -21,18 +22,18 @@ fn print(level: PrintLevel, text: String) {
     }
 }
 
-/// Listens to libbpf from here on.
+/// Starts to collect libbpf's log.
 pub fn listen() {
     LOG.lock().unwrap_or_else(|e| e.into_inner()).clear();
     libbpf_rs::set_print(Some((PrintLevel::Debug, print)));
 }
 
-/// What the kernel said last, in one line; empty if it said nothing.
+/// The kernel's last reason, in one line; empty if there is none.
 pub fn last_words() -> String {
     reason(&LOG.lock().unwrap_or_else(|e| e.into_inner()))
 }
 
-/// An error, and what the kernel said last, where it said something.
+/// An error, followed by the kernel's last reason if there is one.
 pub fn with_last_words(error: impl std::fmt::Display) -> String {
     match last_words() {
         said if said.is_empty() => error.to_string(),
@@ -40,21 +41,21 @@ pub fn with_last_words(error: impl std::fmt::Display) -> String {
     }
 }
 
-/// The program that the kernel's last words are about.
+/// The program that the kernel's last reason names.
 pub fn accused(said: &str) -> Option<&str> {
     said.split("program ").nth(1)?.split(':').next()
 }
 
-/// The program and the last lines of the verifier's log that say something; without one, libbpf's last line.
+/// The program and the last meaningful lines of the verifier's log; without such a log, libbpf's last line.
 fn reason(log: &str) -> String {
     let Some(end) = log.find("-- END PROG LOAD LOG --") else {
         return log.lines().last().map(|l| l.trim_start_matches("libbpf: ").trim().to_string()).unwrap_or_default();
     };
     let (said, then) = log.split_at(end);
     let program = then.split("prog '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or("?");
-    // The start is missing where the log was long.
+    // The start is missing if the log was longer than the limit.
     let said = said.rsplit_once("-- BEGIN PROG LOAD LOG --").map_or(said, |(_, said)| said);
-    // Statistics come last, and are no reason.
+    // The log ends with statistics, which give no reason.
     let counts = ["processed ", "verification time ", "stack depth ", "insns_processed "];
     let said = said.lines().map(str::trim);
     let said: Vec<_> = said.filter(|l| !l.is_empty() && !counts.iter().any(|c| l.starts_with(c))).collect();

@@ -1,4 +1,4 @@
-//! The user's streams as the kernel programs know them (include/streams.h).
+//! The table of the user's streams for the kernel programs (include/streams.h).
 
 use crate::constants::{
     FILTER_MAC, FILTER_VLAN, KEY_HASH, KEY_OWN, KEY_SEQ, MAX_CHAIN, MAX_ETHERTYPES, MAX_PROTOCOLS, MAX_SCANNED,
@@ -20,43 +20,43 @@ const _: () = assert!(latpath_protocols::stream::MAX_STREAMS == MAX_STREAMS);
 const _: () = assert!(ProtocolId::ALL.len() <= MAX_PROTOCOLS);
 const _: () = assert!(*ProtocolId::ALL.first().expect("there are protocols") as usize == 0);
 
-/// What cannot be asked of the kernel programs.
+/// Streams that the kernel programs cannot follow together.
 #[derive(Debug, thiserror::Error)]
 pub enum BadStreams {
-    /// Nothing to follow.
+    /// No stream.
     #[error("no stream given: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)")]
     None,
     #[error("{0} streams: at most {MAX_STREAMS} can be followed at once")]
     TooMany(usize),
-    /// Too many with one name.
+    /// Too many streams of one name.
     #[error("{0} is named more than {MAX_CHAIN} times")]
     Chain(String),
-    /// Too many that are not found by name.
+    /// Too many streams without a name.
     #[error("{1} streams {0}:…: at most {MAX_SCANNED} can be followed at once")]
     Scanned(&'static str, usize),
-    /// No place left for a name in the open table.
+    /// No slot left for a name in the open table.
     #[error("{0:?} collides with too many other names: name fewer streams at once")]
     Crowded(String),
-    /// The same stream twice.
+    /// A stream is given twice.
     #[error("stream {0} is named twice")]
     Twice(String),
 }
 
-/// Streams in the order of the kernel's table: by protocol.
+/// The streams in the order of the kernel's table, by protocol.
 #[derive(Debug, Default)]
 pub struct Table {
     pub streams: Vec<StreamConf>,
-    /// The user's stream of each entry.
+    /// Number of the user's stream for each entry.
     pub user: Vec<StreamId>,
-    /// The open table of names: its filled places.
+    /// Occupied slots of the open table of short names.
     pub short: HashMap<usize, NameShort>,
-    /// First stream of each longer name, by `struct name_long`.
+    /// First stream of each long name, by `struct name_long`.
     pub long: HashMap<[u8; NAME_LONG + 2], u32>,
-    /// The programs' constants.
+    /// Constants of the programs.
     pub selection: Selection,
 }
 
-/// A name as `names_short` has it.
+/// A name as words, as in `names_short`.
 fn words(name: &[u8]) -> [u64; 4] {
     let mut bytes = [0; NAME_SHORT];
     bytes[..name.len()].copy_from_slice(name);
@@ -67,7 +67,7 @@ fn words(name: &[u8]) -> [u64; 4] {
     word
 }
 
-/// Where the search for a name begins: `name_place` in include/streams.h.
+/// First slot of the search for a name; same as `name_place` in include/streams.h.
 fn place_of(word: &[u64; 4], len: usize) -> usize {
     let mut h = word[0].wrapping_add(len as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     if len > 8 {
@@ -104,10 +104,10 @@ fn conf(spec: &StreamSpec) -> StreamConf {
     }
 }
 
-/// Bytes of a frame that the programs may need for a stream: for one that is found by a name, wherever it stands, as many as they read;
-/// for others the headers, a protocol's own header behind them, and the key.
+/// Number of bytes of a frame that the programs may read for a stream: for a stream with a name, which may be anywhere,
+/// their maximum; for others the headers, the protocol's header and the key.
 fn reach(spec: &StreamSpec) -> u16 {
-    /// Ethernet with two tags, IPv6 with a fragment header or IPv4 with options, UDP.
+    /// Maximum bytes of headers: Ethernet with two tags, IPv6 with a fragment header or IPv4 with options, UDP.
     const HEADERS: u16 = 22 + 60 + 8;
     const OWN_HEADER: u16 = 64;
     match spec.key {
@@ -156,7 +156,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Makes streams of one name findable.
+    /// Adds the streams of one name to the tables of names.
     fn add_name(&mut self, protocol: ProtocolId, name: &[u8], chain: &[usize]) -> Result<(), BadStreams> {
         if chain.len() > MAX_CHAIN {
             return Err(BadStreams::Chain(format!("{}:{}", protocol.info().prefix, lossy(name))));
@@ -186,11 +186,12 @@ impl Table {
         Ok(())
     }
 
-    /// Says which frames the programs must read.
+    /// Selects the frames that the programs must read.
     fn select(&mut self, specs: &[StreamSpec]) {
         let of = |specs: &mut dyn Iterator<Item = &StreamSpec>| specs.flat_map(|s| s.matcher.ethertypes()).collect();
         let ethertypes: BTreeSet<u16> = of(&mut specs.iter());
-        // The first protocol's frames take the fast path, unless another's streams may have them as well.
+        // Frames of the first protocol take the fast path, unless a stream of another protocol may have the same
+        // frames.
         let fast = ProtocolId::ALL[0];
         let others: BTreeSet<u16> = of(&mut specs.iter().filter(|s| s.matcher.protocol() != fast));
         let selection = &mut self.selection;
@@ -208,12 +209,15 @@ impl Table {
         selection.reach = most(&mut specs.iter().map(reach));
     }
 
-    /// Whether packets of any stream travel in IP: its readers are of interest.
+    /// Whether any stream is carried over IP, so that UDP readers matter.
     pub fn is_over_ip(&self) -> bool {
         self.selection.over_ip != 0
     }
 
-    /// Hands the streams to loaded programs.
+    /// Writes the streams to the maps of loaded programs.
+    ///
+    /// # Errors
+    /// If a map cannot be written.
     pub fn load(&self, streams: &impl MapCore, names_long: &impl MapCore) -> libbpf_rs::Result<()> {
         for (i, conf) in self.streams.iter().enumerate() {
             streams.update(&(i as u32).to_ne_bytes(), bytes_of(conf), MapFlags::ANY)?;

@@ -1,4 +1,4 @@
-//! The shared headers run on frames that no device carries, for tests: BPF_PROG_RUN of bpf/streams.bpf.c.
+//! For tests: runs the shared headers (bpf/streams.bpf.c) on frames of the caller, by BPF_PROG_RUN.
 
 use crate::skel::{types, StreamsSkelBuilder};
 use crate::streams::Table;
@@ -8,15 +8,15 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// Longest frame.
+/// Maximum length of a frame, bytes.
 pub const MOST: usize = crate::constants::TRIAL_BYTES;
 
 crate::plain!(types::trial);
 
-/// Runs a loaded program once, with a context that it may change, if it takes one. No packet is touched.
+/// Runs a loaded program once, with a context that the program may change. No packet is involved.
 ///
 /// # Errors
-/// Where the kernel does not run it, or it does not return 0.
+/// If the kernel does not run the program, or the program does not return 0.
 pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result<()> {
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
@@ -25,7 +25,7 @@ pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result
     if size_of::<T>() > 0 {
         (options.ctx_in, options.ctx_size_in) = (std::ptr::from_mut(context).cast(), size_of::<T>() as u32);
     }
-    // SAFETY: ctx_in is a value of the size that is said, which the caller has lent and of which any bytes are one.
+    // SAFETY: ctx_in is a borrowed value of the given size; any bytes are a valid value.
     let ran = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     match (ran, options.retval) {
         (..0, _) => Err(std::io::Error::from_raw_os_error(-ran)),
@@ -34,26 +34,27 @@ pub fn run<T: Plain>(program: &impl AsRawFd, context: &mut T) -> std::io::Result
     }
 }
 
-/// What the programs found in a frame.
+/// Result of the programs for one frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The streams, each with the frame's key in it.
+    /// The streams of the frame, each with the frame's key.
     pub streams: Vec<(StreamId, u32)>,
     pub malformed: bool,
-    /// What the fast path says, from fetched bytes, by plain loads, and by the layout of a frame before: `None` that the frame takes
-    /// the slow path.
+    /// Results of the fast path: from fetched bytes, by direct loads, and by the layout of an earlier frame. `None` if
+    /// the frame takes the slow path.
     pub fast: [Option<Option<(StreamId, u32)>>; 3],
-    /// Its smpSynch, as the three fast paths and the slow path read it: `None` where one did not.
+    /// smpSynch as read by the three fast paths and the slow path; `None` if not read.
     pub synch: [Option<u8>; 4],
-    /// The hash of its first 128 bytes, 0 where it is shorter.
+    /// Hash of the first 128 bytes; 0 if the frame is shorter.
     pub hash: u32,
-    /// It is the first of several fragments of an IP packet.
+    /// Whether the frame is the first of several fragments of an IP packet.
     pub fragment: bool,
-    /// A stream that it is nearly in, with its key in it, and by what it differs (`DIFFERENCE_…` of include/streams.h).
+    /// A stream that the frame matches but for one filter: stream, key, and the differing field (`DIFFERENCE_…` of
+    /// include/streams.h).
     pub near: Option<(StreamId, u32, usize)>,
 }
 
-/// The programs, loaded for some streams.
+/// The loaded programs, set up for given streams.
 pub struct Trial {
     program: OwnedFd,
     trial: Mapped<types::trial>,
@@ -77,18 +78,18 @@ impl Trial {
         Ok(Self { program, trial: Mapped::new(&skel.maps.trials.as_fd(), 1)?, table })
     }
 
-    /// Runs them on a frame whose last `paged` bytes lie in a page fragment.
+    /// Runs the programs on a frame with its last `paged` bytes in a page fragment.
     ///
     /// # Errors
-    /// Where the frame is longer than [`MOST`], or the kernel does not run them.
+    /// If the frame is longer than [`MOST`], or the kernel does not run the programs.
     pub fn run(&self, frame: &[u8], paged: usize) -> std::io::Result<Found> {
         self.run_as(frame, paged, 0)
     }
 
-    /// Runs them on a packet of this ethertype without an Ethernet header, as devices of IP alone have it.
+    /// Runs the programs on a packet of this ethertype without an Ethernet header, as on IP-only devices.
     ///
     /// # Errors
-    /// As those of [`run`](Self::run).
+    /// As [`run`](Self::run).
     pub fn run_without_link(&self, packet: &[u8], paged: usize, ethertype: u16) -> std::io::Result<Found> {
         self.run_as(packet, paged, ethertype)
     }
