@@ -3,7 +3,7 @@
 #define LATPATH_BOUND_H
 
 #ifndef BOUND /* user space has its own */
-/* Keeps an index below a power of two, also in the eyes of verifiers that forget what they saw of a spilled register. */
+/* Masks an index below a power of two, in assembler: some verifiers forget the bound of a spilled register. */
 #define BOUND(x, size) asm volatile("%0 &= %1" : "+r"(x) : "i"((size) - 1))
 #endif
 

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* What all kernel programs share: the checks that verifiers and compilers need, and where a packet's bytes lie. */
+/* Shared by all kernel programs: checks for verifiers and compilers, and the location of a packet's bytes. */
 #ifndef LATPATH_COMMON_H
 #define LATPATH_COMMON_H
 
 #include "bound.h"
 
-/* Newer libbpf has them. */
+/* Defined by newer libbpf. */
 #ifndef likely
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #endif
 
 /*
- * Kernel addresses have at least their upper 8 bits set: with five levels of page tables on x86 they begin at 0xff00…, with 52-bit
- * addresses on arm64 at 0xfff0…. A socket keeps other things where skb->dev was, with an upper byte of 0 or 1.
+ * Kernel addresses have at least the upper 8 bits set: they begin at 0xff00… with five-level page tables on x86, at 0xfff0… with
+ * 52-bit addresses on arm64. For skbs of a socket, the field of skb->dev has other contents, with an upper byte of 0 or 1.
  */
 static __always_inline int is_kernel_address(__u64 p)
 {
 	return p >> 56 == 0xff;
 }
 
-/* The VLAN tag that the NIC or the stack took off a frame: its protocol above its TCI; 0 if there is none. */
+/* The VLAN tag that the NIC or the stack removed from a frame, as protocol << 16 | TCI; 0 without one. */
 static __always_inline __u32 removed_tag(void *skb, __be16 protocol, __u16 tci)
 {
 	struct sk_buff___with_vlan_present *old = skb;
@@ -35,14 +35,14 @@ static __always_inline __u32 removed_tag(void *skb, __be16 protocol, __u16 tci)
 }
 
 #ifdef __TARGET_ARCH_x86
-/* Where struct pages and their pages are mapped. */
+/* Base addresses of the struct page array and of the direct mapping. */
 extern const void vmemmap_base __ksym __weak;
 extern const void page_offset_base __ksym __weak;
 #endif
 
 /*
- * Finds the first page fragment of an skb, whose shared info is at `end`: the place of its struct page in vmemmap gives its page's
- * address. Where that is not known, there is none.
+ * Finds the first page fragment of an skb whose shared info is at `end`. The index of its struct page in vmemmap gives the address
+ * of the page; if vmemmap is unknown, no fragment is found.
  */
 static __always_inline void find_fragment(__u64 end, __u64 *at, __u32 *len)
 {
@@ -57,14 +57,14 @@ static __always_inline void find_fragment(__u64 end, __u64 *at, __u32 *len)
 	end += bpf_core_field_offset(struct skb_shared_info, frags);
 	if (bpf_probe_read_kernel(&fragment, sizeof(fragment), (void *)end))
 		return;
-	if (fragment.page & 1 || fragment.page < maps) /* not a page: memory of a device */
+	if (fragment.page & 1 || fragment.page < maps) /* no struct page: device memory */
 		return;
 	*at = direct + ((fragment.page - maps) / bpf_core_type_size(struct page) << 12) + fragment.off;
 	*len = fragment.len;
 #endif
 }
 
-/* Of linux/if_arp.h, which programs cannot include. */
+/* From linux/if_arp.h, which programs cannot include. */
 #define ARPHRD_ETHER 1
 #define ARPHRD_LOOPBACK 772
 
@@ -74,7 +74,7 @@ static __always_inline int is_ethernet(__u16 type)
 	return type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 }
 
-/* What a device is, as far as the programs tell devices apart by their driver (rtnl_link_ops.kind). */
+/* Kinds of devices that the programs distinguish, by driver (rtnl_link_ops.kind). */
 enum device_kind { DEVICE_NIC, DEVICE_TAP, DEVICE_MACVTAP, DEVICE_OTHER };
 
 static __always_inline enum device_kind device_kind(const struct rtnl_link_ops *ops)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Reading kernel memory by plain loads; a load that faults yields zeros. Linux 6.2 and later. */
+/* Reads kernel memory by direct loads; a faulting load yields zeros. Linux 6.2 and later. */
 #ifndef LATPATH_DIRECT_H
 #define LATPATH_DIRECT_H
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym __weak;
 
-/* Whether the kernel offers it. Its verifier removes the branch that is not taken. */
+/* Whether the kernel supports direct loads. The verifier removes the branch that is not taken. */
 static __always_inline int reads_directly(void)
 {
 	return bpf_ksym_exists(bpf_rdonly_cast);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * The fast path for frames of Sampled Values as most senders make them: one ASDU, BER lengths of one or two bytes, svID of at most
- * 32 bytes with smpCnt next to it, all of it linear, and a stream that asks for nothing else. Any other frame, also a broken one,
- * takes the slow path (match_frame). A CPU that has seen a frame of the same layout needs neither (known_layout).
+ * The fast path for Sampled Values frames as most senders build them: one ASDU, BER lengths of one or two bytes, svID of at most
+ * 32 bytes followed by smpCnt, all in the linear part, and a stream without filters. Any other frame, malformed ones included,
+ * takes the slow path (match_frame). A frame with a layout that the CPU has seen before needs neither (known_layout).
  */
 #ifndef LATPATH_FAST_PATH_H
 #define LATPATH_FAST_PATH_H
@@ -15,7 +15,7 @@ static __always_inline __u64 kernel_word(__u64 at)
 	return *(volatile __u64 *)bpf_rdonly_cast((void *)at, bpf_core_type_id_kernel(struct new_utsname));
 }
 
-/* Eight bytes of the frame, in the machine's order. */
+/* Eight bytes of the frame, in native byte order. */
 static __always_inline __u64 word_at(__u64 base, struct frame *f, __u32 off)
 {
 	__u64 word;
@@ -24,7 +24,7 @@ static __always_inline __u64 word_at(__u64 base, struct frame *f, __u32 off)
 		return kernel_word(base + off);
 	if (off > WINDOW - 8)
 		return 0;
-	/* The compiler, left alone, would read it byte by byte. */
+	/* Assembler, because the compiler would read byte by byte. */
 	asm volatile("%0 = *(u64 *)(%1 + 0)" : "=r"(word) : "r"(&f->buf[off]));
 	return word;
 }
@@ -34,7 +34,7 @@ static __always_inline __u16 be16(__u64 word)
 	return __builtin_bswap16((__u16)word);
 }
 
-/* Cuts a word of a name that has `left` bytes from here on. */
+/* Clears the bytes of a word after the end of a name with `left` bytes left. */
 static __always_inline __u64 head_of(__u64 word, __s32 left)
 {
 	if (left <= 0)
@@ -42,7 +42,7 @@ static __always_inline __u64 head_of(__u64 word, __s32 left)
 	return left >= 8 ? word : word & ((1ull << (left * 8)) - 1);
 }
 
-/* Takes a BER length of one or two bytes off the front of *w and moves *q behind it; 0x80 and above for other forms. */
+/* Reads a BER length of one or two bytes from the start of *w and advances *q; returns 0x80 or more for other forms. */
 static __always_inline __u32 take_len(__u64 *w, __u32 *q)
 {
 	__u32 len = *w & 0xff;
@@ -59,19 +59,19 @@ static __always_inline __u32 take_len(__u64 *w, __u32 *q)
 	return len;
 }
 
-/* What the fast path has read of a frame, and where it stands. */
+/* Fields of a frame on the fast path, with their offsets. */
 struct fields {
-	__u64 base; /* the frame's address, for fast_path_directly: some kernels take it for a pointer, which is no argument */
+	__u64 base; /* the frame's address; a field, because some verifiers take it for a pointer and refuse it as an argument */
 	__u32 key;
-	__u32 synch; /* smpSynch plus one, 0 where it was not read */
+	__u32 synch; /* smpSynch + 1; 0 if not read */
 	__u32 smp_cnt_at;
-	__u32 synch_at; /* 0 where it is not in its usual place */
+	__u32 synch_at; /* 0 if not at its usual offset */
 	__u32 end; /* of the PDU */
 };
 
 /*
- * Where smpSynch stands: behind smpCnt and confRev, and refrTm if there is one. 0 where something else does; then nothing is known of
- * the sender's clock.
+ * Offset of smpSynch, which follows smpCnt, confRev and an optional refrTm. 0 if another field is there; the sender's clock state
+ * is then unknown.
  */
 static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_cnt_at, __u32 end)
 {
@@ -84,7 +84,7 @@ static __always_inline __u32 find_synch(__u64 base, struct frame *f, __u32 smp_c
 	return at + 3 <= end ? at : 0;
 }
 
-/* smpSynch plus one, of a word that begins with its tag; 0 where it is not there. */
+/* smpSynch + 1 from a word that begins with its tag; 0 without that tag. */
 static __always_inline __u32 synch_of(__u64 w)
 {
 	return (w & 0xffff) == 0x0185 && (w >> 16 & 0xff) < 0xff ? (w >> 16 & 0xff) + 1 : 0;
@@ -94,8 +94,8 @@ static __always_inline __u32 synch_of(__u64 w)
 #define SLOW_PATH -2
 
 /*
- * Reads a frame, directly or, with f, in the window. Returns the stream that it belongs to and sets *at; or IN_NO_STREAM; or
- * SLOW_PATH. Words are little-endian, as on all machines that this is built for: the frame's first byte is the lowest.
+ * Reads a frame directly or, with f, in the window. Returns the frame's stream and sets *at; or IN_NO_STREAM; or SLOW_PATH. Words
+ * are little-endian, as on all supported machines: the frame's first byte is the lowest.
  */
 static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, struct fields *at)
 {
@@ -163,19 +163,19 @@ static __always_inline int fast_path(__u64 base, __u32 linear, struct frame *f, 
 }
 
 /*
- * The layout of a stream's frames as a CPU has seen it: another frame with the same bytes from its ethertype to smpCnt needs no
- * decoding. It fills one cache line.
+ * A frame layout that a CPU has seen: another frame with the same bytes from the ethertype to smpCnt needs no decoding. One cache
+ * line.
  */
 #define LAYOUT_WORDS 7
-#define LAYOUTS 16 /* of one CPU, by the last byte of the destination */
+#define LAYOUTS 16 /* per CPU, by the last byte of the destination address */
 
 struct layout {
-	__u64 word[LAYOUT_WORDS]; /* of the frame, back from smpCnt to its ethertype; the first ends with smpCnt, which is left out */
-	__u64 places; /* the stream plus one, the bytes that a frame must have, where smpCnt stands, and flags: 16 bits each */
+	__u64 word[LAYOUT_WORDS]; /* of the frame, backwards from smpCnt (masked out) to the ethertype */
+	__u64 places; /* 16 bits each: stream + 1, minimum length of a frame, offset of smpCnt, flags */
 };
 
-#define LAYOUT_SYNCH (1ull << 48) /* smpSynch stands where it does without refrTm */
-#define LAYOUT_BUSY (1ull << 63)  /* no stream: it is being replaced */
+#define LAYOUT_SYNCH (1ull << 48) /* smpSynch is at its offset without refrTm */
+#define LAYOUT_BUSY (1ull << 63)  /* the entry is being replaced */
 
 static __always_inline __u32 layout_of(__u64 base)
 {
@@ -183,8 +183,8 @@ static __always_inline __u32 layout_of(__u64 base)
 }
 
 /*
- * The words of a layout and smpSynch behind them lie at fixed distances from here, and are read through one pointer. A pointer that
- * is made of an address is a call for the compiler, and the verifier wants it to point to something as large: to a name of 65 bytes.
+ * Pointer from which the words of a layout and smpSynch are at fixed offsets. Each conversion of an address to a pointer is a
+ * helper call, and the verifier requires a type of sufficient size: a name of 65 bytes.
  */
 static __always_inline const volatile void *before_smp_cnt(__u64 base, __u32 smp_cnt)
 {
@@ -196,7 +196,7 @@ static __always_inline __u64 layout_word(const volatile void *words, int i)
 	return *(const volatile __u64 *)(words + 8 * (LAYOUT_WORDS - 1 - i));
 }
 
-/* Whether the word with this number has bytes of the ethertype or behind it. */
+/* Whether word i contains bytes from the ethertype on. */
 static __always_inline int has_word(__u32 smp_cnt, int i)
 {
 	return smp_cnt + 2 > 12 + 8 * i;
@@ -207,8 +207,8 @@ static __always_inline int has_word(__u32 smp_cnt, int i)
 #define KNOWN_KEY(known) ((__u32)(known) & 0xffff)
 
 /*
- * What a frame of this layout has: its stream, smpSynch plus one, and smpCnt; SLOW_PATH for any other frame. An interrupt may replace
- * the layout at any time.
+ * Compares a frame with a layout. Returns stream, smpSynch + 1 and smpCnt, packed; SLOW_PATH for a frame of another layout. An
+ * interrupt may replace the layout at any time.
  */
 static __always_inline __s64 known_layout(struct layout *l, __u64 base, __u32 linear)
 {
@@ -230,7 +230,7 @@ static __always_inline __s64 known_layout(struct layout *l, __u64 base, __u32 li
 		if (unlikely(layout_word(words, i) != *(volatile __u64 *)&l->word[i]))
 			return SLOW_PATH;
 	}
-	if (places & LAYOUT_SYNCH) /* from a byte before it on: 65 bytes end with it */
+	if (places & LAYOUT_SYNCH) /* read from the byte before, so that the 65 bytes end with it */
 		known |= synch_of(*(const volatile __u32 *)(words + 8 * LAYOUT_WORDS + 5) >> 8) << 16;
 	return likely(*(volatile __u64 *)&l->places == places) ? (__s64)known : SLOW_PATH;
 }
@@ -255,13 +255,13 @@ static __always_inline void learn_layout(struct layout *l, __u64 base, struct fi
 	*(volatile __u64 *)&l->places = at->synch_at ? places | LAYOUT_SYNCH : places;
 }
 
-/* The fast path as functions, which the verifier follows once for all forms of a frame. This one reads directly, if at all. */
+/* The fast path by direct loads. A function of its own, which the verifier checks once for all forms of a frame. */
 __noinline int fast_path_directly(struct fields *at, __u32 linear)
 {
 	return at && reads_directly() ? fast_path(at->base, linear, 0, at) : SLOW_PATH;
 }
 
-/* This one reads the window, in which the verifier lets words stand at any address. */
+/* The fast path on the window, where the verifier permits words at any offset. */
 __noinline int fast_path_in_window(struct frame *f, struct fields *at)
 {
 	return f && at ? fast_path(0, f->linear, f, at) : SLOW_PATH;

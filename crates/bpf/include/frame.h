@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Reading a frame: its bytes, wherever they lie, its Ethernet header, a hash of its bytes. Nothing here trusts a byte of the frame.
+ * Reads a frame: its bytes in the linear part and in fragments, its Ethernet header, a hash of its bytes. No byte of the frame is
+ * trusted.
  */
 #ifndef LATPATH_FRAME_H
 #define LATPATH_FRAME_H
@@ -11,24 +12,24 @@
 #define ETH_VLAN 0x8100
 #define ETH_QINQ 0x88a8
 #define WINDOW 88 /* bytes of the frame that are fetched at once */
-#define OFF_MASK 0x3fff /* no frame that matters is longer (MTU 9000); keeps the verifier's view of an offset small */
+#define OFF_MASK 0x3fff /* above any relevant frame (MTU 9000); bounds an offset for the verifier */
 
-/* A frame as the parser sees it: addresses are plain numbers, read through bpf_probe_read_kernel only. */
+/* A frame for the parser. Addresses are numbers, dereferenced by bpf_probe_read_kernel only. */
 struct frame {
 	__u64 base;     /* address of the Ethernet header; of the IP header where there is none (no_link) */
-	__u64 frag;     /* address of bytes that lie elsewhere, in page fragments, or of a copy of them; 0 if there are none */
+	__u64 frag;     /* address of the bytes in page fragments, or of a copy of them; 0 if none */
 	__u32 linear;   /* bytes at base */
 	__u32 frag_len; /* bytes at frag, which follow those at base */
-	__u32 len;      /* bytes of the frame; what is neither at base nor at frag cannot be read */
+	__u32 len;      /* length of the frame; bytes neither at base nor at frag cannot be read */
 	__u32 have;     /* bytes in buf */
 	__u32 appid;
-	__u32 synch;    /* Sampled Values: smpSynch plus one, 0 where it was not read */
-	__u32 scratch;  /* where this lies in the table of scratch memory */
-	__u16 vlan;     /* VID, 0 if untagged, as a tag without a VLAN has it (802.1Q) */
+	__u32 synch;    /* Sampled Values: smpSynch + 1; 0 if not read */
+	__u32 scratch;  /* index of this entry in the table of scratch memory */
+	__u16 vlan;     /* VID; 0 for untagged and priority-tagged frames (802.1Q) */
 	__u16 ethertype;
-	__u16 no_link;  /* the device has no Ethernet header: tun, WireGuard, GRE */
+	__u16 no_link;  /* the device's packets have no Ethernet header: tun, WireGuard, GRE */
 	__u16 fragment; /* IP: the packet is the first one of several fragments */
-	__u8 buf[WINDOW + 8]; /* the last 8 stay as they are */
+	__u8 buf[WINDOW + 8]; /* the last 8 bytes are never written */
 };
 
 static __always_inline int pull(struct frame *f, __u32 off, void *to, __u32 len)
@@ -40,7 +41,7 @@ static __always_inline int pull(struct frame *f, __u32 off, void *to, __u32 len)
 	return -1;
 }
 
-/* Fills buf with the frame's first bytes. */
+/* Copies the frame's first bytes to buf. */
 static __always_inline int fill(struct frame *f)
 {
 	__u32 n = f->linear;
@@ -56,7 +57,7 @@ static __always_inline int fill(struct frame *f)
 	if (n > WINDOW || bpf_probe_read_kernel(f->buf, n, (void *)f->base))
 		return -1;
 	f->have = n;
-	/* Drivers that page their frames leave just the headers linear; the rest of the window comes from the fragment. */
+	/* Some drivers leave only the headers in the linear part; the fragment has the rest of the window. */
 	if (f->frag_len && n < 32) {
 		__u32 rest = f->frag_len;
 
@@ -98,7 +99,7 @@ __noinline int be16_at(struct frame *f, __u32 off)
 	return (hi | lo) < 0 ? -1 : hi << 8 | lo;
 }
 
-/* Reads the Ethernet header and tags; returns the payload's offset, -1 if there is none. */
+/* Reads the Ethernet header and tags; returns the offset of the payload, -1 without one. */
 static __always_inline int ethernet(struct frame *f)
 {
 	__u32 off = 14;
@@ -129,7 +130,7 @@ struct chunk {
 	__u8 byte[CHUNK];
 };
 
-/* Fetches `len` bytes from `off`, at most a chunk, also where a part of them lies in a fragment. */
+/* Copies `len` bytes from `off`, at most one chunk, from the linear part and the fragment. */
 __noinline int fetch(struct frame *f, __u32 off, __u32 len, struct chunk *to)
 {
 	if (!f || !to)
@@ -146,8 +147,8 @@ __noinline int fetch(struct frame *f, __u32 off, __u32 len, struct chunk *to)
 }
 
 /*
- * Fetches `len` bytes from `off`, at most `most`, which is constant, also where a part of them lies in a fragment. `to` has room for whole
- * chunks.
+ * Copies `len` bytes from `off`, at most `most` (a constant), from the linear part and the fragment. The size of `to` is a multiple
+ * of a chunk.
  */
 static __always_inline int fetch_all(struct frame *f, __u32 off, void *to, __u32 len, __u32 most)
 {

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* A histogram that programs fill and user space reads (latpath_histogram's Histogram::of_coarse). Touches nothing else, so tests run it too. */
+/* A histogram that programs fill and user space reads (Histogram::of_coarse). It depends on no kernel type, so user space tests it too. */
 #ifndef LATPATH_HISTOGRAM_H
 #define LATPATH_HISTOGRAM_H
 
 #include "bound.h"
 
-#define STEP_BITS 4   /* a doubling has 16 buckets */
-#define BUCKETS 512   /* up to 2^35: of ns, 34 s; the last one takes what is more; a power of two */
-#define SMALL_BITS 32 /* squares of smaller values are exact; of larger ones, in units of 2^32 */
+#define STEP_BITS 4   /* 16 buckets per power of two */
+#define BUCKETS 512   /* up to 2^35 (34 s in ns), the last one without an upper limit; a power of two */
+#define SMALL_BITS 32 /* squares of values below 2^32 are exact; those of larger values have units of 2^32 */
 
-/* A sum that does not wrap: 2^64 values of 64 bits fit. */
+/* A sum of up to 2^64 values of 64 bits, without overflow. */
 struct wide_sum {
 	__u64 low;
 	__u64 high;
 };
 
-/* No counter of it wraps, however long a window is: 2^64 values at 1,000,000 a second are 584,000 years. */
+/* No counter overflows in any window: 2^64 values at 1,000,000/s take 584,000 years. */
 struct coarse_histogram {
 	__u64 count;
 	__u64 min;
@@ -64,7 +64,7 @@ static __always_inline void histogram_add(struct coarse_histogram *h, __u64 v)
 	__u32 at = bucket_of(v);
 
 	if (coarse >> SMALL_BITS)
-		coarse = (1ull << SMALL_BITS) - 1; /* as if it was 2^48: of ns, 3 days */
+		coarse = (1ull << SMALL_BITS) - 1; /* capped at 2^48 (3 days in ns) */
 	if (!h->count || v < h->min)
 		h->min = v;
 	if (v > h->max)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Streams of Sampled Values and GOOSE: they are found by a name in the frame. */
+/* Streams of Sampled Values and GOOSE, identified by a name in the frame. */
 #ifndef LATPATH_IEC61850_H
 #define LATPATH_IEC61850_H
 

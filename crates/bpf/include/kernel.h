@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * The few kernel types that the programs read, cut down to the fields they use. CO-RE relocates every access to where
- * the running kernel keeps the field, so no generated vmlinux.h is needed and any machine can build.
+ * The kernel types that the programs read, reduced to the fields they use. CO-RE relocates each access to the field's offset in the
+ * running kernel, so the build needs no generated vmlinux.h and works on any machine. A new field or type must be added here.
  */
 #ifndef LATPATH_KERNEL_H
 #define LATPATH_KERNEL_H
 
-/* skb_frag_t is a struct bio_vec in some kernels, a struct of its own in others; both are laid out like this. */
+/* skb_frag_t is a struct bio_vec in some kernels, a struct of its own in others; both have this layout. */
 struct fragment {
 	__u64 page;
 	__u32 len;
@@ -20,7 +20,7 @@ struct ns_common {
 };
 
 struct user_namespace {
-	int level; /* 0: the machine's own */
+	int level; /* 0: the initial namespace */
 };
 
 struct net {
@@ -66,7 +66,7 @@ struct sk_buff {
 	unsigned char *data;
 };
 
-/* Where XDP programs find a frame. */
+/* A frame in XDP. */
 struct xdp_rxq_info {
 	struct net_device *dev;
 };
@@ -79,7 +79,7 @@ struct xdp_buff {
 
 struct xdp_frame {
 	void *data;
-	__u32 len; /* 16 bits in some kernels */
+	__u32 len; /* 16 bits wide in some kernels */
 };
 
 /* drivers/net/tun.c */
@@ -92,7 +92,7 @@ struct dp_upcall_info {
 	__u8 cmd;
 };
 
-/* Up to Linux 6.1 a bit of its own says whether vlan_tci holds a tag; what a removed one leaves behind means nothing. */
+/* Up to Linux 6.1 a separate bit marks vlan_tci as valid; without it, vlan_tci may have a stale value. */
 struct sk_buff___with_vlan_present {
 	__u8 vlan_present : 1;
 };
@@ -130,12 +130,12 @@ struct task_struct {
 	char comm[16];
 };
 
-/* Up to Linux 5.15 the CPU stands in the task itself. */
+/* Up to Linux 5.15 the CPU number is a field of the task itself. */
 struct task_struct___with_cpu {
 	unsigned int cpu;
 };
 
-/* From Linux 6.18 on each task is throttled by itself. */
+/* From Linux 6.18 on, tasks are throttled one by one. */
 struct task_struct___throttled {
 	_Bool throttled;
 };
@@ -157,7 +157,7 @@ struct skb_shared_info {
 	struct fragment frags[1];
 };
 
-/* Any type with a long array of bytes, which every kernel has: what direct reads are typed with. */
+/* A type with a long array of bytes that every kernel has; direct loads are typed with it. */
 struct new_utsname {
 	char sysname[65];
 };
@@ -261,7 +261,7 @@ struct vhost_virtqueue {
 	__u64 acked_features;
 };
 
-/* Linux 6.18 and later: heads come in batches, of so many each. */
+/* Linux 6.18 and later: heads come in batches, with their counts in nheads. */
 struct vhost_virtqueue___batches {
 	__u16 *nheads;
 };
@@ -277,7 +277,7 @@ struct vhost_net {
 	struct vhost_poll poll[2];
 };
 
-/* arch/x86/kvm/svm/svm.h and vmx/vmx.h: in both the vCPU comes first. */
+/* arch/x86/kvm/svm/svm.h and vmx/vmx.h: both begin with the vCPU. */
 struct vmcb_control_area {
 	__u32 exit_code;
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Why a vCPU left its guest. The names of the reasons: crates/vms/src/exit_reason.rs. */
+/* Exit reasons of a vCPU. crates/vms/src/exit_reason.rs has their names. */
 #ifndef LATPATH_KVM_H
 #define LATPATH_KVM_H
 
@@ -7,13 +7,13 @@
 
 #define NO_REASON 0xffffffff
 
-/* Whose reasons they are; the first two as KVM's tracepoint says. */
+/* Vendor of the reasons; the first two values are those of KVM's tracepoint. */
 #define ISA_VMX 1
 #define ISA_SVM 2
 #define ISA_ARM 3
 
 #if defined(__TARGET_ARCH_x86)
-/* The tracepoint gets the reason from the vendor's module, which keeps it behind the vCPU (kvm_x86_ops.get_exit_info). */
+/* The tracepoint gets the reason from the vendor's module, which has it in the struct around the vCPU (kvm_x86_ops.get_exit_info). */
 static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 isa)
 {
 	void *whole = vcpu;
@@ -29,7 +29,7 @@ static __always_inline __u32 exit_reason(struct kvm_vcpu *vcpu, __u32 isa)
 	return NO_REASON;
 }
 #else
-/* arch/arm64/include/asm/kvm_asm.h: the exception class means something of traps alone; of others it is an earlier one's. */
+/* arch/arm64/include/asm/kvm_asm.h: the exception class is valid for traps only; for other exits it is that of an earlier trap. */
 static __always_inline __u32 exit_reason(int ret, __u32 class)
 {
 	__u32 code = ret & 0x7fffffff;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Maps, each on one line. */
+/* Macros that declare a map in one line. */
 #ifndef LATPATH_MAP_H
 #define LATPATH_MAP_H
 
-/* A map of this kind (BPF_MAP_TYPE_…). */
+/* A map of type BPF_MAP_TYPE_kind_. */
 #define MAP(name_, kind_, entries_, key_, value_) \
 	struct { \
 		__uint(type, BPF_MAP_TYPE_##kind_); \

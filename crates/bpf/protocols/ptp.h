@@ -12,7 +12,7 @@ struct ptp_conf {
 
 #define PTP_EVENT_PORT 319
 #define PTP_HEADER 34
-#define PTP_CHUNKS 48 /* whole chunks that have it */
+#define PTP_CHUNKS 48 /* bytes read: the header rounded up to whole chunks */
 
 __noinline int match_ptp(struct frame *f, __u32 off, struct found *out)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Sampled Values: IEC 61850-9-2, clause 8.5. Found by svID, in any ASDU of the frame; key: smpCnt. */
+/* Sampled Values: IEC 61850-9-2, clause 8.5. Identified by the svID of any ASDU of the frame; key: smpCnt. */
 #include "iec61850.h"
 
 #define SV_ASDUS 16
 #define SV_FIELDS 10
 
 /*
- * Reads the ASDU whose fields lie in [off, end). 0 if it has svID and smpCnt; smpSynch stands behind them. Of a field that stands twice
- * the first counts, as on the fast path.
+ * Reads the ASDU with fields in [off, end). Returns 0 if it has svID and smpCnt; smpSynch follows them. The first of repeated
+ * fields counts, as on the fast path.
  */
 __noinline int sv_asdu(struct frame *f, __u32 off, __u32 end, struct named *a)
 {

@@ -51,7 +51,7 @@ __noinline int match_udp(struct frame *f, __u32 off, struct found *out)
 		is_to = !own->dst_port || own->dst_port == dst_port;
 		if (is_to && own->has_dst)
 			is_to = udp_address_is(f, version == 4 ? off + 16 : off + 24, own->dst, len);
-		/* Of a packet from the sender that the stream names, its destination may have been changed; not of any packet. */
+		/* A changed destination is considered only if the stream names the sender and the packet has that source. */
 		if (!is_to && !own->has_src)
 			continue;
 		is_from = !own->src_port || own->src_port == src_port;
