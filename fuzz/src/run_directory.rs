@@ -6,14 +6,14 @@
 //! bytes as a part.
 
 use crate::agent::clean;
+use latpath_analysis::{
+    explain::run_context, layout_of, summarise, Chosen, Explainer, RunCaptures, Selection, SummaryOptions,
+};
 use latpath_capture::CaptureKind;
+use latpath_export::{write_csv, ExportRequest, EXPORTERS};
 use latpath_journey::Journey;
 use latpath_model::{Point, PointInfo, StreamSpec};
-use latpath_report::export::{write_csv, ExportRequest, EXPORTERS};
-use latpath_report::{
-    explanation_json, explanation_text, layout_of, report_json, run_context, summarise, text, Chosen, Explainer, Head,
-    Options, RunCaptures, Selection, SummaryOptions,
-};
+use latpath_report::{explanation_json, explanation_text, report_json, text, Head, Options};
 use latpath_run::{ClockSample, MachineFigures, MachineRecord, Manifest, NamedSegment, Run, Select, Writer};
 use latpath_run::{JOURNEYS, MANIFEST, SPIKES};
 use latpath_stats::units::Letters;

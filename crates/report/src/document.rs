@@ -1,17 +1,14 @@
 //! A report as a document that people keep and sign: HTML, Markdown, AsciiDoc. All three are written from the same blocks.
 
 mod asciidoc;
-mod causes;
 mod charts;
-mod digest;
 mod html;
 mod markdown;
 
-use crate::chosen::Chosen;
-use crate::limit::LimitVerdict;
+use crate::explain::Head;
 use crate::page::{Block, Page, Style};
-use crate::weaknesses::weaknesses;
-use crate::{header, intervals, paths, patterns, quality, segments, streams, without, worst, Charts};
+use crate::{explain, header, intervals, paths, patterns, quality, segments, streams, without, worst};
+use latpath_analysis::{explain::ExplainedRun, weaknesses, Charts, Chosen, LimitVerdict};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
 use latpath_stats::text::{short_stream, Table};
@@ -19,9 +16,7 @@ use latpath_stats::units::{share, Letters};
 use latpath_stats::Summary;
 
 pub use asciidoc::asciidoc;
-pub use causes::{explain_run, Explained};
 pub(crate) use charts::{flat, without_markup};
-pub use digest::digest;
 pub use html::html;
 pub(crate) use html::{escaped, sheet, Sheet};
 pub use markdown::markdown;
@@ -37,8 +32,8 @@ pub struct Findings<'a> {
     pub limits: &'a [LimitVerdict],
     pub charts: &'a Charts,
     /// What held its late packets, if it has captures.
-    pub explained: Option<&'a Explained>,
-    /// The run's [`digest`].
+    pub explained: Option<&'a ExplainedRun>,
+    /// The run's [`digest`](latpath_analysis::digest).
     pub sha256: &'a str,
 }
 
@@ -71,7 +66,10 @@ impl Findings<'_> {
         intervals::write(&mut page, summary, &[]);
         without::write(&mut page, summary);
         paths::write(&mut page, summary);
-        self.explained.into_iter().for_each(|explained| explained.write(&mut page, self.run));
+        if let Some(ExplainedRun { explainer, files }) = self.explained {
+            let head = Head { run: self.run, files };
+            explain::document(&mut page, &head, &explainer.explanation(), explainer.context());
+        }
         quality::losses(&mut page, summary);
         streams::write(&mut page, summary);
         streams::pacing(&mut page, summary);

@@ -1,8 +1,6 @@
 //! `latpath report --json`: the summary, and beside it what the run was. docs/json.md is its schema.
 
-use crate::chosen::Chosen;
-use crate::limit::LimitVerdict;
-use crate::weaknesses::weaknesses;
+use latpath_analysis::{weaknesses, Chosen, LimitVerdict};
 use latpath_model::{Ns, StreamSpec};
 use latpath_run::{facts::HostFacts, Condition, Mark, Run, Stamp};
 use latpath_stats::Summary;

@@ -3,7 +3,7 @@
 //! Elements and attributes are those of the schema that Jenkins and GitLab read: `testsuites`, `testsuite`, `testcase`, `failure`.
 
 use crate::document::escaped;
-use crate::limit::LimitVerdict;
+use latpath_analysis::LimitVerdict;
 use latpath_model::text::printable;
 use std::io::Read;
 use std::path::Path;
@@ -67,7 +67,7 @@ pub fn is_junit_of_latpath(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::About;
+    use latpath_analysis::About;
 
     #[test]
     fn each_limit_is_a_test_and_hostile_names_are_text() {

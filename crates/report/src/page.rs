@@ -1,9 +1,11 @@
 //! What a page can show, and how texts from outside are made fit for it.
 
+use latpath_analysis::{is_within, Notation};
 use latpath_model::Ns;
 use latpath_stats::text::{pad, wrapped, Table};
-use latpath_stats::units::{of_things, Letters};
+use latpath_stats::units::Letters;
 use latpath_stats::SegmentFigures;
+use std::ops::Deref;
 
 /// How wide a page is that no terminal shows.
 pub const WIDTH: usize = 110;
@@ -83,7 +85,7 @@ pub(crate) struct ChartPlace {
 
 /// Text under construction.
 pub(crate) struct Page {
-    pub letters: Letters,
+    notation: Notation,
     pub width: usize,
     style: Style,
     text: String,
@@ -92,10 +94,19 @@ pub(crate) struct Page {
     blocks: Vec<Block>,
 }
 
+impl Deref for Page {
+    type Target = Notation;
+
+    fn deref(&self) -> &Notation {
+        &self.notation
+    }
+}
+
 impl Page {
     pub fn new(style: impl Into<Style>) -> Self {
         let style = style.into();
-        Self { letters: style.letters, width: style.width, style, text: String::new(), gap: false, blocks: Vec::new() }
+        let notation = Notation { letters: style.letters, is_for_people: style.is_for_people };
+        Self { notation, width: style.width, style, text: String::new(), gap: false, blocks: Vec::new() }
     }
 
     /// What was put on the page.
@@ -168,11 +179,6 @@ impl Page {
         self.blocks.push(Block::Warning(text));
     }
 
-    /// A duration, as the page can show it.
-    pub fn duration(&self, ns: Ns) -> String {
-        self.letters.duration(ns)
-    }
-
     /// A time of a segment: none where no packet crossed it, `<` its error bound where it is shorter than that.
     pub fn time(&self, segment: &SegmentFigures, ns: Ns) -> String {
         let bound = segment.error_bound_ns;
@@ -181,32 +187,6 @@ impl Page {
             _ if is_within(ns, bound) => format!("<{}", self.duration(bound)),
             _ => self.duration(ns),
         }
-    }
-
-    /// So many of a thing: `1 packet`, `12 packets`; the number as [`Page::count`] writes it.
-    pub fn number_of(&self, n: u64, noun: &str) -> String {
-        of_things(&self.count(n), n, noun)
-    }
-
-    /// A count; for people in at most 14 columns.
-    pub fn count(&self, n: u64) -> String {
-        match self.style.is_for_people {
-            true => self.letters.count_within(n, 14),
-            false => n.to_string(),
-        }
-    }
-
-    /// Events a second.
-    pub fn rate(&self, hz: f64) -> String {
-        match self.style.is_for_people {
-            true => self.letters.rate(hz),
-            false => self.letters.rate(hz).replace(['\u{202f}', ','], ""),
-        }
-    }
-
-    /// A text from outside, made fit to show.
-    pub fn clean(&self, text: &str) -> String {
-        self.letters.clean(text)
     }
 
     /// A table's lines, cut to the page.
@@ -245,9 +225,4 @@ impl Page {
         bar.extend(['▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8).wrapping_sub(1)));
         bar
     }
-}
-
-/// Whether a time says nothing, because the clocks may be that far apart.
-pub(crate) fn is_within(time: Ns, bound: Ns) -> bool {
-    bound > 0 && time.unsigned_abs() < bound.unsigned_abs()
 }

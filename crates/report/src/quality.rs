@@ -1,7 +1,7 @@
 //! What the reader must know before trusting a figure: what was lost, by the network and by latpath itself.
 
 use crate::page::Page;
-use crate::warnings::warnings;
+use latpath_analysis::warnings;
 use latpath_model::{Point, HOST};
 use latpath_stats::units::share;
 use latpath_stats::{

@@ -1,6 +1,6 @@
 //! A recorded run, shown as `latpath live` would have shown it.
 
-use crate::layout::layout_of;
+use latpath_analysis::layout_of;
 use latpath_capture::{CaptureKind, RankedCapture};
 use latpath_journey::Layout;
 use latpath_linux::monotonic;

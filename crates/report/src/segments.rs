@@ -1,7 +1,7 @@
 //! A row per segment.
 
-use crate::limit::time_figure;
-use crate::page::{is_within, Page};
+use crate::page::Page;
+use latpath_analysis::{is_within, time_figure};
 use latpath_model::SegmentKind;
 use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::units::share;

@@ -3,12 +3,10 @@
 use crate::{
     document::{limits_table, what_weakens},
     header, histogram, intervals, late,
-    limit::LimitVerdict,
     page::{Page, Style},
-    paths, patterns, quality, segments, streams,
-    weaknesses::weaknesses,
-    without, worst,
+    paths, patterns, quality, segments, streams, without, worst,
 };
+use latpath_analysis::{weaknesses, LimitVerdict};
 use latpath_model::text::quoted;
 use latpath_run::Run;
 use latpath_stats::Summary;
@@ -20,7 +18,7 @@ pub struct Options {
     pub style: Style,
     /// Segments whose histograms are drawn; `total`, or the last segment, where none is named.
     pub histograms: Vec<String>,
-    /// What part of the run it covers, where it is not all: [`crate::Chosen::part`].
+    /// What part of the run it covers, where it is not all: [`latpath_analysis::Chosen::part`].
     pub covers: Option<String>,
     /// Limits that the user set, and what became of them.
     pub limits: Vec<LimitVerdict>,

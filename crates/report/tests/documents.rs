@@ -3,7 +3,8 @@
 mod figures;
 
 use figures::{run, summary};
-use latpath_report::{asciidoc, html, markdown, About, Charts, Chosen, Findings, LimitVerdict};
+use latpath_analysis::{About, Charts, Chosen, LimitVerdict};
+use latpath_report::{asciidoc, html, markdown, Findings};
 use latpath_run::Run;
 use latpath_stats::Summary;
 use roxmltree::{Document, Node, ParsingOptions};

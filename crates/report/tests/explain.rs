@@ -2,9 +2,10 @@
 
 mod story;
 
+use latpath_analysis::{explain::RankedCause, Explanation};
 use latpath_cause::{Baseline, Cause, Ranking};
 use latpath_model::Ns;
-use latpath_report::{explanation_json, packet_text, Explanation, RankedCause, WIDTH};
+use latpath_report::{explanation_json, packet_text, WIDTH};
 use latpath_stats::units::Letters;
 use story::*;
 use unicode_width::UnicodeWidthStr;

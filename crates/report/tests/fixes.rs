@@ -1,9 +1,13 @@
 //! The fixes of an explanation: each once, and none that contradicts another; sums by cause and by culprit.
 
+use latpath_analysis::{
+    explain::{by_cause, by_culprit, fixes_of, latpath_ns, with_fixes},
+    Explanation,
+};
 use latpath_cause::{Actor, Attribution, Cause, CauseShare, Process, Ranking, RunContext, LATPATH_ITSELF};
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, Point, PointInfo};
-use latpath_report::{by_cause, by_culprit, explanation_json, fixes_of, latpath_ns, with_fixes, Explanation};
+use latpath_report::explanation_json;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashSet};
 

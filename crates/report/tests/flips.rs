@@ -1,13 +1,14 @@
 //! A bit that flips in any file of a run is an error, or reported, or changes no figure.
 
+use latpath_analysis::{explain::run_context, summarise, Explainer, RunCaptures, SummaryOptions};
 use latpath_capture::{
     Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy,
 };
+use latpath_export::write_csv;
 use latpath_flight::{CpuRecord, Event, Left, Snapshot, Thread, What, Window};
 use latpath_journey::Journey;
 use latpath_model::{Ns, Point, StreamSpec};
-use latpath_report::export::write_csv;
-use latpath_report::{explanation_json, run_context, summarise, Explainer, RunCaptures, SummaryOptions};
+use latpath_report::explanation_json;
 use latpath_run::{ClockSample, MachineFigures, Manifest, NamedSegment, Run, Select, Writer};
 use latpath_vms::{Tap, Vm};
 use std::path::{Path, PathBuf};

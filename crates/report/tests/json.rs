@@ -3,10 +3,11 @@
 mod figures;
 
 use figures::summary;
+use latpath_analysis::Chosen;
+use latpath_export::write_csv;
 use latpath_journey::Journey;
 use latpath_model::DropNote;
-use latpath_report::export::write_csv;
-use latpath_report::{report_json, Chosen};
+use latpath_report::report_json;
 use latpath_run::{Manifest, Run, Select, Writer};
 use latpath_testkit::point;
 use serde_json::Value;

@@ -1,8 +1,9 @@
 //! Patterns of whole runs, figures with and without the packets that they touch, and those of each interval.
 
+use latpath_analysis::{summarise, SummaryOptions};
 use latpath_journey::Journey;
 use latpath_model::Ns;
-use latpath_report::{summarise, text, Options, SummaryOptions};
+use latpath_report::{text, Options};
 use latpath_run::{Manifest, Run, Select, Writer};
 use latpath_stats::units::Letters;
 use latpath_stats::{Pattern, PatternKind, Summary};

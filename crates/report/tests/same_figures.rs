@@ -1,10 +1,11 @@
 //! The same packets give the same figures: live, a report of the recording, and a replay of it.
 
+use latpath_analysis::{summarise, SummaryOptions};
 use latpath_follow::{Follow, JourneySink, Live, Options, Origin, PointFilter};
 use latpath_journey::Journey;
 use latpath_linux::monotonic;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source, StreamSpec};
-use latpath_report::{summarise, Replay, SummaryOptions};
+use latpath_report::Replay;
 use latpath_run::{Manifest, Run, Writer};
 use latpath_stats::Summary;
 use std::time::Duration;

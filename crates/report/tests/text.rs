@@ -3,7 +3,8 @@
 mod figures;
 
 use figures::{run, summary};
-use latpath_report::{text, Limit, Lines, Options, Style, WIDTH};
+use latpath_analysis::Limit;
+use latpath_report::{text, Lines, Options, Style, WIDTH};
 use latpath_stats::{
     units::Letters, CauseFigures, Deficiency, DeficiencyKind, LateFigures, MachineFigures, ShownAfter, Summary,
 };

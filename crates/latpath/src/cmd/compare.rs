@@ -5,13 +5,12 @@ use super::report::{band, kinds, patterns, print, select, time, Excluded};
 use super::{following, style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
+use latpath_analysis::compare::{recording, DifferenceLimit, RecordingOptions};
+use latpath_analysis::{digest, Limit, LimitVerdict, When};
 use latpath_compare::{compare, study, Recording};
+use latpath_export::{check_target, write_file};
 use latpath_model::Ns;
-use latpath_report::compare::{
-    comparison_html, comparison_text, recording, study_html, study_text, DifferenceLimit, RecordingOptions,
-};
-use latpath_report::export::{check_target, write_file};
-use latpath_report::{digest, Limit, LimitVerdict, When};
+use latpath_report::compare::{comparison_html, comparison_text, study_html, study_text};
 use latpath_run::Run;
 use latpath_stats::text::short_stream;
 use latpath_stats::Band;

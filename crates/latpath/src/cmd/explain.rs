@@ -4,11 +4,9 @@ use super::report::print;
 use super::{quoted, style, Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::{Args as ClapArgs, ValueEnum};
+use latpath_analysis::{explain::run_context, Explainer, Explanation, PacketSelector, RunCaptures};
 use latpath_capture::CaptureKind;
-use latpath_report::{
-    explanation_json, explanation_text, packet_text, run_context, Explainer, Explanation, Head, PacketSelector,
-    RunCaptures,
-};
+use latpath_report::{explanation_json, explanation_text, packet_text, Head};
 use latpath_run::{Condition, Run};
 use latpath_stats::units::duration;
 use latpath_stats::utc_steps;
@@ -106,7 +104,7 @@ pub fn run(args: Args) -> Result<Outcome> {
 
 fn ranked(mut explanation: Explanation, by: By) -> Explanation {
     if by == By::Count {
-        let is_last = |r: &latpath_report::RankedCause| r.row.cause == latpath_cause::Cause::Unexplained;
+        let is_last = |r: &latpath_analysis::explain::RankedCause| r.row.cause == latpath_cause::Cause::Unexplained;
         explanation
             .ranking
             .sort_by_key(|r| (is_last(r), std::cmp::Reverse((r.row.first, r.row.packets, r.row.excess_ns))));

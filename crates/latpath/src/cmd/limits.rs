@@ -3,10 +3,11 @@
 use super::{Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
+use latpath_analysis::{Limit, LimitVerdict, Profile};
+use latpath_export::{check_target, write_file};
 use latpath_journey::segments::split;
 use latpath_model::{text::printable, Ns, Point, SegmentKind};
-use latpath_report::export::{check_target, write_file};
-use latpath_report::{is_junit_of_latpath, junit, Limit, LimitVerdict, Profile};
+use latpath_report::{is_junit_of_latpath, junit};
 use latpath_stats::Summary;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ impl Limits {
     }
 
     fn profile(&self) -> Result<Option<Profile>> {
-        let profile = self.profile.as_deref().map(latpath_report::profile).transpose();
+        let profile = self.profile.as_deref().map(latpath_analysis::profile).transpose();
         profile.map_err(|e| Usage(e.to_string()).into())
     }
 

@@ -105,7 +105,7 @@ fn with_words_of(arg: clap::Arg) -> clap::Arg {
 
 /// What clap prints for bash, with what the words stand for.
 fn completed(text: &str) -> String {
-    let profiles = latpath_report::profile_names().collect::<Vec<_>>().join(" ");
+    let profiles = latpath_analysis::profile_names().collect::<Vec<_>>().join(" ");
     COMPLETED.iter().fold(text.to_owned(), |text, (word, values)| {
         let of_word = format!("$(compgen -W \"{word}\" -- \"${{cur}}\")");
         text.replace(&of_word, &values.replace("PROFILES", &profiles))

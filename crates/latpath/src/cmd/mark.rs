@@ -3,9 +3,9 @@
 use super::{Outcome, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
+use latpath_analysis::{instant, When};
 use latpath_linux::{monotonic, proc::boot_id};
 use latpath_model::text::printable;
-use latpath_report::{instant, When};
 use latpath_run::{Condition, Mark, Run};
 use latpath_stats::units::elapsed;
 use std::path::PathBuf;

@@ -9,6 +9,7 @@ use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use guests::{GuestTimes, Guests};
 use latpath_agent::Address;
+use latpath_export::{check_target, write_file};
 use latpath_linux::proc::{CpuAccount, Root};
 use latpath_linux::{realtime, Cpus};
 use latpath_model::Ns;
@@ -21,7 +22,6 @@ use latpath_report::cpu_profile::{
     diff_text, firefox, flame_graph, flame_graph_of_difference, of_one_vm, text, CallLine, Diff, Document,
     KernelAccount, Machine,
 };
-use latpath_report::export::{check_target, write_file};
 use latpath_stats::units::number_of;
 use latpath_vms::{Role, Vm};
 use std::io::Write;

@@ -4,13 +4,16 @@ use super::limits::{self, Limits};
 use super::{style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
+use latpath_analysis::{
+    digest,
+    explain::{explain_run, ExplainedRun},
+    parse_duration, possible_segments, span, summarise, summarise_with_charts, Charts, Chosen, LimitVerdict,
+    SummaryOptions, When,
+};
+use latpath_export::{check_target, write_csv, write_file};
 use latpath_model::text::{printable, visible};
 use latpath_model::{Ns, StreamId};
-use latpath_report::export::{check_target, write_csv, write_file};
-use latpath_report::{
-    asciidoc, digest, explain_run, html, markdown, parse_duration, possible_segments, report_json, span, summarise,
-    summarise_with_charts, text, Charts, Chosen, Explained, Findings, LimitVerdict, Options, SummaryOptions, When,
-};
+use latpath_report::{asciidoc, html, markdown, report_json, text, Findings, Options};
 use latpath_run::{Run, Select};
 use latpath_stats::units::duration;
 use latpath_stats::{Band, PatternKind, Summary};
@@ -238,7 +241,7 @@ fn check_files(args: &Args) -> Result<()> {
 fn write_documents(
     args: &Args,
     run: &Run,
-    explained: Option<&Explained>,
+    explained: Option<&ExplainedRun>,
     summary: &Summary,
     chosen: &Chosen,
     charts: &Charts,

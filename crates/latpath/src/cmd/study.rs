@@ -17,8 +17,8 @@ use clap::{Args as ClapArgs, Subcommand};
 use latpath_agent::{Address, CommandKey};
 use latpath_counters::since;
 use latpath_exits::Traffic;
+use latpath_export::check_target;
 use latpath_profile::FREQUENCY;
-use latpath_report::export::check_target;
 use latpath_report::study::{
     network_queues, study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, Work, VERSION,
 };

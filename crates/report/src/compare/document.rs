@@ -2,8 +2,8 @@
 
 use super::page::{label, write, write_study};
 use crate::document::{flat, limits_table, sheet, without_markup, Sheet};
-use crate::limit::LimitVerdict;
 use crate::page::{Block, ChartPlace, Page, Style};
+use latpath_analysis::LimitVerdict;
 use latpath_compare::{Comparison, Study};
 use latpath_model::Ns;
 use latpath_stats::units::{number_of, Letters};

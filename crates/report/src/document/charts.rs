@@ -1,10 +1,10 @@
 //! Charts: their places in a document, and the data that the script draws.
 
 use super::Findings;
-use crate::charts::ChartedSegment;
 use crate::page::{Block, ChartPlace, Page};
 use crate::segments::{label, percentile};
 use base64::{engine::general_purpose::STANDARD, Engine};
+use latpath_analysis::ChartedSegment;
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::text::{date_time, short_stream};
 use latpath_stats::{Bucket, PacketAt, Pattern, SegmentFigures, Slot};

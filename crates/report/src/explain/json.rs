@@ -1,10 +1,10 @@
 //! `latpath explain --json`. docs/json.md is its schema.
 
-use super::figures::percent;
-use super::selector::{date, name};
-use super::{by_cause, by_culprit, fixes_of, CauseTotal, CulpritTotal, Fix};
-use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::json::RunHead;
+use latpath_analysis::explain::{
+    by_cause, by_culprit, date, fixes_of, name, percent, CauseTotal, CulpritTotal, ExplainedPacket, Explanation, Fix,
+    RankedCause,
+};
 use latpath_capture::{PacketSighting, UNKNOWN_CPU};
 use latpath_cause::{held_by, Actor, Advice, Cause, CauseInterval, CauseShare, Executor, Hop, RunContext};
 use latpath_model::{Ns, PointId};

@@ -1,16 +1,16 @@
 //! The text of `latpath explain`: the sums by cause and by culprit first, then the ranking, the fixes and the worst packets.
 
 use super::advice_text::fix;
-use super::fixes::{fixes_of, Fix};
-use super::sentence::{row_sentence, sentence, subject};
-use super::totals::{by_cause, by_culprit, described, latpath_to_warn_of};
 use super::waterfall;
 use super::worst::worst;
-use super::{ExplainedPacket, Explanation, RankedCause};
 use crate::header::title;
 use crate::page::{Page, Style};
+use latpath_analysis::explain::{
+    at_device, by_cause, by_culprit, described, fixes_of, latpath_to_warn_of, place_of_row, row_sentence, subject,
+    ExplainedPacket, Explanation, Fix, RankedCause,
+};
 use latpath_capture::CaptureKind;
-use latpath_cause::{held_at, Cause, CauseShare, Others, Row, RunContext};
+use latpath_cause::{Cause, Others, Row, RunContext};
 use latpath_linux::Cpus;
 use latpath_model::{Ns, HOST};
 use latpath_run::{Run, SpikeFiles};
@@ -61,16 +61,6 @@ pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, sty
     let mut page = Page::new(style);
     waterfall::write(&mut page, explained_packet, context);
     page.finish()
-}
-
-/// Adds to a sentence on a queueing discipline whose it is.
-fn at_device(page: &Page, text: String, share: &CauseShare, context: &RunContext) -> String {
-    match held_at(share, context).filter(|_| share.cause == Cause::QdiscHeld) {
-        Some(device) => {
-            text.replacen("a queueing discipline", &format!("the queueing discipline of {}", page.clean(&device)), 1)
-        }
-        None => text,
-    }
 }
 
 pub(super) fn share(part: Ns, all: Ns) -> String {
@@ -318,18 +308,6 @@ fn cpus(all: &[(u32, Ns)]) -> Option<String> {
     }
 }
 
-/// A classic name, else the points at both ends: `nic-rx@eth0→app-read@relay`.
-pub(crate) fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
-    if let Some(segment) = context.segment_of(hop) {
-        return segment.name.clone();
-    }
-    let name = |id: u16| {
-        let name = context.point(id);
-        name.strip_prefix("host/").map_or(name.clone(), str::to_owned)
-    };
-    format!("{}→{}", name(hop.0), name(hop.1))
-}
-
 /// The fixes of the top rows, in the order of their numbers.
 pub(super) fn shown_fixes(explanation: &Explanation) -> Vec<Fix> {
     let excess = i128::from(explanation.excess_ns.max(1));
@@ -357,23 +335,6 @@ fn fixes(page: &mut Page, explanation: &Explanation) {
         let for_rows = format!(" (cause {rows}: {})", share(*excess_ns, explanation.excess_ns));
         fix(page, advice, &for_rows, &format!("  {number:>2}  "), 6);
     }
-}
-
-/// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`
-pub(crate) fn one_line(page: &Page, explained_packet: &ExplainedPacket, context: &RunContext) -> String {
-    let total = page.duration(explained_packet.attribution.time_ns);
-    let Some(first) = explained_packet.attribution.first() else {
-        return format!("{total}: no longer than the baseline.");
-    };
-    let at = first
-        .hops
-        .first()
-        .map_or(String::new(), |(hop, _)| format!(" in {}", page.clean(&place_of_row(*hop, context))));
-    let daemon = match explained_packet.explained.with_daemon(&context.points) {
-        0 => String::new(),
-        ns => format!(", {} of it with ovs-vswitchd", page.duration(ns)),
-    };
-    format!("{total}{at}{daemon}: {}.", at_device(page, sentence(page, first), first, context))
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 //! One packet as a person reads it in ten seconds: which actor acted when, on which machine; and below it every step with its cause.
 
 use super::advice_text::fix;
-use super::selector::{date, packet};
-use super::sentence::{briefly, culprit_of_step, sentence};
-use super::ExplainedPacket;
 use crate::page::Page;
+use latpath_analysis::explain::{briefly, culprit_of_step, date, packet, sentence, ExplainedPacket};
 use latpath_capture::UNKNOWN_CPU;
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, Note, PacketTimeline, RunContext};
 use latpath_linux::Cpus;

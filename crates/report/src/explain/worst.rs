@@ -1,27 +1,11 @@
 //! The worst spikes in text: one line for all that are alike.
 
-use super::selector::name;
-use super::text::{one_line, shown_fixes};
-use super::{ExplainedPacket, ExplainedSpike, Explanation};
+use super::text::shown_fixes;
 use crate::page::Page;
-use latpath_cause::{Actor, Cause, CauseShare, RunContext};
+use latpath_analysis::explain::{cause_key, name, one_line, row_of, CauseKey, ExplainedSpike, Explanation};
+use latpath_cause::RunContext;
 use latpath_linux::Cpus;
 use latpath_model::Ns;
-
-/// What makes spikes alike: cause, machine, actor, culprit, waiter.
-type Key = (Cause, String, [Option<String>; 3]);
-
-fn key(share: &CauseShare) -> Key {
-    let name = |actor: Option<&Actor>| actor.map(|actor| actor.name.clone());
-    let by = share.by.first().map(|(by, _)| by);
-    (share.cause, share.machine.clone(), [name(share.actor.as_ref()), name(by), name(share.waiter.as_ref())])
-}
-
-/// The row of the ranking that has a packet's first cause.
-pub(super) fn row_of(packet: &ExplainedPacket, explanation: &Explanation) -> Option<usize> {
-    let first = key(packet.attribution.first()?);
-    explanation.ranking.iter().position(|ranked| key(&ranked.row) == first)
-}
 
 /// The spikes, those that are alike behind the worst of them. Numbers are those of `--packet`.
 pub(super) fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
@@ -29,9 +13,9 @@ pub(super) fn worst(page: &mut Page, explanation: &Explanation, context: &RunCon
         return;
     }
     page.heading("The worst packet of each of the worst spikes (latpath explain RUN --packet N shows one)");
-    let mut groups: Vec<(Option<Key>, Vec<usize>)> = Vec::new();
+    let mut groups: Vec<(Option<CauseKey>, Vec<usize>)> = Vec::new();
     for (at, spike) in explanation.spikes.iter().enumerate() {
-        let of = spike.worst.attribution.first().map(key);
+        let of = spike.worst.attribution.first().map(cause_key);
         match groups.iter_mut().find(|(known, _)| *known == of) {
             Some((_, places)) => places.push(at),
             None => groups.push((of, vec![at])),

@@ -1,6 +1,10 @@
 //! Late packets of one guest, explained by hand: the culprits are a vCPU that polls, an application that polls, softirqs, and one that nobody
 //! knows.
 
+use latpath_analysis::{
+    explain::{with_fixes, ExplainedPacket, ExplainedSpike},
+    Explanation,
+};
 use latpath_capture::{CaptureKind, PacketSighting};
 use latpath_cause::{
     advise, Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext,
@@ -8,7 +12,7 @@ use latpath_cause::{
 use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, Doing, Running};
 use latpath_model::{Ns, Point, PointInfo, SegmentKind};
-use latpath_report::{explanation_text, with_fixes, ExplainedPacket, ExplainedSpike, Explanation, Head};
+use latpath_report::{explanation_text, Head};
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::units::Letters;
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};

@@ -4,9 +4,9 @@ use super::one::Done;
 use crate::cmd::limits::{check, Measures};
 use crate::cmd::Usage;
 use anyhow::Result;
+use latpath_analysis::{Limit, LimitVerdict};
 use latpath_model::Ns;
 use latpath_ping::{figures::Report, Segment};
-use latpath_report::{Limit, LimitVerdict};
 use latpath_stats::{
     ConsecutiveFigures, ConsecutiveOver, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, TimeFigures,
 };

@@ -132,7 +132,8 @@ pub enum BadLimit {
     Value(String),
 }
 
-pub(crate) fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
+/// The figure of a segment's times that a name means: `p99.9`, `max`.
+pub fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
     Some(match name {
         "min" => |t| t.min_ns,
         "mean" => |t| t.mean_ns,

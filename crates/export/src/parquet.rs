@@ -1,6 +1,6 @@
 //! Journeys as one Parquet file: the columns of the run's parts, with names for numbers.
 
-use super::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
+use crate::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_run::{Rows, Run, Select};
 use parquet::{
     basic::{Compression, ConvertedType, Repetition, Type as Physical, ZstdLevel},

@@ -1,6 +1,6 @@
 //! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
 
-use super::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
+use crate::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
 use latpath_model::text::{printable, visible};
 use latpath_run::{Run, RunError, Select};

@@ -1,11 +1,11 @@
 //! What spoils figures, said in words.
 
-use crate::page::is_within;
+use latpath_model::Ns;
 use latpath_stats::units::duration;
 use latpath_stats::{clock_fault, dropped_sightings, negative_times, Summary};
 
 /// A line for each thing that a reader must know before any figure, and that the figures themselves show.
-pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
+pub fn warnings(summary: &Summary) -> Vec<String> {
     let mut all: Vec<String> = dropped_sightings(&summary.tool).into_iter().collect();
     for s in &summary.segments {
         all.extend(negative_times(summary, s));
@@ -16,4 +16,9 @@ pub(crate) fn warnings(summary: &Summary) -> Vec<String> {
     }
     all.extend(summary.machines.iter().filter_map(clock_fault));
     all
+}
+
+/// Whether the error bound between two clocks is larger than a time, which then says nothing.
+pub fn is_within(time: Ns, bound: Ns) -> bool {
+    bound > 0 && time.unsigned_abs() < bound.unsigned_abs()
 }

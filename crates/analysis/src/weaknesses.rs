@@ -7,7 +7,7 @@ use latpath_stats::units::{number_of, of_things};
 use latpath_stats::Summary;
 
 /// What weakens a verdict, first what keeps limits from being judged. `part` is what part of a run the figures cover, where it is not all.
-pub(crate) fn weaknesses(summary: &Summary, run: Option<&Run>, part: Option<String>) -> Vec<String> {
+pub fn weaknesses(summary: &Summary, run: Option<&Run>, part: Option<String>) -> Vec<String> {
     let deficiencies = summary.deficiencies.iter().map(|one| one.text.clone());
     // What whoever recorded it noted says nothing of its figures; what was found when it was read does.
     let of_run = run.into_iter().flat_map(|run| {

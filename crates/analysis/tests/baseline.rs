@@ -1,10 +1,10 @@
 //! What a baseline is learnt from.
 
+use latpath_analysis::Explainer;
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
 use latpath_cause::RunContext;
 use latpath_flight::{Snapshot, Window};
 use latpath_model::{Ns, Point, PointInfo};
-use latpath_report::Explainer;
 
 #[test]
 fn a_baseline_is_learnt_from_packets_that_arrived_and_were_on_time() {

@@ -1,10 +1,10 @@
 //! A run that is damaged in one place, or of which one thing was not observed, keeps no limit that the whole run breaks.
 
+use latpath_analysis::compare::{recording, DifferenceLimit, RecordingOptions};
+use latpath_analysis::{summarise, Limit, SummaryOptions};
 use latpath_compare::compare;
 use latpath_journey::Journey;
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
-use latpath_report::compare::{recording, DifferenceLimit, RecordingOptions};
-use latpath_report::{summarise, Limit, SummaryOptions};
 use latpath_run::{
     ClockSample, Deficiency, DeficiencyKind, MachineFigures, MachineRecord, Manifest, Run, State, Writer, JOURNEYS,
 };

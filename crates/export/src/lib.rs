@@ -8,7 +8,7 @@ mod parquet;
 mod pcapng;
 mod perfetto;
 
-use crate::{SelectError, Selection};
+use latpath_analysis::{SelectError, Selection};
 use latpath_journey::Journey;
 use latpath_model::{DropNote, Point, StreamId};
 use latpath_run::{Run, RunError, Select};

@@ -204,19 +204,19 @@ fn listed(those: &[&Candidate], context: &RunContext) -> String {
 }
 
 /// `MU01:1234`, the key as its stream's rule writes it.
-pub(crate) fn packet(stream: StreamId, key: u32, context: &RunContext) -> String {
+pub fn packet(stream: StreamId, key: u32, context: &RunContext) -> String {
     let key = context.streams.get(usize::from(stream)).map_or_else(|| key.to_string(), |spec| spec.key.text(key));
     format!("{}:{key}", context.stream(stream))
 }
 
 /// As the user may write it: `MU01:1234@03:04:05.593750`.
-pub(crate) fn name(stream: StreamId, key: u32, t: Ns, context: &RunContext) -> String {
+pub fn name(stream: StreamId, key: u32, t: Ns, context: &RunContext) -> String {
     let time = date(context.utc(t).rem_euclid(DAY));
     format!("{}@{}", packet(stream, key, context), &time["1970-01-01T".len()..time.len() - 1])
 }
 
 /// `2026-01-02T03:04:05.593750Z`
-pub(crate) fn date(utc: Ns) -> String {
+pub fn date(utc: Ns) -> String {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(utc.unsigned_abs())).filter(|_| utc >= 0);
     time.map_or_else(|| format!("{utc} ns"), |time| humantime::format_rfc3339_micros(time).to_string())
 }

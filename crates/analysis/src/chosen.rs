@@ -63,7 +63,7 @@ impl Chosen {
     }
 
     /// Its other options, each by its name.
-    pub(crate) fn options(&self) -> Vec<(&'static str, String)> {
+    pub fn options(&self) -> Vec<(&'static str, String)> {
         let some = |name, value: String| (!value.is_empty()).then_some((name, value));
         let threshold = self.threshold_ns.map_or(String::new(), duration);
         [

@@ -1,6 +1,5 @@
 //! What names a run by its content.
 
-use base64::{engine::general_purpose::STANDARD, Engine};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io;
@@ -49,13 +48,8 @@ fn collect(run: &Path, folder: &Path, depth: usize, files: &mut Vec<PathBuf>) ->
     Ok(())
 }
 
-pub(super) fn hex(bytes: &impl AsRef<[u8]>) -> String {
+fn hex(bytes: &impl AsRef<[u8]>) -> String {
     bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// What a Content-Security-Policy allows a text by: `sha256-…`.
-pub(super) fn csp_source(text: &str) -> String {
-    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Sightings as packets of a pcapng file (draft-ietf-opsawg-pcapng): an interface for each point. A run keeps no frames; each is
 //! rebuilt from its stream and key.
 
-use super::{each_journey, notes, ExportError, ExportRequest, Exported};
-use crate::layout::layout_of;
+use crate::{each_journey, notes, ExportError, ExportRequest, Exported};
+use latpath_analysis::layout_of;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
 use latpath_model::text::{cut, printable};

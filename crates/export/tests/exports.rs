@@ -3,10 +3,10 @@
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::Histogram;
+use latpath_analysis::Selection;
+use latpath_export::{ExportRequest, EXPORTERS};
 use latpath_journey::{segments, Journey, Route};
 use latpath_model::{DropNote, Ns, Point, PointInfo, StreamSpec};
-use latpath_report::export::{ExportRequest, EXPORTERS};
-use latpath_report::Selection;
 use latpath_run::{Manifest, Run, Select, Stamp, Writer};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;

@@ -1,11 +1,10 @@
 //! The running ranking, as a part of a summary.
 
 use super::selector::name;
-use super::sentence::subject;
-use super::text::{one_line, place_of_row};
+use super::sentence::{one_line, place_of_row, subject};
 use super::totals::{by_cause, by_culprit, described, latpath_to_warn_of};
 use super::{ExplainedPacket, Explanation, RankedCause};
-use crate::page::Page;
+use crate::Notation;
 use latpath_cause::{Cause, RunContext};
 use latpath_model::Ns;
 use latpath_stats::{units::Letters, CauseFigures, DelayShare, LateFigures};
@@ -14,7 +13,7 @@ use latpath_stats::{units::Letters, CauseFigures, DelayShare, LateFigures};
 const CAUSES: usize = 16;
 
 /// `part` of `all`, in percent, to three decimals.
-pub(super) fn percent(part: Ns, all: Ns) -> f64 {
+pub fn percent(part: Ns, all: Ns) -> f64 {
     match all {
         ..=0 => 0.0,
         all => (part as f64 / all as f64 * 1e5).round() / 1e3,
@@ -28,7 +27,7 @@ pub fn late_figures(
     context: &RunContext,
     letters: Letters,
 ) -> LateFigures {
-    let page = Page::new(letters);
+    let notation = Notation::from(letters);
     let cause = |ranked: &RankedCause| {
         let row = &ranked.row;
         CauseFigures {
@@ -36,7 +35,7 @@ pub fn late_figures(
             machine: row.machine.clone(),
             cpus: row.cpus.iter().map(|(cpu, _)| *cpu).collect(),
             segment: row.hops.first().map_or(String::new(), |(hop, _)| place_of_row(*hop, context)),
-            description: subject(&page, row),
+            description: subject(&notation, row),
             first: row.first,
             excess_ns: row.excess_ns,
             median_ns: row.median_ns(),
@@ -47,15 +46,15 @@ pub fn late_figures(
         explanation.ranking.iter().partition(|r| r.row.cause == Cause::Unexplained);
     let latest = latest.and_then(|packet| {
         let explained = &packet.explained;
-        let name = page.clean(&name(explained.stream, explained.key, explained.begin()?, context));
-        Some(format!("{name}  {}", one_line(&page, packet, context)))
+        let name = notation.clean(&name(explained.stream, explained.key, explained.begin()?, context));
+        Some(format!("{name}  {}", one_line(&notation, packet, context)))
     });
     let of_all = |ns: Ns| percent(ns, explanation.excess_ns);
     let sum = |name: String, excess_ns: Ns| DelayShare { name, excess_ns, share_percent: of_all(excess_ns) };
     let by_cause =
         by_cause(explanation).into_iter().map(|total| sum(total.cause.info().phrase.into(), total.excess_ns));
     let by_culprit = by_culprit(explanation).into_iter().take(CAUSES);
-    let by_culprit = by_culprit.map(|total| sum(page.clean(&described(&total)), total.excess_ns));
+    let by_culprit = by_culprit.map(|total| sum(notation.clean(&described(&total)), total.excess_ns));
     LateFigures {
         late: explanation.late,
         explained: explanation.late,

@@ -1,6 +1,6 @@
 //! Journeys as JSON lines: an object each, with the names of streams, points and reasons.
 
-use super::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
+use crate::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
 use latpath_model::text::visible;

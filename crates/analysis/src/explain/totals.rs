@@ -128,13 +128,13 @@ pub fn latpath_ns(explanation: &Explanation) -> Ns {
 }
 
 /// The same, where it is worth a warning.
-pub(super) fn latpath_to_warn_of(explanation: &Explanation) -> Option<Ns> {
+pub fn latpath_to_warn_of(explanation: &Explanation) -> Option<Ns> {
     let (own, all) = (latpath_ns(explanation), explanation.excess_ns);
     (i128::from(own) * 1000 >= i128::from(all) * WORTH_A_WARNING_PER_MILLE && own > 0).then_some(own)
 }
 
 /// `rustc (16 threads: opt cgu.14, opt cgu.02, …; builder.service)`, on another machine with its name.
-pub(super) fn described(total: &CulpritTotal) -> String {
+pub fn described(total: &CulpritTotal) -> String {
     /// Names that are listed.
     const LISTED: usize = 3;
     let list = |what: &str, names: &[String]| match names {

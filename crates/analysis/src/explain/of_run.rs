@@ -1,7 +1,6 @@
 //! What held late packets, as far as a run's captures say.
 
-use crate::explain::{document, late_figures, run_context, Explainer, Head};
-use crate::page::Page;
+use super::{late_figures, run_context, Explainer};
 use crate::RunCaptures;
 use latpath_capture::{Capture, CaptureKind};
 use latpath_run::{Run, Select, SpikeFiles};
@@ -10,13 +9,14 @@ use std::borrow::Cow;
 
 /// The late packets of a run's captures, explained.
 #[derive(Debug)]
-pub struct Explained {
-    pub(super) explainer: Explainer,
-    files: SpikeFiles,
+pub struct ExplainedRun {
+    pub explainer: Explainer,
+    /// The captures, and notes on them.
+    pub files: SpikeFiles,
 }
 
 /// Explains the late packets that are selected; `None` where a run has no captures. Shows so many of the worst spikes.
-pub fn explain_run(run: &Run, select: &Select, worst: usize) -> Option<Explained> {
+pub fn explain_run(run: &Run, select: &Select, worst: usize) -> Option<ExplainedRun> {
     let mut captures = RunCaptures::new(run);
     if captures.files.files.is_empty() {
         return None;
@@ -24,7 +24,7 @@ pub fn explain_run(run: &Run, select: &Select, worst: usize) -> Option<Explained
     let mut explainer = Explainer::new(run_context(run), worst);
     captures.learn(&mut explainer);
     captures.each(CaptureKind::Spike, |capture| explainer.add(&selected(capture, select)));
-    Some(Explained { explainer, files: captures.files })
+    Some(ExplainedRun { explainer, files: captures.files })
 }
 
 /// A capture without the packets that are not selected.
@@ -37,14 +37,9 @@ fn selected<'a>(capture: &'a Capture, select: &Select) -> Cow<'a, Capture> {
     Cow::Owned(capture)
 }
 
-impl Explained {
+impl ExplainedRun {
     /// The ranking as a part of a summary.
     pub fn figures(&self, letters: Letters) -> LateFigures {
         late_figures(&self.explainer.explanation(), None, self.explainer.context(), letters)
-    }
-
-    pub(super) fn write(&self, page: &mut Page, run: &Run) {
-        let head = Head { run, files: &self.files };
-        document(page, &head, &self.explainer.explanation(), self.explainer.context());
     }
 }

@@ -1,7 +1,7 @@
 //! A trace for the Perfetto UI.
 
-use super::{ExportError, ExportRequest, Exported};
-use crate::{run_context, RunCaptures, SelectError, Selection};
+use crate::{ExportError, ExportRequest, Exported};
+use latpath_analysis::{explain::run_context, RunCaptures, SelectError, Selection};
 use latpath_perfetto::{Export, Summary};
 use latpath_stats::units::{bytes, number_of};
 use std::io::Write;

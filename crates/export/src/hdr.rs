@@ -1,7 +1,7 @@
 //! Segments' times as a log of HdrHistogram: version 1.3 of its text, histograms in its V2 encoding, compressed, in base64. The
 //! formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
 
-use super::{each_journey, notes, ExportError, ExportRequest, Exported};
+use crate::{each_journey, notes, ExportError, ExportRequest, Exported};
 use base64::{engine::general_purpose::STANDARD, Engine};
 use flate2::{write::ZlibEncoder, Compression};
 use latpath_model::{Ns, Point, PointId, SegmentKind};

@@ -1,0 +1,7 @@
+//! From runs to what they are compared by, and limits on differences.
+
+mod limit;
+mod recording;
+
+pub use limit::{BadDifference, DifferenceLimit};
+pub use recording::{recording, RecordingOptions};

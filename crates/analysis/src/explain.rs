@@ -1,0 +1,331 @@
+//! Why packets were late: what is found out from captures, as `latpath explain` and `latpath live` show it.
+//!
+//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] those with late ones, in any order:
+//! it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any time. It
+//! is the same for captures of a run and for those of a recording that goes on.
+
+mod alike;
+mod context;
+mod figures;
+mod first_causes;
+mod fixes;
+mod live;
+mod of_run;
+mod selector;
+mod sentence;
+mod totals;
+
+pub use alike::{cause_key, row_of, CauseKey};
+pub use context::run_context;
+use context::{advice, judge};
+pub use figures::{late_figures, percent};
+use first_causes::FirstCauses;
+use fixes::Assigned;
+pub use fixes::{fixes_of, with_fixes, Fix};
+pub use live::LiveExplainer;
+pub use of_run::{explain_run, ExplainedRun};
+pub use selector::{date, name, packet, Candidate, PacketSelector};
+pub use sentence::{at_device, briefly, culprit_of_step, one_line, place_of_row, row_sentence, sentence, subject};
+pub use totals::{by_cause, by_culprit, described, latpath_ns, latpath_to_warn_of, CauseTotal, CulpritTotal};
+
+use latpath_capture::{Capture, CaptureKind, Packet};
+use latpath_cause::{
+    Advice, Analyst, Attribution, Baseline, GuestCausality, Others, PacketTimeline, Ranking, Row, RunContext,
+};
+use latpath_model::{Causality, Ns, StreamId};
+use latpath_stats::Bucket;
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+/// On-time packets of one capture that the baseline is learnt from.
+const MAX_LEARNT: usize = 128;
+/// Late packets that are remembered, so that one in two captures counts once.
+const MAX_REMEMBERED: usize = 1 << 20;
+
+#[derive(Clone, Debug)]
+pub struct ExplainedPacket {
+    /// What held it, on its whole route.
+    pub explained: PacketTimeline,
+    /// Its causes by their time beyond the baseline.
+    pub attribution: Attribution,
+    /// What fixes its first cause.
+    pub advice: Vec<Advice>,
+}
+
+impl ExplainedPacket {
+    /// By its time, the longest first; of two that took as long the earlier.
+    fn rank(&self) -> impl Ord {
+        (Reverse(self.attribution.time_ns), self.explained.begin())
+    }
+}
+
+/// A spike, shown by its worst packet.
+#[derive(Clone, Debug)]
+pub struct ExplainedSpike {
+    pub worst: ExplainedPacket,
+    /// Further late packets of the same spike.
+    pub more: u64,
+}
+
+/// A row of the ranking, with its fixes.
+#[derive(Clone, Debug)]
+pub struct RankedCause {
+    pub row: Row,
+    /// What fixes it, the best first.
+    pub advice: Vec<Advice>,
+}
+
+/// What is known of all late packets.
+#[derive(Clone, Debug, Default)]
+pub struct Explanation {
+    /// Late packets that were explained.
+    pub late: u64,
+    /// Late packets of these captures that found no room in them.
+    pub more_late: u64,
+    /// The time of those that were explained, together.
+    pub time_ns: Ns,
+    /// How much of it is beyond the baseline: rows and others sum to it.
+    pub excess_ns: Ns,
+    /// Packets with a hop without a baseline.
+    pub without_baseline: u64,
+    /// Share of a packet's excess that is unexplained, in thousandths: the median over the packets.
+    pub unexplained_per_mille: u64,
+    pub baseline_packets: u64,
+    pub baseline_captures: u64,
+    /// The rows by excess, the largest first; `unexplained` is the last.
+    pub ranking: Vec<RankedCause>,
+    /// What was too small to be kept.
+    pub others: Others,
+    /// The worst packets, the latest first.
+    pub worst: Vec<ExplainedPacket>,
+    /// The worst packet of each of the worst spikes: one stall makes many packets late, for the same reason.
+    pub spikes: Vec<ExplainedSpike>,
+    /// How guests' events stand to what the host recorded of their vCPUs, in all captures that were explained.
+    pub causality: Vec<GuestCausality>,
+    /// What machines do not record, and what the reader must know.
+    pub notes: Vec<String>,
+}
+
+/// Explains captures.
+#[derive(Debug)]
+pub struct Explainer {
+    context: RunContext,
+    baseline: Baseline,
+    baseline_captures: u64,
+    ranking: Ranking,
+    more_late: u64,
+    worst: Vec<ExplainedPacket>,
+    spikes: Vec<ExplainedSpike>,
+    most_worst: usize,
+    seen: HashSet<(StreamId, u64)>,
+    latest: Option<ExplainedPacket>,
+    first_causes: FirstCauses,
+    causality: Vec<GuestCausality>,
+    notes: Vec<String>,
+}
+
+impl Explainer {
+    /// Knows nothing yet; keeps so many of the worst packets, and of spikes.
+    pub fn new(context: RunContext, worst: usize) -> Self {
+        Self {
+            context,
+            baseline: Baseline::default(),
+            baseline_captures: 0,
+            ranking: Ranking::default(),
+            more_late: 0,
+            worst: Vec::new(),
+            spikes: Vec::new(),
+            most_worst: worst,
+            seen: HashSet::new(),
+            latest: None,
+            first_causes: FirstCauses::default(),
+            causality: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// How often each time of a segment occurs among the late packets, by what held them longest there; `segment` counts in the context's.
+    pub fn first_causes(&self, segment: usize) -> Vec<(&'static str, Vec<Bucket>)> {
+        self.first_causes.buckets(segment)
+    }
+
+    pub fn context(&self) -> &RunContext {
+        &self.context
+    }
+
+    /// The same, to be updated: in a recording under way, points and routes are found one by one.
+    pub fn context_mut(&mut self) -> &mut RunContext {
+        &mut self.context
+    }
+
+    /// On-time packets that the baseline is from so far.
+    pub fn learnt(&self) -> u64 {
+        self.baseline.packets()
+    }
+
+    /// Learns the baseline from a capture's on-time packets: those that reached the end of their route, and were not late. Captures with
+    /// late packets count only where there are no others: what made some packets late may have delayed the rest too.
+    pub fn learn(&mut self, capture: &Capture) {
+        let has_arrived = |p: &Packet| {
+            let end = self.context.route(p.stream).last();
+            end.is_some_and(|end| p.sightings.iter().any(|sighting| sighting.point == *end))
+        };
+        let is_on_time = |p: &&Packet| !p.late && capture.has_all_of(p) && has_arrived(p);
+        let on_time: Vec<&Packet> = capture.packets.iter().filter(is_on_time).collect();
+        if on_time.is_empty() {
+            return;
+        }
+        let analyst = Analyst::new(capture, &self.context);
+        for packet in on_time.iter().step_by(on_time.len().div_ceil(MAX_LEARNT)) {
+            let route = self.context.route(packet.stream);
+            self.baseline.add(&PacketTimeline::of(&analyst, capture, packet, route, &self.context.points));
+        }
+        self.baseline_captures += 1;
+        self.context.learn(capture);
+    }
+
+    /// Explains a capture's late packets by the baseline as it is known now.
+    pub fn add(&mut self, capture: &Capture) {
+        if capture.kind == CaptureKind::Baseline {
+            return;
+        }
+        self.context.learn(capture);
+        self.note(capture);
+        self.more_late = self.more_late.saturating_add(capture.more_late);
+        let Self { context, baseline, ranking, worst, most_worst, seen, first_causes, .. } = self;
+        let (mut here, mut count): (Option<ExplainedPacket>, u64) = (None, 0);
+        let late: Vec<&Packet> = capture.packets.iter().filter(|p| p.late).collect();
+        if late.is_empty() {
+            return;
+        }
+        let analyst = Analyst::new(capture, context);
+        for packet in late {
+            if seen.len() >= MAX_REMEMBERED {
+                seen.clear();
+            }
+            if !seen.insert((packet.stream, packet.number)) {
+                continue;
+            }
+            count += 1;
+            let mut packet = judge(context, &analyst, capture, packet, baseline);
+            ranking.add(&packet.attribution);
+            let route = context.route(packet.explained.stream);
+            first_causes.add(&packet, &context.segments, route, baseline);
+            let at = worst.partition_point(|other| other.rank() <= packet.rank());
+            let is_worst_here = here.as_ref().is_none_or(|other| packet.rank() < other.rank());
+            if at >= *most_worst && !is_worst_here {
+                continue;
+            }
+            packet.advice = advice(context, &packet);
+            if is_worst_here {
+                here = Some(packet.clone());
+            }
+            if at < *most_worst {
+                worst.insert(at, packet);
+                worst.truncate(*most_worst);
+            }
+        }
+        let causality = analyst.causality();
+        self.count(causality);
+        let Some(worst) = here else { return };
+        self.latest = Some(worst.clone());
+        let at = self.spikes.partition_point(|other| other.worst.rank() <= worst.rank());
+        if at < self.most_worst {
+            self.spikes.insert(at, ExplainedSpike { worst, more: count - 1 });
+            self.spikes.truncate(self.most_worst);
+        }
+    }
+
+    /// The worst packet of the latest capture.
+    pub fn latest(&self) -> Option<&ExplainedPacket> {
+        self.latest.as_ref()
+    }
+
+    /// Counts from zero. The baseline stays.
+    pub fn reset(&mut self) {
+        let (context, worst) = (std::mem::take(&mut self.context), self.most_worst);
+        let (baseline, baseline_captures) = (std::mem::take(&mut self.baseline), self.baseline_captures);
+        *self = Self { baseline, baseline_captures, ..Self::new(context, worst) };
+    }
+
+    /// One packet of a capture, late or not.
+    pub fn one(&mut self, capture: &Capture, packet: &Packet) -> ExplainedPacket {
+        self.context.learn(capture);
+        let packet = judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.baseline);
+        ExplainedPacket { advice: advice(&self.context, &packet), ..packet }
+    }
+
+    fn count(&mut self, causality: Vec<GuestCausality>) {
+        for guest in causality {
+            match self.causality.iter_mut().find(|known| known.machine == guest.machine) {
+                Some(known) => known.events += guest.events,
+                None => self.causality.push(guest),
+            }
+        }
+    }
+
+    fn note(&mut self, capture: &Capture) {
+        for machine in &capture.machines {
+            match &machine.record {
+                Err(why) => self.note_once(format!("{}: no record of some spikes: {why}", machine.machine)),
+                Ok(snapshot) => {
+                    snapshot.missing.iter().for_each(|m| self.note_once(format!("{}: {m}", machine.machine)));
+                }
+            }
+        }
+    }
+
+    fn note_once(&mut self, note: String) {
+        if self.notes.len() < 32 && !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// What is known so far.
+    pub fn explanation(&self) -> Explanation {
+        let explanation = Explanation {
+            late: self.ranking.late(),
+            more_late: self.more_late,
+            time_ns: self.ranking.time_ns(),
+            excess_ns: self.ranking.excess_ns(),
+            without_baseline: self.ranking.without_baseline(),
+            unexplained_per_mille: self.ranking.unexplained_per_mille(),
+            baseline_packets: self.baseline.packets(),
+            baseline_captures: self.baseline_captures,
+            ranking: with_fixes(self.ranking.rows(), &self.context),
+            others: self.ranking.others(),
+            worst: self.worst.clone(),
+            spikes: self.spikes.clone(),
+            causality: self.causality.clone(),
+            notes: self.causality.iter().filter_map(violated).chain(self.notes.iter().cloned()).collect(),
+        };
+        agreeing(explanation)
+    }
+}
+
+/// Single packets have the fixes of their rows, and none that contradicts these.
+fn agreeing(mut explanation: Explanation) -> Explanation {
+    let mut assigned = Assigned::default();
+    for advice in explanation.ranking.iter().flat_map(|ranked| &ranked.advice) {
+        assigned.agrees(advice);
+    }
+    let (mut worst, mut spikes) = (std::mem::take(&mut explanation.worst), std::mem::take(&mut explanation.spikes));
+    for packet in worst.iter_mut().chain(spikes.iter_mut().map(|spike| &mut spike.worst)) {
+        match row_of(packet, &explanation) {
+            Some(row) => packet.advice.clone_from(&explanation.ranking[row].advice),
+            None => packet.advice.retain(|advice| assigned.agrees(advice)),
+        }
+    }
+    Explanation { worst, spikes, ..explanation }
+}
+
+/// What the reader must know of a guest whose events are where they cannot be.
+fn violated(guest: &GuestCausality) -> Option<String> {
+    let GuestCausality { machine, events: Causality { checked, violations } } = guest;
+    (*violations > 0).then(|| {
+        format!(
+            "{machine}: {violations} of {checked} events of it lie where its vCPU was not in the guest: a clock is wrong by more than its bound, \
+             so causes on both sides of it may be wrong"
+        )
+    })
+}

@@ -1,0 +1,34 @@
+//! What is found out from runs and captures: figures, intervals, charts' data, limits and what became of them, what a run
+//! is compared by, and why packets were late. It prints nothing.
+//!
+//! Figures are a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
+
+mod captures;
+mod charts;
+mod chosen;
+pub mod compare;
+mod digest;
+pub mod explain;
+mod intervals;
+mod layout;
+mod limit;
+mod notation;
+mod profile;
+mod span;
+mod summarise;
+mod warnings;
+mod weaknesses;
+
+pub use captures::{RunCaptures, SelectError, Selected, SelectedPacket, Selection};
+pub use charts::{summarise_with_charts, ChartedSegment, Charts};
+pub use chosen::Chosen;
+pub use digest::digest;
+pub use explain::{Explainer, Explanation, LiveExplainer, PacketSelector};
+pub use layout::{layout_of, possible_segments};
+pub use limit::{parse_duration, time_figure, About, BadLimit, Limit, LimitVerdict};
+pub use notation::Notation;
+pub use profile::{names as profile_names, profile, BadProfile, Profile};
+pub use span::{instant, span, When};
+pub use summarise::{summarise, SummaryOptions};
+pub use warnings::{is_within, warnings};
+pub use weaknesses::weaknesses;
