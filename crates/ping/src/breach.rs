@@ -1,7 +1,7 @@
-//! What happens when a round trip breaks the threshold: a mark in the kernel's trace, a snapshot, tracing stopped, the trace
-//! saved; then everything is held for inspection, and undone.
+//! Reaction to a round trip over the threshold: writes a mark into the kernel's trace, takes a snapshot, stops tracing
+//! and saves the trace; optionally holds everything for inspection, then undoes it.
 //!
-//! While nothing is breached the measuring thread does nothing for this.
+//! Without a breach, the measuring thread does nothing for this.
 
 use crate::in_the_way::in_the_way;
 use crate::transaction::{Route, Transaction};
@@ -23,62 +23,62 @@ use std::{
     },
 };
 
-/// Breaches that are reported one by one.
+/// Maximum number of breaches reported individually.
 const KEPT: usize = 100;
-/// An interrupt is looked for so often while everything is held, ms.
+/// Poll interval for an interrupt while everything is held, ms.
 const LOOK_EVERY_MS: u16 = 100;
 
-/// What is to be recorded, and where it goes.
+/// Options of the trace: instance, events, files.
 #[derive(Clone, Debug)]
 pub struct BreachOptions {
-    /// The tracefs instance: the user's own, or one that is made and removed.
+    /// Name of the tracefs instance: the user's own, or one to create and remove.
     pub instance: String,
     pub record: latpath_tracefs::Options,
-    /// The file for its trace.
+    /// File for the saved trace.
     pub save: PathBuf,
-    /// Bytes that each file may take; older events are left out.
+    /// Maximum size of each file, bytes; older events are left out.
     pub most_bytes: u64,
-    /// The first breach freezes the trace; else it goes on to the end, with a mark for each breach.
+    /// Whether the first breach freezes the trace; otherwise tracing continues to the end, with a mark for each breach.
     pub freeze: bool,
 }
 
 impl BreachOptions {
-    /// Bytes of a trace's file, where nothing else is named.
+    /// Default maximum size of a trace file, bytes.
     pub const MOST_BYTES: u64 = 256 << 20;
 }
 
-/// Why nothing was prepared.
+/// Errors of preparing the trace.
 #[derive(Debug, thiserror::Error)]
 pub enum BreachError {
     #[error(transparent)]
     Tracefs(#[from] latpath_tracefs::Error),
-    /// Something has the file's name.
+    /// The file exists.
     #[error("{}", in_the_way(.0, "name another file for the trace"))]
     Exists(PathBuf),
-    /// The file cannot be made.
+    /// The file cannot be created.
     #[error("{}: {source}", path.display())]
     File {
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// A transaction over the threshold, as it was when its answer came: stamps of the reflector may still have been under way.
+/// A transaction over the threshold, as known when its answer arrived; stamps of the reflector may still be missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BreachedProbe {
-    /// The session's number.
+    /// Session number.
     #[serde(serialize_with = "as_hex")]
     pub session: u32,
-    /// The transaction's.
+    /// Sequence number of the transaction.
     pub sequence: u64,
     pub round_trip_ns: Option<Ns>,
     pub segments: Vec<BreachedSegment>,
-    /// Which of them took longest beyond its median: an index.
+    /// Index of the segment that exceeded its median the most.
     pub longest: Option<usize>,
 }
 
-/// As it is shown everywhere.
+/// Serialises a session number in hexadecimal, as it is shown everywhere.
 fn as_hex<S: serde::Serializer>(session: &u32, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{session:08x}"))
 }
@@ -87,14 +87,14 @@ fn as_hex<S: serde::Serializer>(session: &u32, to: S) -> Result<S::Ok, S::Error>
 pub struct BreachedSegment {
     pub name: String,
     pub column: String,
-    /// How long it took, where both stamps were there.
+    /// Duration, ns; `None` without both stamps.
     pub time_ns: Option<Ns>,
-    /// The median until then, where it is known.
+    /// Median of earlier transactions, ns; `None` if unknown.
     pub median_ns: Option<Ns>,
 }
 
 impl BreachedProbe {
-    /// `medians` are those of the route's segments so far.
+    /// Describes a breach. `medians` are those of the route's segments so far.
     pub fn of(session: u32, transaction: &Transaction, route: &Route, medians: &[Ns]) -> Self {
         let segments = route.segments().zip(transaction.segments(route)).enumerate();
         let segments = segments.map(|(at, (segment, time_ns))| BreachedSegment {
@@ -112,7 +112,7 @@ impl BreachedProbe {
         }
     }
 
-    /// One line for the trace, for people and grep: at most some 700 bytes.
+    /// One line for the trace, at most some 700 bytes.
     fn mark(&self) -> String {
         let or_none = |ns: Option<Ns>| ns.map_or("none".into(), |ns| ns.to_string());
         let mut text = format!(
@@ -135,30 +135,33 @@ impl BreachedProbe {
 pub struct BreachReport {
     /// The first breaches.
     pub breached: Vec<BreachedProbe>,
-    /// How many there were.
+    /// Number of breaches.
     pub breaches: u64,
-    /// What was saved, if there was any.
+    /// The saved trace.
     pub saved: Option<Saved>,
-    /// What the reader must know: events that this kernel lacks, no snapshots, what could not be done or undone.
+    /// Notes for the reader: events that this kernel lacks, missing snapshots, actions that failed.
     pub notes: Vec<String>,
 }
 
-/// Ready for a breach. Shared by all sessions of a run. Dropped, everything is undone.
+/// A prepared trace, shared by all sessions of a run. Dropping it undoes everything.
 #[derive(Debug)]
 pub struct BreachTrace {
-    /// `None` once it is undone.
+    /// `None` after the undo.
     instance: Option<Instance>,
-    /// The directory of the file for the trace, and its name there.
+    /// Directory and name of the file for the trace.
     target: (Directory, OsString),
     most_bytes: u64,
     freeze: bool,
-    /// The first breach was there.
+    /// Whether a breach has occurred.
     frozen: AtomicBool,
     report: Mutex<BreachReport>,
 }
 
 impl BreachTrace {
-    /// Makes the instance, or uses the user's, starts it, and reserves the file.
+    /// Creates the instance, or uses the user's, starts tracing, and reserves the file.
+    ///
+    /// # Errors
+    /// If the instance cannot be used, or the file exists or cannot be created.
     pub fn prepare(options: BreachOptions) -> Result<Self, BreachError> {
         let BreachOptions { instance, record, save, most_bytes, freeze } = options;
         let target = reserve(&save, record.snapshot)?;
@@ -171,22 +174,22 @@ impl BreachTrace {
         Ok(Self { instance: Some(instance), target, most_bytes, freeze, frozen: AtomicBool::new(false), report })
     }
 
-    /// What the user should know before the run.
+    /// Notes for the user before the run.
     pub fn notes(&self) -> Vec<String> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).notes.clone()
     }
 
-    /// The instance's path, by which it can be looked at while this lives.
+    /// Path of the instance while it exists.
     pub fn path(&self) -> Option<&Path> {
         self.instance.as_ref().map(Instance::path)
     }
 
-    /// A round trip was over the threshold: called at once, by the thread that measures.
+    /// Handles a round trip over the threshold; called at once by the measuring thread.
     pub fn breach(&self, breached: &BreachedProbe) {
         let Some(instance) = &self.instance else { return };
         let first = !self.frozen.swap(true, Ordering::Relaxed);
         let mut problems = Vec::new();
-        // After a freeze no mark is taken any more.
+        // A frozen trace accepts no mark.
         if first || !self.freeze {
             problems.extend(instance.mark(&breached.mark()).err());
         }
@@ -202,8 +205,8 @@ impl BreachTrace {
         }
     }
 
-    /// After the run: saves the trace if there was a breach. With `hold`, says what is where on `say` and waits for Enter on
-    /// stdin or for the flag, which Ctrl-C sets and which must not be set before. Then undoes everything.
+    /// After the run: saves the trace if there was a breach. With `hold`, writes the paths to `say` and waits for Enter
+    /// on stdin or for the flag, which Ctrl-C sets and which must be clear before. Then undoes everything.
     pub fn end(mut self, hold: Option<&AtomicBool>, say: &mut impl Write) -> BreachReport {
         let mut report = std::mem::take(&mut *self.report.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(instance) = self.instance.take() {
@@ -236,7 +239,7 @@ impl BreachTrace {
 
 impl Drop for BreachTrace {
     fn drop(&mut self) {
-        // Reserved, and not used.
+        // Reserved, but not used.
         let (directory, name) = &self.target;
         if directory.open_file(name).and_then(|file| file.metadata()).is_ok_and(|m| m.len() == 0) {
             let _ = directory.remove(name);
@@ -244,7 +247,7 @@ impl Drop for BreachTrace {
     }
 }
 
-/// Makes the file, so that a breach finds it writable. An empty one is what a killed run had reserved.
+/// Creates the file, so that a breach finds it writable. An existing empty file is the reservation of a killed run.
 fn reserve(save: &Path, snapshot: bool) -> Result<(Directory, OsString), BreachError> {
     let taken = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| !m.is_file() || m.len() > 0);
     let beside = latpath_tracefs::snapshot_file(save);
@@ -258,7 +261,7 @@ fn reserve(save: &Path, snapshot: bool) -> Result<(Directory, OsString), BreachE
     made.map_err(|source| BreachError::File { path: save.into(), source })
 }
 
-/// What a saved trace does not have.
+/// Notes on events that a saved trace lacks.
 fn losses(saved: &Saved) -> Vec<String> {
     let mut notes = Vec::new();
     for lost in saved.lost.iter().filter(|l| l.dropped > 0) {
@@ -290,7 +293,7 @@ fn held(instance: &Instance, report: &BreachReport) -> String {
     text
 }
 
-/// Waits for a line, or for the flag. Without anybody at the other end of the input, for the flag alone.
+/// Waits for a line or for the flag; at the end of the input, for the flag alone.
 fn wait(input: BorrowedFd<'_>, interrupted: &AtomicBool) {
     let mut open = true;
     while !interrupted.load(Ordering::Relaxed) {
@@ -369,7 +372,7 @@ mod tests {
         wait(read.as_fd(), &AtomicBool::new(false));
         let mut fds = [PollFd::new(read.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut fds, PollTimeout::ZERO), Ok(0), "the line that ended it is taken");
-        // Nobody can press Enter there any more.
+        // Closes the input: no Enter can come.
         drop(write);
         let interrupted = AtomicBool::new(false);
         std::thread::scope(|scope| {

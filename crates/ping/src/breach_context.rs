@@ -1,7 +1,8 @@
-//! The context of a breach: what ran on the CPUs of the emitter's thread during the round trip, and what that thread waited for.
+//! Context of a breach: which threads and interrupts ran on the CPUs of the emitter's thread during the round trip, and
+//! what that thread waited for.
 //!
-//! The flight recorder runs with the session. When a breach comes, the recorder's thread copies what was recorded during the round
-//! trip. The thread that measures goes on at once, unless the breach ends the run. The context is worked out after the run.
+//! The flight recorder runs during the session. On a breach, the recorder's thread copies the events of the round trip,
+//! while the measuring thread continues, unless the breach ends the run. The context is computed after the run.
 
 use crate::breach::BreachedProbe;
 use latpath_flight::{
@@ -12,29 +13,29 @@ use latpath_model::Ns;
 use serde::Serialize;
 use std::sync::{Mutex, PoisonError};
 
-/// Breaches whose records are kept: the worst.
+/// Maximum number of breaches with records: the worst ones.
 const MOST: usize = 20;
-/// Between two looks.
+/// Interval of reading the recorder, ns.
 const REST_NS: Ns = 10_000_000;
-/// Rows of what ran on one CPU; the others are added up.
+/// Maximum number of rows per CPU; further rows are summed.
 const ROWS: usize = 8;
-/// Threads of a process that its row names.
+/// Maximum number of threads that the row of a process names.
 const THREADS: usize = 3;
-/// The reflector's thread, by name: where both ends run on one kernel it is on the same timeline.
+/// Name of the reflector's thread, which is on the same timeline if both ends run on one kernel.
 pub const REFLECTOR: &str = "ping-reflect";
-/// Reflectors on one machine that are looked at.
+/// Maximum number of reflectors on one machine in a context.
 const MOST_REFLECTORS: usize = 4;
 
-/// A breach whose context is requested.
+/// Request for the context of a breach.
 #[derive(Clone, Debug)]
 pub struct BreachRequest {
     pub breach: BreachedProbe,
-    /// The thread that measured, by the kernel's number.
+    /// Kernel's number of the measuring thread.
     pub tid: u32,
     pub name: String,
-    /// T1 app, `CLOCK_MONOTONIC`.
+    /// T1 app, `CLOCK_MONOTONIC` ns.
     pub from: Ns,
-    /// T4 app.
+    /// T4 app, `CLOCK_MONOTONIC` ns.
     pub to: Ns,
 }
 
@@ -42,84 +43,84 @@ pub struct BreachRequest {
 pub struct ExplainedBreach {
     #[serde(flatten)]
     pub breach: BreachedProbe,
-    /// What its machine did.
+    /// Activity of the emitter's machine.
     pub context: BreachContext,
 }
 
-/// What the machine did between T1 app and T4 app.
+/// Activity of the machine between T1 app and T4 app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BreachContext {
     pub window_ns: Ns,
-    /// Nothing of it was overwritten before it could be read.
+    /// Whether no event was overwritten before it was read.
     pub complete: bool,
-    /// The CPUs on which the threads below ran or for which they waited.
+    /// CPUs on which the threads below ran or waited to run.
     pub cpus: Vec<CpuActivity>,
-    /// The emitter's thread; where a reflector runs on this machine, its thread too.
+    /// The emitter's thread, and that of a reflector on this machine.
     pub threads: Vec<ThreadActivity>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpuActivity {
     pub cpu: u32,
-    /// What it did, the longest first. They sum to the window.
+    /// Activities, longest first. Their sum is the length of the window.
     pub ran: Vec<RunTime>,
 }
 
-/// A thread, several threads of one process, or an interrupt, with its time.
+/// Run time of a thread, of several threads of one process, or of an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RunTime {
-    /// As it is shown: `rustc (18491)`, `rustc (2 threads: opt cgu.1, opt cgu.2; 18491)`, `irq 25 virtio0`, `idle`.
+    /// Display name: `rustc (18491)`, `rustc (2 threads: opt cgu.1, opt cgu.2; 18491)`, `irq 25 virtio0`, `idle`.
     pub what: String,
-    /// The thread's number, where it is one; the process's, where it is several threads of one.
+    /// Number of the thread, or of the process for several threads.
     pub pid: Option<u32>,
-    /// The thread's policy and priority, `FIFO 80`; of several, that of the one that took most.
+    /// Scheduling policy and priority, `FIFO 80`; of several threads, that of the longest.
     pub class: Option<String>,
-    /// How long.
+    /// Run time, ns.
     #[serde(rename = "time_ns")]
     pub ns: Ns,
 }
 
-/// Which end a thread is of.
+/// Role of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It sent the probe and took the answer.
+    /// Sends probes and receives answers.
     #[default]
     Emitter,
-    /// It is a reflector's on this machine.
+    /// Answers probes, on this machine.
     Reflector,
 }
 
-/// What a thread did. Its times sum to the window.
+/// Activity of a thread. The sum of its times is the length of the window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ThreadActivity {
-    /// As it is shown: `ping-0 (4711)`.
+    /// Display name: `ping-0 (4711)`.
     pub thread: String,
     pub pid: u32,
-    /// Which end's.
+    /// Role of the thread.
     pub role: Role,
     pub running_ns: Ns,
-    /// It would have, but for interrupts.
+    /// Time taken by interrupts while the thread was current, ns.
     pub interrupted_ns: Ns,
     pub interrupted_by: Vec<RunTime>,
-    /// It was ready, and did not run.
+    /// Time ready without running, ns.
     pub ready_ns: Ns,
-    /// The part of that time in which its control group had used up its quota.
+    /// Part of the ready time in which the control group's quota was exhausted, ns.
     pub throttled_ns: Ns,
-    /// What its CPU did instead.
+    /// Activities of its CPU during the ready time.
     pub behind: Vec<RunTime>,
-    /// It waited for something to happen.
+    /// Time asleep, ns.
     pub asleep_ns: Ns,
-    /// What ended its longest sleep: a thread, or an interrupt.
+    /// Thread or interrupt that ended the longest sleep.
     pub woken_by: Option<String>,
-    /// It was stopped, by a signal or a debugger, or frozen.
+    /// Time stopped by a signal or a debugger, or frozen, ns.
     pub stopped_ns: Ns,
-    /// Not known.
+    /// Time without events to tell the state, ns.
     pub unknown_ns: Ns,
 }
 
-/// Records what this machine does, and keeps what it did during the worst breaches; the rest is worked out after the run, so
-/// that nobody waits for that.
+/// Records the activity of this machine, and keeps the records of the worst breaches. The contexts are computed after
+/// the run, so that the measuring thread does not wait for them.
 pub struct ContextRecorder {
     recording: Mutex<Recording>,
     missing: Vec<Missing>,
@@ -131,18 +132,18 @@ struct Recording {
     kept: Kept,
 }
 
-/// The worst breaches.
+/// The worst breaches so far.
 #[derive(Default)]
 struct Kept {
     breaches: Vec<(BreachRequest, Snapshot)>,
-    /// A round trip must be longer than this to be kept.
+    /// Minimum duration of a round trip to be kept, ns.
     least: Ns,
-    /// The next is recorded from then on, `CLOCK_MONOTONIC`.
+    /// Earliest time for the next copy, `CLOCK_MONOTONIC` ns.
     next: Ns,
 }
 
 impl Kept {
-    /// Whether a breach's context is kept. Recording it takes time itself, and must not make the next breach.
+    /// Whether the context of a breach is kept. Copying takes CPU time and must not cause the next breach.
     fn accepts(&self, request: &BreachRequest) -> bool {
         request.to - request.from > self.least && request.to >= self.next
     }
@@ -161,7 +162,7 @@ impl Kept {
     }
 }
 
-/// The recorder, without names that it would have to learn during the run.
+/// The recorder, without resolving names during the run.
 struct Quick(Recorder);
 
 impl Record for Quick {
@@ -175,7 +176,7 @@ impl Record for Quick {
 }
 
 impl Recording {
-    /// Takes what has come; with `wait`, what is still under way too.
+    /// Collects finished copies; with `wait`, also waits for the pending one.
     fn collect(&mut self, wait: bool) {
         while self.under_way.is_some() {
             let result = if wait { self.thread.wait().map(Some) } else { self.thread.result() };
@@ -195,7 +196,7 @@ impl ContextRecorder {
     /// Starts the recorder.
     ///
     /// # Errors
-    /// Where this kernel or user cannot record.
+    /// If this kernel or user cannot record.
     pub fn start() -> Result<Self, StartError> {
         let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
         let missing = recorder.missing();
@@ -203,17 +204,17 @@ impl ContextRecorder {
         Ok(Self { recording: Mutex::new(Recording { thread, under_way: None, kept: Kept::default() }), missing })
     }
 
-    /// What this kernel does not show.
+    /// Events that this kernel lacks.
     pub fn missing(&self) -> &[Missing] {
         &self.missing
     }
 
-    /// A breach: called at once, by the thread that measures. With `wait` it waits until the context is copied, some 0.1 ms for
-    /// each CPU; else it goes on.
+    /// Handles a breach; called at once by the measuring thread. With `wait`, returns when the records are copied,
+    /// after some 0.1 ms per CPU.
     pub fn breach(&self, request: BreachRequest, wait: bool) {
         let mut recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
         recording.collect(false);
-        // While one is copied, others are passed over; the one that ends the run is not.
+        // During a copy, further breaches are skipped, except for the one that ends the run.
         if !recording.kept.accepts(&request) || recording.under_way.is_some() && !wait {
             return;
         }
@@ -224,7 +225,7 @@ impl ContextRecorder {
         recording.collect(wait);
     }
 
-    /// Stops recording. The worst breaches, in the order of their times.
+    /// Stops recording and returns the worst breaches in order of time.
     pub fn end(self) -> Vec<ExplainedBreach> {
         let mut recording = self.recording.into_inner().unwrap_or_else(PoisonError::into_inner);
         recording.collect(true);
@@ -241,7 +242,7 @@ impl ContextRecorder {
     }
 }
 
-/// Time that nothing else takes: the row of a CPU, shown. Threads of one process share a row; a vCPU's thread in its guest does not.
+/// Display rows of a CPU. Threads of one process share a row, except for vCPU threads in their guest.
 fn ran(shares: &[Share], names: &Names) -> Vec<RunTime> {
     let process = |share: &Share| match share.doing {
         Doing::Thread(running) if !running.guest && running.work.is_none() => Some(names.thread(running.pid)?.tgid),
@@ -265,7 +266,7 @@ fn ran(shares: &[Share], names: &Names) -> Vec<RunTime> {
     rows
 }
 
-/// What these threads of a process took, or one thread or interrupt.
+/// The display row of a process's threads, or of one thread or interrupt.
 fn row(process: Option<u32>, shares: &[&Share], names: &Names) -> RunTime {
     let ns = shares.iter().map(|share| share.ns).sum();
     let class = shares.first().and_then(|share| match share.doing {
@@ -294,7 +295,7 @@ fn row(process: Option<u32>, shares: &[&Share], names: &Names) -> RunTime {
     }
 }
 
-/// Adds up what is the same.
+/// Adds shares; equal activities are summed.
 fn add(to: &mut Vec<Share>, shares: Vec<Share>) {
     for share in shares {
         let same = |s: &&mut Share| match (s.doing.thread(), share.doing.thread()) {
@@ -310,14 +311,14 @@ fn add(to: &mut Vec<Share>, shares: Vec<Share>) {
 }
 
 impl ExplainedBreach {
-    /// The other end is on another kernel: a reflector of this machine is somebody else's.
+    /// Removes reflectors of this machine, because the other end runs on another kernel.
     pub fn on_another_kernel(&mut self) {
         self.context.threads.retain(|thread| thread.role == Role::Emitter);
     }
 }
 
 impl BreachContext {
-    /// What went on, from the rows of the machine it was on.
+    /// Computes the context from the machine's timeline.
     pub fn of(timeline: &Timeline, names: &Names, request: &BreachRequest) -> Self {
         let emitter = emitter(names, request);
         let row = timeline.thread(emitter);
@@ -341,7 +342,7 @@ impl BreachContext {
     }
 }
 
-/// The kernel's number of the emitter's thread: in a PID namespace that is not the one it has there.
+/// The kernel's number of the emitter's thread, which differs from its number in a PID namespace.
 fn emitter(names: &Names, request: &BreachRequest) -> u32 {
     let known = names.thread(request.tid).is_some_and(|thread| thread.name == request.name);
     match (known, &names.called(&request.name)[..]) {
@@ -350,8 +351,8 @@ fn emitter(names: &Names, request: &BreachRequest) -> u32 {
     }
 }
 
-/// The reflectors of this machine that ran during the round trip, with their rows. Of several, those that woke the emitter or that it woke:
-/// between two namespaces a packet is received by the thread that sends it.
+/// The reflectors of this machine that ran during the round trip, with their rows. With several, only those that woke
+/// the emitter or were woken by it: between two namespaces, the sending thread also receives the packet.
 fn reflectors(timeline: &Timeline, names: &Names, emitter: u32, row: &[ThreadTile]) -> Vec<(u32, Vec<ThreadTile>)> {
     let ran = |row: &[ThreadTile]| row.iter().any(|tile| matches!(tile.state, State::Running { .. }));
     let woken_by = |row: &[ThreadTile], pid: u32| {
@@ -412,7 +413,7 @@ impl ThreadActivity {
     }
 }
 
-/// Who, by what came after a sleep.
+/// The waker, from the state that followed a sleep.
 fn woken_by(state: State, names: &Names) -> Option<String> {
     let State::Ready { since: Since::Woken(waker), .. } = state else { return None };
     Some(match waker.context {
@@ -451,7 +452,7 @@ mod tests {
         Names::new(threads.iter().map(|(pid, name)| (*pid, Thread { name: (*name).into(), tgid: *pid })))
     }
 
-    /// The emitter (7) sends and sleeps, is woken by a softirq at 300, and waits for its CPU until 900 behind a hog (9).
+    /// The emitter (7) sends, sleeps, is woken by a softirq at 300, and waits for its CPU until 900 behind a hog (9).
     fn delayed() -> Window {
         let cpu0 = vec![
             switch(50, 0, ASLEEP, 7, NORMAL),
@@ -506,7 +507,7 @@ mod tests {
             threads.iter().map(|t| t.pid).collect::<Vec<_>>()
         };
         assert_eq!(threads(&[]), [7, 9]);
-        // The thread on the CPU is the one that wakes.
+        // The current thread of the CPU is the waker.
         let waking = at(110, 0, What::Waking { pid: 12, cpu: 1, class: NORMAL });
         assert_eq!(threads(&[waking]), [7, 9], "an interrupt of the idle CPU woke it");
     }

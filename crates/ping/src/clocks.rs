@@ -1,4 +1,4 @@
-//! This machine's clocks, watched while a run goes on: by a thread of its own, so that the measuring one only reads.
+//! Watches this machine's clocks during a run in a separate thread, so that the measuring thread only reads.
 
 use crate::timeline::Disturbance;
 use crate::transaction::Source;
@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Time between two looks where there is a NIC's clock to read.
+/// Interval of readings with a NIC clock.
 const EVERY: Duration = Duration::from_millis(50);
-/// And where there is none: a step of the time of day shows no sooner.
+/// Interval of readings without a NIC clock; it delays the discovery of a step of the time of day.
 const WITHOUT_NIC_EVERY: Duration = Duration::from_millis(500);
 
-/// Where the NIC's clock is read.
+/// Reader of the NIC clock.
 pub trait NicClockSource: Send {
-    /// A reading, and what was wrong with the clock since the last one.
+    /// Reads the clock; returns the reading and the disturbances since the last one.
     fn read(&mut self) -> (Option<NicClock>, Vec<Disturbance>);
 
-    /// What the last readings say that only later ones would have settled.
+    /// Disturbances in the last readings that later readings would have confirmed.
     fn finish(&mut self) -> Vec<Disturbance> {
         Vec::new()
     }
@@ -37,13 +37,13 @@ struct Shared {
 }
 
 impl Shared {
-    /// The NIC's clock's last readings, and how many there were.
+    /// Latest readings of the NIC clock, and their total number.
     fn readings(&self) -> std::sync::MutexGuard<'_, (u64, VecDeque<NicClock>)> {
         self.nic.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-/// The watch; it ends when this is dropped.
+/// The watch thread; dropping this ends it.
 pub struct Clocks {
     shared: Arc<Shared>,
     boot_id: [u8; 16],
@@ -51,11 +51,11 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Begins to watch. `nic` reads the NIC's clock, where there is one.
+    /// Starts the watch. `nic` reads the NIC clock, if there is one.
     pub fn watch(nic: Option<Box<dyn NicClockSource>>) -> Self {
         let shared = Arc::new(Shared::default());
         let mut watcher = Watcher::new(nic, Arc::clone(&shared));
-        // The first reading may have been delayed, and the drift that would help is not known yet.
+        // A single first reading may be delayed, and the drift is not known yet.
         for _ in 0..FIRST_LOOKS {
             watcher.read_clocks();
         }
@@ -63,13 +63,13 @@ impl Clocks {
         Self { shared, boot_id: boot_id(), thread }
     }
 
-    /// The kernel's `CLOCK_REALTIME` stamp as `CLOCK_MONOTONIC`.
+    /// Converts a kernel stamp from `CLOCK_REALTIME` to `CLOCK_MONOTONIC`.
     #[inline]
     pub fn monotonic_of(&self, realtime: Ns) -> Ns {
         realtime.saturating_sub(self.shared.ahead.load(Ordering::Relaxed))
     }
 
-    /// The `CLOCK_MONOTONIC` time of a stamp of the kernel's.
+    /// Converts a kernel stamp of the given clock to `CLOCK_MONOTONIC`.
     #[inline]
     pub fn of_kernel(&self, clock: KernelClock, time: Ns) -> Ns {
         match clock {
@@ -78,7 +78,7 @@ impl Clocks {
         }
     }
 
-    /// The time of a message that left: the kernel's as `CLOCK_MONOTONIC`, the NIC's as it is.
+    /// Time of a sent message: a kernel stamp as `CLOCK_MONOTONIC`, a NIC stamp unchanged.
     #[inline]
     pub fn of_left(&self, left: &Left<'_>) -> Ns {
         match left.stamp.source() {
@@ -87,12 +87,12 @@ impl Clocks {
         }
     }
 
-    /// The NIC's clock as it was read last.
+    /// Latest reading of the NIC clock.
     pub fn nic(&self) -> Option<NicClock> {
         self.shared.readings().1.back().copied()
     }
 
-    /// Readings of it since the last call with the same counter; those of the last minute, if it was longer ago.
+    /// Readings of the NIC clock since the last call with the same counter, at most those of the last minute.
     pub fn nic_since(&self, seen: &mut u64) -> Vec<NicClock> {
         let readings = self.shared.readings();
         let new = readings.0.saturating_sub(*seen).min(readings.1.len() as u64) as usize;
@@ -100,7 +100,7 @@ impl Clocks {
         readings.1.iter().skip(readings.1.len() - new).copied().collect()
     }
 
-    /// Waits for so many more readings of it: as long as they mostly take, and longer where there is one and they do not come.
+    /// Waits for `more` readings of the NIC clock: up to `mostly`, or up to `longest` if a NIC clock exists.
     pub fn wait_for_readings(&self, more: u64, mostly: Duration, longest: Duration) {
         let (begun, requested) = (Instant::now(), self.shared.readings().0 + more);
         std::thread::sleep(mostly);
@@ -117,7 +117,7 @@ impl Clocks {
         new
     }
 
-    /// Looks once more, and ends the watch: nothing that happened until now stays unsaid.
+    /// Reads all clocks a last time and ends the watch, so that no disturbance is missed.
     pub fn finish(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -126,12 +126,12 @@ impl Clocks {
         }
     }
 
-    /// How many there were.
+    /// Number of disturbances.
     pub fn disturbances(&self) -> usize {
         self.shared.disturbances.lock().unwrap_or_else(|e| e.into_inner()).len()
     }
 
-    /// What names this kernel's clock, as it is since its boot and in this time namespace.
+    /// Identity of this kernel's clock: of its boot and of this time namespace.
     pub fn boot_id(&self) -> [u8; 16] {
         self.boot_id
     }
@@ -149,11 +149,11 @@ struct Watcher {
     shared: Arc<Shared>,
 }
 
-/// Looks before the first probe.
+/// Number of readings before the first probe.
 const FIRST_LOOKS: usize = 5;
-/// Readings of the NIC's clock that are kept: of a minute.
+/// Number of NIC clock readings kept: one minute.
 const READINGS: usize = 1200;
-/// Disturbances that are kept.
+/// Maximum number of disturbances kept.
 const KEPT: usize = 10_000;
 
 impl Watcher {
@@ -167,7 +167,7 @@ impl Watcher {
             let what = format!("CLOCK_REALTIME was set, by {} ns: kernel stamps around then are wrong", step.by_ns);
             new.push(Disturbance::new(step.noticed_at_ns, what));
         }
-        // The time of day that 0 ns of the monotonic clock would have.
+        // Time of day at 0 ns of the monotonic clock.
         let (zero, _) = self.realtime.to_monotonic(0);
         self.shared.ahead.store(zero.saturating_neg(), Ordering::Relaxed);
         if let Some(nic) = &mut self.nic {
@@ -197,14 +197,15 @@ impl Watcher {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id` and the time namespace as bytes; random where it cannot be read, so that no two machines are taken for one.
+/// `/proc/sys/kernel/random/boot_id` combined with the time namespace; random if it cannot be read, so that two machines never compare
+/// equal.
 fn boot_id() -> [u8; 16] {
     let text = latpath_linux::proc::boot_id();
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
     let mut id = [0; 16];
     if digits.len() == 32 {
         digits.chunks(2).zip(&mut id).for_each(|(pair, byte)| *byte = pair[0] << 4 | pair[1]);
-        // Another time namespace has another CLOCK_MONOTONIC: it is as good as another machine.
+        // Another time namespace has another CLOCK_MONOTONIC, like another machine.
         use std::os::unix::fs::MetadataExt;
         let inode = std::fs::metadata("/proc/self/ns/time").map_or(0, |m| m.ino());
         inode.to_be_bytes().iter().zip(&mut id[8..]).for_each(|(n, byte)| *byte ^= n);

@@ -1,4 +1,4 @@
-//! The emitter: sends probes, takes answers, closes transactions.
+//! The emitter: sends probes, receives answers, closes transactions.
 
 mod closing;
 mod hello;
@@ -17,81 +17,81 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Looks for a message between two looks at the clock.
+/// Number of polls for a message between two readings of the clock.
 const SPINS: u32 = 64;
-/// Rest after the kernel refused a message.
+/// Pause after the kernel refused a message.
 const REFUSED_REST: Duration = Duration::from_millis(1);
-/// Longest message.
+/// Maximum length of a message, bytes.
 pub const LONGEST: usize = 65_507;
 
-/// When probes are sent.
+/// Send times of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// Each when the answer to the one before has come, or is lost.
+    /// Each probe after the answer to the previous one, or after its loss.
     AsAnswersCome,
-    /// By absolute deadlines, whatever comes back.
+    /// At absolute deadlines, regardless of answers.
     Every(Pace),
-    /// As fast as the kernel takes them, whatever comes back.
+    /// As fast as the kernel accepts them, regardless of answers.
     Flood,
 }
 
-/// What to send, for how long.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Number of the session, chosen at random.
+    /// Session number, random.
     pub session: u32,
-    /// Bytes of a message, at least [`HEADER`].
+    /// Length of a message, bytes; at least [`HEADER`].
     pub size: usize,
     pub pacing: Pacing,
-    /// Look for answers without ever sleeping.
+    /// Whether to poll for answers without sleeping.
     pub spin: bool,
-    /// Probes before the first that counts.
+    /// Number of warm-up probes, which do not count.
     pub warm_up: u64,
     pub count: Option<u64>,
-    /// How long probes that count are sent.
+    /// Maximum duration of the probes that count, ns.
     pub duration: Option<Ns>,
-    /// A probe without an answer for so long is lost.
+    /// Time after which a probe without an answer is lost, ns.
     pub lost_after: Ns,
-    /// Without any answer for so long, the other end is dead.
+    /// Time without any answer after which the other end is dead, ns.
     pub timeout: Ns,
-    /// The ends' PHCs show the same time, within this.
+    /// Bound of the difference between the PHCs of both ends, if they are synchronised, ns.
     pub together: Option<Ns>,
-    /// A round trip over this is a breach.
+    /// Maximum round trip without a breach, ns.
     pub threshold: Option<Ns>,
-    /// The first breach ends the run.
+    /// Whether the first breach ends the run.
     pub stop_on_breach: bool,
 }
 
-/// Is called as things happen, in the thread that measures.
+/// Callbacks of a run, in the measuring thread.
 pub trait Observer {
-    /// A transaction has all that will ever be known of it.
+    /// A transaction is complete, or can receive no further stamps.
     fn closed(&mut self, transaction: &Transaction, end: End);
-    /// A round trip was over the threshold: reported at once, while the reflector's last stamps are still under way.
+    /// A round trip exceeded the threshold; called at once, before the reflector's last stamps arrive.
     fn breach(&mut self, transaction: &Transaction);
-    /// The line of stamps is known: those that both ends take.
+    /// The stamps that both ends take are known.
     fn route(&mut self, taken: u16);
-    /// Between two probes, every now and then.
+    /// Called periodically between probes.
     fn tick(&mut self, _counts: &Counts) {}
-    /// The probes so far were the warm-up: nothing of them counts.
+    /// The warm-up has ended; earlier probes do not count.
     fn warm(&mut self) {}
 }
 
-/// Why a run ended.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// As many probes as were asked for, or as long.
+    /// The requested number of probes or duration is complete.
     Done,
-    /// The user ended it.
+    /// The user stopped the run.
     Stopped,
-    /// A round trip was over the threshold.
+    /// A round trip exceeded the threshold.
     Breach,
-    /// No answer for as long as the plan says.
+    /// No answer within the plan's timeout.
     Dead,
-    /// Nobody answered the first hello. The other end's kernel said that nobody listens.
+    /// No answer to the first hello: the other end's kernel reported a closed port.
     NobodyListens,
-    /// Nobody answered the first hello.
+    /// No answer to the first hello.
     NobodyAnswers,
-    /// The other end speaks this version of the format.
+    /// The other end uses this version of the format.
     OtherVersion(u8),
 }
 
@@ -109,27 +109,27 @@ impl Why {
     }
 }
 
-/// What a run was, whatever ended it.
+/// Result of a run.
 pub struct Ended {
     pub why: Result<Why, String>,
-    /// The emitter's counts.
+    /// Counts of the emitter.
     pub counts: Counts,
-    /// The reflector's, of the same probes; `None` where it did not live to report.
+    /// Counts of the reflector for the same probes; `None` without a report.
     pub seen: Option<ReflectorCounters>,
-    /// Times that the reflector was restarted during the run.
+    /// Number of restarts of the reflector during the run.
     pub restarts: u64,
-    /// The reflector as it said last.
+    /// Last welcome of the reflector.
     pub welcome: Option<Welcome>,
     pub timeline: Timeline,
-    /// When the first probe that counts was due, `CLOCK_MONOTONIC`; 0 where none was.
+    /// Due time of the first probe that counts, `CLOCK_MONOTONIC` ns; 0 without one.
     pub started: Ns,
-    /// From then to the end.
+    /// Time from then to the end, ns.
     pub elapsed: Ns,
-    /// Disturbances of this machine's clocks that the timeline knows of: [`Clocks::disturbances_since`] goes on from here.
+    /// Counter for [`Clocks::disturbances_since`] after the disturbances that the timeline has.
     pub clocks_seen: u64,
-    /// Answers that the kernel dropped here.
+    /// Answers dropped by the kernel.
     pub dropped: u64,
-    /// Why the kernel refused a probe last.
+    /// Error of the last probe that the kernel refused.
     pub refusal: Option<std::io::Error>,
 }
 
@@ -141,7 +141,7 @@ pub fn emit<T: Transport, O: Observer>(
     observer: &mut O,
     stop: &AtomicBool,
 ) -> Ended {
-    // As many probes as can be under way before the first of them is lost.
+    // Maximum number of probes in flight before the first of them is lost.
     let room = match plan.pacing {
         Pacing::Every(pace) => (pace.hz() * plan.lost_after as f64 / 1e9) as usize + 1024,
         _ => 1 << 16,
@@ -196,37 +196,37 @@ struct Emitter<'a, T: Transport, O> {
     message: Vec<u8>,
     buffer: Vec<u8>,
     welcome: Option<Welcome>,
-    /// What the reflector had seen before the first probe that counts.
+    /// Counters of the reflector before the first probe that counts.
     baseline: ReflectorCounters,
-    /// The reflector has said what it saw of all these probes.
+    /// Whether the reflector has reported its counts of all probes.
     reflector_is_done: bool,
     restarts: u64,
-    /// The first probe that counts.
+    /// Sequence number of the first probe that counts.
     first: u64,
     hello: Hello,
-    /// Everything is sent: the user's wish to stop is fulfilled, and what is waited for now is waited for in any case.
+    /// All probes are sent. The stop flag is ignored from here, because the remaining waits are bounded.
     settling: bool,
     started: Ns,
     last_heard: Ns,
-    /// When the first message was sent of those since anything was heard.
+    /// Send time of the first message since the last received one.
     asked_since: Option<Ns>,
-    /// Probes since the last answer, and when the first of them was sent.
+    /// Number of probes since the last answer.
     unanswered: u64,
     unanswered_since: Ns,
     last_event: Ns,
     breached: bool,
-    /// The hello after which the other end's kernel said that nobody listens there.
+    /// Number of the hello after which the other end's kernel reported a closed port.
     nobody_there: Option<u64>,
     other_version: Option<u8>,
     clocks_seen: u64,
     dropped_before: u64,
     latest: Ns,
-    /// Closed, and waiting for their place on the timeline.
+    /// Closed transactions that wait for clock readings.
     held: VecDeque<(Transaction, End)>,
     readings_seen: u64,
 }
 
-/// What ends an emitter's steps early.
+/// Reasons that end the emitter's steps early.
 enum Halt<E> {
     Why(Why),
     Failed(E),
@@ -242,7 +242,7 @@ type Step<T> = Result<(), Halt<<T as Transport>::Error>>;
 
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     fn ended(self, why: Result<Why, T::Error>) -> Ended {
-        // What it said before the last probe, or has forgotten, is not what it saw of these.
+        // Counts from before the last probe, or after a restart, do not cover these probes.
         let last = self.welcome.as_ref().filter(|_| self.reflector_is_done && self.restarts == 0);
         let seen = last.map(|w| difference(&w.seen, &self.baseline));
         Ended {
@@ -270,9 +270,9 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.last_event = monotonic();
         let settled = match why {
             Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
-            // Nobody was found whom to ask.
+            // No reflector was found.
             Ok(_) if self.welcome.is_none() => Ok(()),
-            // Nobody is there to report more.
+            // The reflector is gone and reports no more.
             Ok(Why::Dead) => {
                 self.close_all();
                 Ok(())
@@ -305,7 +305,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.send_many(self.plan.count, until)
     }
 
-    /// Sends so many probes, or until then, and takes what comes back.
+    /// Sends `count` probes, or sends until `until`, and receives answers.
     fn send_many(&mut self, count: Option<u64>, until: Option<Ns>) -> Step<T> {
         let first = self.table.next;
         let last = count.map(|n| first + n);
@@ -321,7 +321,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             match self.plan.pacing {
                 Pacing::AsAnswersCome => self.one_by_one()?,
                 Pacing::Every(pace) => {
-                    // A probe that the kernel refused has had its turn.
+                    // A refused probe counts as sent here.
                     let refused = self.table.counts.refused - refused;
                     let due = begun + pace.due(self.table.next - first + refused);
                     self.on_time(now, due.min(until.unwrap_or(Ns::MAX)), due)?;
@@ -362,7 +362,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         Ok(())
     }
 
-    /// Sends what is due, and takes what has come; sleeps until `wake` where there is neither.
+    /// Sends due probes and receives answers; sleeps until `wake` if there is nothing to do.
     fn on_time(&mut self, now: Ns, wake: Ns, due: Ns) -> Step<T> {
         let mut idle = true;
         self.make_room();
@@ -389,7 +389,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         Ok(())
     }
 
-    /// Sends the next probe; its T1, or nothing where the kernel refused it.
+    /// Sends the next probe; returns its T1, or `None` if the kernel refused it.
     #[inline]
     fn send_probe(&mut self) -> Result<Option<Ns>, T::Error> {
         let sequence = self.table.next;
@@ -413,7 +413,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Takes one message, if one comes within the wait. Says whether one came.
+    /// Receives one message, if one arrives within the wait. Returns whether one arrived.
     #[inline]
     fn take(&mut self, wait: Wait) -> Result<bool, T::Error> {
         match self.transport.receive(&mut self.buffer, wait)? {
@@ -435,7 +435,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         let bytes = &self.buffer[..arrived.len.min(self.buffer.len())];
         let header = Header::read(bytes).filter(|h| h.session == self.plan.session && arrived.from == self.peer);
         match header {
-            // To a probe of the warm-up, of which nothing counts.
+            // The answer to a warm-up probe.
             Some(h) if h.kind == Kind::Answer && h.sequence < self.first => self.heard(t4),
             Some(h) if h.kind == Kind::Answer && bytes.len() == self.message.len() => {
                 let (answer, clock) = (Answer::read(bytes), self.transport.kernel_clock());
@@ -469,14 +469,14 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     #[inline]
     fn judge(&mut self, sequence: u64) {
         let Some(threshold) = self.plan.threshold else { return };
-        // Nothing of the warm-up counts, and of one breach that stops the run no second one comes.
+        // The warm-up does not count, and a breach that stops the run is the only one.
         if self.started == 0 || (self.breached && self.plan.stop_on_breach) {
             return;
         }
         let Some(t) = self.table.peek(sequence) else { return };
         if t.round_trip().is_some_and(|rtt| rtt > threshold) {
             self.breached = true;
-            // Its own stamps are mostly there by now; if reading them fails, the next look says so.
+            // The probe's own stamps have usually arrived. An error shows at the next reading.
             let _ = self.take_stamps();
             let Some(mut t) = self.table.peek(sequence) else { return };
             self.timeline.map_now(&mut t);
@@ -484,7 +484,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             let header = Header { kind: Kind::Breach, session: self.plan.session, sequence, first: 0, second: 0 };
             let mut message = [0; HEADER];
             header.write(&mut message);
-            // It is a courtesy: the run's result does not depend on it.
+            // Best effort: the result of the run does not depend on it.
             let _ = self.transport.send(self.peer, &message);
         }
     }
@@ -499,7 +499,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Stamps of probes that left.
+    /// Reads the stamps of sent probes.
     #[inline]
     fn take_stamps(&mut self) -> Result<(), T::Error> {
         if self.transport.takes() & !(Stamp::T4Nic.bit() | Stamp::T4Kernel.bit()) == 0 {
@@ -528,7 +528,7 @@ fn difference(now: &ReflectorCounters, before: &ReflectorCounters) -> ReflectorC
     }
 }
 
-/// Stamps that a reflector takes, where its transport takes these.
+/// Stamps of a reflector whose transport takes the stamps `takes`.
 pub fn reflectors(takes: u16) -> u16 {
     let app = Stamp::T2App.bit() | Stamp::T3App.bit();
     Stamp::ALL.into_iter().filter(|s| s.bit() & takes != 0).fold(app, |mask, s| mask | at_reflector(s).bit())

@@ -1,9 +1,9 @@
-//! Probes in raw Ethernet frames, over a packet socket: no IP stack, no neighbours, no firewall.
+//! Probes in raw Ethernet frames over a packet socket: without IP, neighbour tables or a firewall.
 //!
-//! One kind of socket does for both ends. An emitter names its session, so that answers to others do not wake it, and speaks to one
-//! ([`ToOne`]); a reflector answers in the framing in which it was asked, to the address that asked. What comes to other addresses,
-//! is of other protocols, or is no session's Sampled Values, the kernel's filter keeps away. The socket hears frames before a bridge
-//! or a VLAN device takes them, with their tag.
+//! Both ends use the same kind of socket. An emitter's filter names its session, so that answers to others do not wake
+//! it, and it sends to one peer ([`ToOne`]). A reflector answers in the framing of the probe, to its sender. The
+//! kernel's filter discards frames to other addresses, of other protocols, and foreign Sampled Values. The socket
+//! receives frames before a bridge or a VLAN device does, with tags.
 
 mod filter;
 mod framing;
@@ -25,30 +25,30 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Longest wait, for a frame or for room to send one, so that callers can look at their stop flag and clock.
+/// Maximum wait for a frame, or for room to send one, so that callers check their stop flag and clock.
 const WAIT: libc::timeval = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
-/// Stamps that are read at once, so that a flood of them does not keep the caller.
+/// Maximum number of stamps per read, so that many stamps do not delay the caller.
 const MOST_STAMPS: usize = 256;
-/// Bytes of frames that may wait on either side: the kernel counts what it drops beyond.
+/// Socket buffer in each direction, bytes. The kernel counts frames dropped beyond it.
 const BUFFER: i32 = 4 << 20;
 
-/// How to send and receive frames.
+/// Options of the socket.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub device: String,
-    /// An emitter's session: nothing else is received. `None` for a reflector.
+    /// Session of an emitter, which receives no other; `None` for a reflector.
     pub session: Option<u32>,
-    /// Groups whose frames are received besides those to the device's own address.
+    /// Group addresses to receive, besides the device's own address.
     pub groups: Vec<[u8; 6]>,
     pub stamps: Stamps,
-    /// `SO_PRIORITY`: which queue of a qdisc.
+    /// `SO_PRIORITY`, which selects the queue of a qdisc.
     pub priority: Option<u8>,
-    /// Hand frames straight to the driver, past the queueing discipline: there is no stamp before it then.
+    /// Whether frames bypass the queueing discipline; there is no sched stamp then.
     pub bypass_qdisc: bool,
 }
 
 impl Options {
-    /// The defaults for a device: a reflector's.
+    /// Default options of a reflector on a device.
     pub fn new(device: &str) -> Self {
         Self {
             device: device.into(),
@@ -61,20 +61,20 @@ impl Options {
     }
 }
 
-/// Raw Ethernet frames by one device.
+/// Raw Ethernet frames over one device.
 #[derive(Debug)]
 pub struct Ethernet {
     socket: PacketSocket,
     device: Device,
     options: Options,
     control: Control,
-    /// A frame to be sent.
+    /// Buffer of the frame to send.
     out: Box<[u8]>,
-    /// A frame that came in.
+    /// Buffer of the received frame.
     seen: Box<[u8]>,
     refused: Option<i32>,
     dropped: Cell<u64>,
-    /// The device went down, and may be gone by now.
+    /// Whether the device went down; it may have been removed since.
     down: bool,
 }
 
@@ -102,8 +102,8 @@ impl Ethernet {
         let attached = socket.filter(&mut filter::program(&addresses, options.session));
         attached.map_err(os("attaching a filter"))?;
         join(&socket, &device, &options.groups)?;
-        // All protocols, since a socket of one alone sees no tags of VLANs that the device does not know, and nothing on a
-        // bridge's port. The filter is what chooses.
+        // All protocols: a socket for a single one misses tags of VLANs unknown to the device, and all frames on a
+        // bridge port. The filter selects the frames.
         socket.bind(device.index, libc::ETH_P_ALL as u16).map_err(|e| device.failed("binding", e))?;
         let longest = device.mtu.max(1500) + AROUND;
         Ok(Self {
@@ -123,12 +123,12 @@ impl Ethernet {
         &self.device
     }
 
-    /// Most bytes of a message that a frame carries.
+    /// Maximum length of a message in a frame, bytes.
     pub fn room(&self, framing: Framing) -> usize {
         room(framing, self.device.mtu)
     }
 
-    /// Reads a frame that is there; `None` where there is none.
+    /// Reads a waiting frame; `None` without one.
     fn take(&mut self, buffer: &mut [u8], flags: i32) -> Result<Option<Arrived<Peer>>, DeviceError> {
         let got = match receive(self.socket.as_fd(), &mut self.seen, &mut self.control, flags) {
             Ok(got) => got,
@@ -138,18 +138,18 @@ impl Ethernet {
         let (stamps, tag) = (rx_stamps(got.control), removed_tag(got.control));
         let frame = &self.seen[..got.len];
         let message = if got.cut { None } else { read(frame, tag) };
-        // A frame that passed the filter and is malformed is shown as an empty message, so that it is counted as foreign.
+        // A malformed frame that passed the filter becomes an empty message, so that it counts as foreign.
         let (from, message) = message.map_or_else(|| (sender(frame, tag), &[][..]), |(p, at)| (p, &frame[at]));
         let len = message.len().min(buffer.len());
         buffer[..len].copy_from_slice(&message[..len]);
         Ok(Some(Arrived { from, len, kernel: stamps.kernel, nic: stamps.nic }))
     }
 
-    /// What an error means that came instead of a frame. A device that is down may come back: silence is what the caller counts.
+    /// Handles an error in place of a frame. A device that is down may come back, and the caller counts the silence.
     fn nothing(&mut self, cause: io::Error) -> Result<(), DeviceError> {
         match cause.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) if !self.down => Ok(()),
-            // The kernel says it once; that the device is then removed it says no more.
+            // The kernel reports this once, and reports no later removal of the device.
             Some(libc::EAGAIN | libc::EINTR | libc::ENETDOWN) if self.device.is_there() => {
                 self.down |= cause.raw_os_error() == Some(libc::ENETDOWN);
                 Ok(())
@@ -160,7 +160,7 @@ impl Ethernet {
     }
 }
 
-/// The addresses whose frames are received: the device's own, and these groups.
+/// Addresses to receive: the device's own, and the groups.
 pub(crate) fn addresses(device: &Device, groups: &[[u8; 6]]) -> Result<Vec<[u8; 6]>, DeviceError> {
     if groups.len() >= MAX_ADDRESSES {
         return Err(DeviceError::Groups { count: groups.len(), most: MAX_ADDRESSES - 1 });
@@ -168,7 +168,7 @@ pub(crate) fn addresses(device: &Device, groups: &[[u8; 6]]) -> Result<Vec<[u8; 
     Ok([&[device.mac], groups].concat())
 }
 
-/// Has the device let frames to these groups in, until the socket closes.
+/// Joins the groups until the socket closes.
 pub(crate) fn join(socket: &PacketSocket, device: &Device, groups: &[[u8; 6]]) -> Result<(), DeviceError> {
     let join = |group: &[u8; 6]| socket.join(device.index, libc::PACKET_MR_MULTICAST, Some(*group));
     groups.iter().try_for_each(join).map_err(|e| device.failed("joining a group", e))

@@ -1,4 +1,4 @@
-//! What a session's transactions were, in figures.
+//! Figures of a session's transactions.
 
 use crate::table::{Counts, End};
 use crate::timeline::{Disturbance, Relation, Timeline};
@@ -9,7 +9,7 @@ use latpath_stats::consecutive::Consecutive;
 use latpath_stats::{Bucket, Histogram, TimeFigures};
 use serde::Serialize;
 
-/// Round trips beyond a drawn histogram's end that are kept one by one.
+/// Maximum number of round trips beyond the end of a fixed-width histogram that are kept individually.
 const OVERFLOW_KEPT: usize = 10_000;
 
 /// One row of the table of segments.
@@ -17,18 +17,18 @@ const OVERFLOW_KEPT: usize = 10_000;
 pub struct RoundTripSegmentFigures {
     pub name: String,
     pub from: Stamp,
-    /// What took that stamp.
+    /// Source of the first stamp.
     pub from_source: Source,
     pub to: Stamp,
-    /// What took that stamp.
+    /// Source of the last stamp.
     pub to_source: Source,
-    /// How wrong each of its times can be, ns; 0 where one clock took both stamps. `None` where that is not known.
+    /// Error bound of each time, ns; 0 if one clock took both stamps, `None` if unknown.
     pub error_bound_ns: Option<Ns>,
     #[serde(flatten)]
     pub times: TimeFigures,
 }
 
-/// A round trip kept one by one.
+/// A round trip kept individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Kept {
     pub round_trip_ns: Ns,
@@ -38,16 +38,16 @@ pub struct Kept {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Worst {
     pub sequence: u64,
-    /// When it was sent, the emitter's `CLOCK_MONOTONIC`.
+    /// Send time, the emitter's `CLOCK_MONOTONIC`.
     pub sent_at_ns: Ns,
     pub round_trip_ns: Ns,
-    /// Its segments, as in the table; null where a stamp is missing.
+    /// Its segments, in the order of the table; null without one of the stamps.
     pub segments_ns: Vec<Option<Ns>>,
-    /// The segment that was longest beyond its median.
+    /// The segment that exceeded its median the most.
     pub longest: Option<String>,
 }
 
-/// Collects a session's transactions. Memory does not grow with their number.
+/// Collects a session's transactions in bounded memory.
 pub struct Figures {
     taken: u16,
     table: Rows,
@@ -62,7 +62,7 @@ pub struct Figures {
     overflow: Vec<Kept>,
     overflown: u64,
     breaches: u64,
-    /// Against the threshold, and against each of the further row limits.
+    /// Consecutive breaches of the threshold, and of each further row limit.
     consecutive: Vec<Consecutive>,
     worst: Vec<Transaction>,
 }
@@ -89,16 +89,16 @@ impl Rows {
     }
 }
 
-/// A histogram of buckets of equal width: exact, and what is beyond its end is kept one by one.
+/// A histogram of buckets of equal width. Round trips beyond its end are kept individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
-    /// Width of a bucket, above 0.
+    /// Width of a bucket, ns; above 0.
     pub bucket: Ns,
     pub end: Ns,
 }
 
 impl Drawn {
-    /// Most buckets that a histogram may have.
+    /// Maximum number of buckets.
     pub const MOST: Ns = 1_000_000;
 
     pub fn buckets(self) -> Ns {
@@ -106,21 +106,21 @@ impl Drawn {
     }
 }
 
-/// What to count and keep.
+/// Options of the figures.
 #[derive(Clone, Debug, Default)]
 pub struct FigureOptions {
-    /// The histogram to draw.
+    /// Fixed-width histogram to collect.
     pub drawn: Option<Drawn>,
-    /// Round trips over this are counted.
+    /// Threshold of the round trip, ns.
     pub threshold: Option<Ns>,
-    /// The longest rows of probes that were lost or took longer than each of these are found too.
+    /// Further limits, ns: for each, the longest run of consecutive probes that were lost or took longer.
     pub row_limits: Vec<Ns>,
-    /// So many of the worst are kept.
+    /// Number of worst transactions to keep.
     pub worst: usize,
 }
 
 impl Figures {
-    /// Nothing yet.
+    /// Empty figures.
     pub fn new(options: &FigureOptions) -> Self {
         Self {
             taken: 0,
@@ -141,21 +141,21 @@ impl Figures {
         }
     }
 
-    /// Both ends together take these stamps.
+    /// Sets the stamps that both ends take.
     pub fn set_route(&mut self, taken: u16) {
         self.taken = taken;
         self.table = Rows::new(Route::of_seven(taken));
         self.detail = Rows::new(Route::detailed(taken));
     }
 
-    /// What came so far was the warm-up.
+    /// Discards everything so far: the warm-up.
     pub fn clear(&mut self) {
         let taken = self.taken;
         *self = Self::new(&self.options);
         self.set_route(taken);
     }
 
-    /// The table's stamps.
+    /// The route: the stamps of the table.
     pub fn route(&self) -> &Route {
         &self.table.route
     }
@@ -165,12 +165,12 @@ impl Figures {
         self.taken
     }
 
-    /// Round trips so far.
+    /// Histogram of the round trips so far.
     pub fn round_trip(&self) -> &Histogram {
         &self.round_trip
     }
 
-    /// The medians of the table's segments so far.
+    /// Medians of the table's segments so far.
     pub fn medians(&self) -> Vec<Ns> {
         self.table.times.iter().map(|h| h.percentile(500_000)).collect()
     }
@@ -213,7 +213,7 @@ impl Figures {
 
     #[inline]
     fn draw(&mut self, drawn: Drawn, sequence: u64, round_trip: Ns) {
-        // What is below 0 is a clock's fault, and counted as such elsewhere.
+        // Negative times are clock faults, which are counted separately.
         let bucket = self.linear.get_mut((round_trip.max(0) / drawn.bucket) as usize);
         if let Some(count) = bucket.filter(|_| round_trip < drawn.end) {
             *count += 1;
@@ -225,7 +225,7 @@ impl Figures {
         }
     }
 
-    /// The drawn histogram's buckets that are not empty; without one, about ten buckets a decade.
+    /// Non-empty buckets of the fixed-width histogram, or else about ten buckets per decade.
     fn buckets(&self) -> Vec<Bucket> {
         let Some(drawn) = self.options.drawn else { return self.round_trip.buckets() };
         let edges = |i: usize| (i as Ns * drawn.bucket, ((i as Ns + 1) * drawn.bucket).min(drawn.end));
@@ -243,11 +243,11 @@ impl Figures {
         } else {
             return;
         }
-        // The least first: it is the one to go.
+        // Ascending: the first one is replaced next.
         self.worst.sort_unstable_by_key(time);
     }
 
-    /// All of it, with what else is known of the session.
+    /// The report: all figures, with the session's counts, clocks and disturbances.
     pub fn report(
         &self,
         counts: &Counts,
@@ -327,74 +327,74 @@ impl Figures {
     }
 }
 
-/// A stamp that did not come, and how often.
+/// Count of missing stamps of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     pub stamp: Stamp,
-    /// How often.
+    /// Number of transactions without the stamp.
     pub count: u64,
 }
 
-/// A session, as `--json` prints it; docs/json.md describes each key.
+/// A session for `--json`; docs/json.md describes each key.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// When the first probe that counts was due, the emitter's `CLOCK_MONOTONIC`.
+    /// Due time of the first probe that counts, the emitter's `CLOCK_MONOTONIC`.
     pub started_ns: Ns,
-    /// From then to the end.
+    /// Time from then to the end.
     pub elapsed_ns: Ns,
-    /// What became of the probes.
+    /// Counts of the emitter.
     pub counts: Counts,
-    /// What the reflector saw of them; null where it never said.
+    /// Counts of the reflector; null without a report.
     pub reflector: Option<ReflectorCounters>,
-    /// Probes that never came to the reflector.
+    /// Probes that did not reach the reflector.
     pub lost_there: Option<u64>,
-    /// Probes that came there, and whose answer did not come back.
+    /// Answers that did not reach the emitter.
     pub lost_back: Option<u64>,
-    /// T1 app to T4 app.
+    /// From T1 app to T4 app.
     pub round_trip: TimeFigures,
-    /// T1 nic to T4 nic, in the emitter's PHC alone.
+    /// From T1 nic to T4 nic, by the emitter's PHC alone.
     pub nic_round_trip: Option<TimeFigures>,
-    /// T2 nic to T3 nic, in the reflector's PHC alone.
+    /// From T2 nic to T3 nic, by the reflector's PHC alone.
     pub nic_turnaround: Option<TimeFigures>,
-    /// At most seven segments from application to application.
+    /// Segments from application to application, at most seven.
     pub segments: Vec<RoundTripSegmentFigures>,
-    /// The same cut at every stamp there is, where that is finer.
+    /// Segments between all stamps, if these are more.
     pub detail: Vec<RoundTripSegmentFigures>,
-    /// Stamps that did not come.
+    /// Missing stamps.
     pub missing: Vec<Missing>,
-    /// Transactions of which the NICs' stamps came and have no place on the timeline: a clock was set, or stood still, then.
+    /// Transactions with NIC stamps that have no place on the timeline, because a clock was set or stood still.
     pub unplaced: u64,
-    /// How the ends' clocks are one.
+    /// Relation between the clocks of both ends.
     pub clocks: Relation,
-    /// How wrong a time between the ends can be now.
+    /// Error bound of a time between the ends, at the end of the run.
     pub error_bound_ns: Option<Ns>,
     pub max_error_bound_ns: Option<Ns>,
-    /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb.
+    /// Drift of the reflector's `CLOCK_MONOTONIC` against the emitter's, ppb; positive if it runs faster.
     pub drift_ppb: Option<i64>,
-    /// The emitter's NIC's clock; null where it has none.
+    /// Clock of the emitter's NIC; null without one.
     pub nic_clock: Option<NicClock>,
     pub reflector_nic_clock: Option<NicClock>,
-    /// Clock steps, servo swings and the like: the first hundred.
+    /// Clock steps, servo swings and other disturbances: the first 100.
     pub disturbances: Vec<Disturbance>,
-    /// How many there were.
+    /// Number of disturbances.
     pub disturbed: u64,
     pub threshold_ns: Option<Ns>,
-    /// Round trips over it.
+    /// Round trips over the threshold.
     pub over_threshold: u64,
-    /// The most probes in a row that were lost or over the threshold; lost where there is none.
+    /// Maximum number of consecutive probes that were lost or over the threshold; without a threshold, lost.
     pub consecutive: u64,
-    /// The same over each of the further row limits: the limit, and the probes.
+    /// The same for each further limit: the limit, and the number of probes.
     #[serde(skip)]
     pub consecutive_over: Vec<(Ns, u64)>,
-    /// Round trips: buckets that are not empty, of equal width where a histogram was asked for, else about ten a decade.
+    /// Non-empty buckets of round trips: of equal width with `--histogram`, else about ten per decade.
     pub histogram: Vec<Bucket>,
-    /// Where the drawn histogram ends.
+    /// End of the fixed-width histogram.
     pub overflow_from_ns: Option<Ns>,
-    /// Round trips from there on.
+    /// Round trips beyond the end.
     pub overflown: u64,
-    /// They, one by one, the longest first; at most 10,000.
+    /// Round trips beyond the end, longest first; at most 10,000.
     pub overflow: Vec<Kept>,
-    /// The worst transactions, the longest first.
+    /// The worst transactions, longest first.
     pub worst: Vec<Worst>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What has the name already, and what to do: `instead`, or where it is a file or a directory, to move that away.
+/// An error text that names the existing entry and the next step: `instead`, or moving a file or directory away.
 pub(crate) fn in_the_way(path: &Path, instead: &str) -> String {
     match latpath_linux::special(path) {
         Some(what) => format!("{}: exists already (it is {what}); {instead}", path.display()),

@@ -1,4 +1,4 @@
-//! What transports and logs ask of the kernel: waiting, counts of drops.
+//! System calls of transports and logs: waiting, drop counters.
 #![allow(unsafe_code)]
 
 use latpath_linux::net::get_option;
@@ -7,19 +7,20 @@ use nix::poll::{ppoll, PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use std::os::fd::BorrowedFd;
 
-/// Waits for a message until `deadline` (`CLOCK_MONOTONIC`); a signal ends it early. A message of the error queue ends it too.
+/// Waits for a message until `deadline` (`CLOCK_MONOTONIC`); a signal or a message in the error queue ends the wait
+/// early.
 pub(crate) fn wait_until(fd: BorrowedFd<'_>, deadline: Ns) {
     let left = (deadline - latpath_linux::monotonic()).max(0);
     let timeout = TimeSpec::new(left / 1_000_000_000, left % 1_000_000_000);
-    // Whatever it returns, the caller looks at its socket and its clock next.
+    // The result is irrelevant: the caller checks its socket and its clock next.
     let _ = ppoll(&mut [PollFd::new(fd, PollFlags::POLLIN)], Some(timeout), None);
 }
 
-/// Datagrams that the kernel dropped at this socket so far.
+/// Datagrams dropped by the kernel at this socket so far.
 pub(crate) fn drops(fd: BorrowedFd<'_>) -> u64 {
-    /// `SK_MEMINFO_VARS` of `linux/sock_diag.h`.
+    /// `SK_MEMINFO_VARS` in `linux/sock_diag.h`.
     const VARS: usize = 9;
-    /// `SK_MEMINFO_DROPS`.
+    /// `SK_MEMINFO_DROPS` in `linux/sock_diag.h`.
     const DROPS: usize = 8;
     let mut values = [0u32; VARS];
     // SAFETY: integers only.

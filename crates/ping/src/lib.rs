@@ -1,4 +1,4 @@
-//! Round trips of probes: an emitter sends, a reflector answers, and every transaction says where its time went.
+//! Round trips of probes: an emitter sends, a reflector answers, and stamps divide every transaction into segments.
 //!
 //! ```text
 //!   emitter                                              reflector
@@ -7,7 +7,7 @@
 //!   T4 app ────────── kernel ─ nic ═════ wire back ═════ nic ─ driver ─ sched ─ T3 app
 //! ```
 //!
-//! docs/ping.md says which clock takes each stamp, how they come onto one timeline, and what a probe looks like on the wire.
+//! docs/ping.md describes the clock of each stamp, the common timeline, and the format of a probe on the wire.
 #![deny(unsafe_code)]
 
 pub mod breach;

@@ -1,7 +1,8 @@
-//! A record of single transactions: all, those over a limit, or the last seconds before a breach or the end.
+//! A log of transactions: all, those over a limit, or the last seconds before a breach or the end.
 //!
-//! The thread that measures copies a transaction into a buffer and never waits; a writer thread turns full buffers into CSV
-//! or Parquet. What finds no buffer is counted. docs/ping-log.md says what the files hold, and what a kill leaves.
+//! The measuring thread copies transactions into buffers and never waits; a writer thread converts full buffers to CSV
+//! or Parquet. Transactions without a free buffer are counted. docs/ping-log.md describes the files, and their state
+//! after a kill.
 
 mod columns;
 mod csv;
@@ -36,71 +37,72 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Transactions of one buffer.
+/// Number of transactions per buffer.
 const BATCH: usize = 4096;
-/// Buffers of a log of all: 64 k transactions, 0.6 s at 100 000/s, for which the disk may stall.
+/// Number of buffers of a log of all transactions: 64 Ki transactions bridge a stall of the disk of 0.6 s at 100,000/s.
 const BATCHES_ALL: usize = 16;
-/// Buffers of the others.
+/// Number of buffers of other logs.
 const BATCHES_FEW: usize = 4;
-/// A buffer goes to a writer that has nothing to do when its first transaction is so old, full or not.
+/// Age of the first transaction of a buffer at which an idle writer gets it before it is full, ns.
 const BATCH_NS: Ns = 250_000_000;
-/// At the end the writer may take so long for one buffer.
+/// Maximum time without progress of the writer at the end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Transactions that leave the ring with each that comes, after a breach: draining costs the measuring thread little at once.
+/// Transactions drained from the ring per new transaction after a breach, which spreads the cost for the measuring
+/// thread.
 const DRAIN: usize = 8;
 
-/// What a log needs to know beforehand.
+/// Options of a log.
 #[derive(Clone, Debug, Default)]
 pub struct LogOptions {
-    /// Transactions a second, where it is known: the size of the ring of [`Keep::Last`].
+    /// Transactions per second, if known; determines the size of the ring of [`Keep::Last`].
     pub rate_hz: Option<f64>,
     pub huge_pages: bool,
 }
 
-/// Why there is no log, or no more of it.
+/// Errors of a log.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The name says no format.
+    /// The file name has no known extension.
     #[error("{}: a log is FILE.csv or FILE.parquet", .0.display())]
     Format(PathBuf),
-    /// Something has the name.
+    /// The path exists.
     #[error("{}", in_the_way(.0, "name another file"))]
     Exists(PathBuf),
     /// A file could not be written or read.
     #[error("{}: {source}", path.display())]
     File {
         path: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The parts of a Parquet log could not be put together.
+    /// The parts of a Parquet log could not be merged.
     #[error("{}: {source}; what was logged is in {}", path.display(), parts.display())]
     Parts {
         path: PathBuf,
-        /// The names of its parts, `*` for their numbers.
+        /// Pattern of the parts' names, with `*` for their numbers.
         parts: PathBuf,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The last seconds do not fit into memory.
+    /// The ring for the last seconds does not fit into memory.
     #[error("a log of last:{time:?} at {rate_hz:.0} transactions/s takes {need} MiB of memory, {free} MiB are free; use a shorter time")]
     Memory {
-        /// How long.
+        /// Time span.
         time: Duration,
-        /// How many.
+        /// Transactions per second.
         rate_hz: f64,
-        /// MiB.
+        /// Memory of the ring, MiB.
         need: u64,
-        /// MiB, half of what the system has left.
+        /// Half of the available memory, MiB.
         free: u64,
     },
-    /// The system gives no memory for the last seconds.
+    /// The system refused memory for the ring.
     #[error("memory for the log's ring: {source}; use a shorter time")]
     Ring {
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// There are not enough huge pages.
+    /// Too few huge pages are free.
     #[error(
         "the log's ring takes {need} huge pages of {size_kb} kB, {free} are free: {source}; reserve them as root \
          (echo {reserve} > /proc/sys/vm/nr_hugepages), or do without"
@@ -108,13 +110,13 @@ pub enum LogError {
     HugePages {
         need: u64,
         free: u64,
-        /// What nr_hugepages would have to be.
+        /// Required value of nr_hugepages.
         reserve: u64,
         size_kb: u64,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The writer thread could not be started, or is gone, or takes too long.
+    /// The writer thread could not be started, ended early, or makes no progress.
     #[error("{}: the thread that writes it {why}", path.display())]
     Writer { path: PathBuf, why: String },
 }
@@ -141,40 +143,40 @@ impl From<StoreError> for LogError {
 
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// The files, the finished one alone where all went well.
+    /// Files of the log; a single one if the log is complete.
     pub files: Vec<PathBuf>,
-    /// Transactions in them.
+    /// Number of transactions in the files.
     pub rows: u64,
-    /// Their bytes.
+    /// Size of the files, bytes.
     pub bytes: u64,
-    /// Transactions that should be in them and are not: they found no buffer, or the file could not be written.
+    /// Transactions missing in the files: without a free buffer, or after a write error.
     pub dropped: u64,
-    /// What the reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// Why the log is not whole.
+    /// The error, if the log is incomplete.
     pub error: Option<LogError>,
 }
 
-/// What goes to the writer.
+/// Messages to the writer.
 enum Work {
-    /// The line that cuts the transactions into parts; first of all.
+    /// The route that divides transactions into segments; the first message.
     Route(Route),
     Rows(Vec<Transaction>),
 }
 
-/// What the writer did so far.
+/// Progress of the writer.
 #[derive(Debug, Default)]
 struct Progress {
-    /// It gave up: nothing needs to be sent any more.
+    /// Whether the writer failed; then it needs no more buffers.
     failed: AtomicBool,
     rows: AtomicU64,
-    /// Buffers that it is done with.
+    /// Number of processed buffers.
     batches: AtomicU64,
-    /// Grows while it gets on.
+    /// Counter of steps, to detect a stalled writer.
     steps: AtomicU64,
 }
 
-/// A log that is being written.
+/// A log during a run.
 pub struct Log {
     path: PathBuf,
     keep: Keep,
@@ -186,21 +188,22 @@ pub struct Log {
     writer: JoinHandle<Summary>,
     progress: Arc<Progress>,
     has_line: bool,
-    /// Buffers that went to the writer.
+    /// Number of buffers sent to the writer.
     sent: u64,
     offered: u64,
-    /// Those of them that found no buffer.
+    /// Transactions without a free buffer.
     dropped: u64,
-    /// Rows of a breach that were overwritten before the writer had room.
+    /// Rows of a breach overwritten in the ring before the writer had room.
     overwritten: u64,
     notes: Vec<String>,
 }
 
 impl Log {
-    /// Makes the file, all memory and the writer thread. That thread gets the CPUs and the scheduling policy of the one that
-    /// calls: call before it is pinned or made real-time.
+    /// Creates the file, all buffers and the writer thread. The writer inherits CPUs and scheduling policy of the
+    /// calling thread, so call this before pinning it or giving it real-time priority.
     ///
-    /// An existing file is refused.
+    /// # Errors
+    /// If the file exists or cannot be created, or memory or the thread is refused.
     pub fn open(path: &Path, keep: Keep, options: &LogOptions) -> Result<Self, LogError> {
         let format = writer::create(path)?;
         let mut notes = Vec::new();
@@ -236,14 +239,14 @@ impl Log {
         })
     }
 
-    /// The parts that get columns. Once, before the first transaction; later calls change nothing.
+    /// Sets the route, whose segments become columns. Effective once, before the first transaction.
     pub fn begin(&mut self, route: &Route) {
         if !std::mem::replace(&mut self.has_line, true) {
             let _ = self.work.send(Work::Route(route.clone()));
         }
     }
 
-    /// Takes a closed transaction: keeps it, or not, as was asked for. One without an answer counts as over any limit.
+    /// Adds a closed transaction if the log keeps it. A transaction without an answer is over any limit.
     #[inline]
     pub fn push(&mut self, transaction: &Transaction) {
         match self.keep {
@@ -264,37 +267,37 @@ impl Log {
         }
     }
 
-    /// A breach: what the ring holds of the time before goes to the file, and this transaction when it is closed.
+    /// Handles a breach: the ring's transactions go to the file, followed by this one when it is closed.
     pub fn breach(&mut self, transaction: &Transaction) {
         if let Some(ring) = &mut self.ring {
             ring.breach(transaction);
         }
     }
 
-    /// Sends on what waits for its buffer to be full. Call it several times a second, with `CLOCK_MONOTONIC`.
+    /// Sends a partly filled buffer that is old enough. Call this several times a second, with `CLOCK_MONOTONIC`.
     pub fn tick(&mut self, now: Ns) {
         self.send_what_waits(now);
         self.drain(DRAIN * DRAIN);
     }
 
-    /// Whether the log came to an end early; [`Log::finish`] says why.
+    /// Whether the log failed; [`Log::finish`] returns the error.
     pub fn failed(&self) -> bool {
         self.progress.failed.load(Ordering::Relaxed)
     }
 
-    /// Transactions in the file so far: a kill cannot take them any more.
+    /// Number of transactions in the file so far, which survive a kill.
     pub fn rows(&self) -> u64 {
         self.progress.rows.load(Ordering::Relaxed)
     }
 
-    /// Transactions that found no buffer so far.
+    /// Number of transactions without a free buffer so far.
     pub fn dropped(&self) -> u64 {
         self.dropped + self.overwritten
     }
 
     fn queue(&mut self, transaction: &Transaction) {
         self.offered += 1;
-        // A batch is full only where no empty one was there to take its place.
+        // A full batch stays here only if no empty one could replace it.
         if self.batch.len() == BATCH && !self.send() {
             self.dropped += 1;
             return;
@@ -311,7 +314,7 @@ impl Log {
         }
     }
 
-    /// A writer that is behind gets full buffers only: then they last longest.
+    /// Sends a partly filled buffer to an idle writer. A busy one gets full buffers only, to save buffers.
     fn send_what_waits(&mut self, now: Ns) {
         if now.saturating_sub(self.batch_since) >= BATCH_NS
             && self.progress.batches.load(Ordering::Relaxed) == self.sent
@@ -320,7 +323,7 @@ impl Log {
         }
     }
 
-    /// Hands the batch over, if an empty one is there to replace it.
+    /// Sends the batch if an empty one can replace it. Returns whether it was sent.
     fn send(&mut self) -> bool {
         if self.batch.is_empty() {
             return true;
@@ -338,14 +341,14 @@ impl Log {
         let full = std::mem::replace(&mut self.batch, empty);
         self.batch_since = Ns::MAX;
         self.sent += 1;
-        // The result of a writer that is gone says so.
+        // If the writer has ended, its result has the error.
         let _ = self.work.send(Work::Rows(full));
     }
 
     /// Moves rows from the ring to the writer.
     fn drain(&mut self, most: usize) {
         for _ in 0..most {
-            // Where the writer is behind, the rest waits in the ring.
+            // If the writer is busy, the rest waits in the ring.
             if self.batch.len() == BATCH && !self.send() {
                 return;
             }
@@ -356,7 +359,7 @@ impl Log {
         }
     }
 
-    /// Waits for room, for as long as the writer gets on.
+    /// Waits for room while the writer makes progress. Returns whether the batch was sent.
     fn send_patiently(&mut self) -> bool {
         if self.batch.is_empty() {
             return true;
@@ -375,7 +378,7 @@ impl Log {
         false
     }
 
-    /// Writes what is left, and closes the files.
+    /// Writes the remaining transactions and closes the files.
     pub fn finish(mut self) -> Summary {
         if let Some(ring) = &mut self.ring {
             ring.end();
@@ -393,7 +396,7 @@ impl Log {
         }
         let Self { path, work, writer, notes, offered, overwritten, progress, .. } = self;
         drop(work);
-        // Putting a long log together takes its time; the writer counts its steps.
+        // Merging a long log takes a while; the writer counts its steps.
         let (mut steps, mut until) = (0, Instant::now() + PATIENCE);
         while !writer.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(2));
@@ -413,14 +416,14 @@ impl Log {
     }
 }
 
-/// A buffer whose pages are there.
+/// An empty buffer with all pages present.
 fn empty() -> Vec<Transaction> {
     let mut batch = vec![Transaction::default(); BATCH];
     batch.clear();
     batch
 }
 
-/// When a transaction was, `CLOCK_MONOTONIC` of the emitter.
+/// Time of a transaction, the emitter's `CLOCK_MONOTONIC`.
 fn when(transaction: &Transaction) -> Ns {
     transaction.raw.get(Stamp::T1App).unwrap_or(0)
 }

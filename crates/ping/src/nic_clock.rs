@@ -59,10 +59,11 @@ impl NicTrack {
         Some(self.readings[i].at)
     }
 
-    /// The offset at a moment between two readings: on the straight line from one to the other, from which a clock that nothing
-    /// disturbs departs by a quarter of the time between them at most for each change of its rate. Of the readings around the
-    /// moment those are taken that leave the least bound: one that was delayed says little. The bound also covers what the
-    /// clock drifts in `span` after the moment. `None` where the clock was set, and where a reading before or after is missing.
+    /// The offset at a moment between two readings: on the straight line from one to the other, from which a clock that
+    /// nothing disturbs departs by a quarter of the time between them at most for each change of its rate. Of the
+    /// readings around the moment those are taken that leave the least bound: one that was delayed says little. The
+    /// bound also covers what the clock drifts in `span` after the moment. `None` where the clock was set, and where a
+    /// reading before or after is missing.
     pub fn at(&self, moment: Ns, span: Ns) -> Option<Offset> {
         let after = self.readings.partition_point(|r| r.at <= moment);
         let is_dark = |from: Ns, to: Ns| self.dark.iter().any(|(a, b)| from < *b && *a < to);
@@ -80,8 +81,8 @@ impl NicTrack {
         Some(Offset { ns: narrow(i128::from(a.offset) + moved), bound: narrow(bound) })
     }
 
-    /// The offset at a moment at which no later reading is there yet: by the last one and its drift. Its bound is that of the
-    /// reading alone.
+    /// The offset at a moment at which no later reading is there yet: by the last one and its drift. Its bound is that
+    /// of the reading alone.
     pub fn guess(&self, moment: Ns) -> Option<Offset> {
         self.at(moment, 0).or_else(|| {
             let last = self.readings.back()?;

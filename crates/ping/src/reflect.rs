@@ -162,8 +162,8 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.witness.ends(&peer, &session);
     }
 
-    /// Whether there is a place among sessions of which `most` may be, where necessary that of the one that was silent for longest:
-    /// whoever forges hellos and probes must go on with it to keep others out.
+    /// Whether there is a place among sessions of which `most` may be, where necessary that of the one that was silent
+    /// for longest: whoever forges hellos and probes must go on with it to keep others out.
     fn has_place(&mut self, most: usize, now: Ns, counts: impl Fn(&T::Peer) -> bool) -> bool {
         let counted = || self.sessions.iter().enumerate().filter(|(_, (peer, _))| counts(peer));
         if counted().count() < most {
@@ -241,7 +241,8 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     /// Answers a probe with what is known of it, in a message of the same length.
     #[inline]
     fn answer(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
-        // Only who said hello is answered. Both can be forged, but an answer is as long as its probe: nothing is amplified.
+        // Only who said hello is answered. Both can be forged, but an answer is as long as its probe: nothing is
+        // amplified.
         let Some(i) = self.known(arrived.from, h.session) else {
             self.sum.foreign += 1;
             return Ok(());
@@ -306,7 +307,8 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     }
 }
 
-/// Sends a message; one that does not fit is lost. A foreign frame can carry a longer probe than latpath's own framing has room for.
+/// Sends a message; one that does not fit is lost. A foreign frame can carry a longer probe than latpath's own framing
+/// has room for.
 #[inline]
 fn send<T: Transport>(transport: &mut T, to: T::Peer, message: &[u8]) -> Result<Sent, T::Error> {
     match transport.send(to, message) {

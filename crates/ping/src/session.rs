@@ -132,7 +132,8 @@ impl Session {
         self.seen.received += 1;
     }
 
-    /// Nothing is known of these numbers, [`KNOWN`] at most. Returns the steps that it took: who jumps with each probe must not fill a CPU.
+    /// Nothing is known of these numbers, [`KNOWN`] at most. Returns the steps that it took: who jumps with each probe
+    /// must not fill a CPU.
     fn forget(&mut self, from: u64, to: u64) -> usize {
         let (mut at, mut steps) = (from, 0);
         while at < to {
@@ -176,7 +177,8 @@ impl Session {
         self.waiting.pop_front()
     }
 
-    /// The same where nothing may follow: stamps of an answer that still lacks some are reported too, once nothing else waits.
+    /// The same where nothing may follow: stamps of an answer that still lacks some are reported too, once nothing else
+    /// waits.
     pub fn any_afterwards(&mut self) -> Option<Afterwards> {
         self.waiting.pop_front().or_else(|| {
             let some = |a: &&mut Afterwards| a.stamps.iter().any(Option::is_some);

@@ -175,8 +175,8 @@ impl Table {
         self.find(sequence).map(|e| Transaction { sequence, raw: e.stamps, ..Transaction::default() })
     }
 
-    /// Hands over, in the order of their numbers, what has all its stamps; and, whatever it has, what was sent before `given_up`, and
-    /// what was answered before `overdue`.
+    /// Hands over, in the order of their numbers, what has all its stamps; and, whatever it has, what was sent before
+    /// `given_up`, and what was answered before `overdue`.
     #[inline]
     pub fn close(&mut self, given_up: Ns, overdue: Ns, mut each: impl FnMut(Transaction, End)) {
         while self.oldest < self.next {

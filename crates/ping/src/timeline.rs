@@ -1,12 +1,12 @@
 //! One timeline for a transaction: the emitter's `CLOCK_MONOTONIC`.
 //!
-//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC, at either end. A PHC is tied to its machine's `CLOCK_MONOTONIC` by
-//! readings ([`NicClock`]). The reflector's `CLOCK_MONOTONIC` is the emitter's where both run on one kernel; elsewhere each round trip
-//! limits the offset for certain, and [`OffsetEstimator`] keeps the tightest limits: the offset's bound is at best half the
-//! time that a message spends on the wire in both directions.
+//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC, at either end. A PHC is tied to its machine's
+//! `CLOCK_MONOTONIC` by readings ([`NicClock`]). The reflector's `CLOCK_MONOTONIC` is the emitter's where both run on
+//! one kernel; elsewhere each round trip limits the offset for certain, and [`OffsetEstimator`] keeps the tightest
+//! limits: the offset's bound is at best half the time that a message spends on the wire in both directions.
 //!
-//! A transaction is mapped with one offset for each clock, so what one clock says of a transaction stays what it said, and the
-//! segments sum to the round trip.
+//! A transaction is mapped with one offset for each clock, so what one clock says of a transaction stays what it said,
+//! and the segments sum to the round trip.
 
 use crate::nic_clock::{NicTrack, Offset};
 use crate::transaction::{Segment, Source, Stamp, Stamps, Transaction};
@@ -174,12 +174,14 @@ impl Timeline {
         [&self.here, &self.there].map(|track| track.last().copied())
     }
 
-    /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb; `None` where that was never estimated.
+    /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb; `None` where that was never
+    /// estimated.
     pub fn drift_ppb(&self) -> Option<i64> {
         self.drift_ppb
     }
 
-    /// How wrong a segment's times can be, at worst so far: 0 where one clock took both its stamps. `None` where nothing is known.
+    /// How wrong a segment's times can be, at worst so far: 0 where one clock took both its stamps. `None` where
+    /// nothing is known.
     pub fn error_bound(&self, segment: Segment) -> Option<Ns> {
         let clock = |stamp: Stamp| (stamp.source() == Source::Nic, stamp.is_reflectors());
         let (from, to) = (clock(segment.from), clock(segment.to));
@@ -207,7 +209,8 @@ impl Timeline {
         }
     }
 
-    /// Hands an exchange to the estimator, which takes them one after another: one that began before the last had ended is left out.
+    /// Hands an exchange to the estimator, which takes them one after another: one that began before the last had ended
+    /// is left out.
     fn take(&mut self, exchange: &Exchange) {
         if self.taken.is_some_and(|last| exchange.t1 <= last.t4) {
             return;
@@ -230,7 +233,8 @@ impl Timeline {
         let (t2, w2) = outermost(T2Nic, there, &[T2Kernel, T2App])?;
         let (t3, w3) = outermost(T3Nic, there, &[T3Driver, T3Sched, T3App])?;
         let (t4, w4) = outermost(T4Nic, here, &[T4Kernel, T4App])?;
-        // What the NICs' clocks may be wrong is added to the time on the wire: what the exchange proves then still holds for certain.
+        // What the NICs' clocks may be wrong is added to the time on the wire: what the exchange proves then still
+        // holds for certain.
         Some(Exchange {
             t1: t1.saturating_sub(w1.saturating_add(w2)),
             t2,
@@ -239,8 +243,8 @@ impl Timeline {
         })
     }
 
-    /// Learns from a transaction, and puts its stamps onto the timeline. A stamp whose clock is not known has no place there: a
-    /// NIC's, where its clock was not read before and after, or was set between the two.
+    /// Learns from a transaction, and puts its stamps onto the timeline. A stamp whose clock is not known has no place
+    /// there: a NIC's, where its clock was not read before and after, or was set between the two.
     pub fn map(&mut self, t: &mut Transaction) {
         let Some(t1) = t.raw.get(Stamp::T1App) else { return };
         let t2 = t.raw.get(Stamp::T2App);
@@ -263,7 +267,8 @@ impl Timeline {
         self.place(t, here, there);
     }
 
-    /// The same for a transaction of this moment, of which nothing is learned: the NICs' clocks go by their last readings.
+    /// The same for a transaction of this moment, of which nothing is learned: the NICs' clocks go by their last
+    /// readings.
     pub fn map_now(&self, t: &mut Transaction) {
         let Some(t1) = t.raw.get(Stamp::T1App) else { return };
         let there = t.raw.get(Stamp::T2App).and_then(|t2| self.there.guess(t2));
@@ -354,7 +359,8 @@ mod tests {
         Some(NicClock { index, at: 0, offset, bound: 50, drift_ppb: 0 })
     }
 
-    /// The clocks are read four times a second for some seconds, and stay as they are; the reflector's machine's is ahead.
+    /// The clocks are read four times a second for some seconds, and stay as they are; the reflector's machine's is
+    /// ahead.
     fn read(timeline: &mut Timeline, ahead: Ns, here: Option<NicClock>, there: Option<NicClock>) {
         for at in (0..40).map(|i| i * 250_000_000) {
             let then = |clock: Option<NicClock>, ahead: Ns| clock.map(|c| NicClock { at: at + ahead, ..c });

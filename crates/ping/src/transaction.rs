@@ -176,7 +176,8 @@ impl Transaction {
         self.raw.between(Stamp::T2Nic, Stamp::T3Nic)
     }
 
-    /// Times of the segments that `route` is cut into. Where no stamp of the route is missing they sum to the round trip, exactly.
+    /// Times of the segments that `route` is cut into. Where no stamp of the route is missing they sum to the round
+    /// trip, exactly.
     pub fn segments<'a>(&'a self, route: &'a Route) -> impl Iterator<Item = Option<Ns>> + 'a {
         route.segments().map(|segment| self.mapped.between(segment.from, segment.to))
     }
@@ -200,7 +201,8 @@ impl Route {
         Self(Stamp::ALL.into_iter().filter(|s| s.bit() & (taken | ends) != 0).collect())
     }
 
-    /// One stamp at each end of a machine, the NIC's where there is one: at most the seven segments from application to application.
+    /// One stamp at each end of a machine, the NIC's where there is one: at most the seven segments from application to
+    /// application.
     pub fn of_seven(taken: u16) -> Self {
         use Stamp::*;
         let best = |candidates: &[Stamp]| candidates.iter().copied().find(|s| s.bit() & taken != 0);

@@ -108,7 +108,8 @@ pub trait Transport {
     /// Hands over the stamps of messages that left since the last call. Never waits.
     fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), Self::Error>;
 
-    /// Stamps that it takes of what it sends and receives, as the emitter's: a mask of [`Stamp::bit`] without the app's.
+    /// Stamps that it takes of what it sends and receives, as the emitter's: a mask of [`Stamp::bit`] without the
+    /// app's.
     fn takes(&self) -> u16;
 
     /// The clock of the kernel's stamps of messages that arrived.

@@ -276,8 +276,8 @@ impl Transport for Udp {
         match cause.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(Got::Nothing),
             Some(libc::ECONNREFUSED) if self.connected => Ok(Got::NobodyThere),
-            // The route is broken, for now at least: silence is what the caller counts. Of a reflector's emitters one went away:
-            // that concerns nobody else.
+            // The route is broken, for now at least: silence is what the caller counts. Of a reflector's emitters one
+            // went away: that concerns nobody else.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN | libc::EHOSTDOWN) => {
                 Ok(Got::Nothing)
             }

@@ -6,8 +6,8 @@
 //!  0 magic "LP"   2 version (1)   3 kind   4 session   8 sequence (8)   16 time (8)   24 time (8)
 //! ```
 //!
-//! A probe of 96 bytes or more has room for the reflector's further stamps, which its answer brings. Answers are as long as
-//! what they answer, never longer: a reflector cannot be used to multiply traffic.
+//! A probe of 96 bytes or more has room for the reflector's further stamps, which its answer brings. Answers are as
+//! long as what they answer, never longer: a reflector cannot be used to multiply traffic.
 
 use crate::transaction::{Stamp, Stamps};
 use latpath_model::Ns;
@@ -233,7 +233,8 @@ pub struct Welcome {
     /// Times that its `CLOCK_REALTIME` was set and its NIC's clock disturbed, since it started.
     pub disturbances: u32,
     pub seen: ReflectorCounters,
-    /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was restarted.
+    /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was
+    /// restarted.
     pub begun: Ns,
     /// Value of an earlier answer.
     pub afterwards: Option<Afterwards>,

@@ -1,13 +1,14 @@
 //! Probes in raw Ethernet frames past the kernel's network stack: AF_XDP.
 //!
-//! An XDP program hands latpath's frames to the socket of the queue on which they came, before the kernel makes packets of them, and
-//! passes all others on. Frames lie in memory that kernel and process share; looking for one is reading a word of it. What is sent
-//! goes by the first queue, past the queueing discipline.
+//! An XDP program hands latpath's frames to the socket of the queue on which they came, before the kernel makes packets
+//! of them, and passes all others on. Frames lie in memory that kernel and process share; looking for one is reading a
+//! word of it. What is sent goes by the first queue, past the queueing discipline.
 //!
-//! There is one XDP program on a device: one emitter or reflector by AF_XDP, and none where another program stands. Where a NIC
-//! takes 802.1Q tags off (`ethtool -K IF rxvlan off` ends that), XDP does not see them. The kernel and the NIC do not stamp these
-//! frames; the XDP program itself can say when a frame came to it, which stands for the kernel's stamp of receiving. A few drivers
-//! have no room for what it says (bpf_xdp_adjust_meta): their frames come without a stamp.
+//! There is one XDP program on a device: one emitter or reflector by AF_XDP, and none where another program stands.
+//! Where a NIC takes 802.1Q tags off (`ethtool -K IF rxvlan off` ends that), XDP does not see them. The kernel and the
+//! NIC do not stamp these frames; the XDP program itself can say when a frame came to it, which stands for the kernel's
+//! stamp of receiving. A few drivers have no room for what it says (bpf_xdp_adjust_meta): their frames come without a
+//! stamp.
 
 mod kernel;
 mod program;
@@ -60,7 +61,8 @@ pub struct XdpOptions {
     pub frames: Options,
     /// Where the program must stand; the best that works where nothing is said.
     pub place: Option<Place>,
-    /// Frames must not (`false`) or must (`true`) be read and written by the NIC itself; the best that works where nothing is said.
+    /// Frames must not (`false`) or must (`true`) be read and written by the NIC itself; the best that works where
+    /// nothing is said.
     pub zero_copy: Option<bool>,
     /// The kernel polls the NIC in the calls of this process.
     pub busy_poll: BusyPoll,
@@ -243,7 +245,8 @@ impl Xdp {
             let socket = &mut self.sockets[self.next];
             socket.wake_kernel();
             let arrived = socket.take(|frame, kernel| {
-                // What the program lets through and is malformed is shown as an empty message, so that it is counted as foreign.
+                // What the program lets through and is malformed is shown as an empty message, so that it is counted as
+                // foreign.
                 let unread = || (sender(frame, None), &[][..]);
                 let (from, message) = read(frame, None).map_or_else(unread, |(peer, at)| (peer, &frame[at]));
                 let len = message.len().min(buffer.len());

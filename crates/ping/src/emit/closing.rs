@@ -1,4 +1,4 @@
-//! Closing transactions, and handing them over on the timeline.
+//! Closes transactions and passes them on, placed on the timeline.
 
 use super::hello::HELLO_WAIT_NS;
 use super::{Emitter, Observer, Step};
@@ -9,30 +9,31 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::time::Duration;
 
-/// So long a transaction with NICs' stamps waits for readings of their clocks after it, and for what shows at the next ones.
+/// Time that a transaction with NIC stamps waits for later readings of the NIC clocks, ns.
 const HOLD_NS: Ns = 700_000_000;
-/// Transactions that wait so at most; beyond that the oldest go with what is known.
+/// Maximum number of waiting transactions; beyond it, the oldest use the readings so far.
 const MOST_HELD: usize = 1 << 17;
-/// Time in which this machine's NIC's clock is read twice, if nothing holds that up.
+/// Usual time for two readings of this machine's NIC clock.
 const TWO_READINGS: Duration = Duration::from_millis(120);
-/// So long they are waited for.
+/// Maximum wait for two readings of this machine's NIC clock.
 const TWO_READINGS_AT_MOST: Duration = Duration::from_secs(2);
-/// So often the reflector is asked after the last probe what it saw, at least.
+/// Minimum number of hellos after the last probe that ask for the reflector's counts.
 const LAST_HELLOS: u64 = 5;
-/// How long after its last probe a run waits for stamps that are under way.
+/// Wait for pending stamps after the last probe, ns.
 const SETTLE_NS: Ns = 100_000_000;
-/// How long after its answer a transaction waits for stamps at most, so that one that never comes holds up no others for longer.
+/// Maximum wait of a transaction for stamps after its answer, ns; bounds the delay of later transactions by a missing
+/// stamp.
 const STAMPS_NS: Ns = 1_000_000_000;
 
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
-    /// Hands over what is complete, and what was sent before `given_up`: a time that a probe is waited for ago.
+    /// Closes complete transactions, and those sent before `given_up`.
     #[inline]
     pub(super) fn close(&mut self, given_up: Ns) {
         let now = given_up.saturating_add(self.plan.lost_after);
         self.close_overdue(given_up, now.saturating_sub(STAMPS_NS));
     }
 
-    /// Where the table is full, room for the next probe is more than the last stamps of those that were answered.
+    /// Makes room in a full table by closing answered transactions without their last stamps.
     #[inline]
     pub(super) fn make_room(&mut self) {
         if !self.table.has_room() {
@@ -57,7 +58,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Puts onto the timeline what was sent before this, and what is too much to wait.
+    /// Places transactions sent before `sent_before`, and any beyond `MOST_HELD`, on the timeline.
     pub(super) fn release(&mut self, sent_before: Ns) {
         let is_ripe = |(t, _): &(Transaction, End)| t.raw.get(Stamp::T1App).is_none_or(|t1| t1 < sent_before);
         while self.held.len() > MOST_HELD || self.held.front().is_some_and(is_ripe) {
@@ -67,20 +68,20 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// Closes all, after the NICs' clocks were read once more.
+    /// Closes all transactions after a last reading of the NIC clocks.
     pub(super) fn close_all(&mut self) {
-        // Whole and held alike; the rest is closed below, with what it has.
+        // Complete transactions first; the others are closed below with the stamps they have.
         self.close(Ns::MIN / 2);
         if self.timeline.has_nic_clocks() && (self.table.open() > 0 || !self.held.is_empty()) {
             self.clocks.wait_for_readings(2, TWO_READINGS, TWO_READINGS_AT_MOST);
             self.follow_clocks();
-            // Where the route is gone, the reflector's clock is not read any more.
+            // Fails if the route is gone; the reflector's clock then gets no further reading.
             let _ = self.ask(HELLO_WAIT_NS);
         }
         self.close(Ns::MAX);
     }
 
-    /// Waits for the answers and stamps of what is under way.
+    /// Waits for the answers and stamps of pending probes.
     pub(super) fn settle(&mut self) -> Step<T> {
         self.settling = true;
         let begun = monotonic();
@@ -90,7 +91,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             if monotonic() - begun >= if waits { SETTLE_NS.max(self.plan.lost_after) } else { SETTLE_NS } {
                 break;
             }
-            // The reflector's stamps of its last answers come with its welcomes.
+            // Welcomes carry the reflector's stamps of its last answers.
             self.ask(1_000_000)?;
             self.take_stamps()?;
             self.close(monotonic() - self.plan.lost_after);
@@ -99,10 +100,10 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             }
         }
         self.close_all();
-        // What the reflector saw of these probes: a welcome to any hello from now on says it.
+        // The welcome to any later hello has the reflector's counts of these probes.
         let (asked, begun) = (self.hello.number, monotonic());
         while !self.reflector_is_done {
-            // Not by time alone: while this thread stands still nobody is asked.
+            // Not by time alone: while this thread does not run, no hello is sent.
             let enough = self.hello.number >= asked + LAST_HELLOS;
             if enough && monotonic() - begun > self.plan.lost_after {
                 break;

@@ -1,4 +1,4 @@
-//! Finding the reflector, its clock, and what it saw: hellos and welcomes; and finding it gone.
+//! Hellos and welcomes: find the reflector, its clock and its counts, and detect its loss.
 
 use super::{Emitter, Halt, Observer, Pacing, Step, Why};
 use crate::timeline::{Relation, Timeline};
@@ -11,24 +11,24 @@ use latpath_model::Ns;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Hellos are sent this often during a run.
+/// Interval of hellos during a run, ns.
 const HELLO_EVERY_NS: Ns = 1_000_000_000;
-/// And this often where NICs have clocks: their readings at the reflector come with its welcomes.
+/// Interval of hellos with NIC clocks, ns; welcomes carry the reflector's readings.
 const HELLO_WITH_NIC_NS: Ns = 250_000_000;
-/// Hellos before the first probe: the fastest says most of the other end's clock.
+/// Number of hellos before the first probe; the fastest exchange bounds the other end's clock best.
 const FIRST_HELLOS: u32 = 16;
-/// How long a hello waits for its welcome before the next is sent.
+/// Wait for a welcome before the next hello, ns.
 pub(super) const HELLO_WAIT_NS: Ns = 100_000_000;
-/// So many probes without an answer, for as long as the plan waits, end a run though hellos are answered.
+/// Minimum number of probes without an answer that, after the timeout, end a run although hellos are answered.
 const MOST_UNANSWERED: u64 = 3;
-/// More messages than a socket's buffer has room for.
+/// Maximum number of messages read at once; more than a socket's buffer holds.
 const MOST_WAITING: usize = 1 << 14;
 
-/// The hello under way.
+/// State of the hellos.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Hello {
     pub(super) number: u64,
-    /// The newest that was answered.
+    /// Number of the latest answered hello.
     pub(super) answered: u64,
     pub(super) sent_at: Ns,
     waiting: bool,
@@ -36,7 +36,7 @@ pub(super) struct Hello {
 }
 
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
-    /// Finds the reflector, what it can do, and its clock.
+    /// Finds the reflector, its stamps and its clock.
     pub(super) fn greet(&mut self) -> Step<T> {
         let begun = monotonic();
         self.heard(begun);
@@ -62,7 +62,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
         let nics = Stamp::T2Nic.bit() | Stamp::T3Nic.bit();
         let theirs = self.welcome.as_ref().map_or(0, |w| if w.nic.is_some() { w.taken } else { w.taken & !nics });
-        // A short probe has no room for what the reflector's kernel and NIC say.
+        // Short probes have no room for the stamps of the reflector's kernel and NIC.
         let reported = if self.message.len() >= FULL { theirs } else { Stamp::T2App.bit() | Stamp::T3App.bit() };
         let ours = self.transport.takes() | Stamp::T1App.bit() | Stamp::T4App.bit();
         self.table.expected = ours | reported;
@@ -70,7 +70,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         Ok(())
     }
 
-    /// Sends a hello, and waits so long for its welcome; what else comes is taken too.
+    /// Sends a hello and waits up to `wait` for its welcome; handles other messages meanwhile.
     pub(super) fn ask(&mut self, wait: Ns) -> Step<T> {
         self.follow_clocks();
         let mut message = [0; CONTROL];
@@ -95,11 +95,11 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
                 break;
             }
             if !self.take(if self.plan.spin { Wait::No } else { Wait::Until(sent_at + wait) })? {
-                // The hello's own stamps would end each further wait at once.
+                // Unread stamps of the hello would end each further wait at once.
                 self.take_stamps()?;
             }
         }
-        // The wait may be over because this thread stood still: what has come since was not late.
+        // If this thread did not run during the wait, messages that arrived meanwhile are not late.
         if wait > 0 && self.hello.answered < self.hello.number {
             for _ in 0..MOST_WAITING {
                 if !self.take(Wait::No)? {
@@ -110,8 +110,8 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         Ok(())
     }
 
-    /// Sleeps for what is left of the last hello's wait. Where it was refused, or nobody is there, the next one is not to be sent as
-    /// fast as that answer comes.
+    /// Sleeps for the rest of the last hello's wait, so that a refusal or a closed port does not trigger hellos in
+    /// quick succession.
     pub(super) fn rest(&self) {
         let left = self.hello.sent_at + HELLO_WAIT_NS - monotonic();
         if left > 0 {
@@ -119,7 +119,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    /// What is not done for every probe: stop, the other end's silence, hellos, clocks.
+    /// Periodic tasks: stop flag, silence of the other end, hellos, clocks.
     pub(super) fn do_housekeeping(&mut self, now: Ns) -> Step<T> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Halt::Why(Why::Stopped));
@@ -128,31 +128,32 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             return Err(Halt::Why(Why::Breach));
         }
         if self.no_answer(now) {
-            // If this thread itself stood still for so long, the answer is there by now, or comes when it is asked for once more.
+            // If this thread itself did not run, the answer has arrived, or another hello gets one.
             self.ask(HELLO_WAIT_NS)?;
             if self.no_answer(now) {
                 return Err(Halt::Why(Why::Dead));
             }
         }
-        // A reflector that was restarted knows a session by its hello: silence asks for one.
+        // A restarted reflector learns of a session by a hello, so silence triggers one.
         let silent = now - self.last_heard > HELLO_WAIT_NS;
         if now < self.hello.next && !(silent && now - self.hello.sent_at > HELLO_WAIT_NS) {
             return Ok(());
         }
-        // With probes under way nothing waits for the welcome; one by one, the next probe would wait behind it unseen.
+        // With probes in flight, nothing waits for the welcome. One by one, the next probe would wait behind it
+        // unnoticed.
         self.ask(if self.plan.pacing == Pacing::AsAnswersCome { HELLO_WAIT_NS } else { 0 })?;
         self.observer.tick(&self.table.counts);
         Ok(())
     }
 
-    /// The other end has not answered for as long as the plan waits. Welcomes alone keep a run going only where few probes are sent:
-    /// a route may let only the short ones through.
+    /// Whether the other end has been silent for the plan's timeout. Welcomes alone do not count if several probes are
+    /// unanswered: a route may pass only short messages.
     fn no_answer(&self, now: Ns) -> bool {
         let unanswered = self.unanswered >= MOST_UNANSWERED && now - self.unanswered_since > self.plan.timeout;
         unanswered || self.asked_since.is_some_and(|since| now - since > self.plan.timeout)
     }
 
-    /// The other end lives.
+    /// Notes a sign of life of the other end.
     #[inline]
     pub(super) fn heard(&mut self, at: Ns) {
         self.last_heard = at;
@@ -161,7 +162,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
 
     pub(super) fn welcomed(&mut self, h: &Header, t4: Ns) {
         let Some(welcome) = Welcome::read(&self.buffer) else { return };
-        // One that a later one overtook says less than that; one to no hello of ours says nothing.
+        // Ignores a welcome overtaken by a later one, and one to an unknown hello.
         if !(self.hello.answered..=self.hello.number).contains(&h.sequence) {
             return;
         }
@@ -173,7 +174,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         if first {
             let same = welcome.boot_id == self.clocks.boot_id();
             self.timeline = Timeline::new(if same { Relation::SameKernel } else { Relation::Estimated });
-            // It knows nothing yet of what the one before had heard.
+            // A new reflector has none of the previous one's readings.
             (self.readings_seen, self.clocks_seen) = (0, 0);
             if let Some(within) = self.plan.together {
                 self.timeline.keep_together(within);
@@ -197,7 +198,7 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         self.welcome = Some(welcome);
     }
 
-    /// Takes over what the watch over this machine's clocks found.
+    /// Applies disturbances from the watch over this machine's clocks to the timeline.
     pub(super) fn follow_clocks(&mut self) {
         for clock in self.clocks.nic_since(&mut self.readings_seen) {
             self.timeline.set_nic_clocks(Some(clock), None);

@@ -1,20 +1,20 @@
-//! What the kernel lets a socket see: a classic BPF program, so that no other frame wakes this process.
+//! The socket filter, a classic BPF program, so that no other frame wakes this process.
 
 use super::framing::{OWN, SV, SVID};
 use latpath_traffic::kernel::filter::Program;
 use libc::*;
 
-/// Addresses that a program can ask for, so that its jumps reach.
+/// Maximum number of addresses in a program, limited by the reach of its jumps.
 pub const MAX_ADDRESSES: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// Behind the comparison with the address of this number.
+    /// After the comparison with the address of this number.
     After(usize),
     /// The frame's destination is one of the addresses.
     Addressed,
     Sv,
-    /// Where a BER length that begins at this number of bytes behind X in the element of this number is short, and behind it.
+    /// Short form of the BER length of the element with this number.
     Short(u8),
     Skipped(u8),
     Reject,
@@ -24,7 +24,7 @@ fn word(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |word, b| word << 8 | u32::from(*b))
 }
 
-/// The bytes at X + `at` must be these.
+/// Requires these bytes at X + `at`.
 fn must_read(p: &mut Program<To>, mut at: u32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let (size, len) = match bytes.len() {
@@ -39,8 +39,8 @@ fn must_read(p: &mut Program<To>, mut at: u32, mut bytes: &[u8]) {
     }
 }
 
-/// Moves X from a BER element, whose length is at X + `at`, to its value. A form with more than two bytes leads to a place where
-/// nothing matches.
+/// Advances X from a BER element with its length at X + `at` to its value. A length form of more than two bytes leads
+/// to no match.
 fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
     p.run(BPF_LD | BPF_B | BPF_IND, at);
     p.branch(BPF_JMP | BPF_JSET, 0x80_u32, None, Some(To::Short(element)));
@@ -54,8 +54,8 @@ fn skip_length(p: &mut Program<To>, element: u8, at: u32) {
     p.run(BPF_MISC | BPF_TAX, 0);
 }
 
-/// The program for frames to these addresses (the device's own, and groups; at most [`MAX_ADDRESSES`]), of this session where one is
-/// named. It sees frames as the kernel hands them to packet sockets: from the destination address on, without the tag.
+/// The program for frames to these addresses (the device's own, and groups; at most [`MAX_ADDRESSES`]), and of this
+/// session if given. The kernel passes it frames from the destination address on, without the tag.
 pub fn program(addresses: &[[u8; 6]], session: Option<u32>) -> Vec<sock_filter> {
     let mut p = Program::default();
     for (i, mac) in addresses.iter().take(MAX_ADDRESSES).enumerate() {
@@ -70,14 +70,14 @@ pub fn program(addresses: &[[u8; 6]], session: Option<u32>) -> Vec<sock_filter> 
     p.run(BPF_LD | BPF_H | BPF_ABS, 12);
     p.branch(BPF_JMP | BPF_JEQ, SV, Some(To::Sv), None);
     p.branch(BPF_JMP | BPF_JEQ, OWN, None, Some(To::Reject));
-    // Behind ethertype and length: the message's magic, its version and kind, its session.
+    // After ethertype and length: magic, version, kind and session of the message.
     p.run(BPF_LDX | BPF_IMM, 16);
     must_read(&mut p, 0, b"LP");
     if let Some(session) = session {
         must_read(&mut p, 4, &session.to_be_bytes());
     }
     p.run(BPF_RET | BPF_K, u32::MAX);
-    // Behind the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID.
+    // After the ethertype: 8 bytes, savPdu, noASDU of 1, the list, the ASDU, and its svID.
     p.here(To::Sv);
     p.run(BPF_LDX | BPF_IMM, 22);
     must_read(&mut p, 0, &[0x60]);
@@ -112,7 +112,7 @@ mod tests {
     const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
     const GROUP: [u8; 6] = [1, 0x0c, 0xcd, 4, 0, 1];
 
-    /// The kernel checks the program, and runs it on what is sent.
+    /// Whether the kernel accepts the program and passes this frame.
     fn sees(program: &[sock_filter], frame: &[u8]) -> bool {
         let (from, to) = UnixDatagram::pair().unwrap();
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };

@@ -1,50 +1,50 @@
-//! What a message looks like inside an Ethernet frame, and how it is found there again.
+//! Encodes a message in an Ethernet frame, and decodes it.
 //!
 //! ```text
 //! own:  dst(6) src(6) [8100 tci(2)] 88B5 length(2) message, zeros up to 60 bytes
 //! SV:   dst(6) src(6) [8100 tci(2)] 88BA APPID(2) length(2) reserved(2+2) 60 { 80 01 01, A2 { 30 {
 //!           80 svID, 82 smpCnt(2), 83 confRev(4), 85 smpSynch(1), 87 message } } }, zeros up to 60 bytes
 //! ```
-//! 0x88B5 is the first of the two ethertypes that IEEE Std 802 (9.2.4) leaves to experiments within one network. `length` counts
-//! the message, which the padding would hide. An SV frame is laid out as merging units do it; its svID is `latpath-ping-` and the
-//! session in hexadecimal, for answers with `-answer` after it and for what is neither probe nor answer with `-control`: each is
-//! a stream of its own, whose smpCnt counts the probes.
+//! 0x88B5 is the first of the two ethertypes that IEEE Std 802 (9.2.4) assigns to experiments within one network.
+//! `length` is that of the message, because frames may be padded. An SV frame has the layout of merging units. Its svID
+//! is `latpath-ping-` and the session in hexadecimal, followed by `-answer` for answers and by `-control` for other
+//! messages that are not probes: each is a stream of its own, with the probe's number as smpCnt.
 
 use crate::wire::{self, Kind};
 use latpath_protocols::{stream::format_mac, sv::Frame, Tag};
 use std::fmt;
 use std::ops::Range;
 
-/// The ethertype of messages in frames of their own.
+/// Ethertype of messages without SV framing.
 pub const OWN: u16 = 0x88B5;
-/// The ethertype of Sampled Values.
+/// Ethertype of Sampled Values.
 pub const SV: u16 = latpath_protocols::sv::ETHERTYPE;
-/// How the svID of every session begins.
+/// Prefix of every session's svID.
 pub const SVID: &[u8; 13] = b"latpath-ping-";
-/// Shortest frame without its check sequence (IEEE 802.3, 4A.4.2).
+/// Minimum length of a frame without its check sequence (IEEE 802.3, 4A.4.2), bytes.
 const MIN_FRAME: usize = 60;
-/// Two addresses and an ethertype.
+/// Length of two addresses and an ethertype, bytes.
 const ETHERNET: usize = 14;
-/// Most bytes that a frame has around its message: a tag, and everything of an SV frame with its longest svID.
+/// Maximum overhead of a frame around its message, bytes: a tag, and an SV frame with the longest svID.
 pub const AROUND: usize = ETHERNET + 4 + 8 + 4 + 3 + 4 + 4 + 2 + SVID.len() + 16 + 4 + 6 + 3 + 4;
 
-/// How a message is put into a frame.
+/// Framing of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Framing {
-    /// An ethertype of its own, and the message.
+    /// The ethertype [`OWN`], followed by the message.
     Own,
-    /// As the sample of a Sampled Values frame.
+    /// The message as the sample of a Sampled Values frame.
     Sv { appid: u16 },
 }
 
-/// One at the other end, and how it is spoken to.
+/// The other end: address, framing and tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Its address, or a group's.
+    /// MAC address of the peer, or of a group.
     pub mac: [u8; 6],
-    /// How its messages are framed.
+    /// Framing of its messages.
     pub framing: Framing,
-    /// The 802.1Q tag of its frames.
+    /// 802.1Q tag of its frames.
     pub tag: Option<Tag>,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The svID of a session's messages of one kind.
+/// svID of a session's messages of one kind.
 pub fn svid(session: u32, kind: Kind) -> String {
     let mut room = [0; 36];
     let len = put_svid(&mut room, session, kind as u8);
@@ -82,7 +82,7 @@ fn put_svid(out: &mut [u8], session: u32, kind: u8) -> usize {
     at + end.len()
 }
 
-/// Writes bytes one after the other into a frame.
+/// Writes bytes into a frame sequentially.
 struct Pen<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -94,7 +94,7 @@ impl Pen<'_> {
         self.at += bytes.len();
     }
 
-    /// A BER element's tag and length.
+    /// Writes tag and length of a BER element.
     fn element(&mut self, tag: u8, len: usize) {
         self.put(&[tag]);
         match len {
@@ -105,7 +105,7 @@ impl Pen<'_> {
     }
 }
 
-/// Bytes of a whole BER element.
+/// Total length of a BER element, bytes.
 fn element(len: usize) -> usize {
     len + match len {
         0..=0x7f => 2,
@@ -114,7 +114,7 @@ fn element(len: usize) -> usize {
     }
 }
 
-/// Writes the frame of a message to `to` into `out`, and returns its length; `None` where it does not fit.
+/// Writes a message's frame to `to` into `out`, and returns its length; `None` if it does not fit.
 pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], message: &[u8]) -> Option<usize> {
     if out.len() < (message.len() + AROUND).max(MIN_FRAME) || message.len() > usize::from(u16::MAX) - AROUND {
         return None;
@@ -140,9 +140,9 @@ pub fn write(out: &mut [u8], to: &Peer, from: [u8; 6], message: &[u8]) -> Option
     Some(len)
 }
 
-/// All between the addresses and the message.
+/// Writes the SV headers between the addresses and the message.
 fn sv_header(pen: &mut Pen<'_>, appid: u16, message: &[u8]) {
-    // What the frame says of its message is read from it; one that is no message of ours says nothing.
+    // svID and smpCnt come from the message's header; without a valid header they are zero.
     let header = (message.len() >= wire::HEADER).then_some(message);
     let kind = header.map_or(u8::MAX, |m| m[3]);
     let session = header.map_or(0, |m| u32::from_be_bytes([m[4], m[5], m[6], m[7]]));
@@ -171,7 +171,7 @@ fn sv_header(pen: &mut Pen<'_>, appid: u16, message: &[u8]) {
     pen.element(0x87, message.len());
 }
 
-/// Most bytes of a message that a frame carries to a device of this MTU, which counts what follows the ethertype.
+/// Maximum length of a message in a frame for this MTU, which counts the bytes after the ethertype.
 pub fn room(framing: Framing, mtu: usize) -> usize {
     let around = match framing {
         Framing::Own => 2,
@@ -180,14 +180,14 @@ pub fn room(framing: Framing, mtu: usize) -> usize {
     mtu.min(usize::from(u16::MAX)).saturating_sub(around)
 }
 
-/// The sender of a frame that cannot be read.
+/// The sender of a malformed frame.
 pub fn sender(frame: &[u8], tag: Option<Tag>) -> Peer {
     let mac = frame.get(6..).and_then(|f| f.first_chunk()).copied().unwrap_or_default();
     Peer { mac, framing: Framing::Own, tag }
 }
 
-/// Finds the message in a frame: who sent it, and where it stands. `removed`: the tag that the kernel took off. A frame with two
-/// tags is none of ours: the answer would not come back.
+/// Finds the message in a frame; returns its sender and its range. `removed` is the tag that the kernel removed. Frames
+/// with two tags are refused, because the answer would not come back.
 pub fn read(frame: &[u8], removed: Option<Tag>) -> Option<(Peer, Range<usize>)> {
     let mac = *frame.get(6..)?.first_chunk()?;
     let number = |at: usize| frame.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b));
@@ -249,7 +249,7 @@ mod tests {
             let mut frame = [0xee; 2048];
             let len = write(&mut frame, &to, FROM, &bytes).unwrap();
             prop_assert!(len >= 60 && len <= bytes.len().max(60) + AROUND);
-            // The kernel takes the tag off, or leaves it.
+            // The kernel removes the tag, or keeps it.
             let mut seen = frame[..len].to_vec();
             let tag = to.tag.filter(|_| removed);
             if tag.is_some() {

@@ -1,26 +1,26 @@
-//! An emitter's end: what is sent goes to one, and what others send is none of its answers.
+//! The emitter's transport: sends to one peer and ignores the messages of others.
 
 use super::framing::Peer;
 use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
 use std::io;
 
-/// A transport of frames with one at the other end. It may be a group's address: then who answers first is the other end.
+/// A transport of frames with one peer. If the peer is a group address, the first to answer becomes the peer.
 #[derive(Debug)]
 pub struct ToOne<T> {
     transport: T,
     to: Peer,
-    /// The address that answers, once it is known.
+    /// Address of the first answer.
     answers: Option<[u8; 6]>,
 }
 
 impl<T: Transport<Peer = Peer>> ToOne<T> {
-    /// Speaks to `to` alone.
+    /// Restricts a transport to the peer `to`.
     pub fn new(transport: T, to: Peer) -> Self {
         let is_group = to.mac[0] & 1 == 1;
         Self { transport, to, answers: (!is_group).then_some(to.mac) }
     }
 
-    /// To whom it speaks.
+    /// The peer.
     pub fn peer(&self) -> Peer {
         self.to
     }
@@ -44,9 +44,9 @@ impl<T: Transport<Peer = Peer>> Transport for ToOne<T> {
         Ok(match self.transport.receive(buffer, wait)? {
             Got::Message(arrived) => {
                 let from = arrived.from.mac;
-                // An empty message is one that could not be read, and nobody's answer.
+                // An empty message is malformed, and no answer.
                 let is_answer = arrived.len > 0 && *self.answers.get_or_insert(from) == from;
-                // What others send is shown as an empty message, and so counted as foreign.
+                // Messages of others become empty messages, which count as foreign.
                 let len = if is_answer { arrived.len } else { 0 };
                 Got::Message(Arrived { from: (), len, kernel: arrived.kernel, nic: arrived.nic })
             }

@@ -1,4 +1,4 @@
-//! A log as CSV: one file, to which whole lines are added.
+//! A log as CSV: one file, extended by whole lines.
 
 use super::{columns, format::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
@@ -9,16 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The file is brought to the disk so often.
+/// Interval of fsync.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// The file, and its text that is not in it yet.
+/// The file, and text not yet written.
 pub(super) struct Csv {
     path: PathBuf,
     file: File,
     route: Route,
     text: Vec<u8>,
-    /// Bytes of whole lines in the file.
+    /// Size of the whole lines in the file, bytes.
     bytes: u64,
     rows: u64,
     synced: Instant,
@@ -38,7 +38,7 @@ impl Csv {
     fn flush(&mut self) -> Result<(), LogError> {
         let written = self.file.write_all(&self.text);
         if let Err(source) = written {
-            // A line that was cut would look like a shorter row.
+            // Removes an incomplete line, which would look like a shorter row.
             let _ = self.file.set_len(self.bytes);
             return Err(LogError::File { path: self.path.clone(), source });
         }
@@ -55,7 +55,7 @@ impl Format for Csv {
         self.flush()
     }
 
-    /// Adds rows; they are with the kernel when this returns, and so outlive a kill.
+    /// Adds rows. They are in the page cache when this returns, and so survive a kill.
     fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
         let mut digits = itoa::Buffer::new();
         for row in rows {
@@ -81,10 +81,10 @@ impl Format for Csv {
         self.finish(progress)
     }
 
-    /// Brings everything to the disk.
+    /// Writes everything to the disk.
     fn finish(&mut self, _: &Progress) -> Result<(), LogError> {
         match self.file.sync_data() {
-            // A pipe, or a file system that knows no such thing.
+            // A pipe, or a file system without fsync.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => Ok(()),
             done => done.map_err(LogError::file(&self.path)),
         }

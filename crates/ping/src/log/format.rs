@@ -1,22 +1,22 @@
-//! What writes a log's rows.
+//! Writers of log rows.
 
 use super::{LogError, Progress};
 use crate::transaction::{Route, Transaction};
 use std::path::PathBuf;
 
-/// A kind of file.
+/// A file format.
 pub(super) trait Format: Send {
-    /// The route that cuts the transactions, before the first of them.
+    /// Sets the route before the first transaction.
     fn begin(&mut self, route: &Route) -> Result<(), LogError>;
     fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError>;
-    /// Does what is due, several times a second.
+    /// Runs periodic tasks, several times a second.
     fn tick(&mut self, progress: &Progress) -> Result<(), LogError>;
     fn finish(&mut self, progress: &Progress) -> Result<(), LogError>;
-    /// Rows that a kill cannot take any more.
+    /// Number of rows that survive a kill.
     fn safe_rows(&self) -> u64;
-    /// The files as they are now.
+    /// The current files.
     fn files(&self) -> Vec<PathBuf>;
-    /// What the reader must know.
+    /// Notes for the reader.
     fn notes(&mut self) -> Vec<String> {
         Vec::new()
     }

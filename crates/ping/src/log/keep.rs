@@ -1,20 +1,20 @@
-//! Which transactions a log keeps.
+//! Selection of the transactions that a log keeps.
 
 use latpath_model::Ns;
 use std::{str::FromStr, time::Duration};
 
-/// Which transactions a log keeps.
+/// Transactions that a log keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// All: `all`.
     All,
-    /// Those whose round trip took longer, and those that got no answer: `over:200us`.
+    /// Transactions with a longer round trip, or without an answer: `over:200us`.
     Over(Ns),
-    /// Those of so long a time before a breach or the end: `last:10s`.
+    /// Transactions of this time span before a breach or the end: `last:10s`.
     Last(Duration),
 }
 
-/// Why a text is no [`Keep`].
+/// Error of parsing a [`Keep`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: write all, over:TIME (as in over:200us) or last:TIME (as in last:10s)")]
 pub struct BadKeep(String);

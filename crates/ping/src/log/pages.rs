@@ -1,4 +1,4 @@
-//! Memory that is there from the start: no page of it is first touched while something is measured.
+//! Memory populated in advance, so that no page fault occurs during a measurement.
 #![allow(unsafe_code)]
 
 use super::LogError;
@@ -6,7 +6,7 @@ use latpath_linux::proc::number;
 use latpath_linux::Map;
 use std::{io, marker::PhantomData};
 
-/// A fixed number of values, in pages of their own.
+/// A fixed number of values in populated pages.
 pub(super) struct Pages<T> {
     map: Map,
     count: usize,
@@ -14,7 +14,7 @@ pub(super) struct Pages<T> {
 }
 
 impl<T: Copy> Pages<T> {
-    /// So many values, all of them `value`.
+    /// Allocates `count` copies of `value`.
     pub fn new(count: usize, value: T, huge: bool) -> Result<Self, LogError> {
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let page_kb = if huge { huge_page_kb(&text) } else { 4 };
@@ -24,12 +24,12 @@ impl<T: Copy> Pages<T> {
         let refused = |source| if huge { no_huge_pages(&text, bytes, source) } else { LogError::ring(source) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | if huge { libc::MAP_HUGETLB } else { 0 };
         let map = Map::new(bytes, flags, -1, 0).map_err(refused)?;
-        // Where pages cannot be had this says so; touching them would end the process.
+        // Reports missing pages as an error; touching them would end the process.
         // SAFETY: exactly the mapping from above.
         let there = unsafe { libc::madvise(map.at().as_ptr().cast(), map.len(), libc::MADV_POPULATE_WRITE) };
         if there != 0 {
             let error = io::Error::last_os_error();
-            // Not known to a kernel before 5.14, or kept from us: then touching must do.
+            // Unknown before Linux 5.14, or not permitted: the writes below populate the pages.
             if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM | libc::ENOSYS)) {
                 return Err(refused(error));
             }
@@ -42,7 +42,7 @@ impl<T: Copy> Pages<T> {
         Ok(pages)
     }
 
-    /// How many.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -59,12 +59,12 @@ impl<T: Copy> std::ops::Deref for Pages<T> {
 
 impl<T: Copy> std::ops::DerefMut for Pages<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and `&mut self` says that nobody else looks.
+        // SAFETY: as above, and `&mut self` excludes other references.
         unsafe { std::slice::from_raw_parts_mut(self.map.at().as_ptr().cast(), self.count) }
     }
 }
 
-/// What /proc/meminfo says of huge pages of the default size where they could not be had.
+/// The error for missing huge pages, with the figures of /proc/meminfo for the default size.
 fn no_huge_pages(text: &str, bytes: usize, source: io::Error) -> LogError {
     let count = |key| number(text, key).unwrap_or(0);
     let (size_kb, free) = (huge_page_kb(text), count("HugePages_Free"));

@@ -1,5 +1,5 @@
-//! A log as Parquet: parts ([`latpath_partstore`]) that are closed every two seconds. Small ones are merged from time to time, all of
-//! them at the end.
+//! A log as Parquet: parts ([`latpath_partstore`]) of two seconds each. Small parts are merged during the run, all
+//! parts at the end.
 
 use super::{columns, format::Format, LogError, Progress};
 use crate::transaction::{Route, Transaction};
@@ -11,27 +11,27 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A part is closed this long after its first row.
+/// Time from the first row of a part to its closing.
 const PART_TIME: Duration = Duration::from_secs(2);
-/// A part of this many rows is left alone until the end; small ones are merged when they have as many together. The writer is then
-/// soon back at its work.
+/// Rows of a large part. Small parts are merged when they reach this size together, and large parts only at the end,
+/// which bounds each merge during the run.
 const LARGE_PART: u64 = 131_072;
 
 pub(super) struct Parquet {
-    /// The finished log, for messages.
+    /// Path of the finished log, for messages.
     path: PathBuf,
-    /// Its name beside the parts.
+    /// File name of the finished log, in the directory of the parts.
     name: OsString,
     names: Names,
     route: Route,
     table: Arc<[Column]>,
     group: Group,
     open: Option<(PartWriter, Instant)>,
-    /// Closed parts, and their rows.
+    /// Closed parts with their numbers of rows.
     parts: Vec<(Span, u64)>,
     next: u32,
     notes: Vec<String>,
-    /// None after an error.
+    /// `None` after an error.
     small: Option<SmallParts>,
     part_time: Duration,
 }
@@ -45,13 +45,13 @@ impl Parquet {
         if path.symlink_metadata().is_ok() {
             return Err(LogError::Exists(path.into()));
         }
-        // What a killed log left is not mixed with this one.
+        // Refuses the parts of a killed log.
         for entry in names.directory.names().map_err(LogError::file(path))? {
             if entry.as_encoded_bytes().starts_with(names.prefix.as_encoded_bytes()) {
                 return Err(LogError::Exists(names.directory.join(entry)));
             }
         }
-        // Better now than when the first two seconds are over.
+        // Fails here rather than after the first two seconds.
         let hidden = names.hidden(Span::one(0));
         names
             .directory
@@ -112,11 +112,11 @@ impl Parquet {
         Ok(())
     }
 
-    /// Keeps the number of parts low.
+    /// Merges small parts.
     fn merge_small(&mut self, span: Span, rows: u64, progress: &Progress) {
         let Some(small) = &mut self.small else { return };
         let spans = small.add(span, rows);
-        // Those before a large part wait until the end.
+        // Small parts before a large one wait until the end.
         let Some(spans) = spans.filter(|_| rows < LARGE_PART) else { return };
         let merged = Span { first: spans[0].first, last: spans[spans.len() - 1].last };
         let at = self.parts.partition_point(|(span, _)| span.first < merged.first);
@@ -124,7 +124,7 @@ impl Parquet {
             Ok(()) => {
                 let rows = self.parts[at..][..spans.len()].iter().map(|(_, rows)| rows).sum();
                 self.parts.splice(at..at + spans.len(), [(merged, rows)]);
-                // It may still be small.
+                // The merged part may still be small.
                 self.small.as_mut().and_then(|small| small.add(merged, rows));
             }
             Err(e) => {
@@ -151,7 +151,7 @@ impl Format for Parquet {
     }
 
     fn write(&mut self, rows: &[Transaction]) -> Result<(), LogError> {
-        // A part begins with its first row, not with its first full group.
+        // The time of a part counts from its first row, not from its first full group.
         self.open()?;
         for row in rows {
             columns::push(&mut self.group, row, &self.route);
@@ -162,7 +162,7 @@ impl Format for Parquet {
         Ok(())
     }
 
-    /// Closes the part whose time is over.
+    /// Closes the current part at the end of its time.
     fn tick(&mut self, progress: &Progress) -> Result<(), LogError> {
         if self.open.as_ref().is_some_and(|(_, since)| since.elapsed() >= self.part_time) {
             self.close(progress)?;
@@ -170,7 +170,7 @@ impl Format for Parquet {
         Ok(())
     }
 
-    /// Makes the one file that was asked for.
+    /// Merges all parts into the requested file.
     fn finish(&mut self, progress: &Progress) -> Result<(), LogError> {
         self.small = None;
         if self.open.is_some() || self.parts.is_empty() {
@@ -249,7 +249,7 @@ mod tests {
         log.part_time = Duration::ZERO;
         let progress = Progress::default();
         let mut n = 0;
-        // Small parts, with one among them that is large.
+        // Small parts and a large one among them.
         for part in 0..150 {
             let more = if part == 70 { LARGE_PART } else { 10 };
             log.write(&rows(n..n + more)).unwrap();
@@ -293,7 +293,7 @@ mod tests {
             log.write(&rows(n..n + 1)).unwrap();
             log.tick(&progress).unwrap();
         }
-        // A folder has the file's name.
+        // A directory has the name of the file.
         fs::create_dir(&path).unwrap();
         fs::write(path.join("x"), "").unwrap();
         let error = log.finish(&progress).unwrap_err().to_string();

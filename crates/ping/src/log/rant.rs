@@ -1,10 +1,11 @@
-//! Logs that `rant --log` wrote, made into a log of ours.
+//! Converts logs of `rant --log` to logs of latpath.
 //!
-//! A log has a head that names its columns, a line of dashes, and a row for each transaction behind the warm-up. The emitter's: `SEQ
-//! T1_SW T1_HW T4_HW T4_SW RTT`; the reflector's: `SEQ T2_HW T2_SW T3_SW T3_HW RESPONSE`. Stamps are `SECONDS.NANOSECONDS` of TAI (the
-//! NIC's clock, and the machine's), 0.000000000 where none was taken; `RTT` and `RESPONSE` are ns, with negative ones written as 0, and
-//! are not read. `SEQ` numbers the rows of its own file: what joins the files is that an answer lies within its probe, since one is
-//! under way at a time.
+//! A rant log has a header with the names of its columns, a line of dashes, and a row per transaction after the
+//! warm-up. Columns of the emitter: `SEQ T1_SW T1_HW T4_HW T4_SW RTT`; of the reflector: `SEQ T2_HW T2_SW T3_SW T3_HW
+//! RESPONSE`. Stamps are
+//! `SECONDS.NANOSECONDS` in TAI (NIC clock and system clock), 0.000000000 if missing. `RTT` and `RESPONSE` (ns, with negative values
+//! written as 0) are not read. `SEQ` numbers the rows of each file separately, so the files are joined by time: one
+//! probe is in flight at a time, and its answer lies within its round trip.
 
 use super::{format::Format, writer, LogError, Progress, Summary};
 use crate::transaction::{Route, Stamp, Transaction};
@@ -16,15 +17,15 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// A row has 185 bytes.
+/// Maximum length of a line, bytes; a row has 185.
 const MOST_LINE: u64 = 1024;
-/// Rows that show whether the file holds all transactions, and rows that are written at once.
+/// Number of rows from which completeness is judged, and rows per write.
 const BATCH: usize = 4096;
-/// A program that sends without a pause spends less between two transactions than in so many of them.
+/// Maximum pause between two transactions of a sender without pauses, in multiples of a transaction.
 const LONGEST_PAUSE: Ns = 3;
-/// Percentage of the emitter's rows, during which the reflector logged, that must find their answer.
+/// Minimum percentage of the emitter's rows within the reflector's log that must have an answer.
 const LEAST_JOINED: u64 = 90;
-/// Rows that decide that.
+/// Minimum number of rows for that percentage.
 const LEAST_ROWS: u64 = 20;
 
 /// The columns of a file, in their order.
@@ -280,7 +281,8 @@ impl Answers {
     }
 }
 
-/// Makes a log at `path` of what rant's emitter logged, and its reflector where that is named. Once `stop` is set, the log ends there.
+/// Makes a log at `path` of what rant's emitter logged, and its reflector where that is named. Once `stop` is set, the
+/// log ends there.
 ///
 /// # Errors
 /// Where a file is no such log, holds some transactions only, or both cannot be joined: then there is no log.

@@ -24,8 +24,8 @@ enum Times<'a> {
     NicRoundTrip,
 }
 
-/// Reads a log of all transactions: round trips, those by the emitter's NIC where it stamped; `steps`: the parts of round trips too.
-/// Times over the threshold are counted.
+/// Reads a log of all transactions: round trips, those by the emitter's NIC where it stamped; `steps`: the parts of
+/// round trips too. Times over the threshold are counted.
 ///
 /// # Errors
 /// Where it is no log, or cannot be read.

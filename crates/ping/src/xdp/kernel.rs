@@ -1,5 +1,5 @@
-//! AF_XDP as the kernel offers it (Documentation/networking/af_xdp.rst): memory for frames, four rings that the kernel shares,
-//! and the link of an XDP program. All unsafe code of AF_XDP is here, each block with its reason.
+//! AF_XDP as the kernel offers it (Documentation/networking/af_xdp.rst): memory for frames, four rings that the kernel
+//! shares, and the link of an XDP program. All unsafe code of AF_XDP is here, each block with its reason.
 #![allow(unsafe_code)]
 
 use latpath_linux::net::{check, get_option, set_option};
@@ -69,8 +69,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel said that one of its 32-bit words stands there, before the entries, and so in the mapping, which
-        // lives as long as self; both sides access it atomically.
+        // SAFETY: the kernel said that one of its 32-bit words stands there, before the entries, and so in the mapping,
+        // which lives as long as self; both sides access it atomically.
         unsafe { AtomicU32::from_ptr(self.map.at().as_ptr().add(offset as usize).cast()) }
     }
 
@@ -94,7 +94,8 @@ impl<T: Copy> Ring<T> {
 
     /// As producer: adds an entry. Whoever calls it never has more frames under way than it has entries.
     fn put(&mut self, value: T) {
-        // SAFETY: the entry is this end's until the producer's word says otherwise, and aligned as the kernel laid it out.
+        // SAFETY: the entry is this end's until the producer's word says otherwise, and aligned as the kernel laid it
+        // out.
         unsafe { self.entry(self.mine).write(value) };
         self.mine = self.mine.wrapping_add(1);
         // Release: the entry, and the frame that it names, are written before they are handed over.
@@ -247,8 +248,8 @@ impl Socket {
     fn frame(&mut self, at: u64, len: usize) -> &mut [u8] {
         let at = (at as usize).min(self.frames.len());
         let len = len.min(self.frames.len() - at);
-        // SAFETY: inside the mapping; the frame is this end's, which the ring that it came from says, and only until it is put
-        // into the next one, which borrows self.
+        // SAFETY: inside the mapping; the frame is this end's, which the ring that it came from says, and only until it
+        // is put into the next one, which borrows self.
         unsafe { std::slice::from_raw_parts_mut(self.frames.at().as_ptr().add(at), len) }
     }
 
@@ -281,8 +282,8 @@ impl Socket {
         }
     }
 
-    /// Sends a frame that `write` writes and whose length it returns. `Ok(None)`: no frame is free; `Ok(Some(false))`: nothing
-    /// was written.
+    /// Sends a frame that `write` writes and whose length it returns. `Ok(None)`: no frame is free; `Ok(Some(false))`:
+    /// nothing was written.
     #[inline]
     pub fn send(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> io::Result<Option<bool>> {
         while let Some(at) = self.sent.peek() {
@@ -356,7 +357,7 @@ pub(super) fn wait(sockets: &[Socket], longest_ns: i64) {
         *poll = libc::pollfd { fd: socket.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     }
     let timeout = libc::timespec { tv_sec: longest_ns / 1_000_000_000, tv_nsec: longest_ns % 1_000_000_000 };
-    // SAFETY: `count` pollfds and one timespec that outlive the call, no signal mask. Whatever it returns, the caller looks at
-    // its rings and its clock next.
+    // SAFETY: `count` pollfds and one timespec that outlive the call, no signal mask. Whatever it returns, the caller
+    // looks at its rings and its clock next.
     unsafe { libc::ppoll(polled.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
 }
