@@ -1,35 +1,35 @@
-//! A NIC's clock through a run: where it stood at any moment, from the readings before and after.
+//! The offset of a NIC clock at any moment of a run, from the readings before and after.
 
 use crate::wire::NicClock;
 use latpath_clock::phc::SWING_PPB;
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Readings that are kept: some minutes of those that come with welcomes.
+/// Number of readings kept: several minutes of those in welcomes.
 const KEPT: usize = 1024;
-/// Readings that are looked at on either side of a moment.
+/// Number of readings considered on either side of a moment.
 const AROUND: usize = 6;
-/// Divisions are cut to whole ns.
+/// Rounding error of divisions, ns.
 const ROUNDING: i128 = 2;
 
-/// Readings of one clock, in order, and when it cannot be trusted.
+/// Readings of one clock in order, and intervals without a valid offset.
 #[derive(Clone, Debug, Default)]
 pub struct NicTrack {
     readings: VecDeque<NicClock>,
-    /// Between these moments it was set.
+    /// Intervals in which the clock was set.
     dark: VecDeque<(Ns, Ns)>,
 }
 
-/// PHC − `CLOCK_MONOTONIC` at some moment, ± `bound`.
+/// PHC − `CLOCK_MONOTONIC` at a moment, ± `bound`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
     pub ns: Ns,
-    /// How wrong it can be.
+    /// Error bound, ns.
     pub bound: Ns,
 }
 
 impl NicTrack {
-    /// Takes in a reading; one that is not later than the last changes nothing.
+    /// Adds a reading; ignores one that is not later than the last.
     pub fn add(&mut self, clock: NicClock) {
         if self.readings.back().is_some_and(|last| clock.at <= last.at) {
             return;
@@ -40,7 +40,7 @@ impl NicTrack {
         }
     }
 
-    /// Between these two moments the clock was set: nothing is known of it there.
+    /// Marks an interval in which the clock was set, and has no known offset.
     pub fn darken(&mut self, from: Ns, to: Ns) {
         self.dark.push_back((from, to));
         if self.dark.len() > KEPT {
@@ -48,22 +48,21 @@ impl NicTrack {
         }
     }
 
-    /// The last reading.
+    /// Latest reading.
     pub fn last(&self) -> Option<&NicClock> {
         self.readings.back()
     }
 
-    /// When the clock was read, `back` readings before the last.
+    /// Time of the reading `back` before the latest.
     pub fn read_at(&self, back: usize) -> Option<Ns> {
         let i = self.readings.len().checked_sub(back + 1)?;
         Some(self.readings[i].at)
     }
 
-    /// The offset at a moment between two readings: on the straight line from one to the other, from which a clock that
-    /// nothing disturbs departs by a quarter of the time between them at most for each change of its rate. Of the
-    /// readings around the moment those are taken that leave the least bound: one that was delayed says little. The
-    /// bound also covers what the clock drifts in `span` after the moment. `None` where the clock was set, and where a
-    /// reading before or after is missing.
+    /// The offset at a moment, by linear interpolation between two readings. An undisturbed clock departs from the line
+    /// by at most a quarter of the interval times the change of its rate. Of the readings around the moment, the pair
+    /// with the smallest bound is used, because delayed readings are imprecise. The bound includes the drift during
+    /// `span` after the moment. `None` if the clock was set, or without a reading before or after.
     pub fn at(&self, moment: Ns, span: Ns) -> Option<Offset> {
         let after = self.readings.partition_point(|r| r.at <= moment);
         let is_dark = |from: Ns, to: Ns| self.dark.iter().any(|(a, b)| from < *b && *a < to);
@@ -81,8 +80,8 @@ impl NicTrack {
         Some(Offset { ns: narrow(i128::from(a.offset) + moved), bound: narrow(bound) })
     }
 
-    /// The offset at a moment at which no later reading is there yet: by the last one and its drift. Its bound is that
-    /// of the reading alone.
+    /// The offset at a moment without a later reading yet: from the latest reading and its drift. The bound is that of
+    /// the reading alone.
     pub fn guess(&self, moment: Ns) -> Option<Offset> {
         self.at(moment, 0).or_else(|| {
             let last = self.readings.back()?;

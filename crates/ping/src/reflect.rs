@@ -1,4 +1,4 @@
-//! The reflector: answers probes of any number of emitters, and reports to each what it saw of theirs.
+//! The reflector: answers the probes of any number of emitters, and reports its counts to each.
 
 use crate::clocks::Clocks;
 use crate::emit::{reflectors, LONGEST};
@@ -11,60 +11,60 @@ use latpath_model::Ns;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sessions at a time. Each takes some 60 KiB.
+/// Maximum number of concurrent sessions, of some 60 KiB each.
 const MOST_SESSIONS: usize = 256;
-/// A session that says nothing for so long is over.
+/// Time of silence after which a session ends, ns.
 const IDLE_NS: Ns = 30_000_000_000;
-/// Sessions of one host, so that one alone cannot take all.
+/// Maximum number of sessions per host, so that one host cannot use all.
 const MOST_OF_A_HOST: usize = 64;
-/// Where a new session has no place, the one that was silent for longest is ended, if it was so for this long.
+/// Minimum silence of the most silent session before a new one may replace it, ns.
 const SILENT_NS: Ns = 1_000_000_000;
-/// A reading of the NIC's clock that is older says nothing of it now.
+/// Maximum age of a NIC clock reading, ns.
 const FRESH_NS: Ns = 500_000_000;
-/// Looks for a message between two looks at the clock, when the thread never sleeps.
+/// Number of polls for a message between two readings of the clock, if the thread never sleeps.
 const SPINS: u32 = 1024;
 
 #[derive(Clone, Debug, Default)]
 pub struct ReflectPlan {
-    /// Look for probes without ever sleeping.
+    /// Whether to poll for probes without sleeping.
     pub spin: bool,
-    /// The device's name, for emitters to show.
+    /// Name of the device, shown by emitters.
     pub device: String,
-    /// A turnaround (T2 app to T3 app) over this is a breach.
+    /// Maximum turnaround (T2 app to T3 app) without a breach, ns.
     pub threshold: Option<Ns>,
-    /// The first breach ends it.
+    /// Whether the first breach ends the reflector.
     pub stop_on_breach: bool,
-    /// End after this many sessions have ended.
+    /// Number of ended sessions after which the reflector ends.
     pub sessions: Option<u64>,
 }
 
-/// What is reported while it runs, in the thread that reflects.
+/// Callbacks of the reflector, in its thread.
 pub trait Witness<P> {
-    /// An emitter said hello for the first time.
+    /// An emitter sent its first hello.
     fn begins(&mut self, peer: &P, session: u32);
-    /// A session is over, or the reflector is.
+    /// A session, or the reflector, ends.
     fn ends(&mut self, peer: &P, session: &Session);
-    /// An emitter says that this probe's round trip broke its threshold. The session has counted it.
+    /// An emitter reports a breach by this probe's round trip. The session has counted it.
     fn breach(&mut self, peer: &P, session: &Session, sequence: u64);
-    /// The answer to this probe took over the reflector's own threshold.
+    /// The turnaround of this probe exceeded the reflector's own threshold.
     fn slow(&mut self, peer: &P, session: u32, sequence: u64, turnaround: Ns);
 }
 
-/// What all sessions together were.
+/// Result of a reflector, all sessions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reflected {
     pub sessions: u64,
-    /// Messages that were neither hellos nor probes of a session that had said hello.
+    /// Messages that were neither hellos nor probes of a known session.
     pub foreign: u64,
-    /// Probes and hellos that were not answered because too many sessions were open.
+    /// Probes and hellos without an answer because too many sessions were open.
     pub turned_away: u64,
-    /// Messages that the kernel dropped.
+    /// Messages dropped by the kernel.
     pub dropped: u64,
-    /// A turnaround was over the threshold.
+    /// Whether a turnaround exceeded the threshold.
     pub breached: bool,
 }
 
-/// Reflects until it is stopped.
+/// Runs the reflector until it is stopped.
 pub fn reflect<T: Transport, W: Witness<T::Peer>>(
     transport: &mut T,
     plan: &ReflectPlan,
@@ -102,7 +102,7 @@ struct Reflector<'a, T: Transport, W> {
     stamps_leaving: bool,
     sessions: Vec<(T::Peer, Session)>,
     by_name: HashMap<(T::Peer, u32), usize>,
-    /// The session of the last message: mostly that of the next one too.
+    /// Session of the last message, usually also that of the next one.
     current: usize,
     buffer: Vec<u8>,
     sum: Reflected,
@@ -134,7 +134,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         }
     }
 
-    /// Ends sessions of which nothing is heard; once a second.
+    /// Ends silent sessions; called once a second.
     #[inline]
     fn do_housekeeping(&mut self) -> Result<(), T::Error> {
         let now = monotonic();
@@ -162,8 +162,8 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.witness.ends(&peer, &session);
     }
 
-    /// Whether there is a place among sessions of which `most` may be, where necessary that of the one that was silent
-    /// for longest: whoever forges hellos and probes must go on with it to keep others out.
+    /// Whether there is room for a session among at most `most`, if necessary by ending the most silent one. An
+    /// attacker who forges hellos must keep sending to exclude others.
     fn has_place(&mut self, most: usize, now: Ns, counts: impl Fn(&T::Peer) -> bool) -> bool {
         let counted = || self.sessions.iter().enumerate().filter(|(_, (peer, _))| counts(peer));
         if counted().count() < most {
@@ -198,7 +198,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
             }
             _ => {
                 self.sum.foreign += 1;
-                // An emitter of another version learns which one is spoken here.
+                // Tells an emitter of another version the version of this reflector.
                 if wire::other_version(bytes).is_some() && bytes.len() >= CONTROL && bytes[3] == Kind::Hello as u8 {
                     let mut message = [0; CONTROL];
                     let session = u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
@@ -238,11 +238,11 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         Some(self.current)
     }
 
-    /// Answers a probe with what is known of it, in a message of the same length.
+    /// Answers a probe with its stamps, in a message of the same length.
     #[inline]
     fn answer(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
-        // Only who said hello is answered. Both can be forged, but an answer is as long as its probe: nothing is
-        // amplified.
+        // Only sessions with a hello get answers. Both can be forged, but an answer is as long as its probe, so
+        // traffic is not amplified.
         let Some(i) = self.known(arrived.from, h.session) else {
             self.sum.foreign += 1;
             return Ok(());
@@ -267,7 +267,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     fn welcome(&mut self, arrived: &Arrived<T::Peer>, h: &Header, t2: Ns) -> Result<(), T::Error> {
         self.take_stamps()?;
         let Some(i) = self.begun(arrived.from, h.session, t2) else { return Ok(()) };
-        // One that stands still, or cannot be read any more, is none.
+        // A clock without fresh readings counts as missing.
         let nic: Option<NicClock> = self.clocks.nic().filter(|clock| t2 - clock.at < FRESH_NS);
         let mut seen = self.sessions[i].1.seen;
         (seen.foreign, seen.dropped) = (self.sum.foreign, self.transport.dropped());
@@ -289,7 +289,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         send(self.transport, arrived.from, &message).map(drop)
     }
 
-    /// Stamps of answers that left: they go back with later ones.
+    /// Reads the stamps of sent answers, which later answers carry back.
     #[inline]
     fn take_stamps(&mut self) -> Result<(), T::Error> {
         if !self.stamps_leaving {
@@ -299,7 +299,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
         self.transport.left(&mut |left| {
             let Some(h) = Header::read(left.message).filter(|h| h.kind == Kind::Answer) else { return };
             let time = clocks.of_left(&left);
-            // A session's number is random: no two emitters have the same one but by a chance of one in four billion.
+            // Session numbers are random: two emitters share one with a probability of 1 in 4 billion.
             if let Some((_, session)) = sessions.iter_mut().find(|(_, s)| s.number == h.session) {
                 session.left(h.sequence, at_reflector(left.stamp), time);
             }
@@ -307,8 +307,7 @@ impl<T: Transport, W: Witness<T::Peer>> Reflector<'_, T, W> {
     }
 }
 
-/// Sends a message; one that does not fit is lost. A foreign frame can carry a longer probe than latpath's own framing
-/// has room for.
+/// Sends a message; one that does not fit is dropped. A foreign frame can carry a longer probe than latpath's framing.
 #[inline]
 fn send<T: Transport>(transport: &mut T, to: T::Peer, message: &[u8]) -> Result<Sent, T::Error> {
     match transport.send(to, message) {

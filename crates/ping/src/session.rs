@@ -1,4 +1,4 @@
-//! What a reflector keeps of one emitter: which probes came, and the stamps of answers that have left.
+//! State of the reflector for one emitter: received probes, and stamps of sent answers.
 
 use crate::transaction::Stamp;
 use crate::wire::{Afterwards, ReflectorCounters, AFTERWARDS};
@@ -6,51 +6,51 @@ use latpath_model::Ns;
 use latpath_stats::Histogram;
 use std::collections::VecDeque;
 
-/// Answers whose stamps can be under way at a time.
+/// Maximum number of answers with pending stamps.
 const LEAVING: usize = 1024;
-/// Stamped answers that wait to be reported.
+/// Maximum number of stamped answers waiting to be reported.
 const WAITING: usize = 4096;
-/// Number of probes, up to the newest, of which it is known whether they came.
+/// Size of the window of latest probes for which duplicates are detected.
 const KNOWN: u64 = 1 << 16;
 
-/// See the module's text.
+/// State of one session.
 pub struct Session {
-    /// The number that its emitter chose.
+    /// Session number, chosen by the emitter.
     pub number: u32,
-    /// The stamps that make an answer's complete.
+    /// Stamps of a complete answer.
     requested: u16,
-    /// Highest number that came, plus 1.
+    /// Highest received sequence number + 1.
     next: u64,
-    /// One bit for each of the last [`KNOWN`] probes: it came.
+    /// A bit per probe of the last [`KNOWN`]: whether it was received.
     came: Vec<u64>,
     pub seen: ReflectorCounters,
     leaving: Vec<Afterwards>,
-    /// When each of them left, T3 app.
+    /// T3 app of each.
     left_at: Vec<Ns>,
-    /// The oldest of which it was not seen to whether its stamps are whole.
+    /// Sequence number of the oldest answer not yet checked for completeness.
     unseen: u64,
     waiting: VecDeque<Afterwards>,
     /// From T2 app to T3 app, ns of `CLOCK_MONOTONIC`.
     pub turnaround: Histogram,
     /// From T2 nic to T3 nic, ns of the PHC.
     pub nic_turnaround: Histogram,
-    /// T2 nic of answers whose T3 nic is still to come.
+    /// T2 nic of answers without a T3 nic yet.
     arrived: Vec<(u64, Ns)>,
-    /// Probes whose round trip broke the emitter's threshold, as it said.
+    /// Breaches that the emitter reported.
     pub breaches: u64,
-    /// When it began, `CLOCK_MONOTONIC`.
+    /// Start of the session, `CLOCK_MONOTONIC` ns.
     pub begun: Ns,
-    /// When something was heard of it last, `CLOCK_MONOTONIC`.
+    /// Time of the last message, `CLOCK_MONOTONIC` ns.
     pub last_heard: Ns,
 }
 
-/// An answer's stamps that did not come so long after it left may never come.
+/// Time after sending an answer at which its missing stamps are overdue, ns.
 const OVERDUE_NS: Ns = 20_000_000;
-/// Nothing is leaving here.
+/// Marks a free slot.
 const NONE: u64 = u64::MAX;
 
 impl Session {
-    /// A session whose answers get the stamps in `taken`.
+    /// Creates a session with answers that get the stamps `taken`.
     pub fn new(number: u32, taken: u16, now: Ns) -> Self {
         Self {
             number,
@@ -71,7 +71,7 @@ impl Session {
         }
     }
 
-    /// A probe came and was answered.
+    /// Records a probe and its answer.
     #[inline]
     pub fn answered(&mut self, sequence: u64, t2: Ns, t3: Ns, nic: Option<Ns>, taken: bool) {
         self.last_heard = t3;
@@ -81,7 +81,7 @@ impl Session {
             self.seen.refused += 1;
         } else if self.requested != 0 {
             let slot = sequence as usize % LEAVING;
-            // What was there got no more stamps while so many others left: those that it has are reported.
+            // The slot's previous answer received no further stamps during `LEAVING` answers: reports those it has.
             let before = std::mem::replace(&mut self.leaving[slot], Afterwards { sequence, stamps: [None; 3] });
             if before.stamps.iter().any(Option::is_some) {
                 self.report(before);
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    /// Reports the stamps that there are of answers of which one has not come for so long that it may never.
+    /// Reports the stamps of answers with overdue ones.
     #[inline]
     fn report_overdue(&mut self, newest: u64, before: Ns) {
         self.unseen = self.unseen.max(newest.saturating_sub(LEAVING as u64 - 1));
@@ -103,7 +103,7 @@ impl Session {
                 if self.left_at[slot] > before {
                     return;
                 }
-                // It stays: should the rest still come, all are reported once more.
+                // The entry stays: if the missing stamps arrive, all are reported again.
                 if answer.stamps.iter().any(Option::is_some) {
                     self.report(answer);
                 }
@@ -114,11 +114,11 @@ impl Session {
 
     fn count(&mut self, sequence: u64) {
         if sequence >= self.next {
-            // Nothing is known of those that were jumped over.
+            // Clears the bits of the skipped numbers.
             self.forget(self.next.max(sequence.saturating_sub(KNOWN - 1)), sequence);
             self.next = sequence.saturating_add(1);
         } else if self.next - sequence > KNOWN {
-            // Too old to distinguish a late one from one that comes again.
+            // Too old to distinguish a late probe from a duplicate.
             self.seen.reordered += 1;
             self.seen.received += 1;
             return;
@@ -132,8 +132,8 @@ impl Session {
         self.seen.received += 1;
     }
 
-    /// Nothing is known of these numbers, [`KNOWN`] at most. Returns the steps that it took: who jumps with each probe
-    /// must not fill a CPU.
+    /// Clears the bits of these numbers, at most [`KNOWN`]. Returns the number of steps, which is bounded even if every
+    /// probe jumps.
     fn forget(&mut self, from: u64, to: u64) -> usize {
         let (mut at, mut steps) = (from, 0);
         while at < to {
@@ -145,7 +145,7 @@ impl Session {
         steps
     }
 
-    /// An answer's stamp came.
+    /// Records a stamp of an answer.
     #[inline]
     pub fn left(&mut self, sequence: u64, stamp: Stamp, time: Ns) {
         let slot = sequence as usize % LEAVING;
@@ -153,7 +153,7 @@ impl Session {
         let Some(i) = AFTERWARDS.iter().position(|s| *s == stamp).filter(|_| answer.sequence == sequence) else {
             return;
         };
-        // Where devices are stacked an answer passes several queueing disciplines: the first one counts.
+        // With stacked devices, an answer passes several queueing disciplines; the first one counts.
         answer.stamps[i].get_or_insert(time);
         if stamp == Stamp::T3Nic && self.arrived[slot].0 == sequence {
             self.nic_turnaround.record(time.saturating_sub(self.arrived[slot].1));
@@ -171,20 +171,19 @@ impl Session {
         }
     }
 
-    /// Stamps that an answer brings back.
+    /// Stamps for the next answer to carry back.
     #[inline]
     pub fn next_afterwards(&mut self) -> Option<Afterwards> {
         self.waiting.pop_front()
     }
 
-    /// The same where nothing may follow: stamps of an answer that still lacks some are reported too, once nothing else
-    /// waits.
+    /// Stamps for what may be the last message: after all complete ones, also those of incomplete answers.
     pub fn any_afterwards(&mut self) -> Option<Afterwards> {
         self.waiting.pop_front().or_else(|| {
             let some = |a: &&mut Afterwards| a.stamps.iter().any(Option::is_some);
             let oldest = self.leaving.iter_mut().filter(some).min_by_key(|a| a.sequence)?;
             let incomplete = *oldest;
-            // Its other stamps may still come; then they are reported as well.
+            // Further stamps may arrive and are then reported too.
             oldest.stamps = [None; 3];
             Some(incomplete)
         })

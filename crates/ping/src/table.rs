@@ -1,33 +1,33 @@
-//! Transactions under way: which probe got which answer, which got none, two, or one that came late or out of order.
+//! The table of pending transactions: matches answers to probes, and detects lost, duplicate, late and reordered ones.
 
 use crate::transaction::{Stamp, Stamps, Transaction};
 use latpath_model::Ns;
 use serde::Serialize;
 
-/// What became of a session's probes, in numbers.
+/// Counts of a session's probes and answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Probes that the kernel took.
+    /// Probes accepted by the kernel.
     pub sent: u64,
-    /// Probes that the kernel refused because a queue was full; no part of `sent`.
+    /// Probes refused by the kernel because of a full queue; not included in `sent`.
     pub refused: u64,
-    /// Probes whose answer came in time.
+    /// Probes answered in time.
     pub answered: u64,
-    /// Probes without an answer in time.
+    /// Probes not answered in time.
     pub lost: u64,
-    /// Answers that came after their probe had been given up; their probes are lost.
+    /// Answers after their probe counted as lost.
     pub late: u64,
-    /// Answers that came once more.
+    /// Duplicate answers.
     pub duplicates: u64,
-    /// Answers that came after the answer to a later probe.
+    /// Answers received after the answer to a later probe.
     pub reordered: u64,
-    /// Messages that were no answers to this session.
+    /// Messages that are no answers to this session.
     pub foreign: u64,
-    /// Transactions with an answer that lack a stamp which should be there.
+    /// Answered transactions that lack an expected stamp.
     pub incomplete: u64,
 }
 
-/// How a transaction ended.
+/// Outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Answered,
@@ -36,13 +36,13 @@ pub enum End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchResult {
-    /// The first answer to a probe that waits for it.
+    /// The first answer to a pending probe.
     Expected,
-    /// Another answer to the same probe.
+    /// A further answer to the same probe.
     Duplicate,
-    /// The first answer, after its probe had been given up.
+    /// The first answer, after the probe counted as lost.
     Late,
-    /// To a probe that was never sent, or so long ago that nothing is known of it.
+    /// An answer to a probe that was never sent, or is no longer in the table.
     Foreign,
 }
 
@@ -51,7 +51,7 @@ enum State {
     Empty,
     Waiting,
     Answered,
-    /// Given up without an answer.
+    /// No answer in time.
     Lost,
     Closed,
 }
@@ -63,23 +63,23 @@ struct Entry {
     stamps: Stamps,
 }
 
-/// Bounded, allocated once: the last so many probes.
+/// The latest probes, in a table of fixed size.
 pub struct Table {
     entries: Vec<Entry>,
-    /// The next probe's number.
+    /// Sequence number of the next probe.
     pub next: u64,
-    /// The oldest that was not closed.
+    /// Sequence number of the oldest open probe.
     oldest: u64,
-    /// Highest number that was answered, plus 1.
+    /// Highest answered sequence number + 1.
     answered_to: u64,
-    /// Stamps that each transaction should have.
+    /// Stamps expected of each transaction.
     pub expected: u16,
-    /// What came so far; the caller counts what the table does not see.
+    /// Counts so far; the caller adds events outside the table.
     pub counts: Counts,
 }
 
 impl Table {
-    /// For at least so many probes at once (rounded up to a power of two).
+    /// Creates a table for at least `room` probes in flight, rounded up to a power of two.
     pub fn new(room: usize, expected: u16) -> Self {
         let empty = Entry { sequence: 0, state: State::Empty, stamps: Stamps::default() };
         Self {
@@ -97,18 +97,18 @@ impl Table {
         sequence as usize & (self.entries.len() - 1)
     }
 
-    /// Probes that wait for an answer or a stamp.
+    /// Number of probes that wait for an answer or a stamp.
     pub fn open(&self) -> u64 {
         self.next - self.oldest
     }
 
-    /// Whether the next probe has room without giving up the oldest.
+    /// Whether there is room for the next probe.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.open() < self.entries.len() as u64
     }
 
-    /// Probe `next` was handed to the kernel at `t1`. The caller has seen to room.
+    /// Records that probe `next` was sent at `t1`. The caller ensures room.
     #[inline]
     pub fn sent(&mut self, t1: Ns) {
         debug_assert!(self.has_room());
@@ -126,7 +126,7 @@ impl Table {
         Some(&mut self.entries[slot]).filter(|e| e.state != State::Empty && e.sequence == sequence)
     }
 
-    /// An answer came, with these stamps of T2 to T4.
+    /// Records an answer with its stamps of T2 to T4.
     #[inline]
     pub fn answer(&mut self, sequence: u64, came: &Stamps) -> MatchResult {
         let Some(entry) = self.find(sequence) else {
@@ -159,24 +159,24 @@ impl Table {
         result
     }
 
-    /// A stamp came that is known only after its message left.
+    /// Records a stamp of a sent probe, which arrives after sending.
     #[inline]
     pub fn stamp(&mut self, sequence: u64, stamp: Stamp, time: Ns) {
         if let Some(entry) = self.find(sequence) {
-            // A message passes several queueing disciplines where devices are stacked: the first one counts.
+            // With stacked devices, a message passes several queueing disciplines; the first one counts.
             if entry.stamps.get(stamp).is_none() {
                 entry.stamps.set(stamp, time);
             }
         }
     }
 
-    /// A transaction as it stands now.
+    /// The current state of a transaction.
     pub fn peek(&mut self, sequence: u64) -> Option<Transaction> {
         self.find(sequence).map(|e| Transaction { sequence, raw: e.stamps, ..Transaction::default() })
     }
 
-    /// Hands over, in the order of their numbers, what has all its stamps; and, whatever it has, what was sent before
-    /// `given_up`, and what was answered before `overdue`.
+    /// Closes transactions in order: those with all stamps, those sent before `given_up`, and those answered before
+    /// `overdue`.
     #[inline]
     pub fn close(&mut self, given_up: Ns, overdue: Ns, mut each: impl FnMut(Transaction, End)) {
         while self.oldest < self.next {

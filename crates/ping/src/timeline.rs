@@ -1,12 +1,12 @@
-//! One timeline for a transaction: the emitter's `CLOCK_MONOTONIC`.
+//! The common timeline of a transaction: the emitter's `CLOCK_MONOTONIC`.
 //!
-//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC, at either end. A PHC is tied to its machine's
-//! `CLOCK_MONOTONIC` by readings ([`NicClock`]). The reflector's `CLOCK_MONOTONIC` is the emitter's where both run on
-//! one kernel; elsewhere each round trip limits the offset for certain, and [`OffsetEstimator`] keeps the tightest
-//! limits: the offset's bound is at best half the time that a message spends on the wire in both directions.
+//! Four clocks take stamps: `CLOCK_MONOTONIC` and the PHC at either end. Readings ([`NicClock`]) tie a PHC to its
+//! machine's `CLOCK_MONOTONIC`. The reflector's `CLOCK_MONOTONIC` equals the emitter's if both run on one kernel.
+//! Otherwise each round trip limits the offset, and [`OffsetEstimator`] keeps the tightest limits: the error bound is
+//! at best half of the time that a message spends on the wire in both directions.
 //!
-//! A transaction is mapped with one offset for each clock, so what one clock says of a transaction stays what it said,
-//! and the segments sum to the round trip.
+//! A transaction is mapped with one offset per clock, so differences within one clock stay exact, and the segments sum
+//! to the round trip.
 
 use crate::nic_clock::{NicTrack, Offset};
 use crate::transaction::{Segment, Source, Stamp, Stamps, Transaction};
@@ -15,42 +15,42 @@ use latpath_clock::{Assumed, Exchange, OffsetEstimator};
 use latpath_model::Ns;
 use serde::Serialize;
 
-/// An estimate is used for so long before the next is made. Drift within it: at most 1 ns at 100 ppm.
+/// Maximum age of an estimate of the offset, ns. The drift within it is at most 1 ns at 100 ppm.
 const FRESH_NS: Ns = 10_000_000;
-/// The estimator gets the fastest exchange within each such time.
+/// Interval from which the estimator gets the fastest exchange, ns.
 const SLOT_NS: Ns = 10_000_000;
 
-/// How the ends' clocks are one.
+/// Relation between the clocks of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Relation {
-    /// Both ends run on one kernel and share its clocks.
+    /// Both ends run on one kernel and share its clock.
     SameKernel,
-    /// The offset is estimated from the round trips themselves.
+    /// The offset is estimated from the round trips.
     Estimated,
-    /// The ends' PHCs show the same time, within a bound that the user answers for.
+    /// The PHCs of both ends are synchronised, within a bound that the user asserts.
     Synchronised,
 }
 
-/// Where a transaction's stamps stand on one timeline.
+/// Maps the stamps of transactions to the timeline.
 pub struct Timeline {
     relation: Relation,
-    /// The emitter's NIC's clock.
+    /// Clock of the emitter's NIC.
     here: NicTrack,
-    /// The reflector's.
+    /// Clock of the reflector's NIC.
     there: NicTrack,
-    /// How wrong they were at worst.
+    /// Maximum error bounds of both so far, ns.
     nic_bounds: [Ns; 2],
-    /// The last exchange that the estimator has.
+    /// Latest exchange in the estimator.
     taken: Option<Exchange>,
-    /// Emitter and reflector use one and the same PHC.
+    /// Whether emitter and reflector use the same PHC.
     one_phc: bool,
-    /// How far the ends' PHCs can be apart, where the user says that they are kept together.
+    /// Bound of the difference between the PHCs, if the user asserts that they are synchronised, ns.
     together: Option<Ns>,
-    /// The round trips have contradicted that.
+    /// Whether the round trips contradict that bound.
     apart: bool,
     estimator: OffsetEstimator,
-    /// Reflector − emitter, and its bound, for some time.
+    /// Current estimate of reflector − emitter with its bound, ns.
     offset: Option<(Ns, Ns)>,
     offset_until: Ns,
     best: Option<Exchange>,
@@ -61,30 +61,30 @@ pub struct Timeline {
     disturbed: u64,
 }
 
-/// Something that made a clock useless for some time.
+/// A disturbance of a clock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Disturbance {
-    /// When it was noticed, the emitter's `CLOCK_MONOTONIC`.
+    /// Time of its discovery, the emitter's `CLOCK_MONOTONIC`.
     pub at_ns: Ns,
-    /// What and how much.
+    /// Description with the size.
     pub what: String,
-    /// The NIC's clock was set, between these moments: its stamps have no place on a timeline there.
+    /// Interval in which the NIC clock was set, so that its stamps have no place on the timeline.
     #[serde(skip)]
     pub nic_set_between: Option<(Ns, Ns)>,
 }
 
 impl Disturbance {
-    /// Stamps of a clock other than the NIC's, or one that did not set it.
+    /// A disturbance that did not set a NIC clock.
     pub fn new(at_ns: Ns, what: String) -> Self {
         Self { at_ns, what, nic_set_between: None }
     }
 }
 
-/// Most disturbances that are reported one by one.
+/// Maximum number of disturbances reported individually.
 const MOST_REPORTED: usize = 100;
 
 impl Timeline {
-    /// Of two ends that share a kernel, or do not.
+    /// A timeline for ends with this relation.
     pub fn new(relation: Relation) -> Self {
         Self {
             relation,
@@ -107,12 +107,13 @@ impl Timeline {
         }
     }
 
-    /// The ends' PHCs are kept together (by PTP, say), within this. Two ends on one kernel need no such thing.
+    /// Asserts that the PHCs of both ends are synchronised within `within`, for instance by PTP. Without effect on one
+    /// kernel.
     pub fn keep_together(&mut self, within: Ns) {
         self.together = Some(within).filter(|_| self.relation == Relation::Estimated);
     }
 
-    /// How the ends' clocks are one.
+    /// Relation between the clocks of both ends.
     pub fn relation(&self) -> Relation {
         match self.together.filter(|_| self.here.last().is_some() && self.there.last().is_some()) {
             Some(_) => Relation::Synchronised,
@@ -120,7 +121,7 @@ impl Timeline {
         }
     }
 
-    /// A new reading of the NICs' clocks.
+    /// Adds readings of the NIC clocks.
     pub fn set_nic_clocks(&mut self, here: Option<NicClock>, there: Option<NicClock>) {
         here.into_iter().for_each(|clock| self.here.add(clock));
         there.into_iter().for_each(|clock| self.there.add(clock));
@@ -130,12 +131,12 @@ impl Timeline {
             && index(&self.here) == index(&self.there);
     }
 
-    /// Whether stamps of a NIC are to be put on the line: that takes a reading of its clock after them.
+    /// Whether NIC stamps are to be mapped, which requires a later reading of the NIC clock.
     pub fn has_nic_clocks(&self) -> bool {
         self.here.last().is_some() || self.there.last().is_some()
     }
 
-    /// The emitter's NIC's clock was set between these moments.
+    /// Marks an interval in which the clock of the emitter's NIC was set.
     pub fn nic_was_set(&mut self, from: Ns, to: Ns) {
         self.here.darken(from, to);
         if self.one_phc {
@@ -143,7 +144,7 @@ impl Timeline {
         }
     }
 
-    /// The reflector's was, before its last reading: it says so one reading late.
+    /// Marks that the clock of the reflector's NIC was set before its last reading; the report comes one reading late.
     pub fn reflectors_nic_was_set(&mut self) {
         let (from, to) = (self.there.read_at(2), self.there.read_at(0));
         if let (Some(from), Some(to)) = (from.or(self.there.read_at(1)), to) {
@@ -151,7 +152,7 @@ impl Timeline {
         }
     }
 
-    /// Notes that a clock was disturbed.
+    /// Notes a disturbance of a clock.
     pub fn disturbed(&mut self, at_ns: Ns, what: String) {
         self.disturbed += 1;
         if self.disturbances.len() < MOST_REPORTED {
@@ -159,29 +160,27 @@ impl Timeline {
         }
     }
 
-    /// Disturbances: the first ones in words, and how many there were.
+    /// The first disturbances, and the number of all.
     pub fn disturbances(&self) -> (&[Disturbance], u64) {
         (&self.disturbances, self.disturbed)
     }
 
-    /// How wrong a time between the ends can be, and was at worst, ns.
+    /// Error bound of a time between the ends: current and maximum, ns.
     pub fn bound(&self) -> Option<(Ns, Ns)> {
         self.offset.map(|(_, bound)| (bound, self.largest_bound.max(bound)))
     }
 
-    /// The NICs' clocks as they were read last, emitter's and reflector's.
+    /// Latest readings of the NIC clocks: emitter's and reflector's.
     pub fn nic_clocks(&self) -> [Option<NicClock>; 2] {
         [&self.here, &self.there].map(|track| track.last().copied())
     }
 
-    /// How much faster the reflector's `CLOCK_MONOTONIC` runs than the emitter's, ppb; `None` where that was never
-    /// estimated.
+    /// Drift of the reflector's `CLOCK_MONOTONIC` against the emitter's, ppb; `None` without an estimate.
     pub fn drift_ppb(&self) -> Option<i64> {
         self.drift_ppb
     }
 
-    /// How wrong a segment's times can be, at worst so far: 0 where one clock took both its stamps. `None` where
-    /// nothing is known.
+    /// Maximum error bound of a segment's times so far; 0 if one clock took both stamps, `None` if unknown.
     pub fn error_bound(&self, segment: Segment) -> Option<Ns> {
         let clock = |stamp: Stamp| (stamp.source() == Source::Nic, stamp.is_reflectors());
         let (from, to) = (clock(segment.from), clock(segment.to));
@@ -189,7 +188,7 @@ impl Timeline {
             return Some(0);
         }
         if let (Some(within), true, true) = (self.together, from.0, to.0) {
-            // What the two PHCs say, whatever their machines' own clocks do.
+            // Between the two PHCs, independent of the system clocks.
             return Some(within);
         }
         let nic = |(nic, there): (bool, bool)| match (nic, there) {
@@ -201,7 +200,7 @@ impl Timeline {
         Some(nic(from)?.saturating_add(nic(to)?).saturating_add(between?))
     }
 
-    /// An exchange of application times, as of a hello.
+    /// Adds an exchange of application times, from a hello.
     pub fn hello(&mut self, exchange: Exchange) {
         if self.relation == Relation::Estimated {
             self.take(&exchange);
@@ -209,8 +208,7 @@ impl Timeline {
         }
     }
 
-    /// Hands an exchange to the estimator, which takes them one after another: one that began before the last had ended
-    /// is left out.
+    /// Passes an exchange to the estimator, unless it overlaps with the previous one.
     fn take(&mut self, exchange: &Exchange) {
         if self.taken.is_some_and(|last| exchange.t1 <= last.t4) {
             return;
@@ -222,7 +220,7 @@ impl Timeline {
         }
     }
 
-    /// The times of a transaction that say most of the offset: as far out as there are stamps on a known clock.
+    /// The exchange that bounds the offset best: the stamps closest to the wire on a known clock.
     fn exchange(&self, raw: &Stamps, here: Option<Offset>, there: Option<Offset>) -> Option<Exchange> {
         use Stamp::*;
         let outermost = |nic: Stamp, clock: Option<Offset>, others: &[Stamp]| match (raw.get(nic), clock) {
@@ -233,8 +231,8 @@ impl Timeline {
         let (t2, w2) = outermost(T2Nic, there, &[T2Kernel, T2App])?;
         let (t3, w3) = outermost(T3Nic, there, &[T3Driver, T3Sched, T3App])?;
         let (t4, w4) = outermost(T4Nic, here, &[T4Kernel, T4App])?;
-        // What the NICs' clocks may be wrong is added to the time on the wire: what the exchange proves then still
-        // holds for certain.
+        // Widens the time on the wire by the bounds of the NIC clocks, so that the limits of the exchange remain
+        // valid.
         Some(Exchange {
             t1: t1.saturating_sub(w1.saturating_add(w2)),
             t2,
@@ -243,8 +241,8 @@ impl Timeline {
         })
     }
 
-    /// Learns from a transaction, and puts its stamps onto the timeline. A stamp whose clock is not known has no place
-    /// there: a NIC's, where its clock was not read before and after, or was set between the two.
+    /// Updates the estimate from a transaction, and maps its stamps to the timeline. NIC stamps are left out if the
+    /// clock was not read before and after, or was set in between.
     pub fn map(&mut self, t: &mut Transaction) {
         let Some(t1) = t.raw.get(Stamp::T1App) else { return };
         let t2 = t.raw.get(Stamp::T2App);
@@ -259,7 +257,7 @@ impl Timeline {
                 self.estimate(t1);
             }
             if let (Some(within), Some(here), Some(there)) = (self.together, here, there) {
-                // Both PHCs show the same: what the two machines' own clocks differ by follows.
+                // Both PHCs show the same time, which gives the offset of the system clocks.
                 let bound = within.saturating_add(here.bound).saturating_add(there.bound);
                 self.set_offset(here.ns.saturating_sub(there.ns), bound);
             }
@@ -267,8 +265,7 @@ impl Timeline {
         self.place(t, here, there);
     }
 
-    /// The same for a transaction of this moment, of which nothing is learned: the NICs' clocks go by their last
-    /// readings.
+    /// Maps a current transaction without updating the estimate, with the latest readings of the NIC clocks.
     pub fn map_now(&self, t: &mut Transaction) {
         let Some(t1) = t.raw.get(Stamp::T1App) else { return };
         let there = t.raw.get(Stamp::T2App).and_then(|t2| self.there.guess(t2));
@@ -317,7 +314,7 @@ impl Timeline {
             self.set_offset(e.offset_ns, e.bound_ns);
         } else if let Some((offset, bound)) = self.offset {
             let off = offset.abs_diff(e.offset_ns).saturating_sub(bound.unsigned_abs() + e.bound_ns.unsigned_abs());
-            // Once, not for each of the estimates that go on saying so.
+            // Reported once only.
             if off > 0 && !self.apart {
                 let what = format!(
                     "the ends' PHCs are not together as was said: the round trips prove them {off} ns further apart"
@@ -340,7 +337,7 @@ mod tests {
     use crate::transaction::Route;
     use proptest::prelude::*;
 
-    /// A transaction whose stamps lie `segment` apart on the true timeline, seen by clocks that are ahead by these.
+    /// A transaction with stamps `segment` apart on the true timeline, taken by clocks ahead by the given offsets.
     fn seen(at: Ns, segment: Ns, there: Ns, phc_here: Ns, phc_there: Ns) -> Transaction {
         let mut t = Transaction::default();
         for (i, stamp) in Stamp::ALL.into_iter().enumerate() {
@@ -359,8 +356,7 @@ mod tests {
         Some(NicClock { index, at: 0, offset, bound: 50, drift_ppb: 0 })
     }
 
-    /// The clocks are read four times a second for some seconds, and stay as they are; the reflector's machine's is
-    /// ahead.
+    /// Adds readings of undisturbed clocks, four per second for some seconds; the reflector's system clock is ahead.
     fn read(timeline: &mut Timeline, ahead: Ns, here: Option<NicClock>, there: Option<NicClock>) {
         for at in (0..40).map(|i| i * 250_000_000) {
             let then = |clock: Option<NicClock>, ahead: Ns| clock.map(|c| NicClock { at: at + ahead, ..c });
@@ -408,7 +404,7 @@ mod tests {
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);
             timeline.keep_together(5_000);
-            // What the reflector's PHC is ahead of its own machine's clock.
+            // Offset of the reflector's PHC to its own system clock.
             let phc_there = phc - there + off;
             read(&mut timeline, there, clock(0, phc), clock(0, phc_there));
             for i in 0..100 {

@@ -1,44 +1,44 @@
-//! A transaction: one probe, its answer, and the moments at which both were seen on their way.
+//! A transaction: a probe, its answer, and their stamps along the route.
 
 use latpath_model::Ns;
 use serde::Serialize;
 
-/// Where and when a probe or its answer was seen, in the order of the route.
+/// Stamps of a probe and its answer, in the order of the route.
 ///
-/// `App` and `Kernel` stamps are `CLOCK_MONOTONIC` of the machine that took them (the kernel's own are `CLOCK_REALTIME` and
-/// were converted), `Nic` stamps are the NIC's clock (PHC).
+/// `App` and `Kernel` stamps are in the `CLOCK_MONOTONIC` of their machine (the kernel's are converted from
+/// `CLOCK_REALTIME`); `Nic` stamps are in the NIC's clock (PHC).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stamp {
     /// The emitter calls the kernel to send.
     T1App,
-    /// The probe comes to the emitter's queueing discipline (`SOF_TIMESTAMPING_TX_SCHED`).
+    /// The probe reaches the emitter's queueing discipline (`SOF_TIMESTAMPING_TX_SCHED`).
     T1Sched,
-    /// The emitter's driver has it (`SOF_TIMESTAMPING_TX_SOFTWARE`).
+    /// The emitter's driver gets the probe (`SOF_TIMESTAMPING_TX_SOFTWARE`).
     T1Driver,
-    /// It leaves the emitter's NIC (`SOF_TIMESTAMPING_TX_HARDWARE`).
+    /// The probe leaves the emitter's NIC (`SOF_TIMESTAMPING_TX_HARDWARE`).
     T1Nic,
-    /// It arrives at the reflector's NIC (`SOF_TIMESTAMPING_RX_HARDWARE`).
+    /// The probe arrives at the reflector's NIC (`SOF_TIMESTAMPING_RX_HARDWARE`).
     T2Nic,
-    /// It comes into the reflector's kernel (`SOF_TIMESTAMPING_RX_SOFTWARE`).
+    /// The probe enters the reflector's network stack (`SOF_TIMESTAMPING_RX_SOFTWARE`).
     T2Kernel,
     T2App,
     /// The reflector calls the kernel to send the answer.
     T3App,
-    /// The answer comes to the reflector's queueing discipline.
+    /// The answer reaches the reflector's queueing discipline.
     T3Sched,
-    /// The reflector's driver has it.
+    /// The reflector's driver gets the answer.
     T3Driver,
-    /// It leaves the reflector's NIC.
+    /// The answer leaves the reflector's NIC.
     T3Nic,
-    /// It arrives at the emitter's NIC.
+    /// The answer arrives at the emitter's NIC.
     T4Nic,
-    /// It comes into the emitter's kernel.
+    /// The answer enters the emitter's network stack.
     T4Kernel,
     T4App,
 }
 
-/// What took a stamp.
+/// Source of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
@@ -59,7 +59,7 @@ impl Stamp {
         ]
     };
 
-    /// As in the table of results: `T1 nic`.
+    /// Display name: `T1 nic`.
     pub fn name(self) -> &'static str {
         match self {
             Self::T1App => "T1 app",
@@ -79,7 +79,7 @@ impl Stamp {
         }
     }
 
-    /// As a column of the log and a key of JSON: `t1_nic_ns`.
+    /// Column of the log and key of JSON: `t1_nic_ns`.
     pub fn column(self) -> String {
         self.name().to_lowercase().replace(' ', "_") + "_ns"
     }
@@ -92,22 +92,22 @@ impl Stamp {
         }
     }
 
-    /// Whether the reflector takes it, and not the emitter.
+    /// Whether the reflector takes the stamp.
     pub fn is_reflectors(self) -> bool {
         (Self::T2Nic..=Self::T3Nic).contains(&self)
     }
 
-    /// Place in a mask of stamps.
+    /// Bit in a mask of stamps.
     pub fn bit(self) -> u16 {
         1 << self as u16
     }
 }
 
-/// Times of some of the stamps.
+/// Times of stamps, ns; each may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamps([Ns; Stamp::ALL.len()]);
 
-/// A stamp that was not taken.
+/// Value of a missing stamp.
 const ABSENT: Ns = Ns::MIN;
 
 impl Default for Stamps {
@@ -117,7 +117,7 @@ impl Default for Stamps {
 }
 
 impl Stamps {
-    /// The time of one, where it was taken.
+    /// Time of a stamp; `None` if missing.
     #[inline]
     pub fn get(&self, stamp: Stamp) -> Option<Ns> {
         let time = self.0[stamp as usize];
@@ -129,7 +129,7 @@ impl Stamps {
         self.0[stamp as usize] = time;
     }
 
-    /// Notes one that may be missing; what was noted before stays then.
+    /// Sets a stamp if `time` is given.
     #[inline]
     pub fn set_if(&mut self, stamp: Stamp, time: Option<Ns>) {
         if let Some(time) = time {
@@ -137,12 +137,12 @@ impl Stamps {
         }
     }
 
-    /// Those that were taken, as a mask of [`Stamp::bit`].
+    /// Mask of the present stamps ([`Stamp::bit`]).
     pub fn mask(&self) -> u16 {
         Stamp::ALL.into_iter().filter(|s| self.0[*s as usize] != ABSENT).fold(0, |mask, s| mask | s.bit())
     }
 
-    /// Time from one to another; `None` where one is missing.
+    /// Time between two stamps; `None` if one is missing.
     #[inline]
     pub fn between(&self, from: Stamp, to: Stamp) -> Option<Ns> {
         Some(self.get(to)?.saturating_sub(self.get(from)?))
@@ -152,16 +152,16 @@ impl Stamps {
 /// One probe and its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Number of the probe in its session, from 0.
+    /// Sequence number of the probe in its session, from 0.
     pub sequence: u64,
-    /// Stamps as their clocks showed them.
+    /// Stamps in their own clocks.
     pub raw: Stamps,
-    /// The same on one timeline, the emitter's `CLOCK_MONOTONIC`.
+    /// Stamps on the common timeline, the emitter's `CLOCK_MONOTONIC`.
     pub mapped: Stamps,
 }
 
 impl Transaction {
-    /// From T1 app to T4 app, ns of the emitter's `CLOCK_MONOTONIC`. `None` where no answer came.
+    /// From T1 app to T4 app, ns of the emitter's `CLOCK_MONOTONIC`; `None` without an answer.
     pub fn round_trip(&self) -> Option<Ns> {
         self.raw.between(Stamp::T1App, Stamp::T4App)
     }
@@ -176,18 +176,17 @@ impl Transaction {
         self.raw.between(Stamp::T2Nic, Stamp::T3Nic)
     }
 
-    /// Times of the segments that `route` is cut into. Where no stamp of the route is missing they sum to the round
-    /// trip, exactly.
+    /// Times of the segments of `route`. If no stamp of the route is missing, their sum is exactly the round trip.
     pub fn segments<'a>(&'a self, route: &'a Route) -> impl Iterator<Item = Option<Ns>> + 'a {
         route.segments().map(|segment| self.mapped.between(segment.from, segment.to))
     }
 }
 
-/// The stamps at which a round trip is cut: T1 app first, T4 app last.
+/// The stamps that divide a round trip into segments, from T1 app to T4 app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route(Vec<Stamp>);
 
-/// What lies between two neighbouring stamps of a route.
+/// The segment between two neighbouring stamps of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     pub from: Stamp,
@@ -195,14 +194,13 @@ pub struct Segment {
 }
 
 impl Route {
-    /// All stamps that are taken, of these (a mask of [`Stamp::bit`]): up to 13 segments.
+    /// A route of all stamps in the mask `taken` ([`Stamp::bit`]): up to 13 segments.
     pub fn detailed(taken: u16) -> Self {
         let ends = Stamp::T1App.bit() | Stamp::T4App.bit();
         Self(Stamp::ALL.into_iter().filter(|s| s.bit() & (taken | ends) != 0).collect())
     }
 
-    /// One stamp at each end of a machine, the NIC's where there is one: at most the seven segments from application to
-    /// application.
+    /// A route with one stamp at each edge of a machine, the NIC's if present: at most seven segments.
     pub fn of_seven(taken: u16) -> Self {
         use Stamp::*;
         let best = |candidates: &[Stamp]| candidates.iter().copied().find(|s| s.bit() & taken != 0);
@@ -221,7 +219,7 @@ impl Route {
         &self.0
     }
 
-    /// Number of the segment of a transaction that was longest beyond its median.
+    /// Index of the segment that exceeded its median the most.
     pub fn longest(&self, transaction: &Transaction, medians: &[Ns]) -> Option<usize> {
         let medians = medians.iter().copied().chain(std::iter::repeat(0));
         let beyond = transaction.segments(self).zip(medians).enumerate();
@@ -235,13 +233,13 @@ impl Route {
 }
 
 impl Segment {
-    /// All that there can be, of routes with whatever stamps.
+    /// All possible segments, of routes with any stamps.
     pub fn all() -> impl Iterator<Item = Self> {
         let later = |from: Stamp| Stamp::ALL.into_iter().filter(move |to| *to > from);
         Stamp::ALL.into_iter().flat_map(move |from| later(from).map(move |to| Self { from, to }))
     }
 
-    /// What happens in it, in words: `app → NIC`, `wire there`.
+    /// Display name: `app → NIC`, `wire there`.
     pub fn name(self) -> String {
         let (from, to) = (self.from, self.to);
         let side = |s: Stamp| if s.is_reflectors() { "reflector" } else { "emitter" };

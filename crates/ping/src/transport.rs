@@ -1,4 +1,4 @@
-//! What carries probes: UDP, Ethernet frames, AF_XDP; and, in tests, a wire that does whatever real ones do.
+//! The trait of transports for probes: UDP, Ethernet frames, AF_XDP, and a simulated wire in tests.
 
 use crate::kernel::wait_until;
 use crate::transaction::Stamp;
@@ -6,19 +6,19 @@ use latpath_model::Ns;
 use latpath_nic_timestamps::{Stamps, TxKind};
 use std::os::fd::BorrowedFd;
 
-/// How long to wait for a message.
+/// Wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// Returns at once.
     No,
-    /// Until one comes, at most some 50 ms, so that the caller can look at its clock and its stop flag.
+    /// Waits for a message up to some 50 ms, so that the caller checks its clock and its stop flag.
     Some,
-    /// Until this moment of `CLOCK_MONOTONIC`, if it comes before that.
+    /// Like `Some`, but at most until this time (`CLOCK_MONOTONIC` ns).
     Until(Ns),
 }
 
 impl Wait {
-    /// How to call the kernel for this wait, after waiting where that is not its part.
+    /// Flags of recvmsg for this wait, after waiting by ppoll if necessary.
     #[inline]
     pub(crate) fn flags(self, fd: BorrowedFd<'_>) -> i32 {
         match self {
@@ -32,101 +32,106 @@ impl Wait {
     }
 }
 
-/// The clock of the kernel's stamps.
+/// Clock of the kernel's stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelClock {
-    /// `CLOCK_REALTIME`, as sockets have it.
+    /// `CLOCK_REALTIME`, used by sockets.
     Realtime,
-    /// `CLOCK_MONOTONIC`, as eBPF programs have it.
+    /// `CLOCK_MONOTONIC`, used by eBPF programs.
     Monotonic,
 }
 
-/// One message as it arrived. Its bytes are in the caller's buffer.
+/// A received message. Its bytes are in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived<P> {
-    /// The sender's address.
+    /// Address of the sender.
     pub from: P,
-    /// Bytes of it.
+    /// Length, bytes.
     pub len: usize,
-    /// When the kernel had it, in the clock that [`Transport::kernel_clock`] says.
+    /// Kernel stamp, in the clock [`Transport::kernel_clock`].
     pub kernel: Option<Ns>,
-    /// When the NIC had it, its PHC.
+    /// NIC stamp, in its PHC.
     pub nic: Option<Ns>,
 }
 
-/// What became of a message that was to be sent.
+/// Result of sending a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// The kernel took it.
+    /// The kernel accepted it.
     Taken,
-    /// A queue was full: it is lost.
+    /// The kernel refused it because of a full queue; it is lost.
     Refused,
 }
 
-/// What a look for a message brought.
+/// Result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got<P> {
     Message(Arrived<P>),
-    /// None yet.
+    /// No message.
     Nothing,
-    /// The other end's kernel says that nobody listens there (ICMP port unreachable).
+    /// The other end's kernel reported a closed port (ICMP port unreachable).
     NobodyThere,
 }
 
-/// A message that left, as its stamp names it.
+/// A stamp of a sent message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left<'a> {
     pub message: &'a [u8],
-    /// Which of sched, driver and nic; named as the emitter's (T1).
+    /// Kind of stamp (sched, driver or nic), as the emitter's (T1).
     pub stamp: Stamp,
-    /// When: `CLOCK_REALTIME`, or the PHC for the NIC's.
+    /// Time: `CLOCK_REALTIME`, or the PHC for a NIC stamp.
     pub time: Ns,
 }
 
-/// What carries messages.
+/// A transport of messages.
 pub trait Transport {
-    /// How one at the other end is named.
+    /// Address of a peer.
     type Peer: Copy + Eq + std::hash::Hash + std::fmt::Debug;
-    /// What ends it: a device that vanished, and the like.
+    /// Fatal errors, such as a vanished device.
     type Error: std::error::Error + Send + Sync + 'static;
 
     fn send(&mut self, to: Self::Peer, message: &[u8]) -> Result<Sent, Self::Error>;
 
-    /// Whether both are of one host, as far as their addresses show it.
+    /// Whether both addresses belong to one host, as far as they show.
     fn are_of_one_host(a: &Self::Peer, b: &Self::Peer) -> bool {
         a == b
     }
 
-    /// Whether an error of [`Self::send`] is of that message alone, which is too long: a reflector goes on with others.
+    /// Whether an error of [`Self::send`] concerns only that message, which is too long, so that a reflector continues.
     fn is_of_message(_: &Self::Error) -> bool {
         false
     }
 
-    /// Looks for a message, and puts it into `buffer`.
+    /// Receives a message into `buffer`.
+    ///
+    /// # Errors
+    /// If the transport cannot continue.
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<Self::Peer>, Self::Error>;
 
-    /// Hands over the stamps of messages that left since the last call. Never waits.
+    /// Passes on the stamps of messages sent since the last call, without waiting.
+    ///
+    /// # Errors
+    /// If the transport cannot continue.
     fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), Self::Error>;
 
-    /// Stamps that it takes of what it sends and receives, as the emitter's: a mask of [`Stamp::bit`] without the
-    /// app's.
+    /// Mask of the stamps of this transport, as the emitter's and without the app's ([`Stamp::bit`]).
     fn takes(&self) -> u16;
 
-    /// The clock of the kernel's stamps of messages that arrived.
+    /// Clock of the kernel stamps of received messages.
     fn kernel_clock(&self) -> KernelClock {
         KernelClock::Realtime
     }
 
-    /// Messages that the kernel dropped so far because there was no room for them here.
+    /// Messages dropped by the kernel so far because of a full buffer.
     fn dropped(&self) -> u64;
 
-    /// Why the kernel refused a message last: a full queue where nothing else is said.
+    /// Error of the last refused message; `None` stands for a full queue.
     fn last_refusal(&self) -> Option<std::io::Error> {
         None
     }
 }
 
-/// The stamps that a socket was asked for, as the emitter's: a mask of [`Stamp::bit`].
+/// Mask of the stamps requested of a socket, as the emitter's ([`Stamp::bit`]).
 pub(crate) fn asked_for(stamps: &Stamps) -> u16 {
     let each = [
         (stamps.tx_sched, Stamp::T1Sched),
@@ -138,7 +143,7 @@ pub(crate) fn asked_for(stamps: &Stamps) -> u16 {
     each.iter().filter(|(asked, _)| *asked).fold(0, |mask, (_, stamp)| mask | stamp.bit())
 }
 
-/// A stamp of the error queue, as the emitter's.
+/// The emitter's stamp for a kind of the error queue.
 pub(crate) fn of_sending(kind: TxKind) -> Stamp {
     match kind {
         TxKind::Sched => Stamp::T1Sched,
@@ -147,7 +152,8 @@ pub(crate) fn of_sending(kind: TxKind) -> Stamp {
     }
 }
 
-/// The reflector's stamp where the emitter's is given: sched, driver and nic of sending, nic and kernel of receiving.
+/// The reflector's stamp that corresponds to one of the emitter's: sched, driver, nic of sending; nic, kernel of
+/// receiving.
 pub fn at_reflector(emitters: Stamp) -> Stamp {
     match emitters {
         Stamp::T1Sched => Stamp::T3Sched,

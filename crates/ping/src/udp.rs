@@ -14,34 +14,34 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// The port of a reflector where none is said.
+/// Default port of a reflector.
 pub const PORT: u16 = 6185;
-/// Longest wait for a message, so that callers can look at their stop flag and clock.
+/// Maximum wait for a message, so that callers check their stop flag and clock.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
-/// Room for messages that nobody has read yet.
+/// Receive buffer, bytes.
 const BUFFER: i32 = 4 << 20;
-/// Stamps that one call hands over at most.
+/// Maximum number of stamps per call.
 const AT_ONCE: usize = 64;
-/// Bytes of a stamped packet that can stand before its message: headers of Ethernet with two tags, IPv6 and UDP.
+/// Maximum length of headers before the message in a stamped packet, bytes: Ethernet with two tags, IPv6, UDP.
 const HEADERS: usize = 14 + 8 + 40 + 8;
 
-/// Why there is no socket, or no longer one.
+/// Errors of a UDP transport.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpError {
     #[error("{0}: another program listens there already; stop it, or take another with --port")]
     PortTaken(SocketAddr),
-    /// The address is none of this machine's.
+    /// The address does not belong to this machine.
     #[error("{}: not an address of this machine; ip -br address lists those that are", .0.ip())]
     NotOurs(SocketAddr),
-    /// There is no route to it.
+    /// There is no route to the peer.
     #[error("{peer}: {cause}; is the address right, and does a device lead there (ip route get {})?", .peer.ip())]
     NoRoute {
         /// The other end.
         peer: SocketAddr,
-        /// The kernel's answer.
+        /// Error of the kernel.
         cause: io::Error,
     },
-    /// A message does not fit into a datagram, or into the MTU where it may not be cut.
+    /// A message exceeds a datagram, or the MTU without fragmentation.
     #[error("{peer}: a message of {len} bytes does not fit; try a smaller --size")]
     TooLong {
         /// The other end.
@@ -50,35 +50,35 @@ pub enum UdpError {
     },
     #[error(transparent)]
     Option(#[from] latpath_nic_timestamps::SocketError),
-    /// Anything else.
+    /// Another error.
     #[error("{at}: {doing}: {cause}")]
     Os {
         at: SocketAddr,
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// Error of the kernel.
         cause: io::Error,
     },
 }
 
-/// How a socket is set up.
+/// Options of a socket.
 #[derive(Clone, Debug, Default)]
 pub struct UdpOptions {
-    /// Only over this device (`SO_BINDTODEVICE`).
+    /// Device to bind to (`SO_BINDTODEVICE`).
     pub device: Option<String>,
     pub stamps: Stamps,
     pub busy_poll: latpath_nic_timestamps::BusyPoll,
-    /// `SO_PRIORITY`: which queue of a qdisc, and the 802.1Q priority.
+    /// `SO_PRIORITY`, which selects the queue of a qdisc and the 802.1Q priority.
     pub priority: Option<u8>,
     /// DSCP, 0 to 63.
     pub dscp: Option<u8>,
 }
 
-/// The address of the other end, and the one of this machine by which it is answered.
+/// Address of the other end, and the local address of answers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpPeer {
     pub address: SocketAddr,
-    /// The one that it asked, where a reflector listens on all of them.
+    /// Local address that the probe was sent to, for a reflector on all addresses.
     pub asked: Option<IpAddr>,
 }
 
@@ -88,25 +88,28 @@ impl std::fmt::Display for UdpPeer {
     }
 }
 
-/// Either end's socket: an emitter's is connected.
+/// A UDP socket of either end; the emitter's is connected.
 pub struct Udp {
     socket: UdpSocket,
-    /// Where it listens; of an emitter, the other end.
+    /// Address of the listener; for an emitter, of the other end.
     at: SocketAddr,
     connected: bool,
-    /// It listens at all of this machine's addresses.
+    /// Whether it listens on all addresses of this machine.
     any: bool,
     takes: u16,
     stamps: Stamps,
     control: Control,
     queued: Vec<u8>,
-    /// Where the message began in the last packet of the error queue.
+    /// Offset of the message in the last packet of the error queue.
     message_at: usize,
     refusal: Option<Errno>,
 }
 
 impl Udp {
-    /// An emitter's socket, connected to the reflector at `peer`, from `local` where that is given.
+    /// Creates an emitter's socket, connected to the reflector at `peer`, optionally from `local`.
+    ///
+    /// # Errors
+    /// If there is no route, `local` is not an address of this machine, or the kernel refuses an option.
     pub fn connect(peer: SocketAddr, local: Option<IpAddr>, options: &UdpOptions) -> Result<Self, UdpError> {
         let any: IpAddr = if peer.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
         let udp = Self::open(SocketAddr::new(local.unwrap_or(any), 0), Some(peer), options)?;
@@ -114,7 +117,11 @@ impl Udp {
         Ok(udp)
     }
 
-    /// A reflector's socket that listens at this address; the unspecified one is any of this machine's.
+    /// Creates a reflector's socket that listens at this address; the unspecified address stands for all of this
+    /// machine.
+    ///
+    /// # Errors
+    /// If the address is in use or not of this machine, or the kernel refuses an option.
     pub fn listen(at: SocketAddr, options: &UdpOptions) -> Result<Self, UdpError> {
         Self::open(at, None, options)
     }
@@ -167,12 +174,12 @@ impl Udp {
         })
     }
 
-    /// Where it listens; of an emitter, the other end.
+    /// Address of the listener; for an emitter, of the other end.
     pub fn at(&self) -> SocketAddr {
         self.at
     }
 
-    /// The address that an emitter's probes go to, for [`crate::emit::emit`].
+    /// The peer of an emitter, for [`crate::emit::emit`].
     pub fn peer(&self) -> UdpPeer {
         UdpPeer { address: self.at, asked: None }
     }
@@ -182,7 +189,7 @@ impl Udp {
         if self.connected {
             return send(fd, message, flags);
         }
-        // An IPv4 peer of a socket of both families has a mapped address, and is answered from one.
+        // On a dual-stack socket, IPv4 peers have mapped addresses, and so have the sources of answers.
         let address = SockaddrStorage::from(to.address);
         let data = [IoSlice::new(message)];
         match to.asked {
@@ -200,7 +207,7 @@ impl Udp {
         }
     }
 
-    /// Reads a message that is there or comes within the socket's timeout.
+    /// Reads a message that arrives within the socket's timeout.
     #[inline]
     fn read(&mut self, buffer: &mut [u8], flags: i32) -> io::Result<Option<Arrived<UdpPeer>>> {
         let fd = self.socket.as_fd();
@@ -223,7 +230,7 @@ impl Udp {
     }
 }
 
-/// Where the message begins in a packet that was sent, behind whatever headers. `guess` is where it did before.
+/// Offset of the message in a sent packet, after its headers. `guess` is the previous offset.
 fn message_in(packet: &[u8], guess: usize) -> Option<usize> {
     let begins = |at: &usize| packet.get(*at..).is_some_and(|bytes| Header::read(bytes).is_some());
     Some(guess).filter(begins).or_else(|| (0..=HEADERS).find(begins))
@@ -240,7 +247,7 @@ impl Transport for Udp {
     #[inline]
     fn send(&mut self, to: UdpPeer, message: &[u8]) -> Result<Sent, UdpError> {
         let sent = match self.send_once(&to, message) {
-            // That was the answer to the message before; this one was not sent, and is now.
+            // The error belongs to the previous message; this one was not sent, so it is sent again.
             Err(Errno::ECONNREFUSED) if self.connected => self.send_once(&to, message),
             sent => sent,
         };
@@ -257,7 +264,7 @@ impl Transport for Udp {
             | Errno::ENETDOWN
             | Errno::EHOSTDOWN
             | Errno::EINVAL => {}
-            // A reflector goes on, whatever becomes of one emitter.
+            // Errors of one emitter do not stop a reflector.
             _ if !self.connected => return Ok(Sent::Refused),
             Errno::EMSGSIZE => return Err(UdpError::TooLong { peer, len: message.len() }),
             _ => return Err(UdpError::Os { at: peer, doing: "sending", cause: errno.into() }),
@@ -276,8 +283,8 @@ impl Transport for Udp {
         match cause.raw_os_error() {
             Some(libc::EAGAIN | libc::EINTR) => Ok(Got::Nothing),
             Some(libc::ECONNREFUSED) if self.connected => Ok(Got::NobodyThere),
-            // The route is broken, for now at least: silence is what the caller counts. Of a reflector's emitters one
-            // went away: that concerns nobody else.
+            // The route is broken, perhaps temporarily: the caller counts the silence. For a reflector, one emitter has
+            // ended, which does not concern the others.
             Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH | libc::ENETDOWN | libc::EHOSTDOWN) => {
                 Ok(Got::Nothing)
             }
@@ -347,7 +354,7 @@ mod tests {
             let mut message = [0u8; 96];
             Header { kind: Kind::Probe, session: 1, sequence: 2, first: 3, second: 4 }.write(&mut message);
             let mut buffer = [0; 300];
-            // The kernel begins to stamp what it receives a moment after it was asked to.
+            // The kernel starts to stamp received packets a moment after the request.
             let came = (0..5000).find_map(|_| {
                 std::thread::sleep(Duration::from_millis(1));
                 emitter.left(&mut |_| ()).unwrap();

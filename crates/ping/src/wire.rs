@@ -1,4 +1,4 @@
-//! What a probe looks like on the wire; docs/ping.md shows it as a table.
+//! Format of messages on the wire; docs/ping.md has it as a table.
 //!
 //! A header of 32 bytes, all numbers big-endian:
 //!
@@ -6,47 +6,47 @@
 //!  0 magic "LP"   2 version (1)   3 kind   4 session   8 sequence (8)   16 time (8)   24 time (8)
 //! ```
 //!
-//! A probe of 96 bytes or more has room for the reflector's further stamps, which its answer brings. Answers are as
-//! long as what they answer, never longer: a reflector cannot be used to multiply traffic.
+//! Probes of 96 bytes or more have room for the reflector's further stamps in the answer. Answers are never longer than
+//! probes, so a reflector cannot amplify traffic.
 
 use crate::transaction::{Stamp, Stamps};
 use latpath_model::Ns;
 use serde::Serialize;
 
-/// First bytes of everything that emitter and reflector say.
+/// First bytes of every message.
 const MAGIC: [u8; 2] = *b"LP";
 /// Version of this format.
 const VERSION: u8 = 1;
-/// Bytes of the header: the shortest probe.
+/// Length of the header and of the shortest probe, bytes.
 pub const HEADER: usize = 32;
-/// Bytes of the shortest probe whose answer brings all of the reflector's stamps.
+/// Length of the shortest probe with room for all of the reflector's stamps, bytes.
 pub const FULL: usize = 96;
-/// Bytes of [`Hello`] and [`Welcome`].
+/// Length of [`Hello`] and [`Welcome`], bytes.
 pub const CONTROL: usize = 240;
-/// A stamp that was not taken.
+/// Value of a missing stamp.
 const ABSENT: Ns = Ns::MIN;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     Probe = 0,
-    /// The reflector's answer to it.
+    /// The reflector's answer to a probe.
     Answer = 1,
-    /// The emitter asks who is there, once a second: see [`Welcome`].
+    /// The emitter's periodic query, once a second: see [`Welcome`].
     Hello = 2,
-    /// The reflector's answer to it.
+    /// The reflector's answer to a hello.
     Welcome = 3,
-    /// The emitter broke its threshold: the reflector freezes its trace too.
+    /// The emitter reports a breach, so that the reflector freezes its trace too.
     Breach = 4,
 }
 
-/// The first 32 bytes.
+/// The header, 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub kind: Kind,
-    /// Chosen by the emitter, at random.
+    /// Session number, chosen by the emitter at random.
     pub session: u32,
-    /// Number of the probe, from 0; an answer has its probe's.
+    /// Sequence number of the probe, from 0; an answer has that of its probe.
     pub sequence: u64,
     /// Probe: T1 app. Answer: T2 app.
     pub first: Ns,
@@ -71,7 +71,7 @@ fn time(bytes: &[u8], at: usize) -> Option<Ns> {
 }
 
 impl Header {
-    /// Writes it into the first [`HEADER`] bytes.
+    /// Writes the header into the first [`HEADER`] bytes.
     #[inline]
     pub fn write(&self, bytes: &mut [u8]) {
         bytes[..2].copy_from_slice(&MAGIC);
@@ -83,7 +83,7 @@ impl Header {
         put(bytes, 24, self.second.to_be_bytes());
     }
 
-    /// Reads it; `None` where it is none, or of another version.
+    /// Reads a header; `None` for foreign messages and other versions.
     #[inline]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < HEADER || bytes[..2] != MAGIC || bytes[2] != VERSION {
@@ -107,25 +107,25 @@ impl Header {
     }
 }
 
-/// The version of a message that is ours, but not of this version.
+/// The version of a latpath message of another version.
 pub fn other_version(bytes: &[u8]) -> Option<u8> {
     (bytes.len() >= HEADER && bytes[..2] == MAGIC && bytes[2] != VERSION).then(|| bytes[2])
 }
 
-/// Stamps of an answer's sending: they are known only after it left, and so travel with a later answer.
+/// Stamps of sending an answer, known only afterwards and so carried by a later answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Afterwards {
-    /// Which answer's.
+    /// Sequence number of the answer.
     pub sequence: u64,
-    /// T3 sched, driver and nic of it.
+    /// Its T3 sched, driver and nic.
     pub stamps: [Option<Ns>; 3],
 }
 
-/// Which stamps [`Afterwards::stamps`] are.
+/// Kinds of the stamps in [`Afterwards::stamps`].
 pub const AFTERWARDS: [Stamp; 3] = [Stamp::T3Sched, Stamp::T3Driver, Stamp::T3Nic];
 
 impl Afterwards {
-    /// Nothing to say.
+    /// Marks absent stamps.
     const NONE: u64 = u64::MAX;
 
     fn write(this: Option<&Self>, bytes: &mut [u8], at: usize) {
@@ -143,7 +143,7 @@ impl Afterwards {
     }
 }
 
-/// What the reflector knows when it answers.
+/// Body of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// T2 nic.

@@ -109,7 +109,7 @@ impl Rows {
         }
     }
 
-    /// Counts what is left.
+    /// Counts the remaining rows.
     fn rest(&mut self) -> Result<u64, LogError> {
         let mut lines = 0;
         loop {
@@ -142,10 +142,10 @@ impl Rows {
     }
 }
 
-/// What a file is that has no such head.
+/// An error text that identifies a file without the expected header.
 fn refused(head: &str, rest: &mut dyn BufRead, role: &str) -> String {
     let mut text = head.to_owned();
-    // An output ends with its figures; a long one begins with breaches.
+    // rant's output ends with figures; with many breaches, these come first.
     let mut more = Vec::new();
     let _ = rest.take(1 << 16).read_to_end(&mut more);
     text.push_str(&String::from_utf8_lossy(&more));
@@ -199,19 +199,19 @@ fn time(text: &str) -> Option<Ns> {
     digits(seconds)?.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
-/// Where a transaction begins and ends at the emitter: by the NIC's clock where it stamped, else by the machine's.
+/// Start and end of a transaction at the emitter: by the NIC clock if it has stamps, else by the system clock.
 fn ends(t: &Transaction, is_by_nic: bool) -> Option<(Ns, Ns)> {
     let (from, to) = if is_by_nic { (Stamp::T1Nic, Stamp::T4Nic) } else { (Stamp::T1App, Stamp::T4App) };
     t.raw.get(from).zip(t.raw.get(to))
 }
 
-/// Finds the answer that lies within each probe.
+/// Finds the answer within each probe's round trip.
 struct Answers {
     rows: Rows,
-    /// Answers whose probes may still come.
+    /// Next answer, whose probe may follow.
     next: Option<Transaction>,
     first: Option<Ns>,
-    /// Probes since the first answer, and those whose answer was found.
+    /// Number of probes since the first answer, and of those with an answer.
     during: u64,
     joined: u64,
     ended: bool,
@@ -256,7 +256,7 @@ impl Answers {
             return Ok(());
         }
         self.advance()?;
-        // Two answers cannot lie within one probe.
+        // Two answers within one round trip are impossible.
         if self.next.is_some_and(|next| arrived(&next) < received) {
             return Ok(());
         }
@@ -281,11 +281,11 @@ impl Answers {
     }
 }
 
-/// Makes a log at `path` of what rant's emitter logged, and its reflector where that is named. Once `stop` is set, the
-/// log ends there.
+/// Converts the log of rant's emitter, and optionally of its reflector, to a log at `path`. Setting `stop` ends the log
+/// early.
 ///
 /// # Errors
-/// Where a file is no such log, holds some transactions only, or both cannot be joined: then there is no log.
+/// If a file is not a rant log, is incomplete, or both cannot be joined. No log is written then.
 pub fn import_rant(emit: &Path, reflect: Option<&Path>, path: &Path, stop: &AtomicBool) -> Result<Summary, LogError> {
     let rows = Rows::open(emit, &EMITTERS, "emit")?;
     let answers = reflect.map(Answers::open).transpose()?;
@@ -296,7 +296,7 @@ pub fn import_rant(emit: &Path, reflect: Option<&Path>, path: &Path, stop: &Atom
     let closed = import.format.finish(&import.progress);
     let files = import.format.files();
     if let Err(error) = done.and(closed) {
-        // They were made a moment ago, by this alone.
+        // This call created these files.
         files.iter().for_each(|file| std::fs::remove_file(file).unwrap_or_default());
         return Err(error);
     }
@@ -352,7 +352,7 @@ impl Import {
         Ok(())
     }
 
-    /// Looks at the first rows: which stamps there are, and whether they are of all transactions.
+    /// Determines from the first rows which stamps exist, and whether the log contains all transactions.
     fn begin(&mut self) -> Result<(), LogError> {
         let mask = self.batch.iter().fold(0, |mask, t| mask | t.raw.mask());
         self.is_by_nic = mask & Stamp::T1Nic.bit() != 0;
@@ -365,7 +365,7 @@ impl Import {
         self.format.begin(&Route::detailed(mask | of_reflector))
     }
 
-    /// rant sends the next probe as soon as it has an answer: where pauses are long, transactions are missing.
+    /// Refuses a log with long pauses: rant sends the next probe at once after an answer, so transactions are missing.
     fn refuse_late_ones_alone(&self) -> Result<(), LogError> {
         let is_by_app = self.batch.iter().all(|t| ends(t, false).is_some());
         let ends: Vec<_> = self.batch.iter().filter_map(|t| ends(t, !is_by_app)).collect();

@@ -1,4 +1,4 @@
-//! Reading a log back: a finished one, or the parts that a killed one left.
+//! Reads a log: a finished one, or the parts of a killed one.
 
 use super::LogError;
 use latpath_model::Ns;
@@ -14,12 +14,12 @@ pub(super) const SENT: &str = "t1_app_ns";
 pub(super) const NIC_SENT: &str = "t1_nic_ns";
 pub(super) const NIC_RECEIVED: &str = "t4_nic_ns";
 pub(super) const ROUND_TRIP: &str = "round_trip_ns";
-/// A line of CSV is shorter: 40 columns of 20 digits.
+/// Maximum length of a CSV line, bytes; 40 columns of 20 digits need less.
 const MOST_LINE: u64 = 4096;
-/// More columns than any log has.
+/// Maximum number of columns, above that of any log.
 const MOST_COLUMNS: usize = 64;
 
-/// A log that can be read, several times.
+/// A log file, which can be read repeatedly.
 pub(super) struct LogFile {
     path: PathBuf,
     is_csv: bool,
@@ -48,7 +48,10 @@ impl LogFile {
         Ok(log)
     }
 
-    /// Passes on these columns of all rows, `sequence` always first; returns how many rows could not be read.
+    /// Passes on the given columns of all rows, after `sequence`; returns the number of unreadable rows.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or lacks one of the columns.
     pub fn rows(&self, columns: &[&str], row: impl FnMut(u64, &[Option<Ns>])) -> Result<u64, LogError> {
         match self.is_csv {
             true => self.rows_of_csv(columns, row),
@@ -60,7 +63,7 @@ impl LogFile {
         self.columns.iter().any(|column| column == name)
     }
 
-    /// An error of this file.
+    /// An error that names this file.
     pub fn wrong(&self, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LogError {
         LogError::File { path: self.path.clone(), source: io::Error::other(why) }
     }
@@ -87,7 +90,7 @@ impl LogFile {
             let text = std::str::from_utf8(&line).ok().and_then(|text| text.strip_suffix('\n'));
             let cells: Vec<&str> = text.unwrap_or_default().split(',').take(MOST_COLUMNS + 1).collect();
             let sequence = cells.get(sequence_at).and_then(|cell| cell.parse::<u64>().ok());
-            // A kill may have cut the last line.
+            // A kill may have truncated the last line.
             let Some(sequence) = sequence.filter(|_| cells.len() == head.len()) else {
                 unread += 1;
                 continue;
@@ -98,7 +101,7 @@ impl LogFile {
         }
     }
 
-    /// The finished file, or the parts of one that was killed.
+    /// Opens the finished file, or the parts of a killed log.
     fn parts(&self) -> Result<Vec<PartReader>, LogError> {
         if self.path.exists() {
             return Ok(vec![PartReader::open(&self.path)?]);

@@ -1,4 +1,4 @@
-//! What a log is compared by.
+//! A log as a recording for comparison.
 
 use super::read::{LogFile, NIC_RECEIVED, NIC_SENT, ROUND_TRIP, SENT};
 use super::LogError;
@@ -8,27 +8,27 @@ use latpath_stats::track::{Lost, Track};
 use latpath_stats::Histogram;
 use std::path::Path;
 
-/// The name of the whole of a transaction.
+/// Name of the segment from T1 app to T4 app.
 const WHOLE: &str = "round trip";
-/// The name of what lies between the emitter's NIC and the same NIC again, by that NIC's clock alone.
+/// Name of the segment from T1 nic to T4 nic, by the clock of the emitter's NIC alone.
 const BY_NIC: &str = "NIC round trip";
 
-/// Whether the emitter's clocks take a stamp: `t1_app`, `t4_nic`.
+/// Whether the emitter takes this stamp: `t1_app`, `t4_nic`.
 fn is_of_emitter(stamp: &str) -> bool {
     stamp.starts_with("t1") || stamp.starts_with("t4")
 }
 
-/// What is compared: a column, or the difference of two.
+/// Source of a segment's times: a column, or the difference of two.
 enum Times<'a> {
     Column(&'a str),
     NicRoundTrip,
 }
 
-/// Reads a log of all transactions: round trips, those by the emitter's NIC where it stamped; `steps`: the parts of
-/// round trips too. Times over the threshold are counted.
+/// Reads a log of all transactions: round trips, round trips by the emitter's NIC if it has stamps, and with `steps`
+/// the segments of round trips. Counts times over the threshold.
 ///
 /// # Errors
-/// Where it is no log, or cannot be read.
+/// If the file is not a log, or cannot be read.
 pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, LogError> {
     let log = LogFile::open(path)?;
     let (mut first, mut last, mut rows, mut numbers) = ([Ns::MAX; 2], [Ns::MIN; 2], 0_u64, (u64::MAX, 0));
@@ -43,7 +43,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
             }
         }
     })?;
-    // Logs of others may have the NIC's stamps alone.
+    // Imported logs may have NIC stamps only.
     let is_by_nic = has_nic && first[0] == Ns::MAX;
     let (first, last) = (first[usize::from(is_by_nic)], last[usize::from(is_by_nic)]);
     let sent = numbers.1.saturating_sub(numbers.0).saturating_add(1);
@@ -96,7 +96,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
                 (SegmentKind::Step, name, from, to)
             }
         };
-        // A log does not have the bound of times between both machines.
+        // A log does not contain the error bound between the two machines.
         let error_bound_ns = (is_of_emitter(from) == is_of_emitter(to)).then_some(0);
         let measured = Measured::of(histogram, track.finish(), span);
         Measured { kind, name: name.into(), from: from.into(), to: to.into(), error_bound_ns, over, ..measured }

@@ -1,4 +1,4 @@
-//! The last so many seconds, in memory that does not grow.
+//! A ring of the transactions of the last seconds, in bounded memory.
 
 use super::{pages::Pages, when, LogError, LogOptions};
 use crate::transaction::{Stamp, Transaction};
@@ -6,31 +6,31 @@ use latpath_linux::proc::number;
 use latpath_model::Ns;
 use std::time::Duration;
 
-/// More than the rate promises, for what comes unevenly.
+/// Spare capacity for an uneven rate, percent.
 const SPARE_PERCENT: u64 = 10;
 const SPARE: u64 = 1024;
-/// Bytes where no rate is known.
+/// Size of the ring without a known rate, bytes.
 const UNKNOWN_RATE: u64 = 64 << 20;
 
-/// A ring of transactions, the oldest of which go.
+/// A ring of transactions; new ones replace the oldest.
 pub(super) struct Ring {
     slots: Pages<Transaction>,
     time: Ns,
-    /// Rows that ever came; the next goes to the slot of this number.
+    /// Number of rows ever added, and index of the next one.
     head: u64,
-    /// The oldest row that is still here.
+    /// Index of the oldest row in the ring.
     tail: u64,
     draining: Option<Window>,
-    /// The shortest time that a full ring held when it was asked for the last seconds.
+    /// Shortest time span of a full ring at a request for the last seconds.
     short: Option<Ns>,
 }
 
-/// What is to leave the ring for the file.
+/// Rows to move from the ring to the file.
 #[derive(Clone, Copy)]
 struct Window {
-    /// Rows from this time on, earlier ones are passed over,
+    /// Start of the rows, ns; earlier ones are skipped.
     from: Ns,
-    /// up to this row, whether it came already or not.
+    /// Sequence number of the last row, which may not have been added yet.
     upto: u64,
 }
 
@@ -40,7 +40,7 @@ impl Ring {
         let rows = match options.rate_hz.filter(|hz| hz.is_finite() && *hz > 0.0) {
             Some(hz) => {
                 let rows = (hz * time.as_secs_f64()).ceil();
-                // Saturates where it is beyond all memory.
+                // Saturates beyond any memory size.
                 (rows as u64).saturating_mul(100 + SPARE_PERCENT) / 100 + SPARE
             }
             None => {
@@ -70,7 +70,7 @@ impl Ring {
         &self.slots[(number % self.slots.len() as u64) as usize]
     }
 
-    /// Adds one. Whether that took the place of one that was to go to the file.
+    /// Adds a transaction. Returns whether it replaced one that should have gone to the file.
     #[inline]
     pub fn push(&mut self, transaction: &Transaction) -> bool {
         let mut lost = false;
@@ -84,13 +84,13 @@ impl Ring {
         lost
     }
 
-    /// The time before this transaction is to be kept, and itself when it comes.
+    /// Requests the time span before this transaction, and the transaction itself once it is added.
     pub fn breach(&mut self, transaction: &Transaction) {
         let at = transaction.raw.get(Stamp::T4App).unwrap_or_else(|| when(transaction));
         self.ask(at, transaction.sequence);
     }
 
-    /// The last time is to be kept.
+    /// Requests the last time span.
     pub fn end(&mut self) {
         if self.head > self.tail {
             let at = when(self.row(self.head - 1));
@@ -106,19 +106,19 @@ impl Ring {
                 self.short = Some(self.short.map_or(held, |short| short.min(held)));
             }
         }
-        // What an earlier breach asked for is still to be kept.
+        // The request of an earlier breach remains valid.
         let from = self.draining.map_or(from, |w| w.from.min(from));
         let upto = self.draining.map_or(upto, |w| w.upto.max(upto));
         self.draining = Some(Window { from, upto });
     }
 
-    /// Whether rows may have to leave.
+    /// Whether rows are to be moved to the file.
     #[inline]
     pub fn is_draining(&self) -> bool {
         self.draining.is_some()
     }
 
-    /// The next row that is to go to the file.
+    /// Takes the next row for the file.
     pub fn drain(&mut self) -> Option<Transaction> {
         let window = self.draining?;
         while self.tail < self.head {
@@ -131,20 +131,20 @@ impl Ring {
                 return Some(row);
             }
         }
-        // The transaction of the breach itself may be to come yet.
+        // The transaction of the breach itself may not have been added yet.
         if window.upto == u64::MAX || self.head > 0 && self.row(self.head - 1).sequence >= window.upto {
             self.draining = None;
         }
         None
     }
 
-    /// Rows that should have gone to the file.
+    /// Number of rows still to be moved to the file.
     pub fn left(&self) -> u64 {
         let Some(window) = self.draining else { return 0 };
         (self.tail..self.head).filter(|n| window.holds(self.row(*n))).count() as u64
     }
 
-    /// Said where the ring was too small for the time.
+    /// A note if the ring was too small for the time span.
     pub fn note(&self) -> Option<String> {
         let (held, time) = (self.short?, self.time);
         let seconds = |ns: Ns| ns as f64 / 1e9;
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// One a second, each taking half a second.
+    /// A transaction per second, with a round trip of half a second.
     fn transaction(sequence: u64) -> Transaction {
         let mut t = Transaction { sequence, ..Transaction::default() };
         t.raw.set(Stamp::T1App, sequence as Ns * 1_000_000_000);

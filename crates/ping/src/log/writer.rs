@@ -1,4 +1,4 @@
-//! The thread that writes a log.
+//! The writer thread of a log.
 
 use super::{csv::Csv, format::Format, parts::Parquet, LogError, Progress, Summary, Work};
 use crate::transaction::{Route, Transaction};
@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-/// The thread looks for work so often. It is not woken: that would cost the measuring thread a system call.
+/// Poll interval of the thread. Waking it would cost the measuring thread a system call.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The file's kind, by its name.
+/// Creates the file in the format of its extension.
 pub(super) fn create(path: &Path) -> Result<Box<dyn Format>, LogError> {
     match path.extension().and_then(|e| e.to_str()) {
         Some("csv") => Ok(Box::new(Csv::create(path)?)),
@@ -24,17 +24,17 @@ pub(super) fn create(path: &Path) -> Result<Box<dyn Format>, LogError> {
     }
 }
 
-/// The thread's belongings.
+/// State of the thread.
 pub(super) struct Writer {
     pub format: Box<dyn Format>,
     pub todo: Receiver<Work>,
-    /// Buffers go back here to be filled again.
+    /// Returns empty buffers.
     pub free: Sender<Vec<Transaction>>,
     pub progress: Arc<Progress>,
 }
 
 impl Writer {
-    /// Works until the log is finished, or the first error.
+    /// Runs until the log is finished, or until the first error.
     pub fn run(mut self) -> Summary {
         let done = self.work().and_then(|()| self.format.finish(&self.progress));
         self.progress.failed.store(done.is_err(), Ordering::Relaxed);
