@@ -150,12 +150,12 @@ pub struct Answer {
     pub nic: Option<Ns>,
     /// T2 kernel.
     pub kernel: Option<Ns>,
-    /// Value of an earlier answer.
+    /// Stamps of an earlier answer.
     pub afterwards: Option<Afterwards>,
 }
 
 impl Answer {
-    /// Writes it behind the header, where there is room; says whether there was.
+    /// Writes the body after the header if there is room. Returns whether there was.
     #[inline]
     pub fn write(&self, bytes: &mut [u8]) -> bool {
         if bytes.len() < FULL {
@@ -168,7 +168,7 @@ impl Answer {
         true
     }
 
-    /// Reads it; nothing where there was no room for it.
+    /// Reads the body; empty if the message has no room for it.
     #[inline]
     pub fn read(bytes: &[u8]) -> Self {
         if bytes.len() < FULL {
@@ -177,71 +177,70 @@ impl Answer {
         Self { nic: time(bytes, 32), kernel: time(bytes, 40), afterwards: Afterwards::read(bytes, 48) }
     }
 
-    /// Notes the stamps of this very transaction.
+    /// Copies the stamps of the same transaction to `stamps`.
     pub fn note(&self, stamps: &mut Stamps) {
         stamps.set_if(Stamp::T2Nic, self.nic);
         stamps.set_if(Stamp::T2Kernel, self.kernel);
     }
 }
 
-/// The reflector's own clock in the NIC: PHC time at monotonic time `at` was `at + offset`.
+/// A reading of a NIC clock: at `CLOCK_MONOTONIC` time `at`, the PHC showed `at + offset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NicClock {
     /// Number of the PHC on its machine.
     #[serde(rename = "phc")]
     pub index: i32,
-    /// When it was read, the reflector's `CLOCK_MONOTONIC`.
+    /// Time of the reading, `CLOCK_MONOTONIC` of the NIC's machine.
     #[serde(skip)]
     pub at: Ns,
-    /// PHC − `CLOCK_MONOTONIC` then.
+    /// PHC − `CLOCK_MONOTONIC` at that time.
     #[serde(rename = "offset_ns")]
     pub offset: Ns,
     #[serde(rename = "error_bound_ns")]
     pub bound: Ns,
-    /// How much faster the PHC runs, in parts per billion.
+    /// Drift of the PHC, ppb; positive if it runs faster.
     pub drift_ppb: i64,
 }
 
-/// What a reflector saw of a session.
+/// Counts of a reflector for one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReflectorCounters {
-    /// Probes that it received, duplicates left out.
+    /// Received probes without duplicates.
     pub received: u64,
-    /// Probes that it received once more.
+    /// Duplicate probes.
     pub duplicates: u64,
-    /// Probes that came after a later one.
+    /// Probes received after a later one.
     pub reordered: u64,
-    /// Answers that its kernel refused to send.
+    /// Answers refused by its kernel.
     pub refused: u64,
-    /// Messages that were neither hellos nor probes of a session that had said hello, of whoever.
+    /// Messages of any sender that were neither hellos nor probes of a known session.
     pub foreign: u64,
-    /// Messages that its kernel dropped because the socket's buffer was full, of whoever.
+    /// Messages of any sender dropped by its kernel because of a full socket buffer.
     pub dropped: u64,
 }
 
-/// The reflector's identity, the stamps that it takes, and what it has seen so far.
+/// Identity, stamps and counts of a reflector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Welcome {
-    /// `/proc/sys/kernel/random/boot_id`: the same where emitter and reflector share a kernel, and so its clocks.
+    /// Identity of the kernel's clock; equal if emitter and reflector share a kernel and time namespace.
     pub boot_id: [u8; 16],
-    /// Stamps that it takes ([`Stamp::bit`]).
+    /// Mask of its stamps ([`Stamp::bit`]).
     pub taken: u16,
-    /// The device's name, cut to 15 bytes.
+    /// Name of the device, truncated to 15 bytes.
     pub device: String,
-    /// Its NIC's clock, where it has one.
+    /// Clock of its NIC.
     pub nic: Option<NicClock>,
-    /// Times that its `CLOCK_REALTIME` was set and its NIC's clock disturbed, since it started.
+    /// Number of steps of its `CLOCK_REALTIME` and disturbances of its NIC clock since its start.
     pub disturbances: u32,
     pub seen: ReflectorCounters,
-    /// When the session began for it, its `CLOCK_MONOTONIC`. Where this changes it has forgotten what it saw: it was
-    /// restarted.
+    /// Start of the session at the reflector, its `CLOCK_MONOTONIC`. A change shows a restart, which resets the counts.
     pub begun: Ns,
-    /// Value of an earlier answer.
+    /// Stamps of an earlier answer.
     pub afterwards: Option<Afterwards>,
 }
 
 impl Welcome {
-    /// Writes it behind the header of a message of [`CONTROL`] bytes.
+    /// Writes the body after the header of a message of [`CONTROL`] bytes.
     pub fn write(&self, bytes: &mut [u8]) {
         bytes[HEADER..CONTROL].fill(0);
         put(bytes, 32, self.boot_id);
@@ -263,7 +262,7 @@ impl Welcome {
         put(bytes, 192, self.begun.to_be_bytes());
     }
 
-    /// Reads it; `None` where it is too short.
+    /// Reads the body; `None` if the message is too short.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < CONTROL {
             return None;

@@ -1,14 +1,13 @@
-//! Probes in raw Ethernet frames past the kernel's network stack: AF_XDP.
+//! Probes in raw Ethernet frames that bypass the kernel's network stack: AF_XDP.
 //!
-//! An XDP program hands latpath's frames to the socket of the queue on which they came, before the kernel makes packets
-//! of them, and passes all others on. Frames lie in memory that kernel and process share; looking for one is reading a
-//! word of it. What is sent goes by the first queue, past the queueing discipline.
+//! An XDP program redirects latpath's frames to the socket of their receive queue, before the kernel allocates packets,
+//! and passes all others on. Frames are in memory shared by kernel and process, where polling reads a single word. Sent
+//! frames use the first queue and bypass the queueing discipline.
 //!
-//! There is one XDP program on a device: one emitter or reflector by AF_XDP, and none where another program stands.
-//! Where a NIC takes 802.1Q tags off (`ethtool -K IF rxvlan off` ends that), XDP does not see them. The kernel and the
-//! NIC do not stamp these frames; the XDP program itself can say when a frame came to it, which stands for the kernel's
-//! stamp of receiving. A few drivers have no room for what it says (bpf_xdp_adjust_meta): their frames come without a
-//! stamp.
+//! A device has at most one XDP program: one emitter or reflector by AF_XDP, and none beside another program. If a NIC
+//! strips 802.1Q tags (`ethtool -K IF rxvlan off` disables that), XDP does not see them. Neither kernel nor NIC stamps
+//! these frames. The XDP program can stamp received frames, in place of the kernel's receive stamp; a few drivers have
+//! no room for its metadata (bpf_xdp_adjust_meta), so their frames have no stamp.
 
 mod kernel;
 mod program;
@@ -29,19 +28,19 @@ use program::Program;
 use std::fmt;
 use std::io;
 
-/// Queues that can be covered: bpf/xsk.bpf.c.
+/// Maximum number of queues, as in bpf/xsk.bpf.c.
 const MAX_QUEUES: usize = 64;
-/// Longest wait for a frame, so that callers can look at their stop flag and clock.
+/// Maximum wait for a frame, so that callers check their stop flag and clock, ns.
 const WAIT_NS: i64 = 50_000_000;
-/// Looks at empty rings between two looks at whether the device is still there.
+/// Number of polls of empty rings between two checks that the device exists.
 const LOOKS: u32 = 1 << 16;
 
 /// Where the XDP program stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the driver, before the kernel has a packet.
+    /// In the driver, before the kernel allocates a packet.
     Driver,
-    /// Behind the driver, in the kernel's own code: any device can, and frames are copied.
+    /// After the driver, in generic code: works on any device, and copies frames.
     Generic,
 }
 
@@ -54,24 +53,23 @@ impl fmt::Display for Place {
     }
 }
 
-/// How to send and receive by AF_XDP.
+/// Options of AF_XDP.
 #[derive(Clone, Debug)]
 pub struct XdpOptions {
-    /// The device, the session and the groups. Of the stamps the XDP program takes the kernel's of receiving.
+    /// Device, session and groups. Of the stamps, the XDP program takes the kernel's receive stamp.
     pub frames: Options,
-    /// Where the program must stand; the best that works where nothing is said.
+    /// Required place of the program; by default the best one that works.
     pub place: Option<Place>,
-    /// Frames must not (`false`) or must (`true`) be read and written by the NIC itself; the best that works where
-    /// nothing is said.
+    /// Whether zero copy is required (`true`) or excluded (`false`); by default the best mode that works.
     pub zero_copy: Option<bool>,
-    /// The kernel polls the NIC in the calls of this process.
+    /// Busy polling of the NIC in system calls of this process.
     pub busy_poll: BusyPoll,
-    /// Frames lie in huge pages.
+    /// Whether frames use huge pages.
     pub huge_pages: bool,
 }
 
 impl XdpOptions {
-    /// The defaults for a device: a reflector's.
+    /// Default options of a reflector on a device.
     pub fn new(device: &str) -> Self {
         Self {
             frames: Options::new(device),
@@ -83,12 +81,12 @@ impl XdpOptions {
     }
 }
 
-/// Why AF_XDP cannot be used.
+/// Errors of AF_XDP.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A right is missing.
+    /// A permission is missing.
     #[error("{0}: AF_XDP needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; try with sudo")]
     NotAllowed(String),
     #[error(
@@ -97,51 +95,51 @@ pub enum XdpError {
     )]
     Taken {
         device: String,
-        /// The program's number.
+        /// Number of the other program.
         id: Option<u32>,
     },
-    /// It cannot stand there.
+    /// The program cannot be attached at this place.
     #[error("{device}: no XDP program can stand there ({place}): {cause}{}", hint(.cause))]
     NoPlace {
         device: String,
         place: Place,
-        /// The kernel's answer.
+        /// Error of the kernel.
         cause: io::Error,
     },
-    /// A queue's socket was refused.
+    /// The kernel refused the socket of a queue.
     #[error("{device}: no AF_XDP socket on its queue {queue} ({how}): {cause}")]
     Queue {
         device: String,
         queue: u32,
-        /// Copies or not.
+        /// Mode: with or without copies.
         how: &'static str,
-        /// The kernel's answer.
+        /// Error of the kernel.
         cause: io::Error,
     },
-    /// No memory.
+    /// Memory was refused.
     #[error("{device}: memory for frames{}: {cause}", if *.huge { " in huge pages (sysctl vm.nr_hugepages; some of 2 MiB for each queue)" } else { "" })]
     Memory {
         device: String,
         huge: bool,
-        /// The kernel's answer.
+        /// Error of the kernel.
         cause: io::Error,
     },
-    /// The NIC cannot read and write frames itself where the program stands.
+    /// Zero copy is impossible at the place of the program.
     #[error("{0}: without copies the XDP program must stand in the driver, and it stands behind it")]
     NoZeroCopy(String),
-    /// Anything else.
+    /// Another error.
     #[error("{device}: {doing}: {cause}")]
     Os {
         device: String,
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// Error of the kernel.
         cause: io::Error,
     },
 }
 
 impl XdpError {
-    /// What an error of libbpf means.
+    /// Converts an error of libbpf.
     fn of(device: &str, doing: &'static str, cause: libbpf_rs::Error) -> Self {
         match cause.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => Self::NotAllowed(device.into()),
@@ -150,7 +148,7 @@ impl XdpError {
     }
 }
 
-/// What can be done where a driver refuses.
+/// A remedy if a driver refuses.
 fn hint(cause: &io::Error) -> &'static str {
     match cause.raw_os_error() {
         Some(libc::EOPNOTSUPP) => "; its driver has no XDP",
@@ -159,14 +157,14 @@ fn hint(cause: &io::Error) -> &'static str {
     }
 }
 
-/// How frames come and go, as it was found to work.
+/// The mode found to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode {
-    /// Where the XDP program stands.
+    /// Place of the XDP program.
     pub place: Place,
-    /// The NIC reads and writes the frames itself.
+    /// Whether the NIC reads and writes the frames itself.
     pub zero_copy: bool,
-    /// Queues whose frames are received, from 0.
+    /// Number of receive queues, from queue 0.
     pub queues: usize,
 }
 
@@ -182,14 +180,14 @@ impl fmt::Display for Mode {
 #[derive(Debug)]
 pub struct Xdp {
     sockets: Vec<Socket>,
-    /// The socket that is looked at first.
+    /// Index of the socket to poll next.
     next: usize,
     device: Device,
     options: XdpOptions,
     program: Program,
-    /// Holds the memberships of groups.
+    /// Socket that holds the group memberships.
     _groups: PacketSocket,
-    /// Most bytes of a frame.
+    /// Maximum length of a frame, bytes.
     longest: usize,
     refused: Option<i32>,
     looks: u32,
@@ -208,10 +206,10 @@ impl Xdp {
             (Some(true), Place::Generic) => return Err(XdpError::NoZeroCopy(name)),
             (Some(true), Place::Driver) => Bind::ZeroCopy,
             (None, Place::Driver) => Bind::Any,
-            // A socket without copies would hear nothing of a program behind the driver.
+            // A zero-copy socket would receive nothing from a generic program.
             (Some(false), _) | (_, Place::Generic) => Bind::Copy,
         };
-        // A received frame has some room before it, and all of its frame's memory lies in one page.
+        // A received frame has headroom before it, and its memory must be within one page.
         let chunk = if device.mtu + AROUND + kernel::HEADROOM <= 2048 { 2048 } else { 4096 };
         let sockets = open_queues(&device, &options, chunk, how)?;
         for (queue, socket) in sockets.iter().enumerate() {
@@ -226,18 +224,18 @@ impl Xdp {
         &self.device
     }
 
-    /// How frames come and go.
+    /// The mode of the sockets.
     pub fn mode(&self) -> Mode {
         let zero_copy = self.sockets.iter().all(Socket::zero_copy);
         Mode { place: self.program.place, zero_copy, queues: self.sockets.len() }
     }
 
-    /// Most bytes of a message that a frame carries.
+    /// Maximum length of a message in a frame, bytes.
     pub fn room(&self, framing: Framing) -> usize {
         room(framing, self.device.mtu).min(self.longest - AROUND)
     }
 
-    /// Looks at every queue once for a message.
+    /// Polls every queue once for a message.
     #[inline]
     fn take_next(&mut self, buffer: &mut [u8]) -> Option<Arrived<Peer>> {
         let count = self.sockets.len();
@@ -245,8 +243,7 @@ impl Xdp {
             let socket = &mut self.sockets[self.next];
             socket.wake_kernel();
             let arrived = socket.take(|frame, kernel| {
-                // What the program lets through and is malformed is shown as an empty message, so that it is counted as
-                // foreign.
+                // A malformed frame that passed the program becomes an empty message, so that it counts as foreign.
                 let unread = || (sender(frame, None), &[][..]);
                 let (from, message) = read(frame, None).map_or_else(unread, |(peer, at)| (peer, &frame[at]));
                 let len = message.len().min(buffer.len());
@@ -261,11 +258,11 @@ impl Xdp {
         None
     }
 
-    /// Whether the device is still there, now and then.
+    /// Checks periodically that the device exists.
     fn alive(&mut self, slept: bool) -> Result<(), XdpError> {
         self.looks = self.looks.wrapping_add(1);
         if slept || self.looks.is_multiple_of(LOOKS) {
-            // The kernel says it once, when the device is removed; one that is only down is silent.
+            // The kernel reports the removal of a device once; a device that is down causes no error.
             if let Some(cause) = self.sockets.iter().find_map(Socket::error) {
                 return Err(self.device.failed("receiving", cause).into());
             }
@@ -274,12 +271,12 @@ impl Xdp {
     }
 }
 
-/// A socket for every queue that the device has.
+/// Opens a socket for every queue of the device.
 fn open_queues(device: &Device, options: &XdpOptions, chunk: usize, how: Bind) -> Result<Vec<Socket>, XdpError> {
     let name = || device.name.clone();
     let mut sockets = Vec::new();
     for queue in 0..MAX_QUEUES as u32 {
-        // Frames that carry no IP come by the first queue, with most NICs: there is room for 20 ms of 100,000 a second.
+        // Most NICs deliver non-IP frames to the first queue: room for 20 ms at 100,000/s.
         let (incoming, outgoing) = if queue == 0 { (2048, 512) } else { (256, 2) };
         let opened = Socket::open(Frames { chunk, incoming, outgoing }, options.huge_pages);
         let mut socket = opened.map_err(|cause| match cause.raw_os_error() {
@@ -298,7 +295,7 @@ fn open_queues(device: &Device, options: &XdpOptions, chunk: usize, how: Bind) -
         socket.polls = options.busy_poll != BusyPoll::default();
         match socket.bind(device.index, queue, how) {
             Ok(()) => sockets.push(socket),
-            // One more than there are.
+            // Beyond the last queue.
             Err(cause) if queue > 0 && cause.raw_os_error() == Some(libc::EINVAL) => break,
             Err(cause) if cause.raw_os_error() == Some(libc::ENETDOWN) => {
                 return Err(DeviceError::Down(name()).into());

@@ -1,5 +1,5 @@
-//! AF_XDP as the kernel offers it (Documentation/networking/af_xdp.rst): memory for frames, four rings that the kernel
-//! shares, and the link of an XDP program. All unsafe code of AF_XDP is here, each block with its reason.
+//! The kernel's interface of AF_XDP (Documentation/networking/af_xdp.rst): memory for frames, four shared rings, and
+//! the link of an XDP program. All unsafe code of AF_XDP is in this module, each block with its reason.
 #![allow(unsafe_code)]
 
 use latpath_linux::net::{check, get_option, set_option};
@@ -11,16 +11,16 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes that the kernel keeps free before each received frame (XDP_PACKET_HEADROOM).
+/// Headroom before each received frame (XDP_PACKET_HEADROOM), bytes.
 pub(super) const HEADROOM: usize = 256;
-/// A huge page.
+/// Size of a huge page, bytes.
 const HUGE: usize = 2 << 20;
 
-/// What the XDP program writes right before a frame (bpf/xsk.bpf.c): a mark, and the time.
+/// Size of the metadata that the XDP program writes before a frame (bpf/xsk.bpf.c): a mark and the time, bytes.
 const STAMP: usize = 16;
 const MARK: u64 = 0x006c_6174_7061_7468;
 
-/// Attaches an XDP program to a device; closing the link takes it off.
+/// Attaches an XDP program to a device; closing the link detaches it.
 pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> io::Result<OwnedFd> {
     let options = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
@@ -37,19 +37,19 @@ pub(super) fn attach(program: BorrowedFd<'_>, ifindex: u32, generic: bool) -> io
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// One ring. The kernel is at its other end.
+/// One end of a ring shared with the kernel.
 #[derive(Debug)]
 struct Ring<T> {
     map: Map,
-    /// Entries: a power of two.
+    /// Number of entries, a power of two.
     size: usize,
     offset: libc::xdp_ring_offset,
-    /// Where this end is: as much as it has produced, or consumed.
+    /// Number of entries that this end has produced or consumed.
     mine: u32,
     entry: std::marker::PhantomData<T>,
 }
 
-/// Which of a socket's rings: the option that makes it, and the place where it is mapped.
+/// Kind of ring: the option that creates it, and its mmap offset.
 struct Kind {
     option: c_int,
     page: u64,
@@ -69,8 +69,8 @@ impl<T: Copy> Ring<T> {
     }
 
     fn word(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel said that one of its 32-bit words stands there, before the entries, and so in the mapping,
-        // which lives as long as self; both sides access it atomically.
+        // SAFETY: the kernel's offset names a 32-bit word before the entries, inside the mapping, which lives as long
+        // as self; both sides access it atomically.
         unsafe { AtomicU32::from_ptr(self.map.at().as_ptr().add(offset as usize).cast()) }
     }
 
@@ -88,21 +88,20 @@ impl<T: Copy> Ring<T> {
 
     fn entry(&self, number: u32) -> *mut T {
         let at = self.offset.desc as usize + (number as usize % self.size) * size_of::<T>();
-        // SAFETY: the entries begin at `desc`, are `size` many, and lie in the mapping.
+        // SAFETY: `size` entries begin at `desc`, inside the mapping.
         unsafe { self.map.at().as_ptr().add(at).cast() }
     }
 
-    /// As producer: adds an entry. Whoever calls it never has more frames under way than it has entries.
+    /// As producer: adds an entry. The caller never has more frames in flight than the ring has entries.
     fn put(&mut self, value: T) {
-        // SAFETY: the entry is this end's until the producer's word says otherwise, and aligned as the kernel laid it
-        // out.
+        // SAFETY: this end owns the entry until it advances the producer's word; the kernel aligned it.
         unsafe { self.entry(self.mine).write(value) };
         self.mine = self.mine.wrapping_add(1);
-        // Release: the entry, and the frame that it names, are written before they are handed over.
+        // Release: the entry and its frame are written before the kernel sees them.
         self.producer().store(self.mine, Ordering::Release);
     }
 
-    /// As producer: takes the last entry back, where the kernel has not read it and cannot be reading it now.
+    /// As producer: withdraws the last entry if the kernel has not read it and is not reading it.
     fn take_back(&mut self) -> bool {
         let unread = self.consumer().load(Ordering::Acquire) != self.mine;
         if unread {
@@ -112,48 +111,48 @@ impl<T: Copy> Ring<T> {
         unread
     }
 
-    /// As consumer: looks at the next entry.
+    /// As consumer: reads the next entry.
     #[inline]
     fn peek(&self) -> Option<T> {
-        // Acquire: what the kernel wrote before it moved its word is seen.
+        // Acquire: the kernel's writes before it advanced its word are visible.
         if self.producer().load(Ordering::Acquire) == self.mine {
             return None;
         }
-        // SAFETY: the entry is this end's until the consumer's word says otherwise.
+        // SAFETY: this end owns the entry until it advances the consumer's word.
         Some(unsafe { self.entry(self.mine).read() })
     }
 
-    /// As consumer: done with the entry that was peeked at.
+    /// As consumer: returns the entry read by [`Self::peek`].
     fn done(&mut self) {
         self.mine = self.mine.wrapping_add(1);
-        // Release: nothing of the entry is read after it is given back.
+        // Release: all reads of the entry happen before its return.
         self.consumer().store(self.mine, Ordering::Release);
     }
 }
 
-/// A socket's frames.
+/// Numbers and sizes of a socket's frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frames {
-    /// Bytes of each: 2048 or 4096.
+    /// Size of a frame, bytes: 2048 or 4096.
     pub chunk: usize,
-    /// How many may have come and not been read: a power of two.
+    /// Maximum number of received, unread frames: a power of two.
     pub incoming: usize,
-    /// How many may be on their way out: a power of two.
+    /// Maximum number of frames being sent: a power of two.
     pub outgoing: usize,
 }
 
-/// How a socket's frames come from and go to the NIC.
+/// Transfer of frames between socket and NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bind {
     /// The kernel chooses.
     Any,
     /// The kernel copies them.
     Copy,
-    /// The NIC reads and writes them itself.
+    /// The NIC reads and writes them.
     ZeroCopy,
 }
 
-/// An AF_XDP socket of one queue, with frames of its own.
+/// An AF_XDP socket of one queue, with its own frames.
 #[derive(Debug)]
 pub(super) struct Socket {
     // The rings and the frames outlive the socket's descriptor, which is closed first.
@@ -163,17 +162,17 @@ pub(super) struct Socket {
     to_send: Ring<xdp_desc>,
     sent: Ring<u64>,
     frames: Map,
-    /// Bytes of a frame.
+    /// Size of a frame, bytes.
     chunk: usize,
-    /// Frames for sending that are free.
+    /// Free frames for sending.
     free: Vec<u64>,
     zero_copy: bool,
-    /// The kernel is called also where it does not ask for it: it polls the NIC then.
+    /// Whether to call the kernel even if it does not request it, so that it polls the NIC.
     pub polls: bool,
 }
 
 impl Socket {
-    /// Opens a socket with these frames, in huge pages or not. It belongs to no queue yet.
+    /// Opens a socket with these frames, optionally in huge pages, not bound to a queue yet.
     pub fn open(frames: Frames, huge: bool) -> io::Result<Self> {
         let Frames { chunk, incoming, outgoing } = frames;
         // SAFETY: no pointers.
@@ -193,12 +192,12 @@ impl Socket {
             tx_metadata_len: 0,
         };
         set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory)?;
-        // The offsets are known once a ring is made; all options come before, as the kernel asks.
+        // The kernel requires all options before it reports the offsets of the rings.
         // SAFETY: all zeros is a valid xdp_mmap_offsets, which is integers only.
         let mut at: libc::xdp_mmap_offsets = unsafe { zeroed() };
         // SAFETY: integers only.
         if unsafe { get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut at) }? != size_of_val(&at) {
-            // Linux before 5.4 knows no flags in rings.
+            // Linux before 5.4 has no flags in rings.
             return Err(io::Error::from_raw_os_error(libc::ENOPROTOOPT));
         }
         let mut fill = Ring::new(socket, FILL, incoming, at.fr)?;
@@ -210,7 +209,7 @@ impl Socket {
         Ok(Self { fd, fill, received, to_send, sent, frames, chunk, free, zero_copy: false, polls: false })
     }
 
-    /// Makes it the socket of this queue.
+    /// Binds the socket to a queue.
     pub fn bind(&mut self, ifindex: u32, queue: u32, how: Bind) -> io::Result<()> {
         let how = match how {
             Bind::Any => 0,
@@ -239,51 +238,51 @@ impl Socket {
         self.zero_copy
     }
 
-    /// For options, and to be named to an XDP program.
+    /// Descriptor, for options and for the XDP program's map.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// A whole frame's bytes.
+    /// The bytes of a frame.
     fn frame(&mut self, at: u64, len: usize) -> &mut [u8] {
         let at = (at as usize).min(self.frames.len());
         let len = len.min(self.frames.len() - at);
-        // SAFETY: inside the mapping; the frame is this end's, which the ring that it came from says, and only until it
-        // is put into the next one, which borrows self.
+        // SAFETY: inside the mapping. This end owns the frame from reading it in one ring until adding it to the next,
+        // which borrows self.
         unsafe { std::slice::from_raw_parts_mut(self.frames.at().as_ptr().add(at), len) }
     }
 
-    /// Takes a received frame, if there is one, and when the XDP program had it (`CLOCK_MONOTONIC`), if it says so.
+    /// Passes a received frame to `look`, with the stamp of the XDP program (`CLOCK_MONOTONIC`), if any.
     #[inline]
     pub fn take<R>(&mut self, look: impl FnOnce(&[u8], Option<Ns>) -> R) -> Option<R> {
         let descriptor = self.received.peek()?;
-        // Frames begin behind the kernel's headroom.
+        // Frames begin after the kernel's headroom.
         let before = descriptor.addr.saturating_sub(STAMP as u64);
         let bytes = self.frame(before, descriptor.len as usize + STAMP);
         let (stamp, frame) = bytes.split_at_mut_checked(STAMP).unwrap_or_default();
         let word = |at: usize| stamp.get(at..)?.first_chunk().map(|b| u64::from_ne_bytes(*b));
         let time = word(0).filter(|mark| *mark == MARK).and_then(|_| Ns::try_from(word(8)?).ok());
-        // The next frame here may come without a stamp.
+        // The next frame here may have no stamp.
         stamp.fill(0);
         let result = look(frame, time);
         self.received.done();
-        // A place inside a frame names the frame (xp_aligned_extract_addr).
+        // Any address inside a frame identifies it (xp_aligned_extract_addr).
         self.fill.put(descriptor.addr - descriptor.addr % self.chunk as u64);
         Some(result)
     }
 
-    /// Has the kernel look for frames, where it must be asked to: with zero copy when it says so, and where it polls.
+    /// Calls the kernel to receive frames, if required: with zero copy on its request, and always with busy polling.
     #[inline]
     pub fn wake_kernel(&self) {
         if self.polls || (self.zero_copy && self.fill.needs_wakeup()) {
             let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
-            // SAFETY: no data and no address. What it returns says nothing: the ring does.
+            // SAFETY: no data and no address. The result is irrelevant, because the ring has the frames.
             unsafe { libc::recvfrom(fd, std::ptr::null_mut(), 0, flags, std::ptr::null_mut(), std::ptr::null_mut()) };
         }
     }
 
-    /// Sends a frame that `write` writes and whose length it returns. `Ok(None)`: no frame is free; `Ok(Some(false))`:
-    /// nothing was written.
+    /// Sends a frame filled by `write`, which returns its length. `Ok(None)`: no frame is free; `Ok(Some(false))`:
+    /// `write` returned `None`.
     #[inline]
     pub fn send(&mut self, write: impl FnOnce(&mut [u8]) -> Option<usize>) -> io::Result<Option<bool>> {
         while let Some(at) = self.sent.peek() {
@@ -291,7 +290,7 @@ impl Socket {
             self.free.push(at);
         }
         let Some(at) = self.free.pop() else {
-            // Frames that the driver could not take earlier.
+            // Retries frames that the driver refused earlier.
             self.kick()?;
             return Ok(None);
         };
@@ -306,13 +305,13 @@ impl Socket {
         }
         let kicked = self.kick();
         if kicked.is_err() && !self.zero_copy && self.to_send.take_back() {
-            // With copies the kernel reads the ring in that call alone.
+            // With copies, the kernel reads the ring in that call only.
             self.free.push(at);
         }
         kicked.map(|()| Some(true))
     }
 
-    /// Has the kernel send what stands in the ring.
+    /// Calls the kernel to send the frames in the ring.
     fn kick(&self) -> io::Result<()> {
         const TRIES: u32 = 3;
         for _ in 0..TRIES {
@@ -328,11 +327,11 @@ impl Socket {
                 _ => return Err(cause),
             }
         }
-        // The driver is busy: what stands in the ring goes with the next.
+        // The driver is busy: the frames in the ring are sent with the next one.
         Ok(())
     }
 
-    /// Frames that found no room here.
+    /// Frames dropped because of a full ring.
     pub fn dropped(&self) -> u64 {
         // SAFETY: all zeros is a valid xdp_statistics, which is integers only.
         let mut s: libc::xdp_statistics = unsafe { zeroed() };
@@ -341,14 +340,14 @@ impl Socket {
         got.map_or(0, |_| s.rx_dropped + s.rx_ring_full)
     }
 
-    /// An error that the kernel has noted, as of a device that is gone.
+    /// A pending error of the socket, such as a removed device.
     pub fn error(&self) -> Option<io::Error> {
         let noted = nix::sys::socket::getsockopt(&self.fd, nix::sys::socket::sockopt::SocketError);
         noted.ok().filter(|errno| *errno != 0).map(io::Error::from_raw_os_error)
     }
 }
 
-/// Waits until one of the sockets has a frame or an error, at most so long. A signal ends it early.
+/// Waits up to `longest_ns` until one of the sockets has a frame or an error. A signal ends the wait early.
 pub(super) fn wait(sockets: &[Socket], longest_ns: i64) {
     // SAFETY: all zeros is a valid pollfd.
     let mut polled: [libc::pollfd; super::MAX_QUEUES] = unsafe { zeroed() };
@@ -357,7 +356,7 @@ pub(super) fn wait(sockets: &[Socket], longest_ns: i64) {
         *poll = libc::pollfd { fd: socket.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     }
     let timeout = libc::timespec { tv_sec: longest_ns / 1_000_000_000, tv_nsec: longest_ns % 1_000_000_000 };
-    // SAFETY: `count` pollfds and one timespec that outlive the call, no signal mask. Whatever it returns, the caller
-    // looks at its rings and its clock next.
+    // SAFETY: `count` pollfds and one timespec that outlive the call, no signal mask. The result is irrelevant: the
+    // caller checks its rings and its clock next.
     unsafe { libc::ppoll(polled.as_mut_ptr(), count as libc::nfds_t, &timeout, std::ptr::null()) };
 }

@@ -1,4 +1,4 @@
-//! The XDP program that chooses latpath's frames, and its place on a device.
+//! The XDP program that selects latpath's frames, and its attachment to a device.
 
 use super::kernel;
 use super::skel::XskSkelBuilder;
@@ -9,7 +9,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Xdp, XdpFlags};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// The program on a device. It goes when this goes, also when the process is killed: the kernel closes the link then.
+/// The program attached to a device. It is detached when this is dropped, and when the process is killed, because the
+/// kernel closes the link.
 #[derive(Debug)]
 pub(super) struct Program {
     sockets: MapHandle,
@@ -18,9 +19,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Loads it for frames to these addresses, of this session where one is given, and puts it on the device. It stamps
-    /// what comes, if it is to. `requested`: where;
-    /// `None` for the driver if it can, else behind it.
+    /// Loads the program for frames to these addresses, optionally of one session, and attaches it to the device, at
+    /// the place `requested`; `None` prefers the driver. With `stamps`, it stamps received frames.
     pub fn attach(
         device: &Device,
         addresses: &[[u8; 6]],
@@ -29,7 +29,7 @@ impl Program {
         requested: Option<Place>,
     ) -> Result<Self, XdpError> {
         let refused = |doing| move |cause| XdpError::of(&device.name, doing, cause);
-        // libbpf's own words on what fails go nowhere: the error says it.
+        // Suppresses libbpf's messages; the error has the reason.
         let printed = libbpf_rs::set_print(None);
         let mut storage = MaybeUninit::uninit();
         let loaded = XskSkelBuilder::default().open(&mut storage).and_then(|mut open| {
@@ -54,7 +54,7 @@ impl Program {
         Ok(Self { sockets, _link: link, place })
     }
 
-    /// From now on frames of this queue come to this socket.
+    /// Redirects frames of this queue to this socket.
     pub fn hand_over(&self, queue: u32, socket: BorrowedFd<'_>) -> libbpf_rs::Result<()> {
         let socket = (socket.as_raw_fd() as u32).to_ne_bytes();
         self.sockets.update(&queue.to_ne_bytes(), &socket, MapFlags::ANY)
@@ -75,7 +75,7 @@ fn stand(device: &Device, program: BorrowedFd<'_>, requested: Option<Place>) -> 
         };
         let name = device.name.clone();
         match cause.raw_os_error() {
-            // There can be one of a kind, and one kind at a time.
+            // A device has at most one program per place, and programs at one place at a time.
             Some(libc::EBUSY | libc::EEXIST) => {
                 let other = Xdp::new(program).query_id(device.index as i32, XdpFlags::NONE).ok();
                 return Err(XdpError::Taken { device: name, id: other.filter(|id| *id != 0) });
