@@ -1,49 +1,50 @@
-//! Actors and culprits: threads of one name are one actor, and those of one process one culprit, however often they are started.
+//! Actors and culprits: threads of one name are one actor, and threads of one process one culprit, however often they
+//! restart.
 
 use crate::Executor;
 use latpath_flight::{Class, Doing};
 use latpath_vms::{Role, Thread, Vm};
 
-/// Threads of one name whose numbers are kept.
+/// Maximum number of thread numbers kept per actor.
 const MAX_PIDS: usize = 32;
 
-/// Names of threads that are kept of a culprit.
+/// Maximum number of thread names kept per culprit.
 const MAX_THREADS: usize = 32;
-/// Name of the culprit that all of latpath's own threads are.
+/// Name of the culprit that comprises all of latpath's own threads.
 pub const LATPATH_ITSELF: &str = "latpath itself";
 
 /// The process of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// The number of its first thread.
+    /// Number of its first thread.
     pub pid: u32,
-    /// The name of its first thread.
+    /// Name of its first thread.
     pub name: String,
-    /// Its systemd unit or control group, where that was recorded.
+    /// Its systemd unit or control group, if recorded.
     pub unit: Option<String>,
 }
 
-/// What had to act, or kept others from acting. Threads of one name and role are one actor.
+/// An actor or culprit: a thread, softirq, interrupt or idle CPU. Threads of one name and role are one actor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Actor {
-    /// What it does for a virtual machine, else its name: `vhost of guest7`, `rustc`, `softirq NET_RX`, `irq 25 virtio0`.
+    /// Its role for a virtual machine, else its name: `vhost of guest7`, `rustc`, `softirq NET_RX`, `irq 25 virtio0`.
     pub name: String,
-    /// What it is; the latest of several.
+    /// The latest context in which it acted.
     pub doing: Doing,
-    /// How it was scheduled, where it is a thread and that is known; the latest of several.
+    /// Latest scheduling class of a thread, if known.
     pub class: Option<Class>,
-    /// Threads' numbers, the latest last: 32 at most.
+    /// Thread numbers, latest last; at most 32.
     pub pids: Vec<u32>,
-    /// It is one of latpath's own.
+    /// Whether it belongs to latpath itself.
     pub is_tool: bool,
-    /// The process, where it is a thread and that is known; the latest of several.
+    /// Latest process of a thread, if known.
     pub process: Option<Process>,
-    /// Of a culprit: the names of its threads, where they differ from its own.
+    /// For a culprit: names of its threads that differ from its own.
     pub threads: Vec<String>,
 }
 
 impl Actor {
-    /// `vm` is the virtual machine that it works for, with its thread.
+    /// Creates an actor. `vm` is the virtual machine that the thread works for, and the thread's role.
     pub(crate) fn new(executor: &Executor, vm: Option<(&Vm, &Thread)>, process: Option<&Process>) -> Self {
         let pid = executor.doing.thread().filter(|pid| *pid != 0);
         let comm = bare(&executor.name);
@@ -65,8 +66,8 @@ impl Actor {
         Self { name, doing, class, pids, is_tool, process: process.cloned(), threads: Vec::new() }
     }
 
-    /// The culprit that it is: all threads of a process are one, and so are all of latpath's. Threads of virtual machines stay
-    /// apart: they have roles.
+    /// The culprit of this actor: all threads of a process are one culprit, and so are all of latpath's. Threads of
+    /// virtual machines remain separate, because they have roles.
     pub(crate) fn culprit(self, is_of_vm: bool) -> Self {
         let process = self.process.as_ref().filter(|p| !is_of_vm && self.pid().is_some_and(|pid| pid != p.pid));
         let name = match process {
@@ -78,12 +79,12 @@ impl Actor {
         Self { name, threads, ..self }
     }
 
-    /// The latest thread's number.
+    /// Number of the latest thread.
     pub fn pid(&self) -> Option<u32> {
         self.pids.last().copied()
     }
 
-    /// Takes over what is newer in another of the same name.
+    /// Merges a newer record of the same actor.
     pub fn update(&mut self, other: &Self) {
         (self.doing, self.class) = (other.doing, other.class.or(self.class));
         self.process = other.process.clone().or(self.process.take());
@@ -105,13 +106,13 @@ fn number(vcpu: Option<u32>) -> String {
     vcpu.map_or(String::new(), |n| format!(" {n}"))
 }
 
-/// `rustc (18491) in its guest` without all behind the name.
+/// The name in `rustc (18491) in its guest`.
 fn bare(name: &str) -> &str {
     let at = name.match_indices(" (").find(|(at, _)| name[at + 2..].starts_with(|c: char| c.is_ascii_digit()));
     at.map_or(name, |(at, _)| &name[..at])
 }
 
-/// Threads that the kernel names by their number, or that take turns, under one name.
+/// One name for kernel threads that differ in a number, or take turns.
 fn thread_name(comm: &str, shown: &str) -> String {
     let function = shown.rsplit_once(") at ").map(|(_, function)| function);
     match (comm.strip_prefix("kworker/"), function) {

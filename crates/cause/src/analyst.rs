@@ -1,4 +1,4 @@
-//! What had to act for a packet to move on between two of its sightings, and what kept that from acting.
+//! Explains the time between two sightings of a packet: the actors that had to act for it, and what delayed them.
 
 use crate::{
     causality::{self, GuestCausality},
@@ -14,70 +14,69 @@ use latpath_flight::{Class, Doing};
 use latpath_model::{Ns, PointId, PointInfo, HOST};
 use std::{cell::RefCell, collections::HashMap};
 
-/// Packets ahead of packets ahead that are looked at.
+/// Maximum depth of a backlog: packets ahead of packets ahead.
 const MAX_BACKLOG: usize = 256;
 
-/// What held a packet, or kept another from acting: a thread, a softirq, an interrupt, an idle CPU.
+/// A thread, softirq, interrupt or idle CPU that held a packet, or delayed another executor.
 ///
-/// The same one is equal everywhere in a capture, so intervals can be grouped by it.
+/// Values for the same executor are equal throughout a capture, so that intervals can be grouped by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Executor {
-    /// As it is shown: `rustc (18491)`, `softirq NET_RX`.
+    /// Display name: `rustc (18491)`, `softirq NET_RX`.
     pub name: String,
-    /// What it is. Numbers of threads are those of the interval's machine.
+    /// Kind of executor. Thread numbers are those of the interval's machine.
     pub doing: Doing,
-    /// How it was scheduled, where it is a thread and that is known.
+    /// Scheduling class of a thread, if known.
     pub class: Option<Class>,
 }
 
 /// A part of the time between two sightings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CauseInterval {
-    /// Host's timeline.
+    /// Start, on the host's timeline.
     pub from: Ns,
-    /// The next interval's `from`.
+    /// End: the `from` of the next interval.
     pub to: Ns,
     pub cause: Cause,
-    /// The thread, softirq or interrupt that had to act for the packet to move on. `None` where that is
-    /// not known.
+    /// The thread, softirq or interrupt that had to act for the packet to proceed; `None` if unknown.
     pub actor: Option<Executor>,
-    /// What kept it from acting: ran instead, interrupted it, ended its sleep. Of an idle exit the idle CPU with its state, of a
-    /// poll interval or a queueing discipline the timer.
+    /// The executor that delayed the actor: that ran instead, interrupted it, or ended its sleep. For an idle exit, the
+    /// idle CPU with its state; for a poll interval or a queueing discipline, the timer.
     pub by: Option<Executor>,
-    /// The thread that slept until the actor, another thread, had acted.
+    /// The thread that slept until the actor had acted.
     pub waiter: Option<Executor>,
-    /// The machine, by its place in the capture. Actor, culprit and CPU are this one's.
+    /// Index of the machine in the capture, to which actor, culprit and CPU belong.
     pub machine: usize,
-    /// The CPU, where one is known: where the actor ran or was to run.
+    /// CPU on which the actor ran or was to run, if known.
     pub cpu: Option<u32>,
-    /// A number that belongs to the cause:
+    /// A number whose meaning depends on the cause:
     ///
     /// | cause | number |
     /// |---|---|
-    /// | queued-behind, upcall | packets that were served before, in all (each interval of one queue has the same) |
-    /// | idle-exit | the idle state, by the driver's number |
-    /// | poll-interval | ns that the reader slept, from its going to sleep on |
-    /// | vm-exit | the exit's reason, by the number of the CPU's vendor |
+    /// | queued-behind, upcall | packets served before, in total (equal for all intervals of one queue) |
+    /// | idle-exit | index of the idle state in the driver |
+    /// | poll-interval | time that the reader slept, ns |
+    /// | vm-exit | exit reason, as numbered by the CPU's vendor |
     pub number: Option<u64>,
-    /// For an idle exit, the state's name where it is known.
+    /// Name of the idle state of an idle exit, if known.
     pub state: Option<String>,
-    /// What the reader must know: why it is unexplained, that two machines' times were joined, what put an end to it.
+    /// Notes for the reader: the reason why time is unexplained, the joint of two machines' times, the end of a wait.
     pub notes: Vec<Note>,
 }
 
 impl CauseInterval {
-    /// Its notes as a sentence, if there are any.
+    /// The notes as a sentence, if there are any.
     pub fn note(&self) -> Option<String> {
         let notes: Vec<String> = self.notes.iter().map(Note::to_string).collect();
         (!notes.is_empty()).then(|| notes.join("; "))
     }
 
-    /// How long, in ns.
+    /// Length, ns.
     pub fn took(&self) -> Ns {
         self.to - self.from
     }
 
-    /// The CPU on which it was did nothing.
+    /// Whether the CPU was idle.
     pub(crate) fn is_idle(&self) -> bool {
         let idles = |executor: &Option<Executor>| {
             executor.as_ref().is_some_and(|executor| matches!(executor.doing, Doing::Idle { .. }))
@@ -85,7 +84,7 @@ impl CauseInterval {
         self.cause == Cause::IdleExit || idles(&self.by)
     }
 
-    /// The same at another time.
+    /// Whether the intervals differ in time only.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let what = |p: &Self| (p.cause, p.machine, p.cpu, p.number);
         what(self) == what(other) && self.actor == other.actor && self.by == other.by && self.notes == other.notes
@@ -100,12 +99,12 @@ pub struct Analyst<'a> {
     guests: Guests,
     sightings: SightingsByPoint,
     spacing: Spacing,
-    /// What filled a queue between two points, by the first packet in it.
+    /// Interval that filled a queue between two points, by the first packet in the queue.
     fillers: RefCell<HashMap<(PointId, PointId, usize), Option<CauseInterval>>>,
 }
 
 impl<'a> Analyst<'a> {
-    /// Prepares all machines' rows: the work of some ten milliseconds for 100,000 events.
+    /// Prepares the timelines of all machines; takes some 10 ms per 100,000 events.
     pub fn new(capture: &'a Capture, context: &'a RunContext) -> Self {
         Self {
             capture,
@@ -118,9 +117,9 @@ impl<'a> Analyst<'a> {
         }
     }
 
-    /// What held the packet between two of its sightings: intervals without a gap, from exactly `a.t` to exactly `b.t`; none
-    /// where `b` is not later. There are some hundreds at most: what alternates more often is summed, and the intervals' notes say
-    /// so.
+    /// Explains the time between two sightings by intervals without a gap, from exactly `a.t` to exactly `b.t`; empty
+    /// if `b` is not later. There are at most some hundreds: frequent alternations are summed, which the intervals'
+    /// notes report.
     pub fn explain(&self, packet: &Packet, a: &PacketSighting, b: &PacketSighting) -> Vec<CauseInterval> {
         if b.t <= a.t {
             return Vec::new();
@@ -131,12 +130,12 @@ impl<'a> Analyst<'a> {
         })
     }
 
-    /// How the events of each guest stand to what the host recorded of its vCPUs; without guests of which nothing can be said.
+    /// Checks each guest's events against the host's record of its vCPUs. Guests without enough events are omitted.
     pub fn causality(&self) -> Vec<GuestCausality> {
         causality::of_guests(&self.machines, &self.guests.vcpus)
     }
 
-    /// The intervals between two sightings, the earliest first, and the packets that were served in that time.
+    /// The intervals between two sightings, earliest first, and the packets served in that time.
     fn walk(&self, a: &PacketSighting, b: &PacketSighting) -> Result<(Vec<CauseInterval>, PacketsAhead), String> {
         let (a, b) = (self.sighting(a)?, self.sighting(b)?);
         let walk = CrossMachineWalk::new(&self.machines, &self.guests, &self.sightings, a, b);
@@ -146,9 +145,10 @@ impl<'a> Analyst<'a> {
         Ok((intervals, ahead))
     }
 
-    /// Packets that were ahead, and came no closer together than usual, were held like this one. Until the first of them was
-    /// served, the actor did something else; from then on, the queue was there for what had filled it. Where they came closer
-    /// together, it may be most of the wait that the actor did something else.
+    /// Replaces the time behind queued packets by the reason for the queue. If these packets arrived at the usual
+    /// spacing, they were held like this one: the actor did something else until it served the first of them, and the
+    /// rest of the wait has the cause that filled the queue. If they arrived closer together, the time before the first
+    /// one may still be most of the wait.
     fn without_backlog(
         &self,
         intervals: Vec<CauseInterval>,
@@ -157,7 +157,7 @@ impl<'a> Analyst<'a> {
         a: &PacketSighting,
         b: &PacketSighting,
     ) -> Vec<CauseInterval> {
-        // What a softirq served may have been anyone's packets.
+        // A softirq may have served packets of any stream.
         let is_thread = |p: &CauseInterval| p.actor.as_ref().is_some_and(|actor| actor.doing.thread().is_some());
         let known = |p: &CauseInterval| p.cause == Cause::QueuedBehind && is_thread(p);
         let Some((first, served)) = ahead.first().filter(|_| intervals.iter().any(known)) else { return intervals };
@@ -165,7 +165,7 @@ impl<'a> Analyst<'a> {
         let early = ahead.came_early_by(self.capture, &self.spacing, a.point, packet, waited);
         let (filler, served) = match early.is_none_or(|early| early >= waited / 2) {
             true if served - a.t < waited / 2 => return intervals,
-            // A burst: the actor was at the first of them for as long as at each of the others.
+            // A burst: the first packet took the actor as long as each of the others.
             true => (None, served - (b.t - served) / ahead.count()),
             false => (self.filler(a.point, b.point, first), served),
         };
@@ -191,8 +191,8 @@ impl<'a> Analyst<'a> {
         all
     }
 
-    /// What held the packets of a backlog longest, beside each other: from the first that found the queue empty on. `packet` is one
-    /// of them.
+    /// The longest interval that held the packets of a backlog, other than the packets themselves, from the first
+    /// packet that found the queue empty. `packet` is one of the packets.
     fn filler(&self, from: PointId, to: PointId, packet: usize) -> Option<CauseInterval> {
         if let Some(known) = self.fillers.borrow().get(&(from, to, packet)) {
             return known.clone();

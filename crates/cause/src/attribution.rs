@@ -1,8 +1,9 @@
-//! What held one packet beyond the baseline: its causes by their excess.
+//! Attributes one packet's delay beyond the baseline to its causes, by excess.
 //!
-//! On each hop, the time that on-time packets spend by a cause is subtracted. A packet may spend less with a cause than they do:
-//! its reader would have come out of an idle state, but waited for its CPU instead. That time is subtracted from its other
-//! causes, each by its share. So no excess is negative, and all of them sum to the packet's time beyond the baseline, exactly.
+//! On each hop, the baseline of a cause (the mean time of on-time packets) is subtracted. A packet may have less of a
+//! cause than the baseline: its reader would have left an idle state, but waited for its CPU instead. The remainder is
+//! subtracted from the other causes in proportion. So no excess is negative, and their sum is exactly the packet's time
+//! beyond the baseline.
 
 use crate::actor::Actor;
 use crate::baseline::{Baseline, MeanTimes};
@@ -11,49 +12,48 @@ use crate::{Cause, Note, PacketTimeline, RunContext};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
-/// Notes of one cause that are kept.
+/// Maximum number of notes kept per cause.
 const MAX_NOTES: usize = 4;
 
-/// A packet's causes.
+/// The causes of one packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attribution {
-    /// From the first point of its route that saw it to the last.
+    /// Time from the first point of the route that saw the packet to the last, ns.
     pub time_ns: Ns,
-    /// How much of it on-time packets take; 0 for hops without a baseline.
+    /// Baseline of that time, ns; 0 for hops without a baseline.
     pub baseline_ns: Ns,
-    /// The time beyond the baseline; 0 where there is none.
+    /// Time beyond the baseline, ns; at least 0.
     pub excess_ns: Ns,
-    /// Some hop of its route has no baseline.
+    /// Whether a hop of the route has no baseline.
     pub without_baseline: bool,
-    /// What held it, by excess, the largest first; they sum to `time_ns`, and their excess to `excess_ns`.
+    /// Causes, largest excess first. Their times sum to `time_ns`, their excesses to `excess_ns`.
     pub shares: Vec<CauseShare>,
 }
 
-/// One cause of one packet: all time in which the same one was kept from acting by the same kind of thing, on the
-/// packet's whole route.
+/// One cause of one packet: all time on the whole route in which the same actor was delayed by the same cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CauseShare {
     pub cause: Cause,
     pub machine: String,
-    /// What had to act for the packet to move on.
+    /// The actor that had to act for the packet to proceed.
     pub actor: Option<Actor>,
-    /// The thread that slept until the actor, another thread, had acted.
+    /// The thread that slept until the actor had acted.
     pub waiter: Option<Actor>,
-    /// How long.
+    /// Time, ns.
     pub time_ns: Ns,
-    /// How long beyond the baseline.
+    /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
-    /// What kept it from acting, and for how long of `time_ns`, the longest first.
+    /// Executors that delayed the actor, with their parts of `time_ns`, longest first.
     pub by: Vec<(Actor, Ns)>,
-    /// CPUs, with the time on each, the longest first.
+    /// Time per CPU, longest first.
     pub cpus: Vec<(u32, Ns)>,
-    /// Between which points, with the time on each hop, the longest first.
+    /// Time per hop, longest first.
     pub hops: Vec<((PointId, PointId), Ns)>,
-    /// The greatest number of its intervals: packets ahead, an exit's reason.
+    /// Largest number of its intervals: packets ahead, exit reason.
     pub number: Option<u64>,
-    /// What that is called, if it is an idle state with a known name.
+    /// Name of the idle state with that number, if known.
     pub state: Option<String>,
-    /// What the reader must know, with the time that it is about, the longest first.
+    /// Notes for the reader with the time they apply to, longest first.
     pub notes: Vec<(Note, Ns)>,
 }
 
@@ -75,29 +75,30 @@ impl CauseShare {
         }
     }
 
-    /// The culprit: what kept the actor from acting longest; the actor itself, where nothing else did or it chose to.
+    /// The culprit: the executor that delayed the actor longest, or the actor itself if nothing else did or it chose to
+    /// wait.
     pub fn culprit(&self) -> Option<&Actor> {
         let by = self.by.first().map(|(actor, _)| actor);
         match self.cause {
-            // The timer that woke it was its own.
+            // The waking timer was the actor's own.
             Cause::PollInterval => self.actor.as_ref().or(by),
             _ => by.or(self.actor.as_ref()),
         }
     }
 
-    /// The CPU on which most of it was.
+    /// The CPU with the largest share of the time.
     pub fn cpu(&self) -> Option<u32> {
         self.cpus.first().map(|(cpu, _)| *cpu)
     }
 
-    /// Takes over what is newer of its actor.
+    /// Merges a newer record of its actor.
     pub(crate) fn update_actor(&mut self, actor: Option<&Actor>) {
         if let (Some(known), Some(actor)) = (&mut self.actor, actor) {
             known.update(actor);
         }
     }
 
-    /// Adds a culprit's time; a new culprit's only while there are fewer than `most`.
+    /// Adds time of a culprit; a new culprit only if there are fewer than `most`.
     pub(crate) fn add_culprit(&mut self, by: &Actor, ns: Ns, most: usize) {
         let room = self.by.len() < most;
         match self.by.iter_mut().find(|(known, _)| known.name == by.name) {
@@ -110,7 +111,7 @@ impl CauseShare {
         }
     }
 
-    /// Keeps the greater number, with its name.
+    /// Keeps the larger number with its name.
     pub(crate) fn keep_greatest(&mut self, number: Option<u64>, state: &Option<String>) {
         if number > self.number {
             (self.number, self.state) = (number, state.clone());
@@ -119,14 +120,14 @@ impl CauseShare {
 }
 
 impl Attribution {
-    /// Attributes a packet's delay. `route` is its stream's.
+    /// Attributes a packet's delay. `route` is that of its stream.
     pub fn of(packet: &PacketTimeline, route: &[PointId], baseline: &Baseline, context: &RunContext) -> Self {
         let mut attribution = Self { time_ns: packet.time(), ..Self::default() };
         let means: Vec<Option<MeanTimes>> = packet.hops.iter().map(|p| baseline.of(p.from, p.to, route)).collect();
         attribution.without_baseline = means.iter().any(Option::is_none);
         let means: Vec<MeanTimes> = means.into_iter().map(Option::unwrap_or_default).collect();
 
-        // Cells: what one group of intervals took on one hop. A group is one `CauseShare`.
+        // A cell is the time of one group of intervals on one hop; a group is one `CauseShare`.
         let mut groups: HashMap<(Cause, usize, Option<String>), usize> = HashMap::new();
         let mut cells: Vec<(usize, usize, Ns)> = Vec::new();
         for (at, hop) in packet.hops.iter().enumerate() {
@@ -135,7 +136,7 @@ impl Attribution {
                 let machine = packet.machine(interval);
                 let actor = interval.actor.as_ref().map(|executor| context.actor(machine, executor));
                 let (place, named) = match interval.cause {
-                    // All of it is one, wherever it was.
+                    // All unexplained time is one group, on any machine.
                     Cause::Unexplained => (0, None),
                     _ => (interval.machine, actor.as_ref().map(|a| a.name.clone())),
                 };
@@ -165,7 +166,7 @@ impl Attribution {
             }
         }
         attribution.baseline_ns = means.iter().flat_map(|m| m.values()).fold(0, |sum: Ns, ns| sum.saturating_add(*ns));
-        // No packet is late by a century; what is garbled must not overflow.
+        // Bounds garbled times, so that sums cannot overflow.
         attribution.excess_ns = attribution.time_ns.saturating_sub(attribution.baseline_ns).clamp(0, Ns::MAX / 4);
         attribution.spread(&means, &cells);
         for share in &mut attribution.shares {
@@ -181,9 +182,9 @@ impl Attribution {
         attribution
     }
 
-    /// Gives the packet's excess to its causes.
+    /// Distributes the packet's excess to its causes.
     fn spread(&mut self, means: &[MeanTimes], cells: &[(usize, usize, Ns)]) {
-        // Of a part and a cause: its cells, and their time together.
+        // For each part of the route and cause: its cells and their total time.
         let mut kinds: Vec<((usize, Cause), Ns, Vec<usize>)> = Vec::new();
         for (at, (hop, group, ns)) in cells.iter().enumerate() {
             let key = (*hop, self.shares[*group].cause);
@@ -198,7 +199,7 @@ impl Attribution {
         let mut weights = vec![0_i128; cells.len()];
         for ((hop, cause), time, of) in &kinds {
             let baseline = means[*hop].get(cause).copied().unwrap_or(0);
-            // On a hop, all groups of a cause share the baseline by their times.
+            // On a hop, the groups of a cause share the baseline in proportion to their times.
             let times: Vec<i128> = of.iter().map(|at| i128::from(cells[*at].2)).collect();
             let beyond = apportion(time.saturating_sub(baseline).max(0), &times);
             of.iter().zip(beyond).for_each(|(at, ns)| weights[*at] = i128::from(ns));
@@ -208,13 +209,13 @@ impl Attribution {
         }
     }
 
-    /// The cause with the largest excess; `None` where the packet took no longer than the baseline.
+    /// The cause with the largest excess; `None` if the packet took no longer than the baseline.
     pub fn first(&self) -> Option<&CauseShare> {
         self.shares.first().filter(|share| share.excess_ns > 0)
     }
 }
 
-/// Parts of a whole by their weights; they sum to it exactly, unless no weight is above 0.
+/// Divides a whole in proportion to weights. The parts sum to it exactly, unless no weight is above 0.
 pub(crate) fn apportion(whole: Ns, weights: &[i128]) -> Vec<Ns> {
     let all: i128 = weights.iter().sum();
     if all <= 0 {

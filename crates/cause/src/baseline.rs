@@ -4,7 +4,7 @@ use crate::{Cause, PacketTimeline};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
-/// Hops that are kept apart. A run has 64 points at most; more hops than this come from damaged sightings.
+/// Maximum number of hops. A run has at most 64 points; more hops than this come from damaged sightings.
 const MAX_HOPS: usize = 4096;
 
 /// Mean times over on-time packets.
@@ -43,8 +43,8 @@ impl Baseline {
         self.packets
     }
 
-    /// The mean times from one point to another: those of packets that were seen at both and nowhere in between, else the sum over
-    /// the hops in between. `None` where a hop is not known.
+    /// Mean times from one point to another: of packets seen at both points and none in between, else the sum over the
+    /// hops in between. `None` if a hop is unknown.
     pub fn of(&self, from: PointId, to: PointId, route: &[PointId]) -> Option<MeanTimes> {
         if let Some(sums) = self.hops.get(&(from, to)) {
             return Some(sums.means());

@@ -1,20 +1,21 @@
-//! Holds what guests recorded against what their host recorded of their vCPUs.
+//! Checks the events of guests against the host's record of their vCPUs.
 
 use crate::{guests::Vcpus, machine::Machine};
 use latpath_flight::{Doing, State};
 use latpath_model::{Causality, Ns};
 use serde::Serialize;
 
-/// How a guest's events stand to it, of those at times of which the host's record says where the vCPU was.
+/// Number of a guest's events that agree with the host's record, and that contradict it. Events without a host record
+/// of the vCPU do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GuestCausality {
-    /// The guest, as a machine.
+    /// Name of the guest's machine.
     pub machine: String,
     #[serde(flatten)]
     pub events: Causality,
 }
 
-/// For each guest with a record, whose vCPUs' threads are known and whose entries are recorded. The host is the first machine.
+/// Checks each guest that has a record, known vCPU threads and recorded entries. The first machine is the host.
 pub(crate) fn of_guests(machines: &[Machine], vcpus: &Vcpus) -> Vec<GuestCausality> {
     let Some((host, guests)) = machines.split_first() else { return Vec::new() };
     let of = |(place, guest): (usize, &Machine)| {
@@ -40,14 +41,14 @@ fn add(sum: &mut Causality, host: &Machine, thread: u32, guest: &Machine, cpu: u
     }
 }
 
-/// A time in which a vCPU's thread was in its guest, or was not.
+/// An interval in which a vCPU thread was inside or outside its guest.
 struct Stay {
     from: Ns,
     to: Ns,
     inside: bool,
 }
 
-/// In order; times of which the host does not know it are left out.
+/// The intervals in order, without times that the host did not record.
 fn stays(host: &Machine, thread: u32) -> Vec<Stay> {
     let mut stays: Vec<Stay> = Vec::new();
     let mut push = |from: Ns, to: Ns, inside: bool| match stays.last_mut() {

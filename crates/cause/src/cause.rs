@@ -1,20 +1,21 @@
-//! The causes. All that latpath says of a cause stands here, in one entry; a rule of crate::wakeup_chain finds it.
+//! The table of causes: one entry per cause with all its texts. The rules of crate::wakeup_chain find the causes.
 
 use crate::advice::{Advice, Advisor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is known of a cause beside its times.
+/// Description of a cause.
 pub struct CauseInfo {
     /// Its name in files, JSON and options.
     pub id: &'static str,
-    /// What happened to the packet or its reader, in a few words: `waiting for its CPU`.
+    /// Short phrase for the packet or its reader: `waiting for its CPU`.
     pub phrase: &'static str,
-    /// What it means, in one sentence. docs/causes.md has the same.
+    /// Meaning in one sentence, as in docs/causes.md.
     pub meaning: &'static str,
-    /// What its sentence begins with.
+    /// First words of the sentence.
     pub subject: Subject,
-    /// What happened, as a sentence without a full stop, and without its subject where that is the actor. `{actor}` is who had to act,
+    /// What happened, as a sentence without a full stop, and without its subject where that is the actor. `{actor}` is
+    /// who had to act,
     /// `{was}` is `was ` behind who waited for it (`relay waited for server, which`), `{for}` for how long (` for 14.2 ms`), `{by}` the
     /// culprits behind the link's words, `{detail}` the detail.
     pub sentence: &'static str,
@@ -50,7 +51,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// The words before a culprit's name.
+    /// Words before the culprit's name.
     pub fn words(self) -> &'static str {
         match self {
             Self::Nobody => "",
@@ -67,26 +68,26 @@ impl Link {
     }
 }
 
-/// What is said of a cause beside actor and culprit.
+/// Detail of a cause beside actor and culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     None,
-    /// The interval's note.
+    /// The note of the interval.
     Note,
     IdleState,
-    /// The reason of the VM exit that its number is.
+    /// The VM exit reason in the interval's number.
     ExitReason,
     PacketsAhead,
 }
 
-/// What an actor did, as pictures show it.
+/// State of an actor, for charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActorState {
     Works,
     Interrupted,
     Waits,
     Sleeps,
-    /// Not known.
+    /// Unknown.
     Unknown,
 }
 
@@ -94,7 +95,7 @@ macro_rules! causes {
     ($($variant:ident $id:literal $phrase:literal $meaning:literal {
         $subject:ident $sentence:literal, $link:ident, $detail:ident, $state:ident, $advice:ident
     })*) => {
-        /// What held a packet. Names and meanings do not change.
+        /// A cause of delay. Names and meanings are stable.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Cause {
@@ -191,7 +192,7 @@ causes! {
 }
 
 impl Cause {
-    /// Its name in files and options.
+    /// Name in files and options.
     pub fn id(self) -> &'static str {
         self.info().id
     }

@@ -1,14 +1,14 @@
-//! Many short intervals as few: what alternates is summed.
+//! Sums many short, alternating intervals into few.
 
 use crate::{Cause, CauseInterval, Note};
 
-/// More intervals than this are summed.
+/// Number of intervals above which they are summed.
 const MANY: usize = 256;
-/// This many that belong to one actor stay as they are.
+/// Maximum number of intervals of one actor that remain separate.
 const FEW: usize = 24;
 
-/// Sums what alternates, if there are many intervals: each actor's uninterrupted stretch becomes one interval for each
-/// cause and culprit, in the order in which they came first. All sums stay what they were.
+/// Sums alternating intervals if there are many: each uninterrupted run of one actor becomes one interval per cause and
+/// culprit, in order of first occurrence. All sums are preserved.
 pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
     if intervals.len() <= MANY {
         return intervals;
@@ -22,7 +22,7 @@ pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
         let mut sums: Vec<(CauseInterval, i64, usize)> = Vec::new();
         for interval in stretch {
             let took = interval.to - interval.from;
-            // An exit's number is its reason.
+            // The number of an exit is its reason.
             let reason = |p: &CauseInterval| p.number.filter(|_| p.cause == Cause::VmExit);
             let same = |p: &CauseInterval| {
                 p.cause == interval.cause

@@ -1,4 +1,4 @@
-//! What a run knows beside its captures: points, routes and their segments, streams, virtual machines, CPUs, clocks.
+//! The context of a run's captures: points, routes and segments, streams, virtual machines, CPUs, clocks.
 
 use crate::actor::{Actor, Process};
 use crate::Executor;
@@ -10,54 +10,55 @@ use latpath_model::{Ns, PointId, PointInfo, SegmentKind, StreamId, StreamSpec, H
 use latpath_vms::{Thread, Vm};
 use std::collections::{BTreeMap, HashMap};
 
-/// Threads whose processes are remembered.
+/// Maximum number of threads with a known process.
 const MAX_THREADS: usize = 1 << 16;
 
-/// What explaining, reporting and exporting a run, or a recording under way, need to know.
+/// The context needed to explain, report and export a run or a current recording.
 #[derive(Clone, Debug, Default)]
 pub struct RunContext {
     pub points: Vec<PointInfo>,
-    /// Each stream's route: its points in the order in which packets pass.
+    /// Route of each stream: its points in the order of the packets' passage.
     pub routes: Vec<Vec<PointId>>,
     pub segments: Vec<Segment>,
     pub streams: Vec<StreamSpec>,
     /// The host's virtual machines.
     pub vms: Vec<Vm>,
-    /// The process of each machine's threads, as far as captures name them.
+    /// Processes of each machine's threads, as named in captures.
     pub processes: BTreeMap<String, HashMap<u32, Process>>,
-    /// Each machine's CPUs, as far as they are known.
+    /// CPUs of each machine, if known.
     pub cpus: BTreeMap<String, Cpus>,
     /// The host's frequency governors.
     pub governors: Vec<String>,
-    /// The host is a virtual machine itself.
+    /// Whether the host is itself a virtual machine.
     pub is_virtual: bool,
-    /// The kinds of queueing disciplines of the host's devices, by network namespace and index: the device's own, then those below it.
+    /// Kinds of queueing disciplines by network namespace and index of the host's devices: the root's, then its
+    /// children's.
     pub qdiscs: HashMap<(u32, u32), Vec<String>>,
-    /// Each machine's kernel release, as far as it is known.
+    /// Kernel release of each machine, if known.
     pub kernels: BTreeMap<String, String>,
-    /// When the run began, on its own timeline.
+    /// Start of the run, on its own timeline.
     pub start_ns: Ns,
-    /// UTC of the times.
+    /// Relation of the timeline to UTC.
     pub time_of_day: TimeOfDay,
 }
 
 impl RunContext {
-    /// A stream's route; empty where it is not known.
+    /// Route of a stream; empty if unknown.
     pub fn route(&self, stream: StreamId) -> &[PointId] {
         self.routes.get(usize::from(stream)).map_or(&[], Vec::as_slice)
     }
 
-    /// A point's name.
+    /// Name of a point.
     pub fn point(&self, id: PointId) -> String {
         self.points.get(usize::from(id)).map_or_else(|| format!("point {id}"), |p| p.point.to_string())
     }
 
-    /// A stream's short name.
+    /// Short name of a stream.
     pub fn stream(&self, id: StreamId) -> String {
         self.streams.get(usize::from(id)).map_or_else(|| format!("stream {id}"), StreamSpec::short)
     }
 
-    /// The shortest segment with a name of its own that holds all of a hop.
+    /// The shortest named segment that contains the hop.
     pub fn segment_of(&self, (from, to): (PointId, PointId)) -> Option<&Segment> {
         let place = |route: &[PointId], point| route.iter().position(|p| *p == point);
         let named = self.segments.iter().filter(|s| !matches!(s.kind, SegmentKind::Total | SegmentKind::Step));
@@ -75,18 +76,18 @@ impl RunContext {
         best.map(|(_, segment)| segment)
     }
 
-    /// The name of a hop's segment; its ends where there is none.
+    /// Name of a hop's segment, or else its two points.
     pub fn segment(&self, hop: (PointId, PointId)) -> String {
         let ends = || format!("{}→{}", self.point(hop.0), self.point(hop.1));
         self.segment_of(hop).map_or_else(ends, |segment| segment.name.clone())
     }
 
-    /// A time as UTC, ns since 1970.
+    /// Converts a time to UTC, ns since 1970.
     pub fn utc(&self, t: Ns) -> Ns {
         self.time_of_day.utc(t)
     }
 
-    /// Learns the machines' CPUs and the threads' processes from a capture.
+    /// Adds the CPUs and processes that a capture names.
     pub fn learn(&mut self, capture: &Capture) {
         self.learn_cpus(capture);
         self.learn_processes(capture);
@@ -100,7 +101,7 @@ impl RunContext {
                 known.clear();
             }
             for (tid, thread) in &snapshot.threads {
-                // A process whose first thread has no name here is not known.
+                // Skips processes without a name of their first thread.
                 let Some(first) = snapshot.threads.get(&thread.tgid).filter(|first| first.tgid == thread.tgid) else {
                     known.remove(tid);
                     continue;
@@ -126,7 +127,7 @@ impl RunContext {
         }
     }
 
-    /// The virtual machine and its thread of this number. Only the host's threads are known.
+    /// The virtual machine of a thread, and the thread's role. Only threads of the host have one.
     pub fn vm_of(&self, machine: &str, pid: u32) -> Option<(&Vm, &Thread)> {
         if machine != HOST || pid == 0 {
             return None;
@@ -134,7 +135,7 @@ impl RunContext {
         self.vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == pid)?)))
     }
 
-    /// The actor that a thread, softirq or interrupt of a machine is.
+    /// The actor for a thread, softirq or interrupt of a machine.
     pub fn actor(&self, machine: &str, executor: &Executor) -> Actor {
         let pid = executor.doing.thread();
         let vm = pid.and_then(|pid| self.vm_of(machine, pid));
@@ -142,7 +143,7 @@ impl RunContext {
         Actor::new(executor, vm, process)
     }
 
-    /// The culprit that a thread, softirq or interrupt of a machine is: its process, or latpath as a whole.
+    /// The culprit for a thread, softirq or interrupt of a machine: its process, or latpath as a whole.
     pub fn culprit(&self, machine: &str, executor: &Executor) -> Actor {
         let pid = executor.doing.thread();
         self.actor(machine, executor).culprit(pid.is_some_and(|pid| self.vm_of(machine, pid).is_some()))

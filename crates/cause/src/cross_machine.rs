@@ -1,4 +1,4 @@
-//! Follows a packet back over several machines: a wakeup chain on each of them, and how one leads to another.
+//! Follows a packet back across machines: a wakeup chain on each machine, and the transitions between them.
 
 use crate::{
     guests::Guests,
@@ -11,10 +11,10 @@ use latpath_capture::PacketSighting;
 use latpath_flight::Doing;
 use latpath_model::{Link, Ns, PointInfo, PointKind};
 
-/// Machines that one walk crosses.
+/// Maximum number of transitions between machines per walk.
 const MAX_CROSSINGS: usize = 8;
 
-/// A sighting with its point, and its machine's place in the capture.
+/// A sighting with its point and the index of its machine in the capture.
 #[derive(Clone, Copy)]
 pub(crate) struct ResolvedSighting<'s> {
     pub seen: &'s PacketSighting,
@@ -22,7 +22,7 @@ pub(crate) struct ResolvedSighting<'s> {
     pub place: usize,
 }
 
-/// From the later sighting back to the earlier.
+/// A walk from the later sighting back to the earlier one.
 pub(crate) struct CrossMachineWalk<'t> {
     machines: &'t [Machine],
     guests: &'t Guests,
@@ -30,16 +30,16 @@ pub(crate) struct CrossMachineWalk<'t> {
     b: ResolvedSighting<'t>,
     pair: SightingPair,
     t: Ns,
-    /// The latest first.
+    /// Intervals, latest first.
     intervals: Vec<CauseInterval>,
 }
 
 enum Place {
-    /// On a machine, in somebody's hands.
+    /// On a machine, in a context.
     At(usize, Context),
-    /// A guest's CPU was called by the host, with this interrupt; or the guest itself cannot say what it did before.
+    /// The host interrupted a guest's CPU by this interrupt; or the guest's record does not reach further back.
     Called { guest: usize, cpu: u32, by: Result<Doing, String> },
-    /// It cannot be followed further.
+    /// The walk ends here.
     End(Cause, usize, String),
 }
 
@@ -69,12 +69,12 @@ impl<'t> CrossMachineWalk<'t> {
         Self { machines, guests, a, b, pair, t: b.seen.t, intervals: Vec::new() }
     }
 
-    /// Packets that were served before.
+    /// Packets served before this one.
     pub fn ahead(&self) -> &PacketsAhead {
         &self.pair.ahead
     }
 
-    /// Follows it all, the latest interval first.
+    /// Runs the walk; returns its intervals, latest first.
     pub fn follow(mut self) -> Vec<CauseInterval> {
         let machine = &self.machines[self.b.place];
         let mut place = match &machine.without {
@@ -130,7 +130,7 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
-    /// Only devices lie between the two sightings.
+    /// Whether only devices are between the two sightings.
     fn over_wire(&self) -> bool {
         use PointKind::{NicRx, Tx, TxDone, XdpRedirect};
         matches!(self.a.info.point.kind, Tx | TxDone)
@@ -139,7 +139,7 @@ impl<'t> CrossMachineWalk<'t> {
             && self.b.info.link == Link::Nic
     }
 
-    /// A machine that did not record; if it is a guest, its vCPUs' threads may still say something.
+    /// Handles a machine without a record. For a guest, the host's record of its vCPU threads may explain the time.
     fn without_record(&self, place: usize, cpu: u32) -> Place {
         let machine = &self.machines[place];
         let why = format!("no record of {}: {}", machine.name, machine.without.as_deref().unwrap_or_default());
@@ -149,7 +149,7 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
-    /// From a guest to the host: to what called its CPU.
+    /// Moves from a guest to the host: to the context that interrupted its CPU.
     fn cross(&mut self, guest: usize, cpu: u32, by: Result<Doing, String>) -> Place {
         let host = &self.machines[0];
         let Some(vcpu) = self.guests.vcpus.thread(guest, cpu) else {
@@ -205,7 +205,8 @@ impl<'t> CrossMachineWalk<'t> {
         }
     }
 
-    /// While an interrupt was pending and the vCPU ran: what its guest did instead of taking it.
+    /// Explains the time in which an interrupt was pending while the vCPU ran: the guest's activity instead of handling
+    /// it.
     fn pending(&self, intervals: Vec<CauseInterval>, guest: usize, cpu: u32, interrupt: &Doing) -> Vec<CauseInterval> {
         let machine = &self.machines[guest];
         let mut all = Vec::with_capacity(intervals.len());
@@ -234,7 +235,7 @@ impl<'t> CrossMachineWalk<'t> {
         all
     }
 
-    /// From the host into the guest that has the earlier sighting: what it did before its vCPU's thread acted on the host.
+    /// Moves from the host into the guest with the earlier sighting, before its vCPU thread acted on the host.
     fn enter(&mut self, thread: u32, vcpu: Option<u32>) -> Place {
         let guest = self.a.place;
         let cpu = vcpu.unwrap_or(u32::from(self.a.seen.cpu));
@@ -258,7 +259,7 @@ impl<'t> CrossMachineWalk<'t> {
         Place::End(Cause::Unexplained, guest, String::new())
     }
 
-    /// A guest's intervals, with what the host says of its vCPUs' threads at these times.
+    /// Refines a guest's intervals by the host's record of its vCPU threads.
     fn with_host(&self, guest: usize, intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
         let host = &self.machines[0];
         if host.without.is_some() {
@@ -280,8 +281,8 @@ impl<'t> CrossMachineWalk<'t> {
         all
     }
 
-    /// Where intervals of two machines meet, times are known only as well as the difference of the two clocks. Notes that on
-    /// the short intervals there, once on each.
+    /// Adds a note to short intervals at the joint of two machines, once each: their times are only as exact as the
+    /// clock difference.
     fn note_joints(&mut self) {
         let bound = |place: usize| self.machines.get(place).map_or(0, |machine| machine.error_bound);
         let mut noted = None;
@@ -302,7 +303,7 @@ impl<'t> CrossMachineWalk<'t> {
     }
 }
 
-/// Adds what was before, to the last one where it is the same.
+/// Adds an earlier interval, merging it with the last one if they are alike.
 fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
     match intervals.last_mut() {
         Some(later) if later.is_like(&interval) => later.from = interval.from,
@@ -310,7 +311,7 @@ fn push(intervals: &mut Vec<CauseInterval>, interval: CauseInterval) {
     }
 }
 
-/// An interval of which nothing more is known.
+/// An interval without further information.
 pub(crate) fn unexplained(cause: Cause, machine: usize, from: Ns, to: Ns, why: String) -> CauseInterval {
     CauseInterval { from, to, cause, machine, notes: vec![why.into()], ..CauseInterval::default() }
 }

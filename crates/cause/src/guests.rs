@@ -1,4 +1,4 @@
-//! Which guest is which virtual machine, and which threads of the host work for it.
+//! Identifies the virtual machine of each guest, and the host threads that work for it.
 
 use crate::RunContext;
 use latpath_capture::Capture;
@@ -6,15 +6,15 @@ use latpath_model::{Link, PointInfo, PointKind, HOST};
 use latpath_vms::{Role, Vm};
 use std::collections::HashMap;
 
-/// Threads of the host that run vCPUs.
+/// vCPU threads of the host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vcpus(HashMap<u32, Vcpu>);
 
 #[derive(Clone, Copy, Debug)]
 struct Vcpu {
-    /// The guest's place in the capture, where that is known.
+    /// Index of the guest in the capture, if known.
     guest: Option<usize>,
-    /// Which of its vCPUs; `None` where one thread runs all of them.
+    /// Number of the vCPU; `None` if one thread runs all of them.
     number: Option<u32>,
 }
 
@@ -23,17 +23,17 @@ impl Vcpus {
         self.0.contains_key(&thread)
     }
 
-    /// The guest that a thread runs, by its place in the capture.
+    /// Index in the capture of the guest that a thread runs.
     pub fn guest(&self, thread: u32) -> Option<usize> {
         self.0.get(&thread)?.guest
     }
 
-    /// Which vCPU a thread runs.
+    /// Number of the vCPU that a thread runs.
     pub fn number(&self, thread: u32) -> Option<u32> {
         self.0.get(&thread)?.number
     }
 
-    /// The thread that runs a guest's vCPU.
+    /// Thread of a guest's vCPU.
     pub fn thread(&self, guest: usize, number: u32) -> Option<u32> {
         let of_guest = || self.0.iter().filter(|(_, vcpu)| vcpu.guest == Some(guest));
         let exactly = of_guest().find(|(_, vcpu)| vcpu.number == Some(number));
@@ -44,11 +44,11 @@ impl Vcpus {
     }
 }
 
-/// What the capture's packets and the host say of the guests.
+/// Guests, as identified from the capture's packets and the host's virtual machines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guests {
     pub vcpus: Vcpus,
-    /// Threads that carry packets to and from a guest, by its place in the capture.
+    /// Threads that carry packets to and from each guest, by its index in the capture.
     carriers: HashMap<usize, Vec<u32>>,
 }
 
@@ -81,7 +81,7 @@ impl Guests {
     }
 }
 
-/// The virtual machine that is a machine of the capture: most of the guest's packets come and go by its taps.
+/// Index of the virtual machine of a guest: the one with the taps of most of the guest's packets.
 fn vm_of(machine: &str, capture: &Capture, context: &RunContext) -> Option<usize> {
     let mut votes = vec![0u64; context.vms.len()];
     let point = |p: u16| context.points.get(usize::from(p));
@@ -101,12 +101,12 @@ fn vm_of(machine: &str, capture: &Capture, context: &RunContext) -> Option<usize
     }
     let best = votes.iter().enumerate().max_by_key(|(_, votes)| **votes).filter(|(_, votes)| **votes > 0);
     let named = || context.vms.iter().position(|vm| vm.name == machine);
-    // Where there is one of each, they are the same.
+    // A single virtual machine and a single guest belong together.
     let alone = || (context.vms.len() == 1 && capture.machines.len() == 2).then_some(0);
     best.map(|(vm, _)| vm).or_else(named).or_else(alone)
 }
 
-/// A point of the host where packets come from a guest or go to it.
+/// Whether a point of the host is between it and a guest.
 fn at_tap(point: &PointInfo) -> bool {
     point.point.machine == HOST
         && (point.link == Link::Tap || matches!(point.point.kind, PointKind::VmRead | PointKind::VmWrite))

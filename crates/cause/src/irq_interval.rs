@@ -1,30 +1,30 @@
-//! Softirqs and interrupts from their beginning to their end, whatever interrupted them in between.
+//! Intervals of softirqs and interrupts from start to end, including nested interruptions.
 
 use latpath_flight::{CpuRecord, Doing, What};
 use latpath_model::Ns;
 use std::collections::HashSet;
 
-/// Most intervals under way at once; more are not plausible. PREEMPT_RT may leave a softirq for another thread's.
+/// Maximum number of open intervals per CPU. PREEMPT_RT may preempt a softirq by that of another thread.
 const DEEPEST: usize = 32;
 
-/// A softirq or interrupt, from its beginning to its end.
+/// A softirq or interrupt from start to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IrqInterval {
     pub doing: Doing,
     pub from: Ns,
-    /// Its beginning is in the record.
+    /// Whether its start is in the record.
     pub begun: bool,
     pub to: Ns,
-    /// The thread that it interrupted, or that ran it.
+    /// Thread that it interrupted, or that ran it.
     pub pid: u32,
 }
 
-/// Those of one CPU.
+/// Softirqs and interrupts of one CPU.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IrqIntervals {
     softirqs: Vec<IrqInterval>,
     interrupts: Vec<IrqInterval>,
-    /// Softirqs that were raised: vector, when, in the order of times.
+    /// Raised softirqs in order of time: vector and time.
     raises: Vec<(u32, Ns)>,
 }
 
@@ -46,7 +46,7 @@ impl IrqIntervals {
             let same = |s: &IrqInterval| s.doing == doing && s.pid == event.pid;
             let first = seen.insert(doing);
             if begins {
-                // The same one cannot begin twice: its end is lost.
+                // A second start without an end: the end is lost.
                 if let Some(at) = open.iter().rposition(same) {
                     done.push(IrqInterval { to: event.t, ..open.remove(at) });
                 }
@@ -59,7 +59,7 @@ impl IrqIntervals {
                 done.push(IrqInterval { from: record.since, begun: false, to: event.t, ..irq });
             }
         }
-        // Those that last have not ended as far as the record goes.
+        // Open intervals extend to the end of the record.
         done.extend(open.into_iter().map(|irq| IrqInterval { to: last.max(irq.from), ..irq }));
         done.sort_by_key(|irq| (irq.from, std::cmp::Reverse(irq.to)));
         (found.softirqs, found.interrupts) = done.into_iter().partition(|s| matches!(s.doing, Doing::Softirq(_)));
@@ -71,22 +71,22 @@ impl IrqIntervals {
         irq_intervals[..end].iter().rev().take(2 * DEEPEST).find(|irq| irq.to >= t && is(irq))
     }
 
-    /// The softirq of a vector that was under way at a time.
+    /// The softirq of a vector in progress at a time.
     pub fn softirq(&self, vector: u32, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.softirqs, t, |irq| irq.doing == Doing::Softirq(vector))
     }
 
-    /// Any softirq that was under way at a time.
+    /// Any softirq in progress at a time.
     pub fn any_softirq(&self, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.softirqs, t, |_| true)
     }
 
-    /// The interrupt that was under way at a time.
+    /// The interrupt in progress at a time.
     pub fn interrupt(&self, t: Ns) -> Option<&IrqInterval> {
         Self::innermost(&self.interrupts, t, |_| true)
     }
 
-    /// When a softirq that began at `began` had been raised: the first time since the one before it began.
+    /// Time at which the softirq that began at `began` was raised first, since the start of the previous one.
     pub fn raised(&self, vector: u32, began: Ns) -> Option<Ns> {
         let of_vector = |irq: &&IrqInterval| irq.doing == Doing::Softirq(vector) && irq.begun;
         let end = self.softirqs.partition_point(|irq| irq.from < began);

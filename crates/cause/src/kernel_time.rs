@@ -1,13 +1,13 @@
-//! What a thread did in the kernel, or waited for there: by the recorder's rarer events.
+//! Activities and waits of a thread in the kernel, from the recorder's rarer events.
 
 use crate::{machine::Machine, Note};
 use latpath_flight::What;
 use latpath_model::Ns;
 
-/// One page fault in so many ns takes a good part of them.
+/// Maximum mean time between page faults, ns, at which the faults dominate.
 const FAULT_NS: Ns = 20_000;
 
-/// Functions on the way into the scheduler, and those of locks. What calls them says more.
+/// Functions of the scheduler and of locks, which are skipped because their callers are more specific.
 const SCHEDULER: [&str; 8] = [
     "bpf_",
     "__bpf_",
@@ -20,7 +20,7 @@ const SCHEDULER: [&str; 8] = [
 ];
 const LOCKS: [&str; 8] =
     ["rwsem_", "down_", "__down_", "mutex_", "__mutex_", "rt_mutex_", "__rt_mutex_", "percpu_rwsem_"];
-/// Functions that take the lock of a process's memory map.
+/// Functions that take the memory map lock of a process.
 const MEMORY_MAP: [&str; 12] = [
     "lock_mm_and_find_vma",
     "mmap_",
@@ -36,12 +36,12 @@ const MEMORY_MAP: [&str; 12] = [
     "madvise_",
 ];
 
-/// What threads wait for, with the functions that say it and what helps.
+/// A reason for waiting: the functions that identify it, and its fix.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reason {
     functions: &'static [&'static str],
     pub(crate) what: &'static str,
-    /// Empty where nothing is known to help.
+    /// Fix; empty if none is known.
     fix: &'static str,
 }
 
@@ -94,7 +94,7 @@ fn begins(name: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| name.starts_with(start))
 }
 
-/// What a thread waits for in these functions, the innermost first.
+/// The reason for waiting in these functions, innermost first.
 fn waited_for(functions: &[String]) -> Option<Note> {
     let at = functions.iter().position(|name| !begins(name, &SCHEDULER))?;
     let functions = &functions[at..];
@@ -110,7 +110,7 @@ fn waited_for(functions: &[String]) -> Option<Note> {
     Some(Note::WaitedFor(reason, function.clone()))
 }
 
-/// What helps against a wait of which this is said.
+/// Fix for a wait with this note.
 pub(crate) fn fix(note: &Note) -> Option<&'static str> {
     match note {
         Note::WaitedFor(reason, _) => Some(reason.fix).filter(|fix| !fix.is_empty()),
@@ -119,7 +119,7 @@ pub(crate) fn fix(note: &Note) -> Option<&'static str> {
 }
 
 impl Machine {
-    /// What a thread waited for that blocked from `from` to `to`.
+    /// The reason why a thread was blocked from `from` to `to`.
     pub fn why_blocked(&self, pid: u32, from: Ns, to: Ns) -> Option<Note> {
         let switch = |cpu| self.events(cpu, from, from + 1).iter().any(|e| e.pid == pid && is_switch(e.what));
         let cpu = self.cpus().find(|cpu| switch(*cpu))?;
@@ -142,7 +142,8 @@ impl Machine {
         }
     }
 
-    /// What a thread did that ran from `from` to `to`, with `faults` all the time: the latest first, each from when on.
+    /// Activities of a thread that ran from `from` to `to`, with page faults `faults` throughout: latest first, each
+    /// with its start.
     pub fn worked(&self, pid: u32, faults: &Option<Note>, from: Ns, to: Ns) -> Vec<(Ns, Option<Note>)> {
         let mut all = Vec::new();
         let mut end = to;
@@ -159,7 +160,7 @@ impl Machine {
         all
     }
 
-    /// Whether page faults took a good part of its time, from where it was switched to until it left.
+    /// A note if page faults dominated the thread's time since it was switched in.
     pub fn page_faults(&self, pid: u32, cpu: u32, since: Ns) -> Option<Note> {
         let mut own = self.events(cpu, since, Ns::MAX).iter().filter(|event| event.pid == pid);
         let (count, end) = own.find_map(|event| match event.what {

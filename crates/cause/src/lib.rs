@@ -1,11 +1,12 @@
-//! What held a late packet: the chain of threads, softirqs and interrupts that had to act, followed back.
+//! Explains late packets by following back the chain of threads, softirqs and interrupts that had to act.
 //!
-//! [`Analyst::explain`] tiles the time between two sightings of a packet with [`CauseInterval`]s, each with one [`Cause`], an
-//! actor and a culprit. They sum to that time exactly; time that no rule covers is [`Cause::Unexplained`].
+//! [`Analyst::explain`] divides the time between two sightings of a packet into [`CauseInterval`]s, each with one
+//! [`Cause`], an actor and a culprit. They sum to that time exactly; time that no rule covers is
+//! [`Cause::Unexplained`].
 //!
-//! [`PacketTimeline`] has the intervals of a packet's whole route. [`Baseline`] has the mean times of on-time packets.
-//! [`Attribution`] ranks a packet's causes by their time beyond the baseline, [`Ranking`] those of all late packets, and
-//! [`advise`] says what fixes one of them.
+//! [`PacketTimeline`] has the intervals of a packet's whole route, [`Baseline`] the mean times of on-time packets.
+//! [`Attribution`] ranks a packet's causes by their time beyond the baseline, [`Ranking`] those of all late packets,
+//! and [`advise`] returns the fixes of a cause.
 
 mod actor;
 mod advice;

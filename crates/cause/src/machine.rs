@@ -1,4 +1,4 @@
-//! One machine's record, on the host's timeline, made ready for questions.
+//! The record of one machine on the host's timeline, indexed for queries.
 
 use crate::{irq_interval::IrqIntervals, Executor, Note};
 use latpath_capture::{MachineSnapshot, UNKNOWN_CPU};
@@ -12,28 +12,28 @@ use std::{
     rc::Rc,
 };
 
-/// A machine of the capture. All its times are the host's.
+/// A machine of the capture. All times are on the host's timeline.
 pub(crate) struct Machine {
     pub name: String,
     pub error_bound: Ns,
-    /// Why there is no record.
+    /// Reason for a missing record.
     pub without: Option<String>,
-    /// The record has wakers: the kernel has tracepoints for them.
+    /// Whether the record has wakers, which requires the kernel's tracepoints.
     pub records_wakers: bool,
-    /// Threads whose entries to guests and exits from them are recorded.
+    /// Threads with recorded entries to and exits from guests.
     records_guest_exits: HashSet<u32>,
     timeline: Timeline,
     records: Vec<CpuRecord>,
     irq_intervals: Vec<IrqIntervals>,
     pub names: Names,
-    /// How threads are scheduled, from when on.
+    /// Scheduling classes of threads, each with its start.
     classes: HashMap<u32, Vec<(Ns, Class)>>,
-    /// When threads freed memory before they got some.
+    /// Intervals of direct reclaim by thread.
     reclaims: HashMap<u32, Vec<(Ns, Ns)>>,
     rows: RefCell<HashMap<u32, Rc<[ThreadTile]>>>,
 }
 
-/// A window on the host's timeline, that goes as far back as its records do: what was before it counts too.
+/// Shifts a window to the host's timeline, and extends it back to its earliest event.
 fn on_hosts_timeline(window: &Window, offset: Ns) -> Window {
     let own = |t: Ns| if t == Ns::MAX { t } else { t.saturating_sub(offset) };
     let record = |cpu: &CpuRecord| {
@@ -110,12 +110,12 @@ impl Machine {
         self.records.iter().position(|record| record.cpu == cpu)
     }
 
-    /// What a CPU did at a time.
+    /// Activity of a CPU at a time.
     pub fn at(&self, cpu: u32, t: Ns) -> Doing {
         self.timeline.cpu(cpu).map_or(Doing::Unknown, |row| row.at(t))
     }
 
-    /// What a CPU did in a time: without gaps.
+    /// Activities of a CPU in an interval, without gaps.
     pub fn tiles(&self, cpu: u32, from: Ns, to: Ns) -> Vec<CpuTile> {
         match self.timeline.cpu(cpu) {
             Some(row) => row.between(from, to),
@@ -129,7 +129,7 @@ impl Machine {
         rows.entry(pid).or_insert_with(|| self.timeline.thread(pid).into()).clone()
     }
 
-    /// The CPU that had this thread just before a time, and since when, looked at from `from` on.
+    /// The CPU on which a thread ran just before a time, and since when, considering the record from `from` on.
     pub fn has_run(&self, pid: u32, from: Ns, t: Ns) -> Option<(u32, Ns)> {
         let has = |tile: &CpuTile| tile.thread == Some(pid);
         self.timeline.cpus.iter().find_map(|row| {
@@ -140,12 +140,12 @@ impl Machine {
         })
     }
 
-    /// Times of softirqs and interrupts on a CPU.
+    /// Intervals of softirqs and interrupts on a CPU.
     pub fn irq_intervals(&self, cpu: u32) -> Option<&IrqIntervals> {
         self.place(cpu).map(|place| &self.irq_intervals[place])
     }
 
-    /// Events of a CPU in a time, its end not among them.
+    /// Events of a CPU from `from` to before `to`.
     pub fn events(&self, cpu: u32, from: Ns, to: Ns) -> &[latpath_flight::Event] {
         let Some(place) = self.place(cpu) else { return &[] };
         let events = &self.records[place].events;
@@ -157,13 +157,13 @@ impl Machine {
         self.records.iter().map(|record| record.cpu)
     }
 
-    /// When a thread freed memory before it got some, in a time.
+    /// Intervals of direct reclaim of a thread within an interval.
     pub fn reclaims(&self, pid: u32, from: Ns, to: Ns) -> Vec<(Ns, Ns)> {
         let all = self.reclaims.get(&pid).into_iter().flatten();
         all.filter(|(begin, end)| *begin < to && *end > from).copied().collect()
     }
 
-    /// When a thread that was woken stood in its CPU's queue.
+    /// Time at which a woken thread was queued on its CPU.
     pub fn queued(&self, pid: u32, from: Ns, to: Ns) -> Option<Ns> {
         let first = |record: &CpuRecord| {
             let mut events = self.events(record.cpu, from, to).iter();
@@ -172,12 +172,12 @@ impl Machine {
         self.records.iter().filter_map(first).min()
     }
 
-    /// When a CPU, from `from` on, chose another than this thread, which was ready: nothing to run, by going to the idle loop or from one
-    /// idle state into the next, or one that is never more urgent.
+    /// Time from `from` on at which a CPU did not choose this ready thread, although it went idle or ran a thread that
+    /// is never more urgent.
     pub fn passes_over(&self, pid: u32, cpu: u32, from: Ns, to: Ns) -> Option<Ns> {
         let class = self.class(pid, from);
         let mut came_out = false;
-        // Its own switch is what made it ready.
+        // The thread's own switch made it ready.
         let later = self.events(cpu, from, to).iter().filter(|e| e.t > from || e.pid == pid);
         for event in later {
             match event.what {
@@ -192,7 +192,7 @@ impl Machine {
         None
     }
 
-    /// How a thread was scheduled at a time.
+    /// Scheduling class of a thread at a time.
     pub fn class(&self, pid: u32, t: Ns) -> Option<Class> {
         let known = self.classes.get(&pid)?;
         let at = known.partition_point(|(since, _)| *since <= t);
@@ -203,7 +203,7 @@ impl Machine {
         self.executor(0, &Doing::Thread(Running { pid, class: None, guest: false, work: None }), t)
     }
 
-    /// What acts on a CPU, by name: the same at all times, however it came to act.
+    /// The executor on a CPU, with the same name at all times.
     pub fn executor(&self, cpu: u32, doing: &Doing, t: Ns) -> Executor {
         let (doing, class) = match *doing {
             Doing::Thread(running) => {
@@ -215,35 +215,35 @@ impl Machine {
         Executor { name: self.names.of_on(&doing, cpu), doing, class }
     }
 
-    /// A thread's name alone.
+    /// Name of a thread.
     pub fn name_of(&self, pid: u32) -> Option<String> {
         self.names.thread(pid).map(|thread| thread.name)
     }
 
-    /// The name of a thread's process, where it is known.
+    /// Name of a thread's process, if known.
     pub fn process_of(&self, pid: u32) -> Option<String> {
         self.name_of(self.names.thread(pid)?.tgid)
     }
 
-    /// Whether a waker woke because a time had come, and not for anything that happened.
+    /// Whether the wakeup came from an expired timer rather than an event.
     pub fn is_timer(waker: &Waker) -> bool {
         use latpath_flight::Vector::LocalTimer;
         matches!(waker.context, Doing::Timer(_) | Doing::Vector(LocalTimer) | Doing::Softirq(TIMER | HRTIMER))
     }
 
-    /// Whether this thread's entries to guests and exits from them are recorded.
+    /// Whether this thread's guest entries and exits are recorded.
     pub fn records_guest_exits_of(&self, pid: u32) -> bool {
         self.records_guest_exits.contains(&pid)
     }
 
-    /// What the reader must know of a CPU's tile.
+    /// Notes on a tile of a CPU.
     pub fn notes_of(&self, cpu: u32, tile: &CpuTile) -> Vec<Note> {
         let name = || self.executor(cpu, &tile.doing, tile.from).name;
         let note = || format!("the switch away from {} is not recorded", name()).into();
         tile.is_assumed().then(note).into_iter().collect()
     }
 
-    /// Why nothing is known of a CPU at a time.
+    /// Reason why a CPU's activity at a time is unknown.
     pub fn why_unknown(&self, cpu: Option<u32>, t: Ns) -> String {
         if let Some(why) = &self.without {
             return format!("no record of {}: {why}", self.name);
@@ -273,8 +273,9 @@ impl Machine {
     }
 }
 
-/// Whether the scheduler never takes a thread of one class before one of another: an ordinary thread before one in real time, or any
-/// but the kernel's own (FIFO 99: migration/0) before one with a deadline. A lock may lend an ordinary thread a higher priority.
+/// Whether the scheduler never prefers a thread of class `one` to one of class `other`: an ordinary thread to a
+/// real-time one, or any but the kernel's own (FIFO 99: migration/0) to a deadline one. Priority inheritance may raise
+/// an ordinary thread.
 pub(crate) fn never_before(one: Class, other: Option<Class>) -> bool {
     let ordinary = matches!(one.policy, 0 | 3 | 5) && one.prio >= 100;
     match other.map(|class| class.policy) {

@@ -1,4 +1,4 @@
-//! What the reader must know of an interval beside its cause: programs match the variant, people read its text.
+//! Notes on intervals: variants for programs, texts for people.
 
 use crate::kernel_time::Reason;
 use latpath_model::Ns;
@@ -6,26 +6,26 @@ use std::fmt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// It is the sum of this many.
+    /// The interval is the sum of this many intervals.
     Summed(usize),
-    /// Two machines' times meet here, and the difference of their clocks is known only as well as this, in ns.
+    /// The interval joins the times of two machines; error bound of their clock difference, ns.
     Joined(Ns),
-    /// A VM exit's reason, by its name.
+    /// Name of a VM exit reason.
     ExitReason(&'static str),
-    /// A thread waited for this, in this function of the kernel.
+    /// Reason for a thread's wait, and the kernel function.
     WaitedFor(&'static Reason, String),
-    /// A thread waited for block I/O while a request was released that was over its control group's limit.
+    /// A thread waited for block I/O, and a request over its control group's limit was released meanwhile.
     ThrottledIo,
-    /// A thread had to free memory.
+    /// A thread was in direct reclaim.
     Reclaims,
-    /// A thread met this many page faults at least.
+    /// Minimum number of page faults of a thread.
     PageFaults(u64),
-    /// What else there is to say.
+    /// Any other text.
     Text(String),
 }
 
 impl Note {
-    /// Whether it says how its times were made, and nothing of what happened.
+    /// Whether the note concerns the measurement of the times, not the events.
     pub fn is_of_times(&self) -> bool {
         matches!(self, Self::Summed(_) | Self::Joined(_))
     }

@@ -1,44 +1,44 @@
-//! A packet, with what held it on its route.
+//! The timeline of a packet along its route, with its causes.
 
 use crate::{sums::plus, Analyst, Baseline, Cause, CauseInterval};
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
 use std::collections::BTreeMap;
 
-/// A packet, and what held it between the points of its stream's route that saw it.
+/// A packet with the causes between the points of its route that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketTimeline {
     pub stream: StreamId,
-    /// The packet's key in its stream.
+    /// Key of the packet in its stream.
     pub key: u32,
     pub number: u64,
-    /// It was over the threshold.
+    /// Whether the packet was over the threshold.
     pub late: bool,
     pub capture: u32,
-    /// The capture's machines: [`CauseInterval::machine`] counts in this list.
+    /// Machines of the capture, indexed by [`CauseInterval::machine`].
     pub machines: Vec<String>,
-    /// Sightings on the route and at optional points, in the order of their times.
+    /// Sightings on the route and at optional points, in order of time.
     pub seen: Vec<PacketSighting>,
-    /// One behind the other, from the first point of the route that saw the packet to the last.
+    /// Consecutive hops from the first point of the route that saw the packet to the last.
     pub hops: Vec<Hop>,
 }
 
-/// From one point of the route to the next that saw the packet.
+/// The way from one point of the route to the next that saw the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub from: PointId,
     pub to: PointId,
-    /// When it begins; the first interval's `from`.
+    /// Start: the `from` of the first interval.
     pub begin: Ns,
-    /// When it ends; the last interval's `to`.
+    /// End: the `to` of the last interval.
     pub end: Ns,
-    /// What held the packet: without a gap.
+    /// Causes, without gaps.
     pub intervals: Vec<CauseInterval>,
 }
 
 impl PacketTimeline {
-    /// The cause that took the packet the most time beyond the baseline from one time to another, both those of sightings; `None` where it
-    /// took no longer there than on-time packets. `route` is its stream's.
+    /// The cause with the largest excess between two sightings' times; `None` if the packet took no longer there than
+    /// on-time packets. `route` is that of its stream.
     pub fn first_cause_between(&self, (from, to): (Ns, Ns), route: &[PointId], baseline: &Baseline) -> Option<Cause> {
         let mut all: BTreeMap<Cause, Ns> = BTreeMap::new();
         for hop in self.hops.iter().filter(|hop| hop.begin >= from && hop.end <= to) {
@@ -53,17 +53,17 @@ impl PacketTimeline {
             }
         }
         let beyond = all.into_iter().filter(|(_, ns)| *ns > 0);
-        // Of causes that took as long, the first.
+        // The first of several causes with equal excess.
         beyond.reduce(|most, next| if next.1 > most.1 { next } else { most }).map(|(cause, _)| cause)
     }
 
-    /// Explains a packet of the analyst's capture. `route` is its stream's; all sightings count where it is empty.
+    /// Explains a packet of the analyst's capture. `route` is that of its stream; if it is empty, all sightings count.
     pub fn of(analyst: &Analyst, capture: &Capture, packet: &Packet, route: &[PointId], points: &[PointInfo]) -> Self {
         let on_route = |p: PointId| route.is_empty() || route.contains(&p);
         let optional = |p: PointId| points.get(usize::from(p)).is_some_and(|info| info.point.kind.is_optional());
         let mut seen: Vec<PacketSighting> = Vec::new();
         for one in packet.sightings.iter().filter(|one| on_route(one.point) || optional(one.point)) {
-            // Where a point saw it twice, it had passed at the first time.
+            // The first of several sightings at a point counts.
             if !seen.iter().any(|before| before.point == one.point) {
                 seen.push(*one);
             }
@@ -96,12 +96,12 @@ impl PacketTimeline {
         }
     }
 
-    /// When the first point of its route saw it; `None` where no point did.
+    /// Time of the first sighting on the route; `None` without one.
     pub fn begin(&self) -> Option<Ns> {
         self.seen.first().map(|s| s.t)
     }
 
-    /// From the first point of its route that saw it to the last.
+    /// Time from the first point of the route that saw the packet to the last, ns.
     pub fn time(&self) -> Ns {
         match (self.seen.first(), self.seen.last()) {
             (Some(first), Some(last)) => last.t.saturating_sub(first.t),
@@ -109,7 +109,7 @@ impl PacketTimeline {
         }
     }
 
-    /// How long it was with ovs-vswitchd: from the kernel's asking it to its answer.
+    /// Time with ovs-vswitchd, from upcall to return, ns.
     pub fn with_daemon(&self, points: &[PointInfo]) -> Ns {
         let (mut asked, mut sum) = (None, 0);
         for one in &self.seen {
@@ -124,7 +124,7 @@ impl PacketTimeline {
         sum
     }
 
-    /// All intervals in the order of their times, each with its hop.
+    /// All intervals in order of time, each with its hop.
     pub fn intervals(&self) -> impl Iterator<Item = (&Hop, &CauseInterval)> {
         self.hops.iter().flat_map(|hop| hop.intervals.iter().map(move |interval| (hop, interval)))
     }

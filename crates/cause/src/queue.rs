@@ -95,8 +95,8 @@ impl PacketsAhead {
         self.0.first().copied()
     }
 
-    /// By how much these and `own`, which waited behind them for `waited`, came to a point closer together than their streams'
-    /// packets usually do: the queue took no more than that of the wait. `None` where that is not known.
+    /// By how much these and `own`, which waited behind them for `waited`, came to a point closer together than their
+    /// streams' packets usually do: the queue took no more than that of the wait. `None` where that is not known.
     pub fn came_early_by(
         &self,
         capture: &Capture,
@@ -129,7 +129,8 @@ fn arrival(packet: &Packet, point: PointId) -> Option<Ns> {
     packet.sightings.iter().find(|seen| seen.point == point).map(|seen| seen.t)
 }
 
-/// How far apart the packets of each stream usually are at each point, from one number to the next, and how long they were seen.
+/// How far apart the packets of each stream usually are at each point, from one number to the next, and how long they
+/// were seen.
 pub(crate) struct Spacing(HashMap<(PointId, StreamId), (Ns, Ns)>);
 
 impl Spacing {

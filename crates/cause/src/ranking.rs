@@ -1,4 +1,4 @@
-//! The ranking: what held all late packets of a run, by the delay that it caused.
+//! The ranking of causes over all late packets of a run, by delay.
 
 use crate::actor::Actor;
 use crate::attribution::{Attribution, CauseShare};
@@ -8,21 +8,21 @@ use latpath_model::Ns;
 use std::collections::HashMap;
 use std::ops::Deref;
 
-/// Rows that are kept. The smallest is replaced by a new one, and counted with all that were.
+/// Maximum number of rows. A new row replaces the smallest one, which is added to the others.
 const MAX_ROWS: usize = 512;
-/// Culprits, CPUs, hops and notes that are kept of a row.
+/// Maximum number of culprits, CPUs, hops and notes per row.
 const MAX_PER_ROW: usize = 16;
 
-/// What one thing did to late packets: the same cause, held the same one up, by the same culprit. Its [`CauseShare`] sums all of
-/// theirs, by their excess: the machine is empty for `unexplained`, and the first culprit is the same for all packets.
+/// The effect of one cause with one actor and one culprit on all late packets. Its [`CauseShare`] sums those of the
+/// packets, by excess. The machine is empty for `unexplained`; all packets have the same first culprit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub share: CauseShare,
-    /// Late packets of which it took more than the baseline.
+    /// Number of late packets with this cause beyond the baseline.
     pub packets: u64,
-    /// Those of them of which it took the most.
+    /// Number of late packets with this as their first cause.
     pub first: u64,
-    /// How much it took of the worst of them.
+    /// Maximum excess for one packet, ns.
     pub worst_ns: Ns,
     firsts: Sample,
     all: Sample,
@@ -52,7 +52,7 @@ impl Row {
         }
     }
 
-    /// The median of its excess: of packets of which it took the most, or of all where it never did.
+    /// Median excess, ns: over packets with this as their first cause, or over all without any.
     pub fn median_ns(&self) -> Ns {
         self.firsts.median().or_else(|| self.all.median()).unwrap_or(0)
     }
@@ -69,7 +69,7 @@ impl Row {
         plus(&mut sum.time_ns, share.time_ns);
         plus(&mut sum.excess_ns, share.excess_ns);
         sum.update_actor(share.actor.as_ref());
-        // Its parts took as much of the excess as they took of the time.
+        // Distributes the excess in proportion to the times.
         let of = |ns: Ns| (i128::from(ns) * i128::from(share.excess_ns) / i128::from(share.time_ns.max(1))) as Ns;
         for (by, ns) in &share.by {
             sum.add_culprit(by, of(*ns), MAX_PER_ROW);
@@ -80,7 +80,7 @@ impl Row {
         sum.keep_greatest(share.number, &share.state);
     }
 
-    /// A copy with its lists sorted.
+    /// A copy with sorted lists.
     fn sorted(&self) -> Self {
         let mut row = self.clone();
         if let [_, rest @ ..] = row.share.by.as_mut_slice() {
@@ -93,20 +93,20 @@ impl Row {
     }
 }
 
-/// Rows that were too many.
+/// Sum of the replaced rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// How many.
+    /// Number of rows.
     pub rows: u64,
     pub excess_ns: Ns,
-    /// Packets of which one of them took the most.
+    /// Number of packets with one of them as the first cause.
     pub first: u64,
 }
 
-/// A row's cause, machine, actor, culprit, and who waited for the actor.
+/// Key of a row: cause, machine, actor, culprit, and waiter.
 type Key = (Cause, String, [Option<String>; 3]);
 
-/// What held late packets.
+/// The ranking of causes.
 #[derive(Clone, Debug, Default)]
 pub struct Ranking {
     rows: HashMap<Key, Row>,
@@ -119,7 +119,7 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// A late packet.
+    /// Adds a late packet.
     pub fn add(&mut self, attribution: &Attribution) {
         self.late += 1;
         plus(&mut self.time_ns, attribution.time_ns);
@@ -168,22 +168,22 @@ impl Ranking {
         self.time_ns
     }
 
-    /// Their time beyond the baseline: the rows and the others sum to it.
+    /// Total time beyond the baseline, ns: the sum of all rows and the others.
     pub fn excess_ns(&self) -> Ns {
         self.excess_ns
     }
 
-    /// Late packets with a hop without a baseline: all time there is excess.
+    /// Number of late packets with a hop without a baseline, where all time is excess.
     pub fn without_baseline(&self) -> u64 {
         self.without_baseline
     }
 
-    /// Share of the excess that is unexplained, in thousandths: the median over the packets.
+    /// Median over the packets of the unexplained share of the excess, per mille.
     pub fn unexplained_per_mille(&self) -> u64 {
         self.unexplained.median().unwrap_or(0).unsigned_abs()
     }
 
-    /// All rows by their excess, the largest first; `unexplained` last, whatever it is.
+    /// All rows, largest excess first; `unexplained` always last.
     pub fn rows(&self) -> Vec<Row> {
         let mut rows: Vec<(&Key, Row)> = self.rows.iter().map(|(key, row)| (key, row.sorted())).collect();
         let order = |row: &Row| (row.cause == Cause::Unexplained, std::cmp::Reverse((row.excess_ns, row.first)));
@@ -191,7 +191,7 @@ impl Ranking {
         rows.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Rows that were replaced by others.
+    /// Rows replaced by others.
     pub fn others(&self) -> Others {
         self.others
     }
@@ -201,7 +201,7 @@ fn per_mille(hop: Ns, all: Ns) -> Ns {
     (i128::from(hop) * 1000 / i128::from(all.max(1))) as Ns
 }
 
-/// Values of which the median is asked: all of them up to a number, then every second, every fourth …
+/// A sample for the median: all values up to a number, then every second, every fourth and so on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sample {
     kept: Vec<Ns>,
@@ -235,7 +235,7 @@ impl Sample {
         self.seen += 1;
     }
 
-    /// By the nearest rank.
+    /// Median by nearest rank.
     fn median(&self) -> Option<Ns> {
         let mut kept = self.kept.clone();
         let middle = kept.len().checked_sub(1)? / 2;

@@ -1,4 +1,4 @@
-//! The walk back from a sighting to the one before.
+//! The wakeup chain: walks back from a sighting to the previous one on one machine.
 
 mod softirq;
 mod thread;
@@ -16,16 +16,16 @@ use latpath_capture::PacketSighting;
 use latpath_flight::{CpuTile, Doing, Vector};
 use latpath_model::{Ns, PointInfo, PointKind};
 
-/// Contexts that one walk goes through.
+/// Maximum number of contexts per walk.
 const MAX_STEPS: usize = 200;
-/// Intervals that one walk lays.
+/// Maximum number of intervals per walk.
 pub(crate) const MAX_INTERVALS: usize = 4096;
 
-/// What has the packet in hand.
+/// The context that handles the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
     Thread(u32),
-    /// A softirq's vector, on this CPU.
+    /// A softirq on a CPU.
     Softirq {
         cpu: u32,
         vector: u32,
@@ -34,12 +34,12 @@ pub(crate) enum Context {
         cpu: u32,
         doing: Doing,
     },
-    /// A timer's function on this CPU.
+    /// A timer function on a CPU.
     Timer {
         cpu: u32,
         doing: Doing,
     },
-    /// The idle loop, or nobody knows.
+    /// The idle loop, or an unknown context.
     Nobody {
         cpu: u32,
         doing: Doing,
@@ -47,7 +47,7 @@ pub(crate) enum Context {
 }
 
 impl Context {
-    /// What acts on a CPU that does this.
+    /// The context for an activity of a CPU.
     pub fn of(cpu: u32, doing: Doing) -> Self {
         match doing {
             Doing::Thread(running) => Self::Thread(running.pid),
@@ -63,14 +63,14 @@ impl Context {
         let doing = machine.at(cpu, seen.t);
         let by_thread = matches!(point.point.kind, PointKind::VmRead | PointKind::AppRead);
         match doing {
-            // A timer's function hands on packets that were held.
+            // A timer function passes on held packets.
             Doing::Timer(_) => {
                 let irq_intervals = machine.irq_intervals(cpu);
                 let interrupt = irq_intervals.and_then(|s| s.interrupt(seen.t)).filter(|s| s.to > seen.t);
                 let irq = interrupt.or_else(|| irq_intervals.and_then(|s| s.any_softirq(seen.t)));
                 irq.map_or(Self::Timer { cpu, doing }, |irq| Self::of(cpu, irq.doing))
             }
-            // The sighting has the thread that ran, from the kernel itself.
+            // The sighting has the current thread, from the kernel itself.
             Doing::Thread(_) if seen.tid != 0 => Self::Thread(seen.tid),
             Doing::Unknown if seen.tid != 0 && by_thread => Self::Thread(seen.tid),
             doing => Self::of(cpu, doing),
@@ -78,7 +78,7 @@ impl Context {
     }
 }
 
-/// The idle state that a CPU was in, or has just left, which did this, the latest first.
+/// The idle state that a CPU was in, or has just left. `tiles` are its activities, latest first.
 fn idle_state(tiles: &[CpuTile]) -> Option<u32> {
     let states = tiles.iter().map_while(|tile| match tile.doing {
         Doing::Idle { state } => Some(state),
@@ -87,58 +87,58 @@ fn idle_state(tiles: &[CpuTile]) -> Option<u32> {
     states.flatten().next()
 }
 
-/// The two sightings of a packet between which its actors are looked for.
+/// Two sightings of a packet between which its actors are to be found.
 pub(crate) struct SightingPair {
-    /// The walk ends here.
+    /// End of the walk: time of the earlier sighting.
     pub a: Ns,
-    /// It begins here.
+    /// Start of the walk: time of the later sighting.
     pub b: Ns,
-    /// The CPU that took the earlier sighting.
+    /// CPU of the earlier sighting.
     pub cpu_of_a: u32,
-    /// The place of its machine in the capture.
+    /// Index of its machine in the capture.
     pub machine_of_a: usize,
-    /// The packet lay in a queue between the two.
+    /// Whether the packet was in a queue between the two.
     pub queue: bool,
-    /// The later sighting is that of a packet which a device was given to send.
+    /// Whether the later sighting is at the transmission by a device.
     pub sends: bool,
-    /// ovs-vswitchd has it.
+    /// Whether ovs-vswitchd handles the packet.
     pub upcall: bool,
-    /// Packets that the actor of the later sighting served before.
+    /// Packets that the actor of the later sighting served before this one.
     pub ahead: PacketsAhead,
 }
 
-/// What is laid, from its end to its beginning.
+/// State of a walk, from the end to the start.
 pub(crate) struct WakeupChain<'w> {
     pub machine: &'w Machine,
-    /// The machine's place in the capture.
+    /// Index of the machine in the capture.
     pub place: usize,
     pub pair: &'w SightingPair,
-    /// Threads that run vCPUs; of the host alone.
+    /// vCPU threads, which only the host has.
     pub vcpus: &'w Vcpus,
-    /// It goes no further back.
+    /// Lower limit of the walk.
     pub a: Ns,
-    /// The intervals reach from here to the later sighting.
+    /// Start of the intervals so far, which reach to the later sighting.
     pub t: Ns,
-    /// The latest first.
+    /// Intervals, latest first.
     pub intervals: Vec<CauseInterval>,
-    /// The actor of the later sighting still acts.
+    /// Whether the current actor is still that of the later sighting.
     pub reader: bool,
-    /// Waits within waits that it looks into now.
+    /// Current depth of nested waits.
     nested: u32,
-    /// The thread whose sleep led to those that it looks at now, from waker to waker.
+    /// Thread whose sleep led, from waker to waker, to the current context.
     waiter: Option<u32>,
 }
 
-/// Why a walk ended before it was there.
+/// End of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It has come to the earlier sighting.
+    /// The walk reached the earlier sighting.
     Done,
-    /// An interrupt of this CPU came from outside of the machine: from a device, or the host.
+    /// An interrupt of this CPU came from outside the machine: from a device, or from the host.
     Outside { cpu: u32, doing: Doing, why: String },
-    /// This thread acted for the guest that took the earlier sighting, as this vCPU.
+    /// This thread acted, as this vCPU, for the guest with the earlier sighting.
     Inside { thread: u32, vcpu: Option<u32> },
-    /// The record does not say how to go on.
+    /// The record has no predecessor.
     Lost(String),
 }
 
@@ -151,20 +151,20 @@ impl<'w> WakeupChain<'w> {
         self.t <= self.a
     }
 
-    /// Adds an interval of this machine from `from` to `self.t`.
+    /// Adds an interval of this machine, from `from` to `self.t`.
     pub fn add(&mut self, from: Ns, cause: Cause, like: CauseInterval) {
         let waiter = self.waiter_for(&like.actor);
         self.add_interval(from, CauseInterval { cause, machine: self.place, waiter, ..like });
     }
 
-    /// The thread that slept until this one had acted, where that is another one.
+    /// The thread that slept until the actor had acted, if it is another one.
     fn waiter_for(&self, actor: &Option<Executor>) -> Option<Executor> {
         let acts = actor.as_ref()?.doing.thread()?;
         let waiter = self.waiter.filter(|waiter| *waiter != acts)?;
         Some(self.machine.thread(waiter, self.t))
     }
 
-    /// The same, of any machine and cause.
+    /// Adds an interval of any machine and cause.
     pub fn add_interval(&mut self, from: Ns, like: CauseInterval) {
         let from = from.max(self.a);
         if from >= self.t {
@@ -177,12 +177,12 @@ impl<'w> WakeupChain<'w> {
         }
     }
 
-    /// Whether the earlier sighting is of this walk's machine.
+    /// Whether the earlier sighting is on this walk's machine.
     fn has_a(&self) -> bool {
         self.pair.machine_of_a == self.place
     }
 
-    /// Goes back as far as the record says.
+    /// Walks back as far as the record permits.
     pub fn go(&mut self, mut context: Context) -> End {
         for _ in 0..MAX_STEPS {
             if self.is_done() {
@@ -229,12 +229,12 @@ impl<'w> WakeupChain<'w> {
         CauseInterval { by, number: state.map(u64::from), state: named, ..label }
     }
 
-    /// What a CPU did from `from` to `self.t`, the latest first.
+    /// Activities of a CPU from `from` to `self.t`, latest first.
     pub fn tiles_back(&self, cpu: u32, from: Ns) -> impl Iterator<Item = CpuTile> {
         self.machine.tiles(cpu, from.max(self.a), self.t).into_iter().rev()
     }
 
-    /// An interrupt's handler worked, and then nothing on this machine did anything.
+    /// Handles an interrupt, whose origin is outside this machine.
     fn interrupt(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
         let irq = self.machine.irq_intervals(cpu).and_then(|s| s.interrupt(self.t)).copied();
         let from = irq.filter(|s| s.doing == doing).map_or(self.t, |s| s.from);
@@ -260,7 +260,7 @@ impl<'w> WakeupChain<'w> {
         Err(End::Outside { cpu, doing, why: format!("what sent {} is not recorded", actor.name) })
     }
 
-    /// One CPU calls another for a packet (packet steering): by all that is known, the one that had it before.
+    /// One CPU interrupts another for a packet (packet steering): the context on the CPU that had the packet before.
     fn sent_from(&mut self, cpu: u32, actor: &Executor) -> Option<Context> {
         let sender = Some(self.pair.cpu_of_a).filter(|sender| self.has_a() && *sender != cpu)?;
         let irq = self.machine.irq_intervals(sender)?.any_softirq(self.a).copied()?;
@@ -280,7 +280,7 @@ impl<'w> WakeupChain<'w> {
         Some(Context::Softirq { cpu: sender, vector })
     }
 
-    /// What a timer's function began, was put off until the timer ran out.
+    /// Handles a timer function: the packet waited for the timer to expire.
     fn timer(&mut self, cpu: u32, doing: Doing) -> Result<Context, End> {
         let timer = self.machine.executor(cpu, &doing, self.t);
         let cause = self.cause_of_timer(&doing);
@@ -292,7 +292,7 @@ impl<'w> WakeupChain<'w> {
         Err(End::Done)
     }
 
-    /// What the timer belongs to: a queueing discipline, or a reader.
+    /// The cause for a timer: that of a queueing discipline, or of a reader.
     pub fn cause_of_timer(&self, doing: &Doing) -> Cause {
         const QDISCS: [&str; 5] = ["qdisc_watchdog", "advance_sched", "taprio", "gate_timer_func", "cake"];
         match doing {
@@ -308,7 +308,7 @@ impl<'w> WakeupChain<'w> {
         }
     }
 
-    /// Whether something is a part of this softirq's work.
+    /// Whether an activity is part of this softirq's work.
     pub fn is_part_of(doing: &Doing, vector: u32) -> bool {
         match doing {
             Doing::Softirq(v) => *v == vector,

@@ -1,4 +1,5 @@
-//! Softirqs: what they did since they began, what kept them from beginning since they were raised, and what raised them.
+//! Softirqs: what they did since they began, what kept them from beginning since they were raised, and what raised
+//! them.
 
 use super::{Context, End, WakeupChain};
 use crate::{irq_interval::IrqInterval, Cause, CauseInterval};
@@ -28,7 +29,8 @@ impl WakeupChain<'_> {
             by,
             Some(Context::Timer { .. } | Context::Interrupt { doing: Doing::Vector(Vector::LocalTimer), .. })
         );
-        // One CPU may have called another to go on (packet steering), without an interrupt where that one looked for it while idle.
+        // One CPU may have called another to go on (packet steering), without an interrupt where that one looked for it
+        // while idle.
         let unasked = vector == NET_RX && matches!(by, Some(Context::Nobody { doing: Doing::Idle { .. }, .. }));
         let called = unasked || vector == NET_RX && matches!(by, Some(Context::Interrupt { .. }));
         if !timer && !called {
@@ -55,8 +57,8 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// What one softirq would have brought to the device in one go, another one gave it: between the two a queueing discipline
-    /// had the packet.
+    /// What one softirq would have brought to the device in one go, another one gave it: between the two a queueing
+    /// discipline had the packet.
     fn was_queued(&mut self, cpu: u32, vector: u32, irq: &IrqInterval) -> Option<Context> {
         let pair = self.pair;
         if !self.reader || !pair.sends || pair.queue || !self.has_a() || irq.from <= self.a {

@@ -136,8 +136,8 @@ impl WakeupChain<'_> {
         self.waited_behind(pid, on, waits, from, &label);
     }
 
-    /// From when to when a thread was ready on a CPU that had nothing to run, or ran what is never more urgent: it, or its control group,
-    /// had used up its time, which some kernels only see when they look for the next thread.
+    /// From when to when a thread was ready on a CPU that had nothing to run, or ran what is never more urgent: it, or
+    /// its control group, had used up its time, which some kernels only see when they look for the next thread.
     fn was_passed_over(&self, pid: u32, cpu: u32, since: Since, from: Ns) -> Option<(Ns, Ns, &'static str)> {
         let queued = match since {
             Since::Woken(_) => self.machine.queued(pid, from, self.t)?,
@@ -248,8 +248,8 @@ impl WakeupChain<'_> {
         }
     }
 
-    /// Whether it had the packet before it fell asleep at `slept`: who took the earlier sighting had woken it right behind that, or had
-    /// put the packet into its queue while it was awake.
+    /// Whether it had the packet before it fell asleep at `slept`: who took the earlier sighting had woken it right
+    /// behind that, or had put the packet into its queue while it was awake.
     fn was_handed(&self, pid: u32, slept: Ns, waker: &Waker) -> bool {
         if !self.has_a() || slept <= self.a {
             return false;
@@ -272,7 +272,8 @@ impl WakeupChain<'_> {
         wakers.filter(|waker| waker.t >= a).min_by_key(|waker| waker.t).is_some_and(|first| gives(&first))
     }
 
-    /// It waited in the kernel for what a thread held, from `slept` on: where that one was kept from acting, that is the cause.
+    /// It waited in the kernel for what a thread held, from `slept` on: where that one was kept from acting, that is
+    /// the cause.
     fn blocked_by(&mut self, slept: Ns, waker: &Waker, label: CauseInterval) {
         let first = self.intervals.len();
         let by = Some(self.machine.executor(waker.cpu, &waker.context, waker.t));
