@@ -1,10 +1,10 @@
-//! QEMU's command line: what the guest is called and made of. It is another process's text: read what is understood, pass
-//! the rest by.
+//! Parses QEMU's command line: the guest's name and devices. The text belongs to another process: unknown parts are
+//! skipped.
 
 use crate::text::plain;
 use serde_json::Value;
 
-/// More than any guest has of one kind.
+/// Maximum number of options of one kind.
 const MOST: usize = 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,13 +12,13 @@ pub struct CommandLine {
     pub name: Option<String>,
     pub uuid: Option<String>,
     pub machine: Option<String>,
-    /// The accelerators asked for, the first first.
+    /// Requested accelerators, in order of preference.
     pub accelerators: Vec<String>,
     pub memory_bytes: Option<u64>,
     pub vcpus: Option<u32>,
     pub netdevs: Vec<Netdev>,
     pub nics: Vec<Nic>,
-    /// The guest's address on vhost-vsock.
+    /// Context identifier of the guest on vhost-vsock.
     pub vsock_cid: Option<u32>,
 }
 
@@ -31,18 +31,18 @@ pub struct Netdev {
     pub fds: Vec<u32>,
     pub vhost: bool,
     pub vhost_fds: Vec<u32>,
-    /// Given with it (`-nic`).
+    /// MAC address given with `-nic`.
     pub mac: Option<String>,
 }
 
-/// The guest's side.
+/// The guest's side of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
     pub netdev: String,
     pub mac: Option<String>,
 }
 
-/// An option's value: `kind,key=value,…` or JSON.
+/// Value of an option: `kind,key=value,…` or JSON.
 struct Values(Vec<(String, String)>);
 
 impl Values {
@@ -64,7 +64,7 @@ impl Values {
         self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
-    /// The value of the first that stands, by its key or, at the beginning, without one.
+    /// Value of a key, or the first value without a key.
     fn first(&self, key: &str) -> Option<&str> {
         match self.0.first() {
             Some((k, bare)) if k.is_empty() => Some(bare),
@@ -80,7 +80,7 @@ fn pair(part: &str) -> (String, String) {
     }
 }
 
-/// QEMU parts its options at commas; one in a value is written twice.
+/// Splits an option at commas; a double comma is a literal one.
 fn commas(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut letters = text.chars().peekable();
@@ -95,7 +95,7 @@ fn commas(text: &str) -> Vec<String> {
 }
 
 impl CommandLine {
-    /// Reads `/proc/PID/cmdline`: arguments that end in noughts.
+    /// Parses `/proc/PID/cmdline`: arguments that end with NUL.
     pub fn parse(text: &str) -> Self {
         let mut found = Self::default();
         let mut words = text.split('\0');
@@ -147,7 +147,7 @@ impl CommandLine {
         }
     }
 
-    /// The address of the guest's NIC behind a netdev.
+    /// MAC address of the guest's NIC at a netdev.
     pub fn mac_behind(&self, netdev: &Netdev) -> Option<String> {
         let by_id = || self.nics.iter().find(|nic| Some(&nic.netdev) == netdev.id.as_ref())?.mac.clone();
         netdev.mac.clone().or_else(by_id)
@@ -195,7 +195,7 @@ fn vcpus(values: &Values) -> Option<u32> {
     factors.map(|factor| factor.parse::<u32>().ok()).try_fold(1, |product: u32, factor| product.checked_mul(factor?))
 }
 
-/// An address in the one spelling that latpath uses, if it is one.
+/// A MAC address in latpath's spelling; `None` for other text.
 pub fn mac(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
     let bytes: Vec<&str> = text.split(':').collect();

@@ -1,13 +1,13 @@
-//! KVM's folders in debugfs, one for each VM.
+//! KVM's directories in debugfs, one per VM.
 
 use latpath_linux::proc::Root;
 
-/// Threads of a process, and VMs of the machine, that are looked at.
+/// Maximum number of threads of a process, and of VMs of the machine.
 const MOST: usize = 4096;
 const KVM: &str = "sys/kernel/debug/kvm";
 
-/// The folders of a process's VMs. KVM calls them `TID-FD`: after the thread that made the VM, which need not be the process's first, and
-/// which may be gone; then a vCPU's thread shows it, from Linux 5.18 on.
+/// The directories of a process's VMs. KVM names them `TID-FD` after the thread that created the VM, which need not be
+/// the first of the process. If that thread has ended, the vCPU threads identify the VM, from Linux 5.18 on.
 pub fn kvm_folders(root: &Root, pid: u32) -> Vec<String> {
     let tids = root.numbers(&format!("proc/{pid}/task"), MOST).unwrap_or_default();
     let is_own = |folder: &String| {
@@ -19,7 +19,7 @@ pub fn kvm_folders(root: &Root, pid: u32) -> Vec<String> {
     folders.map(|folder| format!("{KVM}/{folder}")).collect()
 }
 
-/// The threads that run a VM's vCPUs, with the vCPUs' numbers.
+/// Thread and number of each vCPU of a VM.
 pub(crate) fn vcpus_in<'r>(root: &'r Root, folder: &str) -> impl Iterator<Item = (u32, u32)> + 'r {
     let folder = folder.to_owned();
     root.names(&folder, MOST).into_iter().filter_map(move |name| {
@@ -46,7 +46,7 @@ mod tests {
         }
         make("sys/kernel/debug/kvm/70-5/exits", "");
         make("sys/kernel/debug/kvm/71-6/exits", "");
-        // Made by a thread that is gone, run by one that is not.
+        // Created by a thread that has ended.
         make("sys/kernel/debug/kvm/9-7/vcpu1/pid", "72\n");
         make("sys/kernel/debug/kvm/80-5/vcpu0/pid", "81\n");
         make("sys/kernel/debug/kvm/exits", "");

@@ -1,39 +1,42 @@
-//! What a process has open: the descriptors that make it a virtual machine, and those of its taps and vhost devices.
+//! Open descriptors of a process: KVM, taps and vhost devices.
 
 use latpath_linux::proc::Root;
 use std::{collections::BTreeMap, fs, io, os::unix::fs::FileTypeExt};
 
-/// Descriptors that are looked at, of one process. QEMU has some hundred.
+/// Maximum number of descriptors read per process; QEMU has some hundred.
 const MOST: usize = 1 << 16;
 
-/// A process's descriptors that matter here.
+/// The relevant descriptors of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptors {
-    /// Virtual machines of KVM.
+    /// KVM virtual machines.
     pub kvm: Vec<u32>,
-    /// vCPUs of KVM: descriptor and the vCPU's number.
+    /// KVM vCPUs: vCPU number by descriptor.
     pub vcpus: BTreeMap<u32, u32>,
-    /// Taps and macvtaps: the descriptors of each.
+    /// Descriptors of each tap and macvtap.
     pub taps: BTreeMap<Opened, Vec<u32>>,
     pub vhost_net: Vec<u32>,
     pub vhost_vsock: Vec<u32>,
 }
 
-/// A tap or macvtap, as its descriptors name it.
+/// A tap or macvtap, as identified by its descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Opened {
-    /// The device's name.
+    /// Name of the tap.
     Tap(String),
-    /// Macvtap or ipvtap: the device's index.
+    /// Device index of a macvtap or ipvtap.
     Macvtap(u32),
 }
 
 impl Descriptors {
-    /// Reads them; an error where we may not.
+    /// Reads the descriptors of a process.
+    ///
+    /// # Errors
+    /// If /proc does not permit it.
     pub fn read(root: &Root, pid: u32) -> io::Result<Self> {
         let mut found = Self::default();
         for fd in root.numbers(&format!("proc/{pid}/fd"), MOST)? {
-            // Closed by now.
+            // Closed meanwhile.
             let Ok(target) = root.link(&format!("proc/{pid}/fd/{fd}")) else { continue };
             found.note(root, pid, fd, &target);
         }
@@ -53,11 +56,11 @@ impl Descriptors {
         let Some(name) = target.strip_prefix('/').and_then(|path| path.rsplit('/').next()) else { return };
         let is_device = || {
             let meta = fs::metadata(root.path(&format!("proc/{pid}/fd/{fd}")));
-            // What cannot be looked at (a record of another machine) is believed.
+            // Unreadable files (in the record of another machine) are accepted.
             meta.map_or(true, |meta| meta.file_type().is_char_device())
         };
         match name {
-            // Only tun's own descriptors name an interface there (drivers/net/tun.c, tun_chr_show_fdinfo).
+            // Only tun descriptors name an interface in fdinfo (drivers/net/tun.c, tun_chr_show_fdinfo).
             "tun" => {
                 let info = root.text(&format!("proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
                 let device = info.lines().find_map(|line| line.strip_prefix("iff:")).map(str::trim);

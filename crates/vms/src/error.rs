@@ -1,11 +1,11 @@
-//! What can go wrong while guests are looked for.
+//! Errors of the search for guests.
 
 use std::io;
 
-/// Why guests cannot be looked for at all.
+/// Reason why the search for guests is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Without /proc nothing can be found.
+    /// /proc cannot be read.
     #[error("/proc: {0}; without it no process can be seen (mount -t proc proc /proc)")]
     NoProc(io::Error),
 }

@@ -1,21 +1,21 @@
-//! Why vCPUs leave their guests: names of the CPUs' vendors' numbers, as the kernel and `perf kvm stat` print them.
+//! Names of VM exit reasons by vendor and number, as printed by the kernel and `perf kvm stat`.
 
 use std::{borrow::Cow, collections::HashMap, fs, path::Path, sync::OnceLock};
 
-/// The instruction set that a reason's number belongs to, as KVM's tracepoint says: Intel's.
+/// Instruction set of a reason's number, as in KVM's tracepoint: Intel VMX.
 pub const VMX: u32 = 1;
-/// AMD's.
+/// AMD SVM.
 pub const SVM: u32 = 2;
-/// ARM's exception classes. The tracepoint there does not say whose they are; latpath's programs do.
+/// ARM exception classes. KVM's tracepoint on ARM has no such number; latpath's programs set it.
 pub const ARM: u32 = 3;
-/// An exit on ARM that is no trap has this bit, and the exception's code.
+/// Flag of ARM exits other than traps, whose low bits are the exception code.
 const ARM_NO_TRAP: u32 = 0x100;
-/// The exception's code of one that is.
+/// ARM exception code of a trap.
 const ARM_TRAP: u32 = 2;
-/// The kernel's description is shorter by far.
+/// Maximum size of the kernel's description, bytes.
 const MOST_BYTES: u64 = 1 << 16;
 
-/// A reason's name, of those that Linux 6.18 knows.
+/// Name of a reason as of Linux 6.18.
 pub fn name(isa: u32, reason: u32) -> Option<&'static str> {
     let table = match isa {
         VMX => VMX_NAMES,
@@ -26,15 +26,15 @@ pub fn name(isa: u32, reason: u32) -> Option<&'static str> {
     table.iter().find(|(of, _)| *of == number(isa, reason)).map(|(_, name)| *name)
 }
 
-/// The same of what was recorded, here or elsewhere. Vendors give each number one meaning, so that a number which is newer than
-/// the table has the running kernel's name where that knows it.
+/// Name of a recorded reason, on this or another machine. Numbers have one meaning per vendor, so the running kernel's
+/// name is used for numbers newer than the table.
 pub fn recorded_name(isa: u32, reason: u32) -> Option<&'static str> {
     static KERNEL: OnceLock<Names> = OnceLock::new();
     let newer = || KERNEL.get_or_init(Names::of_kernel).0.get(&(isa, number(isa, reason))).map(String::as_str);
     name(isa, reason).or_else(newer)
 }
 
-/// On Intel, the bits above the reason say how an entry failed.
+/// The reason without the upper bits, which on Intel describe a failed entry.
 fn number(isa: u32, reason: u32) -> u32 {
     if isa == VMX {
         reason & 0xffff
@@ -43,17 +43,17 @@ fn number(isa: u32, reason: u32) -> u32 {
     }
 }
 
-/// Whether the guest had nothing to do.
+/// Whether the guest was idle.
 pub fn is_halt(isa: u32, reason: u32) -> bool {
     matches!((isa, number(isa, reason)), (VMX, 12) | (SVM, 0x78 | 0xa6) | (ARM, 0x01))
 }
 
-/// The names that the running kernel gives to reasons; what it does not name has [`name`]'s.
+/// Names of reasons in the running kernel, completed by [`name`].
 #[derive(Clone, Debug, Default)]
 pub struct Names(HashMap<(u32, u32), String>);
 
 impl Names {
-    /// Asks the kernel's description of its own tracepoint, in a mounted tracefs.
+    /// Reads the kernel's description of its tracepoint from a mounted tracefs.
     pub fn of_kernel() -> Self {
         let places = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
         let text = places.iter().find_map(|place| {
@@ -64,8 +64,9 @@ impl Names {
         text.map_or_else(Self::default, |text| Self::parse(&text))
     }
 
-    /// Parses a text like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, { 0x040 + 0, "DE excp" }, …)`; on
-    /// ARM, of `__print_symbolic(REC->ret, { 0, "IRQ" }, …), …, __print_symbolic(REC->esr_ec, { (0x00), "UNKNOWN" }, …)`.
+    /// Parses a text like `REC->isa == 1) ? __print_symbolic(…, { 0, "EXCEPTION_NMI" }, …) : __print_symbolic(…, {
+    /// 0x040 + 0, "DE excp" }, …)`; on ARM, of `__print_symbolic(REC->ret, { 0, "IRQ" }, …), …,
+    /// __print_symbolic(REC->esr_ec, { (0x00), "UNKNOWN" }, …)`.
     fn parse(format: &str) -> Self {
         let mut names = HashMap::new();
         let lists = format.split("__print_symbolic(").skip(1);
@@ -73,7 +74,7 @@ impl Names {
         let number_in = |list: usize, number: u32| match (is_arm, list) {
             (false, 0) => Some((VMX, number)),
             (false, _) => Some((SVM, number)),
-            // What was trapped is in the second list.
+            // The second list has the trapped exceptions.
             (true, 0) => (number != ARM_TRAP).then_some((ARM, ARM_NO_TRAP | number.min(0xff))),
             (true, _) => Some((ARM, number)),
         };
@@ -90,7 +91,7 @@ impl Names {
         Self(names)
     }
 
-    /// A reason's name; its number where nobody has one.
+    /// Name of a reason, or else its number.
     pub fn get(&self, isa: u32, reason: u32) -> Cow<'_, str> {
         match (self.0.get(&(isa, number(isa, reason))), name(isa, reason)) {
             (Some(name), _) => Cow::Borrowed(name),
@@ -155,7 +156,7 @@ const SVM_NAMES: &[(u32, &str)] = &[
     (u32::MAX, "invalid_guest_state"),
 ];
 
-/// ARM: arch/arm64/include/asm/kvm_arm.h (exception classes) and kvm_asm.h (what is no trap), of Linux 6.18.
+/// ARM: arch/arm64/include/asm/kvm_arm.h (exception classes) and kvm_asm.h (other exits), of Linux 6.18.
 #[rustfmt::skip]
 const ARM_NAMES: &[(u32, &str)] = &[
     (0x00, "UNKNOWN"), (0x01, "WFx"), (0x03, "CP15_32"), (0x04, "CP15_64"), (0x05, "CP14_MR"), (0x06, "CP14_LS"),

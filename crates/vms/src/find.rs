@@ -1,4 +1,4 @@
-//! The search: every process, by what it has open and what it executes.
+//! The search for guests: all processes, by their descriptors and their executable.
 
 use crate::{
     command_line::CommandLine,
@@ -21,51 +21,54 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{io, path::Path};
 
-/// Linux has at most 4 million processes (PID_MAX_LIMIT).
+/// Maximum number of processes (PID_MAX_LIMIT).
 const MOST_PROCESSES: usize = 4 << 20;
 
-/// The machine's guests at one moment.
+/// The guests of this machine at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Found {
-    /// The guests, by process number.
+    /// Guests in order of process number.
     pub vms: Vec<Vm>,
-    /// CPUs that are kept out of load balancing (`isolcpus=`, isolated cpuset partitions).
+    /// CPUs without load balancing (`isolcpus=`, isolated cpuset partitions).
     #[schemars(with = "String")]
     pub isolated_cpus: Cpus,
-    /// What could not be seen from here, and why: sentences for the user.
+    /// Sentences for the user on information that could not be read, with reasons.
     pub unseen: Vec<String>,
 }
 
 impl Found {
-    /// The guest whose tap or macvtap this is, by namespace and device index.
+    /// The guest of a tap or macvtap, by namespace and device index.
     pub fn vm_of_ifindex(&self, netns: Inode, ifindex: u32) -> Option<&Vm> {
         let is = |vm: &&Vm| vm.taps.iter().any(|tap| tap.netns == Some(netns) && tap.ifindex == Some(ifindex));
         self.vms.iter().find(is)
     }
 
-    /// The guest whose tap or macvtap this is, by namespace and name.
+    /// The guest of a tap or macvtap, by namespace and name.
     pub fn vm_of_tap(&self, netns: Inode, device: &str) -> Option<&Vm> {
         let is = |vm: &&Vm| vm.taps.iter().any(|tap| tap.netns == Some(netns) && tap.device == device);
         self.vms.iter().find(is)
     }
 
-    /// What a thread does, and for which guest; `None` for threads of none.
+    /// Guest and role of a thread; `None` for other threads.
     pub fn role_of_tid(&self, tid: u32) -> Option<(&Vm, &Thread)> {
         self.vms.iter().find_map(|vm| vm.threads.iter().find(|thread| thread.tid == tid).map(|thread| (vm, thread)))
     }
 }
 
-/// Finds this machine's guests. Takes some milliseconds: a descriptor costs a microsecond to look at, and guests whose
-/// vCPUs are busy are looked at again a few times.
+/// Finds the guests of this machine. Takes some milliseconds: a microsecond per descriptor, and a few repetitions for
+/// busy vCPUs.
 ///
-/// Guests that come or go during the search may be missed; that is no error. Nor is what we may not see: [`Found::unseen`]
-/// says.
+/// Guests that start or end during the search may be missed, without an error. [`Found::unseen`] lists information that
+/// this user may not read.
+///
+/// # Errors
+/// If /proc cannot be read.
 pub fn find() -> Result<Found, Error> {
     let own = Netns::own().ok().map(|netns| netns.inode());
     let namespaces = std::cell::OnceCell::new();
     let all = || namespaces.get_or_init(Netns::all);
     let ask = |inode: Inode| interfaces(all().get(&inode)?).ok();
-    // Ours first.
+    // Own namespace first.
     let others = || all().keys().copied().filter(|inode| Some(*inode) != own);
     let all = || own.into_iter().chain(others()).collect();
     let ports = std::cell::OnceCell::new();
@@ -74,7 +77,7 @@ pub fn find() -> Result<Found, Error> {
     find_in(&root, &mut Devices::new(&ask, &all, &ovs))
 }
 
-/// [`find`] below a given root.
+/// [`find`] under a given root directory.
 pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Found, Error> {
     let processes = root.numbers("proc", MOST_PROCESSES).map_err(Error::NoProc)?;
     let mut found = Found { isolated_cpus: isolated(root), ..Found::default() };
@@ -93,7 +96,7 @@ pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Found, Error
                 hidden += 1;
                 None
             }
-            // Gone by now.
+            // The process has ended.
             Err(_) => continue,
         };
         found.vms.extend(vm(root, *pid, descriptors, domains.get(pid), &found.isolated_cpus, devices));
@@ -114,12 +117,12 @@ pub(crate) fn find_in(root: &Root, devices: &mut Devices) -> Result<Found, Error
     Ok(found)
 }
 
-/// Gives a thread of the kernel to the guest that it works for.
+/// Assigns a kernel thread to its guest.
 fn adopt(root: &Root, tid: u32, stat: &Stat, isolated: &Cpus, vms: &mut [Vm]) {
     for vm in vms {
         let owner = |number: u32| vm.threads.iter().any(|thread| thread.tid == number);
         if let Some(mut thread) = threads::of_kernel(root, tid, stat.clone(), owner, isolated) {
-            // With a vsock there are two workers of one name.
+            // With a vsock, two workers have the same name.
             if thread.role == Role::Vhost && vm.vhost_vsock == 0 {
                 thread.serves = only_tap(vm.taps.iter());
             }
@@ -140,7 +143,7 @@ fn vm(
     let kvm = descriptors.as_ref().is_some_and(|d| !d.kvm.is_empty());
     let line = root.text(&format!("proc/{pid}/cmdline"))?;
     let executable = root.link(&format!("proc/{pid}/exe"));
-    // What is executed, not what the process says of itself, unless only that can be read.
+    // Prefers the executable to the process's own text, which is the fallback.
     let path = executable.as_deref().unwrap_or_else(|_| line.split('\0').next().unwrap_or_default());
     let program = path.trim_end_matches(" (deleted)").rsplit('/').next().unwrap_or_default();
     let is_qemu = program.starts_with("qemu-system-") || program == "qemu-kvm";
@@ -148,13 +151,13 @@ fn vm(
         return None;
     }
     let line = if is_qemu { CommandLine::parse(&line) } else { CommandLine::default() };
-    // libvirt asks a QEMU without a machine what it can do: no guest.
+    // libvirt queries capabilities from a QEMU without a machine, which is no guest.
     if line.machine.as_deref() == Some("none") {
         return None;
     }
     let accel = match &descriptors {
         Some(_) if kvm => Accel::Kvm,
-        // A guest without KVM runs in emulation, unless it asks for something that leaves no such mark.
+        // Without KVM, the guest is emulated, unless it requested an accelerator without such a mark.
         Some(_) if line.accelerators.iter().all(|a| matches!(a.as_str(), "tcg" | "kvm")) => Accel::Tcg,
         _ => Accel::Unknown,
     };
@@ -163,7 +166,7 @@ fn vm(
     let netns = netns.and_then(|link| link.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok());
     let guest = Guest { pid, accel, descriptors: &descriptors, domain };
     let threads = threads::of_process(root, &guest, isolated);
-    // Gone by now.
+    // `None` if the process has ended.
     threads.first()?;
     let taps = taps(&descriptors, &line, domain, netns, devices);
     let threads: Vec<Thread> = threads
@@ -193,8 +196,8 @@ fn vm(
     })
 }
 
-/// The device that a vhost worker serves. Up to Linux 6.3 no descriptor is known: then only a guest with a single vhost
-/// device is clear, see [`adopt`].
+/// The device of a vhost worker. Up to Linux 6.3 its descriptor is unknown, so only a guest with a single vhost device
+/// is unambiguous, see [`adopt`].
 fn served(descriptors: &Descriptors, taps: &[(Tap, Vec<u32>)], role: Role, fd: Option<u32>) -> Option<String> {
     let fd = fd.filter(|_| role == Role::Vhost)?;
     if descriptors.vhost_vsock.contains(&fd) {
@@ -205,14 +208,14 @@ fn served(descriptors: &Descriptors, taps: &[(Tap, Vec<u32>)], role: Role, fd: O
     by_fd().or_else(|| only_tap(taps.iter().map(|(tap, _)| tap)).filter(|_| is_net))
 }
 
-/// The tap that vhost serves, where there is but one.
+/// The tap that vhost serves, if there is only one.
 fn only_tap<'a>(taps: impl Iterator<Item = &'a Tap>) -> Option<String> {
     let mut served = taps.filter(|tap| tap.vhost != Some(false));
     let only = served.next()?;
     served.next().is_none().then(|| only.device.clone())
 }
 
-/// CPUs that load balancing leaves alone: by `isolcpus=`, and by cpuset partitions (from 6.7 on).
+/// CPUs without load balancing: by `isolcpus=`, and by cpuset partitions (from Linux 6.7 on).
 fn isolated(root: &Root) -> Cpus {
     let files = ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
     let mut isolated = Cpus::default();

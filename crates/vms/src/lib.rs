@@ -1,6 +1,6 @@
-//! Finds virtual machines on this host by what they are, not by what they are called: processes that hold a virtual machine
-//! of KVM, or that execute QEMU; the taps and macvtaps behind their descriptors; vhost's workers by the kernel's flags
-//! and their owner; vCPU threads by the system call that runs them.
+//! Finds virtual machines on this host by their properties rather than by names: processes that hold a KVM virtual
+//! machine or execute QEMU; taps and macvtaps by descriptors; vhost workers by the kernel's flags and their owner; vCPU
+//! threads by the system call that runs them.
 //!
 //! ```no_run
 //! let found = latpath_vms::find()?;
@@ -10,7 +10,7 @@
 //! # Ok::<(), latpath_vms::Error>(())
 //! ```
 //!
-//! What other processes say of themselves (names, arguments) is bounded, and holds no control codes when it comes from here.
+//! Text of other processes (names, arguments) is bounded and stripped of control codes.
 
 mod command_line;
 mod debugfs;

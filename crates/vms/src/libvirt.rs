@@ -1,4 +1,4 @@
-//! What libvirt noted of a running guest: `/run/libvirt/qemu/NAME.xml`, its status file, which only root may read.
+//! Reads libvirt's status files of running guests, `/run/libvirt/qemu/NAME.xml`, which only root may read.
 
 use crate::{command_line::mac, text::plain};
 use latpath_linux::proc::Root;
@@ -6,21 +6,21 @@ use roxmltree::{Document, Node};
 use std::collections::HashMap;
 
 const FOLDER: &str = "run/libvirt/qemu";
-/// More guests than one host runs.
+/// Maximum number of guests.
 const MOST: usize = 4096;
 
-/// A guest, as libvirt sees it.
+/// A guest of libvirt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Domain {
     pub name: Option<String>,
     pub uuid: Option<String>,
-    /// The guest's addresses by the host's device; also of NICs plugged in while it runs.
+    /// MAC addresses of the guest's NICs by host device, hotplugged NICs included.
     pub macs: HashMap<String, String>,
-    /// vCPU numbers by thread.
+    /// vCPU number by thread.
     pub vcpus: HashMap<u32, u32>,
 }
 
-/// All running guests of libvirt, by process. Empty where there is no libvirt, or we may not look.
+/// Running guests of libvirt by process. Empty without libvirt, or without permission.
 pub fn domains(root: &Root) -> HashMap<u32, Domain> {
     let names = root.names(FOLDER, MOST).into_iter().filter(|name| name.ends_with(".xml"));
     names.filter_map(|name| domain(&root.text(&format!("{FOLDER}/{name}"))?)).collect()

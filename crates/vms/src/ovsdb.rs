@@ -1,5 +1,5 @@
-//! Which bridge of Open vSwitch a port is on. The kernel knows one datapath for all bridges; ovsdb-server knows the rest and
-//! answers on a socket (RFC 7047).
+//! Finds the Open vSwitch bridge of a port. The kernel has one datapath for all bridges; ovsdb-server has the bridges,
+//! and answers on a socket (RFC 7047).
 
 use latpath_linux::proc::Root;
 use serde_json::{json, Value};
@@ -13,11 +13,12 @@ use std::{
 
 const SOCKETS: [&str; 2] = ["run/openvswitch/db.sock", "var/run/openvswitch/db.sock"];
 const LIMIT: Duration = Duration::from_millis(300);
-/// A database of ten thousand ports is a tenth of it.
+/// Maximum size of an answer, bytes; a database of 10,000 ports takes a tenth of it.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The bridge of each port, by the port's device. Empty where there is no Open vSwitch, or it does not answer. As for Open
-/// vSwitch's own programs, `OVS_RUNDIR` names another folder than the default.
+/// Bridge of each port, by device. Empty without Open vSwitch, or without an answer. As for Open vSwitch's own
+/// programs,
+/// `OVS_RUNDIR` overrides the default directory.
 pub fn bridges(root: &Root) -> HashMap<String, String> {
     let chosen = std::env::var_os("OVS_RUNDIR").map(|folder| Path::new(&folder).join("db.sock"));
     let defaults = SOCKETS.into_iter().map(|path| root.path(path));
@@ -46,7 +47,7 @@ fn ask(mut socket: UnixStream) -> Option<HashMap<String, String>> {
         if answer.len() > MOST_BYTES {
             return None;
         }
-        // Whole answers have no end mark; one that is cut cannot be parsed. It ends with a brace.
+        // A complete answer ends with a brace and can be parsed; there is no other end mark.
         if answer.ends_with(b"}") {
             if let Ok(whole) = serde_json::from_slice::<Value>(&answer) {
                 return Some(read(&whole));

@@ -1,4 +1,5 @@
-//! The search in what was recorded of real hosts: tests/data/linux-*.txt, each line a link or a file of /proc and /sys.
+//! Tests of the search on records of real hosts: tests/data/linux-*.txt, with a link or a file of /proc and /sys per
+//! line.
 
 use crate::{
     find::{find_in, Found},
@@ -17,13 +18,13 @@ use tempfile::TempDir;
 
 const HOST: Inode = 4_026_531_840;
 
-/// A host laid out in a folder.
+/// A recorded host in a directory.
 struct Host {
     folder: TempDir,
 }
 
 impl Host {
-    /// Linux 6.1 or 6.12 with two guests of KVM; see the first line of the record.
+    /// Linux 6.1 or 6.12 with two KVM guests; see the first line of the record.
     fn recorded(linux: &str) -> Self {
         let record = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/linux-{linux}.txt"));
         let host = Self { folder: TempDir::new().unwrap() };
@@ -92,7 +93,7 @@ impl Host {
     }
 }
 
-/// What a thread does, in short.
+/// Threads with their roles.
 fn roles(vm: &Vm) -> Vec<(u32, Role, Option<u32>, FoundBy)> {
     vm.threads.iter().map(|t| (t.tid, t.role, t.vcpu, t.found_by)).collect()
 }
@@ -145,7 +146,7 @@ fn vhost_workers_are_kernel_threads_of_their_owner_up_to_6_3() {
     let (idle, busy) = Host::recorded("6.1").guests();
     let workers: Vec<_> = of_role(&idle, Role::Vhost).iter().map(|t| (t.tid, t.found_by, t.kernel)).collect();
     assert_eq!(workers, [(185, FoundBy::KernelThread, true), (192, FoundBy::KernelThread, true)]);
-    // Which of its two is the tap's the kernel does not say; with one it is clear.
+    // The kernel does not tell which of two workers serves the tap; a single one is unambiguous.
     assert!(of_role(&idle, Role::Vhost).iter().all(|t| t.serves.is_none()));
     assert_eq!(of_role(&busy, Role::Vhost)[0].serves.as_deref(), Some("macvtap0"));
     let helpers: Vec<_> = of_role(&idle, Role::Kvm).iter().map(|t| t.comm.clone()).collect();
@@ -163,7 +164,7 @@ fn vhost_workers_are_threads_of_qemu_from_6_4_on() {
     assert_eq!(serve(&busy), [(229, by, "macvtap0".into())]);
 }
 
-/// KVM's page recovery is made by a vCPU's first run and shows that system call for ever.
+/// KVM's page recovery thread is created by a vCPU's first run, and shows that system call for ever.
 #[test]
 fn a_worker_of_the_kernel_in_a_vcpus_system_call_is_no_vcpu() {
     let (idle, busy) = Host::recorded("6.12").guests();
@@ -179,7 +180,7 @@ fn a_name_does_not_make_a_vhost_worker_or_a_vcpu() {
     let (idle, _) = host.guests();
     assert!(roles(&idle).contains(&(218, Role::Other, None, FoundBy::Nothing)));
     assert!(roles(&idle).contains(&(219, Role::Other, None, FoundBy::Nothing)));
-    // A worker of the kernel's keeps its role whatever it is called.
+    // A kernel worker keeps its role with any name.
     host.replace("/proc/216/task/220/stat", "(vhost-216)", "(x)");
     assert!(roles(&host.guests().0).contains(&(220, Role::Vhost, None, FoundBy::UserWorker)));
 }

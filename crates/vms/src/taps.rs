@@ -1,4 +1,4 @@
-//! The devices behind a guest's descriptors: in which namespace, on which bridge, with how long a queue.
+//! The devices of a guest's descriptors: namespace, bridge, queue length.
 
 use crate::{
     command_line::{CommandLine, Netdev},
@@ -10,13 +10,13 @@ use crate::{
 use latpath_counters::{Inode, Interface};
 use std::collections::{BTreeMap, HashMap};
 
-/// The devices of all namespaces, each namespace asked once, when needed.
+/// The devices of all namespaces, each read once on demand.
 pub struct Devices<'a> {
     ask: &'a dyn Fn(Inode) -> Option<Vec<Interface>>,
-    /// All namespaces that can be found, ours first.
+    /// All namespaces, the own one first.
     all: &'a dyn Fn() -> Vec<Inode>,
     known: HashMap<Inode, Vec<Interface>>,
-    /// Which bridge of Open vSwitch a port is on, as its database says.
+    /// Looks up the Open vSwitch bridge of a port in its database.
     ovs_bridge: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -33,8 +33,8 @@ impl<'a> Devices<'a> {
         self.known.entry(netns).or_insert_with(|| (self.ask)(netns).unwrap_or_default())
     }
 
-    /// Where a device is: the process's namespace, ours, or any other. A tap's descriptor works across namespaces and
-    /// does not say which it is.
+    /// Finds a device in the process's namespace, the own one, or any other. A tap's descriptor works across namespaces
+    /// and does not identify the namespace.
     fn find(&mut self, process: Option<Inode>, requested: impl Fn(&Interface) -> bool) -> Option<(Inode, Interface)> {
         let first = process.into_iter().find_map(|netns| self.find_in(netns, &requested));
         first.or_else(|| (self.all)().into_iter().find_map(|netns| self.find_in(netns, &requested)))
@@ -57,7 +57,7 @@ impl<'a> Devices<'a> {
     }
 }
 
-/// The host sides of a guest's NICs, each with those vhost descriptors that are known to serve it.
+/// The host sides of a guest's NICs, each with its known vhost descriptors.
 pub fn taps(
     descriptors: &Descriptors,
     line: &CommandLine,
@@ -66,7 +66,7 @@ pub fn taps(
     devices: &mut Devices,
 ) -> Vec<(Tap, Vec<u32>)> {
     let tap = |((opened, fds), netdev): ((&Opened, &Vec<u32>), Option<&Netdev>)| {
-        // drivers/net/macvlan.c, ipvlan: the kinds of devices that have a /dev/tapN.
+        // drivers/net/macvlan.c, ipvlan: kinds of devices with a /dev/tapN.
         let is_macvtap = |i: &Interface| matches!(i.kind.as_deref(), Some("macvtap" | "ipvtap"));
         let found = devices.find(process, |i| match opened {
             Opened::Tap(name) => i.name == *name && i.kind.as_deref() == Some("tun"),
@@ -108,7 +108,7 @@ pub fn taps(
     descriptors.taps.iter().zip(matched(&descriptors.taps, line)).map(tap).collect()
 }
 
-/// The netdev of each opened device: the one that names it or its descriptor; where one of each is left, these two.
+/// The netdev of each open device: the one that names it or its descriptor; a single remaining pair belongs together.
 fn matched<'a>(opened: &BTreeMap<Opened, Vec<u32>>, line: &'a CommandLine) -> Vec<Option<&'a Netdev>> {
     let mut left: Vec<&Netdev> = line.netdevs.iter().filter(|n| matches!(n.kind.as_str(), "tap" | "bridge")).collect();
     let fits = |(opened, fds): (&Opened, &Vec<u32>), netdev: &Netdev| {
@@ -122,7 +122,7 @@ fn matched<'a>(opened: &BTreeMap<Opened, Vec<u32>>, line: &'a CommandLine) -> Ve
     }
     let alone = matched.iter().filter(|m| m.is_none()).count() == 1;
     if let (true, [netdev]) = (alone, left.as_slice()) {
-        // One that names a device or descriptor that is not there belongs to another.
+        // A netdev that names another device or descriptor does not match.
         let free = netdev.device.is_none() && netdev.fds.is_empty();
         if let (true, Some(slot)) = (free, matched.iter_mut().find(|m| m.is_none())) {
             *slot = Some(netdev);

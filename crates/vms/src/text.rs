@@ -1,9 +1,9 @@
-//! Text that other processes chose: their names and arguments. Nothing in it may reach a terminal as a control code.
+//! Makes text of other processes (names and arguments) safe for a terminal.
 
-/// More letters than any name that a person gives.
+/// Maximum number of characters.
 const MOST_LETTERS: usize = 256;
 
-/// The text with control codes and invisible letters written out (`\u{1b}`), cut at 256 letters.
+/// Escapes control codes and invisible characters (`\u{1b}`), and truncates at 256 characters.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(MOST_LETTERS));
     for (place, letter) in text.chars().enumerate() {
@@ -13,7 +13,7 @@ pub fn plain(text: &str) -> String {
         }
         match letter {
             '\'' | '"' | '\\' => shown.push(letter),
-            // Escapes what is not printable: control codes, marks of writing direction, lone combining marks.
+            // Escapes control codes, direction marks and lone combining marks.
             _ => shown.extend(letter.escape_debug()),
         }
     }

@@ -1,4 +1,4 @@
-//! Which thread does what for a guest: by the kernel's own marks first, by names last.
+//! Roles of a guest's threads, identified by kernel properties first and by names last.
 
 use crate::{
     debugfs::{kvm_folders, vcpus_in},
@@ -13,17 +13,18 @@ use latpath_linux::{
 };
 use std::{collections::HashMap, thread::sleep, time::Duration};
 
-/// Threads of one guest that are looked at. QEMU has some ten, more while it reads disks.
+/// Maximum number of threads read per guest; QEMU has some ten, and more during disk I/O.
 const MOST_THREADS: usize = 4096;
 /// ioctl(KVM_RUN): _IO(0xAE, 0x80), include/uapi/linux/kvm.h.
 const KVM_RUN: &str = "0xae80";
 /// ioctl(VHOST_SET_OWNER): _IO(0xAF, 0x01), include/uapi/linux/vhost.h.
 const VHOST_SET_OWNER: &str = "0xaf01";
-/// A vCPU that runs its guest shows no system call: it is looked at again, so often, at this distance.
+/// Number of attempts to read the system call of a vCPU thread, which shows none while in its guest, and their
+/// interval.
 const LOOKS: u32 = 4;
 const DISTANCE: Duration = Duration::from_millis(1);
 
-/// What is known of a guest when its threads are looked at.
+/// A guest, for the identification of its threads.
 pub struct Guest<'a> {
     pub pid: u32,
     pub accel: Accel,
@@ -31,12 +32,12 @@ pub struct Guest<'a> {
     pub domain: Option<&'a Domain>,
 }
 
-/// What a thread does, and how that was found.
+/// Role of a thread, and how it was identified.
 struct Finding {
     role: Role,
     vcpu: Option<u32>,
     found_by: FoundBy,
-    /// The descriptor of the vhost device that it serves.
+    /// Descriptor of the vhost device that it serves.
     vhost_fd: Option<u32>,
 }
 
@@ -46,8 +47,7 @@ impl Finding {
     }
 }
 
-/// The threads of a guest's process, in order of their numbers; a vhost worker with its device's descriptor, where the
-/// kernel says.
+/// Threads of a guest's process in order of number; for vhost workers also the descriptor of their device, if known.
 pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, Option<u32>)> {
     let tids = root.numbers(&format!("proc/{}/task", guest.pid), MOST_THREADS).unwrap_or_default();
     let vcpus = vcpus(root, guest, &tids);
@@ -61,7 +61,7 @@ pub fn of_process(root: &Root, guest: &Guest, isolated: &Cpus) -> Vec<(Thread, O
     tids.iter().filter_map(|tid| thread(*tid)).collect()
 }
 
-/// Threads of the kernel that work for a guest; `owner` says whether a number is one of the guest's threads.
+/// A kernel thread that works for a guest; `owner` tells whether a number is one of the guest's threads.
 pub fn of_kernel(root: &Root, tid: u32, stat: Stat, owner: impl Fn(u32) -> bool, isolated: &Cpus) -> Option<Thread> {
     let (role, number) = kernel_thread(&stat)?;
     owner(number).then_some(())?;
@@ -69,7 +69,7 @@ pub fn of_kernel(root: &Root, tid: u32, stat: Stat, owner: impl Fn(u32) -> bool,
 }
 
 /// `vhost-PID` (drivers/vhost/vhost.c up to 6.3), `kvm-pit/PID` (arch/x86/kvm/i8254.c), `kvm-nx-lpage-recovery-PID`
-/// (virt/kvm/kvm_main.c up to 6.12). A user process cannot give itself the flag, nor root's threads these names.
+/// (virt/kvm/kvm_main.c up to 6.12). User processes cannot set the kernel's flag.
 fn kernel_thread(stat: &Stat) -> Option<(Role, u32)> {
     if stat.flags & PF_KTHREAD == 0 {
         return None;
@@ -104,7 +104,7 @@ fn describe(root: &Root, folder: &str, tid: u32, stat: Stat, finding: Finding, i
     })
 }
 
-/// Which vCPU a thread was seen to run, and how.
+/// vCPU number by thread, and how it was identified.
 type Vcpus = HashMap<u32, (u32, FoundBy)>;
 
 fn role(root: &Root, guest: &Guest, tid: u32, stat: &Stat, vcpus: &Vcpus) -> Finding {
@@ -124,7 +124,7 @@ fn role(root: &Root, guest: &Guest, tid: u32, stat: &Stat, vcpus: &Vcpus) -> Fin
     if guest.accel == Accel::Kvm && (stat.flags & PF_VCPU != 0 || stat.guest_ticks > 0) {
         return Finding { vcpu: by_name.flatten(), ..Finding::new(Role::Vcpu, FoundBy::GuestTime) };
     }
-    // Where all vCPUs are known, a thread that only bears a vCPU's name is none.
+    // If all vCPUs are known, a further thread with a vCPU's name is none.
     let all_known = !guest.descriptors.vcpus.is_empty() && vcpus.len() >= guest.descriptors.vcpus.len();
     match by_name {
         Some(vcpu) if !all_known => Finding { vcpu, ..Finding::new(Role::Vcpu, FoundBy::Name) },
@@ -133,8 +133,8 @@ fn role(root: &Root, guest: &Guest, tid: u32, stat: &Stat, vcpus: &Vcpus) -> Fin
     }
 }
 
-/// A thread that the kernel put into the process. It still shows the system call of the thread that asked for it: the
-/// descriptor of vhost's device, or a vCPU's, whose first run makes KVM's page recovery (which is none itself).
+/// A kernel worker inside the process. It shows the system call of its creator: with the descriptor of a vhost device,
+/// or of a vCPU, whose first run creates KVM's page recovery thread (which is no vCPU).
 fn user_worker(ioctl: Option<Ioctl>, comm: &str) -> Finding {
     let request = ioctl.as_ref().map(|ioctl| ioctl.request.as_str());
     let role = match (request, comm) {
@@ -188,12 +188,12 @@ fn vcpus(root: &Root, guest: &Guest, tids: &[u32]) -> Vcpus {
     found
 }
 
-/// Whether a thread is the kernel's: such a one may show a vCPU's system call that is not its own.
+/// Whether a thread is a kernel worker, which may show a vCPU's system call without being one.
 fn is_worker(root: &Root, pid: u32, tid: u32) -> bool {
     Stat::read(root, &format!("proc/{pid}/task/{tid}")).is_none_or(|stat| stat.flags & PF_USER_WORKER != 0)
 }
 
-/// The vCPU whose descriptor the thread is in ioctl(KVM_RUN) with.
+/// The vCPU whose descriptor the thread passes to ioctl(KVM_RUN).
 fn running(root: &Root, guest: &Guest, tid: u32) -> Option<u32> {
     let ioctl = ioctl(root, guest.pid, tid)?;
     (ioctl.request == KVM_RUN).then(|| guest.descriptors.vcpus.get(&ioctl.fd).copied())?
@@ -205,9 +205,9 @@ struct Ioctl {
     request: String,
 }
 
-/// The first two arguments of the system call that a thread is in: `16 0x12 0xae80 …`. While it runs on a CPU, also in its
-/// guest, the file says `running` instead (proc_pid_syscall(5)). That the call is ioctl is not asked: requests of KVM
-/// and vhost are arguments of nothing else, and its number is each architecture's own.
+/// The first two arguments of a thread's current system call: `16 0x12 0xae80 …`. While the thread runs on a CPU, also
+/// in its guest, the file reads `running` (proc_pid_syscall(5)). The number of the call is not checked: it differs by
+/// architecture, and no other call has requests of KVM and vhost as arguments.
 fn ioctl(root: &Root, pid: u32, tid: u32) -> Option<Ioctl> {
     let text = root.text(&format!("proc/{pid}/task/{tid}/syscall"))?;
     let mut words = text.split_ascii_whitespace().skip(1);
@@ -215,7 +215,7 @@ fn ioctl(root: &Root, pid: u32, tid: u32) -> Option<Ioctl> {
     Some(Ioctl { fd, request: words.next()?.to_owned() })
 }
 
-/// By KVM's own word, where debugfs is mounted and the kernel has it (5.18).
+/// vCPU threads from KVM's debugfs, if mounted (Linux 5.18 and later).
 fn debugfs(root: &Root, guest: &Guest) -> Vec<(u32, u32)> {
     kvm_folders(root, guest.pid).iter().flat_map(|folder| vcpus_in(root, folder)).collect()
 }

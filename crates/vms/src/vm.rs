@@ -1,4 +1,4 @@
-//! What is known of a virtual machine.
+//! A virtual machine with its taps and threads.
 
 use latpath_linux::Cpus;
 use schemars::JsonSchema;
@@ -7,48 +7,48 @@ use serde::{Deserialize, Serialize};
 /// A virtual machine: a process that runs a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Vm {
-    /// The guest's name, as QEMU's command line or libvirt has it; else the program's name and the process's number.
+    /// Name of the guest in QEMU's command line or libvirt; else the program's name and process number.
     pub name: String,
-    /// The process.
+    /// Process number.
     pub pid: u32,
-    /// The guest's UUID, where it was given one.
+    /// UUID of the guest, if set.
     pub uuid: Option<String>,
-    /// Whether libvirt knows it, and `virsh` takes its name.
+    /// Whether libvirt manages the guest, so that `virsh` accepts its name.
     #[serde(default)]
     pub libvirt: bool,
-    /// The program that runs it: `qemu-system-x86_64`.
+    /// Name of the executable: `qemu-system-x86_64`.
     pub program: String,
     /// QEMU's machine type: `pc-q35-7.2`.
     pub machine: Option<String>,
-    /// What runs the guest's instructions.
+    /// Accelerator.
     pub accel: Accel,
-    /// vCPUs at the start, or as many as KVM has.
+    /// Number of vCPUs at the start, or in KVM.
     pub vcpus: Option<u32>,
-    /// Memory at the start.
+    /// Memory at the start, bytes.
     pub memory_bytes: Option<u64>,
-    /// Inode number of the process's network namespace; `None` where it cannot be read. A tap may be in another one.
+    /// Inode number of the process's network namespace; `None` if unreadable. A tap may be in another one.
     pub netns: Option<u32>,
-    /// The guest's address on vhost-vsock.
+    /// Context identifier of the guest on vhost-vsock.
     pub vsock_cid: Option<u32>,
-    /// vhost-net devices that it has open: one for each pair of queues that vhost serves.
+    /// Number of open vhost-net devices: one per queue pair that vhost serves.
     pub vhost_net: u32,
-    /// vhost-vsock devices that it has open.
+    /// Number of open vhost-vsock devices.
     pub vhost_vsock: u32,
-    /// Its NICs' host sides.
+    /// Host sides of its NICs.
     pub taps: Vec<Tap>,
-    /// Its threads, and the kernel's that work for it alone: main loop first, then vCPUs, vhost workers and the rest.
+    /// Its threads, and kernel threads that work for it alone: main loop, vCPUs, vhost workers, others.
     pub threads: Vec<Thread>,
 }
 
-/// What runs a guest's instructions.
+/// Accelerator: the executor of the guest's instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accel {
-    /// The CPU, through KVM.
+    /// The CPU, by KVM.
     Kvm,
-    /// QEMU's emulation: its times say nothing about real machines.
+    /// QEMU's emulation; its times do not apply to real machines.
     Tcg,
-    /// Something else, or it cannot be seen from here.
+    /// Another one, or unreadable.
     #[default]
     Unknown,
 }
@@ -56,39 +56,39 @@ pub enum Accel {
 /// The host side of a guest's NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tap {
-    /// The device's name; for a macvtap that cannot be found, `ifindex N`.
+    /// Device name; `ifindex N` for a macvtap that was not found.
     pub device: String,
-    /// Its index in its namespace; `None` where the device was not found.
+    /// Device index in its namespace; `None` if not found.
     pub ifindex: Option<u32>,
-    /// Inode number of the namespace that it is in; `None` where the device was not found.
+    /// Inode number of its namespace; `None` if not found.
     pub netns: Option<u32>,
     /// Tap or macvtap.
     pub kind: TapKind,
-    /// The guest's NIC's address, where it is known.
+    /// MAC address of the guest's NIC, if known.
     pub guest_mac: Option<String>,
-    /// What it is a port of.
+    /// Bridge of which it is a port.
     pub bridge: Option<Bridge>,
-    /// A macvtap's lower device.
+    /// Lower device of a macvtap.
     pub lower: Option<String>,
-    /// Queues that the guest's process has open.
+    /// Number of queues open in the guest's process.
     pub queues: u32,
-    /// Whether vhost serves it, as the command line says; `None` where that says nothing about it.
+    /// Whether vhost serves it, from the command line; `None` if not given there.
     pub vhost: Option<bool>,
-    /// Packets that a queue holds before it drops.
+    /// Capacity of a queue, packets.
     pub tx_queue_len: Option<u32>,
-    /// Packets for the guest that were dropped since the device was made: the queue was full, or nobody read it. The
-    /// kernel counts them as a tap's `tx_dropped` and a macvtap's `rx_dropped`.
+    /// Packets for the guest dropped since the device's creation, because of a full queue or a missing reader. The
+    /// kernel counts them as `tx_dropped` of a tap and `rx_dropped` of a macvtap.
     pub dropped: Option<u64>,
 }
 
 impl Tap {
-    /// Its namespace, and its index in it; `None` where the device was not found.
+    /// Namespace and device index; `None` if not found.
     pub fn place(&self) -> Option<(u32, u32)> {
         self.netns.zip(self.ifindex)
     }
 }
 
-/// How the guest's NIC reaches the host's network.
+/// Kind of the host side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TapKind {
@@ -99,58 +99,58 @@ pub enum TapKind {
     Macvtap,
 }
 
-/// What a tap is a port of.
+/// Bridge of a tap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bridge {
-    /// The bridge; for Open vSwitch its own bridge where its database says, else the datapath (`ovs-system`).
+    /// Name of the bridge; for Open vSwitch the bridge from its database, else the datapath (`ovs-system`).
     pub name: String,
-    /// `bridge`, `openvswitch`, or another kind of device that has ports.
+    /// `bridge`, `openvswitch`, or another kind of device with ports.
     pub kind: String,
 }
 
 /// A thread that works for the guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Thread {
-    /// Its number.
+    /// Thread number.
     pub tid: u32,
-    /// What it does.
+    /// Role.
     pub role: Role,
-    /// Which vCPU it runs, where that is known.
+    /// Number of its vCPU, if known.
     pub vcpu: Option<u32>,
-    /// The device that a vhost worker serves, where that is known: a tap, or `vsock`.
+    /// Device of a vhost worker, if known: a tap, or `vsock`.
     pub serves: Option<String>,
-    /// How its role was found.
+    /// How its role was identified.
     pub found_by: FoundBy,
-    /// Its name.
+    /// Name of the thread.
     pub comm: String,
-    /// Whether it is a thread of the kernel, not of the process.
+    /// Whether it is a kernel thread.
     pub kernel: bool,
-    /// CPUs that it may run on.
+    /// CPUs on which it may run.
     #[schemars(with = "String")]
     pub cpus_allowed: Cpus,
-    /// CPU that it last ran on.
+    /// CPU on which it ran last.
     pub cpu: u32,
     /// Scheduling policy.
     pub policy: Policy,
-    /// 1 to 99 under `fifo` and `rr`, else 0.
+    /// Real-time priority: 1 to 99 for `fifo` and `rr`, else 0.
     pub rt_priority: u32,
-    /// Nice value, under the other policies.
+    /// Nice value, for other policies.
     pub nice: i32,
-    /// Whether its CPUs are kept out of load balancing.
+    /// Whether its CPUs are without load balancing.
     pub isolated: Isolated,
-    /// No thread but itself may run on its CPUs, of those that are not the kernel's own.
+    /// Whether no other thread may run on its CPUs, kernel threads aside.
     pub alone: bool,
 }
 
-/// What a thread does for the guest.
+/// Role of a thread for its guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// QEMU's main loop: serves taps that vhost does not, monitor, timers.
+    /// QEMU's main loop: taps without vhost, monitor, timers.
     MainLoop,
     /// Runs a vCPU.
     Vcpu,
-    /// Carries packets between tap (or vsock) and guest: vhost's worker.
+    /// vhost worker: carries packets between tap (or vsock) and guest.
     Vhost,
     /// An I/O thread of QEMU or of io_uring.
     Io,
@@ -174,27 +174,27 @@ impl Role {
     }
 }
 
-/// How a role was found, the surest first.
+/// How a role was identified, most reliable first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FoundBy {
-    /// The process's first thread.
+    /// By being the first thread of the process.
     FirstThread,
-    /// It was seen in the system call that runs a vCPU (`ioctl(KVM_RUN)`).
+    /// By the system call that runs a vCPU (`ioctl(KVM_RUN)`).
     KvmRun,
-    /// KVM says so in debugfs.
+    /// By KVM's debugfs.
     Debugfs,
-    /// It spent time running a guest, or does now.
+    /// By time spent in a guest.
     GuestTime,
-    /// libvirt says so.
+    /// By libvirt's status file.
     Libvirt,
-    /// A thread of the kernel that has its owner's number in its name (`vhost-PID`, up to Linux 6.3).
+    /// By the owner's number in the name of a kernel thread (`vhost-PID`, up to Linux 6.3).
     KernelThread,
-    /// A thread that the kernel put into the process (from Linux 6.4 on), by the system call that made it or its name.
+    /// By creating system call or name of a kernel worker inside the process (from Linux 6.4 on).
     UserWorker,
-    /// Its name alone, which QEMU gives with `debug-threads=on`.
+    /// By its name alone, which QEMU sets with `debug-threads=on`.
     Name,
-    /// None of these applies.
+    /// By none of these.
     #[default]
     Nothing,
 }
@@ -234,7 +234,7 @@ pub enum Policy {
     Deadline,
     /// SCHED_EXT.
     Ext,
-    /// One that this list lacks.
+    /// A policy not listed here.
     Unknown,
 }
 
@@ -253,7 +253,7 @@ impl Policy {
         }
     }
 
-    /// As chrt and ps call it.
+    /// Name as in chrt and ps.
     pub fn name(self) -> &'static str {
         match self {
             Self::Other => "other",
@@ -268,15 +268,15 @@ impl Policy {
     }
 }
 
-/// How much of a thread's CPUs is isolated (`isolcpus=`, or an isolated cpuset partition).
+/// Isolation of a thread's CPUs (`isolcpus=`, or an isolated cpuset partition).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolated {
-    /// All of them.
+    /// All CPUs are isolated.
     All,
-    /// Some of them.
+    /// Some CPUs are isolated.
     Some,
-    /// None of them.
+    /// No CPU is isolated.
     #[default]
     None,
 }
