@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Bytes of a packet that lie outside its linear part: a jumbo frame of a packet socket has 14 bytes in it. From Linux 6.11 on the
- * kernel copies them for programs at tracepoints, wherever they lie; before, find_fragment finds the first page fragment.
+ * Bytes of a packet outside its linear part: a jumbo frame of a packet socket has only 14 linear bytes. From Linux 6.11 on, the
+ * kernel copies them for programs at tracepoints; before, find_fragment finds the first page fragment.
  */
 #ifndef LATPATH_FRAGMENTS_H
 #define LATPATH_FRAGMENTS_H
@@ -15,16 +15,16 @@ struct fragment_bytes {
 	__u8 byte[FRAGMENT_BYTES];
 };
 
-/* A copy for each scratch memory. */
+/* One copy per scratch memory. */
 MAP(fragment_copies, ARRAY, SCRATCHES, __u32, struct fragment_bytes);
 
-/* The function is older, but was not for tracepoints. */
+/* The kfunc is older, but was not available to tracepoints. */
 static __always_inline int loads_fragments(void)
 {
 	return LINUX_KERNEL_VERSION >= KERNEL_VERSION(6, 11, 0) && bpf_ksym_exists(bpf_dynptr_from_skb);
 }
 
-/* Copies what a frame has beyond its linear part, as far as any stream may need it. */
+/* Copies the bytes beyond the linear part, as far as any stream may need them. */
 static __noinline int load_fragments(struct frame *f, struct sk_buff *skb)
 {
 	__u32 at = f->scratch, linear = skb->len - skb->data_len, len = skb->data_len;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Points register themselves: the first stream packet at a new place makes an entry in the table of points. */
+/* Registration of points: the first packet of a stream at a new place adds an entry to the table of points. */
 #ifndef LATPATH_POINTS_H
 #define LATPATH_POINTS_H
 
-/* The index of each point; REFUSED_POINT where user space does not want it, or it is in a namespace of another user's. */
+/* Index of each point; REFUSED_POINT if user space does not request it, or it is in another user's namespace. */
 MAP(point_of, LRU_HASH, KNOWN_KEYS, struct point_key, __u32);
 
-/* Indexes that no point has. User space fills it at the start, and gives back what it releases. */
+/* Free indexes. User space fills the queue at the start, and returns released indexes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_POINTS);
@@ -16,8 +16,8 @@ struct {
 SHARED_ARRAY(points, MAX_POINTS, struct point_entry);
 
 /*
- * A thread may take a new name at any time, and each name is a point. So that one process cannot take all places, each reader needs a
- * permit, of which user space puts MAX_OTHER_READERS here; readers that the user named need none.
+ * A thread may change its name at any time, and each name is a point. So that one process cannot use all indexes, each reader needs
+ * one of MAX_OTHER_READERS permits from user space, unless the user named the reader.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
@@ -25,7 +25,7 @@ struct {
 	__type(value, __u32);
 } reader_permits SEC(".maps");
 
-/* Indexes that only readers that the user named can have: those from `first_reserved` on. */
+/* Indexes reserved for readers that the user named: those from `first_reserved` on. */
 struct {
 	__uint(type, BPF_MAP_TYPE_QUEUE);
 	__uint(max_entries, MAX_POINTS);
@@ -50,13 +50,13 @@ static __always_inline int is_named_reader(struct point_key *key)
 	return 0;
 }
 
-/* Whether a point needs a permit: a reader that nobody named. */
+/* Whether a point needs a permit: a reader that the user did not name. */
 static __always_inline int needs_permit(struct point_key *key)
 {
 	return key->kind == POINT_APP_READ && !is_named_reader(key);
 }
 
-/* Gives back an index that no point has come to have. */
+/* Returns an unused index. */
 static __always_inline void return_index(__u32 idx, int with_permit)
 {
 	if (with_permit)
@@ -67,7 +67,7 @@ static __always_inline void return_index(__u32 idx, int with_permit)
 		bpf_map_push_elem(&free_points, &idx, 0);
 }
 
-/* Takes an index for a point; returns not 0 where there is none for it. */
+/* Takes an index for a point; returns nonzero without a free one. */
 static __always_inline int take_index(struct point_key *key, int with_permit, __u32 *idx)
 {
 	__u32 permit;
@@ -85,10 +85,10 @@ static __always_inline int take_index(struct point_key *key, int with_permit, __
 	return -1;
 }
 
-/* Whether points may be in network namespaces of other user namespaces: any user can make those. */
+/* Whether points may be in network namespaces of other user namespaces, which any user can create. */
 const volatile __u8 other_users = 0;
 
-/* Points whose frames pass the hook of GRO, as a set: at the stack's hook they have been seen already. */
+/* Set of points whose frames pass the GRO hook, so that the stack's hook ignores them. */
 #define GRO_WORDS ((MAX_POINTS + 64) / 64)
 __u64 gro_points[GRO_WORDS];
 
@@ -138,7 +138,7 @@ static __noinline int register_point(struct point_key *key, struct net_device *d
 	}
 	__sync_fetch_and_and(gro_word(idx), ~(1ull << (idx & 63)));
 	if (bpf_map_update_elem(&point_of, key, &idx, BPF_NOEXIST)) {
-		/* Another CPU came first. */
+		/* Another CPU registered the point first. */
 		return_index(idx, with_permit);
 		have = bpf_map_lookup_elem(&point_of, key);
 		return have ? *have : -1;
@@ -155,8 +155,8 @@ static __always_inline int find_point(struct point_key *key, struct net_device *
 }
 
 /*
- * A network namespace. The kernel gives the inode number of one that has ended to the next one that is made, in which indexes begin
- * from 1 again; the cookie (Linux 5.12) it gives once.
+ * Identity of a network namespace. The kernel reuses inode numbers of namespaces, and device indexes start from 1 in each; cookies
+ * (Linux 5.12) are unique.
  */
 static __always_inline __u32 space_of(struct net *net)
 {
@@ -168,7 +168,7 @@ static __always_inline __u64 identity(struct net_device *dev)
 	return (__u64)space_of(dev->nd_net.net) << 32 | (__u32)dev->ifindex;
 }
 
-/* The point of this kind on a device if this CPU knows it, -1 otherwise. */
+/* The point of this kind on a device from the CPU's cache; -1 if not cached. */
 static __always_inline int known_point(struct percpu *p, __u64 device, __u32 kind)
 {
 	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
@@ -191,7 +191,7 @@ static __always_inline void note_gro(__u32 point)
 		__sync_fetch_and_or(gro_word(point), 1ull << (point & 63));
 }
 
-/* The point of this kind on a device that the CPU does not know yet, -1 if the table is full. */
+/* The point of this kind on a device that is not cached; -1 if the table is full. */
 static __always_inline int learn_point(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
 {
 	struct cached *c = &p->known[kind][(device ^ device >> 32) & (CACHE - 1)];
@@ -205,7 +205,7 @@ static __always_inline int learn_point(struct percpu *p, struct net_device *dev,
 	return point;
 }
 
-/* The point of an application: its thread's name. */
+/* The point of an application, identified by its thread's name. */
 static __always_inline int thread_point(__u32 kind)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

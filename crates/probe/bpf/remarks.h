@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * What user space reports of a stream beside its sightings: who sends it, that its packets come in fragments, and where frames pass
- * that would be its packets but for their VLAN or an address. Only packets at devices make remarks.
+ * Remarks on a stream beside its sightings: its senders, fragmentation, and frames that differ from it only in VLAN or an address.
+ * Only packets at devices cause remarks.
  */
 #ifndef LATPATH_REMARKS_H
 #define LATPATH_REMARKS_H
@@ -10,7 +10,7 @@
 
 MAP(remarks, HASH, MAX_REMARKS, struct remark_key, struct remark);
 
-/* Remarks that found no place. */
+/* Remarks without a free entry. */
 __u64 remarks_overflow;
 
 static __noinline int add_remark(struct remark_key *k, struct net_device *dev, __u64 t, __u32 key)
@@ -37,7 +37,7 @@ static __noinline int add_remark(struct remark_key *k, struct net_device *dev, _
 	return 0;
 }
 
-/* The sender of a packet that a fast path read: the source MAC of its frame, which begins at `mac`. */
+/* Notes the sender of a packet from the fast path: the source MAC of the frame at `mac`. */
 static __noinline int note_source(struct net_device *dev, __u64 mac, __u32 kind, __u32 stream, __u64 t)
 {
 	struct remark_key k = { .what = REMARK_SENDER_MAC, .kind = kind, .stream = stream };
@@ -47,7 +47,7 @@ static __noinline int note_source(struct net_device *dev, __u64 mac, __u32 kind,
 	return add_remark(&k, dev, t, 0);
 }
 
-/* What the slow path found of a packet. `off`: where the bytes behind its link header begin. */
+/* Notes the findings of the slow path. `off`: offset of the bytes after the link header. */
 static __noinline int note_packet(struct scratch *scratch, struct net_device *dev, __u32 kind, __u32 off, __u64 t)
 {
 	struct frame *f = &scratch->frame;

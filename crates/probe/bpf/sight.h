@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* What becomes of a sighting: a record in the CPU's ring. User space joins the records into journeys. */
+/* Writes a sighting as a record into the CPU's ring. User space joins the records into journeys. */
 #ifndef LATPATH_SIGHT_H
 #define LATPATH_SIGHT_H
 
-/* Records of one CPU: 1 << ring_shift. */
+/* Size of each CPU's ring: 1 << ring_shift records. */
 const volatile __u32 ring_shift = 0;
 
 SHARED_ARRAY(percpu, 1, struct percpu);
 SHARED_ARRAY(ring, 1, struct record);
 
-/* Where and when the packet was seen. */
+/* Place and time of a sighting. */
 struct seen_at {
 	__u64 t;
 	__u64 aux;
@@ -19,8 +19,8 @@ struct seen_at {
 };
 
 /*
- * Makes the record whole for the reader, by one store of the fields from `stream` to `generation`: all other stores come first. x86 keeps
- * the order of stores by itself; elsewhere an exchange is a full barrier.
+ * Completes the record for the reader by one store of the fields from `stream` to `generation`, after all other stores. x86 orders
+ * stores; elsewhere an exchange acts as a full barrier.
  */
 static __always_inline void publish(struct record *r, __u64 last)
 {
@@ -34,7 +34,7 @@ static __always_inline void publish(struct record *r, __u64 last)
 #endif
 }
 
-/* Appends to this CPU's ring; a full ring drops the sighting and counts it. */
+/* Appends to this CPU's ring; a full ring drops the sighting and counts the drop. */
 static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 stream, __u32 key)
 {
 	__u32 ring_size = 1u << ring_shift;
@@ -46,7 +46,7 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 		__sync_fetch_and_add(&p->left_out, 1);
 		return;
 	}
-	/* Some records are left free for what interrupts or preempts this program between here and the reservation. */
+	/* Leaves some records free for programs that interrupt or preempt this one before the reservation. */
 	if (unlikely(head - *(volatile __u64 *)&p->tail_seen >= ring_size - 32)) {
 		__u64 tail = *(volatile __u64 *)&p->tail;
 
@@ -69,11 +69,11 @@ static __always_inline void to_ring(struct percpu *p, struct seen_at *w, __u32 s
 			   (at >> ring_shift | 1u << 15) << 48);
 }
 
-/* Takes one sighting. Returns whether it is one of the few, in 1024, of which the sender is noted too. */
+/* Takes one sighting. Returns whether its sender is to be noted too, for one in 1024. */
 static __always_inline int sight(struct percpu *p, struct seen_at *w, __u32 stream, __u32 key)
 {
 	to_ring(p, w, stream, key);
-	/* One sighting in 64 says what a sighting costs. */
+	/* Measures the cost of one sighting in 64. */
 	if (unlikely(((w->t >> 5) & 63) == 0)) {
 		__sync_fetch_and_add(&p->cost_ns, bpf_ktime_get_ns() - w->t);
 		__sync_fetch_and_add(&p->cost_samples, 1);
@@ -82,7 +82,7 @@ static __always_inline int sight(struct percpu *p, struct seen_at *w, __u32 stre
 	return 0;
 }
 
-/* The same for frames that took the slow path, verified once for all programs. */
+/* Takes a sighting of a frame on the slow path; verified once for all programs. */
 __noinline int sight_any(struct seen_at *w, __u32 stream, __u32 key)
 {
 	struct percpu *p;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Frames that XDP takes never become packets of the stack. The tracepoints of XDP do not show their bytes, so these programs
- * stand at functions (fentry), where the kernel has trampolines.
+ * Frames that XDP redirects bypass the network stack. XDP's tracepoints do not pass their bytes, so these programs attach to
+ * functions (fentry), which requires trampolines.
  */
 #ifndef LATPATH_XDP_H
 #define LATPATH_XDP_H
@@ -19,7 +19,7 @@ int BPF_PROG(xdp_redirect, struct net_device *dev, struct xdp_buff *xdp)
 	return handle_xdp(xdp, POINT_XDP_REDIRECT);
 }
 
-/* The same for devices whose driver has no XDP of its own. */
+/* Redirection on devices without XDP support in the driver. */
 SEC("fentry/xdp_do_generic_redirect")
 int BPF_PROG(xdp_generic, struct net_device *dev, struct sk_buff *skb, struct xdp_buff *xdp)
 {
@@ -38,14 +38,14 @@ int BPF_PROG(xsk_generic, struct xdp_sock *xs, struct xdp_buff *xdp)
 	return handle_xdp(xdp, POINT_XSK_RX);
 }
 
-/* What XDP sends on a device whose driver takes no frames of it: past the queueing layer, and so past tx's tracepoint. */
+/* Transmission by generic XDP, which bypasses the queueing layer and so the tracepoint of tx. */
 SEC("fentry/generic_xdp_tx")
 int BPF_PROG(xdp_tx, struct sk_buff *skb)
 {
 	return handle_skb(skb, device_of(skb), POINT_TX, 0, DEDUP_NONE, 0);
 }
 
-/* The bytes of a frame on its way from one driver to another. */
+/* The bytes of a redirected frame. */
 static __always_inline void bytes_of(struct bytes *raw, struct xdp_frame *frame)
 {
 	raw->at = (__u64)BPF_CORE_READ(frame, data);
@@ -54,10 +54,10 @@ static __always_inline void bytes_of(struct bytes *raw, struct xdp_frame *frame)
 
 #define FRAMES_AT_ONCE 16 /* DEV_MAP_BULK_SIZE */
 
-/* Frames on their way to a tap. */
+/* Frames redirected to a tap. */
 struct to_tap {
 	struct net_device *dev;
-	__u64 frames; /* a pointer to pointers, which older verifiers let nobody take as an argument */
+	__u64 frames; /* a pointer to pointers, as a number: older verifiers refuse it as an argument */
 };
 
 static long frame_to_tap(__u32 i, struct to_tap *all)
@@ -72,7 +72,7 @@ static long frame_to_tap(__u32 i, struct to_tap *all)
 	return 0;
 }
 
-/* Frames that XDP redirects to a tap: the queue's tracepoint shows the device alone. The kernel's loop is verified once. */
+/* Frames that XDP redirects to a tap; the tracepoint of the queue has the device only. The loop is a function, verified once. */
 SEC("fentry/tun_xdp_xmit")
 int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 {
@@ -85,8 +85,8 @@ int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 }
 
 /*
- * vhost takes such a frame out of the tap's queue itself and hands it over to be copied; the lowest bit of its address tells it from
- * a packet (TUN_XDP_FLAG). Packets are seen where they are copied.
+ * vhost takes such a frame out of the tap's queue and passes it on to be copied; the lowest bit of its address distinguishes it from
+ * a packet (TUN_XDP_FLAG). Packets are seen at the copy instead.
  */
 SEC("fentry/tun_do_read")
 int BPF_PROG(tap_xdp_read, struct tun_struct *tun)

@@ -1,4 +1,4 @@
-//! Loading the programs and attaching them.
+//! Loads and attaches the programs.
 
 use crate::hooks;
 use crate::layout::{PerCpu, Record, MAX_POINTS};
@@ -16,20 +16,21 @@ use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The machine's name in its points.
+    /// Name of the machine in its points.
     pub machine: String,
     pub streams: Vec<StreamSpec>,
-    /// Memory for rings, all CPUs together, in bytes.
+    /// Total memory of the rings of all CPUs, bytes.
     pub ring_bytes: usize,
-    /// Which points count; a refused one costs its packets nothing, and takes no place.
+    /// Selects the points to follow. A refused point has no cost and takes no index.
     pub accept: Accept,
-    /// Whether points may be in network namespaces of other user namespaces, which any user can make: rootless containers.
+    /// Whether to follow points in network namespaces of other user namespaces (rootless containers), which any user
+    /// can create.
     pub other_users: bool,
-    /// Names of reading threads that have a place in the table of points whatever other threads do; `*` stands for any text at the end.
+    /// Names of reading threads with a reserved entry in the table of points; a final `*` matches any text.
     pub readers: Vec<String>,
 }
 
-/// Whether a point counts.
+/// Predicate that selects points.
 #[derive(Clone)]
 pub struct Accept(pub Arc<dyn Fn(&PointInfo) -> bool + Send + Sync>);
 
@@ -40,10 +41,10 @@ impl std::fmt::Debug for Accept {
 }
 
 impl Options {
-    /// Memory for rings where nothing else is asked for.
+    /// Default memory of the rings, bytes.
     pub const RING_BYTES: usize = 16 << 20;
 
-    /// The defaults for these streams on this machine.
+    /// Default options for these streams.
     pub fn new(machine: &str, streams: Vec<StreamSpec>) -> Self {
         Self {
             machine: machine.into(),
@@ -58,10 +59,10 @@ impl Options {
 
 const PURPOSE: Purpose = Purpose("see packets");
 
-/// Why the programs are not attached.
+/// Errors of attaching the programs.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// They do not stand.
+    /// The kernel refused the programs.
     #[error(transparent)]
     Programs(#[from] StartError),
     /// The streams cannot be followed.
@@ -71,7 +72,7 @@ pub enum AttachError {
 
 /// The attached programs: their links and the maps that user space reads.
 pub(crate) struct Attached {
-    /// What stands until it is dropped.
+    /// The programs, which remain attached until this is dropped.
     pub programs: Programs,
     pub table: Table,
     pub percpu: Mapped<PerCpu>,
@@ -82,7 +83,7 @@ pub(crate) struct Attached {
     pub cpus: usize,
 }
 
-/// Largest power of two not above `n`, at least `least`.
+/// Largest power of two not above `n`, but at least `least`.
 fn power_of_two(n: usize, least: usize) -> usize {
     let n = n.max(least);
     1 << (usize::BITS - 1 - n.leading_zeros())
@@ -92,7 +93,7 @@ fn size(map: &mut OpenMapMut<'_>, entries: usize) -> libbpf_rs::Result<()> {
     map.set_max_entries(entries as u32)
 }
 
-/// Places of the table of points that are kept for the readers that the user named: some for each, since one name may read in several
+/// Number of indexes reserved for readers that the user named: several for each, because one name may read in several
 /// namespaces.
 fn reserved(readers: &NamedReaders) -> usize {
     const FOR_EACH: usize = 4;
@@ -100,14 +101,15 @@ fn reserved(readers: &NamedReaders) -> usize {
     (readers.len() * FOR_EACH).min(MOST)
 }
 
-/// Whether the programs have the kernel copy what lies outside a packet's linear part: `loads_fragments` in bpf/fragments.h.
+/// Whether the kernel copies bytes outside a packet's linear part for the programs: `loads_fragments` in
+/// bpf/fragments.h.
 fn loads_fragments() -> bool {
     let release = latpath_linux::proc::kernel_release();
     let numbers: Vec<u32> = release.split(['.', '-']).map_while(|n| n.parse().ok()).collect();
     numbers >= vec![6, 11]
 }
 
-/// Sets the programs' constants and the tables' sizes for these options.
+/// Sets the programs' constants and the sizes of the maps for these options.
 fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpus: usize) -> libbpf_rs::Result<usize> {
     let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
@@ -131,8 +133,8 @@ fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpu
     Ok(ring_size)
 }
 
-/// Loads the programs for these options and attaches them. All goes with the returned value: a link's file descriptor is
-/// what holds a program in place, so the kernel detaches it even after kill -9.
+/// Loads and attaches the programs for these options. Dropping the returned value detaches them; a link's descriptor
+/// holds a program in place, so the kernel detaches it even after kill -9.
 pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
     let mut hooks = hooks::find(table.is_over_ip()).map_err(StartError::from)?;

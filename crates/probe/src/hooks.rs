@@ -1,4 +1,4 @@
-//! The places in the kernel at which the programs stand, and which of them this kernel has.
+//! The hooks of the programs, and their availability in this kernel.
 
 use latpath_bpf::{
     function_hook as function, hook, module_hook as module, optional, or, release, Hook, Hooks, Missing, Unable,
@@ -20,39 +20,39 @@ static HOOKS: [Hook; 17] = [
     hook("tx_done", "consume_skb", "tx-done"),
     module("ovs_exec", "ovs_do_execute_action", "openvswitch", "ovs-exec and ovs-return"),
     module("ovs_upcall", "ovs_dp_upcall", "openvswitch", "ovs-upcall and ovs-slow"),
-    // Kernels differ in what they have of functions.
+    // Not every kernel has this function.
     optional(function(UDP_READ, "skb_consume_udp", None, "app-read of most UDP")),
     optional(function("xdp_redirect", "xdp_do_redirect", None, XDP)),
     optional(function("xdp_generic", "xdp_do_generic_redirect", None, XDP)),
     optional(function("xsk_rx", "__xsk_map_redirect", None, XDP)),
     optional(function("xsk_generic", "xsk_generic_rcv", None, XDP)),
     optional(function("xdp_tx", "generic_xdp_tx", None, XDP)),
-    // They ask for an argument by its number, which came with 5.17.
+    // Access to an argument by number requires Linux 5.17.
     function("tap_xdp", "tun_xdp_xmit", Some("tun"), XDP),
     function("tap_xdp_read", "tun_do_read", Some("tun"), XDP),
 ];
 
-/// Those of the programs that this kernel can have. `udp`: whether any stream is UDP, without which its readers are nobody's business.
+/// The hooks that this kernel supports. `udp`: whether any stream is UDP; otherwise UDP readers are not needed.
 pub(crate) fn find(udp: bool) -> Result<Hooks, Unable> {
     let mut hooks = Hooks::of_kernel(&HOOKS)?;
     hooks.retain(|hook| udp || hook.program != UDP_READ);
     Ok(hooks)
 }
 
-/// Whether anything can be followed with these: points that tracepoints show are not given up.
+/// Whether the hooks suffice: those at tracepoints are required.
 pub(crate) fn suffice(hooks: &Hooks) -> bool {
     HOOKS.iter().filter(|hook| hook.at == "net_dev_start_xmit").all(|hook| hooks.stands_at(hook.at))
 }
 
-/// What the user must know, a line each: points that this kernel cannot offer.
+/// Lines for the user on points that this kernel does not support.
 ///
 /// # Errors
-/// Where nothing can be traced at all.
+/// If this user or kernel cannot trace.
 pub fn lacks() -> Result<Vec<String>, Unable> {
     Ok(lines(&missing_of(&find(false)?)))
 }
 
-/// What is missing, a line each.
+/// One line per missing hook.
 pub(crate) fn lines(missing: &[Missing]) -> Vec<String> {
     notes(missing, true).into_iter().map(|note| note.text).collect()
 }
@@ -68,12 +68,12 @@ pub(crate) fn missing_of(hooks: &Hooks) -> Vec<Missing> {
     hooks.missing.iter().cloned().chain(no_reasons).collect()
 }
 
-/// Whether what is missing hides what XDP does to packets.
+/// Whether a missing hook hides packets handled by XDP.
 pub(crate) fn hides_xdp(missing: &[Missing]) -> bool {
     missing.iter().any(|one| one.lost == XDP)
 }
 
-/// What the user must know of what is missing, a line each. Where no XDP program is loaded, what hides XDP alone is a footnote.
+/// Notes for the user on missing hooks. Without a loaded XDP program, a hook for XDP alone is a footnote.
 pub(crate) fn notes(missing: &[Missing], is_xdp_loaded: bool) -> Vec<SourceNote> {
     let release = release();
     let note = |one: &Missing| match one.lost == XDP && !is_xdp_loaded {
@@ -82,7 +82,7 @@ pub(crate) fn notes(missing: &[Missing], is_xdp_loaded: bool) -> Vec<SourceNote>
         }
         false => SourceNote::new(SourceNoteKind::Note, format!("kernel {release}: {one}")),
     };
-    // Several places show one point.
+    // Several hooks belong to one point.
     let is_first = |(at, one): &(usize, &Missing)| missing[..*at].iter().all(|before| before.lost != one.lost);
     missing.iter().enumerate().filter(is_first).map(|(_, one)| note(one)).collect()
 }

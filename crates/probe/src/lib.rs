@@ -1,7 +1,7 @@
 //! The probe: kernel programs that turn packets into sightings.
 //!
-//! [`Probe::attach`] loads the programs (bpf/) for a set of streams and attaches them to the kernel's tracepoints. It is a
-//! [`latpath_model::Source`] of sightings.
+//! [`Probe::attach`] loads the programs (bpf/) for a set of streams and attaches them to the kernel's tracepoints. It
+//! is a [`latpath_model::Source`] of sightings.
 
 mod attach;
 mod hooks;

@@ -1,4 +1,4 @@
-//! The points that the kernel programs registered, with names.
+//! The points registered by the kernel programs, with names.
 
 use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
 use crate::readers::NamedReaders;
@@ -19,12 +19,12 @@ pub(crate) struct PointTable {
     free: MapHandle,
     reserved: MapHandle,
     permits: MapHandle,
-    /// Indexes from here on are for the readers that the user named.
+    /// First index reserved for readers that the user named.
     first_reserved: usize,
     readers: NamedReaders,
 }
 
-/// Where the programs take indexes from: bpf/points.h.
+/// Queues of free indexes: bpf/points.h.
 pub(crate) struct IndexQueues<'a> {
     pub free: &'a Map<'a>,
     pub reserved: &'a Map<'a>,
@@ -33,7 +33,7 @@ pub(crate) struct IndexQueues<'a> {
 }
 
 impl PointTable {
-    /// Maps the table, and makes all its indexes free.
+    /// Maps the table, and frees all its indexes.
     pub fn new(
         points: &Map<'_>,
         index_of: &Map<'_>,
@@ -61,7 +61,7 @@ impl PointTable {
         queue.update(&[], &(index as u32).to_ne_bytes(), MapFlags::ANY)
     }
 
-    /// Lets another reader that nobody named have a point.
+    /// Permits a point for one more reader that the user did not name.
     fn give_permit(&self) -> libbpf_rs::Result<()> {
         self.permits.update(&[], &0u32.to_ne_bytes(), MapFlags::ANY)
     }
@@ -71,32 +71,32 @@ impl PointTable {
         self.readers.fits(&key.comm)
     }
 
-    /// Whether this point has taken a permit: `needs_permit` of bpf/points.h.
+    /// Whether this point holds a permit: `needs_permit` of bpf/points.h.
     fn has_permit(&self, key: &PointKey) -> bool {
         key.kind == PointKind::AppRead.number() && !self.is_named(key)
     }
 }
 
-/// Names that are remembered. Beyond, new points are not followed.
+/// Maximum number of remembered names; further points are not followed.
 const MOST_NAMES: usize = 4096;
-/// Names of reading threads in one network namespace: a thread may rename itself at any time.
+/// Maximum number of names of reading threads per network namespace; a thread may rename itself at any time.
 const MOST_READERS: usize = 16;
-/// An index is given back when no program and no unread record can name it any more.
+/// Time from the release of an index to its reuse, ns: by then no program and no unread record refers to it.
 const QUARANTINE: Ns = 2_000_000_000;
-/// Where fewer indexes than this are free, points that saw nothing for a while are released.
+/// Number of free indexes below which idle points are released.
 const SCARCE: usize = 64;
 const IDLE: Ns = 60_000_000_000;
 
-/// An index of the kernel's table that is in use.
+/// An index in use.
 struct Slot {
     key: PointKey,
     id: Option<PointId>,
     seen: Ns,
-    /// Since when nothing new can name the index, which is then given back.
+    /// Time of the release; the index is returned after the quarantine.
     released: Option<Ns>,
 }
 
-/// What a point is called: the same after its device or thread was made again.
+/// Name of a point, which stays the same if its device or thread is created again.
 #[derive(PartialEq, Eq, Hash)]
 struct Identity {
     netns: u32,
@@ -104,21 +104,21 @@ struct Identity {
     device: String,
 }
 
-/// The table of points as user space numbers it.
+/// The points with user space's numbers.
 #[derive(Default)]
 pub(crate) struct Points {
     known: Vec<PointInfo>,
     ids: HashMap<Identity, PointId>,
     readers: HashMap<u32, usize>,
     slots: Vec<Option<Slot>>,
-    /// A device without a link kind, as NICs are, sends packets of a stream.
+    /// Whether a device without a link kind (a NIC) sends packets of a stream.
     pub nic_sends: bool,
-    /// Points that found no room.
+    /// Number of points without room.
     pub overflow: u64,
 }
 
-/// `is_tap`: the device is a tap or macvtap, which a VM has the other end of. A tun device, of the same link kind, carries IP packets
-/// without Ethernet headers, to and from a VPN.
+/// The kind of link. `is_tap`: the device is a tap or macvtap of a VM, rather than a tun device of the same link kind,
+/// which carries IP packets without Ethernet headers for a VPN.
 fn link_of(kind: PointKind, link: &str, is_tap: bool) -> Link {
     match (kind, link) {
         (PointKind::AppRead, _) => Link::Socket,
@@ -130,7 +130,7 @@ fn link_of(kind: PointKind, link: &str, is_tap: bool) -> Link {
     }
 }
 
-/// What enters the host by a tap, or leaves a macvtap, was written by a VM.
+/// The kind of point from the VM's view: a VM wrote what enters the host by a tap, or leaves a macvtap.
 fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
     match (kind, link) {
         (PointKind::NicRx, "tun") | (PointKind::Tx, "macvtap") if is_tap => PointKind::VmWrite,
@@ -138,22 +138,22 @@ fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
     }
 }
 
-/// The devices of a namespace; none where it is gone or may not be entered.
+/// The devices of a namespace; empty if it has ended or cannot be entered.
 fn devices_of(netns: u32) -> Vec<Interface> {
     Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default()
 }
 
-/// What is looked up at most once for all points that came together.
+/// Lookups shared by all points of one refresh.
 #[derive(Default)]
 struct Lookups {
     spaces: Option<HashMap<u32, String>>,
     devices: BTreeMap<u32, Vec<Interface>>,
-    /// Namespaces by the numbers that a namespace has for them.
+    /// Namespaces by the ids that another namespace assigns to them.
     by_id: HashMap<(u32, i32), u32>,
 }
 
 impl Lookups {
-    /// The other end of a veth: its index, and the inode number of its namespace. Zeros where they are not known.
+    /// The other end of a veth: its index, and the inode number of its namespace; zeros if unknown.
     fn peer(&mut self, netns: u32, ifindex: u32) -> (u32, u32) {
         let devices = self.devices.entry(netns).or_insert_with(|| devices_of(netns));
         let device = devices.iter().find(|d| d.ifindex == ifindex);
@@ -165,7 +165,7 @@ impl Lookups {
 }
 
 impl Points {
-    /// Takes over what the programs have registered since the last call. `accept` says which points count.
+    /// Adds the points registered since the last call. `accept` selects the points to follow.
     pub fn refresh(
         &mut self,
         machine: &str,
@@ -184,7 +184,7 @@ impl Points {
             let Some(kind) = PointKind::from_number(entry.key.kind).filter(|_| entry.valid != 0) else { continue };
             let is_named = table.is_named(&entry.key);
             let id = self.identify(machine, kind, &entry, is_named, &mut lookups, accept);
-            // The device or the thread was made again: what went before takes no place any more.
+            // The device or thread was created again: releases the index of the previous one.
             let same = |slot: &Slot| id.is_some() && slot.id == id && slot.released.is_none();
             let before = self.slots.iter().position(|slot| slot.as_ref().is_some_and(same));
             self.slots[index] = Some(Slot { key: entry.key, id, seen: now, released: None });
@@ -198,8 +198,8 @@ impl Points {
         &self.known
     }
 
-    /// The number of a point: the same as before where one of this name is known, `None` where it does not count. `is_named`: it is a
-    /// reader that the user named, which no other takes the place of. A point that does not count takes none either.
+    /// The number of a point: that of the known point of this name, if any; `None` if the point is not followed.
+    /// `is_named`: the user named this reader, so that others cannot use up its number.
     fn identify(
         &mut self,
         machine: &str,
@@ -216,7 +216,7 @@ impl Points {
             PointKind::AppRead => of_field(&entry.key.comm),
             _ => of_field(&entry.device),
         };
-        // Whoever may make a thread or a device may give it any name.
+        // The creator of a thread or device chooses its name.
         let device = if device.is_empty() { "-".into() } else { printable(&device) };
         let netns = entry.netns;
         let identity = Identity { netns, kind, device: device.clone() };
@@ -226,7 +226,7 @@ impl Points {
         }
         let mut point = Point { machine: machine.into(), kind, device };
         if self.known.iter().any(|k| k.point == point) {
-            // The same name in another namespace: say which.
+            // Adds the namespace to a name that exists in another one.
             let spaces = lookups.spaces.get_or_insert_with(|| namespaces().into_iter().collect());
             let space = spaces.get(&netns).filter(|n| !n.is_empty());
             point.device += &space.map_or_else(|| format!("%{netns}"), |space| format!("%{space}"));
@@ -260,27 +260,28 @@ impl Points {
         Some(id)
     }
 
-    /// The point at which a remark was made, if it counts.
+    /// The point of a remark, if it is followed.
     pub fn of_device(&self, kind: PointKind, ifindex: u32, netns: u32) -> Option<PointId> {
         let is_kind = |known: PointKind| known == kind || known == PointKind::VmWrite;
         let is_it = |info: &PointInfo| info.netns == netns && info.ifindex == ifindex && is_kind(info.point.kind);
         self.known.iter().position(is_it).map(|id| id as PointId)
     }
 
-    /// The id of the kernel's point `index`, which saw a packet at `t`. `None` if it does not count; `Err` if it is not known.
+    /// The id of the kernel's point `index` with a sighting at `t`. `None` if it is not followed; `Err` if it is
+    /// unknown.
     pub fn id(&mut self, index: usize, t: Ns) -> Result<Option<PointId>, ()> {
         let slot = self.slots.get_mut(index).and_then(Option::as_mut).ok_or(())?;
         slot.seen = slot.seen.max(t);
         Ok(slot.id)
     }
 
-    /// Takes an index from its point. Where the point does not count, the programs remember that.
+    /// Releases the index of a point. With `refuse`, the programs remember that the point is not followed.
     fn release(&mut self, index: usize, table: &PointTable, percpu: &Mapped<PerCpu>, now: Ns, refuse: bool) {
         let Some(slot) = &self.slots[index] else { return };
         let key = bytes_of(&slot.key);
         let done = match refuse {
             true => table.index_of.update(key, &(REFUSED_POINT as u32).to_ne_bytes(), MapFlags::ANY),
-            // The programs may have forgotten the index, and given the same point another.
+            // The programs may have evicted the entry and assigned another index to the same point.
             false if self.slots.iter().flatten().filter(|other| bytes_of(&other.key) == key).count() > 1 => Ok(()),
             false => table.index_of.delete(key),
         };
@@ -292,7 +293,7 @@ impl Points {
         self.slots[index].iter_mut().for_each(|slot| slot.released = Some(now));
     }
 
-    /// Releases points that have seen nothing for long where room is scarce, and gives back what was released.
+    /// Releases idle points if room is scarce, and returns released indexes.
     pub fn tidy(&mut self, table: &PointTable, percpu: &Mapped<PerCpu>, now: Ns) {
         let is_over = |slot: &Slot| slot.released.is_some_and(|since| now - since > QUARANTINE);
         for index in 0..self.slots.len() {
@@ -319,7 +320,7 @@ impl Points {
     }
 }
 
-/// Makes all CPUs ask again which index a point has that had this one.
+/// Removes an index from the caches of all CPUs.
 fn forget(percpu: &Mapped<PerCpu>, index: usize) {
     let places = PointKind::ALL.len() * constants::CACHE;
     for cpu in 0..percpu.len() {

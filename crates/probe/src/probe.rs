@@ -1,4 +1,4 @@
-//! The attached probe: a source of sightings.
+//! The attached probe, a source of sightings.
 
 use crate::attach::{attach, AttachError, Attached, Options};
 use crate::layout::PerCpu;
@@ -14,10 +14,10 @@ use latpath_model::{
 use std::collections::HashMap;
 use std::mem::offset_of;
 
-/// Places and reasons of drops that are told apart; other drops have no reason. A kernel has some 2,000.
+/// Maximum number of drop notes (place and reason); further drops have none. A kernel has some 2,000.
 const MOST_NOTES: usize = 1 << 14;
 
-/// Names of functions and reasons, read when the first drop is seen.
+/// Names of functions and reasons, read at the first drop.
 #[derive(Default)]
 pub(crate) struct Notes {
     names: Option<(Functions, Reasons)>,
@@ -26,7 +26,7 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Index plus one of the note for a place as the programs pack it: reason above 48 bits of location.
+    /// Index + 1 of the note for a place in the programs' encoding: reason above 48 bits of location.
     pub fn note(&mut self, place: u64) -> u16 {
         if let Some(note) = self.by_place.get(&place) {
             return *note;
@@ -35,7 +35,7 @@ impl Notes {
             return 0;
         }
         let (functions, reasons) = self.names.get_or_insert_with(|| (Functions::read(), Reasons::read()));
-        // Kernel addresses have their top bits set; 48 were kept.
+        // Restores the top bits of the kernel address, of which 48 bits are kept.
         let function = functions.name(place | 0xffff << 48);
         self.notes.push(DropNote { reason: reasons.name((place >> 48) as u16), function, at: None });
         let note = self.notes.len() as u16;
@@ -55,18 +55,21 @@ pub struct Probe {
     tx_done: TxDone,
     detached: bool,
     tidied: Ns,
-    /// When XDP programs were last looked for, and whether one was loaded; only where XDP cannot be followed.
+    /// Time and result of the last search for XDP programs; only if XDP cannot be followed.
     xdp: (Ns, bool),
 }
 
-/// How often XDP programs are looked for.
+/// Interval of the search for XDP programs, ns.
 const LOOK_FOR_XDP: Ns = 10_000_000_000;
 
-/// How often indexes of points are given back.
+/// Interval of returning released indexes, ns.
 const TIDY: Ns = 100_000_000;
 
 impl Probe {
-    /// Loads the programs and attaches them.
+    /// Loads and attaches the programs.
+    ///
+    /// # Errors
+    /// If the kernel or user cannot trace, or the streams cannot be followed together.
     pub fn attach(options: Options) -> Result<Self, AttachError> {
         let attached = attach(&options)?;
         let reader = Reader::new(attached.cpus, attached.ring_size);
@@ -84,12 +87,13 @@ impl Probe {
         })
     }
 
-    /// What this kernel does not offer of the points.
+    /// Points that this kernel does not support.
     pub fn missing(&self) -> &[Missing] {
         &self.attached.programs.missing
     }
 
-    /// What the user must know: what this kernel lacks, points that do not count for want of leave, and what the programs remarked.
+    /// What the user must know: what this kernel lacks, points that do not count for want of leave, and what the
+    /// programs remarked.
     pub fn notes(&self) -> Vec<String> {
         self.all_notes().into_iter().map(|note| note.text).collect()
     }
@@ -109,34 +113,34 @@ impl Probe {
         notes
     }
 
-    /// What the programs remarked of the streams, as of half a second ago at most.
+    /// The programs' remarks on the streams, at most half a second old.
     pub fn remarks(&self) -> &[Remark] {
         self.attached.remarks.known()
     }
 
-    /// Follows one packet in `n` from now on, a power of two, chosen by its key: the same at all points.
+    /// Samples one packet in `n`, a power of two, by key, so that all points see the same packets.
     pub fn sample(&mut self, n: u32) {
         let mask = u64::from(n.max(1).next_power_of_two() - 1);
         (0..self.attached.cpus)
             .for_each(|cpu| self.attached.percpu.set_field(cpu, offset_of!(PerCpu, sample_mask), mask));
     }
 
-    /// What Sampled Values said of the clock that they were sampled by, where that changed since the last call.
+    /// Changes of smpSynch in Sampled Values since the last call.
     pub fn synch_changes(&mut self) -> Vec<SynchChange> {
         self.synch.take_changes()
     }
 
-    /// Has so many runs count as left out by the kernel.
+    /// Adds `runs` to the runs that the kernel left out; for tests.
     #[doc(hidden)]
     pub fn leave_out(&mut self, runs: u64) {
         self.attached.programs.more_missed = runs;
     }
 
-    /// Takes the programs off. What they saw stays to be read; the next `drain` gives all of it.
+    /// Detaches the programs. The next `drain` returns all remaining sightings.
     pub fn detach(&mut self) {
         self.attached.programs.standing.iter_mut().for_each(Standing::detach);
         self.detached = true;
-        // A program that is running right now ends within the settling time.
+        // A running program ends within the settling time.
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
@@ -192,7 +196,7 @@ impl Source for Probe {
         let (mut cost, mut samples) = (0, 0);
         for cpu in 0..self.attached.cpus {
             let p = self.attached.percpu.get(cpu);
-            // The ring's head counts them.
+            // The head of the ring counts the sightings.
             let sightings = p.head;
             c.sightings += sightings;
             c.dropped += p.dropped;
@@ -213,14 +217,15 @@ impl Source for Probe {
 
     fn source_notes(&mut self) -> Vec<SourceNote> {
         let now = monotonic();
-        // One that was loaded may have taken packets since.
+        // A loaded XDP program may have handled packets since.
         if crate::hooks::hides_xdp(self.missing()) && !self.xdp.1 && now.saturating_sub(self.xdp.0) > LOOK_FOR_XDP {
             self.xdp = (now, is_xdp_loaded().unwrap_or(true));
         }
         self.all_notes()
     }
 
-    /// Frames of different senders, told by their source MAC, or source address for IP, may have the same keys.
+    /// The senders of the streams by source MAC, or by source address for IP. Frames of different senders may have
+    /// equal keys.
     fn senders(&mut self) -> Vec<SenderAt> {
         let sender = |remark: &Remark| match remark.what {
             Remarked::Sender(sender) => {

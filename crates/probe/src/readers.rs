@@ -1,31 +1,31 @@
-//! Names of reading threads that the user asked for: they have a place whatever other threads do.
+//! Names of reading threads that the user named, which have reserved entries in the table of points.
 
 use crate::layout::constants::MAX_NAMED_READERS;
 use crate::layout::ReaderName;
 
-/// Bytes of a thread's name, the NUL at its end included (TASK_COMM_LEN).
+/// Size of a thread's name with its final NUL (TASK_COMM_LEN), bytes.
 const COMM: usize = 16;
 
-/// A name, or the beginning of names.
+/// A name or a prefix of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Name {
     bytes: Vec<u8>,
     is_whole: bool,
 }
 
-/// The names that the user asked for.
+/// The names given by the user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NamedReaders(Vec<Name>);
 
 impl NamedReaders {
-    /// Reads names, in which `*` stands for any text. A name that begins with it asks for no reader in particular.
+    /// Parses names, in which `*` matches any text. Names that begin with `*` reserve nothing.
     pub fn new(names: &[String]) -> Self {
         let name = |text: &String| {
             let (bytes, is_whole) = match text.split_once('*') {
                 Some((before, _)) => (before, false),
                 None => (text.as_str(), true),
             };
-            // The kernel cuts longer names.
+            // The kernel truncates longer names.
             let bytes = bytes.as_bytes()[..bytes.len().min(COMM - 1)].to_vec();
             (!bytes.is_empty()).then_some(Name { bytes, is_whole })
         };
@@ -39,7 +39,7 @@ impl NamedReaders {
         self.0.len()
     }
 
-    /// Whether a thread of this name was asked for: `is_named_reader` of bpf/points.h.
+    /// Whether the user named a thread of this name: `is_named_reader` of bpf/points.h.
     pub fn fits(&self, comm: &[u8; COMM]) -> bool {
         self.words().any(|name| {
             let word = |i: usize| u64::from_ne_bytes(comm[8 * i..][..8].try_into().expect("eight bytes"));
@@ -47,7 +47,7 @@ impl NamedReaders {
         })
     }
 
-    /// The names as the programs compare them.
+    /// The names in the programs' encoding.
     pub fn words(&self) -> impl Iterator<Item = ReaderName> + '_ {
         self.0.iter().map(|name| {
             let (mut word, mut mask) = ([0; COMM], [0; COMM]);

@@ -1,4 +1,5 @@
-//! What the programs remark of streams beside their sightings: who sends them, fragments, and packets that changed on the way.
+//! Remarks of the programs on streams beside their sightings: senders, fragments, and packets that changed on the
+//! route.
 
 use crate::layout::{constants, Remark as Value, RemarkKey};
 use latpath_bpf::from_bytes;
@@ -9,32 +10,33 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How often the programs' table is read.
+/// Interval of reading the programs' table, ns.
 const EVERY: Ns = 500_000_000;
-/// Packets of a stream that are compared with those that may be it, changed; and how far apart in time.
+/// Number of recent packets of a stream that are compared with possibly changed ones, and their maximum distance in
+/// time.
 const RECENT: usize = 4096;
 const NEAR: Ns = 1_000_000_000;
-/// Senders and devices that a note names.
+/// Maximum number of senders and devices in a note.
 const NAMED: usize = 3;
 
-/// What is remarked.
+/// Kind of remark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remarked {
-    /// This one sends the stream's packets.
+    /// A sender of the stream.
     Sender(Sender),
-    /// They come as several fragments.
+    /// Packets in several fragments.
     Fragments,
-    /// Frames that are the stream's but for their VLAN, which is this one; 0 of untagged ones.
+    /// Frames that differ from the stream only in this VLAN; 0 if untagged.
     OtherVlan(u16),
-    /// The same of their destination MAC.
+    /// Frames that differ from the stream only in this destination MAC.
     OtherMac([u8; 6]),
-    /// The same of their source address or port.
+    /// Packets that differ from the stream only in source address or port.
     OtherSource(IpAddr),
-    /// The same of their destination address or port.
+    /// Packets that differ from the stream only in destination address or port.
     OtherDestination(IpAddr),
 }
 
-/// A remark of a stream's packets where they enter or leave a device.
+/// A remark on packets of a stream that enter or leave a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
     pub stream: StreamId,
@@ -42,14 +44,14 @@ pub struct Remark {
     pub kind: PointKind,
     pub device: String,
     pub ifindex: u32,
-    /// The inode number of the device's network namespace.
+    /// Inode number of the device's network namespace.
     pub netns: u32,
     pub what: Remarked,
-    /// Packets that were looked at for it. Of senders these are not all packets.
+    /// Number of examined packets; for senders, a sample of all packets.
     pub count: u64,
     pub first: Ns,
     pub last: Ns,
-    /// The key of the last packet.
+    /// Key of the last packet.
     pub key: u32,
 }
 
@@ -92,14 +94,14 @@ fn read(user: &[StreamId], key: &RemarkKey, value: &Value) -> Option<Remark> {
     })
 }
 
-/// The programs' remarks as user space knows them.
+/// The programs' remarks in user space.
 pub(crate) struct Remarks {
     table: MapHandle,
     read: Ns,
     known: Vec<Remark>,
-    /// Newest packets of streams that others are nearly in.
+    /// Latest packets of streams with possibly changed packets.
     recent: BTreeMap<StreamId, VecDeque<(u32, Ns)>>,
-    /// Remarks of such packets that have the numbers of the stream's: stream, device and namespace.
+    /// Confirmed changes, whose packets have the stream's numbers: stream, device and namespace.
     confirmed: BTreeSet<(StreamId, u32, u32)>,
 }
 
@@ -108,12 +110,12 @@ impl Remarks {
         Self { table, read: 0, known: Vec::new(), recent: BTreeMap::new(), confirmed: BTreeSet::new() }
     }
 
-    /// Whether packets of some streams must be compared.
+    /// Whether packets of any stream must be compared.
     pub fn compares(&self) -> bool {
         !self.recent.is_empty()
     }
 
-    /// Takes a packet of a stream.
+    /// Adds a packet of a stream.
     pub fn see(&mut self, stream: StreamId, key: u32, t: Ns) {
         let Some(recent) = self.recent.get_mut(&stream) else { return };
         if recent.back().is_some_and(|(last, _)| *last == key) {
@@ -125,7 +127,7 @@ impl Remarks {
         }
     }
 
-    /// Reads the programs' table, where that is due. `user`: the user's stream of each of the programs'.
+    /// Reads the programs' table if due. `user`: the user's stream for each stream of the programs.
     pub fn update(&mut self, user: &[StreamId], now: Ns, is_last: bool) {
         if now < self.read + EVERY && !is_last {
             return;
@@ -156,7 +158,7 @@ impl Remarks {
         &self.known
     }
 
-    /// What the user must know of them, a line each.
+    /// Notes for the user on the remarks, one line each.
     pub fn notes(&self, streams: &[StreamSpec]) -> Vec<SourceNote> {
         let mut notes = Vec::new();
         for (id, spec) in (0..).zip(streams) {
@@ -172,7 +174,7 @@ impl Remarks {
 }
 
 impl Remark {
-    /// Whether it is of packets that may be the stream's, changed on their way.
+    /// Whether the remark concerns possibly changed packets of the stream.
     fn is_change(&self) -> bool {
         match self.what {
             Remarked::Sender(_) | Remarked::Fragments => false,
@@ -200,8 +202,8 @@ fn places<'a>(remarks: impl Iterator<Item = &'a Remark>) -> String {
     places.join(", ") + &more
 }
 
-/// Two senders count independently of each other, so that packets of both may have the same keys: unless the keys are hashes of what is in
-/// the packets. Senders whose packets never meet are told apart where packets are joined.
+/// A note on several senders, whose packets may have equal keys unless the keys are hashes. The joiner separates
+/// senders with packets that never meet.
 fn note_of_senders(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     if matches!(spec.key, KeyRule::Hash { .. }) {
         return None;
@@ -239,7 +241,7 @@ fn note_of_fragments(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     ))
 }
 
-/// A packet whose VLAN or address changes on its way is in the stream on one side of the change alone.
+/// A note on packets whose VLAN or address changes on the route: they are in the stream on one side of the change only.
 fn note_of_changes(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
     let first = remarks.first()?;
     let (what, less) = match first.what {

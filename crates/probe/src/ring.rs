@@ -1,4 +1,4 @@
-//! Reading the per-CPU rings.
+//! Reads the per-CPU rings.
 
 use crate::layout::{PerCpu, Record};
 use latpath_bpf::Mapped;
@@ -7,14 +7,14 @@ use latpath_model::Ns;
 use std::mem::offset_of;
 use std::sync::atomic::{fence, Ordering};
 
-/// A program takes its time when it starts and hands the record over a little later: records this young may still be
-/// overtaken by older ones from another CPU.
+/// Age at which records are settled, ns. A program reads the clock at its start and publishes the record later, so that
+/// younger records may be overtaken by older ones of another CPU.
 const SETTLE: Ns = 2_000_000;
 
-/// A record that is reserved and not whole is waited for this long. On a real-time kernel a program may be preempted between the
-/// two, for as long as more urgent threads keep its CPU; all that this CPU saw afterwards stands behind it.
+/// Maximum wait for a reserved, incomplete record, ns. On a real-time kernel, a program may be preempted between the
+/// two for as long as more urgent threads use its CPU; all later records of this CPU wait behind it.
 const STUCK: Ns = 10_000_000_000;
-/// It is waited for no longer than a second where so many records of other CPUs wait already.
+/// Number of waiting records of other CPUs above which the wait is at most a second.
 const CROWDED: usize = 1 << 20;
 const STUCK_WHEN_CROWDED: Ns = 1_000_000_000;
 
@@ -22,15 +22,15 @@ pub(crate) struct Reader {
     tails: Vec<u64>,
     size: u64,
     pending: Vec<Record>,
-    /// No record of `pending` is older.
+    /// Lower limit of the times in `pending`.
     oldest: u64,
     watermark: Ns,
-    /// Records that were overwritten before they were read.
+    /// Number of records overwritten before they were read.
     pub lost: u64,
 }
 
-/// Goes on behind records that were overwritten, and returns how many: more programs than the margin has room for stood between their
-/// look at the ring and their reservation.
+/// Skips overwritten records and returns their number. Records are overwritten if more programs than the margin permits
+/// are between their check of the ring and the reservation.
 fn overwritten(tail: &mut u64, head: u64, size: u64) -> u64 {
     if head.saturating_sub(*tail) <= size {
         return 0;
@@ -44,7 +44,7 @@ impl Reader {
         Self { tails: vec![0; cpus], size: size as u64, pending: Vec::new(), oldest: u64::MAX, watermark: 0, lost: 0 }
     }
 
-    /// Takes what is ready out of one CPU's ring. False if a record is reserved and not yet whole.
+    /// Takes complete records from one CPU's ring. Returns false at a reserved, incomplete record.
     fn take(&mut self, cpu: usize, ring: &Mapped<Record>, percpu: &Mapped<PerCpu>) -> bool {
         let head: u64 = percpu.field(cpu, offset_of!(PerCpu, head));
         let mut tail = self.tails[cpu];
@@ -58,7 +58,7 @@ impl Reader {
                 whole = false;
                 break;
             }
-            // The generation is stored last; what follows it was stored before.
+            // The generation is stored last: all other fields are visible now.
             fence(Ordering::Acquire);
             let record = ring.get(at);
             self.oldest = self.oldest.min(record.t);
@@ -67,15 +67,15 @@ impl Reader {
         }
         if tail != self.tails[cpu] {
             self.tails[cpu] = tail;
-            // The copies are done before the room is given back.
+            // The copies are complete before the room is returned.
             fence(Ordering::Release);
             percpu.set_field(cpu, offset_of!(PerCpu, tail), tail);
         }
         whole
     }
 
-    /// Hands over the settled records of all CPUs in order of time; returns the watermark.
-    /// With `all`, the programs are detached and nothing more can come.
+    /// Passes on the settled records of all CPUs in order of time; returns the watermark. With `all`, the programs are
+    /// detached and no further record can arrive.
     pub fn drain(
         &mut self,
         ring: &Mapped<Record>,
@@ -89,7 +89,7 @@ impl Reader {
             whole &= self.take(cpu, ring, percpu);
         }
         let settled = if all { Ns::MAX } else { now - SETTLE };
-        // A reserved record may be as old as the last watermark.
+        // An incomplete record may be as old as the last watermark.
         let stuck = if self.pending.len() < CROWDED { STUCK } else { STUCK_WHEN_CROWDED };
         if whole || all || settled - self.watermark > stuck {
             self.watermark = self.watermark.max(settled);
@@ -98,13 +98,13 @@ impl Reader {
         self.watermark
     }
 
-    /// Hands over what is older than the watermark. While a record is waited for there may be nothing, and a million records
-    /// behind it: then they are not looked at.
+    /// Passes on records older than the watermark. During the wait for an incomplete record, there may be none, with a
+    /// million records behind it that need no sorting yet.
     fn hand_over(&mut self, mut each: impl FnMut(&Record)) {
         if self.oldest >= self.watermark as u64 {
             return;
         }
-        // The rings are sorted runs, nearly: the stable sort finds and merges them.
+        // The rings are nearly sorted runs, which the stable sort merges.
         self.pending.sort_by_key(|r| r.t);
         let ready = self.pending.partition_point(|r| (r.t as Ns) < self.watermark);
         self.pending.drain(..ready).for_each(|r| each(&r));

@@ -1,20 +1,20 @@
-//! The program of tx-done stands where the kernel frees every packet of the machine: it is attached only where it is needed.
+//! The program of tx-done runs for every packet that the machine frees, so it is attached only while needed.
 
 use latpath_model::Ns;
 
 pub(crate) const TX_DONE: &str = "tx_done";
-/// Time after a stream's first packet within which a NIC would have sent one.
+/// Time after a stream's first packet within which a NIC would have sent one, ns.
 const PATIENCE: Ns = 50_000_000;
 
-/// When it is needed. It is at first: the first packet that a NIC sends is not to be missed.
+/// Decides when the program is needed. Initially it is, in order not to miss the first packet that a NIC sends.
 #[derive(Default)]
 pub(crate) struct TxDone {
     first: Option<Ns>,
 }
 
 impl TxDone {
-    /// Whether the program is needed: not once packets have come for 50 ms without a NIC that sends one, until one does. `seen`: packets
-    /// have come by `now`; `nic_sends`: a NIC has sent some.
+    /// Whether the program is needed: no longer after 50 ms of packets without a sending NIC, until a NIC sends one.
+    /// `seen`: packets have arrived by `now`; `nic_sends`: a NIC has sent some.
     pub fn is_needed(&mut self, now: Ns, seen: bool, nic_sends: bool) -> bool {
         if seen {
             self.first.get_or_insert(now);
