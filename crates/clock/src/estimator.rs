@@ -1,70 +1,71 @@
 //! The offset between two clocks, from limits that hold for certain.
 //!
-//! Let θ(g) = g − h, where the guest's clock shows g at the moment the host's shows h. Each exchange proves θ(t2) ≤ t2 − t1
-//! and θ(t3) ≥ t3 − t4. A limit holds at its own moment; how far it may be carried to another depends on how fast θ can
-//! move. That is the one assumption ([`Assumed`]): within the window θ stays close to *some* straight line,
+//! Let θ(g) = g − h, where the guest's clock shows g at the moment the host's shows h. Each exchange proves θ(t2) ≤ t2
+//! − t1 and θ(t3) ≥ t3 − t4. A limit holds at its own moment; how far it may be carried to another depends on how fast
+//! θ can move. That is the one assumption ([`Assumed`]): within the window θ stays close to *some* straight line,
 //!
 //! ```text
 //! |θ(a) − θ(b) − s·(a − b)| ≤ steering · |a − b|      and |slope| ≤ max_drift
 //! ```
 //!
-//! The slope s is not guessed: upper and lower limits at different times leave a range of it ([`Hulls`]), and a limit is
-//! carried by the worst slope of the range. At any moment the tightest carried limits enclose θ; their middle is the
-//! estimate, half their distance the bound. Slow exchanges give loose limits and so change nothing; limits that exclude each
-//! other prove that a clock did what was assumed away: a [`Fault`], after which the fit starts again.
+//! The slope s is not guessed: upper and lower limits at different times leave a range of it ([`Hulls`]), and a limit
+//! is carried by the worst slope of the range. At any moment the tightest carried limits enclose θ; their middle is the
+//! estimate, half their distance the bound. Slow exchanges give loose limits and so change nothing; limits that exclude
+//! each other prove that a clock violated the assumption: a [`Fault`], after which the fit starts again.
 
 use crate::exchange::{Exchange, Fault, FaultKind, Limits, LATEST};
 use crate::slope::{from_ppb, times_down, times_up, to_ppb, Hulls, Slope, FRACTION};
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// Exchanges of one slot of a window; of more, the slowest are forgotten.
+/// Exchanges kept per slot of a window; beyond it, the slowest are dropped.
 const KEPT_PER_SLOT: usize = 4;
-/// Slots of a window. With [`KEPT_PER_SLOT`], this bounds memory however long a run is.
+/// Slots of a window. With [`KEPT_PER_SLOT`], bounds the memory of a run of any length.
 const SLOTS: Ns = 300;
-/// A clock may be steered this hard (in ppb) before the estimator takes every exchange to be a jump.
+/// Maximum steering of a clock, ppb; beyond it, every contradiction counts as a jump.
 const HARDEST_STEERING_PPB: i64 = 200_000;
 
-/// What is assumed of two clocks; see the head of this module.
+/// Assumptions about two clocks; see the head of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Assumed {
-    /// How long a limit is kept.
+    /// Age up to which limits are kept, ns.
     pub window_ns: Ns,
-    /// The most that one clock can run faster than the other, in ppb.
+    /// Maximum drift between the clocks, ppb.
     pub max_drift_ppb: i64,
-    /// The most that the drift departs from a constant within a window, in ppb. A contradiction small enough to be steering
-    /// doubles it; a calm window halves it again, down to this.
+    /// Maximum deviation of the drift from a constant within a window, ppb. A contradiction small enough to be steering
+    /// doubles it; each calm window halves it, down to this value.
     pub steering_ppb: i64,
 }
 
 impl Assumed {
-    /// For timed exchanges over a stream: limits are loose (tens of µs), so a generous assumption costs little.
+    /// For timed exchanges over a stream: their limits are loose (tens of µs), so a generous assumption costs little.
     pub const EXCHANGES: Self = Self { window_ns: 30_000_000_000, max_drift_ppb: 1_000_000, steering_ppb: 10_000 };
-    /// For pairs of times of one moment: limits are so tight that steering shows at once as a contradiction.
+    /// For simultaneous readings of both clocks: their limits are so tight that steering immediately causes a
+    /// contradiction.
     pub const PAIRS: Self = Self { window_ns: 10_000_000_000, max_drift_ppb: 1_000_000, steering_ppb: 1_000 };
 }
 
 /// The offset at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// Guest's clock minus host's.
+    /// Guest's clock minus host's, ns.
     pub offset_ns: Ns,
-    /// The true offset is within `offset_ns` ± this.
+    /// Maximum error of `offset_ns`, ns.
     pub bound_ns: Ns,
-    /// How much faster the guest's clock runs, in parts per billion.
+    /// Rate of the guest's clock relative to the host's, minus 1, ppb.
     pub drift_ppb: i64,
 }
 
-/// Knows a guest's clock from exchanges. Memory is bounded; see the head of the module for the method.
+/// Estimates a guest's clock from exchanges in bounded memory; the head of the module has the method.
 #[derive(Clone, Debug)]
 pub struct OffsetEstimator {
     assumed: Assumed,
-    /// Ordered by both guest times.
+    /// Limits in ascending order of both guest times.
     kept: VecDeque<Limits>,
     steering: Slope,
     /// Guest time of the last fault, or of the last time the steering was halved.
     calm_since: Ns,
-    /// The range of slopes that the kept limits leave.
+    /// The range of slopes that the kept limits allow.
     least: Slope,
     greatest: Slope,
     hulls: Hulls,
@@ -73,7 +74,7 @@ pub struct OffsetEstimator {
 }
 
 impl OffsetEstimator {
-    /// Starts knowing nothing.
+    /// An estimator without exchanges.
     pub fn new(assumed: Assumed) -> Self {
         let drift = from_ppb(assumed.max_drift_ppb);
         Self {
@@ -89,12 +90,13 @@ impl OffsetEstimator {
         }
     }
 
-    /// Takes in an exchange; they come in the order in which the guest answered. Returns the fault that it proves, if any.
+    /// Adds an exchange; exchanges must come in the order of the guest's answers. Returns the fault that it proves, if
+    /// any.
     pub fn add(&mut self, exchange: &Exchange) -> Option<Fault> {
         self.take(Limits::of(exchange), exchange.t3, exchange.t4)
     }
 
-    /// Takes in two readings of one moment, `guest` ± `uncertainty` being the guest's time when the host's clock showed `host`.
+    /// Adds a simultaneous reading: the guest's clock showed `guest` ± `uncertainty` when the host's showed `host`.
     pub fn add_pair(&mut self, guest: Ns, host: Ns, uncertainty: Ns) -> Option<Fault> {
         self.take(Limits::of_pair(guest, host, uncertainty), guest, host)
     }
@@ -112,7 +114,7 @@ impl OffsetEstimator {
                 self.restart(new, back);
                 return fault(FaultKind::WentBack, back);
             }
-            // Against what was known before: this gives the true size of a jump.
+            // Comparison with the earlier limits yields the true size of a jump.
             let above = self.upper_at(new.lower_at).map_or(0, |upper| new.lower - upper);
             let below = self.lower_at(new.upper_at).map_or(0, |lower| lower - new.upper);
             let gap = above.max(below);
@@ -143,13 +145,13 @@ impl OffsetEstimator {
         let slot = |l: &Limits| l.upper_at / (self.assumed.window_ns / SLOTS).max(1);
         let from = self.kept.len() - self.kept.iter().rev().take_while(|l| slot(l) == slot(&new)).count();
         if self.kept.len() - from > KEPT_PER_SLOT {
-            // The newest stays: it is the one that shows a jump.
+            // Keeps the newest, which may show a jump.
             let slowest = (from..self.kept.len() - 1).max_by_key(|&i| self.kept[i].width()).expect("the slot is full");
             self.kept.remove(slowest);
         }
     }
 
-    /// Forgets all but the limits that just contradicted the others by `gap`.
+    /// Discards all limits except the new ones, which contradicted the others by `gap`.
     fn restart(&mut self, new: Limits, gap: Ns) {
         self.faults += 1;
         self.kept.clear();
@@ -166,13 +168,14 @@ impl OffsetEstimator {
         }
     }
 
-    /// Finds the range of slopes, and by how much the kept limits contradict each other (0 if they do not).
+    /// Computes the range of slopes. Returns the size of the contradiction among the kept limits, 0 for none.
     fn fit(&mut self) -> Ns {
         let drift = from_ppb(self.assumed.max_drift_ppb);
         let (least, greatest) = self
             .hulls
             .range(self.kept.iter().map(|l| (l.upper_at, l.upper)), self.kept.iter().map(|l| (l.lower_at, l.lower)));
-        // The line's slope lies between least − steering and greatest + steering; θ itself departs by steering again.
+        // The line's slope lies between least − steering and greatest + steering; θ itself may deviate by steering
+        // again.
         self.least = least.map_or(-drift, |s| (s - 2 * self.steering).clamp(-drift, drift + 1));
         self.greatest = greatest.map_or(drift, |s| (s + 2 * self.steering).clamp(-drift - 1, drift));
         if self.least > self.greatest {
@@ -182,7 +185,7 @@ impl OffsetEstimator {
         self.contradiction()
     }
 
-    /// Sweeps through the limits in order of time, carrying the tightest upper and lower one along.
+    /// Traverses the limits in order of time, with the tightest upper and lower one carried along.
     fn contradiction(&self) -> Ns {
         let fixed = |ns: Ns| i128::from(ns) << FRACTION;
         let (mut upper, mut lower) = (None::<(Ns, i128)>, None::<(Ns, i128)>);
@@ -211,7 +214,7 @@ impl OffsetEstimator {
         -((-worst) >> FRACTION) as Ns
     }
 
-    /// The tightest upper limit at a guest time.
+    /// Tightest upper limit at a guest time.
     fn upper_at(&self, guest: Ns) -> Option<Ns> {
         let carried = |l: &Limits| {
             let dt = guest - l.upper_at;
@@ -220,7 +223,7 @@ impl OffsetEstimator {
         self.kept.iter().map(carried).min()
     }
 
-    /// The tightest lower limit at a guest time.
+    /// Tightest lower limit at a guest time.
     fn lower_at(&self, guest: Ns) -> Option<Ns> {
         let carried = |l: &Limits| {
             let dt = guest - l.lower_at;
@@ -229,7 +232,7 @@ impl OffsetEstimator {
         self.kept.iter().map(carried).max()
     }
 
-    /// The limits of the offset at a guest time: θ lies in `lower..=upper`.
+    /// Limits of the offset at a guest time: θ lies in `lower..=upper`.
     pub fn limits_at(&self, guest: Ns) -> Option<(Ns, Ns)> {
         let guest = guest.clamp(0, LATEST);
         Some((self.lower_at(guest)?, self.upper_at(guest)?))
@@ -243,7 +246,7 @@ impl OffsetEstimator {
         Some(Estimate { offset_ns, bound_ns, drift_ppb: to_ppb((self.least + self.greatest) / 2) })
     }
 
-    /// The offset at a time of the host's clock.
+    /// The offset at a time of the host's clock; `None` before the first exchange.
     pub fn at_host(&self, host: Ns) -> Option<Estimate> {
         let last = self.kept.back()?;
         let mut estimate = self.at(host.saturating_add(last.upper))?;
@@ -253,28 +256,28 @@ impl OffsetEstimator {
         Some(estimate)
     }
 
-    /// The host's time at a guest time, and how wrong it can be.
+    /// The host's time at a guest time, and its maximum error, ns.
     pub fn to_host(&self, guest: Ns) -> Option<(Ns, Ns)> {
         let e = self.at(guest)?;
         Some((guest.saturating_sub(e.offset_ns), e.bound_ns))
     }
 
-    /// How far the range of drifts that remains possible spans, in ns per second of time.
+    /// Width of the range of possible drifts.
     pub(crate) fn drift_span(&self) -> Slope {
         self.greatest - self.least
     }
 
-    /// Exchanges (or pairs) taken in since the start.
+    /// Number of exchanges and pairs since the start.
     pub fn added(&self) -> u64 {
         self.added
     }
 
-    /// Exchanges that the present estimate rests on.
+    /// Number of exchanges that the estimate is based on.
     pub fn kept(&self) -> usize {
         self.kept.len()
     }
 
-    /// Faults since the start.
+    /// Number of faults since the start.
     pub fn faults(&self) -> u64 {
         self.faults
     }
@@ -286,7 +289,7 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// An exchange with a guest whose clock is ahead by `offset`, after these times on the wire.
+    /// An exchange with a guest whose clock is ahead by `offset`, with these delays there and back.
     fn exchange(host: Ns, offset: Ns, there: Ns, back: Ns) -> Exchange {
         let t2 = host + there + offset;
         Exchange { t1: host, t2, t3: t2 + 500, t4: host + there + 500 + back }

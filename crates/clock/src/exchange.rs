@@ -1,32 +1,32 @@
-//! A timed exchange, what it proves, and what proves a clock wrong.
+//! Timed exchanges, the limits that they prove, and faults of clocks.
 
 use latpath_model::Ns;
 use std::fmt;
 
-/// Times beyond this (73 years of uptime) are refused, so that no difference of two can overflow.
+/// Upper limit of valid times, ns (73 years of uptime), so that no difference overflows.
 pub(crate) const LATEST: Ns = 1 << 61;
 
-/// One question and answer between the host and another machine (called guest here, whatever it is).
+/// A request and response between the host and another machine (here called guest).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The host sends; host clock.
+    /// Host sends the request; host clock.
     pub t1: Ns,
-    /// The guest has received; guest clock.
+    /// Guest receives it; guest clock.
     pub t2: Ns,
-    /// The guest answers; guest clock.
+    /// Guest sends the response; guest clock.
     pub t3: Ns,
-    /// The host has received; host clock.
+    /// Host receives it; host clock.
     pub t4: Ns,
 }
 
 impl Exchange {
-    /// Time on the wire, of both messages together.
+    /// Total time of both messages on the wire, ns.
     pub fn round_trip(&self) -> Ns {
         self.t4.saturating_sub(self.t1).saturating_sub(self.t3.saturating_sub(self.t2))
     }
 }
 
-/// What one exchange proves of the offset θ = guest − host: a message cannot arrive before it was sent.
+/// The limits that one exchange proves for the offset θ = guest − host: a message cannot arrive before it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Guest time at which θ ≤ `upper`.
@@ -38,7 +38,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The limits, or `None` if the times cannot be those of an exchange.
+    /// The limits, or `None` if the times are not those of an exchange.
     pub fn of(e: &Exchange) -> Option<Self> {
         let sane = [e.t1, e.t2, e.t3, e.t4].iter().all(|t| (0..LATEST).contains(t));
         (sane && e.t1 <= e.t4 && e.t2 <= e.t3).then(|| Self {
@@ -49,7 +49,7 @@ impl Limits {
         })
     }
 
-    /// The limits of a pair of times of one moment: θ(guest) = guest − host ± uncertainty.
+    /// The limits of a simultaneous reading: θ(guest) = guest − host ± uncertainty.
     pub fn of_pair(guest: Ns, host: Ns, uncertainty: Ns) -> Option<Self> {
         let sane = [guest, host, uncertainty].iter().all(|t| (0..LATEST).contains(t));
         sane.then(|| Self {
@@ -68,23 +68,24 @@ impl Limits {
 /// Why a clock is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// What the exchanges prove cannot all be true: a clock stepped, stood still, or was steered harder than assumed.
+    /// The exchanges contradict each other: a clock stepped, stopped, or was steered harder than assumed.
     Contradiction,
-    /// The guest's clock went back.
+    /// The guest's clock went backward.
     WentBack,
-    /// The four times are not those of an exchange. It was left out.
+    /// The four times are not those of an exchange, which was ignored.
     Disordered,
 }
 
-/// A clock's fault: when it was noticed, and by how much the clock is known to be off. The fit starts again after it.
+/// A fault of a clock: when it was detected, and a lower bound of its size. The estimate restarts afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// When it was noticed, host clock.
+    /// Time of detection, host clock.
     pub at_host: Ns,
-    /// When it was noticed, guest clock.
+    /// Time of detection, guest clock.
     pub at_guest: Ns,
-    /// How far the limits miss one another, in ns: the clock moved by at least this.
+    /// Distance between the contradicting limits, ns: the clock moved by at least this.
     pub gap_ns: Ns,
 }
 

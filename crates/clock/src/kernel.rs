@@ -1,4 +1,5 @@
-//! Requests to PTP clocks (`linux/ptp_clock.h`), and the CPU's time stamp counter. All unsafe code of this crate is here, each block with its reason.
+//! Requests to PTP clocks (`linux/ptp_clock.h`), and the CPU's time stamp counter. This module holds all unsafe code of
+//! the crate.
 #![allow(unsafe_code)]
 
 use latpath_model::Ns;
@@ -8,10 +9,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// `PTP_MAX_SAMPLES`.
 const MAX_SAMPLES: usize = 25;
 
-/// The CPU's time stamp counter, where it has one.
+/// The CPU's time stamp counter; `None` if it has none.
 pub fn tsc() -> Option<u64> {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 CPU has both instructions. The fence keeps the reading behind what was read before.
+    // SAFETY: every x86-64 CPU has both instructions. The fence orders the reading after earlier ones.
     return Some(unsafe {
         core::arch::x86_64::_mm_lfence();
         core::arch::x86_64::_rdtsc()
@@ -51,7 +52,7 @@ struct Precise {
 #[derive(Clone, Copy)]
 struct Extended {
     n_samples: u32,
-    /// Since Linux 6.13; before, it must be 0, which is `CLOCK_REALTIME`.
+    /// Since Linux 6.13; earlier kernels require 0, which is `CLOCK_REALTIME`.
     clock: i32,
     reserved: [u32; 2],
     ts: [[ClockTime; 3]; MAX_SAMPLES],
@@ -63,7 +64,7 @@ struct Extended {
 struct Basic {
     n_samples: u32,
     reserved: [u32; 3],
-    /// System, PTP, system, … and a last one of the system.
+    /// Alternating readings of the system and the PTP clock, ending with the system's.
     ts: [ClockTime; 2 * MAX_SAMPLES + 1],
 }
 
@@ -73,15 +74,15 @@ mod request {
     nix::ioctl_readwrite!(extended, b'=', 9, super::Extended);
 }
 
-/// A system clock that a PTP clock is read between.
+/// The system clock that brackets readings of a PTP clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SystemClock {
     Realtime = 0,
-    /// Linux 6.13.
+    /// Since Linux 6.13.
     Monotonic = 1,
 }
 
-/// The PTP clock's time, and the system's right before and after.
+/// A reading of the PTP clock between two of a system clock, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) before: Ns,
@@ -89,16 +90,16 @@ pub(crate) struct Sample {
     pub(crate) after: Ns,
 }
 
-/// The PTP clock's time and `CLOCK_REALTIME` of one moment (`PTP_SYS_OFFSET_PRECISE`).
+/// A simultaneous reading of the PTP clock and `CLOCK_REALTIME` (`PTP_SYS_OFFSET_PRECISE`).
 pub(crate) fn precise(fd: BorrowedFd<'_>) -> io::Result<(Ns, Ns)> {
     let mut offset = Precise::default();
-    // SAFETY: the request's size is that of the struct, which the kernel fills and which outlives the call; any bytes are valid
-    // integers. A descriptor that is no PTP clock fails with ENOTTY.
+    // SAFETY: the request's size is that of the struct, which the kernel fills and which outlives the call; any bytes
+    // are valid integers. For a descriptor of another file the call fails with ENOTTY.
     unsafe { request::precise(fd.as_raw_fd(), &mut offset) }?;
     Ok((offset.device.ns()?, offset.sys_realtime.ns()?))
 }
 
-/// The PTP clock between two readings of a system clock, several times (`PTP_SYS_OFFSET_EXTENDED`).
+/// Several readings of the PTP clock, each between two of a system clock (`PTP_SYS_OFFSET_EXTENDED`).
 pub(crate) fn extended(fd: BorrowedFd<'_>, clock: SystemClock, samples: usize) -> io::Result<Vec<Sample>> {
     let samples = samples.clamp(1, MAX_SAMPLES);
     let none = [[ClockTime::default(); 3]; MAX_SAMPLES];
@@ -110,13 +111,13 @@ pub(crate) fn extended(fd: BorrowedFd<'_>, clock: SystemClock, samples: usize) -
     offset.ts[..samples].iter().map(sample).collect()
 }
 
-/// The same with `CLOCK_REALTIME` and more time around each reading (`PTP_SYS_OFFSET`), which every clock has.
+/// Like [`extended`] with `CLOCK_REALTIME` and wider brackets (`PTP_SYS_OFFSET`); every clock supports it.
 pub(crate) fn basic(fd: BorrowedFd<'_>, samples: usize) -> io::Result<Vec<Sample>> {
     let samples = samples.clamp(1, MAX_SAMPLES);
     let none = [ClockTime::default(); 2 * MAX_SAMPLES + 1];
     let mut offset = Basic { n_samples: samples as u32, reserved: [0; 3], ts: none };
-    // SAFETY: as above. The request is called one that only writes to the kernel, but the kernel fills the struct: the pointer is
-    // made of a mutable reference.
+    // SAFETY: as above. The request is declared as write-only, but the kernel fills the struct, so the pointer is
+    // derived from a mutable reference.
     unsafe { request::basic(fd.as_raw_fd(), std::ptr::from_mut(&mut offset).cast_const()) }?;
     let sample = |ts: &[ClockTime]| Ok(Sample { before: ts[0].ns()?, phc: ts[1].ns()?, after: ts[2].ns()? });
     offset.ts[..2 * samples + 1].windows(3).step_by(2).map(sample).collect()

@@ -2,14 +2,17 @@
 //!
 //! * [`ClockTie`] ties `CLOCK_MONOTONIC` to `CLOCK_REALTIME` and `CLOCK_TAI`; [`RealtimeWatch`] notices when somebody
 //!   sets the time, and [`TimeOfDay`] is UTC through all of it.
-//! * [`OffsetEstimator`] knows another machine's clock from timed exchanges, each of which limits the offset for certain.
+//! * [`OffsetEstimator`] knows another machine's clock from timed exchanges, each of which limits the offset for
+//!   certain.
 //! * [`ptp_kvm`] reads the host's time inside a KVM guest.
 //! * [`tsc`] takes a guest's time from its TSC and what KVM on the host says of it.
 //! * [`phc`] reads a NIC's clock against `CLOCK_MONOTONIC`, and follows it: drift, steps, swings of the servo.
-//! * [`Timeline`] uses the best at hand, checks the others against the exchanges, and maps a machine's times without ever changing their order.
+//! * [`Timeline`] uses the best at hand, checks the others against the exchanges, and maps a machine's times without
+//!   ever changing their order.
 //!
 //! docs/clocks.md explains the method and what it assumes.
 #![deny(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod estimator;
 mod exchange;

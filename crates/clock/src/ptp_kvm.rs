@@ -1,8 +1,8 @@
 //! The host's time of day, read inside a KVM guest through `/dev/ptp_kvm`.
 //!
-//! `PTP_SYS_OFFSET_PRECISE` on it answers with the host's `CLOCK_REALTIME` and the guest's `CLOCK_REALTIME` of one and the same
-//! moment (the hypercall returns the counter's value, the kernel converts it: `drivers/ptp/ptp_kvm_common.c`). Only guests
-//! whose host keeps its clock on the TSC have it; latpath uses it where it works and never relies on it.
+//! Its `PTP_SYS_OFFSET_PRECISE` returns a simultaneous reading of the host's and the guest's `CLOCK_REALTIME` (the
+//! hypercall returns the counter's value, the kernel converts it: `drivers/ptp/ptp_kvm_common.c`). Only guests whose
+//! host keeps its clock on the TSC have it; latpath uses it if available and never relies on it.
 
 use crate::kernel;
 use crate::tie::{ClockTie, RealtimeWatch};
@@ -12,45 +12,51 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// `clock_name` of the virtual clock, in the kernel's own words.
+/// `clock_name` of the virtual clock in the kernel.
 const CLOCK_NAME: &str = "KVM virtual PTP";
-/// What converting counter values to ns may cost, on either side.
+/// Error of the conversion from counter values, ns, on either side.
 const CONVERSION_NS: Ns = 50;
 
-/// Guest and host time of one moment.
+/// A simultaneous reading of guest and host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PtpPair {
-    /// Guest's `CLOCK_MONOTONIC`.
+    /// Guest's `CLOCK_MONOTONIC`, ns.
     pub guest_ns: Ns,
-    /// Host's `CLOCK_REALTIME`.
+    /// Host's `CLOCK_REALTIME`, ns.
     pub host_realtime_ns: Ns,
-    /// How wrong the two can be against each other.
+    /// Maximum error between the two, ns.
     pub uncertainty_ns: Ns,
 }
 
-/// One reading of the virtual clock.
+/// A reading of the virtual clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Host's `CLOCK_REALTIME`.
+    /// Host's `CLOCK_REALTIME`, ns.
     pub host_realtime_ns: Ns,
-    /// Guest's `CLOCK_REALTIME` at the same moment.
+    /// Guest's `CLOCK_REALTIME` at the same moment, ns.
     pub guest_realtime_ns: Ns,
 }
 
-/// Where readings come from: the device, or a test.
+/// A source of readings: the device, or a test.
 pub trait Reader: Send {
-    /// Reads both clocks at one moment.
+    /// Reads both clocks simultaneously.
+    ///
+    /// # Errors
+    /// The kernel's error.
     fn read(&mut self) -> io::Result<Reading>;
 }
 
-/// Reads a pair, and converts the guest's side to `CLOCK_MONOTONIC`.
+/// Reads a pair, and converts the guest's time to `CLOCK_MONOTONIC`.
+///
+/// # Errors
+/// The reading fails, or the guest's time of day was set during it.
 pub fn read_pair(reader: &mut dyn Reader, watch: &mut RealtimeWatch) -> io::Result<PtpPair> {
     pair_from(reader.read()?, &ClockTie::read(), watch)
 }
 
 fn pair_from(reading: Reading, tie: &ClockTie, watch: &mut RealtimeWatch) -> io::Result<PtpPair> {
     if watch.observe(tie).is_some() {
-        // The reading may be from before the step, the tie is from after it.
+        // The reading may precede the step, the tie follows it.
         return Err(io::Error::other("the guest's time of day was set just now"));
     }
     let (guest_ns, uncertainty) = watch.to_monotonic(reading.guest_realtime_ns);
@@ -59,11 +65,12 @@ fn pair_from(reading: Reading, tie: &ClockTie, watch: &mut RealtimeWatch) -> io:
     Ok(pair)
 }
 
+/// The virtual clock's device.
 #[derive(Debug)]
 pub struct Device(File);
 
 impl Device {
-    /// Opens this guest's virtual clock; `None` where there is none that works.
+    /// Opens this guest's virtual clock; `None` if no working one exists.
     pub fn open() -> Option<Self> {
         let mut device = Self::open_in(Path::new("/sys/class/ptp"), Path::new("/dev"))?;
         device.read().is_ok().then_some(device)

@@ -1,4 +1,4 @@
-//! Slopes in fixed point, and the range of slopes that limits leave.
+//! Slopes in fixed point, and the range of slopes that limits allow.
 
 use latpath_model::Ns;
 
@@ -37,7 +37,7 @@ fn turns_left(a: Spot, b: Spot, c: Spot) -> bool {
     x1 * y2 - y1 * x2 > 0
 }
 
-/// The lower convex hull (`sign` 1) or the upper one (`sign` −1) of spots in order of time.
+/// The lower (`sign` 1) or upper (`sign` −1) convex hull of spots in order of time.
 fn hull(spots: impl Iterator<Item = Spot>, sign: i64, out: &mut Vec<Spot>) {
     out.clear();
     for (x, y) in spots {
@@ -50,7 +50,7 @@ fn hull(spots: impl Iterator<Item = Spot>, sign: i64, out: &mut Vec<Spot>) {
     out.iter_mut().for_each(|spot| spot.1 *= sign);
 }
 
-/// Room for the two hulls, kept from one fit to the next.
+/// Reusable memory for the two hulls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hulls {
     upper: Vec<Spot>,
@@ -58,11 +58,11 @@ pub(crate) struct Hulls {
 }
 
 impl Hulls {
-    /// The least and the greatest slope that a line between the upper and the lower limits can have; an end that nothing
-    /// limits is `None`. The least can exceed the greatest where no straight line fits.
+    /// The least and the greatest slope of a line between the upper and the lower limits; `None` for an unlimited end.
+    /// The least exceeds the greatest if no straight line fits.
     ///
-    /// Only corners of the hulls are compared. Where no line fits they are not all that matter, and the range comes out
-    /// wider than it could be: still true.
+    /// Only corners of the hulls are compared. If no line fits, other points matter too, and the returned range is
+    /// wider than necessary, which is safe.
     pub fn range(
         &mut self,
         uppers: impl Iterator<Item = Spot>,
@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the slow path: every pair of limits, in floating point.
+        /// Compares with a slow reference: every pair of limits, in floating point.
         #[test]
         fn the_hulls_find_the_slopes_that_all_pairs_find(
             slope in -1e-4f64..1e-4,

@@ -1,30 +1,30 @@
-//! What ties `CLOCK_MONOTONIC` to the time of day.
+//! Ties `CLOCK_MONOTONIC` to the time of day.
 
 use latpath_linux::{monotonic, read_clock as read};
 use latpath_model::Ns;
 use nix::time::ClockId;
 use serde::{Deserialize, Serialize};
 
-/// Readings of which the tightest is kept.
+/// Readings per tie, of which the tightest is kept.
 const READINGS: usize = 16;
-/// Two ties may differ by this much without a step: each clock's reading is cut to whole ns.
+/// Maximum difference of two ties without a step, ns: each clock's reading is truncated to whole ns.
 const ROUNDING_NS: Ns = 2;
 
-/// One moment in three clocks.
+/// A simultaneous reading of three clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockTie {
-    /// `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
-    /// `CLOCK_REALTIME` (UTC since 1970).
+    /// `CLOCK_REALTIME` (UTC since 1970), ns.
     pub realtime_ns: Ns,
-    /// `CLOCK_TAI`. Equal to `realtime_ns` (within the uncertainty) where nobody gave the kernel the TAI offset.
+    /// `CLOCK_TAI`, ns. Equals `realtime_ns` (within the uncertainty) if the kernel has no TAI offset.
     pub tai_ns: Ns,
-    /// The other two were read at `monotonic_ns` ± this.
+    /// Maximum error of `monotonic_ns`, ns.
     pub uncertainty_ns: Ns,
 }
 
 impl ClockTie {
-    /// Reads the clocks now: each reading lies between two of `CLOCK_MONOTONIC`, the tightest of several is kept.
+    /// Reads the clocks now: each reading lies between two of `CLOCK_MONOTONIC`; the tightest of several is kept.
     pub fn read() -> Self {
         let one = || {
             let before = monotonic();
@@ -41,19 +41,19 @@ impl ClockTie {
     }
 }
 
-/// Somebody set the time of day.
+/// A step of the time of day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// When it was noticed, `CLOCK_MONOTONIC`. It happened since the tie before.
+    /// Time of detection, `CLOCK_MONOTONIC`, ns. The step happened since the previous tie.
     pub noticed_at_ns: Ns,
-    /// How far `CLOCK_REALTIME` jumped.
+    /// Size of the step of `CLOCK_REALTIME`, ns.
     pub by_ns: Ns,
 }
 
 /// Follows `CLOCK_REALTIME` − `CLOCK_MONOTONIC`.
 ///
-/// The kernel steers both clocks alike, so the difference is constant but for steps (`settimeofday`, a step by NTP or PTP, a
-/// leap second). Each tie therefore narrows it further, and one that contradicts those before is a step.
+/// The kernel steers both clocks alike, so the difference is constant except for steps (`settimeofday`, a step by NTP
+/// or PTP, a leap second). Each tie narrows it further; a tie that contradicts the earlier ones proves a step.
 #[derive(Clone, Debug)]
 pub struct RealtimeWatch {
     low: Ns,
@@ -62,12 +62,13 @@ pub struct RealtimeWatch {
 }
 
 impl RealtimeWatch {
+    /// Starts with one tie.
     pub fn new(tie: &ClockTie) -> Self {
         let (low, high) = tie.difference();
         Self { low, high, steps: 0 }
     }
 
-    /// Takes in a later tie. Returns the step if there was one since the last.
+    /// Adds a later tie. Returns the step since the previous one, if any.
     pub fn observe(&mut self, tie: &ClockTie) -> Option<Step> {
         let (low, high) = tie.difference();
         if low > self.high + ROUNDING_NS || high < self.low - ROUNDING_NS {
@@ -81,12 +82,12 @@ impl RealtimeWatch {
         None
     }
 
-    /// Steps seen so far.
+    /// Number of steps so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The `CLOCK_MONOTONIC` time of a `CLOCK_REALTIME` time since the last step, and how wrong it can be.
+    /// The `CLOCK_MONOTONIC` time of a `CLOCK_REALTIME` time since the last step, and its maximum error, ns.
     pub fn to_monotonic(&self, realtime: Ns) -> (Ns, Ns) {
         let middle = self.low + (self.high - self.low) / 2;
         (realtime.saturating_sub(middle), self.high - middle + ROUNDING_NS)

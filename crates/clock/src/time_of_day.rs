@@ -1,19 +1,19 @@
-//! The time of day of moments on the timeline of `CLOCK_MONOTONIC`, through all steps of it.
+//! The time of day of moments on the `CLOCK_MONOTONIC` timeline, across steps.
 
 use crate::Step;
 use latpath_model::Ns;
 
-/// The time of day through a recording: what to add to `CLOCK_MONOTONIC` for UTC, from when on.
+/// The time of day during a recording: the offset from `CLOCK_MONOTONIC` to UTC, which changes with each step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimeOfDay {
     start: Ns,
     offset: Ns,
-    /// From these moments on, sorted, it is another offset.
+    /// Times from which another offset is valid, ascending, and the offset.
     later: Vec<(Ns, Ns)>,
 }
 
 impl TimeOfDay {
-    /// `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at the start, and the steps since.
+    /// From `CLOCK_MONOTONIC` and `CLOCK_REALTIME` at the start, and the steps since.
     pub fn new(start: Ns, utc: Ns, steps: &[Step]) -> Self {
         let offset = utc.saturating_sub(start);
         let mut steps = steps.to_vec();
@@ -26,19 +26,19 @@ impl TimeOfDay {
         Self { later: later.collect(), start, offset }
     }
 
-    /// The time of day of a moment, ns since 1970.
+    /// The time of day at `t`, ns since 1970.
     pub fn utc(&self, t: Ns) -> Ns {
         let steps = self.later.partition_point(|(from, _)| *from <= t);
         t.saturating_add(steps.checked_sub(1).map_or(self.offset, |last| self.later[last].1))
     }
 
-    /// The moments at which it was set.
+    /// The times of the steps.
     pub fn steps(&self) -> impl Iterator<Item = Ns> + '_ {
         self.later.iter().map(|(from, _)| *from)
     }
 
-    /// From the first to the last moment, between the start and `end`, whose time of day lies from `from` to before `to`; where it was
-    /// set back, others may lie between them. `None` where it never was.
+    /// The first to the last moment between the start and `end` whose time of day is in `from..to`; moments between
+    /// them may have others if the time was set back. `None` if there is no such moment.
     pub fn span(&self, from: Ns, to: Ns, end: Ns) -> Option<(Ns, Ns)> {
         let parts = self
             .eras()
@@ -47,7 +47,7 @@ impl TimeOfDay {
         parts.reduce(|all, part| (all.0, part.1))
     }
 
-    /// Times with one offset each: from, to, offset.
+    /// Intervals with one offset each: from, to, offset.
     fn eras(&self) -> impl Iterator<Item = (Ns, Ns, Ns)> + '_ {
         let begins = std::iter::once((Ns::MIN, self.offset)).chain(self.later.iter().copied());
         let ends = self.steps().chain([Ns::MAX]);

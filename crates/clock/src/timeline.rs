@@ -9,31 +9,31 @@ use crate::tsc::{HostTsc, TscTie};
 use latpath_model::Ns;
 use std::collections::VecDeque;
 
-/// The mapping follows a better estimate at most this fast beyond the drift (100 ppm), so that a difference of two times of
-/// the same machine is true to 0.01 %.
+/// Maximum correction rate of the mapping beyond the drift (100 ppm), so that differences of a machine's times are true
+/// to 0.01 %.
 const FASTEST_CORRECTION: i64 = 10_000;
-/// After a fault the mapping jumps only over more than this; anything less is corrected within a second.
+/// Minimum error after a fault at which the mapping jumps, ns; smaller ones are corrected within a second.
 const LEAST_BREAK: Ns = 100_000;
-/// Knots kept: sightings may come this many steps late and are still mapped as their neighbours were.
+/// Number of knots kept: sightings may come this many steps late and are still mapped like their neighbours.
 const KNOTS: usize = 64;
-/// Pairs that must agree with the exchanges before they are used, and after they once did not.
+/// Pairs that must agree with the exchanges before they are used, initially and after a contradiction.
 const PAIRS_TO_TRUST: u32 = 3;
 const PAIRS_TO_TRUST_AGAIN: u32 = 100;
 
-/// How an offset is known.
+/// Source of an offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// From the messages between host and guest.
+    /// Messages between host and guest.
     #[default]
     TimedExchanges,
-    /// From the hypervisor, by `/dev/ptp_kvm`, checked against the exchanges.
+    /// The hypervisor's `/dev/ptp_kvm`, checked against the exchanges.
     PtpKvm,
-    /// From KVM's account of the guest's TSC, checked against the exchanges.
+    /// KVM's record of the guest's TSC, checked against the exchanges.
     TscOffset,
 }
 
 impl Method {
-    /// As results show it.
+    /// Name in results.
     pub fn name(self) -> &'static str {
         match self {
             Self::TimedExchanges => "timed exchanges",
@@ -43,37 +43,37 @@ impl Method {
     }
 }
 
-/// A machine's clock against the host's, now.
+/// State of a machine's clock relative to the host's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClockState {
-    /// How the offset is known.
+    /// Source of the offset.
     pub method: Method,
-    /// Machine's clock minus host's.
+    /// Machine's clock minus host's, ns.
     pub offset_ns: Ns,
-    /// Drift in parts per billion.
+    /// Drift, ppb.
     pub drift_ppb: i64,
-    /// How wrong a time mapped now can be.
+    /// Maximum error of a time mapped now, ns.
     pub error_bound_ns: Ns,
-    /// The largest bound of any time mapped since the start.
+    /// Maximum error of any time mapped since the start, ns.
     pub max_error_bound_ns: Ns,
-    /// Exchanges since the start.
+    /// Number of exchanges since the start.
     pub exchanges: u64,
-    /// Faults since the start.
+    /// Number of faults since the start.
     pub faults: u64,
-    /// The last fault: when (host clock), and what.
+    /// Time (host clock) and description of the last fault.
     pub last_fault: Option<(Ns, String)>,
-    /// Why `ptp_kvm` or `tsc-offset` is there and not used.
+    /// Why an available `ptp_kvm` or `tsc-offset` is not used.
     pub pairs_refused: Option<String>,
 }
 
-/// The mapping between two knots is a straight line.
+/// A knot of the mapping, which is linear between knots.
 #[derive(Clone, Copy, Debug)]
 struct Knot {
     guest: Ns,
     offset: Ns,
 }
 
-/// What the hypervisor knows, by one of its methods: pairs of times of one moment.
+/// Pairs from one method of the hypervisor.
 #[derive(Clone, Debug)]
 struct Pairs {
     method: Method,
@@ -94,7 +94,7 @@ impl Pairs {
         *self = Self { needed, refused, ..Self::by(self.method) };
     }
 
-    /// The offset at a guest time, if it is trusted: pairs may have stopped coming before what the exchanges show.
+    /// The offset at a guest time, if trusted: pairs may have stopped before the exchanges show a change.
     fn at(&self, guest: Ns, timed: &Estimate) -> Option<Estimate> {
         let agrees = |e: &Estimate| (e.offset_ns - timed.offset_ns).abs() <= e.bound_ns + timed.bound_ns;
         self.estimator.at(guest).filter(|e| self.is_trusted() && agrees(e))
@@ -105,8 +105,9 @@ impl Pairs {
     }
 }
 
-/// Maps a machine's times to the host's timeline. The map is continuous and rising: it never changes the order of sightings
-/// and bends so little that times within the machine stay true. It breaks only after a fault of the clock.
+/// Maps a machine's times to the host's timeline. The map is continuous and monotonic: it keeps the order of sightings,
+/// and its slope changes so little that durations within the machine remain true. It jumps only after a fault of the
+/// clock.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     exchanges: OffsetEstimator,
@@ -119,7 +120,7 @@ pub struct Timeline {
     last_fault: Option<(Ns, String)>,
 }
 
-/// Cuts a time that no clock shows (the peer may say anything) to one whose differences cannot overflow.
+/// Limits a time, which a peer may choose freely, to a range in which differences cannot overflow.
 fn sane(t: Ns) -> Ns {
     t.clamp(0, LATEST)
 }
@@ -131,7 +132,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Starts knowing nothing.
+    /// A timeline without exchanges.
     pub fn new() -> Self {
         Self {
             exchanges: OffsetEstimator::new(Assumed::EXCHANGES),
@@ -145,19 +146,20 @@ impl Timeline {
         }
     }
 
+    /// Adds an exchange. Returns the fault that it proves, if any.
     pub fn add(&mut self, exchange: &Exchange) -> Option<Fault> {
         let fault = self.exchanges.add(exchange);
         self.note(fault);
         fault
     }
 
-    /// Takes in a pair of `ptp_kvm`'s, converting host time of day to `CLOCK_MONOTONIC` by `host`.
+    /// Adds a pair of `ptp_kvm`, whose host time of day `host` converts to `CLOCK_MONOTONIC`.
     pub fn add_pair(&mut self, pair: &PtpPair, host: &RealtimeWatch) {
         let (at_host, host_uncertainty) = host.to_monotonic(pair.host_realtime_ns);
         self.pair(Method::PtpKvm, pair.guest_ns, at_host, pair.uncertainty_ns.saturating_add(host_uncertainty));
     }
 
-    /// Takes in a guest's reading of its TSC, after which the host read `here`.
+    /// Adds a guest's reading of its TSC, which the host followed with its own, `here`.
     pub fn add_tsc(&mut self, guest: &TscTie, here: TscTie, host: &mut HostTsc) {
         let Some((lower, upper)) = self.exchanges.limits_at(guest.monotonic_ns) else { return };
         let agrees = |at_host: Ns, uncertainty: Ns| {
@@ -169,8 +171,8 @@ impl Timeline {
         }
     }
 
-    /// A pair must lie within what the exchanges prove, and within what a method before its own says; one that does not ends the
-    /// use of its method until a hundred have agreed again.
+    /// Adds a pair, which must lie within the limits of the exchanges and of any preceding method. A pair that does not
+    /// disables its method until a hundred have agreed again.
     fn pair(&mut self, method: Method, guest: Ns, at_host: Ns, uncertainty: Ns) {
         let offset = guest.saturating_sub(at_host);
         let outside = |e: &Estimate| {
@@ -206,8 +208,8 @@ impl Timeline {
         }
     }
 
-    /// The offset at a guest time, from what knows it best: `ptp_kvm` before `tsc-offset`, both where they are trusted, and the
-    /// exchanges where they know it better by now (pairs that stopped coming).
+    /// The offset at a guest time from its best source: `ptp_kvm`, then `tsc-offset`, if trusted; the exchanges if they
+    /// are tighter (after pairs stopped coming).
     fn estimate(&self, guest: Ns) -> Option<(Estimate, Method)> {
         let timed = self.exchanges.at(guest)?;
         let known = self.pairs.iter().filter_map(|pairs| Some((pairs.at(guest, &timed)?, pairs.method)));
@@ -219,8 +221,8 @@ impl Timeline {
         pairs.map_or(&self.exchanges, |pairs| &pairs.estimator)
     }
 
-    /// Fixes the mapping up to a guest time. To be called with each batch's newest time, before its times are mapped.
-    /// Returns false as long as no exchange came.
+    /// Fixes the mapping up to a guest time. Call it with the newest time of each batch before mapping the batch.
+    /// Returns false before the first exchange.
     pub fn advance(&mut self, guest: Ns) -> bool {
         let guest = sane(guest);
         let Some((now, method)) = self.estimate(guest) else { return false };
@@ -258,12 +260,12 @@ impl Timeline {
         self.knots.push_back(knot);
     }
 
-    /// The host's time at a guest time up to which [`Self::advance`] was called. `None` before the first exchange.
+    /// The host's time at a guest time within the range of [`Self::advance`]. `None` before the first exchange.
     pub fn to_host(&self, guest: Ns) -> Option<Ns> {
         let guest = sane(guest);
         let right = match self.knots.len() {
             0 => return None,
-            // Nearly every time lies between the last two.
+            // Nearly every time lies between the last two knots.
             n if n >= 2 && self.knots[n - 2].guest <= guest => n - 1,
             n => self.knots.partition_point(|k| k.guest < guest).clamp(usize::from(n > 1), n - 1),
         };
@@ -279,8 +281,8 @@ impl Timeline {
         Some(guest.saturating_sub(offset))
     }
 
-    /// One offset for all times of the guest's clock from `from` to `to`, that by which `to` is mapped, and how wrong it can
-    /// be for any of them by what is known now: the mapping may have been fixed when less was known.
+    /// One offset for all times of the guest's clock in `from..=to` (the one that maps `to`), and its maximum error
+    /// over that range from what is known now: earlier parts of the mapping may have been fixed with larger errors.
     pub fn offset_over(&self, from: Ns, to: Ns) -> Option<(Ns, Ns)> {
         let (from, to) = (sane(from.min(to)), sane(to));
         let offset = to.saturating_sub(self.to_host(to)?);
@@ -296,14 +298,14 @@ impl Timeline {
         Some((offset, bound + self.between(apart, method)))
     }
 
-    /// How far the offset can leave a straight line between two moments that lie `dt` apart: a quarter of what the range of
-    /// drifts spans.
+    /// Maximum deviation of the offset from a straight line between two moments `dt` apart: a quarter of the width of
+    /// the range of drifts.
     fn between(&self, dt: Ns, method: Method) -> Ns {
         times_up(dt, self.estimator(method).drift_span()) / 4 + 1
     }
 
-    /// The guest's time at a host time: the reverse of [`Self::to_host`], within a nanosecond. Beyond what has been mapped so
-    /// far it is by the exchanges, within the bound; `None` before the first of them.
+    /// The guest's time at a host time: the inverse of [`Self::to_host`], within a nanosecond. Beyond the mapped range
+    /// it follows the exchanges, within their bound; `None` before the first.
     pub fn to_guest(&self, host: Ns) -> Option<Ns> {
         let host = sane(host);
         let of = |k: &Knot| k.guest.saturating_sub(k.offset);
@@ -319,7 +321,7 @@ impl Timeline {
         Some(host.saturating_add(offset))
     }
 
-    /// The clock at a host time.
+    /// State of the clock at a host time.
     pub fn state(&self, host: Ns) -> ClockState {
         let guest = self.knots.back().map_or(host, |k| host.saturating_add(k.offset));
         let guest = self.exchanges.at_host(host).map_or(guest, |e| host.saturating_add(e.offset_ns));
@@ -337,12 +339,12 @@ impl Timeline {
         }
     }
 
-    /// How often the mapping had to jump, each time after a fault.
+    /// Number of jumps of the mapping, each after a fault.
     pub fn breaks(&self) -> u64 {
         self.breaks
     }
 
-    /// The earliest host time at which the guest can have shown `guest`, to recognise a time that lies in the future.
+    /// The earliest host time at which the guest's clock can show `guest`, to detect times in the future.
     pub fn earliest_host(&self, guest: Ns) -> Option<Ns> {
         let (host, bound) = self.exchanges.to_host(guest)?;
         Some(host.saturating_sub(bound))
@@ -379,7 +381,7 @@ mod tests {
         let mut mapped = Vec::new();
         for i in 0..2000 {
             let host = 1_000 * MS + i * 10 * MS;
-            // The offset wanders by 5 ppm up and down; exchanges differ in speed.
+            // The offset varies by 5 ppm; exchanges differ in speed.
             let offset = OFFSET + (i / 100 % 2 * 100 - i % 100).abs() * 50;
             let slow = i * 7919 % 300 * 1000;
             let e = exchange(host, offset);
@@ -403,7 +405,7 @@ mod tests {
         let e = exchange(1_000 * MS, OFFSET);
         timeline.add(&Exchange { t1: e.t1 - 900_000, ..e });
         timeline.advance(1_007 * MS);
-        // Much better exchanges follow: the estimate moves by nearly half a millisecond.
+        // Much faster exchanges follow: the estimate moves by nearly half a millisecond.
         for i in 1..50 {
             timeline.add(&exchange(1_000 * MS + i * 10 * MS, OFFSET));
             timeline.advance(1_007 * MS + i * 10 * MS);
@@ -415,7 +417,7 @@ mod tests {
 
     #[test]
     fn the_bound_of_an_earlier_time_is_of_the_mapping_that_it_has() {
-        // The first exchange is slow on one side only: what is mapped then is off by 0.4 ms, within its bound.
+        // The first exchange is slow in one direction only: times mapped then are off by 0.4 ms, within the bound.
         let mut timeline = Timeline::new();
         let e = exchange(1_000 * MS, OFFSET);
         timeline.add(&Exchange { t1: e.t1 - 900_000, ..e });
@@ -493,7 +495,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let vcpu = dir.path().join("sys/kernel/debug/kvm/7-5/vcpu0");
         std::fs::create_dir_all(&vcpu).unwrap();
-        // Both counters tick once a nanosecond; the guest's began 3 s later.
+        // Both counters tick once per nanosecond; the guest's started 3 s later.
         std::fs::write(vcpu.join("tsc-offset"), "-3000000000\n").unwrap();
         let mut known = HostTsc::new(Root::of(dir.path()));
         let mut timeline = Timeline::new();
@@ -510,14 +512,14 @@ mod tests {
         assert_eq!(state.method, Method::TscOffset);
         let estimate = timeline.estimate(1_950 * MS + 300_000 + OFFSET).unwrap().0;
         assert!((estimate.offset_ns - OFFSET).abs() <= estimate.bound_ns && estimate.bound_ns < 1_000, "{estimate:?}");
-        // ptp_kvm knows it better.
+        // ptp_kvm is tighter.
         for i in 20..40 {
             step(&mut timeline, i, OFFSET);
             let exact = PtpPair { uncertainty_ns: 1, ..pair(1_000 * MS + i * 50 * MS + 200_000, OFFSET) };
             timeline.add_pair(&exact, &watch());
         }
         assert_eq!(timeline.state(2_950 * MS + 300_000).method, Method::PtpKvm);
-        // Its clock jumps: the counter shows that as exactly as it shows the offset.
+        // The guest's clock jumps: the counter shows it as exactly as the offset.
         (40..60).for_each(|i| step(&mut timeline, i, OFFSET + 5 * MS));
         let state = timeline.state(3_950 * MS + 300_000);
         assert_eq!((state.method, state.offset_ns / MS), (Method::TscOffset, 12));

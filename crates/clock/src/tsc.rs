@@ -1,11 +1,13 @@
-//! What KVM on this host says of a guest's TSC: `tsc-offset` and `tsc-scaling-ratio` of the VM's first vCPU, in debugfs.
+//! A guest's TSC from KVM's files on this host: `tsc-offset` and `tsc-scaling-ratio` of the VM's first vCPU, in
+//! debugfs.
 //!
 //! ```text
 //! guest's TSC = (host's TSC × ratio >> fraction bits) + offset
 //! ```
 //!
-//! The guest reads its TSC beside its clock, the host turns that into its own TSC and, between two readings of its own, into
-//! its own clock. Which VM the guest is need not be known: it is the one whose offset agrees with the timed exchanges.
+//! The guest reads its TSC beside its clock, the host turns that into its own TSC and, between two readings of its own,
+//! into its own clock. Which VM the guest is need not be known: it is the one whose offset agrees with the timed
+//! exchanges.
 
 use crate::kernel;
 use latpath_linux::monotonic;
@@ -13,34 +15,35 @@ use latpath_linux::proc::Root;
 use latpath_model::Ns;
 
 const KVM: &str = "sys/kernel/debug/kvm";
-/// VMs of the host that are looked at.
-const MOST: usize = 4096;
+/// Maximum number of VMs that are examined.
+const MAX_VMS: usize = 4096;
 /// Readings of which the tightest is kept.
 const READINGS: usize = 4;
-/// How long the VMs that were found are believed to be all there are.
-const LOOK_EVERY: Ns = 1_000_000_000;
-/// Between two readings, a clock may run at most this much faster or slower than on average (in ppm): NTP steers by no more.
+/// Validity of the list of VMs, ns.
+const REFRESH_INTERVAL: Ns = 1_000_000_000;
+/// Maximum deviation of a clock's rate from its average between two readings, ppm: the limit of NTP's steering.
 const STEERED_PPM: Ns = 500;
-/// Readings further apart than this are not joined by a line.
-const APART: Ns = 10_000_000_000;
+/// Maximum distance of two readings between which times are interpolated, ns.
+const MAX_GAP: Ns = 10_000_000_000;
 
-/// A machine's TSC and its `CLOCK_MONOTONIC` of one moment.
+/// A simultaneous reading of a machine's TSC and its `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TscTie {
+    /// The TSC.
     pub tsc: u64,
-    /// The clock showed this,
+    /// `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
-    /// plus or minus this.
+    /// Maximum error of `monotonic_ns`, ns.
     pub uncertainty_ns: Ns,
 }
 
 impl TscTie {
-    /// Reads both now; `None` where the CPU has no TSC.
+    /// Reads both; `None` if the CPU has no TSC.
     pub fn read() -> Option<Self> {
         Self::read_beside(&monotonic)
     }
 
-    /// Reads the TSC beside another clock.
+    /// Reads the TSC with another clock; `None` if the CPU has no TSC.
     pub fn read_beside(clock: &dyn Fn() -> Ns) -> Option<Self> {
         let one = || {
             let before = clock();
@@ -52,7 +55,7 @@ impl TscTie {
     }
 }
 
-/// How a vCPU's TSC follows from the host's.
+/// Conversion of the host's TSC to a vCPU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scaling {
     offset: u64,
@@ -65,7 +68,7 @@ impl Scaling {
         let text = |file: &str| root.text(&format!("{KVM}/{vm}/vcpu0/{file}"));
         let number = |file| text(file)?.trim().parse::<u64>().ok();
         let offset = text("tsc-offset")?.trim().parse::<i64>().ok()? as u64;
-        // Where the CPU cannot scale, the files are not there, and the counters run alike.
+        // Without TSC scaling in the CPU the files do not exist, and both counters have the same rate.
         let scale = number("tsc-scaling-ratio").zip(number("tsc-scaling-ratio-frac-bits"));
         let (ratio, bits) = scale.filter(|(ratio, bits)| *ratio > 0 && (1..64).contains(bits)).unwrap_or((1, 0));
         Some(Self { offset, ratio, fraction_bits: bits as u32 })
@@ -77,7 +80,7 @@ impl Scaling {
     }
 }
 
-/// Turns readings of a guest's TSC into the host's time.
+/// Converts a guest's TSC to the host's time.
 #[derive(Debug)]
 pub struct HostTsc {
     root: Root,
@@ -89,13 +92,13 @@ pub struct HostTsc {
 }
 
 impl HostTsc {
-    /// Looks for VMs below this root.
+    /// Finds VMs under this root.
     pub fn new(root: Root) -> Self {
         Self { root, vms: Vec::new(), read_at: None, chosen: None, before: None }
     }
 
-    /// The host's time, and how wrong it can be, of the moment of a guest's reading, after which the host read `here`. `agrees`
-    /// says whether a time can be true. `None` where no VM's can, or those of several that differ.
+    /// The host's time, and its maximum error, at a guest's reading that the host followed with `here`. `agrees` tests
+    /// whether a time is possible. `None` if no VM yields a possible time, or several yield different ones.
     pub fn host_time(&mut self, guest: &TscTie, here: TscTie, agrees: impl Fn(Ns, Ns) -> bool) -> Option<(Ns, Ns)> {
         let before = self.before.replace(here)?;
         let time_of = |vm: &str| {
@@ -107,9 +110,9 @@ impl HostTsc {
         if let Some(known) = self.chosen.as_deref().and_then(time_of) {
             return Some(known);
         }
-        if self.read_at.is_none_or(|at| here.monotonic_ns - at >= LOOK_EVERY) {
+        if self.read_at.is_none_or(|at| here.monotonic_ns - at >= REFRESH_INTERVAL) {
             self.read_at = Some(here.monotonic_ns);
-            self.vms = self.root.names(KVM, MOST).into_iter().filter(|name| name.contains('-')).collect();
+            self.vms = self.root.names(KVM, MAX_VMS).into_iter().filter(|name| name.contains('-')).collect();
         }
         let mut agreeing = self.vms.iter().filter_map(|vm| Some((vm, time_of(vm)?)));
         let (vm, (time, bound)) = agreeing.next()?;
@@ -121,12 +124,12 @@ impl HostTsc {
     }
 }
 
-/// The host's time when its counter showed `tsc`, by the straight line between two readings, and how wrong it can be.
+/// The host's time at which its counter showed `tsc`, interpolated between two readings, and its maximum error.
 fn between(a: &TscTie, b: &TscTie, tsc: u64) -> Option<(Ns, Ns)> {
     let all = i128::from(b.tsc.checked_sub(a.tsc).filter(|ticks| *ticks > 0)?);
     let part = i128::from(tsc as i64) - i128::from(a.tsc as i64);
     let span = b.monotonic_ns - a.monotonic_ns;
-    if !(0..=all).contains(&part) || !(1..APART).contains(&span) {
+    if !(0..=all).contains(&part) || !(1..MAX_GAP).contains(&span) {
         return None;
     }
     let since = (part * i128::from(span) / all) as Ns;
@@ -161,7 +164,7 @@ mod tests {
         (dir, known)
     }
 
-    /// The host's counter runs at 2 GHz and began with its clock.
+    /// The host's counter runs at 2 GHz and started with its clock.
     fn host_tie(ns: Ns) -> TscTie {
         tie(ns as u64 * 2, ns)
     }

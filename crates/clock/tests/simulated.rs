@@ -1,4 +1,4 @@
-//! Simulated clocks and delays, where the true offset is known: the estimate must never claim more than is true.
+//! Simulated clocks and delays with known true offsets, which must always lie within the bounds of the estimate.
 
 use latpath_clock::{Assumed, Exchange, FaultKind, OffsetEstimator, Timeline};
 use latpath_model::Ns;
@@ -7,12 +7,12 @@ use proptest::prelude::*;
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000_000_000;
 
-/// A guest's clock: offset and drift at the start, then a drift that wanders within what the estimator assumes.
+/// A guest's clock: offset and drift at the start, then a drift that varies within the estimator's assumptions.
 #[derive(Clone, Debug)]
 struct Guest {
     offset: Ns,
     drift_ppb: i64,
-    /// The drift departs from `drift_ppb` by this much, up for half a period and down for the other half.
+    /// Deviation from `drift_ppb`: up for half a period, down for the other half.
     wander_ppb: i64,
     half_period: Ns,
     step_at: Ns,
@@ -48,13 +48,13 @@ fn guest() -> impl Strategy<Value = Guest> {
     )
 }
 
-/// Time on the wire: a floor, some spread, and now and then a long wait. The two directions differ.
+/// Delay on the wire: a minimum, some spread, and occasional long waits. The two directions differ.
 fn delay() -> impl Strategy<Value = Ns> {
     (20_000i64..200_000, prop_oneof![8 => 0i64..100_000, 2 => 0i64..3_000_000, 1 => 0i64..80_000_000])
         .prop_map(|(floor, more)| floor + more)
 }
 
-/// Host pause before the exchange, time to the guest, time inside, time back.
+/// Per exchange: the host's pause before it, the time to the guest, in the guest, and back.
 fn exchanges(n: usize) -> impl Strategy<Value = Vec<(Ns, Ns, Ns, Ns)>> {
     prop::collection::vec((MS..100 * MS, delay(), 0i64..300_000, delay()), n)
 }
@@ -75,7 +75,7 @@ proptest! {
             let e = guest.exchange(host, there, inside, back);
             host = e.t4;
             prop_assert_eq!(estimator.add(&e), None);
-            // Now, and some time ahead or back.
+            // Now, or some time ahead or back.
             let when = if i % 3 == 0 { host } else { (host + distance * if i % 3 == 1 { 1 } else { -1 }).max(SECOND) };
             let shown = guest.at(when);
             let estimate = estimator.at(shown).unwrap();

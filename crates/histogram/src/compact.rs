@@ -1,15 +1,15 @@
-//! A histogram of which there are many: one for each second of a recording, say.
+//! A compact histogram, for when there are many: one per second of a recording, for instance.
 
 use crate::layout;
 use latpath_model::Ns;
 
-/// A doubling has 64 buckets: a bucket's edges are 1.6 % apart.
+/// 64 buckets per doubling: the edges of a bucket are 1.6 % apart.
 const BITS: u32 = 6;
 
-/// Buckets of values of 0 and more; as many stand before them for values below 0.
+/// Number of buckets for values of 0 and more; as many precede them for negative values.
 const PLACES: usize = layout::index::<BITS>(u64::MAX) + 1;
 
-/// A bucket: the greater, the greater its values.
+/// Number of a bucket; it rises with the bucket's values.
 pub type Place = i16;
 
 /// The bucket of a value.
@@ -21,7 +21,7 @@ pub fn place_of(v: Ns) -> Place {
     }
 }
 
-/// The counts of buckets that are not empty, in 6 bytes each.
+/// Counts of non-empty buckets, 6 bytes each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compact {
     places: Vec<Place>,
@@ -29,23 +29,23 @@ pub struct Compact {
 }
 
 impl Compact {
-    /// Values in buckets above this one.
+    /// Number of values in buckets above `place`.
     pub fn count_above(&self, place: Place) -> u64 {
         let at = self.places.partition_point(|p| *p <= place);
         self.counts[at..].iter().map(|n| u64::from(*n)).sum()
     }
 
-    /// Buckets that are not empty, rising, and their counts.
+    /// Non-empty buckets with their counts, ascending.
     pub fn buckets(&self) -> impl Iterator<Item = (Place, u32)> + '_ {
         self.places.iter().copied().zip(self.counts.iter().copied())
     }
 }
 
-/// Counts values for one [`Compact`] after the other.
+/// Counts values into one [`Compact`] after another.
 #[derive(Clone, Debug)]
 pub struct Counter {
     counts: Vec<u32>,
-    /// The buckets that may have been hit.
+    /// Range of buckets that may be non-empty.
     hit: Option<(usize, usize)>,
 }
 
@@ -62,7 +62,7 @@ impl Counter {
         self.add(place_of(v), 1);
     }
 
-    /// Adds many values, all between these two: as if each was recorded, in less time.
+    /// Adds many values, all within `least..=greatest`: equivalent to recording each, but faster.
     pub fn record_all(&mut self, values: &[Ns], least: Ns, greatest: Ns) {
         if least < 0 {
             return values.iter().for_each(|v| self.record(*v));
@@ -84,12 +84,12 @@ impl Counter {
         self.hit = Some(self.hit.map_or((at, at), |(from, to)| (from.min(at), to.max(at))));
     }
 
-    /// Adds all that was counted before.
+    /// Adds the counts of a [`Compact`].
     pub fn add_all(&mut self, counted: &Compact) {
         counted.buckets().for_each(|(place, n)| self.add(place, n));
     }
 
-    /// What was counted; nothing is left.
+    /// Returns the counts, and resets them.
     pub fn take(&mut self) -> Compact {
         let Some((from, to)) = self.hit.take() else { return Compact::default() };
         let mut all = Compact::default();

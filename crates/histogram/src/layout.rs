@@ -1,6 +1,6 @@
-//! Log-linear buckets: exact below `2^(BITS+1)`, then `2^BITS` buckets to each doubling.
+//! Log-linear buckets: exact below `2^(BITS+1)`, then `2^BITS` buckets per doubling.
 //!
-//! Reporting a bucket's middle is wrong by at most half its width: `1 / 2^(BITS+1)` of the value.
+//! The middle of a bucket differs from its values by at most half the bucket's width: `1 / 2^(BITS+1)` of the value.
 
 /// The bucket of a value.
 #[inline]
@@ -12,8 +12,8 @@ pub const fn index<const BITS: u32>(v: u64) -> usize {
     ((shift as usize) << BITS) + (v >> shift) as usize
 }
 
-/// The same for values below `2^31`: a floating-point number has the logarithm and the leading bits side by side, which is quicker to get
-/// than to compute.
+/// Like [`index`], for values below `2^31`. Faster: a floating-point number has the logarithm and the leading bits side
+/// by side.
 #[inline]
 pub fn index_of_small<const BITS: u32>(v: u32) -> usize {
     if v < 1 << BITS {
@@ -21,27 +21,27 @@ pub fn index_of_small<const BITS: u32>(v: u32) -> usize {
     }
     const BIAS: usize = 1023;
     let high = f64::from(v as i32).to_bits() >> (f64::MANTISSA_DIGITS - 1 - BITS);
-    // The exponent of `2^BITS` is the first of those that count.
+    // Offset so that the exponent of `2^BITS` starts the second group of buckets.
     (high as usize).wrapping_sub((BIAS + BITS as usize - 1) << BITS)
 }
 
-/// How far a bucket's values are shifted.
+/// Number of low bits in which a bucket's values differ.
 const fn shift<const BITS: u32>(index: usize) -> u32 {
     ((index >> BITS) as u32).saturating_sub(1)
 }
 
-/// The least value of a bucket.
+/// Least value of a bucket.
 pub const fn lower<const BITS: u32>(index: usize) -> u64 {
     let shift = shift::<BITS>(index);
     ((index - ((shift as usize) << BITS)) as u64) << shift
 }
 
-/// How many values fall into a bucket.
+/// Number of values in a bucket.
 pub const fn width<const BITS: u32>(index: usize) -> u64 {
     1 << shift::<BITS>(index)
 }
 
-/// The value that stands for a bucket.
+/// The value that represents a bucket.
 pub const fn middle<const BITS: u32>(index: usize) -> u64 {
     lower::<BITS>(index) + (width::<BITS>(index) - 1) / 2
 }

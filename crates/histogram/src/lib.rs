@@ -1,8 +1,9 @@
-//! A histogram of durations in ns. Percentiles are at most 0.2 % off; count, sum, mean, standard deviation, minimum and
-//! maximum are exact.
+//! A histogram of durations in ns. Percentiles have an error of at most 0.2 %; count, sum, mean, standard deviation,
+//! minimum and maximum are exact.
 //!
-//! Each doubling has 256 buckets. Only the range that was hit is allocated. A clock fault causes negative
-//! values; the histogram counts them and keeps them in buckets of their own, so that percentiles stay right.
+//! Each doubling has 256 buckets. Only the range in use is allocated. A clock fault causes negative values; they are
+//! counted in buckets of their own, so that percentiles remain right.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod compact;
 mod layout;
@@ -12,26 +13,26 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 const BITS: u32 = 8;
-/// Least step by which the allocated range grows: one doubling.
+/// Minimum growth of the allocated range: one doubling.
 const GROW: usize = 1 << BITS;
 
-/// The number of a value's bucket where a doubling has `2^BITS` of them: exact below `2^(BITS+1)`.
+/// Number of a value's bucket with `2^BITS` buckets per doubling: exact below `2^(BITS+1)`.
 pub fn coarse_bucket<const BITS: u32>(v: u64) -> usize {
     layout::index::<BITS>(v)
 }
 
-/// One bucket of a drawing.
+/// A bucket of a drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Bucket {
     /// Lower edge, inclusive.
     pub from_ns: Ns,
     /// Upper edge, exclusive.
     pub to_ns: Ns,
-    /// Values in it.
+    /// Number of values in the bucket.
     pub count: u64,
 }
 
-/// Counts durations; see the crate's documentation.
+/// Histogram of durations; see the crate's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
     positive: Counts,
@@ -84,19 +85,20 @@ impl Counts {
         &mut self.counts[from - self.base..=to - self.base]
     }
 
-    /// Buckets that are not empty, rising.
+    /// Non-empty buckets, ascending.
     fn filled(&self) -> impl DoubleEndedIterator<Item = (usize, u64)> + '_ {
         self.counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (self.base + i, *n))
     }
 }
 
 impl Histogram {
+    /// An empty histogram.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From counts of values of 0 and more that were made elsewhere, in `2^BITS` buckets to each doubling ([`coarse_bucket`] numbers them);
-    /// the rest is exact. Percentiles are at most `1 / 2^(BITS+1)` off.
+    /// A histogram of non-negative values counted in `2^BITS` buckets per doubling (numbered by [`coarse_bucket`]);
+    /// count, sum and extremes are exact. Percentiles have an error of at most `1 / 2^(BITS+1)`.
     pub fn of_coarse<const BITS: u32>(counts: &[u64], sum: i128, squares: u128, min: Ns, max: Ns) -> Self {
         let mut all = Self { sum, squares, min, max, ..Self::default() };
         for (index, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
@@ -118,9 +120,9 @@ impl Histogram {
         self.bucket(v);
     }
 
-    /// Adds many values whose least and greatest are known: as if each was recorded, in a third of the time.
+    /// Adds many values whose extremes are known: equivalent to recording each, in a third of the time.
     pub fn record_all(&mut self, values: &[Ns], least: Ns, greatest: Ns) {
-        // So many squares of values below this, added up, stay below 2^64.
+        // The sum of this many squares of values below `SMALL` fits into 64 bits.
         const AT_ONCE: usize = 256;
         const SMALL: Ns = 1 << 28;
         if least < 0 || greatest >= SMALL {
@@ -153,7 +155,7 @@ impl Histogram {
         let counts = self.positive.range(first, layout::index::<BITS>(greatest as u64));
         for v in values {
             let count = &mut counts[layout::index_of_small::<BITS>(*v as u32).wrapping_sub(first)];
-            // No more than `self.count`.
+            // Cannot overflow: at most `self.count`.
             *count = count.wrapping_add(1);
         }
     }
@@ -177,7 +179,7 @@ impl Histogram {
         }
     }
 
-    /// Adds all that another one holds.
+    /// Adds the values of another histogram.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -194,11 +196,12 @@ impl Histogram {
         other.negative.filled().for_each(|(i, n)| self.negative.add(i, n));
     }
 
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Values below 0.
+    /// Number of negative values.
     pub fn negatives(&self) -> u64 {
         self.negatives
     }
@@ -228,21 +231,21 @@ impl Histogram {
         stddev(self.count, self.sum, self.squares)
     }
 
-    /// The value that `per_million` millionths of all values do not exceed (nearest rank), at most 0.2 % off; 0 if empty.
-    /// 999,900 gives p99.99.
+    /// The value that `per_million` millionths of all values do not exceed (nearest rank), at most 0.2 % off; 0 if
+    /// empty. 999,900 gives p99.99.
     pub fn percentile(&self, per_million: u32) -> Ns {
         self.percentiles([per_million])[0]
     }
 
-    /// Several of them in one pass; they must rise.
+    /// Several percentiles in one pass; `per_million` must be ascending.
     pub fn percentiles<const N: usize>(&self, per_million: [u32; N]) -> [Ns; N] {
         let below = self.negative.filled().rev().map(|(i, n)| (-(layout::middle::<BITS>(i) as Ns), n));
         let above = self.positive.filled().map(|(i, n)| (layout::middle::<BITS>(i) as Ns, n));
         ranks(below.chain(above), self.count, per_million).map(|v| v.clamp(self.min, self.max))
     }
 
-    /// The value below which this share of all values lies (0 to 1), in ns; within a bucket as if its values were spread evenly, so that
-    /// it does not jump from bucket to bucket. 0 if empty.
+    /// Quantile `share` (0 to 1), in ns. Values are taken to be spread evenly within a bucket, so that the result does
+    /// not jump from bucket to bucket. 0 if empty.
     pub fn quantile(&self, share: f64) -> f64 {
         let (rank, mut below) = (share * self.count as f64, 0.0);
         let edges = |i: usize| (layout::lower::<BITS>(i) as f64, layout::width::<BITS>(i) as f64);
@@ -251,7 +254,7 @@ impl Histogram {
         for (from, width, n) in negative.chain(positive) {
             let n = n as f64;
             if below + n >= rank {
-                // A bucket of one value is that value.
+                // A bucket of width 1 holds one value.
                 let value = from + (width - 1.0) * ((rank - below) / n).clamp(0.0, 1.0);
                 return value.clamp(self.min as f64, self.max as f64);
             }
@@ -260,8 +263,8 @@ impl Histogram {
         self.max as f64
     }
 
-    /// The least duration that at most `n` of the values reach. It is a bucket's edge, so at most 0.4 % greater than the
-    /// value with `n` greater ones; 0 if at most `n` values are in the histogram.
+    /// The least duration that at most `n` values reach. It is a bucket's edge, at most 0.4 % above the exact one; 0 if
+    /// the histogram has at most `n` values.
     pub fn exceeded_by(&self, n: u64) -> Ns {
         let mut above = 0;
         let bucket = self.positive.filled().rev().find(|(_, count)| {
@@ -271,8 +274,8 @@ impl Histogram {
         bucket.map_or(0, |(i, _)| layout::lower::<BITS>(i + 1).min(Ns::MAX as u64) as Ns)
     }
 
-    /// Non-empty buckets for drawing, rising, about 10 a decade, with edges at 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 times a
-    /// power of ten. A value may stand in the neighbour of its bucket if it is within 0.2 % of the edge. Negative values
+    /// Non-empty buckets for drawing, ascending, about 10 per decade, with edges at 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8
+    /// times a power of ten. Values within 0.2 % of an edge may be counted in the neighbouring bucket. Negative values
     /// share one bucket, from the least value to 0.
     pub fn buckets(&self) -> Vec<Bucket> {
         let mut out = Vec::new();
@@ -286,7 +289,7 @@ impl Histogram {
 }
 
 impl Histogram {
-    /// How many values are over `above` and at most `to`; those in the buckets of both ends, 0.4 % wide, count too.
+    /// Number of values in `above..=to`, including those in the 0.4 % wide buckets of both ends.
     pub fn count_about(&self, above: Ns, to: Ns) -> u64 {
         let negatives = if above < 0 { self.negatives } else { 0 };
         let lower = |index| layout::lower::<BITS>(index).min(Ns::MAX as u64) as Ns;
@@ -294,8 +297,8 @@ impl Histogram {
         negatives + self.positive.filled().filter(is_about).map(|(_, n)| n).sum::<u64>()
     }
 
-    /// Non-empty buckets for a chart, rising, 16 for each doubling from 256 ns on, 16 ns wide below. A value is in its bucket exactly.
-    /// Negative values share one bucket, from the least value to 0.
+    /// Non-empty buckets for a chart, ascending: 16 per doubling from 256 ns, 16 ns wide below. Values are counted
+    /// exactly. Negative values share one bucket, from the least value to 0.
     pub fn fine_buckets(&self) -> Vec<Bucket> {
         const TOGETHER: usize = 1 << (BITS - 4);
         let edge = |group: usize| layout::lower::<BITS>(group * TOGETHER).min(Ns::MAX as u64) as Ns;
@@ -314,7 +317,7 @@ impl Histogram {
     }
 }
 
-/// Values at nearest ranks of a rising list of values and counts.
+/// Values at nearest ranks in an ascending list of values and counts.
 fn ranks<const N: usize>(values: impl Iterator<Item = (Ns, u64)>, count: u64, per_million: [u32; N]) -> [Ns; N] {
     let rank = |p: u32| ((u128::from(count) * u128::from(p)).div_ceil(1_000_000) as u64).max(1);
     let (mut out, mut next, mut so_far) = ([0; N], 0, 0);
@@ -351,7 +354,7 @@ fn stddev(count: u64, sum: i128, squares: u128) -> Ns {
     }
 }
 
-/// Sorts rising values into the buckets of a drawing.
+/// Sorts ascending values into the buckets of a drawing.
 fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
     for (value, count) in values {
         match out.last_mut() {
@@ -364,7 +367,7 @@ fn draw(values: impl Iterator<Item = (Ns, u64)>, out: &mut Vec<Bucket>) {
     }
 }
 
-/// The edges around a value of 0 or more.
+/// The edges around a non-negative value.
 fn edges(value: Ns) -> (Ns, Ns) {
     const TENTHS: [i128; 11] = [10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
     if value < 10 {
@@ -387,7 +390,7 @@ mod tests {
         h
     }
 
-    /// All that a histogram says.
+    /// All figures of a histogram.
     fn all_of(h: &Histogram) -> impl PartialEq + std::fmt::Debug {
         let percentiles = h.percentiles([1, 500_000, 900_000, 990_000, 999_000, 999_900, 1_000_000]);
         (h.count, h.negatives, h.sum, h.squares, (h.min, h.max), (h.mean(), h.stddev()), percentiles, h.buckets())
@@ -509,7 +512,7 @@ mod tests {
 
         #[test]
         fn many_at_once_are_as_one_by_one(values in values(), more in values(), most in 1_u32..63) {
-            // Often all of them are small.
+            // Most cases have small values only.
             let [values, more] = [values, more].map(|all| all.into_iter().map(|v| v % (1 << most)).collect::<Vec<_>>());
             let mut h = Histogram::new();
             for all in [&values, &more] {

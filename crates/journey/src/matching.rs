@@ -2,7 +2,7 @@
 
 use crate::ring::Ring;
 use latpath_model::Ns;
-use latpath_protocols::sequence::{Sequence, Standing};
+use latpath_protocols::sequence::{Placement, Sequence};
 
 /// Consecutive sightings that must contradict a point's position before the position is discarded.
 const CONTRADICTIONS: u32 = 16;
@@ -250,8 +250,8 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (Matc
 /// Whether a new point's sighting can belong to this journey, because the journey has the key's place in the sequence: the packet that a
 /// point sees first may have waited longer than the window.
 fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bool {
-    match sequence.stands(q.key) {
-        Standing::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
+    match sequence.placement(q.key) {
+        Placement::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
         _ => false,
     }
 }

@@ -6,7 +6,7 @@ use crate::matching::{self, MatchQuery, MatchResult, Meant, Position};
 use crate::ring::{Head, Ring};
 use crate::schedule::Schedule;
 use latpath_model::{KeyRule, Ns, PointId, Sighting, StreamId};
-use latpath_protocols::sequence::{Sequence, Standing};
+use latpath_protocols::sequence::{Placement, Sequence};
 
 /// Maximum votes by which the lead can be ahead of other points.
 const LEAD_SURE: u32 = 1024;
@@ -94,21 +94,21 @@ impl Stream {
         let (head, reorder) = (self.ring.head, options.reorder);
         // A number that all points have passed belongs to an earlier cycle, if cycles cannot be distinguished or the key may be the next one.
         let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
-        match (sequence.stands(key), sequence.cycle()) {
-            (Standing::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
-            (Standing::Behind(behind), None) => {
+        match (sequence.placement(key), sequence.cycle()) {
+            (Placement::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
+            (Placement::Behind(behind), None) => {
                 Meant { just_now: options.linger, ..Meant::from(head.saturating_sub(behind + reorder / 2)) }
             }
-            (Standing::Next | Standing::Unknown, None) => Meant { just_now: options.linger, ..Meant::from(passed()) },
-            (Standing::Next | Standing::Unknown, Some(_)) => Meant::from(passed()),
-            (Standing::BeforeWrap, _) => Meant::default(),
+            (Placement::Next | Placement::Unknown, None) => Meant { just_now: options.linger, ..Meant::from(passed()) },
+            (Placement::Next | Placement::Unknown, Some(_)) => Meant::from(passed()),
+            (Placement::BeforeWrap, _) => Meant::default(),
         }
     }
 
     /// Whether a drop that fits no journey is of a packet whose journey is not kept any more.
     fn is_forgotten(&self, s: &Sighting, options: &Options) -> bool {
         let Some(sequence) = self.sequence.as_ref().filter(|sequence| sequence.cycle().is_some()) else { return false };
-        let Standing::Behind(behind) = sequence.stands(s.key) else { return false };
+        let Placement::Behind(behind) = sequence.placement(s.key) else { return false };
         match self.ring.head.checked_sub(1 + behind) {
             Some(number) if number >= self.ring.tail => {
                 s.t.saturating_sub(self.ring.get(number).first) > options.retain

@@ -1,4 +1,4 @@
-//! The bytes of one column of a row group: read from the file once, then checked and decoded in memory.
+//! The bytes of one column chunk: read from the file once, then verified and decoded in memory.
 
 use crate::{sums, Kind, Values};
 use bytes::{buf::Reader, Buf, Bytes};
@@ -25,25 +25,25 @@ use std::{
 };
 use zstd::{bulk::Decompressor, zstd_safe::get_frame_content_size};
 
-/// Maximum size of a column's chunk and of a page in it when it is unpacked, bytes. What a row group of 65,536 rows needs is a tenth.
+/// Maximum size of a column chunk, and of an uncompressed page, bytes. A row group of 65,536 rows needs a tenth.
 const MAX_SIZE: u64 = 16 << 20;
 
-/// Values that are decoded at once: few enough for the CPU's nearest cache, since Parquet's reader writes each of them twice.
-const AT_ONCE: usize = 1024;
+/// Values per decoding call: Parquet's reader writes each value twice, so a batch should fit into the L1 cache.
+const DECODE_BATCH: usize = 1024;
 
-/// A column's chunk. To Parquet's reader it is a file that has nothing but these bytes.
+/// A column chunk. Parquet's reader sees it as a file that contains only these bytes.
 pub(crate) struct Chunk {
-    /// Where they begin in the file.
+    /// Offset of the chunk in the file.
     start: u64,
     bytes: Bytes,
 }
 
 impl Chunk {
-    /// Reads the chunk, and checks its sum.
+    /// Reads the chunk, and verifies its checksum.
     pub fn read(file: &File, metadata: &ParquetMetaData, group: usize, index: usize) -> Result<Self, String> {
         let (start, length) = metadata.row_group(group).column(index).byte_range();
         if length > MAX_SIZE {
-            return Err(format!("a column of {length} bytes; latpath reads {MAX_SIZE} at most"));
+            return Err(format!("a column has {length} bytes; latpath reads at most {MAX_SIZE}"));
         }
         let mut bytes = vec![0; length as usize];
         file.read_exact_at(&mut bytes, start).map_err(|e| e.to_string())?;
@@ -53,7 +53,8 @@ impl Chunk {
         Ok(Self { start, bytes: bytes.into() })
     }
 
-    /// Appends the column's values for this many rows to `to`, and, where rows may lack one, a level for each: 1 where it has a value.
+    /// Appends the column's values of `rows` rows to `to`. For optional columns also appends a level per row: 1 for a
+    /// value, 0 for none.
     pub fn decode(
         self,
         column: &ColumnChunkMetaData,
@@ -87,7 +88,7 @@ impl Chunk {
         values.reserve(rows);
         let mut read = 0;
         while read < rows {
-            let most = AT_ONCE.min(rows - read);
+            let most = DECODE_BATCH.min(rows - read);
             match reader.read_records(most, may_lack.then_some(&mut *levels), None, values)?.0 {
                 0 => break,
                 more => read += more,
@@ -116,8 +117,8 @@ impl Length for Chunk {
 impl ChunkReader for Chunk {
     type T = Reader<Bytes>;
 
-    /// The header of a page, and what follows. Parquet's reader takes memory for what the header claims: it sees none that claims too
-    /// much.
+    /// Passes on a page header and what follows. Parquet's reader allocates what the header claims, so headers that
+    /// claim too much are rejected here.
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
         let header = self.bytes.slice(self.place(start)?..);
         if claimed_size(&header).is_none_or(|size| size > MAX_SIZE) {
@@ -130,12 +131,12 @@ impl ChunkReader for Chunk {
         let start = self.place(start)?;
         match start.checked_add(length).filter(|end| *end <= self.bytes.len()) {
             Some(end) => Ok(self.bytes.slice(start..end)),
-            None => Err(ParquetError::EOF(format!("a page of {length} bytes ends behind its column's chunk"))),
+            None => Err(ParquetError::EOF(format!("a page of {length} bytes exceeds its column chunk"))),
         }
     }
 }
 
-/// The pages of a chunk. To unpack them Parquet's reader would make a context of zstd for each chunk, which takes longer than to use it.
+/// The pages of a chunk. Parquet's reader would create a zstd context per chunk, which takes longer than using it.
 struct Pages {
     pages: SerializedPageReader<Chunk>,
     is_packed: bool,
@@ -190,7 +191,7 @@ impl Iterator for Pages {
     }
 }
 
-/// The bytes of a page; the first `plain` of them are not compressed.
+/// Decompresses a page; its first `plain` bytes are not compressed.
 fn unpack(page: &Bytes, plain: usize) -> Result<Bytes, ParquetError> {
     thread_local! {
         static UNPACKER: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
@@ -218,12 +219,12 @@ fn unpack(page: &Bytes, plain: usize) -> Result<Bytes, ParquetError> {
 }
 
 fn too_large() -> io::Error {
-    let why = format!("a page of more than {MAX_SIZE} bytes, or without a size");
+    let why = format!("a page of more than {MAX_SIZE} bytes or of unknown size");
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// The size of a page when it is unpacked, by its header: the second field in Thrift's compact protocol, behind the page's type. Each
-/// is a byte for the field, and a zigzag varint.
+/// Uncompressed size of a page from its header: in Thrift's compact protocol the second field, after the page's type.
+/// Each is one byte for the field and a zigzag varint.
 fn claimed_size(header: &[u8]) -> Option<u64> {
     const NEXT_I32: u8 = 0x15;
     let kind = header.strip_prefix(&[NEXT_I32])?;

@@ -1,4 +1,4 @@
-//! Columns of a table: names, types, encodings. Every choice is in Parquet since version 2.0, so that any reader has it.
+//! Columns of a table: names, types, encodings. All of them exist since Parquet 2.0, so that any reader supports them.
 
 use crate::GROUP_ROWS;
 use parquet::{
@@ -12,47 +12,50 @@ use parquet::{
 };
 use std::sync::Arc;
 
-/// What a column's values are.
+/// Type of a column's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An unsigned number of 16 bits.
+    /// 16-bit unsigned.
     U16,
-    /// 32 bits.
+    /// 32-bit unsigned.
     U32,
-    /// 64 bits.
+    /// 64-bit unsigned.
     U64,
-    /// A signed number of 64 bits.
+    /// 64-bit signed.
     I64,
-    /// True or false.
+    /// Boolean.
     Bool,
 }
 
-/// How a column is stored.
+/// Encoding of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// For times, which are noise: delta encoding packs them to within a few percent of their entropy, and what a general
-    /// compressor still gains costs more in reading than it saves on disk.
+    /// For times, which resemble noise: delta encoding packs them to within a few percent of their entropy. General
+    /// compression would cost more reading time than the space it saves.
     Noise,
-    /// For numbers that rise regularly: delta encoding and zstd, which finds the pattern.
+    /// For numbers that rise regularly: delta encoding, and zstd, which finds the pattern.
     Counter,
-    /// For few different values: a dictionary and zstd.
+    /// For few distinct values: a dictionary and zstd.
     Regular,
 }
 
+/// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
+    /// Name of the column.
     pub name: String,
+    /// Type of its values.
     pub kind: Kind,
-    /// Whether a row may lack a value.
+    /// Rows may lack a value.
     pub is_optional: bool,
-    /// How it is stored.
+    /// Encoding of the values.
     pub encoding: Encoding,
-    /// Whether each row group notes its least and greatest value.
+    /// Row groups store the least and greatest value.
     pub has_statistics: bool,
 }
 
 impl Column {
-    /// A column that every row has a value in.
+    /// A column in which every row has a value.
     pub fn required(name: impl Into<String>, kind: Kind, encoding: Encoding) -> Self {
         Self { name: name.into(), kind, is_optional: false, encoding, has_statistics: false }
     }
@@ -62,7 +65,7 @@ impl Column {
         Self { is_optional: true, ..Self::required(name, kind, encoding) }
     }
 
-    /// The same with the least and greatest value of each row group.
+    /// This column with statistics: the least and greatest value of each row group.
     pub fn with_statistics(self) -> Self {
         Self { has_statistics: true, ..self }
     }
@@ -87,7 +90,7 @@ pub(crate) fn schema(table: &str, columns: &[Column]) -> Result<TypePtr, Parquet
     Ok(Arc::new(SchemaType::group_type_builder(table).with_fields(fields).build()?))
 }
 
-/// How its columns are written; `notes` go into each file's own metadata.
+/// Writer properties for `columns`; `notes` are stored in each file's metadata.
 pub(crate) fn properties(columns: &[Column], notes: &[(&str, String)]) -> WriterPropertiesPtr {
     let zstd = Compression::ZSTD(ZstdLevel::try_new(1).unwrap_or_default());
     let notes: Vec<_> = notes.iter().map(|(key, value)| KeyValue::new((*key).into(), value.clone())).collect();

@@ -1,4 +1,4 @@
-//! What can go wrong with parts.
+//! Errors of writing and reading parts.
 
 use std::{
     io,
@@ -10,34 +10,49 @@ use std::{
 pub enum StoreError {
     /// A file cannot be written.
     #[error("{}: cannot write: {source}{}", path.display(), advice(source, path))]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// A file cannot be read.
     #[error("{}: cannot read: {source}", path.display())]
-    Read { path: PathBuf, source: io::Error },
-    /// A file's content is not what latpath writes.
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The file's content is invalid.
     #[error("{}: damaged: {why}", path.display())]
-    Damaged { path: PathBuf, why: String },
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The fault.
+        why: String,
+    },
 }
 
 fn advice(source: &io::Error, path: &Path) -> &'static str {
     match source.kind() {
-        io::ErrorKind::StorageFull => "; free some space, or write to another disk with -o",
-        io::ErrorKind::QuotaExceeded => "; raise the quota, or write elsewhere with -o",
-        io::ErrorKind::PermissionDenied => "; write to a directory that you may write, with -o",
-        io::ErrorKind::ReadOnlyFilesystem => "; write to another disk with -o",
-        io::ErrorKind::NotFound if !path.parent().is_none_or(Path::exists) => "; make the directory above it first",
+        io::ErrorKind::StorageFull => "; free some space, or use -o to write to another disk",
+        io::ErrorKind::QuotaExceeded => "; raise the quota, or use -o to write elsewhere",
+        io::ErrorKind::PermissionDenied => "; use -o to write to a directory with write permission",
+        io::ErrorKind::ReadOnlyFilesystem => "; use -o to write to another disk",
+        io::ErrorKind::NotFound if !path.parent().is_none_or(Path::exists) => "; create the parent directory first",
         _ => "",
     }
 }
 
 impl StoreError {
-    /// For an error of writing this file.
+    /// Converts an error of writing this file.
     pub fn write(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Write { path, source }
     }
 
-    /// For an error of reading this file.
+    /// Converts an error of reading this file.
     pub fn read(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Read { path, source }

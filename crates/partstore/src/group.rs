@@ -1,4 +1,4 @@
-//! Rows on their way into a row group, column by column.
+//! The rows of a row group, column by column.
 
 use crate::{chunk::Chunk, writer::Sink, Column, Kind};
 use parquet::{
@@ -11,7 +11,7 @@ use parquet::{
 };
 use std::fs::File;
 
-/// A column's values: in the vector of its kind, those of rows that have one.
+/// Values of a column, in the vector of its type. Rows without a value are omitted.
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     /// For [`Kind::U16`] and [`Kind::U32`].
@@ -20,12 +20,12 @@ pub struct Values {
     pub i64: Vec<i64>,
     /// For [`Kind::Bool`].
     pub bool: Vec<bool>,
-    /// For each row of an optional column 1 where it has a value and 0 where it has none.
+    /// For optional columns, per row: 1 for a value, 0 for none.
     pub levels: Vec<i16>,
 }
 
 impl Values {
-    /// Empties it. Memory is kept.
+    /// Removes all values; keeps the memory.
     pub fn clear(&mut self) {
         self.i32.clear();
         self.i64.clear();
@@ -64,25 +64,25 @@ fn sort<T: Copy>(values: &mut Vec<T>, levels: &[i16], order: &[u32]) {
 /// The rows of a row group.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
+    /// Number of rows.
     pub rows: usize,
-    /// One for each of the table's columns.
+    /// One entry per column of the table.
     pub columns: Vec<Values>,
 }
 
 impl Group {
-    /// No rows yet, of a table with this many columns.
+    /// An empty group of a table with `columns` columns.
     pub fn new(columns: usize) -> Self {
         Self { rows: 0, columns: vec![Values::default(); columns] }
     }
 
-    /// Empties it. Memory is kept.
+    /// Removes all rows; keeps the memory.
     pub fn clear(&mut self) {
         self.rows = 0;
         self.columns.iter_mut().for_each(Values::clear);
     }
 
-    /// Brings rows together that have the same value in a required column of [`Kind::U16`] or [`Kind::U32`], and keeps their order
-    /// otherwise: neighbours are then alike, and compress better.
+    /// Sorts rows stably by a required column of [`Kind::U16`] or [`Kind::U32`]: equal neighbours compress better.
     pub fn sort_by(&mut self, column: usize) {
         let keys = &self.columns[column].i32;
         if keys.is_sorted() {
@@ -93,7 +93,7 @@ impl Group {
         self.columns.iter_mut().for_each(|values| values.sort(&order));
     }
 
-    /// Appends the rows of a file's row group. Columns that the file lacks are empty.
+    /// Appends the rows of a file's row group. Columns that the file lacks have no values.
     pub(crate) fn read(
         &mut self,
         file: &File,
@@ -111,12 +111,12 @@ impl Group {
                     let chunk = Chunk::read(file, metadata, group, index)?;
                     chunk.decode(found.column(index), rows, column.kind, values).map_err(|e| e.to_string())?;
                     if column.is_optional {
-                        // A column of another writer may lack no value, and then has no levels.
+                        // Parts of other writers may have required columns, which have no levels.
                         values.levels.resize(self.rows + rows, 1);
                     }
                 }
                 None if column.is_optional => values.levels.resize(self.rows + rows, 0),
-                None => return Err(format!("it has no column {:?}", column.name)),
+                None => return Err(format!("the file has no column {:?}", column.name)),
             }
             if !column.is_optional {
                 if values.levels.contains(&0) {

@@ -1,14 +1,16 @@
-//! Crash-safe storage of rows. A Parquet file cannot be read before its footer is written, at its end; so rows go into parts, each
-//! a whole file that is closed after a second or two.
+//! Crash-safe storage of rows. A Parquet file is unreadable until its footer is written at the end; so rows are stored
+//! in parts, each a complete file that is closed after a second or two.
 //!
-//! A part is written under a hidden name, brought to the disk, and renamed ([`PartWriter`]). Its name says which numbers it holds
-//! ([`Span`]). Small parts are merged into one whose name covers theirs, and removed after that ([`SmallParts`], [`merge`]): at no
-//! instant is a row lost, and a reader passes over parts that another one covers ([`open`]). So whenever the writer dies, what was
-//! published can be read, each row once.
+//! A part is written under a hidden name, flushed to disk, and renamed ([`PartWriter`]). Its name contains its range of
+//! numbers ([`Span`]). Small parts are merged into one whose name covers theirs, and then removed ([`SmallParts`],
+//! [`merge`]): no row is lost at any instant, and readers skip parts that another one covers ([`open`]). Whenever the
+//! writer dies, all published rows can be read, each once.
 //!
-//! Each part has sums over its bytes, which are checked where it is read (`sums.rs`).
+//! Each part has checksums of its bytes, which readers verify (`sums.rs`).
 //!
-//! A table is flat: integers and booleans, optional or not ([`Column`]). Rows are gathered column by column in a [`Group`].
+//! A table is flat: integers and booleans, optional or required ([`Column`]). Rows are collected column by column in a
+//! [`Group`].
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod chunk;
 mod column;
@@ -32,5 +34,6 @@ pub use reader::PartReader;
 pub use sums::sum_of;
 pub use writer::{replace_file, sync_directory, PartWriter};
 
-/// Rows of a full row group: enough that a column's chunk compresses and reads well, few enough to hold two or three in memory.
+/// Rows of a full row group: large enough that a column chunk compresses and reads well, small enough to keep two or
+/// three in memory.
 pub const GROUP_ROWS: usize = 16_384;

@@ -1,16 +1,16 @@
-//! Merging small parts: a part a second would make 14,400 files in 4 h.
+//! Merges small parts: one part per second would make 14,400 files in 4 h.
 //!
-//! At no instant is a row lost or double: the merged part appears whole and by its name replaces those that it holds, which are
-//! removed after that. A reader passes over parts that another one covers.
+//! No row is lost or duplicated at any instant: the merged part appears complete, and its name supersedes the parts
+//! that it contains, which are removed afterwards. Readers skip superseded parts.
 
 use crate::{sync_directory, Column, Group, Names, PartWriter, Span, StoreError, GROUP_ROWS};
 
-/// Parts are merged when they are this many.
+/// Number of small parts at which they are merged.
 const MERGE_PARTS: usize = 60;
-/// A group of this many rows is copied as it is; the rows of smaller ones are gathered.
+/// Minimum rows of a group that is copied unchanged; the rows of smaller groups are gathered.
 const LARGE_GROUP: usize = GROUP_ROWS / 2;
 
-/// Small parts that follow each other and were not merged yet.
+/// Consecutive small parts that are not merged yet.
 #[derive(Debug)]
 pub struct SmallParts {
     large: u64,
@@ -20,14 +20,16 @@ pub struct SmallParts {
 }
 
 impl SmallParts {
-    /// Leaves parts of `large` rows as they are; parts are merged when they have `enough` rows together, or are 60.
+    /// Parts of `large` or more rows are not merged; smaller ones are merged when they have `enough` rows in total, or
+    /// are 60.
     pub fn new(large: u64, enough: u64) -> Self {
         Self { large, enough, small: Vec::new(), rows: 0 }
     }
 
-    /// Adds a part. Returns what to merge now, two parts at least. If it does not follow the last one, those before are left.
+    /// Adds a part. Returns the parts to merge now, at least two. If `span` does not follow the last part, earlier
+    /// parts remain unmerged.
     pub fn add(&mut self, span: Span, rows: u64) -> Option<Vec<Span>> {
-        // A merged part must not cover what it does not hold.
+        // A merged part's name must not cover numbers that it does not contain.
         if self.small.last().is_some_and(|last| last.last.checked_add(1) != Some(span.first)) {
             self.take();
         }
@@ -39,18 +41,19 @@ impl SmallParts {
         (self.rows >= self.enough || self.small.len() >= MERGE_PARTS).then(|| self.take())?
     }
 
-    /// What is left, if it is two parts at least.
+    /// The remaining parts, if there are at least two.
     pub fn take(&mut self) -> Option<Vec<Span>> {
         self.rows = 0;
         Some(std::mem::take(&mut self.small)).filter(|small| small.len() > 1)
     }
 }
 
-/// Writes the rows of all these parts to `merged`, publishes it, and removes the parts. Columns that a part lacks are empty.
-/// `sort_by`: rows of a group come together by this column (see [`Group::sort_by`]). Calls `step` now and then.
+/// Writes the rows of these parts to `merged`, publishes it, and removes the parts. Columns that a part lacks have no
+/// values. `sort_by`: column by which the rows of a group are sorted (see [`Group::sort_by`]). Calls `step`
+/// periodically.
 ///
 /// # Errors
-/// Where a part cannot be read or the merged one not be written; then all parts stay.
+/// A part cannot be read, or the merged one not written. All parts then remain.
 pub fn merge(
     names: &Names,
     spans: &[Span],

@@ -1,21 +1,21 @@
-//! Names of parts. A part's name says which numbers it holds, and so which parts count: `part-00000000-00000059.parquet` replaces
-//! the parts 0 to 59, whether or not they were removed before a crash.
+//! Names of parts. A name contains the part's range of numbers, which determines the valid parts:
+//! `part-00000000-00000059.parquet` supersedes parts 0 to 59, whether or not a crash prevented their removal.
 
 use crate::{PartReader, StoreError};
 use latpath_linux::Directory;
 use std::{ffi::OsString, fs::File, io, path::PathBuf};
 
-/// The numbers that one part holds: `first..=last`.
+/// The range of numbers in one part: `first..=last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// The first.
+    /// First number.
     pub first: u32,
-    /// The last.
+    /// Last number.
     pub last: u32,
 }
 
 impl Span {
-    /// A part that was not merged.
+    /// The span of an unmerged part.
     pub fn one(number: u32) -> Self {
         Self { first: number, last: number }
     }
@@ -43,28 +43,29 @@ impl Span {
     }
 }
 
-/// Where parts are, and how their names begin.
+/// The directory of the parts, and their common prefix.
 #[derive(Clone, Debug)]
 pub struct Names {
+    /// Directory of the parts.
     pub directory: Directory,
-    /// `part-`; ends with a hyphen.
+    /// Prefix of their names, with a trailing hyphen: `part-`.
     pub prefix: OsString,
 }
 
 impl Names {
-    /// `part-00000000.parquet` in a directory.
+    /// Names of the form `part-00000000.parquet` in this directory.
     pub fn new(directory: Directory) -> Self {
         Self { directory, prefix: "part-".into() }
     }
 
-    /// A part's name.
+    /// File name of a part.
     pub fn name(&self, span: Span) -> OsString {
         let mut name = self.prefix.clone();
         name.push(span.suffix());
         name
     }
 
-    /// A part's file, for messages.
+    /// Path of a part, for messages.
     pub fn path(&self, span: Span) -> PathBuf {
         self.directory.join(self.name(span))
     }
@@ -76,13 +77,13 @@ impl Names {
     /// Opens a part.
     ///
     /// # Errors
-    /// Where it cannot be read, or is no part.
+    /// The file cannot be read, or is not a valid part.
     pub fn open(&self, span: Span) -> Result<PartReader, StoreError> {
         let path = self.path(span);
         PartReader::of(self.file(span).map_err(StoreError::read(&path))?, &path)
     }
 
-    /// The file while it is being written. Readers of whole directories skip names that start with a dot.
+    /// Name of a part while it is written. Readers of whole directories skip names that start with a dot.
     pub fn hidden(&self, span: Span) -> OsString {
         let mut name = OsString::from(".");
         name.push(self.name(span));
@@ -90,7 +91,10 @@ impl Names {
         name
     }
 
-    /// The parts that count, in order: those that no longer span covers. Files that are no parts are passed over.
+    /// The valid parts in order, without those that a longer span covers. Other files are skipped.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
     pub fn list(&self) -> Result<Vec<Span>, StoreError> {
         let mut spans = Vec::new();
         for name in self.directory.names().map_err(StoreError::read(self.directory.path()))? {

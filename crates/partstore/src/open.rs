@@ -1,36 +1,40 @@
-//! The parts of a store, as they were when it was opened.
+//! The parts of a store at the time of opening.
 //!
-//! A writer that goes on merges its small parts and removes them. So those that may vanish are held open: what was there when the
-//! store was opened can be read as long as it is open.
+//! A running writer merges small parts and removes them. Parts that may vanish are therefore kept open, so that they
+//! remain readable.
 
 use crate::{Names, PartReader, Span, StoreError};
 use std::{fs::File, os::fd::AsRawFd, time::Duration};
 
-/// So many of the latest parts may be about to be merged: 60 at once, one more each second until that is done, and many
-/// more where the disk is slow. As many files as a process may have open by default, and some left over.
-const HELD: usize = 512;
-/// A directory that is read while parts are merged in it may show neither the small ones nor the merged one: then it is
-/// read again, so often.
+/// Number of the latest parts that are kept open: 60 may be merged at once, one more arrives per second until that is
+/// done, and many more on a slow disk. Leaves some of the default limit of open files.
+const MAX_OPEN_PARTS: usize = 512;
+/// Attempts at listing the directory: a list made during a merge may show neither the small parts nor the merged one.
 const ATTEMPTS: usize = 20;
 
-/// One part of an open store.
+/// A part of an open store.
 #[derive(Debug)]
 pub struct PartFile {
+    /// The part's range of numbers.
     pub span: Span,
     names: Names,
     held: Option<File>,
 }
 
 impl PartFile {
+    /// Opens the part for reading.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a valid part.
     pub fn open(&self) -> Result<PartReader, StoreError> {
         let Some(held) = &self.held else { return self.names.open(self.span) };
         let path = self.names.path(self.span);
-        // By its descriptor, since its name may be gone; a description of its own, since several threads may read.
+        // Reopens it through its descriptor, because its name may be gone; threads need separate file positions.
         let again = File::open(format!("/proc/self/fd/{}", held.as_raw_fd())).map_err(StoreError::read(&path))?;
         PartReader::of(again, &path)
     }
 
-    /// Its bytes; 0 if the file system does not say.
+    /// Size in bytes; 0 if unknown.
     pub fn bytes(&self) -> u64 {
         let metadata = match &self.held {
             Some(held) => held.metadata(),
@@ -40,13 +44,16 @@ impl PartFile {
     }
 }
 
-/// The parts that count, in order. `is_growing`: a writer may be merging them.
+/// Opens the valid parts, in order. `is_growing`: a writer may be merging them.
+///
+/// # Errors
+/// The directory cannot be read.
 pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError> {
     let mut attempts = 1..=ATTEMPTS;
     loop {
         let spans = names.list()?;
         let is_whole = gaps(&spans).next().is_none();
-        let safe = if is_growing { spans.len().saturating_sub(HELD) } else { spans.len() };
+        let safe = if is_growing { spans.len().saturating_sub(MAX_OPEN_PARTS) } else { spans.len() };
         let mut vanished = false;
         let mut part = |(i, span): (usize, Span)| {
             let held = if i < safe { None } else { names.file(span).ok() };
@@ -55,7 +62,7 @@ pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError
         };
         let parts: Vec<_> = spans.into_iter().enumerate().map(&mut part).collect();
         let is_last = attempts.next().is_none();
-        // What is still missing at the last attempt will not come.
+        // Parts missing at the last attempt are gone.
         if !is_growing || (is_whole && !vanished) || is_last {
             return Ok(parts);
         }
@@ -63,7 +70,7 @@ pub fn open(names: &Names, is_growing: bool) -> Result<Vec<PartFile>, StoreError
     }
 }
 
-/// The numbers of parts that no name has: first and last.
+/// Gaps between the parts' numbers: first and last missing number.
 pub fn gaps(spans: &[Span]) -> impl Iterator<Item = (u32, u32)> + '_ {
     let mut expected = 0;
     spans.iter().filter_map(move |span| {

@@ -1,4 +1,4 @@
-//! Reading one part: row group by row group, column by column, in bounded memory.
+//! Reads a part: row group by row group, column by column, in bounded memory.
 
 use crate::{chunk::Chunk, sums, Column, Group, StoreError};
 use latpath_linux::open_file;
@@ -12,10 +12,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Most rows of a row group that is read: files of other writers may have more than ours.
+/// Maximum rows of a row group; files of other writers may have more than latpath's.
 const MOST_ROWS: usize = 65_536;
 
-/// One part, open for reading.
+/// A part that is open for reading.
 pub struct PartReader {
     path: PathBuf,
     file: File,
@@ -23,11 +23,15 @@ pub struct PartReader {
 }
 
 impl PartReader {
+    /// Opens a part.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a valid part.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::of(open_file(path).map_err(StoreError::read(path))?, path)
     }
 
-    /// Reads an open file, whose name for errors is `path`.
+    /// Reads an open file; `path` is its name in errors.
     pub(crate) fn of(file: File, path: &Path) -> Result<Self, StoreError> {
         if !sums::is_footer_whole(&file).map_err(StoreError::read(path))? {
             return Err(StoreError::Damaged { path: path.into(), why: sums::WRONG.into() });
@@ -35,14 +39,14 @@ impl PartReader {
         let metadata = guarded(path, || ParquetMetaDataReader::new().parse_and_finish(&file))?;
         for group in metadata.row_groups() {
             if !(0..=MOST_ROWS as i64).contains(&group.num_rows()) {
-                let why = format!("a row group of {} rows; latpath reads {MOST_ROWS} at most", group.num_rows());
+                let why = format!("a row group has {} rows; latpath reads at most {MOST_ROWS}", group.num_rows());
                 return Err(StoreError::Damaged { path: path.into(), why });
             }
         }
         Ok(Self { path: path.into(), file, metadata })
     }
 
-    /// Its name, for messages.
+    /// Path of the part, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -51,10 +55,12 @@ impl PartReader {
         &self.metadata
     }
 
+    /// Number of row groups.
     pub fn groups(&self) -> usize {
         self.metadata.num_row_groups()
     }
 
+    /// Number of rows.
     pub fn rows(&self) -> u64 {
         self.metadata.row_groups().iter().map(|g| g.num_rows().unsigned_abs()).sum()
     }
@@ -64,7 +70,7 @@ impl PartReader {
         self.metadata.file_metadata().schema_descr().columns().iter().map(|c| c.name())
     }
 
-    /// The least and greatest value of a column in a row group, if its statistics say.
+    /// Least and greatest value of a column in a row group, from its statistics.
     pub fn bounds(&self, group: usize, column: &str) -> Option<(i64, i64)> {
         let chunks = self.metadata.row_group(group).columns();
         let chunk = chunks.iter().find(|c| c.column_descr().name() == column)?;
@@ -75,18 +81,22 @@ impl PartReader {
         }
     }
 
-    /// Appends a row group's columns of this table, whose bytes are checked. A column that the file lacks is empty.
+    /// Appends the columns `table` of a row group and verifies their checksums. Columns that the file lacks have no
+    /// values.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged.
     pub fn read(&self, group: usize, table: &[Column], to: &mut Group) -> Result<(), StoreError> {
         guarded(&self.path, || to.read(&self.file, &self.metadata, group, table))
     }
 
-    /// The bytes of a column of a row group, checked.
+    /// The verified bytes of a column in a row group.
     pub(crate) fn chunk(&self, group: usize, column: usize) -> Result<Chunk, StoreError> {
         guarded(&self.path, || Chunk::read(&self.file, &self.metadata, group, column))
     }
 }
 
-/// Runs a piece of Parquet decoding. A hostile file may make it panic; that is an error of the file, no more.
+/// Runs Parquet decoding and converts a panic, which a hostile file may cause, into an error of the file.
 fn guarded<T, E: ToString>(path: &Path, decode: impl FnOnce() -> Result<T, E>) -> Result<T, StoreError> {
     let damaged = |why: String| StoreError::Damaged { path: path.into(), why };
     match catch_unwind(AssertUnwindSafe(decode)) {

@@ -1,7 +1,7 @@
-//! Sums over a part's bytes, in its own metadata: a bit that flips on a disk is an error, never another figure.
+//! Checksums of a part, stored in its metadata, so that a flipped bit is an error and never changes a figure.
 //!
-//! One XXH64 for each column of each row group, and one for the footer, in which all else stands. They are 16 hexadecimal digits
-//! each, under one key, the footer's first. The footer's own sum is made with zeros in its place.
+//! One XXH64 per column of each row group, and one for the footer, which contains everything else. All are written as
+//! 16 hexadecimal digits under one key, the footer's first. The footer's checksum is computed with zeros in its place.
 
 use parquet::file::metadata::{KeyValue, ParquetMetaData, RowGroupMetaData};
 use std::{fs::File, hash::Hasher, io, os::unix::fs::FileExt};
@@ -9,12 +9,12 @@ use twox_hash::XxHash64;
 
 const KEY: &str = "latpath_xxh64";
 const DIGITS: usize = 16;
-/// What ends a Parquet file: the footer's length in 4 bytes, and `PAR1`.
+/// Length of the end of a Parquet file, bytes: the footer's length in 4 bytes, and `PAR1`.
 const TAIL: u64 = 8;
-/// Why a part with a wrong sum is damaged.
-pub(crate) const WRONG: &str = "its sum is wrong";
+/// The fault of a part with a wrong checksum.
+pub(crate) const WRONG: &str = "its checksum is wrong";
 
-/// The sums of what was written, for the metadata, with zeros for the footer's.
+/// The checksums of the written columns as metadata, with zeros for the footer's.
 pub(crate) fn of_columns(file: &File, groups: &[RowGroupMetaData]) -> io::Result<KeyValue> {
     let mut text = "0".repeat(DIGITS);
     for column in groups.iter().flat_map(RowGroupMetaData::columns) {
@@ -23,20 +23,20 @@ pub(crate) fn of_columns(file: &File, groups: &[RowGroupMetaData]) -> io::Result
     Ok(KeyValue::new(KEY.into(), text))
 }
 
-/// Puts the footer's sum into its place.
+/// Stores the footer's checksum.
 pub(crate) fn seal(file: &File) -> io::Result<()> {
     match read_footer(file)? {
         Some(footer) => file.write_all_at(digits(footer.sum).as_bytes(), footer.place),
-        None => Err(io::Error::other("the part's footer lacks its sums")),
+        None => Err(io::Error::other("the part's footer lacks its checksums")),
     }
 }
 
-/// Whether the footer is as it was written. A part of an earlier latpath has no sums, and is taken as it is.
+/// Whether the footer matches its checksum. Parts of earlier versions have no checksums and are accepted.
 pub(crate) fn is_footer_whole(file: &File) -> io::Result<bool> {
     Ok(read_footer(file)?.is_none_or(|footer| footer.found == digits(footer.sum).as_bytes()))
 }
 
-/// Whether these are the bytes that were written as a column of a row group.
+/// Whether the bytes of a column match the checksum in the metadata.
 pub(crate) fn is_column_whole(metadata: &ParquetMetaData, group: usize, column: usize, bytes: &[u8]) -> bool {
     let notes = metadata.file_metadata().key_value_metadata();
     let Some(sums) = notes.into_iter().flatten().find(|note| note.key == KEY) else { return true };
@@ -47,23 +47,24 @@ pub(crate) fn is_column_whole(metadata: &ParquetMetaData, group: usize, column: 
 
 struct Footer {
     sum: u64,
-    /// What stands there as its sum, and where in the file.
+    /// The stored checksum and its offset in the file.
     found: Vec<u8>,
     place: u64,
 }
 
-/// The footer, if it has a place for its sum.
+/// The footer, if it has a checksum.
 fn read_footer(file: &File) -> io::Result<Option<Footer>> {
     let size = file.metadata()?.len();
     let mut tail = [0; TAIL as usize];
-    // What is too short, or has a wrong length, is no Parquet: its reader says so.
+    // Files that are too short or have a wrong footer length are rejected by the Parquet reader.
     let Some(end) = size.checked_sub(TAIL) else { return Ok(None) };
     file.read_exact_at(&mut tail, end)?;
     let length = u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]);
     let Some(start) = end.checked_sub(length.into()) else { return Ok(None) };
     let mut bytes = vec![0; length as usize];
     file.read_exact_at(&mut bytes, start)?;
-    // The last, since names of columns stand before it. In Thrift's compact protocol a byte for the type follows, and the length.
+    // The last occurrence, since names of columns precede it. In Thrift's compact protocol one byte for the type
+    // follows, then the length.
     let Some(key) = bytes.windows(KEY.len()).rposition(|w| w == KEY.as_bytes()) else { return Ok(None) };
     let length_at = key + KEY.len() + 1;
     let length_bytes = bytes.iter().skip(length_at).take_while(|byte| **byte >= 0x80).count() + 1;
@@ -89,7 +90,7 @@ fn digits(sum: u64) -> String {
     format!("{sum:016x}")
 }
 
-/// The XXH64 of some bytes, 16 hexadecimal digits.
+/// The XXH64 of `bytes` as 16 hexadecimal digits.
 pub fn sum_of(bytes: &[u8]) -> String {
     digits(XxHash64::oneshot(0, bytes))
 }

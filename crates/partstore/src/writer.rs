@@ -1,4 +1,4 @@
-//! Writing one part, and bringing it to the disk.
+//! Writes a part and makes it durable.
 
 use crate::{column, sums, Column, Group, PartReader, StoreError};
 use latpath_linux::Directory;
@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The file below the Parquet writer: keeps the system's own error, of which Parquet keeps only the text.
+/// The file under the Parquet writer. Keeps the system's error, of which Parquet keeps only the text.
 pub(crate) struct Sink {
     file: File,
     error: Arc<Mutex<Option<io::Error>>>,
@@ -30,12 +30,12 @@ impl Write for Sink {
     }
 }
 
-/// A part that is being written, under its hidden name. Dropped before [`PartWriter::publish`] it is removed.
+/// A part that is being written, under its hidden name. Removed if dropped before [`PartWriter::publish`].
 pub struct PartWriter {
     directory: Directory,
     hidden: OsString,
     name: OsString,
-    /// The part's file, for messages.
+    /// Path of the part, for messages.
     path: PathBuf,
     table: Arc<[Column]>,
     writer: Option<SerializedFileWriter<Sink>>,
@@ -44,7 +44,11 @@ pub struct PartWriter {
 }
 
 impl PartWriter {
-    /// Makes the file `hidden` in a directory, which becomes `name` when it is whole. `title` and `notes` go into the file's metadata.
+    /// Creates the file `hidden` in `directory`; [`PartWriter::publish`] renames it to `name`. `title` and `notes` are
+    /// stored in its metadata.
+    ///
+    /// # Errors
+    /// The file cannot be created.
     pub fn create(
         directory: &Directory,
         (hidden, name): (OsString, OsString),
@@ -67,7 +71,10 @@ impl PartWriter {
         self.rows
     }
 
-    /// Adds a row group, if it has rows.
+    /// Appends a row group, unless it is empty.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn write(&mut self, group: &Group) -> Result<(), StoreError> {
         if group.rows == 0 {
             return Ok(());
@@ -77,7 +84,8 @@ impl PartWriter {
         self.with_writer(|writer| group.write(writer, &table))
     }
 
-    /// Adds another part's row group as it is: its bytes are checked, and not decoded. It must have the same columns.
+    /// Appends a row group of another part unchanged: its checksums are verified, its values not decoded. It must have
+    /// the same columns.
     pub(crate) fn copy(&mut self, from: &PartReader, index: usize) -> Result<(), StoreError> {
         let group = from.metadata().row_group(index);
         let rows_written = group.num_rows().unsigned_abs();
@@ -114,10 +122,10 @@ impl PartWriter {
         self.check(done)
     }
 
-    /// Closes the part and gives it its name, once it is on the disk. Returns its bytes.
+    /// Flushes the part to disk and renames it. Returns its size in bytes.
     ///
     /// # Errors
-    /// Where it cannot be written; it is then removed.
+    /// The part cannot be written; it is then removed.
     pub fn publish(mut self) -> Result<u64, StoreError> {
         let Some(mut writer) = self.writer.take() else { return Ok(0) };
         let flushed = writer.flush().map_err(ParquetError::from);
@@ -142,21 +150,24 @@ impl PartWriter {
 
 impl Drop for PartWriter {
     fn drop(&mut self) {
-        // Closes the file first; what it would still write is of no use. A published part has no hidden name any more.
+        // Closes the file first; nothing more is written. A published part has no hidden name.
         self.writer = None;
         let _ = self.directory.remove(&self.hidden);
     }
 }
 
-/// Brings renames and removals in a directory to the disk.
+/// Makes renames and removals in a directory durable (fsync of the directory).
+///
+/// # Errors
+/// The directory cannot be synced.
 pub fn sync_directory(directory: &Directory) -> Result<(), StoreError> {
     directory.sync().map_err(StoreError::write(directory.path()))
 }
 
-/// Puts a file in the place of the one that has its name: after a crash one or the other is there, whole.
+/// Atomically replaces a file: after a crash either the old or the new one exists, complete.
 ///
 /// # Errors
-/// Where it cannot be written; what was there stays.
+/// The file cannot be written; the old one remains.
 pub fn replace_file(directory: &Directory, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let hidden = format!(".{name}.tmp");
     let written = directory.new_file(&hidden).and_then(|mut file| {

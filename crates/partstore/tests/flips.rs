@@ -1,4 +1,4 @@
-//! A bit that flips in a part is an error, never another figure.
+//! A flipped bit in a part is an error and never changes a figure.
 
 use latpath_partstore::{
     merge, Column, Directory, Encoding, Group, Kind, Names, PartReader, PartWriter, Span, StoreError,
@@ -38,7 +38,7 @@ fn write(names: &Names, span: Span, rows: i64) {
     part.publish().unwrap();
 }
 
-/// All that a reader gets from a part.
+/// Everything that a reader gets from a part.
 fn content(path: &Path) -> Result<String, StoreError> {
     let part = PartReader::open(path)?;
     let mut text = format!("{} rows {:?}", part.rows(), part.columns().collect::<Vec<_>>());
@@ -70,7 +70,7 @@ fn each_single_bit_that_flips_is_found_or_changes_nothing() {
             }
         }
     }
-    // Those in the file's first 4 bytes, and in the name of the sums, change nothing.
+    // Flips in the file's first 4 bytes, and in the key of the checksums, have no effect.
     assert!(found > whole.len() * 8 - 200, "{found} of {}", whole.len() * 8);
 }
 
@@ -79,7 +79,7 @@ fn a_damaged_part_is_not_merged_into_a_whole_one() {
     let directory = tempfile::tempdir().unwrap();
     let names = Names::new(Directory::open(directory.path()).unwrap());
     let spans = [Span::one(0), Span::one(1)];
-    // One whose rows are gathered, and one whose groups are copied as they are.
+    // One part whose rows are gathered, and one whose groups are copied.
     write(&names, spans[0], 40);
     write(&names, spans[1], 16_000);
     let both = Span { first: 0, last: 1 };
@@ -92,7 +92,7 @@ fn a_damaged_part_is_not_merged_into_a_whole_one() {
         bytes[100] ^= 1;
         std::fs::write(names.path(span), bytes).unwrap();
         let error = merge(&names, &spans, merged(), &table(), None, || ()).unwrap_err();
-        assert!(error.to_string().contains("its sum is wrong"), "{error}");
+        assert!(error.to_string().contains("its checksum is wrong"), "{error}");
         assert!(!names.path(both).exists() && names.path(span).exists());
         std::fs::write(names.path(span), whole).unwrap();
     }
@@ -109,10 +109,10 @@ fn a_page_that_claims_gigabytes_is_refused_before_memory_is_taken() {
     let file = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
     let (last, _) = file.metadata().row_groups().last().unwrap().columns().last().unwrap().byte_range();
     let mut bytes = std::fs::read(&path).unwrap();
-    // Whoever forges a page leaves the sums out.
+    // A forged page comes without checksums.
     let key = bytes.windows(13).rposition(|w| w == b"latpath_xxh64").unwrap();
     bytes[key] = b'_';
-    // The page's type, then its uncompressed size, in as many bytes as its highest bits say.
+    // The page's type, then its uncompressed size as a varint.
     let size = last as usize + 3;
     let end = size + bytes[size..].iter().position(|byte| *byte < 0x80).unwrap() + 1;
     assert_eq!((bytes[size - 3], bytes[size - 1], bytes[end]), (0x15, 0x15, 0x15));

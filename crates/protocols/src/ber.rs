@@ -1,9 +1,9 @@
-//! The part of BER that Sampled Values and GOOSE use: one-byte tags, definite lengths up to 65535.
+//! The subset of BER that Sampled Values and GOOSE use: one-byte tags, definite lengths up to 65535.
 
 use crate::FrameError;
 
-/// Reads elements of `frame[pos..end]`; positions stay those of the frame. Where a capture cut the frame, `end` lies beyond its bytes:
-/// lengths are checked against the frame as it was sent, and only reading a byte that is missing fails.
+/// Reads elements of `frame[pos..end]`; positions are relative to the whole frame. In a truncated capture, `end` lies
+/// beyond the captured bytes: lengths are checked against the frame as sent, and only reading a missing byte fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
     frame: &'a [u8],
@@ -15,10 +15,10 @@ pub(crate) struct Reader<'a> {
 pub(crate) struct Element<'a> {
     pub tag: u8,
     pub tag_at: usize,
-    /// Where the value starts.
+    /// Offset of the value in the frame.
     pub at: usize,
     pub len: usize,
-    /// What was captured of it.
+    /// The captured part of the value.
     captured: &'a [u8],
 }
 
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
         self.frame.get(at).copied().ok_or(FrameError::CutOff { what, at })
     }
 
-    /// The next element, whatever its tag; `what` names it in errors.
+    /// Reads the next element, whatever its tag; `what` names it in errors.
     pub fn any(&mut self, what: &'static str) -> Result<Element<'a>, FrameError> {
         let tag_at = self.pos;
         let tag = self.byte(what)?;
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
         Ok(Element { tag, tag_at, at, len, captured: &captured[..captured.len().min(len)] })
     }
 
-    /// The next element, which must have this tag.
+    /// Reads the next element, which must have `tag`.
     pub fn expect(&mut self, tag: u8, what: &'static str) -> Result<Element<'a>, FrameError> {
         let e = self.any(what)?;
         if e.tag != tag {
@@ -79,7 +79,7 @@ impl<'a> Element<'a> {
     /// The value.
     ///
     /// # Errors
-    /// Where the capture ends before it does.
+    /// The capture ends before the value does.
     pub fn value(&self, what: &'static str) -> Result<&'a [u8], FrameError> {
         let cut = FrameError::CutOff { what, at: self.at + self.captured.len() };
         (self.captured.len() == self.len).then_some(self.captured).ok_or(cut)
@@ -103,7 +103,7 @@ impl<'a> Element<'a> {
     }
 }
 
-/// Appends an element, with its length in the shortest form. Who builds a frame checks that all of it is at most 65535 bytes long.
+/// Appends an element, its length in the shortest form. The caller ensures that the value has at most 65535 bytes.
 pub(crate) fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     out.push(tag);
     match value.len() {
@@ -117,7 +117,8 @@ pub(crate) fn put(out: &mut Vec<u8>, tag: u8, value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Appends an INTEGER in its shortest form. It is signed, so numbers with their top bit set get a leading zero.
+/// Appends an INTEGER in its shortest form. INTEGERs are signed: a number with its top bit set gets a leading zero
+/// byte.
 pub(crate) fn put_unsigned(out: &mut Vec<u8>, tag: u8, number: u32) {
     let bytes = u64::from(number).to_be_bytes();
     let first = (0..7).find(|i| bytes[*i] != 0 || bytes[i + 1] & 0x80 != 0).unwrap_or(7);

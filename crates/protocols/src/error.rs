@@ -1,9 +1,9 @@
-//! Why bytes are no frame of a protocol, and why a frame cannot be built.
+//! Errors of parsing and building frames.
 
-/// Why bytes are no frame of a protocol. Positions count from the first byte of the frame.
+/// Why a frame could not be parsed. Positions (`at`) count from the first byte of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Another protocol: nothing is wrong with the frame.
+    /// The frame belongs to another protocol and is not malformed.
     #[error("another protocol: ethertype {ethertype:#06x}")]
     OtherProtocol {
         /// The ethertype after any 802.1Q tags.
@@ -12,67 +12,82 @@ pub enum FrameError {
     /// More than two 802.1Q tags.
     #[error("more than two 802.1Q tags")]
     TooManyTags,
-    /// The bytes end, or the element around ends, inside an element.
+    /// The frame, or the enclosing element, ends inside an element.
     #[error("{what} at byte {at} needs {needed} bytes, {left} are left")]
     Truncated {
+        /// The element that is incomplete.
         what: &'static str,
+        /// Offset of the element.
         at: usize,
-        /// Bytes that it needs.
+        /// Bytes that the element needs.
         needed: usize,
-        /// Bytes that are left for it.
+        /// Bytes that remain for it.
         left: usize,
     },
     /// A BER length in a form that these protocols do not use: indefinite, or of more than two bytes.
     #[error("{what}: BER length form {form:#04x} at byte {at} (short, 81 and 82 are known)")]
     LengthForm {
+        /// The element with this length.
         what: &'static str,
-        /// Where the length stands.
+        /// Offset of the length.
         at: usize,
-        /// Its first byte.
+        /// First byte of the length.
         form: u8,
     },
-    /// An element has a length that its type does not allow.
+    /// The length of an element is not allowed for its type.
     #[error("{what} at byte {at} has {found} bytes")]
     BadLength {
+        /// The element.
         what: &'static str,
-        /// Where its value starts.
+        /// Offset of its value.
         at: usize,
+        /// Its length, bytes.
         found: usize,
     },
-    /// Another element than the one that must stand here.
-    #[error("tag {found:#04x} at byte {at}, where {expected} must stand")]
+    /// An unexpected element.
+    #[error("tag {found:#04x} at byte {at}; expected {expected}")]
     BadTag {
-        /// What must stand here.
+        /// The element that belongs at this place.
         expected: &'static str,
-        /// Where the tag stands.
+        /// Offset of the tag.
         at: usize,
+        /// The tag found.
         found: u8,
     },
-    /// A version of PTP that is not followed.
-    #[error("PTP version {found} at byte {at}, where 2 must stand")]
-    BadVersion { at: usize, found: u8 },
-    /// A frame of Sampled Values without an ASDU.
-    #[error("no ASDU is in it")]
+    /// An unsupported version of PTP.
+    #[error("PTP version {found} at byte {at}; only version 2 is supported")]
+    BadVersion {
+        /// Offset of the version.
+        at: usize,
+        /// The version found.
+        found: u8,
+    },
+    /// A Sampled Values frame without an ASDU.
+    #[error("the frame has no ASDU")]
     NoAsdu,
-    /// An element that names the packet is missing.
+    /// An element that identifies the packet is missing.
     #[error("{what} is missing")]
-    Missing { what: &'static str },
-    /// The frame is longer than what was captured of it, and what is missing is needed.
+    Missing {
+        /// The element.
+        what: &'static str,
+    },
+    /// The capture truncated the frame before an element that is needed.
     #[error("the capture ends before {what}, at byte {at}: capture more of each frame (tcpdump -s 0)")]
     CutOff {
+        /// The first element that is incomplete.
         what: &'static str,
-        /// The first byte that is missing.
+        /// Offset of the first missing byte.
         at: usize,
     },
 }
 
 impl FrameError {
-    /// True for a frame of the right ethertype that could not be read; false for one of another protocol.
+    /// True if the frame has the right ethertype and could not be parsed; false if it belongs to another protocol.
     pub fn is_malformed(&self) -> bool {
         !matches!(self, Self::OtherProtocol { .. })
     }
 
-    /// The same for a frame of which a capture kept the first bytes alone: what the bytes lack was cut off.
+    /// Converts the error for a truncated capture: bytes that are missing were cut off by the capture.
     pub(crate) fn cut_off(self) -> Self {
         match self {
             Self::Truncated { what, at, .. } => Self::CutOff { what, at },
@@ -80,7 +95,7 @@ impl FrameError {
         }
     }
 
-    /// What frames with the same fault have in common: the fault, and the element that has it.
+    /// Identity of a fault for counting: its kind, and the element that has it.
     fn kind(&self) -> (std::mem::Discriminant<Self>, &'static str) {
         let what = match self {
             Self::Truncated { what, .. }
@@ -95,39 +110,39 @@ impl FrameError {
     }
 }
 
-/// Frames that could not be read, counted by reason.
+/// Frames that could not be parsed, counted by reason.
 #[derive(Clone, Debug, Default)]
 pub struct UnreadFrames {
-    /// The first error of each kind, with the number of frames.
+    /// The first error of each kind, and the number of frames with that kind.
     reasons: Vec<(FrameError, u64)>,
 }
 
 impl UnreadFrames {
-    /// Counts a frame; one of another protocol does not count.
+    /// Counts a frame. Frames of other protocols are not counted.
     pub fn count(&mut self, error: FrameError) {
         if !error.is_malformed() {
             return;
         }
-        // As many kinds as there are elements: a few dozen.
+        // At most a few dozen kinds: one per element and fault.
         match self.reasons.iter_mut().find(|(known, _)| known.kind() == error.kind()) {
             Some((_, frames)) => *frames += 1,
             None => self.reasons.push((error, 1)),
         }
     }
 
-    /// All of them.
+    /// Number of unreadable frames.
     pub fn total(&self) -> u64 {
         self.reasons.iter().map(|(_, frames)| frames).sum()
     }
 
-    /// The reasons, the most common first.
+    /// The reasons, most common first.
     pub fn reasons(&self) -> Vec<(FrameError, u64)> {
         let mut reasons = self.reasons.clone();
         reasons.sort_by_key(|(_, frames)| std::cmp::Reverse(*frames));
         reasons
     }
 
-    /// Adds those of another place.
+    /// Adds the counts of another instance.
     pub fn add(&mut self, other: &Self) {
         for (error, frames) in &other.reasons {
             match self.reasons.iter_mut().find(|(known, _)| known.kind() == error.kind()) {
@@ -138,7 +153,7 @@ impl UnreadFrames {
     }
 }
 
-/// The most common reason with its count, in a sentence; nothing where no frame was unread.
+/// The most common reason with its count, as a sentence; empty without unreadable frames.
 impl std::fmt::Display for UnreadFrames {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let total = self.total();
@@ -155,12 +170,17 @@ impl std::fmt::Display for UnreadFrames {
 pub enum BuildError {
     /// A name is empty or too long.
     #[error("{what} {name:?}: has {len} bytes, 1 to 129 are allowed", len = name.len())]
-    Name { what: &'static str, name: String },
-    /// There must be 1 to 65535 ASDUs.
+    Name {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        name: String,
+    },
+    /// The number of ASDUs is not 1 to 65535.
     #[error("{0} ASDUs in a frame: 1 to 65535 are allowed")]
     AsduCount(usize),
-    /// The length field has 16 bits.
-    #[error("the frame would be {0} bytes long, more than its length field can say")]
+    /// The frame does not fit into its 16-bit length field.
+    #[error("the frame would have {0} bytes, more than its length field can hold")]
     TooLong(usize),
 }
 

@@ -1,6 +1,7 @@
-//! Names from the wire as text: any bytes; two names never look alike, and each can be typed back.
+//! Escaping of names from the wire. Names are arbitrary bytes; distinct names have distinct texts, which users can
+//! type.
 
-/// A name's bytes as text: distinct names read distinctly, and a terminal obeys none. [`bytes`] reads it back.
+/// A name's bytes as text: distinct for distinct names, and without terminal control sequences. [`bytes`] reverses it.
 pub(crate) fn text(name: &[u8]) -> String {
     let mut text = String::new();
     let hex = |text: &mut String, bytes: &[u8]| bytes.iter().for_each(|b| *text += &format!("\\x{b:02x}"));
@@ -8,7 +9,8 @@ pub(crate) fn text(name: &[u8]) -> String {
         for c in chunk.valid().chars() {
             match c {
                 '\\' => text += "\\\\",
-                // What is no letter on a screen: control characters, and what turns the direction of writing.
+                // Characters that are not printable: control characters, and those that change the direction of
+                // writing.
                 c if !c.is_ascii() && c.escape_debug().len() > 1 || c.is_control() => {
                     hex(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes());
                 }
@@ -20,7 +22,7 @@ pub(crate) fn text(name: &[u8]) -> String {
     text
 }
 
-/// The bytes of a name as the user writes it.
+/// The bytes of a name as typed by the user; `None` for an invalid escape.
 pub(crate) fn bytes(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! Any ethertype: every frame that has it.
+//! Any ethertype: all frames with it are one stream.
 
 use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
 use crate::options::{bad, number_u16, BadStream, Options};

@@ -1,4 +1,4 @@
-//! What stands before a protocol's own bytes: the Ethernet header with its tags, and the link layer of IEC 61850.
+//! The Ethernet header with its 802.1Q tags, and the link layer of IEC 61850.
 
 use crate::ber::{put, Reader};
 use crate::{BuildError, FrameError};
@@ -6,7 +6,7 @@ use crate::{BuildError, FrameError};
 /// Ethertypes that announce an 802.1Q tag: customer and service tag.
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
 
-/// One 802.1Q tag.
+/// An 802.1Q tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag {
     /// 0x8100 or 0x88a8.
@@ -16,21 +16,23 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// A customer tag.
+    /// A customer tag (TPID 0x8100).
     pub fn new(vlan: u16, priority: u8) -> Self {
         Self { tpid: 0x8100, tci: u16::from(priority & 7) << 13 | (vlan & 0x0fff) }
     }
 
+    /// VLAN identifier, 0 to 4095.
     pub fn vlan(self) -> u16 {
         self.tci & 0x0fff
     }
 
-    /// Priority code point.
+    /// Priority code point, 0 to 7.
     pub fn priority(self) -> u8 {
         (self.tci >> 13) as u8
     }
 }
 
+/// An Ethernet header with up to two 802.1Q tags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Destination MAC.
@@ -41,12 +43,15 @@ pub struct Header {
     tag_count: usize,
     /// The ethertype after any tags.
     pub ethertype: u16,
-    /// Where the bytes after the ethertype stand in the frame.
+    /// Offset of the bytes after the ethertype.
     pub payload_at: usize,
 }
 
 impl Header {
     /// Reads the header of a frame that starts with its destination MAC.
+    ///
+    /// # Errors
+    /// The frame is too short, or has more than two 802.1Q tags.
     pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {
         let mut header = Self {
             dst: array(frame, 0, "destination MAC")?,
@@ -77,14 +82,16 @@ impl Header {
 /// The link layer that Sampled Values and GOOSE share (IEC 61850-8-1 and 9-2, annex C).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Iec61850 {
+    /// APPID, which identifies the application.
     pub appid: u16,
-    /// Bytes from APPID to the end of the PDU, as the frame says.
+    /// Bytes from APPID to the end of the PDU, from the frame's length field.
     pub length: u16,
+    /// The bit S of the first reserved field: the frame is simulated.
     pub simulated: bool,
 }
 
 impl Iec61850 {
-    /// Reads the eight bytes at `at` of a frame that had `len` bytes when it was sent, and returns with them a reader of the PDU.
+    /// Parses the eight bytes at `at` of a frame of `len` bytes on the wire; also returns a reader of the PDU.
     pub(crate) fn parse(frame: &[u8], at: usize, len: usize) -> Result<(Self, Reader<'_>), FrameError> {
         let number = |i: usize, what| Ok::<_, FrameError>(u16::from_be_bytes(array(frame, at + 2 * i, what)?));
         let link = Self {
@@ -93,10 +100,10 @@ impl Iec61850 {
             simulated: number(2, "reserved 1")? & 0x8000 != 0,
         };
         number(3, "reserved 2")?;
-        // From here on `length` rules: what follows it is padding, or a security extension (IEC 62351-6).
+        // `length` bounds the PDU: what follows is padding, or a security extension (IEC 62351-6).
         let (needed, left) = (usize::from(link.length), len.max(frame.len()) - at);
         if needed > left {
-            return Err(FrameError::Truncated { what: "what length announces", at, needed, left });
+            return Err(FrameError::Truncated { what: "the PDU of this length", at, needed, left });
         }
         if needed < 8 {
             return Err(FrameError::BadLength { what: "length", at: at + 2, found: needed });
@@ -105,15 +112,16 @@ impl Iec61850 {
     }
 }
 
-/// Shortest Ethernet frame without its check sequence (IEEE 802.3, 4A.4.2); shorter ones are padded with zeros.
+/// Shortest Ethernet frame without its check sequence, bytes (IEEE 802.3, 4A.4.2); shorter frames are padded with
+/// zeros.
 const MIN_FRAME: usize = 60;
 
-/// Appends zeros up to the shortest frame.
+/// Pads the frame with zeros to the minimum length.
 pub(crate) fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().max(MIN_FRAME), 0);
 }
 
-/// Appends the link layer of IEC 61850 and the PDU with this tag, and pads the frame.
+/// Appends the link layer of IEC 61850 and a PDU with this tag, then pads the frame.
 pub(crate) fn put_iec61850(
     out: &mut Vec<u8>,
     appid: u16,

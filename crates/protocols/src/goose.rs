@@ -5,8 +5,9 @@
 //! 61 goosePdu { 80 gocbRef, 81 timeAllowedtoLive, 82 datSet, 83 goID?, 84 t, 85 stNum, 86 sqNum, 87 simulation?, 88 confRev,
 //!               89 ndsCom?, 8A numDatSetEntries, AB allData }
 //! ```
-//! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events, sqNum the
-//! repetitions of one, from 0. A packet's key has the low 16 bits of either; it is unique for as long as the joiner looks back.
+//! A frame without goID is named by its gocbRef, which is the default of goID (IEC 61850-7-2). stNum counts events,
+//! sqNum the repetitions of one, from 0. A packet's key consists of the low 16 bits of each; it is unique for as long
+//! as the joiner looks back.
 
 use crate::ber::{put, put_unsigned, Element};
 use crate::ethernet::put_iec61850;
@@ -18,45 +19,52 @@ use std::fmt;
 
 /// The ethertype of GOOSE.
 pub const ETHERTYPE: u16 = 0x88B8;
-/// Longest goID: IEC 61850-8-1 Ed. 2.1, VisibleString129.
+/// Maximum length of goID, bytes: IEC 61850-8-1 Ed. 2.1, VisibleString129.
 pub const MAX_GOID: usize = 129;
 
+/// A stream of GOOSE: the messages with this goID.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Goose {
     /// goID, 1 to [`MAX_GOID`] bytes.
     pub goid: Vec<u8>,
+    /// APPID; `None` for any.
     pub appid: Option<u16>,
 }
 
-/// The first multicast address that IEC 61850-8-1 annex B recommends for GOOSE is 01-0C-CD-01-00-00; publishers start at the next
-/// one.
+/// Default multicast address. IEC 61850-8-1 annex B recommends addresses from 01-0C-CD-01-00-00 for GOOSE; publishers
+/// start at the next one.
 pub const FIRST_GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x01, 0x00, 0x01];
-/// APPID of a control block that nobody configured.
+/// APPID of an unconfigured control block.
 pub const DEFAULT_APPID: u16 = 0x0000;
 
-/// A GOOSE message to be built; borrows its bytes.
+/// A GOOSE message to be built; borrows its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
+    /// APPID.
     pub appid: u16,
     /// gocbRef, the reference of the control block: 1 to [`MAX_GOID`] bytes.
     pub gocb_ref: &'a [u8],
-    /// timeAllowedtoLive: the next message comes within this time, in ms.
+    /// timeAllowedtoLive: maximum time to the next message, ms.
     pub time_allowed_ms: u32,
     /// datSet, the reference of the data set.
     pub dat_set: &'a [u8],
-    /// goID: 1 to [`MAX_GOID`] bytes, if there is one.
+    /// goID: 1 to [`MAX_GOID`] bytes, or absent.
     pub goid: Option<&'a [u8]>,
-    /// t, the time of the event: a UtcTime of 8.1.3.6.
+    /// t, the time of the event: a UtcTime (8.1.3.6).
     pub t: [u8; 8],
+    /// stNum: number of the event.
     pub st_num: u32,
+    /// sqNum: repetition of the event, from 0.
     pub sq_num: u32,
     /// The values are simulated (test in edition 1).
     pub simulation: bool,
+    /// confRev: revision of the data set's configuration.
     pub conf_rev: u32,
     /// ndsCom: the control block needs commissioning.
     pub nds_com: bool,
+    /// numDatSetEntries: number of values in `all_data`.
     pub entries: u32,
-    /// allData: as many values, BER.
+    /// allData: the values, in BER.
     pub all_data: &'a [u8],
 }
 
@@ -81,27 +89,30 @@ impl Default for Frame<'_> {
     }
 }
 
-/// What names a message that was received, and its packet; borrows its bytes.
+/// The identifying fields of a received message; borrows its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
+    /// APPID.
     pub appid: u16,
-    /// gocbRef, the reference of the control block; empty where there is none.
+    /// gocbRef, the reference of the control block; empty if absent.
     pub gocb_ref: &'a [u8],
-    /// goID, if there is one that is not empty.
+    /// goID; `None` if absent or empty.
     pub goid: Option<&'a [u8]>,
+    /// stNum: number of the event.
     pub st_num: u32,
+    /// sqNum: repetition of the event, from 0.
     pub sq_num: u32,
 }
 
-/// Fields up to sqNum that are looked at, as by the kernel programs: GOOSE_FIELDS of `crates/bpf/protocols/goose.h`.
+/// Maximum fields that are examined up to sqNum: GOOSE_FIELDS of `crates/bpf/protocols/goose.h`.
 const FIELDS: usize = 8;
 
 impl<'a> Message<'a> {
-    /// Reads a frame with this header, from its destination MAC on, as far as sqNum. What follows that, and in which order the
-    /// fields before it stand, does not matter. `len`: the bytes that the frame had when it was sent.
+    /// Parses a frame with this header, from its destination MAC through sqNum. Later fields are ignored; earlier ones
+    /// may come in any order. `len`: length of the frame on the wire, bytes.
     ///
     /// # Errors
-    /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first thing that is wrong.
+    /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first fault found.
     pub fn parse(frame: &'a [u8], len: usize, header: &Header) -> Result<Self, FrameError> {
         if header.ethertype != ETHERTYPE {
             return Err(FrameError::OtherProtocol { ethertype: header.ethertype });
@@ -115,7 +126,7 @@ impl<'a> Message<'a> {
             match e.tag {
                 0x80 => (gocb_ref, goid) = (name(&e, "gocbRef")?, None),
                 0x83 if e.len > 0 => goid = Some(name(&e, "goID")?),
-                // As in the kernel: a second one replaces the first, whatever that is.
+                // As in the kernel programs, the last of several equal tags counts.
                 0x85 => st_num = Some(e.unsigned(5, "stNum")),
                 0x86 => {
                     let sq_num = e.unsigned(5, "sqNum")?;
@@ -131,7 +142,7 @@ impl<'a> Message<'a> {
         Err(FrameError::Missing { what: "sqNum" })
     }
 
-    /// What names the stream: goID, else gocbRef.
+    /// The name of the stream: goID, else gocbRef.
     pub fn name(&self) -> &'a [u8] {
         self.goid.unwrap_or(self.gocb_ref)
     }
@@ -145,7 +156,10 @@ fn name<'a>(e: &Element<'a>, what: &'static str) -> Result<&'a [u8], FrameError>
 }
 
 impl Frame<'_> {
-    /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
+    /// The frame, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
+    ///
+    /// # Errors
+    /// A name is empty or too long, or the frame exceeds its length field.
     pub fn build(&self, link: &FrameLink) -> Result<Vec<u8>, BuildError> {
         for (what, name) in [("gocbRef", Some(self.gocb_ref)), ("goID", self.goid)] {
             name.map_or(Ok(()), |name| BuildError::check_name(what, name, MAX_GOID))?;
@@ -171,6 +185,7 @@ impl Frame<'_> {
     }
 }
 
+/// A packet's key: the low 16 bits of stNum, then those of sqNum.
 pub fn key(st_num: u32, sq_num: u32) -> u32 {
     st_num << 16 | sq_num & 0xffff
 }
@@ -227,7 +242,7 @@ impl Protocol for Goose {
     }
 
     fn frame(&self, link: &FrameLink, packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
-        // UtcTime: seconds, 24 bits of a fraction, and a quality that claims 10 of them.
+        // UtcTime: seconds, a 24-bit fraction, and a quality that claims 10 bits of accuracy.
         let (s, ns) = (packet.event_time.div_euclid(1_000_000_000), packet.event_time.rem_euclid(1_000_000_000));
         let mut t = [0, 0, 0, 0, 0, 0, 0, 10];
         t[..4].copy_from_slice(&(s as u32).to_be_bytes());
@@ -249,7 +264,7 @@ impl Protocol for Goose {
     }
 
     fn details(&self, frame: &[u8]) -> Details {
-        // It was read before: how much of it was captured does not matter.
+        // The frame was parsed before, so its captured length does not matter here.
         let message = Header::parse(frame).and_then(|header| Message::parse(frame, usize::MAX, &header)).ok();
         let number = |title, json, read: fn(&Message<'_>) -> u32| {
             let value = Value::Number(message.as_ref().map_or(0, read).into());
@@ -337,7 +352,7 @@ mod tests {
             let Frame { appid, gocb_ref, goid, st_num, sq_num, .. } = sent;
             let message = Message { appid, gocb_ref, goid, st_num, sq_num };
             prop_assert_eq!(Message::parse(&bytes, bytes.len(), &header).unwrap(), message);
-            // A capture needs all of it up to sqNum, and no byte more.
+            // A capture must include sqNum, and nothing after it.
             let until = bytes.windows(2).rposition(|w| w == [0x87, 1]).unwrap();
             let values = bytes.len() - sent.all_data.len();
             prop_assume!(until < values && bytes.len() > 60);

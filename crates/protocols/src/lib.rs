@@ -1,6 +1,7 @@
-//! The protocols whose streams latpath follows: how a stream is named, how its packets look on the wire, how a packet's key is
-//! read. Each protocol is one module here, and one header of the kernel programs.
+//! The protocols whose streams latpath follows: how users name a stream, how its packets look on the wire, and how
+//! their keys are read. Each protocol is one module here and one header of the kernel programs.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod ber;
 mod error;
@@ -13,10 +14,11 @@ pub mod protocol;
 pub mod sequence;
 pub mod stream;
 
-/// Nanoseconds: a time in a named clock, or a difference of two.
+/// Nanoseconds: a time of a named clock, or a difference of two.
 pub type Ns = i64;
 
-// The order is that of the numbers in the kernel programs. The first one's frames may take the fast path.
+// The order defines the protocols' numbers in the kernel programs. Only the first protocol's frames may take the fast
+// path.
 protocol::protocols! {
     sv::Sv,
     goose::Goose,

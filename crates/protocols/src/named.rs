@@ -1,11 +1,11 @@
-//! Streams that are found by a name in their frames, with the link layer of IEC 61850: Sampled Values and GOOSE.
+//! Streams named in their frames, with the link layer of IEC 61850: Sampled Values and GOOSE.
 
 use crate::escape::{bytes, text};
 use crate::options::{bad, number_u16, BadStream, Options};
 use crate::protocol::{Field, KernelMatch, OwnBytes, Value};
 use std::fmt;
 
-/// Reads a name of at most `most` bytes and the option `appid`.
+/// Parses a name of at most `most` bytes, and the option `appid`.
 pub(crate) fn parse(
     name: &str,
     what: &'static str,
@@ -13,7 +13,7 @@ pub(crate) fn parse(
     options: &mut Options<'_>,
 ) -> Result<(Vec<u8>, Option<u16>), BadStream> {
     let bytes = bytes(name)
-        .ok_or_else(|| bad(name, "behind \\x come two hexadecimal digits, behind \\ a comma or another \\"))?;
+        .ok_or_else(|| bad(name, "two hexadecimal digits must follow \\x; a comma or another \\ must follow \\"))?;
     if bytes.is_empty() || bytes.len() > most {
         return Err(BadStream::Name { name: name.into(), what, most });
     }
@@ -33,7 +33,7 @@ pub(crate) fn kernel(name: &[u8], appid: Option<u16>) -> KernelMatch {
     KernelMatch { name: Some(name.to_vec()), own: OwnBytes::default().put_optional(appid) }
 }
 
-/// The name of a stream and its APPID, as a list shows them.
+/// The name of a stream and its APPID, as fields of a list.
 pub(crate) fn fields(title: &'static str, json: &'static str, name: &[u8], appid: Option<u16>) -> Vec<Field> {
     let appid = Field { title: "APPID", json: "appid", value: Value::Hex(appid.unwrap_or(0)) };
     vec![Field { title, json, value: Value::text(name) }, appid]

@@ -1,28 +1,32 @@
-//! The options that a stream's text may have behind its name, and what is wrong with a text.
+//! The options after the name in a stream's text, and the errors of such texts.
 
-/// Why a text names no stream.
+/// Why a text is not a valid stream.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadStream {
-    /// The part before `:` is unknown.
+    /// The prefix before `:` is unknown.
     #[error("{text:?}: not a stream; write {forms}")]
     Form {
+        /// The text.
         text: String,
-        /// What would be right.
+        /// The valid forms.
         forms: String,
     },
     /// The name is empty or too long.
     #[error("{name:?}: {what} has 1 to {most} bytes")]
     Name {
+        /// The name.
         name: String,
+        /// The field that it names, such as "a goID".
         what: &'static str,
-        /// The longest allowed.
+        /// Maximum length, bytes.
         most: usize,
     },
-    /// An option after a comma is unknown or its value is out of range.
+    /// An option is unknown, or its value is out of range.
     #[error("{option:?} in a stream: {why}")]
     Option {
+        /// The option.
         option: String,
-        /// What is wrong, and what would be right.
+        /// The fault and the valid form.
         why: String,
     },
 }
@@ -31,7 +35,7 @@ pub(crate) fn bad(option: &str, why: impl Into<String>) -> BadStream {
     BadStream::Option { option: option.into(), why: why.into() }
 }
 
-/// The options of a stream that nothing has read yet.
+/// The options of a stream that have not been taken yet.
 #[derive(Debug)]
 pub struct Options<'a> {
     pub(crate) left: Vec<(&'a str, &'a str, &'a str)>,
@@ -46,7 +50,10 @@ impl<'a> Options<'a> {
         Ok(Self { left: texts.into_iter().map(split).collect::<Result<_, _>>()? })
     }
 
-    /// Takes the option of this name, its last one if there are several, and reads its value. `why` says what would be right.
+    /// Takes the option `name` (the last, if repeated) and parses its value. `why` describes valid values.
+    ///
+    /// # Errors
+    /// The value does not parse: [`BadStream::Option`] with `why`.
     pub fn take<T>(
         &mut self,
         name: &str,
@@ -61,7 +68,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Splits at commas that no backslash protects.
+/// Splits at commas that are not escaped.
 pub(crate) fn split_options(s: &str) -> (&str, Vec<&str>) {
     let mut chars = s.char_indices();
     while let Some((i, c)) = chars.next() {
@@ -74,7 +81,7 @@ pub(crate) fn split_options(s: &str) -> (&str, Vec<&str>) {
     (s, Vec::new())
 }
 
-/// Reads a number, decimal or `0x…`.
+/// Parses a number, decimal or `0x…`.
 pub(crate) fn number_u16(s: &str) -> Option<u16> {
     match s.strip_prefix("0x").or_else(|| s.strip_prefix("0X")) {
         Some(hex) => u16::from_str_radix(hex, 16).ok(),

@@ -1,8 +1,8 @@
-//! Patterns: `svid:MU*` stands for all streams that come, whose names fit.
+//! Patterns: `svid:MU*` selects all streams whose names match.
 
 use crate::stream::StreamSpec;
 
-/// Whether a name fits a pattern in which each `*` stands for any bytes, or none.
+/// Whether `name` matches a pattern in which each `*` matches any bytes, or none.
 pub fn fits(pattern: impl AsRef<[u8]>, name: impl AsRef<[u8]>) -> bool {
     let (pattern, name) = (pattern.as_ref(), name.as_ref());
     let mut parts = pattern.split(|b| *b == b'*');
@@ -29,7 +29,8 @@ impl StreamSpec {
         self.matcher.kernel().name.is_some_and(|name| name.contains(&b'*'))
     }
 
-    /// Where a stream seen on the wire fits this pattern, the stream to follow: of that name, with the pattern's filters and key.
+    /// The stream to follow if a stream seen on the wire matches this pattern: the seen name, with the pattern's
+    /// filters and key.
     pub fn choose(&self, seen: &StreamSpec) -> Option<StreamSpec> {
         let (asked, has) = (self.matcher.kernel(), seen.matcher.kernel());
         let own = asked.own.bytes();
@@ -43,7 +44,7 @@ impl StreamSpec {
         chosen.then_some(StreamSpec { matcher, link: self.link, key: self.key })
     }
 
-    /// The stream to follow where all that were seen are: by its name alone, of protocols that have names.
+    /// This pattern reduced to the stream's name, for protocols that have names.
     pub fn by_name(&self) -> StreamSpec {
         StreamSpec::new(self.matcher.by_name())
     }

@@ -1,66 +1,66 @@
-//! What each protocol says of itself, and the table of all of them.
+//! The trait of a protocol, and the table of all protocols.
 //!
-//! To add one: a module here that implements [`Protocol`], its line in the table of lib.rs, and a header of the same name in
-//! `crates/bpf/protocols`. All else follows from the table: the grammar of streams, help and errors, which frames the kernel
-//! programs look at and which function reads them.
+//! To add one: a module here that implements [`Protocol`], its line in the table of lib.rs, and a header of the same
+//! name in `crates/bpf/protocols`. The table yields everything else: the grammar of streams, help, errors, and the
+//! frames that the kernel programs read and by which function.
 
 use crate::options::{BadStream, Options};
 use crate::{FrameError, Header, Ns, Tag};
 use std::fmt;
 
-/// Bytes of a stream's configuration that belong to its protocol alone (`stream_conf.own` of the kernel programs).
+/// Bytes of a stream's configuration that only its protocol reads (`stream_conf.own` of the kernel programs).
 pub const OWN_LEN: usize = 40;
 
-/// What is fixed about a protocol.
+/// The constants of a protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
-    /// What a stream's text begins with, before the colon.
+    /// Prefix of a stream's text, without the colon.
     pub prefix: &'static str,
     /// The protocol's name in sentences.
     pub title: &'static str,
     /// The form of a stream, for help and errors.
     pub form: &'static str,
-    /// A stream as a user would write it.
+    /// An example of a stream.
     pub example: &'static str,
-    /// Options of this protocol alone, each `name=VALUE`.
+    /// Options that only this protocol has, each `name=VALUE`.
     pub options: &'static [&'static str],
-    /// The ethertypes that carry it; empty for any.
+    /// Ethertypes that carry the protocol; empty for any.
     pub ethertypes: &'static [u16],
-    /// The UDP ports of its packets, where one of the ethertypes is that of IP; empty for any.
+    /// UDP ports of its packets, if the ethertypes include IP; empty for any.
     pub udp_ports: &'static [u16],
-    /// Frames name their streams, so that streams can be listed: [`Protocol::read`].
+    /// Frames contain the names of their streams, so that streams can be listed: [`Protocol::read`].
     pub is_listed: bool,
-    /// How the protocol itself distinguishes a packet from the next; `None` where it does not.
+    /// The protocol's own key of a packet; `None` if it has none.
     pub key: Option<OwnKey>,
 }
 
-/// How the keys of packets follow each other.
+/// The order of packets' keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each packet's number is greater than the one before by the same step, until the numbers wrap.
+    /// A counter: each packet's number exceeds the previous one by a constant step, until it wraps.
     Counter {
         /// One past the largest number.
         range: u64,
     },
-    /// A key is the low 16 bits of a count of states, and the low 16 bits of a count of the packets of one state.
+    /// The low 16 bits of a count of states, and the low 16 bits of a count of the packets of one state.
     States,
 }
 
-/// How a protocol distinguishes a packet from the next.
+/// A protocol's own key, which distinguishes consecutive packets.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnKey {
-    /// The name of the field that the key is read from.
+    /// The field that contains the key.
     pub name: &'static str,
-    /// How keys follow each other.
+    /// The order of keys.
     pub order: Order,
-    /// The key as people read it.
+    /// Formats a key for people.
     pub text: fn(u32) -> String,
-    /// Reads what `text` writes.
+    /// Parses the output of `text`.
     pub read: fn(&str) -> Option<u32>,
 }
 
 impl OwnKey {
-    /// A counter of 16 bits in a field of this name.
+    /// A 16-bit counter in the field `name`.
     pub const fn counter16(name: &'static str) -> Self {
         Self {
             name,
@@ -71,16 +71,16 @@ impl OwnKey {
     }
 }
 
-/// What the kernel programs need to recognise a stream.
+/// A stream as the kernel programs recognise it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelMatch {
-    /// The name that the programs look up, of protocols whose frames carry one.
+    /// The name that the programs look up; `None` for protocols whose frames carry none.
     pub name: Option<Vec<u8>>,
-    /// What the protocol's header in `crates/bpf/protocols` reads.
+    /// Bytes that the protocol's header in `crates/bpf/protocols` interprets.
     pub own: OwnBytes,
 }
 
-/// Writes fields one after another into a stream's own bytes, in the machine's byte order.
+/// Builds a stream's own bytes field by field, in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnBytes {
     bytes: [u8; OWN_LEN],
@@ -94,7 +94,7 @@ impl Default for OwnBytes {
 }
 
 impl OwnBytes {
-    /// Appends a field. Fields of two bytes must stand at even places.
+    /// Appends a field. Fields of two bytes must start at even offsets.
     #[must_use]
     pub fn put(mut self, field: &[u8]) -> Self {
         self.bytes[self.len..self.len + field.len()].copy_from_slice(field);
@@ -102,33 +102,35 @@ impl OwnBytes {
         self
     }
 
-    /// Appends a number, then whether there is one.
+    /// Appends a number (0 if absent), then 1 if it is present.
     #[must_use]
     pub fn put_optional(self, number: Option<u16>) -> Self {
         self.put(&number.unwrap_or(0).to_ne_bytes()).put(&u16::from(number.is_some()).to_ne_bytes())
     }
 
+    /// The bytes, padded with zeros.
     pub fn bytes(&self) -> [u8; OWN_LEN] {
         self.bytes
     }
 }
 
+/// A stream found in a frame, and its packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InFrame<M> {
-    /// The stream, with all that distinguishes it from others of its protocol.
+    /// The stream, with all fields that distinguish it from others of its protocol.
     pub stream: M,
     /// The packet's key.
     pub key: u32,
-    /// By how much the key of the next packet is greater, where the frame says so: the samples in it; else 0.
+    /// Difference to the next packet's key, as far as the frame shows it (the number of samples); else 0.
     pub step: u16,
-    /// What the frame says of the clock that its samples were taken by: smpSynch of Sampled Values.
+    /// The state of the clock that timed the samples, from the frame: smpSynch of Sampled Values.
     pub synch: Option<u8>,
 }
 
-/// What stands before a protocol's own bytes in a frame that is sent.
+/// The link layer of a frame to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLink {
-    /// Destination MAC; the protocol's own group if none is given.
+    /// Destination MAC; `None` for the protocol's own group.
     pub dst: Option<[u8; 6]>,
     /// Source MAC.
     pub src: [u8; 6],
@@ -143,7 +145,7 @@ impl Default for FrameLink {
 }
 
 impl FrameLink {
-    /// The Ethernet header with its tags; `group`: the destination if none is given.
+    /// The Ethernet header with its tags; `group`: the default destination.
     pub(crate) fn header(&self, group: [u8; 6], ethertype: u16) -> Vec<u8> {
         let mut out = [self.dst.unwrap_or(group), self.src].concat();
         for tag in &self.tags {
@@ -155,14 +157,14 @@ impl FrameLink {
     }
 }
 
-/// A packet that is sent.
+/// A packet to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// Events so far, this one included.
+    /// Number of events so far, including this one.
     pub event: u32,
-    /// Packets of this event before this one; of protocols without events, packets of the stream.
+    /// Packets of this event before this one; for protocols without events, packets of the stream.
     pub number: u32,
-    /// When the event began, `CLOCK_REALTIME`.
+    /// Start of the event, `CLOCK_REALTIME`, ns.
     pub event_time: Ns,
     /// Time to the next packet, ns.
     pub next: Ns,
@@ -171,64 +173,73 @@ pub struct Outgoing {
 /// A field of a frame, for lists of streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The heading of its column.
+    /// Heading of the column.
     pub title: &'static str,
+    /// Key in JSON.
     pub json: &'static str,
+    /// The value.
     pub value: Value,
 }
 
 /// The value of a [`Field`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A text from the wire, with nothing in it that a terminal obeys.
+    /// Text from the wire, escaped for terminals.
     Text(String),
+    /// A number that is displayed in decimal.
     Number(u64),
-    /// A number that people read in hexadecimal.
+    /// A number that is displayed in hexadecimal.
     Hex(u16),
-    /// So many of something in each frame: shown as so many a second.
+    /// A count per frame, displayed as a rate per second.
     PerFrame(u16),
-    /// The frame does not say it.
+    /// Not contained in the frame.
     Unknown,
 }
 
 impl Value {
-    /// A number, where the frame has it.
+    /// A number, or [`Self::Unknown`].
     pub fn optional(number: Option<impl Into<u64>>) -> Self {
         number.map_or(Self::Unknown, |number| Self::Number(number.into()))
     }
 
-    /// A text from bytes of the wire.
+    /// Escaped text from bytes of the wire.
     pub fn text(bytes: &[u8]) -> Self {
         Self::Text(crate::escape::text(bytes))
     }
 }
 
-/// What a list of streams shows of a stream beside what it has in common with all others.
+/// The protocol's columns in a list of streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
-    /// What names the stream.
+    /// Fields that name the stream.
     pub name: Vec<Field>,
-    /// What its newest frame says.
+    /// Fields of its newest frame.
     pub newest: Vec<Field>,
 }
 
-/// How streams of one protocol are recognised; the value is one stream's.
+/// A protocol; a value is one of its streams.
 pub trait Protocol: Sized + Clone + PartialEq {
-    /// What is fixed about it.
+    /// The constants of the protocol.
     const INFO: Info;
 
-    /// Reads the part of a stream's text between the prefix and the options, and takes its own options.
+    /// Parses a stream's text between the prefix and the options, and takes the protocol's own options.
+    ///
+    /// # Errors
+    /// The text names no stream of this protocol.
     fn parse(name: &str, options: &mut Options<'_>) -> Result<Self, BadStream>;
 
-    /// Writes what [`parse`](Self::parse) reads.
+    /// Formats the stream so that [`parse`](Self::parse) reads it.
+    ///
+    /// # Errors
+    /// Those of the formatter.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
-    /// A name for tables, shorter than the whole text.
+    /// A name for tables, shorter than the full text.
     fn short(&self) -> Option<String> {
         None
     }
 
-    /// The same stream, chosen by its name alone where it has one.
+    /// This stream, selected by its name alone if it has one.
     #[must_use]
     fn by_name(&self) -> Self {
         self.clone()
@@ -239,57 +250,57 @@ pub trait Protocol: Sized + Clone + PartialEq {
         Self::INFO.ethertypes.to_vec()
     }
 
-    /// What the kernel programs need.
+    /// The stream as the kernel programs recognise it.
     fn kernel(&self) -> KernelMatch;
 
-    /// The streams in a frame, each once: those that the kernel programs find, which read no further than to the key. `len`: the
-    /// bytes that the frame had when it was sent; a capture may have kept fewer. A protocol whose frames do not name their streams
-    /// has none.
+    /// The streams in a frame, without duplicates: those that the kernel programs find, which read no further than the
+    /// key. `len`: length of the frame on the wire, bytes; a capture may have kept fewer. Protocols whose frames do not
+    /// name their streams return an error.
     ///
     /// # Errors
-    /// [`FrameError::OtherProtocol`], or the first thing that is wrong.
+    /// [`FrameError::OtherProtocol`], or the first fault found.
     fn read(_frame: &[u8], _len: usize, header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
         Err(FrameError::OtherProtocol { ethertype: header.ethertype })
     }
 
-    /// Whether a stream that [`read`](Self::read) found is meant by this one, which may say less.
+    /// Whether this stream, which may leave fields open, includes one that [`read`](Self::read) found.
     fn includes(&self, found: &Self) -> bool {
         self == found
     }
 
-    /// A frame of this stream that can be sent; `None` where such streams are not sent.
+    /// Builds a frame of this stream to send; `None` if latpath cannot send such streams.
     ///
     /// # Errors
-    /// Why such a frame cannot be built, in a sentence.
+    /// Why the frame cannot be built, as a sentence.
     fn frame(&self, _link: &FrameLink, _packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
         None
     }
 
-    /// A frame of this stream with this key of the protocol's own, in which nothing else is real; `None` where a key does not suffice.
+    /// Builds a frame of this stream with this key, all other fields being made up; `None` if the key does not suffice.
     ///
     /// # Errors
-    /// Why such a frame cannot be built, in a sentence.
+    /// Why the frame cannot be built, as a sentence.
     fn rebuild(&self, _link: &FrameLink, _key: u32) -> Option<Result<Vec<u8>, String>> {
         None
     }
 
-    /// What a list shows of this stream; `frame` is the newest frame that [`read`](Self::read) found it in.
+    /// The columns of this stream; `frame` is the newest frame in which [`read`](Self::read) found it.
     fn details(&self, _frame: &[u8]) -> Details {
         Details::default()
     }
 
-    /// The stream as ovs-fields(7) matches it.
+    /// A flow that matches this stream, in the syntax of ovs-fields(7).
     fn flow(&self) -> String {
         format!("dl_type={:#06x}", self.ethertypes().first().copied().unwrap_or_default())
     }
 }
 
-/// Makes the table of protocols: each module is declared, and its type is a [`Matcher`](crate::Matcher).
+/// Defines the table of protocols: declares each module, and makes its type a variant of [`Matcher`](crate::Matcher).
 macro_rules! protocols {
     ($($module:ident::$name:ident),* $(,)?) => {
         $(pub mod $module;)*
 
-        /// How a stream's packets are recognised.
+        /// A stream of any protocol.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum Matcher {
             $(
@@ -298,7 +309,7 @@ macro_rules! protocols {
             )*
         }
 
-        /// A protocol. Its number is the one that the kernel programs know it by.
+        /// A protocol. Its number is its identifier in the kernel programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum ProtocolId {
@@ -309,22 +320,22 @@ macro_rules! protocols {
         }
 
         impl ProtocolId {
-            /// All protocols, in the order of their numbers.
+            /// All protocols, ordered by number.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// What is fixed about it.
+            /// The constants of the protocol.
             pub const fn info(self) -> $crate::protocol::Info {
                 match self {
                     $(Self::$name => <$module::$name as $crate::protocol::Protocol>::INFO,)*
                 }
             }
 
-            /// The protocols whose frames name their streams.
+            /// The protocols whose frames contain the names of their streams.
             pub fn listed() -> Vec<Self> {
                 Self::ALL.iter().copied().filter(|protocol| protocol.info().is_listed).collect()
             }
 
-            /// The name of its module here, and of its header in `crates/bpf/protocols`.
+            /// The name of its module here and of its header in `crates/bpf/protocols`.
             pub const fn module(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($module),)*
@@ -339,6 +350,7 @@ macro_rules! protocols {
         }
 
         impl Matcher {
+            /// The protocol of this stream.
             pub fn protocol(&self) -> ProtocolId {
                 match self {
                     $(Self::$name(_) => ProtocolId::$name,)*
@@ -370,29 +382,29 @@ macro_rules! protocols {
                 }
             }
 
-            /// What the kernel programs need.
+            /// The stream as the kernel programs recognise it.
             pub fn kernel(&self) -> $crate::protocol::KernelMatch {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::kernel(m),)*
                 }
             }
 
-            /// The streams in a frame that starts with its destination MAC, each once and as exactly as the frame names it, and
-            /// the frame's header.
+            /// The streams in a frame that starts with its destination MAC, without duplicates and as exactly as the
+            /// frame names them, and the frame's header.
             ///
             /// # Errors
-            /// [`FrameError::OtherProtocol`](crate::FrameError) where no protocol lists its streams; otherwise the first thing
-            /// that is wrong.
+            /// [`FrameError::OtherProtocol`](crate::FrameError) if no protocol lists its streams; otherwise the first
+            /// fault found.
             pub fn read(
                 frame: &[u8],
             ) -> Result<(crate::Header, Vec<$crate::protocol::InFrame<Matcher>>), crate::FrameError> {
                 Self::read_captured(frame, frame.len())
             }
 
-            /// The same of a frame that had `len` bytes when it was sent, of which `frame` are the first ones.
+            /// Like [`read`](Self::read), for the first bytes of a frame that had `len` bytes on the wire.
             ///
             /// # Errors
-            /// As those of [`read`](Self::read); [`FrameError::CutOff`](crate::FrameError) where a key does not lie within the
+            /// As for [`read`](Self::read); [`FrameError::CutOff`](crate::FrameError) if a key lies beyond the captured
             /// bytes.
             pub fn read_captured(
                 frame: &[u8],
@@ -418,7 +430,7 @@ macro_rules! protocols {
                 Err($crate::FrameError::OtherProtocol { ethertype: header.ethertype })
             }
 
-            /// Whether a stream that [`read`](Self::read) found is meant by this one.
+            /// Whether this stream includes one that [`read`](Self::read) found.
             pub fn includes(&self, found: &Matcher) -> bool {
                 match (self, found) {
                     $((Self::$name(m), Self::$name(found)) => $crate::protocol::Protocol::includes(m, found),)*
@@ -426,10 +438,10 @@ macro_rules! protocols {
                 }
             }
 
-            /// A frame of this stream that can be sent; `None` where such streams are not sent.
+            /// Builds a frame of this stream to send; `None` if latpath cannot send such streams.
             ///
             /// # Errors
-            /// Why such a frame cannot be built, in a sentence.
+            /// Why the frame cannot be built, as a sentence.
             pub fn frame(
                 &self,
                 link: &$crate::protocol::FrameLink,
@@ -440,24 +452,25 @@ macro_rules! protocols {
                 }
             }
 
-            /// A frame of this stream with this key, in which nothing else is real; `None` where a key does not suffice.
+            /// Builds a frame of this stream with this key, all other fields being made up; `None` if the key does not
+            /// suffice.
             ///
             /// # Errors
-            /// Why such a frame cannot be built, in a sentence.
+            /// Why the frame cannot be built, as a sentence.
             pub fn rebuild(&self, link: &$crate::protocol::FrameLink, key: u32) -> Option<Result<Vec<u8>, String>> {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::rebuild(m, link, key),)*
                 }
             }
 
-            /// What a list shows of this stream; `frame` is the newest one of it.
+            /// The columns of this stream; `frame` is its newest frame.
             pub fn details(&self, frame: &[u8]) -> $crate::protocol::Details {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::details(m, frame),)*
                 }
             }
 
-            /// The stream as ovs-fields(7) matches it.
+            /// A flow that matches this stream, in the syntax of ovs-fields(7).
             pub fn flow(&self) -> String {
                 match self {
                     $(Self::$name(m) => $crate::protocol::Protocol::flow(m),)*

@@ -1,12 +1,12 @@
-//! PTP event messages, IEEE 1588-2019: those whose time of arrival counts. Over Ethernet (annex E), or UDP to port 319 (annexes C
-//! and D).
+//! PTP event messages, IEEE 1588-2019: those whose time of arrival counts. Over Ethernet (annex E), or UDP to port 319
+//! (annexes C and D).
 //!
 //! ```text
 //! 0 majorSdoId, messageType   1 minorVersionPTP, versionPTP   2 messageLength   4 domainNumber   8 correctionField
 //! 20 sourcePortIdentity: clockIdentity(8), portNumber(2)   30 sequenceId
 //! ```
-//! Each port counts each type of message by itself: where several ports send one, name the port (`source=`), or keys of different
-//! packets are the same.
+//! Each port counts each type of message by itself: where several ports send one, name the port (`source=`), or keys of
+//! different packets are the same.
 
 use crate::ethernet::{array, pad};
 use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, OwnBytes, OwnKey, Protocol, Value};
@@ -22,35 +22,38 @@ pub const EVENT_PORT: u16 = 319;
 /// The event messages, by messageType.
 pub const MESSAGES: [&str; 4] = ["sync", "delay_req", "pdelay_req", "pdelay_resp"];
 
-/// The group that all messages but those of the peer delay mechanism go to (IEEE 1588-2019, annex E).
+/// Multicast address of all messages except those of the peer delay mechanism (IEEE 1588-2019, annex E).
 pub const GROUP: [u8; 6] = [0x01, 0x1b, 0x19, 0, 0, 0];
-/// The group of the peer delay mechanism, which no bridge forwards.
+/// Multicast address of the peer delay mechanism, which bridges do not forward.
 pub const PEER_GROUP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0x0e];
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86DD;
 const UDP: u8 = 17;
 const IPV6_FRAGMENT: u8 = 44;
-/// Bytes of the common header.
+/// Length of the common header, bytes.
 const HEADER: usize = 34;
 
-/// An event message, as far as its common header says (13.3).
+/// The common header of an event message (13.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// messageType, 0 to 15; event messages are those of [`MESSAGES`].
     pub message: u8,
+    /// domainNumber.
     pub domain: u8,
+    /// sourcePortIdentity: the port that sends the message.
     pub source: PortIdentity,
+    /// sequenceId.
     pub sequence_id: u16,
-    /// logMessageInterval: the messages come every 2^this seconds; 127 where there is no interval.
+    /// logMessageInterval: base-2 logarithm of the interval between messages in seconds; 127 for none.
     pub log_interval: i8,
 }
 
 impl Message {
-    /// Reads the message in a frame: over Ethernet, or UDP to port 319.
+    /// Parses the message in a frame: over Ethernet, or UDP to port 319.
     ///
     /// # Errors
-    /// [`FrameError::OtherProtocol`] where there is none; otherwise the first thing that is wrong.
+    /// [`FrameError::OtherProtocol`] without a PTP message; otherwise the first fault found.
     pub fn parse(frame: &[u8], header: &Header) -> Result<Self, FrameError> {
         let other = FrameError::OtherProtocol { ethertype: header.ethertype };
         let at = match header.ethertype {
@@ -74,13 +77,13 @@ impl Message {
         })
     }
 
-    /// A frame over Ethernet, from the destination MAC to the last byte before the check sequence, padded to 60 bytes. Timestamps
-    /// in it are 0: the message says that its time follows.
+    /// Builds a frame over Ethernet, from the destination MAC to the last byte before the check sequence, padded to 60
+    /// bytes. Timestamps are 0: a follow-up message carries them.
     pub fn build(&self, link: &FrameLink) -> Vec<u8> {
         let is_peer = MESSAGES.get(usize::from(self.message)).is_some_and(|name| name.starts_with("pdelay"));
         let mut out = link.header(if is_peer { PEER_GROUP } else { GROUP }, ETHERTYPE);
         let length: u16 = if is_peer { 54 } else { 44 };
-        // twoStepFlag belongs to messages that are followed by their time.
+        // twoStepFlag is set in messages whose time follows in another message.
         let flags: u16 = if matches!(self.message, 0 | 3) { 0x0200 } else { 0 };
         let start = out.len();
         out.extend([self.message & 15, 2]);
@@ -99,7 +102,7 @@ impl Message {
     }
 }
 
-/// Where the payload of a UDP packet to the event port stands; `None` for any other packet, and for later fragments.
+/// Offset of the payload of a UDP packet to the event port; `None` for other packets and for later fragments.
 fn udp_payload(frame: &[u8], header: &Header) -> Option<usize> {
     let at = header.payload_at;
     let byte = |i: usize| frame.get(at + i).copied();
@@ -114,15 +117,17 @@ fn udp_payload(frame: &[u8], header: &Header) -> Option<usize> {
     (udp >= 20 && byte(0)? >> 4 == version && number(udp + 2)? == EVENT_PORT).then_some(at + udp + 8)
 }
 
-/// A port of a clock.
+/// The port of a clock (portIdentity).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PortIdentity {
+    /// clockIdentity (EUI-64).
     pub clock: [u8; 8],
+    /// portNumber.
     pub port: u16,
 }
 
 impl PortIdentity {
-    /// Reads `001122.fffe.334455-1`, as ptp4l writes it; the dots may be missing.
+    /// Parses `001122.fffe.334455-1`, the format of ptp4l; the dots are optional.
     pub fn parse(text: &str) -> Option<Self> {
         let (clock, port) = text.split_once('-')?;
         let digits: Vec<u8> = clock.bytes().filter(|b| *b != b'.').collect();
@@ -145,9 +150,9 @@ impl fmt::Display for PortIdentity {
 pub struct Ptp {
     /// messageType, an index into [`MESSAGES`].
     pub message: u8,
-    /// sourcePortIdentity, where it matters.
+    /// sourcePortIdentity; `None` for any.
     pub source: Option<PortIdentity>,
-    /// domainNumber, where it matters.
+    /// domainNumber; `None` for any.
     pub domain: Option<u8>,
 }
 
@@ -195,7 +200,7 @@ impl Protocol for Ptp {
     fn read(frame: &[u8], _len: usize, header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {
         let m = Message::parse(frame, header)?;
         if usize::from(m.message) >= MESSAGES.len() {
-            // A general message: its time of arrival counts for nothing.
+            // General messages are not timestamped on arrival.
             return Ok(Vec::new());
         }
         let stream = Self { message: m.message, source: Some(m.source), domain: Some(m.domain) };
@@ -209,10 +214,10 @@ impl Protocol for Ptp {
     }
 
     fn frame(&self, link: &FrameLink, packet: &Outgoing) -> Option<Result<Vec<u8>, String>> {
-        // As ptp4l names the ports of a clock: by the MAC of the first (EUI-64).
+        // The clock's identity is derived from the MAC of its first port, as by ptp4l (EUI-64).
         let [a, b, c, d, e, f] = link.src;
         let source = self.source.unwrap_or(PortIdentity { clock: [a, b, c, 0xff, 0xfe, d, e, f], port: 1 });
-        // The power of two that is nearest to the interval.
+        // The interval, rounded to a power of two.
         let log_interval = (packet.next.max(1) as f64 / 1e9).log2().round().clamp(-128.0, 126.0) as i8;
         let message = Message {
             message: self.message,
@@ -261,7 +266,7 @@ mod tests {
         let frame = built(0);
         let mut out = frame[..12].to_vec();
         if version == 4 {
-            // With one option, so that the header's length matters.
+            // With one IP option, so that the header's length matters.
             out.extend([8, 0, 0x46, 0, 0, 76, 0, 0, 0, 0, 1, UDP, 0, 0]);
             out.extend([0; 12]);
         } else {
@@ -290,7 +295,7 @@ mod tests {
     fn version_1_is_said() {
         let mut frame = built(0);
         frame[15] = 1;
-        assert_eq!(crate::Matcher::read(&frame).unwrap_err().to_string(), "PTP version 1 at byte 15, where 2 must stand");
+        assert_eq!(crate::Matcher::read(&frame).unwrap_err().to_string(), "PTP version 1 at byte 15; only version 2 is supported");
     }
 
     proptest! {

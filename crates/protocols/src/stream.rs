@@ -9,7 +9,8 @@
 //! udp:10.0.0.1:7000>10.0.0.2:5000,seq=4:4     key: big-endian number, 4 bytes at payload offset 4
 //! ether:0x8892,hash=0:46         any ethertype; key: hash of 46 payload bytes from offset 0
 //! ```
-//! A comma in a name is written `\,`, a backslash `\\`, any byte `\x1b` by its two hexadecimal digits. The payload begins after the last ethertype; that of UDP after its header.
+//! A comma in a name is written `\,`, a backslash `\\`, any byte `\x1b` by its two hexadecimal digits. The payload
+//! begins after the last ethertype; that of UDP after its header.
 
 use crate::options::{bad, number_u16, split_options, BadStream, Options};
 use crate::protocol::{FrameLink, Order};
@@ -17,43 +18,44 @@ use crate::{Matcher, ProtocolId, Tag};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A stream's index in the order in which the user named them.
+/// Index of a stream, in the order in which the user named them.
 pub type StreamId = u16;
 
-/// Streams that can be followed at once.
+/// Maximum number of streams followed at once.
 pub const MAX_STREAMS: usize = 256;
-/// Most bytes that a hash may cover.
+/// Maximum length of a hash's input, bytes.
 pub const MAX_HASH_LEN: u16 = 128;
-/// Last byte of the payload, exclusive, that a key may be read from.
+/// End of the part of the payload from which keys are read, bytes.
 pub const MAX_KEY_END: u16 = 1500;
-/// Hash that a stream without a sequence number uses by default: this many bytes from the payload's start.
+/// Default length of a hash's input from the payload's start, bytes.
 pub const DEFAULT_HASH_LEN: u16 = 32;
 
 /// Filters on the Ethernet header, for any protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LinkFilter {
+    /// Destination MAC; `None` for any.
     pub mac: Option<[u8; 6]>,
-    /// VLAN identifier (802.1Q VID).
+    /// VLAN identifier (802.1Q VID); 0 for untagged frames, `None` for any.
     pub vlan: Option<u16>,
 }
 
 /// How a packet's key is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyRule {
-    /// By the protocol's own field.
+    /// From the protocol's own field.
     Own(ProtocolId),
-    /// Big-endian number of `len` (1, 2 or 4) bytes at `offset` of the payload.
+    /// A big-endian number of `len` bytes at `offset` of the payload.
     Seq {
-        /// Bytes from the payload's start.
+        /// Offset in the payload, bytes.
         offset: u16,
-        /// 1, 2 or 4.
+        /// Length in bytes: 1, 2 or 4.
         len: u16,
     },
-    /// 32-bit hash over `len` bytes at `offset` of the payload.
+    /// A 32-bit hash of `len` bytes at `offset` of the payload.
     Hash {
-        /// Bytes from the payload's start.
+        /// Offset in the payload, bytes.
         offset: u16,
-        /// 1 to [`MAX_HASH_LEN`].
+        /// Length in bytes, 1 to [`MAX_HASH_LEN`].
         len: u16,
     },
 }
@@ -62,7 +64,7 @@ impl KeyRule {
     /// smpCnt of the stream's first ASDU in the frame.
     pub const SMP_CNT: Self = Self::Own(ProtocolId::Sv);
 
-    /// The rule of streams that ask for no other.
+    /// The default rule of a protocol's streams.
     pub fn default_of(protocol: ProtocolId) -> Self {
         match protocol.info().key {
             Some(_) => Self::Own(protocol),
@@ -70,7 +72,7 @@ impl KeyRule {
         }
     }
 
-    /// How keys follow each other; `None` where they have no order.
+    /// The order of keys; `None` for hashes.
     pub fn order(self) -> Option<Order> {
         match self {
             Self::Own(protocol) => protocol.info().key.map(|key| key.order),
@@ -110,14 +112,15 @@ impl KeyRule {
     }
 }
 
-/// One stream as the user named it.
+/// A stream, as named by the user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StreamSpec {
-    /// How its packets are recognised.
+    /// How frames of the stream are recognised.
     pub matcher: Matcher,
     /// Filters on the Ethernet header.
     pub link: LinkFilter,
-    /// How a key is read. A packet's key has 32 bits: the kernel programs, the agent's protocol and runs carry it as a `u32`.
+    /// How a packet's key is read. Keys have 32 bits: the kernel programs, the agent's protocol and runs store them as
+    /// `u32`.
     pub key: KeyRule,
 }
 
@@ -136,12 +139,12 @@ pub fn listed_examples() -> String {
     listed(ProtocolId::listed().into_iter().map(|protocol| protocol.info().example))
 }
 
-/// What the protocols whose frames name their streams are called: `Sampled Values, … or …`.
+/// The titles of protocols whose frames name their streams: `Sampled Values, … or …`.
 pub fn listed_titles() -> String {
     listed(ProtocolId::listed().into_iter().map(|protocol| protocol.info().title))
 }
 
-/// The keys that protocols have themselves: `smpCnt of svid, …`.
+/// The protocols' own keys: `smpCnt of svid, …`.
 pub fn own_keys() -> String {
     let own = ProtocolId::ALL.iter().filter_map(|p| Some(format!("{} of {}", p.info().key?.name, p.info().prefix)));
     own.collect::<Vec<_>>().join(", ")
@@ -157,30 +160,33 @@ fn listed(items: impl Iterator<Item = &'static str>) -> String {
 }
 
 impl StreamSpec {
-    /// The stream of this matcher, nothing else asked.
+    /// A stream of this matcher, without filters.
     pub fn new(matcher: Matcher) -> Self {
         let key = KeyRule::default_of(matcher.protocol());
         Self { matcher, link: LinkFilter::default(), key }
     }
 
-    /// The stream of this svID, nothing else asked.
+    /// The Sampled Values stream with this svID, without filters.
     pub fn svid(id: &str) -> Self {
         Self::new(Matcher::Sv(crate::sv::Sv { svid: id.as_bytes().to_vec(), appid: None }))
     }
 
-    /// The stream that a frame holds, as exactly as it can be named. `vlan`: that of its outermost tag, if it has one.
+    /// The stream in a frame, as exactly as possible. `vlan`: the VLAN of the outermost tag, if any.
     pub fn exact(matcher: Matcher, mac: [u8; 6], vlan: Option<u16>) -> Self {
         Self { link: LinkFilter { mac: Some(mac), vlan: Some(vlan.unwrap_or(0)) }, ..Self::new(matcher) }
     }
 
-    /// Whether an [exact](Self::exact) stream is meant by this one, which may say less.
+    /// Whether this stream, which may leave fields open, includes an [exact](Self::exact) one.
     pub fn includes(&self, exact: &Self) -> bool {
         self.matcher.includes(&exact.matcher)
             && self.link.mac.is_none_or(|mac| Some(mac) == exact.link.mac)
             && self.link.vlan.is_none_or(|vlan| Some(vlan) == exact.link.vlan)
     }
 
-    /// Replaces the key rule by a `hash:OFFSET:LEN` or `seq:OFFSET:LEN` (the value of `--match`).
+    /// Replaces the key rule with `hash:OFFSET:LEN` or `seq:OFFSET:LEN` (the value of `--match`).
+    ///
+    /// # Errors
+    /// The rule is malformed, or its bytes are out of range.
     pub fn with_match(mut self, rule: &str) -> Result<Self, BadStream> {
         let (kind, at) = rule.split_once(':').unwrap_or((rule, ""));
         self.key = match (kind, at) {
@@ -191,10 +197,10 @@ impl StreamSpec {
         Ok(self)
     }
 
-    /// A frame that this stream would recognise as its packet with this key. All that neither the stream nor the key says is made up.
+    /// Builds a frame that belongs to this stream and has this key. Fields that neither determines are made up.
     ///
     /// # Errors
-    /// Why there is none, in a sentence.
+    /// Why the frame cannot be built, as a sentence.
     pub fn rebuild(&self, key: u32) -> Result<Vec<u8>, String> {
         let tag = |vlan: u16| Tag::new(vlan, 4);
         let tags = self.link.vlan.filter(|vlan| *vlan > 0).map(tag).into_iter().collect();
@@ -203,22 +209,22 @@ impl StreamSpec {
             KeyRule::Own(_) => self.matcher.rebuild(&link, key),
             KeyRule::Seq { .. } | KeyRule::Hash { .. } => None,
         };
-        frame.unwrap_or_else(|| Err("its packets are known by bytes of their payload, which are not kept".into()))
+        frame.unwrap_or_else(|| Err("its key is computed from payload bytes, which are not kept".into()))
     }
 
-    /// A short name for tables: the svID or goID, or the whole text of streams without a name.
+    /// A short name for tables: the svID or goID, or the full text of streams without a name.
     pub fn short(&self) -> String {
         self.matcher.short().unwrap_or_else(|| self.to_string())
     }
 }
 
-/// Reads `OFFSET:LEN` of a key rule named `kind`; `whole` is the option for the error.
+/// Parses `OFFSET:LEN` of a key rule of this `kind`; `whole` is the option, for errors.
 fn key_rule(kind: &str, at: &str, whole: &str) -> Result<KeyRule, BadStream> {
     let (offset, len) = at.split_once(':').ok_or_else(|| bad(whole, "write OFFSET:LEN, both in bytes"))?;
     let number = |s: &str| s.parse::<u16>().map_err(|_| bad(whole, "offset and length are whole numbers of bytes"));
     let (offset, len) = (number(offset)?, number(len)?);
     if offset.checked_add(len).is_none_or(|end| end > MAX_KEY_END) {
-        return Err(bad(whole, "the key must lie in the first 1500 bytes of the payload"));
+        return Err(bad(whole, "the key must be within the first 1500 bytes of the payload"));
     }
     match kind {
         "hash" if (1..=MAX_HASH_LEN).contains(&len) => Ok(KeyRule::Hash { offset, len }),
@@ -228,7 +234,7 @@ fn key_rule(kind: &str, at: &str, whole: &str) -> Result<KeyRule, BadStream> {
     }
 }
 
-/// Reads `01:0c:cd:04:00:01`.
+/// Parses `01:0c:cd:04:00:01`.
 pub fn parse_mac(s: &str) -> Option<[u8; 6]> {
     let mut mac = [0; 6];
     let mut parts = s.split([':', '-']);
@@ -239,7 +245,7 @@ pub fn parse_mac(s: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(mac)
 }
 
-/// Writes a MAC as `01:0c:cd:04:00:01`.
+/// Formats a MAC as `01:0c:cd:04:00:01`.
 pub fn format_mac(mac: &[u8; 6]) -> String {
     mac.map(|b| format!("{b:02x}")).join(":")
 }

@@ -5,8 +5,8 @@
 //! 60 savPdu { 80 noASDU, 81 security?, A2 { 30 ASDU { 80 svID, 81 datSet?, 82 smpCnt, 83 confRev, 84 refrTm?,
 //!                                                     85 smpSynch, 86 smpRate?, 87 samples, 88 smpMod?, 89 gmIdentity? } … } }
 //! ```
-//! `length` counts from APPID to the end of savPdu; what follows it in the frame is padding. BER lengths are in short form or
-//! in the long form with one or two bytes (`81 xx`, `82 xx xx`); indefinite and longer ones are refused.
+//! `length` counts from APPID to the end of savPdu; what follows it in the frame is padding. BER lengths are in short
+//! form or in the long form with one or two bytes (`81 xx`, `82 xx xx`); indefinite and longer ones are refused.
 //!
 //! Nothing here copies or allocates while parsing, and no input makes the parser panic or read out of bounds.
 
@@ -28,12 +28,12 @@ pub use samples::{Waveform, PHSMEAS1_LEN};
 
 /// The ethertype of Sampled Values.
 pub const ETHERTYPE: u16 = 0x88BA;
-/// Longest svID: IEC 61850-9-2 Ed. 2.1, VisibleString129.
+/// Maximum length of svID, bytes: IEC 61850-9-2 Ed. 2.1, VisibleString129.
 pub const MAX_SVID: usize = 129;
-/// The first multicast address that IEC 61850-9-2 annex B recommends for Sampled Values is 01-0C-CD-04-00-00; publishers start
-/// at the next one.
+/// Default multicast address. IEC 61850-9-2 annex B recommends addresses from 01-0C-CD-04-00-00 for Sampled Values;
+/// publishers start at the next one.
 pub const FIRST_GROUP: [u8; 6] = [0x01, 0x0c, 0xcd, 0x04, 0x00, 0x01];
-/// APPID of a stream that nobody configured (9-2LE, 6.2).
+/// APPID of an unconfigured stream (9-2LE, 6.2).
 pub const DEFAULT_APPID: u16 = 0x4000;
 
 /// A stream of Sampled Values: the frames with this svID in any ASDU.
@@ -41,6 +41,7 @@ pub const DEFAULT_APPID: u16 = 0x4000;
 pub struct Sv {
     /// svID, 1 to [`MAX_SVID`] bytes.
     pub svid: Vec<u8>,
+    /// APPID; `None` for any.
     pub appid: Option<u16>,
 }
 
@@ -86,7 +87,7 @@ impl Protocol for Sv {
                     stream: Self { svid: asdu.svid.to_vec(), appid: Some(frame.link.appid) },
                     key: asdu.smp_cnt.into(),
                     step: frame.samples_of(asdu.svid).unwrap_or(0),
-                    // 255 says nothing: the programs keep smpSynch and whether there is one in a byte.
+                    // 255 encodes "absent": the kernel programs keep smpSynch in one byte.
                     synch: asdu.smp_synch.filter(|synch| *synch < u8::MAX),
                 });
             }
@@ -106,7 +107,7 @@ impl Protocol for Sv {
     }
 
     fn details(&self, frame: &[u8]) -> Details {
-        // It was read before: how much of it was captured does not matter.
+        // The frame was parsed before, so its captured length does not matter here.
         let frame = Frame::parse_captured(frame, usize::MAX).ok();
         let newest = frame.and_then(|frame| frame.asdus().find(|asdu| asdu.svid == self.svid)).unwrap_or_default();
         let asdus = frame.and_then(|frame| frame.samples_of(&self.svid));

@@ -4,19 +4,20 @@ use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
 use crate::options::{bad, BadStream, Options};
 use std::{fmt, net::IpAddr};
 
+/// A UDP flow; open fields match any value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Udp {
-    /// Source address, `None` for any.
+    /// Source address; `None` for any.
     pub src: Option<IpAddr>,
-    /// Source port, 0 for any.
+    /// Source port; 0 for any.
     pub src_port: u16,
-    /// Destination address, `None` for any.
+    /// Destination address; `None` for any.
     pub dst: Option<IpAddr>,
-    /// Destination port, 0 for any.
+    /// Destination port; 0 for any.
     pub dst_port: u16,
 }
 
-/// Reads `ADDR:PORT`, `[V6]:PORT`, `ADDR`, `:PORT` or `*`.
+/// Parses `ADDR:PORT`, `[V6]:PORT`, `ADDR`, `:PORT` or `*`.
 fn parse_end(s: &str) -> Option<(Option<IpAddr>, u16)> {
     if s == "*" {
         return Some((None, 0));

@@ -1,4 +1,4 @@
-//! What is built reads back the same; what is broken is refused, and never makes the parser panic.
+//! Frames read back as built; malformed frames are rejected and never cause a panic.
 
 use latpath_protocols::{
     protocol::FrameLink,
@@ -75,7 +75,7 @@ proptest! {
     #[test]
     fn a_frame_that_ends_too_early_is_refused(spec in any_frame(), cut in any::<prop::sample::Index>()) {
         let bytes = spec.build().unwrap();
-        // All that `length` announces, without the padding.
+        // All bytes that `length` announces, without padding.
         let whole = 14 + 4 * spec.link.tags.len() + usize::from(Frame::parse(&bytes).unwrap().link.length);
         let error = Frame::parse(&bytes[..cut.index(whole)]).unwrap_err();
         prop_assert!(matches!(error, FrameError::Truncated { .. }), "{error}");
@@ -110,7 +110,7 @@ proptest! {
             bytes[at] = value;
         }
         if let Ok(frame) = Frame::parse(&bytes) {
-            // Whatever it reads as, all of it lies in the frame.
+            // Whatever the parser returns lies within the frame.
             prop_assert!((1..=16).contains(&frame.asdus().count()));
             for asdu in frame.asdus() {
                 prop_assert!(bytes.get(asdu.smp_cnt_at..asdu.smp_cnt_at + 2).is_some());
@@ -122,7 +122,7 @@ proptest! {
 
 #[test]
 fn each_length_form_is_used_where_it_must_be_and_read_back() {
-    // Around the edges of the short form and of the forms 81 and 82.
+    // Around the limits of the short form and of the forms 81 and 82.
     for len in [0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 1400] {
         let mut spec = small();
         spec.asdus[1].data = vec![0xab; len];
@@ -135,7 +135,7 @@ fn each_length_form_is_used_where_it_must_be_and_read_back() {
 fn a_long_form_where_the_short_one_would_do_is_legal_ber() {
     let bytes = small().build().unwrap();
     let at = bytes.windows(6).position(|w| w == b"\x80\x04MU01").unwrap();
-    // svID's length as 82 00 04 instead of 04: three lengths around it grow by two.
+    // Encodes svID's length as 82 00 04 instead of 04; the three enclosing lengths grow by two.
     let mut long = bytes[..at].to_vec();
     long.extend(b"\x80\x82\x00\x04MU01");
     long.extend(&bytes[at + 6..]);
@@ -209,7 +209,7 @@ fn all_asdus_of_a_frame_that_has_more_than_are_read_are_samples_where_they_are_o
     }
 }
 
-/// What merging units in the field leave out, or send otherwise, where the kernel programs follow their streams.
+/// Deviations of merging units in the field that the kernel programs accept too.
 #[test]
 fn fields_that_name_no_packet_may_be_missing_or_of_any_length() {
     let read = |bytes: &[u8]| {
@@ -220,7 +220,7 @@ fn fields_that_name_no_packet_may_be_missing_or_of_any_length() {
     let good = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().unwrap();
     assert_eq!(read(&good), [(7, 1, Some(2))]);
     let whole = 14 + usize::from(u16::from_be_bytes([good[16], good[17]]));
-    // The lengths around an ASDU: of the link layer, savPdu, seqASDU, and its own.
+    // The lengths that enclose an ASDU: of the link layer, savPdu, seqASDU and the ASDU.
     let changed = |at: usize, removed: usize, put: &[u8]| {
         let mut bytes = good[..whole].to_vec();
         bytes.splice(at..at + removed, put.iter().copied());

@@ -1,4 +1,4 @@
-//! A NIC's own clock (PTP hardware clock, `/dev/ptpN`): read against `CLOCK_MONOTONIC`, and followed.
+//! A NIC's PTP hardware clock (`/dev/ptpN`): readings against `CLOCK_MONOTONIC`, and their history.
 
 mod read;
 mod watch;

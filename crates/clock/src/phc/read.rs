@@ -1,4 +1,4 @@
-//! Reading a NIC's clock.
+//! Reads a NIC's clock.
 
 use crate::kernel::{self, Sample, SystemClock};
 use crate::tie::{ClockTie, RealtimeWatch};
@@ -8,30 +8,30 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 
-/// Readings of which the tightest is kept. Each takes the bus for a microsecond or two.
+/// Readings per attempt, of which the tightest is kept. Each occupies the bus for 1 to 2 µs.
 const SAMPLES: usize = 9;
-/// What converting counter values to ns may cost where the hardware takes both times at once.
+/// Error of the conversion from counter values, ns, for simultaneous readings in hardware.
 const CONVERSION_NS: Ns = 50;
 
-/// The NIC's clock and `CLOCK_MONOTONIC` of one moment.
+/// A simultaneous reading of the NIC's clock and `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The NIC's clock.
+    /// The NIC's clock, ns.
     pub phc_ns: Ns,
-    /// `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, ns.
     pub monotonic_ns: Ns,
-    /// How wrong the two can be against each other.
+    /// Maximum error between the two, ns.
     pub uncertainty_ns: Ns,
 }
 
-/// How a clock is read, best first.
+/// Methods of reading a clock, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Method {
-    /// The hardware takes both times at once.
+    /// The hardware latches both times simultaneously.
     Precise,
-    /// The driver takes the system's time right before and after the register.
+    /// The driver reads the system's time directly before and after the register.
     Extended,
-    /// The kernel takes the system's time before and after it calls the driver.
+    /// The kernel reads the system's time before and after it calls the driver.
     Basic,
 }
 
@@ -48,33 +48,39 @@ impl fmt::Display for Method {
 /// Why a clock cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PhcError {
-    /// There is none of this number.
+    /// No clock has this number.
     #[error("/dev/ptp{index}: no such clock (clocks here: {here})")]
     NoClock {
+        /// Number of the clock.
         index: u32,
-        /// Those that there are.
+        /// The existing clocks.
         here: String,
     },
-    /// A right is missing.
+    /// Permission is missing.
     #[error("/dev/ptp{0}: reading a NIC's clock needs root, or read access to the device file; try with sudo")]
     NotAllowed(u32),
-    /// Anything else.
+    /// Any other error.
     #[error("/dev/ptp{index}: {doing}: {cause}")]
     Os {
+        /// Number of the clock.
         index: u32,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
 
-/// Where readings come from: a clock, or a test.
+/// A source of readings: a clock, or a test.
 pub trait Reader: Send {
+    /// Reads both clocks.
+    ///
+    /// # Errors
+    /// The kernel's error, or the time of day was set during the reading.
     fn read(&mut self) -> io::Result<Reading>;
 }
 
-/// What the kernel offers for reading; a test offers its own.
+/// The kernel's interface for reading, replaced in tests.
 trait Ask: Send {
     fn precise(&mut self) -> io::Result<(Ns, Ns)>;
     fn extended(&mut self, clock: SystemClock) -> io::Result<Vec<Sample>>;
@@ -89,7 +95,7 @@ impl Ask for Device {
         kernel::precise(self.0.as_fd())
     }
     fn extended(&mut self, clock: SystemClock) -> io::Result<Vec<Sample>> {
-        // The request answers with the machine's CLOCK_MONOTONIC, which is not that of a time namespace.
+        // The request returns the machine's CLOCK_MONOTONIC, not that of a time namespace.
         if clock == SystemClock::Monotonic && in_time_namespace() {
             return Err(io::Error::from_raw_os_error(nix::libc::EOPNOTSUPP));
         }
@@ -103,14 +109,14 @@ impl Ask for Device {
     }
 }
 
-/// Whether this process lives in a time namespace other than the machine's first.
+/// Whether this process is in a time namespace other than the initial one.
 fn in_time_namespace() -> bool {
     /// `PROC_TIME_INIT_INO` of `linux/proc_ns.h`.
     const FIRST: u64 = 0xEFFF_FFFA;
     fs::metadata("/proc/self/ns/time").is_ok_and(|m| std::os::unix::fs::MetadataExt::ino(&m) != FIRST)
 }
 
-/// Methods that are tried, best first, with the clock that is read beside the NIC's.
+/// Methods to try, best first, with the system clock that brackets the readings.
 const METHODS: [(Method, SystemClock); 4] = [
     (Method::Precise, SystemClock::Realtime),
     (Method::Extended, SystemClock::Monotonic),
@@ -123,7 +129,7 @@ pub struct Phc {
     index: u32,
     ask: Box<dyn Ask>,
     realtime: RealtimeWatch,
-    /// The first of [`METHODS`] that this clock and kernel may have.
+    /// Index of the first of [`METHODS`] that this clock and kernel may support.
     best: usize,
     method: Method,
 }
@@ -135,8 +141,11 @@ impl fmt::Debug for Phc {
 }
 
 impl Phc {
-    /// Opens `/dev/ptp<index>`, and reads it once to find out how that is done best. The number is that of
-    /// `ETHTOOL_GET_TS_INFO`. Nothing is ever set.
+    /// Opens `/dev/ptp<index>` and reads it once to determine the best method. `index` is the number from
+    /// `ETHTOOL_GET_TS_INFO`. The clock is never set.
+    ///
+    /// # Errors
+    /// The clock does not exist, permission is missing, or it cannot be read.
     pub fn open(index: u32) -> Result<Self, PhcError> {
         let file = File::open(format!("/dev/ptp{index}")).map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound => PhcError::NoClock { index, here: clocks_here() },
@@ -157,17 +166,18 @@ impl Phc {
         Ok(phc)
     }
 
+    /// Number of the clock.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its name, as its driver gives it.
+    /// Name of the clock from its driver.
     pub fn name(&self) -> Option<String> {
         let name = fs::read_to_string(format!("/sys/class/ptp/ptp{}/clock_name", self.index)).ok()?;
         Some(name.trim_end().escape_debug().to_string())
     }
 
-    /// How it was read last.
+    /// Method of the last reading.
     pub fn method(&self) -> Method {
         self.method
     }
@@ -182,7 +192,7 @@ impl Phc {
             Method::Basic => tightest(&self.ask.basic()?)?,
         };
         if clock == SystemClock::Realtime {
-            // So far it is CLOCK_REALTIME's.
+            // Until here `reading` holds CLOCK_REALTIME.
             if self.realtime.observe(&self.ask.tie()).is_some() {
                 return Err(io::Error::new(io::ErrorKind::Interrupted, "the time of day was set just now"));
             }
@@ -202,11 +212,11 @@ impl Reader for Phc {
         loop {
             match self.by(METHODS[at]) {
                 Ok(reading) => return Ok(reading),
-                // Read before the time of day was set, tied after it.
+                // The clock was read before the time of day was set, and tied after it.
                 Err(e) if e.kind() == io::ErrorKind::Interrupted && !set_again => set_again = true,
                 Err(e) if at + 1 == METHODS.len() => return Err(e),
                 Err(e) => {
-                    // Else it is a failure of the moment: the better method is tried again next time.
+                    // A temporary failure: the better method is tried again next time.
                     let never = [nix::libc::EOPNOTSUPP, nix::libc::ENOTTY, nix::libc::EINVAL];
                     if at == self.best && e.raw_os_error().is_some_and(|e| never.contains(&e)) {
                         self.best += 1;
@@ -218,7 +228,7 @@ impl Reader for Phc {
     }
 }
 
-/// The sample with the least time around it; those that went back in time are left out.
+/// The sample with the narrowest bracket, without those whose times go backward.
 fn tightest(samples: &[Sample]) -> io::Result<Reading> {
     let width = |s: &&Sample| s.after.saturating_sub(s.before);
     let best = samples.iter().filter(|s| s.after >= s.before).min_by_key(width);
@@ -244,14 +254,15 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A kernel that answers each kind of request as it is set; the NIC's clock is 7 s ahead of `CLOCK_MONOTONIC`, `CLOCK_REALTIME` 100 s.
+    /// A kernel that returns the configured result for each kind of request; the NIC's clock is 7 s ahead of
+    /// `CLOCK_MONOTONIC`, `CLOCK_REALTIME` 100 s.
     #[derive(Default)]
     struct Kernel {
         precise: Option<i32>,
         monotonic: Option<i32>,
         extended: Option<i32>,
         basic: Option<i32>,
-        /// How far the time of day was set, at each tie.
+        /// Steps of the time of day, one per tie.
         steps: VecDeque<Ns>,
         stepped: Ns,
         now: Ns,

@@ -1,45 +1,45 @@
-//! Following a NIC's clock: how far and how fast it runs away from `CLOCK_MONOTONIC`, and when it was disturbed.
+//! Follows a NIC's clock: its offset and drift against `CLOCK_MONOTONIC`, and its disturbances.
 //!
-//! Each reading limits the offset for certain. From one reading to the next the clock may move by its drift, by what the two
-//! readings may be wrong, and by what a rate that changes can do in that time; a greater move is a step, unless the next one is so
-//! too: then it is the rate. Smaller disturbances show over a second: of each second the best reading makes a knot, and the slope
-//! from knot to knot is compared with the one before. Nothing is claimed that the readings' own uncertainty could explain.
+//! Each reading limits the offset for certain. Between two readings the clock may move by its drift, by the errors of
+//! both readings, and by the effect of a changing rate; a greater move is a step, unless the next move is as large:
+//! then the rate changed. Smaller disturbances show over a second: the best reading of each second becomes a knot, and
+//! the slopes between knots are compared. Whatever the uncertainty of the readings explains is not reported.
 
 use super::Reading;
 use latpath_model::Ns;
 use std::collections::VecDeque;
 use std::fmt;
 
-/// Readings that are kept, for times of the last seconds.
-const KEPT: usize = 256;
-/// Time between two knots.
+/// Number of readings kept, for offsets of the last seconds.
+const MAX_READINGS: usize = 256;
+/// Time between two knots, ns.
 const KNOT: Ns = 1_000_000_000;
-/// Knots over which the drift is taken.
+/// Number of knots over which the drift is measured.
 const KNOTS: usize = 4;
-/// Rate that is assumed of a clock that nobody knows yet, in ppb.
+/// Assumed maximum rate of an unknown clock, ppb.
 const UNKNOWN_PPB: i64 = 1_000_000;
 
-/// A rate that changes by more than this from one second to the next is a disturbance, in ppb: 1 µs in a second.
+/// Change of rate from one second to the next that is a disturbance, ppb: 1 µs per second.
 pub const SWING_PPB: i64 = 1_000;
-/// A move between two readings is a step at once where it would take a rate that differs by more than this, in ppb.
+/// Change of rate between two readings that is a step, ppb.
 const STEP_PPB: i64 = 100_000;
 
-/// What was wrong with a clock.
+/// A disturbance of a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It was set: it moved by this much beyond its drift.
+    /// The clock was set.
     Step {
-        /// By this much, forward or back.
+        /// Size of the step beyond the drift, ns; negative if backward.
         by_ns: Ns,
     },
-    /// Its rate was changed, as a servo does that swings.
+    /// The rate changed, as by an oscillating servo.
     Swing {
-        /// Rate before against `CLOCK_MONOTONIC`.
+        /// Rate before, against `CLOCK_MONOTONIC`, ppb.
         from_ppb: i64,
-        /// Rate after.
+        /// Rate after, ppb.
         to_ppb: i64,
     },
-    /// It stands still.
+    /// The clock stopped.
     Stopped,
 }
 
@@ -50,31 +50,32 @@ impl fmt::Display for Trouble {
             Self::Swing { from_ppb, to_ppb } => {
                 write!(f, "changed its rate against CLOCK_MONOTONIC, from {from_ppb:+} to {to_ppb:+} ppb")
             }
-            Self::Stopped => write!(f, "stands still"),
+            Self::Stopped => write!(f, "stopped"),
         }
     }
 }
 
-/// A disturbance of a clock.
+/// A disturbance with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disturbance {
+    /// The disturbance.
     pub trouble: Trouble,
-    /// It began after this, `CLOCK_MONOTONIC`.
+    /// Start at the earliest, `CLOCK_MONOTONIC`, ns.
     pub after_ns: Ns,
-    /// It was over, or still went on, at this time, `CLOCK_MONOTONIC`.
+    /// When the disturbance ended, or was last seen, `CLOCK_MONOTONIC`, ns.
     pub until_ns: Ns,
 }
 
-/// Where a clock stands at some moment.
+/// Offset of a clock at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset {
-    /// The NIC's clock minus `CLOCK_MONOTONIC`.
+    /// The NIC's clock minus `CLOCK_MONOTONIC`, ns.
     pub offset_ns: Ns,
-    /// How wrong that can be, as long as nothing disturbs the clock.
+    /// Maximum error, ns, while nothing disturbs the clock.
     pub bound_ns: Ns,
 }
 
-/// A rate against `CLOCK_MONOTONIC`, and how wrong it can be.
+/// A rate against `CLOCK_MONOTONIC`, and its maximum error.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     ppb: i64,
@@ -110,49 +111,49 @@ fn offset(reading: &Reading) -> Ns {
     reading.phc_ns.saturating_sub(reading.monotonic_ns)
 }
 
-/// What a rate does in some time.
+/// Offset that a rate accumulates in `dt`, ns.
 fn over(dt: Ns, ppb: i64) -> Ns {
     clamp(i128::from(dt) * i128::from(ppb) / 1_000_000_000)
 }
 
-/// A move that no drift explains; what it was shows at the next reading.
+/// A move beyond the drift; the next reading classifies it.
 #[derive(Clone, Copy, Debug)]
-struct Odd {
+struct PendingMove {
     after_ns: Ns,
     reading: Reading,
     by_ns: Ns,
 }
 
-/// A slope that differs from the one before; what it was shows at the next knot.
+/// A slope that differs from the previous one; the next knot classifies it.
 #[derive(Clone, Copy, Debug)]
-struct OddSlope {
+struct PendingSlope {
     before: Rate,
     slope: Rate,
     after_ns: Ns,
     until_ns: Ns,
 }
 
-/// Follows one clock. The default knows nothing yet.
+/// Follows one clock. The default has no readings.
 #[derive(Clone, Debug, Default)]
 pub struct PhcWatch {
-    /// Readings since the last step, in order.
+    /// Readings since the last step, ascending.
     readings: VecDeque<Reading>,
     knots: VecDeque<Reading>,
-    /// The best reading of the second half of the present second, which began at `second_ns`.
+    /// Best reading in the second half of the current second, which began at `second_ns`.
     best: Option<Reading>,
     second_ns: Ns,
     drift: Rate,
     slope: Option<Rate>,
-    odd: Option<Odd>,
-    odd_slope: Option<OddSlope>,
+    pending_move: Option<PendingMove>,
+    pending_slope: Option<PendingSlope>,
     stopped: bool,
 }
 
 impl PhcWatch {
-    /// Takes in the next reading; those that are not later than the last are left out. Returns what it proves: a step one
-    /// reading later than it came, a swing up to two seconds later.
+    /// Adds a reading, unless it is not later than the last. Returns the disturbances that it proves: a step one
+    /// reading later, a swing up to two seconds later.
     pub fn observe(&mut self, reading: Reading) -> Vec<Disturbance> {
-        let last = self.odd.map_or(self.readings.back().copied(), |odd| Some(odd.reading));
+        let last = self.pending_move.map_or(self.readings.back().copied(), |pending| Some(pending.reading));
         let Some(last) = last else {
             self.begin(reading);
             return Vec::new();
@@ -177,63 +178,64 @@ impl PhcWatch {
         let allowed = unsure.saturating_add(over(dt, STEP_PPB.saturating_add(self.drift.bound_ppb)));
         let is_odd = by_ns.saturating_abs() > allowed;
         let (after_ns, until_ns) = (last.monotonic_ns, reading.monotonic_ns);
-        match (self.odd.take(), is_odd) {
+        match (self.pending_move.take(), is_odd) {
             (None, false) => {
                 self.readings.push_back(reading);
-                if self.readings.len() > KEPT {
+                if self.readings.len() > MAX_READINGS {
                     self.readings.pop_front();
                 }
                 found.extend(self.knot(reading));
             }
-            (None, true) => self.odd = Some(Odd { after_ns, reading, by_ns }),
-            (Some(odd), false) => {
-                let trouble = Trouble::Step { by_ns: odd.by_ns };
-                found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.reading.monotonic_ns });
-                self.begin(odd.reading);
+            (None, true) => self.pending_move = Some(PendingMove { after_ns, reading, by_ns }),
+            (Some(pending), false) => {
+                let trouble = Trouble::Step { by_ns: pending.by_ns };
+                found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns: pending.reading.monotonic_ns });
+                self.begin(pending.reading);
                 self.readings.push_back(reading);
             }
-            (Some(odd), true) => {
-                let to = Rate::between(&odd.reading, &reading);
+            (Some(pending), true) => {
+                let to = Rate::between(&pending.reading, &reading);
                 let trouble = Trouble::Swing { from_ppb: self.drift.ppb, to_ppb: to.ppb };
-                found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns });
-                self.begin(odd.reading);
+                found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns });
+                self.begin(pending.reading);
                 self.readings.push_back(reading);
-                // A rate beyond what an unknown clock is given would be odd at each reading from now on, and never known.
+                // With a rate beyond the assumed one every further reading would be a disturbance, and the drift never
+                // be known.
                 self.drift = Rate { ppb: to.ppb, bound_ppb: to.ppb.saturating_abs().max(UNKNOWN_PPB) };
             }
         }
         found
     }
 
-    /// What the last readings prove, when no more will come.
+    /// The disturbances that the last readings prove; for the end of the observation.
     pub fn finish(&mut self) -> Vec<Disturbance> {
         let mut found = Vec::new();
-        if let Some(odd) = self.odd.take() {
-            let trouble = Trouble::Step { by_ns: odd.by_ns };
-            found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.reading.monotonic_ns });
-            self.begin(odd.reading);
+        if let Some(pending) = self.pending_move.take() {
+            let trouble = Trouble::Step { by_ns: pending.by_ns };
+            found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns: pending.reading.monotonic_ns });
+            self.begin(pending.reading);
         }
-        if let Some(odd) = self.odd_slope.take() {
-            let trouble = Trouble::Swing { from_ppb: odd.before.ppb, to_ppb: odd.slope.ppb };
-            found.push(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.until_ns });
+        if let Some(pending) = self.pending_slope.take() {
+            let trouble = Trouble::Swing { from_ppb: pending.before.ppb, to_ppb: pending.slope.ppb };
+            found.push(Disturbance { trouble, after_ns: pending.after_ns, until_ns: pending.until_ns });
         }
         found
     }
 
-    /// Begins again with one reading; the drift stays.
+    /// Restarts with one reading; the drift is kept.
     fn begin(&mut self, reading: Reading) {
         self.readings.clear();
         self.readings.push_back(reading);
         self.knots.clear();
         self.knots.push_back(reading);
         self.second_ns = reading.monotonic_ns;
-        (self.best, self.slope, self.odd_slope) = (None, None, None);
+        (self.best, self.slope, self.pending_slope) = (None, None, None);
     }
 
-    /// Makes a knot of each second's best reading, and compares the slopes between them.
+    /// Makes a knot of each second's best reading, and compares the slopes between knots.
     fn knot(&mut self, reading: Reading) -> Option<Disturbance> {
         let into = reading.monotonic_ns.saturating_sub(self.second_ns);
-        // Of the second half alone, so that two knots are not too close to have a slope.
+        // From the second half only, so that two knots are far enough apart for a slope.
         if into >= KNOT / 2 && self.best.is_none_or(|best| reading.uncertainty_ns <= best.uncertainty_ns) {
             self.best = Some(reading);
         }
@@ -250,37 +252,37 @@ impl PhcWatch {
         self.drift = Rate::between(self.knots.front()?, &new);
         let (swing, before) = (SWING_PPB, self.slope.replace(slope));
         let (after_ns, until_ns) = (last.monotonic_ns, new.monotonic_ns);
-        match (self.odd_slope.take(), before) {
-            (Some(odd), _) => {
-                let dt = odd.until_ns.saturating_sub(odd.after_ns);
-                let trouble = if slope.differs(&odd.before, swing) {
-                    // What is left of the second in which the rate changed says nothing of the rate after.
-                    Trouble::Swing { from_ppb: odd.before.ppb, to_ppb: slope.ppb }
+        match (self.pending_slope.take(), before) {
+            (Some(pending), _) => {
+                let dt = pending.until_ns.saturating_sub(pending.after_ns);
+                let trouble = if slope.differs(&pending.before, swing) {
+                    // The rest of the second in which the rate changed says nothing about the new rate.
+                    Trouble::Swing { from_ppb: pending.before.ppb, to_ppb: slope.ppb }
                 } else {
-                    Trouble::Step { by_ns: over(dt, odd.slope.ppb.saturating_sub(odd.before.ppb)) }
+                    Trouble::Step { by_ns: over(dt, pending.slope.ppb.saturating_sub(pending.before.ppb)) }
                 };
-                // The drift after is not that of the knots before.
+                // The earlier knots do not have the new drift.
                 let keep = self.knots.len() - 2;
                 self.knots.drain(..keep);
                 self.drift = slope;
-                Some(Disturbance { trouble, after_ns: odd.after_ns, until_ns: odd.until_ns })
+                Some(Disturbance { trouble, after_ns: pending.after_ns, until_ns: pending.until_ns })
             }
             (None, Some(before)) if slope.differs(&before, swing) => {
-                self.odd_slope = Some(OddSlope { before, slope, after_ns, until_ns });
+                self.pending_slope = Some(PendingSlope { before, slope, after_ns, until_ns });
                 None
             }
             _ => None,
         }
     }
 
-    /// How much faster the clock runs than `CLOCK_MONOTONIC`, in parts per billion; `None` within the first second.
+    /// Rate of the clock against `CLOCK_MONOTONIC`, minus 1, ppb; `None` within the first second.
     pub fn drift_ppb(&self) -> Option<i64> {
         (self.drift.bound_ppb < UNKNOWN_PPB).then_some(self.drift.ppb)
     }
 
-    /// Where the clock stands at a `CLOCK_MONOTONIC` time, from the reading that knows it best. `None` before the first reading.
+    /// Offset at a `CLOCK_MONOTONIC` time, from the reading that bounds it best. `None` before the first reading.
     pub fn offset_at(&self, monotonic: Ns) -> Option<Offset> {
-        // A rate that changes by less than a swing each second is that far from its mean over the knots.
+        // Maximum deviation of a rate, which changes by less than a swing per second, from its mean over the knots.
         let unsure = self.drift.bound_ppb.saturating_add(SWING_PPB.saturating_mul(2));
         let from = |reading: &Reading| {
             let dt = monotonic.saturating_sub(reading.monotonic_ns);
@@ -299,7 +301,7 @@ mod tests {
 
     const S: Ns = 1_000_000_000;
 
-    /// A clock that is wrong by what `off` says of each moment, read every 50 ms with an error within ± 400 ns.
+    /// A clock with error `off(t)`, read every 50 ms with a reading error within ± 400 ns.
     fn run(seconds: Ns, off: impl Fn(Ns) -> Ns) -> (PhcWatch, Vec<Disturbance>) {
         let (mut watch, mut found) = (PhcWatch::default(), Vec::new());
         for i in 0..seconds * 20 {
@@ -331,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_step_is_found_with_its_time_and_size() {
-        // The second is far below what shows between two readings.
+        // The second step is far too small to show between two readings.
         for (by, resolution) in [(25_000_000, S / 10), (-5_000, 2 * S), (9_000, 2 * S)] {
             let (watch, found) = run(20, |t| over(t, 20_000) + if t > 10 * S { by } else { 0 });
             let [step] = found[..] else { panic!("{found:?}") };
@@ -356,7 +358,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(swings.len(), 1, "{found:?}");
-            // A fast one shows in two readings, each wrong by up to 400 ns in 50 ms.
+            // A large swing shows in two readings, each off by up to 400 ns in 50 ms.
             let unsure = if to.abs() > 100_000 { 16_000 } else { 1_700 };
             assert!(near(swings[0].0, 20_000, 1_000) && near(swings[0].1, to, unsure), "{swings:?} for {to}");
             assert!(near(watch.drift_ppb().unwrap(), to, 500), "{:?}", watch.drift_ppb());
@@ -366,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_follows_a_good_servo_is_no_disturbance() {
-        // ± 300 ppb in a period of 4 s.
+        // ± 300 ppb with a period of 4 s.
         let (_, found) = run(30, |t| (191.0 * (t as f64 / S as f64 * std::f64::consts::FRAC_PI_2).sin()) as Ns);
         assert_eq!(found, []);
     }
@@ -402,7 +404,7 @@ mod tests {
         let reading = Reading { phc_ns: 5 * S, monotonic_ns: 2 * S, uncertainty_ns: 100 };
         assert_eq!(watch.observe(reading), []);
         assert_eq!(watch.offset_at(2 * S), Some(Offset { offset_ns: 3 * S, bound_ns: 100 }));
-        // A second later an unknown clock may be off by 1,000 ppm, and a rate may have changed by 2 ppm.
+        // A second later an unknown clock may be off by 1,000 ppm, and its rate may have changed by 2 ppm.
         assert_eq!(watch.offset_at(3 * S), Some(Offset { offset_ns: 3 * S, bound_ns: 1_002_100 }));
         assert_eq!(watch.drift_ppb(), None);
     }
@@ -413,12 +415,12 @@ mod tests {
         let said = said.map(|trouble| trouble.to_string());
         assert_eq!(
             said,
-            ["was set, by -12 ns", "changed its rate against CLOCK_MONOTONIC, from +3 to +5000 ppb", "stands still"]
+            ["was set, by -12 ns", "changed its rate against CLOCK_MONOTONIC, from +3 to +5000 ppb", "stopped"]
         );
     }
 
     proptest! {
-        /// The readings' own error is never taken for a disturbance, and the truth lies within the bound.
+        /// The readings' own error never counts as a disturbance, and the true offset lies within the bound.
         #[test]
         fn a_calm_clock_is_never_accused(
             drift in -200_000i64..200_000,

@@ -150,7 +150,7 @@ fn packets_that_cannot_be_read_are_counted_with_the_reason() {
     }
     bench.write("a.pcap", pcap(&packets));
     let (manifest, _) = bench.import(&bench.options(&[(PUB, "a.pcap"), (SUB, "a.pcap")])).unwrap();
-    let expected = "10 frames cannot be read: tag 0x61 at byte 22, where savPdu must stand";
+    let expected = "10 frames cannot be read: tag 0x61 at byte 22; expected savPdu";
     assert!(manifest.notes.iter().any(|note| note.ends_with(expected)), "{:?}", manifest.notes);
     bench.write("b.pcap", pcap(&packets[30..]));
     let error = bench.import(&bench.options(&[(PUB, "b.pcap"), (SUB, "b.pcap")])).unwrap_err().to_string();

@@ -1,26 +1,26 @@
-//! The step and the wrap of a stream's numbers, learned from the numbers themselves.
+//! Learns the step and the wrap of a stream from its numbers.
 
 use super::Sequence;
 use crate::sv::SAMPLE_RATES;
 
-/// Votes that a step must be ahead by to be believed.
+/// Lead in votes at which a step is believed.
 pub(super) const STEP_VOTES: u32 = 8;
-/// Votes that another step must be ahead by to replace the one believed.
+/// Lead in votes at which another step replaces the one believed.
 pub(super) const STEP_REFUTED: u32 = 64;
 
-/// A wrap that was not understood: the greatest number before and the least after it, counting packets that came out of order.
+/// A wrap that was not understood: the greatest number before it and the least after it, including reordered packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wrap {
     pub(super) top: u64,
     pub(super) bottom: u64,
 }
 
-/// The wrap that a sender has if nothing was lost across the last one, and what the believed wrap made lost there; whether that
-/// came again.
+/// An assumed wrap. `exact`: the wrap if no packet was lost across it; `missing`: packets that the assumed wrap made
+/// missing; `again`: the same difference occurred twice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guess {
     pub(super) exact: u64,
-    /// The numbers before and behind it.
+    /// The numbers before and after it.
     pub(super) top: u64,
     pub(super) bottom: u64,
     pub(super) missing: i64,
@@ -53,12 +53,12 @@ impl Sequence {
         self.known_wraps().any(|known| known == *wrap)
     }
 
-    /// Whether numbers can wrap there between these two: below the wrap, or at it where the sender counts from 1.
+    /// Whether numbers can wrap there between these two: below the wrap, or at it if the sender counts from 1.
     pub(super) fn can_wrap(&self, wrap: u64, before: u64, after: u64) -> bool {
         wrap > after && (wrap > before || wrap == before && after > 0 && !self.has_zero)
     }
 
-    /// The wrap in use that may lie between these numbers.
+    /// The common wrap that can lie between these numbers.
     pub(super) fn wrap_near(&self, before: u64, after: u64) -> Option<u64> {
         let fits =
             |w: &u64| self.step > 0 && self.can_wrap(*w, before, after) && w - before + after <= self.span(self.reach);
@@ -66,7 +66,7 @@ impl Sequence {
     }
 
     pub(super) fn learn_wrap(&mut self, before: u64, after: u64) -> Option<u64> {
-        // A wrap in use also shows what the step is.
+        // A common wrap also proves the step.
         let step = self.step().unwrap_or(self.candidate);
         let exact = |before: u64, after: u64| {
             (before + step).checked_sub(after).filter(|wrap| self.can_wrap(*wrap, before, after))
@@ -75,14 +75,14 @@ impl Sequence {
         let twice = || now.filter(|_| self.wrap_seen.and_then(|w| exact(w.top, w.bottom)) == now);
         if let Some(wrap) = now.filter(|w| self.is_known(w)).or_else(twice) {
             self.believe(Some(wrap));
-            // The wrap before was not understood, so a stretch ended there.
+            // The previous wrap was not understood and ended a stretch there.
             if let Some(seen) = self.wrap_seen.take().filter(|seen| seen.top < wrap + self.first) {
                 let forward = wrap - seen.top + seen.bottom;
                 if forward <= self.span(self.reach + 1) {
                     self.missing += (forward / step).saturating_sub(1) as i64;
                     self.restarts = self.restarts.saturating_sub(1);
-                    // Nor can the stream return to before it.
-                    self.forget_left();
+                    // The stream cannot return to the time before it either.
+                    self.forget_previous();
                 }
             }
         } else if let Some(wrap) = self.wrap_near(before, after) {
@@ -96,7 +96,7 @@ impl Sequence {
         self.wrap
     }
 
-    /// The newest number was the last one before this wrap, or near it.
+    /// Learns a wrap; the newest number was the last one before it, or near it.
     pub(super) fn believe(&mut self, wrap: Option<u64>) {
         self.wrap = wrap;
         if let Some(stretch) = self.stretch.as_mut().filter(|stretch| wrap == Some(stretch.high_key)) {
@@ -104,7 +104,7 @@ impl Sequence {
         }
     }
 
-    /// There is no number beyond the wrap. So the newest number is always below it.
+    /// Discards the wrap if a number exceeds it, so that the newest number is always below the wrap.
     pub(super) fn refute(&mut self, key: u64) {
         match key {
             0 => (self.has_zero, self.first) = (true, 0),
@@ -121,14 +121,14 @@ impl Sequence {
         }
         (self.refuted, self.first) = (self.wrap.take(), 0);
         if let Some(guess) = self.guess.take().filter(|guess| !guess.again) {
-            // So it was a restart, close to where others wrap.
+            // It was a restart, close to a common wrap.
             self.missing -= guess.missing;
             self.gaps = self.gaps.saturating_sub(1);
             self.restarts += 1;
         }
     }
 
-    /// The same wrap twice, with nothing missing and nothing late from beyond it: the sender really wraps there.
+    /// Accepts another wrap after it occurred twice without a loss and without a late number beyond it.
     pub(super) fn settle_guess(&mut self, key: u64) {
         let reach = self.span(self.reach);
         if let Some(guess) = self.guess.filter(|guess| guess.again && (reach..guess.exact).contains(&key)) {

@@ -1,4 +1,4 @@
-//! The place of a number, seen from the newest one.
+//! Places a number relative to the newest one.
 
 use super::learn::Guess;
 use super::silence::numbers_in;
@@ -7,49 +7,49 @@ use super::stretch::Stretch;
 use super::Sequence;
 use crate::Ns;
 
-/// A jump forward by this much or more must be explained by time; the numbers of most senders have 16 bits.
+/// Jumps forward by this much or more need an explanation by time, numbers; most senders have 16-bit counters.
 const WIDE_JUMP: u64 = 1 << 16;
 
-/// A packet's place, seen from the newest one. In numbers.
+/// The position of a number relative to the newest, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offset {
-    /// So far ahead; the second number of it are whole wraps, by the time.
+    /// Ahead by the first; the second is the part of it that consists of whole wraps, derived from the time.
     Ahead(u64, u64),
-    /// So far behind.
+    /// Behind by this much.
     Behind(u64),
-    /// Behind, where no number was known to be missing.
+    /// Behind the first number of the stretch, where nothing was counted as missing.
     Uncounted,
-    /// Not in this stretch.
-    Elsewhere,
+    /// Outside this stretch.
+    Outside,
 }
 
-/// The place of a number relative to the newest.
+/// The position of a number relative to the newest, in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// It may well be the next one.
+pub enum Placement {
+    /// Possibly the next one.
     Next,
-    /// So many packets behind.
+    /// Behind by this many packets.
     Behind(u64),
     /// Far behind: before a wrap that is not understood yet.
     BeforeWrap,
-    /// The step is not known yet.
+    /// Unknown: the step has not been learned.
     Unknown,
 }
 
 impl Sequence {
-    /// The place of a number in the stretch.
-    pub fn stands(&self, key: u32) -> Standing {
-        let (Some(stretch), Some(step)) = (self.stretch, self.step()) else { return Standing::Unknown };
+    /// The position of a number in the current stretch.
+    pub fn placement(&self, key: u32) -> Placement {
+        let (Some(stretch), Some(step)) = (self.stretch, self.step()) else { return Placement::Unknown };
         if self.in_states {
             return match States::offset(&stretch, key, stretch.high_t) {
-                Offset::Ahead(..) => Standing::Next,
-                Offset::Behind(back) => Standing::Behind(back),
-                Offset::Uncounted => Standing::Behind(1),
-                Offset::Elsewhere => Standing::BeforeWrap,
+                Offset::Ahead(..) => Placement::Next,
+                Offset::Behind(back) => Placement::Behind(back),
+                Offset::Uncounted => Placement::Behind(1),
+                Offset::Outside => Placement::BeforeWrap,
             };
         }
         let (newest, key) = (stretch.high_key, self.place(key));
-        // Another wrap where there was one before?
+        // Another wrap at the place of the previous one.
         let again = || {
             let wrap = self.wrap_seen.map(|w| w.top + step - w.bottom)?;
             (self.can_wrap(wrap, newest, key) && wrap - newest + key <= self.span(self.reach)).then_some(wrap)
@@ -59,26 +59,26 @@ impl Sequence {
             _ => (key.saturating_sub(newest), newest.saturating_sub(key)),
         };
         if ahead > 0 && ahead <= self.span(self.reach) {
-            Standing::Next
+            Placement::Next
         } else if behind > 0 || ahead == 0 {
-            Standing::Behind(behind / step)
+            Placement::Behind(behind / step)
         } else {
-            Standing::BeforeWrap
+            Placement::BeforeWrap
         }
     }
 
-    /// Whether a number is the one after the newest.
+    /// Whether a number directly follows the newest.
     pub(super) fn is_next(&self, key: u32) -> bool {
         let next = |newest: u64| (newest + self.step) % self.wrap.unwrap_or(u64::MAX);
         self.step > 0 && self.stretch.is_some_and(|s| next(s.high_key) == self.place(key))
     }
 
-    /// Whether a number is surely ahead of the newest, and not behind it by less than a cycle.
+    /// Whether a number is certainly ahead of the newest, not behind it by less than a cycle.
     pub fn is_ahead(&self, key: u32) -> bool {
-        self.cycle().is_none_or(|cycle| cycle > 2 * self.reach) && self.stands(key) == Standing::Next
+        self.cycle().is_none_or(|cycle| cycle > 2 * self.reach) && self.placement(key) == Placement::Next
     }
 
-    /// A number's place in the cycle: the wrap stands where 0 is missing.
+    /// Position of a number in the cycle; the wrap itself takes the place of a missing 0.
     pub(super) fn place(&self, key: u32) -> u64 {
         let key = u64::from(key);
         if self.first > 0 && self.wrap == Some(key) {
@@ -88,7 +88,7 @@ impl Sequence {
         }
     }
 
-    /// From one number forward to another, across at most one wrap.
+    /// Distance from one number forward to another, across at most one wrap.
     pub(super) fn forward(&self, from: u64, to: u64) -> Option<u64> {
         match self.wrap {
             Some(wrap) if from < wrap && to < wrap => Some(if to < from { to + wrap - from } else { to - from }),
@@ -97,7 +97,7 @@ impl Sequence {
     }
 
     pub(super) fn offset(&mut self, stretch: &Stretch, key: u64, t: Ns) -> Offset {
-        /// By this much the first packet after a silence may be late.
+        /// Maximum lateness of the first packet after a silence, ns.
         const SILENCE_TOLERANCE: Ns = 20_000_000;
         if self.in_states {
             return States::offset(stretch, key as u32, t);
@@ -107,10 +107,10 @@ impl Sequence {
             return match key.checked_sub(newest) {
                 None if newest - key > reach => match self.learn_wrap(newest, key) {
                     Some(wrap) => Offset::Ahead(wrap - newest + key, 0),
-                    None => Offset::Elsewhere,
+                    None => Offset::Outside,
                 },
                 None => Offset::Behind(newest - key),
-                Some(0) => Offset::Elsewhere,
+                Some(0) => Offset::Outside,
                 Some(forward) => Offset::Ahead(forward, 0),
             };
         };
@@ -120,16 +120,16 @@ impl Sequence {
             apart => apart.rem_euclid(wrap),
         };
         let nearest = if forward > wrap / 2 { forward - wrap } else { forward };
-        // In a silence of half a wrap or more, the number alone does not say how many wraps are missing; the time does.
+        // After a silence of half a wrap or more, the time determines the number of whole wraps that are missing.
         let expected = numbers_in(t.saturating_sub(stretch.high_t), self.steady);
         let mut rounds =
             if expected > wrap / 2 { (expected - nearest + wrap / 2).div_euclid(wrap).max(0) * wrap } else { 0 };
-        // A sender that counted on all the time comes back with the number of that time. Another one was silent itself.
+        // A sender that kept counting returns with the number that the time predicts; one that paused does not.
         let tolerance = || numbers_in(SILENCE_TOLERANCE, self.steady) + expected / 1_000;
         if rounds > 0 && (expected - nearest - rounds).abs() > tolerance() {
             rounds = 0;
             if nearest < 0 {
-                return Offset::Elsewhere;
+                return Offset::Outside;
             }
         }
         if nearest + rounds > 0 && key < newest {
@@ -137,7 +137,7 @@ impl Sequence {
             self.guess = self.guess.filter(same).map(|guess| Guess { again: true, ..guess });
         }
         match nearest + rounds {
-            0 => Offset::Elsewhere,
+            0 => Offset::Outside,
             forward @ 1.. => Offset::Ahead(forward as u64, rounds as u64),
             back => Offset::Behind(back.unsigned_abs()),
         }
@@ -157,7 +157,7 @@ impl Sequence {
         self.back(stretch, key, t).is_some_and(|back| back > 0 && back <= self.span(self.reach))
     }
 
-    /// A packet from before a wrap that was not understood, overtaken by one from after it.
+    /// Whether the packet was sent before a wrap that is not understood and was overtaken by one after it.
     pub(super) fn is_straggler(&self, stretch: &Stretch, key: u64) -> bool {
         let (newest, reach) = (stretch.high_key, self.span(self.reach));
         if self.wrap.is_some() || key <= newest + reach {

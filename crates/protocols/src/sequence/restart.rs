@@ -1,4 +1,4 @@
-//! Restarts of the sender: its numbers go on elsewhere.
+//! Restarts of the sender: its numbers continue from an unrelated value.
 
 use super::place::Offset;
 use super::states::States;
@@ -6,7 +6,7 @@ use super::stretch::Stretch;
 use super::Sequence;
 use crate::Ns;
 
-/// Packets after which a restart of the sender is certain: until then the stream may return to where it was.
+/// Packets after which a restart is certain; until then the stream may return to its previous numbers.
 const RESTART_SURE: u64 = 8;
 
 impl Sequence {
@@ -17,21 +17,21 @@ impl Sequence {
     }
 
     pub(super) fn restart(&mut self, key: u64, t: Ns) {
-        self.forget_left();
-        self.left = self.stretch;
+        self.forget_previous();
+        self.previous = self.stretch;
         self.restarts += 1;
         self.begin(key, t);
     }
 
-    pub(super) fn forget_left(&mut self) {
-        self.missing += self.left.take().map_or(0, |left| left.missing(self.step));
+    pub(super) fn forget_previous(&mut self) {
+        self.missing += self.previous.take().map_or(0, |previous| previous.missing(self.step));
     }
 
-    /// A packet that came far too late looks like a restart, until the stream goes on where it was.
+    /// Undoes a restart if the stream continues its previous numbers: a single packet was very late.
     pub(super) fn resume(&mut self, key: u64, t: Ns) {
-        let (Some(left), Some(stretch)) = (self.left, self.stretch) else { return };
+        let (Some(previous), Some(stretch)) = (self.previous, self.stretch) else { return };
         if stretch.count > RESTART_SURE {
-            return self.forget_left();
+            return self.forget_previous();
         }
         let reach = self.span(self.reach);
         let goes_on = |from: &Stretch| match self.in_states {
@@ -39,10 +39,10 @@ impl Sequence {
             false => self.forward(from.high_key, key).is_some_and(|n| (1..=reach).contains(&n)),
         };
         let sure = stretch.count == 1 || !self.is_straggler(&stretch, key);
-        if sure && goes_on(&left) && !goes_on(&stretch) && !self.is_behind(&stretch, key, t) {
+        if sure && goes_on(&previous) && !goes_on(&stretch) && !self.is_behind(&stretch, key, t) {
             self.unplaced += stretch.count as i64;
             self.restarts = self.restarts.saturating_sub(1);
-            (self.stretch, self.left) = (Some(left), None);
+            (self.stretch, self.previous) = (Some(previous), None);
         }
     }
 }

@@ -1,34 +1,34 @@
-//! Packets that are newer than all before them, and silences: by the time that one took, whole wraps may be missing.
+//! Newest packets, and silences, whose duration determines whether whole wraps are missing.
 
 use super::stretch::Stretch;
 use super::Sequence;
 use crate::Ns;
 
-/// A silence in which whole wraps are taken to be missing, by the time that it took.
+/// A silence in which whole wraps were counted as missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Silence {
-    /// Time and place of the packet before it.
+    /// Time and place of the packet before the silence.
     pub(super) since: Ns,
     pub(super) high: i64,
-    /// Numbers of the wraps taken to be missing; packets and gaps that were counted for them.
+    /// Numbers of the missing wraps; packets and gaps that were counted for them.
     pub(super) numbers: i64,
     pub(super) lost: i64,
     pub(super) gaps: u64,
-    /// [`Sequence::steady`] before it.
+    /// [`Sequence::steady`] before the silence.
     pub(super) steady: (Ns, i64),
-    /// What has not caught up by then is missing.
+    /// Deadline for the stream to catch up; after it the packets are lost.
     pub(super) until: Ns,
 }
 
 impl Sequence {
-    /// A packet that is newer than the newest so far.
+    /// Advances to a packet that is newer than all before.
     pub(super) fn advance(&mut self, newest: &Stretch, forward: u64, rounds: u64, key: u64, t: Ns) {
         let packets = |numbers: u64| numbers.saturating_sub(1).checked_div(self.step).unwrap_or(0);
         let missing = packets(forward);
         let passed = t.saturating_sub(newest.high_t).max(0);
         if rounds > 0 {
             let counted = packets(forward.saturating_sub(rounds).max(1));
-            // Another one while the stream catches up is part of the same.
+            // A second silence while the stream catches up extends the first.
             let before = self.silence.filter(|s| newest.high_t <= s.until);
             let (since, high, steady) = (newest.high_t, newest.high, self.steady);
             let mut silence = before.unwrap_or(Silence { since, high, steady, ..Silence::default() });
@@ -48,7 +48,7 @@ impl Sequence {
         }
     }
 
-    /// Takes back what a silence was taken to have lost, once the stream without that is where the time says that it should be.
+    /// Reverts the losses of a silence once the stream is where the time predicts it without them.
     pub(super) fn catch_up(&mut self, high: i64, t: Ns) {
         let Some(s) = self.silence else { return };
         if t > s.until {
@@ -64,13 +64,13 @@ impl Sequence {
     }
 }
 
-/// Numbers that a time takes, by how long some took; 0 as long as none are known.
+/// Numbers that are sent in `time`, given the duration of `numbers`; 0 if unknown.
 pub(super) fn numbers_in(time: Ns, (took, numbers): (Ns, i64)) -> i64 {
     if took <= 0 || numbers <= 0 {
         return 0;
     }
     let time = time.max(0);
-    // Nearly always the short division, which is much quicker, suffices.
+    // The 64-bit division is much faster and nearly always suffices.
     let counted = time.checked_mul(numbers).map(|product| product / took);
     let exact = || (i128::from(time) * i128::from(numbers) / i128::from(took)).min(1 << 40) as i64;
     counted.unwrap_or_else(exact).min(1 << 40)

@@ -1,27 +1,27 @@
 //! The order of GOOSE messages (IEC 61850-8-1, 18.1): stNum counts states, sqNum the messages of one state.
 //!
-//! A key is the low half of stNum and the low half of sqNum. sqNum goes up by one within a state. A new state starts at sqNum 0;
-//! some senders start at 1, so a 0 is missed only where the sender was seen to send one. Where a counter rolls over, it leaves out
-//! 0. What may have followed the last message that was seen of a state is not known, so it is not counted; of a state without
-//! any message, one is.
+//! A key is the low half of stNum and the low half of sqNum. sqNum increments within a state. A new state starts at
+//! sqNum 0; some senders start at 1, so a missing 0 is counted only if the sender was seen to send 0. Counters that
+//! roll over skip 0. Messages of a state after the last one seen are unknown and not counted; a state without any
+//! message counts as one lost message.
 
 use super::{Offset, Stretch};
 use crate::Ns;
 
-/// Ended states whose late messages find their place.
-const KEPT: usize = 4;
-/// A message with an older number comes at most this long after the newest; later, the sender has restarted.
-const LATE: Ns = 1_000_000_000;
+/// Number of ended states whose late messages can still be placed.
+const ENDED_STATES: usize = 4;
+/// Maximum delay of a message with an older number behind the newest, ns; later, the sender has restarted.
+const MAX_LATENESS: Ns = 1_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct States {
-    /// Where the present state begins.
+    /// Place at which the current state begins.
     from: i64,
-    ended: [Option<Ended>; KEPT],
+    ended: [Option<Ended>; ENDED_STATES],
     starts_at_zero: bool,
 }
 
-/// The newest message of a state that has ended, its place, and the place where the state begins.
+/// An ended state: key and place of its newest message, and the place at which the state begins.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     key: u32,
@@ -33,8 +33,8 @@ fn halves(key: u32) -> (u16, u16) {
     ((key >> 16) as u16, key as u16)
 }
 
-/// From the low half of a counter to another: forward, or backward if negative. After 65535 comes 0, or 1 where the whole counter
-/// rolled over.
+/// Steps from one value of a 16-bit counter to another, negative if backward. After 65535 comes 0, or 1 if the whole
+/// counter rolled over.
 fn steps(from: u16, to: u16) -> i64 {
     let steps = i64::from(to.wrapping_sub(from) as i16);
     if steps > 1 && to < from {
@@ -46,33 +46,33 @@ fn steps(from: u16, to: u16) -> i64 {
 
 impl Default for States {
     fn default() -> Self {
-        Self { from: i64::MIN, ended: [None; KEPT], starts_at_zero: false }
+        Self { from: i64::MIN, ended: [None; ENDED_STATES], starts_at_zero: false }
     }
 }
 
 impl States {
-    /// Where a message stands that comes at `t`.
+    /// The position of a message that arrives at `t`.
     pub fn offset(stretch: &Stretch, key: u32, t: Ns) -> Offset {
         let (states, (st, sq), (its_st, its_sq)) = (&stretch.states, halves(stretch.high_key as u32), halves(key));
         let behind =
             |at: i64, from: i64| if at < from { Offset::Uncounted } else { Offset::Behind(at.abs_diff(stretch.high)) };
-        let late = t.saturating_sub(stretch.high_t) <= LATE;
+        let late = t.saturating_sub(stretch.high_t) <= MAX_LATENESS;
         match (steps(st, its_st), steps(sq, its_sq)) {
             (0, ahead @ 1..) => Offset::Ahead(ahead as u64, 0),
             (1.., _) => Offset::Ahead((steps(st, its_st) + states.first(its_sq) - 1) as u64, 0),
             (0, back) if back < 0 && late => behind(stretch.high.saturating_add(back), states.from),
-            (_, _) if !late || st == its_st => Offset::Elsewhere,
+            (_, _) if !late || st == its_st => Offset::Outside,
             _ => match states.ended.iter().flatten().find(|e| halves(e.key).0 == its_st) {
                 Some(e) if steps(halves(e.key).1, its_sq) > 0 => Offset::Uncounted,
                 Some(e) => behind(e.at.saturating_add(steps(halves(e.key).1, its_sq)), e.from),
-                // A state that was skipped, or one from before all that is known.
+                // A skipped state, or one older than all known states.
                 None if states.ended.iter().flatten().any(|e| steps(halves(e.key).0, its_st) > 0) => Offset::Behind(1),
-                None => Offset::Elsewhere,
+                None => Offset::Outside,
             },
         }
     }
 
-    /// Messages of a state up to this one, at least.
+    /// Lower bound of the messages of a state up to this one.
     fn first(&self, sq: u16) -> i64 {
         let start = u16::from(!self.starts_at_zero);
         i64::from(sq.saturating_sub(start)) + 1
@@ -84,7 +84,7 @@ impl States {
         u64::try_from(steps(sq, its_sq)).ok().filter(|_| st == its_st)
     }
 
-    /// The newest message was `old`, at `at`; now it is `new`, `by` further.
+    /// Advances by `by` places from the newest message `old`, at place `at`, to `new`.
     pub fn advance(&mut self, old: u32, new: u32, at: i64, by: u64) {
         let (st, sq) = halves(new);
         if halves(old).0 == st {

@@ -1,9 +1,9 @@
-//! Numbers between two restarts of the sender, laid out without wraps.
+//! A stretch: the numbers between two restarts of the sender, laid out without wraps.
 
 use super::states::States;
 use crate::Ns;
 
-/// Numbers laid out without wraps, relative to the first.
+/// Numbers between two restarts, relative to the first, without wraps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stretch {
     pub(super) low: i64,
@@ -19,7 +19,7 @@ impl Stretch {
         Self { low: 0, high: 0, high_key: key, count: 1, high_t: t, states: States::default() }
     }
 
-    /// May be negative: a packet that belongs to the next stretch can have been counted here.
+    /// Missing packets. Negative if packets of the next stretch were counted here.
     pub(super) fn missing(&self, step: u64) -> i64 {
         match step {
             0 => 0,

@@ -1,4 +1,4 @@
-//! Senders of all kinds, and the numbers that are never seen.
+//! Sequences of various senders, and the losses that they show.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn sv() -> Sequence {
     Sequence::new(KeyRule::SMP_CNT, 256).unwrap()
 }
 
-/// Packets `range` of a sender with this step and wrap, one a ms, without those in `skip`.
+/// Sends the packets `range` with this step and wrap, 1 ms apart, except those in `skip`.
 fn send(seq: &mut Sequence, range: std::ops::Range<u64>, step: u64, wrap: u64, skip: &[u64]) {
     for n in range.filter(|n| !skip.contains(n)) {
         seq.lead((n * step % wrap) as u32, n as Ns * MS);
@@ -55,7 +55,8 @@ fn a_number_beyond_the_wrap_refutes_it() {
 #[test]
 fn a_late_number_beyond_a_wrap_that_was_wrongly_believed_is_no_gap() {
     let mut seq = sv();
-    // The last number of the first two rounds is lost, so they seem to wrap at 698; that of the third comes late.
+    // The last number of each of the first two cycles is lost, so they seem to wrap at 698; that of the third arrives
+    // late.
     send(&mut seq, 0..1049, 2, 700, &[349, 699]);
     assert_eq!(seq.wrap(), Some(698));
     seq.lead(0, 1050 * MS);
@@ -95,7 +96,7 @@ fn once_the_wrap_is_known_all_packets_of_a_stream_without_losses_are_the_next() 
 }
 
 proptest! {
-    /// A stream of some step and wrap that loses, repeats and reorders packets, is silent and starts again.
+    /// A stream with some step and wrap that loses, repeats and reorders packets, pauses and restarts.
     #[test]
     fn the_next_packet_is_taken_as_any_other(
         (step, wrap) in prop::sample::select(vec![(1_u64, 4000_u64), (2, 4800), (8, 12800), (1, 700), (1, 65536), (3, 10)]),
@@ -126,7 +127,7 @@ proptest! {
                 prop_assert_eq!(is_newer, quick.lead(key, t));
             }
             let all = |s: &Sequence| {
-                (s.never_seen(), s.gaps(), s.restarts(), s.step(), s.wrap(), s.votes, s.steady, s.stands(key + 1))
+                (s.never_seen(), s.gaps(), s.restarts(), s.step(), s.wrap(), s.votes, s.steady, s.placement(key + 1))
             };
             prop_assert_eq!(all(&any), all(&quick));
         }

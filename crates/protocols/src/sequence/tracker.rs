@@ -1,33 +1,34 @@
-//! The packets of one stream as one place sees them: what is missing, what came twice or late.
+//! Counts lost, duplicate and late packets of one stream at one point.
 
 use super::{Sequence, REACH};
 use crate::{KeyRule, Ns};
 use std::collections::VecDeque;
 
-/// A packet with the number of one that came longer ago is no duplicate of it.
+/// Memory for duplicates, ns: an equal number after this time is a new packet.
 const RETAIN: Ns = 3_000_000_000;
 
+/// Counts of one stream at one point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets, duplicates included.
+    /// Packets received, including duplicates.
     pub received: u64,
-    /// Packets missing so far, at least; one that arrives late is taken off again.
+    /// Lower bound of the packets lost; a late packet reduces it again.
     pub lost: u64,
-    /// Places where packets were missing.
+    /// Gaps in the sequence.
     pub gaps: u64,
-    /// Packets that came once more.
+    /// Duplicate packets.
     pub duplicates: u64,
-    /// Packets that came behind a later one (RFC 4737, reordered).
+    /// Packets that arrived after a later one (RFC 4737, reordered).
     pub out_of_order: u64,
-    /// Times that the publisher started again.
+    /// Restarts of the publisher.
     pub restarts: u64,
 }
 
-/// Follows one stream where it passes one place. It counts as the joiner does.
+/// Counts the packets of one stream at one point, by the rules of the joiner.
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
     sequence: Sequence,
-    /// The packets that came last, without duplicates.
+    /// The latest packets, without duplicates.
     recent: VecDeque<(u32, Ns)>,
     received: u64,
     duplicates: u64,
@@ -35,22 +36,23 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// A tracker of a stream with this rule; `None` for hashes, which have no order.
+    /// A tracker for streams with this rule; `None` for hashes, which have no order.
     pub fn new(rule: KeyRule) -> Option<Self> {
         Some(Self { sequence: Sequence::new(rule, REACH)?, ..Self::default() })
     }
 
-    /// The same where it is known that the numbers wrap at `wrap`, 1 to the range of the field.
+    /// Sets the known wrap, 1 to the range of the field.
     pub fn with_wrap(mut self, wrap: Option<u32>) -> Self {
         self.sequence.wrap = wrap.map(u64::from).filter(|w| (1..=self.sequence.range).contains(w));
         self
     }
 
-    /// Where the numbers wrap, once that was seen.
+    /// Number at which the sequence wraps, once learned.
     pub fn wrap(&self) -> Option<u64> {
         self.sequence.wrap()
     }
 
+    /// The counts so far.
     pub fn totals(&self) -> Totals {
         Totals {
             received: self.received,
@@ -62,8 +64,8 @@ impl Tracker {
         }
     }
 
-    /// Takes a packet that came at `t` (any monotonic clock) with this key. `step`: numbers that it stands for, as it says itself
-    /// (samples of the stream in a frame); 0 if it does not.
+    /// Counts a packet with this key that arrived at `t` (any monotonic clock). `step`: numbers that it spans according
+    /// to its frame (samples); 0 if unknown.
     pub fn note(&mut self, t: Ns, key: u32, step: u16) {
         self.received += 1;
         if self.sequence.step == 0 {
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_sender_that_counts_from_1_loses_nothing_where_it_wraps() {
-        // Samples a frame, the wrap, and the number that a sender begins with.
+        // Samples per frame, the wrap, and the sender's first number.
         for (samples, wrap, first) in
             [(1, 4000, 1), (1, 4800, 2345), (2, 4800, 1), (2, 4800, 2), (6, 14_400, 6), (1, 1000, 1), (1, 3998, 1)]
         {
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn losses_of_a_sender_that_counts_from_1_are_exact_at_its_wrap() {
-        // Around the first wrap, around the second one, at both, and the first and the last number of all.
+        // Losses around the first wrap, around the second, at both, and of the very first and last number.
         for gone in
             [&[3999, 4000, 4001][..], &[4000], &[4001], &[7999, 8000], &[3999, 8000, 8001, 8002], &[4000, 8001, 12_000]]
         {
@@ -180,7 +182,7 @@ mod tests {
         let back = 1000 + 3 * 4000 + 1234;
         t.note(back * STEP + 20_000, (back % 4000) as u32, 1);
         assert_eq!(t.totals().lost, back as u64 - 1000);
-        // What goes on at its pace was not delayed.
+        // Packets that continue at their pace were not delayed.
         for n in back + 1..back + 30_000 {
             t.note(n * STEP, (n % 4000) as u32, 1);
         }
@@ -189,8 +191,8 @@ mod tests {
 
     #[test]
     fn after_a_stall_all_comes_at_once_and_nothing_was_lost() {
-        // Where the publisher stood still, or this machine: 12,000 samples late, then as fast as they come, then on time again. Of the
-        // second such stream five are missing in the silence.
+        // A pause of the publisher or of this machine: 12,000 samples late, then a burst, then on time. In the second
+        // stream, five packets are lost in the silence.
         for gone in [0, 5] {
             let mut t = sv(Some(4000));
             let due = |n: i64| if n < 1000 { n * STEP } else { (n * STEP).max(13_000 * STEP + (n - 1000) * 5_000) };
@@ -203,7 +205,7 @@ mod tests {
             assert_eq!(Totals { gaps: 0, ..t.totals() }, expected);
             assert_eq!((t.totals().gaps, most), (u64::from(gone > 0), 12_000 + gone as u64), "until it has caught up");
         }
-        // Twice, the second time before it has caught up.
+        // Two pauses, the second before the stream has caught up.
         let mut t = sv(Some(4000));
         for n in 0..30_000i64 {
             let held = [(1000, 13_000), (3000, 22_000)].into_iter().filter(|(from, _)| n >= *from);
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!((t.wrap(), t.totals().lost, t.totals().out_of_order), (Some(4000), 1, 1));
     }
 
-    /// The obviously right count: from true numbers, with sets.
+    /// Reference count: from true numbers, with sets.
     fn slow(numbers: &[i64], samples: i64) -> Totals {
         let (mut seen, mut newest, first) = (HashSet::new(), numbers[0], numbers[0]);
         let mut totals = Totals { received: numbers.len() as u64, ..Totals::default() };
@@ -263,7 +265,7 @@ mod tests {
             wrap in prop::sample::select(vec![4000u32, 4800, 14400, 65536]),
             samples in prop::sample::select(vec![1i64, 2, 6]),
             start in 0i64..70_000,
-            // Of each packet: lost, sent twice, places that it is late.
+            // Per packet: lost, duplicated, places of delay.
             fates in prop::collection::vec((0u8..20, 0u8..20, 0usize..40), 2..4000),
         ) {
             let mut order = Vec::new();

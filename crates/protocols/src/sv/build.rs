@@ -1,4 +1,4 @@
-//! From fields to bytes, laid out as merging units do.
+//! Builds Sampled Values frames, laid out as by merging units.
 
 use super::{DEFAULT_APPID, ETHERTYPE, FIRST_GROUP, MAX_SVID};
 use crate::ber::{put, put_unsigned};
@@ -6,11 +6,14 @@ use crate::ethernet::put_iec61850;
 use crate::protocol::FrameLink;
 use crate::BuildError;
 
+/// A Sampled Values frame to be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameSpec {
-    /// What stands before its own bytes.
+    /// The link layer.
     pub link: FrameLink,
+    /// APPID.
     pub appid: u16,
+    /// The bit S of the first reserved field: the frame is simulated.
     pub simulated: bool,
     /// The ASDUs, at least one.
     pub asdus: Vec<AsduSpec>,
@@ -21,14 +24,23 @@ pub struct FrameSpec {
 pub struct AsduSpec {
     /// svID: 1 to 129 bytes.
     pub svid: Vec<u8>,
+    /// datSet, the reference of the data set.
     pub dat_set: Option<Vec<u8>>,
+    /// smpCnt.
     pub smp_cnt: u16,
+    /// confRev: revision of the data set's configuration.
     pub conf_rev: u32,
+    /// refrTm: a UtcTime.
     pub refr_tm: Option<[u8; 8]>,
+    /// smpSynch: 0 none, 1 local, 2 global, 5 to 254 a local area clock.
     pub smp_synch: u8,
+    /// smpRate.
     pub smp_rate: Option<u16>,
+    /// The samples.
     pub data: Vec<u8>,
+    /// smpMod: 0 samples per period, 1 samples per second, 2 seconds per sample.
     pub smp_mod: Option<u16>,
+    /// gmIdentity of the clock.
     pub gm_identity: Option<[u8; 8]>,
 }
 
@@ -67,7 +79,10 @@ impl AsduSpec {
 }
 
 impl FrameSpec {
-    /// The frame's bytes, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
+    /// The frame, from the destination MAC to the last byte before the check sequence, padded to 60 bytes.
+    ///
+    /// # Errors
+    /// A name is empty or too long, the number of ASDUs is out of range, or the frame exceeds its length field.
     pub fn build(&self) -> Result<Vec<u8>, BuildError> {
         let count = u16::try_from(self.asdus.len()).ok().filter(|n| *n > 0);
         let count = count.ok_or(BuildError::AsduCount(self.asdus.len()))?;

@@ -1,71 +1,76 @@
-//! From bytes to a frame, as the kernel programs read it (`crates/bpf/protocols/sv.h`): what does not name a packet may stand in any
-//! order, be missing, or have a length of its own. Everything that names one is checked once, in [`Frame::parse`].
+//! Parses Sampled Values frames as the kernel programs do (`crates/bpf/protocols/sv.h`): fields that do not identify a
+//! packet may come in any order, be absent, or have any length. [`Frame::parse`] checks all fields that do.
 
 use super::{ETHERTYPE, MAX_SVID};
 use crate::ber::{Element, Reader};
 use crate::ethernet::{Header, Iec61850, Tag};
 use crate::FrameError;
 
-/// ASDUs of a frame that are looked at, and fields of one: SV_ASDUS and SV_FIELDS of the kernel programs.
+/// Maximum ASDUs of a frame, and fields of an ASDU, that are examined: SV_ASDUS and SV_FIELDS of the kernel programs.
 const MAX_ASDUS: u32 = 16;
 const MAX_FIELDS: usize = 10;
-/// Elements of savPdu up to seqASDU that are looked at.
+/// Maximum elements of savPdu up to seqASDU that are examined.
 const MAX_ELEMENTS: usize = 4;
 
-/// One Sampled Values frame; borrows its bytes.
+/// A Sampled Values frame; borrows its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// MACs and tags.
+    /// The Ethernet header.
     pub header: Header,
-    /// APPID and what follows it.
+    /// APPID and the rest of the link layer.
     pub link: Iec61850,
-    /// noASDU, where it is a number.
+    /// noASDU, if it is a valid number.
     announced: Option<u32>,
-    /// ASDUs that are read: the first ones, where there are more than the kernel programs look at or the capture cut some off.
+    /// Number of ASDUs read: fewer than present if the kernel programs examine fewer or the capture is truncated.
     found: u32,
-    /// These are all.
+    /// All ASDUs of the frame were read.
     is_all: bool,
     asdus: Reader<'a>,
 }
 
-/// One ASDU. `smpMod` and `smpRate` are the numbers as they stand; `refr_tm` is a UtcTime of IEC 61850-8-1 (8.1.3.6). A field that is
-/// missing, cut off, or not of the length that 9-2 gives it is `None`, except for svID and smpCnt.
+/// An ASDU. `smp_mod` and `smp_rate` are the raw numbers; `refr_tm` is a UtcTime of IEC 61850-8-1 (8.1.3.6). Fields
+/// other than svID and smpCnt are `None` if absent, truncated, or of another length than 9-2 specifies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asdu<'a> {
     /// svID: 1 to 129 bytes.
     pub svid: &'a [u8],
     /// datSet, the reference of the data set.
     pub dat_set: Option<&'a [u8]>,
+    /// smpCnt.
     pub smp_cnt: u16,
-    /// Where smpCnt's two bytes stand in the frame.
+    /// Offset of smpCnt's two bytes in the frame.
     pub smp_cnt_at: usize,
+    /// confRev: revision of the data set's configuration.
     pub conf_rev: Option<u32>,
+    /// refrTm: a UtcTime.
     pub refr_tm: Option<[u8; 8]>,
     /// smpSynch: 0 none, 1 local, 2 global, 5 to 254 a local area clock.
     pub smp_synch: Option<u8>,
+    /// smpRate.
     pub smp_rate: Option<u16>,
+    /// The samples.
     pub data: Option<&'a [u8]>,
-    /// Where the samples stand in the frame.
+    /// Offset of the samples in the frame.
     pub data_at: usize,
-    /// smpMod: 0 samples a period, 1 samples a second, 2 seconds a sample.
+    /// smpMod: 0 samples per period, 1 samples per second, 2 seconds per sample.
     pub smp_mod: Option<u16>,
     /// gmIdentity of the clock (IEC 61850-9-2 Ed. 2.1).
     pub gm_identity: Option<[u8; 8]>,
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a frame from its destination MAC to its last byte, without the frame check sequence.
+    /// Parses a frame from its destination MAC to its last byte, without the frame check sequence.
     ///
     /// # Errors
-    /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first thing that is wrong.
+    /// [`FrameError::OtherProtocol`] for another ethertype; otherwise the first fault found.
     pub fn parse(frame: &'a [u8]) -> Result<Self, FrameError> {
         Self::parse_captured(frame, frame.len())
     }
 
-    /// The same of the first bytes of a frame that had `len` when it was sent.
+    /// Like [`parse`](Self::parse), for the first bytes of a frame that had `len` bytes on the wire.
     ///
     /// # Errors
-    /// As those of [`parse`](Self::parse); [`FrameError::CutOff`] where no smpCnt lies within the bytes.
+    /// As for [`parse`](Self::parse); [`FrameError::CutOff`] if the captured bytes contain no smpCnt.
     pub fn parse_captured(frame: &'a [u8], len: usize) -> Result<Self, FrameError> {
         let header = Header::parse(frame)?;
         if header.ethertype != ETHERTYPE {
@@ -107,12 +112,12 @@ impl<'a> Frame<'a> {
         self.header.tags()
     }
 
-    /// The ASDUs that are read, in the frame's order.
+    /// The ASDUs that were read, in the frame's order.
     pub fn asdus(&self) -> Asdus<'a> {
         Asdus { reader: self.asdus, left: self.found }
     }
 
-    /// How many ASDUs of this svID the frame has; `None` where it has more ASDUs than are read, of different svIDs.
+    /// Number of ASDUs with this svID; `None` if not all ASDUs were read and their svIDs differ.
     pub fn samples_of(&self, svid: &[u8]) -> Option<u16> {
         let own = self.asdus().filter(|asdu| asdu.svid == svid).count() as u32;
         match self.announced.filter(|announced| *announced >= self.found) {
@@ -123,7 +128,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The ASDUs of a frame, see [`Frame::asdus`].
+/// Iterator over the ASDUs of a frame, see [`Frame::asdus`].
 #[derive(Clone, Debug)]
 pub struct Asdus<'a> {
     reader: Reader<'a>,
@@ -135,12 +140,12 @@ impl<'a> Iterator for Asdus<'a> {
 
     fn next(&mut self) -> Option<Asdu<'a>> {
         self.left = self.left.checked_sub(1)?;
-        // `parse` has walked the same bytes: an error cannot come here.
+        // `parse` has validated the same bytes, so this cannot fail.
         asdu(&mut self.reader).ok()
     }
 }
 
-/// The next ASDU. Of svID and smpCnt the first one counts, and they stand before smpSynch, as for the kernel programs.
+/// Parses the next ASDU. As in the kernel programs, the first svID and smpCnt count, and both must precede smpSynch.
 fn asdu<'a>(reader: &mut Reader<'a>) -> Result<Asdu<'a>, FrameError> {
     let whole = reader.expect(0x30, "ASDU")?;
     let mut r = reader.inside(&whole);

@@ -1,20 +1,21 @@
-//! The profiles that merging units and instrument transformers send by.
+//! Sending profiles of merging units and instrument transformers.
 
 use std::{fmt, str::FromStr};
 
-/// Samples a second that senders use (9-2LE and IEC 61869-9), so smpCnt wraps at one of these, or at the end of its 16 bits.
+/// Sample rates in use, samples per second (9-2LE and IEC 61869-9). smpCnt wraps at one of them, or at 65536.
 pub const SAMPLE_RATES: [u32; 7] = [4000, 4800, 5760, 12800, 14400, 15360, 48000];
 
-/// What a publisher's profile fixes. smpCnt wraps at `samples_per_s`: it is 0 with the first sample of each second.
+/// The parameters of a publisher's profile. smpCnt wraps at `samples_per_s`: it is 0 at the first sample of each
+/// second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// The name, as users write it.
+    /// The name on the command line.
     pub name: &'static str,
-    /// Samples a second.
+    /// Samples per second.
     pub samples_per_s: u32,
-    /// ASDUs, that is samples, a frame.
+    /// ASDUs (samples) per frame.
     pub asdus: u16,
-    /// Frequency of the power system that the samples show.
+    /// Power system frequency of the samples, Hz.
     pub hz: u32,
 }
 
@@ -29,7 +30,7 @@ impl Profile {
         Profile { name: "f14400s6", samples_per_s: 14400, asdus: 6, hz: 50 },
     ];
 
-    /// Frames a second.
+    /// Frames per second.
     pub fn frames_per_s(&self) -> u32 {
         self.samples_per_s / u32::from(self.asdus)
     }
@@ -41,9 +42,9 @@ impl fmt::Display for Profile {
     }
 }
 
-/// No profile has this name.
+/// An unknown profile name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?}: no such profile (there are: {list})", list = Profile::ALL.map(|p| p.name).join(", "))]
+#[error("{0:?}: no such profile (profiles: {list})", list = Profile::ALL.map(|p| p.name).join(", "))]
 pub struct UnknownProfile(pub String);
 
 impl FromStr for Profile {

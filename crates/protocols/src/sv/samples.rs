@@ -1,27 +1,27 @@
-//! Samples as a merging unit sends them: four currents and four voltages, each with its quality.
+//! Synthetic samples of a merging unit: four currents and four voltages, each with its quality.
 
 use std::f64::consts::{SQRT_2, TAU};
 
 /// Length of 9-2LE's data set PhsMeas1: 8 values of 4 bytes, each followed by 4 bytes of quality.
 pub const PHSMEAS1_LEN: usize = 64;
 
-/// Current of each phase, in 1 mA as 9-2LE scales them: 1000 A rms.
+/// Amplitude of each phase current, in units of 1 mA (scaling of 9-2LE): 1000 A rms.
 const CURRENT_MA: f64 = 1_000_000.0;
-/// Voltage of each phase, in 10 mV: 110 kV rms between phases.
+/// Amplitude of each phase voltage, in units of 10 mV: 110 kV rms between phases.
 const VOLTAGE_10MV: f64 = 11_000_000.0 / 1.732_050_807_568_877_2;
-/// Currents lag by 30 degrees.
+/// Phase lag of the currents: 30 degrees, in radians.
 const LAG: f64 = TAU / 12.0;
 /// Quality "good, derived": the neutral is the sum of the phases (9-2LE, 7.1.4).
 const DERIVED: u32 = 0x2000;
 
-/// One period of a balanced three-phase system, sampled; repeats for ever.
+/// One period of a balanced three-phase system, repeated.
 #[derive(Clone, Debug)]
 pub struct Waveform {
     period: Vec<[u8; PHSMEAS1_LEN]>,
 }
 
 impl Waveform {
-    /// A sine of `hz`, sampled `samples_per_s` times a second. The period is rounded to whole samples.
+    /// A sine of `hz`, sampled `samples_per_s` times per second. The period is rounded to whole samples.
     pub fn new(samples_per_s: u32, hz: u32) -> Self {
         let n = (samples_per_s / hz.max(1)).max(1);
         let period = (0..n).map(|i| {

@@ -154,7 +154,7 @@ fn a_clock_that_stands_still_is_reported(nics: &StampingNics) -> Outcome {
     nics.set("frozen", "0,0")?;
     let session = session?;
     reflector.end()?;
-    let (at, _) = session.disturbed_by("stands still")?;
+    let (at, _) = session.disturbed_by("stopped")?;
     ensure!((before..before + SOON).contains(&at), "stopped at {before}, reported at {at}");
     Ok(())
 }
