@@ -1,97 +1,103 @@
-//! What was frozen around late packets: all machines' records of that time, and the packets.
+//! A capture: the records of all machines around late packets, and the packets.
 
 use latpath_flight::Snapshot;
 use latpath_model::{Ns, PointId, StreamId};
 
-/// Why a time was frozen.
+/// Why a capture was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum CaptureKind {
     /// A packet was late.
     Spike = 0,
-    /// All packets were on time: baselines are learnt from these.
+    /// All packets were on time: the capture is a source of baselines.
     Baseline = 1,
 }
 
-/// A time, frozen: what all machines did in it, and the packets that were on their way.
+/// An interval of time: the records of all machines, and the packets that were under way.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// Its number in the run, from 1.
+    /// Number in the run, from 1.
     pub number: u32,
-    /// Why it was frozen.
+    /// Why it was made.
     pub kind: CaptureKind,
-    /// The host's `CLOCK_MONOTONIC`. The machines' records reach from here …
+    /// Start of the machines' records, host's `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
+    /// End of the machines' records, host's `CLOCK_MONOTONIC`, ns.
     pub to: Ns,
-    /// The host first.
+    /// Per machine, the host first.
     pub machines: Vec<MachineSnapshot>,
-    /// Packets that were seen anywhere in this time, each with all its sightings, by the time of the first.
+    /// Packets seen anywhere in this interval, each with all its sightings, by time of the first.
     pub packets: Vec<Packet>,
-    /// Late packets that `packets` omits.
+    /// Late packets omitted from `packets`.
     pub more_late: u64,
 }
 
 impl Capture {
-    /// Whether all of the packet's sightings lie in this time, so that the records can explain it.
+    /// Whether all sightings of the packet are in the interval, so that the records can explain it.
     pub fn has_all_of(&self, packet: &Packet) -> bool {
         packet.sightings.iter().all(|s| (self.from..=self.to).contains(&s.t))
     }
 }
 
-/// A capture, and its rank among others.
+/// A capture, and its rank.
 #[derive(Clone, Debug)]
 pub struct RankedCapture {
+    /// The capture.
     pub capture: Capture,
-    /// What its latest packet took: over all, or in the longest of its segments.
+    /// Time of its latest packet, over all or in the longest of its segments, ns.
     pub worst: Ns,
-    /// Late packets of each stream, also omitted ones, without those that an earlier capture has.
+    /// Late packets per stream, including omitted ones, without those in an earlier capture.
     pub late: Vec<u64>,
 }
 
+/// The record of one machine.
 #[derive(Clone, Debug)]
 pub struct MachineSnapshot {
-    /// The name that the user gave.
+    /// Name of the machine, as given by the user.
     pub machine: String,
-    /// Its clock minus the host's, at this time.
+    /// Its clock minus the host's during the interval, ns.
     pub offset_ns: Ns,
-    /// How wrong that can be.
+    /// Maximum error of `offset_ns`, ns.
     pub error_bound_ns: Ns,
-    /// What its CPUs did, in its own clock; or why that is not here.
+    /// Events of its CPUs, in its own clock; or why there are none.
     pub record: Result<Snapshot, String>,
 }
 
 impl Capture {
-    /// Memory of what the machines recorded.
+    /// Memory of the machines' records, bytes.
     pub fn record_bytes(&self) -> usize {
         self.machines.iter().filter_map(|m| m.record.as_ref().ok()).map(Snapshot::bytes).sum()
     }
 }
 
+/// A packet of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
+    /// Its stream.
     pub stream: StreamId,
-    /// The packet's key in its stream.
+    /// Its key in the stream.
     pub key: u32,
+    /// Its number in the stream.
     pub number: u64,
-    /// It was over the threshold, and all its sightings lie in the capture's time: this capture explains it. A packet with a
-    /// sighting outside is here since others may have waited for it.
+    /// The packet was over the threshold, and all its sightings are in the interval: this capture explains it. Packets
+    /// with a sighting outside are included because others may have waited for them.
     pub late: bool,
-    /// In the order of their times.
+    /// Sightings, in order of time.
     pub sightings: Vec<PacketSighting>,
 }
 
-/// The CPU of a sighting of which that is not known: of imported packets.
+/// The unknown CPU, of imported packets.
 pub const UNKNOWN_CPU: u16 = u16::MAX;
 
+/// A sighting of a packet of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketSighting {
-    /// The point: an index into the run's points.
+    /// Index into the run's points.
     pub point: PointId,
-    /// When, on the host's timeline.
+    /// Time on the host's timeline, ns.
     pub t: Ns,
-    /// The CPU that took it, of the point's machine; [`UNKNOWN_CPU`] where that is not known.
+    /// CPU of the point's machine on which the packet was seen; [`UNKNOWN_CPU`] if unknown.
     pub cpu: u16,
-    /// The thread that ran then; in softirqs the one that was interrupted, 0 for an idle CPU, or where
-    /// it is not known.
+    /// The running thread; in softirqs the interrupted one. 0 for an idle CPU, or if unknown.
     pub tid: u32,
 }

@@ -1,5 +1,6 @@
-//! A capture as bytes, for files: `LPSPIKE`, a version, then two frames of messages ([`latpath_flight::packed`]). The first has
-//! the [`Head`], the second the packets and the machines. A machine's snapshot is encoded as its agent sends it.
+//! The file format of captures: `LPSPIKE`, a version, then two frames of messages ([`latpath_flight::packed`]). The
+//! first contains the [`Head`], the second the packets and the machines. A machine's snapshot is encoded as in its
+//! agent's messages.
 
 use crate::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture};
 use latpath_flight::packed::{messages, number, pack, put, put_number, put_signed, signed, unpack};
@@ -8,11 +9,12 @@ use latpath_model::text::{cut, printable};
 use latpath_model::{stream::MAX_STREAMS, Ns};
 
 const MAGIC: &[u8; 7] = b"LPSPIKE";
-/// The version that is written, and the newest that is read.
+/// The version that is written, and the newest that can be read.
 pub const VERSION: u8 = 1;
-/// A longer file is none of latpath's.
+/// Maximum size of a file, bytes.
 pub const MAX_ENCODED: usize = 64 << 20;
-/// The longest head and the longest rest before they were compressed. Snapshots are compressed already, packets take a few MiB.
+/// Maximum uncompressed size of the head and of the rest, bytes. Snapshots are compressed already; packets take a few
+/// MiB.
 const MAX_HEAD: usize = 8192;
 const MAX_PLAIN: usize = MAX_ENCODED + (16 << 20);
 const MAX_MACHINES: usize = 256;
@@ -20,45 +22,47 @@ const MAX_PACKETS: u64 = 1 << 16;
 const MAX_SIGHTINGS: usize = 64;
 const MAX_TEXT: usize = 4096;
 
-/// Why bytes are no capture.
+/// Why bytes are not a capture.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadCapture {
-    /// Something else.
-    #[error("this is no capture of latpath's")]
+    /// The bytes have another format.
+    #[error("not a capture of latpath")]
     Other,
-    /// A later latpath wrote it.
+    /// Written by a newer version of latpath.
     #[error(
         "the capture is of version {0}, this latpath reads up to {VERSION}: read it with the latpath that recorded it"
     )]
     Newer(u8),
-    /// Cut off, or changed.
+    /// Truncated or modified.
     #[error("the capture is damaged: {0}")]
     Damaged(&'static str),
 }
 
-/// What a file of captures says without being read as a whole.
+/// The summary of a capture, which can be read without the rest.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Head {
-    /// The capture's number in its run.
+    /// Number of the capture in its run.
     #[prost(uint32, tag = "1")]
     pub number: u32,
     /// Spike or baseline.
     #[prost(enumeration = "CaptureKind", tag = "2")]
     pub kind: i32,
-    /// The host's `CLOCK_MONOTONIC`.
+    /// Start of the interval, host's `CLOCK_MONOTONIC`, ns.
     #[prost(sint64, tag = "3")]
     pub from: Ns,
+    /// End of the interval, host's `CLOCK_MONOTONIC`, ns.
     #[prost(sint64, tag = "4")]
     pub to: Ns,
-    /// What its latest packet took.
+    /// Time of its latest packet, ns.
     #[prost(sint64, tag = "5")]
     pub worst: Ns,
+    /// Number of packets in the capture.
     #[prost(uint64, tag = "6")]
     pub packets: u64,
     /// Late packets that the capture omits.
     #[prost(uint64, tag = "7")]
     pub more_late: u64,
-    /// Late packets of each stream, also those that the capture omits.
+    /// Late packets per stream, including omitted ones.
     #[prost(uint64, repeated, tag = "8")]
     pub late: Vec<u64>,
 }
@@ -69,7 +73,7 @@ impl From<&'static str> for BadCapture {
     }
 }
 
-/// One message of the second frame. A reader skips those that it does not know.
+/// A message of the second frame. Readers skip unknown ones.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Entry {
     #[prost(oneof = "Content", tags = "1, 2")]
@@ -94,7 +98,8 @@ struct PacketMessage {
     number: u64,
     #[prost(bool, tag = "4")]
     late: bool,
-    /// For each sighting the time since the one before (the first: since the capture begins), signed; point, CPU, thread.
+    /// Per sighting, signed: the time since the previous one (the first: since the start of the capture), point, CPU,
+    /// thread.
     #[prost(bytes = "vec", tag = "5")]
     sightings: Vec<u8>,
 }
@@ -150,14 +155,14 @@ impl PacketMessage {
     }
 }
 
-const TOO_MANY: BadCapture = BadCapture::Damaged("it counts more than there can be");
+const TOO_MANY: BadCapture = BadCapture::Damaged("a count exceeds its limit");
 
 fn text(text: &str) -> String {
     printable(cut(text, MAX_TEXT))
 }
 
 impl RankedCapture {
-    /// Its bytes.
+    /// Encodes the capture.
     pub fn encode(&self) -> Vec<u8> {
         let Capture { number, kind, from, to, machines, packets, more_late } = &self.capture;
         let (mut head, mut body) = (Vec::new(), Vec::new());
@@ -177,10 +182,10 @@ impl RankedCapture {
         [MAGIC, &[VERSION][..], &pack(&head), &pack(&body)].concat()
     }
 
-    /// Reads what [`Self::encode`] wrote. A machine's record that cannot be read is an error of that machine alone.
+    /// Decodes the output of [`Self::encode`]. An unreadable record only affects its machine.
     ///
     /// # Errors
-    /// Where the bytes are something else, a newer version, or damaged.
+    /// The bytes have another format or a newer version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadCapture> {
         if bytes.len() > MAX_ENCODED {
             return Err(TOO_MANY);
@@ -198,7 +203,7 @@ impl RankedCapture {
                     record: match m.record {
                         Some(Record::Snapshot(bytes)) => Snapshot::decode(&bytes).map_err(|e| e.to_string()),
                         Some(Record::Missing(why)) => Err(text(&why)),
-                        None => return Err(BadCapture::Damaged("a machine has no record and no reason")),
+                        None => return Err(BadCapture::Damaged("a machine has neither a record nor a reason")),
                     },
                 }),
                 None => {}
@@ -208,7 +213,7 @@ impl RankedCapture {
             }
         }
         if packets.len() as u64 != head.packets || !rest.is_empty() {
-            return Err(BadCapture::Damaged("it has other packets than it says"));
+            return Err(BadCapture::Damaged("its packets do not match its head"));
         }
         let kind = head.kind();
         let Head { number, from, to, worst, late, more_late, .. } = head;
@@ -217,19 +222,19 @@ impl RankedCapture {
 }
 
 impl Head {
-    /// The head of a file, from its first bytes.
+    /// Decodes the head from the first bytes of a file.
     ///
     /// # Errors
-    /// Where they are something else, a newer version, or too few.
+    /// The bytes have another format or a newer version, or are too few.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadCapture> {
         head(bytes).map(|(head, _)| head)
     }
 
-    /// Bytes at the beginning of a file that have the whole head.
+    /// Number of bytes at the beginning of a file that always contain the whole head.
     pub const MOST_BYTES: usize = 4096;
 }
 
-/// The head, and the bytes behind it.
+/// The head, and the bytes after it.
 fn head(bytes: &[u8]) -> Result<(Head, &[u8]), BadCapture> {
     let (version, mut rest) = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first).ok_or(BadCapture::Other)?;
     if *version > VERSION {
@@ -296,7 +301,7 @@ mod tests {
             let good = ranked(Vec::new(), "gone").encode();
             let at = at.index(good.len());
             prop_assert!(RankedCapture::decode(&[&good[..at], &bytes].concat()).is_err());
-            // With a right checksum they are read or refused, in the place of the packets and machines, and of the head.
+            // With a valid checksum, random bytes in place of the head or the rest are rejected or read.
             let (_, mut body) = head(&good).unwrap();
             let head = &good[..good.len() - body.len()];
             let plain = unpack(&mut body, MAX_PLAIN).unwrap();

@@ -1,4 +1,5 @@
-//! Which times are frozen: those around late packets, and now and then one in which all packets are on time.
+//! Decides which intervals are captured: those around late packets, and occasional ones in which all packets are on
+//! time.
 
 use crate::recent::{Recent, RecentPacket};
 use crate::rule::{Lateness, LatenessClassifier, LatenessRule};
@@ -10,108 +11,113 @@ use std::collections::VecDeque;
 const MS: Ns = 1_000_000;
 const SECOND: Ns = 1_000 * MS;
 
-/// Before a capture's first packet: who was woken by whom, and what was queued ahead of it, began earlier.
+/// Time before a spike's first packet, ns: wakeups and queued packets that affected it are older.
 const BEFORE: Ns = 5 * MS;
-/// The same as a part of the longest time that a packet of it took, since the longer the delay the older its cause; and that
-/// part's limit.
+/// Additional time before it, as a divisor of the longest packet's delay, since longer delays have older causes; and
+/// the maximum of both, ns.
 const BEFORE_PART: Ns = 4;
-const MOST_BEFORE: Ns = 50 * MS;
-/// Behind its last one.
+const MAX_BEFORE: Ns = 50 * MS;
+/// Time after a spike's last packet, ns.
 const AFTER: Ns = 2 * MS;
-/// Late packets so close to each other are one capture, as long as that gets no longer than this, or than its longest packet.
-const NEAR: Ns = 10 * MS;
-const LONGEST: Ns = 100 * MS;
-/// A capture is frozen when no late packet was added for so long, and so long after the first at the latest: the rings write
-/// over themselves.
+/// Maximum gap between late packets of one spike, ns; and the maximum duration of a spike, unless a single packet takes
+/// longer.
+const MAX_GAP: Ns = 10 * MS;
+const MAX_SPIKE: Ns = 100 * MS;
+/// A capture is requested when no late packet was added for `QUIET`, and at most `MAX_OPEN` after the first, ns: the rings
+/// overwrite themselves.
 const QUIET: Ns = 15 * MS;
-const HURRY: Ns = 100 * MS;
-/// Packets of a capture, and the late ones among them.
-const PACKETS: usize = 4096;
-const LATE: usize = 1024;
-/// Captures that may be frozen at once, and one more each this time. The worst of the last while always may.
+const MAX_OPEN: Ns = 100 * MS;
+/// Maximum packets of a capture, and late packets among them.
+const MAX_PACKETS: usize = 4096;
+const MAX_LATE: usize = 1024;
+/// Captures that may be requested at once; one more becomes available per `CAPTURE_INTERVAL`. The worst spike of the last `WORST_PERIOD`
+/// is always captured.
 const BURST: Ns = 64;
-const EACH: Ns = 100 * MS;
-const WHILE: Ns = 10 * SECOND;
-/// How long a time is in which all packets are to be on time; how often one is looked for in vain; how many are taken.
+const CAPTURE_INTERVAL: Ns = 100 * MS;
+const WORST_PERIOD: Ns = 10 * SECOND;
+/// Duration of a baseline, ns; interval between unsuccessful attempts, ns; maximum number of baselines.
 const BASELINE: Ns = 40 * MS;
-const LOOK_AGAIN: Ns = 50 * MS;
+const BASELINE_RETRY: Ns = 50 * MS;
 const BASELINES: u32 = 40;
 
-/// What is chosen, and how.
+/// Options of the detector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Options {
     /// Which packets are late.
     pub rule: LatenessRule,
-    /// How long to wait for packets that are still on their way when their time is frozen.
+    /// Maximum wait for packets that are still under way when a capture is requested, ns.
     pub max_wait: Ns,
-    /// Whether times are frozen in which all packets are on time: without them there is no baseline.
+    /// Whether baselines are captured.
     pub baselines: bool,
 }
 
-/// A time that is to be frozen now.
+/// A request to capture an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaptureRequest {
-    /// Counts the captures, from 1.
+    /// Number of the capture, from 1.
     pub number: u32,
+    /// Why it is requested.
     pub kind: CaptureKind,
-    /// The host's `CLOCK_MONOTONIC`.
+    /// Start of the interval, host's `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
-    /// Likewise; it is over.
+    /// End of the interval, which has passed, ns.
     pub to: Ns,
-    /// What the latest packet took, as far as is known now.
+    /// Time of the latest packet as known so far, ns.
     pub worst: Ns,
+    /// Stream of the latest packet.
     pub stream: StreamId,
-    /// Its number in its stream.
+    /// Number of the latest packet in its stream.
     pub packet: u64,
 }
 
-/// The packets of a time that was frozen.
+/// The packets of a captured interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturedPackets {
-    /// The request's.
+    /// Number of the request.
     pub number: u32,
-    /// What the latest packet took: the capture's rank.
+    /// Time of the latest packet, ns: the capture's rank.
     pub worst: Ns,
-    /// By the time of their first sightings.
+    /// Packets, by time of their first sightings.
     pub packets: Vec<Packet>,
-    /// Late packets that found no room.
+    /// Late packets that exceed the limit.
     pub more_late: u64,
-    /// Late packets of each stream, those included; but for those that an earlier capture has.
+    /// Late packets per stream, including omitted ones, without those in an earlier capture.
     pub late: Vec<u64>,
 }
 
+/// Counts of late packets and spikes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LateCounts {
-    /// Late packets of each stream.
+    /// Late packets per stream.
     pub late: Vec<u64>,
-    /// Times with late packets that were not frozen, for there were too many, or worse ones.
+    /// Spikes that were not captured, because of their number or because worse ones are kept.
     pub passed_over: u64,
 }
 
-/// The ends of a segment, for those streams whose packets it counts for.
+/// The segments that count for a stream.
 #[derive(Clone, Debug, Default)]
 struct StreamRoute {
     segments: Vec<(PointId, PointId)>,
     points: u64,
 }
 
-/// Late packets that belong together.
+/// An unfinished group of late packets.
 #[derive(Clone, Copy, Debug)]
-struct Open {
+struct OpenSpike {
     first: Ns,
     last: Ns,
-    /// Packets that took so long are late.
+    /// Time from which on packets are late, ns.
     threshold: Ns,
     worst: Ns,
     stream: StreamId,
     packet: u64,
-    /// The longest single packet.
+    /// Delay of the slowest packet, ns.
     longest: Ns,
     opened: Ns,
     added: Ns,
 }
 
-/// A time that was requested, until its packets are known.
+/// A requested capture whose packets are not complete yet.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     request: CaptureRequest,
@@ -119,7 +125,7 @@ struct Pending {
     requested: Ns,
 }
 
-/// See the module's text. Give it each journey, and the time now and then.
+/// Finds late packets and requests captures. It needs every journey, and periodically the time.
 #[derive(Debug)]
 pub struct LateDetector {
     options: Options,
@@ -127,13 +133,13 @@ pub struct LateDetector {
     routes: Vec<StreamRoute>,
     recent: Recent,
     counts: LateCounts,
-    open: Option<Open>,
+    open: Option<OpenSpike>,
     candidate: Option<RecentPacket>,
     requests: VecDeque<CaptureRequest>,
     pending: Vec<Pending>,
     number: u32,
     retention: RetentionPolicy,
-    /// When the captures that were requested are paid for.
+    /// Time at which the budget for captures is balanced; see `BURST`.
     paid: Ns,
     worst: Ns,
     worst_until: Ns,
@@ -144,7 +150,7 @@ pub struct LateDetector {
 }
 
 impl LateDetector {
-    /// A detector for this many streams. It requests no capture that the retention policy would discard.
+    /// A detector for this many streams. It does not request captures that the retention policy would discard.
     pub fn new(options: Options, streams: usize, retention: RetentionPolicy) -> Self {
         Self {
             classifier: LatenessClassifier::new(options.rule),
@@ -168,8 +174,8 @@ impl LateDetector {
         }
     }
 
-    /// Says which segments there are, and the points of each stream's route. A segment counts for the streams on whose route both
-    /// its ends are; one that is on no route (off route, or the user's own) for all.
+    /// Sets the segments, and the points of each stream's route. A segment counts for the streams whose route has both
+    /// its ends; a segment on no route (off route, or user-defined) counts for all.
     pub fn set_layout(&mut self, segments: &[Segment], routes: &[Vec<PointId>]) {
         let is_on = |points: &[PointId], s: &Segment| points.contains(&s.from) && points.contains(&s.to);
         for (stream, route) in self.routes.iter_mut().enumerate() {
@@ -182,12 +188,13 @@ impl LateDetector {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> &LateCounts {
         &self.counts
     }
 
-    /// Takes a journey. They come roughly in the order of their first sightings: those that wait for a sighting come later.
+    /// Adds a journey. Journeys arrive roughly in order of their first sightings, but those that wait for a sighting
+    /// arrive later.
     pub fn take(&mut self, journey: &Journey) {
         let Some(route) = self.routes.get(usize::from(journey.stream)) else { return };
         let Some(first) = journey.first() else { return };
@@ -213,8 +220,8 @@ impl LateDetector {
         if let Some(open) = &mut self.open {
             let (first, last) = (open.first.min(packet.first), open.last.max(packet.last));
             let longest = open.longest.max(packet.last - packet.first);
-            let is_near = packet.first <= open.last + NEAR && packet.last >= open.first - NEAR;
-            if is_near && last - first <= longest.max(LONGEST) {
+            let is_near = packet.first <= open.last + MAX_GAP && packet.last >= open.first - MAX_GAP;
+            if is_near && last - first <= longest.max(MAX_SPIKE) {
                 (open.first, open.last, open.longest, open.added) = (first, last, longest, self.clock);
                 open.threshold = open.threshold.min(threshold);
                 if time > open.worst {
@@ -224,7 +231,7 @@ impl LateDetector {
             }
             self.close();
         }
-        self.open = Some(Open {
+        self.open = Some(OpenSpike {
             first: packet.first,
             last: packet.last,
             threshold,
@@ -237,20 +244,20 @@ impl LateDetector {
         });
     }
 
-    /// Requests a capture of the open spike, if one may be taken.
+    /// Requests a capture of the open spike, if allowed.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
         if self.worst_until <= self.clock {
-            (self.worst, self.worst_until) = (0, self.clock.saturating_add(WHILE));
+            (self.worst, self.worst_until) = (0, self.clock.saturating_add(WORST_PERIOD));
         }
-        let pays = self.paid <= self.clock.saturating_add(BURST * EACH);
+        let pays = self.paid <= self.clock.saturating_add(BURST * CAPTURE_INTERVAL);
         let may = open.worst > self.retention.keep_threshold() && (pays || open.worst > self.worst);
         if !may {
             self.counts.passed_over += 1;
             return;
         }
         self.worst = self.worst.max(open.worst);
-        let before = (BEFORE + open.longest / BEFORE_PART).min(MOST_BEFORE);
+        let before = (BEFORE + open.longest / BEFORE_PART).min(MAX_BEFORE);
         let request = CaptureRequest {
             number: 0,
             kind: CaptureKind::Spike,
@@ -265,13 +272,13 @@ impl LateDetector {
 
     fn request(&mut self, request: CaptureRequest, threshold: Ns) {
         self.number += 1;
-        self.paid = self.paid.max(self.clock).saturating_add(EACH);
+        self.paid = self.paid.max(self.clock).saturating_add(CAPTURE_INTERVAL);
         let request = CaptureRequest { number: self.number, ..request };
         self.requests.push_back(request);
         self.pending.push(Pending { request, threshold, requested: self.clock });
     }
 
-    /// Takes the time: `clock` is that of this machine, and all journeys that began before `reached` have been taken.
+    /// Advances the time: `clock` is this machine's; all journeys that began before `reached` have been added.
     pub fn advance(&mut self, clock: Ns, reached: Ns) {
         if self.began == Ns::MIN {
             self.began = clock;
@@ -279,19 +286,19 @@ impl LateDetector {
         self.clock = self.clock.max(clock);
         self.end_slice(reached);
         if let Some(open) = &self.open {
-            if self.clock >= open.added + QUIET || self.clock >= open.opened + HURRY {
+            if self.clock >= open.added + QUIET || self.clock >= open.opened + MAX_OPEN {
                 self.close();
             }
         }
         if self.options.baselines {
             self.find_baseline(reached);
         }
-        // What a capture may still need: the longest that a packet is waited for, and what came before it.
+        // The packets that a capture may still need: up to the maximum wait, and the time before it.
         let keep = self.options.max_wait.saturating_mul(2).saturating_add(SECOND);
         self.recent.forget(reached.saturating_sub(keep));
     }
 
-    /// By the rule of the worst of each minute: whether the worst packet of the slice that ends is one of them.
+    /// With the rule of the worst per minute: tests whether the worst packet of the finished slice is one of them.
     fn end_slice(&mut self, reached: Ns) {
         let LatenessClassifier::Worst(worst) = &mut self.classifier else { return };
         let Some(threshold) = worst.slice(reached) else { return };
@@ -300,7 +307,7 @@ impl LateDetector {
         }
     }
 
-    /// From time to time, rarer and rarer, a time in which all packets were on time.
+    /// Periodically, with growing intervals, requests an interval in which all packets were on time.
     fn find_baseline(&mut self, reached: Ns) {
         if self.routes.iter().all(|route| route.points == 0) || self.baselines >= BASELINES {
             return;
@@ -321,7 +328,7 @@ impl LateDetector {
             all && any
         });
         if !is_usable {
-            self.next_baseline = Some(self.clock.saturating_add(LOOK_AGAIN));
+            self.next_baseline = Some(self.clock.saturating_add(BASELINE_RETRY));
             return;
         }
         self.baselines += 1;
@@ -342,13 +349,12 @@ impl LateDetector {
         self.request(request, Ns::MAX);
     }
 
-    /// A time of which a capture is requested now. Each is returned once.
+    /// The next capture to make. Each request is returned once.
     pub fn next_request(&mut self) -> Option<CaptureRequest> {
         self.requests.pop_front()
     }
 
-    /// The packets of a time that was requested, once all are known or were waited for in vain. `reached` as for
-    /// [`Self::advance`].
+    /// The packets of a requested capture, once they are complete or overdue. `reached` as for [`Self::advance`].
     pub fn next_packets(&mut self, reached: Ns) -> Option<CapturedPackets> {
         let is_done =
             |p: &Pending| reached >= p.request.to || self.clock >= p.requested.saturating_add(self.options.max_wait);
@@ -359,14 +365,14 @@ impl LateDetector {
 
     fn gather(&mut self, pending: &Pending) -> CapturedPackets {
         let CaptureRequest { number, kind, from, to, .. } = pending.request;
-        // What delayed a packets that left later is not in the record: another capture has it.
+        // The record does not cover the causes of packets outside; another capture has them.
         let is_whole = |p: &RecentPacket| from <= p.first && p.last <= to;
         let is_late = |p: &RecentPacket| {
             kind == CaptureKind::Spike && is_whole(p) && p.time.is_some_and(|time| time >= pending.threshold)
         };
         let mut late = vec![0; self.routes.len()];
         for p in self.recent.within_mut(from, to).filter(|p| is_late(p)) {
-            // At the edges of two captures it may be in both.
+            // Packets at the edge of two captures may be in both.
             late[usize::from(p.stream)] += u64::from(!std::mem::replace(&mut p.counted, true));
         }
         let mut packets: Vec<&RecentPacket> = self.recent.within(from, to).collect();
@@ -374,24 +380,24 @@ impl LateDetector {
         let times = packets.iter().filter(|p| kind == CaptureKind::Baseline || is_late(p)).filter_map(|p| p.time);
         let worst = times.max().unwrap_or(pending.request.worst);
         let mut kept_late = all_late;
-        if packets.len() > PACKETS || all_late > LATE as u64 {
-            // The latest first; then those that were under way together with the latest of all, and their neighbours.
+        if packets.len() > MAX_PACKETS || all_late > MAX_LATE as u64 {
+            // The latest packets first; then those that overlap with the latest of all, and their neighbours.
             let centre =
                 packets.iter().filter(|p| is_late(p)).max_by_key(|p| p.time).map_or((from, to), |p| (p.first, p.last));
             let distance = |p: &RecentPacket| (p.first - centre.1).max(centre.0 - p.last).max(0);
             packets
                 .sort_by_key(|p| (!is_late(p), std::cmp::Reverse(p.time.filter(|_| is_late(p))), distance(p), p.first));
             let on_time = packets.split_off(packets.partition_point(|p| is_late(p)));
-            packets.truncate(LATE);
+            packets.truncate(MAX_LATE);
             kept_late = packets.len() as u64;
-            packets.extend(on_time.into_iter().take(PACKETS - packets.len()));
+            packets.extend(on_time.into_iter().take(MAX_PACKETS - packets.len()));
         }
         packets.sort_by_key(|p| (p.first, p.stream, p.number));
         let packets = packets.iter().map(|p| self.recent.packet(p, is_late(p))).collect();
         CapturedPackets { number, worst, packets, more_late: all_late - kept_late, late }
     }
 
-    /// Nothing comes any more: requests what is left, and waits for nobody.
+    /// Ends the input: requests what is left, and waits no longer.
     pub fn finish(&mut self, clock: Ns) {
         self.clock = self.clock.max(clock);
         self.end_slice(Ns::MAX / 2);

@@ -1,9 +1,11 @@
-//! Which packets are late, and what all machines did around them.
+//! Which packets are late, and the records of all machines around them.
 //!
-//! A [`LateDetector`] takes every journey. It decides which packets are late ([`LatenessRule`]), groups those that lie close
-//! together into one spike, requests a capture of its time ([`CaptureRequest`]), and gathers the packets that were under way in it
-//! ([`CapturedPackets`]). From time to time it requests a baseline: a time in which all packets were on time. A [`RetentionPolicy`]
-//! says which captures are kept: the worst. [`RankedCapture::encode`] makes bytes of a capture. The caller freezes and stores.
+//! A [`LateDetector`] examines every journey. It decides which packets are late ([`LatenessRule`]), groups those close
+//! together into one spike, requests a capture of its interval ([`CaptureRequest`]), and collects the packets that were
+//! under way in it ([`CapturedPackets`]). Occasionally it requests a baseline: an interval in which all packets were on
+//! time. A [`RetentionPolicy`] keeps the worst captures. [`RankedCapture::encode`] encodes a capture. The caller
+//! collects the records and stores the captures.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod capture;
 mod codec;

@@ -1,34 +1,34 @@
-//! The packets of the last moments, with all their sightings, in bounded memory.
+//! The recent packets with all their sightings, in bounded memory.
 
 use crate::{Packet, PacketSighting};
 use latpath_journey::Journey;
 use latpath_model::{Ns, PointId, StreamId};
 use std::collections::VecDeque;
 
-/// Memory of packets and sightings: of packets that three points see, some 100,000.
+/// Maximum memory of packets and sightings, bytes: some 100,000 packets seen by three points.
 const BYTES: usize = 11 << 20;
 
-/// A packet; its sightings follow those of the one before.
+/// A packet; its sightings follow those of the previous one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecentPacket {
     pub number: u64,
     pub first: Ns,
     pub last: Ns,
-    /// Its longest time over a segment of its stream, if any was complete.
+    /// Longest time over a segment of its stream, ns, if any was complete.
     pub time: Option<Ns>,
-    /// The number of its first sighting, of all that were ever kept.
+    /// Sequence number of its first sighting among all that were ever added.
     at: u64,
     pub key: u32,
     pub stream: StreamId,
     sightings: u8,
     /// All points of its route saw it.
     pub whole: bool,
-    /// It is among the late packets of a capture.
+    /// Counted among the late packets of a capture.
     pub counted: bool,
 }
 
 impl RecentPacket {
-    /// Whether it was under way in this time.
+    /// Whether it was under way in this interval.
     pub fn is_in(&self, from: Ns, to: Ns) -> bool {
         self.first <= to && self.last >= from
     }
@@ -36,31 +36,31 @@ impl RecentPacket {
 
 #[derive(Clone, Copy, Debug)]
 struct Compact {
-    /// Behind the packet's first sighting.
+    /// Time after the packet's first sighting, ns.
     dt: i64,
     tid: u32,
     cpu: u16,
     point: PointId,
 }
 
-/// See the module's text.
+/// Ring of recent packets.
 #[derive(Debug)]
 pub(crate) struct Recent {
     packets: VecDeque<RecentPacket>,
     sightings: VecDeque<Compact>,
-    /// Sightings that are not kept any more.
-    gone: u64,
+    /// Number of evicted sightings.
+    evicted: u64,
     most_bytes: usize,
 }
 
 impl Recent {
     pub fn new() -> Self {
-        Self { packets: VecDeque::new(), sightings: VecDeque::new(), gone: 0, most_bytes: BYTES }
+        Self { packets: VecDeque::new(), sightings: VecDeque::new(), evicted: 0, most_bytes: BYTES }
     }
 
-    /// Keeps a packet, and drops the oldest ones beyond the limit. `first` is its first sighting.
+    /// Adds a packet, and evicts the oldest ones beyond the limit. `first`: time of its first sighting.
     pub fn push(&mut self, journey: &Journey, first: Ns, time: Option<Ns>, whole: bool) -> RecentPacket {
-        let at = self.gone + self.sightings.len() as u64;
+        let at = self.evicted + self.sightings.len() as u64;
         let (mut left, mut last, mut n) = (journey.seen, first, 0);
         while left != 0 {
             let point = left.trailing_zeros() as usize;
@@ -90,28 +90,28 @@ impl Recent {
     fn drop_oldest(&mut self) {
         let Some(oldest) = self.packets.pop_front() else { return };
         self.sightings.drain(..usize::from(oldest.sightings));
-        self.gone += u64::from(oldest.sightings);
+        self.evicted += u64::from(oldest.sightings);
     }
 
-    /// Drops packets that ended before this time.
+    /// Evicts packets that ended before this time.
     pub fn forget(&mut self, before: Ns) {
         while self.packets.front().is_some_and(|p| p.last < before) {
             self.drop_oldest();
         }
     }
 
-    /// Packets that were under way in this time.
+    /// Packets that were under way in this interval.
     pub fn within(&self, from: Ns, to: Ns) -> impl Iterator<Item = &RecentPacket> {
         self.packets.iter().filter(move |p| p.is_in(from, to))
     }
 
-    /// The same, to be marked.
+    /// Like [`Self::within`], mutable.
     pub fn within_mut(&mut self, from: Ns, to: Ns) -> impl Iterator<Item = &mut RecentPacket> {
         self.packets.iter_mut().filter(move |p| p.is_in(from, to))
     }
 
     pub fn packet(&self, held: &RecentPacket, late: bool) -> Packet {
-        let begin = held.at.saturating_sub(self.gone) as usize;
+        let begin = held.at.saturating_sub(self.evicted) as usize;
         let seen =
             |s: &Compact| PacketSighting { point: s.point, t: held.first.wrapping_add(s.dt), cpu: s.cpu, tid: s.tid };
         let end = begin + usize::from(held.sightings);
@@ -122,7 +122,7 @@ impl Recent {
     }
 }
 
-/// A list that is long grows by an eighth: one that doubles could take twice the memory that is meant.
+/// Grows a long list by an eighth: doubling could use twice the intended memory.
 fn room_for_one<T>(list: &mut VecDeque<T>) {
     if list.len() == list.capacity() {
         list.reserve_exact(list.len() / 8 + 64);

@@ -1,20 +1,21 @@
-//! Which captures are kept: the worst, in a limited number and a limited size.
+//! Which captures are kept: the worst, limited in number and size.
 
 use crate::CaptureKind;
 use latpath_model::Ns;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MINUTE: Ns = 60_000_000_000;
-/// Baseline captures take at most this fraction of the limits: one in so many.
+/// Divisor of the limits that gives the share of baselines.
 const BASELINE_PART: usize = 4;
 
-/// How many captures may be kept.
+/// Limits of the kept captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
+    /// Maximum number of captures.
     pub captures: usize,
-    /// Their bytes together.
+    /// Maximum total size, bytes.
     pub bytes: u64,
-    /// Captures of spikes per minute, where only the worst of each minute are kept.
+    /// Maximum captures of spikes per minute, of which the worst are kept; `None` for no such limit.
     pub per_minute: Option<usize>,
 }
 
@@ -25,25 +26,25 @@ impl Default for RetentionLimits {
     }
 }
 
-/// What the policy knows of a capture.
+/// The policy's record of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCapture {
-    /// The capture's number.
+    /// Number of the capture.
     pub number: u32,
     /// Spike or baseline.
     pub kind: CaptureKind,
-    /// When it ends.
+    /// End of its interval, ns.
     pub to: Ns,
-    /// What its latest packet took.
+    /// Time of its latest packet, ns.
     pub worst: Ns,
-    /// Its size in the store.
+    /// Size in the store, bytes.
     pub bytes: u64,
-    /// Late packets in it, per stream.
+    /// Late packets per stream.
     pub late: Vec<u64>,
 }
 
-/// Decides which captures are kept. Clones share one state: the detector asks which captures would not be kept, so that nobody
-/// makes them; the store asks what to write and what to delete.
+/// Decides which captures are kept. Clones share one state: the detector avoids captures that would be discarded; the
+/// store learns which ones to write and delete.
 #[derive(Clone, Debug, Default)]
 pub struct RetentionPolicy(Arc<Mutex<Retained>>);
 
@@ -54,16 +55,17 @@ struct Retained {
     not_kept: u64,
 }
 
-/// What to do with a capture.
+/// The decision on a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// Whether to keep it.
     pub keep: bool,
-    /// Delete these less severe ones.
+    /// Less severe captures to delete.
     pub remove: Vec<u32>,
 }
 
 impl RetentionPolicy {
-    /// Nothing is kept yet.
+    /// A policy without captures.
     pub fn new(limits: RetentionLimits) -> Self {
         Self(Arc::new(Mutex::new(Retained { limits, ..Retained::default() })))
     }
@@ -72,7 +74,7 @@ impl RetentionPolicy {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides on one more capture.
+    /// Decides on a new capture.
     pub fn add(&self, capture: StoredCapture) -> Decision {
         let mut retained = self.retained();
         let may = capture.kind == CaptureKind::Spike || retained.has_room_for_baseline(&capture);
@@ -88,7 +90,7 @@ impl RetentionPolicy {
         decision
     }
 
-    /// The policy discards a spike whose latest packet took no longer than this. It may discard others for their size.
+    /// Spikes whose latest packet took no longer than this are discarded, ns. Others may be discarded for their size.
     pub fn keep_threshold(&self) -> Ns {
         let retained = self.retained();
         match retained.kept.len() >= retained.limits.captures {
@@ -97,11 +99,12 @@ impl RetentionPolicy {
         }
     }
 
+    /// The kept captures.
     pub fn kept(&self) -> Vec<StoredCapture> {
         self.retained().kept.clone()
     }
 
-    /// Spikes whose captures were discarded.
+    /// Number of spikes whose captures were discarded.
     pub fn not_kept(&self) -> u64 {
         self.retained().not_kept
     }
@@ -120,7 +123,7 @@ impl Retained {
     fn has_room_for_baseline(&self, capture: &StoredCapture) -> bool {
         let all = || self.kept.iter().filter(|c| c.kind == CaptureKind::Baseline);
         let bytes = all().map(|c| c.bytes).sum::<u64>() + capture.bytes;
-        // One baseline is always worth its place.
+        // At least one baseline is always allowed.
         let captures = (self.limits.captures / BASELINE_PART).max(usize::from(self.limits.captures > 0));
         all().count() < captures && bytes <= self.limits.bytes / BASELINE_PART as u64
     }
@@ -128,7 +131,7 @@ impl Retained {
     /// The captures to delete for a new one; `None` if the new one is the least severe.
     fn make_room(&self, new: &StoredCapture) -> Option<Vec<u32>> {
         let mut remove = Vec::new();
-        // Without a baseline no spike can be explained.
+        // No spike can be explained without a baseline.
         let is_worse = |c: &StoredCapture| c.worst < new.worst || new.kind == CaptureKind::Baseline;
         if let Some(most) = self.limits.per_minute.filter(|_| new.kind == CaptureKind::Spike) {
             let same = |c: &&StoredCapture| c.to.div_euclid(MINUTE) == new.to.div_euclid(MINUTE);
@@ -139,7 +142,7 @@ impl Retained {
         }
         let left = self.kept.iter().filter(|c| !remove.contains(&c.number));
         let (mut captures, mut bytes) = left.clone().fold((1, new.bytes), |(n, b), c| (n + 1, b + c.bytes));
-        // Of two equally severe captures the earlier one stays: it may be the cause of the later one.
+        // Of two equally severe captures the earlier one is kept: it may be the cause of the later one.
         let mut less: Vec<&StoredCapture> = left.filter(|c| c.kind == CaptureKind::Spike && is_worse(c)).collect();
         less.sort_by_key(|c| (c.worst, std::cmp::Reverse(c.number)));
         let mut less = less.into_iter();

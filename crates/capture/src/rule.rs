@@ -1,26 +1,27 @@
-//! Which packets are late.
+//! Rules for which packets are late.
 
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 
 const MINUTE: Ns = 60_000_000_000;
-/// At most one packet per slice counts among the worst of its minute: a stall delays many at once.
+/// Length of a slice, ns. At most one packet per slice counts among the worst of its minute, since a stall delays many
+/// packets at once.
 const SLICE: Ns = 200_000_000;
-/// The threshold of [`LatenessRule::OneOf`] is updated once per this many packets.
+/// Packets between updates of the threshold of [`LatenessRule::OneOf`].
 const UPDATE_INTERVAL: u64 = 1000;
 
 /// Which packets are late.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LatenessRule {
-    /// Those that take longer than this.
+    /// Packets that take longer than this, ns.
     Over(Ns),
-    /// This many of each minute, the slowest, whatever they took.
+    /// The slowest packets of each minute, this many.
     WorstPerMinute(usize),
-    /// The slowest one of this many: 10,000 is the top 0.01 %.
+    /// The slowest of this many packets: 10,000 is the top 0.01 %.
     OneOf(u64),
 }
 
-/// Applies a rule to packets as they come.
+/// Applies a rule to packets in order of arrival.
 #[derive(Debug)]
 pub(crate) enum LatenessClassifier {
     Over(Ns),
@@ -28,13 +29,13 @@ pub(crate) enum LatenessClassifier {
     Top(Top),
 }
 
-/// Whether a packet is late.
+/// Classification of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lateness {
     OnTime,
-    /// It is late, and so is any other from this time on.
+    /// Late, as is every packet that takes at least this time, ns.
     Late(Ns),
-    /// Known when its slice is over.
+    /// Decided at the end of the slice.
     Undecided,
 }
 
@@ -47,7 +48,7 @@ impl LatenessClassifier {
         }
     }
 
-    /// A packet that was first seen at `t` took `time` at most.
+    /// Classifies a packet first seen at `t`; `time`: its longest time, ns.
     pub fn classify(&mut self, t: Ns, time: Ns) -> Lateness {
         match self {
             Self::Over(threshold) if time > *threshold => Lateness::Late(*threshold + 1),
@@ -57,7 +58,7 @@ impl LatenessClassifier {
         }
     }
 
-    /// Packets that take no longer are on time; none while that is not known.
+    /// Maximum time of packets that are on time, ns; `None` while unknown.
     pub fn on_time(&self) -> Option<Ns> {
         match self {
             Self::Over(threshold) => Some(*threshold),
@@ -71,12 +72,12 @@ impl LatenessClassifier {
 pub(crate) struct Worst {
     n: usize,
     minute: Option<Ns>,
-    /// Those of this minute so far, ascending.
+    /// Times of the current minute's late packets, ascending, ns.
     times: Vec<Ns>,
-    /// When the slice ends, and the worst in it.
+    /// End of the slice, and the time of its slowest packet.
     slice: Ns,
     worst: Option<Ns>,
-    /// What the worst of the last slice took that was not among the worst.
+    /// Time of the slowest packet of the previous slice that was not selected, ns.
     on_time: Option<Ns>,
 }
 
@@ -97,7 +98,7 @@ impl Worst {
         Lateness::Undecided
     }
 
-    /// A new minute begins with none.
+    /// Resets the selection at a new minute.
     fn turn(&mut self, t: Ns) {
         let minute = t.div_euclid(MINUTE);
         if self.minute.is_none_or(|m| m < minute) {
@@ -110,7 +111,7 @@ impl Worst {
         self.n > 0 && (self.times.len() < self.n || time > self.times[0])
     }
 
-    /// At the end of a slice: from what time on its packets are late, if any is.
+    /// Ends a slice. Returns the time from which on its packets are late, if any is.
     pub fn slice(&mut self, now: Ns) -> Option<Ns> {
         if self.slice == Ns::MIN || now < self.slice {
             return None;
@@ -131,7 +132,7 @@ impl Worst {
     }
 }
 
-/// The slowest of all packets.
+/// Selects the slowest fraction of all packets.
 #[derive(Debug)]
 pub(crate) struct Top {
     one_of: u64,
@@ -168,7 +169,7 @@ mod tests {
         fn the_top_part_is_not_much_more_than_asked(times in prop::collection::vec(0..10_000_000_i64, 3000..6000)) {
             let mut classifier = LatenessClassifier::new(LatenessRule::OneOf(100));
             let late = times.iter().filter(|t| classifier.classify(0, **t) != Lateness::OnTime).count();
-            // The threshold follows what was seen before, and moves in steps of 0.4 %.
+            // The threshold follows earlier packets, and changes in steps of 0.4 %.
             prop_assert!(late <= times.len() * 4 / 100, "{} of {}", late, times.len());
             prop_assert!(matches!(classifier.classify(0, 20_000_000), Lateness::Late(_)));
         }

@@ -1,4 +1,4 @@
-//! Which times are chosen, of a made-up stream of 4,000 packets a second over three points.
+//! The captures that the detector requests of a generated stream of 4,000 packets per second over three points.
 
 use latpath_capture::{
     CaptureKind, CaptureRequest, CapturedPackets, LateDetector, LatenessRule, Options, RetentionLimits,
@@ -11,10 +11,10 @@ use proptest::prelude::*;
 const MS: Ns = 1_000_000;
 const PERIOD: Ns = MS / 4;
 const THRESHOLD: Ns = MS / 5;
-/// As the joiner: a journey is handed out so long after its last sighting, in the order of the first.
+/// Delay of the joiner, ns: journeys are handed out this long after their last sighting, in order of the first.
 const LINGER: Ns = 50 * MS;
 
-/// One packet: when it was seen, at each of three points.
+/// A packet with its times at three points.
 #[derive(Clone, Copy, Debug)]
 struct Made {
     stream: u16,
@@ -59,7 +59,7 @@ fn with_retention(rule: LatenessRule, streams: usize, retention: RetentionPolicy
     detector
 }
 
-/// Hands packets over as the joiner does, and advances the detector every 5 ms.
+/// Passes packets as the joiner does, and advances the detector every 5 ms.
 fn run(detector: &mut LateDetector, packets: &[Made]) -> Reported {
     let mut reported = Reported::default();
     let mut next = 0;
@@ -108,7 +108,7 @@ fn collect(detector: &mut LateDetector, reported: &mut Reported, clock: Ns, reac
     }
 }
 
-/// All packets that come in a stall are served when it ends.
+/// Packets that arrive during a stall are processed at its end.
 fn stall(from: Ns, to: Ns) -> impl Fn(Ns) -> Ns {
     move |t| if (from..to).contains(&t) { to - t } else { 0 }
 }
@@ -143,7 +143,7 @@ fn a_long_stall_is_one_capture_however_long_it_is() {
     let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1);
     assert_eq!(reported.of(&spikes[0].1).late, [2400]);
-    // There is room for 1,024 of the late ones: the worst.
+    // The capture has room for the 1,024 worst of the late packets.
     let gathered = reported.of(&spikes[0].1);
     assert_eq!((gathered.packets.iter().filter(|p| p.late).count(), gathered.more_late), (1024, 2400 - 1024));
     assert!(gathered.packets.iter().any(|p| p.late && p.number == 2000), "the worst of all");

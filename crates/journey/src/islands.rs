@@ -1,16 +1,16 @@
-//! Which points packets can pass one after another, and which only packets of another sender pass.
+//! Which points the same packets can pass, and which only another sender's packets pass.
 //!
-//! Two senders of one name look like one where nothing but names and numbers is compared. Network namespaces that are joined by veths
-//! alone are *islands*: a packet that enters one of them is never seen in another. Everything that leads out of the observed part (network
-//! cards, virtual machines, other machines) counts as one island, since it may be connected outside.
+//! Two senders of one stream name look like one if only names and numbers are compared. Network namespaces joined only
+//! by veths are *islands*: a packet that enters one never appears in another. Everything that leads out of the observed
+//! part (network cards, virtual machines, other machines) counts as one island, since it may be connected outside.
 
 use crate::journey::{bits, MAX_POINTS};
 use latpath_model::{Link, PointInfo, HOST};
 
-/// Where packets are: a machine's network namespace, or anywhere that no point is.
+/// A network namespace of a machine; `None` for everything without points.
 type Place<'a> = Option<(&'a str, u32)>;
 
-/// The islands of the points in `seen` that packets are sent in or come into: each one's points, as bits `1 << PointId`.
+/// The islands of the points in `seen` at which packets are sent or enter, each as bits `1 << PointId`.
 pub(crate) fn with_senders(points: &[PointInfo], seen: u64) -> Vec<u64> {
     let ids = || bits(seen).filter(|p| *p < points.len().min(MAX_POINTS));
     let mut places: Vec<Place> = vec![None];
@@ -38,7 +38,7 @@ pub(crate) fn with_senders(points: &[PointInfo], seen: u64) -> Vec<u64> {
     all.into_iter().filter(|(.., source)| *source).map(|(_, mask, _)| mask).collect()
 }
 
-/// Index of a place in the list; a new place is appended.
+/// Index of a place in the list; appends a new place.
 fn index<'a>(places: &mut Vec<Place<'a>>, place: Place<'a>) -> usize {
     let known = places.iter().position(|known| *known == place);
     known.unwrap_or_else(|| {
@@ -51,14 +51,14 @@ fn place_of(info: &PointInfo) -> Place<'_> {
     Some((info.point.machine.as_str(), info.netns))
 }
 
-/// The places that a point's device leads to, beside its own.
+/// The places that a point's device leads to, other than its own.
 fn neighbours(points: &[PointInfo], p: usize, seen: u64) -> Vec<Place<'_>> {
     let info = &points[p];
     match info.link {
         Link::Socket | Link::Bridge | Link::OvsInternal if info.point.machine == HOST => Vec::new(),
         Link::Veth if info.point.machine == HOST && info.peer_netns != 0 => vec![Some((HOST, info.peer_netns))],
         Link::Veth if info.point.machine == HOST && info.peer != 0 => {
-            // Indexes are those of each namespace: several devices may fit, and any may be it.
+            // Indexes are per namespace: several devices may match, and any of them may be the peer.
             let fits = |other: &&PointInfo| {
                 other.point.machine == HOST
                     && other.link == Link::Veth
@@ -79,7 +79,8 @@ fn neighbours(points: &[PointInfo], p: usize, seen: u64) -> Vec<Place<'_>> {
 mod tests {
     use super::*;
 
-    /// Points as (name, link, namespace, index, peer's index, peer's namespace), and the islands that have senders, by name.
+    /// From points as (name, link, namespace, index, peer's index, peer's namespace): the islands with senders, by
+    /// name.
     fn islands(points: &[(&str, Link, u32, u32, u32, u32)]) -> Vec<Vec<String>> {
         let info = |(name, link, netns, ifindex, peer, peer_netns): &(&str, Link, u32, u32, u32, u32)| PointInfo {
             point: name.parse().unwrap(),
@@ -96,7 +97,7 @@ mod tests {
     }
 
     const VETH: Link = Link::Veth;
-    /// A publisher, a bridge and an application, each in a namespace of its own; all veths have index 2 at both ends.
+    /// A publisher, a bridge and an application, each in its own namespace; all veths have index 2 at both ends.
     const CHAIN: [(&str, Link, u32, u32, u32, u32); 6] = [
         ("host/tx@pa", VETH, 1, 2, 2, 2),
         ("host/nic-rx@hin", VETH, 2, 2, 2, 1),
@@ -112,7 +113,7 @@ mod tests {
         let found = islands(&[&CHAIN[..], &second].concat());
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[1], ["host/tx@p2", "host/nic-rx@a2"]);
-        // Where the namespaces of the other ends are not known, indexes alone do not distinguish these pairs.
+        // Without the namespaces of the other ends, indexes alone do not distinguish these pairs.
         let unknown = |p: &(&'static str, Link, u32, u32, u32, u32)| (p.0, p.1, p.2, p.3, p.4, 0);
         assert_eq!(islands(&[&CHAIN[..], &second].concat().iter().map(unknown).collect::<Vec<_>>()).len(), 1);
     }
@@ -124,7 +125,7 @@ mod tests {
             let found = islands(&[(outside.0, outside.1, 8, 2, 3, 4), second]);
             assert_eq!(found.len(), 1, "{outside:?}");
         }
-        // A simulator in a container beside the real sender on a network card.
+        // A simulator in a container, in addition to the real sender on a network card.
         let found = islands(&[&CHAIN[..], &[("host/nic-rx@eno1", Link::Nic, 9, 2, 0, 0)]].concat());
         assert_eq!(found.len(), 2, "{found:?}");
     }

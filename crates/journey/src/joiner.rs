@@ -1,8 +1,9 @@
-//! Joins sightings into journeys, in a stream and in bounded memory.
+//! Joins sightings into journeys, as a stream and in bounded memory.
 //!
 //! The caller pushes sightings of all machines, merged roughly by time (a disorder of the clocks' error is normal), and
-//! regularly passes the time up to which all sightings have come. Journeys come back in order of their first sighting, each exactly once.
-//! Which journey a sighting belongs to is decided in `matching`; docs/journeys.md explains it.
+//! regularly passes the time up to which all sightings have arrived. Journeys are handed out in order of their first
+//! sighting, each exactly once. `matching` decides which journey a sighting belongs to; docs/journeys.md has the
+//! explanation.
 
 use crate::journey::{Journey, MAX_POINTS};
 use crate::matching::{MatchResult, Position};
@@ -14,24 +15,24 @@ use latpath_protocols::sequence::Sequence;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// How journeys are closed.
+/// Options for closing journeys.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// A journey is closed this long after its first sighting, whatever it lacks.
+    /// Time after its first sighting at which a journey is closed, complete or not, ns.
     pub window: Ns,
-    /// R: packets by which the order of a stream may differ between two points.
+    /// R: maximum reordering of a stream between two points, packets.
     pub reorder: u64,
-    /// A journey that has all expected points stays open this long for duplicates and for points beyond the expected.
+    /// Time for which a journey with all expected points stays open for duplicates and unexpected points, ns.
     pub linger: Ns,
-    /// A closed journey is remembered until this long after its first sighting, to recognise late sightings.
+    /// Time after its first sighting until which a closed journey is remembered, to recognise late sightings, ns.
     pub retain: Ns,
-    /// A packet that comes to the first point later than this after its turn is counted as behind its schedule.
+    /// Lateness at the first point beyond which a packet counts as behind its schedule, ns.
     pub late: Ns,
-    /// Open journeys of all streams together; beyond, the oldest are closed and counted as evicted. There are fewer where journeys
-    /// have many points, so that all open ones take at most 16 MiB.
+    /// Maximum open journeys of all streams; beyond, the oldest are closed and counted as evicted. The limit is lower
+    /// if journeys have many points, so that open journeys take at most 16 MiB.
     pub max_open: usize,
-    /// Joins packets of different senders apart, where the points show that they are. Only where all points count: a point that is not
-    /// requested may connect them.
+    /// Separates packets of different senders if the points prove that there are several. Only valid if all points are
+    /// observed: a missing point may connect them.
     pub separate_senders: bool,
 }
 
@@ -49,61 +50,63 @@ impl Default for Options {
     }
 }
 
-/// Counters of one stream. Sightings that are in no journey are counted here alone.
+/// Counters of one stream. Sightings that belong to no journey are counted only here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
+    /// Sightings.
     pub sightings: u64,
     /// Journeys handed out.
     pub journeys: u64,
-    /// Packets that came again to the last point of the route, also after their journeys were handed out: what its application counts.
+    /// Packets that arrived again at the last point of the route, also after their journeys were handed out: the
+    /// duplicates that its application counts.
     pub duplicates: u64,
-    /// Sightings at any point that had seen the packet already; in runs of earlier versions `duplicates` counts these.
+    /// Repeated sightings at any point; runs of earlier versions store these as `duplicates`.
     pub repeated: u64,
-    /// Sightings of a packet whose journey was closed, or not kept any more: they are in no journey.
+    /// Sightings in no journey, because it was closed or is no longer kept.
     pub late: u64,
     /// Journeys closed early because too many were open.
     pub evicted: u64,
-    /// Journeys that were incomplete but not overdue when the recording ended: dropped by [`Joiner::finish`].
+    /// Incomplete journeys that were not overdue at the end of the recording, dropped by [`Joiner::finish`].
     pub unfinished: u64,
-    /// Sequence numbers that no point saw, at least.
+    /// Lower bound of the sequence numbers that no point saw.
     pub never_seen: u64,
-    /// Times the sequence jumped as if the sender had restarted.
+    /// Jumps of the sequence that look like a restart of the sender.
     pub restarts: u64,
-    /// Sightings for which not all journeys with the same key could be looked at.
+    /// Sightings for which not all journeys with the same key could be examined.
     pub crowded: u64,
-    /// Packets that came to the first point later than [`Options::late`] after their turn, by their numbers: late before that point.
+    /// Packets that reached the first point later than [`Options::late`] after their due time, by their numbers.
     pub behind_schedule: u64,
-    /// The most of that, also where it was less.
+    /// Maximum lateness at the first point, including lateness below that limit, ns.
     pub behind_schedule_max_ns: Ns,
-    /// Sightings of packets that another sender of the same name sends, where none of its packets comes to: they are in no journey, and
-    /// not in `sightings`.
+    /// Sightings of packets of another sender with the same name, at points that the followed sender's packets do not
+    /// reach: in no journey, and not included in `sightings`.
     pub other_senders: u64,
 }
 
-/// See the module's text.
+/// Joins sightings into journeys; the module documentation has the details.
 pub struct Joiner {
     options: Options,
     streams: Vec<Stream>,
-    /// Each stream's, and its senders.
+    /// Key rule and senders of each stream.
     rules: Vec<KeyRule>,
     senders: Vec<Senders>,
     points: Vec<PointInfo>,
-    /// Points that a row of times has room for.
+    /// Capacity of a row of times, points.
     stride: usize,
     drops: u64,
-    /// Greatest time that the caller has declared passed.
+    /// The watermark that the caller passed last.
     now: Ns,
-    /// Room for open journeys and for heads, all streams.
+    /// Capacity for open journeys and for heads, over all streams.
     slots: usize,
     heads: usize,
-    /// Sightings of a stream or point that cannot be.
+    /// Sightings of an invalid stream or point.
     refused: u64,
     hold: Hold,
 }
 
-/// Sightings of points that are not expected keep coming after their journeys were handed out: for a while all journeys
-/// are kept for the whole window, so that the points can be found. Not again too soon, for it costs memory.
+/// After repeated late sightings at unexpected points, all journeys are kept for the whole window for a while, so that
+/// the points can be found. A pause follows, because it costs memory.
 #[derive(Default)]
 struct Hold {
     late: u32,
@@ -112,15 +115,15 @@ struct Hold {
     pause: Ns,
 }
 
-/// Memory of open journeys' sightings.
+/// Maximum memory of open journeys' sightings, bytes.
 const MAX_BYTES: usize = 16 << 20;
-/// Heads kept for each journey that may be open.
+/// Heads per open journey.
 const HEADS_PER_OPEN: usize = 4;
-/// Late sightings at unexpected points that make the joiner keep journeys longer.
+/// Late sightings at unexpected points after which journeys are kept longer.
 const HOLD_AFTER: u32 = 32;
 
 impl Joiner {
-    /// A joiner for streams with these key rules; a stream's id is its place in the list.
+    /// A joiner for streams with these key rules; a stream's id is its index.
     pub fn new(rules: impl IntoIterator<Item = KeyRule>, options: Options) -> Self {
         let stride = 8;
         let options = Options { retain: options.retain.max(options.window), ..options };
@@ -142,7 +145,7 @@ impl Joiner {
         joiner
     }
 
-    /// Adds a stream with this key rule; its id is the next one.
+    /// Adds a stream with this key rule; it gets the next id.
     pub fn add_stream(&mut self, rule: KeyRule) {
         self.streams.push(Stream::new(self.streams.len() as StreamId, rule, self.stride, &self.options));
         self.rules.push(rule);
@@ -151,7 +154,7 @@ impl Joiner {
         self.heads += MIN_SLOTS;
     }
 
-    /// Takes the points that there are; call it again whenever points were found.
+    /// Sets the known points; call it again whenever points are found.
     pub fn set_points(&mut self, points: &[PointInfo]) {
         let drop = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Drop;
         self.drops = points.iter().enumerate().take(MAX_POINTS).filter(drop).fold(0, |mask, (id, _)| mask | 1 << id);
@@ -163,8 +166,8 @@ impl Joiner {
         }
     }
 
-    /// The route of a stream: its points make a journey complete, and its last one is the reader at which duplicates and packets out of
-    /// order are counted. Empty while it is unknown.
+    /// Sets the route of a stream: a journey with all its points is complete, and its last point is the reader at which
+    /// duplicates and reordered packets are counted. Empty while unknown.
     pub fn set_route(&mut self, stream: StreamId, route: &[PointId]) {
         self.set_expected(stream, route.iter().fold(0, |mask, p| mask | 1 << p));
         if let Some(stream) = self.streams.get_mut(usize::from(stream)) {
@@ -172,7 +175,7 @@ impl Joiner {
         }
     }
 
-    /// Points that make a journey of a stream complete, as bits `1 << PointId`; 0 while the route is unknown.
+    /// Sets the points that make a journey of a stream complete, as bits `1 << PointId`; 0 while the route is unknown.
     pub fn set_expected(&mut self, stream: StreamId, mask: u64) {
         let at = usize::from(stream);
         let Some(senders) = self.senders.get_mut(at) else { return };
@@ -181,12 +184,13 @@ impl Joiner {
         self.streams[at].expected = mask;
     }
 
-    /// The points of each sender of a stream whose packets are not followed, as bits `1 << PointId`, with its sightings.
+    /// The senders of a stream that are not followed: their points, as bits `1 << PointId`, and number of sightings.
     pub fn other_senders(&self, stream: StreamId) -> Vec<(u64, u64)> {
         let of = |senders: &Senders| senders.others.iter().map(|o| (o.points, o.joined.totals.sightings)).collect();
         self.senders.get(usize::from(stream)).map_or_else(Vec::new, of)
     }
 
+    /// The counters of a stream.
     pub fn totals(&self, stream_id: StreamId) -> Totals {
         let Some(stream) = self.streams.get(usize::from(stream_id)) else { return Totals::default() };
         let (never_seen, restarts) = stream.sequence.as_ref().map_or((0, 0), |s| (s.never_seen(), s.restarts()));
@@ -194,28 +198,28 @@ impl Joiner {
         Totals { never_seen, restarts, other_senders, duplicates: stream.duplicates(), ..stream.totals }
     }
 
-    /// The step and the wrap of a stream's keys, where they were learned.
+    /// The learned sequence of a stream's keys: step and wrap.
     pub fn sequence(&self, stream: StreamId) -> Option<&Sequence> {
         self.streams.get(usize::from(stream))?.sequence.as_ref()
     }
 
-    /// Sightings that named a stream or a point beyond the tables.
+    /// Number of sightings with an invalid stream or point.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Journeys that are open now.
+    /// Number of open journeys.
     pub fn open(&self) -> u64 {
         self.streams.iter().map(|s| s.ring.open()).sum()
     }
 
-    /// Journeys that began before this time have all been handed out.
+    /// Time before which all journeys have been handed out, by their beginning.
     pub fn reached(&self) -> Ns {
         let open = self.streams.iter().filter(|s| s.ring.open() > 0);
         open.map(|s| s.ring.get(s.ring.emit).first).min().map_or(self.now, |first| first.min(self.now))
     }
 
-    /// Numbers of a stream's journeys that are open now.
+    /// Numbers of a stream's open journeys.
     pub fn open_of(&self, stream: StreamId) -> Range<u64> {
         self.streams.get(usize::from(stream)).map_or(0..0, |s| s.ring.emit..s.ring.head)
     }
@@ -226,18 +230,18 @@ impl Joiner {
         self.streams.iter().chain(others)
     }
 
-    /// The journeys that are open now, each stream's in order, and those of senders that are not followed.
+    /// All open journeys, each stream's in order, including those of senders that are not followed.
     pub fn open_journeys(&self) -> impl Iterator<Item = Journey<'_>> {
         self.all_streams().flat_map(|s| (s.ring.emit..s.ring.head).map(|number| s.ring.journey(s.id, number, s.reader)))
     }
 
-    /// When an open journey began: its first sighting that came.
+    /// Time of the first sighting that arrived of an open journey.
     pub fn began(&self, stream: StreamId, number: u64) -> Option<Ns> {
         let stream = self.streams.get(usize::from(stream))?;
         (stream.ring.emit..stream.ring.head).contains(&number).then(|| stream.ring.get(number).first)
     }
 
-    /// An open journey that has all expected points and would be handed out now if no earlier one were open.
+    /// An open journey with all expected points that only waits for earlier ones.
     pub fn whole(&self, stream: StreamId, number: u64) -> Option<Journey<'_>> {
         let stream = self.streams.get(usize::from(stream))?;
         let ring = &stream.ring;
@@ -249,12 +253,12 @@ impl Joiner {
         is_whole.then(|| ring.journey(stream.id, number, stream.reader))
     }
 
-    /// Memory that the rings take.
+    /// Memory of the rings, bytes.
     pub fn bytes(&self) -> usize {
         self.all_streams().map(|s| s.ring.bytes() + s.at.len() * size_of::<Position>()).sum()
     }
 
-    /// Takes a sighting. Journeys are handed out here only if memory is short.
+    /// Adds a sighting. Hands out journeys only if memory is short.
     pub fn push(&mut self, s: &Sighting, sink: &mut impl FnMut(&Journey)) {
         let (point, stream) = (usize::from(s.point), usize::from(s.stream));
         if stream >= self.streams.len() || point >= MAX_POINTS {
@@ -270,8 +274,8 @@ impl Joiner {
         self.join(s, sink);
     }
 
-    /// Looks closer at a sighting at a point that is new to its stream, or where another sender's packets pass; takes it if it is of
-    /// such a packet.
+    /// Examines a sighting at a point that is new to its stream, or that another sender's packets pass. Returns true,
+    /// and counts the sighting, if it is of another sender.
     #[cold]
     fn is_of_another(&mut self, s: &Sighting) -> bool {
         let (at, bit) = (usize::from(s.stream), 1_u64 << s.point);
@@ -288,7 +292,7 @@ impl Joiner {
         true
     }
 
-    /// Divides the points of a stream by its senders.
+    /// Assigns the points of a stream to its senders.
     fn divide(&mut self, at: usize) {
         let (rule, stride, options) = (self.rules[at], self.stride, self.options);
         if !options.separate_senders {
@@ -336,7 +340,7 @@ impl Joiner {
         }
     }
 
-    /// Takes the sources' watermark: no sighting older than `now` will come. Hands out the finished journeys.
+    /// Sets the watermark: no sighting older than `now` will arrive. Hands out the finished journeys.
     pub fn advance(&mut self, now: Ns, sink: &mut impl FnMut(&Journey)) {
         self.now = self.now.max(now);
         if self.hold.late >= HOLD_AFTER && self.now >= self.hold.again {
@@ -356,8 +360,8 @@ impl Joiner {
         }
     }
 
-    /// Ends a recording: hands out the journeys that are finished at `now`. Journeys that lack expected points but are not overdue are
-    /// not handed out, for nobody can say that they are lost; they are counted as unfinished.
+    /// Ends a recording: hands out the journeys that are finished at `now`. Incomplete journeys that are not overdue
+    /// are counted as unfinished, because their packets may not be lost.
     pub fn finish(&mut self, now: Ns, sink: &mut impl FnMut(&Journey)) {
         self.now = self.now.max(now);
         let options = Options { linger: 0, ..self.options };
@@ -373,7 +377,7 @@ impl Joiner {
         }
     }
 
-    /// Hands out all open journeys, whatever they lack.
+    /// Hands out all open journeys, complete or not.
     pub fn flush(&mut self, sink: &mut impl FnMut(&Journey)) {
         for stream in &mut self.streams {
             while stream.ring.emit < stream.ring.head {
@@ -392,7 +396,7 @@ impl Joiner {
         }
     }
 
-    /// Makes room for one more journey of a stream, that begins at `t`.
+    /// Makes room for a new journey of a stream that begins at `t`.
     fn make_room(&mut self, stream: usize, t: Ns, sink: &mut impl FnMut(&Journey)) {
         let most = self.options.max_open.min(MAX_BYTES / row_bytes(self.stride));
         let stream = &mut self.streams[stream];
@@ -414,7 +418,7 @@ impl Joiner {
         if ring.head - ring.tail < heads as u64 {
             return;
         }
-        // Twice as many heads as open journeys always, more while they are worth keeping and memory allows.
+        // Always twice as many heads as open journeys, and more while they are worth keeping and memory allows.
         let affordable = self.heads + heads <= HEADS_PER_OPEN * most;
         let worth_keeping = t.saturating_sub(ring.get(ring.tail).first) <= self.options.retain;
         if heads < 2 * ring.slots() || ring.tail == ring.emit || (worth_keeping && affordable) {

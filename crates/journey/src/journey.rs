@@ -1,39 +1,41 @@
-//! One packet's journey.
+//! The journey of one packet.
 
 use latpath_model::{Ns, PointId, StreamId};
 
-/// Maximum number of points of a run: a journey's set of points is a `u64`.
+/// Maximum number of points in a run: a journey's set of points is a `u64`.
 pub const MAX_POINTS: usize = 64;
 
-/// All sightings of one packet. Borrowed from the joiner or from a run, valid until the next one is made.
+/// All sightings of one packet. Borrowed from the joiner or from a run, valid until the next journey.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Journey<'a> {
+    /// The packet's stream.
     pub stream: StreamId,
     /// The packet's key in its stream (smpCnt for SV).
     pub key: u32,
-    /// The packet's number in its stream, counted from 0 by first sighting; names the packet where keys wrap.
+    /// The packet's number in its stream, counted from 0 by first sighting; identifies the packet even if keys wrap.
     pub number: u64,
-    /// Points that saw it: bit `1 << PointId`.
+    /// Points that saw the packet: bit `1 << PointId`.
     pub seen: u64,
-    /// Those of them that are moments before the packet was made, when its sample was taken: no sighting of it.
+    /// The subset of `seen` that is no sighting but the computed time at which the packet's sample was taken.
     pub samples: u64,
-    /// Time of the (first) sighting at each point, host timeline; meaningful where `seen` has the bit.
+    /// Time of the first sighting at each point, host timeline, ns; valid where `seen` has the bit.
     pub t: &'a [Ns],
-    /// CPU of each sighting, likewise.
+    /// CPU of each sighting; valid as `t`.
     pub cpu: &'a [u16],
-    /// Thread of each sighting, likewise.
+    /// Thread of each sighting; valid as `t`.
     pub tid: &'a [u32],
-    /// Times that the packet came again to the last point of the route.
+    /// Duplicate arrivals at the last point of the route.
     pub duplicates: u32,
-    /// It reached that point behind a later packet of its sender (RFC 4737).
+    /// The packet reached that point after a later packet of its sender (RFC 4737).
     pub out_of_order: bool,
-    /// Where a `drop` point saw it: index of its note plus one, 0 for none.
+    /// Index of the note of the `drop` point plus one; 0 for none.
     pub drop_note: u16,
-    /// Packets of the stream right before it that no point saw, by its sequence numbers, as far as was known when it was handed out.
+    /// Packets directly before this one that no point saw, by sequence numbers, as known when the journey was handed
+    /// out.
     pub missing_before: u32,
 }
 
-/// The bits of a set of points, rising.
+/// Indexes of the bits of a set, ascending.
 pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = (set != 0).then(|| set.trailing_zeros() as usize)?;
@@ -43,17 +45,17 @@ pub(crate) fn bits(mut set: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Journey<'_> {
-    /// The time at a point, if the point saw the packet.
+    /// Time at a point, if the point saw the packet.
     pub fn at(&self, point: PointId) -> Option<Ns> {
         (self.seen >> point & 1 == 1).then(|| self.t[usize::from(point)])
     }
 
-    /// The time of the first sighting.
+    /// Time of the first sighting.
     pub fn first(&self) -> Option<Ns> {
         bits(self.seen & !self.samples).map(|point| self.t[point]).min()
     }
 
-    /// Time from one point to another, if both saw it. May be negative: a clock fault to report, never clamped.
+    /// Time from one point to another, if both saw the packet. A negative time shows a clock fault and is not clamped.
     pub fn between(&self, from: PointId, to: PointId) -> Option<Ns> {
         Some(self.at(to)? - self.at(from)?)
     }

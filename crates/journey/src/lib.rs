@@ -1,4 +1,5 @@
-//! Journeys: all sightings of one packet, joined by key in bounded memory, and the order of points they reveal.
+//! Journeys: the sightings of each packet, joined by key in bounded memory, and the route that they reveal.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod islands;
 pub mod joiner;

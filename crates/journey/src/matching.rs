@@ -1,81 +1,83 @@
-//! To which journey does a sighting belong? The rules; docs/journeys.md gives the reasoning for users.
+//! The rules by which a sighting is assigned to a journey; docs/journeys.md has the reasoning for users.
 
 use crate::ring::Ring;
 use latpath_model::Ns;
 use latpath_protocols::sequence::{Placement, Sequence};
 
-/// Consecutive sightings that must contradict a point's position before the position is discarded.
+/// Consecutive sightings that must contradict a point's position before it is discarded.
 const CONTRADICTIONS: u32 = 16;
-/// Maximum packets that drained sightings may skip, of packets older than all kept ones.
+/// Maximum packets that drained sightings older than all kept packets may skip.
 const STALE_STEPS: u64 = 16;
-/// Stale sightings that are accepted whatever their pace.
+/// Stale sightings that are accepted regardless of their pace.
 const STALE_START: u64 = 64;
 
 /// A point's position in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Position {
-    /// Number of the packet it saw last.
+    /// Number of the last packet seen, without stragglers.
     pub last: Option<u64>,
     pub last_key: u32,
-    /// Number of the packet it saw last, stragglers too.
+    /// Number of the last packet seen, including stragglers.
     latest: Option<u64>,
-    /// Where it was before it last jumped forward, and for how many sightings more there may be stragglers from there.
+    /// Position before the last jump forward, and the number of further sightings that may be stragglers from there.
     before_jump: Option<(u64, u64)>,
-    /// Two packets in a row were seen at or after this number: numbers far below it will not come any more.
+    /// Two consecutive packets were seen at or after this number: much smaller numbers will not come any more.
     pub passed: Option<u64>,
-    /// A journey that is not in place and was seen here, and the point's position at that time.
+    /// A journey seen here that is not in place, and the point's position at that time.
     out_of_place: Option<(u64, Option<u64>)>,
-    /// Sightings in a row that began a journey far behind the head.
+    /// Consecutive sightings that began a journey far behind the head.
     begun: u32,
-    /// Sightings in a row that could also be a packet one or more cycles newer, and how far the point was behind then.
+    /// Consecutive sightings that could also be a packet one or more cycles newer, and the point's lag at the first of
+    /// them.
     ambiguous: u32,
     ambiguous_behind: u64,
-    /// Sightings in a row that would make the point jump back, and where to.
+    /// Consecutive sightings that would move the point back, and the position there.
     back: u32,
     back_to: u64,
-    /// Sightings in a row that are older than anything kept, and when that began.
+    /// Consecutive sightings older than all kept journeys, and the time of the first.
     stale: u64,
     stale_since: Ns,
 }
 
+/// The journey of a sighting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchResult {
-    /// A sighting of this open journey.
+    /// An open journey.
     Attach(u64),
-    /// It belongs to this journey, which is closed.
+    /// A closed journey.
     Late(u64),
-    /// It belongs to a journey that is not even kept any more, this many packets after the point's last.
+    /// A journey that is no longer kept, this many packets after the point's last.
     Stale(u64),
-    /// The point has seen this journey.
+    /// A journey that the point has already seen.
     Duplicate(u64),
-    /// A packet that was not seen before.
+    /// A packet without a journey.
     New,
 }
 
-/// What the rules need to know about a sighting and its stream.
+/// Input of the rules: a sighting and the state of its stream.
 pub(crate) struct MatchQuery {
     pub key: u32,
     pub t: Ns,
-    /// The point's bit, or 0 if the point may see a packet several times.
+    /// The point's bit; 0 if the point may see a packet several times.
     pub bit: u64,
     pub window: Ns,
     pub retain: Ns,
-    /// The reorder window R.
+    /// The reorder window R, packets.
     pub reorder: u64,
-    /// How far "near" reaches: R, less if the keys repeat within that.
+    /// Distance within which a number counts as near: R, less if the keys repeat within R.
     pub near: u64,
     /// The point is where the stream's packets are first seen.
     pub leads: bool,
-    /// Journeys that can be meant at all.
+    /// The journeys that are candidates.
     pub meant: Meant,
 }
 
-/// Which journeys with its key a drop can mean.
+/// Candidate journeys of a drop with this key.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Meant {
-    /// Those from this number on.
+    /// Minimum number.
     pub least: u64,
-    /// Those that are open and were last seen at most this long ago.
+    /// Maximum time since the last sighting of an open journey, ns.
     pub just_now: Ns,
 }
 
@@ -103,13 +105,13 @@ pub(crate) fn by_sequence(ring: &Ring, sequence: &Sequence, at: &mut Position, q
     }
 }
 
-/// The result for a point that sees the packet after its last one, as nearly all sightings do: [`search`] would find
-/// the same. `None` where only it can tell.
+/// The result for a point that sees the packet after its last one, which covers nearly all sightings; equal to that of
+/// [`search`]. `None` if the search is needed.
 fn in_order(ring: &Ring, at: &Position, q: &MatchQuery) -> Option<MatchResult> {
     let next = at.last? + 1;
     let newest = ring.newest_with_hash_of(q.key);
     if next == ring.head {
-        // The stream's next packet: it has no journey, and those of earlier cycles are out of reach.
+        // The next packet of the stream has no journey, and journeys of earlier cycles are out of reach.
         let is_apart = at.out_of_place(q.reorder).is_none() && at.before_jump.is_none();
         let reach = next.saturating_sub(q.near.max(q.reorder)).min(ring.emit);
         return (is_apart && newest.is_none_or(|number| number < reach)).then_some(MatchResult::New);
@@ -119,17 +121,17 @@ fn in_order(ring: &Ring, at: &Position, q: &MatchQuery) -> Option<MatchResult> {
     (is_open && head.key == q.key && head.seen & q.bit == 0).then_some(MatchResult::Attach(next))
 }
 
-/// The same, looking at all journeys that share the key.
+/// The result of examining all journeys that share the key.
 fn search(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -> (MatchResult, bool) {
     let next = at.last.map(|n| n + 1);
     let floor = next.map_or(0, |n| n.saturating_sub(q.reorder));
     let before_jump = at.before_jump.map(|(n, _)| n);
     let bottom = before_jump.map_or(floor, |n| floor.min(n.saturating_sub(q.reorder)));
-    // The nearest journey that lacks the point; the newest open one that does; the nearest that has it; one too far back.
+    // The nearest journey without the point; the newest open one without it; the nearest with it; one too far back.
     let (mut near, mut newest, mut twice, mut back) = (None::<(u64, u64)>, None, None::<(u64, u64)>, None);
     let (mut straggler, mut closed) = (None, None);
     let out_of_place = at.out_of_place(q.reorder);
-    // Closed journeys behind all that the point is near to mean nothing; those before them are further still.
+    // Closed journeys farther back than all of the point's positions are no candidates, nor are those before them.
     let nearest = least(least(next, out_of_place), before_jump).unwrap_or(0);
     let behind = nearest.saturating_sub(q.near).min(bottom).min(ring.emit);
     let mut chain = ring.with_key(q.key);
@@ -210,7 +212,7 @@ fn search(ring: &Ring, sequence: &Sequence, at: &mut Position, q: &MatchQuery) -
     (result, cut)
 }
 
-/// The least number that there is.
+/// The lesser of two optional numbers.
 fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -218,7 +220,7 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The same for keys without an order: hashes, and drops.
+/// The result for keys without an order: hashes, and drops.
 pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (MatchResult, bool) {
     let (mut twice, mut late) = (None, None);
     let mut chain = ring.with_key(q.key);
@@ -247,8 +249,8 @@ pub(crate) fn by_newest(ring: &Ring, at: &mut Position, q: &MatchQuery) -> (Matc
     (result, chain.cut())
 }
 
-/// Whether a new point's sighting can belong to this journey, because the journey has the key's place in the sequence: the packet that a
-/// point sees first may have waited longer than the window.
+/// Whether this journey's place in the sequence fits the sighting of a new point, whose first packet may have been
+/// queued for longer than the window.
 fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bool {
     match sequence.placement(q.key) {
         Placement::Behind(behind) => ring.head.checked_sub(behind + 1).is_some_and(|n| n.abs_diff(number) <= q.reorder),
@@ -256,22 +258,22 @@ fn is_meant(ring: &Ring, sequence: &Sequence, number: u64, q: &MatchQuery) -> bo
     }
 }
 
-/// Handed out already, or too old for this sighting.
+/// Already handed out, or too old for this sighting.
 fn is_closed(ring: &Ring, number: u64, q: &MatchQuery) -> bool {
     number < ring.emit || q.t.saturating_sub(ring.get(number).first) > q.window
 }
 
 impl Position {
-    /// Whether a journey that begins here as `number` is in place: the point is near the head of the stream. Otherwise it
-    /// follows far behind, and the packet's earlier sightings were lost.
+    /// Whether a journey that begins here as `number` is in place: the point is near the head of the stream. Otherwise
+    /// the point is far behind, and the packet's earlier sightings were lost.
     pub fn is_at_head(&mut self, number: u64, reorder: u64) -> bool {
         let near = number.saturating_sub(self.last.unwrap_or(0)) <= reorder / 2;
         self.begun = if near { 0 } else { self.begun + 1 };
-        // A point whose packets nobody else sees is at the head by itself.
+        // A point whose packets no other point sees is at the head.
         near || self.begun >= CONTRADICTIONS
     }
 
-    /// The point saw this journey, whose number gives its place.
+    /// Moves the point to a journey whose number gives its place.
     pub fn moved(&mut self, number: u64, key: u32, reorder: u64) {
         if let Some(two) = self.latest.replace(number).map(|n| n.min(number)) {
             self.passed = Some(self.passed.map_or(two, |p| p.max(two)));
@@ -289,12 +291,12 @@ impl Position {
         self.last_key = key;
     }
 
-    /// The point saw a journey whose number gives no place: it was first seen behind the head of the stream.
+    /// Records a journey whose number gives no place: it was first seen behind the head of the stream.
     pub fn saw_out_of_place(&mut self, number: u64) {
         self.out_of_place = Some((number, self.last));
     }
 
-    /// A packet that was first seen here was then seen where packets are first seen: the point is where it seems to be.
+    /// Confirms the point's position: a packet first seen here was then seen at the lead.
     pub fn confirmed(&mut self) {
         self.back = 0;
     }
@@ -306,14 +308,14 @@ impl Position {
         (!far && self.last.is_some() == then.is_some()).then_some(number)
     }
 
-    /// The point saw a packet that is not kept any more.
+    /// Moves the point past packets that are no longer kept.
     pub fn stepped(&mut self, steps: u64, key: u32) {
         self.last = self.last.map(|n| n + steps);
         self.last_key = key;
     }
 
-    /// A point that is a cycle behind either drains a queue, then it catches up; or it lost a cycle, then it stays behind,
-    /// and the newer journey is the right one.
+    /// Whether a point one cycle behind has lost that cycle. A point that drains a queue catches up; one that lost a
+    /// cycle stays behind, and the newer journey is the right one.
     fn stands_still(&mut self, behind: u64, reorder: u64) -> bool {
         if self.ambiguous == 0 {
             self.ambiguous_behind = behind;
@@ -325,8 +327,8 @@ impl Position {
         behind + reorder / 8 > self.ambiguous_behind
     }
 
-    /// A packet far before the point's last one is another packet that shares the key; unless several in a row say that
-    /// the point is back there.
+    /// Whether the point moves back. A packet far before its last one is another packet with the same key, unless
+    /// several consecutive ones agree.
     fn goes_back(&mut self, number: u64, reorder: u64) -> bool {
         self.back = if self.back > 0 && number.abs_diff(self.back_to) <= reorder { self.back + 1 } else { 1 };
         self.back_to = number;
@@ -337,8 +339,9 @@ impl Position {
         true
     }
 
-    /// If the packets after the point's last one are not kept any more, and this key follows it, then the point drains a queue
-    /// that is older than all kept packets. It must do so faster than the stream comes in.
+    /// The steps to a packet that is no longer kept: the packets after the point's last one are gone and this key
+    /// follows it, so the point drains a queue older than all kept packets. It must do so faster than the stream
+    /// arrives.
     fn stale_steps(&self, ring: &Ring, sequence: &Sequence, q: &MatchQuery) -> Option<u64> {
         let next = self.last? + 1;
         if next >= ring.head || ring.head - ring.tail < 2 {
@@ -384,7 +387,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Points follow a stream of few keys, lose packets, see some twice and fall behind; journeys are closed and forgotten.
+        /// Points follow a stream of few keys, lose packets, see some twice and fall behind; journeys are closed and
+        /// forgotten.
         #[test]
         fn what_is_found_in_order_is_what_a_search_finds(
             wrap in 3_u32..200,
@@ -443,7 +447,7 @@ mod tests {
                     MatchResult::Late(_) | MatchResult::Duplicate(_) => {}
                 }
             }
-            // Otherwise this would prove nothing.
+            // The test must exercise the fast path.
             prop_assert!(in_order_results > 0 || ring.head < 8);
         }
     }

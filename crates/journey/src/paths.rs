@@ -1,30 +1,31 @@
 //! The path of a packet through the host, as far as it affects the delay.
 //!
-//! The points that saw a packet give its path. Nothing else is stored about it.
+//! It follows from the points that saw the packet; nothing else is stored about it.
 
 use crate::journey::MAX_POINTS;
 use latpath_model::{PointId, PointInfo, PointKind};
 use std::fmt;
 
+/// A path through the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathClass {
     /// Through the stack: bridge, routing, macvtap.
     Direct,
-    /// Through Open vSwitch's datapath, by a flow that was there.
+    /// Through Open vSwitch's datapath, by an existing flow.
     Fast,
-    /// No flow fitted: by way of ovs-vswitchd.
+    /// Through ovs-vswitchd, because no flow matched.
     Upcall,
-    /// A flow's action sent it by way of ovs-vswitchd, which handed it back.
+    /// Through ovs-vswitchd, by a flow's action; it handed the packet back.
     Slow,
-    /// An XDP program redirected it.
+    /// Redirected by an XDP program.
     Xdp,
 }
 
 impl PathClass {
-    /// All of them, the usual ones first.
+    /// All paths, the common ones first.
     pub const ALL: [Self; 5] = [Self::Direct, Self::Fast, Self::Upcall, Self::Slow, Self::Xdp];
 
-    /// As reports write it.
+    /// Name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -53,7 +54,7 @@ impl fmt::Display for PathClass {
     }
 }
 
-/// Finds a journey's path by the points that saw it.
+/// Determines a journey's path from the points that saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paths {
     fast: u64,
@@ -61,7 +62,7 @@ pub struct Paths {
     slow: u64,
     returned: u64,
     xdp: u64,
-    /// For each point by which packets enter: those of Open vSwitch on the same port.
+    /// Per point at which packets enter: the points of Open vSwitch on the same port.
     behind: [u64; MAX_POINTS],
 }
 
@@ -72,6 +73,7 @@ impl Default for Paths {
 }
 
 impl Paths {
+    /// The classifier for these points.
     pub fn of_points(points: &[PointInfo]) -> Self {
         let mut paths = Self::default();
         for (id, info) in points.iter().enumerate().take(MAX_POINTS) {
@@ -99,14 +101,14 @@ impl Paths {
         self.fast | self.upcall | self.slow | self.returned | self.xdp != 0
     }
 
-    /// The path of a journey that these points saw. Of several reasons to be slow, the slowest counts.
+    /// The path of a journey that these points saw; of several slow paths the slowest.
     #[inline]
     pub fn class(&self, seen: u64) -> PathClass {
         let by = |set: u64| seen & set != 0;
         if by(self.slow) {
             PathClass::Slow
         } else if by(self.upcall | self.returned) {
-            // Where the packet was not seen to leave, its return decides.
+            // If the departure was not seen, the return decides.
             PathClass::Upcall
         } else if by(self.xdp) {
             PathClass::Xdp
@@ -117,8 +119,8 @@ impl Paths {
         }
     }
 
-    /// Where a lost packet got to whose last point of the route was `last`: if it came to Open vSwitch by that port, that may
-    /// have seen it since.
+    /// The furthest point of a lost packet whose last point of the route was `last`: Open vSwitch's points on that port
+    /// may have seen it later.
     pub fn furthest(&self, seen: u64, last: PointId) -> PointId {
         let seen = seen & self.behind.get(usize::from(last)).copied().unwrap_or(0);
         // In the order in which a packet passes them.

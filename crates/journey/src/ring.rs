@@ -1,9 +1,9 @@
-//! The journeys of one stream that are kept: flat rings indexed by a journey's number, and an index by key.
+//! The kept journeys of one stream: flat rings indexed by a journey's number, and an index by key.
 //!
-//! Numbers `tail..emit` are tombstones (handed out, kept to recognise late and duplicate packets), `emit..head` are open.
-//! A head of 32 bytes is kept for all of them, times only for the open ones. The index is a table of buckets, each the
-//! newest journey of a chain that runs through the heads from newer to older; a journey that falls off the tail
-//! leaves the chains by itself, so none is ever unlinked.
+//! Numbers `tail..emit` are tombstones (handed out, kept to recognise late and duplicate packets), `emit..head` are
+//! open. A head of 32 bytes is kept for all of them, times only for the open ones. The index is a table of buckets;
+//! each bucket names the newest journey of a chain through the heads, from newer to older. Chains end at the tail, so
+//! journeys need not be unlinked.
 
 use crate::journey::{bits, Journey};
 use latpath_model::{Ns, PointId, Sighting, StreamId};
@@ -14,20 +14,20 @@ pub(crate) const MIN_SLOTS: usize = 64;
 /// Maximum steps along a chain for one sighting; a stream needs more only if its keys repeat within a few packets.
 const MAX_CHAIN: usize = 256;
 
-/// Fields of every journey.
+/// The fixed-size part of a journey.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Head {
     pub seen: u64,
     pub first: Ns,
     pub key: u32,
-    /// How many numbers back the next older journey of the same bucket is; 0 for none.
+    /// Distance in numbers to the next older journey of the bucket; 0 for none.
     pub older: u32,
     pub drop_note: u16,
-    /// Some point other than a drop saw it.
+    /// A point other than a drop saw it.
     pub placed: bool,
-    /// Its number gives its place in the stream: its first sighting was at or near the head of the stream.
+    /// The number gives its place in the stream: it was first seen at or near the head of the stream.
     pub in_place: bool,
-    /// First seen where most packets are first seen.
+    /// First seen at the lead, where most packets are first seen.
     pub by_lead: bool,
 }
 
@@ -39,22 +39,22 @@ pub(crate) struct Ring {
     heads: Vec<Head>,
     /// Low 32 bits of the newest number of each bucket; as many buckets as heads.
     buckets: Vec<u32>,
-    /// Points that a row of times has room for.
+    /// Capacity of a row of times, points.
     stride: usize,
     slots: usize,
     t: Vec<Ns>,
     cpu: Vec<u16>,
     tid: Vec<u32>,
-    /// Further sightings of each, and [`OVERTAKEN`].
+    /// Repeated sightings at each point, and [`OVERTAKEN`].
     again: Vec<u16>,
-    /// Open journeys right before which packets are missing, and how many.
+    /// Open journeys directly after a gap, and the number of packets missing there.
     gaps: VecDeque<(u64, u32)>,
 }
 
-/// The packet came to the point behind a later one.
+/// The packet reached the point after a later one.
 const OVERTAKEN: u16 = 1 << 15;
 
-/// Bytes of an open journey's sightings: time, CPU, thread and duplicates, for each point.
+/// Size of an open journey's sightings, bytes: time, CPU, thread and duplicates for each point.
 pub(crate) fn row_bytes(stride: usize) -> usize {
     stride * (8 + 2 + 4 + 2)
 }
@@ -67,12 +67,12 @@ impl Ring {
         ring
     }
 
-    /// Journeys that can be open at once.
+    /// Capacity for open journeys.
     pub fn slots(&self) -> usize {
         self.slots
     }
 
-    /// Journeys whose heads can be kept.
+    /// Capacity for heads.
     pub fn head_slots(&self) -> usize {
         self.heads.len()
     }
@@ -95,17 +95,17 @@ impl Ring {
     }
 
     fn bucket(&self, key: u32) -> usize {
-        // Fibonacci hashing: neighbouring keys fall into different buckets whatever the step between them.
+        // Fibonacci hashing: neighbouring keys fall into different buckets, whatever the step between them.
         let spread = u64::from(key).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (spread >> 32) as usize & (self.heads.len() - 1)
     }
 
-    /// The newest journey in the bucket of this key, whatever its own key. It may not be kept any more; a newer one with this key
-    /// there is not.
+    /// The newest journey in the bucket of this key, whatever its own key. It may no longer be kept; the bucket has no
+    /// newer journey with this key.
     pub fn newest_with_hash_of(&self, key: u32) -> Option<u64> {
         let newest = self.buckets[self.bucket(key)];
-        // The bucket holds 32 bits: the youngest number that ends in them. A stale bucket may name a journey of another
-        // chain; comparing keys makes that harmless.
+        // The bucket stores 32 bits: the greatest number that ends in them. A stale bucket may name a journey of
+        // another chain, which comparing keys makes harmless.
         let back = (self.head as u32).wrapping_sub(newest);
         self.head.checked_sub(u64::from(back)).filter(|_| back != 0)
     }
@@ -115,7 +115,7 @@ impl Ring {
         Chain { ring: self, next: self.newest_with_hash_of(key), key, steps: 0 }
     }
 
-    /// Adds an open journey and returns its number. There must be room in both rings.
+    /// Adds an open journey and returns its number. Both rings must have room.
     pub fn add(&mut self, head: Head) -> u64 {
         let number = self.head;
         debug_assert!(self.open() < self.slots as u64 && number - self.tail < self.heads.len() as u64);
@@ -137,7 +137,7 @@ impl Ring {
         (number as usize & (self.slots - 1)) * self.stride
     }
 
-    /// Notes where and when an open journey was seen.
+    /// Records a sighting of an open journey.
     pub fn mark(&mut self, number: u64, s: &Sighting) {
         let at = self.row(number) + usize::from(s.point);
         self.t[at] = s.t;
@@ -147,7 +147,7 @@ impl Ring {
         self.get_mut(number).seen |= 1 << s.point;
     }
 
-    /// Notes that a point that has seen an open journey sees it again.
+    /// Records a repeated sighting of an open journey at a point.
     pub fn repeat(&mut self, number: u64, point: PointId) {
         let at = self.row(number) + usize::from(point);
         if self.again[at] & !OVERTAKEN < OVERTAKEN - 1 {
@@ -155,13 +155,14 @@ impl Ring {
         }
     }
 
-    /// Notes that an open journey came to a point behind a later packet.
+    /// Records that an open journey reached a point after a later packet.
     pub fn overtake(&mut self, number: u64, point: PointId) {
         let at = self.row(number) + usize::from(point);
         self.again[at] |= OVERTAKEN;
     }
 
-    /// Further sightings of a journey at its reader, and whether it came there behind a later one; without a reader, at any point.
+    /// Repeated sightings of a journey at its reader, and whether it arrived there after a later one; without a reader,
+    /// at any point.
     fn again(&self, number: u64, reader: Option<PointId>) -> (u32, bool) {
         let (seen, row) = (self.get(number).seen, self.row(number));
         let points = bits(seen & reader.map_or(u64::MAX, |reader| 1 << reader));
@@ -171,7 +172,7 @@ impl Ring {
         })
     }
 
-    /// An open journey as the world sees it.
+    /// The view of an open journey.
     pub fn journey(&self, stream: StreamId, number: u64, reader: Option<PointId>) -> Journey<'_> {
         let (head, row) = (self.get(number), self.row(number));
         let (duplicates, out_of_order) = self.again(number, reader);
@@ -191,12 +192,12 @@ impl Ring {
         }
     }
 
-    /// Gaps are noted in the order of journeys.
+    /// Gaps are stored in the order of journeys.
     fn missing_before(&self, number: u64) -> u32 {
         self.gaps.binary_search_by_key(&number, |(at, _)| *at).map_or(0, |found| self.gaps[found].1)
     }
 
-    /// Notes that packets are missing right before the newest journey.
+    /// Records missing packets directly before the newest journey.
     pub fn note_gap(&mut self, missing: u64) {
         while self.gaps.front().is_some_and(|(number, _)| *number < self.emit) {
             self.gaps.pop_front();
@@ -204,8 +205,8 @@ impl Ring {
         self.gaps.push_back((self.head - 1, missing.try_into().unwrap_or(u32::MAX)));
     }
 
-    /// Removes a late packet from the gap in which it was missing, if that is one of the last `most` gaps. `reaches(from, to, packets)` is
-    /// whether the sequence comes from one key to another within this many packets.
+    /// Removes a late packet from the gap in which it was missing, if that is one of the last `most` gaps.
+    /// `reaches(from, to, packets)`: whether the sequence gets from one key to another within this many packets.
     pub fn fill_gap(&mut self, key: u32, most: u64, reaches: impl Fn(u32, u32, u64) -> bool) {
         let (heads, mask) = (&self.heads, self.heads.len() - 1);
         let is_here = |(number, missing): &&mut (u64, u32)| {
@@ -216,25 +217,25 @@ impl Ring {
         }
     }
 
-    /// The latest time at any point of an open journey.
+    /// Latest time at any point of an open journey.
     pub fn last_time(&self, number: u64) -> Ns {
         let row = self.row(number);
         bits(self.get(number).seen).map(|point| self.t[row + point]).max().unwrap_or(Ns::MIN)
     }
 
-    /// Makes room for more heads; `slots` is a power of two.
+    /// Grows the capacity for heads to `slots`, a power of two.
     pub fn resize_heads(&mut self, slots: usize) {
         let old = std::mem::replace(&mut self.heads, vec![Head::default(); slots]);
         self.buckets = vec![u32::MAX; slots];
         let head = self.head;
-        // Numbers end just below an untouched bucket's value only after 2^32 journeys, and then `link` sees the age.
+        // A number can equal an untouched bucket's value only after 2^32 journeys; `link` then sees its age.
         for number in self.tail..head {
             *self.get_mut(number) = old[number as usize & (old.len() - 1)];
             self.link(number);
         }
     }
 
-    /// Makes room for more open journeys or more points; `slots` is a power of two.
+    /// Grows the capacity for open journeys to `slots`, a power of two, or for points.
     pub fn resize_rows(&mut self, stride: usize, slots: usize) {
         let mut t = vec![0; slots * stride];
         let mut cpu = vec![0; slots * stride];
@@ -251,7 +252,7 @@ impl Ring {
     }
 }
 
-/// See [`Ring::with_key`].
+/// Iterator of [`Ring::with_key`].
 pub(crate) struct Chain<'a> {
     ring: &'a Ring,
     next: Option<u64>,
@@ -260,7 +261,7 @@ pub(crate) struct Chain<'a> {
 }
 
 impl Chain<'_> {
-    /// True if the walk was cut short.
+    /// Whether the walk was cut short.
     pub fn cut(&self) -> bool {
         self.steps > MAX_CHAIN
     }

@@ -1,30 +1,30 @@
-//! The route: the order in which packets pass the points, and which points lead to the application.
+//! The route: the order in which packets pass the points, and which of them lead to the application.
 //!
-//! A packet is seen at more points than those of its route: a bridge floods it to other ports and hands itself a copy, and
-//! other programs may read along. The route is found from journeys (which points saw them, in which order) and from what
-//! the devices are. You configure nothing.
+//! A packet is seen at points that are not on its route: a bridge floods it to other ports and delivers a local copy,
+//! and other programs may read it. The route follows from journeys (which points saw them, in which order) and from the
+//! types of devices. It needs no configuration.
 
 use crate::journey::{bits, Journey, MAX_POINTS};
 use latpath_model::{Link, Point, PointId, PointInfo, PointKind, StreamId, HOST};
 
-/// The points in the order in which packets pass, and those of the routes.
+/// The points in the order in which packets pass, and the routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// All points that saw a packet, in the order in which packets pass. Drop points have no place in an order.
+    /// All points that saw a packet, in the order in which packets pass. Drop points are excluded.
     pub order: Vec<PointId>,
     /// The points of all streams' routes, in order.
     pub points: Vec<PointId>,
-    /// Points off all routes: copies that a bridge makes, other readers.
+    /// Points off all routes: copies made by a bridge, other readers.
     pub off_route: Vec<PointId>,
-    /// Points that only some packets pass, and that show which path they took: Open vSwitch's fast path and its daemon.
+    /// Points that only some packets pass and that identify their paths: Open vSwitch's fast path and daemon.
     pub optional: Vec<PointId>,
-    /// Each stream's own route, by its id; empty where no packet of it was seen. Streams may lead into different VMs.
+    /// Each stream's route, by its id; empty if no packet of it was seen. Streams may lead into different VMs.
     pub by_stream: Vec<Vec<PointId>>,
 }
 
 impl Route {
-    /// The route from the names of its points, as a run's manifest has them: that of all streams together, and each
-    /// stream's own. A name that is no point is skipped.
+    /// From the names of the points, as stored in a run's manifest: the route of all streams, and each stream's own.
+    /// Unknown names are skipped.
     pub fn from_points(route: &[Point], by_stream: &[Vec<Point>], points: &[PointInfo]) -> Self {
         let id = |p: &Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
         let ids = |names: &[Point]| -> Vec<PointId> { names.iter().filter_map(id).collect() };
@@ -38,23 +38,23 @@ impl Route {
         Self { order, points: route, off_route, optional, by_stream }
     }
 
-    /// The route of one stream: that of all where its own is not known.
+    /// The route of one stream; that of all streams if its own is unknown.
     pub fn of_stream(&self, stream: StreamId) -> &[PointId] {
         self.by_stream.get(usize::from(stream)).filter(|route| !route.is_empty()).unwrap_or(&self.points)
     }
 
-    /// Whether some stream's route ends at a reader on its sender's side, as routes of older recordings may.
+    /// Whether some stream's route ends at a reader on its sender's side, as in some older recordings.
     pub fn ends_at_sender(&self, points: &[PointInfo]) -> bool {
         let is_copy = |end: &PointId| is_senders_copy(*end, &self.order, points);
         self.distinct().iter().filter_map(|route| route.last()).any(is_copy)
     }
 
-    /// The routes of the first `streams` streams, as [`Self::of_stream`] has them.
+    /// The routes of the first `streams` streams, by [`Self::of_stream`].
     pub fn by_streams(&self, streams: usize) -> Vec<Vec<PointId>> {
         (0..streams).map(|id| self.of_stream(id as StreamId).to_vec()).collect()
     }
 
-    /// The different routes; each once.
+    /// The distinct routes.
     pub fn distinct(&self) -> Vec<&[PointId]> {
         let mut routes: Vec<&[PointId]> = Vec::new();
         for route in self.by_stream.iter().map(Vec::as_slice).filter(|route| !route.is_empty()) {
@@ -69,33 +69,34 @@ impl Route {
     }
 }
 
-/// Journeys of a stream of which all are observed.
+/// Number of a stream's first journeys that are all observed.
 const ALL: u64 = 4096;
 /// Of later journeys, one in this many is observed.
 const EVERY: u64 = 16;
-/// Journeys after which counts are halved.
+/// Number of journeys after which counts are halved.
 const MEMORY: u64 = 1 << 20;
 
-/// Finds the route from journeys.
+/// Derives the route from journeys.
 #[derive(Default)]
 pub struct RouteFinder {
     streams: Vec<Option<Counts>>,
 }
 
-/// What the journeys of a stream showed.
+/// Statistics of a stream's journeys.
 struct Counts {
     observed: u64,
     /// `both[a][b]`: journeys seen at both points; `both[a][a]`: at this one.
     both: Box<Matrix>,
-    /// `before[a][b]`: those seen at `a` earlier than at `b`.
+    /// `before[a][b]`: journeys seen at `a` earlier than at `b`.
     before: Box<Matrix>,
-    /// `same_thread[a][b]`: those first seen at `a`, in the thread that was later seen at `b`.
+    /// `same_thread[a][b]`: journeys first seen at `a`, in the thread that was later seen at `b`.
     same_thread: Box<Matrix>,
 }
 
 type Matrix = [[u32; MAX_POINTS]; MAX_POINTS];
 
 impl RouteFinder {
+    /// Counts a journey.
     pub fn observe(&mut self, j: &Journey) {
         let stream = usize::from(j.stream);
         if stream >= self.streams.len() {
@@ -104,7 +105,7 @@ impl RouteFinder {
         self.streams[stream].get_or_insert_with(Counts::default).observe(j);
     }
 
-    /// The route as far as it is known.
+    /// The route as known so far.
     pub fn route(&self, points: &[PointInfo]) -> Route {
         let mut all = Counts::default();
         let mut by_stream = Vec::with_capacity(self.streams.len());
@@ -119,7 +120,7 @@ impl RouteFinder {
             });
         }
         let order = all.order(points);
-        // Each route keeps its order, which may differ from that of all: streams may go in both directions.
+        // Each route keeps its own order: streams may flow in both directions.
         let mut route: Vec<PointId> = Vec::new();
         for own in &by_stream {
             let new: Vec<PointId> = own.iter().copied().filter(|p| !route.contains(p)).collect();
@@ -165,7 +166,7 @@ impl Counts {
         }
     }
 
-    /// Where no thread is known, `tid` is 0 or empty; the idle threads are 0 too.
+    /// An unknown thread has `tid` 0 or an empty list; idle threads have 0 too.
     fn note_threads(&mut self, j: &Journey) {
         let Some(first) = bits(j.seen & !j.samples).min_by_key(|p| j.t[*p]) else { return };
         let Some(sender) = j.tid.get(first).filter(|tid| **tid != 0) else { return };
@@ -187,8 +188,9 @@ impl Counts {
         self.both[usize::from(p)][usize::from(p)]
     }
 
-    /// All points that saw something: machines upstream first, then the host, then machines downstream; on a machine by
-    /// time. Time alone would not do: two machines' clocks may be further apart than the packet takes.
+    /// All points that saw a packet: machines upstream first, then the host, then machines downstream; by time within a
+    /// machine. Time alone does not suffice, because the clock error between two machines may exceed the packet's
+    /// delay.
     fn order(&self, points: &[PointInfo]) -> Vec<PointId> {
         let counts = |p: &PointId| self.seen(*p) > 0 && points[usize::from(*p)].point.kind.can_be_on_route();
         let mut left: Vec<PointId> = (0..points.len().min(MAX_POINTS) as PointId).filter(counts).collect();
@@ -215,7 +217,7 @@ impl Counts {
         });
         let mut order = Vec::with_capacity(left.len());
         while !left.is_empty() {
-            // The one with the fewest before it. Points that no journey links are ordered by their kinds.
+            // The point that the fewest others precede. Points without common journeys are ordered by their kinds.
             let rank = |p: PointId| {
                 let ahead = left.iter().filter(|q| side(**q) == side(p) && precedes(**q, p)).count();
                 let by_time: u64 = left.iter().map(|q| u64::from(before[usize::from(*q)][usize::from(p)])).sum();
@@ -228,14 +230,15 @@ impl Counts {
     }
 }
 
-/// Whether a reader gets copies of what its own network namespace sends: packets leave this namespace and do not enter it. Senders read
-/// their transmit timestamps so (`MSG_ERRQUEUE`), and packet sockets read what others send there. `seen`: the points that saw the stream.
+/// Whether a reader gets copies of packets that its own network namespace sends: packets leave this namespace and do
+/// not enter it. Senders read their transmit timestamps this way (`MSG_ERRQUEUE`), and packet sockets read outgoing
+/// packets. `seen`: the points that saw the stream.
 pub(crate) fn is_senders_copy(reader: PointId, seen: &[PointId], points: &[PointInfo]) -> bool {
     let info = |p: PointId| &points[usize::from(p)];
     let place = |p: PointId| (info(p).point.machine.as_str(), info(p).netns);
     let kinds = || seen.iter().filter(|p| place(**p) == place(reader)).map(|p| info(*p).point.kind);
     let enters = |kind: PointKind| !kind.is_sending() && kind != PointKind::AppRead;
-    // Of points that files were taken at no namespace is known: there the order of the files is the route.
+    // Points of imported files have no namespace; the order of the files is the route there.
     let is_known = info(reader).netns != 0;
     info(reader).point.kind == PointKind::AppRead
         && is_known
@@ -263,12 +266,12 @@ impl Search<'_> {
         self.info(p).point.machine == HOST
     }
 
-    /// Whether a point can be the end of the route: the sender's own copies cannot.
+    /// Whether a point can end the route: a reader of the sender's own copies cannot.
     fn can_end(&self, p: PointId) -> bool {
         !is_senders_copy(p, self.order, self.points)
     }
 
-    /// Whether most of what an application reads was sent by the thread that reads it.
+    /// Whether most packets that an application reads were sent by the thread that reads them.
     fn is_read_by_sender(&self, reader: PointId) -> bool {
         let sent = |first: &&PointId| self.kind(**first) == PointKind::Tx;
         let by_sender = |first: &PointId| self.counts.same_thread[usize::from(*first)][usize::from(reader)];
@@ -276,15 +279,16 @@ impl Search<'_> {
         own * 2 > u64::from(self.counts.seen(reader))
     }
 
-    /// The last one of the points that fit and that saw at least a tenth of what the busiest saw.
+    /// The last matching point that saw at least a tenth of the packets at the busiest point.
     fn last(&self, fits: impl Fn(PointId) -> bool) -> Option<PointId> {
         let seen = |p: PointId| u64::from(self.counts.seen(p));
         let most = self.order.iter().filter(|p| fits(**p)).map(|p| seen(*p)).max()?;
         self.order.iter().rev().copied().find(|p| fits(*p) && seen(*p) * 10 >= most)
     }
 
-    /// Where the route ends: at the application in a guest, else as far into a guest as can be seen, else where a NIC has
-    /// sent the packet, else at an application here. Of applications, one whose thread did not send the packets comes first.
+    /// The end of the route: the application in a guest, else the furthest visible point in a guest, else the NIC that
+    /// sent the packet, else an application on this host. Of several applications, one whose thread did not send the
+    /// packets is preferred.
     fn sink(&self) -> Option<PointId> {
         let kind = |p, k| self.kind(p) == k;
         let reads = |p| self.kind(p).is_application() && self.can_end(p);
@@ -304,7 +308,7 @@ impl Search<'_> {
         let to = self.order.iter().position(|p| *p == sink).unwrap_or(0);
         let with_sink = |p: PointId| self.counts.both[usize::from(p)][usize::from(sink)];
         let arrived = self.counts.seen(sink);
-        // Most of what arrives has passed here, and only the end is an application, or a NIC that is done.
+        // Points that most arriving packets passed; only the end may be an application or a NIC's completion.
         let passes = |p: &PointId| {
             let ends = self.kind(*p).is_application() || self.kind(*p) == PointKind::TxDone;
             u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || !ends) && !self.kind(*p).is_optional()
@@ -313,7 +317,7 @@ impl Search<'_> {
         let here = self.info(sink).point.machine.clone();
         self.only_one_vm(&mut route, sink);
         self.only_one_sending_vm(&mut route);
-        // The host's own namespace: where packets come in.
+        // The host's own namespace, in which packets arrive.
         let ingress = route.iter().copied().find(|p| self.is_host(*p) && self.kind(*p).is_entry());
         if let Some(ingress) = ingress {
             self.remove_copies(&mut route, ingress, sink, &here);
@@ -321,7 +325,7 @@ impl Search<'_> {
         route
     }
 
-    /// Keeps one of several VMs that take the packet: where a guest is seen, the one whose read comes last before it.
+    /// Keeps one of several VMs that read the packet: if a guest is visible, the one that reads last before it.
     fn only_one_vm(&self, route: &mut Vec<PointId>, sink: PointId) {
         let reads: Vec<PointId> = route.iter().copied().filter(|p| self.kind(*p) == PointKind::VmRead).collect();
         let Some(read) = reads.iter().copied().find(|p| *p == sink).or(reads.last().copied()) else { return };
@@ -331,7 +335,7 @@ impl Search<'_> {
             PointKind::Tx if self.info(*p).link == Link::Tap && self.is_host(*p) => self.info(*p).point.device == tap,
             _ => true,
         });
-        // A read is the end of its tap's transmission, whatever two CPUs' times say.
+        // A read completes its tap's transmission, even if the times of two CPUs disagree.
         let at = |p: &PointId| self.kind(*p) == PointKind::Tx && self.is_host(*p) && self.info(*p).point.device == tap;
         if let (Some(tx), Some(rx)) = (route.iter().position(at), route.iter().position(|p| *p == read)) {
             if tx > rx {
@@ -361,8 +365,8 @@ impl Search<'_> {
         is_pair && is_there && tx.peer != 0 && tx.netns != rx.netns && (tx.peer, tx.ifindex) == (rx.ifindex, rx.peer)
     }
 
-    /// The veths that lead from the hub's namespace to the sink's, as (sent, received), the last one first. `None` where
-    /// other devices are between the two, or the veths' ends are not known.
+    /// The veths from the hub's namespace to the sink's, as (sent, received), last one first. `None` if other devices
+    /// are in between, or the veths' ends are unknown.
     fn chain(&self, route: &[PointId], sink: PointId, hub: u32) -> Option<Vec<(PointId, PointId)>> {
         let mut chain: Vec<(PointId, PointId)> = Vec::new();
         let mut netns = self.info(sink).netns;
@@ -379,7 +383,7 @@ impl Search<'_> {
         (!chain.is_empty()).then_some(chain)
     }
 
-    /// Removes a bridge's points off the route: its own copy, and packets that it sends to other ports.
+    /// Removes a bridge's points off the route: its local copy, and packets flooded to other ports.
     fn remove_copies(&self, route: &mut Vec<PointId>, ingress: PointId, sink: PointId, here: &str) {
         let hub = self.info(ingress).netns;
         let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
@@ -390,7 +394,8 @@ impl Search<'_> {
             matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.kind(p) == PointKind::NicRx
         };
         let sends = |p: PointId| in_hub(p) && self.kind(p) == PointKind::Tx;
-        // The port through which the route continues: the veth that leads to the sink, the VM's tap, else a veth, else the first port.
+        // The port through which the route continues: the veth that leads to the sink, the VM's tap, else a veth, else
+        // the first port.
         let read = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
         let after: Vec<PointId> = route[start..].iter().copied().filter(|p| sends(*p)).collect();
         let chain = self.chain(route, sink, hub);
@@ -411,7 +416,7 @@ impl Search<'_> {
             }
             None => after.iter().copied().find(|p| self.info(*p).link == Link::Nic).or(after.first().copied()),
         };
-        // Not namespaces that the packet only ends in, as a copy that is flooded back to its sender.
+        // Excludes namespaces in which the packet ends, such as that of its sender, to which a copy is flooded back.
         let passes_through = |p: PointId| {
             let leaves = |q: &PointId| {
                 self.is_host(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q) == PointKind::Tx
@@ -419,7 +424,7 @@ impl Search<'_> {
             route.iter().skip_while(|q| **q != p).any(leaves)
         };
         let sink_ns = self.info(sink).netns;
-        // Where the ends of veths are known, no other port is on the route.
+        // If the ends of the veths are known, no other port is on the route.
         let keeps_beyond = |p: PointId| match &chain {
             Some(chain) => {
                 let ns = self.info(p).netns;

@@ -1,5 +1,5 @@
-//! When samples were taken: Sampled Values count their samples from the whole second of UTC on, as long as their sender reports that its
-//! clock is globally synchronised (IEC 61850-9-2, smpSynch 2). docs/clocks.md describes how far that can be trusted.
+//! The times at which samples were taken: senders of Sampled Values count samples from the whole second of UTC while
+//! they report global synchronisation (IEC 61850-9-2, smpSynch 2). docs/clocks.md describes the limits of this.
 
 use crate::{journey::MAX_POINTS, Joiner, Journey};
 use latpath_model::{Ns, Point, PointId, PointInfo, PointKind, StreamId, StreamSpec, SynchChange, MERGING_UNIT};
@@ -7,40 +7,41 @@ use latpath_protocols::sequence::Sequence;
 use std::collections::VecDeque;
 
 const SECOND: Ns = 1_000_000_000;
-/// Maximum time by which a packet may seem to come before its sample was taken because a clock is wrong. A packet that seems to be earlier
-/// by more is taken for a late one, of the second before.
+/// Maximum apparent time by which a packet may precede its sample because of clock errors, ns. A packet that is earlier
+/// counts as a late one of the previous second.
 const MOST_EARLY: Ns = 100_000_000;
-/// Maximum changes of smpSynch of one stream while a packet is under way.
+/// Maximum changes of smpSynch of one stream during a packet's transit.
 const CHANGES: usize = 16;
-/// Maximum changes that are reported one by one: a sender that changes smpSynch with each packet must not fill a disk.
+/// Maximum changes that are reported individually: a sender that changes smpSynch with each packet must not fill a
+/// disk.
 const MOST_REPORTED: usize = 100;
 
-/// The times at which samples were taken.
+/// Computes the times at which samples were taken.
 #[derive(Default)]
 pub struct Sampling {
     point: Option<PointId>,
     senders: Vec<Sender>,
-    /// Changes of smpSynch that were reported.
+    /// Number of reported changes of smpSynch.
     reported: usize,
 }
 
 #[derive(Default)]
 struct Sender {
-    /// Where smpCnt wraps, once that is known.
+    /// Number of samples per second, at which smpCnt wraps, once known.
     per_second: Option<u64>,
-    /// The number of the first sample of a second, once that is known: 0, or 1 of a sender that counts from 1.
+    /// Number of the first sample of a second, once known: 0, or 1 if the sender counts from 1.
     first: Option<u64>,
     changes: VecDeque<SynchChange>,
     counting: Option<Counting>,
-    /// Changes of smpSynch.
+    /// Number of changes of smpSynch.
     changed: u64,
 }
 
-/// Whether a sender's count starts again with each second.
+/// Evidence that a sender's count restarts with each second.
 #[derive(Clone, Copy)]
 struct Counting {
     per_second: u64,
-    /// A packet that was looked at: its key and its first sighting.
+    /// A reference packet: its key and its first sighting.
     since: (u32, Ns),
     is_by_second: bool,
     /// Packets since then that did not fit.
@@ -48,12 +49,12 @@ struct Counting {
 }
 
 impl Sampling {
-    /// The point of the sampling; `None` until there is one.
+    /// The point of the sampling, if it was added.
     pub fn point(&self) -> Option<PointId> {
         self.point
     }
 
-    /// Adds the point of the sampling, where there is room: from here on, packets have the times of their samples.
+    /// Adds the point of the sampling if there is room: from then on, packets have the times of their samples.
     pub fn add_point(&mut self, points: &mut Vec<PointInfo>) {
         if self.point.is_none() && points.len() < MAX_POINTS {
             let point = Point { machine: MERGING_UNIT.into(), kind: PointKind::Sampled, device: "smpCnt".into() };
@@ -62,8 +63,8 @@ impl Sampling {
         }
     }
 
-    /// Takes the clock states that senders report. Returns the changes that are new, each with the state before it; the first state of a
-    /// stream is no change.
+    /// Records the clock states that senders report. Returns the new changes, each with the previous state; the first
+    /// state of a stream is no change.
     pub fn take(&mut self, said: Vec<SynchChange>) -> Vec<(u8, SynchChange)> {
         let mut news = Vec::new();
         for change in said {
@@ -82,7 +83,7 @@ impl Sampling {
         news
     }
 
-    /// Takes from the joiner where the counts of the senders wrap.
+    /// Learns from the joiner where the senders' counts wrap.
     pub fn learn(&mut self, joiner: &Joiner) {
         for (stream, sender) in self.senders.iter_mut().enumerate().filter(|_| self.point.is_some()) {
             let sequence = joiner.sequence(stream as StreamId);
@@ -91,7 +92,7 @@ impl Sampling {
         }
     }
 
-    /// Hands a journey on, with the time at which its sample was taken where that is known. `offset`: the timeline minus UTC.
+    /// Passes a journey on, with the time of its sample if known. `offset`: the timeline minus UTC, ns.
     #[inline]
     pub fn with_sample(&mut self, j: &Journey, offset: Option<Ns>, call: impl FnOnce(&Journey)) {
         let known = self.point.zip(offset).zip(j.first());
@@ -107,7 +108,7 @@ impl Sampling {
         call(&Journey { seen: j.seen | samples, samples, ..all });
     }
 
-    /// When the sample of a packet was taken that came to its first point at `first`, on the same timeline.
+    /// Time of the sample of a packet that reached its first point at `first`, on the same timeline.
     fn sampled(&mut self, j: &Journey, first: Ns, offset: Ns) -> Option<Ns> {
         let sender = self.senders.get_mut(usize::from(j.stream))?;
         let (per_second, number) = (sender.per_second?, sender.first?);
@@ -121,7 +122,7 @@ impl Sampling {
         latest.div_euclid(SECOND).checked_mul(SECOND)?.checked_add(in_second)?.checked_add(offset)
     }
 
-    /// What the user must know of senders whose clock came or went.
+    /// Notes for the user on senders that gained or lost synchronisation.
     pub fn notes(&self, streams: &[StreamSpec]) -> Vec<String> {
         let changed = self.senders.iter().zip(streams).filter(|(sender, _)| sender.changed > 0);
         let note = |(sender, stream): (&Sender, &StreamSpec)| {
@@ -142,8 +143,8 @@ impl Sampling {
 }
 
 impl Sender {
-    /// Whether the count has been seen to start again with each second: it fits the time that passed, a second and more, to within 1 %.
-    /// Packets that do not fit are late, unless a second's worth of them does not.
+    /// Whether the count was seen to restart with each second: over a second or more it fits the elapsed time within 1
+    /// %. Packets that do not fit are late, unless a second's worth of them does not fit.
     fn counts_by_second(&mut self, key: u32, t: Ns, per_second: u64) -> bool {
         let new = Counting { per_second, since: (key, t), is_by_second: false, unfit: 0 };
         let known = self.counting.filter(|counting| counting.per_second == per_second);
@@ -166,12 +167,12 @@ impl Sender {
         counting.is_by_second
     }
 
-    /// The clock state that the packet with this key reports.
+    /// The clock state reported by the packet with this key.
     fn synch_of(&self, key: u32, t: Ns, per_second: u64) -> Option<u8> {
         let is_after = |change: &&SynchChange| {
             let ahead = (u64::from(key) + per_second - u64::from(change.key) % per_second) % per_second;
             match t.saturating_sub(change.t) {
-                // As many packets as come in so little time can be reported by their keys.
+                // Changes within this time are ordered by their keys.
                 apart if apart.abs() < SECOND * 2 / 5 => ahead < per_second / 2,
                 apart => apart > 0,
             }
@@ -180,7 +181,7 @@ impl Sender {
     }
 }
 
-/// As many values as points can be.
+/// The values, padded to the maximum number of points.
 fn widened<T: Copy + Default>(values: &[T]) -> [T; MAX_POINTS] {
     let mut all = [T::default(); MAX_POINTS];
     all[..values.len()].copy_from_slice(values);
@@ -194,12 +195,12 @@ mod tests {
 
     const MS: Ns = 1_000_000;
     const GLOBAL: u8 = SynchChange::GLOBAL;
-    /// The timeline minus UTC.
+    /// The timeline minus UTC, ns.
     const OFFSET: Ns = -1_799_999_000_123_456_789;
-    /// When a second of UTC begins, on the timeline.
+    /// The beginning of a second of UTC, on the timeline, ns.
     const BEGIN: Ns = 1_800_000_000 * SECOND + OFFSET;
 
-    /// One stream of `per_second` samples a second, whose sender has reported these clock states.
+    /// One stream of `per_second` samples per second, whose sender has reported these clock states.
     fn sampling(per_second: u64, said: &[(u32, Ns, u8)]) -> Sampling {
         let mut sampling = Sampling::default();
         let change = |(key, t, synch): &(u32, Ns, u8)| SynchChange { stream: 0, key: *key, t: *t, synch: *synch };
@@ -221,8 +222,8 @@ mod tests {
         found
     }
 
-    /// Takes packets 0 to `end`, `per_second` a second, each `delay` after its sample; returns when each was sampled, and the time that is
-    /// derived for that.
+    /// Passes packets 0 to `end`, `per_second` per second, each `delay` after its sample; returns the true and the
+    /// derived time of each sample.
     fn take(sampling: &mut Sampling, per_second: u64, end: u64, delay: impl Fn(u64) -> Ns) -> Vec<(Ns, Option<Ns>)> {
         let one = |n: u64| {
             let at = BEGIN + (u128::from(n) * SECOND as u128 / u128::from(per_second)) as Ns;
@@ -272,7 +273,7 @@ mod tests {
     #[test]
     fn a_count_that_does_not_begin_with_the_second_dates_nothing() {
         let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
-        // It wraps at 4000 and counts 4080 a second.
+        // It wraps at 4000 and counts 4080 per second.
         let dated = (0..12_240).filter_map(|n| sampled(&mut sampling, n % 4000, BEGIN + Ns::from(n) * SECOND / 4080));
         assert_eq!(dated.count(), 0);
     }

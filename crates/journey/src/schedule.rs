@@ -1,23 +1,25 @@
-//! When a stream's packets are due, by their numbers: a packet that is late at the first point was late before it, which no segment shows.
+//! The times at which a stream's packets are due, by their numbers. A packet that is late at the first point was late
+//! before it, which no segment shows.
 
 use latpath_model::Ns;
 
-/// Packets of a block: the least late of them defines when those of the next block are due.
+/// Packets per block: the least late packet of a block defines the due times of the next.
 const BLOCK: i64 = 1024;
-/// Blocks for learning: about the time between two packets, from the first to the last; then exactly, from the best to the best.
+/// Blocks for learning: first the approximate interval, from the first to the last packet; then the exact one, from the
+/// best to the best.
 const LEARNING: u8 = 3;
-/// Deviation from the schedule beyond which the sender has paused or restarted.
+/// Lateness beyond which the sender is taken to have paused or restarted, ns.
 const MOST_LATE: Ns = 1_000_000_000;
 const MOST_EARLY: Ns = 10_000_000;
 
-/// A packet by its place in the stream, and its time.
+/// The place of a packet in the stream, and its time.
 type Place = (i64, Ns);
 
-/// The schedule of one stream, as its packets on time show it.
+/// The schedule of one stream, learned from its punctual packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Schedule {
     newest: Option<(u32, i64)>,
-    /// A packet that was on time. `rate.0` packets take `rate.1` ns.
+    /// A punctual packet. `rate.0` packets take `rate.1` ns.
     on_time: Place,
     rate: (i64, Ns),
     /// The first packet of the block, and the least late packet with its lateness.
@@ -32,8 +34,7 @@ impl Schedule {
         self.newest.map(|(key, _)| key)
     }
 
-    /// A packet that comes `steps` after the newest so far; `None` where that is not known. Returns its lateness: 0 while the
-    /// schedule is not known.
+    /// Lateness of a packet `steps` after the newest so far (`None` if unknown), ns; 0 while the schedule is unknown.
     pub fn late_by(&mut self, key: u32, t: Ns, steps: Option<u64>) -> Ns {
         let steps = steps.and_then(|steps| i64::try_from(steps).ok()).filter(|steps| *steps > 0);
         let at = self.newest.zip(steps).and_then(|((_, newest), steps)| newest.checked_add(steps));
@@ -65,7 +66,7 @@ impl Schedule {
         }
     }
 
-    /// When a packet is due.
+    /// Due time of a packet.
     fn due(&self, at: i64) -> Option<Ns> {
         let (packets, time) = self.rate;
         let steps = at - self.on_time.0;

@@ -8,19 +8,22 @@
 //! | `Tsub` | the VM's NIC | the application's `app-read`, or `xsk-rx` |
 //! | `total` | the first point | the last |
 //!
-//! For packets that a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's; `Tnet` is the
-//! rest. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
+//! For packets that a VM sends, `Thyp` is the host's share: from `vm-write` to the host's NIC, or to the other VM's;
+//! `Tnet` is the rest. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 
 use crate::route::{is_senders_copy, Route};
 use latpath_model::{pattern::fits, Link, Point, PointId, PointInfo, PointKind, SegmentKind, HOST};
 
-/// From one point to a later one.
+/// A segment: from one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
+    /// Its kind.
     pub kind: SegmentKind,
-    /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbours.
+    /// Name: `Tnet`, `Thyp`, `Tsub`, `total`, a user-defined name, or `from→to` for neighbours.
     pub name: String,
+    /// The first point.
     pub from: PointId,
+    /// The last point.
     pub to: PointId,
 }
 
@@ -29,9 +32,9 @@ impl Segment {
         Self { kind, name: kind.name().unwrap_or_default().into(), from, to }
     }
 
-    /// Whether it is a packet's time with Open vSwitch's daemon. A packet may go there twice, first because no flow fits, then
-    /// by an action of what the daemon decided; it is back from the first before it leaves for the second. So
-    /// only a packet that was back after it had left has crossed this segment.
+    /// Whether the segment is a packet's time with Open vSwitch's daemon. A packet may visit the daemon twice, first
+    /// because no flow matches, then by an action that the daemon installed; the first visit ends before the second
+    /// begins. So a packet crosses this segment only if its return follows its departure.
     pub fn is_with_daemon(&self, points: &[PointInfo]) -> bool {
         let point = |p: PointId| points.get(usize::from(p)).map(|info| &info.point);
         let (Some(from), Some(to)) = (point(self.from), point(self.to)) else { return false };
@@ -44,16 +47,16 @@ impl Segment {
 pub struct Layout {
     /// The points in order, and which of them are on the route.
     pub route: Route,
-    /// In the order of the route; neighbours follow the classic segment that they are part of, the user's own are the last.
+    /// Segments in the order of the route. Neighbours follow their classic segment; user-defined segments are last.
     pub segments: Vec<Segment>,
-    /// Segments that merge or are not known, and why.
+    /// Segments that are merged or unknown, with the reason.
     pub notes: Vec<String>,
-    /// Those of the notes that are on segments that the user defined.
+    /// Notes on user-defined segments.
     pub own_notes: Vec<String>,
 }
 
-/// The segments of a route. Neighbours that a classic segment names already are left out. Where streams take different
-/// routes, those of each route follow each other; then one name may belong to several segments, with different ends.
+/// The segments of a route, without neighbours that a classic segment already covers. If streams have different routes,
+/// the segments of each route follow each other; one name may then occur several times with different ends.
 pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     let mut all = Layout::default();
     for route in route.distinct() {
@@ -75,7 +78,7 @@ pub fn classic(route: Route, points: &[PointInfo]) -> Layout {
     Layout { route, ..all }
 }
 
-/// The layout of a route with the user's own segments, each `NAME=FROM..TO`.
+/// The layout of a route with the user's segments `own`, each `NAME=FROM..TO`.
 pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
     let mut layout = classic(route, points);
     for text in own.iter().filter(|_| !layout.route.points.is_empty()) {
@@ -89,7 +92,7 @@ pub fn layout(route: Route, points: &[PointInfo], own: &[String]) -> Layout {
     layout
 }
 
-/// From the sampling to where packets are first seen.
+/// Segments from the sampling to the points at which packets are first seen.
 fn from_sampling(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let Some(sampled) = sampling(points) else { return Vec::new() };
     let mut all: Vec<Segment> = Vec::new();
@@ -101,12 +104,12 @@ fn from_sampling(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     all
 }
 
-/// The point at which samples are taken, where that is known.
+/// The point at which samples are taken, if known.
 fn sampling(points: &[PointInfo]) -> Option<PointId> {
     points.iter().position(|info| info.point.kind == PointKind::Sampled).map(|at| at as PointId)
 }
 
-/// Note that others read the packets too: the route leads to one reader, and the user may mean another.
+/// A note on other readers of the packets: the route leads to one reader, and the user may mean another.
 fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     const NAMED: usize = 3;
     let reads = |p: &&Point| p.kind.is_application() || p.kind == PointKind::VmRead;
@@ -123,7 +126,7 @@ fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     })
 }
 
-/// That some readers get what their own namespace sends, and so cannot be the end of the route.
+/// A note on readers of packets that their own namespace sends, which therefore cannot end the route.
 fn senders_copies(route: &Route, points: &[PointInfo]) -> Option<String> {
     let copies = route.off_route.iter().filter(|p| is_senders_copy(**p, &route.order, points));
     let names: Vec<String> = copies.map(|p| points[usize::from(*p)].point.to_string()).collect();
@@ -137,7 +140,8 @@ fn senders_copies(route: &Route, points: &[PointInfo]) -> Option<String> {
     })
 }
 
-/// That the packets of a route come in by several devices of one namespace: from two senders, or as copies by two networks.
+/// A note if packets of a route enter a namespace through several devices: from two senders, or as copies over two
+/// networks.
 fn two_entries(route: &Route, points: &[PointInfo]) -> Option<String> {
     let point = |p: PointId| &points[usize::from(p)].point;
     let (first, second) = entries_of_two(route, points)?;
@@ -149,15 +153,15 @@ fn two_entries(route: &Route, points: &[PointInfo]) -> Option<String> {
     ))
 }
 
-/// Two devices by which packets of one stream enter a namespace, where neither passes them to the other: journeys may mix two
-/// senders.
+/// Two devices through which packets of one stream enter a namespace, with neither passing them to the other: journeys
+/// may mix two senders.
 pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, PointId)> {
     let info = |p: &PointId| &points[usize::from(*p)];
     let enters = |p: &&PointId| {
         let (own, is_copy) = (info(p), matches!(info(p).link, Link::Bridge | Link::OvsInternal));
         own.point.machine == HOST && own.point.kind.is_entry() && !is_copy
     };
-    // A VM writes its own packets, and packets that it forwards.
+    // A VM writes its own packets, and those that it forwards.
     let of_vm = |p: &&PointId| info(p).point.kind == PointKind::VmWrite;
     let of_two = |own: &[PointId]| {
         let first = own.iter().find(enters)?;
@@ -169,7 +173,7 @@ pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, P
     route.distinct().into_iter().find_map(of_two)
 }
 
-/// From where a packet leaves Open vSwitch's datapath for its daemon to where it comes back, on each port.
+/// The segments from where a packet leaves Open vSwitch's datapath for its daemon to its return, per port.
 fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
     let info = |p: &PointId| &points[usize::from(*p)];
     let kind = |p: &PointId| info(p).point.kind;
@@ -202,7 +206,7 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
         route.iter().enumerate().position(|(at, p)| !on_host(*p) && kind(*p) == PointKind::NicRx && Some(at) > nic);
     let read = route.iter().position(|p| kind(*p) == PointKind::VmRead);
     let ends_at_application = kind(*last).is_application();
-    // A container's NIC does for a VM's: the last one before the application, if it is another than the host's.
+    // A container's NIC takes the role of a VM's: the last one before the application, unless it is the host's.
     let container = route.iter().rposition(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
     let container = container.filter(|at| !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
     let vm_nic = guest.or(read).or(container).filter(|at| nic.is_none_or(|nic| *at > nic));
@@ -210,7 +214,8 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
     let mut classic: Vec<(SegmentKind, usize, usize)> = Vec::new();
     match (nic, vm_nic) {
         (Some(nic), None) if by_vm => {
-            // Out by a NIC. Where that is a cable to another namespace of this machine, its hops are the network's.
+            // Outbound through a NIC. If that is a veth to another namespace of this machine, the hops there belong to
+            // the network.
             let netns = info(route[nic]).netns;
             let sends = |p: &PointId| on_host(*p) && kind(*p) == PointKind::Tx && info(*p).netns == netns;
             if let Some(out) = route.iter().rposition(sends).filter(|out| *out > nic) {
@@ -246,7 +251,7 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
     all
 }
 
-/// The classic segments of a route that leads to an application, given where it enters the host and the VM.
+/// The classic segments of a route to an application, given its entries into the host and the VM.
 fn inward(
     notes: &mut Vec<String>,
     classic: &mut Vec<(SegmentKind, usize, usize)>,
@@ -283,10 +288,13 @@ fn inward(
     }
 }
 
-/// Reads a segment of the user's: `NAME=FROM..TO`, each end a point or a pattern with `*`.
+/// Parses a user-defined segment: `NAME=FROM..TO`, each end a point or a pattern with `*`.
 ///
-/// Returns `None` until both ends have been seen. Where a pattern fits several points, it means the first of the route; of the end, the
-/// first behind the beginning, if there is one.
+/// Returns `None` until both ends have been seen. If a pattern matches several points, FROM is the first on the route,
+/// and TO the first after FROM, if any.
+///
+/// # Errors
+/// The text is malformed, matches no route point in that order, or has equal ends; as a sentence.
 pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<Segment>, String> {
     let (name, from, to) = split(text)?;
     let fits = |pattern: &str, p: &PointId| fits(pattern, points[usize::from(*p)].point.to_string());
@@ -302,7 +310,10 @@ pub fn parse(text: &str, points: &[PointInfo], route: &Route) -> Result<Option<S
     }
 }
 
-/// The three parts of `NAME=FROM..TO`.
+/// Splits `NAME=FROM..TO` into its three parts.
+///
+/// # Errors
+/// The text has another form; as a sentence.
 pub fn split(text: &str) -> Result<(&str, &str, &str), String> {
     let parts = text.split_once('=').and_then(|(name, ends)| {
         let (from, to) = ends.split_once("..")?;

@@ -1,26 +1,27 @@
-//! From when until when packets count.
+//! The interval in which packets count.
 
 use crate::{Journey, Route};
 use latpath_model::Ns;
 
-/// The time in which packets are followed: at all points, by probes or by captures.
+/// The interval in which packets are followed at all points, by probes or in captures.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
+    /// Start of the interval.
     pub begin: Ns,
-    /// Packets that set out from here on do not count: points may not be watched any more.
+    /// End of the interval; later packets do not count, because points may be detached.
     pub end: Ns,
-    /// No packet that was on its way when the first point was watched can still be under way: it would be lost by now.
+    /// Time by which every packet that was under way when the first point was attached has arrived or is lost.
     settled: Ns,
 }
 
 impl Span {
-    /// All points are watched from `begin` on, and all packets that were under way before have arrived by `settled`.
+    /// All points are attached from `begin` on; packets sent earlier have arrived by `settled`.
     pub fn new(begin: Ns, settled: Ns) -> Self {
         Self { begin, end: Ns::MAX, settled }
     }
 
-    /// Whether a packet counts. One that was on its way before is left out: it was first seen in the middle of its route. One that set out
-    /// after the end may be seen by some points only.
+    /// Whether a packet counts. Packets that were under way at the start were first seen in the middle of their route;
+    /// those sent after the end may be seen by some points only.
     pub fn counts(&self, j: &Journey, route: &Route) -> bool {
         let from_the_start = || route.of_stream(j.stream).first().is_none_or(|head| j.at(*head).is_some());
         j.first().is_some_and(|t| (self.begin..self.end).contains(&t) && (t >= self.settled || from_the_start()))

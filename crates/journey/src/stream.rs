@@ -8,18 +8,18 @@ use crate::schedule::Schedule;
 use latpath_model::{KeyRule, Ns, PointId, Sighting, StreamId};
 use latpath_protocols::sequence::{Placement, Sequence};
 
-/// Maximum votes by which the lead can be ahead of other points.
+/// Maximum lead in votes of the lead over other points.
 const LEAD_SURE: u32 = 1024;
-/// Maximum drop notes whose frequency is known.
+/// Maximum drop notes whose frequency is counted.
 const MAX_NOTES: usize = 4096;
 
-/// What an application at a point would count of the packets that it receives.
+/// Counts of an application at a point, of the packets that it receives.
 #[derive(Clone, Default)]
 pub(crate) struct Received {
     duplicates: u64,
-    /// The numbers that came.
+    /// The numbers received.
     order: Option<Box<Sequence>>,
-    /// Where keys have no order: the greatest number of a journey.
+    /// For keys without order: the greatest number of a journey.
     greatest: Option<u64>,
 }
 
@@ -28,22 +28,22 @@ pub(crate) struct Stream {
     pub id: StreamId,
     pub ring: Ring,
     pub expected: u64,
-    /// The last point of the route, where that is known.
+    /// The last point of the route, if known.
     pub reader: Option<PointId>,
-    /// By point.
+    /// Per point.
     pub received: Vec<Received>,
-    /// For keys in order: a sequence that has seen nothing.
+    /// An empty sequence, for keys with an order.
     blank: Option<Sequence>,
     pub at: Vec<Position>,
     pub sequence: Option<Sequence>,
     pub schedule: Schedule,
-    /// How far "near" reaches: R, or half a cycle of the keys.
+    /// Distance that counts as near: R, or half a cycle of the keys.
     pub near: u64,
-    /// The point where most packets are first seen, and how sure that is.
+    /// The point where most packets are first seen, and its lead in votes.
     pub lead: Option<(u16, u32)>,
     pub notes: Vec<u64>,
     pub totals: Totals,
-    /// Points whose sightings need a closer look: those that did not see the stream so far, and those of another sender.
+    /// Points whose sightings need examination: those that have not seen the stream yet, and those of another sender.
     pub unusual: u64,
 }
 
@@ -87,12 +87,14 @@ impl Stream {
         result
     }
 
-    /// Drops happen at several places of the route, so their order is meaningless; and a clone of a packet may be freed before or
-    /// after other points see it. The key's place in the sequence shows the packet's cycle.
+    /// The journeys that a drop can belong to. Drops happen at several places of the route, so their order is
+    /// meaningless; a clone may be freed before or after other points see the packet. The key's place in the sequence
+    /// gives the packet's cycle.
     fn meant_by_drop(&self, key: u32, options: &Options) -> Meant {
         let Some(sequence) = &self.sequence else { return Meant::default() };
         let (head, reorder) = (self.ring.head, options.reorder);
-        // A number that all points have passed belongs to an earlier cycle, if cycles cannot be distinguished or the key may be the next one.
+        // A number that all points have passed belongs to an earlier cycle, if cycles cannot be distinguished or the
+        // key may be the next one.
         let passed = || self.at.iter().filter_map(|at| at.last).min().unwrap_or(0).saturating_sub(reorder);
         match (sequence.placement(key), sequence.cycle()) {
             (Placement::Behind(behind), Some(cycle)) => Meant::from(head.saturating_sub(behind + cycle / 2)),
@@ -105,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// Whether a drop that fits no journey is of a packet whose journey is not kept any more.
+    /// Whether a drop without a journey belongs to a packet whose journey is no longer kept.
     fn is_forgotten(&self, s: &Sighting, options: &Options) -> bool {
         let Some(sequence) = self.sequence.as_ref().filter(|sequence| sequence.cycle().is_some()) else { return false };
         let Placement::Behind(behind) = sequence.placement(s.key) else { return false };
@@ -135,7 +137,7 @@ impl Stream {
         self.take(number, s);
     }
 
-    /// A sighting that is no drop, of an open journey that the point has not seen.
+    /// Adds a sighting, other than a drop, to an open journey that the point has not seen.
     fn take(&mut self, number: u64, s: &Sighting) {
         self.ring.mark(number, s);
         if self.reader.is_none_or(|reader| reader == s.point) && self.is_overtaken(number, s) {
@@ -143,8 +145,8 @@ impl Stream {
         }
     }
 
-    /// Whether a packet comes to a point behind a later one, as an application there would count it: by the numbers that it has seen, or
-    /// where keys have no order, by the first sightings.
+    /// Whether a packet reaches a point after a later one, as an application there would count it: by the numbers that
+    /// it has received, or, for keys without order, by the first sightings.
     fn is_overtaken(&mut self, number: u64, s: &Sighting) -> bool {
         let received = &mut self.received[usize::from(s.point)];
         if let (Some(blank), Some(sequence)) = (&self.blank, &self.sequence) {
@@ -159,7 +161,7 @@ impl Stream {
         self.ring.get(number).by_lead && !is_in_order
     }
 
-    /// A further sighting of a journey at a point that has seen it.
+    /// Counts a repeated sighting of a journey at a point.
     pub fn repeat(&mut self, number: u64, point: PointId) {
         self.totals.repeated += 1;
         self.received[usize::from(point)].duplicates += 1;
@@ -168,14 +170,14 @@ impl Stream {
         }
     }
 
-    /// Packets that came to the reader again; without a reader, to the point to which most did.
+    /// Duplicate packets at the reader; without a reader, at the point with the most.
     pub fn duplicates(&self) -> u64 {
         let of = |reader: PointId| self.received.get(usize::from(reader)).map_or(0, |received| received.duplicates);
         let most = || self.received.iter().map(|received| received.duplicates).max().unwrap_or(0);
         self.reader.map_or_else(most, of)
     }
 
-    /// A new journey, first seen here.
+    /// Begins a journey that is first seen here.
     pub fn begin(&mut self, s: &Sighting, drop: bool, options: &Options) {
         let reorder = options.reorder;
         let number = self.ring.add(Head { first: s.t, key: s.key, ..Head::default() });
@@ -213,7 +215,7 @@ impl Stream {
         self.take(number, s);
     }
 
-    /// The first sighting that is no drop determines the journey's position in the stream.
+    /// The first sighting other than a drop determines the journey's place in the stream.
     fn place(&mut self, number: u64, s: &Sighting, reorder: u64) {
         self.vote(s.point);
         let at = &mut self.at[usize::from(s.point)];
@@ -228,8 +230,9 @@ impl Stream {
         (head.placed, head.in_place, head.by_lead) = (true, in_place, by_lead);
     }
 
-    /// A drop point saw a journey. Bridges free clones of packets that go on, so a packet may be dropped often; of several
-    /// notes the rarer one is more specific, and of equally rare ones the later: a bridge frees its own copy before others are further on.
+    /// Adds a drop to a journey. Bridges free clones of packets that continue, so a packet may have many drops. Of
+    /// several notes the rarer one is more specific; of equally rare ones the later is kept, because a bridge frees its
+    /// own copy early.
     fn note(&mut self, number: u64, s: &Sighting) {
         if self.ring.get(number).seen >> s.point & 1 == 0 {
             self.ring.mark(number, s);

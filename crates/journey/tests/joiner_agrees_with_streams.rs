@@ -1,4 +1,4 @@
-//! The joiner and the listing of `latpath streams` count the same of the same packets.
+//! The joiner and the listing of `latpath streams` report equal counts for equal packets.
 
 use latpath_journey::{Joiner, Options};
 use latpath_model::{KeyRule, Ns, Point, PointInfo, Sighting};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const STEP: Ns = 250_000;
 
-/// What the listing counts, of packets with these numbers at these times.
+/// The listing's counts for packets with these numbers at these times.
 fn listed(packets: &[(Ns, u32)], samples: u16) -> Totals {
     let mut found = Discovery::default();
     for (t, key) in packets {
@@ -21,14 +21,14 @@ fn listed(packets: &[(Ns, u32)], samples: u16) -> Totals {
     totals
 }
 
-/// Sightings of two points: where packets are sent, and where they arrive.
+/// Sightings of two points: the sender's and the receiver's.
 struct Joined {
     joiner: Joiner,
     out_of_order: u64,
     without_arrival: u64,
 }
 
-/// The route leads from the first point to the second, where that is known.
+/// `route`: from the first point to the second; empty if unknown.
 fn joined(sightings: impl IntoIterator<Item = (Ns, u32, u16)>, route: &[u16]) -> Joined {
     let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
     joiner.set_route(0, route);
@@ -50,8 +50,8 @@ fn joined(sightings: impl IntoIterator<Item = (Ns, u32, u16)>, route: &[u16]) ->
 }
 
 prop_compose! {
-    /// Numbers of a sender as they arrive: some lost, some twice, some late, and now and then from the start again. The first ones
-    /// arrive as they are sent, for the joiner has yet to learn the step.
+    /// Numbers in order of arrival: some lost, duplicated or late, with occasional restarts. The first ones arrive in
+    /// order, because the joiner must learn the step.
     fn arrivals()(
         (wrap, samples) in prop::sample::select(vec![(4000_u64, 1_u64), (4800, 2), (12800, 8), (14400, 6), (65536, 1), (1000, 1)]),
         start in 0_u64..700,
@@ -60,8 +60,8 @@ prop_compose! {
     ) -> (u64, u16, Vec<(usize, u64)>) {
         let mut order = Vec::new();
         for (i, (loss, twice, delay)) in fates.iter().enumerate() {
-            // Back by 700 packets: further than packets are reordered, and less than half of any wrap but the least, which nobody
-            // knows before it was seen twice.
+            // Back by 700 packets: more than the reordering limit, and less than half of every wrap except the
+            // smallest, which is unknown until it occurs twice.
             let back = if wrap > 1000 && restart.is_some_and(|at| i >= at) { 700 } else { 0 };
             let number = (start + i as u64 + 1000 - back) * samples;
             let calm = i < 50 || restart.is_some_and(|at| i.abs_diff(at) < 50);
@@ -87,7 +87,7 @@ proptest! {
         let packets: Vec<(Ns, u32)> =
             arrivals.iter().map(|(place, n)| (*place as Ns * STEP, (n % wrap) as u32)).collect();
         let listed = listed(&packets, samples);
-        // Whether the route is known or not, and however many points see what one sees.
+        // With and without a known route, and with one or two points.
         for route in [&[][..], &[0], &[0, 1]] {
             let points = if route.len() == 2 { 0..2 } else { 0..1 };
             let sightings = packets.iter().flat_map(|(t, key)| points.clone().map(|p| (*t + Ns::from(p), *key, p)));
@@ -97,7 +97,7 @@ proptest! {
                 (listed.received, listed.lost, listed.duplicates, listed.restarts),
                 (joiner.sightings / points.len() as u64, joiner.never_seen, joiner.duplicates, joiner.restarts)
             );
-            // A number before a wrap that nobody uses, behind one after it, has no order the first time.
+            // A number before an uncommon wrap that arrives after one behind the wrap has no order the first time.
             if wrap != 1000 {
                 prop_assert_eq!(listed.out_of_order, joined.out_of_order, "{:?}", route);
             }
@@ -107,16 +107,16 @@ proptest! {
 
     #[test]
     fn seen_where_it_is_sent_and_where_it_arrives((wrap, samples, arrivals) in arrivals()) {
-        // A wrap that no other sender has looks like a restart the first time.
+        // An uncommon wrap looks like a restart the first time.
         prop_assume!(wrap != 1000 && arrivals[..4].iter().all(|(_, n)| n % wrap >= arrivals[0].1 % wrap));
         let numbers: Vec<u64> = arrivals.iter().map(|(_, n)| *n).collect();
         let (least, most) = (numbers.iter().min().copied().unwrap_or(0), numbers.iter().max().copied().unwrap_or(0));
         prop_assume!(numbers.iter().zip(&numbers[1..]).all(|(a, b)| a.abs_diff(*b) < 500 * u64::from(samples)));
-        // Where the last number before the wrap is lost each time, one who sees the arrivals alone takes the wrap to be there.
+        // If the last number before the wrap is lost each time, the arrivals alone suggest an earlier wrap.
         let is_last = |n: &u64| (n + u64::from(samples)).is_multiple_of(wrap);
         let lost_at_wraps = (least..=most).step_by(samples.into()).filter(|n| is_last(n) && !numbers.contains(n));
         prop_assume!(lost_at_wraps.count() < 2);
-        // Each is sent once, in order, and arrives when it did.
+        // Each packet is sent once, in order, and arrives at the generated time.
         let base = numbers[0] as i64;
         let place = |n: u64| (n as i64 - base) / i64::from(samples) * STEP;
         let sent = (least..=most).step_by(samples.into()).map(|n| (place(n), (n % wrap) as u32, 0));

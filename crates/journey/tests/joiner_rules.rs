@@ -1,4 +1,4 @@
-//! Each rule of the joiner that docs/journeys.md states, by itself.
+//! One test per rule of the joiner that docs/journeys.md states.
 
 use latpath_journey::{Joiner, Options};
 use latpath_model::{KeyRule, Ns, Point, PointInfo, Sighting};
@@ -6,7 +6,7 @@ use latpath_protocols::{goose, ProtocolId};
 
 const MS: Ns = 1_000_000;
 const US: Ns = 1_000;
-/// 4000 frames a second.
+/// 4000 frames per second.
 const INTERVAL: Ns = 250 * US;
 const NIC: u16 = 0;
 const TAP: u16 = 1;
@@ -14,7 +14,7 @@ const APP: u16 = 2;
 const DROP: u16 = 3;
 const LINE: u64 = 0b111;
 
-/// What came out: number, key, points, duplicates, drop note.
+/// A journey handed out: number, key, points, duplicates, drop note.
 #[derive(Clone, Debug, PartialEq)]
 struct Out {
     number: u64,
@@ -78,7 +78,7 @@ impl Bench {
         self.joiner.flush(&mut |j| out.push(Self::out(j)));
     }
 
-    /// Packets `from..to` of a stream that wraps at 4000; the application sees them at `app(packet, sent)`, if at all.
+    /// Packets of `range` in a stream that wraps at 4000; the application sees them at `app(packet, sent)`, if at all.
     fn stream(&mut self, range: std::ops::Range<u64>, app: impl Fn(u64, Ns) -> Option<Ns>) {
         let mut all = Vec::new();
         for n in range {
@@ -121,7 +121,7 @@ fn packets_that_no_point_saw_are_missing_before_the_next_one() {
     (0..6200_u64).filter(|n| !lost(*n) && *n != 700).for_each(|n| {
         b.see(NIC, (n % 4000) as u32, sent(n));
         if n == 702 {
-            // It was overtaken by two.
+            // Two packets overtook it.
             b.see(NIC, 700, sent(n) + US);
         }
     });
@@ -148,7 +148,7 @@ fn a_complete_journey_lingers_for_what_may_still_come() {
     b.see(NIC, 7, 0);
     b.see(TAP, 7, 10);
     b.advance(50 * MS);
-    b.see(APP, 7, 50 * MS); // a point that was not known
+    b.see(APP, 7, 50 * MS); // a point that was unknown
     b.advance(50 * MS + 9);
     assert_eq!(b.out.len(), 0);
     b.advance(100 * MS);
@@ -172,7 +172,7 @@ fn a_packet_is_lost_once_two_packets_more_than_r_later_were_seen() {
 
 #[test]
 fn what_drains_after_a_stall_of_1_05_s_goes_to_its_own_journeys_or_is_late() {
-    // The guest stands from 2.0 s to 3.05 s; its queue keeps everything.
+    // The guest pauses from 2.0 s to 3.05 s; its queue keeps everything.
     let (from, to) = (sent(4000), sent(4000) + 1050 * MS);
     let drained = |n: u64, t: Ns| match (from..to).contains(&t) {
         true => Some(to + (n as Ns - 4000) * 3 * US),
@@ -200,7 +200,7 @@ fn what_drains_after_a_stall_of_1_05_s_goes_to_its_own_journeys_or_is_late() {
 
 #[test]
 fn what_drains_after_a_stall_longer_than_all_that_is_kept_is_late_and_goes_nowhere() {
-    // The guest stands for 5 s, its queue keeps the first 1000 packets and drops the rest.
+    // The guest pauses for 5 s; its queue keeps the first 1000 packets and drops the rest.
     let (from, to) = (sent(4000), sent(4000) + 5000 * MS);
     let drained = |n: u64, t: Ns| match (from..to).contains(&t) {
         true => (n < 5000).then_some(to + (n as Ns - 4000) * 3 * US),
@@ -223,7 +223,8 @@ fn what_drains_after_a_stall_longer_than_all_that_is_kept_is_late_and_goes_nowhe
 
 #[test]
 fn a_point_that_is_found_when_its_queue_is_older_than_the_window_makes_no_journeys_of_its_own() {
-    // The application begins to read after 0.8 s: what it reads first has waited longer than the window, what it reads last has not.
+    // The application begins to read after 0.8 s: its first packets were queued for longer than the window, its last
+    // were not.
     let (window, begin) = (500 * MS, sent(0) + 800 * MS);
     let read = |n: u64, t: Ns| Some((t + 50 * US).max(begin + n as Ns * 3 * US));
     let mut b = Bench::new(KeyRule::SMP_CNT, Options { window, ..Options::default() });
@@ -288,7 +289,7 @@ fn a_frame_that_is_sent_twice_is_one_duplicate_at_the_reader() {
             b.see(point, n as u32, sent(n) + at * US);
             b.see(point, n as u32, sent(n) + at * US + 500);
         }
-        // Seen again on the way only.
+        // Seen again only on the way.
         b.see(TAP, n as u32, sent(n) + 4 * US);
     }
     b.flush();
@@ -301,7 +302,7 @@ fn a_frame_that_is_sent_twice_is_one_duplicate_at_the_reader() {
 fn packets_that_are_overtaken_before_the_first_point_are_out_of_order_at_the_reader() {
     let (mut b, line) = (Bench::sv(), [NIC, TAP, APP]);
     b.joiner.set_route(0, &line);
-    // Of each ten packets two are swapped before any point sees them.
+    // Two of every ten packets are swapped before any point sees them.
     let order = (0..1000_u64).map(|n| match n % 10 {
         8 => n + 1,
         9 => n - 1,
@@ -348,7 +349,7 @@ fn of_equally_rare_notes_the_later_drop_is_kept() {
     assert!(b.out.iter().all(|o| o.note == NOBODY_LISTENS));
 }
 
-/// Every packet passes the watched points, and a clone of it is dropped this long after its sending.
+/// Every packet passes the observed points; a clone of it is dropped this long after it was sent.
 fn with_clones(drop: Ns, watched: &[u16]) -> Vec<Out> {
     let mut b = Bench::sv();
     b.joiner.set_expected(0, watched.iter().fold(0, |mask, p| mask | 1 << p));
@@ -385,7 +386,7 @@ fn a_drop_before_between_or_after_other_sightings_never_splits_a_journey() {
 
 #[test]
 fn a_drop_after_its_journey_was_handed_out_makes_no_second_journey() {
-    // A queue is thrown away 0.3, 1.2 and 5 s after packets 4000 to 4100 entered it, while the stream goes on.
+    // A queue is discarded 0.3, 1.2 and 5 s after packets 4000 to 4100 entered it, while the stream continues.
     for (wait, now) in [(300 * MS, 5300), (1200 * MS, 8900), (5000 * MS, 24_100)] {
         let mut b = Bench::sv();
         b.joiner.set_expected(0, LINE);
@@ -430,18 +431,18 @@ fn hashes_have_no_order_and_mean_a_new_packet_after_the_window() {
 fn goose_messages_are_joined_and_counted_where_states_change_restart_and_wait() {
     let mut b = Bench::new(KeyRule::Own(ProtocolId::Goose), Options::default());
     b.joiner.set_expected(0, LINE);
-    // A state every 100 ms: its messages come after 0, 2, 6, 14, 30 and 62 ms. The low half of stNum rolls over; at last the device
-    // starts again.
+    // A state every 100 ms, with messages after 0, 2, 6, 14, 30 and 62 ms. The low half of stNum rolls over; at the end
+    // the device restarts.
     let states = (65_500..65_700).chain(1..50_u32).enumerate().map(|(i, st)| (1000 * MS + i as Ns * 100 * MS, st));
     let messages =
         states.flat_map(|(begin, st)| (0..6_u32).map(move |sq| (begin, begin + ((2 << sq) - 2) * MS, st, sq)));
     let (mut all, mut sent) = (Vec::new(), Vec::new());
     for (n, (begin, t, st, sq)) in messages.enumerate() {
-        // One message of each tenth state reaches no point, one of fifty is lost before the application.
+        // One message of each tenth state reaches no point, one in fifty is lost before the application.
         if (st % 10, sq) == (3, 2) {
             continue;
         }
-        // The application stands in each seventh state, until 20 ms after the next has begun.
+        // The application pauses in each seventh state, until 20 ms after the next has begun.
         let stands = |st: u32, from: Ns| (st.is_multiple_of(7) && t >= from + 20 * MS).then_some(from + 120 * MS);
         let waits =
             stands(st, begin).or_else(|| stands(st.wrapping_sub(1), begin - 100 * MS).filter(|until| t < *until));
@@ -497,7 +498,7 @@ fn at_the_end_what_may_still_be_on_its_way_is_not_called_lost() {
 
 #[test]
 fn points_found_late_and_slow_are_still_found() {
-    // The application is read 200 ms later, long after the journey would be handed out; nobody expects it.
+    // The application reads 200 ms later, long after the journey would be handed out; the point is not expected.
     let mut b = Bench::sv();
     b.joiner.set_expected(0, 1 << NIC | 1 << TAP);
     b.stream(0..12_000, |_, t| Some(t + 200 * MS));
@@ -507,7 +508,7 @@ fn points_found_late_and_slow_are_still_found() {
     assert_eq!((totals.late + whole, totals.duplicates), (12_000, 0));
 }
 
-/// The application, 700 µs behind, was watched before the others, for `early` packets; then all see all.
+/// The application, 700 µs after the others, is observed alone for `early` packets, then all points are.
 fn watched_from_its_end(early: u64) -> Vec<Out> {
     let mut b = Bench::sv();
     let mut all = Vec::new();
@@ -534,7 +535,7 @@ fn a_point_that_is_watched_later_sees_the_packets_of_now_and_not_those_of_an_ear
     for early in [100, 3_990, 4_000, 4_003, 4_100, 6_000, 7_999, 9_000] {
         let out = watched_from_its_end(early);
         let whole = out.iter().filter(|o| o.seen == LINE).count() as u64;
-        // A point that comes late is believed to be at the head of the stream after 16 packets; a few more were on their way.
+        // A point that is added late counts as at the head of the stream after 16 packets; a few more were under way.
         assert!(whole + 20 >= 20_000 - early, "{early} early: {whole} whole");
         let times = out.iter().filter_map(|o| Some(o.app? - o.nic?));
         assert_eq!(times.filter(|t| *t != 700 * US).count(), 0, "{early} early: joined with packets of another cycle");
@@ -575,7 +576,8 @@ fn no_sightings_make_it_panic() {
     }
 }
 
-/// A sender of 4,000 frames a second that is off by up to 20 µs, and stalls for 15 ms three times: it then sends what it owes in one go.
+/// A sender of 4,000 frames per second with up to 20 µs of jitter that stalls for 15 ms three times, then sends the
+/// overdue frames in a burst.
 #[test]
 fn packets_that_come_late_to_the_first_point_are_counted() {
     let mut b = Bench::sv();
@@ -590,7 +592,7 @@ fn packets_that_come_late_to_the_first_point_are_counted() {
     assert!((14 * MS..16 * MS).contains(&totals.behind_schedule_max_ns), "{totals:?}");
 }
 
-/// Drift of 100 ppm, a restart, a pause, lost packets.
+/// A drift of 100 ppm, a restart, a pause, lost packets.
 #[test]
 fn a_sender_with_another_clock_is_on_time() {
     let mut b = Bench::sv();

@@ -1,15 +1,15 @@
-//! The route and the segments that journeys reveal, on the networks that there are.
+//! The route and the segments that journeys reveal, on typical networks.
 
 use latpath_journey::segments::{classic, parse};
 use latpath_journey::{Journey, Route, RouteFinder};
 use latpath_model::{Link, Ns, Point, PointInfo};
 use latpath_testkit::Noise;
 
-/// A network: its points as (name, link, namespace), and what packets see: (point, time).
+/// A network: its points as (name, link, namespace), and the sightings of packets: (point, time).
 struct Network {
     points: Vec<PointInfo>,
     finder: RouteFinder,
-    /// The thread that each point sees.
+    /// The thread at each point.
     tid: fn(&str) -> u32,
 }
 
@@ -31,7 +31,7 @@ impl Network {
         self.packets_of(0, times, sightings);
     }
 
-    /// Gives the points these indexes and those of their veths' other ends, and lets packets pass all points, in their order.
+    /// Assigns these indexes and peers' indexes to the points, and sends packets past all points, in their order.
     fn pass_all(&mut self, links: &[(u32, u32)]) {
         for (point, link) in self.points.iter_mut().zip(links) {
             (point.ifindex, point.peer) = *link;
@@ -72,7 +72,7 @@ impl Network {
 }
 
 const HUB: u32 = 1;
-/// A publisher's namespace.
+/// The publisher's namespace.
 const SENDER: u32 = 2;
 
 fn hypervisor() -> Network {
@@ -274,7 +274,7 @@ fn a_segment_of_the_users_own_is_found_by_patterns() {
     let s = parse("vhost=host/tx@vnet*..host/vm-read@*", &n.points, &route).unwrap().unwrap();
     assert_eq!((s.name.as_str(), s.from, s.to), ("vhost", 3, 2));
     assert_eq!(parse("x=host/tx@eth9..host/vm-read@*", &n.points, &route), Ok(None));
-    // Points of the end's pattern that packets passed before the beginning are not meant.
+    // Points that match the end's pattern but precede the beginning are skipped.
     let transit = parse("transit=host/vm-read@*..*/nic-rx@*", &n.points, &route).unwrap().unwrap();
     let name = |p: u16| n.points[usize::from(p)].point.to_string();
     assert_eq!((name(transit.from), name(transit.to)), ("host/vm-read@vnet0".into(), "guest0/nic-rx@eth0".into()));
@@ -316,7 +316,7 @@ const OUT_OF: [(&str, Ns); 4] =
 #[test]
 fn both_directions_of_an_exchange_have_a_route_each() {
     let mut n = exchange();
-    // The guest's NIC is done when the host has long sent the packet on.
+    // The guest's NIC completes long after the host has forwarded the packet.
     n.packets_of(0, 100, &INTO);
     n.packets_of(1, 100, &[&OUT_OF[..], &[("guest0/tx-done@eth0", 150)]].concat());
     let route = n.route();
@@ -386,7 +386,7 @@ fn a_route_ends_at_an_af_xdp_socket_as_at_any_other() {
     assert!(segments.contains(&"Tsub: host/xdp-redirect@nic0 host/xsk-rx@nic0".into()), "{segments:?}");
 }
 
-/// A bridge in HUB floods to two veths: one leads to the reader, the other, made later, somewhere else.
+/// A bridge in HUB floods to two veths: one leads to the reader, the other, created later, to `elsewhere`.
 fn flooded(elsewhere: u32) -> Network {
     let mut net = Network::new(&[
         ("host/tx@pa", Link::Veth, 2),
@@ -445,7 +445,7 @@ fn a_second_reader_is_said() {
     assert!(said, "{:?}", layout.notes);
 }
 
-/// A sender in a namespace of its own that reads its transmit timestamps, and the receiver.
+/// A sender in its own namespace that reads its transmit timestamps, and the receiver.
 fn with_timestamps(elsewhere: &[(&str, Link, u32)]) -> Network {
     let points = [
         ("host/tx@pa", Link::Veth, 2),
@@ -462,7 +462,7 @@ const SENT: [(&str, Ns); 3] = [("host/tx@pa", 0), ("host/nic-rx@hin", 5), ("host
 fn a_sender_that_reads_its_timestamps_is_not_the_end_of_the_route() {
     let app = [("host/nic-rx@eth0", Link::Veth, 3), ("host/app-read@relay", Link::Socket, 3)];
     let arrives = [("host/nic-rx@eth0", 15), ("host/app-read@relay", 40)];
-    // Before or behind the receiver's read, and also where it sees more packets.
+    // Before or after the receiver's read, and also if it sees more packets.
     for read in [2, 60] {
         let mut n = with_timestamps(&app);
         n.packets(100, &[&SENT[..], &arrives, &[("host/app-read@ptp4l", read)]].concat());
@@ -472,7 +472,7 @@ fn a_sender_that_reads_its_timestamps_is_not_the_end_of_the_route() {
         assert!(notes.contains("host/app-read@ptp4l is a reader on the sender's side"), "{notes}");
         assert!(!notes.contains("also read"), "{notes}");
     }
-    // Without a receiver that can be seen, the route ends at its device.
+    // Without a visible receiver, the route ends at its device.
     let mut n = with_timestamps(&app[..1]);
     n.packets(100, &[&SENT[..], &arrives[..1], &[("host/app-read@ptp4l", 60)]].concat());
     assert_eq!(n.route_names(), names(&[&SENT[..], &arrives[..1]].concat()));
@@ -493,7 +493,7 @@ fn a_sender_on_another_machine_that_reads_its_timestamps_is_upstream() {
 
 #[test]
 fn of_two_readers_the_one_that_did_not_send_the_packets_is_the_end() {
-    // The bridge floods back into the sender's namespace, by another device.
+    // The bridge floods back into the sender's namespace, through another device.
     let back = [
         ("host/nic-rx@back", Link::Veth, 2),
         ("host/nic-rx@eth0", Link::Veth, 3),
@@ -509,7 +509,7 @@ fn of_two_readers_the_one_that_did_not_send_the_packets_is_the_end() {
     n.tid = |name| if name.ends_with("relay") { 8 } else { THREAD };
     n.packets(100, &seen);
     assert_eq!(n.route_names().last().unwrap(), "host/app-read@relay");
-    // A tester that sends and receives in one thread is the end where nobody else reads.
+    // A tester that sends and receives in one thread ends the route if there is no other reader.
     let mut n = with_timestamps(&back[..1]);
     n.tid = |_| THREAD;
     n.packets(100, &[&SENT[..], &[("host/nic-rx@back", 12), ("host/app-read@ptp4l", 60)]].concat());
@@ -528,10 +528,10 @@ fn a_recorded_route_that_ends_at_its_sender_is_recognised() {
     assert!(!recorded(&["host/tx@pa", "host/nic-rx@hin", "host/tx@hout"]));
 }
 
-/// A network that is made up, with what its packets see and the route that they take.
+/// A generated network, with the sightings of its packets and their true route.
 struct Topology {
     points: Vec<PointInfo>,
-    /// In the order of time.
+    /// In order of time.
     seen: Vec<(usize, Ns)>,
     truth: Vec<usize>,
     t: Ns,
@@ -539,7 +539,7 @@ struct Topology {
 }
 
 impl Topology {
-    /// A point that sees each packet at this time.
+    /// Adds a point that sees each packet at this time.
     fn point(&mut self, name: &str, link: Link, netns: u32, (ifindex, peer): (u32, u32), t: Ns) -> usize {
         let clock = String::new();
         self.points.push(PointInfo { point: name.parse().unwrap(), link, netns, ifindex, peer, peer_netns: 0, clock });
@@ -547,14 +547,14 @@ impl Topology {
         self.points.len() - 1
     }
 
-    /// The next point of the route.
+    /// Adds the next point of the route.
     fn on(&mut self, name: &str, link: Link, netns: u32, ends: (u32, u32)) {
         self.t += 4_000;
         let point = self.point(name, link, netns, ends, self.t);
         self.truth.push(point);
     }
 
-    /// A point off the route, that sees its copy some time after now.
+    /// Adds a point off the route that sees a copy some time later.
     fn off(&mut self, chance: &mut Noise, name: &str, link: Link, netns: u32, ends: (u32, u32)) {
         let t = self.t + 2_500 + Ns::from(chance.below(9_000));
         self.point(name, link, netns, ends, t);
@@ -567,7 +567,7 @@ impl Topology {
 
     fn new(chance: &mut Noise) -> Self {
         let mut net = Self { points: Vec::new(), seen: Vec::new(), truth: Vec::new(), t: 100_000, next_ifindex: 2 };
-        // In by a NIC, or from a publisher's namespace on this machine.
+        // Enters through a NIC, or from a publisher's namespace on this machine.
         if chance.one_in(2) {
             let (near, far) = net.ifindexes();
             net.on("host/tx@pub0", Link::Veth, SENDER, (near, far));
@@ -575,7 +575,7 @@ impl Topology {
         } else {
             net.on("host/nic-rx@eno1", Link::Nic, HUB, (2, 0));
         }
-        // A device on the NIC (macvlan) hands the frame on.
+        // A device on top of the NIC (macvlan) forwards the frame.
         if chance.one_in(6) {
             net.on("host/nic-rx@mv0", Link::Nic, HUB, (90, 0));
         }
@@ -591,8 +591,8 @@ impl Topology {
         net
     }
 
-    /// A sender on this machine that reads its transmit timestamps, and a capture of what it sends; sometimes a copy of its packets is
-    /// flooded back to it.
+    /// A sender on this machine that reads its transmit timestamps, and a capture of its packets; sometimes a copy of
+    /// its packets is flooded back to it.
     fn senders_side(&mut self, chance: &mut Noise) {
         if self.points[0].netns != SENDER {
             return;
@@ -623,7 +623,7 @@ impl Topology {
         }
     }
 
-    /// The other ports of the bridge, with and without readers, and its own copy.
+    /// The other ports of the bridge, with and without readers, and its local copy.
     fn around(&mut self, chance: &mut Noise, before: bool) {
         let side = if before { "a" } else { "b" };
         for n in 0..chance.below(3) {
@@ -637,7 +637,7 @@ impl Topology {
                     self.off(chance, &format!("host/nic-rx@y{name}"), Link::Veth, 70 + near, (far, near));
                 }
                 3 => {
-                    // Another VM takes it.
+                    // Another VM receives it.
                     self.off(chance, &format!("host/tx@vm{name}"), Link::Tap, HUB, (50 + n, 0));
                     self.t += 9_000;
                     self.off(chance, &format!("host/vm-read@vm{name}"), Link::Tap, HUB, (50 + n, 0));
@@ -657,11 +657,11 @@ impl Topology {
         if !before && chance.one_in(2) && !self.points.iter().any(|p| p.point.device == "br0") {
             self.off(chance, "host/nic-rx@br0", Link::Bridge, HUB, (1, 0));
         }
-        // The second network of a pair: the same frame by another NIC, a little later.
+        // The second network of a pair: the same frame through another NIC, slightly later.
         if before && chance.one_in(4) {
             self.off(chance, "host/nic-rx@eno2", Link::Nic, HUB, (3, 0));
         }
-        // A second sender in a VM, whose packets have the same numbers at some time after the first one's.
+        // A second sender in a VM, whose packets have the same numbers some time after the first one's.
         if before && chance.one_in(8) {
             let begin = self.t;
             self.t += Ns::from(chance.below(400)) * 1_000_000;
@@ -675,7 +675,7 @@ impl Topology {
         self.t += 20_000;
         self.on("host/vm-read@vnet7", Link::Tap, HUB, (40, 0));
         if has_agent {
-            // Its clock may be off by more than the packet takes.
+            // The guest's clock error may exceed the packet's delay.
             self.t += Ns::from(chance.below(60_000)) - 30_000;
             self.on("guest0/nic-rx@eth0", Link::Nic, 9, (2, 0));
             self.on("guest0/app-read@relay", Link::Socket, 9, (0, 0));
@@ -700,7 +700,7 @@ impl Topology {
         self.on("host/app-read@relay", Link::Socket, HUB, (0, 0));
     }
 
-    /// The layout that its packets show.
+    /// The layout derived from its packets.
     fn layout(&self, chance: &mut Noise) -> latpath_journey::Layout {
         let mut finder = RouteFinder::default();
         for key in 0..200 {

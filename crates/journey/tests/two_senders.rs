@@ -1,4 +1,4 @@
-//! Two senders of one svID, whose packets never meet: each journey is of one of them.
+//! Two senders of one svID whose packets never meet: each journey belongs to one of them.
 
 use latpath_journey::{Joiner, Journey, Options, RouteFinder, Totals};
 use latpath_model::{KeyRule, Link, Ns, PointInfo, Sighting};
@@ -9,7 +9,7 @@ const SECOND: Ns = 1_000_000_000;
 /// A point of a chain: name, device, namespace; its own index and those of its veth's other end.
 type Place = (&'static str, Link, u32, (u32, u32, u32));
 
-/// A publisher, a bridge and an application, in namespaces of their own. All indexes repeat.
+/// A publisher, a bridge and an application, each in its own namespace. All indexes repeat.
 const FIRST: [Place; 6] = [
     ("host/tx@pa", Link::Veth, 1, (2, 2, 2)),
     ("host/nic-rx@hin", Link::Veth, 2, (2, 2, 1)),
@@ -27,15 +27,15 @@ fn info((name, link, netns, (ifindex, peer, peer_netns)): &Place) -> PointInfo {
     PointInfo { point, link, netns, ifindex, peer: *peer, peer_netns: *peer_netns, clock: String::new() }
 }
 
-/// What one sender's packets see: from when on, from which number on, and at which points.
+/// A sender: start time, first number, and the points that its packets pass.
 struct Sender<'a> {
     begins: Ns,
     number: u32,
     points: &'a [Place],
 }
 
-/// Follows the senders for some seconds, points being found as packets come to them. Returns the names of the points that each journey
-/// has, with its key, and the stream's totals.
+/// Follows the senders for some seconds; points are found as packets reach them. Returns each journey's key and names
+/// of points, and the stream's totals.
 fn follow(senders: &[Sender], seconds: i64) -> (Vec<(u32, Vec<String>)>, Totals) {
     let mut all: Vec<(Sighting, Place)> = Vec::new();
     for sender in senders {

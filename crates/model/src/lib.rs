@@ -1,7 +1,8 @@
-//! The words all crates of latpath use, one meaning each: stream, matcher, key, point, sighting.
+//! The vocabulary of all crates of latpath, one meaning per term: stream, matcher, key, point, sighting.
 //!
-//! Times are `i64` nanoseconds in a named clock; unless a doc says otherwise, the clock is the machine's
-//! `CLOCK_MONOTONIC` (`bpf_ktime_get_ns` in the kernel).
+//! Times are `i64` nanoseconds of a named clock, by default the machine's `CLOCK_MONOTONIC` (`bpf_ktime_get_ns` in the
+//! kernel).
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod causality;
 pub mod point;
@@ -20,7 +21,7 @@ pub use source_note::{Sender, SenderAt, SourceNote, SourceNoteKind};
 pub use stream::StreamId;
 pub use synch::{SynchChange, SynchWatch};
 
-/// The name of the machine that latpath itself runs on.
+/// Name of the machine on which latpath runs.
 pub const HOST: &str = "host";
-/// The machine of [`PointKind::Sampled`]: whatever samples what a stream of Sampled Values carries.
+/// Machine of [`PointKind::Sampled`]: the device that takes the samples of a Sampled Values stream.
 pub const MERGING_UNIT: &str = "MU";

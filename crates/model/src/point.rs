@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A point's index in the table of points of one run, in order of first appearance.
+/// Index of a point in a run's table of points, in order of first appearance.
 pub type PointId = u16;
 
 /// Makes the kinds of one list: each stands at its number.
@@ -38,7 +38,8 @@ kinds! {
     NicRx = "nic-rx",
     /// vhost or QEMU takes the packet off the tap (`skb:skb_copy_datagram_iovec` on a tun/tap device).
     VmRead = "vm-read",
-    /// The application receives the packet (`skb:skb_copy_datagram_iovec` on a socket). The device is the thread's name.
+    /// The application receives the packet (`skb:skb_copy_datagram_iovec` on a socket). The device is the thread's
+    /// name.
     AppRead = "app-read",
     /// The kernel gave the packet up (`skb:kfree_skb`). The device is the one that the packet was on, `-` if none.
     Drop = "drop",
@@ -46,8 +47,8 @@ kinds! {
     VmWrite = "vm-write",
     /// The NIC's driver gives a sent packet back (`skb:consume_skb`).
     TxDone = "tx-done",
-    /// Open vSwitch's datapath runs a flow's actions on the packet (`openvswitch:ovs_do_execute_action`): the fast path.
-    /// As for the other points of Open vSwitch, the device is the port by which the packet came.
+    /// Open vSwitch's datapath runs a flow's actions on the packet (`openvswitch:ovs_do_execute_action`): the fast
+    /// path. As for the other points of Open vSwitch, the device is the port by which the packet came.
     OvsExec = "ovs-exec",
     /// No flow fits: the packet leaves the datapath for ovs-vswitchd (`openvswitch:ovs_dp_upcall`).
     OvsUpcall = "ovs-upcall",
@@ -64,8 +65,8 @@ kinds! {
 }
 
 impl PointKind {
-    /// Whether only packets that take a certain path come here: what daemons and fast paths do differs from packet to packet.
-    /// Lacking such a point is no loss.
+    /// Whether only packets that take a certain path come here: what daemons and fast paths do differs from packet to
+    /// packet. Lacking such a point is no loss.
     pub fn is_optional(self) -> bool {
         match self {
             Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn => true,
@@ -79,7 +80,8 @@ impl PointKind {
         matches!(self, Self::OvsUpcall | Self::OvsSlow)
     }
 
-    /// Whether a packet passes here on its route. The kernel's drops have no place in an order, and samples are no packets.
+    /// Whether a packet passes here on its route. The kernel's drops have no place in an order, and samples are no
+    /// packets.
     pub fn can_be_on_route(self) -> bool {
         match self {
             Self::Drop | Self::Sampled => false,
@@ -140,13 +142,13 @@ pub struct Point {
 }
 
 impl Point {
-    /// The device's name without its namespace: `vnet0` of `vnet0%blue`.
+    /// The device's name without its namespace: `vnet0` for `vnet0%blue`.
     pub fn device_name(&self) -> &str {
         self.device.split('%').next().unwrap_or_default()
     }
 }
 
-/// Why a text is no point.
+/// Why a text is not a point.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadPoint {
     /// The text lacks `/` or `@`.
@@ -192,21 +194,22 @@ impl<'de> Deserialize<'de> for Point {
     }
 }
 
-/// What a point's device is, as far as the order of points depends on it.
+/// The type of a point's device, as far as the order of points depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Link {
-    /// A NIC (physical or virtio), or something without a kind of its own.
+    /// A NIC (physical or virtio), or a device without a kind of its own.
     #[default]
     Nic,
-    /// A bridge's own device: what is received on it is the bridge's local copy, a side branch.
+    /// A bridge device: packets received on it are the bridge's local copies, off route.
     Bridge,
-    /// A port of Open vSwitch that the host itself uses (`internal`).
+    /// A port of Open vSwitch used by the host (`internal`).
     OvsInternal,
-    /// A tun or tap device: a VM's NIC seen from the host.
+    /// A tun or tap device: the host's side of a VM's NIC.
     Tap,
+    /// One end of a veth pair.
     Veth,
-    /// No device: an application's socket.
+    /// An application's socket.
     Socket,
 }
 
@@ -214,28 +217,29 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// A point as the probe found it.
+/// A point, with the properties of its device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointInfo {
     /// The point's name.
     pub point: Point,
+    /// Type of the device.
     pub link: Link,
     /// Inode number of the device's network namespace (`/proc/PID/ns/net`).
     pub netns: u32,
-    /// The device's index in that namespace, 0 where there is none.
+    /// The device's index in that namespace; 0 for none.
     pub ifindex: u32,
-    /// The index of a veth's other end, in that end's namespace (`IFLA_LINK`); 0 where there is none or it is not known.
+    /// Index of a veth's other end, in that end's namespace (`IFLA_LINK`); 0 if there is none or it is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub peer: u32,
-    /// Inode number of the network namespace of a veth's other end; 0 where there is none or it is not known.
+    /// Inode number of the network namespace of a veth's other end; 0 if there is none or it is unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub peer_netns: u32,
-    /// The clock that takes this point's times.
+    /// The clock of the point's times.
     pub clock: String,
 }
 
 impl From<Point> for PointInfo {
-    /// A point of which only the name is known.
+    /// A point with unknown properties.
     fn from(point: Point) -> Self {
         Self { point, link: Link::default(), netns: 0, ifindex: 0, peer: 0, peer_netns: 0, clock: String::new() }
     }

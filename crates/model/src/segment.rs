@@ -1,11 +1,11 @@
-//! What a segment of a route is, beside its name.
+//! Kinds of segments of a route.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a segment is. Decisions are taken on this; a name is for people, and users may give any.
+/// Kind of a segment. Decisions depend on the kind; names are for people, and users may choose them.
 ///
-/// The order is the one in which tables show segments: the classic ones, named ones, single steps.
+/// The order is the order in tables: classic segments, named ones, single steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
@@ -21,7 +21,7 @@ pub enum SegmentKind {
     Total,
     /// The time with Open vSwitch's daemon.
     Tupcall,
-    /// A segment that the user named.
+    /// A user-defined segment.
     #[default]
     Named,
     /// From one point of a route to the next.
@@ -29,7 +29,7 @@ pub enum SegmentKind {
 }
 
 impl SegmentKind {
-    /// The name of a classic segment; `None` of those that have their own.
+    /// Name of a classic segment; `None` for other kinds.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Tmu => Some("Tmu"),
@@ -45,11 +45,12 @@ impl SegmentKind {
     /// The classic segments.
     pub const CLASSIC: [Self; 6] = [Self::Tmu, Self::Tnet, Self::Thyp, Self::Tsub, Self::Total, Self::Tupcall];
 
+    /// The classic segment with this name.
     pub fn classic(name: &str) -> Option<Self> {
         Self::CLASSIC.into_iter().find(|kind| kind.name() == Some(name))
     }
 
-    /// Whether its times are counted for each path through the host: it ends behind what paths differ in.
+    /// Whether its times are counted per path through the host: it ends after the part in which paths differ.
     pub fn is_counted_by_path(self) -> bool {
         matches!(self, Self::Thyp | Self::Total)
     }

@@ -6,68 +6,72 @@ use serde::{Deserialize, Serialize};
 /// One packet seen at one point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sighting {
-    /// When, in the machine's `CLOCK_MONOTONIC` (or on the host's timeline, once crate clock has mapped it).
+    /// Time, in the machine's `CLOCK_MONOTONIC` (on the host's timeline after crate clock has mapped it), ns.
     pub t: Ns,
     /// The packet's key in its stream: a sequence number, or a hash.
     pub key: u32,
-    /// Thread that ran at the time (for softirqs: the interrupted one).
+    /// The running thread (in softirqs the interrupted one).
     pub tid: u32,
+    /// The packet's stream.
     pub stream: StreamId,
-    /// The point; an index into the table of whoever hands the sighting over.
+    /// The point; an index into the source's table of points.
     pub point: PointId,
+    /// The CPU.
     pub cpu: u16,
     /// For `drop`: index into the source's [`DropNote`]s, plus one. Otherwise 0.
     pub note: u16,
 }
 
-/// Why and where the kernel gave a packet up.
+/// Why and where the kernel dropped a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DropNote {
-    /// The kernel's reason (`FULL_RING`), or `unknown` where the kernel gives none (before 5.17).
+    /// The kernel's drop reason (`FULL_RING`), or `unknown` if the kernel reports none (before 5.17).
     pub reason: String,
-    /// The kernel function that freed it.
+    /// The kernel function that freed the packet.
     pub function: String,
-    /// The `drop` point at which it did. A source's own notes have none, nor have those of runs of earlier versions.
+    /// The `drop` point. Unset in a source's own notes, and in runs of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Point>,
 }
 
-/// Counts beyond this are not of this world, and a run that holds one is damaged.
+/// Maximum plausible count; a run with a greater one is damaged.
 pub const MAX_COUNT: u64 = 1 << 53;
 
-/// What a source counted since it was attached. All are totals.
+/// Totals of a source since it was attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
+    /// Sightings delivered.
     pub sightings: u64,
     /// Sightings lost because a buffer was full.
     pub dropped: u64,
     /// Frames of the right ethertype that no parser could read.
     pub malformed: u64,
-    /// Sightings not made because the table of points was full.
+    /// Sightings lost because the table of points was full.
     pub points_overflow: u64,
-    /// Packets whose bytes could not be read where they lay (paged data on a kernel that does not let us).
+    /// Packets whose bytes could not be read in place (paged data on kernels that do not permit it).
     pub unreadable: u64,
-    /// Sightings of packets that are not in the sample, where the rate was too high to follow every packet.
+    /// Sightings of packets outside the sample, which is taken when the rate is too high to follow every packet.
     #[serde(default)]
     pub left_out: u64,
-    /// Times the kernel left a program out because the CPU was running it already: as many sightings at most are missing.
+    /// Program runs that the kernel skipped because the CPU was already running the program; at most as many sightings
+    /// are missing.
     #[serde(default)]
     pub skipped: u64,
-    /// Time spent in the programs for one sighting, sampled; the tracepoint's own entry is not in it.
+    /// Mean time of the programs per sighting, sampled, without the tracepoint's own entry, ns.
     pub ns_per_sighting: u64,
-    /// Packets of any kind that the programs looked at.
+    /// Packets of any kind that the programs examined.
     pub packets_seen: u64,
 }
 
 impl Counters {
-    /// The same, none beyond [`MAX_COUNT`]: a machine may say any number of itself.
+    /// These counts, each limited to [`MAX_COUNT`]: a machine may report any number.
     pub fn bounded(self) -> Self {
         let mut bounded = Self { ns_per_sighting: self.ns_per_sighting.min(MAX_COUNT), ..Self::default() };
         bounded.add(&self);
         bounded
     }
 
-    /// Adds what another source counted. A sum stays at [`MAX_COUNT`].
+    /// Adds the counts of another source. Sums are limited to [`MAX_COUNT`].
     pub fn add(&mut self, other: &Self) {
         let add = |a: &mut u64, b: u64| *a = a.saturating_add(b).min(MAX_COUNT);
         add(&mut self.sightings, other.sightings);
@@ -81,23 +85,23 @@ impl Counters {
     }
 }
 
-/// Anything that makes sightings: the kernel programs of this machine, or an agent's stream. It cannot fail once it is there: one that
-/// died keeps what it had said.
+/// A source of sightings: the kernel programs of this machine, or an agent's stream. It cannot fail after its creation:
+/// a dead source keeps what it has delivered.
 pub trait Source: Send {
-    /// The points found so far. Indexes stay; later calls may return more.
+    /// The points found so far. Indexes are stable; later calls may return more.
     fn points(&mut self) -> Vec<PointInfo>;
 
-    /// The drop notes found so far. Indexes stay; later calls may return more.
+    /// The drop notes found so far. Indexes are stable; later calls may return more.
     fn drop_notes(&mut self) -> Vec<DropNote>;
 
-    /// Appends the sightings that are ready, ordered by time, and returns the watermark: no later call
-    /// returns a sighting older than it.
+    /// Appends the available sightings, ordered by time, and returns the watermark: no later call returns an older
+    /// sighting.
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns;
 
-    /// What was counted so far.
+    /// The counts so far.
     fn counters(&mut self) -> Counters;
 
-    /// What the user must know by now of what this source sees, and cannot see.
+    /// Notes for the user on limits of what this source sees.
     fn source_notes(&mut self) -> Vec<SourceNote> {
         Vec::new()
     }

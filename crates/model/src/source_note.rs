@@ -1,33 +1,35 @@
-//! What a source of sightings knows beside them: notes, and who sends the packets.
+//! Additional output of a source of sightings: notes, and the senders of packets.
 
 use crate::{stream::format_mac, PointId, StreamId};
 use std::fmt;
 use std::net::IpAddr;
 
-/// What a note is about; it decides which figures the note puts in doubt.
+/// Topic of a note, which determines the figures that it qualifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceNoteKind {
-    /// Anything that the reader must know.
+    /// General information for the reader.
     Note,
-    /// What cannot be seen on this machine, where nothing suggests that packets are affected.
+    /// A limit of what can be seen on this machine, without evidence that packets are affected.
     Footnote,
     /// Packets pass in several fragments, of which only the first is followed.
     Fragments,
-    /// The VLAN tag or an address of packets changes on the way: they are in the stream on one side of the change alone.
+    /// The VLAN tag or an address of packets changes on the way: the stream includes them on one side of the change
+    /// only.
     Changed,
     /// Several senders of a stream meet, and their packets may be joined as one.
     SendersMeet,
 }
 
 impl SourceNoteKind {
-    /// All kinds; a kind's place here is its number in the agent's protocol.
+    /// All kinds; the index is the number in the agent's protocol.
     const ALL: [Self; 5] = [Self::Note, Self::Footnote, Self::Fragments, Self::Changed, Self::SendersMeet];
 
+    /// The number in the agent's protocol.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// The kind of this number; a plain note where only a newer latpath knows it.
+    /// The kind with this number; a plain note for kinds of newer versions.
     pub fn from_number(number: u32) -> Self {
         usize::try_from(number).ok().and_then(|at| Self::ALL.get(at)).copied().unwrap_or(Self::Note)
     }
@@ -36,21 +38,25 @@ impl SourceNoteKind {
 /// A note of a source, for people.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceNote {
+    /// Topic of the note.
     pub kind: SourceNoteKind,
+    /// The note.
     pub text: String,
 }
 
 impl SourceNote {
+    /// A note.
     pub fn new(kind: SourceNoteKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 }
 
-/// Who sends packets, as far as a packet says.
+/// The sender of packets, from their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sender {
-    /// The source MAC of frames that are not IP.
+    /// Source MAC of frames without IP.
     Mac([u8; 6]),
+    /// Source address of IP packets.
     Ip(IpAddr),
 }
 
@@ -66,8 +72,11 @@ impl fmt::Display for Sender {
 /// A sender of a stream, seen at a point of the source's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SenderAt {
+    /// The stream.
     pub stream: StreamId,
+    /// The sender.
     pub sender: Sender,
+    /// The point.
     pub point: PointId,
 }
 

@@ -1,68 +1,69 @@
-//! smpSynch of streams of Sampled Values: what their packets say of the clock that they were sampled by.
+//! smpSynch of Sampled Values streams: the synchronisation of the sender's sampling clock, as reported in its packets.
 
 use crate::{Ns, PointId, StreamId};
 
-/// A point that sees a stream no more for this long does not speak for it any more.
-const GONE: Ns = 1_000_000_000;
-/// Most changes that wait to be taken: a sender that says another thing with each packet must not fill memory.
-const MOST: usize = 1024;
+/// Time without sightings after which a point no longer represents a stream, ns.
+const MAX_SILENCE: Ns = 1_000_000_000;
+/// Maximum pending changes: a sender that changes smpSynch with each packet must not fill memory.
+const MAX_CHANGES: usize = 1024;
 
-/// What the packets of a stream of Sampled Values say of the clock that they were sampled by, from one packet on.
+/// The synchronisation that a stream's packets report from one packet on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SynchChange {
+    /// The stream.
     pub stream: StreamId,
-    /// The first packet that says it.
+    /// Key of the first packet that reports it.
     pub key: u32,
-    /// When it was seen.
+    /// Time of that packet, ns.
     pub t: Ns,
     /// smpSynch: 0 none, 1 local, 2 global, 5 to 254 a local area clock.
     pub synch: u8,
 }
 
 impl SynchChange {
-    /// smpSynch of a sender whose clock keeps UTC.
+    /// smpSynch of a sender whose clock is synchronised to UTC.
     pub const GLOBAL: u8 = 2;
 
-    /// Whether the sender's clock keeps UTC from here on.
+    /// Whether the sender's clock is synchronised to UTC from here on.
     pub fn is_global(&self) -> bool {
         self.synch == Self::GLOBAL
     }
 }
 
-/// Finds where streams change what they say. One point speaks for each stream: elsewhere an older packet may come later.
+/// Detects changes of smpSynch. One point represents each stream, since older packets may arrive later elsewhere.
 #[derive(Debug, Default)]
 pub struct SynchWatch {
-    streams: Vec<Option<Said>>,
+    streams: Vec<Option<SynchReport>>,
     changes: Vec<SynchChange>,
 }
 
-/// What one stream says, by the point that speaks for it.
+/// The state of one stream, at the point that represents it.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct SynchReport {
     point: PointId,
     t: Ns,
     synch: u8,
 }
 
 impl SynchWatch {
-    /// Takes what a packet says that was seen at this point. True where there are changes to be taken.
+    /// Adds the report of a packet at this point. Returns whether changes are pending.
     #[inline]
-    pub fn see(&mut self, point: PointId, said: SynchChange) -> bool {
-        let at = usize::from(said.stream);
+    pub fn see(&mut self, point: PointId, report: SynchChange) -> bool {
+        let at = usize::from(report.stream);
         if at >= self.streams.len() {
             self.streams.resize(at + 1, None);
         }
         let before = self.streams[at];
-        if before.is_none_or(|before| before.point == point || said.t >= before.t.saturating_add(GONE)) {
-            self.streams[at] = Some(Said { point, t: said.t, synch: said.synch });
-            if before.is_none_or(|before| before.synch != said.synch) && self.changes.len() < MOST {
-                self.changes.push(said);
+        if before.is_none_or(|before| before.point == point || report.t >= before.t.saturating_add(MAX_SILENCE)) {
+            self.streams[at] = Some(SynchReport { point, t: report.t, synch: report.synch });
+            if before.is_none_or(|before| before.synch != report.synch) && self.changes.len() < MAX_CHANGES {
+                self.changes.push(report);
             }
         }
         !self.changes.is_empty()
     }
 
-    /// The changes since the last call; of each stream also what it says first.
+    /// The changes since the last call, including the first report of each stream.
     pub fn take_changes(&mut self) -> Vec<SynchChange> {
         std::mem::take(&mut self.changes)
     }
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_change_is_said_once_and_by_the_point_that_speaks() {
-        // The packet with key 1 comes to point 9 after the one with key 3 has come to point 7.
+        // The packet with key 1 reaches point 9 after the one with key 3 has reached point 7.
         let packets = [(0, 1, 7, 2), (1, 2, 7, 2), (2, 3, 7, 0), (3, 1, 9, 2), (4, 4, 7, 0), (5, 3, 9, 0)];
         assert_eq!(seen(&packets), [(1, 2), (3, 0)]);
     }

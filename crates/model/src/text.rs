@@ -1,31 +1,31 @@
-//! Text from outside, from a kernel, a device or another machine, as it may stand in a table or on a terminal.
+//! Sanitises text from outside (a kernel, a device or another machine) for tables and terminals.
 
 use std::borrow::Cow;
 
-/// At most `most` bytes of a text, whole characters.
+/// The first `most` bytes of a text, cut at a character.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     &text[..end]
 }
 
-/// A line without what a terminal would obey, nor what no XML may hold: `?` stands for each control character, for what turns the
-/// direction of writing, and for what is no character. It is no longer than the text.
+/// Replaces by `?` each control character, each character that changes the direction of writing, and each noncharacter,
+/// none of which is safe in terminals or valid in XML. The result is no longer than the text.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() || steers(c) || is_none(c) { '?' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || steers(c) || is_noncharacter(c) { '?' } else { c }).collect()
 }
 
-/// C1 control characters, and what turns the direction of writing or ends a line.
+/// C1 control characters, and characters that change the direction of writing or end a line.
 fn steers(c: char) -> bool {
     matches!(c, '\u{7f}'..='\u{9f}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The last two of each plane are no characters (Unicode, 23.7); XML 1.0 refuses those of the first.
-fn is_none(c: char) -> bool {
+/// The last two code points of each plane are noncharacters (Unicode, 23.7); XML 1.0 forbids those of the first plane.
+fn is_noncharacter(c: char) -> bool {
     u32::from(c) & 0xfffe == 0xfffe
 }
 
-/// A text, or JSON, in which what a terminal obeys beyond ASCII's control characters is written as JSON escapes it: C1 control
-/// characters, and what turns the direction of writing. latpath itself writes none of these.
+/// Escapes, as in JSON, the characters beyond ASCII that control a terminal: C1 control characters, and those that
+/// change the direction of writing. `text` may be JSON. latpath itself writes none of these.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);
@@ -34,7 +34,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(escaped).collect())
 }
 
-/// A word as a shell takes it for one.
+/// Quotes a word for a shell, if necessary.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+:@/=,".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -43,7 +43,7 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The text of a field of the kernel's, as a thread's `comm`: all before its first NUL.
+/// Text of a NUL-terminated field of the kernel, such as a thread's `comm`.
 pub fn of_field(field: &[u8]) -> Cow<'_, str> {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     String::from_utf8_lossy(&field[..end])

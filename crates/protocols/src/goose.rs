@@ -352,8 +352,8 @@ mod tests {
             let Frame { appid, gocb_ref, goid, st_num, sq_num, .. } = sent;
             let message = Message { appid, gocb_ref, goid, st_num, sq_num };
             prop_assert_eq!(Message::parse(&bytes, bytes.len(), &header).unwrap(), message);
-            // A capture must include sqNum, and nothing after it.
-            let until = bytes.windows(2).rposition(|w| w == [0x87, 1]).unwrap();
+            // A capture must include sqNum, and nothing after it: simulation follows, then confRev.
+            let until = bytes.windows(4).rposition(|w| (w[0], w[1], w[3]) == (0x87, 1, 0x88)).unwrap();
             let values = bytes.len() - sent.all_data.len();
             prop_assume!(until < values && bytes.len() > 60);
             prop_assert_eq!(Message::parse(&bytes[..until], bytes.len(), &header).unwrap(), message);

@@ -1,5 +1,5 @@
-//! The joiner sees keys that wrap; the slow joiner knows the packets' identities. Both must hand out the same journeys,
-//! with the same times and counts, whatever the network does within the documented limits.
+//! Compares the joiner, which sees wrapping keys, with a slow joiner that knows the packets' identities. Both must
+//! return the same journeys, times and counts, whatever the network does within the documented limits.
 
 mod network;
 mod slow;
@@ -13,12 +13,12 @@ use slow::{Slow, Whole};
 use std::collections::HashSet;
 
 const MS: Ns = 1_000_000;
-/// All points of a line whose first `watched_from` are not watched.
+/// All points of a line, without the first `watched_from`.
 fn line(watched_from: usize) -> Vec<u16> {
     (watched_from as u16..6).collect()
 }
 
-/// What a joiner and the truth made of the same sightings, one entry per stream.
+/// Journeys of the joiner and of the reference, one entry per stream.
 struct Outcome {
     got: Vec<Vec<Whole>>,
     expected: Vec<Vec<Whole>>,
@@ -39,7 +39,7 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
         all.extend(network.run(id as u16, 10 * MS + id as Ns * 77_000));
     }
     all.sort_by_key(|known| (known.arrives, known.s.t));
-    // No later sighting is older than this: what a source's watermark says.
+    // A source's watermark: no later sighting is older.
     let mut watermarks = vec![Ns::MAX; all.len() + 1];
     for (n, known) in all.iter().enumerate().rev() {
         watermarks[n] = watermarks[n + 1].min(known.s.t);
@@ -68,8 +68,8 @@ fn run(networks: &[Network], options: Options, expect_from: Option<Ns>) -> Outco
     slow.iter_mut().for_each(Slow::flush);
     let mut expected: Vec<Vec<Whole>> = slow.iter_mut().map(|s| std::mem::take(&mut s.out)).collect();
     for ((network, got), expected) in networks.iter().zip(&mut got).zip(&mut expected) {
-        // Across a wrap that nobody uses, order is known from the second time on; and where a queue overflows, more than R packets may
-        // lie between two that overtake each other.
+        // Across an uncommon wrap, order is known from the second time on; and if a queue overflows, more than R
+        // packets may lie between two that overtake each other.
         let overflows = network.stalls.iter().any(|stall| stall.queue < usize::MAX);
         if UNKNOWN.contains(&network.wrap) || overflows {
             got.iter_mut().chain(expected).for_each(|whole| whole.out_of_order = false);
@@ -104,7 +104,7 @@ fn check(outcome: &Outcome) -> Result<(), TestCaseError> {
 }
 
 const R: u64 = 32;
-/// Wraps of cycles() that no sender uses.
+/// Uncommon wraps of cycles().
 const UNKNOWN: [u64; 2] = [300, 700];
 
 fn options() -> Options {
@@ -119,7 +119,7 @@ fn options() -> Options {
     }
 }
 
-/// Cycles of 256 to 4000 packets: keys wrap often within what is kept.
+/// Cycles of 256 to 4000 packets: keys wrap often among the kept journeys.
 fn cycles() -> impl Strategy<Value = (u64, u64)> {
     prop::sample::select(vec![(1, 256), (1, 300), (2, 700), (8, 12800), (1, 4000), (2, 4800), (6, 14400)])
 }
@@ -142,7 +142,7 @@ prop_compose! {
         queue in prop::sample::select(vec![usize::MAX, 20, 100]),
     ) -> Network {
         let interval = 250_000;
-        // Where packets are first seen as they are dropped, the sequence must be a clear one.
+        // If packets are first seen as drops, the sequence must be a clear one.
         let known = !UNKNOWN.contains(&wrap);
         let clones = clones.filter(|(hop, after)| known || *hop > 0 || *after >= 0);
         let clear = loss < 150 && known && stall.is_none_or(|(hop, ..)| hop > watched_from);
@@ -152,7 +152,7 @@ prop_compose! {
             hop,
             from: from * MS,
             length: (cycle.min(150 * MS) - 4 * R as Ns * interval).max(MS) * percent / 100,
-            // Where a drop alone shows a packet, cycles must be known.
+            // If a drop is the only sighting of a packet, cycles must be known.
             queue: if known || sighting_loss == 0 { queue } else { usize::MAX },
         }).collect();
         Network {
@@ -162,7 +162,7 @@ prop_compose! {
     }
 }
 
-/// The same few networks in every run of the tests; PROPTEST_CASES asks for more, other ones each time.
+/// A fixed set of networks; with PROPTEST_CASES more, and random ones.
 fn config() -> ProptestConfig {
     let more = std::env::var("PROPTEST_CASES").is_ok();
     let default = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };

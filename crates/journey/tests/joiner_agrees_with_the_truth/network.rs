@@ -1,10 +1,10 @@
-//! A simulated network that knows which packet every sighting belongs to.
+//! A simulated network that knows the packet of every sighting.
 
 use latpath_model::{Link, Ns, Point, PointInfo, Sighting};
 
 pub const HOPS: usize = 6;
 pub const DROP: u16 = 6;
-/// Points 4 and 5 are in a guest, whose clock is wrong by `clock_error`.
+/// First point in the guest, whose clock is wrong by `clock_error`.
 const GUEST: usize = 4;
 const US: Ns = 1000;
 
@@ -34,7 +34,7 @@ pub struct Stall {
     pub hop: usize,
     pub from: Ns,
     pub length: Ns,
-    /// Packets that wait at most; the rest is dropped.
+    /// Maximum queued packets; the rest is dropped.
     pub queue: usize,
 }
 
@@ -45,23 +45,24 @@ pub struct Network {
     pub interval: Ns,
     pub step: u64,
     pub wrap: u64,
-    /// Per mille, at each hop.
+    /// Losses per thousand packets at each hop.
     pub loss: u32,
     pub sighting_loss: u32,
     pub duplicates: u32,
     pub reorder: u32,
-    /// Packets by which a packet may be overtaken.
+    /// Maximum packets that overtake a packet.
     pub reorder_span: u64,
     pub clock_error: Ns,
     pub disorder: Ns,
     pub stalls: Vec<Stall>,
-    /// Every packet has a clone that is dropped, as at a bridge: at this hop, this long after the packet was seen there.
+    /// Every packet has a clone that is dropped, as at a bridge: at this hop, this long after the packet's sighting
+    /// there.
     pub clones: Option<(usize, Ns)>,
-    /// Hops before this one are not watched.
+    /// First hop that is observed.
     pub watched_from: usize,
 }
 
-/// A sighting and the packet that it is of.
+/// A sighting and its packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
     pub s: Sighting,
@@ -95,7 +96,7 @@ impl Network {
             let guest = (GUEST..HOPS).contains(&usize::from(point));
             let t = at + if guest { self.clock_error } else { 0 };
             let key = (7 + packet as u64) * self.step % self.wrap;
-            // A guest's sightings keep their own order but come in chunks, late.
+            // A guest's sightings keep their order but arrive late, in chunks.
             let arrives = if guest { (t / (self.disorder + 1) + 1) * (self.disorder + 1) } else { t };
             let (cpu, tid) = (r.below(8) as u16, r.below(1000) as u32);
             out.push(Known { s: Sighting { t, key: key as u32, tid, stream, point, cpu, note }, packet, arrives });
@@ -108,7 +109,7 @@ impl Network {
             let (mut free, mut waiting, mut last) = (0, 0, 0);
             for (n, &(arrival, packet)) in queue.iter().enumerate() {
                 let mut at = arrival;
-                // Where a queue drains, packets come so close that a short time is many packets: order is kept there.
+                // While a queue drains, packets are so close that a short time spans many: order is kept there.
                 let following = queue.get(n + 1).map_or(Ns::MAX, |next| next.0);
                 let apart = (arrival - last).min(following - arrival) > self.interval / 3;
                 last = arrival;

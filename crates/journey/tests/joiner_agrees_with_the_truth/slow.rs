@@ -1,4 +1,4 @@
-//! The slow, obviously right joiner: it knows which packet a sighting is of, and only has to keep the books.
+//! A slow reference joiner, which knows the packet of each sighting and only keeps the books.
 
 use super::network::{Known, DROP};
 use latpath_journey::{Journey, Options, Totals};
@@ -36,23 +36,23 @@ impl Whole {
 
 #[derive(Default)]
 struct Place {
-    /// Numbers seen here whose number gives their place.
+    /// Numbers seen here that give their place.
     in_place: Vec<u64>,
-    /// Sightings in a row that began a journey far behind the head.
+    /// Consecutive sightings that began a journey far behind the head.
     begun: u32,
-    /// The newest packet that was seen here.
+    /// The newest packet seen here.
     newest: Option<usize>,
-    /// Further sightings of packets that were seen here.
+    /// Repeated sightings of packets here.
     duplicates: u64,
 }
 
 struct Book {
     whole: Whole,
     first: Ns,
-    /// Some point other than a drop saw it.
+    /// A point other than a drop saw it.
     placed: bool,
     in_place: bool,
-    /// Of each point that saw it: how often again, and whether behind a later packet.
+    /// Per point: repeated sightings, and whether it arrived after a later packet.
     again: HashMap<u16, (u32, bool)>,
 }
 
@@ -92,7 +92,7 @@ impl Slow {
         self.reader = route.last().copied();
     }
 
-    /// Duplicates at the reader; without one, where there were most.
+    /// Duplicates at the reader; without one, the maximum over all points.
     pub fn duplicates(&self) -> u64 {
         let of = |(_, place): (&u16, &Place)| place.duplicates;
         self.places.iter().filter(|(p, _)| self.reader.is_none_or(|reader| reader == **p)).map(of).max().unwrap_or(0)
@@ -157,7 +157,7 @@ impl Slow {
         }
     }
 
-    /// The first sighting that is no drop says where the packet stands.
+    /// The first sighting other than a drop gives the packet's place.
     fn place(&mut self, index: usize, point: u16) {
         self.lead = match self.lead {
             (_, 0) => (point, 1),
@@ -182,7 +182,7 @@ impl Slow {
         let (s, book) = (&known.s, &mut self.books[index]);
         let place = self.places.entry(s.point).or_default();
         let is_counted = self.reader.is_none_or(|reader| reader == s.point);
-        // What lies further back than R is taken for a restart.
+        // More than R back counts as a restart.
         let behind = place.newest.and_then(|newest| newest.checked_sub(known.packet)).unwrap_or(0) as u64;
         let is_overtaken = is_counted && (1..=self.options.reorder).contains(&behind);
         if is_counted {
@@ -206,7 +206,7 @@ impl Slow {
     pub fn advance(&mut self, now: Ns) {
         while let Some(book) = self.books.get(self.emitted) {
             let lacks = |p: &u16| self.expected >> p & 1 == 1 && !book.whole.has(*p);
-            // Two in a row were seen there, both more than R later.
+            // Two consecutive packets were seen there, both more than R later.
             let passed = |p: u16| {
                 let seen = self.places.get(&p).map_or(&[][..], |place| &place.in_place);
                 seen.windows(2).rev().any(|two| two.iter().all(|n| *n > book.whole.number + self.options.reorder))

@@ -44,7 +44,7 @@ impl fmt::Display for Profile {
 
 /// An unknown profile name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?}: no such profile (profiles: {list})", list = Profile::ALL.map(|p| p.name).join(", "))]
+#[error("{0:?}: no such profile (there are: {list})", list = Profile::ALL.map(|p| p.name).join(", "))]
 pub struct UnknownProfile(pub String);
 
 impl FromStr for Profile {
