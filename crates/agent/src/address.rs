@@ -1,18 +1,18 @@
-//! Where an agent is reached.
+//! Addresses of agents.
 
 use std::path::PathBuf;
 use std::{fmt, str::FromStr};
 
-/// Where an agent is reached, as the user writes it after `NAME=`.
+/// Address of an agent, as the user writes it after `NAME=`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// `ssh:[user@]host[:port]`: starts an agent there.
+    /// `ssh:[user@]host[:port]`: starts an agent on that host.
     Ssh {
-        /// Login name, where it differs.
+        /// Login name, if it differs.
         user: Option<String>,
         /// Host name or address.
         host: String,
-        /// Port, where it is not 22.
+        /// Port, if not 22.
         port: Option<u16>,
     },
     /// `unix:PATH`: an agent's socket, or the socket behind a virtio-serial port of a QEMU guest.
@@ -23,11 +23,11 @@ pub enum Address {
         cid: u32,
         port: u32,
     },
-    /// `exec:COMMAND`: a shell command whose standard input and output lead to an agent.
+    /// `exec:COMMAND`: a shell command with an agent at its standard input and output.
     Exec(String),
 }
 
-/// Why a text is no address.
+/// Error of parsing an address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{text:?}: {why}; write ssh:[USER@]HOST[:PORT], unix:PATH, vsock:CID:PORT or exec:COMMAND")]
 pub struct BadAddress {
@@ -74,7 +74,7 @@ fn ssh(rest: &str) -> Result<Address, &'static str> {
         }
         None => (place, None),
     };
-    // ssh would take a leading dash for an option.
+    // A leading dash would be an option of ssh.
     let plain =
         |s: &str| !s.is_empty() && !s.starts_with('-') && !s.contains(|c: char| c.is_whitespace() || c.is_control());
     if !plain(host) || !user.is_none_or(plain) {

@@ -1,20 +1,20 @@
-//! Sightings on the wire: a few bytes each.
+//! The encoding of sightings on the wire, a few bytes each.
 //!
-//! A batch holds columns: the time since the sighting before (2 to 3 bytes at thousands of packets a second), the key's
-//! step since the last one of the same stream at the same point (1 byte), and an index (1 byte) into the batch's table of
-//! contexts: point, stream, CPU, thread and drop note, which few combinations share.
+//! A batch has columns: the time since the previous sighting (2 to 3 bytes at thousands of packets per second), the
+//! difference of the key to the previous one of the same stream at the same point (1 byte), and an index (1 byte) into
+//! the batch's table of contexts. A context is a combination of point, stream, CPU, thread and drop note.
 
 use crate::message::{Batch, Context, MAX_POINTS};
 use latpath_model::{stream::MAX_STREAMS, Ns, PointId, Sighting, StreamId};
 
-/// Sightings that the agent puts in one batch: small, so that an answer about the time never waits long.
+/// Maximum number of sightings per batch of the agent; small, so that time replies do not wait long.
 pub const BATCH: usize = 1024;
-/// Sightings that the host takes in one batch.
+/// Maximum number of sightings per batch that the host accepts.
 pub const MAX_BATCH: usize = 8192;
-/// Places of the encoder's search for contexts.
+/// Size of the encoder's hash table of contexts.
 const PLACES: usize = 256;
 
-/// The last key of each stream at each point; both ends keep it alike.
+/// Last key of each stream at each point, equal at both ends.
 #[derive(Clone, Debug)]
 struct LastKeys(Vec<u32>);
 
@@ -28,7 +28,7 @@ impl LastKeys {
     }
 }
 
-/// Packs sightings.
+/// Encodes sightings.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     keys: LastKeys,
@@ -40,7 +40,8 @@ impl Encoder {
         Self { keys: LastKeys::new(), places: Box::new([0; PLACES]) }
     }
 
-    /// Packs up to [`MAX_BATCH`] sightings. Those with a stream or point beyond the tables' ends are left out and counted.
+    /// Encodes up to [`MAX_BATCH`] sightings. Returns the number of those left out, whose stream or point is out of
+    /// range.
     pub fn pack(&mut self, sightings: &[Sighting], watermark: Ns) -> (Batch, u64) {
         let first = sightings.first().map_or(0, |s| s.t);
         let mut batch = Batch { watermark, first, ..Batch::default() };
@@ -64,7 +65,7 @@ impl Encoder {
         (batch, left_out)
     }
 
-    /// The index of a sighting's context. A place that two contexts share costs a second entry in the table, nothing else.
+    /// Index of a sighting's context. A hash collision only costs a second entry in the batch's table.
     fn context(&mut self, contexts: &mut Vec<Context>, s: &Sighting) -> u32 {
         let context = Context {
             stream: s.stream.into(),
@@ -84,7 +85,7 @@ impl Encoder {
     }
 }
 
-/// How far a batch may point.
+/// Valid ranges of the indexes in a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables {
     pub streams: usize,
@@ -92,7 +93,7 @@ pub struct Tables {
     pub notes: usize,
 }
 
-/// Unpacks sightings.
+/// Decodes sightings.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     keys: LastKeys,
@@ -103,7 +104,10 @@ impl Decoder {
         Self { keys: LastKeys::new() }
     }
 
-    /// Appends a batch's sightings, times in the guest's clock; or says in what it lies.
+    /// Appends a batch's sightings, with times in the guest's clock.
+    ///
+    /// # Errors
+    /// With a description of an invalid batch.
     pub fn unpack(&mut self, batch: &Batch, tables: Tables, out: &mut Vec<Sighting>) -> Result<(), String> {
         let n = batch.context.len();
         if n > MAX_BATCH || batch.later.len() != n || batch.key.len() != n || batch.contexts.len() > n {
@@ -229,7 +233,7 @@ mod tests {
         assert!(lie(|b| b.context = vec![0; MAX_BATCH + 1]).contains("8193 sightings"));
     }
 
-    /// 4,000 packets a second at 3 points of a guest, two threads on two CPUs and a softirq.
+    /// 4,000 packets per second at 3 points of a guest, two threads on two CPUs and a softirq.
     #[test]
     fn a_usual_sighting_costs_six_bytes_at_most() {
         let sightings: Vec<Sighting> = (0..BATCH as i64)

@@ -1,5 +1,4 @@
-//! A command that the host has run on the agent's machine, for as long as something is watched there or on the host: what it prints, and
-//! how it ends.
+//! A command that the agent runs for the host during a measurement: its output and its exit code.
 
 use crate::message::{printable, CommandChunk, Message, RunCommand};
 use latpath_linux::background::leave_at_exec;
@@ -14,33 +13,34 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Words of a command, and bytes of them all.
+/// Maximum number of words of a command, and their maximum total length.
 const MAX_WORDS: usize = 4096;
 const MAX_WORDS_BYTES: usize = 128 << 10;
-/// Bytes of what it prints that are sent at once.
+/// Maximum size of an output chunk, bytes.
 const PIECE: usize = 8 << 10;
-/// Pieces that may wait for the host; then the command waits too.
+/// Maximum number of chunks waiting for the host; then the command's writes block.
 const MAX_WAITING: usize = 16;
-/// How long it may take to end after SIGTERM: a command that traces may have many programs to detach.
+/// Maximum time to end after SIGTERM; a tracing command may have many programs to detach.
 const TIME_TO_END: Duration = Duration::from_secs(10);
-/// How long what it left behind may keep its output open.
+/// Maximum time that processes left behind may keep the output open.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of its output that the host keeps for whoever fetches them.
+/// Maximum size of unfetched output on the host, bytes.
 const MAX_KEPT: usize = 4 << 20;
-/// What a piece of it takes beside its bytes.
+/// Overhead of a chunk in memory, bytes.
 const PIECE_COST: usize = 64;
 
-/// The agent's end.
+/// A running command on the agent's side.
 pub(crate) struct Running {
     child: Child,
     output: Receiver<(bool, Vec<u8>)>,
-    /// How it ended. Nobody has waited for it yet: its number, which is its group's, is its own until then.
+    /// Exit code and time of the end. The process is not reaped before the output is complete, so that its number,
+    /// which is that of its group, is not reused.
     ended: Option<(i32, Instant)>,
     signalled: Option<Instant>,
 }
 
 impl Running {
-    /// Starts it, in a process group of its own.
+    /// Starts the command in its own process group.
     pub fn start(run: &RunCommand) -> Result<Self, String> {
         let bytes: usize = run.words.iter().map(String::len).sum();
         let Some((program, arguments)) = run.words.split_first() else { return Err("a command of no words".into()) };
@@ -57,7 +57,7 @@ impl Running {
                 false => Err(io::Error::other("the agent has ended")),
             }
         };
-        // SAFETY: between fork and exec it makes two system calls and takes no memory.
+        // SAFETY: between fork and exec, the closure makes two system calls and allocates no memory.
         unsafe { command.pre_exec(dies_with_us) };
         leave_at_exec(&mut command);
         let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", printable(program)))?;
@@ -69,7 +69,7 @@ impl Running {
         Ok(running)
     }
 
-    /// What is to be sent now; none any more after the piece that says how it ended.
+    /// The next message to send; none after the one with the exit code.
     pub fn step(&mut self) -> Result<Option<Message>, String> {
         if self.signalled.is_some_and(|at| at.elapsed() >= TIME_TO_END) {
             self.signal(Signal::SIGKILL);
@@ -86,20 +86,20 @@ impl Running {
             Err(TryRecvError::Empty) => false,
         };
         let Some((code, at)) = self.ended else { return Ok(None) };
-        // What it left behind may keep its output open.
+        // Processes left behind may keep the output open.
         if !over && at.elapsed() < PATIENCE {
             return Ok(None);
         }
         Ok(Some(Message::CommandChunk(CommandChunk { ended: true, code, ..Default::default() })))
     }
 
-    /// Sends it SIGTERM.
+    /// Sends SIGTERM to the command.
     pub fn end(&mut self) {
         self.signal(Signal::SIGTERM);
         self.signalled.get_or_insert_with(Instant::now);
     }
 
-    /// Its exit code (of a signal: 128 and its number), once it has ended; it stays there to be waited for.
+    /// Exit code (128 + number for a signal) after the end, without reaping the process.
     fn code(&self) -> nix::Result<Option<i32>> {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         Ok(match waitid(Id::Pid(self.group()), flags)? {
@@ -113,7 +113,7 @@ impl Running {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// To it and all that it started, also where it has ended itself.
+    /// Sends a signal to the command's process group, even if the command itself has ended.
     fn signal(&self, signal: Signal) {
         let _ = killpg(self.group(), signal);
     }
@@ -126,7 +126,7 @@ impl Drop for Running {
     }
 }
 
-/// Hands on what comes from a pipe, until its end, or until nobody wants it.
+/// Forwards the output of a pipe until its end, or until the receiver is gone.
 fn pass_on(
     mut pipe: impl Read + Send + 'static,
     is_error: bool,
@@ -144,24 +144,24 @@ fn pass_on(
     spawned.map(drop).map_err(|e| format!("no thread for the command's output: {e}"))
 }
 
-/// The host's end: what has come of it.
+/// State of a command on the host's side.
 #[derive(Default)]
 pub(crate) struct Commanded {
     printed: VecDeque<(bool, Vec<u8>)>,
     kept: usize,
-    /// Bytes that nobody fetched in time.
+    /// Bytes of output that were not fetched in time.
     left_out: u64,
     end: Option<Result<i32, String>>,
 }
 
-/// What a command on another machine has printed since the last look, and how it ended.
+/// Output of a remote command since the last call, and its end.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CommandNews {
-    /// Pieces of what it printed, in order; whether each is of its standard error.
+    /// Output chunks in order, each with a flag for standard error.
     pub printed: Vec<(bool, Vec<u8>)>,
-    /// Bytes of what it printed that are missing, because nobody looked for too long.
+    /// Bytes of output lost because they were not fetched in time.
     pub left_out: u64,
-    /// Its exit code (of a signal: 128 and the signal's number), or why it did not run.
+    /// Exit code (128 + number for a signal), or the reason why the command did not run.
     pub end: Option<Result<i32, String>>,
 }
 
@@ -181,7 +181,7 @@ impl Commanded {
         Ok(())
     }
 
-    /// Keeps what was printed, as long as there is room: small pieces behind each other are one.
+    /// Stores output if there is room, merging consecutive small chunks.
     fn keep(&mut self, is_error: bool, bytes: Vec<u8>) {
         let last = self.printed.back_mut().filter(|(of, _)| *of == is_error);
         let cost = bytes.len() + if last.is_some() { 0 } else { PIECE_COST };
@@ -214,7 +214,7 @@ mod tests {
         RunCommand { words: words.iter().map(ToString::to_string).collect(), key: Vec::new() }
     }
 
-    /// All that it says, as the host takes it.
+    /// Runs a command to its end, as the host does.
     fn to_its_end(running: &mut Running) -> CommandNews {
         let (mut host, began) = (Commanded::default(), Instant::now());
         while host.end.is_none() {
@@ -284,13 +284,13 @@ mod tests {
         }
     }
 
-    /// A killed agent cannot end its command itself: the kernel does.
+    /// The kernel ends the command of a killed agent.
     #[test]
     fn it_dies_with_the_agent() {
         let running = Running::start(&run(&["sh", "-c", "exec sleep 1000"])).unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/{}/status", running.child.id())).unwrap_or_default();
         assert!(stat().contains(&format!("PPid:\t{}\n", getpid())));
-        // A thread that starts it and ends is the same to the kernel as an agent that is killed.
+        // For the kernel, the end of the starting thread equals a killed agent.
         let orphan = std::thread::spawn(|| {
             let running = Running::start(&run(&["sleep", "1000"])).unwrap();
             let group = running.group();

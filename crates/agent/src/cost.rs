@@ -1,22 +1,22 @@
-//! What watching costs the agent's machine.
+//! Cost of the measurement on the agent's machine.
 
 use latpath_flight::Figures;
 use latpath_model::Counters;
 use nix::time::{clock_gettime, ClockId};
 use std::time::{Duration, Instant};
 
-/// What an agent's process took since the session began, as it says itself.
+/// CPU time of an agent's process since the start of the session, as reported by the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// CPU time of all its threads.
     pub process_ns: u64,
-    /// How long the session has lasted.
+    /// Duration of the session, ns.
     pub lasted_ns: u64,
 }
 
 impl Cost {
-    /// In % of one CPU, with what the kernel's programs took: sightings and the flight recorder's events, each times what one costs.
-    /// Any numbers of a peer give a number.
+    /// Cost in percent of one CPU, including the kernel programs: sightings and flight recorder events, each times its
+    /// unit cost. Defined for any values from a peer.
     pub fn percent(&self, counters: &Counters, flight: Option<&Figures>) -> f64 {
         let times = |n: u64, each: u64| n as f64 * each as f64;
         let events = flight.map_or(0.0, |flight| times(flight.events, flight.ns_per_event.unwrap_or(0)));
@@ -25,7 +25,7 @@ impl Cost {
     }
 }
 
-/// Measures this process from its making on.
+/// Measures the CPU time of this process since its creation.
 pub struct Meter {
     began: Instant,
     used: Duration,

@@ -1,4 +1,4 @@
-//! Reaching an agent.
+//! Connects to an agent.
 
 use crate::stream::Stream;
 use crate::Address;
@@ -18,27 +18,30 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Ports of vsock below this only root may take (`LAST_RESERVED_PORT` in net/vmw_vsock/af_vsock.c).
+/// Lowest vsock port that does not require root (`LAST_RESERVED_PORT` in net/vmw_vsock/af_vsock.c).
 pub(crate) const RESERVED: u32 = 1024;
-/// Those that are taken.
+/// First reserved port to try.
 const FIRST_RESERVED: u32 = 512;
 /// Any context identifier of this machine (`VMADDR_CID_ANY`).
 pub(crate) const CID_ANY: u32 = u32::MAX;
 
-/// Pause between attempts to reach an agent that is not there yet.
+/// Interval of attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
-/// Lines of a command's standard error that an error quotes, and bytes of each.
+/// Maximum number of lines of a command's standard error in an error, and their maximum length.
 const TAIL_LINES: usize = 5;
 const TAIL_LINE: u64 = 300;
 
-/// A stream to an agent, and the command that carries it, if any.
+/// A stream to an agent, with the command that carries it, if any.
 pub(crate) struct Line {
     pub stream: Stream,
     pub command: Option<Carrier>,
 }
 
-/// Reaches an agent, or says why not. One that is started over ssh may run commands only if `runs_commands`: a forced command or a
-/// rule of sudo can so allow one and not the other.
+/// Connects to an agent. An agent started over ssh may run commands only with `runs_commands`, so that a forced command
+/// or a sudo rule can permit one form without the other.
+///
+/// # Errors
+/// With the reason and the next step.
 pub(crate) fn dial(address: &Address, timeout: Duration, runs_commands: bool) -> Result<Line, String> {
     match address {
         Address::Unix(path) => {
@@ -85,17 +88,17 @@ pub(crate) fn dial(address: &Address, timeout: Duration, runs_commands: bool) ->
     }
 }
 
-/// The command that ssh starts.
+/// Command line of the agent for ssh.
 fn agent_of_ssh(runs_commands: bool) -> impl Iterator<Item = &'static str> {
     ["latpath", "agent", "--stdio"].into_iter().chain(runs_commands.then_some("--allow-commands"))
 }
 
-/// What root's ssh may offer elsewhere, an agent's keys and forwarded ports, is nothing for a guest.
+/// Options that deny a guest the forwarded keys and ports of root's ssh configuration.
 fn ssh_options() -> [&'static str; 7] {
     ["-T", "-a", "-x", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes"]
 }
 
-/// Connects; tries again while the agent may still come.
+/// Connects, with retries until the timeout.
 fn reach(family: AddressFamily, to: &dyn SockaddrLike, timeout: Duration) -> Result<Stream, Errno> {
     let began = Instant::now();
     loop {
@@ -113,10 +116,10 @@ fn reach(family: AddressFamily, to: &dyn SockaddrLike, timeout: Duration) -> Res
     }
 }
 
-/// Takes a port that only root may have, if this is root: by it an agent knows that it may run commands.
+/// Binds a reserved port if this user is root. The agent accepts commands only from such ports.
 fn reserve(fd: &OwnedFd) {
     let bound = |port: &u32| bind(fd.as_raw_fd(), &VsockAddr::new(CID_ANY, *port));
-    // All others are left to the kernel to choose.
+    // Without a free one, the kernel chooses a port.
     let _ = (FIRST_RESERVED..RESERVED).map(|port| bound(&port)).find(|bound| *bound != Err(Errno::EADDRINUSE));
 }
 
@@ -141,8 +144,8 @@ fn attempt(family: AddressFamily, to: &dyn SockaddrLike, timeout: Duration) -> R
     }
 }
 
-/// A command that carries the stream. It has its own process group, so that Ctrl-C does not cut the line before the last
-/// sightings have come; it is killed with all that it started when dropped.
+/// A command that carries the stream. Its own process group protects it from Ctrl-C until the last sightings have
+/// arrived. Dropping it kills the whole group.
 pub(crate) struct Carrier {
     child: Child,
     tail: Arc<Mutex<VecDeque<String>>>,
@@ -180,7 +183,7 @@ fn spawn(mut command: Command) -> Result<Line, String> {
 }
 
 impl Carrier {
-    /// What the command said last on its standard error, and how it ended if it has.
+    /// The last lines of the command's standard error, and its exit status if it has ended.
     pub fn last_words(&mut self, wait: Duration) -> String {
         let began = Instant::now();
         let status = loop {
@@ -190,7 +193,7 @@ impl Carrier {
                 Err(_) => break None,
             }
         };
-        // What it wrote last may still be on its way through the pipe.
+        // The last output may still be in the pipe.
         while status.is_some()
             && began.elapsed() < wait
             && self.tail_thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -210,7 +213,7 @@ impl Carrier {
 
 impl Drop for Carrier {
     fn drop(&mut self) {
-        // Its streams are closed by now: most commands end by themselves.
+        // With closed streams, most commands end by themselves.
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(500) {
             if !matches!(self.child.try_wait(), Ok(None)) {

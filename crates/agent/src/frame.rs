@@ -1,29 +1,30 @@
-//! Bytes to messages and back.
+//! Framing: converts bytes to messages and back.
 //!
-//! A session opens with a preamble: 8 magic bytes, then a number that the host drew and the agent repeats. Whatever an older
-//! session, a login shell's greeting or a dead peer left in the pipe before it is skipped. Then frames follow: length (4 bytes,
-//! little endian, at most 1 MiB), content. No preamble can be taken for a length: its first 4 bytes exceed 1 MiB.
+//! A session opens with a preamble: 8 magic bytes, then a number chosen by the host and repeated by the agent. Bytes
+//! before the preamble, left by an older session, a login shell's greeting or a dead peer, are skipped. Frames follow:
+//! length (4 bytes, little endian, at most 1 MiB), content. A preamble is never a valid length: its first 4 bytes
+//! exceed 1 MiB.
 
 use crate::message::{Envelope, Message};
 use prost::Message as _;
 use std::collections::VecDeque;
 
-/// Longest content of a frame.
+/// Maximum length of a frame's content, bytes.
 pub const MAX_FRAME: usize = 1 << 20;
-/// Preamble's magic, from the host.
+/// Magic bytes of the host's preamble.
 pub const HOST_MAGIC: [u8; 8] = *b"\xfe\xffLATPTH";
-/// Preamble's magic, from the agent.
+/// Magic bytes of the agent's preamble.
 pub const AGENT_MAGIC: [u8; 8] = *b"\xfe\xfflatpth";
 const PREAMBLE: usize = 16;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Item {
     Message(Box<Message>),
-    /// The peer opens a session, with this number.
+    /// The preamble of a session with this number.
     Preamble(u64),
 }
 
-/// Why bytes are no frame.
+/// Errors of framing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("a frame of {0} bytes (limit: {MAX_FRAME})")]
@@ -34,7 +35,7 @@ pub enum FrameError {
     Unknown,
 }
 
-/// The bytes that open a session.
+/// The preamble of a session.
 pub fn preamble(magic: [u8; 8], nonce: u64) -> [u8; PREAMBLE] {
     let mut bytes = [0; PREAMBLE];
     bytes[..8].copy_from_slice(&magic);
@@ -42,7 +43,7 @@ pub fn preamble(magic: [u8; 8], nonce: u64) -> [u8; PREAMBLE] {
     bytes
 }
 
-/// Takes bytes as they come, gives messages. Holds at most one frame and one read more.
+/// Assembles messages from bytes. Buffers at most one frame and one read.
 #[derive(Debug)]
 pub struct FrameReader {
     magic: [u8; 8],
@@ -51,12 +52,12 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// For bytes of the peer with this magic.
+    /// Creates a reader for the peer with this magic.
     pub fn new(magic: [u8; 8]) -> Self {
         Self { magic, bytes: Vec::new(), at: 0 }
     }
 
-    /// Takes in bytes.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.at > 0 {
             self.bytes.drain(..self.at);
@@ -72,7 +73,7 @@ impl FrameReader {
         &self.bytes[self.at..]
     }
 
-    /// Skips all before the next preamble, and takes that. Keeps what could be the start of one.
+    /// Skips to the next preamble and returns its number. Keeps a possible prefix of one.
     pub fn scan(&mut self) -> Option<u64> {
         loop {
             let magic = self.magic;
@@ -96,14 +97,17 @@ impl FrameReader {
         }
     }
 
-    /// A preamble that stands next, left in place.
+    /// The number of a preamble that comes next, without consuming it.
     pub fn peek_preamble(&self) -> Option<u64> {
         let here = self.rest();
         (here.len() >= PREAMBLE && here[..8] == self.magic)
             .then(|| u64::from_le_bytes(here[8..PREAMBLE].try_into().expect("8 bytes")))
     }
 
-    /// The next whole item, if it is there.
+    /// The next complete item, if any.
+    ///
+    /// # Errors
+    /// If the bytes are no frame.
     pub fn next(&mut self) -> Result<Option<Item>, FrameError> {
         let rest = self.rest();
         let Some(head) = rest.first_chunk::<4>() else { return Ok(None) };
@@ -135,7 +139,7 @@ pub fn append(bytes: &mut Vec<u8>, message: Message) {
     envelope.encode(bytes).expect("a Vec takes any length");
 }
 
-/// Frames that wait to be written.
+/// Frames to be written.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     current: Vec<u8>,
@@ -158,13 +162,14 @@ impl Outgoing {
         self.waiting.push_back(frame);
     }
 
-    /// Bytes that wait.
+    /// Number of queued bytes.
     pub fn waiting(&self) -> usize {
         self.bytes
     }
 
-    /// Writes what the stream takes. Before each frame, `urgent` may put one in front; it is asked at the last moment, so that
-    /// a time in it is the time of writing. `idle` is asked when nothing waits. Returns the bytes written.
+    /// Writes as much as the stream accepts; returns the number of bytes. Before each frame, `urgent` may insert one;
+    /// it is called at the last moment, so that a time in that frame is the time of writing. `idle` is called when the
+    /// queue is empty.
     pub fn flush(
         &mut self,
         mut write: impl FnMut(&[u8]) -> std::io::Result<usize>,

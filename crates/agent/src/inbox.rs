@@ -1,4 +1,4 @@
-//! What the host makes of an agent's messages: checks each, maps times to the host's timeline. No waiting, no I/O.
+//! Handles an agent's messages at the host: checks each, and maps times to the host's timeline. No waiting, no I/O.
 
 use crate::columns::{Decoder, Tables};
 use crate::command::Commanded;
@@ -15,45 +15,45 @@ use latpath_profile::Moment;
 use std::collections::VecDeque;
 use std::path::Path;
 
-/// Requests for the time that may be under way.
+/// Maximum number of pending time requests.
 pub const MAX_TIME_REQUESTS: usize = 32;
-/// How far ahead of the host's clock a sighting may lie, beyond the clock's bound, before it is taken for a lie.
+/// Maximum time of a sighting ahead of the host's clock, beyond the clock's bound, before it is refused.
 const FUTURE: Ns = 1_000_000_000;
 
-/// Moments of samples that may wait.
+/// Maximum number of unfetched sample times.
 const MAX_MOMENTS: usize = 1 << 17;
 
-/// How far behind its own promise a sighting may come: a CPU of a guest can stand still between taking a packet's time and
-/// handing it over. Beyond, it is taken for a lie.
+/// Maximum time of a sighting behind the watermark before it is refused. A guest's CPU may be stopped between reading
+/// the clock and publishing the sighting.
 const LATE: Ns = 2_000_000_000;
 
-/// One agent, as far as the host knows it.
+/// The host's state of one agent.
 pub struct Inbox {
     machine: String,
-    /// Streams that were asked for; 0 before the start.
+    /// Number of requested streams; 0 before the start.
     pub streams: usize,
     pub facts: Option<Facts>,
     pub points: Vec<PointInfo>,
     pub notes: Vec<DropNote>,
-    /// What its source knows beside sightings, and whether it was asked for that.
+    /// Notes of the source beside sightings.
     pub source_notes: Vec<SourceNote>,
     pub senders: Vec<SenderAt>,
     pub reports_notes: bool,
     pub counters: Counters,
-    /// What it costs its machine; `None` until it is reported.
+    /// Cost on its machine; `None` before the first report.
     pub cost: Option<Cost>,
-    /// Sightings with impossible times (of the future, or of long ago), left out.
+    /// Number of refused sightings, with impossible times.
     pub refused: u64,
     pub timeline: Timeline,
-    /// Whether it was asked to run its flight recorder.
+    /// Whether the flight recorder was requested.
     pub records: bool,
-    /// How that does, or why there is none; `None` until it is reported.
+    /// Figures of the flight recorder, or the reason for its absence; `None` before the first report.
     pub recorder: Option<Result<Figures, String>>,
     pub windows: Windows,
     pub profile: Option<Profiled>,
-    /// Moments of its samples since the last look.
+    /// Sample times since the last call.
     pub moments: Vec<Moment>,
-    /// The command that it runs, where it was asked to.
+    /// The requested command, if any.
     pub command: Option<Commanded>,
     /// Sightings since the last look, on the host's timeline.
     pub fresh: Vec<Sighting>,

@@ -1,4 +1,4 @@
-//! Where an agent waits for its host.
+//! The agent's listener.
 
 use crate::dial::{CID_ANY, RESERVED};
 use crate::frame::{preamble, AGENT_MAGIC};
@@ -21,12 +21,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The host's context identifier on vsock (`VMADDR_CID_HOST`).
+/// Context identifier of the host on vsock (`VMADDR_CID_HOST`).
 const CID_HOST: u32 = 2;
-/// How often a device without a host is looked at: the kernel says "no host" at once, again and again, so it cannot be waited for.
+/// Poll interval of a device without a host. poll(2) does not wait there, because the kernel reports a hangup at once.
 const DEVICE_PAUSE: Duration = Duration::from_millis(200);
 
-/// How long one who has connected may take to open a session.
+/// Maximum time from connection to preamble.
 const OPENING: Duration = Duration::from_secs(10);
 
 /// Where an agent waits for its host.
@@ -34,11 +34,11 @@ const OPENING: Duration = Duration::from_secs(10);
 pub enum Listen {
     /// Standard input and output; one session.
     Stdio,
-    /// A unix socket, made for its owner alone and removed in the end.
+    /// A unix socket, accessible to its owner only, and removed at the end.
     Unix(PathBuf),
-    /// A vsock port, for the host alone.
+    /// A vsock port, for the host only.
     Vsock(u32),
-    /// A virtio-serial port, or any device that carries bytes in both directions.
+    /// A virtio-serial port, or another bidirectional byte device.
     Device(PathBuf),
 }
 
@@ -53,17 +53,17 @@ impl fmt::Display for Listen {
     }
 }
 
-/// Why an agent cannot wait for a host.
+/// Errors of a listener.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The place to wait at could not be made or opened.
+    /// The endpoint could not be created or opened.
     #[error("{at}: {why}")]
     Place {
         at: String,
-        /// What went wrong, and what to do.
+        /// Reason and next step.
         why: String,
     },
-    /// The only session failed.
+    /// The single session failed.
     #[error(transparent)]
     Session(#[from] ServeError),
 }
@@ -72,9 +72,12 @@ fn place(at: &Listen, why: impl fmt::Display) -> ListenError {
     ListenError::Place { at: at.to_string(), why: why.to_string() }
 }
 
-/// Serves one session after another, or one alone (`once`; always over standard input and output). Each gets its source
-/// from a copy of `make_source`. `log` gets what happens, for people. Returns when `quit` becomes readable, or after the
-/// one session.
+/// Serves sessions one after another, or a single one (`once`; always on standard input and output). Each gets its
+/// source from a copy of `make_source`. `log` receives events for people. Returns when `quit` becomes readable, or
+/// after the single session.
+///
+/// # Errors
+/// If the endpoint cannot be used, or the single session fails.
 pub fn listen<S, F>(
     at: &Listen,
     once: bool,
@@ -88,14 +91,14 @@ where
     F: FnOnce(&StartRequest) -> Result<Attached<S>, String> + Clone + Send + 'static,
 {
     let mut listener = Listener::open(at)?;
-    // A peer that connects and says nothing is disconnected, so that others can connect. On a device the host may come at any time.
+    // Disconnects a silent peer, so that others can connect. On a device, the host may appear at any time.
     let is_connected = matches!(at, Listen::Unix(_) | Listen::Vsock(_));
     if is_connected {
         options.opening.get_or_insert(OPENING);
     }
     let commands = options.commands.clone();
     let last = once || *at == Listen::Stdio;
-    // That was no session.
+    // A connection without a session.
     let is_nobody = |e: &ServeError| is_connected && matches!(e, ServeError::NobodyCame(_));
     if *at != Listen::Stdio {
         log(&format!("waiting for the host at {at}"));
@@ -103,7 +106,7 @@ where
     loop {
         let Some((mut stream, is_trusted)) = listener.next_host(quit, log)? else { return Ok(()) };
         options.commands = if is_trusted { commands.clone() } else { Commands::Refused };
-        // A device stays open; bytes of the next session may have come with the last of this one.
+        // A device stays open; it may already have delivered bytes of the next session.
         loop {
             let result = serve(&mut stream, options, quit, make_source.clone());
             match &result {
@@ -111,14 +114,14 @@ where
                 Ok(Ended::NewSession) => log("the host began again"),
                 Ok(Ended::Stopped) => log("the host is done"),
                 Ok(Ended::HostGone) => log("the host closed the stream"),
-                // The caller reports what ends the command.
+                // The caller reports the error that ends the command.
                 Err(e) if last && !is_nobody(e) => {}
                 Err(e) => log(&e.to_string()),
             }
             if last && !result.as_ref().is_err_and(is_nobody) {
                 return result.map(|_| ()).map_err(Into::into);
             }
-            // On a device, what is wrong with one session says nothing of the next; elsewhere it takes a new connection.
+            // On a device, an error of one session does not affect the next; elsewhere a new connection is required.
             let goes_on = match at {
                 Listen::Device(_) => !matches!(result, Ok(Ended::HostGone) | Err(ServeError::Io(_))),
                 _ => matches!(result, Ok(Ended::NewSession)),
@@ -130,14 +133,14 @@ where
     }
 }
 
-/// Where hosts connect.
+/// A listening endpoint.
 struct Listener<'l> {
     at: &'l Listen,
-    /// Where the kernel accepts connections.
+    /// Listening socket, if any.
     socket: Option<OwnedFd>,
 }
 
-/// A socket that waits for connections, as `bind` has bound it.
+/// Creates a listening socket, bound by `bind`.
 fn waiting(family: AddressFamily, bind: impl FnOnce(&OwnedFd) -> nix::Result<()>) -> nix::Result<OwnedFd> {
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     bind(&fd)?;
@@ -150,14 +153,14 @@ impl<'l> Listener<'l> {
         let socket = match at {
             Listen::Stdio => None,
             Listen::Device(path) => {
-                // Only looked at, so that a wrong name is reported at once.
+                // Checks the path early, to report a wrong name at once.
                 fs::metadata(path).map_err(|e| place(at, device_error(e)))?;
                 None
             }
             Listen::Unix(path) => {
                 remove_stale(path).map_err(|why| place(at, why))?;
                 let socket = waiting(AddressFamily::Unix, |fd| {
-                    // Linux gives the socket's file the mode of its descriptor: at no moment can others connect.
+                    // Linux gives the socket's file the mode of its descriptor, so that others can never connect.
                     fchmod(fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
                     bind(fd.as_raw_fd(), &UnixAddr::new(path)?)
                 });
@@ -177,8 +180,8 @@ impl<'l> Listener<'l> {
         Ok(Self { at, socket })
     }
 
-    /// The next host's stream, and whether it may have commands run: any user of a host can reach a guest's vsock, and only its root
-    /// from a reserved port. `None` when it is to quit.
+    /// The stream of the next host, and whether it may run commands: any user of a host can reach a guest's vsock, but
+    /// only root from a reserved port. `None` on quit.
     fn next_host(
         &mut self,
         quit: Option<BorrowedFd>,
@@ -215,13 +218,13 @@ impl<'l> Listener<'l> {
 impl Drop for Listener<'_> {
     fn drop(&mut self) {
         if let Listen::Unix(path) = self.at {
-            // Somebody else may have removed it: then it is as it should be.
+            // The file may have been removed by others.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// The next connection; `None` when `quit` becomes readable.
+/// Accepts the next connection; `None` if `quit` becomes readable.
 fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<OwnedFd>> {
     loop {
         let mut fds = vec![PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
@@ -233,9 +236,9 @@ fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<Owne
         if fds.get(1).and_then(PollFd::any).unwrap_or(false) {
             return Ok(None);
         }
-        // Woken for either of the two: this one does not block.
+        // The socket is non-blocking, because the wakeup may concern `quit`.
         match accept4(socket.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
-            // SAFETY: accept4 returned a descriptor that nobody else owns.
+            // SAFETY: accept4 returned a descriptor without another owner.
             Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
             Err(Errno::EINTR | Errno::ECONNABORTED | Errno::EAGAIN) => {}
             Err(e) => return Err(e),
@@ -243,7 +246,7 @@ fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<Owne
     }
 }
 
-/// Removes a socket that a killed agent left behind; refuses anything else that stands there.
+/// Removes the socket of a killed agent; refuses any other file.
 fn remove_stale(path: &Path) -> Result<(), String> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
     if !meta.file_type().is_socket() {
@@ -272,7 +275,7 @@ fn device_error(e: std::io::Error) -> String {
     }
 }
 
-/// Opens the device and waits until a host is at its other end.
+/// Opens the device and waits for a host at its other end.
 fn next_on_device(at: &Listen, path: &Path, quit: Option<BorrowedFd>) -> Result<Option<Stream>, ListenError> {
     let open =
         OpenOptions::new().read(true).write(true).custom_flags(nix::libc::O_NOCTTY | nix::libc::O_NONBLOCK).open(path);
@@ -284,8 +287,8 @@ fn next_on_device(at: &Listen, path: &Path, quit: Option<BorrowedFd>) -> Result<
         }
         if !ready.hangup {
             if ready.read {
-                // A host in the middle of a session with a dead agent learns at once that this is another. No session has
-                // number 0; whoever knocks passes it by.
+                // Tells a host in a session with a dead agent at once that this is a new agent. No session has number
+                // 0, so a host that opens a session ignores it.
                 let _ = stream.write(&preamble(AGENT_MAGIC, 0));
                 return Ok(Some(stream));
             }

@@ -1,4 +1,4 @@
-//! Whether an agent runs commands for its host.
+//! Permission of commands for the host.
 
 use latpath_linux::open_file;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Bytes of a key.
+/// Permitted length of a key, bytes.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
 
 /// Whether an agent runs commands for its host.
@@ -15,19 +15,19 @@ pub enum Commands {
     /// None at all.
     #[default]
     Refused,
-    /// Those of each host that reaches it; over vsock those of a reserved port alone.
+    /// Commands of any connected host; on vsock only from a reserved port.
     Allowed,
-    /// The same, if the host also has this key.
+    /// As `Allowed`, if the host also has this key.
     WithKey(CommandKey),
 }
 
 impl Commands {
-    /// Whether it runs any.
+    /// Whether any commands are permitted.
     pub fn are_allowed(&self) -> bool {
         *self != Self::Refused
     }
 
-    /// Whether it runs one that came with these bytes as its key.
+    /// Whether a command with this key is permitted.
     pub(crate) fn allow(&self, key: &[u8]) -> bool {
         match self {
             Self::Refused => false,
@@ -37,7 +37,7 @@ impl Commands {
     }
 }
 
-/// What an agent and its host both know, and nobody else.
+/// A secret shared by an agent and its host.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CommandKey(pub(crate) Vec<u8>);
 
@@ -48,10 +48,10 @@ impl fmt::Debug for CommandKey {
 }
 
 impl CommandKey {
-    /// Reads a key: what its file holds, without white space at the ends.
+    /// Reads a key from a file, without leading and trailing white space.
     ///
     /// # Errors
-    /// Where it cannot be read, others may read it, or it is too short or too long.
+    /// If the file cannot be read, others may read it, or the key has a wrong length.
     pub fn read(path: &Path) -> Result<Self, String> {
         let error = |why: String| format!("{}: {why}", path.display());
         let file = open_file(path).map_err(|e| error(e.to_string()))?;
@@ -68,7 +68,7 @@ impl CommandKey {
         }
     }
 
-    /// Compares in a time that does not depend on where two keys differ.
+    /// Compares keys in constant time.
     fn is(&self, other: &[u8]) -> bool {
         let differences = self.0.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b));
         self.0.len() == other.len() && differences == 0

@@ -1,4 +1,4 @@
-//! The agent's flight recorder. A thread of its own copies and packs windows, so that neither answers about the time nor sightings
+//! The agent's flight recorder. A separate thread copies and encodes windows, so that time replies and sightings do not
 //! wait for them.
 
 use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
@@ -7,23 +7,23 @@ use latpath_flight::{Figures, NoSnapshot, Record, RecorderThread, SnapshotLimits
 use latpath_model::{text::cut, Ns};
 use std::collections::VecDeque;
 
-/// Packed windows that may wait for the host; of more than that none is begun.
+/// Maximum size of encoded windows waiting for the host, bytes; above it, no further window is started.
 const MAX_READY: usize = 16 << 20;
-/// Bytes of a piece: few, so that an answer about the time never waits long behind it.
+/// Size of a chunk, bytes; small, so that time replies do not wait long.
 const CHUNK: usize = 8 << 10;
 
-/// The recorder's thread, and what waits before and behind it.
+/// The recorder thread with its queues.
 pub struct Recording {
-    /// `None` once it has ended.
+    /// `None` after its end.
     thread: Option<RecorderThread<Vec<u8>>>,
-    /// Asked for; not yet begun.
+    /// Requests not started yet.
     coming: Vec<WindowRequest>,
     working: Option<u64>,
-    /// Packed, for the host. Of the first, so much is on its way.
+    /// Encoded windows for the host, and the bytes of the first one already sent.
     ready: VecDeque<(u64, Vec<u8>)>,
     sent: usize,
     windows: u64,
-    /// What it lacks is reported once.
+    /// Whether missing hooks were reported.
     introduced: bool,
 }
 
@@ -45,7 +45,7 @@ impl Recording {
         })
     }
 
-    /// Takes a request; an answer at once where there will be no window.
+    /// Queues a request; returns a reply at once if the window is impossible.
     pub fn request(&mut self, request: WindowRequest, now: Ns) -> Option<Message> {
         let waiting = self.coming.len() + usize::from(self.working.is_some()) + self.ready.len();
         let refused = match sensible(request.from, request.to, now) {
@@ -59,7 +59,7 @@ impl Recording {
         None
     }
 
-    /// Begins what is due, takes what is done; messages for the host.
+    /// Starts due windows and collects finished ones; adds messages for the host.
     pub fn tick(&mut self, now: Ns, out: &mut Vec<Message>) {
         if let Some(figures) = self.thread.as_ref().and_then(RecorderThread::new_figures) {
             out.push(self.figures(figures));
@@ -116,7 +116,7 @@ impl Recording {
         })
     }
 
-    /// The thread is gone.
+    /// Handles the end of the thread.
     fn broken(&mut self, why: &str, out: &mut Vec<Message>) {
         let coming = std::mem::take(&mut self.coming);
         out.extend(self.working.take().into_iter().chain(coming.iter().map(|r| r.id)).map(|id| error(id, why)));
@@ -125,7 +125,7 @@ impl Recording {
         }
     }
 
-    /// The next piece for the host.
+    /// The next chunk for the host.
     pub fn chunk(&mut self) -> Option<Message> {
         let (id, bytes) = self.ready.front()?;
         let (id, rest) = (*id, &bytes[self.sent..]);
@@ -139,7 +139,7 @@ impl Recording {
         Some(Message::WindowReply(WindowReply { id, error: String::new(), chunk, last }))
     }
 
-    /// Whether pieces wait for the host.
+    /// Whether chunks wait for the host.
     pub fn has_chunks(&self) -> bool {
         !self.ready.is_empty()
     }

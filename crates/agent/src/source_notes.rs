@@ -1,16 +1,16 @@
-//! What a source knows beside its sightings, as an agent reports it: notes, and who sends the streams.
+//! The message with a source's notes and the senders of its streams.
 
 use crate::message::printable;
 use latpath_model::{text::cut, Sender, SenderAt, SourceNote, SourceNoteKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Notes of a source, and bytes of each.
+/// Maximum number of notes of a source, and their maximum length.
 const MAX_SOURCE_NOTES: usize = 64;
 const MAX_SOURCE_NOTE: usize = 1024;
-/// Senders of a source's streams, each counted at each point.
+/// Maximum number of senders of a source's streams, counted per point.
 const MAX_SENDERS: usize = 1024;
 
-/// Notes on what a source sees, and who sends its streams.
+/// Notes of a source, and the senders of its streams.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SourceNotes {
     #[prost(message, repeated, tag = "1")]
@@ -34,13 +34,13 @@ pub struct WireSender {
     pub stream: u32,
     #[prost(uint32, tag = "2")]
     pub point: u32,
-    /// A MAC (6 bytes), or an IP address (4 or 16).
+    /// MAC address (6 bytes) or IP address (4 or 16 bytes).
     #[prost(bytes = "vec", tag = "3")]
     pub address: Vec<u8>,
 }
 
 impl SourceNotes {
-    /// As much as may be sent of what a source knows.
+    /// Encodes notes and senders up to the limits.
     pub fn of(notes: &[SourceNote], senders: &[SenderAt]) -> Self {
         let note = |note: &SourceNote| WireSourceNote {
             kind: note.kind.number(),
@@ -61,7 +61,10 @@ impl SourceNotes {
         }
     }
 
-    /// The notes, each with the machine's name before it, and the senders; or what is wrong with them.
+    /// Decodes the notes, prefixed with the machine's name, and the senders.
+    ///
+    /// # Errors
+    /// With a description of an invalid message.
     pub fn read(self, machine: &str) -> Result<(Vec<SourceNote>, Vec<SenderAt>), String> {
         if self.notes.len() > MAX_SOURCE_NOTES || self.senders.len() > MAX_SENDERS {
             let (notes, senders) = (self.notes.len(), self.senders.len());

@@ -1,4 +1,4 @@
-//! A byte stream as two descriptors that never block.
+//! A byte stream of two non-blocking descriptors.
 
 use crate::frame::{FrameReader, HOST_MAGIC};
 use nix::errno::Errno;
@@ -8,55 +8,56 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Bytes taken at once: some ten thousand sightings.
+/// Size of a read, bytes: some 10,000 sightings.
 const READ: usize = 64 << 10;
 
 /// A byte stream to a peer: a socket, a device, or a pair of pipes.
 #[derive(Debug)]
 pub struct Stream {
     rx: OwnedFd,
-    /// `None`: the same as `rx`.
+    /// `None` if the same as `rx`.
     tx: Option<OwnedFd>,
-    /// Flags to set again on each, since others may hold the same open file (a terminal, a shell's pipe).
+    /// Flags to restore on each descriptor, because other processes may share the open file (a terminal, a shell's
+    /// pipe).
     flags: [Option<OFlag>; 2],
     scratch: Box<[u8]>,
-    /// What was read: the agent's side reads a host.
+    /// Framing of the received bytes.
     pub(crate) reader: FrameReader,
 }
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Got {
-    /// Bytes, for the reader.
+    /// Bytes were added to the reader.
     Bytes,
     Nothing,
     /// The peer closed its end.
     End,
 }
 
-/// What a wait ended with.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ready {
     pub read: bool,
     pub write: bool,
-    /// The other descriptor that was waited for.
+    /// Whether the other descriptor is readable.
     pub other: bool,
-    /// The peer hung up.
+    /// Whether the peer hung up.
     pub hangup: bool,
 }
 
 impl Stream {
-    /// A socket or device, open for reading and writing.
+    /// Creates a stream of a socket or device, open for reading and writing.
     pub fn new(fd: impl Into<OwnedFd>) -> io::Result<Self> {
         Self::from_parts(fd.into(), None)
     }
 
-    /// Two pipes: one to read from, one to write to.
+    /// Creates a stream of two pipes.
     pub fn from_pair(rx: impl Into<OwnedFd>, tx: impl Into<OwnedFd>) -> io::Result<Self> {
         Self::from_parts(rx.into(), Some(tx.into()))
     }
 
-    /// Standard input and output.
+    /// Creates a stream of standard input and output.
     pub fn stdio() -> io::Result<Self> {
         let stdin = io::stdin().as_fd().try_clone_to_owned()?;
         let stdout = io::stdout().as_fd().try_clone_to_owned()?;
@@ -78,7 +79,7 @@ impl Stream {
         self.tx.as_ref().unwrap_or(&self.rx)
     }
 
-    /// Reads what is there into the reader.
+    /// Reads available bytes into the reader.
     pub(crate) fn read(&mut self) -> io::Result<Got> {
         match nix::unistd::read(&self.rx, &mut self.scratch) {
             Ok(0) => Ok(Got::End),
@@ -92,7 +93,7 @@ impl Stream {
         }
     }
 
-    /// Writes what the stream takes, 0 if nothing for now.
+    /// Writes as much as the stream accepts; 0 if it would block.
     pub(crate) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         match nix::unistd::write(self.tx(), bytes) {
             Ok(n) => Ok(n),
@@ -101,7 +102,7 @@ impl Stream {
         }
     }
 
-    /// Waits until there is something to read, room to write (if asked for), or `other` can be read.
+    /// Waits until the stream is readable, writable (with `write`), or `other` is readable.
     pub(crate) fn wait(&self, write: bool, other: Option<BorrowedFd>, timeout: Duration) -> io::Result<Ready> {
         let mut fds = vec![PollFd::new(self.rx.as_fd(), PollFlags::POLLIN)];
         let tx_at = match (&self.tx, write) {
@@ -110,7 +111,7 @@ impl Stream {
                 fds[0] = PollFd::new(self.rx.as_fd(), PollFlags::POLLIN | PollFlags::POLLOUT);
                 0
             }
-            // Without POLLOUT, the pipe's breaking is still reported.
+            // Without POLLOUT, a broken pipe is still reported.
             (Some(tx), write) => {
                 fds.push(PollFd::new(tx.as_fd(), if write { PollFlags::POLLOUT } else { PollFlags::empty() }));
                 1
@@ -119,7 +120,7 @@ impl Stream {
         if let Some(fd) = other {
             fds.push(PollFd::new(fd, PollFlags::POLLIN));
         }
-        // Rounded up, so that a wait never ends just before its time and then again and again.
+        // Rounded up, so that a wait does not end just before its time, repeatedly.
         let ms = timeout.as_nanos().div_ceil(1_000_000).min(60_000) as u16;
         match poll(&mut fds, PollTimeout::from(ms)) {
             Ok(_) => {}
@@ -141,7 +142,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         for (fd, flags) in [Some(&self.rx), self.tx.as_ref()].into_iter().zip(self.flags) {
             if let (Some(fd), Some(flags)) = (fd, flags) {
-                // The peer may be gone; nothing more can be done then.
+                // Best effort: the peer may be gone.
                 let _ = fcntl(fd, FcntlArg::F_SETFL(flags));
             }
         }
