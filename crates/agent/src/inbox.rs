@@ -68,7 +68,7 @@ pub struct Inbox {
     decoder: Decoder,
     realtime: RealtimeWatch,
     tsc: HostTsc,
-    /// Time requests under way: id, and when each was sent.
+    /// Pending time requests: id and send time.
     time_requests: VecDeque<(u64, Ns)>,
     requested: u64,
 }
@@ -107,7 +107,7 @@ impl Inbox {
         }
     }
 
-    /// The next question about the time, sent at `now`; `None` while too many are under way.
+    /// The next time request, sent at `now`; `None` while too many are pending.
     pub fn request_time(&mut self, now: Ns) -> Option<TimeRequest> {
         if self.time_requests.len() >= MAX_TIME_REQUESTS {
             return None;
@@ -117,12 +117,15 @@ impl Inbox {
         Some(TimeRequest { id: self.requested })
     }
 
-    /// Time requests so far, and those without an answer yet.
+    /// Number of time requests, and of those pending.
     pub fn requested(&self) -> (u64, usize) {
         (self.requested, self.time_requests.len())
     }
 
-    /// Takes a message that was received at `now` (host's clock), or says in what the agent lies.
+    /// Handles a message received at `now` (host's clock).
+    ///
+    /// # Errors
+    /// With a description of an invalid message.
     pub fn take(&mut self, message: Message, now: Ns) -> Result<(), String> {
         if self.ended {
             return Err("the agent spoke after its goodbye".into());
@@ -176,7 +179,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Maps when a guest's CPUs were sampled to the host's timeline.
+    /// Maps sample times of a guest's CPUs to the host's timeline.
     fn map_moments(&mut self) {
         let moments = self.profile.as_mut().map_or(Vec::new(), |profile| std::mem::take(&mut profile.moments));
         let Some((from, to)) = moments
@@ -306,7 +309,7 @@ mod tests {
 
     const NOW: Ns = 100_000_000_000;
 
-    /// A guest whose clock is one second ahead, started, with one point.
+    /// A started guest with one point and a clock one second ahead.
     fn started() -> Inbox {
         let mut inbox = Inbox::new("guest0");
         inbox.take(Message::AgentHello(Facts { version: VERSION, ..Facts::default() }), 0).unwrap();

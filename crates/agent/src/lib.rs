@@ -1,13 +1,13 @@
-//! Sightings of another machine, over a byte stream that is already authenticated: ssh, vsock from the host only, a unix
-//! socket, a virtio-serial port. Never a network port.
+//! Sightings of another machine over an authenticated byte stream: ssh, vsock from the host only, a unix socket, a
+//! virtio-serial port. Never a network port.
 //!
-//! * Guest's side: [`listen`] waits for the host, [`serve`] speaks with it and hands on what a
-//!   [`Source`](latpath_model::Source) sees.
-//! * Host's side: [`Machine::connect`] reaches an agent at an [`Address`]; a [`Machine`] is itself a `Source`, whose times lie
-//!   on the host's timeline.
+//! * Guest's side: [`listen`] waits for the host, [`serve`] runs the session and forwards the sightings of a
+//!   [`Source`](latpath_model::Source).
+//! * Host's side: [`Machine::connect`] connects to an agent at an [`Address`]; a [`Machine`] is itself a `Source`, with
+//!   times on the host's timeline.
 //!
-//! Each end takes the other to be hostile: every length, index and wait is bounded, and a peer that lies, stalls or dies
-//! costs an error that names it. docs/agent.md describes the protocol.
+//! Each end treats the other as hostile: every length, index and wait is bounded, and a peer that sends invalid data,
+//! stalls or dies causes an error that names it. docs/agent.md describes the protocol.
 
 mod address;
 mod columns;

@@ -29,7 +29,7 @@ const DEVICE_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time from connection to preamble.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// Where an agent waits for its host.
+/// Endpoint at which an agent waits for its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// Standard input and output; one session.

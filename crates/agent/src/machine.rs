@@ -1,4 +1,4 @@
-//! Another machine, as the host's crates see it: a source of sightings on the host's timeline.
+//! A remote machine at the host: a source of sightings on the host's timeline.
 
 use crate::command::{CommandNews, Commanded};
 use crate::dial::{dial, Line};
@@ -22,23 +22,23 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// An exchange that has been due for this long is worth a report.
+/// Age of an overdue time exchange that is reported, ns.
 const OVERDUE: Ns = 1_000_000_000;
 
-/// How long to wait for a machine.
+/// Timeouts of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until the agent has answered and greeted.
+    /// From the connection to the agent's hello.
     pub connect: Duration,
-    /// Until the probe is attached there.
+    /// For attaching the probe.
     pub start: Duration,
-    /// Without any word of the agent, which answers many times a second.
+    /// Maximum silence of the agent, which replies many times a second.
     pub silence: Duration,
-    /// Until the agent has said goodbye.
+    /// From the stop request to the agent's goodbye.
     pub stop: Duration,
-    /// The same of one that samples CPUs: until the rest of its profile has come.
+    /// Likewise with a profile, whose rest must arrive.
     pub profile: Duration,
-    /// Until a window of its flight recorder has come.
+    /// For a window of the flight recorder.
     pub window: Duration,
 }
 
@@ -49,22 +49,23 @@ impl Default for Timeouts {
     }
 }
 
-/// Why a machine cannot be watched.
+/// Error of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{machine} ({address}): {why}")]
 pub struct MachineError {
-    /// The name that the user gave.
+    /// Name given by the user.
     pub machine: String,
     pub address: String,
-    /// The cause, and what to do about it.
+    /// Cause and next step.
     pub why: String,
 }
 
-/// Another machine, watched by an agent there. See [`Source`]: its sightings lie on the host's timeline
-/// (`CLOCK_MONOTONIC` of the host).
+/// A remote machine with an agent. It is a [`Source`] with sightings on the host's timeline (`CLOCK_MONOTONIC` of the
+/// host).
 ///
-/// A machine that dies stays a source: it hands over what had come, then nothing, its watermark going with the host's clock
-/// so that nobody waits for it; [`Self::fault`] says what happened. Dropping it ends the session; the agent then detaches.
+/// A machine that dies remains a source: it returns the received sightings, and its watermark follows the host's clock
+/// so that nobody waits for it; [`Self::fault`] returns the error. Dropping it ends the session; the agent then
+/// detaches its programs.
 pub struct Machine {
     name: String,
     address: String,
@@ -74,24 +75,27 @@ pub struct Machine {
     thread: Option<JoinHandle<()>>,
     facts: Facts,
     watermark: Ns,
-    /// Windows requested so far.
+    /// Number of windows requested.
     requested: u64,
-    /// A request to stop was sent.
+    /// Whether a stop request was sent.
     stopping: bool,
-    /// The key that goes with each command; empty without a key.
+    /// Key sent with each command; may be empty.
     command_key: Vec<u8>,
 }
 
 impl Machine {
-    /// Reaches an agent, greets it, and learns its clock by a burst of exchanges (half a second).
+    /// Connects to an agent, exchanges hellos, and estimates its clock by a burst of exchanges (half a second).
+    ///
+    /// # Errors
+    /// If the agent cannot be reached or does not reply.
     pub fn connect(name: &str, address: &Address, timeouts: Timeouts) -> Result<Self, MachineError> {
         Self::reach(name, address, timeouts, false)
     }
 
-    /// The same, where commands are to run there: an agent that is started over ssh gets the flag that allows them.
+    /// As [`Self::connect`], for running commands: an agent started over ssh gets the flag that permits them.
     ///
     /// # Errors
-    /// Where it cannot be reached.
+    /// If the agent cannot be reached or does not reply.
     pub fn connect_for_commands(name: &str, address: &Address, timeouts: Timeouts) -> Result<Self, MachineError> {
         Self::reach(name, address, timeouts, true)
     }
@@ -102,7 +106,10 @@ impl Machine {
         Self::speak(name, address.to_string(), line, timeouts)
     }
 
-    /// As [`Self::connect`], over a stream that is there already; `address` is what errors call it.
+    /// As [`Self::connect`], over an existing stream; `address` is its name in errors.
+    ///
+    /// # Errors
+    /// If the agent does not reply.
     pub fn on_stream(name: &str, address: &str, stream: Stream, timeouts: Timeouts) -> Result<Self, MachineError> {
         Self::speak(name, address.into(), Line { stream, command: None }, timeouts)
     }
@@ -113,7 +120,7 @@ impl Machine {
         wake.set_nonblocking(true).map_err(|e| error(e.to_string()))?;
         let shared = Arc::new(Shared::new(name));
         let session = Session::new(line, shared.clone(), woken, timeouts);
-        // The kernel shows 15 bytes of a thread's name.
+        // The kernel limits thread names to 15 bytes.
         let thread = std::thread::Builder::new().name(format!("lp-{}", name.chars().take(12).collect::<String>()));
         let thread = thread.spawn(move || session.run()).map_err(|e| error(format!("no thread for it: {e}")))?;
         let mut machine = Self {
@@ -135,8 +142,8 @@ impl Machine {
         Ok(machine)
     }
 
-    /// A machine without a line, asked to follow so many streams: what its agent says is handed over by [`Fed::say`]. For tests of
-    /// all that the host makes of an agent's words.
+    /// A machine without a connection that follows `streams` streams. [`Fed::say`] passes in its agent's bytes. For
+    /// tests of the host's handling of messages.
     #[doc(hidden)]
     pub fn fed(name: &str, streams: usize) -> (Self, Fed) {
         let shared = Arc::new(Shared::new(name));
@@ -161,11 +168,12 @@ impl Machine {
         (machine, Fed { shared: shared.clone(), reader: FrameReader::new(AGENT_MAGIC) })
     }
 
-    /// Has the agent sample its machine's CPUs `hz` times a second, and nothing else; returns once the request is sent. With `one_by_one` the
-    /// time of each sample is kept too.
+    /// Starts sampling of the machine's CPUs `hz` times a second, and nothing else; returns after sending the request.
+    /// With
+    /// `one_by_one`, the time of each sample is kept too.
     ///
     /// # Errors
-    /// Where the agent is older than profiles, or gives up.
+    /// If the agent has no profiles, or the session has ended.
     pub fn start_profile(&mut self, hz: u32, one_by_one: bool) -> Result<(), MachineError> {
         if !self.facts.profiles {
             let program = cut(&self.facts.program, 64);
@@ -185,10 +193,10 @@ impl Machine {
         self.wait(self.timeouts.start, "begin to sample", |state| state.inbox.started.then_some(()))
     }
 
-    /// What it has sampled up to its end, or why it has nothing.
+    /// The samples up to the end of the session.
     ///
     /// # Errors
-    /// With what the agent said.
+    /// With the agent's error.
     pub fn take_profile(&mut self) -> Result<Samples, String> {
         let mut state = self.shared.lock();
         let profile = state.inbox.profile.as_mut().ok_or("its profile was not started")?;
@@ -198,27 +206,30 @@ impl Machine {
         }
     }
 
-    /// When its CPUs were sampled, since the last call.
+    /// Sample times since the last call.
     pub fn take_moments(&mut self) -> Vec<Moment> {
         std::mem::take(&mut self.shared.lock().inbox.moments)
     }
 
-    /// Until when its samples have come, in the machine's clock.
+    /// End of the received samples, in the machine's clock.
     pub fn profiled_until(&self) -> Option<Ns> {
         self.shared.lock().inbox.profile.as_ref()?.samples.span().map(|(_, until)| until)
     }
 
-    /// Has the agent attach its probe; returns once it is attached.
+    /// Starts the agent's probe; returns when it is attached.
+    ///
+    /// # Errors
+    /// If the request is invalid, or the agent cannot attach its probe.
     pub fn start(&mut self, request: &StartRequest) -> Result<(), MachineError> {
         let start = Start::from(request);
-        // Checked as the agent will, to report it here.
+        // Checks the request as the agent will, to report an error here.
         StartRequest::try_from(start.clone()).map_err(|why| self.error(why))?;
         if request.streams.is_empty() {
             return Err(self.error("no stream to watch".into()));
         }
         let mut state = self.shared.lock();
         state.inbox.streams = request.streams.len();
-        // Agents of before take no notice of the option.
+        // Older agents ignore the option.
         state.inbox.records = request.option(StartRequest::FLIGHT).is_some();
         state.inbox.reports_notes = request.option(StartRequest::NOTES).is_some();
         state.commands.push_back(Message::Start(start));
@@ -227,7 +238,10 @@ impl Machine {
         self.wait(self.timeouts.start, "attach its probe", |state| state.inbox.started.then_some(()))
     }
 
-    /// Has the agent detach and hand over the rest, which [`Source::drain`] then gives.
+    /// Stops the agent, which detaches and sends its remaining sightings for [`Source::drain`].
+    ///
+    /// # Errors
+    /// If the session fails or the agent does not end in time.
     pub fn stop(&mut self) -> Result<(), MachineError> {
         self.begin_stop();
         let (within, what) = match self.shared.lock().inbox.profile.is_some() {
@@ -240,7 +254,7 @@ impl Machine {
         self.wait(within, what, |state| state.over.then_some(()))
     }
 
-    /// Sends the agent a request to stop, without waiting: with several machines, all get the request first.
+    /// Sends a stop request without waiting, so that several machines can stop at the same time.
     pub fn begin_stop(&mut self) {
         if !std::mem::replace(&mut self.stopping, true) {
             self.shared.lock().commands.push_back(Message::Stop(Empty {}));
@@ -248,15 +262,16 @@ impl Machine {
         }
     }
 
-    /// The key without which the agent runs no command.
+    /// Sets the key that the agent requires for commands.
     pub fn set_command_key(&mut self, key: CommandKey) {
         self.command_key = key.0;
     }
 
-    /// Has the agent run a command on its machine; [`Self::command`] says what becomes of it. It ends with the session at the latest.
+    /// Runs a command on the agent's machine; [`Self::command`] returns its output and end. It ends with the session at
+    /// the latest.
     ///
     /// # Errors
-    /// Where the agent does not run commands.
+    /// If the agent does not permit commands.
     pub fn run_command(&mut self, words: Vec<String>) -> Result<(), MachineError> {
         if !self.facts.runs_commands {
             return Err(self.error(
@@ -271,7 +286,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What the command has printed since the last look, and how it ended: at the latest as the session does.
+    /// Output of the command since the last call, and its end, at the latest that of the session.
     pub fn command(&mut self) -> CommandNews {
         let mut state = self.shared.lock();
         let (over, fault) = (state.over, state.fault.clone());
@@ -287,8 +302,8 @@ impl Machine {
         self.wake();
     }
 
-    /// How the agent's flight recorder does, or why it has none; `None` where [`StartRequest::FLIGHT`] did not ask for it. Its
-    /// first figures come within a second of the start.
+    /// Figures of the agent's flight recorder, or the reason for its absence; `None` without [`StartRequest::FLIGHT`].
+    /// The first figures arrive within a second of the start.
     pub fn recorder(&self) -> Option<Result<Figures, String>> {
         let inbox = &self.shared.lock().inbox;
         inbox.records.then(|| match &inbox.recorder {
@@ -303,9 +318,9 @@ impl Machine {
         format!("its agent (latpath {program}) has no flight recorder: install the same latpath on both")
     }
 
-    /// Asks the agent's flight recorder what its CPUs did, from one time to another of the host's clock; the end may lie up to
-    /// a second ahead. Waits for nothing: [`Self::take_windows`] gives the answer under the number that this returns. Soon is
-    /// well: a recorder keeps some tenths of a second of a busy CPU.
+    /// Requests a window of the agent's flight recorder between two times of the host's clock; the end may be up to a
+    /// second ahead. Returns at once with the number under which [`Self::take_windows`] will return the result.
+    /// Requests should be prompt, because a recorder keeps only some tenths of a second of a busy CPU.
     pub fn request_window(&mut self, from: Ns, to: Ns) -> u64 {
         self.requested += 1;
         let id = self.requested;
@@ -339,8 +354,8 @@ impl Machine {
         id
     }
 
-    /// Windows that have come since the last look, or why they do not. Each that was asked for comes once, at the latest when its
-    /// time ([`Timeouts::window`]) or the session is over.
+    /// Windows received since the last call, or their errors. Each request has one result, at the latest at its timeout
+    /// ([`Timeouts::window`]) or at the end of the session.
     pub fn take_windows(&mut self) -> Vec<(u64, Result<GuestWindow, String>)> {
         let mut state = self.shared.lock();
         let windows = std::mem::take(&mut state.inbox.windows.done);
@@ -353,7 +368,7 @@ impl Machine {
     }
 
     fn wake(&self) {
-        // Full: then it is awake already.
+        // A full pipe means that the thread is already awake.
         let _ = (&self.wake).write(&[1]);
     }
 
@@ -381,29 +396,29 @@ impl Machine {
         }
     }
 
-    /// The name that the user gave.
+    /// Name given by the user.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the machine's source reports beside sightings, each note with the machine's name before it: nothing from an agent that was not
-    /// asked by [`StartRequest::NOTES`], or is older than that.
+    /// Notes of the machine's source, prefixed with the machine's name. Empty without [`StartRequest::NOTES`], and from
+    /// older agents.
     pub fn notes(&self) -> Vec<SourceNote> {
         self.shared.lock().inbox.source_notes.clone()
     }
 
-    /// What the agent said about its machine.
+    /// Facts about the machine, from the agent's hello.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// The machine's clock against the host's.
+    /// State of the machine's clock against the host's.
     pub fn clock(&self) -> ClockState {
         let inbox = &self.shared.lock().inbox;
         inbox.timeline.state(inbox.last_exchange)
     }
 
-    /// What is, or was, wrong with its clock; or with the machine.
+    /// The last fault of the clock, or of the machine.
     pub fn clock_fault(&self) -> Option<String> {
         let clock = self.clock();
         let state = self.shared.lock();
@@ -422,27 +437,27 @@ impl Machine {
         }
     }
 
-    /// What latpath costs there, in % of one of its CPUs: the agent's process, its sightings and its flight recorder's events.
-    /// `None` where the agent does not say.
+    /// Cost of latpath on the machine in percent of one of its CPUs: process, sightings and flight recorder events.
+    /// `None` if the agent does not report it.
     pub fn cpu_percent(&self) -> Option<f64> {
         let inbox = &self.shared.lock().inbox;
         let flight = inbox.recorder.as_ref().and_then(|recorder| recorder.as_ref().ok());
         Some(inbox.cost?.percent(&inbox.counters, flight))
     }
 
-    /// Why the machine is no longer heard, if it is not.
+    /// The error that ended the session, if any.
     pub fn fault(&self) -> Option<MachineError> {
         let fault = self.shared.lock().fault.clone();
         fault.map(|why| self.error(why))
     }
 
-    /// True as long as the session lasts.
+    /// Whether the session is active.
     pub fn is_alive(&self) -> bool {
         !self.shared.lock().over
     }
 }
 
-/// The other end of [`Machine::fed`].
+/// The agent's end of [`Machine::fed`].
 #[doc(hidden)]
 pub struct Fed {
     shared: Arc<Shared>,
@@ -451,7 +466,7 @@ pub struct Fed {
 
 #[doc(hidden)]
 impl Fed {
-    /// The agent says these bytes, which arrive at `now` (the host's clock). A lie ends the session.
+    /// Delivers bytes of the agent at `now` (the host's clock). Invalid bytes end the session.
     pub fn say(&mut self, bytes: &[u8], now: Ns) {
         let mut state = self.shared.lock();
         state.commands.clear();
@@ -465,12 +480,12 @@ impl Fed {
         }
     }
 
-    /// The host asks for the time, at `now`.
+    /// Makes the host send a time request at `now`.
     pub fn request_time(&mut self, now: Ns) {
         self.shared.lock().inbox.request_time(now);
     }
 
-    /// Windows that were asked for until now are not waited for any longer.
+    /// Expires all requested windows.
     pub fn expire(&mut self) {
         self.shared.lock().inbox.windows.expire(Ns::MAX);
     }
@@ -489,7 +504,8 @@ impl Source for Machine {
         let from = out.len();
         let mut state = self.shared.lock();
         let sightings = &mut state.inbox.fresh;
-        // Taken as it is where it can be: a second list would grow as large, and neither give the memory back after a flood.
+        // Moves the list if possible: a second one would grow as large, and neither would return its memory after a
+        // flood.
         match from {
             0 => *out = std::mem::take(sightings),
             _ => out.append(&mut std::mem::take(sightings)),

@@ -9,10 +9,10 @@ use std::path::Path;
 /// Permitted length of a key, bytes.
 const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
 
-/// Whether an agent runs commands for its host.
+/// Permission of commands for the host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Commands {
-    /// None at all.
+    /// No commands.
     #[default]
     Refused,
     /// Commands of any connected host; on vsock only from a reserved port.

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 
 pub struct Attached<S> {
     pub source: S,
-    /// The flight recorder, where the host asked for one; or why there is none.
+    /// The flight recorder, if requested, or the reason for its absence.
     pub recorder: Option<Result<Box<dyn Record>, String>>,
-    /// What samples this machine's CPUs, where the host asked for that.
+    /// Constructor of the CPU sampler, if requested.
     pub sampler: Option<MakeSampler>,
 }
 
@@ -29,23 +29,24 @@ impl<S: Source> From<S> for Attached<S> {
     }
 }
 
-/// What an agent needs beside its stream and source.
+/// Options of an agent.
 pub struct ServeOptions {
-    /// The clock that the source's times are taken from, `CLOCK_MONOTONIC`; another in tests.
+    /// Clock of the source's times: `CLOCK_MONOTONIC`, or another one in tests.
     pub clock: Box<dyn Fn() -> Ns + Send>,
-    /// What is reported about this machine.
+    /// Facts about this machine for the hello.
     pub facts: Facts,
-    /// The hypervisor's clock, where there is one.
+    /// Reader of the hypervisor's clock, if available.
     pub hypervisor: Option<Box<dyn Reader>>,
-    /// The host is taken for dead when nothing came from it for this long.
+    /// Maximum silence of the host before it counts as dead.
     pub silence: Duration,
-    /// How long to wait for a host to open the session; `None` for ever, or for 10 s of one who has connected to a socket.
+    /// Maximum wait for a preamble; `None` waits for ever, or for 10 s after a connection to a socket.
     pub opening: Option<Duration>,
-    /// How often the source is emptied.
+    /// Interval of draining the source.
     pub every: Duration,
-    /// Whether it runs commands for the host; it says so in its hello.
+    /// Permission of commands, announced in the hello.
     pub commands: Commands,
-    /// The process runs in the background while the source does: the sightings that the source's rings hold. `None` in tests.
+    /// Capacity of the source's rings in sightings, for running in the background while the source runs. `None` in
+    /// tests.
     pub background: Option<usize>,
 }
 
@@ -64,38 +65,38 @@ impl Default for ServeOptions {
     }
 }
 
-/// How a session ended, when nothing failed.
+/// Regular end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The host said that it needs no more.
+    /// The host requested a stop.
     Stopped,
     /// The host closed the stream.
     HostGone,
-    /// Another session opened on the same stream: it is to be served next.
+    /// Another session opened on the same stream, to be served next.
     NewSession,
-    /// This process was asked to end.
+    /// This process is to end.
     Quit,
 }
 
-/// Why a session failed. The host learns of it where possible.
+/// Errors of a session, reported to the host if possible.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Nobody opened a session.
+    /// No host opened a session.
     #[error("no host opened a session within {0:?}")]
     NobodyCame(Duration),
-    /// Nothing came for too long.
+    /// The host was silent for too long.
     #[error("nothing was heard of the host for {0:?}: taken for dead")]
     Silent(Duration),
-    /// The host does not take what is written.
+    /// The host does not read.
     #[error("the host has taken nothing for {0:?}: taken for dead")]
     Stuck(Duration),
-    /// Bytes that are no protocol.
+    /// Invalid bytes.
     #[error("the host sent what is no message of latpath's: {0}")]
     Frame(String),
-    /// A message that has no place here.
+    /// An unexpected message.
     #[error("the host broke the protocol: {0}")]
     Protocol(String),
-    /// Versions that do not meet.
+    /// Incompatible versions.
     #[error("{0}")]
     Version(String),
     /// The probe could not be attached, or failed.
@@ -106,11 +107,14 @@ pub enum ServeError {
     Io(#[from] std::io::Error),
 }
 
-/// Serves one session: waits for a host, attaches what it asks for by `make_source`, hands on the sightings until the host asks it
-/// to stop or the host is gone. The source is dropped, and so detached, before this returns; one that is still being attached
-/// is dropped as soon as that is done. Bytes that an earlier session on this stream left come first.
+/// Serves one session: waits for a host, attaches the requested source by `make_source`, and forwards its sightings
+/// until the host requests a stop or is gone. The source is dropped, and so detached, before this returns; a source
+/// still being attached is dropped afterwards. Bytes left by an earlier session on this stream are read first.
 ///
-/// `quit` becoming readable ends the session.
+/// The session ends when `quit` becomes readable.
+///
+/// # Errors
+/// If the session fails.
 pub fn serve<S, F>(
     stream: &mut Stream,
     options: &mut ServeOptions,
@@ -131,14 +135,14 @@ where
         Ok(Ended::Stopped | Ended::HostGone | Ended::NewSession) => None,
         Ok(Ended::Quit) => Some("the agent was asked to end".to_string()),
         Err(ServeError::Io(_) | ServeError::Stuck(_) | ServeError::NobodyCame(_)) => None,
-        // A host that was only slow, or whose guest stood still, learns why its agent has gone.
+        // Tells a host that was only slow, or whose guest was stopped, the reason.
         Err(e) => Some(e.to_string()),
     };
     session.end(last_word);
     result
 }
 
-/// The number of the session that a host opens, or how the wait for it ended.
+/// The number of the next session, or the end of the wait for it.
 fn wait_for_host(
     stream: &mut Stream,
     within: Option<Duration>,

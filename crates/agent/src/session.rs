@@ -1,4 +1,4 @@
-//! The host's end of a session: one thread that writes requests, reads answers, and fills the machine's box.
+//! The host's end of a session: one thread that writes requests, reads replies, and updates the shared state.
 
 use crate::columns::MAX_BATCH;
 use crate::dial::{Carrier, Line};
@@ -15,27 +15,26 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Sightings that wait for whoever drains; more are dropped, and counted. 3 MiB: those of a second, of a machine that reports 100,000
-/// in it.
+/// Maximum number of undrained sightings (3 MiB: one second at 100,000/s); further ones are dropped and counted.
 const MAX_SIGHTINGS: usize = (1 << 17) - 2 * MAX_BATCH;
-/// How often the preamble is repeated until the agent answers.
+/// Interval of repeating the preamble until the agent replies.
 const KNOCK: Duration = Duration::from_millis(250);
-/// Exchanges of the first burst, their distance, and how long it may take.
+/// Number of time exchanges of the first burst, their interval, and the burst's maximum duration.
 const BURST: u64 = 64;
 const BURST_STEP: Duration = Duration::from_millis(7);
 const BURST_TIME: Duration = Duration::from_millis(500);
-/// Exchanges without which nothing is known.
+/// Minimum number of exchanges of the first burst.
 const LEAST_EXCHANGES: u64 = 3;
-/// How long the agent is waited for at most before commands and waits are looked at.
+/// Maximum wait for the agent before commands and timeouts are checked.
 const ROUND: Duration = Duration::from_millis(100);
-/// How long a command's last words are waited for.
+/// Maximum wait for the last output of a carrier command.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// The same where its stream has ended: it is about to die, as soon as it may run.
+/// Likewise after the end of its stream, when the command is about to end.
 const LAST_WORDS_AT_THE_END: Duration = Duration::from_secs(5);
-/// What is said then.
+/// Error text for that case.
 const CLOSED: &str = "the agent closed the stream";
 
-/// What the machine's owner and the session's thread share.
+/// State shared by the owner of the machine and the session thread.
 pub(crate) struct Shared {
     state: Mutex<State>,
     pub changed: Condvar,
@@ -57,37 +56,40 @@ impl Shared {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
-        // After a panic of the other side the session is over; what had come can still be read.
+        // After a panic of the other side, the session has ended, but its results can still be read.
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 
-/// See [`Shared`].
+/// State in [`Shared`].
 pub(crate) struct State {
-    /// What the agent has said.
+    /// Received state of the agent.
     pub inbox: Inbox,
-    /// The first burst is done: times can be mapped.
+    /// Whether the first burst is complete, so that times can be mapped.
     pub ready: bool,
     pub over: bool,
-    /// Why, unless the agent said goodbye.
+    /// Error of the session, unless the agent ended it regularly.
     pub fault: Option<String>,
-    /// Sightings dropped here since nobody drained.
+    /// Sightings dropped here because they were not drained in time.
     pub overflow: u64,
-    /// Windows requested that nobody has fetched, whether they have come or not.
+    /// Number of requested windows not fetched yet.
     pub unfetched: usize,
-    /// For the session: to be sent.
+    /// Messages to send.
     pub commands: VecDeque<Message>,
-    /// For the session: to end, whatever the agent does.
+    /// Whether the session thread is to end unconditionally.
     pub close: bool,
 }
 
 impl State {
-    /// Takes all whole messages, received at `now`; or says in what the agent lies.
+    /// Handles all complete messages, received at `now`.
+    ///
+    /// # Errors
+    /// With a description of an invalid message.
     pub fn take_items(&mut self, reader: &mut FrameReader, session: u64, now: Ns) -> Result<(), String> {
         loop {
             match reader.next().map_err(|e| format!("the agent sent {e}"))? {
                 None => break,
-                // The answer to a repeated knock.
+                // The reply to a repeated preamble.
                 Some(Item::Preamble(nonce)) if nonce == session => {}
                 Some(Item::Preamble(_)) => {
                     return Err("another agent took over in the middle of the session; was it restarted?".into())
@@ -101,7 +103,7 @@ impl State {
         Ok(())
     }
 
-    /// The session is over.
+    /// Marks the session as ended.
     pub fn end(&mut self, fault: Option<String>) {
         self.over = true;
         self.inbox.windows.end(fault.as_deref().unwrap_or("the session is over"));
@@ -130,7 +132,7 @@ impl Session {
     pub fn new(mut line: Line, shared: Arc<Shared>, wake: UnixStream, timeouts: Timeouts) -> Self {
         let now = Instant::now();
         line.stream.reader = FrameReader::new(AGENT_MAGIC);
-        // Only to distinguish sessions on one device, not a secret; never 0.
+        // Distinguishes sessions on one device, without being secret; never 0.
         let nonce = (monotonic() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(std::process::id()) << 17 | 1;
         Self {
             stream: line.stream,
@@ -150,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Runs until the agent says goodbye, something fails, or the owner closes.
+    /// Runs until the agent's goodbye, an error, or the owner's close.
     pub fn run(mut self) {
         let result = self.speak();
         let Self { stream, mut carrier, shared, stopping, .. } = self;
@@ -164,7 +166,7 @@ impl Session {
         });
         let mut state = shared.lock();
         state.end(fault);
-        // Once asked to stop, an agent may go as it likes.
+        // After a stop request, any end of the agent is regular.
         if state.close || stopping && state.inbox.started {
             state.fault = None;
         }
@@ -206,12 +208,12 @@ impl Session {
                     Got::End => return Err(CLOSED.into()),
                 }
             }
-            // An error of writing counts only once all that the agent said before is read.
+            // A write error counts only after all earlier messages of the agent are read.
             flushed?;
         }
     }
 
-    /// True if the owner wants to end.
+    /// Sends the owner's messages; returns whether the owner closed the session.
     fn take_commands(&mut self) -> bool {
         let mut state = self.shared.lock();
         state.inbox.windows.expire(monotonic());
@@ -236,7 +238,7 @@ impl Session {
         Ok(())
     }
 
-    /// Repeats the preamble until the agent answers: the first may fall into a frame that an older session left half written.
+    /// Repeats the preamble until the agent replies: the first one may be taken for part of an older session's frame.
     fn knock(&mut self) {
         if !self.open && self.knocked.is_none_or(|at| at.elapsed() >= KNOCK) && self.out.waiting() == 0 {
             self.out.push_bytes(&preamble(HOST_MAGIC, self.nonce));
@@ -256,7 +258,7 @@ impl Session {
         let question = || {
             let now = Instant::now();
             let inbox = &mut shared.lock().inbox;
-            // An agent that is waited for must hear of its host.
+            // The agent must hear from its host during the wait.
             let is_over = *stopping && inbox.profile.is_none();
             if greeted.is_none() || is_over || now < *next_question {
                 return None;
@@ -266,7 +268,7 @@ impl Session {
                 + match requested {
                     requested if requested < BURST && under_way > 3 => BURST_STEP * 4,
                     requested if requested < BURST => BURST_STEP,
-                    // 12 to 20 a second, never in step with the agent's own rhythm.
+                    // 12 to 20 per second, out of step with the agent's own interval.
                     requested => Duration::from_micros(50_000 + requested.wrapping_mul(0x9e37_79b9) % 32_768),
                 };
             inbox.request_time(monotonic()).map(Message::TimeRequest)
@@ -275,7 +277,7 @@ impl Session {
         written.map(|_| ()).map_err(|e| format!("writing to the agent failed: {e}"))
     }
 
-    /// Takes all that came; true at the goodbye.
+    /// Handles all received messages; returns whether the agent said goodbye.
     fn take_items(&mut self, now: Ns) -> Result<bool, String> {
         if !self.open {
             while let Some(nonce) = self.stream.reader.scan() {

@@ -1,4 +1,5 @@
-//! What a source has seen, reported to the host: sightings in batches, points and drop notes before what needs them, totals.
+//! Reports a source to the host: sightings in batches, preceded by the points and drop notes that they refer to, and
+//! totals.
 
 use crate::columns::{Encoder, BATCH};
 use crate::cost::{Cost, Meter};
@@ -8,33 +9,33 @@ use latpath_linux::background::Background;
 use latpath_model::{Ns, Sighting, Source};
 use std::time::{Duration, Instant};
 
-/// How often the source's tables and totals are looked at.
+/// Interval of reporting tables and totals.
 const TOTALS_EVERY: Duration = Duration::from_millis(200);
-/// How often what the agent costs is worth a message.
+/// Interval of reporting the agent's cost.
 const COST_EVERY: Duration = Duration::from_secs(1);
-/// How often what the source knows beside sightings is looked at.
+/// Interval of reading the source's notes.
 const NOTES_EVERY: Duration = Duration::from_secs(1);
-/// How often a watermark alone is worth a message.
+/// Minimum interval of messages with a watermark only.
 const WATERMARK_EVERY: Duration = Duration::from_millis(40);
-/// How long a source may take to report what it has seen, when it is stopped.
+/// Maximum time of a stopped source to report its remaining sightings.
 const SETTLING: Duration = Duration::from_millis(100);
 
-/// How far the reports are.
+/// State of the reports.
 pub(super) struct Reporter {
     encoder: Encoder,
     sightings: Vec<Sighting>,
     points: usize,
     notes: usize,
     left_out: u64,
-    /// The watermark last reported, and when.
+    /// Last reported watermark, and the time of the report.
     reported: (Ns, Instant),
-    /// The source's watermark.
+    /// Watermark of the source.
     reached: Ns,
     totals: (Totals, Instant),
     meter: Meter,
     cost_reported: Option<Instant>,
     background: Option<Background>,
-    /// What was last reported beside sightings, and when the source was last asked; `None` where the host does not want it.
+    /// Last reported notes, and the time of the last query; `None` if the host does not request notes.
     source_notes: Option<(SourceNotes, Option<Instant>)>,
 }
 
@@ -57,19 +58,19 @@ impl Reporter {
         }
     }
 
-    /// Reports notes and senders of the source too.
+    /// Enables reports of the source's notes and senders.
     pub fn report_notes(&mut self) {
         self.source_notes = Some((SourceNotes::default(), None));
     }
 
-    /// Puts the process into the background for as long as this lives. The kernel's rings will hold `ring` sightings.
+    /// Runs the process in the background while this exists. The kernel's rings hold `ring` sightings.
     pub fn begin_background(&mut self, ring: usize) {
         let mut background = Background::begin();
         background.expect(ring);
         self.background = Some(background);
     }
 
-    /// One round: sightings, and now and then the rest.
+    /// One round: reports sightings, and periodically the rest.
     pub fn round<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
         self.sightings(source, out);
         if self.totals.1.elapsed() >= TOTALS_EVERY {
@@ -77,7 +78,7 @@ impl Reporter {
         }
     }
 
-    /// All up to a time, and the rest: what is being seen right now is reported a little later.
+    /// Reports everything up to a time; current sightings settle a little later.
     pub fn up_to<S: Source>(&mut self, until: Ns, source: &mut S, out: &mut Outgoing) {
         let began = Instant::now();
         loop {
@@ -99,7 +100,7 @@ impl Reporter {
         if !sightings.iter().all(known) {
             self.tables(source, out);
         }
-        // A sighting that no table explains cannot be handed on.
+        // Sightings of unknown points or streams cannot be forwarded.
         let before = sightings.len();
         let (points, notes) = (self.points, self.notes);
         sightings.retain(|s| usize::from(s.point) < points && usize::from(s.note) <= notes);
@@ -107,7 +108,8 @@ impl Reporter {
         let chunks = sightings.chunks(BATCH);
         let last = chunks.len();
         for (i, chunk) in chunks.enumerate() {
-            // Only the last batch ends what this call covers; the others promise no more than their first sighting.
+            // Only the last batch has the watermark of this call; earlier ones have at most the time of their first
+            // sighting.
             let promise = if i + 1 == last { watermark } else { watermark.min(chunk[0].t) };
             let (batch, left_out) = self.encoder.pack(chunk, promise);
             self.left_out += left_out;
@@ -124,7 +126,7 @@ impl Reporter {
         self.sightings = sightings;
     }
 
-    /// Announces points and drop notes that are new.
+    /// Announces new points and drop notes.
     fn tables<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
         let points = source.points();
         let points = &points[..points.len().min(MAX_POINTS)];
@@ -155,7 +157,7 @@ impl Reporter {
         self.notes(source, out);
     }
 
-    /// Reports what the source knows beside sightings, where that has changed.
+    /// Reports changed notes of the source.
     fn notes<S: Source>(&mut self, source: &mut S, out: &mut Outgoing) {
         let Some((reported, asked)) = &mut self.source_notes else { return };
         if asked.is_some_and(|at| at.elapsed() < NOTES_EVERY) {

@@ -1,4 +1,4 @@
-//! One session: messages from the host, the source that it asks for, and what is written when.
+//! One session of the agent: handles the host's messages, runs the source, and schedules the writes.
 
 use super::reporter::Reporter;
 use super::{Attached, Ended, ServeError, ServeOptions};
@@ -19,29 +19,30 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Bytes that may wait for the host before the source is no longer emptied (the kernel's buffer then fills, and counts).
+/// Maximum size of queued bytes for the host; above it, the source is not drained (the kernel's ring then fills and
+/// counts drops).
 const MAX_WAITING: usize = 4 << 20;
-/// Requests for the time that may wait.
+/// Maximum number of queued time requests.
 const MAX_TIME_REQUESTS: usize = 256;
-/// How often the hypervisor's clock is read.
+/// Interval of reading the hypervisor's clock.
 const PAIR_EVERY: Duration = Duration::from_millis(250);
-/// Pieces of a window that are written before the host is listened to again.
+/// Number of chunks written before reading from the host again.
 const PIECES: usize = 8;
-/// How long a last word may take.
+/// Maximum time for the last message.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// The source, and how far it is.
+/// State of the source.
 enum Probe<S, F> {
-    /// The host has not asked yet.
+    /// Not requested yet.
     NotAsked(F),
-    /// Another thread attaches it, since that can take seconds.
+    /// Another thread attaches the source, which can take seconds.
     Attaching(Receiver<Result<Attached<S>, String>>),
     Running(S),
-    /// Being moved from one state to the next, or over.
+    /// In transition, or ended.
     Gone,
 }
 
-/// The agent's side of one session; dropping it drops the source.
+/// One session of the agent; dropping it drops the source.
 pub(super) struct Session<'a, S, F> {
     stream: &'a mut Stream,
     options: &'a mut ServeOptions,
@@ -50,11 +51,11 @@ pub(super) struct Session<'a, S, F> {
     probe: Probe<S, F>,
     recording: Option<recorder::Recording>,
     profiling: Option<Profiling>,
-    /// The host needs no more but the rest of the profile.
+    /// Whether the host requested a stop and waits for the rest of the profile only.
     stopping: bool,
     command: Option<command::Running>,
     out: Outgoing,
-    /// Requests for the time: id, and when it was read.
+    /// Queued time requests: id, and time of reading.
     time_requests: VecDeque<(u64, Ns)>,
     reporter: Reporter,
     realtime: RealtimeWatch,
@@ -95,7 +96,7 @@ where
     pub fn run(&mut self, quit: Option<BorrowedFd>) -> Result<Ended, ServeError> {
         let mut next_tick = Instant::now();
         loop {
-            // Messages that came together with the preamble, at first.
+            // First the messages received together with the preamble.
             if let Some(ended) = self.take_read((self.options.clock)())? {
                 return Ok(ended);
             }
@@ -108,7 +109,7 @@ where
                 next_tick = Instant::now() + self.pause();
             }
             match self.flush() {
-                // It went while something was on its way to it.
+                // The host closed the stream during a write.
                 Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     return Ok(Ended::HostGone)
                 }
@@ -145,7 +146,7 @@ where
         }
     }
 
-    /// How long until the source is looked at again.
+    /// Time until the source is to be drained.
     fn pause(&self) -> Duration {
         match self.probe {
             _ if self.command.is_some() || self.stopping => self.options.every,
@@ -165,7 +166,7 @@ where
                         return Ok(Some(ended));
                     }
                 }
-                // The host repeats its preamble until it is answered.
+                // The host repeats its preamble until the reply.
                 Ok(Some(Item::Preamble(_))) => {}
                 Ok(None) => return Ok(None),
                 Err(FrameError::Unknown) => return Err(ServeError::Protocol("an unknown message".into())),
@@ -198,7 +199,7 @@ where
                     return broken("a second start");
                 };
                 let request = StartRequest::try_from(start).map_err(ServeError::Protocol)?;
-                // Samples of a guest without idle time must come too: in the background there they would not.
+                // In the background, a profile of a guest without idle time would not be delivered.
                 let samples = request.option(StartRequest::PROFILE).is_some();
                 if let Some(ring) = self.options.background.filter(|_| !samples) {
                     self.reporter.begin_background(ring);
@@ -210,7 +211,7 @@ where
                 std::thread::Builder::new()
                     .name("lp-attach".into())
                     .spawn(move || {
-                        // The session may be over by now: then the source is dropped here.
+                        // If the session has ended meanwhile, the source is dropped here.
                         let _ = done.send(make(&request));
                     })
                     .map_err(|e| ServeError::Source(format!("no thread to attach the probe: {e}")))?;
@@ -240,7 +241,7 @@ where
                 }
                 self.probe = Probe::Gone;
                 self.recording = None;
-                // On a busy machine the last samples take their time; the host is answered in the meantime.
+                // On a busy machine, the last samples take a while, during which the host gets replies.
                 self.profiling.iter().for_each(Profiling::stop);
                 self.stopping = true;
             }
@@ -307,7 +308,7 @@ where
         Ok(())
     }
 
-    /// What the command has printed, as far as there is room for it, and how it ended.
+    /// Forwards the command's output as far as there is room, and its end.
     fn pass_on_command(&mut self) {
         while self.out.waiting() <= MAX_WAITING {
             let Some(command) = &mut self.command else { return };
@@ -352,7 +353,7 @@ where
 
     fn read_hypervisor(&mut self) {
         let Some(reader) = &mut self.options.hypervisor else { return };
-        // A reading that fails is one pair less; the timed exchanges go on.
+        // A failed reading only loses one pair; the timed exchanges continue.
         if let Ok(pair) = read_pair(reader.as_mut(), &mut self.realtime) {
             self.out.push(Message::Pair(Pair {
                 guest: pair.guest_ns,
@@ -372,7 +373,7 @@ where
                 tie.map_or((0, 0, 0), |tie| (tie.tsc, tie.monotonic_ns, tie.uncertainty_ns));
             Some(Message::TimeReply(TimeReply { id, received, sent: clock(), tsc, tsc_at, tsc_uncertainty }))
         };
-        // A few pieces of a window or of the profile, then the host is heard again.
+        // Writes a few chunks of a window or profile before reading from the host again.
         let mut pieces = 0..PIECES;
         let idle = || {
             pieces.next()?;
@@ -386,7 +387,7 @@ where
         Ok(())
     }
 
-    /// Writes the last word and what waits, as far as the host takes it within a moment.
+    /// Writes the last message and the queue, as far as the host reads them in time.
     pub fn end(&mut self, last_word: Option<String>) {
         if let Some(text) = last_word {
             self.out.push(Message::Error(ErrorText { text: cut(&text, MAX_TEXT).into() }));
