@@ -1,4 +1,4 @@
-//! Anything as what `latpath profile --out` and `latpath study -o` keep, and read again to compare: pages, JSON and flame graphs of it, or
+//! Anything as what `latpath profile -o` and `latpath study -o` keep, and read again to compare: pages, JSON and flame graphs of it, or
 //! an error. Nothing panics, no profile has more time than its lines, no control character comes out.
 //!
 //! Input: a text that begins with `{` is a configuration of a study; any other is a profile.

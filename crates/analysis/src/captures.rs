@@ -188,7 +188,7 @@ impl<'a> RunCaptures<'a> {
         if captures.is_empty() {
             let why = match &self.run.manifest().spikes {
                 None => "nothing was captured around late packets (--no-flight, or an older latpath)",
-                Some(_) => "no packet was late; record with a lower --threshold, or with --worst",
+                Some(_) => "no packet was late; record with a lower --threshold, or with --capture-worst",
             };
             return Err(SelectError::Nothing(format!("{path}: no spikes to export: {why}")));
         }

@@ -179,7 +179,7 @@ mod tests {
             ("latpath record -o r --stream svid:A", "--stream="),
             ("latpath record -o r -s svid:A", "--stream="),
             ("latpath record -o r --threshold 1ms", "--threshold="),
-            ("latpath record -o r --worst 3", "--no-flight"),
+            ("latpath record -o r --capture-worst 3", "--no-flight"),
         ] {
             let all = applied(RECORD, line).unwrap();
             assert!(!all.contains(without) && all.contains("latpath record --"), "{all}");
@@ -201,7 +201,7 @@ mod tests {
         for (text, why) in [
             ("[record]\n\nstreams = \"svid:MU01\"\n", "FILE:3: record has no --streams"),
             ("[record]\nthreshold = \"soon\"\n", "FILE:2: invalid value 'soon' for '--threshold <TIME>'"),
-            ("[record]\nno-flight = true\nworst = 3\n", "cannot be used with"),
+            ("[record]\nno-flight = true\ncapture-worst = 3\n", "cannot be used with"),
             ("[recrod]\n", "FILE:1: recrod: not a command"),
             ("stream = \"svid:A\"\n", "FILE:1: stream: not a command"),
             ("[record]\nstream = 1979-05-27\n", "FILE:2: stream: write a text"),

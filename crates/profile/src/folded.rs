@@ -24,7 +24,7 @@ pub enum BadProfile {
     #[error("{file}: {why}")]
     File { file: String, why: io::Error },
     /// It is something else.
-    #[error("{0}: not a profile of latpath's (latpath profile --out FILE makes one)")]
+    #[error("{0}: not a profile of latpath's (latpath profile -o FILE makes one)")]
     Other(String),
     #[error("{file}, line {line}: not a call chain and its time")]
     Line {

@@ -125,7 +125,7 @@ pub fn network_queues(document: Document) -> (Vec<Device>, Vec<String>) {
 /// Where the CPUs' time went.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct KeptProfile {
-    /// The text that `latpath profile --out` keeps.
+    /// The text that `latpath profile -o` keeps.
     pub kept: String,
     /// System calls of the VM's threads.
     pub system_calls: Vec<CallLine>,

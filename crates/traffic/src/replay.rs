@@ -24,7 +24,7 @@ pub enum ReplayError {
     Empty { path: PathBuf, packets: u64 },
     /// Its packets are of several interfaces.
     #[error("{}: its packets are of several interfaces ({interfaces}), and each frame may be there several times: name the one to send \
-             from: --replay FILE,interface=NAME, or interface=* for all", path.display())]
+             from: --pcap FILE,interface=NAME, or interface=* for all", path.display())]
     Interfaces { path: PathBuf, interfaces: String },
     /// It does not fit.
     #[error("{}: more than 1 GiB of Sampled Values; cut it first (editcap -c)", .0.display())]

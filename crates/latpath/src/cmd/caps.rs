@@ -18,7 +18,7 @@ pub struct Args {
     /// End with exit code 3 where this command does not work at all; several are allowed
     #[arg(long, value_name = "COMMAND")]
     need: Vec<String>,
-    /// Print it as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

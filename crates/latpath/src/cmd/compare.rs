@@ -1,19 +1,18 @@
 //! `latpath compare`: what differs between recordings.
 
-use super::limits;
-use super::report::{band, kinds, patterns, print, select, time, Excluded};
-use super::{following, style, Outcome, Usage};
+use super::flags::{Selection, THRESHOLD};
+use super::report::print;
+use super::{limits, style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_analysis::compare::{recording, DifferenceLimit, RecordingOptions};
-use latpath_analysis::{digest, Limit, LimitVerdict, When};
+use latpath_analysis::{digest, Limit, LimitVerdict};
 use latpath_compare::{compare, study, Recording};
 use latpath_export::{check_target, write_file};
 use latpath_model::Ns;
 use latpath_report::compare::{comparison_html, comparison_text, study_html, study_text};
 use latpath_run::Run;
 use latpath_stats::text::short_stream;
-use latpath_stats::Band;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -23,6 +22,7 @@ use std::str::FromStr;
 /// latpath compare bridge/idle=RUN,RUN bridge/netperf=RUN ovs/idle=RUN. A recording is a run, or a log of all transactions of latpath
 /// ping. Five or more recordings each, of ten minutes or more, find the smallest differences.
 #[derive(ClapArgs)]
+#[command(mut_arg("threshold", |arg| arg.help(THRESHOLD_HELP)))]
 pub struct Args {
     /// Recordings: RUN, or NAME=RUN,RUN for a group with a name; without --against NAME or CONFIGURATION/LOAD
     #[arg(value_name = "RECORDING", required = true)]
@@ -30,7 +30,7 @@ pub struct Args {
     /// Compare with these: RUN..., or NAME=RUN,RUN
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     against: Vec<String>,
-    /// Print the comparison as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
     /// Only this segment; several are allowed. Fewer questions find smaller differences. The segment of a table [default: total]
@@ -39,34 +39,14 @@ pub struct Args {
     /// Segments from one point to the next too, or the parts of round trips
     #[arg(long)]
     steps: bool,
-    /// Only this stream, as svid:MU01 or MU01; several are allowed
-    #[arg(short, long = "stream", value_name = "STREAM")]
-    streams: Vec<String>,
     /// Compare each stream by itself
     #[arg(long, requires = "against")]
     by_stream: bool,
     /// This stream of the first side is that of the other side, as MU01=MU07: sites name theirs differently. Several are allowed
     #[arg(long = "pair", value_name = "STREAM=STREAM", value_parser = pair, requires = "against")]
     pairs: Vec<(String, String)>,
-    /// Only journeys from here on: time since each run's start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf on')
-    #[arg(long, value_name = "TIME")]
-    from: Option<When>,
-    /// Only journeys before this
-    #[arg(long, value_name = "TIME")]
-    to: Option<When>,
-    /// Count times over this, as 200us [default: the greatest that a run was recorded with; 200us for logs of ping]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    threshold: Option<Ns>,
-    /// Show the share of times in this band too, both ends included, as 40us..100us
-    #[arg(long, value_name = "TIME..TIME", value_parser = band)]
-    band: Option<Band>,
-    /// Add a segment, as vhost=2..3; several are allowed
-    #[arg(long = "segment", value_name = "NAME=FROM..TO")]
-    segments: Vec<String>,
-    /// Leave out the packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step, link-flap, path-change, or
-    /// all
-    #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
-    exclude: Vec<Excluded>,
+    #[command(flatten)]
+    selection: Selection,
     /// Fail with exit code 3 unless this is shown to be kept: a figure greater by at most so much, as total:p99<=+5% or
     /// total:mean<=+20us; or what each of the recordings in question keeps by itself, as total:max<=3ms (docs/limits.md)
     #[arg(long = "limit", value_name = "LIMIT", requires = "against")]
@@ -74,13 +54,16 @@ pub struct Args {
     /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
     #[arg(long, value_name = "FILE", requires = "limits")]
     junit: Option<PathBuf>,
-    /// Write the comparison to this file too, as a page with charts that needs nothing else; "-" writes to stdout
+    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the text
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Replace the files of --html and --junit if they exist
+    /// Replace files that exist: those of --html and --junit
     #[arg(long)]
     force: bool,
 }
+
+const THRESHOLD_HELP: &str =
+    "Times over this are late, as 200us [default: the greatest that a run was recorded with; 200us for logs of ping]";
 
 /// A limit on a difference, or on a recording by itself.
 #[derive(Clone)]
@@ -252,7 +235,7 @@ fn table(args: &Args, mut reader: Reader) -> Result<Outcome> {
 
 /// What late packets are counted against in all recordings, in whatever order they are named: the greatest that one was recorded with.
 fn threshold(args: &Args) -> Result<Ns> {
-    if let Some(threshold) = args.threshold {
+    if let Some(threshold) = args.selection.threshold {
         return Ok(threshold);
     }
     let groups = args.recordings.iter().chain(&args.against).map(|text| Group::of(text));
@@ -263,7 +246,7 @@ fn threshold(args: &Args) -> Result<Ns> {
             most = most.max(Some(Run::open(path)?.manifest().threshold_ns));
         }
     }
-    Ok(most.unwrap_or(following::THRESHOLD))
+    Ok(most.unwrap_or(THRESHOLD))
 }
 
 /// Whether this is a log of `latpath ping`, rather than a run.
@@ -297,16 +280,11 @@ impl Reader<'_> {
     fn one(&mut self, path: &Path) -> Result<Recording> {
         let args = self.args;
         let one = if is_log(path) {
-            let chosen = [&args.streams, &args.segments, &args.only].iter().any(|l| !l.is_empty())
-                || args.from.is_some()
-                || args.to.is_some()
-                || args.band.is_some()
-                || !args.exclude.is_empty();
             if let Some(limit) = self.limits.first() {
                 let text = format!("{}: a log of ping is held against no limit of its own: {limit}", path.display());
                 return Err(Usage(text).into());
             }
-            if chosen {
+            if args.selection.is_of_runs() || !args.only.is_empty() {
                 let text = format!("{}: a log of ping is compared as a whole", path.display());
                 return Err(Usage(text).into());
             }
@@ -314,15 +292,15 @@ impl Reader<'_> {
         } else {
             let run = Run::open(path)?;
             let options = RecordingOptions {
-                select: select(&args.streams, (args.from.as_ref(), args.to.as_ref()), &run)?,
+                select: args.selection.select(&run)?,
                 threshold_ns: Some(self.threshold),
-                band: args.band,
-                segments: args.segments.clone(),
+                band: args.selection.band,
+                segments: args.selection.segments.clone(),
                 only: args.only.clone(),
                 by_stream: args.by_stream,
                 steps: args.steps,
                 row_limits: limits::row_limits(self.limits),
-                exclude: kinds(&args.exclude),
+                exclude: args.selection.exclude(),
                 workers: std::thread::available_parallelism().map_or(1, usize::from),
             };
             let (recording, summary) = recording(&run, &options).map_err(Usage)?;

@@ -29,19 +29,19 @@ pub struct Args {
     /// Put the application in a network namespace instead of a QEMU guest
     #[arg(long)]
     no_guest: bool,
-    /// How long to publish
+    /// Stop after this time (10s, 1h 30m)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = crate::cmd::values::some_time)]
     duration: Duration,
-    /// Streams to publish: MU01, MU02 …
+    /// Streams to send: MU01, MU02 …
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u16>(1..=64))]
     streams: u16,
     /// What the publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
     #[arg(long, value_name = "PROFILE", default_value = "9-2le-50")]
     profile: String,
-    /// Frames a second of each stream [default: the profile's]
+    /// Packets a second of each stream [default: the profile's]
     #[arg(long, value_name = "F")]
     rate: Option<String>,
-    /// Count packets that took longer than this
+    /// Times over this are late, as 200us
     #[arg(long, value_name = "TIME", default_value = "200us")]
     threshold: String,
     /// A packet that takes longer than this counts as lost; below the time in which smpCnt wraps
@@ -50,7 +50,7 @@ pub struct Args {
     /// Keep the recording in this directory
     #[arg(short, long, value_name = "RUN")]
     output: Option<PathBuf>,
-    /// Print the report and the checks as JSON
+    /// Print JSON instead of text: the report and the checks
     #[arg(long)]
     json: bool,
 }

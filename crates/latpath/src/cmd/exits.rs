@@ -26,7 +26,7 @@ pub struct Args {
     /// Let the kernel measure what watching costs (which costs a little more)
     #[arg(long)]
     cost: bool,
-    /// Print the figures as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -18,17 +18,17 @@ pub struct Args {
     /// The recording: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Show this many of the worst spikes one by one; with --json, of the worst packets
+    /// Show the N worst spikes one by one; with --json, the N worst packets
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = crate::cmd::values::whole::<u16>(0..=10_000))]
     worst: u16,
-    /// Show one packet from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
+    /// Show this packet alone, from point to point: its number in the list of the worst, "worst", or STREAM:KEY@TIME, as
     /// MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with = "worst")]
     packet: Option<PacketSelector>,
     /// Rank causes by this
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = By::Delay)]
     by: By,
-    /// Print it as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         let so_far = if *run.condition() == Condition::Recording { " so far" } else { "" };
         eprintln!(
             "latpath: {name}: no packet was late{so_far}: none took longer than {}. Record with a lower --threshold, or with \
-             --worst N for the worst of each minute, whatever they take",
+             --capture-worst N for the worst of each minute, whatever they take",
             duration(manifest.threshold_ns)
         );
     }

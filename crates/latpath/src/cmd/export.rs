@@ -24,17 +24,17 @@ pub struct Args {
     /// File to write; "-" is stdout [default: the run's name with the format's extension, in this directory]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The spikes of the N worst packets [default: 10]
+    /// Show the N worst packets, with their spikes [default: 10]
     #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000))]
     worst: Option<u16>,
     /// This spike, by its number; several are allowed
     #[arg(long = "spike", value_name = "N", conflicts_with = "worst")]
     spikes: Vec<u32>,
-    /// This packet, late or not: the spikes that it is in, and a row for it alone. As latpath explain takes it: "worst", its number
+    /// Show this packet alone, late or not: the spikes that it is in, and a row of its own. As latpath explain takes it: "worst", its number
     /// in the list of the worst, or STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start)
     #[arg(long, value_name = "PACKET", conflicts_with_all = ["worst", "spikes"])]
     packet: Option<PacketSelector>,
-    /// Replace the file if it is there
+    /// Replace files that exist
     #[arg(long)]
     force: bool,
     /// No progress on stderr

@@ -1,6 +1,7 @@
 //! What `live` and `record` have in common: the flags that say what to follow, and how to end.
 
 use super::choose::{choose, Choice};
+use super::flags::{Joining, StopAfter, THRESHOLD};
 use super::interrupt::stop_flag;
 use super::{ns, Usage};
 use anyhow::{bail, Result};
@@ -18,9 +19,6 @@ use std::time::{Duration, Instant};
 /// After this time without a packet of a stream, a note says so.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Times over this are counted, where no other threshold is named.
-pub(super) const THRESHOLD: Ns = 200_000;
-
 /// What to follow.
 #[derive(ClapArgs, Debug)]
 pub struct What {
@@ -29,47 +27,36 @@ pub struct What {
     /// Follow every stream with a sequence number that passes now
     #[arg(long)]
     all: bool,
-    /// With --all or a pattern: device to listen on, in both directions, as eth0 or eth0%NAMESPACE; several are allowed
-    /// [default: all that are up, in all network namespaces]
+    /// Device to listen on for the streams of --all or of a pattern, in both directions, as eth0 or eth0%NAMESPACE; several are
+    /// allowed [default: all that are up, in all network namespaces]
     #[arg(short, long = "interface", value_name = "IF")]
     interfaces: Vec<String>,
     #[arg(long = "match", value_name = "RULE", help = match_help())]
     rule: Option<String>,
-    /// Another machine on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an agent
-    /// runs there
+    /// Look into this machine too, another on the path, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT; an
+    /// agent runs there; several are allowed
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = machine)]
     machines: Vec<(String, Address)>,
     /// Points that count, as host/nic-rx@eth0 or guest0/*; several are allowed [default: all that see the stream]
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     points: Vec<String>,
-    /// Follow packets in network namespaces of other users too, as those of rootless containers
+    /// Look into network namespaces of other users too, as those of rootless containers
     #[arg(long)]
     other_users: bool,
-    /// How far this host's clock can be off UTC, as 1us: with it, Tmu shows how long packets took since their samples were taken
+    /// How far the clock of this host can be off UTC, as 1us: with it, Tmu shows how long packets took since their samples were taken
     /// [default: what the kernel says, if the clock is synchronised]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
-    /// A segment of your own, as relay=host/nic-rx@eth0..guest0/app-read@relay; several are allowed
-    #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
-    segments: Vec<String>,
+    #[command(flatten)]
+    joining: Joining,
     /// Segments that a profile of limits adds to these.
     #[arg(skip)]
     of_profile: Vec<String>,
-    /// Times over this are counted, as 200us [default: 200us; of a recording what it was recorded with]
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
-    threshold: Option<Duration>,
-    /// A packet that takes longer than this counts as lost; below the time in which the stream's counter wraps
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::cmd::values::time)]
-    window: Duration,
     /// Memory for sightings on their way out of the kernel, MiB
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = crate::cmd::values::whole::<u16>(1..=1024))]
     buffer: u16,
-    /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
-    pub duration: Option<Duration>,
-    /// Stop after N packets
-    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
-    pub count: Option<u64>,
+    #[command(flatten)]
+    stop_after: StopAfter,
 }
 
 fn stream_help() -> String {
@@ -91,22 +78,18 @@ pub(super) fn machine(text: &str) -> Result<(String, Address), String> {
     Ok((name.into(), address.parse().map_err(|e| format!("{e}"))?))
 }
 
-pub(super) fn segment(text: &str) -> Result<String, String> {
-    latpath_journey::segments::split(text).map(|_| text.into())
-}
-
 impl What {
     pub fn threshold(&self) -> Option<Ns> {
-        self.threshold.map(ns)
+        self.joining.threshold()
     }
 
     pub fn segments(&self) -> &[String] {
-        &self.segments
+        &self.joining.segments
     }
 
     /// The user's segments, and those that a profile needs.
     pub fn all_segments(&self) -> Vec<String> {
-        [&self.segments[..], &self.of_profile].concat()
+        [self.segments(), &self.of_profile].concat()
     }
 
     /// Segments that a profile needs.
@@ -125,10 +108,7 @@ impl What {
             Some(rule) => stream.with_match(rule).map_err(|e| Usage(e.to_string())),
             None => Ok(stream),
         };
-        let window = ns(self.window);
-        if !(1_000_000..=4_000_000_000).contains(&window) {
-            bail!(Usage("--window is 1ms to 4s".into()));
-        }
+        let window = self.joining.window()?;
         if self.streams.is_empty() && !self.all {
             let text = "no stream: name one with --stream, as in --stream svid:MU01 (latpath streams lists them)";
             bail!(Usage(text.into()));
@@ -178,17 +158,17 @@ impl What {
     }
 }
 
-/// Which packets are late, and what is frozen around them.
+/// Which packets are late, and what is captured around them.
 #[derive(ClapArgs, Debug)]
 pub struct Flight {
     /// Do without the flight recorder: causes of late packets are then unknown
     #[arg(long)]
     no_flight: bool,
-    /// Freeze the time around the N worst packets of each minute, instead of those over the threshold
-    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000), conflicts_with_all = ["no_flight", "top"])]
+    /// Capture the time around the N worst packets of each minute, instead of those over the threshold
+    #[arg(long = "capture-worst", value_name = "N", value_parser = crate::cmd::values::whole::<u16>(1..=1000), conflicts_with_all = ["no_flight", "top"])]
     worst: Option<u16>,
-    /// Freeze the time around this part of the packets, the worst, as 0.01%, instead of those over the threshold
-    #[arg(long, value_name = "PERCENT", value_parser = one_of, conflicts_with = "no_flight")]
+    /// Capture the time around this part of the packets, the worst, as 0.01%, instead of those over the threshold
+    #[arg(long = "capture-top", value_name = "PERCENT", value_parser = one_of, conflicts_with = "no_flight")]
     top: Option<u64>,
     /// Memory for the flight recorder's events, MiB for each CPU
     #[arg(long, value_name = "MIB", default_value_t = 4, value_parser = crate::cmd::values::whole::<u16>(1..=256), conflicts_with = "no_flight")]
@@ -250,11 +230,11 @@ pub struct End {
 impl End {
     /// Catches SIGINT and SIGTERM; a second one ends the program at once.
     pub fn new(what: &What) -> Result<Self> {
-        Ok(Self { stop: stop_flag()?, until: None, count: what.count })
+        Ok(Self { stop: stop_flag()?, until: None, count: what.stop_after.count })
     }
 
     pub fn begin(&mut self, what: &What) {
-        self.until = what.duration.and_then(|d| Instant::now().checked_add(d));
+        self.until = what.stop_after.duration.and_then(|d| Instant::now().checked_add(d));
     }
 
     pub fn is_due(&self, packets: u64) -> bool {
@@ -285,7 +265,7 @@ impl Absent {
             false => " (tcpdump -eni IF shows what is there)",
         };
         let advice = streams.iter().map(advice).collect();
-        let (reported, segments) = (vec![false; names.len()], what.segments.clone());
+        let (reported, segments) = (vec![false; names.len()], what.segments().to_vec());
         Self { reported, names, advice, began: Instant::now(), segments, unseen: Vec::new() }
     }
 

@@ -3,7 +3,7 @@
 mod rant;
 mod svtrace;
 
-use super::following::{segment, THRESHOLD};
+use super::flags::{Joining, THRESHOLD};
 use super::interrupt::stop_flag;
 use super::progress::Progress;
 use super::report::print;
@@ -31,14 +31,14 @@ pub struct Args {
     /// Directory to make for the run; of rant's logs, the log FILE.csv or FILE.parquet
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
-    /// Stream to import, as svid:MU01 or 'svid:MU*'; several are allowed [default: all that the files name]
+    /// Only this stream, as svid:MU01 or 'svid:MU*'; several are allowed [default: all that the files name]
     #[arg(short, long = "stream", value_name = "STREAM")]
     streams: Vec<StreamSpec>,
     /// The format of the files, where their first bytes do not show it; rant: logs of round trips, of which a log is made
     #[arg(long, value_name = "FORMAT", value_parser = formats())]
     format: Option<Made>,
     /// Packets a second of svtrace's results, which have no times
-    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u32>(1..=1_000_000))]
+    #[arg(long, value_name = "F", value_parser = crate::cmd::values::whole::<u32>(1..=1_000_000))]
     rate: Option<u32>,
     /// When the first packet of svtrace's results came, as 2024-06-01T12:00:00Z [default: 1970-01-01]
     #[arg(long, value_name = "UTC", value_parser = humantime::parse_rfc3339_weak)]
@@ -62,16 +62,9 @@ pub struct Args {
     /// How far the clock of the first file's machine can be off UTC, as 1us: the bound of Tmu, the time since packets' samples were taken
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
     clock_error: Option<Duration>,
-    /// A segment of your own, as lan=publisher/tx@eth0..host/nic-rx@eth0, or lan=1..2 by the order of the files; several are allowed
-    #[arg(long = "segment", value_name = "NAME=FROM..TO", value_parser = segment)]
-    segments: Vec<String>,
-    /// Times over this are counted, as 200us [default: 200us]
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
-    threshold: Option<Duration>,
-    /// A packet that takes longer than this counts as lost; below the time in which the stream's counter wraps
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::cmd::values::time)]
-    window: Duration,
-    /// Print what was imported as JSON: the run's manifest
+    #[command(flatten)]
+    joining: Joining,
+    /// Print JSON instead of text: the run's manifest
     #[arg(long)]
     json: bool,
     /// No progress on stderr
@@ -106,10 +99,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     };
     let sources =
         args.sources.iter().map(|text| text.parse::<Source>().map_err(Usage)).collect::<Result<Vec<_>, _>>()?;
-    let window = ns(args.window);
-    if !(1_000_000..=4_000_000_000).contains(&window) {
-        bail!(Usage("--window is 1ms to 4s".into()));
-    }
+    let window = args.joining.window()?;
     for stream in &args.streams {
         let info = stream.matcher.protocol().info();
         if !info.is_listed {
@@ -132,8 +122,8 @@ pub fn run(args: Args) -> Result<Outcome> {
         traces: args.traces,
         trace_offsets: args.trace_offsets,
         clock_error: args.clock_error.map(ns),
-        segments: args.segments,
-        threshold: args.threshold.map_or(THRESHOLD, ns),
+        segments: args.joining.segments.clone(),
+        threshold: args.joining.threshold().unwrap_or(THRESHOLD),
         window,
     };
     let stop = stop_flag()?;

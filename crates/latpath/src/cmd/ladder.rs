@@ -19,19 +19,19 @@ use std::sync::atomic::AtomicBool;
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Read the text that trace-cmd report or perf script has printed, instead of following what happens now
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["vms", "duration", "cost", "command"])]
-    import: Option<PathBuf>,
-    /// Let the kernel measure what recording costs (which costs a little more)
+    /// Read this file instead: the text that trace-cmd report or perf script has printed
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["vms", "duration", "cost", "command"])]
+    read: Option<PathBuf>,
+    /// Let the kernel measure what watching costs (which costs a little more)
     #[arg(long)]
     cost: bool,
-    /// Print the figures as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let measured = match &args.import {
+    let measured = match &args.read {
         Some(path) => (imported(path)?, Ok(Outcome::Done)),
         None => {
             let stop = args.window.prepare()?;

@@ -17,8 +17,8 @@ pub struct Limits {
     /// Fail with exit code 3 unless this is known to be kept, as total:p99.9<=500us or lost<=0; several are allowed
     #[arg(long = "limit", value_name = "LIMIT")]
     limits: Vec<Limit>,
-    /// Set the limits of a profile too: gptp, iec61850-8-1, iec61850-9-2, seapath, or those of a TOML file (docs/limits.md)
-    #[arg(long, value_name = "NAME|FILE")]
+    /// Set the limits of a profile too: gptp, iec61850-8-1, iec61850-9-2, seapath, or a TOML file (docs/limits.md)
+    #[arg(long = "limits", value_name = "NAME|FILE")]
     pub profile: Option<String>,
     /// Write what became of each limit to this file, as JUnit XML; "-" writes to stdout
     #[arg(long, value_name = "FILE")]
@@ -32,7 +32,7 @@ impl Limits {
         let all: Vec<Limit> = self.limits.iter().cloned().chain(of_profile).collect();
         if let Some(path) = &self.junit {
             if all.is_empty() {
-                return Err(Usage("--junit: there is no limit; set some with --limit or --profile".into()).into());
+                return Err(Usage("--junit: there is no limit; set some with --limit or --limits".into()).into());
             }
             if path.as_os_str() != "-" {
                 check_target(path, force || is_junit_of_latpath(path)).map_err(anyhow::Error::msg)?;

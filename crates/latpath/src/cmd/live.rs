@@ -30,6 +30,7 @@ const LAST_CAUSES: Duration = Duration::from_secs(3);
 
 /// Watch streams while they run: how long each segment of the route takes, once a second.
 #[derive(ClapArgs)]
+#[command(mut_arg("threshold", |arg| arg.help(THRESHOLD_HELP)))]
 pub struct Args {
     #[command(flatten)]
     what: What,
@@ -43,13 +44,16 @@ pub struct Args {
     speed: f64,
     #[command(flatten)]
     limits: Limits,
-    /// Print one JSON object a second
+    /// Print JSON instead of text: an object each second
     #[arg(long)]
     json: bool,
     /// Print lines, also on a terminal
     #[arg(long, conflicts_with = "json")]
     plain: bool,
 }
+
+const THRESHOLD_HELP: &str =
+    "Times over this are late, as 200us [default: 200us; with --replay what the run was recorded with]";
 
 enum Show {
     Screen(Box<Screen>),

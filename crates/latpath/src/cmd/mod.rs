@@ -8,6 +8,7 @@ pub mod demo;
 pub mod exits;
 pub mod explain;
 pub mod export;
+mod flags;
 mod following;
 pub mod import;
 mod interrupt;

@@ -30,15 +30,15 @@ const ROUND: Duration = Duration::from_millis(50);
                         With --stream and an expression, packets must fit both."
 )]
 pub struct Args {
-    /// Device on which packets are picked up, coming or going, as eth0 or eth0%NAMESPACE [default: any]
+    /// Device to watch, in both directions, as eth0 or eth0%NAMESPACE [default: any]
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
-    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Packets of this stream, as {}; several are allowed", stream::examples()))]
+    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Only packets of this stream, as {}; several are allowed", stream::examples()))]
     streams: Vec<StreamSpec>,
     /// Packets that fit this pcap filter (pcap-filter(7)), as 'ether proto 0x88ba and vlan 7'; needs libpcap
     #[arg(value_name = "EXPRESSION")]
     expression: Vec<String>,
-    /// Packets to follow
+    /// Stop after N packets
     #[arg(short, long, value_name = "N", default_value_t = 10, value_parser = crate::cmd::values::whole::<u32>(1..=u64::from(MAX_PACKETS)))]
     count: u32,
     /// Stop after this time, with the packets so far (10s, 1m)
@@ -59,7 +59,7 @@ pub struct Args {
     /// List the functions that take a packet and can be traced, each with the arguments that are packets; follow nothing
     #[arg(long, conflicts_with_all = ["interface", "streams", "expression", "with", "duration"])]
     list: bool,
-    /// Print everything as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -37,8 +37,8 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 pub struct Args {
     #[command(flatten)]
     window: Window,
-    /// Look into a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name (latpath
-    /// vms), and where an agent runs in it; several are allowed
+    /// Look into this machine too, a guest, as guest0=ssh:root@guest, guest0=unix:PATH or guest0=vsock:CID:PORT: the VM's name
+    /// (latpath vms), and where an agent runs in it; several are allowed
     #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
     /// Samples a second, of each CPU
@@ -53,9 +53,9 @@ pub struct Args {
     /// Show under what this function runs, as tun_get_user; several are allowed
     #[arg(long = "function", value_name = "NAME")]
     functions: Vec<String>,
-    /// Show the N first processes, functions and system calls
+    /// Show N rows of each table: processes, functions and system calls
     #[arg(long, value_name = "N", default_value_t = 20)]
-    top: usize,
+    rows: usize,
     /// Write the flame graph to this file; with --diff, the differential one
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -69,8 +69,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "diff")]
     perfetto: Option<PathBuf>,
     /// Keep the profile in this file, for --diff
-    #[arg(long, value_name = "FILE", conflicts_with = "diff")]
-    out: Option<PathBuf>,
+    #[arg(short, long, value_name = "FILE", conflicts_with = "diff")]
+    output: Option<PathBuf>,
     /// Replace files that exist
     #[arg(long)]
     force: bool,
@@ -78,13 +78,13 @@ pub struct Args {
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"],
           conflicts_with_all = ["vms", "duration", "command", "machines", "cpus", "syscalls", "frequency", "folded", "functions"])]
     diff: Vec<PathBuf>,
-    /// Print the figures as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    for path in [&args.svg, &args.folded, &args.firefox, &args.perfetto, &args.out].into_iter().flatten() {
+    for path in [&args.svg, &args.folded, &args.firefox, &args.perfetto, &args.output].into_iter().flatten() {
         check_target(path, args.force).map_err(anyhow::Error::msg)?;
     }
     match &args.diff[..] {
@@ -103,7 +103,7 @@ fn compare(args: &Args, before: &Path, after: &Path) -> Result<Outcome> {
         let svg = flame_graph_of_difference(&before, &after).context("drawing the flame graph")?;
         write(path, args.force, |out| out.write_all(svg.as_bytes()))?;
     }
-    print_as(args.json, || &diff, || diff_text(&diff, args.top, style()))?;
+    print_as(args.json, || &diff, || diff_text(&diff, args.rows, style()))?;
     Ok(Outcome::Done)
 }
 
@@ -126,7 +126,7 @@ fn record(args: &Args) -> Result<Outcome> {
     let (measured, outcome) = measure(&asked, &stop)?;
     let Measured { document, profile, samples, inside } = measured;
     files(args, &profile, &samples, &inside)?;
-    print_as(args.json, || &document, || text(&document, args.top, &args.functions, style()))?;
+    print_as(args.json, || &document, || text(&document, args.rows, &args.functions, style()))?;
     document.notes.iter().for_each(|note| eprintln!("latpath: {note}"));
     outcome
 }
@@ -335,7 +335,7 @@ fn notes(recorder: &Recorder, profile: &Profile, of_guests: Vec<String>) -> Vec<
 }
 
 fn files(args: &Args, profile: &Profile, samples: &Samples, inside: &[Guest]) -> Result<()> {
-    if let Some(path) = &args.out {
+    if let Some(path) = &args.output {
         write(path, args.force, |out| profile.write(out))?;
     }
     if let Some(path) = &args.folded {

@@ -1,5 +1,6 @@
 //! `latpath publish`: sends Sampled Values, GOOSE and PTP messages, and says how punctual it was.
 
+use super::flags::{StopAfter, Tagging};
 use super::interrupt::stop_flag;
 use super::report::print_as;
 use super::streams::reasons_json;
@@ -15,10 +16,9 @@ use latpath_model::{Ns, StreamSpec};
 use latpath_protocols::protocol::{FrameLink, Order};
 use latpath_protocols::{
     sv::{FrameSpec, Profile, FIRST_GROUP, MAX_SVID},
-    Tag, UnreadFrames,
+    UnreadFrames,
 };
 use latpath_stats::units::{duration, elapsed, number_of, rate};
-use latpath_traffic::kernel::Awake;
 use latpath_traffic::{
     publish, Corrupted, Frames, InterfaceChoice, Listen, Pace, PacketSocket, Pattern, PublishOptions, Punctuality,
     Repeated, RepeatedOptions, Replay, Synthetic, SyntheticOptions,
@@ -36,66 +36,79 @@ const BATCH_ABOVE_HZ: f64 = 50_000.0;
 /// Most frames that a system call takes.
 const MOST_BATCH: usize = 64;
 
+/// What frames of a file have already.
+const OF_SYNTHETIC: [&str; 13] = [
+    "profile",
+    "svid",
+    "stream",
+    "streams",
+    "vlan",
+    "pcp",
+    "appid",
+    "src",
+    "dst",
+    "smp_synch",
+    "delay",
+    "first",
+    "burst",
+];
+
 #[derive(ClapArgs)]
 #[command(about = format!("Send {} at exact times, and report how exact they were", listed_titles()))]
 pub struct Args {
     /// Device to send on
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    /// What a publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
-    #[arg(long, default_value = "9-2le-50", conflicts_with = "replay")]
+    /// What the publisher sends: 9-2le-50, 9-2le-60, 9-2le-50-meas, 9-2le-60-meas, f4800s2 or f14400s6
+    #[arg(long, default_value = "9-2le-50")]
     profile: Profile,
     /// svID; of several streams the beginning: MU becomes MU01, MU02 …
-    #[arg(long, value_name = "ID", conflicts_with = "replay", required_unless_present_any = ["stream", "replay"])]
+    #[arg(long, value_name = "ID", required_unless_present_any = ["stream", "pcap"])]
     svid: Option<String>,
     /// Streams to send, all with the same smpCnt at the same time
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u16>(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u16>(1..=256))]
     streams: u16,
-    /// Tag frames with this VLAN
-    #[arg(long, value_name = "VID", conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u16>(0..=4094))]
-    vlan: Option<u16>,
-    /// Priority in the tag (alone: VLAN 0)
-    #[arg(long, value_name = "0-7", conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u8>(0..=7))]
-    pcp: Option<u8>,
+    #[command(flatten)]
+    tagging: Tagging,
     /// APPID, as 0x4000 or 16384
-    #[arg(long, value_name = "ID", default_value = "0x4000", value_parser = appid, conflicts_with = "replay")]
+    #[arg(long, value_name = "ID", default_value = "0x4000", value_parser = appid)]
     appid: u16,
     /// Source MAC [default: the device's]
-    #[arg(long, value_name = "MAC", value_parser = mac, conflicts_with = "replay")]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
     src: Option<[u8; 6]>,
     /// Destination MAC of the first stream; the next ones count up from it [default: 01:0c:cd:04:00:01]
-    #[arg(long, value_name = "MAC", value_parser = mac, conflicts_with = "replay")]
+    #[arg(long, value_name = "MAC", value_parser = mac)]
     dst: Option<[u8; 6]>,
     /// smpSynch: 0 none, 1 local, 2 global [default: 2 with --delay, else 1]
-    #[arg(long, value_name = "N", conflicts_with = "replay")]
+    #[arg(long, value_name = "N")]
     smp_synch: Option<u8>,
     /// Sample by UTC as a synchronised merging unit does, smpCnt 0 on each whole second of this machine's clock, and send each
     /// frame this long after its first sample; the first one on the next whole second
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time, conflicts_with_all = ["replay", "stream", "first", "wrap", "rate", "burst"])]
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time, conflicts_with_all = ["stream", "first", "wrap", "rate", "burst"])]
     delay: Option<Duration>,
     /// smpCnt of the first sample
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "replay")]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     first: u16,
-    /// Where smpCnt returns to 0 [default: the profile's samples per second; for a replay what its file shows]
+    /// Where smpCnt returns to 0 [default: the profile's samples per second; with --pcap what the file shows]
     #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     wrap: Option<u32>,
-    /// Frames a second of each stream (of a replay: of all together), or max [default: the profile's, the file's]
-    #[arg(long, value_name = "F|max")]
+    /// Packets a second of each stream (with --pcap of all together), or max [default: the profile's, the file's]
+    #[arg(long, value_name = "F")]
     rate: Option<Rate>,
     /// Send N frames of each stream at once, every N intervals
-    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "replay", value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = crate::cmd::values::whole::<u32>(1..=65536))]
     burst: u32,
-    #[arg(long, value_name = "STREAM", help = format!("Send this stream instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["replay", "profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
+    #[arg(short, long, value_name = "STREAM", help = format!("Stream to send instead, as {}, with its vlan=, mac= and other options", listed_examples()), conflicts_with_all = ["profile", "svid", "streams", "appid", "smp_synch", "first", "wrap", "burst"])]
     stream: Option<StreamSpec>,
-    /// Begin a new event every so often (with --stream) [default: one event alone]
+    /// Begin a new event every TIME (with --stream) [default: one event alone]
     #[arg(long, value_name = "TIME", requires = "stream", value_parser = crate::cmd::values::time)]
     event_every: Option<Duration>,
     /// Send the Sampled Values of a pcap or pcapng file instead; of one with packets of several interfaces, those of one:
     /// FILE,interface=NAME
-    #[arg(long, value_name = "FILE")]
-    replay: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_SYNTHETIC)]
+    pcap: Option<PathBuf>,
     /// Start the file over at its end, with smpCnt going on
-    #[arg(long = "loop", requires = "replay")]
+    #[arg(long = "loop", requires = "pcap")]
     rounds: bool,
     /// Break each frame (cut, changed, random bytes), to test what receives it
     #[arg(long)]
@@ -103,27 +116,20 @@ pub struct Args {
     /// Seed of the random breakage, for --corrupt
     #[arg(long, value_name = "N", default_value_t = 1, requires = "corrupt")]
     seed: u64,
-    /// Stop after this time (10s, 1h 30m); 1 s later at the latest, where frames are overdue
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
-    duration: Option<Duration>,
-    /// Stop after N frames, of all streams together
-    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
-    count: Option<u64>,
+    #[command(flatten)]
+    stop_after: StopAfter,
     #[command(flatten)]
     on_time: OnTime,
-    /// Wait awake for the last part before each deadline [default: 20us with --fifo, else 0s]
+    /// Wake this long before each deadline, and wait awake for it [default: 20us with --fifo, else 0s]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
-    spin: Option<Duration>,
-    /// Keep all CPUs of this machine out of idle states, as cyclictest does; it changes what else is measured here
-    #[arg(long)]
-    awake: bool,
+    wake_early: Option<Duration>,
     /// Most frames handed over in one system call [default: 1; 64 above 50,000 frames/s]
     #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u8>(1..=MOST_BATCH as u64))]
     batch: Option<u8>,
     /// Hand frames straight to the driver; latpath then has no tx point on this device
     #[arg(long)]
     bypass_qdisc: bool,
-    /// Print the summary as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -177,13 +183,13 @@ pub fn run(args: Args) -> Result<Outcome> {
     let default_spin = if args.on_time.fifo.is_some() { 20_000 } else { 0 };
     let options = PublishOptions {
         start: args.delay.map(on_the_second),
-        duration: args.duration.map(ns),
-        count: args.count,
-        spin: args.spin.map_or(default_spin, ns),
+        duration: args.stop_after.duration.map(ns),
+        count: args.stop_after.count,
+        spin: args.wake_early.map_or(default_spin, ns),
         batch: args.batch.map_or(default_batch, usize::from),
     };
 
-    let _awake = args.awake.then(Awake::new).transpose()?;
+    let _awake = args.on_time.keep_awake()?;
     args.on_time.apply("publish")?;
     let mut sent = Punctuality::default();
     let ended = publish(&mut socket, &mut *frames, &options, &stop, &mut sent);
@@ -217,7 +223,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         Rate::Max => None,
         Rate::Hz(pace) => Some(pace),
     });
-    if let Some(path) = &args.replay {
+    if let Some(path) = &args.pcap {
         let (path, interface) = path.to_str().map_or((path.as_path(), None), |text| {
             let (path, interface) = InterfaceChoice::split(text);
             (Path::new(path), interface)
@@ -229,7 +235,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
             let is_too_long = pause >= PAUSE_TOO_LONG;
             let pause = if is_too_long { elapsed(pause) } else { duration(pause) };
             let pauses = format!("{file}: the file pauses {pause} before frame {frame}");
-            if is_too_long && args.duration.is_none() {
+            if is_too_long && args.stop_after.duration.is_none() {
                 return Err(Usage(format!(
                     "{pauses}: skip pauses with --rate, or say with --duration how long to send"
                 ))
@@ -254,7 +260,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
     if let Some(stream) = &args.stream {
         return repeated(args, stream, own_mac, rate);
     }
-    // Without a replay or another stream, clap asks for it.
+    // Without a capture or another stream, clap asks for it.
     let svid = args.svid.as_deref().unwrap_or_default();
     let svids: Vec<String> = match args.streams {
         1 => vec![svid.to_owned()],
@@ -268,7 +274,7 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
         return Err(Usage(format!("--first {}: smpCnt runs from 0 to {}", args.first, wrap - 1)).into());
     }
     let first_dst = args.dst.unwrap_or(FIRST_GROUP);
-    let tag = tag(args, args.vlan);
+    let tag = args.tagging.tag(None);
     let header = |i: u16| {
         let mut dst = first_dst;
         let low = u16::from_be_bytes([dst[4], dst[5]]).wrapping_add(i);
@@ -297,10 +303,6 @@ fn source(args: &Args, own_mac: [u8; 6]) -> Result<(Box<dyn Frames>, What)> {
     Ok((Box::new(Synthetic::new(options)?), what))
 }
 
-fn tag(args: &Args, vlan: Option<u16>) -> Option<Tag> {
-    (vlan.is_some() || args.pcp.is_some()).then(|| Tag::new(vlan.unwrap_or(0), args.pcp.unwrap_or(4)))
-}
-
 /// The messages of a stream other than Sampled Values: GOOSE repeats events after growing times, as long as no rate is given.
 fn repeated(
     args: &Args,
@@ -320,7 +322,7 @@ fn repeated(
         None if has_events => Pattern::Growing { first: 2_000_000, longest: 1_000_000_000 },
         None => Pattern::Rate(Some(Pace::per_second(8))),
     };
-    let tags = tag(args, stream.link.vlan.or(args.vlan)).into_iter().collect();
+    let tags = args.tagging.tag(stream.link.vlan).into_iter().collect();
     let link = FrameLink { dst: stream.link.mac.or(args.dst), src: args.src.unwrap_or(own_mac), tags };
     let event_every = args.event_every.map(ns);
     let options = RepeatedOptions { stream: stream.matcher.clone(), link, pattern, event_every };
@@ -333,7 +335,7 @@ fn to_json(args: &Args, what: &What, hz: Option<f64>, sent: &Punctuality) -> Val
         "interface": args.interface,
         "svids": what.svids,
         "stream": args.stream,
-        "replay": args.replay,
+        "replay": args.pcap,
         "frames_sent": sent.sent,
         "refused": sent.refused,
         "late": sent.late,

@@ -46,7 +46,7 @@ pub struct Args {
     /// Directory to make for the recording
     #[arg(short, long, value_name = "RUN")]
     output: PathBuf,
-    /// Print what was recorded as JSON, at the end
+    /// Print JSON instead of text: the run's manifest, at the end
     #[arg(long)]
     json: bool,
     /// No progress on stderr

@@ -1,5 +1,6 @@
 //! `latpath report`: what a recording says.
 
+use super::flags::Selection;
 use super::limits::{self, Limits};
 use super::{style, Outcome, Usage};
 use anyhow::{Context, Result};
@@ -7,16 +8,14 @@ use clap::Args as ClapArgs;
 use latpath_analysis::{
     digest,
     explain::{explain_run, ExplainedRun},
-    parse_duration, possible_segments, span, summarise, summarise_with_charts, Charts, Chosen, LimitVerdict,
-    SummaryOptions, When,
+    parse_duration, possible_segments, summarise, summarise_with_charts, Charts, Chosen, LimitVerdict, SummaryOptions,
 };
 use latpath_export::{check_target, write_csv, write_file};
 use latpath_model::text::{printable, visible};
-use latpath_model::{Ns, StreamId};
+use latpath_model::Ns;
 use latpath_report::{asciidoc, html, markdown, report_json, text, Findings, Options};
 use latpath_run::{Run, Select};
-use latpath_stats::units::duration;
-use latpath_stats::{Band, PatternKind, Summary};
+use latpath_stats::Summary;
 use serde::Serialize;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -27,13 +26,13 @@ pub struct Args {
     /// The recording: a directory made by latpath record
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// Print the figures as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
     /// Also write every journey as a line of CSV to this file; "-" writes to stdout, instead of the report
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Also write the report as one HTML file, with charts; "-" writes to stdout, instead of the text
+    /// Also write an HTML page with charts to this file, which needs no other; "-" writes to stdout, instead of the text
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Also write the report's tables as Markdown, likewise
@@ -48,31 +47,11 @@ pub struct Args {
     /// A note that the documents' verdict begins with, as 'test=FAT 7.4' or 'serial=1VX2'; several are allowed
     #[arg(long = "note", value_name = "NAME=TEXT", value_parser = note)]
     notes: Vec<(String, String)>,
-    /// Replace files of --csv, --html, --markdown and --asciidoc if they exist
+    /// Replace files that exist: those of --csv, --html, --markdown, --asciidoc and --junit
     #[arg(long)]
     force: bool,
-    /// Only journeys from here on: time since the start (90s), UTC (2026-01-02T03:04:05Z), or a mark ('@iperf on')
-    #[arg(long, value_name = "TIME")]
-    from: Option<When>,
-    /// Only journeys before this
-    #[arg(long, value_name = "TIME")]
-    to: Option<When>,
-    /// Only this stream, as svid:MU01 or MU01; several are allowed
-    #[arg(short, long = "stream", value_name = "STREAM")]
-    streams: Vec<String>,
-    /// Count times over this, as 200us [default: what the recording said]
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    threshold: Option<Ns>,
-    /// Count times in this band too, both ends included, as 40us..100us
-    #[arg(long, value_name = "TIME..TIME", value_parser = band)]
-    band: Option<Band>,
-    /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
-    #[arg(long = "segment", value_name = "NAME=FROM..TO")]
-    segments: Vec<String>,
-    /// Show the times also without the packets that these patterns touch: queue-release, periodic-spikes, servo-swing, step, link-flap,
-    /// path-change, or all
-    #[arg(long, value_name = "PATTERNS", value_delimiter = ',', value_parser = patterns)]
-    exclude: Vec<Excluded>,
+    #[command(flatten)]
+    selection: Selection,
     /// Show the figures of each interval of this length too, as 1min: of the segments of --histogram
     #[arg(long, value_name = "TIME", value_parser = interval)]
     every: Option<Ns>,
@@ -86,41 +65,16 @@ pub struct Args {
     limits: Limits,
 }
 
-pub(super) fn time(text: &str) -> Result<Ns, String> {
-    parse_duration(text).ok_or_else(|| "write a time as 200us, 1.5ms or 2s".into())
-}
-
 fn interval(text: &str) -> Result<Ns, String> {
-    time(text).and_then(|every| if every > 0 { Ok(every) } else { Err("an interval is longer than 0".into()) })
+    match parse_duration(text) {
+        Some(every) if every > 0 => Ok(every),
+        _ => Err("write a time longer than 0, as 1min or 10s".into()),
+    }
 }
 
 fn note(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("write a note as NAME=TEXT")?;
     Ok((name.into(), value.into()))
-}
-
-pub(super) fn band(text: &str) -> Result<Band, String> {
-    let ends = text.split_once("..").and_then(|(from, to)| Some((parse_duration(from)?, parse_duration(to)?)));
-    match ends {
-        Some((from_ns, to_ns)) if from_ns <= to_ns => Ok(Band { from_ns, to_ns }),
-        _ => Err("write a band as 40us..100us".into()),
-    }
-}
-
-/// Kinds of patterns under one name.
-pub(super) type Excluded = &'static [PatternKind];
-
-/// Each kind once.
-pub(super) fn kinds(named: &[Excluded]) -> Vec<PatternKind> {
-    PatternKind::ALL.into_iter().filter(|kind| named.iter().any(|e| e.contains(kind))).collect()
-}
-
-pub(super) fn patterns(name: &str) -> Result<Excluded, String> {
-    let one = |kind: &'static PatternKind| std::slice::from_ref(kind);
-    const ALL: Excluded = &PatternKind::ALL;
-    let names = || ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
-    let found = if name == "all" { Some(ALL) } else { ALL.iter().find(|kind| kind.name() == name).map(one) };
-    found.ok_or_else(|| format!("no such pattern (there are: {}, all)", names()))
 }
 
 /// A document's format, and its file.
@@ -148,7 +102,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let limits = args.limits.all(args.force)?;
     check_files(&args)?;
     let run = Run::open(&args.run)?;
-    let select = select(&args.streams, (args.from.as_ref(), args.to.as_ref()), &run)?;
+    let select = args.selection.select(&run)?;
     if let Some(path) = &args.csv {
         let with_threads = Select { cpus_and_threads: true, ..select.clone() };
         write_journeys(&run, &with_threads, path, args.force)?;
@@ -156,15 +110,15 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Ok(Outcome::Done);
         }
     }
-    let of_profile = possible_segments(&run, &args.segments, args.limits.segments()?).map_err(Usage)?;
+    let of_profile = possible_segments(&run, &args.selection.segments, args.limits.segments()?).map_err(Usage)?;
     let options = SummaryOptions {
         select,
-        threshold_ns: args.threshold,
+        threshold_ns: args.selection.threshold,
         row_limits: limits::row_limits(&limits),
-        band: args.band,
+        band: args.selection.band,
         worst: args.worst.into(),
-        segments: [args.segments.clone(), of_profile].concat(),
-        exclude: kinds(&args.exclude),
+        segments: [args.selection.segments.clone(), of_profile].concat(),
+        exclude: args.selection.exclude(),
         every: args.every,
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
@@ -263,40 +217,6 @@ fn write_documents(
         }
     }
     Ok(())
-}
-
-/// Which journeys the flags choose.
-pub(super) fn select(
-    streams_named: &[String],
-    (from, to): (Option<&When>, Option<&When>),
-    run: &Run,
-) -> Result<Select> {
-    let manifest = run.manifest();
-    let id = |name: &String| -> Result<StreamId> {
-        let streams = &manifest.streams;
-        let is = |s: &latpath_model::StreamSpec| s.to_string() == *name || s.short() == *name;
-        // Without its options only where that says which: one svID may be there in two VLANs.
-        let is_same = |s: &latpath_model::StreamSpec| {
-            name.parse().is_ok_and(|w: latpath_model::StreamSpec| w.short() == s.short())
-        };
-        let found = streams.iter().position(|s| s.to_string() == *name).or_else(|| {
-            let mut like = streams.iter().enumerate().filter(|(_, s)| is(s) || is_same(s)).map(|(i, _)| i);
-            like.next().filter(|_| like.next().is_none())
-        });
-        let known = || streams.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let id = found.ok_or_else(|| Usage(format!("{name}: no such stream in the run (there are: {})", known())))?;
-        Ok(StreamId::try_from(id).unwrap_or(StreamId::MAX))
-    };
-    let streams = streams_named.iter().map(id).collect::<Result<Vec<_>>>()?;
-    let (from_ns, to_ns) = span(from, to, manifest, run.marks()).map_err(Usage)?;
-    let (start, elapsed) = (&manifest.start, run.elapsed_ns());
-    if from_ns > start.monotonic_ns.saturating_add(elapsed) || to_ns <= start.monotonic_ns {
-        let (utc, path) = (start.utc.split('.').next().unwrap_or_default(), run.path().display());
-        let text =
-            format!("--from, --to: {path} has nothing there: it began {utc} UTC, and is {} long", duration(elapsed));
-        return Err(Usage(text).into());
-    }
-    Ok(Select { streams: (!streams.is_empty()).then_some(streams), from_ns, to_ns, ..Select::default() })
 }
 
 /// The journeys as CSV.

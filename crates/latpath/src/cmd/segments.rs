@@ -22,7 +22,7 @@ pub struct Args {
     /// Add a segment, as vhost=host/tx@vnet0..host/vm-read@vnet0; several are allowed
     #[arg(long = "segment", value_name = "NAME=FROM..TO")]
     segments: Vec<String>,
-    /// Print them as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -28,16 +28,16 @@ pub struct Args {
     /// network namespaces]
     #[arg(short, long = "interface", value_name = "IF", conflicts_with = "read")]
     interfaces: Vec<String>,
-    /// Listen in network namespaces of other users too, as those of rootless containers
+    /// Look into network namespaces of other users too, as those of rootless containers
     #[arg(long, conflicts_with_all = ["interfaces", "read"])]
     other_users: bool,
-    /// Capture to read: pcap or pcapng, also .gz; - for standard input
+    /// Read this file instead: a capture, pcap or pcapng, also .gz; - for standard input
     #[arg(short, long, value_name = "FILE")]
     read: Option<PathBuf>,
-    /// How long to listen
+    /// Stop after this time (10s, 1h 30m)
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = crate::cmd::values::some_time, conflicts_with = "read")]
     duration: Duration,
-    /// Print the list as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -49,17 +49,17 @@ enum Study {
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
   latpath study vhost --lab
-  latpath study vhost --vm standard=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
+  latpath study vhost --measure standard=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
   # stop relay1, switch vhost on, start it again
-  latpath study vhost --vm vhost=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
+  latpath study vhost --measure vhost=relay1 -o STUDY -- ssh relay1 iperf3 -c 10.0.0.1 -n 500M --json
   latpath study vhost -o STUDY --html study.html")]
 struct Vhost {
-    /// Measure this VM as this configuration; several are measured one after the other
-    #[arg(long = "vm", value_name = "CONFIGURATION=VM", value_parser = configured)]
+    /// Measure this VM as this configuration, as vhost=relay1; several are measured one after the other
+    #[arg(long = "measure", value_name = "CONFIGURATION=VM", value_parser = configured)]
     vms: Vec<(String, String)>,
-    /// Look into the guest of this configuration too, as vhost=ssh:root@relay1 or vhost=vsock:CID:PORT; an agent runs
-    /// there
-    #[arg(long = "machine", value_name = "CONFIGURATION=ADDRESS", value_parser = super::following::machine)]
+    /// Look into this machine too, a guest, as relay1=ssh:root@relay1 or relay1=vsock:CID:PORT: the VM's name, and where an agent runs in it; several
+    /// are allowed
+    #[arg(short, long = "machine", value_name = "NAME=ADDRESS", value_parser = super::following::machine)]
     machines: Vec<(String, Address)>,
     /// The key without which these agents run no command (latpath agent --allow-commands=KEYFILE)
     #[arg(long, value_name = "KEYFILE", requires = "machines")]
@@ -70,16 +70,16 @@ struct Vhost {
     /// Keep what is measured in this directory, and compare with what it has already
     #[arg(short, long, value_name = "STUDY")]
     output: Option<PathBuf>,
-    /// Run the load so often with nothing attached
+    /// Run the load N times without instrumentation first
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = crate::cmd::values::whole::<u32>(1..=100))]
     repeat: u32,
-    /// Write the page as HTML too: one file that needs nothing else
+    /// Also write an HTML page with charts to this file, which needs no other
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Replace FILE of --html if it exists
+    /// Replace files that exist: that of --html
     #[arg(long, requires = "html")]
     force: bool,
-    /// Print all figures as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
     /// The load; with LATPATH_CONFIGURATION and LATPATH_VM in its environment
@@ -105,11 +105,11 @@ fn configured(text: &str) -> Result<(String, String), String> {
 pub fn run(args: Args) -> Result<Outcome> {
     let Study::Vhost(args) = args.study;
     if !args.vms.is_empty() && args.command.is_empty() {
-        bail!(Usage("a load is missing: latpath study vhost --vm standard=VM -- COMMAND".into()));
+        bail!(Usage("a load is missing: latpath study vhost --measure standard=VM -- COMMAND".into()));
     }
     if args.vms.is_empty() && !args.lab && !args.in_lab && (!args.command.is_empty() || args.output.is_none()) {
         bail!(Usage(
-            "nothing to measure: say --vm CONFIGURATION=VM, or --lab; or -o STUDY to compare what it has".into()
+            "nothing to measure: say --measure CONFIGURATION=VM, or --lab; or -o STUDY to compare what it has".into()
         ));
     }
     if let Some(file) = &args.html {
@@ -143,7 +143,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
     let key = args.agent_key.as_deref().map(CommandKey::read).transpose().map_err(anyhow::Error::msg)?;
     for (name, vm) in &args.vms {
-        let agent = args.machines.iter().find(|(of, _)| of == name).map(|(_, address)| address);
+        let agent = args.machines.iter().find(|(of, _)| of == vm).map(|(_, address)| address);
         let (key, command) = (key.as_ref(), &args.command[..]);
         take(measure(&Load { name, vm, agent, key, command, stop: &stop, emulated: false }, args.repeat)?)?;
     }

@@ -1,5 +1,6 @@
 //! `latpath subscribe`: the application at the end of the route.
 
+use super::flags::StopAfter;
 use super::interrupt::stop_flag;
 use super::report::print_as;
 use super::streams::reasons_json;
@@ -16,7 +17,6 @@ use latpath_stats::units::{count, duration, number_of, rate};
 use latpath_traffic::{Groups, Listen, PacketSocket, Received, Receiver, StreamReceived, Subscription};
 use serde_json::{json, Value};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 /// After this time without a requested stream, a note says so.
 const PATIENCE: Ns = 3_000_000_000;
@@ -24,10 +24,10 @@ const PATIENCE: Ns = 3_000_000_000;
 #[derive(ClapArgs)]
 #[command(about = format!("Receive {} as an application does, and check sequence and timing", listed_titles()))]
 pub struct Args {
-    /// Device to receive on
+    /// Device to listen on
     #[arg(short, long, value_name = "IF")]
     interface: String,
-    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Stream to take, as {}; several are allowed [default: all that come]", listed_examples()))]
+    #[arg(short, long = "stream", value_name = "STREAM", help = format!("Only this stream, as {}; several are allowed [default: all that come]", listed_examples()))]
     streams: Vec<StreamSpec>,
     /// Group address to join; several are allowed [default: those of the streams' mac=, else all groups]
     #[arg(long = "group", value_name = "MAC", value_parser = group)]
@@ -35,18 +35,14 @@ pub struct Args {
     /// Read frames from a ring that is mapped into memory (TPACKET_V2), instead of by copies
     #[arg(long)]
     ring: bool,
-    /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
-    duration: Option<Duration>,
-    /// Stop after N frames
-    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
-    count: Option<u64>,
+    #[command(flatten)]
+    stop_after: StopAfter,
     #[command(flatten)]
     on_time: OnTime,
     /// Name of the receiving thread: the point is called app-read@NAME
     #[arg(long, value_name = "NAME", default_value = "subscribe")]
     name: String,
-    /// Print the summary as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -77,6 +73,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     socket.join(&groups(&args))?;
     let mut receiver = Receiver::new(socket, args.ring)?;
 
+    let _awake = args.on_time.keep_awake()?;
     args.on_time.apply(&args.name)?;
     let mut run = Run { subscription, start: monotonic(), elapsed: 0, dropped: 0, noted: false };
     let ended = run.receive(&mut receiver, &args, &stop);
@@ -108,8 +105,8 @@ struct Run {
 
 impl Run {
     fn receive(&mut self, receiver: &mut Receiver, args: &Args, stop: &AtomicBool) -> Result<()> {
-        let end = args.duration.map_or(Ns::MAX, |d| self.start.saturating_add(ns(d)));
-        let most = args.count.unwrap_or(u64::MAX);
+        let end = args.stop_after.duration.map_or(Ns::MAX, |d| self.start.saturating_add(ns(d)));
+        let most = args.stop_after.count.unwrap_or(u64::MAX);
         while !stop.load(Ordering::Relaxed) && self.subscription.taken < most && monotonic() < end {
             receiver.receive(&mut |frame| self.take(&frame, most))?;
             if !self.noted && monotonic() - self.start > PATIENCE {

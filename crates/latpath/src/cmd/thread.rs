@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name};
+use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name, Awake};
 
 /// Flags of commands that have to be on time.
 #[derive(ClapArgs, Debug)]
@@ -13,9 +13,17 @@ pub struct OnTime {
     /// Run on this CPU only
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
+    /// Keep all CPUs of this machine out of idle states during the run; it changes what else is measured here
+    #[arg(long)]
+    awake: bool,
 }
 
 impl OnTime {
+    /// Keeps CPUs awake for as long as what it returns lives, where the flag says so.
+    pub fn keep_awake(&self) -> Result<Option<Awake>> {
+        Ok(self.awake.then(Awake::new).transpose()?)
+    }
+
     /// Makes this thread what the flags say, under this name.
     pub fn apply(&self, name: &str) -> Result<()> {
         set_name(name);

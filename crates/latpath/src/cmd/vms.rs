@@ -12,7 +12,7 @@ use std::collections::HashMap;
 /// List the virtual machines of this host: their taps, vhost workers and vCPUs, and on which CPUs they run.
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Print the list as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

@@ -237,7 +237,7 @@ fn killed_while_tracing() -> Result<(), Failed> {
 
 fn worst() -> Result<(), Failed> {
     let stage = Stage::new("worst")?;
-    let recorder = stage.record("--threshold 10s --worst 20")?;
+    let recorder = stage.record("--threshold 10s --capture-worst 20")?;
     // A machine's own stalls in the same minute are few, and rarely as long.
     let times = stage.stall(2000)?;
     is_kept(&recorder, times)?;

@@ -23,7 +23,7 @@ fn seed(name: &str) -> PathBuf {
 }
 
 fn import(file: &Path, words: &str) -> Result<Output, Failed> {
-    Ok(latpath(&format!("ladder {words}")).arg("--import").arg(file).output()?)
+    Ok(latpath(&format!("ladder {words}")).arg("--read").arg(file).output()?)
 }
 
 fn imported() -> Result<(), Failed> {

@@ -64,7 +64,7 @@ fn limits() -> Result<(), Failed> {
     let (xml, profile) = (folder.path().join("limits.xml"), folder.path().join("limits.toml"));
     std::fs::write(&profile, "[[limit]]\nname = 'a'\nsource = 'b'\nlimit = 'malformed<=0'\n")?;
     let limits = "--limit round_trip:max<=9s --limit journeys>=101 --limit consecutive<=0 --limit consecutive(1ns)<=99";
-    let files = format!("--profile {} --junit {}", profile.display(), xml.display());
+    let files = format!("--limits {} --junit {}", profile.display(), xml.display());
     let said = link.emit(&format!("10.77.0.2 --count 100 {limits} {files}"))?;
     equal(&said.stderr, said.code, Some(3))?;
     let xml = std::fs::read_to_string(xml)?;
@@ -296,13 +296,13 @@ fn alone() -> Result<(), Failed> {
     };
     equal("devices", complete("latpath publish -i l")?.contains(&"lo".to_owned()), true)?;
     equal("devices of the long flag", complete("latpath live --interface lo")?, vec!["lo".to_owned()])?;
-    let profiles = complete("latpath report --profile iec")?;
+    let profiles = complete("latpath report --limits iec")?;
     equal("profiles", profiles, ["iec61850-8-1", "iec61850-9-2"].map(String::from).to_vec())?;
     // A name of a file is never evaluated.
     std::fs::write(directory.path().join("own$(touch evaluated)"), "")?;
-    complete("latpath report --profile own")?;
+    complete("latpath report --limits own")?;
     is("nothing was evaluated", !directory.path().join("evaluated").exists())?;
     std::fs::remove_file(directory.path().join("own$(touch evaluated)"))?;
-    equal("files beside them", complete("latpath report --profile ow")?, vec!["own.toml".to_owned()])?;
+    equal("files beside them", complete("latpath report --limits ow")?, vec!["own.toml".to_owned()])?;
     equal("a publisher's", complete("latpath publish --profile f14")?, vec!["f14400s6".to_owned()])
 }

@@ -70,7 +70,7 @@ fn keys() -> Result<(), Failed> {
     let log = link.lab.folder().join("log.csv");
     // Everything that can be there: a detail, a breach, a histogram with something beyond its end, a log.
     let words = format!(
-        "10.77.0.2 --count 50 --stamps all --detail --threshold 1ns --keep-going --histogram --overflow 20us --log {}",
+        "10.77.0.2 --count 50 --stamps all --detail --threshold 1ns --keep-going --bucket 1us --overflow 20us --log {}",
         log.display()
     );
     let emitted = described("latpath ping emit --json")?;

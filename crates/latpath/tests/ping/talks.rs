@@ -169,7 +169,8 @@ fn stamps() -> Result<(), Failed> {
 fn text() -> Result<(), Failed> {
     let link = Link::new()?;
     let _reflector = link.reflect("")?;
-    let said = link.emit_text("10.77.0.2 --count 200 --threshold 10s --histogram --overflow 1ns --worst 3 --detail")?;
+    let said =
+        link.emit_text("10.77.0.2 --count 200 --threshold 10s --bucket 1us --overflow 1ns --worst 3 --detail")?;
     equal("exit code", said.code, Some(0))?;
     for part in [
         "10.77.0.2:6185 over lpe, 96 bytes, each when the last answer came",

@@ -30,10 +30,10 @@ fn usage() -> Result<(), Failed> {
         ("emit 10.0.0.2 --count 0", "--count"),
         ("emit 10.0.0.2 --timeout 0s", "--timeout 0s: a time above 0 is needed"),
         ("emit 10.0.0.2 --lost-after 0s", "--lost-after 0s: a time above 0 is needed"),
-        ("emit 10.0.0.2 --from fd00::1", "--from fd00::1: 10.0.0.2:6185 needs an IPv4 address"),
+        ("emit 10.0.0.2 --source fd00::1", "--source fd00::1: 10.0.0.2:6185 needs an IPv4 address"),
         ("emit 10.0.0.2 --keep-going", "--threshold"),
         ("emit 10.0.0.2 --threshold 100", "--threshold"),
-        ("emit 10.0.0.2 --histogram --bucket 1ns --overflow 1s", "more than 1000000 buckets"),
+        ("emit 10.0.0.2 --bucket 1ns --overflow 1s", "more than 1000000 buckets"),
         ("emit 10.0.0.2 --dscp 64", "--dscp"),
         (
             "emit 10.0.0.2 --limit round_trip:p50<=1ms --limit processing:max<=1ms --limit turn:max<=1ms",

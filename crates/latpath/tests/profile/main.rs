@@ -129,7 +129,7 @@ fn files() -> Result<(), Failed> {
     let text = |name: &str| std::fs::read_to_string(path(name));
     let mut busy = busy::command(50, 30)?.stdout(Stdio::null()).spawn()?;
     let mut command = latpath("profile --duration 2s --json");
-    for name in ["svg", "folded", "firefox", "out"] {
+    for name in ["svg", "folded", "firefox", "output"] {
         command.arg(format!("--{name}")).arg(path(name));
     }
     let output = command.output();
@@ -150,7 +150,7 @@ fn files() -> Result<(), Failed> {
         true,
     )?;
     self_contained(&text("svg")?, "busy_fifty")?;
-    let kept = text("out")?;
+    let kept = text("output")?;
     equal("what is kept", kept.split_once('\n').map(|(_, lines)| lines), Some(folded.as_str()))?;
     let firefox: Value = serde_json::from_str(&text("firefox")?)?;
     let threads = firefox["threads"].as_array().ok_or("no threads")?;
@@ -166,7 +166,7 @@ fn files() -> Result<(), Failed> {
     )?;
     equal("the loop's thread", threads.iter().any(|thread| thread["name"] == "busy50"), true)?;
     // Of itself it does not differ.
-    let out = path("out");
+    let out = path("output");
     let diff = latpath("profile --json --diff").args([&out, &out]).arg("--svg").arg(path("diff")).output()?;
     let diff = json(&diff)?;
     let moved = diff["moved"].as_array().ok_or("no functions")?;
@@ -259,11 +259,7 @@ fn refused() -> Result<(), Failed> {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         equal(&said, output.status.code() == Some(code) && said.contains(why), true)
     };
-    fails(
-        latpath("profile --diff").args([&other, &other]),
-        1,
-        "not a profile of latpath's (latpath profile --out FILE",
-    )?;
+    fails(latpath("profile --diff").args([&other, &other]), 1, "not a profile of latpath's (latpath profile -o FILE")?;
     fails(latpath("profile --diff").args([Path::new("/no/file"), &other]), 1, "/no/file: No such file")?;
     fails(latpath("profile --diff").arg(&other), 2, "2 values required")?;
     fails(&mut latpath("profile --duration 0s"), 2, "--duration 0s leaves nothing to watch")?;

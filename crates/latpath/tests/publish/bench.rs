@@ -84,7 +84,7 @@ impl Pair {
 
     /// Publishes on lpa and returns the summary.
     pub fn publish(&self, args: &[&str]) -> Result<Value> {
-        let named = ["--svid", "--stream", "--replay"].iter().any(|name| args.contains(name));
+        let named = ["--svid", "--stream", "--pcap"].iter().any(|name| args.contains(name));
         let name: &[&str] = if named { &[] } else { &["--svid", "MU01"] };
         self.latpath("lpa", &[&["publish", "-i", "lpa", "--json"], name, args].concat())?.json()
     }

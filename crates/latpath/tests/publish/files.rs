@@ -366,7 +366,7 @@ fn wrong_usage() -> Result<()> {
         &["publish", "-i", "lo", "--svid", "A", "--profile", "9-2le-70"],
         &["publish", "-i", "lo", "--svid", "A", "--rate", "fast"],
         &["publish", "-i", "lo", "--svid", "A", "--vlan", "4095"],
-        &["publish", "-i", "lo", "--replay", "x", "--svid", "A"],
+        &["publish", "-i", "lo", "--pcap", "x", "--svid", "A"],
         &["publish", "-i", "lo", "--svid", &long],
         &["publish", "-i", "lo", "--svid", "A", "--rate", "0"],
         &["publish", "-i", "lo", "--svid", "A", "--streams", "10000"],
@@ -378,10 +378,10 @@ fn wrong_usage() -> Result<()> {
         &["subscribe", "-i", "lo", "--group", "02:00:00:00:00:01"],
         &["subscribe", "-i", "lo", "--stream", "udp::5000"],
         &["study", "vhost"],
-        &["study", "vhost", "--vm", "relay1", "--", "true"],
-        &["study", "vhost", "--vm", "../x=relay1", "--", "true"],
-        &["study", "vhost", "--vm", "vhost=relay1"],
-        &["study", "vhost", "--vm", "vhost=no-such-vm", "--", "true"],
+        &["study", "vhost", "--measure", "relay1", "--", "true"],
+        &["study", "vhost", "--measure", "../x=relay1", "--", "true"],
+        &["study", "vhost", "--measure", "vhost=relay1"],
+        &["study", "vhost", "--measure", "vhost=no-such-vm", "--", "true"],
     ] {
         let out = latpath(args)?;
         equal(&args.join(" "), out.status.code(), Some(2))?;

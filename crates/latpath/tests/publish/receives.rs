@@ -58,7 +58,7 @@ fn sequence(mode: &[&str]) -> Result<()> {
     // At this pace half a wrap takes 4 s: a silence that is longer may be whole wraps that are missing.
     write_pcap(&file, &frames, 2_000_000)?;
     let running = listen(&pair, &[&["--stream", "svid:MU01"], mode].concat())?;
-    pair.publish(&["--replay", &file.to_string_lossy()])?;
+    pair.publish(&["--pcap", &file.to_string_lossy()])?;
     arrived(&pair, frames.len() as u64)?;
     let got = summary(running)?;
     let row = &got["streams"][0];

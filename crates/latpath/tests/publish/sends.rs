@@ -176,7 +176,7 @@ fn replay_once() -> Result<()> {
     goose[13] = 0xb8;
     let with_goose: Vec<Vec<u8>> = frames.iter().cloned().chain([goose]).collect();
     write_pcap(&file, &with_goose, 416_667)?;
-    let (got, sent) = pair.capture(50, || pair.publish(&["--replay", &file.to_string_lossy()]))?;
+    let (got, sent) = pair.capture(50, || pair.publish(&["--pcap", &file.to_string_lossy()]))?;
     equal("frames", bytes_of(&got)?, frames)?;
     equal("other protocols are skipped", &sent["skipped"], &json!(1))
 }
@@ -201,7 +201,7 @@ fn replay_loop() -> Result<()> {
         let rate = u64::from(if wrap == 65_536 { 4000 } else { wrap }) / u64::from(asdus);
         write_pcap(&file, &frames.collect::<Result<Vec<_>>>()?, 1_000_000_000 / rate)?;
         let count = (samples / step * 5) as usize;
-        let args = ["--replay", &file.to_string_lossy(), "--loop", "--count", &count.to_string()];
+        let args = ["--pcap", &file.to_string_lossy(), "--loop", "--count", &count.to_string()];
         let (got, _) = pair.capture(count, || pair.publish(&args))?;
         let counts: Vec<u32> = tshark(&got, &["sv.smpCnt"])?.iter().flat_map(|r| numbers(&r[0])).collect();
         let expected: Vec<u32> = (first..first + samples * 5).map(|n| n % wrap).collect();
@@ -218,10 +218,9 @@ fn replay_shared() -> Result<()> {
         let path = shared(name);
         let pair = Pair::new()?;
         let once = streams * per_stream;
-        let (got, _) = pair.capture(once, || pair.publish(&["--replay", &path.to_string_lossy()]))?;
+        let (got, _) = pair.capture(once, || pair.publish(&["--pcap", &path.to_string_lossy()]))?;
         equal(name, bytes_of(&got)? == bytes_of(&path)?, true)?;
-        let args =
-            ["--replay", &path.to_string_lossy(), "--loop", "--rate", "20000", "--count", &(3 * once).to_string()];
+        let args = ["--pcap", &path.to_string_lossy(), "--loop", "--rate", "20000", "--count", &(3 * once).to_string()];
         let (got, _) = pair.capture(3 * once, || pair.publish(&args))?;
         equal("complaints", complaints(&got)?, vec![])?;
         let rows = tshark(&got, &["sv.svID", "sv.smpCnt"])?;
@@ -242,10 +241,10 @@ fn replay_rate() -> Result<()> {
     // At its own pace the file would take nine hours.
     write_pcap(&file, &frames, 3_600_000_000_000)?;
     let file = file.to_string_lossy();
-    let sent = pair.publish(&["--replay", &file, "--rate", "2000", "--loop", "--count", "100"])?;
+    let sent = pair.publish(&["--pcap", &file, "--rate", "2000", "--loop", "--count", "100"])?;
     equal("frames", &sent["frames_sent"], &json!(100))?;
     equal("rate", &sent["target_rate_hz"], &json!(2000.0))?;
-    let own_pace = ["publish", "-i", "lpa", "--replay", &file];
+    let own_pace = ["publish", "-i", "lpa", "--pcap", &file];
     let refused = pair.latpath("lpa", &own_pace)?;
     equal(&refused.stderr, refused.code, Some(2))?;
     let says = ["pauses 1:00:00 before frame 10", "--rate", "--duration"].map(|word| refused.stderr.contains(word));

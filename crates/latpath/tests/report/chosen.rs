@@ -131,7 +131,7 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     let rows = [("Transfer time", "total:max<=3ms"), ("Losses", "lost<=28"), ("Network", "Tnet:max<=1ms")];
     let rows = rows.map(|(name, limit)| format!("[[limit]]\nname = {name:?}\nlimit = {limit:?}\nsource = \"bay 7\"\n"));
     std::fs::write(bench.dir.path().join("bay7.toml"), rows.concat()).unwrap();
-    let out = bench.latpath(&["report", "run", "--profile", "bay7.toml", "--json", "--junit", "limits.xml"]);
+    let out = bench.latpath(&["report", "run", "--limits", "bay7.toml", "--json", "--junit", "limits.xml"]);
     assert_eq!(out.status.code(), Some(3));
     let said = stderr(&out);
     assert!(said.contains("limit total:max<=3ms broken: 3.189 ms ±1.870 µs of MU02\n"), "{said}");
@@ -149,13 +149,13 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
         "{xml}"
     );
     // A test that is run again replaces its verdicts, and nobody else's file.
-    let again = || bench.latpath(&["report", "run", "--profile", "bay7.toml", "--junit", "limits.xml"]).status.code();
+    let again = || bench.latpath(&["report", "run", "--limits", "bay7.toml", "--junit", "limits.xml"]).status.code();
     assert_eq!(again(), Some(3));
     assert_eq!(std::fs::read_to_string(bench.dir.path().join("limits.xml")).unwrap(), xml);
     std::fs::write(bench.dir.path().join("limits.xml"), "<testsuites name=\"other\"/>").unwrap();
     assert_eq!(again(), Some(1));
     assert_eq!(bench.latpath(&["report", "run", "--junit", "other.xml"]).status.code(), Some(2));
-    assert_eq!(bench.latpath(&["report", "run", "--profile", "bay8.toml"]).status.code(), Some(2));
+    assert_eq!(bench.latpath(&["report", "run", "--limits", "bay8.toml"]).status.code(), Some(2));
     let replay = ["live", "--replay", "run", "--speed", "max", "--limit"];
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=3ms"]].concat()).status.code(), Some(3));
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=4ms"]].concat()).status.code(), Some(0));
@@ -171,7 +171,7 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
 fn a_profile_brings_the_segments_that_it_limits_as_far_as_the_run_has_their_ends() {
     let bench = Bench::with_run();
     let report = |profile: &str| {
-        let out = bench.latpath(&["report", "run", "--json", "--profile", profile]);
+        let out = bench.latpath(&["report", "run", "--json", "--limits", profile]);
         serde_json::from_slice::<Value>(&out.stdout).unwrap_or_else(|_| panic!("{}", stderr(&out)))
     };
     let seapath = report("seapath");

@@ -50,8 +50,8 @@ fn study() -> Result<(), Failed> {
     let bait = Bait::new()?;
     let vm = Container::vm(&bait)?;
     let guest = Guest::start(&bait)?;
-    let mut command = latpath("study vhost --repeat 1 --vm");
-    command.arg(format!("a={}", vm.vm)).arg("--machine").arg(format!("a={}", guest.address));
+    let mut command = latpath("study vhost --repeat 1 --measure");
+    command.arg(format!("a={}", vm.vm)).arg("--machine").arg(format!("{}={}", vm.vm, guest.address));
     let traced = Traced::run(command.args(["--", "sleep", "0.5"]))?;
     equal("the version is read", traced.stdout.contains(&format!("{} (made up)", hostile::VERSION)), true)?;
     traced.reads_files_of_others()?;

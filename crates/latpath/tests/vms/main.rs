@@ -317,7 +317,7 @@ fn study_of_others() -> Result<(), Failed> {
     let mut vm = Command::new(&qemu).arg("300").stdin(Stdio::null()).spawn()?;
     let refused = |why: &str| -> Result<(), Failed> {
         let mut command = latpath("study vhost --repeat 1");
-        command.arg("--vm").arg(format!("a={}", vm.id())).arg("-o").arg(&study).args(["--", "true"]);
+        command.arg("--measure").arg(format!("a={}", vm.id())).arg("-o").arg(&study).args(["--", "true"]);
         let output = command.output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         equal(&said, (output.status.code(), said.contains(why)), (Some(1), true))?;

@@ -125,7 +125,7 @@ fn top(page: &mut Page, table: &Table, all: usize) {
     page.table(table);
     match all - table.rows().len() {
         0 => {}
-        more => page.line(format!("  … {more} more (--top)")),
+        more => page.line(format!("  … {more} more (--rows)")),
     }
 }
 

@@ -94,7 +94,8 @@ impl DemoProcesses {
             (None, None) => bail!("the path has no end"),
         };
         let (threshold, window) = (&scenario.args.threshold, &scenario.args.window);
-        let words = format!("record{streams}{machine} --threshold {threshold} --window {window} --worst {CAPTURES} -o");
+        let words =
+            format!("record{streams}{machine} --threshold {threshold} --window {window} --capture-worst {CAPTURES} -o");
         let command = scenario.command(&words, [scenario.run]);
         let recorder = DemoCommand::start("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());

@@ -34,8 +34,8 @@ pub fn run(args: &Args) -> Result<Outcome> {
         ("--estimate-offset", !args.estimates.is_empty()),
         ("--trace", !args.traces.is_empty()),
         ("--clock-error", args.clock_error.is_some()),
-        ("--segment", !args.segments.is_empty()),
-        ("--threshold", args.threshold.is_some()),
+        ("--segment", !args.joining.segments.is_empty()),
+        ("--threshold", args.joining.threshold().is_some()),
         ("--json", args.json),
     ];
     refuse(&unfit, "of rant's logs a log of round trips is made, not a run")?;

@@ -1,7 +1,7 @@
 //! `latpath import --format svtrace`: makes a run of durations without times.
 
 use super::{make, refuse, Args};
-use crate::cmd::following::THRESHOLD;
+use crate::cmd::flags::THRESHOLD;
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::{ns, Outcome, Usage};
 use anyhow::{bail, Result};
@@ -32,8 +32,8 @@ pub fn run(args: Args) -> Result<Outcome> {
         _ => bail!(Usage("svtrace's results are of one stream: name it, as --stream svid:MU01".into())),
     };
     let start = args.start.and_then(|start| start.duration_since(UNIX_EPOCH).ok()).map_or(0, ns);
-    let (segments, threshold) = (args.segments, args.threshold.map_or(THRESHOLD, ns));
-    let options = Durations { from, to, path, stream, rate, start, segments, threshold };
+    let threshold = args.joining.threshold().unwrap_or(THRESHOLD);
+    let options = Durations { from, to, path, stream, rate, start, segments: args.joining.segments, threshold };
     let stop = stop_flag()?;
     make(&args.output, (args.json, args.quiet), |show| import_durations(&options, &args.output, &stop, show))
 }

@@ -19,13 +19,13 @@ const LISTEN: Duration = Duration::from_millis(300);
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:\n  latpath ping caps -i enp7s0\n  latpath ping caps -i enp7s0 --no-verify --json")]
 pub struct Args {
-    /// The device
+    /// Device to try
     #[arg(short, long, value_name = "IF")]
     interface: String,
     /// Send nothing and switch nothing on: what the driver claims
     #[arg(long)]
     no_verify: bool,
-    /// Print it as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }

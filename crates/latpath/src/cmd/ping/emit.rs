@@ -8,6 +8,7 @@ mod verdicts;
 use super::freeze::Freeze;
 use super::link::Link;
 use super::target::Target;
+use crate::cmd::flags::{StopAfter, Tagging};
 use crate::cmd::interrupt::stop_flag;
 use crate::cmd::limits::{row_limits, Limits};
 use crate::cmd::progress::Progress;
@@ -25,7 +26,6 @@ use latpath_ping::log::Keep;
 use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{FULL, HEADER};
 use latpath_stats::units::{count, duration};
-use latpath_traffic::kernel::Awake;
 use latpath_traffic::Pace;
 use one::{Done, Now, Session};
 use serde_json::json;
@@ -51,30 +51,22 @@ pub struct Args {
     /// Send Sampled Values that carry the probe, instead of frames of a type of their own (to a MAC address)
     #[arg(long)]
     sv: bool,
-    /// Tag frames with this VLAN (to a MAC address)
-    #[arg(long, value_name = "VID", value_parser = crate::cmd::values::whole::<u16>(0..=4094))]
-    vlan: Option<u16>,
-    /// Priority in the tag (alone: VLAN 0)
-    #[arg(long, value_name = "0-7", value_parser = crate::cmd::values::whole::<u8>(0..=7))]
-    pcp: Option<u8>,
+    #[command(flatten)]
+    tagging: Tagging,
     /// This machine's address to send from
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long = "source", value_name = "ADDRESS")]
     from: Option<std::net::IpAddr>,
     /// Bytes of a message. With less than 96 the reflector's kernel and NIC stamps do not fit into its answer
     #[arg(long, value_name = "BYTES", default_value_t = FULL, value_parser = size)]
     size: usize,
-    /// Probes a second, at fixed times, whatever comes back [default: each when the answer to the last one came]
+    /// Packets a second, at fixed times, whatever comes back [default: each when the answer to the last one came]
     #[arg(long, value_name = "F", conflicts_with = "flood")]
     rate: Option<Pace>,
     /// Send as fast as the kernel takes probes, whatever comes back
     #[arg(long)]
     flood: bool,
-    /// Stop after N probes
-    #[arg(long, value_name = "N", value_parser = crate::cmd::values::whole::<u64>(1..))]
-    count: Option<u64>,
-    /// Stop after this time (10s, 1h 30m)
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
-    duration: Option<Duration>,
+    #[command(flatten)]
+    stop_after: StopAfter,
     /// Send N probes first that count for nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
     warm_up: u64,
@@ -84,16 +76,9 @@ pub struct Args {
     /// End, with an error, when no answer came for this long
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::cmd::values::time)]
     timeout: Duration,
-    /// A round trip over this is a breach: it ends the run, and the exit code is 3
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
-    threshold: Option<Duration>,
-    /// Do not record what else this machine does, for the context of a breach: recording takes a little time of every
-    /// wake-up
+    /// Do without the flight recorder: what else this machine did around a breach is then unknown, and no wake-up pays for recording it
     #[arg(long, requires = "threshold")]
     no_flight: bool,
-    /// Go on after a breach; the exit code is still 3
-    #[arg(long, requires = "threshold")]
-    keep_going: bool,
     /// The NICs' clocks of both ends are kept together (ptp4l, phc2sys) within this: the times to the reflector and back are then known as
     /// well as that [default: estimated from the round trips]
     #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
@@ -102,9 +87,6 @@ pub struct Args {
     link: Link,
     #[command(flatten)]
     on_time: OnTime,
-    /// Keep all CPUs of this machine out of idle states during the run; it changes what else is measured here
-    #[arg(long)]
-    awake: bool,
     /// Write single transactions to this file, FILE.parquet or FILE.csv
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -116,14 +98,11 @@ pub struct Args {
     hugepages: bool,
     #[command(flatten)]
     freeze: Freeze,
-    /// Draw the round trips as a histogram
-    #[arg(long)]
-    histogram: bool,
-    /// Width of its buckets
-    #[arg(long, value_name = "TIME", default_value = "1us", value_parser = crate::cmd::values::time)]
-    bucket: Duration,
-    /// Where it ends: round trips from there on are listed one by one
-    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = crate::cmd::values::time)]
+    /// Draw the round trips as a histogram, with buckets of this width, as 1us
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::some_time)]
+    bucket: Option<Duration>,
+    /// Where the histogram ends: round trips from there on are listed one by one
+    #[arg(long, value_name = "TIME", default_value = "100us", requires = "bucket", value_parser = crate::cmd::values::time)]
     overflow: Duration,
     /// Also cut the round trip at every stamp there is
     #[arg(long)]
@@ -136,7 +115,7 @@ pub struct Args {
     /// No progress on stderr
     #[arg(short, long)]
     quiet: bool,
-    /// Print the figures as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -150,8 +129,9 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 impl Args {
-    fn drawn(&self) -> Drawn {
-        Drawn { bucket: ns(self.bucket), end: ns(self.overflow) }
+    /// The histogram, where one is drawn.
+    fn drawn(&self) -> Option<Drawn> {
+        self.bucket.map(|bucket| Drawn { bucket: ns(bucket), end: ns(self.overflow) })
     }
 
     fn plan(&self, session: u32) -> Plan {
@@ -165,13 +145,13 @@ impl Args {
             },
             spin: self.link.spin,
             warm_up: self.warm_up,
-            count: self.count,
-            duration: self.duration.map(ns),
+            count: self.stop_after.count,
+            duration: self.stop_after.duration.map(ns),
             lost_after: ns(self.lost_after),
             timeout: ns(self.timeout),
             together: self.synchronised.map(ns),
-            threshold: self.threshold.map(ns),
-            stop_on_breach: self.threshold.is_some() && !self.keep_going,
+            threshold: self.freeze.threshold.map(ns),
+            stop_on_breach: self.freeze.stops(),
         }
     }
 }
@@ -180,22 +160,22 @@ impl Args {
 pub fn run(mut args: Args) -> Result<Outcome> {
     let on_device = |target: &Target| target.on(args.interface.as_deref());
     args.targets = args.targets.iter().map(on_device).collect::<Result<_, _>>().map_err(Usage)?;
-    for (name, value) in [("--lost-after", args.lost_after), ("--timeout", args.timeout), ("--bucket", args.bucket)] {
+    for (name, value) in [("--lost-after", args.lost_after), ("--timeout", args.timeout)] {
         if value.is_zero() {
             return Err(Usage(format!("{name} 0s: a time above 0 is needed")).into());
         }
     }
-    if args.freeze.is_requested() && args.threshold.is_none() {
-        return Err(Usage("--trace needs --threshold".into()).into());
+    if args.freeze.is_requested() && args.freeze.threshold.is_none() {
+        return Err(Usage("--trace-instance needs --threshold".into()).into());
     }
-    if args.drawn().buckets() > Drawn::MOST {
+    if args.drawn().is_some_and(|drawn| drawn.buckets() > Drawn::MOST) {
         return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());
     }
     let mut limits = args.limits.all(false)?;
-    verdicts::refuse_others(&mut limits, args.threshold.is_some())?;
+    verdicts::refuse_others(&mut limits, args.freeze.threshold.is_some())?;
     let stop = stop_flag()?;
-    let _awake = args.awake.then(Awake::new).transpose()?;
-    let breach = args.freeze.prepare(!args.keep_going)?;
+    let _awake = args.on_time.keep_awake()?;
+    let breach = args.freeze.prepare(!args.freeze.keep_going)?;
     let recorder = breach_context::record(&args);
     let all = in_threads(&args, &row_limits(&limits), breach.as_ref(), recorder.as_ref(), &stop);
     let recorded = recorder.is_some();

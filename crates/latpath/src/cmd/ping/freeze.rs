@@ -2,21 +2,30 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
+use latpath_linux::Cpus;
 use latpath_ping::breach::{BreachOptions, BreachReport, BreachTrace};
 use latpath_tracefs::{Instance, Options};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Events that say most of a late packet, on any kernel.
 pub(crate) const EVENTS: &str =
     "sched:sched_switch,sched:sched_wakeup,irq:*,net:netif_receive_skb,net:net_dev_start_xmit,napi:napi_poll";
 
-/// Flags of the trace.
+/// Flags of breaches, and of the trace.
 #[derive(ClapArgs, Debug)]
 pub struct Freeze {
-    /// Record the kernel's events in this tracefs instance; a breach writes a mark, takes a snapshot, stops it and saves it. An
+    /// Times over this are late: a longer round trip (a reflector: a longer time from T2 app to T3 app) is a breach, which ends the run
+    /// with exit code 3
+    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
+    pub threshold: Option<Duration>,
+    /// Go on after a breach; the exit code is still 3
+    #[arg(long, requires = "threshold")]
+    pub keep_going: bool,
+    /// Record the kernel's events in this tracefs instance too: a breach writes a mark, takes a snapshot, stops it and saves it. An
     /// instance of this name that is there already is used as it is, else one is made, and removed at the end
-    #[arg(long, value_name = "INSTANCE")]
+    #[arg(long = "trace-instance", value_name = "NAME")]
     trace: Option<String>,
     /// Events to record, as sched:sched_switch or irq:* [default: sched_switch, sched_wakeup, irq, napi_poll, and packets
     /// in and out; in an instance of your own: those that are on]
@@ -28,9 +37,9 @@ pub struct Freeze {
     /// Memory for events, KiB for each CPU
     #[arg(long, value_name = "KIB", requires = "trace")]
     trace_buffer: Option<u64>,
-    /// Record these CPUs alone
-    #[arg(long, value_name = "CPUS", value_delimiter = ',', requires = "trace")]
-    trace_cpus: Vec<u32>,
+    /// Only events of these CPUs, as 0-3,8
+    #[arg(long, value_name = "LIST", requires = "trace")]
+    trace_cpus: Option<Cpus>,
     /// Take no snapshot
     #[arg(long, requires = "trace")]
     no_snapshot: bool,
@@ -43,6 +52,11 @@ pub struct Freeze {
 }
 
 impl Freeze {
+    /// Whether a breach ends the run.
+    pub fn stops(&self) -> bool {
+        self.threshold.is_some() && !self.keep_going
+    }
+
     /// Whether anything is to be recorded.
     pub fn is_requested(&self) -> bool {
         self.trace.is_some()
@@ -63,7 +77,7 @@ impl Freeze {
                 events,
                 tracer: self.tracer.clone(),
                 buffer_kb: self.trace_buffer,
-                cpus: self.trace_cpus.clone(),
+                cpus: self.trace_cpus.iter().flat_map(Cpus::iter).collect(),
                 snapshot: !self.no_snapshot,
             },
             save: self.trace_file.clone().unwrap_or_else(|| "ping-breach.trace".into()),

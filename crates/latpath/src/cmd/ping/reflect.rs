@@ -22,7 +22,6 @@ use latpath_ping::udp::{Udp, UdpError, UdpOptions, PORT};
 use latpath_ping::{Route, Transaction};
 use latpath_stats::units::{count, duration, elapsed, number_of};
 use latpath_stats::TimeFigures;
-use latpath_traffic::kernel::Awake;
 use serde_json::{json, Value};
 use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
@@ -38,34 +37,25 @@ pub struct Args {
     /// UDP port to listen at
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// Only on this device
+    /// Device to listen on alone
     #[arg(short, long, value_name = "IF")]
     interface: Option<String>,
     /// Answer Ethernet frames on the device instead, both Sampled Values and those of latpath's own type; needs -i
     #[arg(long, requires = "interface", conflicts_with_all = ["bind", "port"])]
     ethernet: bool,
-    /// Also answer frames to this group address; several are allowed
+    /// Group address to join: frames to it are answered too; several are allowed
     #[arg(long, value_name = "MAC", value_parser = mac, requires = "ethernet")]
     group: Vec<[u8; 6]>,
     #[command(flatten)]
     link: Link,
     #[command(flatten)]
     on_time: OnTime,
-    /// Keep all CPUs of this machine out of idle states during the run; it changes what else is measured here
-    #[arg(long)]
-    awake: bool,
-    /// A probe that is held here for longer than this (T2 app to T3 app) is a breach: it ends the reflector, and the exit code is 3
-    #[arg(long, value_name = "TIME", value_parser = crate::cmd::values::time)]
-    threshold: Option<Duration>,
-    /// Go on after a breach; the exit code is still 3
-    #[arg(long, requires = "threshold")]
-    keep_going: bool,
     #[command(flatten)]
     freeze: Freeze,
     /// End after N sessions have ended; a session ends when nothing is heard of it for 30 s
     #[arg(long, value_name = "N")]
     sessions: Option<u64>,
-    /// Print what was reflected as JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -80,8 +70,8 @@ pub fn run(args: Args) -> Result<Outcome> {
     let plan = ReflectPlan {
         spin: args.link.spin,
         device: device.clone().unwrap_or_default(),
-        threshold: args.threshold.map(ns),
-        stop_on_breach: args.threshold.is_some() && !args.keep_going,
+        threshold: args.freeze.threshold.map(ns),
+        stop_on_breach: args.freeze.stops(),
         sessions: args.sessions,
     };
     if let (true, Some(device)) = (args.link.xdp, &device) {
@@ -118,7 +108,7 @@ fn go<T: Transport<Peer: Display>>(
     mut prepared: Prepared,
     stop: &AtomicBool,
 ) -> Result<Outcome> {
-    let _awake = args.awake.then(Awake::new).transpose()?;
+    let _awake = args.on_time.keep_awake()?;
     let breach = args.freeze.prepare(true)?;
     args.on_time.apply("ping-reflect")?;
     eprintln!("latpath: reflecting at {at}; stop with Ctrl-C");

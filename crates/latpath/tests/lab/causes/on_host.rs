@@ -66,7 +66,7 @@ fn none() -> Result<(), Failed> {
 /// The slowest packets of short recordings without a fault, while ordinary threads read folders on both CPUs.
 fn twenty() -> Result<(), Failed> {
     const RECORDINGS: usize = 20;
-    const SLOWEST: &str = "--worst 200";
+    const SLOWEST: &str = "--capture-worst 200";
     let mut scenario = Scenario::lay(false)?;
     let mut load = Vec::new();
     for _ in 0..3 {

@@ -46,10 +46,10 @@ fn run(scale: &Scale) -> Outcome {
     guest.start(NAME, &format!("{NAME} 50000"), false, &|| false)?;
     let socket = guest.agent_socket().display().to_string();
     let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --syscalls");
-    let files = "--out /out/profile --svg /out/profile.svg --firefox /out/profile.firefox.json";
+    let files = "-o /out/profile --svg /out/profile.svg --firefox /out/profile.firefox.json";
     let pids = pids_of(&mut stage, &["busy20", "busy50"])?;
     let (seen, [before, after]) = watch(&mut stage, &format!("{words} {files}"), seconds, |stage| ran(stage, &pids))?;
-    let page = stage.latpath(&format!("{words} --top 6"))?;
+    let page = stage.latpath(&format!("{words} --rows 6"))?;
     eprintln!("{page}");
     let truth = [0, 1].map(|at| after[at] - before[at]);
     check(&seen, truth[0] * 100.0 / (truth[0] + truth[1]))

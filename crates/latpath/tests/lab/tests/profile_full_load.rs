@@ -34,7 +34,7 @@ fn run(scale: &Scale) -> Outcome {
     guest.start("loops", &format!("sh -c '{} & wait'", loops.join(" & ")), false, &|| false)?;
     let socket = guest.agent_socket().display().to_string();
     let pids = pids_of(&mut stage, &LOOPS.map(|(name, _)| name))?;
-    let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} --out /out/profile");
+    let words = format!("profile --duration {seconds}s --machine {GUEST}=unix:{socket} -o /out/profile");
     let (seen, [before, after]) = watch(&mut stage, &words, seconds, |stage| ran(stage, &pids))?;
     check(&seen, &before, &after)
         .with_context(|| format!("{} {} {}", seen["modes"], seen["kernel_account"], seen["processes"]))

@@ -13,7 +13,7 @@ const INDENT: usize = 15;
 
 /// Starts recording, where there can be a breach, and the user does not refuse. One line says where it cannot be.
 pub fn record(args: &Args) -> Option<ContextRecorder> {
-    if args.threshold.is_none() || args.no_flight {
+    if args.freeze.threshold.is_none() || args.no_flight {
         return None;
     }
     match ContextRecorder::start() {

@@ -17,7 +17,7 @@ use latpath_ping::table::{Counts, End};
 use latpath_ping::transaction::{Stamp, Transaction};
 use latpath_ping::transport::Transport;
 use latpath_ping::udp::Udp;
-use latpath_protocols::{sv::DEFAULT_APPID, Tag};
+use latpath_protocols::sv::DEFAULT_APPID;
 use latpath_stats::units::count;
 use serde_json::{json, Value};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -143,7 +143,7 @@ impl Session<'_> {
         }
         if let Some(from) = args.from.filter(|from| from.is_ipv4() != peer.is_ipv4()) {
             let family = if peer.is_ipv4() { "IPv4" } else { "IPv6" };
-            return Err(Usage(format!("--from {from}: {} needs an {family} address", self.target)).into());
+            return Err(Usage(format!("--source {from}: {} needs an {family} address", self.target)).into());
         }
         let device = args.interface.clone().or_else(|| device_to(peer, args.from));
         let prepared = args.link.prepare(device.as_deref())?;
@@ -158,8 +158,7 @@ impl Session<'_> {
         let device = args.interface.clone().ok_or_else(|| {
             Usage(format!("{}: frames to a MAC address need a device to be sent on; name it with -i", self.target))
         })?;
-        let tag = (args.vlan.is_some() || args.pcp.is_some())
-            .then(|| Tag::new(args.vlan.unwrap_or(0), args.pcp.unwrap_or(4)));
+        let tag = args.tagging.tag(None);
         let framing = if args.sv { Framing::Sv { appid: DEFAULT_APPID } } else { Framing::Own };
         let to = Peer { mac, framing, tag };
         let fits = |room: usize| match args.size {
@@ -209,7 +208,7 @@ impl Session<'_> {
     ) -> Result<Done> {
         let plan = &self.plan;
         let options = FigureOptions {
-            drawn: self.args.histogram.then(|| self.args.drawn()),
+            drawn: self.args.drawn(),
             threshold: plan.threshold,
             row_limits: self.row_limits.to_vec(),
             worst: self.args.worst.into(),

@@ -38,7 +38,7 @@ pub fn session(done: &Done, args: &Args, explained: Option<&ExplainedBreach>) ->
             lines.push(format!("\nlog       {} transactions in {}{dropped}", count(log.rows), files.join(", ")));
             lines.extend(log.notes.iter().map(|note| format!("note      {note}")));
         }
-        if args.histogram {
+        if args.bucket.is_some() {
             lines.push(String::new());
             lines.extend(histogram(r));
         }
@@ -165,7 +165,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
     // Those that were due, less what a start between two deadlines leaves open.
     let due = args.rate.map_or(0, |pace| (pace.hz() * r.elapsed_ns as f64 / 1e9) as u64);
     let behind = due.saturating_sub(c.sent + c.refused + 1 + due / 10_000);
-    if behind > 0 && args.count.is_none() {
+    if behind > 0 && args.stop_after.count.is_none() {
         lines.push(format!(
             "          this machine did not keep up: {} that were due were not sent",
             number_of(behind, "probe")
