@@ -1,10 +1,10 @@
 //! Open vSwitch's datapaths in the kernel, asked by generic netlink: none of its programs is needed.
 
-use crate::{
+use latpath_model::text::of_field;
+use latpath_net::{
     netlink::{attributes, u16_at, u64_at, Socket},
     Netns, Result,
 };
-use latpath_model::text::of_field;
 use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
 
@@ -79,7 +79,7 @@ fn datapath(payload: &[u8]) -> Option<Datapath> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::attribute;
+    use latpath_net::netlink::attribute;
 
     #[test]
     fn a_datapath_is_read_from_its_message() {

@@ -13,22 +13,16 @@
 //! the caller's thread stays where it is. Nothing is changed, and no module is loaded.
 
 mod datapath;
-mod error;
-mod interface;
-mod netlink;
-mod netns;
 mod qdisc;
 mod snapshot;
 mod sockets;
 mod softnet;
-mod whereabouts;
+mod statistics;
 
 pub use datapath::{datapaths, Datapath};
-pub use error::{Error, Result};
-pub use interface::{interfaces, netns_by_id, since, statistics, DeviceStatistics, Interface, Statistics};
-pub use netns::{Inode, Netns};
+pub use latpath_net::{Error, Inode, Result, Statistics};
 pub use qdisc::Queueing;
 pub use snapshot::{DeviceCounters, Difference, Namespace, Snapshot};
 pub use sockets::{PacketSocket, Sockets};
 pub use softnet::{Softnet, SoftnetCpu};
-pub use whereabouts::devices_here_and_elsewhere;
+pub use statistics::{since, statistics, DeviceStatistics};

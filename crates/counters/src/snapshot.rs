@@ -2,14 +2,13 @@
 
 use crate::{
     datapath::{datapaths, Datapath},
-    interface::{interfaces, Interface, Statistics},
     qdisc::{queueing, Queueing},
     sockets::{sockets, PacketSocket, Sockets},
     softnet::Softnet,
-    Inode, Netns,
 };
 use latpath_linux::proc::{CpuAccount, Root};
 use latpath_model::Ns;
+use latpath_net::{interfaces, Inode, Interface, Netns, Statistics};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -86,7 +85,7 @@ impl Snapshot {
     }
 
     fn add(&mut self, netns: &Netns) {
-        let mut note = |e: crate::Error| {
+        let mut note = |e: latpath_net::Error| {
             let text = e.to_string();
             if !self.unread.contains(&text) {
                 self.unread.push(text);

@@ -1,6 +1,6 @@
 //! What sockets of a namespace dropped: of UDP all together, of packet sockets (AF_PACKET) each.
 
-use crate::{
+use latpath_net::{
     netlink::{attributes, u16_at, u32_at, Socket},
     Netns, Result,
 };
@@ -112,7 +112,7 @@ fn line(text: &str, name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::attribute;
+    use latpath_net::netlink::attribute;
 
     #[test]
     fn counters_of_udp_are_read_by_their_names() {

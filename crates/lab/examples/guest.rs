@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(program), Some(svid)) = (words.next(), words.next()) else {
         return Err("usage: guest LATPATH SVID".into());
     };
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
     let plan = GuestPlan { programs: vec![(program.into(), "/bin/latpath".into())], ..GuestPlan::default() };
     let mut guest = Guest::boot(&lab, &path, &plan, &mut |line| eprintln!("{line}"), NEVER)?;

@@ -86,7 +86,7 @@ fn request() -> Result<Request, String> {
 }
 
 fn run(request: &Request) -> Result<i32, Box<dyn std::error::Error>> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let progress = &mut |line: &str| eprintln!("{line}");
     let mut export = String::new();
     for module in &request.modules {

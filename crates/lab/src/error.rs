@@ -23,6 +23,12 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// The network could not be read or changed.
+    #[error(transparent)]
+    Network(#[from] latpath_net::Error),
+    /// The lab cannot be noted in the journal, from which its rests are removed after a kill.
+    #[error(transparent)]
+    Journal(#[from] latpath_undo::Error),
     /// A program that was run failed.
     #[error("{command}: {why}")]
     Command {

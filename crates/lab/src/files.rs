@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Sockets, consoles and images of running labs.
-pub(crate) use latpath_linux::UNDO as FOLDERS;
+pub(crate) use latpath_linux::RUN_DIRECTORY as FOLDERS;
 
 /// Where the remembered findings of this boot are kept, beside the labs' folders.
 pub(crate) fn remembered(what: &str) -> PathBuf {

@@ -11,8 +11,9 @@ use crate::{
     layers::{LabKernel, Layers},
     machine::Machine,
     qemu::{Files, Start},
-    Counters, Lab, LabPath, Namespace, Output, Progress, Stop,
+    Lab, LabPath, Namespace, Output, Progress, Stop,
 };
+use latpath_net::{Change, Statistics};
 use std::{
     fs,
     ops::{Deref, DerefMut},
@@ -193,9 +194,11 @@ impl Guest {
     /// Returns their MAC addresses.
     pub fn lay_addresses(&mut self, publisher: &Namespace, stop: Stop) -> Result<[&'static str; 2]> {
         let [host, guest] = ["02:00:00:00:00:01", "02:00:00:00:00:02"];
-        publisher.ip(&format!("link set {PUBLISHER} address {host}"))?;
-        publisher.ip(&format!("addr add {PUBLISHER_ADDRESS}/24 dev {PUBLISHER}"))?;
-        publisher.ip(&format!("neigh add {GUEST_ADDRESS} lladdr {guest} dev {PUBLISHER}"))?;
+        let address = |text: &str| text.parse().expect("an address of the lab");
+        let network = publisher.network()?;
+        network.set(PUBLISHER, &[Change::Mac([2, 0, 0, 0, 0, 1])])?;
+        network.add_address(PUBLISHER, address(PUBLISHER_ADDRESS), 24)?;
+        network.add_neighbour(PUBLISHER, address(GUEST_ADDRESS), [2, 0, 0, 0, 0, 2])?;
         let script = format!(
             "ip link set {GUEST_DEVICE} down && ip link set {GUEST_DEVICE} address {guest} && ip link set {GUEST_DEVICE} up
              ip addr add {GUEST_ADDRESS}/24 dev {GUEST_DEVICE}
@@ -237,8 +240,8 @@ impl Guest {
         self.expect(&format!("cat {path}"), stop)
     }
 
-    /// What its kernel counted on its device.
-    pub fn counters(&mut self, stop: Stop) -> Result<Counters> {
+    /// Its kernel's counters of its device: packets, drops and errors.
+    pub fn counters(&mut self, stop: Stop) -> Result<Statistics> {
         let names = ["rx_packets", "rx_dropped", "rx_errors", "tx_packets", "tx_dropped", "tx_errors"];
         let text =
             self.expect(&format!("cd /sys/class/net/{GUEST_DEVICE}/statistics && cat {}", names.join(" ")), stop)?;
@@ -246,8 +249,7 @@ impl Guest {
         let [rx_packets, rx_dropped, rx_errors, tx_packets, tx_dropped, tx_errors] = numbers[..] else {
             return Err(self.fail(format!("{GUEST_DEVICE} has no counters: {text:?}")));
         };
-        let device = GUEST_DEVICE.to_owned();
-        Ok(Counters { device, rx_packets, rx_dropped, rx_errors, tx_packets, tx_dropped, tx_errors })
+        Ok(Statistics { rx_packets, rx_dropped, rx_errors, tx_packets, tx_dropped, tx_errors, ..Statistics::default() })
     }
 }
 

@@ -2,7 +2,7 @@
 //! process owns and a guest that boots in seconds from Debian's own kernel and a root made of a few files.
 //!
 //! Nothing is left behind: namespaces, processes and files go when their handles go, when the process dies the kernel
-//! ends its children, and what a killed process could not remove the next [`Lab::new`] does.
+//! ends its children, and what a killed process could not remove the next latpath does ([`Labs`]).
 //!
 //! ```text
 //!  namespace pub          namespace hyp                     guest
@@ -37,11 +37,7 @@ mod process;
 mod qemu;
 mod shell;
 mod starvation;
-
-/// Removes the namespaces and folders of labs whose process is gone; returns their names.
-pub fn sweep() -> Vec<String> {
-    namespace::sweep(std::path::Path::new(files::FOLDERS))
-}
+mod undo;
 
 pub use acceleration::Acceleration;
 pub use arch::Arch;
@@ -52,7 +48,7 @@ pub use guest::{Guest, GuestPlan, NicService};
 pub use hypervisor::{complaints, Hypervisor};
 pub use layers::{LabKernel, KERNELS};
 pub use machine::Machine;
-pub use namespace::{Counters, Namespace};
+pub use namespace::Namespace;
 pub use nics::Nics;
 pub use open_vswitch::{Lookups, OpenVswitch};
 pub use own_modules::OwnModule;
@@ -60,6 +56,7 @@ pub use path::{Application, Lab, LabPath, Switch};
 pub use process::Running;
 pub use shell::Output;
 pub use starvation::{Starvation, Watch};
+pub use undo::{Labs, Step};
 
 /// Asked during every wait: whether the user wants to stop.
 pub type Stop<'a> = &'a dyn Fn() -> bool;
@@ -73,15 +70,15 @@ pub fn missing(application: Application) -> Option<Error> {
     if !nix::unistd::geteuid().is_root() {
         return Some(Error::NotRoot);
     }
-    let mut programs = vec![("ip", "iproute2")];
-    if application == Application::Guest {
-        programs.extend([(Arch::OWN.emulator(), Arch::OWN.package()), ("ldd", "libc-bin")]);
+    if application == Application::Namespace {
+        return None;
     }
+    let programs = [(Arch::OWN.emulator(), Arch::OWN.package()), ("ldd", "libc-bin")];
     let lacks = programs.into_iter().find(|(program, _)| path_of(program).is_none());
     if let Some((program, package)) = lacks {
         return Some(Error::Missing { program, package });
     }
-    (application == Application::Guest).then(image::busybox).and_then(Result::err)
+    image::busybox().err()
 }
 
 /// Where a program is, by `PATH` and the folders of root's programs.

@@ -3,9 +3,11 @@
 use crate::{
     devices::{APPLICATION, BRIDGE, NIC, PUBLISHER, TAP, VETH},
     error::{Doing, Error, Result},
-    namespace::{self, LabId, Namespace},
+    namespace::{LabId, Namespace},
     open_vswitch::OpenVswitch,
+    undo::{LabEntry, Step},
 };
+use latpath_net::{Change, NewDevice};
 use std::{
     fs,
     os::unix::fs::DirBuilderExt,
@@ -37,6 +39,7 @@ pub enum Switch {
 pub struct Lab {
     id: LabId,
     folder: Arc<Folder>,
+    journal: Arc<LabEntry>,
 }
 
 #[derive(Debug)]
@@ -50,20 +53,21 @@ impl Drop for Folder {
 }
 
 impl Lab {
-    /// Starts an empty lab, and removes what labs of dead processes left; returns their names too.
-    pub fn new() -> Result<(Self, Vec<String>)> {
+    /// Starts an empty lab.
+    ///
+    /// # Errors
+    /// Where this process is not root, or cannot note the lab in the journal and make its folder.
+    pub fn new() -> Result<Self> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Error::NotRoot);
         }
-        if crate::path_of("ip").is_none() {
-            return Err(Error::Missing { program: "ip", package: "iproute2" });
-        }
-        let swept = namespace::sweep(Path::new(crate::files::FOLDERS));
         let id = LabId::next();
+        let journal = Arc::new(LabEntry::begin(id)?);
+        journal.add(Step::Folder)?;
         let folder = Path::new(crate::files::FOLDERS).join(id.to_string());
         let mut private = fs::DirBuilder::new();
         private.recursive(true).mode(0o700).create(&folder).doing(format!("make folder {}", folder.display()))?;
-        Ok((Self { id, folder: Arc::new(Folder(folder)) }, swept))
+        Ok(Self { id, folder: Arc::new(Folder(folder)), journal })
     }
 
     /// This lab's folder; gone with the lab.
@@ -73,7 +77,7 @@ impl Lab {
 
     /// Makes a namespace of this lab; `role` is the end of its name. It goes with its last handle.
     pub fn namespace(&self, role: &str) -> Result<Namespace> {
-        Namespace::new(self.id, role)
+        Namespace::new(self.id, role, &self.journal)
     }
 
     /// Lays the path up to the application's socket: namespaces, cables and the bridge, or its tap.
@@ -94,19 +98,20 @@ impl Lab {
     pub fn lay_through(&self, switch: Switch, application: Application) -> Result<LabPath> {
         let publisher = self.namespace("pub")?;
         let hypervisor = self.namespace("hyp")?;
+        let host = hypervisor.network()?;
+        let up = Change::Up(true);
         let open_vswitch = match switch {
             Switch::OpenVswitch => Some(Arc::new(OpenVswitch::start(self, &hypervisor)?)),
             Switch::LinuxBridge => {
-                hypervisor.ip(&format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0"))?;
-                // A kernel that cannot snoop refuses the setting; both flood, as the lab needs.
-                let _ = hypervisor.ip(&format!("link set {BRIDGE} type bridge mcast_snooping 0"));
+                // It floods multicast, as the lab needs.
+                host.add_device(BRIDGE, NewDevice::Bridge { multicast_snooping: false })?;
                 None
             }
         };
         cable(&publisher, PUBLISHER, &hypervisor, NIC)?;
         let (port, application) = match application {
             Application::Guest => {
-                hypervisor.ip(&format!("tuntap add dev {TAP} mode tap"))?;
+                host.add_device(TAP, NewDevice::Tap)?;
                 (TAP, None)
             }
             Application::Namespace => {
@@ -117,15 +122,17 @@ impl Lab {
         };
         for device in [NIC, port] {
             match &open_vswitch {
-                Some(switch) => switch.add_port(device)?,
-                None => drop(hypervisor.ip(&format!("link set {device} master {BRIDGE}"))?),
+                Some(switch) => {
+                    switch.add_port(device)?;
+                    host.set(device, &[up])?;
+                }
+                None => host.set(device, &[Change::Master(Some(BRIDGE)), up])?,
             }
-            hypervisor.ip(&format!("link set {device} up"))?;
         }
-        hypervisor.ip(&format!("link set {BRIDGE} up"))?;
-        publisher.ip(&format!("link set {PUBLISHER} up"))?;
+        host.set(BRIDGE, &[up])?;
+        publisher.network()?.set(PUBLISHER, &[up])?;
         if let Some(space) = &application {
-            space.ip(&format!("link set {APPLICATION} up"))?;
+            space.network()?.set(APPLICATION, &[up])?;
         }
         Ok(LabPath { publisher, hypervisor, application, open_vswitch })
     }
@@ -146,6 +153,6 @@ pub struct LabPath {
 
 /// A veth pair with an end in each namespace. It never shows in any other.
 fn cable(left: &Namespace, left_device: &str, right: &Namespace, right_device: &str) -> Result<()> {
-    let right_name = right.name();
-    left.ip(&format!("link add {left_device} type veth peer name {right_device} netns {right_name}")).map(drop)
+    let other_end = NewDevice::Veth { peer: right_device, netns: Some(right.netns()) };
+    Ok(left.network()?.add_device(left_device, other_end)?)
 }

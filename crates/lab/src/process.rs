@@ -5,7 +5,6 @@ use crate::{
     error::{Doing, Error, Result},
     Stop,
 };
-use latpath_linux::proc::{Root, Stat};
 use nix::{
     sched::{setns, CloneFlags},
     sys::signal::{kill, Signal},
@@ -15,7 +14,6 @@ use std::{
     fs::File,
     io::{self, Read},
     os::unix::process::CommandExt,
-    path::Path,
     process::{Child, Command, ExitStatus, Output, Stdio},
     sync::{mpsc, Arc, Mutex, OnceLock},
     thread,
@@ -188,25 +186,9 @@ fn line(command: &Command) -> String {
     words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// When a process started, in clock ticks since boot; `None` when there is no such process. Together with the pid it names a
-/// process for as long as the machine is up.
-pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{pid}"))?;
-    (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_living_process_has_a_start_and_a_dead_one_has_none() {
-        assert!(start_ticks(std::process::id()).is_some());
-        let mut child = Command::new("true").spawn().unwrap();
-        let pid = child.id();
-        child.wait().unwrap();
-        assert_eq!(start_ticks(pid), None);
-    }
 
     #[test]
     fn a_failing_command_is_reported_in_its_own_words() {

@@ -2,10 +2,12 @@
 //! even when the process that made the lab is killed.
 
 use latpath_lab::{
-    Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, Nics, APPLICATION, KERNELS, NIC, PUBLISHER, TAP, VETH,
+    Application, Guest, GuestPlan, Hypervisor, Lab, LabPath, Labs, Nics, APPLICATION, KERNELS, NIC, PUBLISHER, TAP,
+    VETH,
 };
 use latpath_testkit::waits::until;
 use latpath_testkit::{boot, need_guest, need_lab, trial, Failed, Lack};
+use latpath_undo::Journal;
 use nix::sys::signal::Signal;
 use std::{
     io::{BufRead, BufReader},
@@ -30,7 +32,7 @@ fn main() -> ExitCode {
         trial("a_packet_crosses_the_bridge_between_namespaces_and_is_counted", &namespaces, crosses),
         trial("a_lab_is_gone_with_its_last_handle", &namespaces, gone),
         trial("two_labs_stand_side_by_side", &namespaces, side_by_side),
-        trial("what_a_killed_process_leaves_is_swept_up_by_the_next_lab", &namespaces, swept),
+        trial("what_a_killed_process_leaves_is_removed_by_the_next_sweep", &namespaces, swept),
         trial("a_guest_boots_runs_scripts_and_answers_packets", &guest, guest_answers).in_lab(),
         trial("a_guest_dies_with_the_process_that_booted_it", &guest, guest_swept).in_lab(),
         trial("a_guest_that_is_killed_is_reported_and_no_call_hangs", &guest, guest_killed).in_lab(),
@@ -53,7 +55,7 @@ fn lacks_hypervisor() -> Lack {
 
 /// Lays a lab, prints its name and what it made, and waits to be killed.
 fn victim(with_guest: bool) {
-    let (lab, _) = Lab::new().unwrap();
+    let lab = Lab::new().unwrap();
     let application = if with_guest { Application::Guest } else { Application::Namespace };
     let path = lab.lay(application).unwrap();
     let guest = with_guest.then(|| booted(&lab, &path));
@@ -95,7 +97,7 @@ fn ping(from: &latpath_lab::Namespace, times: u64) -> Result<(), Failed> {
 }
 
 fn crosses() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Namespace)?;
     let application = path.application.as_ref().ok_or("no namespace for the application")?;
     done(&path.publisher, ip(&format!("addr add 192.0.2.1/24 dev {PUBLISHER}")))?;
@@ -116,7 +118,7 @@ fn crosses() -> Result<(), Failed> {
 }
 
 fn gone() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let folder = lab.folder().to_owned();
     let path = lab.lay(Application::Namespace)?;
     let (lab_again, name, kept) = (lab.clone(), path.publisher.name().to_owned(), path.hypervisor.clone());
@@ -129,8 +131,8 @@ fn gone() -> Result<(), Failed> {
 }
 
 fn side_by_side() -> Result<(), Failed> {
-    let (first, _) = Lab::new()?;
-    let paths = (first.lay(Application::Namespace)?, Lab::new()?.0.lay(Application::Guest)?);
+    let first = Lab::new()?;
+    let paths = (first.lay(Application::Namespace)?, Lab::new()?.lay(Application::Guest)?);
     assert_ne!(paths.0.hypervisor.name(), paths.1.hypervisor.name());
     assert_eq!(paths.1.hypervisor.counters_of(TAP)?.tx_packets, 0);
     Ok(())
@@ -158,14 +160,14 @@ fn killed_and_swept(what: &str) -> Result<(), Failed> {
     victim.wait()?;
     let process = Path::new("/proc").join(child);
     until(&format!("process {child} ends with its parent"), || !process.exists())?;
-    // A lab that another test starts at the same time may sweep before this one does.
-    drop(Lab::new()?);
+    // A latpath that another test starts may sweep before this test does.
+    Journal::of_this_machine().sweep(&[&Labs]);
     assert!(!there(name) && !Path::new(folder).exists());
     Ok(())
 }
 
 fn guest_answers() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
     let mut guest = booted(&lab, &path);
     eprintln!("booted Linux {} in {:.1?}, {}", guest.release(), guest.boot_time(), guest.acceleration());
@@ -205,7 +207,7 @@ fn guest_answers() -> Result<(), Failed> {
 }
 
 fn guest_killed() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
     let mut guest = booted(&lab, &path);
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(guest.pid() as i32), Signal::SIGKILL)?;
@@ -215,7 +217,7 @@ fn guest_killed() -> Result<(), Failed> {
 }
 
 fn hypervisor() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let mut hypervisor = Hypervisor::boot(&lab, KERNELS[0], Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
     assert_eq!(hypervisor.expect("uname -r", NEVER)?.trim(), hypervisor.release());
 

@@ -7,6 +7,7 @@ mod help;
 use clap::{CommandFactory, Parser, Subcommand};
 use cmd::{Outcome, Usage};
 use latpath_model::text::printable;
+use latpath_undo::{Journal, Kind, Undoer};
 use std::process::ExitCode;
 
 /// Follows every packet of a time-critical stream from the wire, through a virtualised host, to the application in the
@@ -122,12 +123,20 @@ fn without_numbers(text: &str) -> String {
     out
 }
 
-/// Undoes what a latpath that was killed has left: a trace that goes on, a NIC's stamps, a lab's namespaces. Only root could have made it.
+/// The undoer of each kind of change. A kind without one does not compile.
+fn undoer(kind: Kind) -> &'static dyn Undoer {
+    match kind {
+        Kind::Tracefs => &latpath_tracefs::Instances,
+        Kind::NicTimestamps => &latpath_nic_timestamps::NicTimestamps,
+        Kind::Lab => &latpath_lab::Labs,
+    }
+}
+
+/// Undoes what a latpath that was killed has left on this machine. Only root could have changed it.
 fn undo_what_was_left() {
     if nix::unistd::geteuid().is_root() {
-        let notes = latpath_tracefs::sweep().into_iter().chain(latpath_nic_timestamps::put_back_left());
-        let labs = latpath_lab::sweep().into_iter().map(|name| format!("removed what a killed lab left: {name}"));
-        notes.chain(labs).for_each(|note| eprintln!("latpath: {}", printable(&note)));
+        let notes = Journal::of_this_machine().sweep(&Kind::ALL.map(undoer));
+        notes.iter().for_each(|note| eprintln!("latpath: {}", printable(note)));
     }
 }
 
@@ -171,6 +180,11 @@ fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_kind_of_change_is_undone_by_its_own_undoer() {
+        Kind::ALL.into_iter().for_each(|kind| assert_eq!(undoer(kind).kind(), kind));
+    }
 
     #[test]
     fn errors_of_the_system_come_without_their_numbers() {

@@ -9,12 +9,12 @@ mod directory;
 mod files;
 mod map;
 pub mod net;
+mod private;
 pub mod proc;
-mod undo;
 
 pub use clock::{monotonic, read_clock, realtime, utc_error};
 pub use cpus::{BadCpus, Cpus};
 pub use directory::Directory;
 pub use files::{new_file, open_file, read_text, special, why_replaceable, why_shared};
 pub use map::Map;
-pub use undo::{make_private, private_directory, UNDO};
+pub use private::{private_directory, RUN_DIRECTORY};

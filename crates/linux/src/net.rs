@@ -9,6 +9,7 @@ use std::io;
 use std::mem::{size_of, zeroed};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 /// What a system call returned, or the error that it left.
 pub fn check(result: c_int) -> io::Result<c_int> {
@@ -174,14 +175,20 @@ impl Device {
         Ok(Self { fd, name })
     }
 
-    /// # Safety
-    /// The kernel must take an ifreq for this request, with `data` in it.
-    unsafe fn request(&self, code: c_ulong, data: *mut libc::c_char) -> io::Result<ifreq> {
+    /// An ifreq with the device's name.
+    fn named_request(&self) -> ifreq {
         // SAFETY: all zeros is a valid ifreq: an empty name and a null pointer.
         let mut request: ifreq = unsafe { zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(self.name) {
             *to = from as libc::c_char;
         }
+        request
+    }
+
+    /// # Safety
+    /// The kernel must take an ifreq for this request, with `data` in it.
+    unsafe fn request(&self, code: c_ulong, data: *mut libc::c_char) -> io::Result<ifreq> {
+        let mut request = self.named_request();
         request.ifr_ifru.ifru_data = data;
         // SAFETY: the request is an ifreq that outlives the call.
         check(unsafe { libc::ioctl(self.fd.as_raw_fd(), code as _, &mut request) }).map(|_| request)
@@ -207,6 +214,32 @@ impl Device {
         // SAFETY: the kernel writes the MTU into the ifreq; any bytes are a valid integer.
         unsafe { Ok(self.request(libc::SIOCGIFMTU, std::ptr::null_mut())?.ifr_ifru.ifru_mtu as usize) }
     }
+}
+
+/// Opens a tap or tun of this network namespace, and makes it where there is none; it carries whole frames or packets and nothing
+/// before them. It goes when the file closes, unless it is made to stay.
+///
+/// `node` is /dev/net/tun, or a macvtap's own file; `mode` is `IFF_TAP` or `IFF_TUN`.
+///
+/// # Errors
+/// The system's: there is no such file, the name is another device's, or a program holds the device.
+pub fn open_tun(node: &Path, name: &str, mode: c_int) -> io::Result<File> {
+    let mut request = Device::named(name)?.named_request();
+    request.ifr_ifru.ifru_flags = (mode | libc::IFF_NO_PI) as i16;
+    let file = File::options().read(true).write(true).open(node)?;
+    // SAFETY: TUNSETIFF takes an ifreq, which outlives the call.
+    check(unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF as _, &mut request) })?;
+    Ok(file)
+}
+
+/// Makes a tap that stays when no program holds it open.
+///
+/// # Errors
+/// As [`open_tun`].
+pub fn add_tap(name: &str) -> io::Result<()> {
+    let tap = open_tun(Path::new("/dev/net/tun"), name, libc::IFF_TAP)?;
+    // SAFETY: the request takes an integer.
+    check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETPERSIST as _, 1 as c_ulong) }).map(drop)
 }
 
 #[cfg(test)]

@@ -123,6 +123,13 @@ impl Stat {
     }
 }
 
+/// When a process started, in clock ticks since boot; `None` when no process of this number runs. Together with the number it names a
+/// process for as long as the machine is up.
+pub fn start_ticks(root: &Root, pid: u32) -> Option<u64> {
+    let stat = Stat::read(root, &format!("proc/{pid}"))?;
+    (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)
+}
+
 /// What the kernel has accounted to CPUs since boot (`/proc/stat`, proc_stat(5)), in ns: in steps of a clock tick, mostly 10 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuAccount {
@@ -267,6 +274,16 @@ pub fn boot_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_living_process_has_a_start_and_a_dead_one_has_none() {
+        let root = Root::of(Path::new("/"));
+        assert!(start_ticks(&root, std::process::id()).is_some());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        assert_eq!(start_ticks(&root, pid), None);
+    }
 
     #[test]
     fn a_busy_vcpu_of_a_recorded_guest_is_read() {

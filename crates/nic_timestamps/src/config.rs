@@ -95,3 +95,12 @@ pub(crate) trait Settable {
     /// Sets it; returns what came of it.
     fn set_config(&self, config: Config) -> io::Result<Config>;
 }
+
+impl<T: Settable + ?Sized> Settable for &T {
+    fn config(&self) -> io::Result<Config> {
+        (**self).config()
+    }
+    fn set_config(&self, config: Config) -> io::Result<Config> {
+        (**self).set_config(config)
+    }
+}

@@ -1,6 +1,6 @@
 //! What goes wrong with a device.
 
-use latpath_counters::devices_here_and_elsewhere;
+use latpath_net::devices_here_and_elsewhere;
 use std::io;
 
 /// Why a device's stamps cannot be read or set.
@@ -26,6 +26,14 @@ pub enum StampError {
         device: String,
         /// Why it cannot be read.
         why: String,
+    },
+    /// What it is set to cannot be noted in the journal, from which a killed latpath's changes are undone.
+    #[error("{device}: its hardware stamps stay as they are: {cause}")]
+    NotNoted {
+        /// The device.
+        device: String,
+        /// Why not.
+        cause: latpath_undo::Error,
     },
     /// Anything else.
     #[error("{device}: {doing}: {cause}")]

@@ -1,102 +1,126 @@
 //! What was changed on the devices of this machine and by whom it is still needed: the last one out puts it back, also when those
 //! before it were killed.
-//!
-//! A file per device says what it was set to before. Everyone who needs the change holds a shared lock on that file, which the
-//! kernel releases however a process ends; so whoever gets the lock for itself alone is the last. Taking part and leaving happen
-//! under a lock on the folder, held for as long as a request to a driver takes.
 
 use crate::config::{Config, Settable};
 use crate::StampError;
-use latpath_linux::{private_directory, UNDO};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use latpath_linux::net::Device;
+use latpath_net::{Inode, Netns};
+use latpath_undo::{Entry, Journal, Kind, Lifetime, Outcome, Turn, Undo};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-/// A driver may take this long: some bring the link up again.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PREFIX: &str = "hwstamps-";
+use std::io;
 
 /// One device among all that the machine may have had since it booted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) device: String,
     pub(crate) ifindex: u32,
     /// Inode number of its network namespace.
-    pub(crate) netns: u64,
+    pub(crate) netns: Inode,
 }
 
-/// What a device's file says.
+impl Who {
+    /// Its name in the journal.
+    fn subject(&self) -> String {
+        format!("{}-{}", self.netns, self.ifindex)
+    }
+}
+
+/// A change of a device's setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
-    #[serde(flatten)]
-    who: Who,
-    /// What it was set to before.
+pub struct Step {
+    device: String,
     before: Config,
-    /// What it was set to; not there while it is being set.
+    /// The setting that the driver reports after the change; `None` before the driver has answered.
     after: Option<Config>,
-    /// The process that set it, for those who read the file.
-    pid: u32,
 }
 
-/// A folder of such files.
+/// A device as an undoer finds it.
+pub(crate) enum Found<'a> {
+    Here(Box<dyn Settable + 'a>),
+    /// No device of this name and index is in its namespace.
+    Gone,
+    /// Its namespace cannot be reached.
+    OutOfReach,
+}
+
+/// Puts devices back that `find` finds.
+struct PutBack<'a>(&'a dyn Fn(&Who) -> Found<'a>);
+
+impl Undo for PutBack<'_> {
+    const KIND: Kind = Kind::NicTimestamps;
+    type Step = Step;
+
+    fn undo(&self, subject: &str, steps: &[Step]) -> Outcome {
+        let number = |(netns, ifindex): (&str, &str)| Some((netns.parse().ok()?, ifindex.parse().ok()?));
+        let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return Outcome::nothing() };
+        let Some((netns, ifindex)) = subject.split_once('-').and_then(number) else {
+            return Outcome::Failed(vec!["it names no device".into()]);
+        };
+        let who = Who { device: last.device.clone(), ifindex, netns };
+        match (self.0)(&who) {
+            Found::Here(device) => put_back(&who.device, first.before, last.after, &*device)
+                .unwrap_or_else(|e| Outcome::Failed(vec![format!("{}: hardware stamps: {e}", who.device)])),
+            Found::Gone => Outcome::nothing(),
+            Found::OutOfReach => Outcome::OutOfReach,
+        }
+    }
+}
+
+/// Sets a device to what it was, unless somebody else has set it since.
+fn put_back(name: &str, before: Config, after: Option<Config>, device: &dyn Settable) -> io::Result<Outcome> {
+    let now = device.config()?;
+    if now == before {
+        return Ok(Outcome::nothing());
+    }
+    if after.is_some_and(|after| now != after) {
+        let why = format!("{name}: hardware stamps stay at {now}: another program has set them since");
+        return Ok(Outcome::Undone { done: Vec::new(), left_alone: vec![why] });
+    }
+    device.set_config(before)?;
+    Ok(Outcome::undone(format!("{name}: hardware stamps put back to {before}, which an earlier run could not do")))
+}
+
+/// Puts devices of this machine back, in all its network namespaces.
+pub struct NicTimestamps;
+
+impl Undo for NicTimestamps {
+    const KIND: Kind = Kind::NicTimestamps;
+    type Step = Step;
+
+    fn undo(&self, subject: &str, steps: &[Step]) -> Outcome {
+        PutBack(&of_this_machine).undo(subject, steps)
+    }
+}
+
+fn of_this_machine(who: &Who) -> Found<'static> {
+    let Ok(netns) = Netns::find(who.netns) else { return Found::OutOfReach };
+    let find = || match nix::net::if_::if_nametoindex(who.device.as_str()) {
+        // A device of that name that is another one now was never changed.
+        Ok(ifindex) if ifindex == who.ifindex => Device::named(&who.device).ok(),
+        _ => None,
+    };
+    match netns.inside(find) {
+        Ok(Some(device)) => Found::Here(Box::new(device)),
+        Ok(None) => Found::Gone,
+        Err(_) => Found::OutOfReach,
+    }
+}
+
+/// The journal's entries of NICs.
 #[derive(Clone, Debug)]
-pub(crate) struct Ledger(PathBuf);
+pub(crate) struct Ledger(pub(crate) Journal);
 
-/// That a device's change is needed. Not the change itself: who drops this without [`Ledger::leave`] leaves it to the next one.
-#[derive(Debug)]
-pub(crate) struct Share {
-    file: Flock<File>,
-    who: Who,
-}
-
-/// What was put back, because nobody was left who needed it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PutBack {
-    pub(crate) device: String,
-    pub(crate) to: Config,
-}
+/// This process's share in a device's change, which ends with [`Ledger::leave`].
+pub(crate) type Share = Entry<Step>;
 
 impl Ledger {
     /// The machine's own.
     pub(crate) fn of_this_machine() -> Self {
-        Self(UNDO.into())
-    }
-
-    #[cfg(test)]
-    pub(crate) fn at(folder: &Path) -> Self {
-        Self(folder.into())
-    }
-
-    fn file(&self, who: &Who) -> PathBuf {
-        self.0.join(format!("{PREFIX}{}-{}", who.netns, who.ifindex))
-    }
-
-    /// Waits for one's turn.
-    fn turn(&self) -> io::Result<Flock<File>> {
-        private_directory(&self.0)?;
-        let mut file = File::open(&self.0)?;
-        let limit = Instant::now() + PATIENCE;
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(lock),
-                Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < limit => file = back,
-                Err((_, Errno::EWOULDBLOCK)) => {
-                    let why = format!("another process holds the lock on {} for too long", self.0.display());
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
-                }
-                Err((_, e)) => return Err(e.into()),
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        Self(Journal::of_this_machine())
     }
 
     /// Sets a device so that it does at least what `wider` makes of its present setting, and notes what it was. `wider` returns
-    /// `None` where the present one will do. Returns what the device is set to, and a share unless nothing was or is changed.
+    /// `None` where the present one will do. Returns the device's setting, and a share unless nothing was or is changed.
     pub(crate) fn join(
         &self,
         who: &Who,
@@ -104,160 +128,44 @@ impl Ledger {
         wider: &dyn Fn(Config) -> Option<Config>,
     ) -> Result<(Config, Option<Share>), StampError> {
         let failed = |doing, cause| StampError::of(&who.device, doing, cause);
-        let noting = |cause| failed("noting in /run/latpath what it is set to, so that it can be put back", cause);
-        let _turn = self.turn().map_err(noting)?;
+        let noting = |cause| StampError::NotNoted { device: who.device.clone(), cause };
+        let turn = self.0.turn().map_err(noting)?;
         // Others that need a change, or the note of those that are gone.
-        let shared =
-            self.join_others(who, device).map_err(|e| failed("putting back what an earlier run has set", e))?;
+        let mut share = turn.needed(&PutBack(&|_| Found::Here(Box::new(device))), &who.subject()).map_err(noting)?;
         let now = device.config().map_err(|e| failed("reading what it is set to (SIOCGHWTSTAMP)", e))?;
-        let Some(requested) = wider(now) else {
-            return Ok((now, shared.map(|(file, _)| Share { file, who: who.clone() })));
-        };
-        let (mut file, before) = match shared {
-            Some((file, note)) => (file, note.before),
+        if let Some(share) = &mut share {
+            share.join(&turn).map_err(noting)?;
+        }
+        let Some(requested) = wider(now) else { return Ok((now, share)) };
+        let mut share = match share {
+            Some(share) => share,
             None => {
-                let file = open(&self.file(who)).map_err(noting)?;
-                (Flock::lock(file, FlockArg::LockSharedNonblock).map_err(|(_, e)| noting(e.into()))?, now)
+                let reason = format!("hardware timestamps of {}", who.device);
+                turn.begin::<NicTimestamps>(&who.subject(), Lifetime::Process, &reason).map_err(noting)?
             }
         };
-        let mut note = Note { who: who.clone(), before, after: None, pid: std::process::id() };
-        write(&mut file, &note).map_err(noting)?;
+        let step = |after| Step { device: who.device.clone(), before: now, after };
+        share.add_within(&turn, step(None)).map_err(noting)?;
         match device.set_config(requested) {
             Ok(after) => {
                 // As it will be read when it is to be put back.
                 let after = device.config().unwrap_or(after);
-                note.after = Some(after);
-                write(&mut file, &note).map_err(noting)?;
-                Ok((after, Some(Share { file, who: who.clone() })))
+                share.add_within(&turn, step(Some(after))).map_err(noting)?;
+                Ok((after, Some(share)))
             }
             Err(e) => {
-                note.after = Some(now);
-                let _ = write(&mut file, &note);
-                let _ = self.last_out(file, who, device);
+                let _ = share.add_within(&turn, step(Some(now)));
+                drop::<Turn>(turn);
+                let _ = self.leave(share, device);
                 Err(failed("switching hardware stamps on (SIOCSHWTSTAMP)", e))
             }
         }
     }
 
-    /// Takes part in a change that others still need. One that nobody needs any more is put back.
-    fn join_others(&self, who: &Who, device: &dyn Settable) -> io::Result<Option<(Flock<File>, Note)>> {
-        let mut file = match OpenOptions::new().read(true).write(true).open(self.file(who)) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let note = read(&mut file).filter(|note| note.who == *who);
-        match (Flock::lock(file, FlockArg::LockExclusiveNonblock), note) {
-            (Err((file, Errno::EWOULDBLOCK)), Some(note)) => {
-                let file = Flock::lock(file, FlockArg::LockSharedNonblock).map_err(|(_, e)| io::Error::from(e))?;
-                Ok(Some((file, note)))
-            }
-            (Err((_, Errno::EWOULDBLOCK)), None) => Err(io::Error::other(format!(
-                "{} cannot be understood, and another process holds it",
-                self.file(who).display()
-            ))),
-            (Err((_, e)), _) => Err(e.into()),
-            (Ok(_alone), note) => {
-                if let Some(note) = note {
-                    put_back(&note, device)?;
-                }
-                fs::remove_file(self.file(who))?;
-                Ok(None)
-            }
-        }
+    /// Ends a share; the last one out puts the device back.
+    pub(crate) fn leave(&self, mut share: Share, device: &dyn Settable) -> latpath_undo::Result<Outcome> {
+        share.leave(&PutBack(&|_| Found::Here(Box::new(device))))
     }
-
-    /// Ends a share; the last one out puts the device back. Returns what was put back.
-    pub(crate) fn leave(&self, share: Share, device: &dyn Settable) -> io::Result<Option<PutBack>> {
-        let _turn = self.turn()?;
-        self.last_out(share.file, &share.who, device)
-    }
-
-    fn last_out(&self, file: Flock<File>, who: &Who, device: &dyn Settable) -> io::Result<Option<PutBack>> {
-        let file = file.unlock().map_err(|(_, e)| io::Error::from(e))?;
-        let mut alone = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(alone) => alone,
-            Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
-            Err((_, e)) => return Err(e.into()),
-        };
-        let done = match read(&mut alone) {
-            Some(note) if note.who == *who => put_back(&note, device)?,
-            _ => None,
-        };
-        fs::remove_file(self.file(who))?;
-        Ok(done)
-    }
-
-    /// Puts back what those that were killed have left on devices of this namespace. `present` finds a device by name. What
-    /// cannot be put back keeps its note.
-    pub(crate) fn tidy<D: Settable>(
-        &self,
-        netns: u64,
-        present: &dyn Fn(&str) -> Option<(u32, D)>,
-    ) -> io::Result<Vec<PutBack>> {
-        let mut done = Vec::new();
-        let files = self.left(netns)?;
-        if files.is_empty() {
-            return Ok(done);
-        }
-        let _turn = self.turn()?;
-        for path in files {
-            let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
-            let Ok(mut alone) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { continue };
-            if let Some(note) = read(&mut alone).filter(|note| note.who.netns == netns) {
-                // A device of that name that is another one now has nothing to do with the note.
-                let device = present(&note.who.device).filter(|(ifindex, _)| *ifindex == note.who.ifindex);
-                match device.map(|(_, device)| put_back(&note, &device)) {
-                    Some(Ok(back)) => done.extend(back),
-                    Some(Err(_)) => continue,
-                    None => {}
-                }
-            }
-            fs::remove_file(&path)?;
-        }
-        Ok(done)
-    }
-
-    fn left(&self, netns: u64) -> io::Result<Vec<PathBuf>> {
-        let of_this = format!("{PREFIX}{netns}-");
-        match fs::read_dir(&self.0) {
-            Ok(entries) => {
-                let ours = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(&of_this);
-                Ok(entries.flatten().filter(|e| ours(&e.file_name())).map(|e| e.path()).collect())
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(e),
-        }
-    }
-}
-
-/// Sets a device to what it was, unless somebody else has set it since.
-fn put_back(note: &Note, device: &dyn Settable) -> io::Result<Option<PutBack>> {
-    let now = device.config()?;
-    if now == note.before || note.after.is_some_and(|after| now != after) {
-        return Ok(None);
-    }
-    device.set_config(note.before)?;
-    Ok(Some(PutBack { device: note.who.device.clone(), to: note.before }))
-}
-
-fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-}
-
-/// A note is one line; what stands after it is of a longer one before it.
-fn write(file: &mut File, note: &Note) -> io::Result<()> {
-    let line = serde_json::to_string(note)? + "\n";
-    file.rewind()?;
-    file.write_all(line.as_bytes())?;
-    file.set_len(line.len() as u64)
-}
-
-fn read(file: &mut File) -> Option<Note> {
-    let mut text = String::new();
-    file.rewind().ok()?;
-    file.take(4096).read_to_string(&mut text).ok()?;
-    serde_json::from_str(text.lines().next()?).ok()
 }
 
 #[cfg(test)]
@@ -265,8 +173,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::{RxFilter, TxType};
     use std::cell::Cell;
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs;
 
     pub(crate) struct Nic(pub Cell<Config>);
 
@@ -293,12 +200,21 @@ pub(crate) mod tests {
 
     fn ledger() -> (tempfile::TempDir, Ledger) {
         let dir = tempfile::tempdir().unwrap();
-        let ledger = Ledger::at(dir.path());
+        let ledger = Ledger(Journal::at(dir.path()));
         (dir, ledger)
     }
 
     fn files(dir: &tempfile::TempDir) -> usize {
         fs::read_dir(dir.path()).unwrap().count()
+    }
+
+    fn put_back_to(before: Config) -> Outcome {
+        Outcome::undone(format!("lp0: hardware stamps put back to {before}, which an earlier run could not do"))
+    }
+
+    /// The kernel ends a process that is killed, and does no more.
+    fn killed(share: Option<Share>) {
+        share.unwrap().abandon().unwrap();
     }
 
     #[test]
@@ -308,20 +224,9 @@ pub(crate) mod tests {
             let nic = Nic(Cell::new(before));
             let (now, share) = ledger.join(&who(), &nic, &to_all).unwrap();
             assert_eq!((now, nic.0.get(), files(&dir)), (ALL, ALL, 1));
-            let back = ledger.leave(share.unwrap(), &nic).unwrap();
-            assert_eq!(back, Some(PutBack { device: "lp0".into(), to: before }));
+            assert_eq!(ledger.leave(share.unwrap(), &nic).unwrap(), put_back_to(before));
             assert_eq!((nic.0.get(), files(&dir)), (before, 0));
         }
-    }
-
-    #[test]
-    fn others_cannot_enter_the_folder_and_hold_its_lock() {
-        let (dir, ledger) = ledger();
-        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
-        let nic = Nic(Cell::new(Config::OFF));
-        let (_, share) = ledger.join(&who(), &nic, &to_all).unwrap();
-        assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777, 0o700);
-        ledger.leave(share.unwrap(), &nic).unwrap();
     }
 
     #[test]
@@ -338,7 +243,9 @@ pub(crate) mod tests {
         let nic = Nic(Cell::new(Config::OFF));
         let (_, share) = ledger.join(&who(), &nic, &to_all).unwrap();
         nic.0.set(PTP);
-        assert_eq!(ledger.leave(share.unwrap(), &nic).unwrap(), None);
+        let stays = format!("lp0: hardware stamps stay at {PTP}: another program has set them since");
+        let left_alone = Outcome::Undone { done: vec![], left_alone: vec![stays] };
+        assert_eq!(ledger.leave(share.unwrap(), &nic).unwrap(), left_alone);
         assert_eq!((nic.0.get(), files(&dir)), (PTP, 0));
     }
 
@@ -354,9 +261,9 @@ pub(crate) mod tests {
                 order.reverse();
             }
             let [one, other] = order;
-            assert_eq!(ledger.leave(one, &nic).unwrap(), None);
+            assert_eq!(ledger.leave(one, &nic).unwrap(), Outcome::nothing());
             assert_eq!((nic.0.get(), files(&dir)), (ALL, 1));
-            assert!(ledger.leave(other, &nic).unwrap().is_some());
+            assert_eq!(ledger.leave(other, &nic).unwrap(), put_back_to(PTP));
             assert_eq!((nic.0.get(), files(&dir)), (PTP, 0));
         }
     }
@@ -365,8 +272,7 @@ pub(crate) mod tests {
     fn after_a_crash_the_next_start_puts_it_back_and_begins_again() {
         let (dir, ledger) = ledger();
         let nic = Nic(Cell::new(Config::OFF));
-        // The kernel releases the locks of a process that is killed, and does no more.
-        drop(ledger.join(&who(), &nic, &to_all).unwrap());
+        killed(ledger.join(&who(), &nic, &to_all).unwrap().1);
         assert_eq!(nic.0.get(), ALL);
         let nothing_more = ledger.join(&who(), &nic, &|_| None).unwrap();
         assert!(nothing_more.1.is_none());
@@ -379,52 +285,83 @@ pub(crate) mod tests {
         let nic = Nic(Cell::new(Config::OFF));
         let (_, killed) = ledger.join(&who(), &nic, &to_all).unwrap();
         let (_, other) = ledger.join(&who(), &nic, &to_all).unwrap();
-        drop(killed);
+        super::tests::killed(killed);
         let (_, third) = ledger.join(&who(), &nic, &to_all).unwrap();
         assert_eq!(nic.0.get(), ALL);
-        assert_eq!(ledger.leave(other.unwrap(), &nic).unwrap(), None);
-        assert!(ledger.leave(third.unwrap(), &nic).unwrap().is_some());
+        assert_eq!(ledger.leave(other.unwrap(), &nic).unwrap(), Outcome::nothing());
+        assert_eq!(ledger.leave(third.unwrap(), &nic).unwrap(), put_back_to(Config::OFF));
         assert_eq!(nic.0.get(), Config::OFF);
+    }
+
+    /// A machine with one device of index 4, as far as it can be reached.
+    struct Machine<'a>(&'a Nic, bool);
+
+    impl Undo for Machine<'_> {
+        const KIND: Kind = Kind::NicTimestamps;
+        type Step = Step;
+        fn undo(&self, subject: &str, steps: &[Step]) -> Outcome {
+            let find = |who: &Who| match (who.netns, who.ifindex, who.device.as_str()) {
+                _ if !self.1 => Found::OutOfReach,
+                (77, 4, "lp0") => Found::Here(Box::new(self.0)),
+                _ => Found::Gone,
+            };
+            PutBack(&find).undo(subject, steps)
+        }
+    }
+
+    fn sweep(ledger: &Ledger, machine: &Machine) -> Result<(), String> {
+        let turn = ledger.0.turn().unwrap();
+        for subject in ["77-4", "77-5"] {
+            turn.needed(machine, subject).map_err(|e| e.to_string())?;
+        }
+        Ok(())
     }
 
     #[test]
     fn what_was_left_on_other_devices_is_put_back_too() {
         let (dir, ledger) = ledger();
         let nic = Nic(Cell::new(PTP));
-        drop(ledger.join(&who(), &nic, &to_all).unwrap());
-        assert!(ledger.tidy(78, &|_| -> Option<(u32, Nic)> { panic!("another namespace") }).unwrap().is_empty());
-        let back = ledger.tidy(77, &|name| (name == "lp0").then(|| (4, Nic(Cell::new(ALL))))).unwrap();
-        assert_eq!(back, [PutBack { device: "lp0".into(), to: PTP }]);
-        assert_eq!(files(&dir), 0);
+        killed(ledger.join(&who(), &nic, &to_all).unwrap().1);
+        assert!(sweep(&ledger, &Machine(&nic, false)).unwrap_err().contains("cannot be reached"));
+        assert_eq!((nic.0.get(), files(&dir)), (ALL, 1));
+        sweep(&ledger, &Machine(&nic, true)).unwrap();
+        assert_eq!((nic.0.get(), files(&dir)), (PTP, 0));
     }
 
     #[test]
     fn a_new_device_of_an_old_name_is_not_touched() {
         let (dir, ledger) = ledger();
-        drop(ledger.join(&who(), &Nic(Cell::new(PTP)), &to_all).unwrap());
-        assert!(ledger.tidy(77, &|_| Some((5, Nic(Cell::new(ALL))))).unwrap().is_empty());
-        assert_eq!(files(&dir), 0);
+        let old = Who { ifindex: 5, ..who() };
+        killed(ledger.join(&old, &Nic(Cell::new(PTP)), &to_all).unwrap().1);
+        let new = Nic(Cell::new(ALL));
+        sweep(&ledger, &Machine(&new, true)).unwrap();
+        assert_eq!((new.0.get(), files(&dir)), (ALL, 0));
     }
 
     #[test]
     fn a_crash_while_a_device_is_being_set_is_put_back() {
-        let (dir, ledger) = ledger();
-        let note = Note { who: who(), before: PTP, after: None, pid: 1 };
-        write(&mut open(&ledger.file(&who())).unwrap(), &note).unwrap();
-        let nic = Nic(Cell::new(ALL));
-        ledger.join(&who(), &nic, &|_| None).unwrap();
-        assert_eq!((nic.0.get(), files(&dir)), (PTP, 0));
+        for reached in [PTP, ALL] {
+            let (dir, ledger) = ledger();
+            let turn = ledger.0.turn().unwrap();
+            let mut share = turn.begin::<NicTimestamps>(&who().subject(), Lifetime::Process, "a test").unwrap();
+            share.add_within(&turn, Step { device: "lp0".into(), before: PTP, after: None }).unwrap();
+            drop(turn);
+            share.abandon().unwrap();
+            let nic = Nic(Cell::new(reached));
+            ledger.join(&who(), &nic, &|_| None).unwrap();
+            assert_eq!((nic.0.get(), files(&dir)), (PTP, 0));
+        }
     }
 
     #[test]
-    fn a_file_that_says_nothing_does_no_harm() {
+    fn a_damaged_note_is_named_and_the_device_is_not_changed() {
         for text in ["", "\n", "{}", "\0\0\0", "{\"device\":\"lp0\"", "x".repeat(10_000).as_str()] {
             let (dir, ledger) = ledger();
-            fs::write(ledger.file(&who()), text).unwrap();
+            fs::write(dir.path().join("nic-timestamps-77-4"), text).unwrap();
             let nic = Nic(Cell::new(Config::OFF));
-            let (_, share) = ledger.join(&who(), &nic, &to_all).unwrap();
-            ledger.leave(share.unwrap(), &nic).unwrap();
-            assert_eq!((nic.0.get(), files(&dir)), (Config::OFF, 0));
+            let error = ledger.join(&who(), &nic, &to_all).unwrap_err().to_string();
+            assert!(error.starts_with("lp0: ") && error.contains("nic-timestamps-77-4: damaged"), "{error}");
+            assert_eq!((nic.0.get(), files(&dir)), (Config::OFF, 1));
         }
     }
 
@@ -443,12 +380,12 @@ pub(crate) mod tests {
     #[test]
     fn what_cannot_be_put_back_is_tried_again() {
         let (dir, ledger) = ledger();
-        drop(ledger.join(&who(), &Nic(Cell::new(PTP)), &to_all).unwrap());
-        let busy = || Refuses(ALL, libc::EBUSY);
-        assert!(ledger.tidy(77, &|_| Some((4, busy()))).unwrap().is_empty());
-        assert_eq!(files(&dir), 1);
-        let error = ledger.join(&who(), &busy(), &to_all).unwrap_err().to_string();
-        assert!(error.starts_with("lp0: putting back what an earlier run has set: "), "{error}");
+        killed(ledger.join(&who(), &Nic(Cell::new(PTP)), &to_all).unwrap().1);
+        for _ in 0..2 {
+            let error = ledger.join(&who(), &Refuses(ALL, libc::EBUSY), &to_all).unwrap_err().to_string();
+            assert!(error.starts_with("lp0: ") && error.contains("busy"), "{error}");
+            assert_eq!(files(&dir), 1);
+        }
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub use config::{Config, RxFilter, TxType};
 pub use control::{from_error_queue, local_address, rx_stamps, RxStamps, TxKind, TxStamp};
 pub use error::StampError;
 pub use kernel::{receive, receive_from, Control, Received};
+pub use ledger::NicTimestamps;
 pub use socket::{ask_for, BusyPoll, SocketError, Stamps};
-pub use switch::{put_back_left, HardwareStamps};
+pub use switch::HardwareStamps;
 pub use verify::{verify, Check, ClockRead, Trial, Verified};

@@ -2,15 +2,17 @@
 
 use crate::caps::{Caps, Current, RxHardware};
 use crate::config::{Config, RxFilter, TxType};
-use crate::ledger::{Ledger, PutBack, Share, Who};
+use crate::ledger::{Ledger, Share, Who};
 use crate::StampError;
-use latpath_linux::{net::Device, proc::own_netns};
+use latpath_linux::net::Device;
+use latpath_net::Netns;
+use latpath_undo::Outcome;
 
 /// A NIC that stamps packets for as long as this lives.
 ///
 /// Only what is missing is switched on, and nothing that another program has set (ptp4l, say) is narrowed. When this is dropped, the
 /// NIC is put back to what it was, unless another latpath still needs it, or another program has set it since; what a killed
-/// latpath has left is put back by [`put_back_left`].
+/// latpath has left is put back by [`crate::NicTimestamps`].
 ///
 /// Some drivers restart their queues when this changes, and lose packets while they do: switch on before anything is measured.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl HardwareStamps {
         if let Current::Unknown(why) = &caps.current {
             return Err(StampError::NoWayBack { device: caps.device.clone(), why: why.clone() });
         }
-        let netns = own_netns().map_err(|e| failed("finding its namespace", e))?;
+        let netns = Netns::own().map_err(|e| failed("finding its namespace", std::io::Error::other(e)))?.inode();
         let device = Device::named(&caps.device).map_err(|e| failed("opening a socket", e))?;
         let who = Who { device: caps.device.clone(), ifindex: caps.ifindex, netns };
         let join = |rx| ledger.join(&who, &device, &|now| wider(now, tx, rx));
@@ -60,10 +62,18 @@ impl HardwareStamps {
         self.config.rx_filter == RxFilter::ALL
     }
 
-    /// Says where that failed. A device that is gone needs no more; else the note stays, and the next latpath tries again.
-    fn leave(&mut self) -> Option<String> {
-        let error = self.ledger.leave(self.share.take()?, &self.device).err()?;
-        Some(format!("hardware stamps stay switched on, and the next latpath puts them back: {error}"))
+    /// Ends this process's share. Reports what stays as it is. A device that is gone needs no more; else the note stays, and the
+    /// next latpath tries again.
+    fn leave(&mut self) -> Vec<String> {
+        let Some(share) = self.share.take() else { return Vec::new() };
+        let stay =
+            |why: String| format!("hardware stamps stay switched on, and the next latpath puts them back: {why}");
+        match self.ledger.leave(share, &self.device) {
+            Ok(Outcome::Undone { left_alone, .. }) => left_alone,
+            Ok(Outcome::Failed(problems)) => vec![stay(problems.join("; "))],
+            Ok(Outcome::OutOfReach) => Vec::new(),
+            Err(error) => vec![stay(error.to_string())],
+        }
     }
 }
 
@@ -71,21 +81,6 @@ impl Drop for HardwareStamps {
     fn drop(&mut self) {
         self.leave().iter().for_each(|why| eprintln!("latpath: {why}"));
     }
-}
-
-/// Puts back what killed ones have left switched on in this network namespace. Says what it did.
-pub fn put_back_left() -> Vec<String> {
-    let put_back = own_netns().and_then(|netns| Ledger::of_this_machine().tidy(netns, &present));
-    put_back.unwrap_or_default().iter().map(said).collect()
-}
-
-fn present(name: &str) -> Option<(u32, Device)> {
-    let ifindex = nix::net::if_::if_nametoindex(name).ok()?;
-    Some((ifindex, Device::named(name).ok()?))
-}
-
-fn said(back: &PutBack) -> String {
-    format!("{}: hardware stamps put back to {}, which an earlier run could not do", back.device, back.to)
 }
 
 /// What a NIC must be set to, so that it also stamps what is requested; `None` where it does already.
@@ -100,6 +95,7 @@ fn wider(now: Config, tx: bool, rx: bool) -> Option<Config> {
 mod tests {
     use super::*;
     use crate::ledger::tests::Nic;
+    use latpath_undo::Journal;
     use std::cell::Cell;
 
     #[test]
@@ -118,12 +114,12 @@ mod tests {
     #[test]
     fn stamps_that_cannot_be_put_back_are_said_to_stay() {
         let dir = tempfile::tempdir().unwrap();
-        let (ledger, nic) = (Ledger::at(dir.path()), Nic(Cell::new(Config::OFF)));
+        let (ledger, nic) = (Ledger(Journal::at(dir.path())), Nic(Cell::new(Config::OFF)));
         let who = Who { device: "lo".into(), ifindex: 1, netns: 77 };
         let (config, share) = ledger.join(&who, &nic, &|now| wider(now, true, true)).unwrap();
         let device = Device::named("lo").unwrap();
         // A loopback says nothing of stamps.
-        let said = HardwareStamps { device, config, share, ledger }.leave().unwrap();
+        let said = HardwareStamps { device, config, share, ledger }.leave().join("\n");
         assert!(said.starts_with("hardware stamps stay switched on"), "{said}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "the note is for the next latpath");
     }
@@ -138,7 +134,7 @@ mod tests {
     fn a_device_that_could_not_be_put_back_is_not_changed() {
         let dir = tempfile::tempdir().unwrap();
         let caps = Caps { socket_flags: u32::MAX, tx_types: 3, rx_filters: 3, ..Caps::of("lo").unwrap() };
-        let error = HardwareStamps::switch_on_in(Ledger::at(dir.path()), &caps).unwrap_err().to_string();
+        let error = HardwareStamps::switch_on_in(Ledger(Journal::at(dir.path())), &caps).unwrap_err().to_string();
         assert!(error.starts_with("lo: its hardware stamps stay as they are"), "{error}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -2,7 +2,7 @@
 
 use crate::options::Device;
 use latpath_bpf::namespaces;
-use latpath_counters::{interfaces, Netns};
+use latpath_net::{interfaces, Netns};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -3,9 +3,9 @@
 use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
 use crate::readers::NamedReaders;
 use latpath_bpf::{bytes_of, namespaces, Mapped};
-use latpath_counters::{interfaces, netns_by_id, Interface, Netns};
 use latpath_model::text::{of_field, printable};
 use latpath_model::{Link, Ns, Point, PointId, PointInfo, PointKind};
+use latpath_net::{interfaces, netns_by_id, Interface, Netns};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -26,7 +26,7 @@ pub fn need_btf() -> Lack {
 
 /// Root and `ip`: [`crate::bench`] works.
 pub fn need_lab() -> Lack {
-    latpath_lab::missing(Application::Namespace).map(|e| e.to_string())
+    latpath_lab::missing(Application::Namespace).map(|e| e.to_string()).or_else(|| need_tool("ip"))
 }
 
 /// QEMU and what else a guest is made of. A kernel that must be fetched first shows only when it is.

@@ -12,7 +12,7 @@ pub struct Space {
 
 impl Space {
     pub fn new(role: &str) -> Result<Self, Failed> {
-        let (lab, _) = Lab::new()?;
+        let lab = Lab::new()?;
         Ok(Self { namespace: lab.namespace(role)?, lab })
     }
 

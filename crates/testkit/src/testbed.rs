@@ -45,7 +45,7 @@ pub struct Bench {
 
 /// Lays a lab without a guest.
 pub fn bench() -> Result<Bench, Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Namespace)?;
     Ok(Bench { lab, path })
 }

@@ -29,6 +29,9 @@ pub enum Error {
         /// The process as it gave itself.
         pid: String,
     },
+    /// The journal, from which a killed latpath's changes are undone, cannot be used.
+    #[error(transparent)]
+    Journal(#[from] latpath_undo::Error),
     /// A setting that the kernel refused.
     #[error("{}: the kernel refuses {requested:?}: {source}{}", path.display(), offered(there))]
     Refused {

@@ -3,10 +3,11 @@
 use crate::{
     save::{self, Saved},
     settings::{mask, Settings},
-    undo::{self, Step, Taken, Undo},
+    undo::{is_name, Below, Step},
     Error, Result, Tracefs,
 };
 use latpath_linux::Directory;
+use latpath_undo::{Entry, Journal, Lifetime, Outcome};
 use std::{
     ffi::OsStr,
     fs::{self, File, OpenOptions},
@@ -45,7 +46,7 @@ pub struct Instance {
     /// These keep the instance from being removed: they are closed first.
     open: Option<Switches>,
     snapped: AtomicBool,
-    undo: Undo,
+    undo: Entry<Step>,
 }
 
 /// Files that stay open, so that using them costs one system call.
@@ -56,50 +57,51 @@ struct Switches {
     snapshot: Option<File>,
 }
 
-/// Undoes what killed ones have left in tracefs. Says what it did, and what it could not.
-pub fn sweep() -> Vec<String> {
-    let folder = Path::new(undo::FOLDER);
-    // To open tracefs may be to mount it.
-    match undo::is_any(folder).then(Tracefs::open) {
-        Some(Ok(tracefs)) => undo::sweep(folder, &tracefs.root().join("instances")),
-        Some(Err(_)) | None => Vec::new(),
-    }
-}
-
 impl Instance {
     /// Uses the instance of this name; makes it where there is none, with times of `CLOCK_MONOTONIC`. First undoes what
-    /// killed processes left.
+    /// a killed process left of it.
     ///
     /// An instance of the user's keeps everything that the options do not name: a clock too. One latpath at a time uses an
     /// instance.
+    ///
+    /// # Errors
+    /// Where tracefs cannot be opened, another latpath uses the instance, or the kernel refuses a setting.
     pub fn open_or_make(name: &str, options: &Options) -> Result<Self> {
-        Self::within(Tracefs::open()?, Path::new(undo::FOLDER), name, options)
+        Self::within(Tracefs::open()?, &Journal::of_this_machine(), name, options)
     }
 
     /// Whether the user has an instance of this name: one that a killed process made does not count, for it will be removed.
     pub fn is_there(name: &str) -> bool {
         let Ok(tracefs) = Tracefs::open() else { return false };
-        // Held until then, so that nobody is just removing it.
-        let taken = undo::is_name(name).then(|| Undo::take(Path::new(undo::FOLDER), name, false, &undo::WAITS));
-        let users = match &taken {
-            Some(Ok(undo)) => !undo.makes(),
-            Some(Err(_)) => true,
-            None => false,
-        };
-        users && tracefs.root().join("instances").join(name).is_dir()
+        if !is_name(name) {
+            return false;
+        }
+        // Locked until then, so that nobody is just removing it.
+        let turn = Journal::of_this_machine().turn();
+        let entry = turn.as_ref().ok().and_then(|turn| turn.find::<Below>(name).ok()?);
+        let will_go = entry.is_some_and(|entry| !entry.header().is_needed() && entry.steps().contains(&Step::Make));
+        !will_go && tracefs.root().join("instances").join(name).is_dir()
     }
 
-    fn within(tracefs: Tracefs, folder: &Path, name: &str, options: &Options) -> Result<Self> {
-        if !undo::is_name(name) {
+    fn within(tracefs: Tracefs, journal: &Journal, name: &str, options: &Options) -> Result<Self> {
+        if !is_name(name) {
             return Err(Error::Name(name.into()));
         }
-        let mut notes = undo::sweep(folder, &tracefs.root().join("instances"));
-        let taken = match Undo::take(folder, name, true, &undo::WAITS) {
-            Ok(undo) => undo,
-            Err(Taken::By { pid }) => return Err(Error::InUse { name: name.into(), pid }),
-            Err(Taken::Io(e)) => {
-                notes.push(format!("{}: {e}; after a kill, tracefs instance {name} would stay", folder.display()));
-                Undo::in_memory()
+        let reason = format!("records in the tracefs instance {name}");
+        let undoer = Below(tracefs.root().join("instances"));
+        let mut notes = Vec::new();
+        let undo = match journal.turn() {
+            Ok(turn) => match turn.needed(&undoer, name)? {
+                Some(entry) => {
+                    let users = entry.header().owners.iter().map(|owner| owner.pid.to_string());
+                    let pid = users.collect::<Vec<_>>().join(", ");
+                    return Err(Error::InUse { name: name.into(), pid });
+                }
+                None => turn.begin::<Below>(name, Lifetime::Process, &reason)?,
+            },
+            Err(e) => {
+                notes.push(format!("{e}; after a kill, tracefs instance {name} would stay"));
+                Entry::in_memory::<Below>(name, &reason)
             }
         };
         let shown = tracefs.path().join("instances").join(name);
@@ -111,7 +113,7 @@ impl Instance {
             notes,
             open: None,
             snapped: AtomicBool::new(false),
-            undo: taken,
+            undo,
         };
         // From here on, an error undoes by dropping.
         instance.begin(options)?;
@@ -120,10 +122,6 @@ impl Instance {
 
     fn begin(&mut self, options: &Options) -> Result<()> {
         let directory = self.directory();
-        if !self.undo.is_empty() {
-            // What the sweep could not undo, and has said so.
-            return Err(Error::NotUndone { name: self.name.clone(), problems: self.notes.clone() });
-        }
         self.made = self.make(&directory)?;
         let undo = (!self.made).then_some(&mut self.undo);
         let mut settings = Settings { directory: &directory, shown: &self.shown, undo, notes: Vec::new() };
@@ -172,11 +170,11 @@ impl Instance {
         match fs::create_dir(directory) {
             Ok(()) => {}
             // Someone was faster.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return self.undo.forget().map(|()| false),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(self.undo.forget().map(|()| false)?),
             Err(source) => return Err(Error::File { path: self.shown.clone(), source }),
         }
         let inode = fs::metadata(directory).map_err(Error::file(&self.shown))?.ino();
-        self.undo.add(Step::Made(inode))?;
+        self.undo.add(Step::Made { inode })?;
         Ok(true)
     }
 
@@ -247,14 +245,16 @@ impl Instance {
 
     fn undo_all(&mut self) -> Result<()> {
         self.open = None;
-        let directory = self.directory();
-        let problems = self.undo.undo(&directory);
         self.made = false;
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::NotUndone { name: self.name.clone(), problems })
-        }
+        let problems = match self.undo.leave(&Below(self.tracefs.root().join("instances")))? {
+            Outcome::Undone { left_alone, .. } => {
+                left_alone.iter().for_each(|what| eprintln!("latpath: {what}"));
+                return Ok(());
+            }
+            Outcome::Failed(problems) => problems,
+            Outcome::OutOfReach => Vec::new(),
+        };
+        Err(Error::NotUndone { name: self.name.clone(), problems })
     }
 }
 
@@ -313,7 +313,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options =
             Options { events: vec!["sched".into()], buffer_kb: Some(64), cpus: vec![1], snapshot: true, tracer: None };
-        let open = || Instance::within(Tracefs::stand_in(root.path()), folder.path(), "theirs", &options).unwrap();
+        let open = || {
+            let journal = Journal::at(folder.path());
+            Instance::within(Tracefs::stand_in(root.path()), &journal, "theirs", &options).unwrap()
+        };
         let instance = open();
         let now = |file| get(&root, file);
         assert_eq!((now("buffer_size_kb"), now("tracing_cpumask")), ("64".into(), "00000002".into()));
@@ -347,7 +350,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for name in ["", "..", "a/b", ".hidden", "a\nb", &"x".repeat(201)] {
             let options = Options::default();
-            let error = Instance::within(Tracefs::stand_in(root.path()), folder.path(), name, &options).unwrap_err();
+            let journal = Journal::at(folder.path());
+            let error = Instance::within(Tracefs::stand_in(root.path()), &journal, name, &options).unwrap_err();
             assert!(matches!(error, Error::Name(_)), "{name}: {error}");
         }
     }

@@ -12,6 +12,7 @@ pub mod text;
 mod undo;
 
 pub use error::{Error, Result};
-pub use instance::{sweep, Instance, Options, LONGEST_MARK};
+pub use instance::{Instance, Options, LONGEST_MARK};
 pub use place::Tracefs;
 pub use save::{snapshot_file, LostEvents, Saved, SavedFile};
+pub use undo::Instances;

@@ -1,9 +1,10 @@
 //! What an instance is set to do: its files, and which events.
 
 use crate::{
-    undo::{put, Step, Undo},
+    undo::{put, Step},
     Error, Result,
 };
+use latpath_undo::Entry;
 use std::{
     fs,
     io::{self, Read},
@@ -20,7 +21,7 @@ pub(crate) struct Settings<'a> {
     /// The instance, as the user can reach it.
     pub shown: &'a Path,
     /// What an instance of the user's must get back. An instance that we made just goes.
-    pub undo: Option<&'a mut Undo>,
+    pub undo: Option<&'a mut Entry<Step>>,
     pub notes: Vec<String>,
 }
 
@@ -31,17 +32,20 @@ impl Settings<'_> {
         Ok(current(&text))
     }
 
-    /// Notes what a setting is, to be put back in the end whatever it becomes.
+    /// Notes a setting's value, to be put back in the end whatever it becomes.
     pub fn keep(&mut self, file: &str, before: String) -> Result<()> {
-        let Some(undo) = &mut self.undo else { return Ok(()) };
-        undo.add(Step::Set { file: file.into(), before })
+        self.note(Step::Set { file: file.into(), before, set: None })
+    }
+
+    fn note(&mut self, step: Step) -> Result<()> {
+        Ok(self.undo.as_mut().map_or(Ok(()), |undo| undo.add(step))?)
     }
 
     /// Changes a setting.
     pub fn set(&mut self, file: &str, requested: &str) -> Result<()> {
         match self.get(file)? {
             Some(now) if now == requested => return Ok(()),
-            Some(now) => self.keep(file, now)?,
+            Some(before) => self.note(Step::Set { file: file.into(), before, set: Some(requested.into()) })?,
             None if self.undo.is_some() => {
                 let shown = self.shown.join(file);
                 self.notes.push(format!("{}: differs from CPU to CPU, left as it is", shown.display()));
@@ -49,7 +53,11 @@ impl Settings<'_> {
             }
             None => {}
         }
-        self.write(file, requested)
+        self.write(file, requested)?;
+        if let (true, Some(value)) = (self.undo.is_some(), self.get(file)?) {
+            self.note(Step::Reads { file: file.into(), value })?;
+        }
+        Ok(())
     }
 
     /// Changes what is no setting with a value of its own.
@@ -141,7 +149,7 @@ fn beginning(path: &Path) -> io::Result<String> {
 }
 
 /// The value that a file of tracefs shows; `None` where it differs from CPU to CPU.
-fn current(text: &str) -> Option<String> {
+pub(crate) fn current(text: &str) -> Option<String> {
     let line = text.lines().next().unwrap_or_default().trim();
     if line == "X" {
         return None;

@@ -2,7 +2,8 @@
 
 use latpath_linux::Directory;
 use latpath_testkit::{trial, waits::until, Failed};
-use latpath_tracefs::{Error, Instance, Options, Saved, Tracefs};
+use latpath_tracefs::{Error, Instance, Instances, Options, Saved, Tracefs};
+use latpath_undo::Journal;
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -74,17 +75,12 @@ fn sched() -> Options {
     Options { events: vec!["sched:sched_switch".into()], buffer_kb: Some(64), ..Options::default() }
 }
 
-/// Its notes, but for what it did for processes of other tests.
-fn notes(instance: &Instance) -> Vec<&String> {
-    instance.notes().iter().filter(|n| !n.contains("killed")).collect()
-}
-
 fn made() -> Outcome {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("trace.txt");
     let name = unique("made");
     let instance = Instance::open_or_make(&name, &sched())?;
-    assert!(instance.made() && notes(&instance).is_empty(), "{:?}", instance.notes());
+    assert!(instance.made() && instance.notes().is_empty(), "{:?}", instance.notes());
     let path = instance.path().to_owned();
     assert!(read(&path.join("trace_clock"))?.contains("[mono]"));
     assert_eq!(read(&path.join("events/sched/sched_switch/enable"))?, "1");
@@ -103,7 +99,7 @@ fn made() -> Outcome {
     assert!(saved.files[0].events.is_some_and(|n| n >= 3), "{saved:?}");
     instance.close()?;
     assert!(!path.exists(), "what was made is removed");
-    assert!(!Path::new("/run/latpath").join(format!("tracefs-{name}")).exists());
+    assert!(!Path::new("/run/latpath/journal").join(format!("tracefs-{name}")).exists());
     Ok(())
 }
 
@@ -194,14 +190,13 @@ fn open_and_kill(name: &str) -> Outcome {
 fn killed() -> Outcome {
     let users = Users::make("killed-theirs")?;
     let before = users.settings()?;
-    let (theirs, ours, next) = (unique("killed-theirs"), unique("killed"), unique("next"));
+    let (theirs, ours) = (unique("killed-theirs"), unique("killed"));
     open_and_kill(&ours)?;
     open_and_kill(&theirs)?;
     // Any start does, also that of another test.
-    let instance = Instance::open_or_make(&next, &Options::default())?;
+    Journal::of_this_machine().sweep(&[&Instances]);
     assert!(!instances()?.join(&ours).exists(), "the killed process's own instance is gone");
     assert_eq!(users.settings()?, before);
-    drop(instance);
     // The very instance can be opened again, too.
     open_and_kill(&ours)?;
     assert!(Instance::is_there(&theirs) && !Instance::is_there(&ours));
@@ -249,7 +244,7 @@ fn refused() -> Outcome {
     assert!(!instances()?.join(&name).exists());
     let events = vec!["sched:no_such_event".into(), "sched:sched_switch".into()];
     let instance = Instance::open_or_make(&name, &Options { events, ..Options::default() })?;
-    let notes = notes(&instance);
+    let notes = instance.notes();
     assert!(notes.len() == 1 && notes[0].contains("sched:no_such_event"), "{notes:?}");
     assert_eq!(read(&instance.path().join("set_event"))?, "sched:sched_switch");
     Ok(())

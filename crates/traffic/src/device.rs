@@ -1,7 +1,7 @@
 //! The device that frames are sent and received by, and what can be wrong with it.
 
-use latpath_counters::devices_here_and_elsewhere;
 use latpath_linux::net::{self, PacketSocket};
+use latpath_net::devices_here_and_elsewhere;
 use nix::net::if_::if_nametoindex;
 use std::io;
 use std::time::{Duration, Instant};

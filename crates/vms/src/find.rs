@@ -12,11 +12,11 @@ use crate::{
     threads::{self, Guest},
     vm::{Accel, Role, Tap, Thread, Vm},
 };
-use latpath_counters::{interfaces, Inode, Netns};
 use latpath_linux::{
     proc::{Root, Stat, PF_KTHREAD},
     Cpus,
 };
+use latpath_net::{interfaces, Inode, Netns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::{io, path::Path};

@@ -7,8 +7,8 @@ use crate::{
     vm::{Accel, FoundBy, Isolated, Role, Thread, Vm},
     Error,
 };
-use latpath_counters::{Inode, Interface};
 use latpath_linux::proc::Root;
+use latpath_net::{Inode, Interface};
 use std::{
     fs,
     os::unix::fs::symlink,

@@ -7,7 +7,7 @@ use crate::{
     text::plain,
     vm::{Bridge, Tap, TapKind},
 };
-use latpath_counters::{Inode, Interface};
+use latpath_net::{Inode, Interface};
 use std::collections::{BTreeMap, HashMap};
 
 /// The devices of all namespaces, each read once on demand.

@@ -6,7 +6,8 @@ mod events;
 mod space;
 
 use events::{no_drop_events, places};
-use latpath_counters::{Netns, Snapshot};
+use latpath_counters::Snapshot;
+use latpath_net::Netns;
 use latpath_stats::{place_of_drop, DropPlace};
 use latpath_testkit::waits::delivered;
 use latpath_testkit::{equal, need_root, need_tool, trial, Failed, Lack, Space};
@@ -208,7 +209,7 @@ fn unnamed() -> Result<(), Failed> {
         command.spawn()?
     };
     drop(space);
-    let found = Netns::find(inode).and_then(|netns| latpath_counters::interfaces(&netns));
+    let found = Netns::find(inode).and_then(|netns| latpath_net::interfaces(&netns));
     holder.kill()?;
     holder.wait()?;
     let names: Vec<String> = found?.into_iter().map(|interface| interface.name).collect();

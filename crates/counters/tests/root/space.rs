@@ -1,6 +1,7 @@
 //! What loses packets in a namespace, and what sends them.
 
 use latpath_counters::{Difference, Snapshot};
+use latpath_linux::net::open_tun;
 use latpath_testkit::{Failed, Space};
 use nix::sys::socket::{
     recv, sendto, setsockopt, socket, sockopt, AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrLike,
@@ -9,6 +10,7 @@ use std::{
     fs::File,
     net::UdpSocket,
     os::fd::{AsRawFd, OwnedFd},
+    path::Path,
     process::Command,
 };
 
@@ -63,21 +65,9 @@ pub fn send_frames_to(destination: [u8; 6], device: &str, count: u64) {
     }
 }
 
-/// A tap held open by a file of ours, as QEMU does it. nix has no name for the request.
+/// A tap held open by a file of ours, as QEMU does it.
 pub fn tap(space: &Space, name: &str) -> File {
-    nix::ioctl_write_ptr_bad!(set_iff, 0x4004_54ca, nix::libc::ifreq);
-    space.inside(|| {
-        let file = File::options().read(true).write(true).open("/dev/net/tun").expect("root may");
-        // SAFETY: an ifreq of noughts is a valid one.
-        let mut request: nix::libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from as nix::libc::c_char;
-        }
-        request.ifr_ifru.ifru_flags = (nix::libc::IFF_TAP | nix::libc::IFF_NO_PI) as i16;
-        // SAFETY: TUNSETIFF reads an ifreq (include/uapi/linux/if_tun.h), and this is one.
-        unsafe { set_iff(file.as_raw_fd(), &request) }.expect("the tap is made");
-        file
-    })
+    space.inside(|| open_tun(Path::new("/dev/net/tun"), name, nix::libc::IFF_TAP)).expect("root may")
 }
 
 /// A veth pair: what is sent by lpv0 arrives at lpv1, at once, in the sender's context.

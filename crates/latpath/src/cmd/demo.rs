@@ -63,10 +63,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     if let Some(missing) = latpath_lab::missing(application) {
         return Err(missing.into());
     }
-    let (lab, swept) = Lab::new()?;
-    if !swept.is_empty() {
-        say(&format!("removed what a killed demo left: {}", swept.join(", ")));
-    }
+    let lab = Lab::new()?;
     say("laying the path: lp-pub ─ nic0 ─ br0 ─ the application");
     let path = lab.lay(application)?;
     let program = std::env::current_exe().context("find latpath's own program file")?;
@@ -143,7 +140,7 @@ fn boot(lab: &Lab, path: &LabPath, program: &Path, stop: &dyn Fn() -> bool) -> R
 
 fn line(elapsed: Duration, total: Duration, path: &LabPath) -> Result<String> {
     let counters = path.hypervisor.counters()?;
-    let of = |device: &str| counters.iter().find(|c| c.device == device);
+    let of = |device: &str| counters.get(device);
     let arrived = of(latpath_lab::NIC).map_or(0, |c| c.rx_packets);
     let port = of(latpath_lab::TAP).or_else(|| of(latpath_lab::VETH));
     let (passed, dropped) = port.map_or((0, 0), |c| (c.tx_packets, c.tx_dropped));

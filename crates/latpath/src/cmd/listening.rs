@@ -3,9 +3,9 @@
 use super::ns;
 use anyhow::{bail, Context, Result};
 use latpath_bpf::namespaces;
-use latpath_counters::{interfaces, Netns};
 use latpath_linux::monotonic;
 use latpath_model::text::printable;
+use latpath_net::{interfaces, Netns};
 use latpath_protocols::ProtocolId;
 use latpath_stats::units::number_of;
 use latpath_traffic::{DeviceError, Discovery, Groups, Listen, PacketSocket, Received, Receiver};

@@ -20,7 +20,7 @@ pub fn trials(needs: &[Lack]) -> Vec<Trial> {
 }
 
 fn into_the_guest() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
     let program = env!("CARGO_BIN_EXE_latpath").into();
     let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..GuestPlan::default() };

@@ -41,7 +41,7 @@ pub fn name(kernel: LabKernel) -> String {
 }
 
 fn run(kernel: LabKernel) -> Outcome {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
     let program = program().context("no latpath for arm64")?;
     let inside = |file: &Path| hypervisor.path_of(file).display().to_string();

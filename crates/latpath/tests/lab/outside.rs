@@ -190,7 +190,7 @@ fn attempt(pool: &Pool, programs: &Programs, home: &Home, test: &Test, whole: bo
     let (lab, mut hypervisor) = match kept {
         Some(kept) => kept,
         None => {
-            let (lab, _) = Lab::new()?;
+            let lab = Lab::new()?;
             let booted = Hypervisor::boot(&lab, home.kernel, home.nics, &mut |line| eprintln!("{line}"), NEVER);
             let hypervisor = match booted {
                 Err(error) if error.to_string().contains(EMULATION) => {

@@ -8,7 +8,7 @@
 use crate::{expect::Report, Outcome};
 use anyhow::{anyhow, bail, ensure, Context, Result};
 use latpath_lab::{
-    Acceleration, Application, Counters, Guest, GuestPlan, Lab, LabPath, Namespace, NicService, OpenVswitch, Switch,
+    Acceleration, Application, Guest, GuestPlan, Lab, LabPath, Namespace, NicService, OpenVswitch, Switch,
     GUEST_DEVICE, PUBLISHER,
 };
 use latpath_run::Run;
@@ -104,7 +104,7 @@ impl Stage {
     }
 
     fn lay_to(application: Application, switch: Switch) -> Result<Self> {
-        let (lab, _) = Lab::new()?;
+        let lab = Lab::new()?;
         let path = lab.lay_through(switch, application)?;
         Ok(Self {
             guest: None,
@@ -188,7 +188,7 @@ impl Stage {
     }
 
     /// What the kernel counted on a device of the hypervisor.
-    pub fn counters(&self, device: &str) -> Result<Counters> {
+    pub fn counters(&self, device: &str) -> Result<latpath_net::Statistics> {
         Ok(self.path().hypervisor.counters_of(device)?)
     }
 

@@ -1,11 +1,10 @@
 //! `latpath ping caps` on devices that need no NIC: a veth pair, lo.
 
-use latpath_linux::{private_directory, UNDO};
 use latpath_testkit::waits::until;
 use latpath_testkit::{equal, Failed, Trial};
 use latpath_testkit::{latpath, need_lab, need_root, trial, Finished, Space};
+use latpath_undo::{Journal, Kind, Lifetime, Outcome, Undo};
 use serde_json::{json, Value};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 pub fn tests() -> Vec<Trial> {
@@ -115,16 +114,29 @@ fn down() -> Result<(), Failed> {
     equal("its other end", (&other_end["up"], &other_end["link"]), (&json!(true), &json!(false)))
 }
 
-/// The NIC is gone: a virtual device lets nobody switch on what it has not.
+/// Stamps of a NIC, as the journal has them.
+struct Stamps;
+
+impl Undo for Stamps {
+    const KIND: Kind = Kind::NicTimestamps;
+    type Step = Value;
+    fn undo(&self, _: &str, _: &[Value]) -> Outcome {
+        Outcome::OutOfReach
+    }
+}
+
+/// The NIC is gone: a virtual device lets nobody switch on what it has not. Its namespace is another one than the command's.
 fn left() -> Result<(), Failed> {
     let space = Space::new("left")?;
-    let note = Path::new(UNDO).join(format!("hwstamps-{}-999", space.inode()));
+    let subject = format!("{}-999", space.inode());
     let config = json!({ "tx_type": 0, "rx_filter": 0, "flags": 0 });
-    let netns = space.inode();
-    let text = json!({ "device": "lpgone", "ifindex": 999, "netns": netns, "before": config, "after": null, "pid": 1 });
-    private_directory(Path::new(UNDO))?;
-    std::fs::write(&note, text.to_string())?;
-    let ran = space.run(latpath("vms"))?;
+    let turn = Journal::of_this_machine().turn()?;
+    let mut entry = turn.begin::<Stamps>(&subject, Lifetime::Process, "a test")?;
+    entry.add_within(&turn, json!({ "device": "lpgone", "before": config, "after": null }))?;
+    drop(turn);
+    entry.abandon()?;
+    let ran = ends(&mut latpath("vms"))?;
+    let note = Journal::of_this_machine().path().join(format!("nic-timestamps-{subject}"));
     equal(&ran.stderr, note.exists(), false)
 }
 

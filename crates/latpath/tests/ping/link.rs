@@ -54,7 +54,7 @@ impl Link {
     }
 
     fn with(ipv6: bool) -> Result<Self, Failed> {
-        let (lab, _) = Lab::new()?;
+        let lab = Lab::new()?;
         let link = Self { here: lab.namespace("here")?, there: lab.namespace("there")?, lab };
         for space in [&link.here, &link.there].into_iter().filter(|_| ipv6) {
             space.inside(|| {
@@ -319,7 +319,7 @@ fn make_tc_drop(space: &Namespace, device: &str) -> Result<(), Failed> {
 
 fn no_drops_by_tc() -> Lack {
     let try_it = || -> Result<(), Failed> {
-        let (lab, _) = Lab::new()?;
+        let lab = Lab::new()?;
         let space = lab.namespace("tc")?;
         space.ip("link add lptc type veth peer name lptd")?;
         make_tc_drop(&space, "lptc")

@@ -38,7 +38,7 @@ fn shapes() -> (Vec<Vec<u8>>, Vec<(u16, u32)>) {
 }
 
 fn recognises() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
     let program = env!("CARGO_BIN_EXE_latpath").into();
     let plan = GuestPlan { programs: vec![(program, "/bin/latpath".into())], ..Default::default() };

@@ -6,7 +6,7 @@ use latpath_testkit::{bench, equal, trial, Lack};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::UdpSocket;
-use std::os::fd::AsRawFd;
+use std::path::Path;
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
     vec![
@@ -18,22 +18,9 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
 const PACKETS: u32 = 50;
 const PORT: u16 = 5000;
 
-nix::ioctl_write_ptr_bad!(set_interface, libc::TUNSETIFF, libc::ifreq);
-
 /// A device of IP packets, with the addresses of one end of the tunnel.
 fn open_tun(space: &Namespace, name: &str, end: u8) -> Result<File, Failed> {
-    let file = space.inside(|| -> Result<File, String> {
-        let file = File::options().read(true).write(true).open("/dev/net/tun").map_err(|e| e.to_string())?;
-        // SAFETY: a plain structure, for which zeros are a value.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-            *to = from as libc::c_char;
-        }
-        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-        // SAFETY: the request lives through the call.
-        unsafe { set_interface(file.as_raw_fd(), &request) }.map_err(|e| e.to_string())?;
-        Ok(file)
-    })??;
+    let file = space.inside(|| latpath_linux::net::open_tun(Path::new("/dev/net/tun"), name, libc::IFF_TUN))??;
     space.ip(&format!("addr add 10.77.0.{end}/24 dev {name}"))?;
     space.inside(|| fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "0"))??;
     space.ip(&format!("addr add fd77::{end}/64 dev {name} nodad"))?;

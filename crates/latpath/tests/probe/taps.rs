@@ -8,7 +8,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::stat::{makedev, mknod, Mode as Permissions, SFlag};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 const MACVTAP: &str = "macvtap0";
@@ -28,7 +28,7 @@ pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
 
 /// Why this machine can have no macvtap.
 fn no_macvtap() -> Lack {
-    let tried = Lab::new().and_then(|(lab, _)| {
+    let tried = Lab::new().and_then(|lab| {
         let space = lab.namespace("try")?;
         space.ip("link add lp-try type veth peer name lp-peer")?;
         space.ip(&format!("link add link lp-try name {MACVTAP} type macvtap mode bridge"))
@@ -36,20 +36,9 @@ fn no_macvtap() -> Lack {
     tried.err().map(|e| format!("needs macvtap: {e}"))
 }
 
-nix::ioctl_write_ptr_bad!(set_interface, libc::TUNSETIFF, libc::ifreq);
-
 /// Opens a device as a VM's: whole frames and nothing before them.
 pub fn open(node: &Path, name: &str) -> Result<File, Failed> {
-    let file = File::options().read(true).write(true).open(node).map_err(|e| format!("{}: {e}", node.display()))?;
-    // SAFETY: a plain structure, for which zeros are a value.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
-    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: the request lives through the call.
-    unsafe { set_interface(file.as_raw_fd(), &request) }?;
-    Ok(file)
+    latpath_linux::net::open_tun(node, name, libc::IFF_TAP).map_err(|e| format!("{}: {e}", node.display()).into())
 }
 
 /// Takes so many frames of the stream off the device.

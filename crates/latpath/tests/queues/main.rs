@@ -68,7 +68,7 @@ fn counted(guest: &mut Guest) -> Result<Vec<u64>, Failed> {
 /// Newer kernels' virtio_net maps its receive buffers itself, and adds them by functions for that.
 fn premapped() -> Result<(), Failed> {
     const FRAMES: u64 = 2000;
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
     let programs = vec![(program(), "/bin/latpath".into())];
     let plan = GuestPlan { programs, kernel: LabKernel::named("6.18"), ..GuestPlan::default() };

@@ -77,7 +77,8 @@ impl Traced {
             // What a descriptor of a path names is opened by way of /proc.
             let is_fifo = path.starts_with("/proc/self/fd/") && fifos.iter().any(|fifo| led_to.contains(fifo));
             let is_foreign = path.contains("..") || path.contains(&folder) || led_to.contains(&folder);
-            is_fifo || is_foreign || !(is_listed(path) || is_named(opened))
+            let looked_up = Path::new(&opened.directory).join(path);
+            is_fifo || is_foreign || !(is_listed(path) || is_listed(&looked_up.to_string_lossy()) || is_named(opened))
         };
         let wrong: Vec<_> = self.opened.iter().filter(is_wrong).collect();
         equal("opened, and not listed", wrong, vec![])?;

@@ -1,9 +1,11 @@
 //! `latpath vms` as users run it, beside real guests; and `latpath caps`, beside what it speaks of.
 
-use latpath_lab::{Application, GuestPlan, Lab, Namespace, Running, BRIDGE, TAP};
+use latpath_lab::{Application, GuestPlan, Lab, Labs, Namespace, Running, Step, BRIDGE, TAP};
+use latpath_net::Netns;
 use latpath_testkit::waits::until;
 use latpath_testkit::Failed;
 use latpath_testkit::{boot, equal, latpath, need_guest, need_lab, need_root, need_tool, trial, Lack};
+use latpath_undo::{Journal, Lifetime};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs::{self, File};
@@ -83,7 +85,7 @@ fn paused(lab: &Lab, space: &Namespace, before: &str, words: &str) -> Result<Run
 }
 
 fn listed() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let path = lab.lay(Application::Guest)?;
     let guest = boot(&lab, &path, &GuestPlan::default())?;
     let vm = vm(guest.pid(), |_| true)?;
@@ -118,7 +120,7 @@ fn listed() -> Result<(), Failed> {
 }
 
 fn macvtap() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let space = lab.namespace("vtap")?;
     // Its device file is one for all namespaces: another's macvtap may have the first number that is free in this one.
     let index = 1_000_000 + u64::from(std::process::id());
@@ -149,7 +151,7 @@ fn macvtap() -> Result<(), Failed> {
 }
 
 fn moved() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let (born, there) = (lab.namespace("born")?, lab.namespace("there")?);
     let qemu = paused(&lab, &born, "", "-netdev tap,id=n,ifname=lptap7,script=no,downscript=no")?;
     vm(qemu.pid(), |vm| !rows(vm, "taps").is_empty())?;
@@ -163,7 +165,7 @@ fn moved() -> Result<(), Failed> {
 }
 
 fn without_root() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let space = lab.namespace("other")?;
     let qemu = paused(
         &lab,
@@ -280,7 +282,7 @@ fn forced() -> Result<(), Failed> {
 }
 
 fn hostile_name() -> Result<(), Failed> {
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     let space = lab.namespace("rude")?;
     let qemu = paused(&lab, &space, "", "-name \"$(printf 'guest=a\\033[2Jb')\"")?;
     vm(qemu.pid(), |_| true)?;
@@ -335,17 +337,24 @@ fn study_of_others() -> Result<(), Failed> {
     tried
 }
 
-/// Its names say whose it was: here a process that has ended.
+/// A lab whose process was killed between noting a namespace and taking it away.
 fn killed_lab() -> Result<(), Failed> {
-    let mut process = Command::new("true").spawn()?;
-    process.wait()?;
-    let name = format!("latpath-{}-1-1-hyp", process.id());
-    run(Command::new("ip").args(["netns", "add", &name]))?;
+    let lab = format!("latpath-{}-1-1", std::process::id());
+    let name = format!("{lab}-hyp");
+    let turn = Journal::of_this_machine().turn()?;
+    let mut entry = turn.begin::<Labs>(&lab, Lifetime::Process, "a test")?;
+    drop(turn);
+    for role in ["hyp", "never-made"] {
+        entry.add(Step::Namespace { role: role.into() })?;
+    }
+    Netns::create(&name)?;
+    entry.abandon()?;
     let output = latpath("vms").output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let is_there = Path::new("/run/netns").join(&name).exists();
     if is_there {
-        run(Command::new("ip").args(["netns", "del", &name]))?;
+        Netns::delete(&name)?;
     }
-    equal(&said, (is_there, said.contains(&name)), (false, true))
+    let is_noted = Journal::of_this_machine().path().join(format!("lab-{lab}")).exists();
+    equal(&said, (is_there, is_noted), (false, false))
 }

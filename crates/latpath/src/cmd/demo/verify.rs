@@ -2,7 +2,8 @@
 
 use super::processes::{DemoProcesses, Ending, GUEST, RELAY};
 use anyhow::{Context, Result};
-use latpath_lab::{Counters, Guest, LabPath, APPLICATION, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
+use latpath_lab::{Guest, LabPath, APPLICATION, GUEST_DEVICE, NIC, PUBLISHER, TAP, VETH};
+use latpath_net::Statistics;
 use latpath_run::{Run, Select};
 use serde_json::Value;
 use std::{
@@ -13,7 +14,7 @@ use std::{
 };
 
 /// Counters by device; the devices of a lab have different names.
-pub type Devices = BTreeMap<String, Counters>;
+pub type Devices = BTreeMap<String, Statistics>;
 
 pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Devices> {
     let mut all = path.publisher.counters()?;
@@ -22,9 +23,9 @@ pub fn count_devices(path: &LabPath, guest: Option<&mut Guest>) -> Result<Device
         all.extend(application.counters()?);
     }
     if let Some(guest) = guest {
-        all.push(guest.counters(&|| false)?);
+        all.insert(GUEST_DEVICE.into(), guest.counters(&|| false)?);
     }
-    Ok(all.into_iter().map(|c| (c.device.clone(), c)).collect())
+    Ok(all)
 }
 
 /// Waits until all that was sent has been read or was dropped, or nothing has moved for long: an emulated guest may be behind by a
@@ -92,7 +93,7 @@ impl Check {
 impl Evidence {
     /// Puts together the kernel's counts, the run's, and the ends' own.
     pub fn gather(run: &Path, before: &Devices, after: &Devices, ending: &Ending) -> Result<Self> {
-        let nothing = Counters::default();
+        let nothing = Statistics::default();
         let devices =
             after.iter().map(|(name, c)| (name.clone(), c.since(before.get(name).unwrap_or(&nothing)))).collect();
         let run = Run::open(run)?;
@@ -126,12 +127,12 @@ impl Evidence {
 
     /// Every place at which kernel and latpath both counted, in the order in which packets pass.
     pub fn checks(&self) -> Vec<Check> {
-        let counter = |device: &str, read: fn(&Counters) -> u64| self.devices.get(device).map_or(0, read);
+        let counter = |device: &str, read: fn(&Statistics) -> u64| self.devices.get(device).map_or(0, read);
         let seen = |what, by: String, kernel, point: String| {
             let latpath = self.seen.get(&point).copied();
             Check { what, counter: by, kernel, point, latpath }
         };
-        let device = |what, device: &str, name: &str, read: fn(&Counters) -> u64, point: String| {
+        let device = |what, device: &str, name: &str, read: fn(&Statistics) -> u64, point: String| {
             seen(what, format!("{device} {name}"), counter(device, read), point)
         };
         let mut checks = vec![
@@ -197,11 +198,8 @@ fn number(json: &Value, key: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn device(name: &str, rx: u64, tx: u64, tx_dropped: u64) -> (String, Counters) {
-        (
-            name.into(),
-            Counters { device: name.into(), rx_packets: rx, tx_packets: tx, tx_dropped, ..Counters::default() },
-        )
+    fn device(name: &str, rx: u64, tx: u64, tx_dropped: u64) -> (String, Statistics) {
+        (name.into(), Statistics { rx_packets: rx, tx_packets: tx, tx_dropped, ..Statistics::default() })
     }
 
     /// Ten sent, two dropped at the tap.

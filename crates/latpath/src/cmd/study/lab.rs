@@ -26,10 +26,7 @@ const BYTES: &str = "100M";
 /// Boots the lab's hypervisor and has the study made in it.
 pub(super) fn from_outside(repeat: u32, stop: &AtomicBool) -> Result<Vec<Configuration>> {
     let stopped = || stop.load(Ordering::Relaxed);
-    let (lab, swept) = Lab::new()?;
-    if !swept.is_empty() {
-        say(&format!("removed what a killed lab left: {}", swept.join(", ")));
-    }
+    let lab = Lab::new()?;
     let kernel = LabKernel::named(KERNEL).context("the lab's kernel")?;
     let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::default(), &mut say, &stopped)?;
     say(&format!("the hypervisor is up: Linux {}, {}", hypervisor.release(), hypervisor.acceleration()));
@@ -65,7 +62,7 @@ pub(super) fn inside(
     mut measure: impl FnMut(&str, &str, &Address, &[OsString]) -> Result<()>,
 ) -> Result<()> {
     let stopped = || stop.load(Ordering::Relaxed);
-    let (lab, _) = Lab::new()?;
+    let lab = Lab::new()?;
     for (name, service) in CONFIGURATIONS {
         let path = lab.lay_through(Switch::LinuxBridge, Application::Guest)?;
         let mut guest = boot(&lab, &path, name, service, &stopped)?;

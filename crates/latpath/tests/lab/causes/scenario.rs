@@ -89,7 +89,7 @@ pub struct Scenario {
 impl Scenario {
     /// Lays the path; `guest`: the application is in one.
     pub fn lay(in_guest: bool) -> Result<Self, Failed> {
-        let (lab, _) = Lab::new()?;
+        let lab = Lab::new()?;
         let at = if in_guest { Application::Guest } else { Application::Namespace };
         let path = lab.lay(at)?;
         let run = PathBuf::new();

@@ -1,29 +1,27 @@
-//! Records of latpath's changes to the machine, so that the next latpath can undo them after a kill.
+//! Directories that only their owner may enter, and the one of latpath's own files.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Directory of these records. They are valid until the next boot.
-pub const UNDO: &str = "/run/latpath";
-
-/// Makes a directory that only its owner may enter.
-pub fn make_private(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)
-}
+/// Directory of latpath's files on this machine: the journal of its changes, and labs. It is empty after a boot.
+pub const RUN_DIRECTORY: &str = "/run/latpath";
 
 /// Makes a directory that only its owner may enter, or uses an existing one of this user, closed to others from then on.
-/// What others could open they could lock, and so keep latpath from undoing.
+/// Others who could open it could lock it, and so keep latpath from undoing its changes.
+///
+/// # Errors
+/// Where it cannot be made, or the path leads to another user's directory or to none.
 pub fn private_directory(path: &Path) -> io::Result<()> {
-    if let Err(error) = make_private(path) {
+    if let Err(error) = DirBuilder::new().mode(0o700).create(path) {
         if error.kind() != io::ErrorKind::AlreadyExists {
             return Err(error);
         }
     }
     let found = fs::symlink_metadata(path)?;
     if !found.is_dir() || found.uid() != nix::unistd::geteuid().as_raw() {
-        let why = format!("{} is no directory of this user's: remove it", path.display());
+        let why = format!("{} is not a directory of this user: remove it", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     match found.mode() & 0o077 {

@@ -1,13 +1,18 @@
-//! Network namespaces, found by inode number and entered by threads of their own.
+//! Network namespaces: found by inode number, entered by threads of their own, made and deleted by name.
 
 use crate::{Error, Result};
 use latpath_linux::{net::owner_of, proc::Mount};
-use nix::sched::{setns, CloneFlags};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+    mount::{mount, umount2, MntFlags, MsFlags},
+    sched::{setns, unshare, CloneFlags},
+};
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs::{self, DirBuilder, File, OpenOptions},
     io,
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     thread,
 };
@@ -31,12 +36,18 @@ pub struct Netns {
 
 impl Netns {
     /// The namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Where /proc does not show it.
     pub fn own() -> Result<Self> {
         let inode = inode_of(Path::new(OWN)).map_err(|source| Error::Ask { what: OWN, source })?;
         Ok(Self { inode, path: None })
     }
 
     /// The namespace with this number: ours, one that is mounted somewhere (`ip netns`, containers), or some process's.
+    ///
+    /// # Errors
+    /// Where nothing leads to it.
     pub fn find(inode: Inode) -> Result<Self> {
         match Self::own() {
             Ok(own) if own.inode == inode => Ok(own),
@@ -47,6 +58,7 @@ impl Netns {
         }
     }
 
+    /// Its number.
     pub fn inode(&self) -> Inode {
         self.inode
     }
@@ -66,24 +78,82 @@ impl Netns {
     /// Whether it belongs to the system's first user namespace: not to one that some user has made, as for a rootless container.
     pub fn is_of_first_user_namespace(&self) -> bool {
         // Where the kernel does not say, nobody else can have made it.
-        self.file().is_none_or(|file| owner_of(&file).map_or(true, |owner| owner == FIRST_USER_NAMESPACE))
+        self.open().map_or(true, |file| owner_of(&file).map_or(true, |owner| owner == FIRST_USER_NAMESPACE))
     }
 
-    /// Its file, open; `None` where it is gone.
-    pub(crate) fn file(&self) -> Option<File> {
-        open(self.path.as_deref().unwrap_or(Path::new(OWN)), self.inode)
+    /// Opens its file, which setns(2) takes.
+    ///
+    /// # Errors
+    /// Where it is gone, or another namespace has its place.
+    pub fn open(&self) -> Result<File> {
+        let file = open(self.path.as_deref().unwrap_or(Path::new(OWN)), self.inode);
+        file.ok_or(Error::NoNamespace(self.inode))
     }
 
     /// Calls a function in it: sockets that the function opens belong to this namespace, and so does
-    /// `/proc/thread-self/net`. Unless it is the caller's own, this is done by another thread.
+    /// `/proc/thread-self/net`. Another thread calls it, unless the namespace is the caller's own.
+    ///
+    /// # Errors
+    /// Where the namespace is gone, or may not be entered.
     pub fn inside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> Result<T> {
-        let Some(path) = &self.path else { return Ok(call()) };
-        let file = open(path, self.inode).ok_or(Error::NoNamespace(self.inode))?;
+        if self.path.is_none() {
+            return Ok(call());
+        }
+        let file = self.open()?;
         let entered = thread::scope(|scope| {
             let thread = scope.spawn(|| setns(&file, CloneFlags::CLONE_NEWNET).map(|()| call()));
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         entered.map_err(|e| Error::Enter { inode: self.inode, source: e.into() })
+    }
+
+    /// The namespace that `ip netns` has under this name.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn named(name: &str) -> Result<Self> {
+        let path = named_path(name)?;
+        let inode = inode_of(&path).map_err(|source| refused(format!("find network namespace {name}"), source))?;
+        Ok(Self { inode, path: Some(path) })
+    }
+
+    /// Makes a namespace with this name, as `ip netns add` does: a file in /run/netns on which it is mounted.
+    ///
+    /// # Errors
+    /// Where the name is taken, or this process may not mount.
+    pub fn create(name: &str) -> Result<Self> {
+        let path = named_path(name)?;
+        let make = || -> io::Result<()> {
+            let _one_at_a_time = mounted_directory()?;
+            OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path)?;
+            let mounted = thread::scope(|scope| {
+                let bind = || -> nix::Result<()> {
+                    unshare(CloneFlags::CLONE_NEWNET)?;
+                    mount(Some(OWN), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                };
+                scope.spawn(bind).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            });
+            if mounted.is_err() {
+                let _ = fs::remove_file(&path);
+            }
+            Ok(mounted?)
+        };
+        make().map_err(|source| refused(format!("make network namespace {name}"), source))?;
+        Self::named(name)
+    }
+
+    /// Takes a namespace's name away. The namespace goes with the last process and descriptor that use it.
+    ///
+    /// # Errors
+    /// Where there is none of this name, or this process may not unmount it.
+    pub fn delete(name: &str) -> Result<()> {
+        let path = named_path(name)?;
+        let delete = || match umount2(&path, MntFlags::MNT_DETACH) {
+            // A file on which nothing was mounted.
+            Ok(()) | Err(Errno::EINVAL) => fs::remove_file(&path),
+            Err(error) => Err(error.into()),
+        };
+        delete().map_err(|source| refused(format!("delete network namespace {name}"), source))
     }
 
     /// All namespaces that can be found from here, ours among them. One that goes in between is not found any more when it
@@ -98,12 +168,42 @@ impl Netns {
     }
 }
 
+fn refused(doing: String, source: io::Error) -> Error {
+    Error::Refused { doing, source, reason: None }
+}
+
+/// The place of a namespace of this name.
+fn named_path(name: &str) -> Result<PathBuf> {
+    let is_name = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+    let invalid = || refused(format!("network namespace {name:?}"), io::ErrorKind::InvalidInput.into());
+    is_name.then(|| Path::new(NAMED[0]).join(name)).ok_or_else(invalid)
+}
+
+/// Makes the directory of named namespaces where there is none, and a mount of it that all mount namespaces share. Locked, so that
+/// it is mounted once, also beside `ip netns`.
+fn mounted_directory() -> io::Result<Flock<File>> {
+    let folder = NAMED[0];
+    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let lock = Flock::lock(File::open(folder)?, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+    let none = None::<&str>;
+    let share = || mount(none, folder, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none);
+    match share() {
+        // It is no mount yet.
+        Err(Errno::EINVAL) => {
+            mount(Some(folder), folder, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
+            share()?;
+        }
+        shared => shared?,
+    }
+    Ok(lock)
+}
+
 fn inode_of(path: &Path) -> io::Result<Inode> {
     // The kernel numbers namespaces with 32 bits (struct ns_common, inum).
     fs::metadata(path).map(|meta| meta.ino() as Inode)
 }
 
-/// Opens the namespace file, if it still is the namespace with this number.
+/// Opens the file of a namespace, if the namespace still has this number.
 fn open(path: &Path, inode: Inode) -> Option<File> {
     let file = File::open(path).ok()?;
     (file.metadata().ok()?.ino() as Inode == inode).then_some(file)

@@ -1,4 +1,4 @@
-//! The devices of a namespace, as rtnetlink lists them: what they are, where they hang, what they counted.
+//! The devices of a namespace, as rtnetlink lists them: their kinds, their places, their counters.
 
 use crate::{
     netlink::{attribute, attributes, u32_at, u64_at, Socket},
@@ -7,13 +7,12 @@ use crate::{
 use latpath_model::text::of_field;
 use nix::sys::socket::SockProtocol;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsRawFd;
 
 const WHAT: &str = "list devices (rtnetlink)";
 /// include/uapi/linux/rtnetlink.h, if_link.h
-const NEW_LINK: u16 = 16;
-const GET_LINK: u16 = 18;
+pub(crate) const NEW_LINK: u16 = 16;
+pub(crate) const GET_LINK: u16 = 18;
 const INFO_MESSAGE: usize = 16;
 const ADDRESS: u16 = 1;
 const NAME: u16 = 3;
@@ -36,6 +35,7 @@ const INFO_PORT_KIND: u16 = 4;
 pub struct Interface {
     /// Its index in its namespace.
     pub ifindex: u32,
+    /// Its name.
     pub name: String,
     /// What kind it is, where it is a virtual one: `tun`, `macvtap`, `veth`, `bridge`, `openvswitch`.
     pub kind: Option<String>,
@@ -48,33 +48,37 @@ pub struct Interface {
     pub master: Option<u32>,
     /// What kind of port it is: `bridge`, `openvswitch`.
     pub port_kind: Option<String>,
-    /// The index of the device that it stands on (macvtap, VLAN) or is joined with (veth); it may be in another namespace.
+    /// The index of the device below it (macvtap, VLAN) or at its other end (veth); it may be in another namespace.
     pub lower: Option<u32>,
     /// The namespace of `lower`, by the number that this namespace has for it; `None` where it is this one.
     #[serde(skip)]
     pub lower_netnsid: Option<i32>,
     /// Packets that its queue holds (`txqueuelen`); for a tap, what the guest may leave unread.
     pub tx_queue_len: u32,
-    /// How often its link went down since it was made.
+    /// Times that its link went down since it was made.
     pub link_downs: u32,
-    /// What it counted since it was made.
+    /// Its counters since it was made.
     pub statistics: Statistics,
 }
 
 impl Interface {
+    /// Whether it is switched on (`IFF_UP`).
     pub fn is_up(&self) -> bool {
         self.flags & nix::libc::IFF_UP as u32 != 0
     }
 
+    /// Whether it is the loopback.
     pub fn is_loopback(&self) -> bool {
         self.flags & nix::libc::IFF_LOOPBACK as u32 != 0
     }
 }
 
-/// What a device counted (struct rtnl_link_stats64). Counts of packets, but for bytes.
+/// A device's counters (struct rtnl_link_stats64): packets, unless the name says bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
+    /// Packets received.
     pub rx_packets: u64,
+    /// Packets sent.
     pub tx_packets: u64,
     /// Bytes received.
     pub rx_bytes: u64,
@@ -95,7 +99,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// What counts packets that were lost, as `ip -s -s -j link` names it.
+    /// Counters of lost packets, as `ip -s -s -j link` names it.
     pub fn losses(&self) -> [(&'static str, u64); 6] {
         [
             ("rx_dropped", self.rx_dropped),
@@ -133,7 +137,7 @@ impl Statistics {
         since
     }
 
-    /// What an older kernel does not send is nought.
+    /// Counters that an older kernel does not send are 0.
     fn read(bytes: &[u8]) -> Self {
         let mut read = Self::default();
         read.counters().into_iter().for_each(|(place, count)| *count = u64_at(bytes, 8 * place).unwrap_or(0));
@@ -141,38 +145,22 @@ impl Statistics {
     }
 }
 
-/// What devices have counted, by their namespaces and their indexes in them.
-pub type DeviceStatistics = HashMap<(Inode, u32), Statistics>;
-
-/// What devices counted since `earlier`; those that are new, since they were made.
-pub fn since(now: &DeviceStatistics, earlier: &DeviceStatistics) -> DeviceStatistics {
-    let nothing = Statistics::default();
-    now.iter().map(|(place, now)| (*place, now.since(earlier.get(place).unwrap_or(&nothing)))).collect()
-}
-
-/// What the devices of some namespaces have counted since they were made; nothing of namespaces that are gone.
-pub fn statistics(namespaces: impl IntoIterator<Item = Inode>) -> DeviceStatistics {
-    let namespaces: BTreeSet<Inode> = namespaces.into_iter().collect();
-    let of_namespace = |inode: Inode| {
-        let all = Netns::find(inode).and_then(|netns| interfaces(&netns)).unwrap_or_default();
-        all.into_iter().map(move |device| ((inode, device.ifindex), device.statistics))
-    };
-    namespaces.into_iter().flat_map(of_namespace).collect()
-}
-
 /// The devices of a namespace, in the kernel's order.
+///
+/// # Errors
+/// Where the namespace cannot be entered, or the kernel does not list them.
 pub fn interfaces(netns: &Netns) -> Result<Vec<Interface>> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?;
     let answer = socket.list(GET_LINK, &[0; INFO_MESSAGE])?;
     Ok(answer.iter().filter(|m| m.kind == NEW_LINK).filter_map(|m| interface(&m.payload)).collect())
 }
 
-/// The namespace that another one has this number for: see [`Interface::lower_netnsid`].
+/// Finds the namespace to which another one has given this number: see [`Interface::lower_netnsid`].
 pub fn netns_by_id(netns: &Netns, id: i32) -> Option<Inode> {
     let socket = Socket::open(netns, SockProtocol::NetlinkRoute, "ask for a namespace's number (rtnetlink)").ok()?;
     let is_it = |other: &Netns| {
         // The file must stay open while the kernel is asked.
-        let file = other.file()?;
+        let file = other.open().ok()?;
         let payload = [&[0; 4][..], &attribute(NSID_FD, &file.as_raw_fd().to_ne_bytes())].concat();
         let answer = socket.get(GET_NSID, &payload).ok()?;
         let mut all = attributes(answer.payload.get(4..)?);
@@ -182,7 +170,7 @@ pub fn netns_by_id(netns: &Netns, id: i32) -> Option<Inode> {
 }
 
 /// Reads one RTM_NEWLINK.
-fn interface(payload: &[u8]) -> Option<Interface> {
+pub(crate) fn interface(payload: &[u8]) -> Option<Interface> {
     let mut found = Interface { ifindex: u32_at(payload, 4)?, flags: u32_at(payload, 8)?, ..Interface::default() };
     for (kind, value) in attributes(payload.get(INFO_MESSAGE..)?) {
         let number = || u32_at(value, 0);

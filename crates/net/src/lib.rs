@@ -1,0 +1,28 @@
+//! The network of this machine, read and changed by netlink: namespaces, devices, addresses, queueing disciplines.
+//!
+//! ```no_run
+//! use latpath_net::{interfaces, Netns};
+//! for netns in Netns::all().values() {
+//!     let names: Vec<String> = interfaces(netns)?.into_iter().map(|device| device.name).collect();
+//!     println!("{}: {}", netns.inode(), names.join(", "));
+//! }
+//! # Ok::<(), latpath_net::Error>(())
+//! ```
+//!
+//! A namespace is named by its inode number (`/proc/PID/ns/net`), as in latpath's points. A thread of its own enters it; the
+//! caller's thread stays in its namespace. Reading changes nothing and loads no kernel module.
+
+mod error;
+mod interface;
+pub mod netlink;
+mod netns;
+mod qdisc;
+mod rtnetlink;
+mod whereabouts;
+
+pub use error::{Error, Result};
+pub use interface::{interfaces, netns_by_id, Interface, Statistics};
+pub use netns::{Inode, Netns};
+pub use qdisc::{qdiscs, Gates, Qdisc, Shaping, TrafficClasses, INGRESS, ROOT};
+pub use rtnetlink::{Address, Change, NewDevice, Rtnetlink};
+pub use whereabouts::devices_here_and_elsewhere;

@@ -1,0 +1,341 @@
+//! Changes of a namespace's devices, addresses, neighbours and queueing disciplines.
+
+use crate::{
+    interface::{interface, GET_LINK, NEW_LINK},
+    netlink::{attribute, attributes, nested, number, text, u32_at, Socket, CREATE_NEW, CREATE_OR_REPLACE},
+    qdisc::place,
+    Error, Interface, Netns, Result, Shaping, INGRESS, ROOT,
+};
+use nix::sys::socket::SockProtocol;
+use std::{
+    io,
+    net::IpAddr,
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+const WHAT: &str = "change the network (rtnetlink)";
+/// include/uapi/linux/rtnetlink.h
+const DELETE_LINK: u16 = 17;
+const NEW_ADDRESS: u16 = 20;
+const DELETE_ADDRESS: u16 = 21;
+const GET_ADDRESS: u16 = 22;
+const NEW_NEIGHBOUR: u16 = 28;
+const NEW_QDISC: u16 = 36;
+const DELETE_QDISC: u16 = 37;
+/// include/uapi/linux/if_link.h
+const ADDRESS: u16 = 1;
+const NAME: u16 = 3;
+const MTU: u16 = 4;
+const LOWER: u16 = 5;
+const MASTER: u16 = 10;
+const QUEUE_LENGTH: u16 = 13;
+const LINK_INFO: u16 = 18;
+const NETNS_FD: u16 = 28;
+const INFO_KIND: u16 = 1;
+const INFO_DATA: u16 = 2;
+const VETH_PEER: u16 = 1;
+const VLAN_ID: u16 = 1;
+const MACVLAN_MODE: u16 = 1;
+const MACVLAN_BRIDGE: u32 = 4;
+const BRIDGE_SNOOPING: u16 = 23;
+/// include/uapi/linux/if_addr.h, neighbour.h
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const NO_DAD: u8 = 2;
+const NEIGHBOUR_ADDRESS: u16 = 1;
+const NEIGHBOUR_MAC: u16 = 2;
+const PERMANENT: u16 = 0x80;
+
+/// A kind of device that can be made.
+#[derive(Clone, Copy, Debug)]
+pub enum NewDevice<'a> {
+    /// A cable with two ends.
+    Veth {
+        /// Name of the other end.
+        peer: &'a str,
+        /// Namespace of the other end; `None` for the same one.
+        netns: Option<&'a Netns>,
+    },
+    /// A bridge without spanning tree.
+    Bridge {
+        /// Whether it sends multicast only to ports that asked for it.
+        multicast_snooping: bool,
+    },
+    /// A VLAN of another device.
+    Vlan {
+        /// Name of that device.
+        lower: &'a str,
+        /// Its number, 0 to 4094.
+        id: u16,
+    },
+    /// A tap on another device, in bridge mode.
+    Macvtap {
+        /// Name of that device.
+        lower: &'a str,
+    },
+    /// A tap that stays when no program holds it open.
+    Tap,
+}
+
+/// A change of a device.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Switches it on or off.
+    Up(bool),
+    /// Makes it a port of this bridge; `None` takes it off its bridge.
+    Master(Option<&'a str>),
+    /// Sets its largest packet, bytes.
+    Mtu(u32),
+    /// Sets its own address.
+    Mac([u8; 6]),
+    /// Sets the number of packets that its queue holds.
+    QueueLength(u32),
+    /// Moves it to another namespace.
+    Netns(&'a Netns),
+}
+
+/// An address of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The address.
+    pub address: IpAddr,
+    /// Bits of the network's part.
+    pub prefix: u8,
+}
+
+/// A namespace whose network is changed.
+pub struct Rtnetlink {
+    socket: Socket,
+    netns: Netns,
+}
+
+impl Rtnetlink {
+    /// Opens a socket in a namespace.
+    ///
+    /// # Errors
+    /// Where the namespace cannot be entered.
+    pub fn open(netns: &Netns) -> Result<Self> {
+        Ok(Self { socket: Socket::open(netns, SockProtocol::NetlinkRoute, WHAT)?, netns: netns.clone() })
+    }
+
+    /// The device of this name.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn device(&self, name: &str) -> Result<Interface> {
+        let refused = |source| Error::Refused { doing: format!("find device {name}"), source, reason: None };
+        let answer = self.socket.get(GET_LINK, &[link(0, 0, 0), text(NAME, name)].concat()).map_err(|e| match e {
+            Error::Ask { source, .. } => refused(source),
+            other => other,
+        })?;
+        let device = (answer.kind == NEW_LINK).then(|| interface(&answer.payload)).flatten();
+        device.ok_or_else(|| refused(io::ErrorKind::NotFound.into()))
+    }
+
+    fn index(&self, name: &str) -> Result<u32> {
+        self.device(name).map(|device| device.ifindex)
+    }
+
+    /// Makes a device, which is off.
+    ///
+    /// # Errors
+    /// Where the kernel refuses: a device has the name, or the kernel does not have the kind.
+    pub fn add_device(&self, name: &str, new: NewDevice) -> Result<()> {
+        let doing = |kind: &str| format!("make {kind} {name}");
+        let (kind, lower, data) = match new {
+            NewDevice::Veth { peer, netns } => {
+                // The file must stay open until the kernel has answered.
+                let there = netns.map(Netns::open).transpose()?;
+                let there = there.iter().map(|file| attribute(NETNS_FD, &file.as_raw_fd().to_ne_bytes()));
+                let peer = [vec![link(0, 0, 0), text(NAME, peer)], there.collect()].concat();
+                let data = nested(VETH_PEER, &peer);
+                return self.make(name, "veth", None, &[data], &doing("veth"));
+            }
+            NewDevice::Bridge { multicast_snooping } => {
+                ("bridge", None, attribute(BRIDGE_SNOOPING, &[multicast_snooping.into()]))
+            }
+            NewDevice::Vlan { lower, id } => ("vlan", Some(lower), attribute(VLAN_ID, &id.to_ne_bytes())),
+            NewDevice::Macvtap { lower } => ("macvtap", Some(lower), number(MACVLAN_MODE, MACVLAN_BRIDGE)),
+            NewDevice::Tap => {
+                let made = self.netns.inside(|| latpath_linux::net::add_tap(name))?;
+                return made.map_err(|source| Error::Refused { doing: doing("tap"), source, reason: None });
+            }
+        };
+        self.make(name, kind, lower, &[data], &doing(kind))
+    }
+
+    fn make(&self, name: &str, kind: &str, lower: Option<&str>, data: &[Vec<u8>], doing: &str) -> Result<()> {
+        let mut payload = [link(0, 0, 0), text(NAME, name)].concat();
+        if let Some(lower) = lower {
+            payload.extend(number(LOWER, self.index(lower)?));
+        }
+        payload.extend(nested(LINK_INFO, &[text(INFO_KIND, kind), nested(INFO_DATA, data)]));
+        self.socket.change(NEW_LINK, CREATE_NEW, &payload, doing)
+    }
+
+    /// Deletes a device.
+    ///
+    /// # Errors
+    /// Where there is none of this name, or it is hardware.
+    pub fn delete_device(&self, name: &str) -> Result<()> {
+        self.socket.change(DELETE_LINK, 0, &link(self.index(name)?, 0, 0), &format!("delete device {name}"))
+    }
+
+    /// Changes a device, all at once.
+    ///
+    /// # Errors
+    /// Where there is none of this name, or the kernel refuses a change.
+    pub fn set(&self, name: &str, changes: &[Change]) -> Result<()> {
+        let (mut flags, mut mask, mut attributes) = (0, 0, Vec::new());
+        let mut files: Vec<OwnedFd> = Vec::new();
+        for change in changes {
+            match *change {
+                Change::Up(up) => {
+                    mask |= nix::libc::IFF_UP as u32;
+                    flags |= if up { nix::libc::IFF_UP as u32 } else { 0 };
+                }
+                Change::Master(bridge) => {
+                    let bridge = bridge.map_or(Ok(0), |bridge| self.index(bridge))?;
+                    attributes.push(number(MASTER, bridge));
+                }
+                Change::Mtu(bytes) => attributes.push(number(MTU, bytes)),
+                Change::Mac(mac) => attributes.push(attribute(ADDRESS, &mac)),
+                Change::QueueLength(packets) => attributes.push(number(QUEUE_LENGTH, packets)),
+                Change::Netns(netns) => {
+                    let file = OwnedFd::from(netns.open()?);
+                    attributes.push(attribute(NETNS_FD, &file.as_raw_fd().to_ne_bytes()));
+                    files.push(file);
+                }
+            }
+        }
+        let payload = [link(self.index(name)?, flags, mask), attributes.concat()].concat();
+        self.socket.change(NEW_LINK, 0, &payload, &format!("change device {name}"))
+    }
+
+    /// Gives a device an address, which is used at once.
+    ///
+    /// # Errors
+    /// Where there is no such device, or it has the address already.
+    pub fn add_address(&self, device: &str, address: IpAddr, prefix: u8) -> Result<()> {
+        let payload = self.address(device, address, prefix)?;
+        self.socket.change(NEW_ADDRESS, CREATE_NEW, &payload, &format!("give {device} address {address}/{prefix}"))
+    }
+
+    /// Takes an address from a device.
+    ///
+    /// # Errors
+    /// Where there is no such device, or it does not have the address.
+    pub fn delete_address(&self, device: &str, address: IpAddr, prefix: u8) -> Result<()> {
+        let payload = self.address(device, address, prefix)?;
+        self.socket.change(DELETE_ADDRESS, 0, &payload, &format!("take address {address}/{prefix} from {device}"))
+    }
+
+    fn address(&self, device: &str, address: IpAddr, prefix: u8) -> Result<Vec<u8>> {
+        let (family, bytes) = family(address);
+        let ifindex = self.index(device)?;
+        let header = [&[family, prefix, NO_DAD, 0][..], &ifindex.to_ne_bytes()].concat();
+        Ok([header, attribute(IFA_LOCAL, &bytes), attribute(IFA_ADDRESS, &bytes)].concat())
+    }
+
+    /// The addresses of all devices.
+    ///
+    /// # Errors
+    /// Where the kernel does not list them.
+    pub fn addresses(&self) -> Result<Vec<Address>> {
+        let answer = self.socket.list(GET_ADDRESS, &[0; 8])?;
+        Ok(answer.iter().filter(|m| m.kind == NEW_ADDRESS).filter_map(|m| read_address(&m.payload)).collect())
+    }
+
+    /// Fixes the MAC of a neighbour, so that nothing asks for it.
+    ///
+    /// # Errors
+    /// Where there is no such device, or the neighbour is known already.
+    pub fn add_neighbour(&self, device: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
+        let (family, bytes) = family(address);
+        let header = [
+            &[family, 0, 0, 0][..],
+            &self.index(device)?.to_ne_bytes(),
+            &PERMANENT.to_ne_bytes(),
+            &[0, 0], // flags, type
+        ];
+        let payload = [header.concat(), attribute(NEIGHBOUR_ADDRESS, &bytes), attribute(NEIGHBOUR_MAC, &mac)].concat();
+        self.socket.change(NEW_NEIGHBOUR, CREATE_NEW, &payload, &format!("add neighbour {address} of {device}"))
+    }
+
+    /// Gives a device, or one of its classes (`parent`), a queueing discipline in place of the one that it has.
+    ///
+    /// # Errors
+    /// Where there is no such device or class, or the kernel refuses the kind or its parameters.
+    pub fn set_qdisc(&self, device: &str, parent: u32, shaping: &Shaping) -> Result<()> {
+        let doing = format!("give {device} queueing discipline {}", shaping.name());
+        self.socket.change(NEW_QDISC, CREATE_OR_REPLACE, &shaping.message(self.index(device)?, parent), &doing)
+    }
+
+    /// The same, where the device or class has only the kernel's default.
+    ///
+    /// # Errors
+    /// As [`Rtnetlink::set_qdisc`], and where there is another one.
+    pub fn add_qdisc(&self, device: &str, parent: u32, shaping: &Shaping) -> Result<()> {
+        let doing = format!("add queueing discipline {} to {device}", shaping.name());
+        self.socket.change(NEW_QDISC, CREATE_NEW, &shaping.message(self.index(device)?, parent), &doing)
+    }
+
+    /// Deletes a queueing discipline; the kernel's default takes its place.
+    ///
+    /// # Errors
+    /// Where there is no such device, or it has only the default.
+    pub fn delete_qdisc(&self, device: &str, parent: u32) -> Result<()> {
+        let at = match parent {
+            ROOT => "root".to_owned(),
+            INGRESS => "ingress".to_owned(),
+            class => format!("class {:x}:{:x}", class >> 16, class & 0xffff),
+        };
+        let doing = format!("delete the queueing discipline of {device} ({at})");
+        self.socket.change(DELETE_QDISC, 0, &place(self.index(device)?, parent), &doing)
+    }
+}
+
+/// struct ifinfomsg
+fn link(ifindex: u32, flags: u32, mask: u32) -> Vec<u8> {
+    [0, ifindex, flags, mask].into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
+fn family(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(four) => (nix::libc::AF_INET as u8, four.octets().to_vec()),
+        IpAddr::V6(six) => (nix::libc::AF_INET6 as u8, six.octets().to_vec()),
+    }
+}
+
+/// struct ifaddrmsg and its attributes. Of a point-to-point link, the own address is the local one.
+fn read_address(payload: &[u8]) -> Option<Address> {
+    let (prefix, ifindex) = (*payload.get(1)?, u32_at(payload, 4)?);
+    let all: Vec<_> = attributes(payload.get(8..)?).collect();
+    let of = |wanted| all.iter().find(|(kind, _)| *kind == wanted).map(|(_, value)| *value);
+    let bytes = of(IFA_LOCAL).or_else(|| of(IFA_ADDRESS))?;
+    let address = match bytes.len() {
+        4 => IpAddr::from(*bytes.first_chunk::<4>()?),
+        16 => IpAddr::from(*bytes.first_chunk::<16>()?),
+        _ => return None,
+    };
+    Some(Address { ifindex, address, prefix })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_from_its_message() {
+        let mut bytes = vec![2, 24, 0, 0];
+        bytes.extend(7u32.to_ne_bytes());
+        bytes.extend(attribute(IFA_ADDRESS, &[192, 0, 2, 2]));
+        let read = |text: &str| Some(Address { ifindex: 7, address: text.parse().unwrap(), prefix: 24 });
+        assert_eq!(read_address(&bytes), read("192.0.2.2"));
+        bytes.extend(attribute(IFA_LOCAL, &[192, 0, 2, 1]));
+        assert_eq!(read_address(&bytes), read("192.0.2.1"));
+        assert_eq!(read_address(&bytes[..9]), None);
+    }
+}

@@ -1,0 +1,158 @@
+//! The entry of one subject, while this process changes it.
+
+use crate::{
+    journal::{Journal, Turn},
+    record::{line, Header, Record},
+    Error, Lifetime, Outcome, Owner, Result, Undo,
+};
+use serde::{de::DeserializeOwned, Serialize};
+use serde_json::Value;
+
+/// What was changed of one subject. Dropped without [`Entry::leave`], it stays for as long as this process runs, and then for the
+/// next sweep.
+#[derive(Debug)]
+pub struct Entry<S> {
+    /// `None` where the journal cannot be written: then a kill leaves the change.
+    journal: Option<Journal>,
+    header: Header,
+    steps: Vec<S>,
+}
+
+impl<S: Serialize + DeserializeOwned> Entry<S> {
+    pub(crate) fn new(journal: &Journal, header: Header) -> Self {
+        Self { journal: Some(journal.clone()), header, steps: Vec::new() }
+    }
+
+    pub(crate) fn read(journal: &Journal, record: Record) -> std::result::Result<Self, String> {
+        let step = |(at, step): (usize, &Value)| S::deserialize(step).map_err(|e| format!("step {}: {e}", at + 1));
+        let steps = record.steps.iter().enumerate().map(step).collect::<std::result::Result<_, _>>()?;
+        Ok(Self { journal: Some(journal.clone()), header: record.header, steps })
+    }
+
+    /// An entry that no file holds, for a user who may not write the journal: [`Entry::leave`] undoes it, a kill does not.
+    pub fn in_memory<U: Undo<Step = S>>(subject: &str, reason: &str) -> Self {
+        let header = Header::new(U::KIND.name(), subject, Lifetime::Process, reason);
+        Self { journal: None, header, steps: Vec::new() }
+    }
+
+    /// Its subject, owners and reason.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What was changed, in order.
+    pub fn steps(&self) -> &[S] {
+        &self.steps
+    }
+
+    /// The journal that holds it, if one does.
+    pub fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    /// Adds a step, which is on the disk when this returns. Call it before the change.
+    ///
+    /// # Errors
+    /// Where the step cannot be written: then do not make the change.
+    pub fn add(&mut self, step: S) -> Result<()> {
+        match self.journal.clone() {
+            Some(journal) => self.add_within(&journal.turn()?, step),
+            None => {
+                self.steps.push(step);
+                Ok(())
+            }
+        }
+    }
+
+    /// [`Entry::add`], for a process that has the journal locked.
+    ///
+    /// # Errors
+    /// As [`Entry::add`].
+    pub fn add_within(&mut self, turn: &Turn, step: S) -> Result<()> {
+        let text = line(&step).map_err(|e| self.failed(e))?;
+        let is_there = turn.append(&self.name(), &text)?;
+        self.steps.push(step);
+        match is_there {
+            true => Ok(()),
+            // Somebody has removed the file.
+            false => turn.write(&self.record(&self.steps)?),
+        }
+    }
+
+    /// Makes this process one more of those that need the entry.
+    ///
+    /// # Errors
+    /// Where that cannot be written.
+    pub fn join(&mut self, turn: &Turn) -> Result<()> {
+        self.header.owners.retain(Owner::is_alive);
+        self.header.owners.push(Owner::this());
+        turn.write(&self.record(&self.steps)?)
+    }
+
+    /// Ends this process's share. If no other process needs the entry, and it is to last no longer, it is undone and goes.
+    ///
+    /// # Errors
+    /// Where the journal cannot be read or written. The next sweep undoes the entry.
+    pub fn leave<U: Undo<Step = S>>(&mut self, undoer: &U) -> Result<Outcome> {
+        let Some(journal) = self.journal.clone() else {
+            return Ok(undoer.undo(&self.header.subject, &std::mem::take(&mut self.steps)));
+        };
+        let turn = journal.turn()?;
+        let owners = turn.owners_left(&self.header)?;
+        // Others may have added steps, or removed the file.
+        if let Some(entry) = turn.find::<U>(&self.header.subject)? {
+            self.steps = entry.steps;
+        }
+        self.header.owners = owners.unwrap_or_default();
+        if !self.header.owners.is_empty() || self.header.lifetime != Lifetime::Process {
+            turn.write(&self.record(&self.steps)?)?;
+            return Ok(Outcome::nothing());
+        }
+        let outcome = undoer.undo(&self.header.subject, &self.steps);
+        match outcome {
+            Outcome::Undone { .. } => {
+                self.steps.clear();
+                turn.remove(&self.name())?;
+            }
+            Outcome::Failed(_) | Outcome::OutOfReach => turn.write(&self.record(&self.steps)?)?,
+        }
+        Ok(outcome)
+    }
+
+    /// Ends this process's share and undoes nothing, as a kill does: the next sweep undoes the entry, if no other process needs it.
+    ///
+    /// # Errors
+    /// Where that cannot be written.
+    pub fn abandon(mut self) -> Result<()> {
+        let Some(journal) = self.journal.take() else { return Ok(()) };
+        let turn = journal.turn()?;
+        self.header.owners = turn.owners_left(&self.header)?.unwrap_or_default();
+        turn.write(&self.record(&self.steps)?)
+    }
+
+    /// Forgets all steps: what they describe was not done.
+    ///
+    /// # Errors
+    /// Where that cannot be written.
+    pub fn forget(&mut self) -> Result<()> {
+        self.steps.clear();
+        match &self.journal {
+            Some(journal) => journal.turn()?.write(&self.record(&[])?),
+            None => Ok(()),
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("{}-{}", self.header.kind, self.header.subject)
+    }
+
+    fn failed(&self, error: serde_json::Error) -> Error {
+        let path = self.journal.as_ref().map(|journal| journal.path().join(self.name())).unwrap_or_default();
+        Error::File { path, source: error.into() }
+    }
+
+    pub(crate) fn record(&self, steps: &[S]) -> Result<Record> {
+        let steps = steps.iter().map(serde_json::to_value).collect::<serde_json::Result<_>>();
+        Ok(Record { header: self.header.clone(), steps: steps.map_err(|e| self.failed(e))? })
+    }
+}

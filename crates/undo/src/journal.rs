@@ -1,0 +1,285 @@
+//! The directory of entries, which one process at a time changes.
+
+use crate::{
+    record::{file_name, Record},
+    Entry, Error, Header, Lifetime, Outcome, Owner, Result, Undo, Undoer,
+};
+use latpath_linux::{private_directory, Directory, RUN_DIRECTORY};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io::{self, Read, Write},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Name of the directory below [`RUN_DIRECTORY`].
+const NAME: &str = "journal";
+/// A file that is being written. It is whole once it is renamed.
+const UNFINISHED: &str = ".unfinished";
+/// Upper bound of an entry's file, bytes.
+const MAX_BYTES: u64 = 4 << 20;
+/// Longest wait for another process. Undoing may take seconds: a driver may bring its link up again.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What latpath has changed on a machine.
+#[derive(Clone, Debug)]
+pub struct Journal(PathBuf);
+
+impl Journal {
+    /// The journal of this machine.
+    pub fn of_this_machine() -> Self {
+        Self(Path::new(RUN_DIRECTORY).join(NAME))
+    }
+
+    /// A journal in another directory, for tests.
+    pub fn at(directory: &Path) -> Self {
+        Self(directory.into())
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Locks it, and makes its directory where there is none.
+    ///
+    /// # Errors
+    /// Where the directory cannot be made or belongs to another user, or another process keeps the lock.
+    pub fn turn(&self) -> Result<Turn> {
+        let failed = |source| Error::Folder { path: self.0.clone(), source };
+        // Only the machine's own journal lies below a directory that latpath makes.
+        if let Some(above) = self.0.parent().filter(|above| *above == Path::new(RUN_DIRECTORY)) {
+            private_directory(above).map_err(failed)?;
+        }
+        private_directory(&self.0).map_err(failed)?;
+        let directory = Directory::open(&self.0).map_err(failed)?;
+        let mut file = directory.try_clone_file().map_err(failed)?;
+        let limit = Instant::now() + PATIENCE;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Turn { journal: self.clone(), directory, lock }),
+                Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < limit => file = back,
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    return Err(Error::Locked { path: self.0.clone(), seconds: PATIENCE.as_secs() })
+                }
+                Err((_, e)) => return Err(failed(e.into())),
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Undoes what processes left that do not run any more. Returns what it undid and what it could not undo, as a user is shown it.
+    pub fn sweep(&self, undoers: &[&dyn Undoer]) -> Vec<String> {
+        self.undo(undoers, |header| header.lifetime == Lifetime::Process && !header.is_needed())
+    }
+
+    /// Undoes the entries that are selected, on behalf of a user: also those of other processes, and those that were to stay until
+    /// then; none that lasts until the machine boots. Returns what it undid and what it could not undo, as a user is shown it.
+    pub fn undo(&self, undoers: &[&dyn Undoer], selects: impl Fn(&Header) -> bool) -> Vec<String> {
+        // Without a lock: an entry's file is replaced as a whole, and mostly there is nothing to undo.
+        let Ok(directory) = Directory::open(&self.0) else { return Vec::new() };
+        let selects = |header: &Header| header.lifetime != Lifetime::Boot && selects(header);
+        let is_due = |name: &OsString| match read(&directory, name) {
+            Ok(Some(record)) => selects(&record.header) || !record.header.is_of_this_boot(),
+            Ok(None) => false,
+            Err(_) => true,
+        };
+        let due: Vec<OsString> = names(&directory).into_iter().filter(is_due).collect();
+        if due.is_empty() {
+            return Vec::new();
+        }
+        let turn = match self.turn() {
+            Ok(turn) => turn,
+            Err(error) => return vec![error.to_string()],
+        };
+        due.iter().flat_map(|name| turn.undo(name, undoers, &selects)).collect()
+    }
+
+    /// The headers of all entries, and why others cannot be read.
+    pub fn entries(&self) -> Vec<Result<Header>> {
+        let Ok(directory) = Directory::open(&self.0) else { return Vec::new() };
+        let read = |name: OsString| Ok(read(&directory, &name)?.map(|record| record.header));
+        names(&directory).into_iter().filter_map(|name| read(name).transpose()).collect()
+    }
+}
+
+/// The journal, locked. Nothing else changes it meanwhile.
+pub struct Turn {
+    journal: Journal,
+    directory: Directory,
+    lock: Flock<File>,
+}
+
+impl Turn {
+    /// The entry of a subject that a running process needs; this one does not share it yet. An entry that nobody needs any more is
+    /// undone first.
+    ///
+    /// # Errors
+    /// Where the entry cannot be read, or cannot be undone.
+    pub fn needed<U: Undo>(&self, undoer: &U, subject: &str) -> Result<Option<Entry<U::Step>>> {
+        let Some(entry) = self.find::<U>(subject)? else { return Ok(None) };
+        if !entry.header().is_of_this_boot() {
+            self.remove(&self.name::<U>(subject)?)?;
+            return Ok(None);
+        }
+        if entry.header().is_needed() || entry.header().lifetime != Lifetime::Process {
+            return Ok(Some(entry));
+        }
+        match undoer.undo(subject, entry.steps()) {
+            Outcome::Undone { .. } => self.remove(&self.name::<U>(subject)?).map(|()| None),
+            Outcome::Failed(problems) => Err(Error::NotUndone { subject: subject.into(), problems }),
+            Outcome::OutOfReach => {
+                let problems = vec!["it cannot be reached from here".into()];
+                Err(Error::NotUndone { subject: subject.into(), problems })
+            }
+        }
+    }
+
+    /// The entry of a subject as it lies there, needed or not.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn find<U: Undo>(&self, subject: &str) -> Result<Option<Entry<U::Step>>> {
+        let name = self.name::<U>(subject)?;
+        let Some(record) = read(&self.directory, OsStr::new(&name))? else { return Ok(None) };
+        Entry::read(&self.journal, record).map(Some).map_err(|why| self.damaged(OsStr::new(&name), why))
+    }
+
+    /// Begins the entry of a subject, which this process needs. Add each step before its change.
+    ///
+    /// # Errors
+    /// Where it cannot be written, or the subject's name cannot be a file's.
+    pub fn begin<U: Undo>(&self, subject: &str, lifetime: Lifetime, reason: &str) -> Result<Entry<U::Step>> {
+        self.name::<U>(subject)?;
+        let header = Header::new(U::KIND.name(), subject, lifetime, reason);
+        let entry = Entry::new(&self.journal, header);
+        self.write(&entry.record(&[])?)?;
+        Ok(entry)
+    }
+
+    fn name<U: Undo>(&self, subject: &str) -> Result<String> {
+        file_name(U::KIND.name(), subject).ok_or_else(|| Error::Subject(subject.into()))
+    }
+
+    /// Undoes one entry if it still is selected.
+    fn undo(&self, name: &OsStr, undoers: &[&dyn Undoer], selects: impl Fn(&Header) -> bool) -> Vec<String> {
+        let Record { header, steps } = match read(&self.directory, name) {
+            Ok(Some(record)) => record,
+            Ok(None) => return Vec::new(),
+            Err(error) => return vec![error.to_string()],
+        };
+        let removed = || self.remove(&name.to_string_lossy()).err().map(|error| error.to_string());
+        if !header.is_of_this_boot() {
+            return removed().into_iter().collect();
+        }
+        if !selects(&header) {
+            return Vec::new();
+        }
+        let Some(undoer) = undoers.iter().find(|undoer| undoer.kind().name() == header.kind) else {
+            return Vec::new();
+        };
+        match undoer.undo_read(&header, &steps) {
+            Ok(Outcome::Undone { done, left_alone }) => done.into_iter().chain(left_alone).chain(removed()).collect(),
+            Ok(Outcome::Failed(problems)) => {
+                vec![format!("{}: left by a latpath that was killed; {}", header.subject, problems.join("; "))]
+            }
+            Ok(Outcome::OutOfReach) => Vec::new(),
+            Err(error) => vec![self.damaged(name, error.to_string()).to_string()],
+        }
+    }
+
+    /// Writes a whole entry, in place of the one that there is.
+    pub(crate) fn write(&self, record: &Record) -> Result<()> {
+        let name = format!("{}-{}", record.header.kind, record.header.subject);
+        let write = || -> io::Result<()> {
+            let mut file = self.directory.new_file(UNFINISHED)?;
+            file.write_all(record.text()?.as_bytes())?;
+            file.sync_all()?;
+            self.directory.rename(UNFINISHED, &name)?;
+            self.lock.sync_all()
+        };
+        write().map_err(|source| self.failed(&name, source))
+    }
+
+    /// Adds a line to an entry; `false` where somebody has removed its file.
+    pub(crate) fn append(&self, name: &str, line: &str) -> Result<bool> {
+        let append = || -> io::Result<bool> {
+            match self.directory.open_file(name) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
+                found => drop(found?),
+            }
+            let mut file = self.directory.append(name)?;
+            file.write_all(line.as_bytes())?;
+            file.sync_all()?;
+            Ok(true)
+        };
+        append().map_err(|source| self.failed(name, source))
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        match self.directory.remove(name) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed(name, e)),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, name: &str, source: io::Error) -> Error {
+        Error::File { path: self.directory.join(name), source }
+    }
+
+    fn damaged(&self, name: &OsStr, why: String) -> Error {
+        Error::Damaged { path: self.directory.join(name), why }
+    }
+}
+
+/// The names of all entries.
+fn names(directory: &Directory) -> Vec<OsString> {
+    let mut names = directory.names().unwrap_or_default();
+    names.retain(|name| !name.as_encoded_bytes().starts_with(b"."));
+    names.sort_unstable();
+    names
+}
+
+/// Reads the entry of this name; `None` where there is none.
+fn read(directory: &Directory, name: &OsStr) -> Result<Option<Record>> {
+    let path = || directory.join(name);
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        directory.open_file(name)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = match read() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(Error::File { path: path(), source }),
+        Ok(bytes) => bytes,
+    };
+    let parse = || {
+        let name = name.to_str().ok_or("its name is no text")?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(format!("it is longer than {MAX_BYTES} bytes"));
+        }
+        Record::parse(name, std::str::from_utf8(&bytes).map_err(|e| e.to_string())?)
+    };
+    parse().map(Some).map_err(|why| Error::Damaged { path: path(), why })
+}
+
+impl Turn {
+    /// Takes one share of this process off the entry, and returns those that are left: of running processes.
+    pub(crate) fn owners_left(&self, header: &Header) -> Result<Option<Vec<Owner>>> {
+        let name = format!("{}-{}", header.kind, header.subject);
+        let Some(found) = read(&self.directory, OsStr::new(&name))? else { return Ok(None) };
+        let mut owners = found.header.owners;
+        if let Some(own) = owners.iter().position(|owner| *owner == Owner::this()) {
+            owners.swap_remove(own);
+        }
+        owners.retain(Owner::is_alive);
+        Ok(Some(owners))
+    }
+}
