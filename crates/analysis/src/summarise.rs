@@ -4,7 +4,7 @@ use crate::intervals::intervals;
 use crate::layout::layout_of;
 use crate::warnings::warnings;
 use latpath_journey::{Layout, Segment};
-use latpath_model::{Ns, PointKind, StreamId};
+use latpath_model::Ns;
 use latpath_run::{Deficiency, DeficiencyKind, Manifest, Rows, Run, Select, Spans, CLOCKS};
 use latpath_stats::figures::packets;
 use latpath_stats::{
@@ -164,16 +164,7 @@ pub(crate) fn gather<G: Send>(
     let elapsed = elapsed(run, &select);
     let facts = Facts { manifest, points, route: &route, before: &[], whole, vms: &vms, elapsed };
     let mut summary = latpath_stats::summarise(&all, &facts);
-    let samples = points.iter().filter(|info| info.point.kind == PointKind::Sampled);
-    let samples: Vec<String> = samples.map(|info| info.point.to_string()).collect();
-    for (id, stream) in summary.streams.iter_mut().enumerate() {
-        let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
-        stream.pacing = pacing.as_ref().map_or(Vec::new(), |pacing| pacing.figures(id as StreamId, name));
-        stream.pacing.retain(|at| !samples.contains(&at.point));
-        stream
-            .pacing
-            .sort_by_key(|at| stream.points.iter().position(|p| p.to_string() == at.point).unwrap_or(usize::MAX));
-    }
+    pacing.iter().for_each(|pacing| pacing.fill(&mut summary, points));
     let names: Vec<String> = manifest.streams.iter().map(ToString::to_string).collect();
     let find = |patterns: Patterns| patterns.find(all.setup(), manifest.start.monotonic_ns, &names);
     let patterns = patterns.map_or(Vec::new(), find);

@@ -5,7 +5,7 @@ use latpath_capture::{
     Capture, CaptureKind, CaptureRequest, CapturedPackets, LateCounts, LateDetector, LatenessRule, MachineSnapshot,
     Options as Choice, RankedCapture, RetentionLimits, RetentionPolicy,
 };
-use latpath_flight::{Figures, Ppm, Recorder, RecorderThread, Snapshot};
+use latpath_flight::{Figures, Ppm, Recorder, RecorderThread, Snapshot, DEFAULT_BUDGET};
 use latpath_journey::Journey;
 use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
@@ -33,6 +33,19 @@ pub struct FlightOptions {
     pub max_wait: Ns,
     /// How many captures are kept.
     pub retention: RetentionLimits,
+}
+
+impl FlightOptions {
+    /// Captures around packets that take longer than this, by the defaults of the command line.
+    pub fn over(threshold: Ns) -> Self {
+        Self {
+            bytes_per_cpu: 4 << 20,
+            budget: DEFAULT_BUDGET,
+            rule: LatenessRule::Over(threshold),
+            max_wait: 300_000_000,
+            retention: RetentionLimits::default(),
+        }
+    }
 }
 
 /// Memory of each other machine's records that wait for the rest of their captures.

@@ -56,6 +56,24 @@ pub struct Options {
     pub flight: Option<FlightOptions>,
 }
 
+impl Options {
+    /// These streams at all points of this host, without the flight recorder. Packets over 200 us count as late, those over 1 s as lost.
+    pub fn new(streams: Vec<StreamSpec>) -> Self {
+        Self {
+            streams,
+            machines: Vec::new(),
+            points: PointFilter::default(),
+            other_users: false,
+            segments: Vec::new(),
+            threshold: 200_000,
+            window: 1_000_000_000,
+            ring_bytes: 16 << 20,
+            clock_error: None,
+            flight: None,
+        }
+    }
+}
+
 /// Why following did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {

@@ -19,6 +19,7 @@ pub struct Live {
     realtime: RealtimeWatch,
     vms: Vec<Vm>,
     thinning: PacketThinning,
+    is_stopped: bool,
 }
 
 /// What is counted, and what the joiner had counted of each stream when that began.
@@ -45,13 +46,13 @@ impl Live {
         let figures = Figures { counting, before: vec![Totals::default(); streams], given_up: 0, counted: 0 };
         // What the threads of the host's virtual machines do, while they are there to ask.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
-        Self { realtime: manifest.start.watch(), follow, figures, manifest, vms, thinning: PacketThinning::new() }
+        let (realtime, thinning) = (manifest.start.watch(), PacketThinning::new());
+        Self { realtime, follow, figures, manifest, vms, thinning, is_stopped: false }
     }
 
     /// One round; call it some fifty times a second. Figures start from zero when the route changes.
     pub fn step(&mut self) {
         self.follow.step(&mut self.figures);
-        self.figures.counting.flush();
         let step = self.realtime.observe(&ClockTie::read());
         step.into_iter().for_each(|step| self.manifest.add_utc_step(step));
         if self.follow.now() >= self.thinning.due {
@@ -89,24 +90,20 @@ impl Live {
         &self.figures.counting.seen
     }
 
-    /// All figures as of now.
+    /// All figures as of now; after [`Self::stop`] over the time from the first packet to the last, as a report of these packets has them.
     pub fn summary(&mut self) -> Summary {
-        let elapsed = (self.follow.now() - self.figures.counting.since).max(1);
-        self.summary_over(elapsed)
-    }
-
-    /// All figures after [`Self::stop`], over the time from the first packet to the last, as a report of these packets has them.
-    pub fn final_summary(&mut self) -> Summary {
-        let elapsed = self.figures.counting.span.map_or(0, |(first, last)| last.saturating_sub(first));
-        self.summary_over(elapsed)
-    }
-
-    fn summary_over(&mut self, elapsed: Ns) -> Summary {
+        let elapsed = match self.is_stopped {
+            true => self.figures.counting.span.map_or(0, |(first, last)| last.saturating_sub(first)),
+            false => (self.follow.now() - self.figures.counting.since).max(1),
+        };
         let Self { follow, figures, manifest, vms, .. } = self;
+        figures.counting.flush();
         follow.describe(manifest);
         let (points, route, before) = (follow.points(), &follow.layout().route, &figures.before[..]);
         let facts = Facts { manifest, points, route, before, whole: true, vms, elapsed };
         let mut summary = summarise(figures.counting.figures(), &facts);
+        let start = manifest.start.monotonic_ns;
+        figures.counting.fill(&mut summary, &manifest.streams, start, self.is_stopped);
         if !summary.lost.is_empty() {
             // Reading the kernel's counters takes its time: only where they say more.
             explain(&mut summary, points, Some(&follow.counted()));
@@ -130,7 +127,7 @@ impl Live {
     /// Detaches everything and counts what is finished.
     pub fn stop(&mut self) {
         self.follow.stop(&mut self.figures);
-        self.figures.counting.flush();
+        self.is_stopped = true;
     }
 }
 

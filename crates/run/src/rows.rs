@@ -149,6 +149,23 @@ impl Rows {
         push(&mut self.tid, j.tid);
     }
 
+    /// Appends all rows of another batch over as many points.
+    pub fn extend(&mut self, other: &Self) {
+        self.stream.extend_from_slice(&other.stream);
+        self.key.extend_from_slice(&other.key);
+        self.number.extend_from_slice(&other.number);
+        self.seen.extend_from_slice(&other.seen);
+        self.samples |= other.samples;
+        self.duplicates.extend_from_slice(&other.duplicates);
+        self.out_of_order.extend_from_slice(&other.out_of_order);
+        self.drop_note.extend_from_slice(&other.drop_note);
+        self.missing_before.extend_from_slice(&other.missing_before);
+        self.excess |= other.excess;
+        extend(&mut self.t, &other.t);
+        extend(&mut self.cpu, &other.cpu);
+        extend(&mut self.tid, &other.tid);
+    }
+
     /// Calls with one journey.
     ///
     /// # Panics
@@ -215,6 +232,10 @@ fn push<T: Copy + Default>(columns: &mut [Vec<T>], values: &[T]) {
     for (p, column) in columns.iter_mut().enumerate() {
         column.push(values.get(p).copied().unwrap_or_default());
     }
+}
+
+fn extend<T: Copy>(columns: &mut [Vec<T>], others: &[Vec<T>]) {
+    columns.iter_mut().zip(others).for_each(|(own, other)| own.extend_from_slice(other));
 }
 
 fn take_out<T: Copy>(values: &mut [T; MAX_POINTS], columns: &[Vec<T>], row: usize) {

@@ -1,20 +1,28 @@
 //! Figures of journeys as they come, which begin again whenever the user or the route says so: what live and a replay count.
 
-use crate::{Aggregate, Batches, Setup};
+use crate::{Aggregate, Batches, Pacing, Pattern, Patterns, Setup, Summary};
 use latpath_journey::{Journey, Layout, Segment};
-use latpath_model::{Ns, PointInfo};
+use latpath_model::{Ns, PointInfo, StreamSpec};
 use latpath_run::Rows;
 
 /// Worst packets that are kept.
 const WORST: usize = 10;
 /// Journeys that wait to be counted, at most.
 const MAX_WAITING: usize = 1024;
+/// Patterns are gathered from batches of this time, as of the parts of a run: what is usual in a second shows what is not.
+const PATTERN_BATCH: Ns = 1_000_000_000;
+/// Maximum journeys of such a batch.
+const MAX_PATTERN_BATCH: usize = 1 << 16;
+/// Interval, in the packets' time, at which patterns are looked for.
+const FIND_EVERY: Ns = 10_000_000_000;
 
 pub struct Counting {
     aggregate: Aggregate,
     batches: Batches,
     /// Journeys that are in the figures once [`Counting::flush`] is called.
     waiting: Rows,
+    /// `None` where packets have no times of day, only durations.
+    over_time: Option<CountedOverTime>,
     /// Journeys of each stream since the start, however often the figures began again.
     pub seen: Vec<u64>,
     /// Journeys that began before are not in the figures.
@@ -26,12 +34,58 @@ pub struct Counting {
     threshold: Ns,
 }
 
+/// What is found over time.
+struct CountedOverTime {
+    pacing: Pacing,
+    patterns: Patterns,
+    /// Journeys that are not in the patterns yet.
+    waiting: Rows,
+    /// The patterns of the last search, and when the last packet had come then.
+    found: Vec<Pattern>,
+    searched: Ns,
+}
+
+impl CountedOverTime {
+    fn new(setup: &Setup, since: Ns) -> Self {
+        Self {
+            pacing: Pacing::in_order(setup.streams, setup.points.len()),
+            patterns: Patterns::growing(setup, since),
+            waiting: times_alone(setup.points.len()),
+            found: Vec::new(),
+            searched: since,
+        }
+    }
+
+    fn extend(&mut self, batches: &mut Batches, setup: &Setup) {
+        self.gather(batches);
+        self.pacing.extend(setup.points.len());
+        self.patterns.extend(setup);
+        self.waiting = times_alone(setup.points.len().max(self.waiting.t.len()));
+    }
+
+    /// Brings the journeys that wait into the patterns.
+    fn gather(&mut self, batches: &mut Batches) {
+        self.waiting.sort_by_stream();
+        batches.each(&self.waiting, |batch| self.patterns.add(batch));
+        self.waiting.clear(self.waiting.t.len());
+        self.waiting.leave_out_details();
+    }
+}
+
+/// No rows yet, for journeys over this many points, without CPUs and threads.
+fn times_alone(points: usize) -> Rows {
+    let mut rows = Rows::new(points);
+    rows.leave_out_details();
+    rows
+}
+
 impl Counting {
     /// Times over `threshold` are counted.
     pub fn new(streams: usize, threshold: Ns, since: Ns) -> Self {
         let setup = Setup { threshold, ..Setup::default() };
         Self {
             batches: Batches::new(&setup),
+            over_time: Some(CountedOverTime::new(&setup, since)),
             aggregate: Aggregate::new(setup),
             waiting: Rows::new(0),
             seen: vec![0; streams],
@@ -42,19 +96,25 @@ impl Counting {
         }
     }
 
-    fn begin(&mut self, points: &[PointInfo], layout: &Layout) {
+    /// The same of packets of which only durations are known: they have no pacing and no patterns.
+    pub fn of_durations(streams: usize, threshold: Ns, since: Ns) -> Self {
+        Self { over_time: None, ..Self::new(streams, threshold, since) }
+    }
+
+    fn begin(&mut self, points: &[PointInfo], layout: &Layout, since: Ns) {
         let setup = Setup {
             row_limits: self.row_limits.clone(),
             ..Setup::new(self.seen.len(), points, layout, self.threshold, WORST)
         };
         self.batches = Batches::new(&setup);
+        self.over_time = self.over_time.is_some().then(|| CountedOverTime::new(&setup, since));
         self.aggregate = Aggregate::new(setup);
         self.waiting.clear(points.len());
     }
 
     /// Starts all figures from zero.
     pub fn restart(&mut self, points: &[PointInfo], layout: &Layout, now: Ns) {
-        self.begin(points, layout);
+        self.begin(points, layout, now);
         (self.since, self.span) = (now, None);
     }
 
@@ -65,7 +125,7 @@ impl Counting {
         let setup = self.aggregate.setup();
         if setup.routes.iter().all(Vec::is_empty) {
             // Nothing was counted before.
-            self.begin(points, layout);
+            self.begin(points, layout, self.since);
             return false;
         }
         let all = |s: &Segment| layout.segments.contains(s);
@@ -75,6 +135,9 @@ impl Counting {
         }
         let new: Vec<Segment> = layout.segments.iter().filter(|s| !setup.segments.contains(s)).cloned().collect();
         self.aggregate.extend(points, &new);
+        if let Some(over_time) = &mut self.over_time {
+            over_time.extend(&mut self.batches, self.aggregate.setup());
+        }
         self.batches.extend(points, &new);
         self.waiting.clear(self.waiting.t.len().max(points.len()));
         false
@@ -101,14 +164,53 @@ impl Counting {
 
     /// Brings all journeys that were added into the figures.
     pub fn flush(&mut self) {
-        self.waiting.sort_by_stream();
-        self.batches.each(&self.waiting, |batch| self.aggregate.add(batch));
-        self.waiting.clear(self.waiting.t.len());
+        let Self { waiting, batches, aggregate, over_time, .. } = self;
+        if waiting.is_empty() {
+            return;
+        }
+        if let Some(over_time) = over_time {
+            if over_time.waiting.t.len() != waiting.t.len() {
+                over_time.gather(batches);
+                over_time.waiting = times_alone(waiting.t.len());
+            }
+            over_time.waiting.extend(waiting);
+            let first = over_time.waiting.first_time(0);
+            let last = waiting.first_time(waiting.len() - 1);
+            if last.saturating_sub(first) >= PATTERN_BATCH || over_time.waiting.len() >= MAX_PATTERN_BATCH {
+                over_time.gather(batches);
+            }
+        }
+        waiting.sort_by_stream();
+        batches.each(waiting, |batch| {
+            aggregate.add(batch);
+            over_time.iter_mut().for_each(|over_time| over_time.pacing.add(batch));
+        });
+        waiting.clear(waiting.t.len());
     }
 
     /// The figures of all journeys up to the last [`Counting::flush`].
     pub fn figures(&self) -> &Aggregate {
         &self.aggregate
+    }
+
+    /// Adds to a summary what was found over time by the last [`Counting::flush`]: pacing, and the patterns of the last search; `is_last`
+    /// searches once more. `start` is when the recording began.
+    pub fn fill(&mut self, summary: &mut Summary, streams: &[StreamSpec], start: Ns, is_last: bool) {
+        let Some(over_time) = &mut self.over_time else { return };
+        let setup = self.aggregate.setup();
+        over_time.pacing.fill(summary, &setup.points);
+        let last = self.span.map_or(over_time.searched, |(_, last)| last);
+        let passed = last.saturating_sub(over_time.searched);
+        if passed >= FIND_EVERY || (is_last && passed > 0) {
+            over_time.searched = last;
+            if is_last {
+                over_time.gather(&mut self.batches);
+            }
+            let names: Vec<String> = streams.iter().map(ToString::to_string).collect();
+            let found = over_time.patterns.find(setup, start, &names);
+            over_time.found = found.into_iter().map(|found| found.pattern).collect();
+        }
+        summary.patterns.clone_from(&over_time.found);
     }
 }
 

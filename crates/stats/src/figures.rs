@@ -246,7 +246,7 @@ pub struct StreamFigures {
     /// The same for other times than the threshold, where limits ask for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consecutive_over: Vec<ConsecutiveOver>,
-    /// How regularly its packets come, at each point that saw them (reports only).
+    /// How regularly its packets come, at each point that saw them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pacing: Vec<PacingFigures>,
     /// The stream's segments.
@@ -477,8 +477,7 @@ pub struct Summary {
     pub machines: Vec<MachineFigures>,
     /// The worst packets, longest first (reports only).
     pub worst: Vec<Worst>,
-    /// Patterns: queues that were released, periodic spikes, swings of a clock, steps, flaps of a link, changes of path
-    /// (reports only).
+    /// Patterns: queues that were released, periodic spikes, swings of a clock, steps, flaps of a link, changes of path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<Pattern>,
     /// The figures without the packets that some of the patterns touch (reports only, where that was asked for).

@@ -1,13 +1,16 @@
 //! How regularly packets come: the time from one packet of a stream to the next, at each point.
 
 use crate::batch::{Batch, PIECE};
-use latpath_model::{Ns, StreamId};
+use crate::Summary;
+use latpath_model::{Ns, PointInfo, PointKind, StreamId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Maximum separate stretches of one stream.
 const MOST: usize = 1 << 14;
+/// Maximum separate stretches of all streams together, and minimum of each stream, where packets come nearly in their order.
+const MOST_IN_ORDER: (usize, usize) = (1 << 14, 16);
 
 /// The time from one packet of a stream to the next that a point saw, in the order of the stream; negative where the next one was
 /// there first. A lost packet makes one long time of two.
@@ -88,6 +91,7 @@ struct Stretch {
 impl Stretch {
     fn then(&mut self, next: &Self) {
         self.end = next.end;
+        self.points.resize(self.points.len().max(next.points.len()), None);
         for (own, next) in self.points.iter_mut().zip(&next.points) {
             *own = match (*own, *next) {
                 (Some(own), Some(next)) => Some(own.then(next)),
@@ -101,6 +105,8 @@ impl Stretch {
 #[derive(Clone, Debug)]
 pub struct Pacing {
     points: usize,
+    /// Maximum separate stretches of one stream.
+    most: usize,
     /// One for each stream, by their first numbers.
     streams: Vec<BTreeMap<u64, Stretch>>,
 }
@@ -108,7 +114,18 @@ pub struct Pacing {
 impl Pacing {
     /// Nothing counted yet. Journeys of streams from `streams` on are left out.
     pub fn new(streams: usize, points: usize) -> Self {
-        Self { points, streams: vec![BTreeMap::new(); streams] }
+        Self { points, most: MOST, streams: vec![BTreeMap::new(); streams] }
+    }
+
+    /// The same for batches that come in the order of their packets, but for a few: takes less memory.
+    pub fn in_order(streams: usize, points: usize) -> Self {
+        let (all, least) = MOST_IN_ORDER;
+        Self { most: (all / streams.max(1)).max(least), ..Self::new(streams, points) }
+    }
+
+    /// Counts at more points from now on. What is counted stays.
+    pub fn extend(&mut self, points: usize) {
+        self.points = points;
     }
 
     /// Adds a batch, whose packets are in their order.
@@ -145,7 +162,7 @@ impl Pacing {
             Some(known) => known.then(&stretch),
             None => drop(stretches.insert(number, stretch)),
         }
-        if stretches.len() > MOST {
+        if stretches.len() > self.most {
             if let (Some((at, mut oldest)), Some((_, next))) = (stretches.pop_first(), stretches.pop_first()) {
                 oldest.then(&next);
                 stretches.insert(at, oldest);
@@ -157,6 +174,19 @@ impl Pacing {
     pub fn merge(&mut self, other: Self) {
         for (stream, stretches) in other.streams.into_iter().enumerate() {
             stretches.into_iter().for_each(|(number, stretch)| self.keep(stream as StreamId, number, stretch));
+        }
+    }
+
+    /// Fills in the figures of each stream, in the order of its route. When a sample was taken says nothing of the packets' pace.
+    pub fn fill(&self, summary: &mut Summary, points: &[PointInfo]) {
+        let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
+        let samples = points.iter().filter(|info| info.point.kind == PointKind::Sampled);
+        let samples: Vec<String> = samples.map(|info| info.point.to_string()).collect();
+        for (id, stream) in summary.streams.iter_mut().enumerate() {
+            stream.pacing = self.figures(id as StreamId, name);
+            stream.pacing.retain(|at| !samples.contains(&at.point));
+            let place = |at: &PacingFigures| stream.points.iter().position(|p| p.to_string() == at.point);
+            stream.pacing.sort_by_cached_key(|at| place(at).unwrap_or(usize::MAX));
         }
     }
 

@@ -78,7 +78,9 @@ impl Follow {
             );
             all.push(Deficiency::new(DeficiencyKind::NotJoined, text));
         }
-        all.extend(self.unseen_points().into_iter().map(|text| Deficiency::new(DeficiencyKind::PointNotSeen, text)));
+        let unseen = |pattern| format!("--points {pattern}: no packet was seen at such a point");
+        let unseen = self.unseen_points().into_iter().map(unseen);
+        all.extend(unseen.map(|text| Deficiency::new(DeficiencyKind::PointNotSeen, text)));
         all
     }
 
@@ -92,10 +94,9 @@ impl Follow {
         lost.chain(self.left_out()).chain(not_followed).chain(of_sources).collect()
     }
 
-    /// Those of the requested points at which no packet was seen so far.
-    pub fn unseen_points(&self) -> Vec<String> {
-        let unmatched = self.options.points.unmatched(&self.tables.points);
-        unmatched.iter().map(|pattern| format!("--points {pattern}: no packet was seen at such a point")).collect()
+    /// Those of the requested points' patterns at which no packet was seen so far.
+    pub fn unseen_points(&self) -> Vec<&str> {
+        self.options.points.unmatched(&self.tables.points)
     }
 
     /// Those of these segments, each `NAME=FROM..TO`, of which no packet was seen at both ends so far; none until there is a route.

@@ -1,23 +1,19 @@
-//! What `live` and `record` have in common: the flags that say what to follow, and how to end.
+//! What `live` and `record` have in common: the flags that say what to follow, and what they say of a session on stderr.
 
 use super::choose::{choose, Choice};
 use super::flags::{Joining, StopAfter, THRESHOLD};
-use super::interrupt::stop_flag;
 use super::{ns, Usage};
 use anyhow::{bail, Result};
 use clap::Args as ClapArgs;
 use latpath_agent::Address;
 use latpath_capture::{LatenessRule, RetentionLimits};
 use latpath_flight::Ppm;
-use latpath_follow::{FlightOptions, Follow, Options, PointFilter};
+use latpath_follow::{FlightOptions, Options, PointFilter};
 use latpath_model::text::printable;
 use latpath_model::{Ns, StreamSpec, HOST, MERGING_UNIT};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// After this time without a packet of a stream, a note says so.
-pub const PATIENCE: Duration = Duration::from_secs(3);
+use latpath_session::{size_note, Event, Session};
+use latpath_stats::units::number_of;
+use std::time::Duration;
 
 /// What to follow.
 #[derive(ClapArgs, Debug)]
@@ -95,6 +91,11 @@ impl What {
     /// Segments that a profile needs.
     pub fn add_segments(&mut self, segments: Vec<String>) {
         self.of_profile.extend(segments);
+    }
+
+    /// When to end, beside a signal.
+    pub fn stop_after(&self) -> latpath_session::StopAfter {
+        latpath_session::StopAfter { duration: self.stop_after.duration, packets: self.stop_after.count }
     }
 
     /// Whether something on this machine, or on another, is named.
@@ -220,87 +221,42 @@ impl Flight {
     }
 }
 
-/// When to end: a signal, the time, or enough packets.
-pub struct End {
-    stop: Arc<AtomicBool>,
-    until: Option<Instant>,
-    count: Option<u64>,
-}
-
-impl End {
-    /// Catches SIGINT and SIGTERM; a second one ends the program at once.
-    pub fn new(what: &What) -> Result<Self> {
-        Ok(Self { stop: stop_flag()?, until: None, count: what.stop_after.count })
-    }
-
-    pub fn begin(&mut self, what: &What) {
-        self.until = what.stop_after.duration.and_then(|d| Instant::now().checked_add(d));
-    }
-
-    pub fn is_due(&self, packets: u64) -> bool {
-        self.stop.load(Ordering::Relaxed)
-            || self.until.is_some_and(|t| Instant::now() >= t)
-            || self.count.is_some_and(|n| packets >= n)
-    }
-}
-
-/// Reports, once for each, which streams have not come, and at which points and segments that the user named no packet was seen.
-pub struct Absent {
-    names: Vec<String>,
-    /// What to do about each.
-    advice: Vec<&'static str>,
-    reported: Vec<bool>,
-    began: Instant,
-    /// The user's own segments.
-    segments: Vec<String>,
-    /// What was reported of points and segments.
-    unseen: Vec<String>,
-}
-
-impl Absent {
-    pub fn new(streams: &[StreamSpec], what: &What) -> Self {
-        let names: Vec<_> = streams.iter().map(ToString::to_string).collect();
-        let advice = |stream: &StreamSpec| match stream.matcher.protocol().info().is_listed {
-            true => " (latpath streams lists what is there)",
-            false => " (tcpdump -eni IF shows what is there)",
-        };
-        let advice = streams.iter().map(advice).collect();
-        let (reported, segments) = (vec![false; names.len()], what.segments().to_vec());
-        Self { reported, names, advice, began: Instant::now(), segments, unseen: Vec::new() }
-    }
-
-    /// Says on stderr at which of the requested points, and of which of the user's segments, no packet was seen in time, or by the end.
-    pub fn check_points(&mut self, follow: &Follow, is_over: bool) {
-        if !is_over && self.began.elapsed() < PATIENCE {
-            return;
+/// The lines on stderr about what a session reports; nothing of what the command shows otherwise.
+pub fn event_line(event: &Event) -> Option<String> {
+    let among = |points: &[String]| match points.join(", ") {
+        none if none.is_empty() => none,
+        points => printable(&format!(" (there are: {points})")),
+    };
+    Some(match event {
+        Event::Route { .. } | Event::LatePacket { .. } | Event::Captured { .. } => return None,
+        Event::StreamAbsent { stream, waited_ns, is_listed } => {
+            let advice = match is_listed {
+                true => "latpath streams lists what is there",
+                false => "tcpdump -eni IF shows what is there",
+            };
+            format!("{stream}: not seen for {} s; still waiting ({advice})", waited_ns / 1_000_000_000)
         }
-        let segments = follow.unseen_segments(&self.segments);
-        let segments = segments.map(|text| format!("--segment {text}: no packet was seen at one of its ends"));
-        let points = follow.points().iter().map(|info| info.point.to_string()).collect::<Vec<_>>().join(", ");
-        let among = if points.is_empty() { String::new() } else { format!(" (there are: {points})") };
-        for text in follow.unseen_points().into_iter().chain(segments) {
-            if !self.unseen.contains(&text) {
-                eprintln!("latpath: {}{}", printable(&text), printable(&among));
-                self.unseen.push(text);
-            }
+        Event::StreamArrived { stream, after_ns } => format!("{stream}: arrived after {:.1} s", *after_ns as f64 / 1e9),
+        Event::PointUnseen { pattern, points } => {
+            format!("--points {}: no packet was seen at such a point{}", printable(pattern), among(points))
         }
-    }
+        Event::SegmentUnseen { segment, points } => {
+            format!("--segment {}: no packet was seen at one of its ends{}", printable(segment), among(points))
+        }
+        Event::VmsUnnamed { why } => format!("virtual machines of this host are not named: {why}"),
+        Event::SizeReached { max_bytes } => size_note(*max_bytes),
+        Event::TraceNote { text } => text.clone(),
+        Event::TraceSaved { path } => format!("the trace is in {}", path.display()),
+        Event::TraceFailed { why } => why.clone(),
+        Event::Dropped { events } => format!("{} are not shown", number_of(*events, "event")),
+    })
+}
 
-    /// Says on stderr which streams have not been seen in time, and which came after all. `seen` counts packets.
-    pub fn check(&mut self, seen: impl Fn(usize) -> u64) {
-        for (i, name) in self.names.iter().enumerate() {
-            if seen(i) == 0 && !self.reported[i] && self.began.elapsed() >= PATIENCE {
-                self.reported[i] = true;
-                eprintln!(
-                    "latpath: {name}: not seen for {} s; still waiting{}",
-                    self.began.elapsed().as_secs(),
-                    self.advice[i]
-                );
-            } else if seen(i) > 0 && self.reported[i] {
-                self.reported[i] = false;
-                eprintln!("latpath: {name}: arrived after {:.1} s", self.began.elapsed().as_secs_f64());
-                self.began = Instant::now();
-            }
+/// Says on stderr what a session has reported since the last call.
+pub fn print_events(session: &mut impl Session) {
+    while let Some(event) = session.next_event() {
+        if let Some(line) = event_line(&event) {
+            eprintln!("latpath: {line}");
         }
     }
 }

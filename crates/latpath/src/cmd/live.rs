@@ -1,22 +1,23 @@
 //! `latpath live`: figures of the moment, once a second, and why packets are late; of streams or of a recorded run.
 
-use super::following::{Absent, End, Flight, What};
+use super::following::{print_events, Flight, What};
+use super::interrupt::stop_flag;
 use super::limits::{self, Limits, Measures};
 use super::report::print;
 use super::{style, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_analysis::{layout_of, possible_segments, Limit, LiveExplainer};
+use latpath_analysis::{possible_segments, Limit};
 use latpath_capture::RetentionLimits;
-use latpath_follow::Live;
 use latpath_linux::background::Background;
-use latpath_model::{Ns, StreamSpec};
-use latpath_report::{Lines, Replay};
+use latpath_report::Lines;
 use latpath_run::Run;
 use latpath_screen::{Action, Screen};
+use latpath_session::{EndReason, LiveError, LiveOptions, LiveSession, ReplayOptions, Session, State};
 use latpath_stats::Summary;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Interval of summaries.
@@ -116,95 +117,28 @@ fn speed(text: &str) -> Result<f64, String> {
     }
 }
 
-enum Source {
-    Live(Box<Live>),
-    Replay(Box<Replay>),
-}
-
-impl Source {
-    fn step(&mut self) {
-        match self {
-            Self::Live(live) => live.step(),
-            Self::Replay(replay) => replay.step(),
-        }
-    }
-
-    fn reset(&mut self) {
-        match self {
-            Self::Live(live) => live.reset(),
-            Self::Replay(replay) => replay.reset(),
-        }
-    }
-
-    fn seen(&self) -> &[u64] {
-        match self {
-            Self::Live(live) => live.seen(),
-            Self::Replay(replay) => replay.seen(),
-        }
-    }
-
-    /// Hands a capture over to be explained. False if there is none.
-    fn explain_next(&mut self, explainer: &mut LiveExplainer) -> bool {
-        match self {
-            Self::Live(live) => {
-                let next = live.follow.next_capture();
-                let time_of_day = live.time_of_day();
-                next.map(|capture| explainer.take(capture, live.follow.points(), live.follow.layout(), time_of_day))
-            }
-            Self::Replay(replay) => {
-                let next = replay.next_capture();
-                let (run, layout) = (replay.run(), replay.layout());
-                next.map(|capture| explainer.take(capture, run.points(), layout, run.manifest().time_of_day()))
-            }
-        }
-        .is_some()
-    }
-
-    /// The figures, and what is known of late packets by now.
-    fn summary(&mut self, explainer: &mut Option<LiveExplainer>, at_the_end: bool) -> Summary {
-        let (mut summary, late) = match self {
-            Self::Live(live) => {
-                let summary = if at_the_end { live.final_summary() } else { live.summary() };
-                (summary, live.follow.late().map_or(0, |counted| counted.late.iter().sum()))
-            }
-            Self::Replay(replay) => (replay.summary(), replay.late()),
-        };
-        summary.late = explainer.as_mut().map(|explainer| explainer.figures(late));
-        summary
-    }
-}
-
 pub fn run(mut args: Args) -> Result<Outcome> {
     let mut limits = args.limits.all(false)?;
     if args.replay.is_none() {
         args.what.add_segments(args.limits.segments()?);
     }
-    let mut end = End::new(&args.what)?;
-    let (mut source, streams, mut explainer) = match &args.replay {
+    let stop = stop_flag()?;
+    let mut session = match &args.replay {
         Some(run) => replay(run, &args, &mut limits)?,
         None => {
-            limits::of_streams(&args.what.all_segments(), NOT_MEASURED).refuse_others(&mut limits)?;
-            follow(&args, limits::row_limits(&limits))?
+            limits::of_streams(&args.what.all_segments()).refuse_others(&mut limits)?;
+            follow(&args, &limits)?
         }
     };
     let mut show = Show::new(&args)?;
-    end.begin(&args.what);
-    let absent = Absent::new(&streams, &args.what);
-    let watched = watch(&mut source, &mut explainer, &mut show, &end, absent);
+    let watched = watch(&mut session, &mut show, &stop);
     let screen = matches!(show, Show::Screen(_));
     if screen {
         // The terminal is given back before anything else is said.
         show = Show::Lines(Lines::new(style()));
     }
     watched?;
-    if let Source::Live(live) = &mut source {
-        live.stop();
-    }
-    if let Some(explainer) = &mut explainer {
-        while source.explain_next(explainer) {}
-        explainer.finish(LAST_CAUSES);
-    }
-    let summary = source.summary(&mut explainer, true);
+    let summary = session.stop(LAST_CAUSES);
     if !screen {
         show.show(&summary)?;
     }
@@ -217,90 +151,77 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     args.limits.announce("latpath live", &verdicts, false)
 }
 
-/// What only reports measure.
-const NOT_MEASURED: &[&str] = &["pacing"];
-
-type Watched = (Source, Vec<StreamSpec>, Option<LiveExplainer>);
-
 /// Follows streams of this host and other machines.
-fn follow(args: &Args, row_limits: Vec<Ns>) -> Result<Watched> {
+fn follow(args: &Args, limits: &[Limit]) -> Result<LiveSession> {
     let background = Background::begin();
-    let mut options = args.what.options(false)?;
-    options.flight = args.flight.options(options.threshold, LiveExplainer::MAX_WAIT, RetentionLimits::default());
-    let streams = options.streams.clone();
-    let explains = options.flight.is_some();
-    let mut live = Live::start(options)?;
-    live.find_rows_over(row_limits);
-    let explainer = explains.then(|| LiveExplainer::start(&streams, live.follow.qdiscs())).transpose()?;
-    live.follow.keep_background(background);
-    Ok((Source::Live(Box::new(live)), streams, explainer))
+    let mut follow = args.what.options(false)?;
+    follow.flight = args.flight.options(follow.threshold, LiveSession::MAX_WAIT, RetentionLimits::default());
+    let options = LiveOptions {
+        follow,
+        named_segments: args.what.segments().to_vec(),
+        row_limits: limits::row_limits(limits),
+        stop_after: args.what.stop_after(),
+    };
+    Ok(LiveSession::follow(options, Some(background))?)
 }
 
-fn replay(path: &Path, args: &Args, limits: &mut [Limit]) -> Result<Watched> {
+fn replay(path: &Path, args: &Args, limits: &mut [Limit]) -> Result<LiveSession> {
     if args.what.names_any() {
         return Err(Usage("--replay shows all of a run: leave out --stream, --machine and --points".into()).into());
     }
     let run = Run::open(path)?;
-    let streams = run.manifest().streams.clone();
-    let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
     let of_profile = possible_segments(&run, args.what.segments(), args.limits.segments()?).map_err(Usage)?;
-    let (segments, threshold) = (&[args.what.segments(), &of_profile].concat(), args.what.threshold());
-    let layout = layout_of(&run, segments).map_err(Usage)?;
-    let names = layout.segments.into_iter().map(|s| s.name).collect();
-    Measures { segments: names, steps: None, not: NOT_MEASURED }.refuse_others(limits)?;
-    let mut replay = Replay::start(run, segments, args.speed, threshold).map_err(Usage)?;
-    replay.find_rows_over(limits::row_limits(limits));
-    Ok((Source::Replay(Box::new(replay)), streams, explainer))
+    let options = ReplayOptions {
+        segments: [args.what.segments(), &of_profile].concat(),
+        threshold: args.what.threshold(),
+        speed: args.speed,
+        row_limits: limits::row_limits(limits),
+        stop_after: args.what.stop_after(),
+    };
+    let session = LiveSession::replay(run, options).map_err(|error| match error {
+        LiveError::Segment(text) => Usage(text).into(),
+        other => anyhow::Error::from(other),
+    })?;
+    let names = session.layout().segments.iter().map(|s| s.name.clone()).collect();
+    Measures { segments: names, steps: None, not: &[] }.refuse_others(limits)?;
+    Ok(session)
 }
 
-fn watch(
-    source: &mut Source,
-    explainer: &mut Option<LiveExplainer>,
-    show: &mut Show,
-    end: &End,
-    mut absent: Absent,
-) -> Result<()> {
-    let quiet = matches!((&show, &source), (Show::Screen(_), _) | (_, Source::Replay(_)));
+fn watch(session: &mut LiveSession, show: &mut Show, stop: &AtomicBool) -> Result<()> {
+    let is_screen = matches!(show, Show::Screen(_));
     let mut due = Instant::now() + SHOW;
     let mut shown = Instant::now();
     loop {
         match show.wait()? {
             Some(Action::Quit) => return Ok(()),
-            Some(Action::Reset) => {
-                source.reset();
-                explainer.iter_mut().for_each(LiveExplainer::reset);
-            }
+            Some(Action::Reset) => session.reset(),
             Some(Action::Pause(_)) | None => {}
         }
-        source.step();
-        if let Some(explainer) = explainer {
-            while source.explain_next(explainer) {}
+        let is_over = match session.step() {
+            // On the screen a run's end stays until the user leaves it.
+            State::Over(EndReason::EndOfRun) => !is_screen,
+            state => matches!(state, State::Over(_)),
+        };
+        if is_screen {
+            while session.next_event().is_some() {}
+        } else {
+            print_events(session);
         }
-        // On the screen a run's end stays until the user leaves it.
-        let is_over =
-            matches!((&source, &show), (Source::Replay(replay), Show::Lines(_) | Show::Json) if replay.is_over());
-        if end.is_due(source.seen().iter().sum()) || is_over {
+        if is_over || stop.load(Ordering::Relaxed) {
             return Ok(());
         }
         let is_due = Instant::now() >= due;
-        let has_news = shown.elapsed() >= SOON && explainer.as_ref().is_some_and(LiveExplainer::has_news);
+        let has_news = shown.elapsed() >= SOON && session.has_news();
         if !is_due && !has_news {
             continue;
         }
-        let summary = source.summary(explainer, false);
+        let summary = session.summary();
         shown = Instant::now();
         if !(if is_due { show.show(&summary)? } else { show.show_late(&summary)? }) {
             return Ok(());
         }
-        if !is_due {
-            continue;
-        }
-        due += SHOW;
-        if !quiet {
-            absent.check(|i| source.seen()[i]);
-            if let Source::Live(live) = &*source {
-                absent.check_points(&live.follow, false);
-            }
+        if is_due {
+            due += SHOW;
         }
     }
 }

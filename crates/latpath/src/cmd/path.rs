@@ -4,7 +4,6 @@ mod json;
 mod text;
 
 use super::choose::{choose, Choice};
-use super::following::PATIENCE;
 use super::interrupt::stop_flag;
 use super::report::{print, print_as};
 use super::{ns, Outcome, Usage};
@@ -17,6 +16,7 @@ use latpath_model::{stream, StreamSpec};
 use latpath_path::{
     find_device, functions, CompileError, Counts, Options, Packet, Remains, Search, SearchError, With, MAX_PACKETS,
 };
+use latpath_session::PATIENCE;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 

@@ -166,7 +166,7 @@ fn left_out() -> Result<(), Failed> {
     let mut live = Live::of(options(&stream), follow?);
     live.step();
     live.stop();
-    let mut notes = live.final_summary().notes;
+    let mut notes = live.summary().notes;
     notes.retain(|note| note.contains("times the kernel left a program out"));
     // The kernel may have left some out by itself.
     let count = notes.iter().filter_map(|note| note.split(' ').next()?.parse::<u64>().ok()).sum::<u64>();

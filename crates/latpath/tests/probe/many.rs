@@ -181,7 +181,7 @@ fn follow(bench: &Bench, chosen: &[&str]) -> Result<Summary, Failed> {
         live.seen()[0] >= 100
     })?;
     live.stop();
-    Ok(live.final_summary())
+    Ok(live.summary())
 }
 
 fn in_a_run() -> Result<(), Failed> {

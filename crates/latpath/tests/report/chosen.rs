@@ -160,8 +160,9 @@ fn a_profile_sets_limits_and_ci_gets_them_as_junit_xml() {
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=3ms"]].concat()).status.code(), Some(3));
     assert_eq!(bench.latpath(&[&replay[..], &["total:max<=4ms"]].concat()).status.code(), Some(0));
     let pacing = bench.latpath(&[&replay[..], &["pacing:max<=1s"]].concat());
-    assert_eq!((pacing.status.code(), pacing.stdout.len()), (Some(2), 0));
-    assert_eq!(stderr(&pacing), "latpath: pacing:max<=1s: pacing is not measured here (docs/limits.md)\n");
+    assert_eq!(pacing.status.code(), Some(0), "{}", stderr(&pacing));
+    let pacing = bench.latpath(&[&replay[..], &["pacing:max<=1us"]].concat());
+    assert_eq!(pacing.status.code(), Some(3), "{}", stderr(&pacing));
     let unknown = bench.latpath(&[&replay[..], &["Tfoo:max<=4ms"]].concat());
     let says = "latpath: \"Tfoo\": no such segment (there can be: Thyp, Tsub, total)\n";
     assert_eq!((unknown.status.code(), stderr(&unknown).as_str(), unknown.stdout.len()), (Some(2), says, 0));

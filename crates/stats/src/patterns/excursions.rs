@@ -90,6 +90,11 @@ impl Excursions {
         Self { all: Top::new(most), released: Top::new(most) }
     }
 
+    /// Of these none yet; as many are kept.
+    pub fn emptied(&self) -> Self {
+        Self::new(self.all.most)
+    }
+
     pub fn close(&mut self, open: Open, last_seen: Ns) {
         let mut excursion = open.excursion;
         excursion.seen.1 = excursion.seen.1.max(last_seen);

@@ -99,14 +99,14 @@ impl Names<'_> {
 
 impl Patterns {
     /// The patterns, by kind, place and time. `start` is when the recording began, `streams` its streams' names by their ids.
-    pub fn find(self, setup: &Setup, start: Ns, streams: &[String]) -> Vec<Found> {
+    pub fn find(&self, setup: &Setup, start: Ns, streams: &[String]) -> Vec<Found> {
         let names = Names { setup, streams, start };
-        let mut found = swings::find(&self, &names);
-        found.extend(steps::find(&self, &names));
-        found.extend(paths::find(&self, &names));
-        found.extend(spikes::periodic(&self, &names));
-        let released = spikes::releases(&self, &names);
-        found.extend(flaps::find(&self, &names, &released));
+        let mut found = swings::find(self, &names);
+        found.extend(steps::find(self, &names));
+        found.extend(paths::find(self, &names));
+        found.extend(spikes::periodic(self, &names));
+        let released = spikes::releases(self, &names);
+        found.extend(flaps::find(self, &names, &released));
         found.extend(released);
         let order = |f: &Found| (f.pattern.kind, f.pattern.from_ns, f.pattern.from.clone(), f.pattern.to.clone());
         found.sort_by_cached_key(order);
@@ -125,8 +125,8 @@ impl Patterns {
 
     /// From one packet of a stream to the next on a segment, ns: the mean of its streams.
     fn interval(&self, at: usize) -> f64 {
-        let lanes = self.slots.count() * self.lanes;
-        let packets: u64 = self.levels[at * lanes..][..lanes].iter().map(|level| level.packets).sum();
+        let lanes = &self.levels[at * self.lanes..][..self.lanes];
+        let packets: u64 = lanes.iter().flatten().map(|level| level.packets).sum();
         let streams: usize = (0..self.lanes).map(|lane| self.streams_of(at, lane).len()).sum();
         let span = self.slots.count() as f64 * self.slots.length() as f64;
         span * streams as f64 / packets.max(1) as f64
@@ -134,8 +134,7 @@ impl Patterns {
 
     /// The slots of one lane of a segment in which packets came: which, how many, and their quartiles.
     fn levels_of(&self, at: usize, lane: usize) -> Vec<(usize, u64, [f64; 3])> {
-        let slots = self.slots.count();
-        let levels = &self.levels[(at * self.lanes + lane) * slots..][..slots];
+        let levels = &self.levels[at * self.lanes + lane];
         let there = levels.iter().enumerate().filter_map(|(slot, l)| Some((slot, l.packets, l.quartiles()?)));
         there.collect()
     }

@@ -34,11 +34,13 @@ pub struct Patterns {
     pub(super) watched: Vec<Watched>,
     /// Streams with the same remainder share a lane.
     pub(super) lanes: usize,
-    /// The slots of each lane of each segment.
-    pub(super) levels: Vec<Level>,
+    /// The slots of each lane of each segment: the lanes of the first segment first.
+    pub(super) levels: Vec<Vec<Level>>,
     pub(super) excursions: Vec<Excursions>,
     pub(super) streams: Vec<Stream>,
     scratch: Scratch,
+    /// Whether the recording goes on, so that nobody knows its last packet.
+    grows: bool,
 }
 
 /// What became of a stream's packets.
@@ -63,26 +65,64 @@ struct Scratch {
 impl Patterns {
     /// Nothing gathered yet, of a recording whose first and last packet came at these instants.
     pub fn new(setup: &Setup, first: Ns, last: Ns) -> Self {
-        let (slots, watched) = (Slots::of(first, last), watched(setup));
-        let lanes = (LEVELS / (slots.count() * watched.len()).max(1)).clamp(1, setup.streams.max(1));
+        let slots = Slots::of(first, last);
+        Self::over(setup, slots, slots.count())
+    }
+
+    /// The same of a recording that begins at this instant and goes on. Its batches come in order.
+    pub fn growing(setup: &Setup, first: Ns) -> Self {
+        Self { grows: true, ..Self::over(setup, Slots::growing(first), Slots::MOST_GROWING) }
+    }
+
+    /// There will be `most` slots.
+    fn over(setup: &Setup, slots: Slots, most: usize) -> Self {
+        let watched = watched(setup);
+        let lanes = (LEVELS / (most * watched.len()).max(1)).clamp(1, setup.streams.max(1));
         let stream = |id: usize| {
             let route = setup.routes.get(id).cloned().unwrap_or_default();
             Stream { sink: route.last().map_or(0, |p| bit(*p)), route, ..Stream::default() }
         };
         Self {
-            levels: vec![Level::default(); slots.count() * lanes * watched.len()],
+            levels: vec![vec![Level::default(); slots.count()]; lanes * watched.len()],
             excursions: vec![Excursions::new(EXCURSIONS / watched.len().max(8)); watched.len()],
             streams: (0..setup.streams).map(stream).collect(),
             scratch: Scratch::default(),
             slots,
             watched,
             lanes,
+            grows: false,
         }
+    }
+
+    /// The setup has further segments and points.
+    pub fn extend(&mut self, setup: &Setup) {
+        let (known, all) = (self.watched.len(), watched(setup));
+        let share = self.excursions.first().map_or_else(|| Excursions::new(EXCURSIONS / 8), Excursions::emptied);
+        self.watched.extend(all.into_iter().skip(known));
+        self.excursions.resize(self.watched.len(), share);
+        self.levels.resize(self.watched.len() * self.lanes, vec![Level::default(); self.slots.count()]);
+    }
+
+    /// Has slots up to the last packet of a batch.
+    fn grow(&mut self, batch: &Batch) {
+        let first = self.first(batch);
+        let joined = self.slots.grow(sent(batch.rows, batch.range.end - 1, first));
+        if joined > 1 {
+            for levels in &mut self.levels {
+                *levels = levels.chunks(joined).map(Level::together).collect();
+            }
+            self.streams.iter_mut().for_each(|stream| stream.taken.join_slots(joined));
+        }
+        let count = self.slots.count();
+        self.levels.iter_mut().for_each(|levels| levels.resize(count, Level::default()));
     }
 
     /// Adds a batch, whose packets are in their order. Those of streams that the setup does not have are left out.
     pub fn add(&mut self, batch: &Batch) {
         if usize::from(batch.stream) < self.streams.len() {
+            if self.grows {
+                self.grow(batch);
+            }
             self.cut(batch);
             self.take(batch);
             self.measure(batch);
@@ -146,14 +186,13 @@ impl Patterns {
 
     /// The times of each segment: levels and excursions.
     fn measure(&mut self, batch: &Batch) {
-        let slots = self.slots.count();
         for (at, (watched, excursions)) in self.watched.iter().zip(&mut self.excursions).enumerate() {
             let crossings = batch.crossings(watched.segment);
             if crossings.times.is_empty() {
                 continue;
             }
             let lane = at * self.lanes + usize::from(batch.stream) % self.lanes;
-            let levels = &mut self.levels[lane * slots..][..slots];
+            let levels = &mut self.levels[lane];
             let (mut open, mut before) = (None, [None; 2]);
             for (slot, piece) in &self.scratch.pieces {
                 let places = crossings.places(piece.clone());
@@ -197,7 +236,8 @@ impl Patterns {
 
     /// Adds all that another one, of the same setup and recording, has.
     pub fn merge(&mut self, other: Self) {
-        self.levels.iter_mut().zip(&other.levels).for_each(|(own, others)| own.merge(others));
+        let (own, others) = (self.levels.iter_mut().flatten(), other.levels.iter().flatten());
+        own.zip(others).for_each(|(own, others)| own.merge(others));
         self.excursions.iter_mut().zip(other.excursions).for_each(|(own, others)| own.merge(others));
         for (own, others) in self.streams.iter_mut().zip(other.streams) {
             own.outages.merge(others.outages);

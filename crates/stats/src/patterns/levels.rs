@@ -58,6 +58,13 @@ impl Level {
         self.high = self.high.saturating_add(weighted(quartiles.high));
     }
 
+    /// Those of several slots as one.
+    pub fn together(levels: &[Self]) -> Self {
+        let mut all = Self::default();
+        levels.iter().for_each(|level| all.merge(level));
+        all
+    }
+
     pub fn merge(&mut self, other: &Self) {
         self.packets += other.packets;
         self.low = self.low.saturating_add(other.low);

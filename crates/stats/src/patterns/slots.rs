@@ -9,6 +9,9 @@ const MOST: Ns = 1 << 14;
 const FEW: Ns = 60;
 const LEAST: Ns = 20_000_000;
 
+/// Maximum slots of a recording that goes on, shorter than a second and longer ones.
+const GROWING: (Ns, Ns) = (300, 4096);
+
 /// Slots of one second each; longer ones in a recording of more than 16,384 seconds, shorter ones in one of less than a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
@@ -28,6 +31,27 @@ impl Slots {
         Self { begin: first, length, count: (span / length + 1) as usize }
     }
 
+    /// The first slot of a recording that begins at this instant and goes on.
+    pub fn growing(first: Ns) -> Self {
+        Self { begin: first, length: LEAST, count: 1 }
+    }
+
+    /// The same number of slots for each recording that goes on, at most.
+    pub const MOST_GROWING: usize = GROWING.1 as usize;
+
+    /// Adds slots up to an instant. Where there would be too many, they become longer: returns how many of before make one.
+    pub fn grow(&mut self, t: Ns) -> usize {
+        let span = t.saturating_sub(self.begin).max(0);
+        let mut joined: usize = 1;
+        while span / self.length >= if self.length < SECOND { GROWING.0 } else { GROWING.1 } {
+            let factor = if self.length == SECOND / 10 || self.length >= SECOND { 2 } else { 5 };
+            self.length = self.length.saturating_mul(factor);
+            joined = joined.saturating_mul(factor as usize);
+        }
+        self.count = self.count.div_ceil(joined).max((span / self.length) as usize + 1);
+        joined
+    }
+
     pub fn count(&self) -> usize {
         self.count
     }
@@ -44,5 +68,27 @@ impl Slots {
 
     pub fn begin(&self, slot: usize) -> Ns {
         self.begin.saturating_add((slot as Ns).saturating_mul(self.length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_of_a_recording_that_goes_on_join_neighbours_when_there_are_too_many() {
+        let mut slots = Slots::growing(7);
+        let mut lengths = Vec::new();
+        for second in 0..100_000 {
+            let before = slots;
+            let joined = slots.grow(7 + second * SECOND);
+            assert_eq!(slots.length(), before.length() * joined as Ns, "{second} s");
+            assert!(slots.count() <= Slots::MOST_GROWING && slots.at(7 + second * SECOND) == slots.count() - 1);
+            lengths.push(slots.length() / 1_000_000);
+        }
+        lengths.dedup();
+        assert_eq!(lengths, [20, 100, 200, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000]);
+        slots.grow(Ns::MAX);
+        assert!(slots.count() <= Slots::MOST_GROWING, "a broken clock takes no memory");
     }
 }

@@ -22,6 +22,12 @@ impl Taken {
         }
     }
 
+    /// So many slots are one from now on.
+    pub fn join_slots(&mut self, joined: usize) {
+        let before = std::mem::take(&mut self.counts);
+        before.into_iter().for_each(|((slot, points), n)| self.add(slot as usize / joined, points, n));
+    }
+
     pub fn merge(&mut self, other: Self) {
         self.crowded |= other.crowded;
         other.counts.into_iter().for_each(|((slot, points), n)| self.add(slot as usize, points, n));

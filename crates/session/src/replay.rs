@@ -1,10 +1,12 @@
 //! A recorded run, shown as `latpath live` would have shown it.
 
+use crate::FigureSource;
 use latpath_analysis::layout_of;
 use latpath_capture::{CaptureKind, RankedCapture};
+use latpath_clock::TimeOfDay;
 use latpath_journey::Layout;
 use latpath_linux::monotonic;
-use latpath_model::Ns;
+use latpath_model::{Ns, PointInfo};
 use latpath_run::{Deficiency, DeficiencyKind, Run, Select};
 use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
@@ -48,9 +50,13 @@ impl Replay {
         let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind(), head.to), head.number)).collect();
         captures.sort_unstable();
         let threshold = threshold.unwrap_or(run.manifest().threshold_ns);
+        let counting = match run.manifest().has_durations_alone() {
+            true => Counting::of_durations,
+            false => Counting::new,
+        };
         let mut replay = Self {
             vms: run.vms(),
-            counting: Counting::new(run.manifest().streams.len(), threshold, first),
+            counting: counting(run.manifest().streams.len(), threshold, first),
             first,
             last,
             now: first,
@@ -64,24 +70,11 @@ impl Replay {
         replay.reset();
         Ok(replay)
     }
+}
 
-    /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
-    pub fn find_rows_over(&mut self, limits: Vec<Ns>) {
-        self.counting.row_limits = limits;
-        self.reset();
-    }
-
-    pub fn run(&self) -> &Run {
-        &self.run
-    }
-
-    /// Route and segments.
-    pub fn layout(&self) -> &Layout {
-        &self.layout
-    }
-
+impl FigureSource for Replay {
     /// Counts the journeys up to the time that the replay has reached.
-    pub fn step(&mut self) {
+    fn step(&mut self) {
         let passed = monotonic().saturating_sub(self.started);
         let until = self.first.saturating_add((passed.max(1) as f64 * self.speed) as Ns);
         let until = if until > self.last { Ns::MAX } else { until };
@@ -94,7 +87,6 @@ impl Replay {
             counting.add(journey);
             true
         });
-        counting.flush();
         for damage in damaged.iter().map(ToString::to_string) {
             if !self.damaged.contains(&damage) {
                 self.damaged.push(damage);
@@ -103,23 +95,37 @@ impl Replay {
         self.now = until;
     }
 
-    /// Whether all journeys are counted.
-    pub fn is_over(&self) -> bool {
+    fn find_rows_over(&mut self, limits: Vec<Ns>) {
+        self.counting.row_limits = limits;
+        self.reset();
+    }
+
+    fn points(&self) -> &[PointInfo] {
+        self.run.points()
+    }
+
+    fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn time_of_day(&self) -> TimeOfDay {
+        self.run.manifest().time_of_day()
+    }
+
+    fn is_over(&self) -> bool {
         self.now > self.last
     }
 
-    /// Starts all figures from zero.
-    pub fn reset(&mut self) {
+    fn reset(&mut self) {
         self.counting.restart(self.run.points(), &self.layout, self.now);
     }
 
-    /// Packets of each stream since the start.
-    pub fn seen(&self) -> &[u64] {
+    fn seen(&self) -> &[u64] {
         &self.counting.seen
     }
 
     /// The next capture whose time has passed. One that cannot be read is in the notes.
-    pub fn next_capture(&mut self) -> Option<RankedCapture> {
+    fn next_capture(&mut self) -> Option<RankedCapture> {
         while self.captures.front().is_some_and(|(to, _)| *to <= self.now) {
             let (_, number) = self.captures.pop_front()?;
             match self.run.capture(number) {
@@ -131,13 +137,13 @@ impl Replay {
     }
 
     /// Late packets so far: those of the captures shown, and all of the run at its end.
-    pub fn late(&self) -> u64 {
+    fn late(&self) -> u64 {
         let record = self.run.manifest().spikes.as_ref().filter(|_| self.is_over());
         record.map_or(0, |record| record.late.iter().sum())
     }
 
-    /// All figures as of now.
-    pub fn summary(&self) -> Summary {
+    fn summary(&mut self) -> Summary {
+        self.counting.flush();
         let whole = self.is_over() && self.counting.since <= self.first;
         let mut manifest = self.run.manifest().clone();
         if !whole {
@@ -149,6 +155,7 @@ impl Replay {
         let (points, route, vms) = (self.run.points(), &self.layout.route, &self.vms);
         let facts = Facts { manifest: &manifest, points, route, before: &[], whole, vms, elapsed };
         let mut summary = summarise(self.counting.figures(), &facts);
+        self.counting.fill(&mut summary, &manifest.streams, manifest.start.monotonic_ns, self.now > self.last);
         let of_run = self.run.deficiencies().iter().filter(|one| !manifest.deficiencies.contains(one)).cloned();
         let damaged = self.damaged.iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text));
         summary.deficiencies.splice(0..0, of_run.chain(damaged).collect::<Vec<_>>());

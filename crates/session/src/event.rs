@@ -1,0 +1,136 @@
+//! What a session reports while it runs.
+
+use latpath_capture::{CaptureKind, CaptureRequest, RankedCapture};
+use latpath_model::{Ns, StreamSpec};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+/// Maximum events that wait to be taken.
+const MAX_WAITING: usize = 1024;
+
+/// What happened. Each is reported once. Times are ns of the host's `CLOCK_MONOTONIC`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The route of the packets is known, or has changed.
+    Route {
+        /// Its points, in the order in which packets pass.
+        points: Vec<String>,
+    },
+    /// No packet of a stream has come for a while.
+    StreamAbsent {
+        stream: String,
+        waited_ns: Ns,
+        /// Whether streams of this kind are found by listening.
+        is_listed: bool,
+    },
+    /// The first packet of a stream that was reported absent has come.
+    StreamArrived { stream: String, after_ns: Ns },
+    /// No packet was seen at a point that fits this pattern of the user's.
+    PointUnseen {
+        pattern: String,
+        /// The points that saw packets.
+        points: Vec<String>,
+    },
+    /// No packet was seen at an end of this segment of the user's.
+    SegmentUnseen {
+        /// The segment, as `NAME=FROM..TO`.
+        segment: String,
+        /// The points that saw packets.
+        points: Vec<String>,
+    },
+    /// A packet was late, so the flight recorders keep the time around it.
+    LatePacket {
+        /// Number of the capture.
+        capture: u32,
+        stream: String,
+        /// Its number in its stream.
+        packet: u64,
+        took_ns: Ns,
+        /// The time that is kept.
+        from_ns: Ns,
+        to_ns: Ns,
+    },
+    /// A capture of all machines is complete.
+    Captured {
+        /// Number of the capture.
+        capture: u32,
+        /// Late packets in it; 0 where it is a baseline.
+        late: u64,
+        /// What its latest packet took.
+        worst_ns: Ns,
+    },
+    /// The virtual machines of this host are not named in the recording.
+    VmsUnnamed { why: String },
+    /// The recording takes as much disk as it may, and ends.
+    SizeReached { max_bytes: u64 },
+    /// What is to be known of the kernel's own trace.
+    TraceNote { text: String },
+    /// The kernel's own trace was saved into this file.
+    TraceSaved { path: PathBuf },
+    /// The kernel's own trace, or a part of it, is missing.
+    TraceFailed { why: String },
+    /// So many events are missing here: they were not taken in time.
+    Dropped { events: u64 },
+}
+
+impl Event {
+    pub(crate) fn late(request: &CaptureRequest, streams: &[StreamSpec]) -> Self {
+        let CaptureRequest { number, worst, packet, from, to, stream, .. } = *request;
+        let stream = streams.get(usize::from(stream)).map(ToString::to_string).unwrap_or_default();
+        Self::LatePacket { capture: number, stream, packet, took_ns: worst, from_ns: from, to_ns: to }
+    }
+
+    pub(crate) fn captured(ranked: &RankedCapture) -> Self {
+        let late = match ranked.capture.kind {
+            CaptureKind::Spike => ranked.late.iter().sum(),
+            CaptureKind::Baseline => 0,
+        };
+        Self::Captured { capture: ranked.capture.number, late, worst_ns: ranked.worst }
+    }
+}
+
+/// Events that wait to be taken, in bounded memory: where the caller takes none, the newest are counted instead of kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EventQueue {
+    waiting: VecDeque<Event>,
+    dropped: u64,
+}
+
+impl EventQueue {
+    pub fn push(&mut self, event: Event) {
+        match self.waiting.len() < MAX_WAITING {
+            true => self.waiting.push_back(event),
+            false => self.dropped += 1,
+        }
+    }
+
+    /// The next event; behind those that were kept, how many were not.
+    pub fn pop(&mut self) -> Option<Event> {
+        let next = self.waiting.pop_front();
+        next.or_else(|| match std::mem::take(&mut self.dropped) {
+            0 => None,
+            events => Some(Event::Dropped { events }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_nobody_takes_are_bounded_and_counted() {
+        let mut queue = EventQueue::default();
+        for max_bytes in 0..MAX_WAITING as u64 + 7 {
+            queue.push(Event::SizeReached { max_bytes });
+        }
+        let taken: Vec<Event> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(taken.len(), MAX_WAITING + 1);
+        assert_eq!(taken[0], Event::SizeReached { max_bytes: 0 });
+        assert_eq!(taken.last(), Some(&Event::Dropped { events: 7 }));
+        let json = serde_json::to_string(&taken[MAX_WAITING]).unwrap();
+        assert_eq!(json, r#"{"event":"dropped","events":7}"#);
+    }
+}

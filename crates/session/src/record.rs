@@ -1,0 +1,372 @@
+//! A recording: every journey, kept on disk, and what all machines did around late packets.
+
+mod trace;
+
+pub use trace::TraceOptions;
+
+use crate::absent::Absent;
+use crate::event::{Event, EventQueue};
+use crate::{EndReason, Session, State, StopAfter};
+use latpath_capture::CaptureKind;
+use latpath_follow::{sum, Follow, FollowError, JourneySink, Options};
+use latpath_journey::Journey;
+use latpath_linux::background::Background;
+use latpath_linux::{monotonic, Directory};
+use latpath_model::{PointInfo, SynchChange};
+use latpath_run::{ClockSample, Manifest, Mark, RunError, SpikesRecord, Writer, MANIFEST};
+use latpath_stats::units::{bytes, number_of};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use trace::Trace;
+
+/// Interval at which clocks, counters and absent packets are checked.
+const UPDATE: Duration = Duration::from_secs(1);
+
+/// What is recorded, and until when.
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    pub follow: Options,
+    /// Those of its segments whose absence is reported: the user's own.
+    pub named_segments: Vec<String>,
+    /// The run's directory, which is made.
+    pub output: PathBuf,
+    pub stop_after: StopAfter,
+    /// The recording ends when it takes this many bytes of disk; what is under way then is still written.
+    pub max_size: Option<u64>,
+    /// The recording ends with the first capture that has late packets.
+    pub stop_on_spike: bool,
+    /// The kernel's own trace beside it.
+    pub trace: Option<TraceOptions>,
+}
+
+impl RecordOptions {
+    /// Into this directory, until it is stopped.
+    pub fn new(follow: Options, output: PathBuf) -> Self {
+        Self {
+            follow,
+            named_segments: Vec::new(),
+            output,
+            stop_after: StopAfter::default(),
+            max_size: None,
+            stop_on_spike: false,
+            trace: None,
+        }
+    }
+}
+
+/// How far a recording is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RecordProgress {
+    pub elapsed_ns: u64,
+    pub journeys: u64,
+    /// Bytes of the captures, and of the journeys before they were merged.
+    pub bytes: u64,
+    /// Sightings lost in full buffers.
+    pub sightings_dropped: u64,
+    /// What became of late packets; none where nothing is captured around them.
+    pub spikes: Option<SpikesRecord>,
+}
+
+/// Why there is no recording, or no whole one.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error(transparent)]
+    Follow(#[from] FollowError),
+    /// The run cannot be made.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Trace(#[from] latpath_tracefs::Error),
+    /// The run could not be written any further.
+    #[error("recording stopped; {}", directory.what_is_left(path, *stored))]
+    Stopped {
+        path: PathBuf,
+        /// Journeys that are on the disk.
+        stored: u64,
+        directory: DirectoryState,
+        source: RunError,
+    },
+    #[error("closing {}", path.display())]
+    Closing { path: PathBuf, source: RunError },
+    /// It is whole, under another name.
+    #[error("somebody renamed {} while it was recorded: the run is whole, under another name", .0.display())]
+    Renamed(PathBuf),
+    #[error("the recording was stopped before")]
+    StoppedBefore,
+}
+
+/// What became of a run's directory while it was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectoryState {
+    InPlace,
+    Renamed,
+    Removed,
+}
+
+impl DirectoryState {
+    fn of(directory: &Directory) -> Self {
+        match directory.open_file(MANIFEST) {
+            Ok(_) if directory.has_its_name() => Self::InPlace,
+            Ok(_) => Self::Renamed,
+            Err(_) => Self::Removed,
+        }
+    }
+
+    fn what_is_left(self, path: &Path, stored: u64) -> String {
+        let (path, kept) = (path.display(), number_of(stored, "journey"));
+        match self {
+            Self::InPlace => format!("what came before is in {path}: {kept}"),
+            Self::Renamed => {
+                format!("somebody renamed {path} while it was recorded; what came before is in it: {kept}")
+            }
+            Self::Removed => format!("somebody removed {path} while it was recorded"),
+        }
+    }
+}
+
+/// A recording under way. Dropping it detaches everything, and leaves a run that was interrupted.
+pub struct RecordSession {
+    options: RecordOptions,
+    follow: Follow,
+    trace: Option<Trace>,
+    /// From the moment on from which packets count.
+    recorder: Option<Recorder>,
+    absent: Absent,
+    events: EventQueue,
+    began: Instant,
+    updated: Instant,
+    state: State,
+    /// Why the run could not be made.
+    refused: Option<RunError>,
+}
+
+impl RecordSession {
+    /// Reaches the machines and attaches the programs. With `background` the process's threads stay in the background until the
+    /// recording is stopped, so that they do not make packets late.
+    ///
+    /// # Errors
+    /// Where the run's directory is in use, a machine or the trace cannot be reached, or the programs cannot be attached.
+    pub fn start(options: RecordOptions, background: Option<Background>) -> Result<Self, RecordError> {
+        Writer::refuse_existing(&options.output)?;
+        let mut events = EventQueue::default();
+        let trace = options.trace.as_ref().map(|trace| Trace::prepare(trace, &mut events)).transpose()?;
+        let mut follow = Follow::start(options.follow.clone())?;
+        if let Some(background) = background {
+            if !background.isolated().is_empty() {
+                follow.note(format!("latpath kept off the isolated CPUs {}", background.isolated()));
+            }
+            follow.keep_background(background);
+        }
+        Ok(Self { trace, events, ..Self::of(options, follow) })
+    }
+
+    /// A recording of what comes from `follow`, which was started with these options, without the kernel's own trace.
+    pub fn of(options: RecordOptions, follow: Follow) -> Self {
+        Self {
+            absent: Absent::new(options.follow.streams.clone(), options.named_segments.clone()),
+            options,
+            follow,
+            trace: None,
+            recorder: None,
+            events: EventQueue::default(),
+            began: Instant::now(),
+            updated: Instant::now(),
+            state: State::Settling,
+            refused: None,
+        }
+    }
+
+    /// How far it is.
+    pub fn progress(&mut self) -> RecordProgress {
+        let sightings_dropped = sum(&self.follow.counters()).dropped;
+        let Some(recorder) = &self.recorder else { return RecordProgress::default() };
+        let manifest = recorder.writer.manifest();
+        RecordProgress {
+            elapsed_ns: self.began.elapsed().as_nanos() as u64,
+            journeys: manifest.journeys,
+            bytes: recorder.writer.bytes(),
+            sightings_dropped,
+            spikes: manifest.spikes.clone(),
+        }
+    }
+
+    /// From here on all journeys count; a run that exists is one that records.
+    fn begin(&mut self) -> Result<Recorder, RunError> {
+        let Options { threshold, streams, .. } = &self.options.follow;
+        let seen = vec![0; streams.len()];
+        let manifest = Manifest { threshold_ns: *threshold, streams: streams.clone(), ..Manifest::begin() };
+        let mut recorder = Recorder { writer: Writer::create(&self.options.output, manifest)?, seen, failed: None };
+        if let Some(retention) = self.follow.retention() {
+            recorder.check(|writer| writer.begin_spikes(retention));
+        }
+        recorder.update(&mut self.follow);
+        // Who the host's threads are, while they are there to ask.
+        match latpath_vms::find() {
+            Ok(found) => recorder.check(|writer| writer.keep_vms(&found.vms)),
+            Err(error) => self.events.push(Event::VmsUnnamed { why: error.to_string() }),
+        }
+        (self.began, self.updated) = (Instant::now(), Instant::now());
+        Ok(recorder)
+    }
+
+    /// One round of a recording that has begun.
+    fn round(&mut self, recorder: &mut Recorder) -> State {
+        self.follow.step(recorder);
+        while let Some(request) = self.follow.next_spotted() {
+            let streams = &self.options.follow.streams;
+            let stream = streams.get(usize::from(request.stream)).map(ToString::to_string).unwrap_or_default();
+            if let Some(trace) = &mut self.trace {
+                trace.spotted(&request, &stream, &mut self.events);
+            }
+            self.events.push(Event::late(&request, streams));
+        }
+        let spikes = recorder.take_captures(&mut self.follow, &mut self.events);
+        recorder.check(|writer| writer.tick());
+        if spikes > 0 && self.options.stop_on_spike {
+            return State::Over(EndReason::Spike);
+        }
+        if let Some(max_bytes) = self.options.max_size.filter(|most| recorder.writer.bytes() >= *most) {
+            self.follow.note(size_note(max_bytes));
+            self.events.push(Event::SizeReached { max_bytes });
+            return State::Over(EndReason::Size);
+        }
+        if self.updated.elapsed() >= UPDATE {
+            self.updated = Instant::now();
+            recorder.update(&mut self.follow);
+            self.absent.check(&self.follow, &recorder.seen, &mut self.events, false);
+        }
+        if recorder.failed.is_some() {
+            return State::Over(EndReason::Failed);
+        }
+        let journeys = recorder.writer.manifest().journeys;
+        self.options.stop_after.reached(self.began, journeys).map_or(State::Running, State::Over)
+    }
+
+    /// Ends it: takes what is under way, closes the run and puts everything back. That takes up to two seconds where packets were late
+    /// at the end. Events may follow.
+    ///
+    /// # Errors
+    /// Where the run could not be made, written or closed, or somebody renamed it.
+    pub fn stop(&mut self) -> Result<Manifest, RecordError> {
+        if let Some(error) = self.refused.take() {
+            return Err(error.into());
+        }
+        let mut recorder = match self.recorder.take() {
+            Some(recorder) => recorder,
+            None if self.state == State::Settling => self.begin()?,
+            None => return Err(RecordError::StoppedBefore),
+        };
+        if !matches!(self.state, State::Over(_)) {
+            self.state = State::Running;
+        }
+        self.follow.stop(&mut recorder);
+        recorder.take_captures(&mut self.follow, &mut self.events);
+        recorder.update(&mut self.follow);
+        self.absent.check(&self.follow, &recorder.seen, &mut self.events, true);
+        let counted = self.follow.counted();
+        recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));
+        let directory = recorder.writer.directory().clone();
+        if let Some(trace) = self.trace.take() {
+            trace.end(&directory, &mut self.events);
+        }
+        let path = self.options.output.clone();
+        if let Some(source) = recorder.failed {
+            let (stored, directory) = (recorder.writer.stored(), DirectoryState::of(&directory));
+            return Err(RecordError::Stopped { path, stored, directory, source });
+        }
+        let closed = recorder.writer.finish();
+        let manifest = closed.map_err(|source| RecordError::Closing { path: path.clone(), source })?;
+        match directory.has_its_name() {
+            true => Ok(manifest),
+            false => Err(RecordError::Renamed(path)),
+        }
+    }
+}
+
+impl Session for RecordSession {
+    fn step(&mut self) -> State {
+        if let (None, State::Settling) = (&self.recorder, self.state) {
+            if monotonic() < self.follow.begin() {
+                return self.state;
+            }
+            self.state = State::Running;
+            match self.begin() {
+                Ok(recorder) => self.recorder = Some(recorder),
+                Err(error) => (self.refused, self.state) = (Some(error), State::Over(EndReason::Failed)),
+            }
+        }
+        if self.state == State::Running {
+            if let Some(mut recorder) = self.recorder.take() {
+                self.state = self.round(&mut recorder);
+                self.recorder = Some(recorder);
+            }
+        }
+        self.state
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        self.events.pop()
+    }
+}
+
+/// The note of a run that ended because it takes as many bytes of disk as it may.
+pub fn size_note(max_bytes: u64) -> String {
+    format!("the recording ended because it had reached its --max-size of {}", bytes(max_bytes))
+}
+
+/// The run being written, and the first thing that went wrong with it.
+struct Recorder {
+    writer: Writer,
+    /// Packets of each stream.
+    seen: Vec<u64>,
+    failed: Option<RunError>,
+}
+
+impl JourneySink for Recorder {
+    fn journey(&mut self, journey: &Journey, points: &[PointInfo]) {
+        if points.len() > self.writer.manifest().points.len() {
+            self.check(|writer| writer.update(|m| m.points = points.to_vec()));
+        }
+        self.seen[usize::from(journey.stream)] += 1;
+        self.check(|writer| writer.push(journey));
+    }
+
+    fn synch(&mut self, before: u8, change: &SynchChange) {
+        let mark = Mark::of_synch(&self.writer.manifest().streams[usize::from(change.stream)], before, change);
+        self.check(|writer| writer.mark(&mark));
+    }
+}
+
+impl Recorder {
+    fn check(&mut self, write: impl FnOnce(&mut Writer) -> Result<(), RunError>) {
+        if self.failed.is_none() {
+            self.failed = write(&mut self.writer).err();
+        }
+    }
+
+    /// Hands over complete captures; returns how many have late packets.
+    fn take_captures(&mut self, follow: &mut Follow, events: &mut EventQueue) -> usize {
+        let mut spikes = 0;
+        while let Some(ranked) = follow.next_capture() {
+            spikes += usize::from(ranked.capture.kind == CaptureKind::Spike);
+            events.push(Event::captured(&ranked));
+            self.writer.push_capture(ranked);
+        }
+        spikes
+    }
+
+    /// Brings the manifest up to date, and adds a sample of each clock.
+    fn update(&mut self, follow: &mut Follow) {
+        if let Some(late) = follow.late() {
+            self.writer.count_spikes(late);
+        }
+        self.check(|writer| writer.update(|manifest| follow.describe(manifest)));
+        let t_ns = monotonic();
+        for machine in self.writer.manifest().machines.clone().into_iter().skip(1) {
+            let (clock, offset_ns, error_bound_ns) =
+                (machine.clock.machine, machine.clock.offset_ns, machine.clock.error_bound_ns);
+            self.writer.clock_sample(ClockSample { clock, t_ns, offset_ns, error_bound_ns });
+        }
+    }
+}
