@@ -49,7 +49,7 @@ mod loader {
     pub use crate::hooks::{function_hook, hook, module_hook, optional, or, Hook, Hooks, Missing, Programs, Standing};
     pub use crate::kernel::{able, is_xdp_loaded, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, entries, from_bytes, Mapped, Plain};
-    pub use crate::names::{interrupts, namespaces, Functions, Reasons};
+    pub use crate::names::{interrupts, Functions, Reasons};
     pub use crate::refusal::{accused, last_words, listen, with_last_words};
     pub use crate::start::{begin_window, end_window, Purpose, StartError};
     pub use crate::streams::{BadStreams, Table};

@@ -1,27 +1,11 @@
-//! Names for the kernel's numbers: namespaces, functions, drop reasons, interrupts.
+//! Names for the kernel's numbers: functions, drop reasons, interrupts.
 
-use latpath_linux::proc::own_netns;
 use latpath_model::text::printable;
 use std::{
     collections::HashMap,
     fs,
     io::{BufRead, BufReader},
-    os::unix::fs::MetadataExt,
 };
-
-/// Names of network namespaces by inode number; this process's own namespace has the empty name.
-pub fn namespaces() -> HashMap<u32, String> {
-    let mut found = HashMap::new();
-    for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
-        if let Ok(meta) = fs::metadata(entry.path()) {
-            found.insert(meta.ino() as u32, entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    if let Ok(inode) = own_netns() {
-        found.insert(inode as u32, String::new());
-    }
-    found
-}
 
 /// Kernel functions by address. There are some 100,000, so their names share one buffer.
 #[derive(Default)]

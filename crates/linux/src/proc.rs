@@ -5,7 +5,6 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, Read},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -259,11 +258,6 @@ pub fn number(text: &str, name: &str) -> Option<u64> {
 /// The running kernel, as `uname -r` names it. Empty where it cannot be read.
 pub fn kernel_release() -> String {
     line("/proc/sys/kernel/osrelease")
-}
-
-/// The inode number of the network namespace that this thread is in.
-pub fn own_netns() -> io::Result<u64> {
-    Ok(fs::metadata("/proc/thread-self/ns/net")?.ino())
 }
 
 /// What the kernel calls this boot: another after each start of the machine. Empty where it cannot be read.

@@ -9,7 +9,7 @@ use nix::{
     sched::{setns, unshare, CloneFlags},
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs::{self, DirBuilder, File, OpenOptions},
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
@@ -22,6 +22,8 @@ pub type Inode = u32;
 
 /// Where `ip netns` mounts namespaces.
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
+/// Upper bound of the named namespaces that are looked at.
+const MAX_NAMED: usize = 4096;
 /// Inode number of the first user namespace (include/linux/proc_ns.h, PROC_USER_INIT_INO).
 const FIRST_USER_NAMESPACE: u64 = 0xefff_fffd;
 const OWN: &str = "/proc/thread-self/ns/net";
@@ -166,6 +168,16 @@ impl Netns {
         }
         all
     }
+}
+
+/// Names of network namespaces by their numbers, as `ip netns` has them; this process's own namespace has the empty name.
+pub fn namespace_names() -> HashMap<Inode, String> {
+    let entries = fs::read_dir(NAMED[0]).into_iter().flatten().flatten().take(MAX_NAMED);
+    let named = entries.filter_map(|entry| Some((inode_of(&entry.path()).ok()?, entry.file_name())));
+    let mut names: HashMap<Inode, String> =
+        named.map(|(inode, name)| (inode, name.to_string_lossy().into_owned())).collect();
+    names.extend(Netns::own().ok().map(|own| (own.inode, String::new())));
+    names
 }
 
 fn refused(doing: String, source: io::Error) -> Error {

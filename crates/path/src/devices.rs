@@ -1,11 +1,7 @@
 //! Devices as the user names them: `vnet0`, or `eth0%NAMESPACE`.
 
 use crate::options::Device;
-use latpath_bpf::namespaces;
-use latpath_net::{interfaces, Netns};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use latpath_net::{interfaces, namespace_names, Netns};
 
 /// Why a text names no device.
 #[derive(Debug, thiserror::Error)]
@@ -45,16 +41,15 @@ pub fn find_device(text: &str) -> Result<Device, NoDevice> {
     if let Some(number) = within.and_then(|ns| ns.parse::<u32>().ok()) {
         return Ok(device(Some(number)));
     }
-    let all = namespaces();
+    let all = namespace_names();
     if let Some(namespace) = within {
-        let Ok(meta) = fs::metadata(Path::new("/run/netns").join(namespace)) else {
+        let Ok(netns) = Netns::named(namespace) else {
             let mut named: Vec<String> = all.into_values().filter(|name| !name.is_empty()).collect();
             named.sort();
             return Err(NoDevice::Namespace { name: namespace.into(), named: named.join(", ") });
         };
-        let netns = meta.ino() as u32;
-        let there = devices_of(netns);
-        return if has(&there) { Ok(device(Some(netns))) } else { Err(missing(there, "")) };
+        let there = devices_of(netns.inode());
+        return if has(&there) { Ok(device(Some(netns.inode()))) } else { Err(missing(there, "")) };
     }
     let here = all.iter().find(|(_, name)| name.is_empty()).map_or(Vec::new(), |(own, _)| devices_of(*own));
     if has(&here) || all.keys().any(|netns| has(&devices_of(*netns))) {

@@ -1,7 +1,8 @@
 //! Names for what the programs report in numbers.
 
 use crate::functions::Function;
-use latpath_bpf::{namespaces, Functions, Reasons};
+use latpath_bpf::{Functions, Reasons};
+use latpath_net::namespace_names;
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ impl Names {
     pub fn new(functions: &[Function]) -> Self {
         Self {
             functions: functions.iter().map(|f| (f.address, f.name.clone())).collect(),
-            namespaces: RefCell::new(namespaces()),
+            namespaces: RefCell::new(namespace_names()),
             ..Self::default()
         }
     }
@@ -44,7 +45,7 @@ impl Names {
     pub fn device(&self, device: &str, netns: u32) -> String {
         if !self.namespaces.borrow().contains_key(&netns) {
             // It may have got its name since. If not, its number is its name from now on.
-            let mut known = namespaces();
+            let mut known = namespace_names();
             known.entry(netns).or_insert_with(|| netns.to_string());
             self.namespaces.borrow_mut().extend(known);
         }

@@ -2,10 +2,10 @@
 
 use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS, REFUSED_POINT};
 use crate::readers::NamedReaders;
-use latpath_bpf::{bytes_of, namespaces, Mapped};
+use latpath_bpf::{bytes_of, Mapped};
 use latpath_model::text::{of_field, printable};
 use latpath_model::{Link, Ns, Point, PointId, PointInfo, PointKind};
-use latpath_net::{interfaces, netns_by_id, Interface, Netns};
+use latpath_net::{interfaces, namespace_names, netns_by_id, Interface, Netns};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -227,7 +227,7 @@ impl Points {
         let mut point = Point { machine: machine.into(), kind, device };
         if self.known.iter().any(|k| k.point == point) {
             // Adds the namespace to a name that exists in another one.
-            let spaces = lookups.spaces.get_or_insert_with(|| namespaces().into_iter().collect());
+            let spaces = lookups.spaces.get_or_insert_with(namespace_names);
             let space = spaces.get(&netns).filter(|n| !n.is_empty());
             point.device += &space.map_or_else(|| format!("%{netns}"), |space| format!("%{space}"));
         }

@@ -2,7 +2,7 @@
 
 use crate::{start, waits::LIMIT, Failed, Finished, Started};
 use latpath_lab::{Lab, Namespace};
-use std::{fs, ops::Deref, os::unix::fs::MetadataExt, path::PathBuf, process::Command};
+use std::{ops::Deref, path::PathBuf, process::Command};
 
 /// A network namespace of a test, without IPv6, so that nothing passes but what the test sends. It goes with this value.
 pub struct Space {
@@ -23,7 +23,7 @@ impl Space {
 
     /// By which number the kernel names it.
     pub fn inode(&self) -> u32 {
-        fs::metadata(self.file()).map_or(0, |file| file.ino() as u32)
+        self.netns().inode()
     }
 
     /// The number of a device in it.

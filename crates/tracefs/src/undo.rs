@@ -81,7 +81,7 @@ impl Undo for Below {
         }
         let (mut left_alone, problems) = undo(&self.0.join(subject), steps);
         if !problems.is_empty() {
-            return Outcome::Failed(problems.into_iter().map(|why| format!("tracefs instance: {why}")).collect());
+            return Outcome::Failed(problems);
         }
         left_alone.iter_mut().for_each(|what| *what = format!("tracefs instance {subject}: {what}"));
         let done = vec![format!("tracefs instance {subject}: undid what a latpath that was killed had left")];

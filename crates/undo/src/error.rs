@@ -45,7 +45,7 @@ pub enum Error {
     /// What an earlier process changed could not be undone, so that it cannot be changed again.
     #[error("{subject}: left by a latpath that was killed; {}", problems.join("; "))]
     NotUndone {
-        /// The subject.
+        /// The kind and the subject.
         subject: String,
         /// Why each part could not be undone.
         problems: Vec<String>,

@@ -132,13 +132,12 @@ impl Turn {
         if entry.header().is_needed() || entry.header().lifetime != Lifetime::Process {
             return Ok(Some(entry));
         }
+        let subject_of_kind = format!("{} {subject}", U::KIND.name());
+        let not_undone = |problems| Error::NotUndone { subject: subject_of_kind.clone(), problems };
         match undoer.undo(subject, entry.steps()) {
             Outcome::Undone { .. } => self.remove(&self.name::<U>(subject)?).map(|()| None),
-            Outcome::Failed(problems) => Err(Error::NotUndone { subject: subject.into(), problems }),
-            Outcome::OutOfReach => {
-                let problems = vec!["it cannot be reached from here".into()];
-                Err(Error::NotUndone { subject: subject.into(), problems })
-            }
+            Outcome::Failed(problems) => Err(not_undone(problems)),
+            Outcome::OutOfReach => Err(not_undone(vec!["it cannot be reached from here".into()])),
         }
     }
 
@@ -188,7 +187,8 @@ impl Turn {
         match undoer.undo_read(&header, &steps) {
             Ok(Outcome::Undone { done, left_alone }) => done.into_iter().chain(left_alone).chain(removed()).collect(),
             Ok(Outcome::Failed(problems)) => {
-                vec![format!("{}: left by a latpath that was killed; {}", header.subject, problems.join("; "))]
+                let Header { kind, subject, .. } = &header;
+                vec![format!("{kind} {subject}: left by a latpath that was killed; {}", problems.join("; "))]
             }
             Ok(Outcome::OutOfReach) => Vec::new(),
             Err(error) => vec![self.damaged(name, error.to_string()).to_string()],

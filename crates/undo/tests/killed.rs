@@ -329,7 +329,7 @@ fn tried_again() -> Test {
     let machine = Machine::new()?;
     machine.left()?;
     let said = machine.journal().sweep(&[&Stuck as &dyn Undoer]);
-    equal("said", said, vec!["setting: left by a latpath that was killed; it is stuck".to_owned()])?;
+    equal("said", said, vec!["lab setting: left by a latpath that was killed; it is stuck".to_owned()])?;
     let stuck = |turn: &Turn| turn.needed(&Stuck, SUBJECT).map(|_| ()).unwrap_err().to_string();
     equal("it cannot be changed again", stuck(&machine.journal().turn()?).contains("it is stuck"), true)?;
     equal("swept", machine.sweep().len(), 1)?;

@@ -1,13 +1,9 @@
 //! Parts of commands, as a shell and its tools take them.
 
-use latpath_linux::{proc::own_netns, Cpus};
+use latpath_linux::Cpus;
 use latpath_model::{text::quoted, PointInfo, StreamSpec};
+use latpath_net::{namespace_names, Netns};
 use std::borrow::Cow;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-
-/// Named network namespaces that are looked through for one of a number.
-const MAX_NAMESPACES: usize = 1024;
 
 /// Where a thread's control group is. Beside groups of version 1 their mount is not /sys/fs/cgroup, where the shell would make
 /// a plain file of what it does not find.
@@ -66,7 +62,7 @@ pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
     let (name, space) = device.split_once('%').map_or((device, None), |(name, space)| (name, Some(space)));
     let elsewhere = match space {
         Some(space) if space != info.netns.to_string() => Some(Elsewhere::Named(space.into())),
-        _ if info.netns == 0 || own_netns().is_ok_and(|own| own as u32 == info.netns) => None,
+        _ if info.netns == 0 || Netns::own().is_ok_and(|own| own.inode() == info.netns) => None,
         _ => Some(named_here(info.netns).map_or(Elsewhere::Unnamed(info.netns), |name| Elsewhere::Named(name.into()))),
     };
     (name, elsewhere)
@@ -74,10 +70,7 @@ pub(super) fn device_of(info: &PointInfo) -> (&str, Option<Elsewhere<'_>>) {
 
 /// The name that this machine has for a network namespace.
 fn named_here(inode: u32) -> Option<String> {
-    let entries = std::fs::read_dir("/run/netns").ok()?;
-    let is_it = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.ino() == u64::from(inode));
-    let mut names = entries.take(MAX_NAMESPACES).flatten().filter(|entry| is_it(&entry.path()));
-    names.find_map(|entry| entry.file_name().into_string().ok())
+    namespace_names().remove(&inode).filter(|name| !name.is_empty())
 }
 
 /// CPUs as the kernel's masks have them: `f0`, `1,00000000`.

@@ -2,10 +2,9 @@
 
 use super::ns;
 use anyhow::{bail, Context, Result};
-use latpath_bpf::namespaces;
 use latpath_linux::monotonic;
 use latpath_model::text::printable;
-use latpath_net::{interfaces, Netns};
+use latpath_net::{interfaces, namespace_names, Netns};
 use latpath_protocols::ProtocolId;
 use latpath_stats::units::number_of;
 use latpath_traffic::{DeviceError, Discovery, Groups, Listen, PacketSocket, Received, Receiver};
@@ -65,7 +64,7 @@ impl Places {
     /// All devices of all namespaces that are up, without loopbacks: those where streams are followed. `other_users`: also in
     /// namespaces of other users.
     pub fn all_up(other_users: bool) -> Self {
-        let names = namespaces();
+        let names = namespace_names();
         let own = Netns::own().map_or(0, |own| own.inode());
         let (mut all, mut closed) = (Vec::new(), 0);
         for (inode, netns) in Netns::all() {

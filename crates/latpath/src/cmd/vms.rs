@@ -19,7 +19,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<Outcome> {
     let found = latpath_vms::find()?;
-    print_as(args.json, || &found, || text(&found, &latpath_bpf::namespaces()))?;
+    print_as(args.json, || &found, || text(&found, &latpath_net::namespace_names()))?;
     for note in &found.unseen {
         eprintln!("latpath: {note}");
     }
