@@ -1,10 +1,11 @@
-//! Writes two logs as `sv_timestamp_logger` writes them, of a publisher and a subscriber, for benches and comparisons.
+//! Writes two logs in the format of `sv_timestamp_logger`, of a publisher and a subscriber, for benches and
+//! comparisons.
 //!
 //! ```text
 //! cargo run --release -p latpath-import --example generate_sv_logs -- DIR [PACKETS [LOST [STREAMS [SEED]]]]
 //! ```
-//! 4,000 packets a second and stream, smpCnt from 0 to 3999. The subscriber sees them 30 µs to 2 ms later, in the order in which they
-//! were sent; one in LOST packets (0: none) never.
+//! 4,000 packets a second and stream, smpCnt from 0 to 3999. The subscriber sees them 30 µs to 2 ms later, in the order
+//! in which they were sent; one in LOST packets (0: none) never.
 
 use latpath_testkit::Noise;
 use std::{

@@ -1,28 +1,28 @@
-//! Which of the streams in a file are imported, and under which name: the same packets must have the same in all files.
+//! Selects the streams to import, and names them uniformly: equal packets must have equal names in all files.
 
 use latpath_model::{stream::MAX_STREAMS, StreamId, StreamSpec};
 
-/// A stream as a file names it.
+/// A stream as named by a file.
 pub(crate) enum StreamName<'a> {
-    /// By frames of a capture, exactly.
+    /// From frames of a capture, exactly.
     Exact(&'a StreamSpec),
-    /// By a name alone, as logs do.
+    /// From a name only, as in logs.
     Name(&'a StreamSpec),
 }
 
-/// The streams that were asked for; empty for all.
+/// The requested streams; empty for all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chosen(pub Vec<StreamSpec>);
 
 impl Chosen {
-    /// The stream under which such packets are imported; `None` where they are not.
+    /// The stream under which these packets are imported; `None` if they are not.
     pub fn stream(&self, seen: &StreamName) -> Option<StreamSpec> {
         let (StreamName::Exact(found) | StreamName::Name(found)) = seen;
         if self.0.is_empty() {
             return Some(found.by_name());
         }
         self.0.iter().find_map(|asked| match seen {
-            // A tag, an address or an APPID is in no log.
+            // Logs contain neither tags nor addresses nor APPIDs.
             StreamName::Name(_) if asked.is_pattern() => {
                 asked.by_name().choose(found).map(|named| StreamSpec { link: asked.link, key: asked.key, ..named })
             }
@@ -32,20 +32,20 @@ impl Chosen {
         })
     }
 
-    /// What was asked for, in a sentence.
+    /// The requested streams, as a sentence.
     pub fn text(&self) -> String {
         self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The streams of all files together, in the order in which they appear.
+/// The streams of all files, in order of appearance.
 #[derive(Default)]
 pub(crate) struct Streams {
     pub all: Vec<StreamSpec>,
 }
 
 impl Streams {
-    /// The number of a stream; `None` beyond those that a run can have.
+    /// Number of a stream; `None` beyond the limit of a run.
     pub fn number(&mut self, stream: StreamSpec) -> Option<StreamId> {
         if let Some(known) = self.all.iter().position(|s| *s == stream) {
             return Some(known as StreamId);

@@ -1,33 +1,34 @@
-//! How the clocks of the files are put on one timeline: that of the first file's machine.
+//! Maps the clocks of the files to one timeline: that of the first file's machine.
 
 use crate::ImportError;
 use latpath_model::{Ns, PointInfo, HOST, MERGING_UNIT};
 use latpath_run::{MachineFigures, MachineRecord};
 use std::str::FromStr;
 
-/// How far a machine's clock is ahead of the first file's, written `MACHINE=TIME` or `MACHINE=TIME±BOUND`.
+/// Offset of a machine's clock from the first file's, written `MACHINE=TIME` or `MACHINE=TIME±BOUND`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offset {
+    /// Name of the machine.
     pub machine: String,
-    /// Its clock minus that of the first file's machine.
+    /// Its clock minus that of the first file's machine, ns.
     pub ns: Ns,
-    /// How wrong that can be, where it is known.
+    /// Maximum error, ns, if known.
     pub bound_ns: Option<Ns>,
-    /// How it is known.
+    /// Source of the offset.
     pub method: OffsetMethod,
 }
 
-/// How a machine's offset is known.
+/// Source of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffsetMethod {
-    /// The user says it.
+    /// Given by the user.
     Given,
-    /// From the packets that took the least time.
+    /// Estimated from the fastest packets.
     Estimated,
 }
 
 impl OffsetMethod {
-    /// As results show it.
+    /// Name in results.
     fn name(self) -> &'static str {
         match self {
             Self::Given => "given by --offset",
@@ -71,7 +72,7 @@ pub(crate) struct Clocks<'a> {
     offsets: &'a [Offset],
 }
 
-/// Why the offset of a machine's clock cannot be given; `machines`: those of the points, the first file's first.
+/// Error of an offset that cannot apply; `machines`: those of the points, the first file's first.
 pub(crate) fn not_named(machine: &str, machines: &[&str]) -> ImportError {
     let (machine, there) = (machine.to_owned(), machines.get(1..).unwrap_or_default().join(", "));
     match machines.first() {
@@ -105,17 +106,17 @@ impl<'a> Clocks<'a> {
         self.offsets.iter().rfind(|offset| offset.machine == machine)
     }
 
-    /// What is subtracted from the times of a machine's files.
+    /// Offset to subtract from the times of a machine's files, ns.
     pub fn offset(&self, machine: &str) -> Ns {
         self.of(machine).map_or(0, |offset| offset.ns)
     }
 
-    /// Whether the user said how far a machine's clock is ahead.
+    /// Whether the user gave the offset of this machine.
     pub fn is_given(&self, machine: &str) -> bool {
         self.of(machine).is_some_and(|offset| offset.method != OffsetMethod::Estimated)
     }
 
-    /// A machine's clock minus that of the first file's machine, and how wrong that can be, where it is known.
+    /// A machine's clock minus that of the first file's machine, ns, and its maximum error if known.
     pub fn with_bound(&self, machine: &str) -> (Ns, Option<Ns>) {
         let is_firsts = self.machines().first() == Some(&machine);
         let bound = match self.of(machine) {
@@ -125,7 +126,7 @@ impl<'a> Clocks<'a> {
         (self.offset(machine), bound)
     }
 
-    /// Every machine whose clock's error is known. What is said of no machine, a report calls not known.
+    /// Machines whose clock error is known. Reports call the others unknown.
     pub fn records(&self) -> Vec<MachineRecord> {
         let machines = self.machines();
         let known = |(at, machine): (usize, &&str)| {
@@ -145,7 +146,7 @@ impl<'a> Clocks<'a> {
         machines.iter().enumerate().filter_map(known).collect()
     }
 
-    /// What the reader must know about them.
+    /// Notes for the reader.
     pub fn notes(&self) -> Vec<String> {
         let machines = self.machines();
         let mut notes = Vec::new();
@@ -163,7 +164,7 @@ impl<'a> Clocks<'a> {
                 unknown.join(", ")
             ));
         }
-        // The host's clock is the timeline of every other run.
+        // In other runs the host's clock is the timeline.
         if machines.iter().skip(1).any(|m| *m == HOST) {
             notes.push(format!("clocks: the timeline is that of {}, the machine of the first file", machines[0]));
         }
@@ -171,7 +172,7 @@ impl<'a> Clocks<'a> {
     }
 }
 
-/// The clock that samples are taken by, where the first file's machine is off UTC by so much at most.
+/// The clock of the samples, given the maximum error of the first file's machine against UTC.
 pub(crate) fn merging_unit(error_bound_ns: Ns) -> MachineRecord {
     let (machine, method) = (MERGING_UNIT.into(), "UTC as stated".into());
     let clock = MachineFigures { machine, method, error_bound_ns, ..MachineFigures::default() };

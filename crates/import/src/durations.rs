@@ -1,8 +1,8 @@
-//! Files of durations alone, as `svtrace` records them: how long each packet took from one place to another, in order.
+//! Imports files of durations, as recorded by `svtrace`: the time of each packet from one place to another, in order.
 //!
-//! A line is one packet: a whole number of microseconds. Nothing names the packet or says when it came, and a packet that was not seen
-//! at both places has no line. So the times of day of such a run are made, and what needs them, or the packets' numbers, is not
-//! known of it ([`latpath_run::Manifest::has_durations_alone`]).
+//! A line is one packet: a whole number of microseconds. Lines contain neither a packet's name nor its arrival time,
+//! and packets not seen at both places have no line. Times of day of such a run are therefore made up; the run marks
+//! everything that needs them, or the packets' numbers, as unknown ([`latpath_run::Manifest::has_durations_alone`]).
 
 use crate::{
     file::{Sum, Summed},
@@ -24,37 +24,39 @@ use std::{
     },
 };
 
-/// A line of a number is shorter.
+/// Maximum length of a line, bytes.
 const MOST_LINE: u64 = 64;
-/// Longer ones are a difference below 0 that was written as if it were above.
+/// Maximum duration, µs; greater numbers are negative differences written as unsigned.
 const LONGEST_US: u64 = 1 << 50;
-/// Lines between two looks at what else there is to do.
+/// Lines between calls of `progress`.
 const ROUND: u64 = 1 << 14;
 
-/// A file of durations, and what must be said of them.
+/// Options of importing a file of durations.
 #[derive(Clone, Debug)]
 pub struct Durations {
+    /// Start of the durations.
     pub from: Point,
-    /// Where it ends, on the same machine.
+    /// End of the durations, on the same machine.
     pub to: Point,
+    /// The file.
     pub path: PathBuf,
-    /// The stream that its packets are said to be of.
+    /// The stream to which the packets are assigned.
     pub stream: StreamSpec,
-    /// Packets a second, of which times of day are made.
+    /// Packets per second, from which times of day are made up.
     pub rate: u32,
-    /// When the first packet is said to have come, ns since 1970.
+    /// Time assigned to the first packet, ns since 1970.
     pub start: Ns,
-    /// Segments that the user named.
+    /// User-defined segments.
     pub segments: Vec<String>,
-    /// Times over this are counted.
+    /// Threshold above which times are counted, ns.
     pub threshold: Ns,
 }
 
 impl Durations {
-    /// Reads `FROM,TO=FILE`.
+    /// Parses `FROM,TO=FILE`.
     ///
     /// # Errors
-    /// Where it has another form, or the points are not two of one machine.
+    /// The form is wrong, or the points are not two of one machine.
     pub fn source(text: &str) -> Result<(Point, Point, PathBuf), String> {
         let form = || format!("{text:?}: write FROM,TO=FILE, as host/nic-rx@enp7s0,host/vm-read@vnet0=results");
         let (points, path) = text.split_once('=').filter(|(_, path)| !path.is_empty()).ok_or_else(form)?;
@@ -70,10 +72,11 @@ impl Durations {
     }
 }
 
-/// Makes a run at `path` of a file of durations. `progress` is called now and then; once `stop` is set, the run ends there.
+/// Imports a file of durations into a new run at `path`. `progress` is called periodically; setting `stop` ends the run
+/// at that point.
 ///
 /// # Errors
-/// Where the file cannot be read, a line is no number, or none is one: then no run is left.
+/// The file cannot be read, a line is not a number, or there is no line. No run is left.
 pub fn import_durations(
     options: &Durations,
     path: &Path,
@@ -89,7 +92,7 @@ pub fn import_durations(
     let (input, _) = source::open(summed).map_err(broken)?;
     let mut input = BufReader::with_capacity(1 << 16, input);
     let mut lines = Lines { path: &options.path, number: 0, text: Vec::new(), implausible: 0, is_cut: false };
-    // A file without a number leaves nothing behind.
+    // Read first, so that a file without a number leaves no run.
     let first = lines.next(&mut input)?;
     let Some(first) = first else { return Err(ImportError::NoDurations { path: options.path.clone() }) };
 
@@ -193,7 +196,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// The next duration, in ns.
+    /// The next duration, ns.
     fn next(&mut self, input: &mut impl BufRead) -> Result<Option<Ns>, ImportError> {
         loop {
             self.text.clear();
@@ -208,7 +211,7 @@ impl Lines<'_> {
                 Err(cause) => return Err(ImportError::Io { path: self.path.into(), cause }),
             }
             let line = self.text.trim_ascii();
-            // The recorder keeps what comes from its tracer as it ends.
+            // The recorder may store empty lines from its tracer's end.
             if line.is_empty() {
                 continue;
             }

@@ -13,183 +13,239 @@ pub enum ImportError {
     /// The file cannot be opened or read.
     #[error("{}: {cause}", path.display())]
     Io {
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
-    /// It is none of the formats.
+    /// The file has none of the supported formats.
     #[error("{}: neither a capture (pcap, pcapng) nor a log of sv_timestamp_logger: {found}; --format names the format of a file \
              that is not recognised", path.display())]
-    Unknown { path: PathBuf, found: String },
+    Unknown {
+        /// The file.
+        path: PathBuf,
+        /// Description of its beginning.
+        found: String,
+    },
     /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// A line of a log does not read as one.
+    /// A line of a log is malformed.
     #[error("{}:{line}: {text:?} is no line of sv_timestamp_logger, ITERATION:SVID:SMPCNT:MICROSECONDS ({why}): remove it, or \
              name another format with --format", path.display())]
     Line {
+        /// The file.
         path: PathBuf,
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// The line, or its beginning.
+        /// The line, possibly truncated.
         text: String,
+        /// The fault.
         why: &'static str,
     },
-    /// Times go back further than packets can be joined.
+    /// Times go back by more than the window.
     #[error("{}: its times go back by {} at {unit} {at}, more than --window: where files were put together, sort them by time \
              ({sort}); where the clock was set, import the parts before and after by themselves", path.display(), duration(*by))]
     Backwards {
+        /// The file.
         path: PathBuf,
         /// `line` or `packet`.
         unit: &'static str,
         /// Its number, from 1.
         at: u64,
-        /// By how much.
+        /// Size of the step, ns.
         by: Ns,
         /// A command that sorts such files.
         sort: &'static str,
     },
-    /// Nothing in the file is of the streams.
+    /// The file has no packet of the requested streams.
     #[error("{}: none of its {packets} packets is of {}{}; latpath streams -r lists the streams of a capture", path.display(),
             if streams.is_empty() { "a stream that frames name" } else { streams }, unread_frames(unread))]
     NoPackets {
+        /// The file.
         path: PathBuf,
+        /// Packets in the file.
         packets: u64,
-        /// The streams that were asked for; empty for all.
+        /// The requested streams; empty for all.
         streams: String,
         /// Frames that could not be read.
         unread: Box<UnreadFrames>,
     },
-    /// Packets of several interfaces are in the file, and none has the point's name.
+    /// The file has packets of several interfaces, none of which has the point's name.
     #[error("{}: its packets are of several interfaces ({interfaces}), and none of them is named {} or {point}: name the one that saw \
              this point's packets: {point}={},interface=NAME, or interface=* for all", path.display(), point.device, path.display())]
     SeveralInterfaces {
+        /// The file.
         path: PathBuf,
+        /// Its point.
         point: Point,
-        /// Those that the file has named so far.
+        /// The interfaces that the file has named so far.
         interfaces: String,
     },
-    /// No packet is of the interface that was named.
+    /// The file has no packet of the requested interface.
     #[error("{}: no packet is of interface {interface} (interfaces of this file: {interfaces})", path.display())]
-    NoInterface { path: PathBuf, interface: String, interfaces: String },
-    /// The files were not taken at the same time.
+    NoInterface {
+        /// The file.
+        path: PathBuf,
+        /// The requested interface.
+        interface: String,
+        /// The interfaces of the file.
+        interfaces: String,
+    },
+    /// The files cover different times.
     #[error("{} begins {} after {} ends: were both taken at the same time? --offset says how far their clocks are apart", late.display(),
             duration(*by), early.display())]
     Apart {
-        /// The file whose packets come first.
+        /// The earlier file.
         early: PathBuf,
+        /// The later file.
         late: PathBuf,
-        /// How far they are apart, by their own clocks less the offsets.
+        /// Gap between the files, ns, after subtracting the offsets.
         by: Ns,
     },
+    /// Two traces were given for one machine.
     #[error("--trace {machine}=…: given twice; a machine has one trace")]
-    TwoTraces { machine: String },
-    /// A trace has no event.
+    TwoTraces {
+        /// The machine.
+        machine: String,
+    },
+    /// The trace has no events.
     #[error("{}: no line of it is an event; make one with: trace-cmd report > FILE, or perf script > FILE", path.display())]
-    NoTrace { path: PathBuf },
-    /// A trace does not say who ran.
+    NoTrace {
+        /// The trace.
+        path: PathBuf,
+    },
+    /// The trace has no context switches.
     #[error("{}: no sched_switch event in it, so what ran on the CPUs is not known; record with: trace-cmd record -e sched -e irq -e net \
              -e skb -e power:cpu_idle", path.display())]
-    NoSwitches { path: PathBuf },
-    /// The switches of a trace are printed in another way.
+    NoSwitches {
+        /// The trace.
+        path: PathBuf,
+    },
+    /// The trace has context switches in an unsupported format.
     #[error("{}: {} of sched_switch cannot be read, as {example:?}: fields that trace-cmd prints raw (report -R, or record -R) name no \
              thread; make the text with: trace-cmd report -t > FILE", path.display(), number_of(*lines, "line"))]
     UnreadSwitches {
+        /// The trace.
         path: PathBuf,
+        /// Number of such lines.
         lines: u64,
         /// The first of them.
         example: String,
     },
-    /// A trace's text is of several traces.
+    /// The text is of several traces.
     #[error("{}: its lines are of several traces ({sources}), as trace-cmd report -i … -i … prints them: give each machine's trace by \
              itself: trace-cmd report -t -i FILE > TEXT", path.display())]
-    SeveralTraces { path: PathBuf, sources: String },
-    /// A trace is of another time than the packets.
+    SeveralTraces {
+        /// The text.
+        path: PathBuf,
+        /// The traces.
+        sources: String,
+    },
+    /// The trace covers another time than the packets.
     #[error("{}: begins {} {} the first time that is needed: --trace-offset {machine}=TIME±BOUND says how far the trace's clock is \
              ahead of that of {machine}'s packets (negative where it counts from the start of the machine)", path.display(),
             duration(by.saturating_abs()), if *by > 0 { "before" } else { "after" })]
     OtherTime {
+        /// The trace.
         path: PathBuf,
+        /// Its machine.
         machine: String,
-        /// How far it begins before what is needed, ns.
+        /// Time from its beginning to the first needed time, ns.
         by: Ns,
     },
-    /// A file of durations has none.
+    /// The file has no durations.
     #[error("{}: it has no line with a duration; svtrace writes its results when it is ended by Ctrl-C", path.display())]
-    NoDurations { path: PathBuf },
-    /// A line is no duration.
+    NoDurations {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A line is not a duration.
     #[error("{}:{line}: {text:?} is no whole number of microseconds, as a line of svtrace's results is", path.display())]
     NoDuration {
+        /// The file.
         path: PathBuf,
-        /// Its number, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// The line, or its beginning.
+        /// The line, possibly truncated.
         text: String,
     },
-    /// A log has the first sample of each second alone.
+    /// The log only has the first sample of each second.
     #[error("{}: each of its lines has smpCnt 0, as sv_timestamp_logger -l writes them: they come once a second and all have one name, \
              so nothing shows which of them are the same; log all packets (without -l)", path.display())]
-    SecondsAlone { path: PathBuf },
-    /// The clocks of two files count different seconds.
+    SecondsAlone {
+        /// The log.
+        path: PathBuf,
+    },
+    /// The clocks of two files are whole seconds apart.
     #[error("{}: begins and ends {} s {} {}{}, and smpCnt starts again with each second: its packets would be joined with those of \
              another second. {}", path.display(), by.unsigned_abs() / 1_000_000_000, if *by > 0 { "after" } else { "before" }, first.display(),
-            if crate::apart::is_tai(*by) { ", as TAI is ahead of UTC" } else { "" }, whole_seconds(machine, *by, *is_firsts))]
+            if crate::whole_seconds::is_tai(*by) { ", as TAI is ahead of UTC" } else { "" }, whole_seconds(machine, *by, *is_firsts))]
     WholeSeconds {
+        /// The later file.
         path: PathBuf,
         /// The first file.
         first: PathBuf,
         /// The file's machine.
         machine: String,
-        /// By how much its clock is ahead of the first file's: whole seconds, in ns.
+        /// Offset of its clock from the first file's, whole seconds in ns.
         by: Ns,
-        /// Whether it is the machine of the first file too.
+        /// Whether it is the first file's machine too.
         is_firsts: bool,
     },
-    /// No packet was found in two files.
+    /// No packet is in two files.
     #[error("no packet is in two of the files within {} (--window): the streams differ, or the clocks are further apart, which \
              --offset corrects", duration(*window))]
-    NothingInCommon { window: Ns },
-    /// One file alone, whose packets do not say when their samples were taken.
+    NothingInCommon {
+        /// Maximum time between sightings of one packet, ns.
+        window: Ns,
+    },
+    /// A single file, whose packets do not contain the times of their samples.
     #[error("{}: one file alone has one figure, Tmu, and that is not known: {}; name a second file of the same packets", path.display(),
             if *is_by_utc { "it takes two seconds of packets or more, in which smpCnt starts again with each second" }
             else { "no packet says that its sender keeps UTC (smpSynch 2)" })]
     OneFile {
+        /// The file.
         path: PathBuf,
-        /// Whether packets say that their sender keeps UTC.
+        /// Whether packets report that their sender is synchronised to UTC.
         is_by_utc: bool,
     },
-    /// A point is named twice.
+    /// A point has two files.
     #[error("{0} is named twice: a point has one file; merge captures of one point with mergecap")]
     SamePoint(Point),
-    /// A segment that the user defined ends at a point without a file.
+    /// A user-defined segment ends at a point without a file.
     #[error("--segment {segment}: a number is that of a point in the order of the files, 1 to {points}")]
     NoSuchPoint {
+        /// The segment.
         segment: String,
-        /// How many there are.
+        /// Number of points.
         points: usize,
     },
-    /// An offset of the clock that is the timeline.
+    /// An offset was given for the clock that is the timeline.
     #[error("{machine}=…: the clock of {machine} is the timeline, since the first file is of that machine: {}",
             if there.is_empty() { "all files are, and points of one machine have one clock (clocks that differ need names of machines that differ)".into() }
             else { format!("say how far the other clocks are ahead of it: {there}") })]
     FirstMachine {
+        /// The first file's machine.
         machine: String,
         /// The other machines of the points.
         there: String,
     },
-    /// A machine of an offset has no point.
+    /// An offset was given for a machine without a point.
     #[error("{machine}=…: no point is on such a machine (machines that can be named here: {there})")]
     NoMachine {
+        /// The machine.
         machine: String,
-        /// Those of the points.
+        /// The machines of the points.
         there: String,
     },
-    /// An offset cannot be estimated.
+    /// The offset cannot be estimated.
     #[error("--estimate-offset {machine}=…: no 10 s have 100 packets whose times in both files are less than {} apart (half of \
              --window): give --offset", duration(*within))]
     NoEstimate {
+        /// The machine.
         machine: String,
-        /// Half of the window.
+        /// Half of the window, ns.
         within: Ns,
     },
     /// The run cannot be written.
@@ -204,7 +260,7 @@ fn unread_frames(unread: &UnreadFrames) -> String {
     }
 }
 
-/// What to do about clocks that are whole seconds apart.
+/// Advice on clocks that are whole seconds apart.
 fn whole_seconds(machine: &str, by: Ns, is_firsts: bool) -> String {
     let by = by / 1_000_000_000;
     let renamed = match is_firsts {

@@ -1,8 +1,9 @@
-//! Estimates how far a machine's clock is ahead of the first file's, from the packets themselves.
+//! Estimates the offset of a machine's clock from the first file's, from the packets themselves.
 //!
-//! A packet cannot arrive before it was sent, and the user says how long the fastest one of each 10 s takes at most. So if `d` is
-//! the smallest difference of both files' times in such an interval, the offset there lies in `d - most ..= d`. The estimate is
-//! the middle of what all intervals allow together, and of what the offset moves from one to the next, its bound half of that.
+//! A packet cannot arrive before it was sent, and the user gives the maximum time of the fastest packet in each 10 s.
+//! So if `d` is the smallest difference of both files' times in such an interval, the offset there lies in `d - most
+//! ..= d`. The estimate is the middle of the range that all intervals allow, widened by the offset's change from one
+//! interval to the next; its bound is half of that range.
 
 use crate::{
     chosen::{Chosen, Streams},
@@ -18,19 +19,19 @@ use std::{
     sync::Arc,
 };
 
-/// In each interval of this length the fastest packet takes at most what the user says.
+/// Length of an interval, ns: the fastest packet in each takes at most the time given by the user.
 const INTERVAL: Ns = 10_000_000_000;
-/// An interval with fewer packets says nothing.
+/// Minimum packets of a usable interval.
 const FEWEST: u64 = 100;
 
-/// The smallest difference of both files' times in one interval.
+/// Smallest difference of both files' times in one interval.
 #[derive(Default)]
 struct Fastest {
     packets: u64,
     difference: Option<Ns>,
 }
 
-/// Reads the first file and the first one of the machine, and estimates the offset between their clocks.
+/// Estimates the offset between the clocks of the first file and of the machine's first file.
 pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, ImportError> {
     let other = options.sources.iter().position(|source| source.point.machine == request.machine);
     let Some(other) = other.filter(|at| *at > 0) else {
@@ -51,7 +52,7 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
     let (Some(least), Some(most)) = (differences.iter().min(), differences.iter().max()) else {
         return Err(ImportError::NoEstimate { machine: request.machine.clone(), within: options.window / 2 });
     };
-    // Within an interval the offset may go on as it does from one to the next.
+    // Within an interval the offset may change as much as from one to the next.
     let step = differences.windows(2).map(|two| two[1].saturating_sub(two[0]).saturating_abs()).max().unwrap_or(0);
     let (low, high) = (least.saturating_sub(request.most_ns).saturating_sub(step), most.saturating_add(step));
     let bound = high.saturating_sub(low).saturating_add(1) / 2;
@@ -59,10 +60,10 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
     Ok(Offset { machine: request.machine.clone(), ns, bound_ns: Some(bound), method: OffsetMethod::Estimated })
 }
 
-/// Packets of a file that are kept before those that are too old to matter are given up.
+/// Number of kept packets at which those too old to match are discarded.
 const MOST_KEYS: usize = 1 << 18;
 
-/// The smallest difference of each interval, of packets whose times in both files are at most `within` apart.
+/// The smallest difference of each interval, from packets whose times in both files are at most `within` apart.
 fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, ImportError> {
     let mut streams = Streams::default();
     let mut newest: [HashMap<(StreamId, u32), Ns>; 2] = Default::default();
@@ -77,7 +78,7 @@ fn fastest(feeds: &mut [Feed; 2], within: Ns) -> Result<BTreeMap<i64, Fastest>, 
         feeds[which].drain(next[1 - which], &mut |s: &Sighting, _| {
             newest[which].insert((s.stream, s.key), s.t);
             if newest[which].len() > room[which] {
-                // Times go on: what is so old is as near to no later packet.
+                // Later packets are at least as far from packets this old.
                 newest[which].retain(|_, t| s.t.saturating_sub(*t) <= within);
                 room[which] = (2 * newest[which].len()).max(MOST_KEYS);
             }

@@ -1,4 +1,4 @@
-//! Reads one file from its beginning to its end, once: its packets, and its SHA-256.
+//! Reads one file once, from beginning to end: its packets, and its SHA-256.
 
 use crate::{
     chosen::{Chosen, StreamName},
@@ -31,12 +31,12 @@ use std::{
     thread::Scope,
 };
 
-/// A log is read in pieces of so many bytes; no line is longer.
+/// Size of the pieces in which a log is read, and thus maximum length of a line, bytes.
 const PIECE: usize = 1 << 18;
-/// Lines of which one has another smpCnt than 0; fewer than are handed over at once.
+/// Lines by which a smpCnt other than 0 must have occurred; less than a batch.
 const TELLING_LINES: u64 = 4096;
 
-/// The sum and the length of what was read.
+/// Checksum and length of the bytes read.
 #[derive(Default)]
 pub(crate) struct Sum {
     sha256: Sha256,
@@ -44,13 +44,13 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// The SHA-256, in hexadecimal digits.
+    /// The SHA-256 in hexadecimal digits.
     pub fn hex(self) -> String {
         self.sha256.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// Reads a file, sums what it read, and says how far it is.
+/// Reads a file, and computes its checksum and the progress.
 pub(crate) struct Summed<T> {
     pub file: T,
     pub sum: Rc<RefCell<Sum>>,
@@ -68,8 +68,8 @@ impl<T: Read> Read for Summed<T> {
     }
 }
 
-/// Begins to read a source's file on a thread of its own; what it hands over comes by the first end, emptied batches go back by the
-/// second. `read` counts its bytes.
+/// Starts reading a source's file on a new thread. Packets arrive through the receiver, emptied batches return through
+/// the sender; `read` counts the bytes read.
 pub(crate) fn begin<'s, 'e: 's>(
     scope: &'s Scope<'s, 'e>,
     source: &'e Source,
@@ -79,14 +79,14 @@ pub(crate) fn begin<'s, 'e: 's>(
     let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
     let packets = Packets::new(&source.path, (chosen, options.window), (to, emptied));
     scope.spawn(move || {
-        // The thread that joins is the one that the others wait for.
+        // The joining thread has precedence: the others wait for it.
         lower_priority();
         self::read(source, options.format, packets, read)
     });
     (from, free)
 }
 
-/// Reads all of a file and hands its packets over; `read` counts its bytes.
+/// Reads a whole file and passes its packets on; `read` counts the bytes read.
 fn read(source: &Source, forced: Option<Format>, mut packets: Packets, read: Arc<AtomicU64>) {
     match read_into(source, forced, &mut packets, read) {
         Ok(Some((all, end))) => packets.end(all, end),
@@ -95,7 +95,7 @@ fn read(source: &Source, forced: Option<Format>, mut packets: Packets, read: Arc
     }
 }
 
-/// How many packets the file holds, and what else is known at its end; `None` where nobody wants more.
+/// Returns the number of packets in the file and what is known at its end; `None` if the receiver is gone.
 fn read_into(
     named: &Source,
     forced: Option<Format>,
@@ -189,7 +189,7 @@ fn read_capture(
     Ok(Some(all + capture.left_out()))
 }
 
-/// The svIDs of a log; most lines have that of the line before.
+/// Looks up the svIDs of a log; most lines have that of the previous line.
 #[derive(Default)]
 struct Names {
     newest: Vec<u8>,
@@ -197,16 +197,16 @@ struct Names {
     start: Vec<u8>,
     stream: Option<u16>,
     known: HashMap<Vec<u8>, Option<u16>>,
-    /// What the logger has counted by itself: how often it said so, in which line last, and what.
+    /// Number of lines with the logger's own counts; number and text of the last one.
     trailers: u64,
     trailer: (u64, String),
 }
 
-/// Bytes of what a logger says that are shown.
-const MOST_SAID: usize = 40;
+/// Maximum length of the quoted text of a logger, bytes.
+const MAX_QUOTED: usize = 40;
 
 impl Names {
-    /// What is to be known of the file.
+    /// A note on the file.
     fn note(&self, path: &Path) -> Option<String> {
         let (line, said) = &self.trailer;
         let often = if self.trailers > 1 { format!(", {} times, at last", self.trailers) } else { String::new() };
@@ -289,7 +289,7 @@ fn read_log(
     }
 }
 
-/// The packet of a line, if it is one, and how long the line is.
+/// The packet of a line, if it is one, and the length of the line.
 #[inline]
 fn next_line(
     text: &[u8],
@@ -304,8 +304,8 @@ fn next_line(
     let (line, taken) = (&text[..length], (length + 1).min(text.len()));
     if is_trailer(line) {
         names.trailers += 1;
-        let said = String::from_utf8_lossy(&line[..line.len().min(4 * MOST_SAID)]);
-        names.trailer = (number, cut(&printable(&said), MOST_SAID).to_owned());
+        let said = String::from_utf8_lossy(&line[..line.len().min(4 * MAX_QUOTED)]);
+        names.trailer = (number, cut(&printable(&said), MAX_QUOTED).to_owned());
         return Ok((None, taken));
     }
     if line.trim_ascii().is_empty() {

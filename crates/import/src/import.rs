@@ -1,7 +1,6 @@
-//! From files to a run: the packets of all files, joined and written.
+//! Imports files into a run: joins the packets of all files and stores the journeys.
 
 use crate::{
-    apart,
     chosen::{Chosen, Streams},
     clock::{merging_unit, Clocks, Offset},
     estimate::estimate,
@@ -12,7 +11,7 @@ use crate::{
     packets::FileEnd,
     source::Source,
     trace::{self, Placed},
-    ImportError,
+    whole_seconds, ImportError,
 };
 use latpath_journey::Joiner;
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
@@ -27,25 +26,26 @@ use std::{
     },
 };
 
-/// How far the import is.
+/// Progress of an import.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Bytes of the files that were read.
+    /// Bytes read so far.
     pub read: u64,
-    /// Bytes of all files.
+    /// Total size of the files, bytes.
     pub bytes: u64,
     /// Journeys so far.
     pub journeys: u64,
 }
 
-/// Sightings between two looks at what else there is to do, and the time in which so many came, at most.
+/// Sightings per round, and the maximum duration of a round, ns.
 const ROUND: u64 = 1 << 14;
 const ROUND_TIME: Ns = 50_000_000;
 
-/// Imports files into a new run at `path`. `progress` is called now and then; once `stop` is set, the run ends there.
+/// Imports files into a new run at `path`. `progress` is called periodically; setting `stop` ends the run at that
+/// point.
 ///
 /// # Errors
-/// See [`ImportError`]. No run is left then.
+/// See [`ImportError`]. No run is left.
 pub fn import(
     options: &Options,
     path: &Path,
@@ -94,33 +94,33 @@ fn bytes_of(sources: &[Source]) -> Result<u64, ImportError> {
     sizes.sum()
 }
 
-/// What is known of a file before it was read.
+/// The record of a file before it is read.
 fn file_of(source: &Source) -> ImportedFile {
     let (point, path) = (source.point.to_string(), source.path.display().to_string());
     ImportedFile { point, path, ..ImportedFile::default() }
 }
 
-/// An import under way.
+/// An import in progress.
 struct Import<'a> {
     options: &'a Options,
     feeds: Vec<Feed>,
-    /// Up to when all that a file holds was handed out, of each.
+    /// Per file, the time up to which all its packets were passed on.
     next: Vec<Ns>,
     streams: Streams,
-    /// From when on each stream can be in all files that have it.
+    /// Per stream, start of the interval that all files with this stream cover.
     since: Vec<Ns>,
     joiner: Joiner,
     joined: Joined,
-    /// From when on all files have packets.
+    /// Start of the interval that all files cover.
     begin: Ns,
-    /// No packet that comes later than this can be of one that counts.
+    /// Time after which no packet that counts can arrive.
     until: Ns,
-    /// Up to when it is known what all points but the first saw.
+    /// Time up to which the sightings of all points but the first are known.
     known: Ns,
 }
 
 impl<'a> Import<'a> {
-    /// Waits for the first packets of all files, and makes the run.
+    /// Waits for the first packets of all files, and creates the run.
     fn begin(
         options: &'a Options,
         points: &[PointInfo],
@@ -150,7 +150,7 @@ impl<'a> Import<'a> {
         Ok(import)
     }
 
-    /// Joins some packets. False where there are no more.
+    /// Joins some packets. Returns false at the end.
     fn step(&mut self) -> Result<bool, ImportError> {
         let earliest = self.next.iter().copied().min().unwrap_or(Ns::MAX);
         let (before, upto) = (self.joined.sightings, earliest.saturating_add(ROUND_TIME).min(self.until));
@@ -184,7 +184,7 @@ impl<'a> Import<'a> {
         Ok(true)
     }
 
-    /// Waits for more packets of a file, and notes its end.
+    /// Waits for more packets of a file, or records its end.
     fn refill(&mut self, which: usize) -> Result<(), ImportError> {
         let feed = &mut self.feeds[which];
         self.next[which] = feed.next(&mut self.streams)?;
@@ -199,7 +199,7 @@ impl<'a> Import<'a> {
         self.add_streams()
     }
 
-    /// Makes the joiner and the run know the streams that were named since.
+    /// Adds the newly named streams to the joiner and the run.
     fn add_streams(&mut self) -> Result<(), ImportError> {
         let known = self.since.len();
         if self.streams.all.len() == known {
@@ -227,11 +227,11 @@ impl<'a> Import<'a> {
         self.joined.layout.route.points.iter().fold(0, |mask, point| mask | 1 << point)
     }
 
-    /// Hands out the journeys that are complete or overdue, where all files were read up to `now`.
+    /// Hands out the journeys that are complete or overdue, given that all files were read up to `now`.
     fn hand_out(&mut self, now: Ns) -> Result<(), ImportError> {
         let now = now.min(self.known).min(self.until);
         let mut is_news = false;
-        // A stream need not come to all points. For as long as a packet may take, nobody knows.
+        // A stream need not reach all points. Which ones is only known after the maximum delay of a packet.
         for (id, since) in self.since.iter().enumerate() {
             if now.saturating_sub(*since) > self.options.window {
                 is_news |= self.joined.expected[id] != self.joined.seen[id];
@@ -275,7 +275,7 @@ impl<'a> Import<'a> {
         Ok(if stopped { writer.interrupt("the user ended the import")? } else { writer.finish()? })
     }
 
-    /// Why nothing is joined.
+    /// The error if no packets were joined.
     fn why_nothing(&self) -> ImportError {
         let early = self.feeds.iter().position(|feed| feed.newest() < self.begin);
         let path = |at: usize| self.options.sources[at].path.clone();
@@ -293,13 +293,13 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// The error that names the files whose clocks count other seconds than the first one's, as TAI and UTC.
+    /// The error that names files whose clocks are whole seconds apart from the first one's, such as TAI and UTC.
     fn whole_seconds_apart(&self, clocks: &Clocks) -> Option<ImportError> {
         let (source, first) = (&self.options.sources[0], self.feeds.first()?.end.as_ref()?);
         for (other, feed) in self.options.sources.iter().zip(&self.feeds).skip(1) {
             let machine = &other.point.machine;
             let offset = clocks.offset(machine) - clocks.offset(&source.point.machine);
-            let by = feed.end.as_ref().and_then(|end| apart::whole_seconds(first, end, offset));
+            let by = feed.end.as_ref().and_then(|end| whole_seconds::whole_seconds(first, end, offset));
             if let Some(by) = by.filter(|_| !clocks.is_given(machine)) {
                 let (path, first, machine) = (other.path.clone(), source.path.clone(), machine.clone());
                 let is_firsts = machine == source.point.machine;
@@ -309,7 +309,7 @@ impl<'a> Import<'a> {
         None
     }
 
-    /// Brings the manifest up to date: route, clocks, files, counts, notes.
+    /// Updates the manifest: route, clocks, files, counts, notes.
     fn describe(&mut self, clocks: &Clocks, skipped: &[u64], more: Vec<String>) -> Result<(), ImportError> {
         self.joined.expected.clone_from(&self.joined.seen);
         self.joined.lay_out();
@@ -346,13 +346,13 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    /// What is known of the files that were read to their ends.
+    /// The ends of the files that were read completely.
     fn ends(&self) -> impl Iterator<Item = (&Source, &FileEnd)> {
         let ends = self.options.sources.iter().zip(&self.feeds);
         ends.filter_map(|(source, feed)| Some((source, feed.end.as_deref()?)))
     }
 
-    /// What the reader must know.
+    /// Notes for the reader.
     fn notes(&self, clocks: &Clocks) -> Vec<String> {
         let mut notes = clocks.notes();
         if let (Some(_), None) = (self.joined.sampling.point(), self.options.clock_error) {
@@ -382,7 +382,7 @@ impl<'a> Import<'a> {
                 ));
             }
         }
-        // The others say what a recording could see.
+        // The other notes concern limits of recordings.
         notes.extend(self.joined.layout.own_notes.iter().cloned());
         for (stream, seen) in self.streams.all.iter().zip(&self.joined.seen) {
             if let (1, 2.., at) = (seen.count_ones(), self.feeds.len(), seen.trailing_zeros() as usize) {

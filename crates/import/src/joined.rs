@@ -1,4 +1,4 @@
-//! What becomes of joined packets: those that count are written, with the times of their samples where frames say them.
+//! Processes joined packets: stores those that count, with the times of their samples if frames contain them.
 
 use crate::{
     options::Options,
@@ -11,39 +11,40 @@ use latpath_run::{Manifest, Mark, RunError, Writer};
 use latpath_stats::units::number_of;
 use std::{path::Path, sync::atomic::AtomicBool};
 
-/// What becomes of the journeys.
+/// Processes journeys.
 pub(crate) struct Joined {
     pub writer: Writer,
     pub span: Span,
     pub layout: Layout,
     pub journeys: u64,
-    /// Those that were seen at two points or more.
+    /// Journeys seen at two or more points.
     pub in_two: u64,
-    /// Those whose samples have times.
+    /// Journeys with the time of their sample.
     pub sampled: u64,
-    /// Those that not all files could have.
+    /// Journeys outside the interval that all files cover.
     pub outside: u64,
     pub sightings: u64,
-    /// The points that saw a packet of each stream.
+    /// Per stream, the points that saw a packet of it.
     pub seen: Vec<u64>,
-    /// The points that a packet of each stream comes to, as far as that is known.
+    /// Per stream, the points that its packets reach, as far as known.
     pub expected: Vec<u64>,
     pub sampling: Sampling,
-    /// Which packets are late, where there are traces that say why.
+    /// Detects late packets, if there are traces to explain them.
     pub late: Option<Late>,
     synch: SynchWatch,
-    /// Those of the files, and one of the sampling where there is one.
+    /// The points of the files, and the point of the sampling, if any.
     points: Vec<PointInfo>,
     route: Vec<Point>,
-    /// Of the points that follow each other in the files' order: packets that both saw, and those that came to the second one first.
+    /// Per pair of consecutive points in the files' order: packets seen at both, and those that reached the second one
+    /// first.
     order: Vec<(u64, u64)>,
-    /// Those of the user, with the names of the points that were given by number.
+    /// User-defined segments, with names instead of numbers of points.
     segments: Vec<String>,
     failed: Option<RunError>,
 }
 
 impl Joined {
-    /// Makes the run. All files have packets from `begin` on.
+    /// Creates the run. All files have packets from `begin` on.
     pub fn begin(options: &Options, begin: Ns, manifest: Manifest, path: &Path) -> Result<Self, ImportError> {
         let points = manifest.points.clone();
         let own = own_segments(options)?;
@@ -80,12 +81,12 @@ impl Joined {
         self.layout.route.points.iter().copied().filter(|p| seen >> p & 1 == 1).collect()
     }
 
-    /// Brings route and segments up to date.
+    /// Updates route and segments.
     pub fn lay_out(&mut self) {
         let mut route = Route::from_points(&self.route, &[], &self.points);
         let points = &route.points;
         let of_stream = |comes_to: &u64| points.iter().copied().filter(|p| comes_to >> p & 1 == 1).collect();
-        // Not those that saw it so far: a stream's first packet is at the first point alone for a while.
+        // Not only the points that saw it so far: a stream's first packet is only at the first point for a while.
         route.by_stream = self.expected.iter().map(of_stream).collect();
         self.layout = segments::layout(route, &self.points, &self.segments);
         if let Some(late) = &mut self.late {
@@ -93,7 +94,7 @@ impl Joined {
         }
     }
 
-    /// Takes a sighting, before it is joined, and what its packet says of its sender's clock.
+    /// Processes a sighting before it is joined, and its packet's clock state.
     #[inline]
     pub fn see(&mut self, s: &Sighting, synch: Option<u8>) {
         self.sightings += 1;
@@ -121,7 +122,7 @@ impl Joined {
     }
 
     pub fn take(&mut self, journey: &Journey) {
-        // Where some file did not yet record, or no longer, only a packet that is in all of them counts.
+        // At times that not all files cover, only packets in all of them count.
         let of_all = self.expected.get(usize::from(journey.stream)).is_some_and(|all| journey.seen == *all);
         if !of_all && !self.span.counts(journey, &self.layout.route) {
             self.outside += 1;
@@ -148,14 +149,14 @@ impl Joined {
         });
     }
 
-    /// Says how far the packets have come: those that began before `reached` have been taken.
+    /// Reports progress to the detector: journeys that began before `reached` were processed.
     pub fn advance_late(&mut self, now: Ns, reached: Ns) {
         if let Some(late) = self.late.as_mut().filter(|_| now < Ns::MAX) {
             late.advance(now, reached);
         }
     }
 
-    /// Reads the traces, and keeps what they say of times around late packets. Returns what the reader must know.
+    /// Reads the traces, and stores their events around late packets. Returns notes for the reader.
     pub fn explain(&mut self, placed: &[Placed], end: Ns, stop: &AtomicBool) -> Result<Vec<String>, ImportError> {
         match self.late.take() {
             Some(late) => late.finish(placed, &self.points, end, &mut self.writer, stop),
@@ -163,7 +164,7 @@ impl Joined {
         }
     }
 
-    /// Where all packets seem to have gone from a point to the one before it.
+    /// Notes on points that all packets seem to have passed in reverse order.
     pub fn order_notes(&self) -> Vec<String> {
         let is_backwards = |(_, (both, early)): &(usize, &(u64, u64))| *both > 0 && both == early;
         let note = |(at, (both, _)): (usize, &(u64, u64))| {
@@ -181,13 +182,13 @@ impl Joined {
         self.order.iter().enumerate().filter(is_backwards).map(note).collect()
     }
 
-    /// The first thing that went wrong with the run.
+    /// Returns the first error of the run.
     pub fn check(&mut self) -> Result<(), RunError> {
         self.failed.take().map_or(Ok(()), Err)
     }
 }
 
-/// The segments that the user defined, in which a point may be given by its number in the order of the files, from 1.
+/// The user-defined segments, in which points may be numbers in the order of the files, from 1.
 fn own_segments(options: &Options) -> Result<Vec<String>, ImportError> {
     let points = &options.sources;
     let named = |text: &String| {

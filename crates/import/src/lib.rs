@@ -1,10 +1,11 @@
-//! Makes a run of files that others wrote: captures of the same traffic at several points, and logs of `sv_timestamp_logger`.
+//! Imports files of other tools into a run: captures of the same traffic at several points, and logs of
+//! `sv_timestamp_logger`.
 //!
-//! Each file is read, hashed and parsed on a thread of its own ([`file`]); their packets are merged by time ([`merge`]), joined by
-//! the one joiner of latpath and written by its writer ([`import()`]). Memory does not grow with the files.
+//! Each file is read, hashed and parsed on its own thread ([`file`]); their packets are merged by time ([`merge`]),
+//! joined and stored like those of a recording ([`import()`]). Memory does not grow with the files.
 #![forbid(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
-mod apart;
 mod chosen;
 mod clock;
 mod durations;
@@ -19,6 +20,7 @@ mod packets;
 mod source;
 mod sv_log;
 mod trace;
+mod whole_seconds;
 
 pub use clock::{Offset, OffsetMethod};
 pub use durations::{import_durations, Durations};

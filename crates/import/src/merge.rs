@@ -1,5 +1,5 @@
-//! Merges the packets of all files by time. A file's own order stays as it is, also where its clock went back a little: it is
-//! the order in which its point saw the packets.
+//! Merges the packets of all files by time. The order within a file is kept, even where its clock went back slightly:
+//! it is the order in which its point saw the packets.
 
 use crate::{
     chosen::Streams,
@@ -9,28 +9,28 @@ use crate::{
 use latpath_model::{Ns, PointId, Sighting, StreamId};
 use std::sync::mpsc::{Receiver, Sender};
 
-/// One file's packets, with the times of the common timeline.
+/// One file's packets, with times on the common timeline.
 pub(crate) struct Feed {
     point: PointId,
-    /// What is subtracted from its times.
+    /// Offset to subtract from its times, ns.
     offset: Ns,
     from: Receiver<Message>,
     free: Sender<Vec<Packet>>,
     packets: Vec<Packet>,
     at: usize,
-    /// The run's number of each stream that the file names; none beyond those that a run can have.
+    /// The run's number of each stream of the file; `None` beyond the limit of a run.
     streams: Vec<Option<StreamId>>,
-    /// The newest time that it has had.
+    /// Newest time so far, ns.
     newest: Ns,
-    /// The first time that it has.
+    /// First time, ns.
     first: Ns,
     pub end: Option<Box<FileEnd>>,
-    /// Packets of streams beyond those that a run can have.
+    /// Packets of streams beyond the limit of a run.
     pub beyond: u64,
 }
 
 impl Feed {
-    /// The packets that come by `from`; emptied batches go back by `free`.
+    /// Receives packets through `from`, and returns emptied batches through `free`.
     pub fn new(point: PointId, offset: Ns, (from, free): (Receiver<Message>, Sender<Vec<Packet>>)) -> Self {
         let (packets, streams) = (Vec::new(), Vec::new());
         Self {
@@ -48,7 +48,7 @@ impl Feed {
         }
     }
 
-    /// The time up to which all that was seen before has been handed out; `Ns::MAX` at the end. Waits for the file.
+    /// Time up to which all earlier packets have been handed out; `Ns::MAX` at the end. Waits for the file.
     pub fn next(&mut self, streams: &mut Streams) -> Result<Ns, ImportError> {
         while self.at == self.packets.len() {
             match self.from.recv() {
@@ -56,7 +56,7 @@ impl Feed {
                 Ok(Message::Packets(packets, named)) => {
                     let numbers = named.into_iter().map(|stream| streams.number(stream));
                     self.streams.extend(numbers);
-                    // The thread may have ended: then it needs none.
+                    // The thread may have ended, and then needs no batches.
                     let _ = self.free.send(std::mem::replace(&mut self.packets, packets));
                     self.at = 0;
                 }
@@ -70,12 +70,12 @@ impl Feed {
         Ok(next)
     }
 
-    /// The time of its first packet.
+    /// Time of its first packet, ns.
     pub fn first(&self) -> Ns {
         self.first
     }
 
-    /// The newest time that was handed out.
+    /// Newest time that was handed out, ns.
     pub fn newest(&self) -> Ns {
         self.newest
     }
@@ -84,8 +84,8 @@ impl Feed {
         self.packets[at].t.saturating_sub(self.offset)
     }
 
-    /// Hands out packets that are here, up to a time. Returns the time of the next one; `None` where [`Self::next`] must
-    /// wait for it. `take` also gets what the packet says of its sender's clock.
+    /// Hands out available packets up to a time. Returns the time of the next one; `None` if [`Self::next`] must wait
+    /// for it. `take` also gets the packet's clock state.
     #[inline]
     pub fn drain(&mut self, upto: Ns, take: &mut impl FnMut(&Sighting, Option<u8>)) -> Option<Ns> {
         while self.at < self.packets.len() {
@@ -105,7 +105,8 @@ impl Feed {
         None
     }
 
-    /// Reads to the end of the file without handing out what is there: its sum is of all of it. How many packets that left out.
+    /// Reads to the end of the file without handing out packets, because its checksum covers all of it. Returns the
+    /// number of packets skipped.
     pub fn skip(&mut self) -> Result<u64, ImportError> {
         let mut streams = Streams::default();
         let mut skipped = 0;

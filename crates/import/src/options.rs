@@ -1,4 +1,4 @@
-//! What the user asks for.
+//! Options of an import.
 
 use crate::clock::Offset;
 use crate::source::{Format, Source};
@@ -6,34 +6,36 @@ use crate::trace::Trace;
 use latpath_model::{Ns, StreamSpec};
 use std::str::FromStr;
 
+/// Options of an import.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Two files or more, or one whose packets say when they were sampled, in the order in which packets pass their points.
+    /// The files, in the order in which packets pass their points: at least two, or one whose packets contain the times
+    /// of their samples.
     pub sources: Vec<Source>,
-    /// The format of all files, instead of what their first bytes say.
+    /// Format of all files; `None` to recognise each by its first bytes.
     pub format: Option<Format>,
     /// The streams; empty for all of protocols whose frames name them.
     pub streams: Vec<StreamSpec>,
-    /// How far clocks are ahead of the first file's.
+    /// Offsets of clocks from the first file's.
     pub offsets: Vec<Offset>,
     /// Machines whose offsets are estimated.
     pub estimates: Vec<Estimate>,
-    /// Traces of what the machines did in that time.
+    /// Traces of the machines' activity at that time.
     pub traces: Vec<Trace>,
-    /// How far a trace's clock is ahead of that of its machine's packets.
+    /// Offsets of the traces' clocks from those of their machines' packets.
     pub trace_offsets: Vec<Offset>,
-    /// How far the clock of the first file's machine is off UTC at most, where that is known.
+    /// Maximum error of the first file's machine against UTC, ns, if known.
     pub clock_error: Option<Ns>,
-    /// Segments that the user named: `NAME=FROM..TO`.
+    /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Times over this are counted.
+    /// Threshold above which times are counted, ns.
     pub threshold: Ns,
-    /// A packet that takes longer than this counts as lost.
+    /// Time after which a packet counts as lost, ns.
     pub window: Ns,
 }
 
 impl Options {
-    /// All streams of these files, whose clocks are taken as they are; packets over 200 µs are counted, and after 1 s one is lost.
+    /// Imports all streams of these files with their clocks as they are, a threshold of 200 µs, and a window of 1 s.
     pub fn new(sources: Vec<Source>) -> Self {
         Self {
             sources,
@@ -51,11 +53,12 @@ impl Options {
     }
 }
 
-/// How long the fastest packets to a machine take at most, written `MACHINE=TIME`.
+/// The maximum time of the fastest packets to a machine, written `MACHINE=TIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Estimate {
+    /// Name of the machine.
     pub machine: String,
-    /// What the fastest packet of each 10 s takes at most, from the first file's point to the machine's.
+    /// Maximum time of the fastest packet in each 10 s, from the first file's point to the machine's, ns.
     pub most_ns: Ns,
 }
 

@@ -1,4 +1,4 @@
-//! Packets on their way from the thread that reads a file to the one that joins.
+//! Transfers packets from the threads that read files to the one that joins.
 
 use crate::{
     chosen::{Chosen, StreamName},
@@ -13,57 +13,57 @@ use std::{
     sync::mpsc::{Receiver, SyncSender},
 };
 
-/// Packets that are handed over at once.
+/// Packets per batch.
 const BATCH: usize = 1 << 14;
-/// Batches that wait for the joiner, of each file.
+/// Maximum batches of a file that wait for the joiner.
 pub(crate) const WAITING: usize = 12;
-/// Streams that a file is searched for; packets of further ones are left out.
+/// Maximum streams of a file; packets of further ones are dropped.
 pub(crate) const MOST_STREAMS: usize = 4096;
-/// The place of a stream beyond those: its packets are counted.
+/// Index of a stream beyond the limit: its packets are counted.
 const NO_PLACE: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
-    /// By the file's clock, ns since 1970.
+    /// Time of the file's clock, ns since 1970.
     pub t: Ns,
     pub key: u32,
-    /// The stream's place among those that this file has named so far.
+    /// Index of the stream among those that this file has named so far.
     pub stream: u16,
-    /// What it says of its sender's clock.
+    /// State of its sender's clock, from the packet.
     pub synch: Option<u8>,
 }
 
-/// What a reading thread hands over.
+/// A message of a reading thread.
 pub(crate) enum Message {
-    /// Packets in the order of the file, and streams that it names from here on.
+    /// Packets in the order of the file, and newly named streams.
     Packets(Vec<Packet>, Vec<StreamSpec>),
     End(Box<FileEnd>),
-    /// It cannot be read.
+    /// The file cannot be read.
     Failed(Box<ImportError>),
 }
 
-/// A packet by its stream and its key.
-pub(crate) type Named = (StreamSpec, u32);
+/// A packet, identified by its stream and key.
+pub(crate) type PacketId = (StreamSpec, u32);
 
 #[derive(Debug, Default)]
 pub(crate) struct FileEnd {
     pub file: ImportedFile,
-    /// Its first packet, and its last one.
-    pub first: Option<Named>,
-    pub last: Option<Named>,
+    /// The first and the last packet.
+    pub first: Option<PacketId>,
+    pub last: Option<PacketId>,
     /// Frames of a listed protocol that could not be read.
     pub unread: UnreadFrames,
-    /// Packets of streams beyond those that a file is searched for.
+    /// Packets of streams beyond the limit.
     pub beyond: u64,
-    /// The interface whose packets these are, where the file has several.
+    /// The interface of the packets, if the file has several.
     pub interface: Option<String>,
     pub notes: Vec<String>,
 }
 
-/// Takes the packets of one file, in their order.
+/// Collects the packets of one file, in order.
 pub(crate) struct Packets<'a> {
     path: &'a Path,
-    /// Known once its first bytes were read.
+    /// Set after the first bytes were read.
     pub format: Format,
     chosen: &'a Chosen,
     window: Ns,
@@ -76,9 +76,9 @@ pub(crate) struct Packets<'a> {
     first: Option<Packet>,
     last: Option<Packet>,
     taken: u64,
-    /// Packets of streams beyond those that a file is searched for.
+    /// Packets of streams beyond the limit.
     beyond: u64,
-    /// Times that lie before an earlier packet's, and by how much at most.
+    /// Number of times that precede an earlier packet's, and the maximum step back, ns.
     back: (u64, Ns),
     whole_microseconds: bool,
 }
@@ -110,7 +110,7 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// The place of a stream in this file; `None` where it is not imported.
+    /// Index of a stream in this file; `None` if it is not imported.
     pub fn stream(&mut self, seen: &StreamName) -> Option<u16> {
         let stream = self.chosen.stream(seen)?;
         if let Some(known) = self.streams.iter().position(|s| *s == stream) {
@@ -124,7 +124,7 @@ impl<'a> Packets<'a> {
         Some(self.streams.len() as u16 - 1)
     }
 
-    /// Takes a packet; `at` is its place in the file, from 1. False where nobody wants more.
+    /// Adds a packet, number `at` of the file, from 1. Returns false if the receiver is gone.
     #[inline]
     pub fn push(&mut self, packet: Packet, at: u64) -> Result<bool, ImportError> {
         if packet.stream == NO_PLACE {
@@ -154,7 +154,7 @@ impl<'a> Packets<'a> {
         Ok(())
     }
 
-    /// Hands over what is there.
+    /// Sends the batch.
     fn send(&mut self) -> bool {
         self.first = self.first.or(self.batch.first().copied());
         self.last = self.batch.last().copied();
@@ -165,7 +165,7 @@ impl<'a> Packets<'a> {
         self.to.send(Message::Packets(full, std::mem::take(&mut self.named))).is_ok()
     }
 
-    /// Hands over what is left. `packets`: all that the file holds.
+    /// Sends the rest. `packets`: number of packets in the file.
     pub fn end(mut self, packets: u64, mut end: FileEnd) {
         if !self.batch.is_empty() {
             self.send();
@@ -187,11 +187,11 @@ impl<'a> Packets<'a> {
         let named = |packet: Packet| Some((self.streams.get(usize::from(packet.stream))?.clone(), packet.key));
         (end.first, end.last) = (self.first.and_then(named), self.last.and_then(named));
         end.file.resolution_ns = if self.whole_microseconds { 1000 } else { 1 };
-        // Where nobody listens, the import has failed already.
+        // Without a receiver, the import has already failed.
         let _ = self.to.send(Message::End(Box::new(end)));
     }
 
-    /// Says why there is no more.
+    /// Reports an error as the end.
     pub fn fail(self, error: ImportError) {
         let _ = self.to.send(Message::Failed(Box::new(error)));
     }

@@ -1,4 +1,4 @@
-//! What is imported: a file, and the point at which its packets were seen.
+//! The input: a file, and the point at which its packets were seen.
 
 use crate::sv_log;
 use flate2::bufread::MultiGzDecoder;
@@ -11,17 +11,20 @@ use std::{
     str::FromStr,
 };
 
+/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
+    /// A capture: pcap or pcapng.
     Pcap,
     /// Lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`.
     SvLog,
 }
 
 impl Format {
+    /// All formats.
     pub const ALL: [Self; 2] = [Self::Pcap, Self::SvLog];
 
-    /// Its name on the command line and in a run.
+    /// Name on the command line and in runs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pcap => "pcap",
@@ -29,7 +32,7 @@ impl Format {
         }
     }
 
-    /// What one entry of such a file is called.
+    /// Name of an entry of such a file.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Self::Pcap => "packet",
@@ -45,8 +48,8 @@ impl Format {
         }
     }
 
-    /// The format of a file that begins with these bytes, decompressed. What a logger, a shell or a terminal printed before the
-    /// log's first line does not matter.
+    /// Recognises a format by the first decompressed bytes. Text printed by a logger, a shell or a terminal before the
+    /// log's first line is ignored.
     pub(crate) fn recognise(start: &[u8]) -> Option<Self> {
         if is_capture(start) {
             return Some(Self::Pcap);
@@ -62,18 +65,20 @@ impl fmt::Display for Format {
     }
 }
 
-/// A file of packets that were seen at one point, written `machine/kind@device=FILE`; of a file with several interfaces, one of them:
+/// A file of packets seen at one point, written `machine/kind@device=FILE`; for one of several interfaces in the file,
 /// `machine/kind@device=FILE,interface=NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
+    /// The point.
     pub point: Point,
+    /// The file.
     pub path: PathBuf,
-    /// The interface that is meant; without it, the one that has the name of the point or of its device.
+    /// The interface; `None` for the one with the name of the point or of its device.
     pub interface: Option<InterfaceChoice>,
 }
 
 impl Source {
-    /// Which packets of the file are meant.
+    /// Selects the packets of the interface.
     pub(crate) fn selection(&self) -> Selection {
         Selection::new(self.interface.clone(), vec![self.point.device.clone(), self.point.to_string()])
     }
@@ -102,11 +107,11 @@ impl FromStr for Source {
     }
 }
 
-/// Bytes and lines that a format is recognised by: a line of a log is shorter.
+/// Bytes examined to recognise a format; a line of a log is shorter.
 const START: usize = 4096;
 const FIRST_LINES: usize = 20;
 
-/// Undoes gzip where the bytes are compressed, and shows the first ones.
+/// Decompresses gzip if necessary, and returns the first bytes as well.
 pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>, Vec<u8>)> {
     let mut raw = BufReader::with_capacity(1 << 16, source);
     let mut plain: Box<dyn Read + 'a> = match raw.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
@@ -118,7 +123,7 @@ pub(crate) fn open<'a>(source: impl Read + 'a) -> io::Result<(Box<dyn Read + 'a>
     Ok((Box::new(io::Cursor::new(start.clone()).chain(plain)), start))
 }
 
-/// Compressed files that are not read: what they begin with, by what they are compressed, and what undoes it.
+/// Unsupported compressions: first bytes, name, and the command that decompresses.
 const PACKED: [(&[u8], &str, &str); 4] = [
     (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd -d FILE"),
     (&[0xfd, b'7', b'z', b'X', b'Z'], "xz", "xz -d FILE"),
@@ -126,7 +131,7 @@ const PACKED: [(&[u8], &str, &str); 4] = [
     (&[0x04, 0x22, 0x4d, 0x18], "lz4", "lz4 -d FILE"),
 ];
 
-/// What a file that is not recognised begins with.
+/// Describes the beginning of an unrecognised file.
 pub(crate) fn beginning(start: &[u8]) -> String {
     let line = start.split(|b| *b == b'\n').next().unwrap_or_default();
     let packed = PACKED.iter().find(|(magic, ..)| start.starts_with(magic));

@@ -1,31 +1,31 @@
-//! Lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`, one for each frame, with the svID and smpCnt of its first
-//! ASDU and the logger's `CLOCK_REALTIME` (or the NIC's time). An svID may hold colons itself.
+//! Parses lines of `sv_timestamp_logger`: `ITERATION:SVID:SMPCNT:MICROSECONDS`, one per frame, with the svID and smpCnt
+//! of its first ASDU and the logger's `CLOCK_REALTIME` (or the NIC's time). An svID may contain colons.
 //!
-//! The iteration counts how often smpCnt went back, from the logger's start on, over all streams together: it names no
-//! packet where two loggers started apart or one lost a wrap, so the joiner goes by time instead.
+//! The iteration counts how often smpCnt went back since the logger's start, over all streams together. If two loggers
+//! started at different times or one missed a wrap, it does not identify a packet, so the joiner uses the time.
 
 use latpath_model::Ns;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line<'a> {
-    /// What stands before smpCnt.
+    /// The line up to smpCnt.
     pub start: &'a [u8],
     pub svid: &'a [u8],
     pub smp_cnt: u16,
-    /// ns since 1970; whole microseconds.
+    /// Time, ns since 1970, in whole microseconds.
     pub t: Ns,
 }
 
-/// A line that the logger prints at its end if it was asked to count losses.
+/// Prefix of a line that the logger prints at its end if it counted losses.
 const TRAILER: &[u8] = b"SV drop: ";
 
-/// Whether the line says how many losses the logger counted.
+/// Whether the line has the logger's count of losses.
 pub(crate) fn is_trailer(line: &[u8]) -> bool {
     line.starts_with(TRAILER)
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line without its end. The error says what is wrong with it.
+    /// Parses a line without its end. The error describes the fault.
     pub fn parse(line: &'a [u8]) -> Result<Self, &'static str> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let (rest, micros) = split_last(line).ok_or("it has no colon")?;
@@ -41,7 +41,7 @@ impl<'a> Line<'a> {
         Ok(Self { start: &line[..rest.len() + 1], svid, smp_cnt, t })
     }
 
-    /// The same for a line as most are: it begins as this line did, up to smpCnt, and its time has 16 digits, which is the case
+    /// Parses a line of the common form quickly: it begins like `start`, up to smpCnt, and its time has 16 digits, as
     /// until the year 2286. Returns the length of the line with its end.
     #[inline]
     pub fn parse_next(text: &[u8], start: &[u8]) -> Option<(u16, Ns, usize)> {
@@ -55,8 +55,9 @@ impl<'a> Line<'a> {
     }
 }
 
-/// How many of the first eight bytes are digits, and the number that these are; `None` where there is none, or no eight bytes. All at
-/// once: first each byte is a digit, then each two bytes a number of two, then each four one of four.
+/// Number of leading digits in the first eight bytes, and their value; `None` without a digit, or with fewer than eight
+/// bytes. Converts all digits in parallel: each byte to a digit, each two bytes to a two-digit number, each four to a
+/// four-digit one.
 #[inline]
 fn leading_number(text: &[u8]) -> Option<(usize, u64)> {
     let ones = u64::from_le_bytes(*text.first_chunk()?) ^ 0x3030_3030_3030_3030;
@@ -72,13 +73,13 @@ fn nanoseconds(micros: u64) -> Option<Ns> {
     Ns::try_from(micros).ok()?.checked_mul(1000)
 }
 
-/// What stands before the last colon and behind it.
+/// Splits at the last colon.
 fn split_last(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = text.iter().rposition(|b| *b == b':')?;
     Some((&text[..at], &text[at + 1..]))
 }
 
-/// `None` where it is none, and beyond 18 digits.
+/// `None` if it is not a number or has more than 18 digits.
 fn number(text: &[u8]) -> Option<u64> {
     let is_number = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     is_number.then(|| text.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')))

@@ -1,8 +1,8 @@
-//! What machines did around late packets, out of traces that were taken beside the imported files: captures as the flight recorder
-//! makes them, so that `latpath explain` names causes.
+//! Extracts machines' activity around late packets from traces that were recorded with the imported files, as captures
+//! like the flight recorder's, so that `latpath explain` can name causes.
 //!
-//! While packets are joined, [`Late`] notes which of them are late and which times are needed ([`latpath_capture::LateDetector`]). Then
-//! each trace is read once, and these times are cut out of it.
+//! While packets are joined, [`Late`] finds the late ones and the times that are needed
+//! ([`latpath_capture::LateDetector`]). Then each trace is read once, and these times are extracted.
 
 mod events;
 mod sightings;
@@ -24,9 +24,9 @@ use windows::{cut_out, Cut, CutOut};
 /// A trace of a machine, written `MACHINE=FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// The machine, as points name it.
+    /// Name of the machine, as in points.
     pub machine: String,
-    /// What `trace-cmd report` or `perf script` printed, or the kernel's own `trace` file.
+    /// Output of `trace-cmd report` or `perf script`, or the kernel's `trace` file.
     pub path: PathBuf,
 }
 
@@ -43,16 +43,16 @@ impl FromStr for Trace {
     }
 }
 
-/// A trace, and where its times are on the run's timeline.
+/// A trace, and its clock's offset from the run's timeline.
 pub(crate) struct Placed<'a> {
     pub trace: &'a Trace,
-    /// The trace's clock minus the timeline.
+    /// The trace's clock minus the timeline, ns.
     pub ahead: Ns,
-    /// How wrong that can be, where it is known.
+    /// Maximum error of `ahead`, ns, if known.
     pub bound: Option<Ns>,
 }
 
-/// The traces, on the run's timeline: `offset` is a machine's clock minus that, with its bound.
+/// The traces on the run's timeline; `offset` returns a machine's clock minus the timeline, with its bound.
 pub(crate) fn placed<'a>(
     traces: &'a [Trace],
     trace_offsets: &[Offset],
@@ -94,20 +94,20 @@ pub(crate) fn placed<'a>(
     Ok(all)
 }
 
-/// The packets of a time that is needed.
+/// The packets of a needed time.
 #[derive(Debug)]
 struct Needed {
     request: CaptureRequest,
     packets: CapturedPackets,
 }
 
-/// Which packets are late, and which times of the traces are needed.
+/// Finds late packets and the times of the traces that are needed.
 pub(crate) struct Late {
     detector: LateDetector,
     limits: RetentionLimits,
     requests: BTreeMap<u32, CaptureRequest>,
     needed: Vec<Needed>,
-    /// Spikes that are left out, since there are worse ones.
+    /// Spikes that were omitted in favour of worse ones.
     left_out: u64,
 }
 
@@ -123,7 +123,7 @@ impl Late {
     }
 
     pub fn set_layout(&mut self, layout: &Layout, streams: usize) {
-        // A sample that is late makes no late packet.
+        // A late sample does not make a packet late.
         let segments: Vec<_> = layout.segments.iter().filter(|s| s.kind != SegmentKind::Tmu).cloned().collect();
         self.detector.set_layout(&segments, &layout.route.by_streams(streams));
     }
@@ -133,7 +133,7 @@ impl Late {
         self.detector.take(journey);
     }
 
-    /// All journeys that began before `reached` have been taken.
+    /// All journeys that began before `reached` have been added.
     pub fn advance(&mut self, now: Ns, reached: Ns) {
         self.detector.advance(now, reached);
         self.collect(reached);
@@ -157,7 +157,7 @@ impl Late {
         }
     }
 
-    /// Reads the traces, and hands the captures to the writer. Returns what the reader must know.
+    /// Reads the traces, and passes the captures to the writer. Returns notes for the reader.
     pub fn finish(
         mut self,
         placed: &[Placed],
@@ -170,7 +170,7 @@ impl Late {
         self.collect(Ns::MAX / 2);
         let mut notes = Vec::new();
         let times: Vec<(Ns, Ns)> = self.needed.iter().map(|needed| (needed.request.from, needed.request.to)).collect();
-        // The rows of an import have no CPUs.
+        // Imported sightings have no CPUs.
         self.needed.iter_mut().for_each(|needed| sightings::forget(&mut needed.packets.packets));
         let mut machines: Vec<Vec<MachineSnapshot>> = self.needed.iter().map(|_| Vec::new()).collect();
         for placed in placed {
@@ -207,12 +207,12 @@ impl Late {
         Ok(notes)
     }
 
-    /// A trace of another time, or none at all, explains nothing.
+    /// Checks that the trace has events of the right time.
     fn check(&self, placed: &Placed, found: &CutOut, end: Ns) -> Result<(), ImportError> {
         let path = placed.trace.path.clone();
         let Some((first, last)) = found.span else { return Err(ImportError::NoTrace { path }) };
         let reader = &found.reader;
-        // Lines without a name beside such with one: buffers of one machine's trace.
+        // Lines without a name next to named ones belong to buffers of one machine's trace.
         if reader.sources.len() > 1 && !reader.has_own_lines {
             let sources = reader.sources.iter().cloned().collect::<Vec<_>>().join(", ");
             return Err(ImportError::SeveralTraces { path, sources });
@@ -234,7 +234,7 @@ impl Late {
     }
 }
 
-/// What a machine did in a time, with the names that its trace gives.
+/// A machine's events during a capture, with the names in its trace.
 fn record(
     cut: &Cut,
     reader: &events::Reader,
@@ -271,7 +271,7 @@ fn record(
     })
 }
 
-/// What a trace lacks: lines for people.
+/// Events that a trace lacks, as lines for people.
 fn missing(reader: &events::Reader) -> Vec<String> {
     let kinds = &reader.kinds;
     let all = [
@@ -316,5 +316,5 @@ fn notes_of(placed: &Placed, found: &CutOut, needed: usize) -> Vec<String> {
     notes
 }
 
-/// Packets, as captures have them.
+/// Packets of a capture.
 pub(crate) type Packets = Vec<Packet>;

@@ -1,11 +1,12 @@
-//! latpath's own threads run in the background, so that they do not make packets late.
+//! Runs latpath's own threads in the background, so that they do not delay packets.
 //!
-//! [`Background`] is the process's place, from its first instruction on. It keeps the process off the CPUs that the user isolated,
-//! and, as far as others are left, off those that the route uses. Its threads run as `SCHED_IDLE`: every other thread that wakes
-//! takes the CPU from them at once, and a waker takes a CPU that runs only them for idle. `SCHED_IDLE` gets next to nothing of a
-//! busy CPU. Where the main loop is late, or the rings would be full before a late main loop reads them, the threads rise to nice
-//! 10 for a while, with slices so short that a thread that wakes hardly waits; to normal priority only where sightings are about
-//! to be lost. A thread that starves cannot raise itself: a watchdog, which keeps normal priority and sleeps nearly always, does.
+//! [`Background`] controls the process from its start. It keeps the process off the CPUs that the user isolated and, if
+//! others remain, off those that the route uses. Its threads run as `SCHED_IDLE`: any other thread that wakes takes the
+//! CPU from them at once, and a waker treats a CPU that runs only such threads as idle. `SCHED_IDLE` gets almost
+//! nothing of a busy CPU. If the main loop is late, or the rings could fill before a late main loop reads them, the
+//! threads rise to nice 10 for a while, with slices so short that a waking thread hardly waits; to normal priority only
+//! if sightings are about to be lost. A starving thread cannot raise itself: a watchdog, which keeps normal priority
+//! and nearly always sleeps, does so.
 
 mod governor;
 mod priority;
@@ -25,33 +26,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watchdog::Watchdog;
 
-/// Share of the sightings, 1 / this, below which a CPU is not one of the route.
+/// Inverse of the minimum share of sightings on a CPU of the route.
 const LEAST_SHARE: u64 = 100;
 /// Interval at which the route's CPUs are determined.
 const ROUTE_EVERY: Duration = Duration::from_secs(1);
 
-/// This process's place in the background. All its threads have it, also those that are started later. Dropping it returns
-/// to normal priority.
+/// Background scheduling of this process, including threads that start later. Dropping it restores normal priority.
 pub struct Background {
     governor: Option<Governor>,
     watchdog: Option<Watchdog>,
     route: RouteCpus,
     route_due: Instant,
-    /// Sightings that the rings hold.
+    /// Capacity of the rings, sightings.
     ring: usize,
     setter: Setter,
-    /// What the threads have; the watchdog changes it too.
+    /// Current priority of the threads; the watchdog changes it too.
     priority: Arc<AtomicU8>,
     isolated: Cpus,
-    /// The CPUs that the process may use: those that it was given, without the isolated ones.
+    /// The CPUs that the process may use: its initial ones without the isolated ones.
     home: Cpus,
     used: Cpus,
 }
 
 impl Background {
-    /// Moves the calling thread, which runs the main loop, and all others of the process to the background, and off the CPUs that
-    /// the user isolated or lets run without a tick. The process stays where no other CPU is left. Priority stays as it is where
-    /// the user gave the process another policy, or the kernel would not let it return.
+    /// Moves all threads of the process to the background, and off the CPUs that are isolated or run without a tick.
+    /// The calling thread runs the main loop. Without other CPUs the process keeps its CPUs. Priority is unchanged if
+    /// the user gave the process another policy, or if the kernel would not allow the return to normal.
     pub fn begin() -> Self {
         let read = |name: &str| line(format!("/sys/devices/system/cpu/{name}")).parse::<Cpus>().unwrap_or_default();
         let mut isolated = read("isolated");
@@ -76,7 +76,7 @@ impl Background {
         };
         if may_return() && is_ordinary() {
             background.watchdog = Watchdog::start(setter, Arc::clone(&background.priority));
-            // Without a watchdog a main loop that starves could not come back.
+            // Without a watchdog a starving main loop could not recover.
             let priority = if background.watchdog.is_some() { Priority::Idle } else { Priority::Low };
             background.governor = background.watchdog.is_some().then(|| Governor::new(Instant::now()));
             background.set(priority);
@@ -84,18 +84,18 @@ impl Background {
         background
     }
 
-    /// The isolated CPUs that the process keeps off.
+    /// The isolated CPUs that the process avoids.
     pub fn isolated(&self) -> &Cpus {
         &self.isolated
     }
 
-    /// Sets how many sightings the kernel's rings hold.
+    /// Sets the capacity of the kernel's rings, sightings.
     pub fn expect(&mut self, ring: usize) {
         self.ring = ring.max(1);
     }
 
-    /// Call it in each round of the main loop, at least five times a second, with the sightings of this machine that the round
-    /// took out of the rings.
+    /// Call it in each round of the main loop, at least five times per second, with the sightings of this machine that
+    /// the round took from the rings.
     pub fn round(&mut self, sightings: &[Sighting]) {
         let now = Instant::now();
         if let Some(governor) = &mut self.governor {
@@ -113,7 +113,8 @@ impl Background {
         }
     }
 
-    /// Raises all threads to nice 10 for good: the user waits for the end, and the stream's threads still come first.
+    /// Raises all threads to nice 10 permanently: the user waits for the end, and the stream's threads still have
+    /// precedence.
     pub fn hurry(&mut self) {
         self.governor = None;
         if Priority::of(self.priority.load(Ordering::Relaxed)) == Priority::Idle {
@@ -121,7 +122,7 @@ impl Background {
         }
     }
 
-    /// Keeps all threads off these CPUs, as far as others are left.
+    /// Keeps all threads off these CPUs, if others remain.
     fn keep_off(&mut self, route: &Cpus) {
         let off = self.home.without(route);
         let cpus = if off.is_empty() { &self.home } else { &off };
@@ -172,7 +173,7 @@ impl RouteCpus {
         self.sightings[cpu] += 1;
     }
 
-    /// The CPUs that saw at least 1 % of the sightings. Call it once a second: each call halves the earlier counts.
+    /// The CPUs with at least 1 % of the sightings. Call it once per second: each call halves the earlier counts.
     fn cpus(&mut self) -> Cpus {
         let all: u64 = self.sightings.iter().sum();
         let used = self.sightings.iter().enumerate().filter(|(_, n)| **n > 0 && **n * LEAST_SHARE >= all);

@@ -3,20 +3,20 @@
 use latpath_model::Ns;
 use nix::time::{clock_gettime, ClockId};
 
-/// `CLOCK_MONOTONIC` in ns: the clock of `bpf_ktime_get_ns`, and so of every sighting.
+/// `CLOCK_MONOTONIC`, ns: the clock of `bpf_ktime_get_ns`, and thus of every sighting.
 pub fn monotonic() -> Ns {
     read_clock(ClockId::CLOCK_MONOTONIC)
 }
 
-/// `CLOCK_REALTIME` in ns: the clock of the kernel's packet times.
+/// `CLOCK_REALTIME`, ns: the clock of the kernel's packet timestamps.
 pub fn realtime() -> Ns {
     read_clock(ClockId::CLOCK_REALTIME)
 }
 
-/// How far `CLOCK_REALTIME` can be off UTC, ns, as the daemon that steers it has set it (`adjtimex`, `maxerror`); `None` where it is not
-/// synchronised.
+/// Maximum error of `CLOCK_REALTIME` against UTC, ns, as set by the daemon that steers it (`adjtimex`, `maxerror`);
+/// `None` if it is not synchronised.
 pub fn utc_error() -> Option<Ns> {
-    // SAFETY: all bytes zero are a value of this struct of numbers; without modes the call only fills it.
+    // SAFETY: all zero bytes are a valid value of this struct of numbers; without modes the call only fills it.
     let (state, timex) = unsafe {
         let mut timex: libc::timex = std::mem::zeroed();
         (libc::adjtimex(&mut timex), timex)
@@ -25,7 +25,7 @@ pub fn utc_error() -> Option<Ns> {
     is_kept.then(|| timex.maxerror.saturating_mul(1000))
 }
 
-/// Reads one of the system's clocks, in ns. 0 if this kernel lacks it: every Linux has the clocks that latpath reads.
+/// Reads one of the system's clocks, ns. 0 if the kernel lacks it: every Linux has the clocks that latpath reads.
 pub fn read_clock(clock: ClockId) -> Ns {
     clock_gettime(clock).map_or(0, |t| t.tv_sec() * 1_000_000_000 + t.tv_nsec())
 }

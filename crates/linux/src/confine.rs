@@ -1,5 +1,5 @@
-//! Confinement of a process that parses files of other users: after it, the process can compute, and use the descriptors that it holds.
-//! It cannot open, execute, connect to or signal anything.
+//! Confines a process that parses files of other users: afterwards it can compute, and use its open descriptors. It
+//! cannot open files, execute, connect to or signal anything.
 
 use nix::sys::resource::{setrlimit, Resource};
 use std::io;
@@ -9,31 +9,34 @@ const NOBODY: libc::c_long = 65_534;
 /// Upper bound of `CAP_LAST_CAP` on any kernel.
 const CAPABILITIES: libc::c_int = 64;
 
-/// `CAP_DAC_READ_SEARCH`, `CAP_SYS_PTRACE`, `CAP_CHECKPOINT_RESTORE`: reading the files that any process has mapped.
+/// `CAP_DAC_READ_SEARCH`, `CAP_SYS_PTRACE`, `CAP_CHECKPOINT_RESTORE`: permit reading the files that any process has
+/// mapped.
 const OPEN_MAPPED_FILES: u64 = 1 << 2 | 1 << 19 | CHECKPOINT_RESTORE;
 const CHECKPOINT_RESTORE: u64 = 1 << 40;
-/// It includes `CAP_CHECKPOINT_RESTORE`, which a container may lack.
+/// `CAP_SYS_ADMIN` implies `CAP_CHECKPOINT_RESTORE`, which a container may lack.
 const SYS_ADMIN: u64 = 1 << 21;
 
-/// Takes all rights from this process for ever: another user (`nobody`), no capabilities, no new privileges, no path (Landlock), and no
-/// system calls but those that compute and use open descriptors (seccomp). The process must have one thread.
+/// Irrevocably removes all rights from this process: another user (`nobody`), no capabilities, no new privileges, no
+/// paths (Landlock), and no system calls except those that compute and use open descriptors (seccomp). The process must
+/// have one thread.
 ///
-/// The process ends with its parent, which has the number `parent`.
+/// The process ends with its parent, whose number is `parent`.
 ///
-/// A user other than root stays the same user. A kernel without Landlock is accepted if it has seccomp, and the other way round.
+/// A user other than root keeps its user. A kernel without Landlock is accepted if it has seccomp, and vice versa.
 ///
 /// # Errors
-/// Where the process would keep a capability, or the kernel has neither Landlock nor seccomp filters.
+/// The process would keep a capability, or the kernel has neither Landlock nor seccomp filters.
 pub fn confine(parent: libc::pid_t) -> io::Result<()> {
     no_new_privileges()?;
-    // SAFETY: system calls with numbers; of this thread alone, as libc's wrappers would ask threads that this process does not have.
+    // SAFETY: system calls with numbers, for this thread only; libc's wrappers would signal threads that this process
+    // does not have.
     unsafe {
-        // The process has no right to it if it is another user's; then it has no capabilities that matter here either.
+        // Without this right the process belongs to another user, and has no relevant capabilities either.
         libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>());
         libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY);
         libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY);
     }
-    // The change of user took it back.
+    // The change of user has reset it.
     ends_with(parent)?;
     keep_capabilities(0)?;
     for resource in [Resource::RLIMIT_CORE, Resource::RLIMIT_FSIZE, Resource::RLIMIT_NPROC, Resource::RLIMIT_MEMLOCK] {
@@ -45,10 +48,10 @@ pub fn confine(parent: libc::pid_t) -> io::Result<()> {
     }
 }
 
-/// Ends this process when its parent does, which has the number `parent`: the thread there that made it.
+/// Ends this process together with the thread that made it, in the process `parent`.
 ///
 /// # Errors
-/// Where the parent has ended.
+/// The parent has already ended.
 pub fn ends_with(parent: libc::pid_t) -> io::Result<()> {
     // SAFETY: numbers.
     let is_child = unsafe {
@@ -61,10 +64,11 @@ pub fn ends_with(parent: libc::pid_t) -> io::Result<()> {
     }
 }
 
-/// Leaves this process the capabilities to open what other processes have mapped, and no new privileges. The process must have one thread.
+/// Reduces the process to the capabilities for opening files that other processes have mapped, without new privileges.
+/// The process must have one thread.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn keep_opening_of_mapped_files() -> io::Result<()> {
     no_new_privileges()?;
     let own = crate::proc::capabilities();
@@ -85,7 +89,7 @@ fn no_new_privileges() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
 }
 
-/// Leaves this process these capabilities: all sets are cut down to them.
+/// Reduces all capability sets of this process to `kept`.
 fn keep_capabilities(kept: u64) -> io::Result<()> {
     #[repr(C)]
     struct Header {
@@ -99,10 +103,11 @@ fn keep_capabilities(kept: u64) -> io::Result<()> {
         permitted: u32,
         inheritable: u32,
     }
-    /// `_LINUX_CAPABILITY_VERSION_3`: two words for each set.
+    /// `_LINUX_CAPABILITY_VERSION_3`: two words per set.
     const VERSION: u32 = 0x2008_0522;
     for capability in (0..CAPABILITIES).filter(|bit| kept & 1 << bit == 0) {
-        // SAFETY: numbers. Without CAP_SETPCAP the bounding set stays; with no_new_privs nothing can be gained from it.
+        // SAFETY: numbers. Without CAP_SETPCAP the bounding set remains; no_new_privs prevents gaining anything from
+        // it.
         unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
     let half = |word: u64| Sets { effective: word as u32, permitted: word as u32, inheritable: 0 };
@@ -111,7 +116,7 @@ fn keep_capabilities(kept: u64) -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_capset, &header, sets.as_ptr()) }).map(drop)
 }
 
-/// Forbids all that Landlock can forbid (linux/landlock.h), without an exception.
+/// Forbids everything that Landlock can forbid (linux/landlock.h), without exceptions.
 fn landlock() -> io::Result<()> {
     #[repr(C)]
     struct Ruleset {
@@ -121,10 +126,11 @@ fn landlock() -> io::Result<()> {
     }
     /// `LANDLOCK_CREATE_RULESET_VERSION`
     const VERSION: libc::c_long = 1;
-    // SAFETY: with this flag there is neither a struct nor a length.
+    // SAFETY: with this flag the call takes neither a struct nor a length.
     let version =
         check(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<Ruleset>(), 0, VERSION) })?;
-    // Bits by the version that brought them: refer 2, truncate 3, TCP 4, ioctl of devices 5, abstract sockets and signals 6.
+    // Bits by the version that introduced them: refer 2, truncate 3, TCP 4, ioctl of devices 5, abstract sockets and
+    // signals 6.
     let bits = match version {
         1 => 13,
         2 => 14,
@@ -138,7 +144,7 @@ fn landlock() -> io::Result<()> {
         4 | 5 => 16,
         _ => size_of::<Ruleset>(),
     };
-    // SAFETY: the struct lives during the call and is at least as long as `bytes`; the descriptor is this function's own.
+    // SAFETY: the struct outlives the call and has at least `bytes` bytes; this function owns the descriptor.
     unsafe {
         let fd = check(libc::syscall(libc::SYS_landlock_create_ruleset, &ruleset, bytes, 0))?;
         let result = check(libc::syscall(libc::SYS_landlock_restrict_self, fd, 0));
@@ -147,7 +153,7 @@ fn landlock() -> io::Result<()> {
     }
 }
 
-/// System calls that a confined process may make; all others return `EPERM`.
+/// System calls permitted to a confined process; all others return `EPERM`.
 const CALLS: [libc::c_long; 29] = [
     libc::SYS_read,
     libc::SYS_pread64,
@@ -184,7 +190,7 @@ fn seccomp() -> io::Result<()> {
     /// Offsets in `struct seccomp_data` (linux/seccomp.h).
     const NUMBER: u32 = 0;
     const ARCHITECTURE: u32 = 4;
-    /// `AUDIT_ARCH_*` (linux/audit.h): a call of another architecture has other numbers.
+    /// `AUDIT_ARCH_*` (linux/audit.h): calls of another architecture have other numbers.
     const OWN: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -206,7 +212,7 @@ fn seccomp() -> io::Result<()> {
     filter.push(step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0));
     filter.push(step(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the program and its steps live during the call.
+    // SAFETY: the program and its steps outlive the call.
     check(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program, 0, 0) }.into()).map(drop)
 }
 
@@ -216,9 +222,9 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd;
 
-    /// Runs in a process of its own; true if that ended with 0.
+    /// Runs `work` in a child process; returns whether that exited with 0.
     fn apart(work: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child calls `work`, which asks nothing of other threads, and ends.
+        // SAFETY: the child calls `work`, which does not depend on other threads, and exits.
         match unsafe { libc::fork() } {
             0 => {
                 let failed = !work();
@@ -234,9 +240,9 @@ mod tests {
         }
     }
 
-    /// What a process tries that its files have taken over; those that succeeded.
+    /// Attempts what a compromised process would try; returns the attempts that succeeded.
     fn ways_out(landlock_alone: bool) -> Vec<&'static str> {
-        // SAFETY: names that live for ever, and numbers.
+        // SAFETY: static names, and numbers.
         unsafe {
             let open = libc::open(c"/proc/version".as_ptr(), libc::O_RDONLY);
             let make = libc::open(c"/tmp/latpath-confined".as_ptr(), libc::O_WRONLY | libc::O_CREAT, 0o600);
@@ -268,7 +274,7 @@ mod tests {
     #[test]
     fn each_of_landlock_and_seccomp_keeps_a_process_from_all_paths() {
         assert!(apart(|| no_new_privileges().is_ok() && seccomp().is_ok() && ways_out(false).is_empty()));
-        // A kernel may lack it, or have it switched off.
+        // A kernel may lack Landlock, or have it disabled.
         let has_landlock = apart(|| no_new_privileges().is_ok() && landlock().is_ok());
         assert!(
             !has_landlock

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, ops::RangeInclusive, str::FromStr};
 
-/// Maximum number of CPUs of Linux (CONFIG_NR_CPUS); an unset mask reads as if there were more.
+/// Maximum number of CPUs of Linux (CONFIG_NR_CPUS); an unset mask may list more.
 const MOST_CPUS: u32 = 1 << 16;
 const MOST_RANGES: usize = 1 << 13;
 
-/// A set of CPUs. In JSON it is the kernel's list: `"0-3,8"`.
+/// A set of CPUs. In JSON it has the kernel's format: `"0-3,8"`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus(Vec<RangeInclusive<u32>>);
 
@@ -17,18 +17,19 @@ impl Cpus {
         self.0.is_empty()
     }
 
-    /// `CPU 4`, `CPUs 0-2`; `None` of an empty set.
+    /// `CPU 4`, `CPUs 0-2`; `None` for an empty set.
     pub fn named(&self) -> Option<String> {
         let mut all = self.iter();
         let first = all.next()?;
         Some(all.next().map_or_else(|| format!("CPU {first}"), |_| format!("CPUs {self}")))
     }
 
-    /// Whether both have a CPU in common.
+    /// Whether the sets have a CPU in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.0.iter().any(|a| other.0.iter().any(|b| a.start() <= b.end() && b.start() <= a.end()))
     }
 
+    /// Whether the set contains this CPU.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.iter().any(|r| r.contains(&cpu))
     }
@@ -73,7 +74,7 @@ impl FromIterator<u32> for Cpus {
     }
 }
 
-/// The text is no list of CPUs.
+/// Error: the text is not a list of CPUs.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a list of CPUs, such as 0-3,8")]
 pub struct BadCpus;

@@ -1,5 +1,5 @@
-//! A directory held by its descriptor. Whoever owns the directory above it can rename it, and put a link in its place; all
-//! operations here act on the directory that was opened.
+//! A directory held by its descriptor. The owner of its parent directory can rename it and put a link in its place; all
+//! operations here affect the directory that was opened.
 
 use crate::files;
 use nix::dir::Dir;
@@ -15,11 +15,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A directory in which names are looked up, whatever becomes of its own name.
+/// An open directory, in which names are looked up even if it is renamed.
 #[derive(Clone, Debug)]
 pub struct Directory {
     descriptor: Arc<File>,
-    /// The name by which it was opened, for messages.
+    /// The path by which it was opened, for messages.
     path: Arc<Path>,
 }
 
@@ -27,46 +27,46 @@ impl Directory {
     /// Opens an existing directory; the empty path is the working directory.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn open(path: &Path) -> io::Result<Self> {
         let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let descriptor = match nix::fcntl::open(opened, flags, Mode::empty()) {
-            // One in which this user may look names up and make some, but not list them.
+            // A directory in which this user may look up and create names but not list them.
             Err(Errno::EACCES) => nix::fcntl::open(opened, flags | OFlag::O_PATH, Mode::empty())?,
             opened => opened?,
         };
         Ok(Self { descriptor: Arc::new(descriptor.into()), path: path.into() })
     }
 
-    /// Opens the directory in which a file is, and returns the file's name in it.
+    /// Opens the directory of a file, and returns the file's name in it.
     ///
     /// # Errors
-    /// The system's, or where the path ends in no name.
+    /// The system's error, or the path does not end in a name.
     pub fn of_file(path: &Path) -> io::Result<(Self, OsString)> {
         let name = path.file_name();
         let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
         Ok((Self::open(path.parent().unwrap_or(Path::new("")))?, name.into()))
     }
 
-    /// Makes a directory that only this user may enter.
+    /// Creates a directory that only this user may enter.
     ///
     /// # Errors
-    /// The system's; `AlreadyExists` also where another one has its name by the time it is opened.
+    /// The system's error; `AlreadyExists` also if another directory replaced it before it was opened.
     pub fn make(path: &Path) -> io::Result<Self> {
         let (above, name) = Self::of_file(path)?;
         above.make_directory(&name)
     }
 
-    /// Makes a directory in this one that only this user may enter.
+    /// Creates a subdirectory that only this user may enter.
     ///
     /// # Errors
-    /// The system's; `AlreadyExists` also where another one has its name by the time it is opened.
+    /// The system's error; `AlreadyExists` also if another directory replaced it before it was opened.
     pub fn make_directory(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let name = name.as_ref();
         mkdirat(&self.descriptor, name, Mode::S_IRWXU)?;
         let made = self.open_directory(name)?;
-        // Who may write in the directory above may have exchanged it since.
+        // Users with write permission in the parent may have replaced it since.
         let found = made.metadata()?;
         let is_ours = found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o077 == 0;
         match is_ours && made.names()?.is_empty() {
@@ -75,44 +75,44 @@ impl Directory {
         }
     }
 
-    /// Opens a directory in this one; a link is not followed.
+    /// Opens a subdirectory without following a link.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn open_directory(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let file = self.open_at(name.as_ref(), flags, Mode::empty())?;
         Ok(Self { descriptor: Arc::new(file), path: self.join(name).into() })
     }
 
-    /// The name by which it was opened: for messages alone.
+    /// The path by which it was opened, only for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A file's path by that name: for messages alone.
+    /// A file's path by that name, only for messages.
     pub fn join(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.path.join(name.as_ref())
     }
 
-    /// The open directory, to lock it.
+    /// The open directory, for locking.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn try_clone_file(&self) -> io::Result<File> {
-        // An open file of its own: a lock belongs to that.
+        // A separate open file, because locks belong to open files.
         self.open_at(OsStr::new("."), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())
     }
 
-    /// Why others could put links into it. `None` where they cannot.
+    /// Why others could create links in it; `None` if they cannot.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn why_shared(&self) -> io::Result<Option<&'static str>> {
         Ok(files::why_others_write(&self.metadata()?))
     }
 
-    /// Whether it still has the name by which it was opened.
+    /// Whether its path still leads to it.
     pub fn has_its_name(&self) -> bool {
         let identity = |found: Metadata| (found.dev(), found.ino());
         self.path.metadata().ok().map(identity) == self.metadata().ok().map(identity)
@@ -121,15 +121,16 @@ impl Directory {
     /// Its owner, mode and age.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn metadata(&self) -> io::Result<Metadata> {
         self.descriptor.metadata()
     }
 
-    /// Makes a file that nobody else can read, in place of what a killed writer left; a link is removed and not followed.
+    /// Creates a file that only its owner can read, replacing leftovers of a killed writer; a link is removed and not
+    /// followed.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn new_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         match self.remove(name.as_ref()) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -138,28 +139,28 @@ impl Directory {
         self.create_new(name, 0o600)
     }
 
-    /// Makes a file of this mode, as far as the umask allows it, that did not exist.
+    /// Creates a new file with this mode, as far as the umask permits.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn create_new(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
         self.open_at(name.as_ref(), flags, Mode::from_bits_truncate(mode))
     }
 
-    /// Opens a regular file for reading, and refuses anything else of that name.
+    /// Opens a regular file for reading, and rejects anything else.
     ///
     /// # Errors
-    /// The system's, or where it is no regular file.
+    /// The system's error, or it is not a regular file.
     pub fn open_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         files::regular(self.open_at(name.as_ref(), OFlag::O_RDONLY | files::NONBLOCKING, Mode::empty())?)
     }
 
-    /// Opens a regular file to append to it, or makes one that nobody else can read. Neither a link nor a file with several names is
-    /// taken: it might be another directory's file.
+    /// Opens a regular file for appending, or creates one that only its owner can read. Links and files with several
+    /// names are rejected: they might be files of another directory.
     ///
     /// # Errors
-    /// The system's, or where it is no such file.
+    /// The system's error, or it is not such a file.
     pub fn append(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT | OFlag::O_NOFOLLOW | files::NONBLOCKING;
         let file = files::regular(self.open_at(name.as_ref(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?)?;
@@ -173,18 +174,18 @@ impl Directory {
         Ok(openat(&self.descriptor, name, flags | OFlag::O_CLOEXEC, mode)?.into())
     }
 
-    /// Gives a file another name, in place of the file that has it.
+    /// Renames a file, replacing any file with the new name.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(renameat(&self.descriptor, from.as_ref(), &self.descriptor, to.as_ref())?)
     }
 
-    /// Gives a file a second name that no file has.
+    /// Gives a file a second, unused name.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn link(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(linkat(&self.descriptor, from.as_ref(), &self.descriptor, to.as_ref(), AtFlags::empty())?)
     }
@@ -192,7 +193,7 @@ impl Directory {
     /// Removes a file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn remove(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(unlinkat(&self.descriptor, name.as_ref(), UnlinkatFlags::NoRemoveDir)?)
     }
@@ -200,12 +201,12 @@ impl Directory {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn remove_directory(&self, name: impl AsRef<OsStr>) -> io::Result<()> {
         Ok(unlinkat(&self.descriptor, name.as_ref(), UnlinkatFlags::RemoveDir)?)
     }
 
-    /// Removes all files in it, and in its directories: undoes a creation that failed.
+    /// Removes all files in it and in its subdirectories: undoes a failed creation.
     pub fn clear(&self) {
         for name in self.names().unwrap_or_default() {
             if self.remove(&name).is_err() {
@@ -217,10 +218,10 @@ impl Directory {
         }
     }
 
-    /// Names of all that is in it.
+    /// Names of all entries.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn names(&self) -> io::Result<Vec<OsString>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut entries = Dir::openat(&self.descriptor, ".", flags, Mode::empty())?;
@@ -234,10 +235,10 @@ impl Directory {
     /// Makes renames and removals in it durable (fsync).
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn sync(&self) -> io::Result<()> {
         match self.descriptor.sync_all() {
-            // Some network file systems know no fsync of a directory.
+            // Some network file systems do not support fsync of a directory.
             Err(e) if !matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOTSUP | libc::EBADF)) => Err(e),
             _ => Ok(()),
         }
@@ -305,7 +306,7 @@ mod tests {
         for name in ["pipe", "link", "one"] {
             assert!(directory.append(name).is_err(), "{name}");
         }
-        // With somebody who reads it, it can be opened.
+        // With a reader, it can be opened.
         let _reader =
             File::options().read(true).custom_flags(libc::O_NONBLOCK).open(folder.path().join("pipe")).unwrap();
         assert!(directory.append("pipe").is_err() && directory.open_file("pipe").is_err());

@@ -1,4 +1,5 @@
-//! Files in directories in which others may write, and files of others: no link is written through, and no reader is held.
+//! Safe access to files of others and to files in directories that others can write: no write follows a link, and no
+//! read blocks.
 
 use crate::Directory;
 use nix::fcntl::OFlag;
@@ -7,28 +8,28 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Flags of an open that does not block: neither on a pipe's other end nor on a terminal's line.
+/// Flags of an open that neither blocks on a pipe nor acquires a controlling terminal.
 pub(crate) const NONBLOCKING: OFlag = OFlag::O_NONBLOCK.union(OFlag::O_NOCTTY);
 
-/// Makes a file that nobody else can read, in place of what a killed writer left. Never writes through a link: who may write in the
-/// directory could have put one there.
+/// Creates a file that only its owner can read, replacing leftovers of a killed writer. Never writes through a link,
+/// which others could have created in the directory.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn new_file(path: &Path) -> io::Result<File> {
     let (directory, name) = Directory::of_file(path)?;
     directory.new_file(name)
 }
 
-/// Opens a regular file for reading, and refuses anything else of that name: a FIFO would block its reader for ever.
+/// Opens a regular file for reading, and rejects anything else: a FIFO would block its reader for ever.
 ///
 /// # Errors
-/// Where it cannot be opened, or is no file.
+/// The file cannot be opened, or is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     regular(File::options().read(true).custom_flags(NONBLOCKING.bits()).open(path)?)
 }
 
-/// This file, if it is a regular one.
+/// The file, if it is a regular one.
 pub(crate) fn regular(file: File) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
@@ -36,10 +37,10 @@ pub(crate) fn regular(file: File) -> io::Result<File> {
     }
 }
 
-/// Reads a text file of `most` bytes at most.
+/// Reads a text file of at most `most` bytes.
 ///
 /// # Errors
-/// Where it cannot be opened, is no file, is longer, or is no UTF-8.
+/// The file cannot be opened, is not a regular file, is longer, or is not UTF-8.
 pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     let mut text = String::new();
     open_file(path)?.take(most.saturating_add(1)).read_to_string(&mut text)?;
@@ -49,8 +50,8 @@ pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
     }
 }
 
-/// What a path names that is of the system, and that nobody moves away to make room: a device, a pipe or a socket. `None` for files,
-/// directories and links, and where there is nothing.
+/// The kind of a special file, which must not be moved away: a device, a pipe or a socket. `None` for files,
+/// directories and links, and for missing files.
 pub fn special(path: &Path) -> Option<&'static str> {
     let kind = fs::symlink_metadata(path).ok()?.file_type();
     match () {
@@ -61,11 +62,11 @@ pub fn special(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// Why others could put links into a directory, or put another directory in its place, so that this user would write where they
-/// point. `None` where they cannot.
+/// Why others could create links in a directory or replace the directory, and thereby redirect this user's writes.
+/// `None` if they cannot.
 ///
 /// # Errors
-/// Where the directory cannot be read.
+/// The directory cannot be read.
 pub fn why_shared(directory: &Path) -> io::Result<Option<&'static str>> {
     match fs::symlink_metadata(directory)?.uid() == ours() {
         true => Ok(why_others_write(&fs::metadata(directory)?)),
@@ -73,12 +74,12 @@ pub fn why_shared(directory: &Path) -> io::Result<Option<&'static str>> {
     }
 }
 
-/// Why another user could put something else in a directory's place: the owner of a directory on the way, and whoever may write in it, can
-/// rename its entries. Root may own each; a directory with the sticky bit may be writable for all, who can rename only their own files in it.
-/// `None` where no other user can.
+/// Why another user could replace a directory: the owner of each directory on the path, and users with write permission
+/// in it, can rename its entries. Root may own each; a directory with the sticky bit may be writable for all, who can
+/// only rename their own files in it. `None` if no other user can.
 ///
 /// # Errors
-/// Where one of the directories cannot be read.
+/// One of the directories cannot be read.
 pub fn why_replaceable(path: &Path) -> io::Result<Option<String>> {
     for directory in fs::canonicalize(path)?.ancestors() {
         let found = fs::symlink_metadata(directory)?;
@@ -99,7 +100,7 @@ fn ours() -> u32 {
     nix::unistd::geteuid().as_raw()
 }
 
-/// The same of a directory that is open.
+/// Like [`why_shared`], for an open directory.
 pub(crate) fn why_others_write(found: &fs::Metadata) -> Option<&'static str> {
     match () {
         () if found.uid() != ours() => Some(OF_ANOTHER),

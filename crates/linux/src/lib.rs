@@ -1,5 +1,6 @@
-//! What every part of latpath asks of the Linux that it runs on: its clocks, its CPU lists, its sockets and devices, `/proc`, and a
-//! place in the background for latpath's own threads.
+//! Access to the running Linux: clocks, CPU lists, sockets and devices, `/proc`, and background scheduling of latpath's
+//! own threads.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod background;
 mod clock;

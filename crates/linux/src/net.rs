@@ -1,4 +1,5 @@
-//! Sockets, where the kernel's interface has no safe wrapper: options, control messages, packet sockets, requests about devices.
+//! Sockets and network devices, where the kernel's interface has no safe wrapper: options, control messages, packet
+//! sockets, device requests.
 #![allow(unsafe_code)]
 
 use libc::{c_int, c_ulong, ifreq, sockaddr_ll, socklen_t};
@@ -11,7 +12,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What a system call returned, or the error that it left.
+/// The result of a system call, or the error that it set.
+///
+/// # Errors
+/// The error in `errno`, if the result is negative.
 pub fn check(result: c_int) -> io::Result<c_int> {
     match result {
         0.. => Ok(result),
@@ -20,13 +24,19 @@ pub fn check(result: c_int) -> io::Result<c_int> {
 }
 
 /// Sets a socket option to a plain C value.
+///
+/// # Errors
+/// The system's error.
 pub fn set_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as socklen_t;
     // SAFETY: `value` is valid for `len` bytes, which the kernel only reads.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) }).map(drop)
 }
 
-/// Sets the size of a socket's buffers (`SO_RCVBUF`, `SO_SNDBUF`), beyond the system's limit where that is allowed.
+/// Sets the size of a socket's buffers (`SO_RCVBUF`, `SO_SNDBUF`), beyond the system's limit if permitted.
+///
+/// # Errors
+/// The system's error.
 pub fn set_buffers(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         set_option(fd, libc::SOL_SOCKET, forced, &bytes)
@@ -35,7 +45,10 @@ pub fn set_buffers(fd: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads a socket option into a plain C value. An older kernel may write less of it: returns how many bytes.
+/// Reads a socket option into a plain C value. Returns the number of bytes written: older kernels may write fewer.
+///
+/// # Errors
+/// The system's error.
 ///
 /// # Safety
 /// `T` must be valid for any bytes.
@@ -46,15 +59,15 @@ pub unsafe fn get_option<T: Copy>(fd: BorrowedFd<'_>, level: i32, name: i32, val
     Ok(len as usize)
 }
 
-/// The control messages in some bytes, as cmsg(3) lays them out: level and type, and the data. Ends at the first whose length is
-/// impossible.
+/// The control messages in a buffer, in the layout of cmsg(3): level and type, and the data. Ends at the first invalid
+/// length.
 pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32), &[u8])> {
     const WORD: usize = size_of::<usize>();
     const HEADER: usize = (size_of::<libc::cmsghdr>()).next_multiple_of(WORD);
     let int = |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     std::iter::from_fn(move || {
-        // cmsg_len is a size_t with glibc; with musl an int and its padding, which are the same bytes on 64-bit machines that
-        // count them from the lowest.
+        // cmsg_len is a size_t in glibc; in musl an int with padding, which has the same bytes on 64-bit little-endian
+        // machines.
         let len = usize::from_ne_bytes(*control.first_chunk()?);
         let kind = (int(control, WORD)?, int(control, WORD + 4)?);
         let data = control.get(HEADER..len)?;
@@ -63,40 +76,46 @@ pub fn control_messages(mut control: &[u8]) -> impl Iterator<Item = ((i32, i32),
     })
 }
 
-/// The inode number of the user namespace that a namespace belongs to (ioctl_ns(2)).
+/// Inode number of the user namespace that owns a namespace (ioctl_ns(2)).
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn owner_of(namespace: &File) -> io::Result<u64> {
     const NS_GET_USERNS: c_ulong = 0xb701;
     // SAFETY: the request takes no argument.
     let owner = check(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS as _) })?;
-    // SAFETY: it is a new descriptor that nothing else owns.
+    // SAFETY: a new descriptor without another owner.
     let owner = File::from(unsafe { OwnedFd::from_raw_fd(owner) });
     Ok(owner.metadata()?.ino())
 }
 
-/// Devices of this namespace, as an error names them: `lo, eth0`.
+/// Devices of this namespace, for error messages: `lo, eth0`.
 pub fn device_list() -> String {
     let names = if_nameindex()
         .map(|all| all.into_iter().map(|i| i.name().to_string_lossy().into_owned()).collect::<Vec<_>>().join(", "));
     names.unwrap_or_else(|e| format!("cannot be listed: {e}"))
 }
 
-/// A packet socket. It hears nothing before it is bound to a protocol, so that options come first.
+/// A packet socket. It receives nothing until it is bound to a protocol, so that options can be set first.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Opens one, with further flags (`SOCK_NONBLOCK`).
+    /// Opens a packet socket; `flags` are additional ones (`SOCK_NONBLOCK`).
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn open(flags: i32) -> io::Result<Self> {
         // SAFETY: no pointers. Protocol 0 receives nothing until bind names one.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags, 0) })?;
-        // SAFETY: `fd` is a new descriptor that nothing else owns.
+        // SAFETY: `fd` is a new descriptor without another owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// From now on frames of this protocol (`ETH_P_…`; 0: none) that come to the device of this index are received.
+    /// Starts receiving frames of this protocol (`ETH_P_…`; 0 for none) on the device with this index.
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn bind(&self, device: u32, protocol: u16) -> io::Result<()> {
         // SAFETY: all zeros is a valid sockaddr_ll.
         let mut address: sockaddr_ll = unsafe { zeroed() };
@@ -108,7 +127,10 @@ impl PacketSocket {
         check(unsafe { libc::bind(self.0.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) }).map(drop)
     }
 
-    /// The MAC of the device to which it is bound; `None` where its frames do not begin with an Ethernet header.
+    /// MAC of the bound device; `None` if its frames do not begin with an Ethernet header.
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn mac(&self) -> io::Result<Option<[u8; 6]>> {
         // SAFETY: all zeros is a valid sockaddr_ll.
         let mut address: sockaddr_ll = unsafe { zeroed() };
@@ -119,14 +141,20 @@ impl PacketSocket {
         Ok(address.sll_addr.first_chunk().copied().filter(|_| ethernet && address.sll_halen == 6))
     }
 
-    /// Lets only frames come in for which the program returns more than 0.
+    /// Attaches a filter: only frames for which the program returns more than 0 are received.
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
         let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
         set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
 
-    /// The device of this index lets more frames in until the socket closes. `kind`: `PACKET_MR_…`, with the group's address where
-    /// it is one group.
+    /// Makes the device with this index accept more frames until the socket closes. `kind`: `PACKET_MR_…`; `group`: the
+    /// address of a single group.
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn join(&self, device: u32, kind: c_int, group: Option<[u8; 6]>) -> io::Result<()> {
         // SAFETY: all zeros is a valid packet_mreq.
         let mut request: libc::packet_mreq = unsafe { zeroed() };
@@ -139,7 +167,7 @@ impl PacketSocket {
         set_option(self.as_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
     }
 
-    /// Frames without room in the socket's buffer since this was asked last.
+    /// Number of frames dropped for lack of buffer space since the last call.
     pub fn dropped(&self) -> u64 {
         let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         // SAFETY: integers only.
@@ -154,7 +182,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// A device of this network namespace, to be asked by its name.
+/// A device of this network namespace, addressed by name.
 #[derive(Debug)]
 pub struct Device {
     fd: OwnedFd,
@@ -162,15 +190,18 @@ pub struct Device {
 }
 
 impl Device {
-    /// Only makes the socket to ask through; whether there is such a device shows at the first question.
+    /// Creates the socket for requests. A missing device is reported by the first request.
+    ///
+    /// # Errors
+    /// No device can have this name, or the system's error.
     pub fn named(device: &str) -> io::Result<Self> {
         let mut name = [0; libc::IFNAMSIZ];
-        // The kernel's name ends in a NUL; a longer one, or one with a NUL in it, is no device's.
+        // The kernel's names end in a NUL; a longer name, or one that contains a NUL, is invalid.
         if device.is_empty() || device.len() >= libc::IFNAMSIZ || device.contains('\0') {
             return Err(io::Error::from_raw_os_error(libc::ENODEV));
         }
         name[..device.len()].copy_from_slice(device.as_bytes());
-        // Any socket will do, and every kernel has this family.
+        // Requests work on any socket, and every kernel supports this family.
         let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         Ok(Self { fd, name })
     }
@@ -186,7 +217,7 @@ impl Device {
     }
 
     /// # Safety
-    /// The kernel must take an ifreq for this request, with `data` in it.
+    /// The kernel must expect an ifreq with `data` for this request.
     unsafe fn request(&self, code: c_ulong, data: *mut libc::c_char) -> io::Result<ifreq> {
         let mut request = self.named_request();
         request.ifr_ifru.ifru_data = data;
@@ -194,35 +225,44 @@ impl Device {
         check(unsafe { libc::ioctl(self.fd.as_raw_fd(), code as _, &mut request) }).map(|_| request)
     }
 
-    /// A request whose data the kernel reads and writes in `data`.
+    /// Makes a request whose data the kernel reads and writes in `data`.
+    ///
+    /// # Errors
+    /// The system's error.
     ///
     /// # Safety
-    /// `T` must be the C struct that the kernel takes for this request, and valid for any bytes.
+    /// `T` must be the C struct that the kernel expects for this request, and valid for any bytes.
     pub unsafe fn ask<T: Copy>(&self, code: c_ulong, data: &mut T) -> io::Result<()> {
-        // SAFETY: the request has a pointer to what the caller promises, which outlives the call.
+        // SAFETY: the request has a pointer to `data`, which outlives the call; the caller guarantees its type.
         unsafe { self.request(code, std::ptr::from_mut(data).cast()) }.map(drop)
     }
 
     /// Flags of the device (`IFF_UP` …).
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn flags(&self) -> io::Result<i32> {
         // SAFETY: the kernel writes the flags into the ifreq; any bytes are a valid integer.
         unsafe { Ok(i32::from(self.request(libc::SIOCGIFFLAGS, std::ptr::null_mut())?.ifr_ifru.ifru_flags)) }
     }
 
-    /// Most bytes behind its header.
+    /// Maximum transmission unit, bytes: the largest frame without its Ethernet header.
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn mtu(&self) -> io::Result<usize> {
         // SAFETY: the kernel writes the MTU into the ifreq; any bytes are a valid integer.
         unsafe { Ok(self.request(libc::SIOCGIFMTU, std::ptr::null_mut())?.ifr_ifru.ifru_mtu as usize) }
     }
 }
 
-/// Opens a tap or tun of this network namespace, and makes it where there is none; it carries whole frames or packets and nothing
-/// before them. It goes when the file closes, unless it is made to stay.
+/// Opens a tap or tun of this network namespace, or creates it; it carries whole frames or packets without additional
+/// headers. It is removed when the file closes, unless it is made persistent.
 ///
-/// `node` is /dev/net/tun, or a macvtap's own file; `mode` is `IFF_TAP` or `IFF_TUN`.
+/// `node`: /dev/net/tun, or a macvtap's file; `mode`: `IFF_TAP` or `IFF_TUN`.
 ///
 /// # Errors
-/// The system's: there is no such file, the name is another device's, or a program holds the device.
+/// The system's error: the file does not exist, the name belongs to another device, or a program holds the device.
 pub fn open_tun(node: &Path, name: &str, mode: c_int) -> io::Result<File> {
     let mut request = Device::named(name)?.named_request();
     request.ifr_ifru.ifru_flags = (mode | libc::IFF_NO_PI) as i16;
@@ -232,10 +272,10 @@ pub fn open_tun(node: &Path, name: &str, mode: c_int) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a tap that stays when no program holds it open.
+/// Creates a persistent tap.
 ///
 /// # Errors
-/// As [`open_tun`].
+/// As for [`open_tun`].
 pub fn add_tap(name: &str) -> io::Result<()> {
     let tap = open_tun(Path::new("/dev/net/tun"), name, libc::IFF_TAP)?;
     // SAFETY: the request takes an integer.

@@ -1,4 +1,4 @@
-//! Directories that only their owner may enter, and the one of latpath's own files.
+//! Directories that only their owner may enter, and the directory of latpath's own files.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -8,11 +8,11 @@ use std::path::Path;
 /// Directory of latpath's files on this machine: the journal of its changes, and labs. It is empty after a boot.
 pub const RUN_DIRECTORY: &str = "/run/latpath";
 
-/// Makes a directory that only its owner may enter, or uses an existing one of this user, closed to others from then on.
-/// Others who could open it could lock it, and so keep latpath from undoing its changes.
+/// Creates a directory that only its owner may enter, or makes an existing one of this user private. Others could
+/// otherwise lock it, and thereby keep latpath from undoing its changes.
 ///
 /// # Errors
-/// Where it cannot be made, or the path leads to another user's directory or to none.
+/// It cannot be created, or the path is not a directory of this user.
 pub fn private_directory(path: &Path) -> io::Result<()> {
     if let Err(error) = DirBuilder::new().mode(0o700).create(path) {
         if error.kind() != io::ErrorKind::AlreadyExists {

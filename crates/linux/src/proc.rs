@@ -1,4 +1,4 @@
-//! Reading `/proc`, which changes while it is read: a missing entry is `None`, never an error.
+//! Reads `/proc`, which changes while it is read: a missing entry is `None`, never an error.
 
 use crate::Cpus;
 use std::{
@@ -8,48 +8,54 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Maximum length of a file of /proc, bytes: a command line may have megabytes, QEMU's has some 20 kB.
+/// Maximum length of a file of /proc, bytes: command lines may have megabytes, QEMU's has some 20 kB.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Maximum length of the list of mounts, bytes: the kernel writes it, but the administrator determines their number.
+/// Maximum length of the list of mounts, bytes; the administrator determines their number.
 const MOST_MOUNTS: u64 = 8 << 20;
 
-/// A vCPU that runs its guest (include/linux/sched.h has all of these flags).
+/// Flag of a vCPU that runs its guest (include/linux/sched.h has all of these flags).
 pub const PF_VCPU: u64 = 0x1;
-/// A worker of io_uring; always a user worker too from 6.4 on.
+/// Flag of an io_uring worker; since 6.4 it is always a user worker too.
 pub const PF_IO_WORKER: u64 = 0x10;
-/// A kernel thread inside a user process: vhost's workers from 6.4 on. Before 5.17 the bit was PF_USED_ASYNC, which only
-/// a thread that loads a module has.
+/// Flag of a kernel thread inside a user process: vhost's workers since 6.4. Before 5.17 the bit was PF_USED_ASYNC,
+/// which only a thread that loads a module has.
 pub const PF_USER_WORKER: u64 = 0x4000;
-/// A thread of the kernel.
+/// Flag of a kernel thread.
 pub const PF_KTHREAD: u64 = 0x20_0000;
 
-/// Where the kernel's file systems are, so that tests can bring their own.
+/// The root of the kernel's file systems, which tests replace.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 
 impl Root {
-    /// The root of the running machine: `/`.
+    /// The file systems under this directory: `/` for the running machine.
     pub fn of(root: &Path) -> Self {
         Self(root.to_owned())
     }
 
-    /// The place of a file of the machine.
+    /// Path of a file under the root.
     pub fn path(&self, path: &str) -> PathBuf {
         self.0.join(path)
     }
 
-    /// The beginning of a text file; bytes that are not UTF-8 are replaced.
+    /// The first `MOST_BYTES` of a text file; bytes that are not UTF-8 are replaced.
     pub fn text(&self, path: &str) -> Option<String> {
         read(&self.path(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Where a link leads, as text.
+    /// Target of a symbolic link, as text.
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn link(&self, path: &str) -> io::Result<String> {
         fs::read_link(self.path(path)).map(|target| target.to_string_lossy().into_owned())
     }
 
-    /// The numbers that name entries of a folder, in order: processes, threads, descriptors.
+    /// The entries of a folder whose names are numbers, ascending: processes, threads, descriptors.
+    ///
+    /// # Errors
+    /// The system's error.
     pub fn numbers(&self, folder: &str, most: usize) -> io::Result<Vec<u32>> {
         let entries = fs::read_dir(self.path(folder))?.flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -58,6 +64,7 @@ impl Root {
         Ok(numbers)
     }
 
+    /// Names of at most `most` entries of a folder; empty if it cannot be read.
     pub fn names(&self, folder: &str, most: usize) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).take(most).collect()
@@ -70,42 +77,43 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `stat` of a thread (proc_pid_stat(5)), as far as it matters here.
+/// Some fields of a thread's `stat` (proc_pid_stat(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// The thread's name.
+    /// Name of the thread.
     pub comm: String,
-    /// Its state; `Z` and `X` of a dead one.
+    /// State; `Z` or `X` if it is dead.
     pub state: char,
-    /// The process that started it.
+    /// The parent process.
     pub parent: u32,
     /// `PF_*`.
     pub flags: u64,
+    /// Nice value.
     pub nice: i32,
-    /// When it started, in clock ticks since boot.
+    /// Start time, clock ticks since boot.
     pub start_ticks: u64,
     /// Last CPU it ran on.
     pub cpu: u32,
-    /// Its real-time priority; 0 where it has none.
+    /// Real-time priority; 0 for none.
     pub rt_priority: u32,
     /// `SCHED_*`.
     pub policy: u32,
-    /// Time it spent running a guest, in clock ticks.
+    /// Time spent running a guest, clock ticks.
     pub guest_ticks: u64,
 }
 
 impl Stat {
-    /// Reads the `stat` of a folder such as `proc/7/task/8`.
+    /// Reads the `stat` file of a folder such as `proc/7/task/8`.
     pub fn read(root: &Root, folder: &str) -> Option<Self> {
         Self::parse(&root.text(&format!("{folder}/stat"))?)
     }
 
     fn parse(text: &str) -> Option<Self> {
-        // The name is in parentheses and may itself contain spaces and parentheses.
+        // The name is in parentheses and may contain spaces and parentheses.
         let (before, after) = text.rsplit_once(')')?;
         let comm = before.split_once('(')?.1.to_owned();
         let fields: Vec<&str> = after.split_ascii_whitespace().collect();
-        // The first of these is field 3 in the manual.
+        // The first one is field 3 in the manual.
         let field = |number: usize| fields.get(number - 3);
         Some(Self {
             comm,
@@ -122,34 +130,35 @@ impl Stat {
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` when no process of this number runs. Together with the number it names a
-/// process for as long as the machine is up.
+/// Start time of a process, clock ticks since boot; `None` if no process has this number. Both together identify a
+/// process until the next boot.
 pub fn start_ticks(root: &Root, pid: u32) -> Option<u64> {
     let stat = Stat::read(root, &format!("proc/{pid}"))?;
     (!matches!(stat.state, 'Z' | 'X')).then_some(stat.start_ticks)
 }
 
-/// What the kernel has accounted to CPUs since boot (`/proc/stat`, proc_stat(5)), in ns: in steps of a clock tick, mostly 10 ms.
+/// CPU time since boot (`/proc/stat`, proc_stat(5)), ns, in steps of a clock tick, usually 10 ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuAccount {
-    /// Programs, also nice ones, and guests.
+    /// User space, including nice threads and guests.
     pub user: u64,
     /// The kernel, with interrupts and softirqs.
     pub system: u64,
-    /// Nothing to do, or only waiting for disks.
+    /// Idle, or waiting only for disks.
     pub idle: u64,
-    /// Taken by the hypervisor of this machine.
+    /// Stolen by this machine's hypervisor.
     pub steal: u64,
+    /// Running guests; included in `user`.
     pub guest: u64,
 }
 
 impl CpuAccount {
-    /// Each CPU's.
+    /// The accounts of all CPUs.
     pub fn of_each(root: &Root) -> Option<BTreeMap<u32, Self>> {
         Some(Self::parse(&root.text("proc/stat")?, tick_ns()))
     }
 
-    /// The sum over these CPUs.
+    /// The sum over `cpus`.
     pub fn read(root: &Root, cpus: &Cpus) -> Option<Self> {
         Some(Self::sum(&Self::of_each(root)?, cpus))
     }
@@ -176,7 +185,7 @@ impl CpuAccount {
     }
 }
 
-/// Context switches, interrupts and softirqs of all CPUs since the machine booted (`/proc/stat`, proc_stat(5)).
+/// Context switches, interrupts and softirqs of all CPUs since boot (`/proc/stat`, proc_stat(5)).
 pub fn activity(root: &Root) -> Option<u64> {
     let text = root.text("proc/stat")?;
     let total = |line: &str| {
@@ -187,25 +196,26 @@ pub fn activity(root: &Root) -> Option<u64> {
     Some(text.lines().filter_map(total).fold(0, u64::wrapping_add))
 }
 
-/// The clock tick that /proc counts in, ns.
+/// Clock tick of the times in /proc, ns.
 pub fn tick_ns() -> u64 {
-    // SAFETY: asking for a constant of the system.
+    // SAFETY: reads a constant of the system.
     let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     1_000_000_000 / hz.max(1) as u64
 }
 
-/// A mount, as a process sees it.
+/// A mount of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// What of the file system is mounted: `/` is all of it.
+    /// The mounted part of the file system: `/` for all of it.
     pub root: String,
+    /// The mount point.
     pub at: PathBuf,
-    /// The type of the file system.
+    /// Type of the file system.
     pub kind: String,
 }
 
 impl Mount {
-    /// All mounts that a process (`self`, `thread-self` or a number) sees; none where that cannot be read.
+    /// All mounts visible to a process (`self`, `thread-self` or a number); empty if they cannot be read.
     pub fn all_of(process: &str) -> Vec<Self> {
         let mut text = String::new();
         let file = File::open(format!("/proc/{process}/mountinfo"));
@@ -215,7 +225,8 @@ impl Mount {
         }
     }
 
-    /// Reads a line of mountinfo (proc_pid_mountinfo(5)), which writes space, tab, newline and backslash as three octal digits.
+    /// Parses a line of mountinfo (proc_pid_mountinfo(5)), which encodes space, tab, newline and backslash as three
+    /// octal digits.
     fn parse(line: &str) -> Option<Self> {
         let (mount, kind) = line.split_once(" - ")?;
         let mut words = mount.split(' ').skip(3);
@@ -227,40 +238,40 @@ impl Mount {
     }
 }
 
-/// The process's capabilities that are in force, a bit each; none where they cannot be read.
+/// The process's effective capabilities, one bit each; 0 if they cannot be read.
 pub fn capabilities() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     field(&status, "CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0)
 }
 
-/// The CPUs that a thread may run on.
+/// The CPUs on which a thread may run.
 pub fn cpus_allowed(root: &Root, folder: &str) -> Option<Cpus> {
     field(&root.text(&format!("{folder}/status"))?, "Cpus_allowed_list")?.parse().ok()
 }
 
-/// A file of one line, without its line's end; empty where the file cannot be read.
+/// Content of a one-line file, without the line's end; empty if the file cannot be read.
 pub fn line(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default()
 }
 
-/// The value of the first line `NAME: value`, as `status`, `meminfo` and `cpuinfo` have them.
+/// The value of the first line `NAME: value`, the format of `status`, `meminfo` and `cpuinfo`.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let value =
         |line: &'a str| line.split_once(':').filter(|(key, _)| key.trim_end() == name).map(|(_, value)| value.trim());
     text.lines().find_map(value)
 }
 
-/// The first number of such a line: `MemTotal: 16 kB` has 16.
+/// The number in such a line: 16 for `MemTotal: 16 kB`.
 pub fn number(text: &str, name: &str) -> Option<u64> {
     field(text, name)?.split(' ').next()?.parse().ok()
 }
 
-/// The running kernel, as `uname -r` names it. Empty where it cannot be read.
+/// Release of the running kernel, as by `uname -r`; empty if it cannot be read.
 pub fn kernel_release() -> String {
     line("/proc/sys/kernel/osrelease")
 }
 
-/// What the kernel calls this boot: another after each start of the machine. Empty where it cannot be read.
+/// The kernel's identifier of this boot; empty if it cannot be read.
 pub fn boot_id() -> String {
     line("/proc/sys/kernel/random/boot_id")
 }

@@ -1,4 +1,4 @@
-//! The priority of the threads of a process in the background. One test: priorities are the whole process's.
+//! The priority of the threads of a process in the background. One test, because priorities affect the whole process.
 
 use latpath_linux::background::{leave_at_exec, Background};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
@@ -15,7 +15,7 @@ fn priority_of(thread: Pid) -> (i32, i32) {
     }
 }
 
-/// Keeps the calling thread on the first of its CPUs.
+/// Restricts the calling thread to the first of its CPUs.
 fn stay_on_one_cpu() {
     let all = sched_getaffinity(Pid::from_raw(0)).unwrap();
     let first = (0..CpuSet::count()).find(|cpu| all.is_set(*cpu).unwrap()).unwrap();
@@ -37,7 +37,7 @@ fn threads_begin_in_the_background_rise_where_they_starve_and_return_at_the_end(
     let background = Background::begin();
     let began = priority_of(other);
     if began == before {
-        // Without CAP_SYS_NICE the kernel would not let the threads return.
+        // Without CAP_SYS_NICE the kernel would not permit the threads to return.
         drop(background);
         assert_eq!(priority_of(other), before);
         return;
@@ -51,7 +51,7 @@ fn threads_begin_in_the_background_rise_where_they_starve_and_return_at_the_end(
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("SCHED_OTHER"), "a child has the policy that programs have: {text}");
 
-    // The main loop is starved by a process of normal priority on its CPU.
+    // A process of normal priority on its CPU starves the main loop.
     stay_on_one_cpu();
     let mut hog = Command::new("sh");
     hog.args(["-c", "while :; do :; done"]);

@@ -1,4 +1,4 @@
-//! What Perfetto has no words of its own for: a vCPU's entries to its guest and exits from it, polls of devices, timers.
+//! Events without an equivalent in Perfetto: a vCPU's entries to its guest and exits from it, polls of devices, timers.
 
 use crate::kernel::{Place, MAX_CPUS};
 use crate::writer::Track;
@@ -9,12 +9,12 @@ use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-/// What lies open in a machine's rows.
+/// The open slices of a machine's rows.
 #[derive(Default)]
 pub(crate) struct Details {
-    /// Threads with a slice, each with its row and when that began.
+    /// Threads with an open slice: their row and its start.
     vcpus: BTreeMap<u32, (u64, u64)>,
-    /// CPUs in a timer's function, each with its row.
+    /// CPUs that run a timer's function, and their rows.
     timers: BTreeMap<u32, u64>,
     /// The device that a CPU polls.
     polls: HashMap<u32, String>,
@@ -22,7 +22,7 @@ pub(crate) struct Details {
 }
 
 impl Details {
-    /// Writes what is in the events: in the order of their times, each with its CPU.
+    /// Writes the events, which are in order of time, each with its CPU.
     pub fn snapshot(&mut self, out: &mut Writer, place: &Place, events: &[(u32, &Event)]) -> io::Result<()> {
         let window = &place.snapshot.window;
         let since = window.cpus.iter().map(|record| record.since).min();
@@ -38,7 +38,7 @@ impl Details {
         Ok(())
     }
 
-    /// From here on nothing is recorded.
+    /// Closes open slices at the end of the record.
     fn close(&mut self, out: &mut Writer, place: &Place, until: Ns) -> io::Result<()> {
         let Some(t) = place.shift.host(until) else { return Ok(()) };
         for (track, _) in std::mem::take(&mut self.vcpus).into_values() {
@@ -101,7 +101,7 @@ impl Details {
         track.map_or(Ok(()), |track| out.instant(place.machine, t, track, info))
     }
 
-    /// A vCPU's thread goes into its guest, or comes out of it.
+    /// Ends a vCPU thread's slice and begins the next, in or out of its guest.
     fn turn(&mut self, out: &mut Writer, place: &Place, t: u64, pid: u32, info: EventInfo) -> io::Result<()> {
         let Some(track) = out.thread(place.machine, pid, place.thread_names)? else { return Ok(()) };
         if self.vcpus.insert(pid, (track, t)).is_some() {
@@ -111,7 +111,7 @@ impl Details {
     }
 }
 
-/// What a vCPU does out of its guest.
+/// Name of a vCPU's slice outside its guest.
 fn exited(isa: u32, reason: Option<u32>) -> String {
     match reason.map(|reason| (reason, latpath_cause::exit_name(isa, reason))) {
         None => "out of its guest".into(),

@@ -1,4 +1,4 @@
-//! A trace, capture by capture.
+//! Writes a trace, capture by capture.
 
 use crate::details::Details;
 use crate::journey::{self, at, Number};
@@ -16,9 +16,9 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 use std::rc::Rc;
 
-/// Late packets of one capture that have rows of their own, the slowest first; the others are counted.
+/// Maximum late packets of a capture with rows of their own, the slowest first; the others are counted.
 const MAX_PACKETS: usize = 200;
-/// Packets of a capture without a late one that have.
+/// Maximum packets with rows of their own in a capture without late packets.
 const MAX_ON_TIME: usize = 10;
 
 /// Perfetto's numbers of clocks.
@@ -26,19 +26,21 @@ const REALTIME: u32 = 1;
 const MONOTONIC: u32 = 3;
 const BOOTTIME: u32 = 6;
 
-/// The oldest kernel that latpath runs on. How states of threads are read depends on the release.
+/// The oldest supported kernel, for machines of unknown release. The encoding of thread states depends on the release.
 const OLDEST_KERNEL: &str = "5.15";
 
+/// Contents of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
+    /// Number of captures.
     pub captures: u64,
     /// Packets with rows of their own.
     pub packets: u64,
-    /// Late packets without.
+    /// Late packets without rows of their own.
     pub more_late: u64,
-    /// Each machine, with what was written of its kernel.
+    /// Machines, with counts of the kernel events written.
     pub machines: Vec<(String, Written)>,
-    /// Bytes in all.
+    /// Size, bytes.
     pub bytes: u64,
 }
 
@@ -49,7 +51,7 @@ struct Machine {
     details: Details,
 }
 
-/// A trace being written.
+/// Writes a trace.
 pub struct Export<'w> {
     out: Writer<'w>,
     context: Rc<RunContext>,
@@ -59,11 +61,15 @@ pub struct Export<'w> {
     machines: Vec<(String, Machine)>,
     places: HashMap<String, usize>,
     summary: Summary,
-    /// Where the row of captures has come to.
+    /// End of the last capture in the row of captures.
     recorded: Ns,
 }
 
 impl<'w> Export<'w> {
+    /// Begins a trace with the run's clocks.
+    ///
+    /// # Errors
+    /// The writer's error.
     pub fn begin(out: &'w mut dyn Write, context: RunContext) -> io::Result<Self> {
         let mut export = Self {
             out: Writer::new(out),
@@ -74,7 +80,7 @@ impl<'w> Export<'w> {
             summary: Summary::default(),
             recorded: Ns::MIN,
         };
-        // How the clocks stood at the start, and after each step of the time of day.
+        // The relation of the clocks at the start, and after each step of the time of day.
         let context = Rc::clone(&export.context);
         for monotonic in std::iter::once(context.start_ns).chain(context.time_of_day.steps()) {
             let utc = context.utc(monotonic);
@@ -82,7 +88,7 @@ impl<'w> Export<'w> {
                 continue;
             }
             let clock = |clock_id, t| Clock { clock_id: Some(clock_id), timestamp: Some(at(t)) };
-            // Events of the kernel have boot time in Perfetto's world. Here both are the host's CLOCK_MONOTONIC, as in the run.
+            // Perfetto assigns boot time to kernel events. Here both are the host's CLOCK_MONOTONIC, as in the run.
             let clocks = vec![clock(BOOTTIME, monotonic), clock(MONOTONIC, monotonic), clock(REALTIME, utc)];
             let snapshot = ClockSnapshot { clocks, primary_trace_clock: Some(BOOTTIME as i32) };
             export.out.packet(0, None, Data::ClockSnapshot(snapshot))?;
@@ -91,7 +97,7 @@ impl<'w> Export<'w> {
         Ok(export)
     }
 
-    /// A machine's place; makes one for a new machine.
+    /// Index of a machine; adds a new one.
     fn machine(&mut self, name: &str) -> io::Result<usize> {
         if let Some(place) = self.places.get(name) {
             return Ok(*place);
@@ -100,7 +106,7 @@ impl<'w> Export<'w> {
         let release = self.context.kernels.get(name).filter(|r| r.starts_with(|c: char| c.is_ascii_digit()));
         let utsname = Utsname {
             sysname: Some("Linux".into()),
-            // Where Perfetto shows no name of a machine, this is.
+            // Shown where Perfetto does not show a machine's name.
             version: Some(name.into()),
             release: Some(release.cloned().unwrap_or_else(|| OLDEST_KERNEL.into())),
         };
@@ -111,13 +117,20 @@ impl<'w> Export<'w> {
         Ok(place)
     }
 
-    /// Writes a capture. Captures must come in the order of their times. Of its late packets those that `matches` selects have rows of their own; of one without a late packet, some.
+    /// Writes a capture. Captures must come in order of time. Late packets selected by `matches` get rows of their own;
+    /// in a capture without late packets, some of the selected packets do.
+    ///
+    /// # Errors
+    /// The writer's error.
     pub fn capture(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
         let is_spike = capture.kind == CaptureKind::Spike;
         self.write(capture, &|p: &Packet| p.late && matches(p) || !is_spike)
     }
 
-    /// The same, but packets that `matches` selects have rows of their own, late or not.
+    /// Like [`Self::capture`], but all packets selected by `matches` get rows of their own, late or not.
+    ///
+    /// # Errors
+    /// The writer's error.
     pub fn capture_around(&mut self, capture: &Capture, matches: impl Fn(&Packet) -> bool) -> io::Result<()> {
         self.write(capture, &matches)
     }
@@ -150,7 +163,7 @@ impl<'w> Export<'w> {
     fn points(&mut self, capture: &Capture) -> io::Result<()> {
         let Self { out, context, recorded, .. } = self;
         for packet in &capture.packets {
-            // Those of an earlier capture stand there.
+            // Earlier sightings were written with an earlier capture.
             for seen in packet.sightings.iter().filter(|seen| seen.t > *recorded) {
                 let point = usize::from(seen.point);
                 let track = out.row(Track::Point(point), || context.point(seen.point))?;
@@ -167,7 +180,7 @@ impl<'w> Export<'w> {
         Ok(())
     }
 
-    /// Writes the packets that have rows; returns how many late ones have none.
+    /// Writes the packets that get rows; returns the number of late ones without.
     fn packets(&mut self, capture: &Capture, rows: &Contexts, matches: &dyn Fn(&Packet) -> bool) -> io::Result<u64> {
         let took = |packet: &Packet| match (packet.sightings.first(), packet.sightings.last()) {
             (Some(a), Some(b)) => b.t.saturating_sub(a.t),
@@ -202,7 +215,7 @@ impl<'w> Export<'w> {
         Ok(left_out)
     }
 
-    /// Marks a sighting in the row of the thread or CPU that had the packet.
+    /// Marks a sighting in the row of the thread or CPU that handled the packet.
     fn sighting(
         &mut self,
         capture: &Capture,
@@ -235,7 +248,7 @@ impl<'w> Export<'w> {
                 if machine == 0 {
                     return out.instant(0, t, track, info(flows));
                 }
-                // Arrows do not go from machine to machine: the row below has them.
+                // Perfetto's arrows cannot connect machines: the row below shows them.
                 out.instant(machine, t, track, info(vec![number.route()]))?;
             }
         }
@@ -249,7 +262,7 @@ impl<'w> Export<'w> {
         self.out.instant(0, t, track, info(flows).arg("in", context))
     }
 
-    /// Says what was recorded, when, and what is missing.
+    /// Writes the interval of the records, and their gaps.
     fn recorded_row(&mut self, capture: &Capture, left_out: u64) -> io::Result<()> {
         let from = capture.from.max(self.recorded);
         if from >= capture.to {
@@ -294,12 +307,15 @@ impl<'w> Export<'w> {
         Ok(())
     }
 
-    /// How many bytes are written so far.
+    /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.out.bytes
     }
 
     /// Ends the trace.
+    ///
+    /// # Errors
+    /// The writer's error.
     pub fn finish(self) -> io::Result<Summary> {
         let Self { out, machines, mut summary, .. } = self;
         summary.machines = machines.into_iter().map(|(name, machine)| (name, machine.kernel.written)).collect();
@@ -308,7 +324,7 @@ impl<'w> Export<'w> {
     }
 }
 
-/// What each CPU did, for all machines of a capture, and what that is called.
+/// The activity of each CPU, for all machines of a capture, with names.
 struct Contexts(Vec<(Vec<CpuTimeline>, Option<Names>)>);
 
 impl Contexts {
@@ -321,7 +337,7 @@ impl Contexts {
         Self(capture.machines.iter().map(of_machine).collect())
     }
 
-    /// What the CPU that took a sighting did then.
+    /// Activity of the CPU at a sighting.
     fn doing(&self, capture: &Capture, machine: &str, seen: &PacketSighting) -> Doing {
         let place = capture.machines.iter().position(|m| m.machine == machine);
         let doing = place.and_then(|place| {

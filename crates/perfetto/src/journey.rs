@@ -1,4 +1,4 @@
-//! Late packets: their segments, what held them, and the threads and CPUs that had them.
+//! Late packets: their segments, causes, and the threads and CPUs that handled them.
 
 use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
@@ -8,38 +8,38 @@ use latpath_model::Ns;
 use latpath_stats::units::duration;
 use std::io;
 
-/// Causes in a packet's arguments; all of them are in the row below.
+/// Maximum causes in a packet's arguments; the row below shows all.
 const MAX_CAUSES: usize = 16;
 
-/// A number for each packet of the trace, and from it one for each of its arrows.
+/// Number of a packet in the trace, from which the numbers of its arrows are derived.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number(pub u64);
 
 impl Number {
-    /// From sighting to sighting.
+    /// Number of the arrow from sighting to sighting.
     pub fn route(self) -> u64 {
         self.0 << 8 | 0xff
     }
 
-    /// From the packet's row to where it was seen.
+    /// Number of the arrow from the packet's row to a sighting.
     pub fn sighting(self, at: usize) -> u64 {
         self.0 << 8 | (at as u64).min(0xfe)
     }
 }
 
-/// A time that cannot be is the nearest that can.
+/// Clamps a time to Perfetto's range.
 pub(crate) fn at(t: Ns) -> u64 {
     t.max(0) as u64
 }
 
-/// One hop, or several.
+/// A slice for one or more hops.
 struct Span {
     from: Ns,
     to: Ns,
     info: EventInfo,
 }
 
-/// Spans that lie within each other or apart; what crosses others goes to the next row.
+/// Distributes spans over rows in which spans are nested or disjoint; a span that crosses others goes to the next row.
 fn rows(mut spans: Vec<Span>) -> Vec<Vec<Span>> {
     spans.sort_by_key(|span| (span.from, std::cmp::Reverse(span.to)));
     let mut rows: Vec<(Vec<Ns>, Vec<Span>)> = Vec::new();
@@ -60,7 +60,7 @@ fn rows(mut spans: Vec<Span>) -> Vec<Vec<Span>> {
     rows.into_iter().map(|(_, spans)| spans).collect()
 }
 
-/// Writes a row's spans: each end before what begins then.
+/// Writes a row's spans: ends precede beginnings of the same time.
 fn write_row(out: &mut Writer, track: u64, spans: Vec<Span>) -> io::Result<()> {
     let mut open: Vec<Ns> = Vec::new();
     for span in spans {
@@ -76,7 +76,7 @@ fn write_row(out: &mut Writer, track: u64, spans: Vec<Span>) -> io::Result<()> {
     Ok(())
 }
 
-/// An executor, with how it is scheduled.
+/// An executor and its scheduling class.
 fn who(who: &Executor) -> String {
     match who.class {
         Some(class) => format!("{}, {class}", who.name),
@@ -98,7 +98,7 @@ fn in_words(interval: &CauseInterval) -> String {
     text
 }
 
-/// A packet as it is called: `MU01 4711`.
+/// Name of a packet: `MU01 4711`.
 pub(crate) fn packet_name(context: &RunContext, stream: u16, key: u32) -> String {
     match context.streams.get(usize::from(stream)) {
         Some(stream) => format!("{} {}", stream.short(), stream.key.text(key)),
@@ -106,7 +106,7 @@ pub(crate) fn packet_name(context: &RunContext, stream: u16, key: u32) -> String
     }
 }
 
-/// Causes with their times, the longest first.
+/// Causes with their total times, longest first.
 fn causes(packet: &PacketTimeline) -> Vec<String> {
     let mut sums: Vec<(String, Ns)> = Vec::new();
     for (_, interval) in packet.intervals() {
@@ -121,7 +121,7 @@ fn causes(packet: &PacketTimeline) -> Vec<String> {
     sums.into_iter().map(|(words, ns)| format!("{} {words}", duration(ns))).collect()
 }
 
-/// Writes a packet's row, and below it what held it.
+/// Writes a packet's row, and the row of causes below it.
 pub(crate) fn write(out: &mut Writer, context: &RunContext, number: Number, packet: &PacketTimeline) -> io::Result<()> {
     let (Some(first), Some(last)) = (packet.seen.first(), packet.seen.last()) else { return Ok(()) };
     let name = packet_name(context, packet.stream, packet.key);
@@ -152,7 +152,7 @@ pub(crate) fn write(out: &mut Writer, context: &RunContext, number: Number, pack
         spans.push(Span { from: begin, to: end, info: if all { whole(info) } else { info } });
     }
     if !is_whole && first.t < last.t {
-        // The named route is not all of this packet's.
+        // The named route does not cover the whole packet.
         let info = EventInfo { category: "segment", ..EventInfo::named("whole route") };
         spans.insert(0, Span { from: first.t, to: last.t, info: whole(info) });
     }
@@ -186,7 +186,7 @@ pub(crate) fn write(out: &mut Writer, context: &RunContext, number: Number, pack
     why(out, number, packet)
 }
 
-/// A point without its machine, where that is the host.
+/// A point's name, without the machine if that is the host.
 fn short(point: &str) -> &str {
     point.strip_prefix("host/").unwrap_or(point)
 }
@@ -209,7 +209,7 @@ fn why(out: &mut Writer, number: Number, packet: &PacketTimeline) -> io::Result<
             .maybe("note", interval.note().as_deref());
         Span { from: interval.from, to: interval.to, info }
     });
-    // Intervals do not overlap; those of a damaged record might.
+    // Intervals do not overlap, except in a damaged record.
     let mut end = Ns::MIN;
     let spans = spans.filter(|span| {
         let follows = span.from >= end;

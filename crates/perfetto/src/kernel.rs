@@ -1,4 +1,4 @@
-//! What the kernel did, as the events by which Perfetto knows it: its rows of CPUs, threads and interrupts are made of these.
+//! Kernel events in Perfetto's format, from which it builds its rows of CPUs, threads and interrupts.
 
 use crate::proto::{
     CpuIdle, Empty, Ftrace, FtraceEvent, IrqHandlerEntry, IrqHandlerExit, SchedMigrateTask, SchedSwitch, SchedWakeup,
@@ -11,40 +11,41 @@ use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
-/// CPUs that Perfetto takes; a file that names another is refused whole.
+/// Maximum number of CPUs in Perfetto; it rejects files that name others.
 pub(crate) const MAX_CPUS: u32 = 1024;
-/// Events that are written together.
+/// Events per bundle.
 const BUNDLE: usize = 512;
-/// Contexts that can lie on each other. Hostile input is not believed beyond that.
+/// Maximum nesting of contexts; hostile input may have more.
 const DEEPEST: usize = 16;
 
-/// A machine's clock against the host's.
+/// Conversion of a machine's clock to the host's.
 #[derive(Clone, Copy)]
 pub(crate) struct Shift {
-    /// Its clock minus the host's.
+    /// The machine's clock minus the host's, ns.
     pub offset: Ns,
 }
 
 impl Shift {
-    /// On the host's timeline; none before its beginning.
+    /// Time on the host's timeline; `None` before its beginning.
     pub fn host(self, t: Ns) -> Option<u64> {
         t.checked_sub(self.offset).and_then(|t| u64::try_from(t).ok()).filter(|t| *t <= Ns::MAX as u64)
     }
 }
 
-/// What was written of a machine's kernel, and what could not be.
+/// Counts of a machine's kernel events in the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Switches of CPUs from one thread to another.
+    /// Switches between threads.
     pub switches: u64,
-    /// Beginnings and ends of what is not recorded, written as switches.
+    /// Starts and ends of gaps in the record, written as switches.
     pub gaps: u64,
+    /// Other events.
     pub others: u64,
-    /// Events that Perfetto has no words for, or that are not possible.
+    /// Events that Perfetto cannot represent, or that are invalid.
     pub left_out: u64,
 }
 
-/// What lies on the running thread.
+/// A context that interrupts the running thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
     Irq(u32),
@@ -79,7 +80,7 @@ fn irq_entry(irq: i32, name: String) -> Ftrace {
     Ftrace::IrqHandlerEntry(IrqHandlerEntry { irq: Some(irq), name: Some(name) })
 }
 
-/// Interrupts that are no device's have no number; these are below all that there are.
+/// Number of an interrupt that belongs to no device: below all real ones.
 fn number_of(vector: Vector) -> i32 {
     match vector {
         Vector::LocalTimer => -1,
@@ -96,36 +97,36 @@ fn number_of(vector: Vector) -> i32 {
 
 const NMI: i32 = -9;
 
-/// How a thread left its CPU, as sched_switch reports it since Linux 4.14.
+/// The state of a thread that left its CPU, as sched_switch reports it since Linux 4.14.
 fn prev_state(left: Left) -> i64 {
     match left {
         Left::Ready { preempted: true, .. } => 0x100,
         Left::Ready { preempted: false, .. } => 0,
         Left::Asleep(sleep) => match sleep {
             Sleep::Interruptible => 0x1,
-            // The kernel itself calls frozen threads so.
+            // The kernel encodes frozen threads this way.
             Sleep::Blocked | Sleep::Frozen => 0x2,
             Sleep::Idle => UNSEEN,
             Sleep::Stopped => 0x4,
             Sleep::Traced => 0x8,
             Sleep::Parked => 0x40,
             Sleep::Ended => 0x10,
-            // One or the other.
+            // Either interruptible or not.
             Sleep::Unknown => 0x3,
         },
     }
 }
 
-/// Idle. Also for a thread that left its CPU unseen: the least that is sure.
+/// Idle. Also used for a thread that left its CPU unseen: the weakest claim.
 const UNSEEN: i64 = 0x80;
 const NICE_0: i32 = 120;
 
-/// Where a CPU's row has come to.
+/// State of a CPU's row.
 #[derive(Default)]
 struct Row {
     thread: Option<u32>,
     prio: i32,
-    /// Times up to here are written.
+    /// End of the part that is written.
     until: Option<Ns>,
     contexts: Vec<Context>,
 }
@@ -134,14 +135,14 @@ struct Row {
 #[derive(Default)]
 pub(crate) struct Kernel {
     rows: HashMap<u32, Row>,
-    /// See [`Bundles`].
+    /// See [`Bundles::latest`].
     latest: HashMap<u32, u64>,
     /// Threads that run a work item.
     working: BTreeMap<u32, u64>,
     pub written: Written,
 }
 
-/// What is needed to write events.
+/// Context for writing events.
 pub(crate) struct Place<'a> {
     pub machine: usize,
     pub name: &'a str,
@@ -151,12 +152,13 @@ pub(crate) struct Place<'a> {
     pub names: &'a Names,
 }
 
-/// Where events go: a bundle for each CPU, written when it is full.
+/// Collects events in one bundle per CPU, which is written when it is full.
 struct Bundles<'a, 'w> {
     out: &'a mut Writer<'w>,
     place: &'a Place<'a>,
     bundles: BTreeMap<u32, Vec<FtraceEvent>>,
-    /// Where each CPU's row has come to on the host's timeline: from capture to capture a guest's clock may have been set a little back.
+    /// Latest time written for each CPU on the host's timeline: between captures a guest's clock may be set back
+    /// slightly.
     latest: HashMap<u32, u64>,
 }
 
@@ -173,20 +175,20 @@ impl Bundles<'_, '_> {
         Ok(())
     }
 
-    /// The number of a function's name.
+    /// Interned number of a function's name.
     fn function(&mut self, address: u64) -> io::Result<Option<u64>> {
         self.out.function(self.place.machine, &self.place.names.of_function(address)).map(Some)
     }
 }
 
-/// A number as Perfetto has it.
+/// A number in Perfetto's type.
 fn signed(pid: u32) -> Option<i32> {
     i32::try_from(pid).ok()
 }
 
 impl Kernel {
-    /// Writes a snapshot, as far as it is later than what was written before. Returns the events that were taken, each with its
-    /// CPU, in the order of their times.
+    /// Writes the part of a snapshot that follows earlier ones. Returns the events used, each with its CPU, in order of
+    /// time.
     pub fn snapshot<'s>(&mut self, out: &mut Writer, place: &Place<'s>) -> io::Result<Vec<(u32, &'s Event)>> {
         let latest = std::mem::take(&mut self.latest);
         let mut out = Bundles { out, place, bundles: BTreeMap::new(), latest };
@@ -201,7 +203,7 @@ impl Kernel {
             let first = known.map_or(0, |known| record.events.partition_point(|e| e.t <= known));
             let events = &record.events[first..];
             let Some(begin) = events.first() else { continue };
-            // The first event says which thread had the CPU when the record begins.
+            // The first event shows which thread ran when the record begins.
             let since = record.since.min(begin.t);
             if known.is_none_or(|known| since > known) {
                 if let Some(known) = known {
@@ -216,7 +218,7 @@ impl Kernel {
             }
             taken.extend(events.iter().map(|event| (record.cpu, event)));
         }
-        // Threads go from one CPU to another.
+        // Threads migrate between CPUs.
         taken.sort_by_key(|(_, event)| event.t);
         for (cpu, event) in &taken {
             self.event(&mut out, *cpu, event)?;
@@ -233,7 +235,7 @@ impl Kernel {
         Ok(taken)
     }
 
-    /// From here on nothing is recorded.
+    /// Begins a gap in the record.
     fn gap(&mut self, out: &mut Bundles, cpu: u32, t: Ns) -> io::Result<()> {
         let row = self.rows.entry(cpu).or_default();
         let pid = row.thread.unwrap_or(0);
@@ -250,7 +252,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// A thread has the CPU, and it was not seen how it got it.
+    /// Shows a thread that got the CPU unseen.
     fn appears(&mut self, out: &mut Bundles, cpu: u32, t: Ns, pid: u32) -> io::Result<()> {
         if switch(out, cpu, t, (NOT_RECORDED, NICE_0, UNSEEN), (pid, NICE_0))? {
             self.written.gaps += 1;
@@ -267,9 +269,9 @@ impl Kernel {
             self.written.left_out += 1;
             return Ok(());
         }
-        // An NMI's event says nothing of threads.
+        // An NMI's event contains no thread.
         if runs != Some(event.pid) && !matches!(event.what, What::Nmi { .. }) {
-            // A switch was missed: which thread ran in between is not known.
+            // A switch was missed: the thread that ran in between is unknown.
             self.gap(out, cpu, last)?;
             self.appears(out, cpu, event.t, event.pid)?;
         }
@@ -392,7 +394,7 @@ fn work_end(function: u64) -> Ftrace {
     Ftrace::WorkqueueExecuteEnd(Work { function: Some(function) })
 }
 
-/// Writes a switch from one thread to another; false where one of them is none.
+/// Writes a switch; returns false if one of the threads is invalid.
 fn switch(
     out: &mut Bundles,
     cpu: u32,
@@ -414,7 +416,7 @@ fn switch(
 }
 
 impl Row {
-    /// Nothing switches in an interrupt: one that has not ended here has lost its end.
+    /// Closes interrupts: threads cannot switch in one, so an open interrupt lost its end.
     fn leave_interrupts(&mut self, out: &mut Bundles, cpu: u32, event: &Event) -> io::Result<()> {
         let (lost, left): (Vec<_>, Vec<_>) = self.contexts.drain(..).partition(|context| context.is_interrupt());
         self.contexts = left;
@@ -436,7 +438,7 @@ impl Row {
         out.push(cpu, event.t, event.pid, entry).map(|()| true)
     }
 
-    /// What lies on it has ended too: Perfetto ends the innermost, whatever an exit is called.
+    /// Closes a context and all contexts nested in it: Perfetto ends the innermost, whatever an exit is called.
     fn leave(&mut self, out: &mut Bundles, cpu: u32, event: &Event, context: Context) -> io::Result<bool> {
         let Some(at) = self.contexts.iter().rposition(|known| *known == context) else { return Ok(false) };
         for context in self.contexts.split_off(at).into_iter().rev() {

@@ -1,10 +1,11 @@
 //! Captures as a trace for Perfetto: CPUs, threads, vCPUs and packets of host and guests on one timeline.
 //!
-//! [`Export`] writes packets of Perfetto's format one after another; nothing but names is kept in memory, a capture at a time. What
-//! the kernels' schedulers, interrupts and softirqs did is written as the events that Perfetto knows: its own rows of CPUs and
-//! threads show it, and its queries work. Each guest is a machine of its own. Late packets have rows of latpath's own, with their
-//! segments and what held them, and arrows to the threads and CPUs that had them. All times are on the host's timeline.
-//! docs/export.md says what is seen where.
+//! [`Export`] writes packets in Perfetto's format; it only keeps names in memory, one capture at a time. Scheduler,
+//! interrupt and softirq events are written in Perfetto's own types: its rows of CPUs and threads show them, and its
+//! queries work. Each guest is a separate machine. Late packets have latpath's rows, with their segments and causes,
+//! and arrows to the threads and CPUs that handled them. All times are on the host's timeline. docs/export.md describes
+//! the rows.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod details;
 mod export;

@@ -1,4 +1,4 @@
-//! Samples of CPUs, host's and guests', for the Perfetto UI: each with its call chain, in its thread's row.
+//! CPU samples of host and guests for the Perfetto UI: each with its call chain, in its thread's row.
 
 use crate::proto::{
     Callstack, Data, Frame, InternedData, InternedString, Mapping, PerfSample, PerfSampleDefaults, Process,
@@ -14,25 +14,26 @@ use std::io::{self, Write};
 const CLEARED: u32 = 1;
 /// `SEQ_NEEDS_INCREMENTAL_STATE`
 const NEEDS_NAMES: u32 = 2;
-/// Where functions lie; Perfetto knows no call chain without.
+/// Mappings of functions; Perfetto requires one for each call chain.
 const PLACES: [&str; 2] = ["user", "[kernel]"];
 
+/// The samples of one machine.
 pub struct SampledMachine<'s> {
-    /// What was seen, one by one ([`Samples::new`]).
+    /// Individual samples ([`Samples::new`]).
     pub samples: &'s Samples,
-    /// Its clock minus the host's.
+    /// Its clock minus the host's, ns.
     pub offset_ns: Ns,
-    /// What stands before its processes' names: a guest's name and a colon, no space (Perfetto ends a name there).
+    /// Prefix of its processes' names: a guest's name and a colon, without a space (Perfetto cuts names at spaces).
     pub prefix: String,
 }
 
-/// Writes all samples but those of idle CPUs. The first machine is the host.
+/// Writes all samples except those of idle CPUs. The first machine is the host.
 ///
 /// # Errors
-/// As the writer has.
+/// The writer's error.
 pub fn write_profile(frequency: u32, machines: &[SampledMachine<'_>], mut out: impl Write) -> io::Result<()> {
     for (number, machine) in machines.iter().enumerate() {
-        let mut sequence = Sequence { number: number as u32, out: &mut out, said: HashSet::new() };
+        let mut sequence = Sequence { number: number as u32, out: &mut out, interned: HashSet::new() };
         sequence.begin(frequency)?;
         sequence.threads(machine)?;
         let mut seen: Vec<_> = machine.samples.raw().iter().collect();
@@ -62,12 +63,12 @@ pub fn write_profile(frequency: u32, machines: &[SampledMachine<'_>], mut out: i
     out.flush()
 }
 
-/// What one machine says.
+/// The packet sequence of one machine.
 struct Sequence<'w, W: Write> {
     number: u32,
     out: &'w mut W,
-    /// Call chains and names that were said.
-    said: HashSet<(bool, u64)>,
+    /// Call chains (`true`) and names already interned.
+    interned: HashSet<(bool, u64)>,
 }
 
 impl<W: Write> Sequence<'_, W> {
@@ -128,14 +129,14 @@ impl<W: Write> Sequence<'_, W> {
         self.write(TracePacket { timestamp, data: Some(Data::ProcessTree(tree)), ..TracePacket::default() })
     }
 
-    /// Says a call chain, and the names that it needs, where that was not said before.
+    /// Writes a call chain and its names, unless already interned.
     fn names(&mut self, samples: &Samples, stack: u32) -> io::Result<()> {
-        if !self.said.insert((true, u64::from(stack))) {
+        if !self.interned.insert((true, u64::from(stack))) {
             return Ok(());
         }
         let stack_of = samples.stack(stack);
         let mut data = InternedData::default();
-        // Numbers from 1 on; 1 is a guest.
+        // Numbers start at 1; mode 1 is a guest's.
         let mut ids: Vec<(u64, &str, bool)> = stack_of
             .frames
             .iter()
@@ -146,7 +147,7 @@ impl<W: Write> Sequence<'_, W> {
             ids.push((1, "[guest]", true));
         }
         for (iid, name, in_kernel) in &ids {
-            if self.said.insert((false, *iid)) {
+            if self.interned.insert((false, *iid)) {
                 data.function_names.push(InternedString { iid: Some(*iid), str: Some((*name).into()) });
                 let mapping_id = Some(u64::from(*in_kernel) + 1);
                 data.frames.push(Frame {

@@ -1,8 +1,10 @@
-//! The part of Perfetto's trace format that is written here. Names and numbers of the fields are those of its public
-//! definitions (protos/perfetto/trace: trace_packet.proto, ftrace/*.proto, track_event/*.proto, ps/process_tree.proto, profiling/*.proto,
-//! clock_snapshot.proto; common/system_info.proto); they do not change. Fields that are not written are left out.
+//! The part of Perfetto's trace format that latpath writes. Names and numbers of the fields are those of its public
+//! definitions (protos/perfetto/trace: trace_packet.proto, ftrace/*.proto, track_event/*.proto, ps/process_tree.proto,
+//! profiling/*.proto, clock_snapshot.proto; common/system_info.proto), which are stable and document the fields. Unused
+//! fields are omitted.
+#![allow(missing_docs)]
 
-/// Messages by their fields: each with its type, and in brackets what prost needs to know of it.
+/// Defines messages by their fields: each with its type, and in brackets its attributes for prost.
 macro_rules! messages {
     ($($(#[$doc:meta])* struct $name:ident {
         $($(#[$about:meta])* $field:ident: $type:ty = [$($attribute:tt)*],)*
@@ -16,7 +18,7 @@ macro_rules! messages {
 }
 
 messages! {
-    /// A file is a row of these, each as field 1 of a message `Trace`.
+    /// A file is a sequence of these, each as field 1 of a message `Trace`.
     struct TracePacket {
         timestamp: Option<u64> = [uint64, optional, tag = "8"],
         trusted_packet_sequence_id: Option<u32> = [uint32, optional, tag = "10"],
@@ -74,7 +76,7 @@ messages! {
         callstacks: Vec<Callstack> = [message, repeated, tag = "7"],
         mapping_paths: Vec<InternedString> = [message, repeated, tag = "17"],
         mappings: Vec<Mapping> = [message, repeated, tag = "19"],
-        /// Names of functions: an event says the number.
+        /// Names of functions, which events refer to by number.
         kernel_symbols: Vec<InternedString> = [message, repeated, tag = "26"],
     }
 
@@ -161,7 +163,7 @@ messages! {
     }
 
     struct CpuIdle {
-        /// [`OUT_OF_IDLE`] is none.
+        /// Idle state; [`OUT_OF_IDLE`] if the CPU is not idle.
         state: Option<u32> = [uint32, optional, tag = "1"],
         cpu_id: Option<u32> = [uint32, optional, tag = "2"],
     }
@@ -181,12 +183,12 @@ messages! {
     }
 
     struct Work {
-        /// An interned name's number.
+        /// Number of an interned name.
         function: Option<u64> = [uint64, optional, tag = "2"],
     }
 
     struct TimerEntry {
-        /// An interned name's number.
+        /// Number of an interned name.
         function: Option<u64> = [uint64, optional, tag = "3"],
     }
 
@@ -280,7 +282,7 @@ pub enum Ftrace {
     LocalTimerExit(Empty),
 }
 
-/// The kernel's own number for it.
+/// The kernel's number for leaving idle.
 pub const OUT_OF_IDLE: u32 = u32::MAX;
 
 #[derive(Clone, PartialEq, prost::Oneof)]

@@ -7,17 +7,17 @@ use latpath_vms::{Role, Vm};
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-/// What stands where nothing was recorded; no kernel gives a thread this number.
+/// Thread number for gaps in the record; no kernel assigns it.
 pub(crate) const NOT_RECORDED: u32 = i32::MAX as u32;
 
-/// A machine's threads as far as they are known.
+/// The known threads of a machine.
 #[derive(Default)]
 pub(crate) struct ThreadNames {
     threads: HashMap<u32, (String, u32)>,
     processes: HashSet<u32>,
 }
 
-/// The name of a virtual machine's thread: what it does, and for which guest.
+/// Name of a virtual machine's thread: its role and guest.
 fn for_guest(vm: &Vm, thread: &latpath_vms::Thread, comm: &str) -> String {
     match (thread.role, thread.vcpu) {
         (Role::Vcpu, Some(vcpu)) if !comm.ends_with("/KVM") => format!("CPU {vcpu}/KVM {}", vm.name),
@@ -29,12 +29,12 @@ fn for_guest(vm: &Vm, thread: &latpath_vms::Thread, comm: &str) -> String {
 }
 
 impl ThreadNames {
-    /// The process of a thread, where it is known.
+    /// The process of a thread, if known.
     pub fn process(&self, tid: u32) -> Option<u32> {
         self.threads.get(&tid).map(|(_, process)| *process)
     }
 
-    /// A thread's name, as it is shown.
+    /// Displayed name of a thread.
     pub fn name(&self, tid: u32) -> String {
         match tid {
             0 => "swapper".into(),
@@ -43,7 +43,8 @@ impl ThreadNames {
         }
     }
 
-    /// Learns a snapshot's names, and writes those that are new. `vms` are those of this machine, `guest` its name if it is one.
+    /// Adds a snapshot's names, and writes the new ones. `vms`: the VMs of this machine; `guest`: its name if it is a
+    /// guest.
     pub fn learn(
         &mut self,
         out: &mut Writer,
@@ -57,7 +58,7 @@ impl ThreadNames {
         let of_vm: HashMap<u32, (&Vm, &latpath_vms::Thread)> =
             vms.iter().flat_map(|vm| vm.threads.iter().map(move |thread| (thread.tid, (vm, thread)))).collect();
         for (tid, thread) in &snapshot.threads {
-            // The number may have become another's since the machine was looked at.
+            // The number may have been reused since the VMs were found.
             let vm = of_vm.get(tid).filter(|(vm, known)| known.kernel || thread.tgid == vm.pid);
             let name = vm.map_or_else(|| thread.name.clone(), |(vm, known)| for_guest(vm, known, &thread.name));
             let (Ok(number), Ok(process)) = (i32::try_from(*tid), i32::try_from(thread.tgid)) else { continue };
@@ -69,12 +70,12 @@ impl ThreadNames {
                 let vm = vms.iter().find(|vm| vm.pid == thread.tgid);
                 let first = snapshot.threads.get(&thread.tgid).map(|first| first.name.clone());
                 let name = vm.map(|vm| format!("{}:{}", vm.program, vm.name)).or(first);
-                // Perfetto calls other machines by their numbers, where it does not know their names.
+                // Perfetto shows numbers for machines whose names it does not know.
                 let name = match guest {
                     Some(guest) => Some(format!("{guest}:{}", name.unwrap_or_else(|| thread.tgid.to_string()))),
                     None => name,
                 };
-                // It takes a name up to the first blank.
+                // Perfetto cuts a name at the first blank.
                 let cmdline = name.map(|name| name.replace(' ', "_")).into_iter().collect();
                 tree.processes.push(Process { pid: Some(process), cmdline });
             }
@@ -88,7 +89,7 @@ impl ThreadNames {
     }
 }
 
-/// An interrupt's name.
+/// Name of an interrupt.
 pub(crate) fn irq_name(snapshot: &Snapshot, irq: u32) -> String {
     snapshot.irqs.get(&irq).map_or_else(|| format!("irq {irq}"), |name| format!("{irq} {name}"))
 }

@@ -1,4 +1,4 @@
-//! Packets, one after another.
+//! Writes the packets of a trace.
 
 use crate::proto::{
     Data, DebugAnnotation, FtraceEvent, FtraceEventBundle, InternedData, InternedString, TracePacket, TrackEvent, Value,
@@ -8,36 +8,36 @@ use prost::Message;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// `SEQ_INCREMENTAL_STATE_CLEARED`: what was said before on this sequence does not count.
+/// `SEQ_INCREMENTAL_STATE_CLEARED`: discards the earlier state of the sequence.
 const CLEARED: u32 = 1;
-/// `SEQ_NEEDS_INCREMENTAL_STATE`: names are said by number.
+/// `SEQ_NEEDS_INCREMENTAL_STATE`: names are referred to by number.
 const NEEDS_NAMES: u32 = 2;
 
-/// The kinds of TrackEvent.
+/// The types of TrackEvent.
 const BEGIN: i32 = 1;
 const END: i32 = 2;
 const INSTANT: i32 = 3;
 
-/// A row of latpath's own, or a thread's.
+/// A row of latpath, or of a thread.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Track {
     Recorded,
-    /// Above those of the packets.
+    /// Parent of the packets' rows.
     Packets,
     /// A packet's journey.
     Packet(u64),
-    /// What held it, below.
+    /// Causes of a packet, below its row.
     Why(u64),
-    /// Segments of a packet that overlap others, below; the number tells several apart.
+    /// Segments of a packet that overlap others, below its row; the number distinguishes several.
     Beside(u64, usize),
-    /// Above those of the points.
+    /// Parent of the points' rows.
     Points,
     Point(usize),
-    /// Above those of contexts.
+    /// Parent of the contexts' rows.
     Contexts,
-    /// Packets that were seen on a machine's CPU, and in no thread of the host.
+    /// Packets seen on a machine's CPU and in no thread of the host.
     Context(usize, u32),
-    /// Above those of polls and timers.
+    /// Parent of the rows of polls and timers.
     Polls,
     /// Polls of devices, and timers, on a machine's CPU.
     Poll(usize, u32),
@@ -45,7 +45,7 @@ pub(crate) enum Track {
     Thread(usize, u32),
 }
 
-/// What can be said of a slice or an instant.
+/// Description of a slice or an instant.
 #[derive(Default)]
 pub(crate) struct EventInfo {
     pub name: String,
@@ -104,11 +104,11 @@ impl From<bool> for Value {
     }
 }
 
-/// Writes packets as they come: nothing is kept but the numbers of names and rows.
+/// Writes packets as they come; keeps only the numbers of names and rows.
 pub(crate) struct Writer<'w> {
     out: &'w mut dyn Write,
     buffer: Vec<u8>,
-    /// Sequences that have begun, each with the names that it has said.
+    /// Sequences that have begun, each with its interned names.
     sequences: HashMap<usize, HashMap<String, u64>>,
     /// Rows that are described.
     pub tracks: HashMap<Track, u64>,
@@ -120,7 +120,7 @@ impl<'w> Writer<'w> {
         Self { out, buffer: Vec::new(), sequences: HashMap::new(), tracks: HashMap::new(), bytes: 0 }
     }
 
-    /// Writes what a machine's sequence says; the host is machine 0.
+    /// Writes a packet of a machine's sequence; the host is machine 0.
     pub fn packet(&mut self, machine: usize, timestamp: Option<u64>, data: Data) -> io::Result<()> {
         self.write(machine, TracePacket { timestamp, data: Some(data), ..TracePacket::default() })
     }
@@ -142,7 +142,7 @@ impl<'w> Writer<'w> {
         self.out.write_all(&self.buffer)
     }
 
-    /// The number of a function's name; says it if that is new.
+    /// Number of a function's name; interns a new one.
     pub fn function(&mut self, machine: usize, name: &str) -> io::Result<u64> {
         let known = self.sequences.get(&machine);
         if let Some(number) = known.and_then(|names| names.get(name)) {
@@ -150,7 +150,7 @@ impl<'w> Writer<'w> {
         }
         let number = known.map_or(0, HashMap::len) as u64 + 1;
         if known.is_none() {
-            // The first packet of a sequence forgets all names.
+            // The first packet of a sequence clears all names.
             self.write(machine, TracePacket::default())?;
         }
         let symbol = InternedString { iid: Some(number), str: Some(name.as_bytes().to_vec()) };

@@ -1,4 +1,4 @@
-//! Traces as Perfetto's own trace processor reads them.
+//! Perfetto's own trace processor reads the traces.
 
 mod captures;
 
@@ -44,7 +44,7 @@ fn switches() -> Result<(), Failed> {
         let slices = processor.number(&format!("select count(*) {of}"))?;
         equal(&format!("slices of {machine}"), slices, (written.switches + written.gaps) as i64)?;
     }
-    // Of the capture: three on CPU 0, two on CPU 1; the idle thread's first came unseen.
+    // In the capture: three on CPU 0, two on CPU 1; the first one to the idle thread is not recorded.
     let (host, guest) = (summary.machines[0].1, summary.machines[1].1);
     equal("switches", (host.switches, guest.switches), (6, 2))?;
     let hog = processor.rows(
@@ -190,7 +190,7 @@ fn arrows() -> Result<(), Failed> {
     )?;
     let sql = "select t.tid from slice s join thread_track r on s.track_id = r.id join thread t using (utid)
         where s.category = 'sighting' order by s.ts";
-    // The hog's thread sends it, the others take it in their own context; softirqs are no thread's.
+    // The hog's thread sends it, the others receive it in their own context; softirqs belong to no thread.
     equal("threads that had it", ints(&processor.rows(sql)?), vec![vec![7000], vec![5600], vec![310]])?;
     let sql = "select count(*) from flow f join slice o on o.id = f.slice_out join slice i on i.id = f.slice_in
         where o.category = 'step' and i.category = 'sighting' and o.ts = i.ts";
@@ -206,7 +206,7 @@ fn utc() -> Result<(), Failed> {
 }
 
 fn several() -> Result<(), Failed> {
-    // The second begins when the first is half over; the third a second later.
+    // The second begins in the middle of the first; the third a second later.
     let half = {
         let mut half = capture(1, T);
         half.number = 2;
@@ -241,7 +241,7 @@ fn missed() -> Result<(), Failed> {
     snapshot.window.cpus[0].events = vec![
         switch(T + 10, 0, PREEMPTED, 42, OTHER),
         event(T + 20, 42, latpath_flight::What::SoftirqEntry(3)),
-        // Of another thread: the switch to it is missing, and the softirq's end.
+        // Of another thread: the switch to it and the softirq's end are missing.
         event(T + 50, 43, latpath_flight::What::IrqEntry(7)),
         switch(T + 60, 43, SLEEPS, 0, OTHER),
     ];

@@ -1,4 +1,4 @@
-//! Traces, read again packet by packet.
+//! Traces, decoded packet by packet.
 
 mod captures;
 
@@ -7,7 +7,7 @@ use latpath_flight::{Left, Sleep, What};
 use latpath_perfetto::proto::{Data, Ftrace, FtraceEvent, TracePacket, TrackEvent, OUT_OF_IDLE};
 use std::collections::HashMap;
 
-/// Events of each machine's CPUs.
+/// Kernel events per machine and CPU.
 fn kernel(packets: &[TracePacket]) -> HashMap<(u32, u32), Vec<FtraceEvent>> {
     let mut found: HashMap<(u32, u32), Vec<FtraceEvent>> = HashMap::new();
     for packet in packets {
@@ -100,7 +100,7 @@ fn slices_of_each_row_end_in_the_opposite_order_of_their_beginning() {
         rows.entry(event.track_uuid.unwrap()).or_default().push((t, event.r#type.unwrap()));
     }
     for (row, mut events) in rows {
-        // As the reader does: those of one time as they stand in the file.
+        // Stable, as in the reader: events of one time keep the order of the file.
         events.sort_by_key(|(t, _)| *t);
         let mut depth = 0;
         for (_, kind) in events {
@@ -176,7 +176,7 @@ fn what_perfetto_would_refuse_is_left_out_and_counted() {
     let mut odd = capture(1, T);
     let snapshot = odd.machines[0].record.as_mut().unwrap();
     snapshot.window.cpus.truncate(2);
-    // Perfetto refuses a file that names this CPU.
+    // Perfetto rejects files that name this CPU.
     snapshot.window.cpus[1].cpu = 1024;
     let not_taken = snapshot.window.cpus[1].events.len() as u64;
     snapshot.window.cpus[0].events = vec![
@@ -206,7 +206,7 @@ fn a_machine_without_a_record_is_said_to_have_none() {
     let lines: Vec<_> = info.flat_map(|a| a.array_values).filter_map(|a| a.value).collect();
     let text = format!("{lines:?}");
     assert!(text.contains("no record: the agent did not answer"), "{text}");
-    // Its sightings are there all the same, in the row of its CPU.
+    // Its sightings are still in the row of its CPU.
     assert!(track_events(&packets).iter().any(|(_, e)| e.name.as_deref() == Some("nic-rx@eth0 MU01 711")));
 }
 

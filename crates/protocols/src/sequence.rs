@@ -1,24 +1,24 @@
-//! The sequence numbers of one stream: their step, where they wrap, which of them were never seen. Everything that
-//! counts losses uses this: the joiner, and through [`Tracker`] the commands that look at one device.
+//! The sequence numbers of one stream: their step, their wrap, and the missing ones. Everything that counts losses uses
+//! this: the joiner, and through [`Tracker`] the commands for a single device.
 //!
-//! Neither step nor wrap is known beforehand: a frame of n ASDUs steps smpCnt by n, and smpCnt wraps at the samples per
-//! second for most senders and at 65536 for some. Rules:
+//! Step and wrap must be learned: a frame of n ASDUs increments smpCnt by n, and smpCnt wraps at the number of samples
+//! per second with most senders and at 65536 with some. Rules:
 //!
 //! - The step is the difference that most neighbouring packets have (majority vote, 8 ahead to be believed).
-//! - A wrap is believed at once where the number before it plus the step minus the number after it is a wrap in use
+//! - A wrap is believed at once if the number before it plus the step minus the number after it is a common wrap
 //!   (samples a second of some profile, or the full range of the field), or where such a wrap is within reach, for
 //!   packets may be lost across it. Any other wrap must be seen twice. A number beyond the believed wrap refutes it.
 //! - A sender that counts from 1 never sends 0, and sends the wrap itself: that number takes the place of 0.
-//! - Numbers are laid out from wrap to wrap in one stretch. In it, `expected - seen = never seen`; so the order in
-//!   which packets were first seen does not matter.
-//! - Between two numbers lie less than half a wrap, forward or backward, as long as the time between them does not say
-//!   otherwise: after a silence of half a wrap or more the time says how many whole wraps are missing. If the stream
-//!   then catches up with the time, the sender or the observer stood still, and nothing was lost.
+//! - A stretch consists of numbers without a restart, laid out without wraps. In it, `expected - seen = never seen`,
+//!   so that the order in which packets were first seen does not matter.
+//! - Two consecutive numbers differ by less than half a wrap, forward or backward, unless the time between them proves
+//!   more: after a silence of half a wrap or more the time determines the number of missing wraps. If the stream then
+//!   catches up with the time, the sender or the observer had paused, and nothing was lost.
 //! - A jump back by more than `reach` packets is a restart of the sender; so is a jump forward by 65536 or more that
 //!   the time does not explain. A new stretch begins, and nothing is counted for the jump.
 //! - GOOSE counts states and retransmissions of each: `states` has its rules.
 //!
-//! Where the numbers leave a choice, the lower count is taken: `never_seen` is a lower bound.
+//! In ambiguous cases the lower count is taken: `never_seen` is a lower bound.
 
 mod learn;
 mod place;

@@ -1,4 +1,4 @@
-//! The top of the screen: what is going on, what is wrong, and the path.
+//! The top of the screen: state, troubles, and the path.
 
 use crate::{
     lines::{fit, part, wrap},
@@ -48,7 +48,7 @@ pub fn header(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     fit(parts, "  ", width, theme)
 }
 
-/// What is wrong, on at most `lines` lines (but what is wrong now may take two); one line that says so if nothing is.
+/// Troubles, on at most `lines` lines (current ones may take two); without troubles one line with that message.
 pub fn alerts(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let is_in_header =

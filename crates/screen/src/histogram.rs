@@ -1,4 +1,4 @@
-//! The histogram of one segment, both axes logarithmic, as people draw it for Sampled Values.
+//! The histogram of one segment, both axes logarithmic, as is usual for Sampled Values.
 
 use crate::{
     lines::{self, fit, part},
@@ -11,12 +11,12 @@ use unicode_width::UnicodeWidthStr;
 
 /// Columns for the labels of the vertical axis.
 const MARGIN: usize = 5;
-/// How far below a count of 1 the vertical axis begins, in decades: so that a single journey has a bar that shows.
+/// Lower end of the vertical axis below a count of 1, decades, so that a single journey has a visible bar.
 const FLOOR: f64 = 0.35;
-/// The threshold is drawn if it is no further than this from the data, in decades.
+/// Maximum distance from the data at which the threshold is drawn, decades.
 const REACH: f64 = 2.0;
 
-/// The horizontal axis: from and to, as decimal logarithms of ns, over so many columns.
+/// The horizontal axis: its ends as decimal logarithms of ns, and its number of columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Axis {
     lo: f64,
@@ -51,7 +51,7 @@ impl Axis {
         if threshold > 0 {
             let at = log(threshold);
             if at < hi + REACH && at > lo - REACH {
-                // A little more than the threshold, so that its line stands inside.
+                // Slightly beyond the threshold, so that its line is inside.
                 (lo, hi) = (lo.min(snap(at - 0.05, false)), hi.max(snap(at + 0.05, true)));
             }
         }
@@ -61,19 +61,19 @@ impl Axis {
         (width > 0).then_some(Self { lo, hi, width })
     }
 
-    /// Where a time lies, in columns; may lie outside.
+    /// Position of a time in columns; may be outside.
     fn at(&self, ns: Ns) -> f64 {
         (log(ns) - self.lo) / (self.hi - self.lo) * self.width as f64
     }
 
-    /// The column of a time, if it lies inside.
+    /// The column of a time, if it is inside.
     fn column(&self, ns: Ns) -> Option<usize> {
         let at = self.at(ns);
         (at >= 0.0 && at < self.width as f64).then_some(at as usize)
     }
 
-    /// Journeys by column. A bucket that lies in several columns is spread evenly over them, in whole journeys: else
-    /// columns a little wider than a bucket would show teeth that are not in the data.
+    /// Journeys by column. A bucket that spans several columns is spread evenly over them, in whole journeys; otherwise
+    /// columns slightly wider than a bucket would show artificial teeth.
     fn counts(&self, buckets: &[Bucket]) -> Vec<u64> {
         let mut counts = vec![0_u64; self.width];
         let last = self.width - 1;
@@ -94,7 +94,7 @@ impl Axis {
         counts
     }
 
-    /// Ticks with labels that do not touch: decades first, then 5 and 2 where there is room.
+    /// Ticks with labels that do not touch: decades first, then 5 and 2 if there is room.
     fn ticks(&self, theme: &Theme) -> Vec<(usize, String)> {
         let mut taken = vec![false; self.width];
         let mut ticks = Vec::new();
@@ -114,7 +114,7 @@ impl Axis {
     }
 }
 
-/// Height of a bar in eighths of a line: at least one for any count but 0.
+/// Height of a bar in eighths of a line, at least one for any count but 0.
 fn eighths(count: u64, top: f64, rows: usize) -> usize {
     if count == 0 {
         return 0;
@@ -123,7 +123,7 @@ fn eighths(count: u64, top: f64, rows: usize) -> usize {
     ((share * rows as f64 * 8.0).round() as usize).clamp(1, rows * 8)
 }
 
-/// The character for so many eighths (1 to 8) of a line.
+/// The character for a bar of 1 to 8 eighths of a line.
 fn block(eighths: usize, theme: &Theme) -> char {
     match (theme.blocks, eighths) {
         (Blocks::Eighths, e) => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][e - 1],
@@ -134,7 +134,7 @@ fn block(eighths: usize, theme: &Theme) -> char {
     }
 }
 
-/// Draws the histogram of a segment called `name`; needs three rows and 24 columns to draw more than its title.
+/// Draws the histogram of a segment called `name`; below three rows or 24 columns only the title.
 pub fn draw(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, area: Rect, buf: &mut Buffer) {
     title(segment, name, threshold, theme, area, buf);
     if area.height < 3 || area.width < 24 {
@@ -201,12 +201,12 @@ fn title(segment: &SegmentFigures, name: &str, threshold: Ns, theme: &Theme, are
     lines::put(&[line], area, buf);
 }
 
-/// Powers of ten at the left, each at the top of a bar of that count.
+/// Labels powers of ten at the left, each at the top of a bar of that count.
 fn vertical(top: f64, rows: usize, plot: Rect, theme: &Theme, buf: &mut Buffer) {
     let mut last = None;
     for decade in 0..=top as u32 {
         let row = (eighths(10_u64.saturating_pow(decade), top, rows).saturating_sub(1)) / 8;
-        // One label a row; a free row between two where the rows are many.
+        // One label per row; with many rows a free row between two.
         if last.is_some_and(|l| row < l + 1) {
             continue;
         }
@@ -223,7 +223,7 @@ fn vertical(top: f64, rows: usize, plot: Rect, theme: &Theme, buf: &mut Buffer) 
     }
 }
 
-/// The axis of time: a line with ticks and their labels on it.
+/// Draws the time axis: a line with ticks and labels.
 fn horizontal(axis: &Axis, area: Rect, theme: &Theme, buf: &mut Buffer) {
     let (line, tick) = if theme.blocks == Blocks::Ascii { ("-", "+") } else { ("─", "┴") };
     let x0 = area.x + MARGIN as u16;

@@ -1,6 +1,6 @@
-//! Keys, read from the bytes that a terminal sends. Only those that the screen knows; all else is skipped.
+//! Decodes keys from the bytes of a terminal. Unknown sequences are skipped.
 
-/// A key that means something to the screen.
+/// A key that the screen handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
     Char(char),
@@ -25,21 +25,21 @@ pub enum Key {
     Enter,
 }
 
-/// Takes bytes as they come and gives keys. A sequence may be split anywhere between two reads.
+/// Decodes bytes into keys. Sequences may be split between reads.
 #[derive(Default)]
 pub struct Decoder {
     pending: Vec<u8>,
 }
 
-/// Longest sequence that is waited for; anything longer is no key.
+/// Maximum length of a sequence, bytes; longer ones are not keys.
 const MAX_SEQUENCE: usize = 16;
 
 impl Decoder {
-    /// Takes bytes and returns the keys that they complete.
+    /// Decodes bytes, and returns the keys that they complete.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<Key> {
         let mut keys = Vec::new();
         for &byte in bytes {
-            // Ctrl-C is heard whatever went before it.
+            // Ctrl-C is recognised after any bytes.
             if byte == 0x03 {
                 self.pending.clear();
             }
@@ -51,7 +51,7 @@ impl Decoder {
                     self.pending.clear();
                     keys.push(key);
                 }
-                // An escape that began no sequence was the key itself.
+                // An escape without a sequence was the key itself.
                 Step::EscapeThen => {
                     keys.push(Key::Escape);
                     self.pending = vec![byte];
@@ -65,14 +65,14 @@ impl Decoder {
         keys
     }
 
-    /// No byte came for a while: an escape that waits was the key itself.
+    /// Ends a pause without bytes: a pending escape was the key itself.
     pub fn pause(&mut self) -> Option<Key> {
         let escape = self.pending == [0x1b];
         self.pending.clear();
         escape.then_some(Key::Escape)
     }
 
-    /// Whether a sequence has begun.
+    /// Whether a sequence is incomplete.
     pub fn waits(&self) -> bool {
         !self.pending.is_empty()
     }

@@ -16,8 +16,10 @@
 //! }
 //! # Ok::<(), latpath_screen::ScreenError>(())
 //! ```
-//! Inside: `terminal` takes and gives back, `keys` reads, `model` holds what is shown and chosen, `watch` and `trouble`
-//! see what goes wrong, `view` divides the room among `header`, `table`, `histogram`, `panels`, `streams`, `overlay`.
+//! Inside: `terminal` acquires and restores the terminal, `keys` decodes keys, `model` has the figures and the user's
+//! choices, `watch` and `trouble` see what goes wrong, `view` divides the room among `header`, `table`, `histogram`,
+//! `panels`, `streams`, `overlay`.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod header;
 mod histogram;

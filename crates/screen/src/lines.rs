@@ -1,4 +1,4 @@
-//! Lines that fit: parts dropped by importance, or wrapped, never broken in the middle of a figure without a mark.
+//! Fits fragments into lines: drops them by importance, or wraps them; cuts are always marked.
 
 use crate::theme::Theme;
 use ratatui::{
@@ -8,7 +8,7 @@ use ratatui::{
 };
 use unicode_width::UnicodeWidthStr;
 
-/// A fragment of a line; the higher its rank, the sooner it is dropped.
+/// A fragment of a line; fragments with higher rank are dropped first.
 pub struct Fragment {
     pub rank: u8,
     pub span: Span<'static>,
@@ -18,7 +18,7 @@ pub fn part(rank: u8, span: impl Into<Span<'static>>) -> Fragment {
     Fragment { rank, span: span.into() }
 }
 
-/// As many parts as fit, in their order, between them `gap`.
+/// The fragments that fit, in their order, separated by `gap`.
 pub fn fit(mut parts: Vec<Fragment>, gap: &'static str, width: usize, theme: &Theme) -> Line<'static> {
     let gap_width = gap.width();
     loop {
@@ -41,7 +41,7 @@ pub fn fit(mut parts: Vec<Fragment>, gap: &'static str, width: usize, theme: &Th
     Line::from(spans)
 }
 
-/// Spans laid out one after the other on at most `lines` lines; the last line ends in `+N` where some did not fit.
+/// Distributes spans over at most `lines` lines; the last line ends in `+N` if some do not fit.
 pub fn wrap(
     spans: Vec<Span<'static>>,
     gap: &'static str,
@@ -57,7 +57,7 @@ pub fn wrap(
         let span = Span::styled(theme.cut(&span.content, width), span.style);
         let last_line = out.len() + 1 == lines.max(1);
         let more = total - i - 1;
-        // Room for the mark that stands for the rest, where there can be a rest.
+        // Room for the mark of omitted spans, if there may be any.
         let kept = if last_line && more > 0 { 4 } else { 0 };
         let need = span.width() + if line.is_empty() { 0 } else { gap_width };
         if !line.is_empty() && used + need + kept > width {
@@ -79,7 +79,7 @@ pub fn wrap(
     out
 }
 
-/// Draws lines from the top of an area; what does not fit stays away. Returns the area below.
+/// Draws lines from the top of an area, as many as fit. Returns the area below.
 pub fn put(lines: &[Line<'_>], area: Rect, buf: &mut Buffer) -> Rect {
     let shown = lines.len().min(usize::from(area.height));
     for (row, line) in (area.y..).zip(&lines[..shown]) {
@@ -88,7 +88,7 @@ pub fn put(lines: &[Line<'_>], area: Rect, buf: &mut Buffer) -> Rect {
     below(area, shown)
 }
 
-/// What is left of an area under its first `rows` rows.
+/// The part of an area below its first `rows` rows.
 pub fn below(area: Rect, rows: usize) -> Rect {
     let rows = u16::try_from(rows).unwrap_or(u16::MAX).min(area.height);
     Rect { y: area.y + rows, height: area.height - rows, ..area }

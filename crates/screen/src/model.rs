@@ -1,4 +1,4 @@
-//! What the screen shows: the latest figures, and what the user chose by keys. Drawing reads it, nothing else.
+//! The screen's state: the latest figures, and the user's choices. Drawing depends on nothing else.
 
 use crate::{
     keys::Key,
@@ -11,7 +11,7 @@ use latpath_stats::figures::{never_seen, packets};
 use latpath_stats::{LateFigures, Loss, PathFigures, SegmentFigures, StreamFigures, Summary};
 use std::{cmp::Reverse, time::Duration};
 
-/// What the rows of the segments table are sorted by.
+/// Order of the segments table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// The classic names first, then neighbours in the order of the route.
@@ -41,19 +41,19 @@ impl Sort {
     }
 }
 
-/// What the middle of the screen is used for.
+/// Content of the middle of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum View {
     /// Segments, and the histogram of one.
     Both,
     /// As many segments as fit.
     Table,
-    /// The histogram, as large as it gets.
+    /// The histogram, as large as possible.
     Histogram,
     Streams,
 }
 
-/// What lies over the screen.
+/// Overlay on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlay {
     None,
@@ -64,7 +64,7 @@ pub enum Overlay {
 
 pub struct Model {
     pub theme: Theme,
-    /// The screen's own time, since it started.
+    /// Time since the screen started.
     pub now: Duration,
     /// Changes from summary to summary.
     pub watch: Watch,
@@ -82,7 +82,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A screen without figures. `time_of_day` gives the time so many nanoseconds ago.
+    /// A screen without figures. `time_of_day` formats the time a number of nanoseconds ago.
     pub fn new(theme: Theme, time_of_day: fn(Ns) -> String) -> Self {
         Self {
             theme,
@@ -114,14 +114,14 @@ impl Model {
         self.latest = Some(summary.clone());
     }
 
-    /// Takes newer figures of late packets than those of the newest summary.
+    /// Updates the late packets of the newest summary.
     pub fn feed_late(&mut self, late: &LateFigures) {
         if let Some(latest) = &mut self.latest {
             latest.late = Some(late.clone());
         }
     }
 
-    /// The newest summary: what troubles are read from, also while paused.
+    /// The newest summary, from which troubles are derived even while paused.
     pub fn latest(&self) -> Option<&Summary> {
         self.latest.as_ref()
     }
@@ -144,14 +144,14 @@ impl Model {
         rows
     }
 
-    /// The selected one of these rows: the one that the user chose, else `total`, else the first.
+    /// Index of the selected row: the user's choice, else `total`, else the first.
     pub fn selected(&self, rows: &[&SegmentFigures]) -> usize {
         let chosen = self.segment.as_deref().and_then(|name| rows.iter().position(|s| s.name == name));
         let total = || rows.iter().position(|s| s.kind == SegmentKind::Total);
         chosen.or_else(total).unwrap_or(0)
     }
 
-    /// Does what a key asks; returns what the caller has to do.
+    /// Handles a key; returns the action left to the caller.
     pub fn key(&mut self, key: Key) -> Option<Action> {
         match key {
             Key::Interrupt | Key::Char('q' | 'Q') => return Some(Action::Quit),
@@ -222,7 +222,7 @@ impl Model {
         self.segment = Some(rows[at].name.clone());
     }
 
-    /// All streams, then each, then all again.
+    /// Cycles through all streams together, then each.
     fn move_stream(&mut self, on: bool) {
         let Some(shown) = self.shown() else { return };
         let streams = &shown.summary.streams;
@@ -247,7 +247,7 @@ impl Model {
     }
 }
 
-/// The figures on the screen: those of all streams, or of the one that the user chose.
+/// The displayed figures: of all streams, or of the selected one.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
     pub summary: &'a Summary,
@@ -267,14 +267,14 @@ impl<'a> Shown<'a> {
         self.stream.map_or(self.summary.incomplete, |s| s.incomplete)
     }
 
-    /// Losses by place, most first.
+    /// Losses by place, largest first.
     pub fn losses(&self) -> Vec<&'a Loss> {
         let mut list: Vec<_> = self.stream.map_or(&self.summary.lost, |s| &s.lost).iter().collect();
         list.sort_by_key(|l| Reverse(l.count));
         list
     }
 
-    /// The paths that packets took through the host; none where there is only one.
+    /// The paths of packets through the host; empty if there is only one.
     pub fn paths(&self) -> &'a [PathFigures] {
         self.stream.map_or(&self.summary.paths, |s| &s.paths)
     }

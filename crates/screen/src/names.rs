@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr;
 pub struct Path<'a>(pub &'a Summary);
 
 impl Path<'_> {
-    /// A point by its full name: its number and its short name, or the full name alone if it is not on the path.
+    /// A point by its full name: its number and short name, or the full name if it is not on the path.
     pub fn point(&self, name: &str, theme: &Theme) -> String {
         match self.0.number(name) {
             Some(n) => format!("{n} {}", theme.clean(&short(&self.0.points[n - 1]))),
@@ -16,7 +16,7 @@ impl Path<'_> {
         }
     }
 
-    /// A segment's name in at most `width` columns: `Thyp 2→5`, or `2→3 tx@vnet0` (where it leads) for neighbours.
+    /// Name of a segment in at most `width` columns: `Thyp 2→5`, or `2→3 tx@vnet0` (its end) for neighbours.
     pub fn segment(&self, segment: &SegmentFigures, theme: &Theme, width: usize) -> String {
         let name = theme.clean(&segment.name);
         let Some(numbers) = self.0.numbers(segment, theme.letters) else { return theme.cut(&name, width) };
@@ -33,12 +33,12 @@ impl Path<'_> {
         theme.cut(&format!("{numbers} {to}"), width)
     }
 
-    /// A segment in the fewest letters: `2→3`, or its name if its ends are not on the path.
+    /// Shortest name of a segment: `2→3`, or its name if its ends are not on the path.
     pub fn segment_number(&self, segment: &SegmentFigures, theme: &Theme) -> String {
         self.0.numbers(segment, theme.letters).unwrap_or_else(|| theme.cut(&theme.clean(&segment.name), 16))
     }
 
-    /// The path in pieces that belong together on a line: (machine, if it changes here; number and short name).
+    /// The path in unbreakable pieces: (machine, if it changes here; number and short name).
     pub fn pieces(&self, theme: &Theme) -> Vec<(Option<String>, String)> {
         let mut machine = None;
         let piece = |(i, p): (usize, &Point)| {
@@ -60,7 +60,7 @@ pub fn stream(text: &str, theme: &Theme) -> String {
     theme.clean(&short_stream(text))
 }
 
-/// Whether all points lie on latpath's own machine.
+/// Whether all points are on latpath's own machine.
 pub fn one_machine(summary: &Summary) -> bool {
     summary.points.iter().all(|p| p.machine == HOST)
 }

@@ -1,4 +1,4 @@
-//! What lies over the screen when asked for: the help, and the details in full.
+//! Overlays: the help, and the details in full.
 
 use crate::{
     lines,
@@ -14,7 +14,7 @@ use ratatui::{
     widgets::{Clear, Widget},
 };
 
-/// Keys and what they do, then marks and what they mean.
+/// The keys, then the marks.
 const HELP: [&str; 20] = [
     " KEYS",
     " q, Ctrl-C      quit",
@@ -76,7 +76,7 @@ fn centred(area: Rect, width: usize, height: usize) -> Rect {
     Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height }
 }
 
-/// Everything that the screen shortens, in full.
+/// All content that the screen shortens, in full.
 fn details(model: &Model, shown: &Shown<'_>) -> Vec<String> {
     let (theme, summary) = (&model.theme, shown.summary);
     let mut out = vec![String::new(), " PATH".into()];

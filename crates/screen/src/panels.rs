@@ -12,7 +12,7 @@ use ratatui::{
     text::{Line, Span},
 };
 
-/// Columns of the label at the left of each line.
+/// Width of the labels at the left, columns.
 const LABEL: usize = 9;
 
 fn labelled(model: &Model, name: &str, parts: Vec<Fragment>, width: usize) -> Line<'static> {
@@ -33,7 +33,7 @@ fn loss(model: &Model, loss: &Loss, path: &Path<'_>) -> String {
     format!("{} after {}{reason}", theme.count(loss.count), path.point(&loss.place, theme))
 }
 
-/// Losses: one line if `lines` is 1, else a line for each place.
+/// Losses: one line if `lines` is 1, else one per place.
 pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let (theme, path) = (&model.theme, Path(shown.summary));
     let all = shown.losses();
@@ -45,7 +45,7 @@ pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
     let share = format!("{} of {}", share(total, shown.journeys()), theme.count(shown.journeys()));
     if lines <= 1 {
         let mut spans = vec![sum];
-        // A text that alone is too long is cut rather than left out.
+        // A text that is too long for a line is cut rather than omitted.
         let longest = width.saturating_sub(LABEL + 16).max(20);
         let places = all.iter().filter(|l| l.count > 0);
         spans.extend(places.map(|one| Span::raw(theme.cut(&loss(model, one, &path), longest))));
@@ -66,7 +66,7 @@ pub fn losses(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
     out
 }
 
-/// The paths through the host, where there are several to take.
+/// The paths through the host, if there are several.
 pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'static>> {
     let theme = &model.theme;
     let all = shown.paths();
@@ -83,13 +83,13 @@ pub fn paths(model: &Model, shown: &Shown<'_>, width: usize) -> Option<Line<'sta
             let (p50, max) = (theme.duration(s.times.p50_ns), theme.duration(s.times.max_ns));
             text.push_str(&format!(", {} p50 {p50} max {max}", theme.clean(&s.name)));
         }
-        // What is slow is what the user looks for.
+        // Slow paths have priority.
         part(if i == 0 { 1 } else { 0 }, text)
     };
     (!all.is_empty()).then(|| labelled(model, "paths", all.iter().enumerate().map(one).collect(), width))
 }
 
-/// What held late packets: a line for each cause, the worst first, as far as `lines` reach; the latest packet where there is room.
+/// Causes of late packets: one line each, the worst first, at most `lines`; then the latest packet if there is room.
 pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let theme = &model.theme;
     let Some(late) = shown.summary.late.as_ref().filter(|late| late.late > 0 && lines > 0) else { return Vec::new() };
@@ -99,7 +99,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
         return vec![labelled(model, "late", vec![part(0, text)], width)];
     }
     let mut out = Vec::new();
-    // One process over many causes has its sum first, where there is room for more than the first cause.
+    // Sums over causes and culprits come first, if there is room for more than the first cause.
     let sums: Vec<String> = [&late.by_cause, &late.by_culprit]
         .iter()
         .filter_map(|sums| sums.first())
@@ -139,7 +139,7 @@ pub fn late(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec
     out
 }
 
-/// Lines that the causes of late packets would fill.
+/// Lines needed for the causes of late packets.
 pub fn late_lines(shown: &Shown<'_>) -> usize {
     let late = shown.summary.late.as_ref().filter(|late| late.late > 0);
     late.map_or(0, |late| {
@@ -152,7 +152,7 @@ pub fn packets(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> 
     let theme = &model.theme;
     let fault = |rank, n: u64, what: &str| {
         let style = if n > 0 { theme.bad() } else { Style::new() };
-        // Faults that are there stay when the line is short; those that are not go first.
+        // In a short line, existing faults have priority over zero counts.
         part(if n > 0 { 1 } else { rank }, Span::styled(format!("{} {what}", theme.count(n)), style))
     };
     let parts = vec![
@@ -180,10 +180,10 @@ fn clock(model: &Model, machine: &MachineFigures) -> Vec<Fragment> {
     parts
 }
 
-/// The machines' clocks: a line each, as far as `lines` reach.
+/// The machines' clocks: one line each, at most `lines`.
 pub fn clocks(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let mut machines: Vec<_> = shown.summary.machines.iter().collect();
-    // Where not all can be shown, faults come first, then the worst bound.
+    // If not all fit, faults come first, then the largest bounds.
     machines.sort_by_key(|m| (m.fault.is_none(), std::cmp::Reverse(m.error_bound_ns)));
     if machines.is_empty() {
         let text = match (shown.summary.points.is_empty(), names::one_machine(shown.summary)) {
@@ -206,7 +206,7 @@ pub fn clocks(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> V
     out
 }
 
-/// What tracing cost.
+/// The cost of tracing.
 pub fn tool(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     let (theme, tool) = (&model.theme, &shown.summary.tool);
     let dropped = match tool.sightings_dropped {
@@ -225,7 +225,7 @@ pub fn tool(model: &Model, shown: &Shown<'_>, width: usize) -> Line<'static> {
     labelled(model, "tool", parts, width)
 }
 
-/// Notes: a line each, as far as `lines` reach.
+/// Notes: one line each, at most `lines`.
 pub fn notes(model: &Model, shown: &Shown<'_>, width: usize, lines: usize) -> Vec<Line<'static>> {
     let (theme, notes) = (&model.theme, &shown.summary.notes);
     let count = notes.len().min(lines);

@@ -1,9 +1,9 @@
-//! The screen: figures in, keys out.
+//! The screen: displays figures and returns keys.
 
 use crate::{
     model::Model,
     system,
-    terminal::{Input, Taken},
+    terminal::{Input, RawTerminal},
     theme::Theme,
     view,
 };
@@ -13,63 +13,63 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Why there is no screen, or no longer one.
+/// Why the screen cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum ScreenError {
-    /// stdout leads to no terminal.
+    /// stdout is not a terminal.
     #[error("stdout: not a terminal; without one, figures come as plain lines")]
     NoTerminal,
     /// The terminal cannot move its cursor.
     #[error(
-        "TERM=dumb: this terminal cannot show a screen; set TERM to what it is, or pipe the output for plain lines"
+        "TERM=dumb: this terminal cannot show a screen; set TERM to the terminal's type, or pipe the output for plain lines"
     )]
     Dumb,
-    /// stdin is no terminal, and there is no other to read keys from.
+    /// stdin is not a terminal, and there is no other one to read keys from.
     #[error("/dev/tty: {0}; keys are read from it because stdin is not a terminal")]
     NoKeys(#[source] io::Error),
     /// The terminal was closed, or the connection to it broke.
     #[error("the terminal is gone")]
     Gone,
-    /// A thread panicked and the terminal was given back, so that its message can be read.
+    /// A thread panicked, and the terminal was restored so that its message can be read.
     #[error("the screen was closed because a thread of latpath panicked; its message is on stderr")]
     Panicked,
-    /// The terminal refused something.
+    /// An operation on the terminal failed.
     #[error("the terminal: {0}")]
     Terminal(#[source] io::Error),
 }
 
-/// What the user asked for that the screen cannot do itself.
+/// A request of the user that the caller must handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// End: `q`, Ctrl-C, or one of SIGINT, SIGTERM, SIGHUP.
     Quit,
-    /// Count from zero. The screen notices by itself when the figures start from zero.
+    /// Count from zero. The screen detects that the figures start from zero.
     Reset,
-    /// The figures on the screen stand still (`true`) or move again. Nothing has to be done: measuring goes on, and
-    /// `show` is to be called as before, since the line of troubles stays live.
+    /// The displayed figures were frozen (`true`) or released. No action is needed: measuring continues, and `show`
+    /// must be called as before, since the line of troubles remains live.
     Pause(bool),
 }
 
-/// The figures are redrawn at least this often, so that "no packets for N s" counts on.
+/// Maximum time between redraws, so that "no packets for N s" stays current.
 const REDRAW: Duration = Duration::from_secs(1);
 
-/// The terminal interface. While it lives the terminal is in raw mode on its alternate screen; dropping it gives the
-/// terminal back as it was. So does a panic in any thread.
+/// The terminal interface. While it exists the terminal is in raw mode on its alternate screen; dropping it restores
+/// the terminal, as does a panic in any thread.
 pub struct Screen {
-    taken: Taken,
+    taken: RawTerminal,
     model: Model,
     begun: Instant,
     drawn: Instant,
 }
 
 impl Screen {
-    /// Takes the terminal of stdout. Letters, blocks and colours follow `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM` and
+    /// Acquires the terminal of stdout. Letters, blocks and colours follow `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM` and
     /// `NO_COLOR`.
     ///
     /// # Errors
-    /// There is no terminal, or it cannot show a screen; nothing has been changed then.
+    /// There is no terminal, or it cannot show a screen; nothing has been changed.
     pub fn start() -> Result<Self, ScreenError> {
-        let taken = Taken::take()?;
+        let taken = RawTerminal::take()?;
         let now = Instant::now();
         let mut screen =
             Self { taken, model: Model::new(Theme::from_env(), system::time_of_day), begun: now, drawn: now };
@@ -77,31 +77,31 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows the next figures. To be called once a second, also while nothing comes and while paused.
+    /// Shows the next figures. Call it once per second, also without packets and while paused.
     ///
     /// # Errors
-    /// The terminal is gone or no longer ours.
+    /// The terminal is gone, or was restored after a panic.
     pub fn show(&mut self, summary: &Summary) -> Result<(), ScreenError> {
         self.model.feed(summary, self.begun.elapsed());
         self.draw()
     }
 
-    /// Shows what held late packets, between two summaries: the user waits for it.
+    /// Shows the causes of late packets between two summaries, without waiting for the next one.
     ///
     /// # Errors
-    /// The terminal is gone or no longer ours.
+    /// The terminal is gone, or was restored after a panic.
     pub fn show_late(&mut self, late: &LateFigures) -> Result<(), ScreenError> {
         self.model.feed_late(late);
         self.draw()
     }
 
-    /// Waits up to `timeout` for something that the caller has to do; `None` if there was nothing. Keys that choose what
-    /// is shown are dealt with inside, and signals are heard only here: call it in a loop, not only now and then.
+    /// Waits up to `timeout` for a request that the caller must handle; `None` if there was none. Keys that change the
+    /// display are handled here, and signals are only noticed here: call it in a loop.
     ///
-    /// SIGTSTP and Ctrl-Z stop the process here, with the terminal given back, until it is continued.
+    /// SIGTSTP and Ctrl-Z stop the process here, with the terminal restored, until it is continued.
     ///
     /// # Errors
-    /// The terminal is gone or no longer ours.
+    /// The terminal is gone, or was restored after a panic.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Action>, ScreenError> {
         let end = Instant::now() + timeout;
         loop {

@@ -1,4 +1,4 @@
-//! The table of streams: which of them come, and how late the worst of each was.
+//! The table of streams: their rates, and the slowest packet of each.
 
 use crate::{
     lines,
@@ -15,7 +15,7 @@ use latpath_stats::{SegmentFigures, StreamFigures};
 use ratatui::{buffer::Buffer, layout::Rect, style::Style};
 use unicode_width::UnicodeWidthStr;
 
-/// Columns: title, width, and how narrow a screen may be to show it.
+/// Columns: title, width, and the minimum width of the screen that shows it.
 const COLUMNS: [(&str, usize, usize); 8] = [
     ("rate/s", 9, 0),
     ("journeys", 13, 84),
@@ -27,7 +27,7 @@ const COLUMNS: [(&str, usize, usize); 8] = [
     ("over", 8, 50),
 ];
 
-/// Draws a row per stream; the times are those of the whole route.
+/// Draws one row per stream, with times of the whole route.
 pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let theme = &model.theme;
     let streams = &shown.summary.streams;

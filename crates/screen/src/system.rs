@@ -1,4 +1,4 @@
-//! The two things asked of libc directly: the time of day, for "since", and whether a signal has a handler.
+//! Direct calls of libc: the local time of day, and whether a signal has a handler.
 
 use latpath_model::Ns;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub fn time_of_day(ago: Ns) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(0));
     let then = now.saturating_sub(ago / 1_000_000_000);
-    // SAFETY: `tm` is plain old data for which all zeroes is a valid value; localtime_r writes into it, keeps no pointer,
-    // and returns null without touching it when the year does not fit.
+    // SAFETY: `tm` is plain old data for which all zeroes is a valid value; localtime_r writes into it, keeps no
+    // pointer, and returns null without writing if the year does not fit.
     let tm = unsafe {
         let mut tm: libc::tm = std::mem::zeroed();
         if libc::localtime_r(&then, &mut tm).is_null() {
@@ -24,7 +24,7 @@ pub fn time_of_day(ago: Ns) -> String {
     }
 }
 
-/// Whether anything but the default answers this signal.
+/// Whether this signal has another disposition than the default.
 pub fn is_handled(signal: i32) -> bool {
     // SAFETY: `sigaction` is plain old data for which all zeroes is a valid value; with a null new action the call only
     // reads the current one into it.

@@ -1,4 +1,4 @@
-//! The table of segments: as many columns as the width carries, the important ones first.
+//! The table of segments: as many columns as fit, the important ones first.
 
 use crate::{
     lines,
@@ -20,13 +20,13 @@ use unicode_width::UnicodeWidthStr;
 struct Column {
     title: &'static str,
     width: usize,
-    /// 0 stays longest when there is little room; from [`EXTRA`] on it is shown only where names are not cut for it.
+    /// Columns with rank 0 are kept longest; from [`EXTRA`] on they are only shown if names need not be cut.
     rank: u8,
     sort: Option<Sort>,
     cell: fn(&SegmentFigures, &Theme, usize) -> (String, Style),
 }
 
-/// Rank of columns that give way to names.
+/// Minimum rank of columns that yield to names.
 const EXTRA: u8 = 8;
 
 fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
@@ -37,7 +37,7 @@ fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
     if ns < 0 {
         (text, theme.bad())
     } else if ns < segment.error_bound_ns {
-        // Shorter than the clocks can tell: no fact.
+        // Shorter than the clocks can resolve.
         let text = if text.width() < 8 { format!("~{text}") } else { text };
         (text, theme.faint())
     } else {
@@ -45,7 +45,7 @@ fn time(ns: Ns, segment: &SegmentFigures, theme: &Theme) -> (String, Style) {
     }
 }
 
-/// All columns in their order; `wide` where there is room to breathe.
+/// All columns in their order; `wide` adds space.
 fn all_columns(wide: bool, bounds: bool, negatives: bool) -> Vec<Column> {
     let t = if wide { 9 } else { 8 };
     let count = if wide { 13 } else { 7 };
@@ -96,12 +96,12 @@ fn rate_within(hz: f64, theme: &Theme, width: usize) -> String {
     }
 }
 
-/// Rows that the whole table takes, with its head.
+/// Height of the whole table with its head, rows.
 pub fn height(shown: &Shown<'_>) -> usize {
     shown.segments().len().max(1) + 1
 }
 
-/// Draws the table; rows beyond the area are reached by moving the selection.
+/// Draws the table; moving the selection scrolls it.
 pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let theme = &model.theme;
     let rows = model.rows(shown);
@@ -133,17 +133,17 @@ pub fn draw(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     lines::put(&out, area, buf);
 }
 
-/// Rows of a name and cells, scrolled to the selected one.
+/// A list of names and cells, scrolled to the selected row.
 pub struct List {
     pub what: &'static str,
     pub count: usize,
     pub name: usize,
-    /// Each column's title and width.
+    /// Title, width and style of each column.
     pub heads: Vec<(&'static str, usize, Style)>,
 }
 
 impl List {
-    /// At most `height` lines, the heads first; `row` gives the name and the cells of one.
+    /// At most `height` lines, the heads first; `row` returns the name and the cells of a row.
     pub fn lines(
         &self,
         theme: &Theme,

@@ -1,4 +1,4 @@
-//! The terminal itself: taken on start, given back on drop, on panic, and while the process is suspended.
+//! The terminal: acquired at the start; restored on drop, on panic, and while the process is suspended.
 
 use crate::{
     keys::{Decoder, Key},
@@ -27,33 +27,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Columns of the terminal that standard output is; `None` where it is none.
+/// Width of the terminal at standard output, columns; `None` if it is not a terminal.
 pub fn width() -> Option<usize> {
     let columns = || ratatui::crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns));
     std::io::stdout().is_terminal().then(columns).flatten().filter(|columns| *columns > 0)
 }
 
-/// Whether the terminal is ours at this moment. A panic in any thread gives it back.
+/// Whether the terminal is in raw mode for the screen. A panic in any thread restores it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 static HOOK: Once = Once::new();
 
-/// How long a lone escape is waited on for the rest of a sequence. Over a slow line a sequence may come in pieces.
+/// Maximum wait after an escape for the rest of a sequence, which may arrive in pieces over a slow line.
 const ESCAPE_WAIT: Duration = Duration::from_millis(100);
-/// Signals are looked for at least this often.
+/// Maximum time between checks for signals.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// What the terminal or the system reports.
+/// Input from the terminal or the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     Key(Key),
-    /// A signal asks the program to end.
+    /// A signal requests the end of the program.
     End,
-    /// The size changed, or the program came back from being suspended: all must be drawn.
+    /// The size changed, or the program was continued: the whole screen must be drawn.
     Redraw,
 }
 
 /// The terminal in raw mode on its alternate screen.
-pub struct Taken {
+pub struct RawTerminal {
     pub screen: ratatui::Terminal<CrosstermBackend<Stdout>>,
     input: Option<File>,
     decoder: Decoder,
@@ -91,8 +91,8 @@ impl Signals {
     }
 }
 
-/// Once there is no screen, signals that nobody else handles do again what they do by default: without this they would be
-/// swallowed, since the crate that keeps the handlers never takes them off.
+/// Set when the screen is closed. Signals without another handler then have their default effect; they would be
+/// swallowed otherwise, because the signal crate never removes its handlers.
 fn closed() -> &'static Arc<AtomicBool> {
     static CLOSED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     CLOSED.get_or_init(Arc::default)
@@ -113,7 +113,7 @@ fn enter() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, cursor::Hide)
 }
 
-/// Gives the terminal back, if it is ours. Errors are of no use to anyone here: the terminal may be gone.
+/// Restores the terminal if it is acquired. Errors are ignored, since the terminal may be gone.
 fn leave() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = execute!(stdout(), cursor::Show, LeaveAlternateScreen);
@@ -122,8 +122,8 @@ fn leave() {
     }
 }
 
-impl Taken {
-    /// Takes the terminal of stdin and stdout.
+impl RawTerminal {
+    /// Acquires the terminal of stdin and stdout.
     pub fn take() -> Result<Self, ScreenError> {
         if !stdout().is_terminal() {
             return Err(ScreenError::NoTerminal);
@@ -154,7 +154,7 @@ impl Taken {
         }
     }
 
-    /// Whether the terminal is still ours: not after a panic in another thread.
+    /// Whether the terminal is still acquired; a panic in another thread restores it.
     pub fn is_ours(&self) -> bool {
         TAKEN.load(Ordering::SeqCst)
     }
@@ -191,7 +191,7 @@ impl Taken {
             return self.suspend().map(Some);
         }
         if came(&self.signals.resume) {
-            // Stopped by SIGSTOP, which nobody can catch: the shell has set the terminal its own way by then.
+            // Continued after SIGSTOP, which cannot be caught: the shell has changed the terminal's settings meanwhile.
             return self.come_back().map(Some);
         }
         if came(&self.signals.resize) {
@@ -200,7 +200,7 @@ impl Taken {
         Ok(None)
     }
 
-    /// Gives the terminal back, stops as a shell expects, and takes it again when the process goes on.
+    /// Restores the terminal, stops the process as a shell expects, and acquires the terminal again when continued.
     fn suspend(&mut self) -> Result<Input, ScreenError> {
         leave();
         signal_hook::low_level::emulate_default_handler(signal::SIGTSTP).map_err(ScreenError::Terminal)?;
@@ -209,7 +209,8 @@ impl Taken {
     }
 
     fn come_back(&mut self) -> Result<Input, ScreenError> {
-        // Raw mode is remembered as on after SIGSTOP though the shell has switched it off: off, then on.
+        // crossterm believes that raw mode is still on after SIGSTOP, although the shell disabled it: disable, then
+        // enable.
         let _ = disable_raw_mode();
         enter().map_err(ScreenError::Terminal)?;
         self.screen.clear().map_err(ScreenError::Terminal)?;
@@ -223,12 +224,12 @@ impl Taken {
         }
     }
 
-    /// Waits for bytes and turns them into keys; `false` if none came.
+    /// Waits for bytes and decodes them into keys; returns false if none came.
     ///
-    /// Done here, not by crossterm: its reader spins for ever once the terminal is gone, and blocks on half a sequence.
+    /// crossterm's reader is not used: it spins for ever once the terminal is gone, and blocks on half a sequence.
     fn read(&mut self, timeout: Duration) -> Result<bool, ScreenError> {
         let mut fds = [PollFd::new(self.input(), PollFlags::POLLIN)];
-        // Rounded up, so that the last fraction of a millisecond is no busy loop.
+        // Rounded up, so that the last fraction of a millisecond does not cause a busy loop.
         let ms = u16::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(u16::MAX);
         let came = match poll(&mut fds, PollTimeout::from(ms)) {
             Ok(0) | Err(Errno::EINTR) => return Ok(false),
@@ -254,7 +255,7 @@ impl Taken {
 
 static STDIN: OnceLock<io::Stdin> = OnceLock::new();
 
-impl Drop for Taken {
+impl Drop for RawTerminal {
     fn drop(&mut self) {
         leave();
     }

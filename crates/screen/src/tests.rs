@@ -1,5 +1,5 @@
-//! Whole screens, compared with the pictures in `tests/screens`. After a change that is meant,
-//! `LATPATH_DRAW_SCREENS=1 cargo test -p latpath-screen` draws them again; look at the difference before committing it.
+//! Compares whole screens with the pictures in `tests/screens`. After an intended change, `LATPATH_DRAW_SCREENS=1 cargo
+//! test -p latpath-screen` redraws them; review the difference before committing it.
 
 use crate::{keys::Key, model::Model, theme::Theme, view, Action};
 use latpath_model::{Point, PointKind, SegmentKind};
@@ -18,7 +18,7 @@ fn unicode() -> Theme {
     Theme::of(Letters::Unicode, "xterm", "")
 }
 
-/// The screen after so many seconds of a capture and these keys.
+/// The screen after these seconds of a capture and these keys.
 fn model(theme: Theme, capture: Capture, seconds: u64, keys: &[Key]) -> Model {
     let mut model = Model::new(theme, |_| "03:12:05".into());
     for s in 1..=seconds {
@@ -63,7 +63,7 @@ fn normal_on_200_by_60() {
     picture("normal-200x60", &model(unicode(), Capture::Normal, 6, &[]), 200, 60);
 }
 
-/// Late packets, and who held them.
+/// Late packets, and their culprits.
 fn late(theme: Theme) -> Model {
     let mut model = Model::new(theme, |_| "03:12:05".into());
     let cause = |cause: &str, cpus: &[u32], who: &str, first, excess_ns, share_percent| CauseFigures {
@@ -117,7 +117,7 @@ fn the_sums_of_the_delay_come_before_single_causes_where_there_is_room() {
         ("waiting for its CPU 92 %, by vCPU 0 of guest7 91 %", "vhost of guest7 behind vCPU 0 of guest7");
     let high = screen(40);
     assert!(at(&high, sums).is_some() && at(&high, sums) < at(&high, first), "{high}");
-    // Where there is one line, it says what held whom.
+    // A single line shows the cause and the culprit.
     let heights = (5..40).map(screen).filter(|screen| screen.contains(first) && !screen.contains(sums)).count();
     assert!(heights > 0);
 }
@@ -222,7 +222,7 @@ fn the_linux_console_gets_only_what_its_fonts_have() {
     }
 }
 
-/// All cells of a row that have this background.
+/// All cells of a row with this background.
 fn with_background(buffer: &Buffer, row: u16, colour: Color) -> String {
     let cells = (0..buffer.area.width).map(|x| &buffer[(x, row)]);
     cells.filter(|c| c.bg == colour).map(|c| c.symbol()).collect()
@@ -318,7 +318,7 @@ fn the_details_scroll_no_further_than_their_end() {
     assert!(text.contains("NOTES") && text.contains("disordered"), "{text}");
 }
 
-/// Figures made of whatever numbers and texts there are.
+/// Figures made of arbitrary numbers and texts.
 struct Pool {
     numbers: Vec<i64>,
     texts: Vec<String>,
@@ -332,7 +332,7 @@ impl Pool {
     }
 
     fn count(&mut self) -> u64 {
-        // The sign becomes the top bit: also counts that no i64 holds.
+        // The sign becomes the top bit, which also yields counts beyond i64.
         self.number() as u64
     }
 

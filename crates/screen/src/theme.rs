@@ -1,16 +1,16 @@
-//! What this terminal can show: letters, block characters, colours. Colours only where they carry meaning.
+//! Capabilities of the terminal: letters, block characters, colours. Colours are only used to carry meaning.
 
 use latpath_model::Ns;
 use latpath_stats::text;
 use latpath_stats::units::{self, Letters};
 use ratatui::style::{Color, Modifier, Style};
 
-/// Which characters a bar can be made of.
+/// Characters available for bars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
     /// `#`, and `.` for less than half a line.
     Ascii,
-    /// Half blocks: all that the fonts of the Linux console have.
+    /// Half blocks, the only ones in the fonts of the Linux console.
     Halves,
     Eighths,
 }
@@ -22,19 +22,19 @@ pub struct Theme {
     pub colour: bool,
 }
 
-/// Whether a terminal of this environment has colours (`TERM`), and the user wants them (`NO_COLOR`).
+/// Whether the terminal has colours (`TERM`), and the user wants them (`NO_COLOR`).
 pub fn has_colours() -> bool {
     Theme::from_env().colour
 }
 
 impl Theme {
-    /// What the environment says: `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM`, `NO_COLOR`.
+    /// The theme for the environment: `LC_ALL`, `LC_CTYPE`, `LANG`, `TERM`, `NO_COLOR`.
     pub fn from_env() -> Self {
         let var = |name| std::env::var(name).unwrap_or_default();
         Self::of(Letters::from_env(), &var("TERM"), &var("NO_COLOR"))
     }
 
-    /// What these letters, this `TERM` and this `NO_COLOR` mean (see no-color.org: any text but none counts).
+    /// The theme for these letters, this `TERM` and this `NO_COLOR` (see no-color.org: any text but none counts).
     pub fn of(letters: Letters, term: &str, no_color: &str) -> Self {
         let mono = term.is_empty() || term.starts_with("vt") || term.ends_with("-mono") || term.ends_with("-m");
         let blocks = match letters {
@@ -45,7 +45,7 @@ impl Theme {
         Self { letters, blocks, colour: no_color.is_empty() && !mono }
     }
 
-    /// Between two parts of a line.
+    /// Separator between two parts of a line.
     pub fn dot(&self) -> &'static str {
         if self.letters.is_ascii() {
             " | "
@@ -54,7 +54,7 @@ impl Theme {
         }
     }
 
-    /// Before the selected row.
+    /// Mark of the selected row.
     pub fn mark(&self) -> &'static str {
         match self.blocks {
             Blocks::Ascii => ">",
@@ -63,7 +63,7 @@ impl Theme {
         }
     }
 
-    /// In the place of what was cut off. The Linux console's fonts have no `…`.
+    /// Mark of a cut. The Linux console's fonts have no `…`.
     pub fn ellipsis(&self) -> char {
         match self.blocks {
             Blocks::Eighths => '…',
@@ -71,7 +71,7 @@ impl Theme {
         }
     }
 
-    /// A count in groups. The Linux console's fonts have no narrow space.
+    /// A count with grouped digits. The Linux console's fonts have no narrow space.
     pub fn count(&self, n: u64) -> String {
         self.digits().count(n)
     }
@@ -101,7 +101,7 @@ impl Theme {
         self.letters.duration(ns)
     }
 
-    /// A duration for a table: no space, at most 8 columns, also for times that no packet has.
+    /// A duration for a table: without a space, at most 8 columns for any value.
     pub fn cell(&self, ns: Ns) -> String {
         let text: String = self.duration(ns).chars().filter(|c| *c != ' ').collect();
         if text.chars().count() <= 8 {
@@ -111,7 +111,7 @@ impl Theme {
         format!("{sign}{}s", units::count_short(ns.unsigned_abs() / 1_000_000_000))
     }
 
-    /// A round duration, as an axis shows it: `200µs`.
+    /// A round duration, for an axis: `200µs`.
     pub fn tick(&self, ns: Ns) -> String {
         let micro = if self.letters.is_ascii() { "us" } else { "µs" };
         match ns {
@@ -122,7 +122,7 @@ impl Theme {
         }
     }
 
-    /// A limit that the user set: `200 µs` where it is whole, else as any duration.
+    /// A limit set by the user: `200 µs` if it is whole, else as any duration.
     pub fn limit(&self, ns: Ns) -> String {
         let text = self.duration(ns);
         match text.split_once(' ') {
@@ -137,12 +137,12 @@ impl Theme {
         self.letters.clean(text)
     }
 
-    /// A text cut to `width` columns, with an ellipsis where something is missing.
+    /// A text cut to `width` columns, with an ellipsis if it was longer.
     pub fn cut(&self, text: &str, width: usize) -> String {
         text::cut(text, width, self.ellipsis())
     }
 
-    /// Act now: something is wrong at this moment.
+    /// Style of a current problem.
     pub fn alarm(&self) -> Style {
         match self.colour {
             true => self.strong().fg(Color::White).bg(Color::Red),
@@ -150,7 +150,7 @@ impl Theme {
         }
     }
 
-    /// Something was wrong, or is about to be.
+    /// Style of a past or imminent problem.
     pub fn warn(&self) -> Style {
         match self.colour {
             true => Style::new().fg(Color::Black).bg(Color::Yellow),
@@ -158,7 +158,7 @@ impl Theme {
         }
     }
 
-    /// A bad figure among good ones.
+    /// Style of a bad figure among good ones.
     pub fn bad(&self) -> Style {
         self.coloured(self.strong(), Color::Red)
     }
@@ -175,12 +175,12 @@ impl Theme {
         }
     }
 
-    /// What need not be read.
+    /// Style of secondary text.
     pub fn faint(&self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// What is selected, and titles.
+    /// Style of the selection, and of titles.
     pub fn strong(&self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }

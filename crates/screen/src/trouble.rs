@@ -1,4 +1,4 @@
-//! What is wrong, worst first: the line that a tired person reads.
+//! The troubles, worst first.
 
 use crate::{
     names,
@@ -9,16 +9,16 @@ use latpath_stats::{units, Summary};
 use ratatui::style::Style;
 use std::time::Duration;
 
-/// What happened less than this ago is wrong now.
+/// Maximum age of an event that counts as current.
 const RECENT: Duration = Duration::from_secs(10);
-/// A summary is due every second; after this long without one, the figures themselves are in doubt.
+/// Maximum age of a summary, due every second, before the figures are in doubt.
 const FIGURES_DUE: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Wrong now.
+    /// A current problem.
     Alarm,
-    /// To look at: an alarm of a while ago, or something milder now.
+    /// A past alarm, or a minor current problem.
     Warn,
 }
 
@@ -37,7 +37,7 @@ pub struct Trouble {
     pub text: String,
 }
 
-/// All that is wrong, worst first. `with_silence`: whether it is among them that no packets come at all, which the header may show already.
+/// All troubles, worst first. `with_silence`: include the absence of packets, which the header may already show.
 pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, with_silence: bool) -> Vec<Trouble> {
     let mut list = Vec::new();
     let mut add = |level, text| list.push(Trouble { level, text });
@@ -105,10 +105,10 @@ pub fn troubles(summary: &Summary, watch: &Watch, now: Duration, theme: &Theme, 
     list
 }
 
-/// Lines that what is wrong now is worth, even where room is short.
+/// Maximum lines for current troubles, even if room is short.
 pub const ALARM_LINES: usize = 2;
 
-/// The first two names of a list, and how many more there are.
+/// The first two names of a list, and the number of others.
 fn some_of(names: &[String]) -> Option<String> {
     match names {
         [] => None,

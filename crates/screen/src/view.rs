@@ -1,4 +1,4 @@
-//! The whole screen: which part gets how many rows.
+//! The layout of the screen.
 
 use crate::{
     header, histogram,
@@ -9,9 +9,9 @@ use crate::{
 };
 use ratatui::{buffer::Buffer, layout::Rect, text::Line};
 
-/// Rows that a histogram needs to say something: title, axis and five rows of bars.
+/// Minimum rows of a useful histogram: title, axis and five rows of bars.
 const HISTOGRAM_ROWS: usize = 7;
-/// Rows of the table, with its head, that are kept while other parts want room.
+/// Rows of the table, with its head, that are kept while other parts need room.
 const TABLE_ROWS: usize = 6;
 
 /// Draws the screen.
@@ -33,7 +33,7 @@ pub fn render(model: &Model, area: Rect, buf: &mut Buffer) {
     overlay::draw(model, &shown, area, buf);
 }
 
-/// A corner of a screen: state, trouble, of the segments what fits, and below them what else there is room for.
+/// A very small screen: state, trouble, the segments that fit, and below them other parts if there is room.
 fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
@@ -53,11 +53,11 @@ fn small(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     put(&foot, below(rest, room - foot.len()), buf);
 }
 
-/// One part under the other.
+/// Parts stacked vertically.
 fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let (width, height) = (usize::from(area.width), usize::from(area.height));
-    // Each part that can be shorter gets one line; then they are given more, one after the other, while the table and the
-    // histogram keep what they need.
+    // Each part that can be shorter gets one line; then each in turn gets more, while the table and the histogram keep
+    // their minimum.
     let middle = table::height(shown).min(TABLE_ROWS.max(height / 3)) + HISTOGRAM_ROWS;
     let has_notes = usize::from(!shown.summary.notes.is_empty());
     let has_paths = usize::from(!shown.paths().is_empty());
@@ -98,7 +98,7 @@ fn tall(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     put(&foot, below(rest, room), buf);
 }
 
-/// Segments and histogram, as the chosen view divides the room.
+/// Segments and histogram, with room divided by the selected view.
 fn centre(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let (room, want) = (usize::from(area.height), table::height(shown));
     let rows = match model.view {
@@ -119,7 +119,7 @@ fn one_histogram(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer)
     histogram::draw(segment, &name, shown.summary.threshold_ns, &model.theme, area, buf);
 }
 
-/// A large terminal: the table over the whole width, below it the histogram beside everything else.
+/// A large terminal: the table over the whole width, below it the histogram with everything else beside it.
 fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
     let width = usize::from(area.width);
     let rest = put(&[header::header(model, shown, width)], area, buf);
@@ -137,7 +137,7 @@ fn wide(model: &Model, shown: &Shown<'_>, area: Rect, buf: &mut Buffer) {
         _ => table::height(shown).min(room / 2),
     };
     table::draw(model, shown, top(rest, rows), buf);
-    // An empty row between.
+    // Leaves an empty row.
     let rest = below(rest, rows + 1);
     let side = (rest.width * 2 / 5).clamp(58, 90);
     let left = Rect { width: rest.width - side - 1, ..rest };

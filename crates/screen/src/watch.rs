@@ -1,6 +1,6 @@
-//! What changed from one summary to the next: whether packets come, and when something last went wrong.
+//! Changes between summaries: whether packets arrive, and when something last went wrong.
 //!
-//! Times here are the screen's own (since it started), so that a stream that stops is seen even if the figures stop too.
+//! Times are those since the screen started, so that a stopped stream is noticed even if the figures stop too.
 
 use latpath_model::{Ns, SegmentKind};
 use latpath_stats::figures::{never_seen, packets};
@@ -10,18 +10,18 @@ use std::{
     time::Duration,
 };
 
-/// A stream counts as silent no sooner than this.
+/// Minimum time without packets before a stream counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
-/// Summaries that the current rate is taken over.
+/// Number of summaries over which the rate is averaged.
 const RATE_OVER: usize = 4;
 
-/// Whether packets come.
+/// Whether packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flowing {
-    /// None came yet, for this long.
+    /// No packet yet, for this long.
     Waiting(Duration),
     Yes,
-    /// They came, but none for this long.
+    /// No packet any more, for this long.
     Silent(Duration),
 }
 
@@ -47,7 +47,7 @@ impl Flow {
         self.samples.push_back((elapsed, journeys));
     }
 
-    /// Packets a second over the last few summaries, or since the start while there was only one.
+    /// Packets per second over the last few summaries, or since the start with only one.
     pub fn rate_hz(&self) -> f64 {
         let Some(last) = self.samples.back() else { return 0.0 };
         let first = if self.samples.len() > 1 { self.samples[0] } else { (0, 0) };
@@ -58,7 +58,7 @@ impl Flow {
         last.1.saturating_sub(first.1) as f64 * 1e9 / ns as f64
     }
 
-    /// Whether packets come. A slow stream is given five of its own intervals before it counts as silent.
+    /// Whether packets arrive. A slow stream counts as silent after five of its own intervals.
     pub fn flowing(&self, now: Duration) -> Flowing {
         let Some(&(elapsed, journeys)) = self.samples.back() else {
             return Flowing::Waiting(now.saturating_sub(self.begun));
@@ -76,11 +76,11 @@ impl Flow {
     }
 }
 
-/// Something that is counted and should not be.
+/// A count that should be zero.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub count: u64,
-    /// When it last grew, and by how much.
+    /// Time and amount of the last increase.
     pub last: Option<(Duration, u64)>,
 }
 
@@ -114,7 +114,7 @@ impl Watch {
         Self { fed: now, all: Flow::new(now), ..Self::default() }
     }
 
-    /// Takes the next summary; returns whether counting started from zero (the first summary, or after a reset).
+    /// Adds a summary; returns whether counting started from zero (the first summary, or after a reset).
     pub fn feed(&mut self, summary: &Summary, now: Duration) -> bool {
         let from_zero = summary.elapsed_ns < self.elapsed || summary.journeys < self.journeys;
         let first = self.all.samples.is_empty();
@@ -138,12 +138,12 @@ impl Watch {
     }
 }
 
-/// The segment with most negative times, if there are any.
+/// The segment with the most negative times, if any.
 pub fn worst_negative(segments: &[SegmentFigures]) -> Option<&SegmentFigures> {
     segments.iter().filter(|s| s.times.negative > 0).max_by_key(|s| s.times.negative)
 }
 
-/// Journeys over the threshold: of `total`, else of the segment that has most of them.
+/// Journeys over the threshold: of `total`, else of the segment with the most.
 fn over_threshold(segments: &[SegmentFigures]) -> u64 {
     let total = segments.iter().find(|s| s.kind == SegmentKind::Total).map(|s| s.over_threshold);
     total.or_else(|| segments.iter().map(|s| s.over_threshold).max()).unwrap_or(0)

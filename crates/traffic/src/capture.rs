@@ -1,5 +1,5 @@
-//! Reads captures: pcap and pcapng, also compressed by gzip, found out by their first bytes. What tshark reads is read, with the same
-//! frames and times (tests/tshark).
+//! Reads captures: pcap and pcapng, also compressed by gzip, recognised by their first bytes. Frames and times equal
+//! those of tshark (tests/tshark).
 
 mod input;
 mod interface;
@@ -25,64 +25,73 @@ pub enum CaptureError {
     /// The file cannot be opened or read.
     #[error("{}: {cause}", path.display())]
     Io {
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         cause: io::Error,
     },
     /// The file ends in the middle of a packet, or is empty.
     #[error("{}: ends in the middle, after {at} whole packets", path.display())]
     Cut {
+        /// The file.
         path: PathBuf,
         /// Packets read before.
         at: u64,
     },
-    /// The file is no capture, or broken.
+    /// The file is not a capture, or is damaged.
     #[error("{}: no pcap or pcapng file, or broken after {at} packets: {how}", path.display())]
     Broken {
+        /// The file.
         path: PathBuf,
         /// Packets read before.
         at: u64,
+        /// The fault.
         how: String,
     },
-    /// The frames are of links that carry no streams.
+    /// All packets have a link type that carries no streams.
     #[error("{}: captured on a link of type {link}; only Ethernet, Linux cooked and IP captures can be read (types: 1, 113, 276, 101)",
             path.display())]
-    Link { path: PathBuf, link: u16 },
+    Link {
+        /// The file.
+        path: PathBuf,
+        /// The link type.
+        link: u16,
+    },
 }
 
-/// A packet as the file has it.
+/// A packet as stored in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it was captured, ns since 1970; 0 where the file does not say it.
+    /// Capture time, ns since 1970; 0 if the file has none.
     pub t: Ns,
-    /// The place of its interface in [`CaptureFile::interfaces`].
+    /// Index of its interface in [`CaptureFile::interfaces`].
     pub interface: usize,
-    /// Its bytes when it was sent, as the file says.
+    /// Length on the wire, bytes.
     pub len: usize,
-    /// Those that were captured.
+    /// The captured bytes.
     pub bytes: Vec<u8>,
 }
 
 /// A packet as an Ethernet frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// When it was captured, ns since 1970; 0 where the file does not say it.
+    /// Capture time, ns since 1970; 0 if the file has none.
     pub t: Ns,
-    /// Its bytes from the destination MAC on, as far as they were captured.
+    /// Captured bytes, from the destination MAC on.
     pub bytes: Vec<u8>,
-    /// Its bytes when it was sent; never fewer than were captured.
+    /// Length on the wire, bytes; at least that of `bytes`.
     pub len: usize,
-    /// The place of its interface in [`CaptureFile::interfaces`].
+    /// Index of its interface in [`CaptureFile::interfaces`].
     pub interface: usize,
 }
 
-/// A capture being read.
+/// An open capture.
 pub struct CaptureFile<'a> {
     path: PathBuf,
     input: Input<'a>,
     kind: Kind,
     read: u64,
-    /// Packets of links that carry no streams.
+    /// Packets of links that carry no streams, by link type.
     other_links: BTreeMap<u16, u64>,
 }
 
@@ -91,13 +100,16 @@ enum Kind {
     Ng(PcapNg),
 }
 
-/// Whether a file that begins with these bytes, decompressed, is a capture.
+/// Whether a file with these first bytes, decompressed, is a capture.
 pub fn is_capture(start: &[u8]) -> bool {
     pcapng::is_pcapng(start) || pcap::is_pcap(start)
 }
 
 impl CaptureFile<'static> {
     /// Opens a file; `-` is standard input.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is not a capture.
     pub fn open(path: &Path) -> Result<Self, CaptureError> {
         if path == Path::new("-") {
             return CaptureFile::read(Path::new("standard input"), io::stdin());
@@ -108,7 +120,10 @@ impl CaptureFile<'static> {
 }
 
 impl<'a> CaptureFile<'a> {
-    /// Reads a capture from anywhere; `path` names it in errors.
+    /// Reads a capture from any source; `path` names it in errors.
+    ///
+    /// # Errors
+    /// The input cannot be read, or is not a capture.
     pub fn read(path: &Path, source: impl Read + 'a) -> Result<Self, CaptureError> {
         let mut input = Input::new(source).map_err(|cause| CaptureError::Io { path: path.into(), cause })?;
         let opened = if pcapng::is_pcapng(input.peek(4)) {
@@ -137,10 +152,10 @@ impl<'a> CaptureFile<'a> {
         interface::list(self.interfaces())
     }
 
-    /// The next packet as it is in the file, of any link; `None` at the end.
+    /// The next packet as stored in the file, of any link; `None` at the end.
     ///
     /// # Errors
-    /// A file that was cut in the middle of a packet, or is broken, ends with an error.
+    /// The file is truncated in the middle of a packet, or damaged.
     pub fn next_record(&mut self) -> Result<Option<Record>, CaptureError> {
         let record = match &mut self.kind {
             Kind::Pcap(file, _) => file.next(&mut self.input),
@@ -151,10 +166,10 @@ impl<'a> CaptureFile<'a> {
         Ok(record)
     }
 
-    /// The next packet as an Ethernet frame; `None` at the end. Packets of links that carry no streams are left out.
+    /// The next packet as an Ethernet frame; `None` at the end. Packets of links that carry no streams are skipped.
     ///
     /// # Errors
-    /// As those of [`next_record`](Self::next_record), and where all packets are of such links.
+    /// As for [`next_record`](Self::next_record); also if all packets are of such links.
     pub fn next_packet(&mut self) -> Result<Option<Packet>, CaptureError> {
         loop {
             let Some(record) = self.next_record()? else { return self.end() };
@@ -172,7 +187,7 @@ impl<'a> CaptureFile<'a> {
         }
     }
 
-    /// Packets of links that carry no streams, which were left out.
+    /// Number of skipped packets of links that carry no streams.
     pub fn left_out(&self) -> u64 {
         self.other_links.values().sum()
     }
@@ -225,7 +240,7 @@ mod tests {
         let frame = frame();
         let cooked = [&[0u8, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[12..]].concat();
         let cooked2 = [&frame[12..14], &[0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[14..]].concat();
-        // The upper bits of a link's type say how long check sequences are.
+        // The upper bits of a link type encode the length of check sequences.
         for (link, bytes) in [(1u32, &frame), (0x2400_0001, &frame), (113, &cooked), (276, &cooked2)] {
             let file = pcap(0xa1b2_c3d4, link, (bytes, bytes.len()));
             let mut gz = flate2::read::GzEncoder::new(&file[..], flate2::Compression::fast());

@@ -1,16 +1,16 @@
-//! Broken frames, for testing what receives them.
+//! Corrupts frames, for testing receivers.
 
 use crate::{Deadlines, Frames};
 use latpath_model::Ns;
 
-/// The frames of another source, each cut or changed behind its ethertype. The same seed breaks them in the same way.
+/// Frames of another source, each truncated or changed after its ethertype, reproducibly for equal seeds.
 pub struct Corrupted<F> {
     frames: F,
     state: u64,
 }
 
 impl<F> Corrupted<F> {
-    /// Breaks the frames of `frames`.
+    /// Corrupts the frames of `frames`.
     pub fn new(frames: F, seed: u64) -> Self {
         Self { frames, state: seed }
     }
@@ -31,13 +31,13 @@ impl<F> Corrupted<F> {
 impl<F: Frames> Frames for Corrupted<F> {
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns> {
         let due = self.frames.next(out)?;
-        // Behind both MACs, the tags and the ethertype, so that the frame still reaches its listeners.
+        // After both MACs, the tags and the ethertype, so that the frame still reaches its listeners.
         let tag_at = |at| out.get(at..at + 2).is_some_and(|t| t == [0x81, 0x00] || t == [0x88, 0xa8]);
         let body = 14 + [12, 16].into_iter().take_while(|at| tag_at(*at)).count() * 4;
         let len = out.len();
         match self.random() % 4 {
             0 => {
-                // The kernel itself throws away a tagged frame that ends less than two bytes behind its ethertype.
+                // The kernel discards tagged frames that end less than two bytes after their ethertype.
                 let keep = body + 2 + self.below(len - body - 2);
                 out.truncate(keep);
             }
@@ -48,7 +48,7 @@ impl<F: Frames> Frames for Corrupted<F> {
                 }
             }
             2 => {
-                // The bytes where tags and lengths stand.
+                // Bytes that contain tags and lengths.
                 let at = body + self.below(40.min(len - body));
                 out[at] = [0x00, 0x7f, 0x80, 0x81, 0x82, 0x83, 0xff][self.below(7)];
             }

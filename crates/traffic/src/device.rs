@@ -1,4 +1,4 @@
-//! The device that frames are sent and received by, and what can be wrong with it.
+//! The device that sends and receives frames, and its errors.
 
 use latpath_linux::net::{self, PacketSocket};
 use latpath_net::devices_here_and_elsewhere;
@@ -6,65 +6,76 @@ use nix::net::if_::if_nametoindex;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Between a device going down and its name being gone lies less, also on a busy machine: the kernel waits for its CPUs in between.
+/// Maximum time from a device going down until its name is gone, even on a busy machine: the kernel waits for its CPUs
+/// in between.
 const VANISHING: Duration = Duration::from_secs(1);
 
 /// Why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// There is none of this name among these.
+    /// No device has this name; the existing ones.
     #[error("{0}: no such device (devices here: {1})")]
     NoDevice(String, String),
-    /// Raw sockets are not allowed.
+    /// The process may not use raw sockets.
     #[error("{0}: raw packets need root or CAP_NET_RAW; try with sudo")]
     NotAllowed(String),
-    /// It carries no Ethernet frames.
+    /// The device carries no Ethernet frames.
     #[error("{0}: no Ethernet device; use UDP there")]
     NotEthernet(String),
+    /// The device is down.
     #[error("{0}: the device is down; bring it up with: ip link set {0} up")]
     Down(String),
-    /// The device went away while it was used.
+    /// The device vanished during use.
     #[error("{0}: the device vanished")]
     Vanished(String),
-    /// A frame does not fit.
+    /// A frame exceeds the MTU.
     #[error("{device}: {len} bytes are too long for its frames, whose MTU leaves space for {room}; send less (--size, fewer ASDUs, a shorter svID)")]
     TooLong {
+        /// The device.
         device: String,
+        /// Length of the frame, bytes.
         len: usize,
-        /// What would fit.
+        /// Maximum length, bytes.
         room: usize,
     },
     /// More groups than a filter can name.
     #[error("{count} groups: at most {most} can be joined")]
     Groups {
-        /// How many were requested.
+        /// Requested number.
         count: usize,
-        /// How many there may be.
+        /// Maximum number.
         most: usize,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{device}: {doing}: {cause}")]
     Os {
+        /// The device.
         device: String,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
 }
 
+/// A network device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
+    /// Its name.
     pub name: String,
+    /// Its index.
     pub index: u32,
-    /// Its address; zeros where it carries no Ethernet frames.
+    /// MAC; zeros if it carries no Ethernet frames.
     pub mac: [u8; 6],
-    /// Most bytes behind its header.
+    /// Maximum transmission unit, bytes.
     pub mtu: usize,
 }
 
 impl Device {
-    /// Finds a device by its name, and opens a packet socket on it that hears nothing yet.
+    /// Finds a device by name, and opens a packet socket on it that receives nothing yet.
+    ///
+    /// # Errors
+    /// The device does not exist, or raw sockets are not permitted.
     pub fn open(name: &str) -> Result<(Self, PacketSocket), DeviceError> {
         let os = |doing| move |cause| DeviceError::Os { device: name.into(), doing, cause };
         let socket = PacketSocket::open(0).map_err(|cause| match cause.raw_os_error() {
@@ -79,7 +90,10 @@ impl Device {
         Ok((Self { name: name.into(), index, mac, mtu }, socket))
     }
 
-    /// The same for a device that is up and carries Ethernet frames.
+    /// Like [`Self::open`], for a device that is up and carries Ethernet frames.
+    ///
+    /// # Errors
+    /// As for [`Self::open`]; also if the device is down or carries no Ethernet frames.
     pub fn open_ethernet(name: &str) -> Result<(Self, PacketSocket), DeviceError> {
         let (device, socket) = Self::open(name)?;
         let flags = net::Device::named(name).and_then(|device| device.flags());
@@ -96,11 +110,11 @@ impl Device {
         if_nametoindex(self.name.as_str()).is_ok_and(|index| index == self.index)
     }
 
-    /// Says what an error of a socket that is bound to the device means.
+    /// Converts an error of a socket that is bound to the device.
     pub fn failed(&self, doing: &'static str, cause: io::Error) -> DeviceError {
         let device = self.name.clone();
         if cause.raw_os_error() == Some(libc::ENETDOWN) {
-            // A device goes down a moment before it vanishes.
+            // A device goes down shortly before it vanishes.
             let until = Instant::now() + VANISHING;
             while self.is_there() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(10));

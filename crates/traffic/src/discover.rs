@@ -1,4 +1,4 @@
-//! Lists the streams that are there.
+//! Lists the streams in traffic.
 
 use crate::Packet;
 use latpath_model::{Matcher, Ns, StreamSpec};
@@ -6,57 +6,61 @@ use latpath_protocols::sequence::Tracker;
 use latpath_protocols::{Tag, UnreadFrames};
 use std::collections::HashMap;
 
-/// Streams that the list keeps apart; it only counts the frames of further ones.
+/// Maximum streams that are listed separately; frames of further ones are only counted.
 const MOST: usize = 4096;
 
+/// A stream in traffic.
 #[derive(Clone, Debug)]
 pub struct FoundStream {
     /// The stream, as exactly as its frames name it.
     pub stream: StreamSpec,
-    /// The place of its interface in the list of a file's; 0 for a device.
+    /// Index of its interface in a file; 0 for a device.
     pub interface: usize,
-    /// The newest frame's outermost tag.
+    /// Outermost tag of the newest frame.
     pub tag: Option<Tag>,
     /// Source MAC of the newest frame.
     pub src: [u8; 6],
     /// The newest frame.
     pub newest: Vec<u8>,
+    /// Number of frames.
     pub frames: u64,
-    /// Sequence: losses, wrap.
+    /// Losses and wrap of the sequence.
     pub tracker: Tracker,
-    /// Time of the first frame.
+    /// Time of the first frame, ns.
     pub first: Ns,
-    /// Time of the newest frame.
+    /// Time of the newest frame, ns.
     pub last: Ns,
 }
 
 impl FoundStream {
-    /// Frames a second, from the first frame to the newest; `None` below two frames. For display.
+    /// Frames per second, from the first to the newest; `None` below two frames. For display.
     pub fn frames_hz(&self) -> Option<f64> {
         let t = self.last - self.first;
         (self.frames > 1 && t > 0).then(|| (self.frames - 1) as f64 * 1e9 / t as f64)
     }
 }
 
-/// The streams that frames belong to.
+/// Collects the streams of frames.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
     streams: HashMap<(StreamSpec, usize), FoundStream>,
+    /// Number of frames.
     pub frames: u64,
     /// Frames of a listed protocol that could not be read.
     pub unread: UnreadFrames,
+    /// Frames of protocols that are not listed.
     pub other_protocols: u64,
-    /// Frames of streams beyond the 4096 that the list keeps apart.
+    /// Frames of streams beyond the limit of the list.
     pub beyond: u64,
 }
 
 impl Discovery {
-    /// Takes a frame that was seen at `t` (any clock), with the tag that the kernel took off, if it did.
+    /// Adds a frame seen at `t` (any clock); `stripped`: the tag that the kernel removed.
     pub fn note(&mut self, t: Ns, bytes: &[u8], stripped: Option<Tag>) {
         self.take((t, bytes.len(), 0), bytes, stripped);
     }
 
-    /// Takes a packet of a file. Streams of different interfaces are different ones.
+    /// Adds a packet of a file. Streams of different interfaces are separate.
     pub fn note_packet(&mut self, packet: &Packet) {
         self.take((packet.t, packet.len, packet.interface), &packet.bytes, None);
     }
@@ -71,7 +75,7 @@ impl Discovery {
                 return;
             }
         };
-        // The innermost tag, as everywhere: --stream …,vlan= means that one.
+        // The innermost tag, as everywhere: --stream …,vlan= refers to it.
         let tag = header.tags().last().copied().or(stripped);
         for found in found {
             let exact = (StreamSpec::exact(found.stream, header.dst, tag.map(Tag::vlan)), interface);
@@ -98,7 +102,7 @@ impl Discovery {
         }
     }
 
-    /// Adds what was found on another device, as streams of this interface.
+    /// Adds the streams of another device, as streams of this interface.
     pub fn add(&mut self, other: Self, interface: usize) {
         for ((stream, _), found) in other.streams {
             if self.streams.len() >= MOST {
@@ -175,7 +179,7 @@ mod tests {
         bytes.splice(12..12, [0x88, 0xa8, 0, 100]);
         found.note(0, &bytes, None);
         assert_eq!(found.streams()[0].stream.link.vlan, Some(7));
-        // A tag that the NIC took off stood before all others.
+        // A tag that the NIC removed preceded all others.
         found.note(0, &bytes, Some(Tag::new(9, 0)));
         assert_eq!(found.streams().len(), 1);
     }
@@ -189,7 +193,7 @@ mod tests {
             found.note(t, &FrameSpec { asdus, ..FrameSpec::default() }.build().unwrap(), None);
             let goose = latpath_protocols::goose::Frame {
                 goid: Some(b"trip"),
-                // One event more after ten messages, one message missing.
+                // A new event after ten messages, one message missing.
                 st_num: 1 + u32::from(n / 10),
                 sq_num: u32::from(n % 10 + n / 15),
                 ..Default::default()
@@ -205,7 +209,7 @@ mod tests {
             found.streams().iter().map(|s| (s.stream.short(), s.frames, s.tracker.totals().lost)).collect();
         let ptp =
             |port: u16| format!("ptp:sync,source=070707.0707.070707-{port},domain=0,vlan=0,mac=01:1b:19:00:00:00");
-        // Where every number is left out, the step is two.
+        // If every number is skipped, the step is two.
         assert_eq!(rows, [("MU".into(), 20, 0), ("trip".into(), 20, 1), (ptp(1), 20, 0), (ptp(2), 20, 0)]);
     }
 }

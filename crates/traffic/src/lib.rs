@@ -1,9 +1,10 @@
-//! Makes and takes packets of the protocols that latpath follows, on packet sockets.
+//! Sends and receives packets of the protocols that latpath follows, on packet sockets.
 //!
-//! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages ([`Repeated`]) or
-//!   of a file ([`Replay`]).
+//! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages
+//!   ([`Repeated`]) or of a file ([`Replay`]).
 //! - [`Subscription`] checks what a [`Receiver`] brings; [`Discovery`] lists the streams in it.
 #![deny(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod capture;
 mod corrupt;

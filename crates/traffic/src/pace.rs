@@ -1,27 +1,27 @@
-//! When frame number i is due: exact over any time, whatever the rate.
+//! The due time of frame number i: exact over any time, for any rate.
 
 use crate::Deadlines;
 use latpath_model::Ns;
 use std::{fmt, str::FromStr};
 
-/// Frames a second, in millionths, so that 4800/s and 0.1/s are exact alike.
+/// Frames per second, stored in millionths, so that 4800/s and 0.1/s are equally exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     micro_hz: u64,
 }
 
-/// A text is no rate.
+/// Error: the text is not a rate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?}: not a rate; write frames a second, above 0 and up to 100000000 (4800, 0.5)")]
 pub struct BadRate(pub String);
 
 impl Pace {
-    /// So many frames a second, at least one.
+    /// This many frames per second, at least one.
     pub fn per_second(n: u32) -> Self {
         Self { micro_hz: u64::from(n.max(1)) * 1_000_000 }
     }
 
-    /// When frame number `i` is due, after the start. Rounded down, never summed up: no drift.
+    /// Due time of frame number `i` after the start, ns. Rounded down and not accumulated: no drift.
     pub fn due(self, i: u64) -> Ns {
         let t = u128::from(i) * 1_000_000_000_000_000 / u128::from(self.micro_hz);
         Ns::try_from(t).unwrap_or(Ns::MAX)
@@ -32,6 +32,7 @@ impl Pace {
         Deadlines { interval: self.due(1).max(1), per_s: self.hz() }
     }
 
+    /// Frames per second.
     pub fn hz(self) -> f64 {
         self.micro_hz as f64 / 1e6
     }

@@ -1,4 +1,4 @@
-//! Sends frames by absolute deadlines, and says how well it kept them.
+//! Sends frames at absolute deadlines, and measures the punctuality.
 
 use crate::kernel::{wait_until, PacketSocket, Woken};
 use crate::DeviceError;
@@ -8,14 +8,16 @@ use latpath_model::Ns;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Time from the start of [`publish()`] to the first deadline: memory is warm and the thread asleep by then.
+/// Time from the start of [`publish()`] to the first deadline, ns, in which memory is warmed up and the thread falls
+/// asleep.
 const LEAD: Ns = 5_000_000;
-/// Time after the end in which frames that are overdue then are still sent.
+/// Time after the end during which overdue frames are still sent, ns.
 const GRACE: Ns = 1_000_000_000;
 
+/// A source of frames.
 pub trait Frames {
-    /// Puts the next frame into `out` (which is cleared) and returns when it is due, in ns after the start; never earlier than
-    /// the one before. `None` at the end.
+    /// Puts the next frame into `out` (which is cleared) and returns its due time after the start, ns; never earlier
+    /// than the previous one. `None` at the end.
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Ns>;
     /// The deadlines; `None` for as fast as possible.
     fn deadlines(&self) -> Option<Deadlines>;
@@ -30,53 +32,53 @@ impl<F: Frames + ?Sized> Frames for Box<F> {
     }
 }
 
-/// How frames are sent.
+/// Options of [`publish()`].
 #[derive(Clone, Copy, Debug)]
 pub struct PublishOptions {
-    /// When the first deadline is, `CLOCK_MONOTONIC`; as soon as possible where there is none.
+    /// Time of the first deadline, `CLOCK_MONOTONIC`, ns; `None` for as soon as possible.
     pub start: Option<Ns>,
-    /// Stop before the first frame that is due later than this after the start; without a pace, after this time.
+    /// Stop before the first frame due later than this after the start, ns; without a pace, after this time.
     pub duration: Option<Ns>,
     /// Stop after this many frames.
     pub count: Option<u64>,
-    /// Be awake this long before a deadline.
+    /// Time of busy waiting before a deadline, ns.
     pub spin: Ns,
-    /// Most frames in one system call; at least 1.
+    /// Maximum frames per system call, at least 1.
     pub batch: usize,
 }
 
-/// How close the deadlines of frames are.
+/// The spacing of deadlines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Deadlines {
-    /// Time between two of one publisher: a frame that is later than this counts as late.
+    /// Time between two frames of one publisher, ns: a frame delayed by more counts as late.
     pub interval: Ns,
-    /// Frames a second, of all publishers.
+    /// Frames per second of all publishers.
     pub per_s: f64,
 }
 
-/// What was sent, and how late.
+/// Counts and delays of sent frames.
 #[derive(Clone, Debug, Default)]
 pub struct Punctuality {
-    /// Frames that the kernel took.
+    /// Frames that the kernel accepted.
     pub sent: u64,
-    /// Frames that the kernel refused because a queue was full: lost.
+    /// Frames that the kernel rejected because a queue was full: lost.
     pub refused: u64,
-    /// Frames that were handed over more than one interval after they were due.
+    /// Frames sent more than one interval after they were due.
     pub late: u64,
-    /// Frames were due that were not sent, because the end was over for a second.
+    /// Some frames were not sent, because they were overdue a second after the end.
     pub gave_up: bool,
-    /// Time of handing over minus deadline, of every frame. The time is taken right before the system call.
+    /// Time of sending minus deadline of every frame, ns. The time is taken directly before the system call.
     pub error: Histogram,
-    /// The same of the frames that were waited for, without those that were overdue already: what cyclictest calls latency.
+    /// The same for the frames that were waited for, without those already overdue: the latency of cyclictest.
     pub wakeup: Histogram,
-    /// Time of the first handing over, `CLOCK_MONOTONIC`.
+    /// Time of the first frame, `CLOCK_MONOTONIC`, ns.
     pub first: Ns,
-    /// Time of the last.
+    /// Time of the last frame, `CLOCK_MONOTONIC`, ns.
     pub last: Ns,
 }
 
 impl Punctuality {
-    /// Frames a second, first to last. For display.
+    /// Frames per second, first to last. For display.
     pub fn rate_hz(&self) -> f64 {
         let (n, t) = (self.sent + self.refused, self.last - self.first);
         if n < 2 || t <= 0 {
@@ -88,11 +90,11 @@ impl Punctuality {
 
 /// Sends `frames` on `socket` until they end, a limit is reached or `stop` is set.
 ///
-/// No frame is sent early and none is left out: what is overdue goes at once, several in one system call if `batch` allows. Only
+/// No frame is sent early or omitted: overdue frames are sent at once, several per system call if `batch` permits. Only
 /// a sender that cannot keep up at all gives up, a second after the end.
 ///
 /// # Errors
-/// When the device fails; what was sent until then is in `result` all the same.
+/// The device fails; `result` includes the frames sent until then.
 pub fn publish(
     socket: &mut PacketSocket,
     frames: &mut dyn Frames,
@@ -106,7 +108,7 @@ pub fn publish(
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut queue = Queue { slots: (0..options.batch.max(1)).map(|_| Slot::default()).collect(), filled: 0 };
 
-    // One frame is always ready before its deadline, so that nothing but the send stands between waking and sending.
+    // One frame is always prepared before its deadline, so that nothing else delays sending after the wakeup.
     queue.fill(frames, start);
     while queue.filled > 0 && left > 0 {
         let woken = match deadlines {
@@ -119,7 +121,7 @@ pub fn publish(
             result.gave_up = true;
             break;
         }
-        // A thread that never has to wait must still see a stop.
+        // A thread that never waits must still notice a stop.
         if stop.load(Ordering::Relaxed) {
             break;
         }
@@ -130,7 +132,7 @@ pub fn publish(
                 break;
             }
         }
-        // The last one may have been filled to find that it is not due yet.
+        // The last one may have been prepared only to find that it is not due yet.
         let ready = queue.slots[..queue.filled.min(most)].iter().take_while(|s| s.due <= due_now).count().max(1);
         let done = queue.send(socket, ready, result)?;
         if result.first == 0 {
@@ -168,7 +170,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes one more frame; false at their end.
+    /// Prepares one more frame; returns false at their end.
     fn fill(&mut self, frames: &mut dyn Frames, start: Ns) -> bool {
         let slot = &mut self.slots[self.filled];
         match frames.next(&mut slot.bytes) {
@@ -181,7 +183,7 @@ impl Queue {
         }
     }
 
-    /// Sends the first `ready` frames, or as many as one system call takes, and returns how many are done with.
+    /// Sends the first `ready` frames, or as many as one system call accepts, and returns the number of processed ones.
     fn send(
         &mut self,
         socket: &mut PacketSocket,

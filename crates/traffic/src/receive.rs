@@ -1,23 +1,26 @@
-//! Receiving, by copies or from a mapped ring.
+//! Receives frames, by copies or from a mapped ring.
 
 use crate::kernel::{CopyReceiver, PacketSocket, Received, RingReceiver};
 use crate::DeviceError;
 use latpath_linux::realtime;
 
-/// A socket's receiving side.
+/// The receiving side of a socket.
 pub enum Receiver {
     /// The kernel copies each frame (`recvmmsg`).
     Copy(CopyReceiver),
-    /// Frames are read where the kernel put them (TPACKET_V2).
+    /// Frames are read in place from the kernel's ring (TPACKET_V2).
     Ring(RingReceiver),
 }
 
 impl Receiver {
-    /// Receives from this socket, from now on.
+    /// Starts receiving on this socket.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn new(socket: PacketSocket, ring: bool) -> Result<Self, DeviceError> {
         let mut receiver =
             if ring { Self::Ring(RingReceiver::new(socket)?) } else { Self::Copy(CopyReceiver::new(socket)) };
-        // Only now, for what came before the ring is there would be lost without a trace.
+        // Not earlier: frames that arrive before the ring exists would be lost uncounted.
         receiver.socket().start()?;
         Ok(receiver)
     }
@@ -29,7 +32,10 @@ impl Receiver {
         }
     }
 
-    /// Waits at most 100 ms for frames, hands each to `take` and returns how many there were.
+    /// Waits at most 100 ms for frames, passes each to `take` and returns their number.
+    ///
+    /// # Errors
+    /// The device is down or vanished, or the kernel's error.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         match self {
             Self::Copy(r) => r.receive(take),
@@ -37,7 +43,10 @@ impl Receiver {
         }
     }
 
-    /// Hands over what had arrived before this call and still waits, so that an end loses nothing.
+    /// Passes on all frames that arrived before this call, so that nothing is lost at the end.
+    ///
+    /// # Errors
+    /// The device is down or vanished, or the kernel's error.
     pub fn drain(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<(), DeviceError> {
         let (end, mut beyond) = (realtime(), false);
         while !beyond {
@@ -50,7 +59,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Frames that the kernel dropped, because they were not taken fast enough.
+    /// Number of frames that the kernel dropped, because they were not received fast enough.
     pub fn dropped(&mut self) -> u64 {
         self.socket().dropped()
     }

@@ -1,36 +1,38 @@
-//! The messages of one sender: events that are repeated, or a steady rate.
+//! The messages of one sender: repeated events, or a constant rate.
 
 use crate::{Deadlines, Frames, Pace};
 use latpath_linux::realtime;
 use latpath_model::{Matcher, Ns};
 use latpath_protocols::protocol::{FrameLink, Outgoing};
 
-/// When messages are due.
+/// The schedule of messages.
 #[derive(Clone, Copy, Debug)]
 pub enum Pattern {
     /// At this rate; `None` for as fast as possible.
     Rate(Option<Pace>),
-    /// Again after `first`, then after twice the time each time, until it is `longest` (IEC 61850-8-1, 18.1.2.5).
+    /// Repeated after `first`, then after twice the previous time, up to `longest` (IEC 61850-8-1, 18.1.2.5).
     Growing {
-        /// From a new event to its first repetition.
+        /// From a new event to its first repetition, ns.
         first: Ns,
-        /// The longest time between two messages.
+        /// Maximum time between two messages, ns.
         longest: Ns,
     },
 }
 
+/// Options of the messages.
 #[derive(Clone, Debug)]
 pub struct RepeatedOptions {
+    /// The stream.
     pub stream: Matcher,
-    /// The Ethernet header.
+    /// The link layer.
     pub link: FrameLink,
-    /// When messages are due.
+    /// The schedule of messages.
     pub pattern: Pattern,
-    /// A new event begins every so often; `None` for one event alone.
+    /// Time between new events, ns; `None` for a single event.
     pub event_every: Option<Ns>,
 }
 
-/// The messages of a stream, for ever.
+/// An endless sequence of a stream's messages.
 pub struct Repeated {
     o: RepeatedOptions,
     started: Ns,
@@ -45,13 +47,13 @@ impl Repeated {
     /// Prepares the messages.
     ///
     /// # Errors
-    /// A sentence for the user, where such a stream cannot be sent.
+    /// latpath cannot send such a stream; as a sentence.
     pub fn new(o: RepeatedOptions) -> Result<Self, String> {
         let repeated = Self { o, started: realtime(), sent: 0, event: 1, event_due: 0, number: 0, due: 0 };
         repeated.frame(1_000_000_000).map(|_| repeated)
     }
 
-    /// The next message, which another follows within this time.
+    /// Builds the next message, which another follows within `next`.
     fn frame(&self, next: Ns) -> Result<Vec<u8>, String> {
         let event_time = self.started.saturating_add(self.event_due);
         let packet = Outgoing { event: self.event, number: self.number, event_time, next };
@@ -75,7 +77,7 @@ impl Frames for Repeated {
             self.event_due = self.event_due.saturating_add(every);
             (self.event, self.number) = (self.event.wrapping_add(1), 0);
             if matches!(self.o.pattern, Pattern::Growing { .. }) {
-                // A new event does not wait for the next repetition of the last.
+                // A new event does not wait for the next repetition of the previous one.
                 self.due = self.event_due;
             }
         }
@@ -104,7 +106,7 @@ mod tests {
         Repeated::new(RepeatedOptions { stream, link, pattern, event_every }).unwrap()
     }
 
-    /// When each message is due, in ms, and its key.
+    /// Due time in ms, and key, of each message.
     fn messages(frames: &mut Repeated, count: usize) -> Vec<(Ns, u32)> {
         let mut out = Vec::new();
         let mut next = || {

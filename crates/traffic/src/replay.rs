@@ -1,4 +1,4 @@
-//! Sends a capture again, once or for ever, with smpCnt going on where the capture starts over.
+//! Sends a capture, once or repeatedly; smpCnt continues when the capture starts over.
 
 use crate::{CaptureError, CaptureFile, Deadlines, Frames, InterfaceChoice, Pace, Packet, Selection};
 use latpath_model::{KeyRule, Ns};
@@ -8,39 +8,49 @@ use latpath_protocols::UnreadFrames;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// Up to this length a frame that was cut is made whole again: no device sends a longer one.
+/// Maximum length to which a truncated frame is completed, bytes; no device sends longer ones.
 const LONGEST_FRAME: usize = 1 << 16;
-/// Most bytes of frames that are held.
+/// Maximum total size of the frames, bytes.
 const MOST_BYTES: usize = 1 << 30;
 
 /// Why a capture cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It cannot be read.
+    /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// Nothing to send is in it.
+    /// The capture has no Sampled Values.
     #[error("{}: no Sampled Values in {packets} packets", path.display())]
-    Empty { path: PathBuf, packets: u64 },
-    /// Its packets are of several interfaces.
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// Its number of packets.
+        packets: u64,
+    },
+    /// The capture has packets of several interfaces.
     #[error("{}: its packets are of several interfaces ({interfaces}), and each frame may be there several times: name the one to send \
              from: --pcap FILE,interface=NAME, or interface=* for all", path.display())]
-    Interfaces { path: PathBuf, interfaces: String },
-    /// It does not fit.
+    Interfaces {
+        /// The file.
+        path: PathBuf,
+        /// Its interfaces.
+        interfaces: String,
+    },
+    /// The capture exceeds the maximum size.
     #[error("{}: more than 1 GiB of Sampled Values; cut it first (editcap -c)", .0.display())]
     TooLarge(PathBuf),
 }
 
 /// One frame of the capture.
 struct Recorded {
-    /// After the first frame.
+    /// Due time after the first frame, ns.
     due: Ns,
     bytes: std::ops::Range<usize>,
     /// Its part of `Replay::counters`.
     counters: std::ops::Range<usize>,
 }
 
-/// Where a smpCnt stands in its frame, and whose it is.
+/// Offset of a smpCnt in its frame, and its stream.
 struct Counter {
     at: usize,
     stream: usize,
@@ -53,13 +63,13 @@ struct Stream {
     last_count: u16,
     highest: u16,
     lowest: u16,
-    /// The number behind the wrap.
+    /// The number after the wrap.
     base: u32,
     samples: u64,
     first: Ns,
     last: Ns,
     wrap: u32,
-    /// What one round adds to smpCnt.
+    /// Increment of smpCnt per round.
     advance: u32,
 }
 
@@ -70,9 +80,9 @@ pub struct Replay {
     frames: Vec<Recorded>,
     counters: Vec<Counter>,
     streams: Vec<Stream>,
-    /// From the first frame of one round to the first of the next.
+    /// Time from the first frame of one round to the first of the next, ns.
     period: Ns,
-    /// Time between two frames of the busiest stream.
+    /// Time between two frames of the busiest stream, ns.
     interval: Ns,
     pace: Option<Option<Pace>>,
     rounds: bool,
@@ -81,15 +91,19 @@ pub struct Replay {
     sent: u64,
     /// Packets of other protocols, which are not sent.
     pub skipped: u64,
-    /// Frames of Sampled Values that cannot be read; they are sent as they are.
+    /// Frames of Sampled Values that cannot be parsed; they are sent unchanged.
     pub unread: UnreadFrames,
-    /// Frames that the capture cut; they are sent in full, with zeros for what is missing.
+    /// Frames that the capture truncated; they are sent in full length, padded with zeros.
     pub cut: u64,
 }
 
 impl Replay {
-    /// Reads a capture, of one interface if it has several. `pace`: `None` for its own, `Some(None)` for as fast as possible, `Some(Some(_))` for a rate of all
-    /// frames together. `rounds`: for ever. `wrap`: where smpCnt wraps, found out if not given.
+    /// Reads a capture, of one interface if it has several. `pace`: `None` for the capture's own, `Some(None)` for as
+    /// fast as possible, `Some(Some(_))` for a rate of all frames together. `rounds`: repeat for ever. `wrap`: the wrap
+    /// of smpCnt, determined from the capture if `None`.
+    ///
+    /// # Errors
+    /// The capture cannot be read, has no Sampled Values, is too large, or has several interfaces.
     pub fn open(
         (path, interface): (&Path, Option<InterfaceChoice>),
         pace: Option<Option<Pace>>,
@@ -111,7 +125,7 @@ impl Replay {
                 continue;
             }
             let due = packet.t.saturating_sub(*start.get_or_insert(packet.t));
-            // A capture may have stepped back in time: what is out of place goes with the frame before.
+            // Times of a capture may go back: a frame that is out of order is sent with the previous one.
             let due = due.max(replay.frames.last().map_or(0, |f| f.due));
             replay.take(due, &packet, wrap, &mut by_name);
             if replay.bytes.len() > MOST_BYTES {
@@ -131,7 +145,7 @@ impl Replay {
         match Frame::parse_captured(bytes, packet.len) {
             Ok(frame) => {
                 for asdu in frame.asdus() {
-                    // Addresses, tags and APPID lie before the length; with the svID they name the stream.
+                    // Addresses, tags and APPID precede the length; together with the svID they identify the stream.
                     let header = 12 + 4 * frame.tags().len() + 4;
                     let name = [&bytes[..header], asdu.svid].concat();
                     let streams = &mut self.streams;
@@ -178,7 +192,7 @@ impl Replay {
         self.frames.push(Recorded { due, bytes: at..self.bytes.len(), counters: first..self.counters.len() });
     }
 
-    /// What follows from the whole capture.
+    /// Computes what depends on the whole capture.
     fn settle(&mut self, wrap: Option<u32>) {
         let last = self.frames.last().map_or(0, |f| f.due);
         let busiest = self.streams.iter().filter(|s| s.frames > 1 && s.last > s.first).max_by_key(|s| s.frames);
@@ -189,13 +203,13 @@ impl Replay {
         }
         .max(1);
         self.period = match busiest {
-            // In one division, so that rounding does not add up over rounds of thousands of frames.
+            // In one division, so that rounding errors do not accumulate over thousands of frames.
             Some(s) => last.max((i128::from(s.last - s.first) * i128::from(s.frames) / i128::from(s.frames - 1)) as Ns),
             None => last + self.interval,
         };
         for s in &mut self.streams {
             let t = s.last - s.first;
-            // A file too short to show the wrap counts as one of the nearest sample rate in use.
+            // If the file is too short to show the wrap, the nearest common sample rate is used.
             let nearest = || {
                 let hz = (s.samples > 1 && t > 0).then(|| (s.samples - 1) as f64 * 1e9 / t as f64)?;
                 SAMPLE_RATES.into_iter().find(|r| (hz / f64::from(*r) - 1.0).abs() < 0.02)
@@ -208,22 +222,23 @@ impl Replay {
         }
     }
 
-    /// The longest time between two frames of the file, and the number of the frame that ends it, from 1.
+    /// The longest time between two frames of the file, ns, with the number of the frame that ends it, from 1.
     pub fn longest_pause(&self) -> Option<(usize, Ns)> {
         let pause = |(i, pair): (usize, &[Recorded])| (i + 2, pair[1].due - pair[0].due);
         self.frames.windows(2).enumerate().map(pause).max_by_key(|(_, pause)| *pause)
     }
 
-    /// Frames in one round.
+    /// Number of frames in one round.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Always false: a capture without frames is refused.
+    /// Always false: a capture without frames is rejected.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
+    /// Number of streams.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }

@@ -1,4 +1,4 @@
-//! The application at the end: checks what it receives.
+//! The receiving application: checks the frames that it receives.
 
 use crate::Received;
 use latpath_histogram::Histogram;
@@ -9,46 +9,47 @@ use latpath_protocols::{ProtocolId, Tag, UnreadFrames};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Names of other streams that are kept, to help with a mistyped one.
+/// Maximum names of other streams that are kept, to help with mistyped ones.
 const OTHERS: usize = 32;
-/// Exact streams whose match is remembered.
+/// Maximum exact streams whose match is cached.
 const REMEMBERED: usize = 4096;
 
+/// A received stream.
 #[derive(Clone, Debug)]
 pub struct StreamReceived {
     /// The stream as the user named it, or its exact name.
     pub stream: StreamSpec,
-    /// What the sequence numbers say.
+    /// Losses, duplicates and reordering, by sequence numbers.
     pub tracker: Tracker,
-    /// Samples of the stream in the newest frame; 0 where frames have none.
+    /// Samples of the stream in the newest frame; 0 if frames have none.
     pub samples: u16,
-    /// Time from one arrival to the next, by the kernel's clock at reception.
+    /// Time between arrivals, by the kernel's receive timestamps, ns.
     pub interarrival: Histogram,
-    /// Time from the kernel's reception to the application.
+    /// Time from the kernel's reception to the application, ns.
     pub delay: Histogram,
-    /// Arrival of the first frame.
+    /// Arrival of the first frame, ns.
     pub first: Ns,
-    /// Arrival of the newest frame.
+    /// Arrival of the newest frame, ns.
     pub last: Ns,
 }
 
-/// What an application receives of its streams.
+/// The streams that an application receives.
 #[derive(Clone, Debug)]
 pub struct Subscription {
     streams: Vec<StreamReceived>,
-    /// Streams were named; otherwise all are taken as they come.
+    /// Streams were named; otherwise all received streams are listed.
     named: bool,
-    /// Which streams a stream in a frame belongs to.
+    /// Named streams that include an exact stream of a frame.
     matches: HashMap<StreamSpec, Rc<[usize]>>,
     /// Frames that could not be read.
     pub unread: UnreadFrames,
-    /// Frames of other streams, or that came when the table of streams was full.
+    /// Frames of other streams, and those beyond the limit of streams.
     pub others: u64,
-    /// Names of the streams in those frames, the first few.
+    /// Names of the first streams in those frames.
     pub other_names: Vec<String>,
     /// Frames of the requested streams.
     pub taken: u64,
-    /// Frames without the kernel's time of arrival: they have no delay.
+    /// Frames without the kernel's receive timestamp: they have no delay.
     pub unstamped: u64,
 }
 
@@ -65,14 +66,14 @@ impl StreamReceived {
         }
     }
 
-    /// What the sequence numbers say.
+    /// The counts of the sequence.
     pub fn totals(&self) -> Totals {
         self.tracker.totals()
     }
 }
 
 impl Subscription {
-    /// To these streams, or to all there are if none is named.
+    /// Subscribes to these streams, or to all if none is named.
     ///
     /// # Errors
     /// The first stream whose protocol is not listed, or whose key is not the protocol's own.
@@ -94,7 +95,7 @@ impl Subscription {
         })
     }
 
-    /// The protocols whose frames are to be received: those of the named streams, or all that are listed.
+    /// The protocols to receive: those of the named streams, or all listed ones.
     pub fn protocols(&self) -> Vec<ProtocolId> {
         let mut protocols = ProtocolId::listed();
         if self.named {
@@ -103,12 +104,12 @@ impl Subscription {
         protocols
     }
 
-    /// The streams: those that were named, or those that came, in order of appearance.
+    /// The named streams, or the received ones in order of appearance.
     pub fn streams(&self) -> &[StreamReceived] {
         &self.streams
     }
 
-    /// Takes a frame.
+    /// Adds a frame.
     pub fn note(&mut self, r: &Received<'_>) {
         let (header, found) = match Matcher::read(r.frame) {
             Ok(read) => read,
@@ -143,7 +144,7 @@ impl Subscription {
         }
     }
 
-    /// The streams that the one in a frame belongs to.
+    /// The streams that include the exact stream of a frame.
     fn find(&mut self, exact: &StreamSpec) -> Rc<[usize]> {
         if let Some(known) = self.matches.get(exact) {
             return known.clone();

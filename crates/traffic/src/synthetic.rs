@@ -1,37 +1,40 @@
-//! The frames of a profile's publishers.
+//! The frames of synthetic publishers with a given profile.
 
 use crate::{Deadlines, Frames, Pace};
 use latpath_model::Ns;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec, Profile, Waveform, PHSMEAS1_LEN};
 use latpath_protocols::BuildError;
 
-/// What a set of publishers sends. They are synchronised: all send their sample number n at the same time.
+/// Options of synchronised publishers, which all send sample number n at the same time.
 #[derive(Clone, Debug)]
 pub struct SyntheticOptions {
-    /// Samples a second, ASDUs a frame.
+    /// Samples per second, ASDUs per frame.
     pub profile: Profile,
     /// The header of each publisher's frames; its ASDUs are ignored.
     pub headers: Vec<FrameSpec>,
+    /// svID of each publisher.
     pub svids: Vec<Vec<u8>>,
-    /// Where smpCnt returns to 0: 1 to 65536.
+    /// The wrap of smpCnt, 1 to 65536.
     pub wrap: u32,
     /// smpCnt of the first sample.
     pub first: u16,
+    /// confRev.
     pub conf_rev: u32,
+    /// smpSynch.
     pub smp_synch: u8,
-    /// Frames a second of each publisher; `None` for no pace at all.
+    /// Frames per second of each publisher; `None` for as fast as possible.
     pub pace: Option<Pace>,
-    /// Frames of each publisher that are due at once, 1 for none.
+    /// Frames of each publisher that are due together, at least 1.
     pub burst: u32,
 }
 
 struct Template {
     bytes: Vec<u8>,
-    /// Where smpCnt and samples of each ASDU stand.
+    /// Offsets of smpCnt and samples of each ASDU.
     at: Vec<(usize, usize)>,
 }
 
-/// The frames of a profile's publishers, for ever.
+/// An endless sequence of the publishers' frames.
 pub struct Synthetic {
     templates: Vec<Template>,
     wave: Waveform,
@@ -43,6 +46,9 @@ pub struct Synthetic {
 
 impl Synthetic {
     /// Prepares the frames.
+    ///
+    /// # Errors
+    /// A frame cannot be built.
     pub fn new(o: SyntheticOptions) -> Result<Self, BuildError> {
         let template = |(header, svid): (&FrameSpec, &Vec<u8>)| {
             let asdu = AsduSpec {

@@ -1,4 +1,4 @@
-//! What the lines of a trace say, as events of the flight recorder.
+//! Converts the lines of a trace into events of the flight recorder.
 
 use latpath_flight::{Class, Event, Left, Sleep, Vector, What};
 use latpath_model::{
@@ -8,21 +8,21 @@ use latpath_model::{
 use latpath_tracefs::text::{number, Line, Switch, Task};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Names of one kind that are kept.
+/// Maximum names of each kind.
 const MOST_NAMES: usize = 1 << 15;
-/// Bytes that are shown of a line that cannot be read.
+/// Maximum length of an unreadable line in messages, bytes.
 const SHOWN: usize = 60;
-/// The first of the numbers that stand for functions, since a trace gives none.
+/// First number assigned to functions, since traces have no addresses.
 const FIRST_FUNCTION: u64 = 1 << 40;
 
-/// Where a line says that a packet was.
+/// The place of a packet, from a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A device handed it to the stack.
+    /// A device passed it to the stack.
     Received,
-    /// A device was given it to send.
+    /// A device was given it to transmit.
     Sent,
-    /// A thread read it from a socket, or off a tap.
+    /// A thread read it from a socket or a tap.
     Read,
 }
 
@@ -32,19 +32,19 @@ pub(crate) struct PacketLine {
     pub cpu: u32,
     pub pid: u32,
     pub place: Place,
-    /// The number of the device's name; none of those that were read.
+    /// Index of the device's name; `None` if it was read.
     pub device: Option<usize>,
 }
 
-/// What a line became.
+/// The meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ParsedLine {
     Event(Event),
     Packet(PacketLine),
     Nothing,
 }
 
-/// Kinds of events that a trace has.
+/// The kinds of events in a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kinds {
     pub switches: bool,
@@ -55,7 +55,7 @@ pub(crate) struct Kinds {
     pub packets: bool,
 }
 
-/// Names that the lines give.
+/// Names collected from the lines.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub threads: HashMap<u32, (String, Option<u32>)>,
@@ -63,26 +63,26 @@ pub(crate) struct Reader {
     functions: HashMap<String, u64>,
     pub devices: Vec<String>,
     pub kinds: Kinds,
-    /// Lines of `sched_switch` that cannot be read, and what the first of them says.
+    /// Number of unreadable `sched_switch` lines, and the first of them.
     pub unread_switches: u64,
     pub unread_switch: String,
-    /// The files or buffers that lines name, a few.
+    /// The files or buffers that lines name, up to `MOST_SOURCES`.
     pub sources: BTreeSet<String>,
-    /// Some lines name none.
+    /// Some lines name no source.
     pub has_own_lines: bool,
 }
 
-/// Files or buffers of one text that are told apart.
+/// Maximum files or buffers of one text that are distinguished.
 const MOST_SOURCES: usize = 8;
 
 impl Reader {
-    /// The names of functions, by the numbers that stand for them.
+    /// Names of functions, by assigned number.
     pub fn functions(&self) -> BTreeMap<u64, String> {
         self.functions.iter().map(|(name, number)| (*number, name.clone())).collect()
     }
 
-    /// Takes a line, at this time of the run.
-    pub fn read(&mut self, line: &Line<'_>, t: Ns) -> Found {
+    /// Parses a line, at this time of the run.
+    pub fn read(&mut self, line: &Line<'_>, t: Ns) -> ParsedLine {
         match line.source {
             Some(source) if !self.sources.contains(source) && self.sources.len() < MOST_SOURCES => {
                 self.sources.insert(printable(source));
@@ -93,16 +93,16 @@ impl Reader {
         self.name(line.pid, line.name, line.process);
         if let Some(packet) = self.packet(line, t) {
             self.kinds.packets = true;
-            return Found::Packet(packet);
+            return ParsedLine::Packet(packet);
         }
         match self.what(line) {
-            Some(what) => Found::Event(Event { t, pid: line.pid, what }),
-            None => Found::Nothing,
+            Some(what) => ParsedLine::Event(Event { t, pid: line.pid, what }),
+            None => ParsedLine::Nothing,
         }
     }
 
     fn name(&mut self, pid: u32, name: &str, process: Option<u32>) {
-        // `<idle>`, and `<...>` of a name that the trace has lost.
+        // `<idle>`, or `<...>` for a name that the trace has lost.
         if pid == 0 || name.is_empty() || name.starts_with('<') {
             return;
         }
@@ -207,7 +207,7 @@ impl Reader {
             "softirq_exit" => What::SoftirqExit(value(args, "vec=")?),
             "cpu_idle" => {
                 self.kinds.idle = true;
-                // The kernel's number for coming out is -1, printed without its sign.
+                // The kernel's number for leaving idle is -1, printed as unsigned.
                 What::Idle(Some(value(args, "state=")?).filter(|state| *state != u32::MAX))
             }
             "timer_expire_entry" => What::TimerEntry(self.function(args.split_once("function=")?.1)?),
@@ -226,7 +226,7 @@ impl Reader {
     }
 }
 
-/// As the kernel's own events have it. A trace does not say whether real time is FIFO or RR.
+/// Scheduling class from the priority. Traces do not distinguish FIFO from RR.
 fn class(prio: Option<i32>) -> Class {
     let prio = prio.and_then(|prio| i16::try_from(prio).ok()).unwrap_or(120);
     let policy = match prio {
@@ -237,10 +237,10 @@ fn class(prio: Option<i32>) -> Class {
     Class { prio, policy }
 }
 
-/// From the letters of a switch.
+/// How a thread left its CPU, from the state's letters.
 fn left(state: &str) -> Left {
     if let Some(rest) = state.strip_prefix('R') {
-        // Whether it was made to leave, or yielded, the kernel's text says with a plus for some of those made to leave alone.
+        // The plus marks preemption; without it some preempted threads cannot be distinguished from yielding ones.
         return Left::Ready { preempted: rest.starts_with('+') || rest.is_empty(), throttled: false };
     }
     Left::Asleep(match state.chars().next() {
@@ -255,13 +255,13 @@ fn left(state: &str) -> Left {
     })
 }
 
-/// The decimal number behind a word.
+/// The decimal number after a word.
 fn value(args: &str, word: &str) -> Option<u32> {
     let (_, rest) = args.split_once(word)?;
     number(rest.split(|c: char| !c.is_ascii_digit()).next()?)
 }
 
-/// The CPU of a waking.
+/// The target CPU of a wakeup.
 fn target(args: &str) -> Option<u32> {
     value(args, "target_cpu=").or_else(|| value(args, "CPU:"))
 }
@@ -270,7 +270,7 @@ fn vcpu(args: &str) -> Option<u32> {
     args.strip_prefix("vcpu ").and_then(|rest| number(rest.split(|c: char| !c.is_ascii_digit()).next()?))
 }
 
-/// Interrupts that are no device's, of x86.
+/// x86 interrupts that belong to no device.
 fn vector(event: &str) -> Option<What> {
     let (name, is_entry) = match event.strip_suffix("_entry") {
         Some(name) => (name, true),
@@ -293,7 +293,7 @@ fn vector(event: &str) -> Option<What> {
 mod tests {
     use super::*;
 
-    fn read(reader: &mut Reader, text: &str) -> Found {
+    fn read(reader: &mut Reader, text: &str) -> ParsedLine {
         reader.read(&Line::read(text).unwrap_or_else(|| panic!("{text}")), 7)
     }
 
@@ -334,7 +334,7 @@ mod tests {
             ("  hog-9  [000]  5.000001: hrtimer_expire_entry: hrtimer=0x1 function=tick_nohz_handler now=5", What::HrtimerEntry(FIRST_FUNCTION)),
         ] {
             let mut reader = Reader::default();
-            let Found::Event(event) = read(&mut reader, text) else { panic!("{text}") };
+            let ParsedLine::Event(event) = read(&mut reader, text) else { panic!("{text}") };
             assert_eq!((event.what, event.t), (what, 7), "{text}");
         }
     }
@@ -344,12 +344,15 @@ mod tests {
         let mut reader = Reader::default();
         read(&mut reader, "relay 70/77  [001]  5.000001:  irq:irq_handler_entry: irq=24 name=eth0-rx 0");
         let line = "  <...>-9  [000]  5.000001: netif_receive_skb: dev=eth0 skbaddr=0x1 len=120";
-        let Found::Packet(packet) = read(&mut reader, line) else { panic!("{line}") };
+        let ParsedLine::Packet(packet) = read(&mut reader, line) else { panic!("{line}") };
         assert_eq!((packet.place, packet.cpu, packet.pid, packet.device), (Place::Received, 0, 9, Some(0)));
         assert_eq!(reader.threads.get(&77), Some(&("relay".to_owned(), Some(70))));
         assert_eq!((reader.threads.get(&9), reader.irqs[&24].as_str()), (None, "eth0-rx 0"));
         let line = "  relay-77  [000]  5.000001: skb_copy_datagram_iovec: skbaddr=0x1 len=100";
-        assert!(matches!(read(&mut reader, line), Found::Packet(PacketLine { place: Place::Read, device: None, .. })));
-        assert_eq!(read(&mut reader, "  relay-77  [000]  5.000001: sched_switch: nonsense"), Found::Nothing);
+        assert!(matches!(
+            read(&mut reader, line),
+            ParsedLine::Packet(PacketLine { place: Place::Read, device: None, .. })
+        ));
+        assert_eq!(read(&mut reader, "  relay-77  [000]  5.000001: sched_switch: nonsense"), ParsedLine::Nothing);
     }
 }

@@ -1,4 +1,5 @@
-//! Which CPU and thread had a packet at a point, as far as a trace shows that for certain: no capture and no log says it.
+//! Determines the CPU and thread of a packet at a point, if the trace proves them: captures and logs do not contain
+//! them.
 
 use super::{
     events::{Place, Reader},
@@ -10,14 +11,14 @@ use latpath_flight::{CpuTimeline, Doing, Snapshot};
 use latpath_model::{Ns, Point, PointInfo, PointKind};
 use std::collections::BTreeSet;
 
-/// A packet's time is taken so close to the line that shows it.
+/// Maximum time between a packet's sighting and the line that shows it, ns.
 const NEAR: Ns = 20_000;
-/// include/linux/interrupt.h
+/// NET_RX_SOFTIRQ (include/linux/interrupt.h).
 const NET_RX: u32 = 3;
-/// The kernel cuts threads' names to this.
+/// Maximum length of thread names in the kernel, bytes.
 const NAME: usize = 15;
 
-/// Fills in CPUs and threads of the sightings on one machine; its trace's times are good to `within`.
+/// Sets CPUs and threads of the sightings on one machine; its trace's times have errors of at most `within`.
 pub(crate) fn fill(
     packets: &mut Packets,
     points: &[PointInfo],
@@ -37,7 +38,7 @@ pub(crate) fn fill(
     }
 }
 
-/// Sightings of which nothing is known.
+/// Clears the CPUs and threads of all sightings.
 pub(crate) fn forget(packets: &mut Packets) {
     for seen in packets.iter_mut().flat_map(|packet| &mut packet.sightings) {
         (seen.cpu, seen.tid) = (UNKNOWN_CPU, 0);
@@ -64,7 +65,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The CPU and the thread of the lines of such packets at that time, where all of them have the same.
+    /// CPU and thread from lines of such packets at that time, if they agree.
     fn by_lines(&self, point: &Point, t: Ns) -> Option<(Option<u32>, u32)> {
         let place = match point.kind {
             PointKind::NicRx => Place::Received,
@@ -79,7 +80,7 @@ impl Finder<'_> {
         let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
         let first = self.cut.packets.partition_point(|line| line.t < from);
         let lines = self.cut.packets[first..].iter().take_while(|line| line.t <= to);
-        // A point of an application is named by its threads.
+        // Application points are named after their threads.
         let is_threads = |pid: u32| {
             let name = latpath_model::text::cut(point.device_name(), NAME);
             point.kind != PointKind::AppRead || self.reader.threads.get(&pid).is_some_and(|(known, _)| known == name)
@@ -91,7 +92,7 @@ impl Finder<'_> {
         Some((Some(cpu), pid))
     }
 
-    /// The thread that is called so, where there is one; and its CPU, where it ran then.
+    /// The thread with this name, if there is exactly one, and the CPU on which it ran.
     fn by_name(&self, name: &str, t: Ns) -> Option<(Option<u32>, u32)> {
         let cut = latpath_model::text::cut(name, NAME);
         let mut called = self.snapshot.threads.iter().filter(|(_, thread)| thread.name == cut);
@@ -100,10 +101,10 @@ impl Finder<'_> {
         Some((self.rows.iter().find(runs).map(|row| row.cpu), *pid))
     }
 
-    /// The CPU that was in the network's softirq then, where there was one alone, and what it interrupted.
+    /// The CPU that ran the network softirq at that time, if there was exactly one, and the thread it interrupted.
     fn by_softirq(&self, t: Ns) -> Option<(Option<u32>, u32)> {
         let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
-        // A CPU of which nothing is known may have been it.
+        // A CPU with an unknown state may have run it.
         let mut found = None;
         for row in &self.rows {
             for tile in row.between(from, to) {

@@ -1,6 +1,7 @@
-//! Cuts times out of a trace, as the flight recorder would have kept them: what each CPU did in them, and some of what it did before.
+//! Extracts windows from a trace, as the flight recorder would have kept them: each CPU's events in the window, and
+//! some before it.
 
-use super::events::{Found, PacketLine, Reader};
+use super::events::{PacketLine, ParsedLine, Reader};
 use crate::{source, ImportError};
 use latpath_flight::{CpuRecord, Event, Window};
 use latpath_model::Ns;
@@ -13,47 +14,47 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Events before a window that are kept too, of each CPU: who ran and who slept when it began follows from them.
+/// Events kept before a window, per CPU: they show the state at its beginning.
 const BEFORE: usize = 1024;
-/// Events behind it, within this time: who ran all the time is known by the next switch.
+/// Events kept after it, within `BEHIND_TIME`: the next switch identifies a thread that ran throughout.
 const BEHIND: usize = 64;
 const BEHIND_NS: Ns = 20_000_000;
-/// Events of one window, and of all: memory is bounded whatever a trace holds.
+/// Maximum events of a window, and of all: bounds the memory for any trace.
 const MOST: usize = 1 << 18;
 const MOST_OF_ALL: usize = 4 << 20;
-/// CPUs that are distinguished.
+/// Maximum number of CPUs.
 const MOST_CPUS: u32 = 1024;
 
-/// A time that is cut out.
+/// An extracted window.
 #[derive(Debug, Default)]
 pub(crate) struct Cut {
     pub window: Window,
-    /// Packets that the trace shows in it.
+    /// Lines of packets in the window.
     pub packets: Vec<PacketLine>,
-    /// It held more events than are kept.
+    /// The window had more events than are kept.
     pub is_full: bool,
 }
 
-/// All of a trace that is needed.
+/// The extracted parts of a trace.
 #[derive(Debug)]
 pub(crate) struct CutOut {
-    /// One for each time that was asked for, in their order.
+    /// One per requested time, in their order.
     pub cuts: Vec<Cut>,
     pub reader: Reader,
-    /// The first and the last event, on the run's timeline.
+    /// Times of the first and the last event, on the run's timeline.
     pub span: Option<(Ns, Ns)>,
-    /// Lines that are no event.
+    /// Lines that are not events.
     pub no_events: u64,
-    /// Events that the kernel or the recorder lost, as the trace says.
+    /// Events that the kernel or the recorder lost, according to the trace.
     pub lost: u64,
     pub whole_microseconds: bool,
 }
 
-/// What is kept of a CPU while the trace is read.
+/// State of a CPU while the trace is read.
 #[derive(Debug)]
 struct Cpu {
     recent: VecDeque<Event>,
-    /// From when on nothing is missing in `recent`.
+    /// Time since which `recent` is complete.
     since: Ns,
 }
 
@@ -65,7 +66,7 @@ struct Open {
 }
 
 struct Cutter {
-    /// Times that were asked for, the next one last.
+    /// Requested times, the next one last.
     waiting: Vec<(usize, Ns, Ns)>,
     open: Vec<Open>,
     cuts: Vec<Cut>,
@@ -74,7 +75,7 @@ struct Cutter {
     newest: Ns,
 }
 
-/// Reads a trace and cuts out these times. `ahead`: its clock minus the run's timeline.
+/// Reads a trace and extracts windows at these times. `ahead`: its clock minus the run's timeline, ns.
 pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicBool) -> Result<CutOut, ImportError> {
     let broken = |cause| ImportError::Io { path: path.into(), cause };
     let (input, _) = source::open(File::open(path).map_err(broken)?).map_err(broken)?;
@@ -100,16 +101,16 @@ pub(crate) fn cut_out(path: &Path, times: &[(Ns, Ns)], ahead: Ns, stop: &AtomicB
         span = Some(span.map_or((t, t), |(first, last)| (first.min(t), last.max(t))));
         match reader.read(&line, t) {
             _ if line.cpu >= MOST_CPUS => {}
-            Found::Event(event) => cutter.take(line.cpu, event),
-            Found::Packet(packet) => cutter.take_packet(packet),
-            Found::Nothing => {}
+            ParsedLine::Event(event) => cutter.take(line.cpu, event),
+            ParsedLine::Packet(packet) => cutter.take_packet(packet),
+            ParsedLine::Nothing => {}
         }
     }
     let cuts = cutter.finish();
     Ok(CutOut { cuts, reader, span, no_events, lost: lost_events, whole_microseconds })
 }
 
-/// `CPU:3 [LOST …]`
+/// Parses `CPU:3 [LOST …]`.
 fn cpu_of_lost(text: &str) -> Option<u32> {
     let digits = text.trim().strip_prefix("CPU")?.trim_start_matches([':', ' ']);
     digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -125,11 +126,11 @@ impl Cutter {
         Self { waiting, open: Vec::new(), cuts, cpus: BTreeMap::new(), all: 0, newest: Ns::MIN }
     }
 
-    /// What a CPU did before is not known any more; of all where it is not named.
+    /// Discards the state of a CPU, or of all if it is not named.
     fn forget(&mut self, cpu: Option<u32>) {
         for (_, known) in self.cpus.iter_mut().filter(|(number, _)| cpu.is_none_or(|cpu| cpu == **number)) {
             known.recent.clear();
-            // Its next event says from when on.
+            // Set by its next event.
             known.since = Ns::MAX;
         }
         for open in &self.open {
@@ -142,7 +143,7 @@ impl Cutter {
         }
     }
 
-    /// Opens and closes windows: everything before `t` has been read.
+    /// Opens and closes windows; all events before `t` have been read.
     fn turn(&mut self, t: Ns) {
         self.newest = self.newest.max(t);
         let newest = self.newest;
@@ -212,7 +213,7 @@ impl Cutter {
 
     fn finish(mut self) -> Vec<Cut> {
         for cut in &mut self.cuts {
-            // Lines of two CPUs may be a little out of order; those of one are not, but for clocks that went back.
+            // Lines of different CPUs may be slightly out of order; those of one CPU only if its clock went back.
             cut.window.cpus.iter_mut().for_each(|record| record.events.sort_by_key(|event| event.t));
             cut.window.cpus.sort_by_key(|record| record.cpu);
             cut.packets.sort_by_key(|packet| packet.t);
@@ -228,7 +229,7 @@ mod tests {
 
     const MS: Ns = 1_000_000;
 
-    /// Two CPUs that each switch once a millisecond for so long, the second half a millisecond later.
+    /// Two CPUs that each switch once per millisecond for `ms`, the second half a millisecond later.
     fn trace(ms: u32) -> String {
         let mut text = "# tracer: nop\n".to_owned();
         for n in 0..ms {
@@ -257,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_window_has_its_events_and_some_before_and_behind() {
-        // Windows that overlap, in any order; the trace's clock is 1 s behind.
+        // Overlapping windows, in any order; the trace's clock is 1 s behind.
         let second = 1000 * MS;
         let found = cut(
             &trace(3000),

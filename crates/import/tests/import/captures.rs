@@ -1,4 +1,4 @@
-//! Captures: every kind that is read, alone and beside a log.
+//! Captures of every supported kind, alone and together with a log.
 
 use crate::{Bench, PUB, SUB};
 use flate2::{write::GzEncoder, Compression};
@@ -10,7 +10,7 @@ use std::io::Write;
 
 const BEGIN: Ns = 1_767_225_600_000_000_000;
 
-/// A frame of two samples of a stream.
+/// A frame with two samples of a stream.
 pub(crate) fn frame(svid: &str, smp_cnt: u16, vlan: Option<u16>) -> Vec<u8> {
     let asdu = |smp_cnt| AsduSpec { svid: svid.into(), smp_cnt, ..AsduSpec::default() };
     let link = FrameLink { tags: vlan.map(|vlan| Tag::new(vlan, 4)).into_iter().collect(), ..FrameLink::default() };
@@ -31,7 +31,7 @@ pub(crate) fn pcap(packets: &[(Ns, Vec<u8>)]) -> Vec<u8> {
     file
 }
 
-/// Frames of two streams, and of none, `late` ns after they were sent.
+/// Frames of two streams, and of none, captured `late` ns after they were sent.
 fn capture(late: Ns, vlan: Option<u16>) -> Vec<(Ns, Vec<u8>)> {
     let mut packets = Vec::new();
     for n in 0..3000_u16 {

@@ -1,4 +1,4 @@
-//! Files with packets of several interfaces, of frames that a capture cut, and of senders that count from 1.
+//! Files with several interfaces, truncated frames, and senders that count from 1.
 
 use crate::captures::{frame, pcap};
 use crate::{Bench, PUB, SUB};
@@ -23,7 +23,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A pcapng with times in ns, of interfaces with these names; packets are of interfaces by their number.
+/// A pcapng with times in ns and interfaces with these names; packets refer to interfaces by number.
 fn pcapng(names: &[&str], packets: &[(u32, Ns, Vec<u8>)]) -> Vec<u8> {
     let mut file = Vec::new();
     block(&mut file, 0x0a0d_0d0a, &words(&[0x1a2b_3c4d, 1, u32::MAX, u32::MAX]));
@@ -81,7 +81,7 @@ fn where_nothing_says_which_interface_is_meant_the_error_says_how_to_choose() {
     let none = error("others.pcapng,interface=eth7");
     assert!(none.contains("no packet is of interface eth7") && none.contains("a, b"), "{none}");
     assert!(!bench.path("run").exists());
-    // One interface with packets is the one that is meant, whatever its name.
+    // If only one interface has packets, it is selected, whatever its name.
     let one: Vec<_> = both().into_iter().filter(|(interface, ..)| *interface == 1).collect();
     bench.write("one.pcapng", pcapng(&["a", "b"], &one));
     let (manifest, packets) = bench.import(&bench.options(&[(CSIN, "one.pcapng"), (VNET0, "one.pcapng")])).unwrap();

@@ -1,4 +1,4 @@
-//! Files that others wrote become a run: the same packets, times and counts as a slow joiner finds in them.
+//! Compares imported runs with the packets, times and counts of a slow joiner.
 
 mod captures;
 mod interfaces;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub(crate) const PUB: &str = "publisher/tx@eth0";
 pub(crate) const SUB: &str = "relay/app-read@relay";
 
-/// A journey with times of its own.
+/// A journey that owns its times.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Packet {
     pub(crate) stream: u16,

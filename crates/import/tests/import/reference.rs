@@ -1,14 +1,14 @@
-//! Against a joiner that is slow and simple: it has all packets in memory, and looks for the nearest in time.
+//! Compares with a slow, simple joiner: it has all packets in memory, and joins the nearest in time.
 
 use crate::{Bench, Packet, PUB, SUB};
 use latpath_model::Ns;
 use latpath_testkit::Noise;
 use std::{collections::HashMap, fmt::Write};
 
-/// A line of a log: when, smpCnt, of which stream.
+/// A line of a log: time, smpCnt, stream.
 type Line = (Ns, u32, u16);
 
-/// Two logs of a network that loses, repeats and reorders packets now and then. Times are whole microseconds.
+/// Two logs of a network that occasionally loses, repeats and reorders packets. Times are whole microseconds.
 fn network(seed: u64, packets: u64, streams: u64) -> (Vec<Line>, Vec<Line>) {
     let mut noise = Noise(seed);
     let (mut sent, mut got) = (Vec::new(), Vec::new());
@@ -18,7 +18,7 @@ fn network(seed: u64, packets: u64, streams: u64) -> (Vec<Line>, Vec<Line>) {
         let line = |t| (t, (number % 4000) as u32, stream);
         sent.push(line(t));
         let mut draw = |most: u64| noise.draw() % most;
-        // The ends are whole: of the last packets nobody can say whether they were lost.
+        // The last packets all arrive, since their loss could not be determined.
         let inside = packet > 300 * streams && packet + 300 * streams < packets;
         if inside && draw(200) == 0 {
             continue;
@@ -116,7 +116,7 @@ fn an_estimated_offset_is_as_wrong_as_its_bound_says_at_most() {
         bench.write("pub.txt", log(&sent));
         bench.write("sub.txt", log(&ahead));
         let mut options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
-        // The fastest packets of the network take 40 us, and logs cut times to whole microseconds.
+        // The fastest packets of the network take 40 us, and logs truncate times to whole microseconds.
         options.estimates = vec!["relay=42us".parse().unwrap()];
         let (manifest, packets) = bench.import(&options).unwrap();
         let clock = &manifest.machines[1].clock;

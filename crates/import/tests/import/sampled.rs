@@ -1,4 +1,4 @@
-//! Captures whose packets say when their samples were taken: Tmu, of one file alone too.
+//! Captures whose packets contain the times of their samples: Tmu, also with a single file.
 
 use crate::captures::pcap;
 use crate::{packets, Bench, PUB, SUB};
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 const SECOND: Ns = 1_000_000_000;
 const BEGIN: Ns = 1_767_225_600 * SECOND;
 
-/// When a packet comes, after its sample.
+/// Arrival of a packet after its sample, ns.
 fn delay(n: Ns) -> Ns {
     1_500_000 + n % 7 * 1000
 }
@@ -20,7 +20,7 @@ fn sample_of(n: Ns) -> Ns {
     BEGIN + n * SECOND / 4000
 }
 
-/// So many packets of a publisher of 4000 samples a second, each `late` ns after it was sent.
+/// `count` packets of a publisher of 4000 samples per second, each captured `late` ns after it was sent.
 fn capture(count: Ns, late: Ns, synch: impl Fn(Ns) -> u8) -> Vec<u8> {
     let frame = |n: Ns| {
         let smp_cnt = (n % 4000) as u16;
@@ -30,7 +30,7 @@ fn capture(count: Ns, late: Ns, synch: impl Fn(Ns) -> u8) -> Vec<u8> {
     pcap(&(0..count).map(|n| (sample_of(n) + delay(n) + late, frame(n))).collect::<Vec<_>>())
 }
 
-/// How many of the packets of this run, whose first one is number 0, have the time of their sample; each must be the right one.
+/// Number of packets of the run (the first one is number 0) with the time of their sample, which must be right.
 fn dated(bench: &Bench) -> usize {
     let mut all = packets(&bench.path("run"));
     all.sort_by_key(|packet| packet.t[0]);

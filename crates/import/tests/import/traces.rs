@@ -1,4 +1,5 @@
-//! Traces beside files: late packets are explained whatever their sender's clock is, and a text that is of no use says why.
+//! Traces given with files: late packets are explained for any state of the sender's clock; errors explain unusable
+//! traces.
 
 use crate::captures::pcap;
 use crate::{Bench, PUB, SUB};
@@ -19,7 +20,7 @@ fn capture(synch: u8, took: impl Fn(Ns) -> Ns) -> Vec<u8> {
     pcap(&(0..800).map(packet).collect::<Vec<_>>())
 }
 
-/// A switch every 100 µs, each line behind `before`, the event as `event` has it.
+/// A switch every 100 µs; each line has the prefix `before` and this event.
 fn trace(before: impl Fn(usize) -> &'static str, event: &str) -> String {
     (0..2100).fold(String::new(), |mut text, n| {
         let t = BEGIN / 1000 + n as Ns * 100;
@@ -66,7 +67,7 @@ fn a_trace_that_is_of_no_use_says_why() {
     assert!(error.contains("2100 lines of sched_switch cannot be read, as \"prev_comm=ARRAY"), "{error}");
     let error = with("  hog-9  [000]  5.000001: sched_waking: relay:77 [-1] CPU:001\n".into()).unwrap_err();
     assert!(error.contains("no sched_switch event in it"), "{error}");
-    // One file's name before each line is no part of a thread's.
+    // A file name before each line is not part of a thread's name.
     let (manifest, _) = with(trace(|_| "  host.dat:", SWITCH)).unwrap();
     assert!(manifest.spikes.is_some());
     let lost = format!("CPU:0 [LOST {} EVENTS]\nCPU:0 [LOST 1 EVENTS]\n", u64::MAX);

@@ -63,7 +63,7 @@ fn a_capture_of_other_protocols_says_so() {
     assert!(error.contains("none of its 2 packets is of a stream that frames name"), "{error}");
 }
 
-/// A log of 4000 packets a second for so long, written by hand in the logger's format; `late` in µs.
+/// A log of 4000 packets per second in the logger's format; `late` in µs.
 fn log(seconds: u64, from: u64, late: i64) -> String {
     (from..seconds * 4000)
         .map(|n| format!("{}:MU01:{}:{}\n", n / 4000, n % 4000, 1_700_000_000_000_000 + n as i64 * 250 + late))
@@ -74,7 +74,7 @@ fn log(seconds: u64, from: u64, late: i64) -> String {
 fn a_clock_that_counts_tai_beside_one_that_counts_utc_is_noticed() {
     let bench = Bench::new();
     bench.write("pub.txt", log(40, 0, 37_000_000));
-    // It was started later.
+    // Started later.
     bench.write("sub.txt", log(40, 900, 70));
     let mut options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
     let error = bench.import(&options).unwrap_err().to_string();
@@ -87,7 +87,7 @@ fn a_clock_that_counts_tai_beside_one_that_counts_utc_is_noticed() {
     options.offsets = vec!["relay=-37s".parse().unwrap()];
     let (_, packets) = bench.import(&options).unwrap();
     assert!(packets.len() > 150_000 && packets.iter().all(|p| p.t[1].unwrap() - p.t[0].unwrap() == 70_000));
-    // The user knows better.
+    // The user overrides it.
     options.offsets = vec!["relay=0s".parse().unwrap()];
     assert!(bench.import(&options).is_ok());
     // Two clocks of one machine.
@@ -104,7 +104,7 @@ fn files_that_begin_and_end_with_the_same_packets_whole_seconds_apart_are_notice
     let options = bench.options(&[(PUB, "pub.txt"), (SUB, "sub.txt")]);
     let error = bench.import(&options).unwrap_err().to_string();
     assert!(error.contains("2 s after") && error.contains("--offset relay=2s") && !error.contains("TAI"), "{error}");
-    // It was started and stopped by a script, so much later.
+    // Started and stopped by a script, so much later.
     bench.write("sub.txt", log(7, 8004, 70));
     assert!(bench.import(&options).is_ok());
 }

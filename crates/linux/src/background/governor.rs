@@ -1,17 +1,17 @@
-//! When the main loop may run as `SCHED_IDLE`. Without threads of its own, so that it can be tested.
+//! Decides when the main loop may run as `SCHED_IDLE`. It has no threads, so that tests can drive it.
 
 use super::priority::Priority;
 use std::time::{Duration, Instant};
 
-/// Time after the previous round from which a round has waited for a busy CPU.
+/// Time after the previous round from which a round counts as delayed by a busy CPU.
 pub(super) const STARVED: Duration = Duration::from_millis(200);
-/// Minimum time that the rings must last at the rate at which they fill: `SCHED_IDLE` may wait a second for a busy CPU.
+/// Minimum time until the rings are full: a `SCHED_IDLE` thread may wait a second for a busy CPU.
 const RING_LASTS: Duration = Duration::from_secs(4);
-/// Maximum share of the rings that one round may find filled. Beyond it sightings are about to be lost, and the priority is normal.
+/// Share of the rings filled within one round from which sightings are about to be lost, and priority becomes normal.
 const DANGER: f64 = 0.25;
-/// Time for which a raised priority is kept. Doubles each time that the CPU is busy again.
+/// Initial duration of a raised priority. It doubles each time that the CPU is busy again.
 const RAISED_FOR: Duration = Duration::from_secs(2);
-/// Maximum of the same.
+/// Maximum duration of a raised priority.
 const RAISED_AT_MOST: Duration = Duration::from_secs(64);
 
 #[derive(Debug)]
@@ -31,14 +31,15 @@ impl Governor {
     /// Records that the watchdog raised the threads to [`Priority::Low`], as a late round does.
     pub fn was_raised(&mut self, now: Instant) {
         if self.now == Priority::Idle {
-            // Soon after the last attempt.
+            // Shortly after the last attempt.
             let again = now < self.until + RAISED_AT_MOST;
             self.keep = if again { (self.keep * 2).min(RAISED_AT_MOST) } else { RAISED_FOR };
             (self.now, self.until) = (Priority::Low, now + self.keep);
         }
     }
 
-    /// Records a round that begins at `now` and takes the share `filled` of the rings, from 0 to 1. Returns the priority from now on.
+    /// Records a round that begins at `now` and finds the share `filled` (0 to 1) of the rings filled. Returns the new
+    /// priority.
     pub fn round(&mut self, now: Instant, filled: f64) -> Priority {
         let since = self.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         self.last = Some(now);
@@ -62,7 +63,8 @@ mod tests {
 
     const ROUND: Duration = Duration::from_millis(20);
 
-    /// The rounds, ms after the previous one, in which the priority changes, counted from 1.
+    /// The rounds (counted from 1) at which the priority changes; input: ms after the previous round, and the filled
+    /// share.
     fn changes(rounds: impl IntoIterator<Item = (u64, f64)>) -> Vec<(usize, Priority)> {
         let mut now = Instant::now();
         let mut governor = Governor::new(now);

@@ -1,4 +1,4 @@
-//! The urgency of the process's threads, set on each of them.
+//! The scheduling priority of the process's threads, which is set per thread.
 
 use crate::proc::{capabilities, Root};
 use nix::unistd::Pid;
@@ -6,17 +6,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Maximum number of the process's threads that are visited.
+/// Maximum number of the process's threads that are adjusted.
 const MOST_THREADS: usize = 4096;
 /// Nice value of [`Priority::Low`]: a tenth of a busy CPU.
 const LOW_NICE: i32 = 10;
-/// Nice value of threads whose work can wait some ms at any priority ([`lower_priority`]).
+/// Nice value of threads whose work can always wait some ms ([`lower_priority`]).
 const LOWEST_NICE: i32 = 19;
-/// Slice of threads in the background, ns: the scheduler's minimum (Linux 6.12 and later; earlier kernels ignore it). A thread
-/// that wakes waits for a running one for a slice at most, which is some ms by default since Linux 6.6.
+/// Slice of background threads, ns: the scheduler's minimum (Linux 6.12 and later; earlier kernels ignore it). A waking
+/// thread waits for a running one for at most a slice, by default some ms since Linux 6.6.
 const SLICE_NS: u64 = 100_000;
 
-/// How urgent the process's threads are.
+/// Priority of the process's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Priority {
@@ -24,7 +24,7 @@ pub(super) enum Priority {
     Idle,
     /// Nice 10 with slices of 0.1 ms.
     Low,
-    /// What the user gave the process.
+    /// The policy and nice value that the user gave the process.
     Normal,
 }
 
@@ -38,7 +38,7 @@ impl Priority {
     }
 }
 
-/// `struct sched_attr` (include/uapi/linux/sched/types.h), the version that every kernel takes.
+/// `struct sched_attr` (include/uapi/linux/sched/types.h), in the first version, which every kernel accepts.
 #[repr(C)]
 struct SchedAttr {
     size: u32,
@@ -55,24 +55,26 @@ fn set_attributes(thread: i32, policy: i32, nice: i32, slice: u64) {
     let size = size_of::<SchedAttr>() as u32;
     let attr =
         SchedAttr { size, policy: policy as u32, flags: 0, nice, priority: 0, runtime: slice, deadline: 0, period: 0 };
-    // SAFETY: the kernel reads `size` bytes of a value that outlives the call. A thread that has ended is an error without effect.
+    // SAFETY: the kernel reads `size` bytes of a value that outlives the call. For a thread that has ended the call
+    // fails without effect.
     unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &attr, 0) };
 }
 
 fn nice_of(thread: i32) -> i32 {
-    // SAFETY: takes plain numbers. A thread that has ended has -1, and is not set afterwards either.
+    // SAFETY: takes plain numbers. For a thread that has ended the result is -1, and setting it has no effect.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, thread as libc::id_t) }
 }
 
-/// Lowers the calling thread for good, to nice 19: names, packing, files and explanations can wait some ms.
+/// Lowers the calling thread permanently to nice 19: name resolution, compression, files and explanations can wait some
+/// ms.
 pub fn lower_priority() {
     // SAFETY: takes plain numbers; 0 is the calling thread, which may always lower itself.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST_NICE) };
 }
 
-/// Keeps the calling thread at normal priority when the process's other threads go to the background: for a thread that sleeps nearly
-/// always, and must act within some ms when it is woken. Its policy, `SCHED_BATCH` with slices of 0.1 ms, does not let it take a CPU
-/// from a thread that runs. It stays as it is where the user gave it another policy.
+/// Keeps the calling thread at normal priority while the process's other threads run in the background: for a thread
+/// that nearly always sleeps and must act within some ms of a wakeup. Its policy, `SCHED_BATCH` with slices of 0.1 ms,
+/// does not preempt running threads. A policy set by the user is kept.
 pub fn keep_prompt() {
     // SAFETY: takes a number; 0 is the calling thread.
     let policy = unsafe { libc::sched_getscheduler(0) };
@@ -81,7 +83,7 @@ pub fn keep_prompt() {
     }
 }
 
-/// Sets the priority of all threads of this process but one. Threads to which the user gave a policy keep it.
+/// Sets the priority of all threads of this process except one. Policies set by the user are kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setter {
     /// The nice value that the user gave the process.
@@ -116,20 +118,21 @@ pub(super) fn threads() -> impl Iterator<Item = Pid> {
     numbers.into_iter().filter_map(|tid| i32::try_from(tid).ok()).map(Pid::from_raw)
 }
 
-/// Whether the kernel lets this process leave `SCHED_IDLE` (sched(7)): CAP_SYS_NICE, or RLIMIT_NICE of 20 or more.
+/// Whether the kernel permits this process to leave `SCHED_IDLE` (sched(7)): CAP_SYS_NICE, or RLIMIT_NICE of 20 or
+/// more.
 pub(super) fn may_return() -> bool {
     const CAP_SYS_NICE: u32 = 23;
     let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NICE);
     capabilities() >> CAP_SYS_NICE & 1 == 1 || limit.is_ok_and(|(soft, _)| soft >= 20)
 }
 
-/// Whether the calling thread has the policy that programs have unless the user gives another: `SCHED_OTHER`.
+/// Whether the calling thread has the default policy, `SCHED_OTHER`.
 pub(super) fn is_ordinary() -> bool {
     // SAFETY: takes a number; 0 is the calling thread.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
 }
 
-/// Starts `command` at normal priority, also from a thread in the background: a child inherits the policy of its parent.
+/// Makes `command` start at normal priority, also from a background thread: a child inherits its parent's policy.
 pub fn leave_at_exec(command: &mut Command) {
     let leave = || {
         // SAFETY: takes a number.
@@ -138,6 +141,6 @@ pub fn leave_at_exec(command: &mut Command) {
         }
         Ok(())
     };
-    // SAFETY: between fork and exec it makes system calls alone, and allocates nothing.
+    // SAFETY: between fork and exec it only makes system calls, and allocates nothing.
     unsafe { command.pre_exec(leave) };
 }

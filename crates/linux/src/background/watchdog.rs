@@ -1,4 +1,4 @@
-//! A thread of normal priority, asleep nearly always, that raises threads which cannot raise themselves.
+//! A thread of normal priority that nearly always sleeps, and raises threads that cannot raise themselves.
 
 use super::governor::STARVED;
 use super::priority::{Priority, Setter};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Interval of the watchdog's checks.
 const WATCH_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a thread ran on a CPU, and waited for one, ns: `schedstat` of its folder in `/proc`.
+/// Total running time on CPUs and waiting time for CPUs of a thread, ns: `schedstat` in its folder of `/proc`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     ran: u64,
@@ -21,7 +21,7 @@ struct Account {
 }
 
 impl Account {
-    /// Returns `None` where the kernel does not count this (`CONFIG_SCHED_INFO`).
+    /// Returns `None` if the kernel does not count them (`CONFIG_SCHED_INFO`).
     fn read(root: &Root, folder: &str) -> Option<Self> {
         let text = root.text(&format!("{folder}/schedstat"))?;
         let mut numbers = text.split_ascii_whitespace().map_while(|number| number.parse().ok());
@@ -29,12 +29,12 @@ impl Account {
     }
 }
 
-/// Finds out whether a thread has waited for its CPU most of the time.
+/// Detects that a thread has waited for its CPU most of the time.
 struct Observer {
     root: Root,
     folder: String,
     last: Account,
-    /// Waiting time since the thread last had its CPU for half of an interval.
+    /// Waiting time since the thread last ran for half of an interval.
     starving: Duration,
     checked: Instant,
 }
@@ -50,7 +50,7 @@ impl Observer {
         let interval = std::mem::replace(&mut self.checked, Instant::now()).elapsed();
         let Some(now) = Account::read(&self.root, &self.folder) else { return false };
         let last = std::mem::replace(&mut self.last, now);
-        // The kernel counts a wait at its end.
+        // The kernel adds a wait to the total when it ends.
         let still = now.ran == last.ran && Stat::read(&self.root, &self.folder).is_some_and(|stat| stat.state == 'R');
         let waited = if still { interval } else { Duration::from_nanos(now.waited.saturating_sub(last.waited)) };
         self.starving = if waited * 2 >= interval { self.starving + waited } else { Duration::ZERO };
@@ -58,16 +58,16 @@ impl Observer {
     }
 }
 
-/// Raises the process's threads to [`Priority::Low`] where the thread that started it has waited for a CPU for [`STARVED`].
-/// Dropping it ends its thread.
+/// Raises the process's threads to [`Priority::Low`] after the thread that started it has waited for a CPU for
+/// [`STARVED`]. Dropping it ends its thread.
 pub(super) struct Watchdog {
     pub tid: Pid,
     _end: Sender<()>,
 }
 
 impl Watchdog {
-    /// `priority` is the threads' priority; it becomes the priority to which they are raised. Returns `None` where the kernel does not
-    /// count waiting times, or there can be no thread.
+    /// `priority`: the threads' current priority, updated when they are raised. Returns `None` if the kernel does not
+    /// count waiting times, or a thread cannot be started.
     pub fn start(setter: Setter, priority: Arc<AtomicU8>) -> Option<Self> {
         let mut observer = Observer::new(gettid())?;
         let (end, ended) = channel::<()>();

@@ -1,6 +1,7 @@
-//! A host with two CPUs and a guest with one, and a packet that QEMU's main loop reads 9 ms late: a hog had the CPU.
+//! A host with two CPUs, a guest with one, and a packet that QEMU's main loop reads 9 ms late because a hog had the
+//! CPU.
 
-// Each test program uses a part of this.
+// Each test program uses a part of this module.
 #![allow(dead_code)]
 
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
@@ -13,11 +14,11 @@ use latpath_perfetto::{proto, Export, Summary};
 use latpath_vms::{Accel, Role, Vm};
 use prost::Message;
 
-/// When the first capture begins, on the host's timeline.
+/// Start of the first capture, on the host's timeline, ns.
 pub const T: Ns = 1_000_000_000_000;
-/// The guest's clock minus the host's.
+/// The guest's clock minus the host's, ns.
 pub const OFFSET: Ns = -900_000_000_000;
-/// UTC at `T`.
+/// UTC at `T`, ns.
 pub const UTC: Ns = 1_767_225_600_000_000_000;
 const US: Ns = 1000;
 
@@ -102,7 +103,7 @@ fn vm() -> Vm {
     }
 }
 
-/// What the host did from `t` on, 20 ms.
+/// The host's events from `t` on, for 20 ms.
 pub fn host(t: Ns) -> Snapshot {
     let idle = |state| What::Idle(state);
     let first = vec![
@@ -173,7 +174,7 @@ pub fn host(t: Ns) -> Snapshot {
     }
 }
 
-/// What the guest did at the same time, in its own clock.
+/// The guest's events at the same time, in its own clock.
 pub fn guest(t: Ns) -> Snapshot {
     let t = t + OFFSET;
     let events = vec![
@@ -257,7 +258,7 @@ struct Trace {
     packet: Vec<proto::TracePacket>,
 }
 
-/// The packets of a trace, read again.
+/// Decodes the packets of a trace.
 pub fn read(trace: &[u8]) -> Vec<proto::TracePacket> {
     Trace::decode(trace).unwrap().packet
 }

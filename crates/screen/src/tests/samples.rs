@@ -1,4 +1,4 @@
-//! Made-up figures for trying the screen, the same at every call: Sampled Values through a host into a guest.
+//! Made-up figures for the screen, identical at every call: Sampled Values through a host into a guest.
 
 use latpath_model::{Point, SegmentKind};
 use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures, Summary, TimeFigures, ToolCost};
@@ -6,14 +6,14 @@ use latpath_stats::{Bucket, Loss, MachineFigures, SegmentFigures, StreamFigures,
 const SECOND: i64 = 1_000_000_000;
 const FRAMES: u64 = 4000;
 
-/// What is played.
+/// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capture {
     /// All is well.
     Normal,
-    /// The stream never comes.
+    /// The stream never arrives.
     Waiting,
-    /// It comes and then stops.
+    /// The stream stops.
     Silent,
     /// Losses, dropped sightings, clock faults, negative times, notes.
     Trouble,
@@ -23,7 +23,7 @@ pub enum Capture {
     NoGuest,
 }
 
-/// The summary of a capture after so many seconds.
+/// The summary of a scenario after this many seconds.
 pub fn summary(capture: Capture, second: u64) -> Summary {
     let seconds = i64::try_from(second).unwrap_or(0);
     let mut s = Summary { elapsed_ns: seconds * SECOND, threshold_ns: 200_000, ..Summary::default() };
@@ -140,7 +140,7 @@ fn trouble(one: &mut StreamFigures, second: u64) {
 }
 
 fn segments(points: &[Point], journeys: u64, second: u64, slow: i64, guest: bool) -> Vec<SegmentFigures> {
-    // Middle of each step in ns, and how far it spreads, as a factor.
+    // Median of each step in ns, and its spread as a factor.
     let steps: &[(f64, f64)] = if guest {
         &[(2_100.0, 1.3), (3_400.0, 1.4), (28_000.0, 1.6), (4_200.0, 1.5), (11_000.0, 1.5)]
     } else {

@@ -1,29 +1,29 @@
-//! The bytes of a capture, with a view of those to come.
+//! Buffered input of a capture, with lookahead.
 
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const CHUNK: usize = 1 << 16;
 
 /// Why a record cannot be read.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The input ends in the middle of it.
+    /// The input ends in the middle of the record.
     Cut,
-    /// It is damaged, or of a kind that no reader knows: how.
+    /// The record is damaged or unsupported; the fault.
     Broken(String),
-    /// The system's answer.
+    /// The system's error.
     Io(io::Error),
 }
 
-/// Undoes gzip where the bytes are compressed.
+/// Input that is decompressed if it is gzip.
 pub(super) struct Input<'a> {
     from: Box<dyn Read + 'a>,
     bytes: Vec<u8>,
     at: usize,
     is_end: bool,
-    /// What ended the input: it is reported once the bytes before it are used up.
+    /// The error that ended the input, reported after the bytes before it are consumed.
     error: Option<io::Error>,
 }
 
@@ -37,7 +37,8 @@ impl<'a> Input<'a> {
         Ok(Self { from, bytes: Vec::new(), at: 0, is_end: false, error: None })
     }
 
-    /// The next `n` bytes, without taking them; fewer at the end. Memory is taken for bytes that are there, whatever `n` is.
+    /// Returns the next `n` bytes without consuming them; fewer at the end. Memory only grows with available bytes,
+    /// whatever `n` is.
     pub fn peek(&mut self, n: usize) -> &[u8] {
         while self.bytes.len() - self.at < n && !self.is_end {
             self.read_more();
@@ -59,18 +60,18 @@ impl<'a> Input<'a> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 self.is_end = true;
-                // Compressed data that end too early are a file that was cut.
+                // Compressed data that end too early count as truncated.
                 self.error = Some(error).filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
             }
         }
     }
 
-    /// Takes bytes that were seen.
+    /// Consumes bytes that were seen.
     pub fn take(&mut self, n: usize) {
         self.at = (self.at + n).min(self.bytes.len());
     }
 
-    /// Takes `n` bytes unseen.
+    /// Skips `n` bytes.
     pub fn skip(&mut self, mut n: usize) -> Result<(), Fault> {
         while n > 0 {
             let there = self.peek(n.min(CHUNK)).len();
@@ -83,7 +84,7 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// The next `n` bytes, which must be there.
+    /// Returns the next `n` bytes, or an error.
     pub fn need(&mut self, n: usize) -> Result<&[u8], Fault> {
         if self.peek(n).len() < n {
             return Err(self.end());
@@ -91,7 +92,7 @@ impl<'a> Input<'a> {
         Ok(self.peek(n))
     }
 
-    /// Whether nothing is left.
+    /// Whether the input is at its end.
     pub fn is_empty(&mut self) -> Result<bool, Fault> {
         let is_empty = self.peek(1).is_empty();
         match self.error.take().filter(|_| is_empty) {
@@ -100,13 +101,13 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Why bytes are missing.
+    /// The reason for missing bytes.
     fn end(&mut self) -> Fault {
         self.error.take().map_or(Fault::Cut, Fault::Io)
     }
 }
 
-/// A number of a section, in its byte order.
+/// Byte order of the numbers of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub is_big: bool,

@@ -1,4 +1,4 @@
-//! Interfaces of a file: packets of different ones were seen at different points.
+//! Interfaces of a file, whose packets were seen at different points.
 
 use std::convert::Infallible;
 use std::str::FromStr;
@@ -6,10 +6,11 @@ use std::str::FromStr;
 /// An interface of a capture. A pcap file has one without a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its number in its section, from 0, as tshark's `frame.interface_id`.
+    /// Number in its section, from 0: tshark's `frame.interface_id`.
     pub number: usize,
+    /// Name, if the file has one.
     pub name: Option<String>,
-    /// The type of its link (pcap-linktype(7)).
+    /// Link type (pcap-linktype(7)).
     pub link: u16,
 }
 
@@ -22,10 +23,12 @@ impl std::fmt::Display for Interface {
     }
 }
 
-/// Which interface of a file is meant: a name, or a number; `*` for all of them together.
+/// Selects an interface of a file: a name or number, or `*` for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterfaceChoice {
+    /// All interfaces.
     All,
+    /// The interface with this name or number.
     One(String),
 }
 
@@ -37,11 +40,11 @@ impl FromStr for InterfaceChoice {
     }
 }
 
-/// What stands between a file's name and the choice of an interface.
+/// Separator between a file's name and the choice of an interface.
 const OPTION: &str = ",interface=";
 
 impl InterfaceChoice {
-    /// Reads `FILE` or `FILE,interface=NAME`.
+    /// Splits `FILE` or `FILE,interface=NAME`.
     pub fn split(text: &str) -> (&str, Option<Self>) {
         match text.rsplit_once(OPTION) {
             Some((file, choice)) if !file.is_empty() && !choice.is_empty() => (file, choice.parse().ok()),
@@ -50,27 +53,31 @@ impl InterfaceChoice {
     }
 }
 
-/// Packets of more than one interface, and nothing says which is meant.
+/// Error: packets of several interfaces, and no choice between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeveralInterfaces;
 
-/// Takes the packets of one interface of a file: of the one that is chosen, else of those that have one of `names`, else of the only
-/// one that has packets.
+/// Selects the packets of one interface of a file: of the chosen one, else of those with one of `names`, else of the
+/// only one with packets.
 #[derive(Clone, Debug)]
 pub struct Selection {
     choice: Option<InterfaceChoice>,
     names: Vec<String>,
-    /// By the interface's place in the file's list.
+    /// Decisions, by the interface's index in the file.
     taken: Vec<Option<bool>>,
     only: Option<usize>,
 }
 
 impl Selection {
+    /// Selects by `choice`, else by `names`.
     pub fn new(choice: Option<InterfaceChoice>, names: Vec<String>) -> Self {
         Self { choice, names, taken: Vec::new(), only: None }
     }
 
-    /// Whether a packet of this interface, by its place in the list, is taken.
+    /// Whether packets of the interface with index `at` are selected.
+    ///
+    /// # Errors
+    /// Several interfaces have packets, and none is chosen or named.
     pub fn takes(&mut self, interfaces: &[Interface], at: usize) -> Result<bool, SeveralInterfaces> {
         if self.taken.len() <= at {
             self.taken.resize(interfaces.len().max(at + 1), None);

@@ -1,18 +1,18 @@
-//! What stands before a frame's payload: links that are read, as Ethernet frames.
+//! Supported link types, converted to Ethernet frames.
 
-/// Types of links, as files name them (pcap-linktype(7)).
+/// A link type (pcap-linktype(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
     Ethernet,
-    /// `tcpdump -i any`: LINUX_SLL and LINUX_SLL2.
+    /// LINUX_SLL and LINUX_SLL2, written by `tcpdump -i any`.
     Cooked,
     Cooked2,
-    /// An IP packet without anything before it: tunnels.
+    /// Plain IP packets: tunnels.
     Ip,
 }
 
 impl Link {
-    /// The link of this number; `None` where its frames carry nothing that latpath follows.
+    /// The link with this number; `None` if its frames carry no streams that latpath follows.
     pub fn of(number: u16) -> Option<Self> {
         match number {
             1 => Some(Self::Ethernet),
@@ -23,8 +23,8 @@ impl Link {
         }
     }
 
-    /// The first bytes of a packet of `len` bytes as those of an Ethernet frame, and that frame's length. What such a link does not
-    /// say is zeros: the destination of a cooked frame, both addresses of an IP packet.
+    /// Converts the captured bytes of a packet of `len` bytes to an Ethernet frame, and its length. Fields that the
+    /// link lacks are zeros: the destination of a cooked frame, both addresses of an IP packet.
     pub fn frame(self, bytes: Vec<u8>, len: usize) -> (Vec<u8>, usize) {
         let (header, address, ethertype) = match self {
             Self::Ethernet => return (bytes, len),

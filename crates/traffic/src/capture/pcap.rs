@@ -1,51 +1,51 @@
-//! pcap: a header, and records one after another. Its variants differ in the length of a record's header, and some have the same magic
-//! number: which one a file is shows in its first records.
+//! pcap: a header, followed by records. Its variants differ in the length of a record's header, and some share a magic
+//! number: the first records show the variant.
 
 use super::input::{Fault, Input, Order};
 use super::Record;
 use latpath_model::Ns;
 
-/// Longest packet: no writer of Ethernet makes longer ones, so a longer one is damage.
+/// Maximum length of a packet, bytes: writers of Ethernet packets make no longer ones, so a longer one is damage.
 pub(super) const MAX_PACKET: u32 = 262_144;
-/// Records that show which variant a file is.
+/// Records examined to determine the variant.
 const TRIED: usize = 3;
 
-/// The magic numbers, as they stand in the writer's byte order.
+/// Magic numbers, in the writer's byte order.
 const STANDARD: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 /// Kuznetzov's patches of 1999.
 const MODIFIED: u32 = 0xa1b2_cd34;
-/// Ixia: four more bytes behind the header; nanoseconds, and microseconds.
+/// Ixia: four additional bytes after the header; nanoseconds, and microseconds.
 const IXIA_HARDWARE: u32 = 0x1c00_01ac;
 const IXIA_SOFTWARE: u32 = 0x1c00_01ab;
 
-/// Bytes of a record's header.
+/// Length of a record's header, bytes.
 const PLAIN: usize = 16;
 const NOKIA: usize = 20;
 const PATCHED: usize = 24;
 const PATCHED_WITH_CPUS: usize = 28;
 
-/// Which of a record's two lengths comes first.
+/// Order of a record's two lengths.
 #[derive(Clone, Copy)]
 enum Lengths {
     CapturedFirst,
     OriginalFirst,
-    /// Version 2.3: the greater one is the original's.
+    /// Version 2.3: the greater one is the original length.
     Either,
 }
 
 pub(super) struct Pcap {
     order: Order,
-    /// Nanoseconds in a unit of a record's second field.
+    /// Unit of a record's second field, ns.
     unit: Ns,
-    /// Bytes of a record's header.
+    /// Length of a record's header, bytes.
     header: usize,
     lengths: Lengths,
     snap_len: u32,
     pub link: u16,
 }
 
-/// Whether bytes are the beginning of such a file, and its byte order.
+/// The magic number and byte order of a pcap file; `None` for other files.
 fn magic(bytes: &[u8]) -> Option<(u32, Order)> {
     [false, true].into_iter().find_map(|is_big| {
         let order = Order { is_big };
@@ -54,7 +54,7 @@ fn magic(bytes: &[u8]) -> Option<(u32, Order)> {
     })
 }
 
-/// Whether bytes are the beginning of such a file.
+/// Whether the bytes are the beginning of a pcap file.
 pub(super) fn is_pcap(bytes: &[u8]) -> bool {
     bytes.len() >= 4 && magic(bytes).is_some()
 }
@@ -63,7 +63,7 @@ impl Pcap {
     /// Reads the header.
     pub fn open(input: &mut Input<'_>) -> Result<Self, Fault> {
         let Some((magic, order)) = magic(input.need(4)?) else {
-            return Err(Fault::Broken("it begins as neither of them does".into()));
+            return Err(Fault::Broken("unknown first bytes".into()));
         };
         let is_ixia = matches!(magic, IXIA_HARDWARE | IXIA_SOFTWARE);
         let len = if is_ixia { 28 } else { 24 };
@@ -74,15 +74,15 @@ impl Pcap {
         if version.0 < 2 {
             return Err(Fault::Broken(format!("pcap version {}.{}; 2.0 and later are known", version.0, version.1)));
         }
-        // AIX has types of interfaces (RFC 1573) where others have types of links, and nanoseconds.
+        // AIX stores interface types (RFC 1573) instead of link types, and nanoseconds.
         let is_aix = magic == STANDARD && version == (2, 2) && matches!(network, 6 | 9 | 15 | 24);
         if is_aix {
             unit = 1;
             network = if network == 6 { 1 } else { u32::from(u16::MAX) };
         }
-        // The upper bits say how long the frames' check sequence is; ten of them must be zero.
+        // The upper bits encode the length of the frames' check sequence; ten of them must be zero.
         if network & 0x03ff_0000 != 0 {
-            return Err(Fault::Broken(format!("link type {network:#010x} has bits that nobody uses")));
+            return Err(Fault::Broken(format!("link type {network:#010x} has unknown bits set")));
         }
         let lengths = match version {
             (2, 0..=2) | (543, _) => Lengths::OriginalFirst,
@@ -104,7 +104,7 @@ impl Pcap {
         Ok(pcap)
     }
 
-    /// How unlikely the first records are if their headers have this length: the faults of the first record that has some.
+    /// Implausibility of the first records with this header length: the faults of the first faulty record.
     fn faults(&self, input: &mut Input<'_>, header: usize) -> u32 {
         let mut at = 0;
         for _ in 0..TRIED {
@@ -136,7 +136,7 @@ impl Pcap {
         0
     }
 
-    /// How many bytes a record holds, and how many the packet had when it was sent.
+    /// Captured and original length of a record, bytes.
     fn lengths(&self, header: &[u8]) -> (u32, u32) {
         let [first, second] = [8, 12].map(|at| self.order.u32(header, at));
         match self.lengths {

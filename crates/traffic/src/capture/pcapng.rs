@@ -1,5 +1,5 @@
-//! pcapng (draft-ietf-opsawg-pcapng): blocks, each with its type and its length. Sections have their own byte order and interfaces;
-//! blocks that hold no packets are skipped.
+//! pcapng (draft-ietf-opsawg-pcapng): blocks, each with type and length. Sections have their own byte order and
+//! interfaces; blocks without packets are skipped.
 
 use super::input::{Fault, Input, Order};
 use super::pcap::MAX_PACKET;
@@ -8,32 +8,33 @@ use latpath_model::{text::printable, Ns};
 
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
-/// The packet block of old files.
+/// The obsolete packet block.
 const OLD_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
-/// Longest block that is skipped, and longest one that is read.
+/// Maximum length of a block that is skipped, and of one that is read, bytes.
 const MAX_SKIPPED: usize = (128 << 20) + (128 << 10) + 32;
 const MAX_READ: usize = 16 << 20;
-/// Interfaces of a file: a file of nothing else must not fill the memory.
+/// Maximum number of interfaces, which bounds memory.
 const MAX_INTERFACES: usize = 1 << 16;
-/// Type and length in front of a block, and its length behind it.
+/// Length of a block's type and its two lengths, bytes.
 const BLOCK: usize = 12;
 
-/// An interface of the section, and how its packets' times are to be read.
+/// An interface of the section, with the format of its packets' times.
 #[derive(Clone, Copy)]
 struct Described {
-    /// Its number in the file.
+    /// Index in the file.
     id: usize,
     snap_len: u32,
     units_per_second: u64,
-    /// Seconds that are added to times.
+    /// Offset added to times, seconds.
     offset: i64,
 }
 
-/// Whether bytes are the beginning of such a file: the type of a section's block reads the same in both byte orders.
+/// Whether bytes are the beginning of a pcapng file: the type of a section header block reads the same in both byte
+/// orders.
 pub(super) fn is_pcapng(bytes: &[u8]) -> bool {
     bytes.starts_with(&SECTION.to_be_bytes())
 }
@@ -42,7 +43,7 @@ pub(super) fn is_pcapng(bytes: &[u8]) -> bool {
 pub(super) struct PcapNg {
     order: Option<Order>,
     section: Vec<Described>,
-    /// Those of all sections.
+    /// The interfaces of all sections.
     pub interfaces: Vec<Interface>,
 }
 
@@ -89,7 +90,7 @@ impl PcapNg {
                 continue;
             }
             let block = input.need(len)?;
-            // The block's end is looked at last: a packet's own faults say more.
+            // The trailing length is checked last, because a packet's own faults are more specific.
             let body = &block[8..len - 4];
             let record = match kind {
                 INTERFACE => self.describe(order, body).map(|()| None),
@@ -110,7 +111,7 @@ impl PcapNg {
         let order = match head[8..12] {
             [0x1a, 0x2b, 0x3c, 0x4d] => Order { is_big: true },
             [0x4d, 0x3c, 0x2b, 0x1a] => Order { is_big: false },
-            _ => return broken("a section whose byte order is unknown"),
+            _ => return broken("a section of unknown byte order"),
         };
         let (len, version) = (rounded(order.u32(head, 4)), (order.u16(head, 12), order.u16(head, 14)));
         if !(28..=MAX_READ).contains(&len) {
@@ -143,7 +144,7 @@ impl PcapNg {
             Ok(())
         })?;
         let (link, number) = (order.u16(body, 0), self.section.len());
-        // The same interface may be described again in each section.
+        // Each section may describe the same interface again.
         let same = |i: &Interface| (i.number, &i.name, i.link) == (number, &name, link);
         let id = match self.interfaces.iter().position(same) {
             Some(id) => id,
@@ -170,7 +171,7 @@ impl PcapNg {
             return broken(format!("a packet of {captured} bytes in a block of {}", body.len() + BLOCK));
         }
         let Some(interface) = self.section.get(number as usize) else {
-            return broken(format!("a packet of interface {number}; {} are described", self.section.len()));
+            return broken(format!("a packet of interface {number}; {} exist", self.section.len()));
         };
         options(order, &body[20 + padded..], |code, value| {
             let is_right = match code {
@@ -190,7 +191,7 @@ impl PcapNg {
         Ok(Record { t, interface: interface.id, len: len as usize, bytes })
     }
 
-    /// A packet of the section's first interface, without a time.
+    /// A simple packet block: of the section's first interface, without a time.
     fn simple_packet(&self, order: Order, body: &[u8]) -> Result<Record, Fault> {
         let Some(interface) = self.section.first() else { return broken("a packet of no interface") };
         let len = order.u32(body, 0);
@@ -204,7 +205,7 @@ impl PcapNg {
 }
 
 impl Described {
-    /// ns since 1970, of units of the interface's clock.
+    /// Converts units of the interface's clock to ns since 1970.
     fn time(&self, units: u64) -> Ns {
         let (per_second, units) = (i128::from(self.units_per_second), i128::from(units));
         let ns = (units / per_second + i128::from(self.offset)) * 1_000_000_000
@@ -213,13 +214,13 @@ impl Described {
     }
 }
 
-/// Units of time in a second (`if_tsresol`: a negative power of ten, or of two with the top bit set).
+/// Units per second (`if_tsresol`: a negative power of ten, or of two with the top bit set).
 fn units_per_second(resolution: u8) -> u64 {
     let base: u64 = if resolution & 0x80 != 0 { 2 } else { 10 };
     base.checked_pow(u32::from(resolution & 0x7f)).unwrap_or(u64::MAX)
 }
 
-/// Blocks and what is in them end at a multiple of four bytes.
+/// Blocks and options are padded to a multiple of four bytes.
 fn rounded(len: u32) -> usize {
     (len as usize).next_multiple_of(4)
 }
@@ -228,7 +229,7 @@ fn check_end(order: Order, len: usize, end: &[u8]) -> Result<(), Fault> {
     if rounded(order.u32(end, 0)) == len {
         return Ok(());
     }
-    broken("a block ends with another length than it begins with")
+    broken("the lengths at a block's beginning and end differ")
 }
 
 /// Calls `each` with the code and the value of each option.
@@ -241,7 +242,7 @@ fn options(order: Order, mut bytes: &[u8], mut each: impl FnMut(u16, &[u8]) -> R
         }
         match code {
             0 => return Ok(()),
-            // Those of a vendor begin with its number.
+            // A vendor's options begin with its number.
             2988 | 2989 | 19372 | 19373 if len < 4 => return broken("a vendor's option is too short"),
             _ => each(code, &bytes[4..4 + len])?,
         }

@@ -1,19 +1,19 @@
-//! Socket filters: classic BPF. One lets through the frames of some protocols, made from the table of protocols.
+//! Socket filters in classic BPF, and the filter for frames of some protocols, generated from the table of protocols.
 
 use latpath_protocols::ProtocolId;
 use libc::*;
 
-/// Tags that a frame may have.
+/// Maximum tags of a frame.
 const TAGS: u32 = 2;
 const TPIDS: [u16; 2] = [0x8100, 0x88a8];
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const UDP: u32 = 17;
 
-/// Where the filter of protocols jumps to.
+/// Jump targets of the filter of protocols.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// The ethertype after so many tags.
+    /// The ethertype after this many tags.
     Tag(u32),
     Ipv4,
     Ipv6,
@@ -22,21 +22,22 @@ enum To {
     Reject,
 }
 
-/// A program of classic BPF (linux/bpf_common.h) whose jumps have yet to be counted. All go forward, to a place or (`None`) to the next instruction.
+/// A program of classic BPF (linux/bpf_common.h) with symbolic jumps. All go forward, to a label or (`None`) to the
+/// next instruction.
 pub struct Program<To> {
     code: Vec<(u16, u32, Option<To>, Option<To>)>,
     places: Vec<(To, usize)>,
 }
 
 impl<To> Default for Program<To> {
-    /// No instruction yet.
+    /// An empty program.
     fn default() -> Self {
         Self { code: Vec::new(), places: Vec::new() }
     }
 }
 
 impl<To: Copy + PartialEq> Program<To> {
-    /// Names the place of the next instruction.
+    /// Labels the next instruction.
     pub fn here(&mut self, place: To) {
         self.places.push((place, self.code.len()));
     }
@@ -51,7 +52,7 @@ impl<To: Copy + PartialEq> Program<To> {
         self.code.push((code as u16, k.into(), yes, no));
     }
 
-    /// Counts the jumps.
+    /// Resolves the jumps.
     pub fn finish(self) -> Vec<sock_filter> {
         let jump = |from: usize, to: Option<To>| {
             let place = self.places.iter().find(|(place, _)| Some(*place) == to);
@@ -64,7 +65,7 @@ impl<To: Copy + PartialEq> Program<To> {
     }
 }
 
-/// Lets through the frames of these protocols, with up to two tags that are still in the frame.
+/// Accepts the frames of these protocols, with up to two tags that are still in the frame.
 pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     let infos: Vec<_> = protocols.iter().map(|p| p.info()).collect();
     let ports: Vec<u16> = infos.iter().flat_map(|i| i.udp_ports).copied().collect();
@@ -72,7 +73,7 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     for tags in 0..=TAGS {
         p.here(To::Tag(tags));
         p.run(BPF_LD | BPF_H | BPF_ABS, 12 + 4 * tags);
-        // Where the payload begins, for what reads it.
+        // The offset of the payload, for later instructions.
         p.run(BPF_LDX | BPF_IMM, 14 + 4 * tags);
         for ethertype in infos.iter().flat_map(|i| i.ethertypes) {
             let to = match *ethertype {
@@ -98,7 +99,7 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
     p.run(BPF_ALU | BPF_ADD | BPF_X, 0);
     p.run(BPF_MISC | BPF_TAX, 0);
     p.run(BPF_LD | BPF_H | BPF_IND, 2);
-    // Two bytes are never that: a jump.
+    // An unconditional jump: two bytes never equal this.
     p.branch(BPF_JMP | BPF_JEQ, 0x1_0000_u32, Some(To::Reject), Some(To::Port));
     p.here(To::Ipv6);
     p.run(BPF_LD | BPF_B | BPF_IND, 6);
@@ -124,7 +125,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
 
-    /// A socket with the filter: the kernel checks the program, and runs it on what is sent.
+    /// A socket with the filter: the kernel verifies the program, and applies it to sent packets.
     struct Filtered(UnixDatagram, UnixDatagram);
 
     impl Filtered {
@@ -191,7 +192,7 @@ mod tests {
             frame.truncate(cut.map_or(frame.len(), |cut| cut + 46));
             let expected = match Matcher::read(&frame) {
                 Ok((_, found)) => protocols.contains(&found[0].stream.protocol()),
-                // A frame that is cut has its protocol, if the ports are still in it.
+                // A truncated frame matches its protocol if the ports are still in it.
                 Err(e) => e.is_malformed() && kind < 5 && !matches!(e, latpath_protocols::FrameError::TooManyTags)
                     && protocols.contains(&[ProtocolId::Sv, ProtocolId::Goose, ProtocolId::Ptp][kind.min(2)]),
             };

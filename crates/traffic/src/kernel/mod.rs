@@ -1,5 +1,5 @@
-//! The kernel's interfaces that have no safe wrapper: packet sockets, their mapped ring, scheduling. All unsafe code of this
-//! crate is here, each block with its reason.
+//! Kernel interfaces without safe wrappers: packet sockets, their mapped ring, scheduling. This module holds all unsafe
+//! code of the crate.
 #![allow(unsafe_code)]
 
 pub mod filter;

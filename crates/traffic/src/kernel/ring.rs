@@ -1,7 +1,7 @@
 //! The mapped receive ring (TPACKET_V2, Documentation/networking/packet_mmap.rst).
 //!
-//! V2, not V3: a V3 block is handed over when it is full or its timer fires, at the earliest after a millisecond; a V2 frame as
-//! soon as it is there.
+//! V2 rather than V3: a V3 block is passed on when it is full or its timer fires, after at least a millisecond; a V2
+//! frame immediately.
 
 use super::socket::{tag_of, PacketSocket, Received, WAIT_MS};
 use crate::DeviceError;
@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const BLOCK: usize = 1 << 18;
 const BLOCKS: usize = 64;
-/// A slot's size for the usual MTU, and the most, for frames that the parsers read.
+/// Size of a slot for the usual MTU, and its maximum, for frames that the parsers can read, bytes.
 const MIN_SLOT: usize = 2048;
 const MAX_SLOT: usize = 16384;
-/// What a slot has beside a device's MTU: the kernel's header, the Ethernet header with two tags, and what aligns them.
+/// Size of a slot in addition to a device's MTU, bytes: the kernel's header, the Ethernet header with two tags, and
+/// alignment.
 const BESIDE_MTU: usize = 128;
 
-/// A slot's size, so that a frame of this MTU fits; longer ones are cut, and then malformed.
+/// Size of a slot for frames of this MTU, bytes; longer frames are truncated, and thus malformed.
 fn slot_size(mtu: usize) -> usize {
     mtu.saturating_add(BESIDE_MTU).min(MAX_SLOT).next_power_of_two().max(MIN_SLOT)
 }
@@ -34,6 +35,9 @@ pub struct RingReceiver {
 
 impl RingReceiver {
     /// Maps a ring of 16 MiB for this socket: 8192 slots at the usual MTU.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn new(socket: PacketSocket) -> Result<Self, DeviceError> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
         socket.option("choosing the ring's version", libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
@@ -52,14 +56,18 @@ impl RingReceiver {
         Ok(Self { socket, map, slot, slots, next: 0 })
     }
 
+    /// The socket.
     pub fn socket(&mut self) -> &mut PacketSocket {
         &mut self.socket
     }
 
-    /// Waits at most 100 ms for frames, hands each that is there to `take` and returns how many there were.
+    /// Waits at most 100 ms for frames, passes each available one to `take` and returns their number.
+    ///
+    /// # Errors
+    /// The device is down or vanished, or the kernel's error.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let mut count = 0;
-        // At most one round, so that a flood cannot keep the caller from its stop flag.
+        // At most one round, so that a flood cannot keep the caller from checking its stop flag.
         while count < self.slots && self.take_one(take) {
             count += 1;
         }
@@ -78,25 +86,25 @@ impl RingReceiver {
     }
 
     fn take_one(&mut self, take: &mut dyn FnMut(Received<'_>)) -> bool {
-        // SAFETY: `next` is less than `slots`, so that the slot lies in the mapping, which lives as long as self.
+        // SAFETY: `next` is less than `slots`, so the slot lies in the mapping, which lives as long as self.
         let slot = unsafe { self.map.at().add(self.next * self.slot) };
-        // SAFETY: a slot starts with a tpacket2_hdr, whose first field is the status; it is aligned to its size, and both sides
-        // access it atomically.
+        // SAFETY: a slot starts with a tpacket2_hdr, whose first field is the status; it is aligned to its size, and
+        // both sides access it atomically.
         let status = unsafe { AtomicU32::from_ptr(slot.as_ptr().cast()) };
-        // Acquire: what the kernel wrote before it set the status is seen.
+        // Acquire: makes the kernel's writes before it set the status visible.
         if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return false;
         }
         let had = realtime();
-        // SAFETY: the slot is ours until we give it back; the kernel has written the header.
+        // SAFETY: the slot belongs to this process until it is returned; the kernel has written the header.
         let h = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let start = usize::from(h.tp_mac).min(self.slot);
         let len = (h.tp_snaplen as usize).min(self.slot - start);
-        // SAFETY: inside the slot, which the kernel does not write while it is ours.
+        // SAFETY: inside the slot, which the kernel does not write while it belongs to this process.
         let frame = unsafe { std::slice::from_raw_parts(slot.as_ptr().add(start), len) };
         let arrival = Some(i64::from(h.tp_sec) * 1_000_000_000 + i64::from(h.tp_nsec));
         take(Received { frame, tag: tag_of(h.tp_status, h.tp_vlan_tci, h.tp_vlan_tpid), arrival, had });
-        // Release: nothing of the frame is read after it is given back.
+        // Release: the frame is not read after the slot is returned.
         status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % self.slots;
         true

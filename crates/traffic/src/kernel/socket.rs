@@ -10,26 +10,27 @@ use std::io::{self, IoSlice};
 use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Longest wait for a frame, so that callers can look at their stop flag and clock.
+/// Maximum wait for a frame, ms, so that callers can check their stop flag and clock.
 pub(super) const WAIT_MS: i32 = 100;
 
-/// What a socket receives.
+/// The frames that a socket receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// Nothing: the socket only sends.
+    /// None: the socket only sends.
     No,
-    /// Frames of this protocol that are delivered on the device. On a port of a bridge nothing is; and where a frame carries a VLAN
-    /// that the device does not know, the kernel delivers it without its tag. The protocol must have one ethertype.
+    /// Frames of this protocol that are delivered on the device: none on a bridge's port; and a frame whose VLAN the
+    /// device does not know is delivered without its tag. The protocol must have one ethertype.
     Delivered(ProtocolId),
-    /// All frames of these protocols that the device receives, with their tags, also where it is a port of a bridge.
+    /// All frames of these protocols that the device receives, with their tags, also on a bridge's port.
     Incoming(Vec<ProtocolId>),
-    /// All frames of these protocols that pass the device in either direction, also where it is a port of a bridge.
+    /// All frames of these protocols that pass the device in either direction, also on a bridge's port.
     Passing(Vec<ProtocolId>),
 }
 
-/// Which group addresses the device lets in.
+/// The group addresses that the device accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Groups {
+    /// These addresses.
     These(Vec<[u8; 6]>),
     /// All group addresses.
     All,
@@ -42,35 +43,39 @@ pub enum Groups {
 pub struct PacketSocket {
     socket: net::PacketSocket,
     device: Device,
-    /// What it receives once it is started; 0 for nothing.
+    /// Protocol that it receives once started; 0 for none.
     protocol: u16,
     headers: Vec<libc::mmsghdr>,
     drops: u64,
 }
 
-/// How far [`PacketSocket::send`] came.
+/// Result of [`PacketSocket::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
-    /// Frames that the kernel took.
+    /// Number of frames that the kernel accepted.
     pub taken: usize,
-    /// The kernel refused the frame after those, because a queue was full: it is lost.
+    /// The kernel rejected the next frame, because a queue was full: it is lost.
     pub refused: bool,
 }
 
+/// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// The bytes from the destination MAC on, without the tag that the kernel took off.
+    /// The bytes from the destination MAC on, without the tag that the kernel removed.
     pub frame: &'a [u8],
-    /// The 802.1Q tag that the kernel took off.
+    /// The 802.1Q tag that the kernel removed.
     pub tag: Option<Tag>,
-    /// When the kernel received it, `CLOCK_REALTIME`.
+    /// Time of reception by the kernel, `CLOCK_REALTIME`, ns.
     pub arrival: Option<Ns>,
-    /// When the application had it, `CLOCK_REALTIME`.
+    /// Time of reception by the application, `CLOCK_REALTIME`, ns.
     pub had: Ns,
 }
 
 impl PacketSocket {
-    /// Opens a socket on `device`. One that listens receives nothing before a receiver is made of it.
+    /// Opens a socket on `device`. A listening socket receives nothing until it is given to a receiver.
+    ///
+    /// # Errors
+    /// The device cannot be used, or the kernel's error.
     pub fn open(device: &str, listen: Listen) -> Result<Self, DeviceError> {
         let (device, socket) = Device::open(device)?;
         let protocol = match &listen {
@@ -79,7 +84,7 @@ impl PacketSocket {
             Listen::Incoming(_) | Listen::Passing(_) => libc::ETH_P_ALL as u16,
         };
         let socket = Self { socket, device, protocol, headers: Vec::new(), drops: 0 };
-        // A burst of some 10,000 frames fits into what is received; beyond that the kernel counts what it drops.
+        // The receive buffer holds a burst of some 10,000 frames; beyond that the kernel counts its drops.
         let (buffer, wait) = match listen {
             Listen::No => (4 << 20, libc::timeval { tv_sec: 1, tv_usec: 0 }),
             _ => (16 << 20, libc::timeval { tv_sec: 0, tv_usec: libc::suseconds_t::from(WAIT_MS) * 1000 }),
@@ -101,7 +106,7 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// From now on what passes the device is received.
+    /// Starts receiving frames that pass the device.
     pub(crate) fn start(&mut self) -> Result<(), DeviceError> {
         self.socket.bind(self.device.index, self.protocol).map_err(|e| self.device.failed("binding", e))
     }
@@ -123,7 +128,10 @@ impl PacketSocket {
         set_option(self.fd(), level, name, v).map_err(|cause| self.device.failed(doing, cause))
     }
 
-    /// Makes the device let in these group addresses; undone when the socket closes.
+    /// Makes the device accept these group addresses, until the socket closes.
+    ///
+    /// # Errors
+    /// Too many groups, or the kernel's error.
     pub fn join(&self, groups: &Groups) -> Result<(), DeviceError> {
         let add = |kind, mac| {
             let joined = self.socket.join(self.device.index, kind, mac);
@@ -136,20 +144,26 @@ impl PacketSocket {
         }
     }
 
-    /// Hands frames straight to the driver, past the queueing discipline. The kernel then also passes by its tracepoint
-    /// `net_dev_start_xmit`: latpath has no `tx` point on this device.
+    /// Passes frames directly to the driver, bypassing the queueing discipline. The kernel then also bypasses its
+    /// tracepoint `net_dev_start_xmit`: latpath has no `tx` point on this device.
+    ///
+    /// # Errors
+    /// The kernel's error.
     pub fn bypass_qdisc(&self) -> Result<(), DeviceError> {
         self.option("passing by the queueing discipline", libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)
     }
 
-    /// Hands over frames in one system call. Fewer may be taken than given: call again with the rest.
+    /// Sends frames in one system call. The kernel may accept only some of them: call again with the rest.
+    ///
+    /// # Errors
+    /// The device is down or vanished, a frame is too long, or the kernel's error.
     pub fn send(&mut self, frames: &[IoSlice<'_>]) -> Result<Sent, DeviceError> {
         while self.headers.len() < frames.len() {
             // SAFETY: all zeros is a valid mmsghdr: no name, no data, no control.
             self.headers.push(unsafe { zeroed() });
         }
         for (header, frame) in self.headers.iter_mut().zip(frames) {
-            // IoSlice has the layout of iovec; the kernel only reads what it points to.
+            // IoSlice has the layout of iovec; the kernel only reads the data.
             header.msg_hdr.msg_iov = std::ptr::from_ref(frame).cast_mut().cast();
             header.msg_hdr.msg_iovlen = 1;
         }
@@ -173,18 +187,18 @@ impl PacketSocket {
         }
     }
 
-    /// Frames that the kernel dropped since the socket was opened, because its buffer was full.
+    /// Number of frames that the kernel dropped since the socket was opened, because its buffer was full.
     pub fn dropped(&mut self) -> u64 {
         self.drops += self.socket.dropped();
         self.drops
     }
 }
 
-/// Frames that one system call may bring.
+/// Maximum frames per system call.
 const BATCH: usize = 32;
-/// Longest frame that is received whole; longer ones are cut, and then malformed.
+/// Maximum length of a frame, bytes; longer ones are truncated, and thus malformed.
 const SNAP: usize = 9216;
-/// Room for a timespec and a tpacket_auxdata with their headers.
+/// Size of the buffer for a timespec and a tpacket_auxdata with their headers, bytes.
 const CONTROL: usize = 128;
 
 #[repr(C, align(16))]
@@ -200,6 +214,7 @@ pub struct CopyReceiver {
 }
 
 impl CopyReceiver {
+    /// A receiver for this socket.
     pub fn new(socket: PacketSocket) -> Self {
         let mut data = vec![0u8; BATCH * SNAP].into_boxed_slice();
         let control = (0..BATCH).map(|_| Control([0; CONTROL])).collect();
@@ -210,11 +225,15 @@ impl CopyReceiver {
         Self { socket, data, control, vectors, headers }
     }
 
+    /// The socket.
     pub fn socket(&mut self) -> &mut PacketSocket {
         &mut self.socket
     }
 
-    /// Waits at most 100 ms for frames, hands each to `take` and returns how many there were.
+    /// Waits at most 100 ms for frames, passes each to `take` and returns their number.
+    ///
+    /// # Errors
+    /// The device is down or vanished, or the kernel's error.
     pub fn receive(&mut self, take: &mut dyn FnMut(Received<'_>)) -> Result<usize, DeviceError> {
         let parts = self.vectors.iter_mut().zip(&mut self.control);
         for (header, (vector, control)) in self.headers.iter_mut().zip(parts) {
@@ -225,8 +244,8 @@ impl CopyReceiver {
         }
         let fd = self.socket.fd().as_raw_fd();
         let (headers, flags) = (self.headers.as_mut_ptr(), libc::MSG_WAITFORONE as _);
-        // SAFETY: each of the BATCH headers points to its own SNAP bytes of data and CONTROL bytes of control, all owned
-        // by self and not moved: they are on the heap.
+        // SAFETY: each of the BATCH headers points to its own SNAP bytes of data and CONTROL bytes of control, all
+        // owned by self and not moved: they are on the heap.
         let n = unsafe { libc::recvmmsg(fd, headers, BATCH as u32, flags, std::ptr::null_mut()) };
         let had = realtime();
         if n < 0 {
@@ -247,7 +266,7 @@ impl CopyReceiver {
     }
 }
 
-/// When the kernel received a frame, by its control messages.
+/// Time of reception by the kernel, from a frame's control messages.
 fn arrival(control: &[u8]) -> Option<Ns> {
     let kind = (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS);
     let (_, data) = control_messages(control).find(|(found, _)| *found == kind)?;
@@ -255,14 +274,15 @@ fn arrival(control: &[u8]) -> Option<Ns> {
     Some(word(0)? * 1_000_000_000 + word(8)?)
 }
 
-/// The 802.1Q tag that the kernel took off, by a frame's control messages (`struct tpacket_auxdata` of linux/if_packet.h).
+/// The 802.1Q tag that the kernel removed, from a frame's control messages (`struct tpacket_auxdata` of
+/// linux/if_packet.h).
 pub fn removed_tag(control: &[u8]) -> Option<Tag> {
     let (_, data) = control_messages(control).find(|(kind, _)| *kind == (libc::SOL_PACKET, libc::PACKET_AUXDATA))?;
     let half = |at: usize| data.get(at..)?.first_chunk().map(|b| u16::from_ne_bytes(*b));
     tag_of(u32::from_ne_bytes(*data.first_chunk()?), half(16)?, half(18)?)
 }
 
-/// The tag that the kernel took off, by its status and the tag's two halves. `None` where there was none.
+/// The tag that the kernel removed, from its status and the tag's two halves; `None` without a tag.
 pub(super) fn tag_of(status: u32, tci: u16, tpid: u16) -> Option<Tag> {
     let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { tpid } else { 0x8100 };
     (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag { tpid, tci })

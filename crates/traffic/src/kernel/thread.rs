@@ -1,4 +1,4 @@
-//! What makes a thread punctual, and the clocks.
+//! Settings that make a thread punctual, and exact waiting.
 
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -17,19 +17,22 @@ pub enum ThreadError {
     /// SCHED_FIFO was refused.
     #[error("SCHED_FIFO priority {priority}: {cause}; it needs root, CAP_SYS_NICE or a limit (ulimit -r) of at least {priority}")]
     Fifo {
+        /// The priority, 1 to 99.
         priority: u8,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
     },
-    /// The CPU does not exist or is not allowed.
+    /// The CPU does not exist or is not permitted.
     #[error("CPU {cpu}: {cause} (CPUs that this process may use: {allowed})")]
     Cpu {
+        /// The CPU.
         cpu: usize,
-        /// The kernel's answer.
+        /// The kernel's error.
         cause: io::Error,
+        /// The permitted CPUs.
         allowed: String,
     },
-    /// The CPUs could not be kept awake.
+    /// The CPUs could not be kept out of idle states.
     #[error("/dev/cpu_dma_latency: {0}; keeping CPUs awake needs root and a kernel that offers this file")]
     Awake(io::Error),
     /// Memory could not be locked.
@@ -40,14 +43,14 @@ pub enum ThreadError {
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken {
-    /// `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, ns.
     pub now: Ns,
-    /// The deadline was still to come when the wait began.
+    /// The deadline was in the future when the wait began.
     pub waited: bool,
 }
 
-/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), the last `spin` ns of it awake. `None` if `stop` was set during the wait; it is
-/// looked at on every signal and at least every 100 ms.
+/// Sleeps until `deadline` (`CLOCK_MONOTONIC`), with busy waiting for the last `spin` ns. `None` if `stop` was set,
+/// which is checked on every signal and at least every 100 ms.
 pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Woken> {
     let mut waited = false;
     loop {
@@ -62,7 +65,7 @@ pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Woken> {
         let wake = (deadline - spin).min(now + 100_000_000);
         if wake > now {
             let at = nix::sys::time::TimeSpec::new(wake / 1_000_000_000, wake % 1_000_000_000);
-            // An error here can only be EINTR: the loop looks at `stop` and sleeps again.
+            // The only possible error is EINTR: the loop checks `stop` and sleeps again.
             let _ = clock_nanosleep(ClockId::CLOCK_MONOTONIC, ClockNanosleepFlags::TIMER_ABSTIME, &at);
         } else {
             std::hint::spin_loop();
@@ -70,7 +73,10 @@ pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Woken> {
     }
 }
 
-/// Gives the calling thread SCHED_FIFO at `priority` (1 to 99).
+/// Sets the calling thread to SCHED_FIFO at `priority` (1 to 99).
+///
+/// # Errors
+/// The kernel refuses it.
 pub fn set_fifo(priority: u8) -> Result<(), ThreadError> {
     let param = libc::sched_param { sched_priority: i32::from(priority) };
     // SAFETY: `param` outlives the call; pid 0 is the calling thread.
@@ -80,7 +86,10 @@ pub fn set_fifo(priority: u8) -> Result<(), ThreadError> {
     }
 }
 
-/// Keeps the calling thread on one CPU.
+/// Pins the calling thread to one CPU.
+///
+/// # Errors
+/// The CPU does not exist or is not permitted.
 pub fn pin(cpu: usize) -> Result<(), ThreadError> {
     let mut set = CpuSet::new();
     set.set(cpu).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).map_err(|e| {
@@ -95,12 +104,16 @@ pub fn pin(cpu: usize) -> Result<(), ThreadError> {
     })
 }
 
-/// Keeps the machine's CPUs out of idle states that they need time to leave, until dropped (Documentation/power/pm_qos_interface.rst).
+/// Keeps the machine's CPUs out of idle states with a wake-up latency, until dropped
+/// (Documentation/power/pm_qos_interface.rst).
 #[derive(Debug)]
 pub struct Awake(#[allow(dead_code, reason = "held open: the kernel drops the request when it is closed")] File);
 
 impl Awake {
-    /// Asks the kernel for a wake-up latency of 0 µs.
+    /// Requests a wake-up latency of 0 µs from the kernel.
+    ///
+    /// # Errors
+    /// /dev/cpu_dma_latency cannot be written.
     pub fn new() -> Result<Self, ThreadError> {
         let open = || {
             let mut file = File::options().write(true).open("/dev/cpu_dma_latency")?;
@@ -111,7 +124,10 @@ impl Awake {
     }
 }
 
-/// Keeps all memory of the process, present and future, from being paged out.
+/// Locks all present and future memory of the process.
+///
+/// # Errors
+/// The kernel refuses it.
 pub fn lock_memory() -> Result<(), ThreadError> {
     // SAFETY: takes flags only.
     match unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } {
@@ -120,12 +136,12 @@ pub fn lock_memory() -> Result<(), ThreadError> {
     }
 }
 
-/// Names the calling thread (the kernel keeps 15 bytes) and makes its timers exact: without real-time priority the kernel may
+/// Names the calling thread (at most 15 bytes) and makes its timers exact: without real-time priority the kernel may
 /// otherwise delay them by 50 µs.
 pub fn set_name(name: &str) {
     let short: Vec<u8> = name.bytes().filter(|b| *b != 0).take(15).collect();
     if let Ok(short) = CString::new(short) {
-        // Neither can fail with these arguments, and nothing depends on them but precision and a name.
+        // Neither call can fail with these arguments, and only precision and a name depend on them.
         let _ = prctl::set_name(&short);
     }
     let _ = prctl::set_timerslack(1);

@@ -1,6 +1,6 @@
-//! Captures of all forms, made byte by byte, and what damages them.
+//! Generates captures of all forms byte by byte, and damages them.
 
-/// A file's numbers, in either byte order.
+/// Writes a file's numbers in either byte order.
 pub struct Bytes {
     pub is_big: bool,
     pub out: Vec<u8>,
@@ -19,13 +19,13 @@ impl Bytes {
         self.out.extend(if self.is_big { n.to_be_bytes() } else { n.to_le_bytes() });
     }
 
-    /// Fills up to a multiple of four bytes.
+    /// Pads to a multiple of four bytes.
     pub fn pad(&mut self) {
         self.out.resize(self.out.len().next_multiple_of(4), 0);
     }
 }
 
-/// Packets of a file.
+/// Packets per file.
 const PACKETS: u32 = 9;
 
 fn packet(n: u32) -> Vec<u8> {
@@ -40,7 +40,7 @@ pub fn pcap(is_big: bool, magic: u32, version: (u16, u16), more: &[u8]) -> Vec<u
     file.u32(magic);
     file.u16(version.0);
     file.u16(version.1);
-    // The zone and the accuracy that nobody uses, a snap length that the packets exceed, and Ethernet with check sequences.
+    // The unused time zone and accuracy, a snap length that the packets exceed, and Ethernet with check sequences.
     for word in [3600, 6, 64, 1 | 0x2400_0000] {
         file.u32(word);
     }
@@ -114,7 +114,7 @@ fn enhanced(file: &mut Bytes, interface: u32, units: u64, n: u32, all: &[(u16, &
     block(file, 6, &body.out);
 }
 
-/// The packet block of old files.
+/// The obsolete packet block.
 fn old(file: &mut Bytes, interface: u16, units: u64, n: u32) {
     let mut body = Bytes::new(file.is_big);
     let bytes = packet(n);
@@ -153,7 +153,8 @@ pub fn pcapng(is_big: bool) -> Vec<u8> {
     file.out
 }
 
-/// Several interfaces with times of their own, packets of all three kinds, and two sections in two byte orders.
+/// Several interfaces with different time formats, packets of all three kinds, and two sections with different byte
+/// orders.
 pub fn pcapng_of_sections(is_big: bool) -> Vec<u8> {
     let mut all = Vec::new();
     for is_big in [is_big, !is_big] {
@@ -201,7 +202,7 @@ pub fn all() -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Numbers that look random and are always the same (Marsaglia's xorshift).
+/// Deterministic pseudorandom numbers (Marsaglia's xorshift).
 pub struct Chance(pub u64);
 
 impl Chance {
@@ -220,7 +221,7 @@ pub fn damage(file: &[u8], chance: &mut Chance) -> Vec<u8> {
         if bytes.is_empty() {
             break;
         }
-        // Headers lie at the beginning.
+        // Headers are at the beginning.
         let reach = if chance.below(2) == 0 { bytes.len().min(160) } else { bytes.len() };
         let at = chance.below(reach);
         let word = at / 4 * 4;

@@ -1,5 +1,5 @@
-//! Captures are read as tshark reads them: the same packets, bytes and times, or both refuse the file. Where a file is damaged in the
-//! middle, both read what lies before.
+//! Compares with tshark: both read the same packets, bytes and times, or both reject the file. If a file is damaged in
+//! the middle, both read the part before.
 
 mod made;
 
@@ -43,14 +43,14 @@ fn lack(folder: &Path) -> Lack {
     (!folder.exists()).then(|| "../shared/data/cases is not there".into())
 }
 
-/// A packet: its length when it was sent, and its bytes.
+/// A packet: its length on the wire, and its bytes.
 #[derive(Debug, PartialEq)]
 struct Packet {
     len: u64,
     bytes: String,
 }
 
-/// What tshark reads of a file, and whether it complains.
+/// The packets that tshark reads from a file, and whether it complains.
 fn by_tshark(path: &Path) -> Result<(Vec<(String, Packet)>, bool), String> {
     let mut tshark = Command::new("tshark");
     tshark.args(["-n", "-T", "json", "-x", "-J", "frame", "-r"]).arg(path);
@@ -71,9 +71,9 @@ fn by_tshark(path: &Path) -> Result<(Vec<(String, Packet)>, bool), String> {
     Ok((all.iter().map(packet).collect(), complains))
 }
 
-/// Whether tshark's `-37.500000000` is this time. Of a damaged file tshark's own arithmetic overflows: it keeps the fraction of a second
-/// of a pcap file in 32 bits, and multiplies that of a pcapng file in 64, which is too few where times are `fine`. A time beyond 292
-/// years is no ns since 1970.
+/// Whether tshark's `-37.500000000` equals this time. For damaged files tshark's arithmetic overflows: it keeps the
+/// fraction of a second of a pcap file in 32 bits, and multiplies that of a pcapng file in 64, which is too few if
+/// times are `fine`. Times beyond 292 years exceed ns since 1970.
 fn is_time(text: &str, t: i64, fine: bool) -> bool {
     let Some((whole, fraction)) = text.split_once('.').filter(|(_, fraction)| fraction.len() == 9) else { return true };
     let (Ok(seconds), Ok(fraction)) = (whole.parse::<i128>(), fraction.parse::<i128>()) else { return false };
@@ -84,7 +84,7 @@ fn is_time(text: &str, t: i64, fine: bool) -> bool {
     i64::try_from(ns).is_err() || apart == 0 || overflown.contains(&0) || fine && apart.abs() < 1_000_000_000
 }
 
-/// Whether an interface has times (`if_tsresol`) that are finer than 10⁻¹⁰ or 2⁻³⁴ s.
+/// Whether an interface has times (`if_tsresol`) finer than 10⁻¹⁰ or 2⁻³⁴ s.
 fn has_fine_times(file: &[u8]) -> bool {
     let is_fine = |w: &[u8]| {
         let is_option = matches!(w[..4], [9, 0, 1, 0] | [0, 9, 0, 1]);
@@ -93,14 +93,14 @@ fn has_fine_times(file: &[u8]) -> bool {
     file.windows(5).any(is_fine)
 }
 
-/// What latpath reads of a file, and whether it complains.
+/// The packets that latpath reads from a file, and whether it complains.
 fn by_latpath(path: &Path) -> (Vec<(i64, Packet)>, bool) {
     let mut packets = Vec::new();
     let Ok(mut capture) = CaptureFile::open(path) else { return (packets, true) };
     loop {
         match capture.next_record() {
             Ok(Some(r)) => {
-                // tshark says no greater length.
+                // tshark reports no greater length.
                 let len = r.len.min(i32::MAX as usize) as u64;
                 let bytes = r.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
                 packets.push((r.t, Packet { len, bytes }));
@@ -118,10 +118,10 @@ fn difference(path: &Path) -> Result<Option<String>, String> {
     let fine = has_fine_times(&bytes);
     let same = |(a, b): (&(String, Packet), &(i64, Packet))| a.1 == b.1 && is_time(&a.0, b.0, fine);
     let is_refused = CaptureFile::open(path).map_or(true, |mut capture| {
-        // A packet of a link that latpath does not read is a packet all the same; types that nobody knows tshark refuses.
+        // A packet with an unsupported link counts as a packet; tshark rejects unknown link types.
         matches!(capture.next_packet(), Err(CaptureError::Link { .. })) && capture.interfaces().len() == 1
     });
-    // tshark reads a damaged header as that of some other format, most of whose packets have no times.
+    // tshark takes a damaged header for that of another format, most of whose packets have no times.
     let is_other_format = !is_capture(&bytes) || expected.iter().all(|(time, _)| time.is_empty());
     let refuses = complains && expected.is_empty();
     if is_refused && (refuses || found.is_empty() && is_other_format) {
@@ -139,7 +139,7 @@ fn difference(path: &Path) -> Result<Option<String>, String> {
     Ok(Some(format!("{}: {what}", path.display())))
 }
 
-/// Compares the files, two at once.
+/// Compares the files, two at a time.
 fn compare(files: &[PathBuf]) -> Result<(), Failed> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -190,7 +190,7 @@ fn tshark_is(version: &str) -> Result<bool, Failed> {
 
 fn damaged(seeds: std::ops::Range<u64>) -> Result<(), Failed> {
     let (folder, mut whole) = (tempfile::tempdir()?, made::all());
-    // Which old variant a damaged file is, versions of tshark guess differently; latpath does it as 4.0, Debian's.
+    // Versions of tshark differ in guessing the old variant of a damaged file; latpath agrees with 4.0, Debian's.
     if !tshark_is("4.0.")? {
         whole.retain(|(name, _)| {
             name.starts_with("nanoseconds") || name.starts_with("pcapng") || name.starts_with("sections")
@@ -211,7 +211,7 @@ fn damaged(seeds: std::ops::Range<u64>) -> Result<(), Failed> {
     differs
 }
 
-/// Runs a line of shell in a folder.
+/// Runs a shell command in a folder.
 fn shell(folder: &Path, line: &str) -> Result<(), Failed> {
     let output = Command::new("sh").args(["-ec", line]).current_dir(folder).output()?;
     match output.status.success() {
@@ -253,7 +253,7 @@ fn writers() -> Result<(), Failed> {
     all_of(folder, 24)
 }
 
-/// What writers capture from a device, in a namespace without anybody else.
+/// Captures of various tools from a device, in a namespace without other traffic.
 fn captured() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path();

@@ -1,19 +1,19 @@
-//! Clocks that count different seconds: TAI is ahead of UTC by whole seconds. `smpCnt` starts again with each second, so packets of
-//! such files would be joined, each with one of another second.
+//! Detects clocks that are whole seconds apart, such as TAI and UTC. `smpCnt` restarts with each second, so packets of
+//! such files would be joined with those of another second.
 
-use crate::packets::{FileEnd, Named};
+use crate::packets::{FileEnd, PacketId};
 use latpath_model::Ns;
 
 const SECOND: Ns = 1_000_000_000;
-/// TAI minus UTC, since 2017.
+/// TAI minus UTC since 2017, ns.
 const TAI_AHEAD: Ns = 37 * SECOND;
-/// Both ends of files that count TAI and UTC are apart by that, to within this: loggers are started one after the other.
+/// Maximum deviation from that difference at both ends of the files, ns: loggers are started one after the other.
 const STARTED_WITHIN: Ns = SECOND / 2;
-/// Packets are on their way no longer than this, where files are apart by other whole seconds.
+/// Maximum delay of packets in files that are other whole seconds apart, ns.
 const ON_THE_WAY: Ns = SECOND / 10;
 
-/// How many ns, whole seconds, the clock of a file is ahead of the first file's, where both ends of the files show that it is;
-/// `offset` is corrected already. None where they may have been taken at different times.
+/// Offset of a file's clock from the first file's, ns, if both ends of the files show that it is whole seconds; the
+/// known `offset` is subtracted first. `None` if the files may cover different times.
 pub(crate) fn whole_seconds(first: &FileEnd, other: &FileEnd, offset: Ns) -> Option<Ns> {
     let apart = |a: Ns, b: Ns| b.saturating_sub(offset).saturating_sub(a);
     let ends = [
@@ -25,15 +25,15 @@ pub(crate) fn whole_seconds(first: &FileEnd, other: &FileEnd, offset: Ns) -> Opt
             return Some(tai);
         }
     }
-    // Loggers that a script started and stopped so many seconds apart do not begin and end with the same packets.
-    let same = |a: &Option<Named>, b: &Option<Named>| a.is_some() && a == b;
+    // Loggers that a script starts and stops some seconds apart do not begin and end with the same packets.
+    let same = |a: &Option<PacketId>, b: &Option<PacketId>| a.is_some() && a == b;
     let whole = ends[0].saturating_add(SECOND / 2).div_euclid(SECOND).saturating_mul(SECOND);
     let is_near = |apart: &Ns| apart.abs_diff(whole) <= ON_THE_WAY as u64;
     (whole != 0 && ends.iter().all(is_near) && same(&first.first, &other.first) && same(&first.last, &other.last))
         .then_some(whole)
 }
 
-/// Whether that is how TAI and UTC are apart.
+/// Whether this is the difference of TAI and UTC.
 pub(crate) fn is_tai(ns: Ns) -> bool {
     ns.abs() == TAI_AHEAD
 }
@@ -66,7 +66,7 @@ mod tests {
             (37 * SECOND + 300 * MS, 36_600 * MS, other, Some(TAI_AHEAD)),
             (-37 * SECOND, -36_800 * MS, other, Some(-TAI_AHEAD)),
             (37 * SECOND, 36 * SECOND, other, None),
-            // Any second, where the same packets are first and last.
+            // Any whole second, if the same packets are first and last.
             (2 * SECOND + MS, 2 * SECOND + 90 * MS, same, Some(2 * SECOND)),
             (-SECOND + MS, -SECOND + MS, same, Some(-SECOND)),
             (2 * SECOND + MS, 2 * SECOND + 90 * MS, other, None),
