@@ -1,73 +1,74 @@
-//! What the host asks of an agent's flight recorder: windows under way, put together from chunks that nobody need believe.
+//! The host's requests to an agent's flight recorder, and the windows received in parts from an untrusted agent.
 
 use crate::message::{printable, WindowReply, WindowRequest};
 use latpath_clock::Timeline;
 use latpath_flight::{Snapshot, SnapshotLimits, MAX_ENCODED};
 use latpath_model::Ns;
 
-/// Windows that may be under way, or wait for whoever asked for them.
+/// Maximum windows that are pending or not yet fetched.
 pub const MAX_WINDOWS: usize = 16;
-/// The longest time that can be asked for.
+/// Maximum length of a window, ns.
 pub const LONGEST: Ns = 10_000_000_000;
-/// How far its end may lie in the future.
+/// Maximum distance of a window's end in the future, ns.
 pub const AHEAD: Ns = 1_000_000_000;
 
-/// Memory of windows that nobody has fetched yet: a guest can make more of them than the host has time for.
+/// Maximum memory of received windows before they are fetched, bytes: a guest can send them faster than the host uses
+/// them.
 const MAX_BYTES: usize = 16 << 20;
 
-/// How far ahead of the host's clock an event may lie before it is taken for a lie.
+/// Maximum distance of an event's time in the future, ns; the host refuses windows beyond it.
 const FUTURE: Ns = 1_000_000_000;
 
-/// What a machine's flight recorder had of a time.
+/// A window of a machine's flight recorder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestWindow {
-    /// The machine's clock minus the host's, by which sightings of that time were mapped.
+    /// The machine's clock minus the host's, as used for sightings of that time.
     pub offset_ns: Ns,
-    /// How wrong that can be.
+    /// Error bound of the offset, ns.
     pub error_bound_ns: Ns,
-    /// What happened there, in the machine's own `CLOCK_MONOTONIC`.
+    /// Events of the machine, in its own `CLOCK_MONOTONIC`.
     pub snapshot: Snapshot,
 }
 
-/// A window, or why there is none.
+/// A window, or the reason why it is missing.
 pub type Answer = Result<GuestWindow, String>;
 
 struct Open {
     id: u64,
-    /// In the agent's clock.
+    /// Requested time, in the agent's clock.
     from: Ns,
     to: Ns,
-    /// In the host's: until then it is waited for.
+    /// Timeout, in the host's clock.
     until: Ns,
     bytes: Vec<u8>,
-    /// How much came, kept or not.
+    /// Number of bytes received, including discarded ones.
     came: usize,
-    /// Nobody waits for it any more; what still comes of it is dropped.
+    /// Whether its timeout has passed; its further parts are discarded.
     given_up: bool,
 }
 
-/// Windows under way, and those that have come.
+/// Pending and received windows.
 #[derive(Default)]
 pub struct Windows {
     open: Vec<Open>,
-    /// The one of which some chunks have come: until its end no other's may.
+    /// The window received in part: until its end, parts of others are refused.
     coming: Option<u64>,
-    /// What has come since the last look.
+    /// Windows received since the last call.
     pub done: Vec<(u64, Answer)>,
 }
 
-/// What cannot be asked for: nothing, or more than a recorder keeps.
+/// Refuses empty times, and longer ones than a recorder keeps.
 pub fn sensible(from: Ns, to: Ns, now: Ns) -> Result<(), String> {
     match to.saturating_sub(from) {
         ..=0 => Err("a window must end after it begins".into()),
         span if span > LONGEST => Err(format!("a window of {span} ns is too long (limit: {LONGEST})")),
-        _ if to.saturating_sub(now) > AHEAD => Err("a window that ends in the far future cannot be asked for".into()),
+        _ if to.saturating_sub(now) > AHEAD => Err("a window cannot end in the far future".into()),
         _ => Ok(()),
     }
 }
 
 impl Windows {
-    /// The message that asks for a window of the host's time; `None` where there is an answer already.
+    /// The request for a window of the host's time; `None` if it already has an answer.
     pub fn request(
         &mut self,
         id: u64,
@@ -78,7 +79,7 @@ impl Windows {
         let request = sensible(from, to, now).and_then(|()| {
             let there = |t| timeline.to_guest(t).ok_or("its clock is not known yet");
             if self.open.len() >= MAX_WINDOWS {
-                return Err(format!("the agent owes {} windows already", self.open.len()));
+                return Err(format!("{} windows of the agent are pending already", self.open.len()));
             }
             Ok(WindowRequest { id, from: there(from)?, to: there(to)? })
         });
@@ -96,10 +97,13 @@ impl Windows {
         }
     }
 
-    /// Takes a part of an answer, or says in what the agent lies.
+    /// Adds a part.
+    ///
+    /// # Errors
+    /// The part is invalid; names the problem.
     pub fn take(&mut self, reply: WindowReply, timeline: &mut Timeline, now: Ns) -> Result<(), String> {
         let place = self.open.iter().position(|open| open.id == reply.id);
-        let place = place.ok_or("the agent sent a window that was not asked for")?;
+        let place = place.ok_or("the agent sent a window that was not requested")?;
         let open = &mut self.open[place];
         if !reply.error.is_empty() {
             if self.coming == Some(reply.id) {
@@ -130,25 +134,25 @@ impl Windows {
         if open.given_up {
             return Ok(());
         }
-        // One that holds too much, or is damaged, is no window; what else it says of itself is checked.
+        // A window that is too large or damaged is reported as missing; its other fields are still checked.
         let answer = match Snapshot::decode_within(&open.bytes, SnapshotLimits::SENT) {
             Err(e) => Err(format!("the agent's window cannot be read: {e}")),
             Ok(snapshot) if snapshot.bytes() > MAX_BYTES.saturating_sub(self.bytes()) => {
                 Err("the agent's windows take too much of the host's memory".into())
             }
             Ok(snapshot) => Ok(check(&open, snapshot, timeline, now)
-                .map_err(|e| format!("the agent sent a window that cannot be: {e}"))?),
+                .map_err(|e| format!("the agent sent an impossible window: {e}"))?),
         };
         self.done.push((open.id, answer));
         Ok(())
     }
 
-    /// Memory of those that have come.
+    /// Memory of the received windows, bytes.
     fn bytes(&self) -> usize {
         self.done.iter().filter_map(|(_, answer)| Some(answer.as_ref().ok()?.snapshot.bytes())).sum()
     }
 
-    /// Gives up those that have been waited for too long.
+    /// Gives up windows whose timeout has passed.
     pub fn expire(&mut self, now: Ns) {
         for open in self.open.iter_mut().filter(|open| !open.given_up && now >= open.until) {
             (open.given_up, open.bytes) = (true, Vec::new());
@@ -156,25 +160,25 @@ impl Windows {
         }
     }
 
-    /// Nothing will come any more.
+    /// Ends all pending windows with this reason.
     pub fn end(&mut self, why: &str) {
         let open = self.open.drain(..).filter(|open| !open.given_up);
         self.done.extend(open.map(|open| (open.id, Err(why.to_string()))));
     }
 }
 
-/// A whole window, if it is the one that was asked for and has no impossible times.
+/// Checks that a complete window has the requested time and no impossible times.
 fn check(open: &Open, snapshot: Snapshot, timeline: &mut Timeline, now: Ns) -> Result<GuestWindow, String> {
     let window = &snapshot.window;
     if (window.from, window.to) != (open.from, open.to) {
-        return Err("it is of another time than was asked for".into());
+        return Err("it is of another time than requested".into());
     }
     let latest = window.cpus.iter().filter_map(|cpu| Some(cpu.events.last()?.t)).max();
     let future = |t| timeline.earliest_host(t).is_none_or(|host| host > now.saturating_add(FUTURE));
     if latest.is_some_and(future) {
-        return Err("its times lie in the future".into());
+        return Err("its times are in the future".into());
     }
-    // Sightings of that time are mapped by the same.
+    // Uses the same offset as sightings of that time.
     timeline.advance(open.to);
     let known = timeline.offset_over(open.from, open.to);
     let (offset_ns, error_bound_ns) = known.ok_or("its clock is not known")?;
@@ -190,7 +194,7 @@ mod tests {
     const NOW: Ns = 100_000_000_000;
     const MS: Ns = 1_000_000;
 
-    /// A guest whose clock is a second ahead.
+    /// Timeline of a guest whose clock is a second ahead.
     fn timeline() -> Timeline {
         let mut timeline = Timeline::new();
         let t = NOW - 50_000 + 1_000 * MS;
@@ -199,7 +203,7 @@ mod tests {
         timeline
     }
 
-    /// One window is asked for: the last 10 ms.
+    /// Requests a window of the last 10 ms.
     fn requested() -> (Windows, WindowRequest) {
         let mut windows = Windows::default();
         let request = windows.request(1, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_put_together_from_its_pieces() {
+    fn a_window_is_assembled_from_its_parts() {
         let (mut windows, request) = requested();
         assert!((request.to - NOW - 1_000 * MS).abs() < 100_000 && request.to - request.from == 10 * MS);
         let bytes = snapshot(request, request.from);
@@ -229,13 +233,13 @@ mod tests {
         assert!((window.offset_ns - 1_000 * MS).abs() <= window.error_bound_ns);
         assert_eq!(window.snapshot.encode(), bytes);
         assert!(
-            windows.take(piece(1, &[], true), &mut timeline(), NOW).unwrap_err().contains("not asked for"),
+            windows.take(piece(1, &[], true), &mut timeline(), NOW).unwrap_err().contains("not requested"),
             "twice"
         );
     }
 
     #[test]
-    fn lies_are_refused_with_what_is_wrong() {
+    fn invalid_parts_are_refused_with_the_problem() {
         let lie = |pieces: &dyn Fn(WindowRequest) -> Vec<WindowReply>| {
             let (mut windows, request) = requested();
             windows.request(2, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
@@ -244,7 +248,7 @@ mod tests {
             assert!(windows.done.is_empty());
             lie
         };
-        assert!(lie(&|_| vec![piece(3, b"x", false)]).contains("not asked for"));
+        assert!(lie(&|_| vec![piece(3, b"x", false)]).contains("not requested"));
         assert!(lie(&|_| vec![piece(1, b"x", false), piece(2, b"x", false)]).contains("two windows at once"));
         assert!(lie(&|_| vec![piece(1, b"", false)]).contains("an empty piece"));
         let endless = |_| vec![piece(1, &[7; 1 << 20], false); 20];
@@ -259,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_cannot_be_read_is_none_and_the_session_goes_on() {
+    fn an_unreadable_window_is_an_error_and_the_session_continues() {
         let why = |bytes: &dyn Fn(WindowRequest) -> Vec<u8>| {
             let (mut windows, request) = requested();
             windows.take(piece(1, &bytes(request), true), &mut timeline(), NOW).unwrap();
@@ -272,7 +276,7 @@ mod tests {
             bytes
         })
         .contains("version 9"));
-        // A few KiB that would be many MiB in memory.
+        // A few KiB that would need many MiB of memory.
         let bomb = why(&|request| {
             let events = vec![Event { t: request.from, pid: 1, what: What::TimerExit }; 1 << 19];
             let cpus = vec![CpuRecord { events, ..CpuRecord::default() }];
@@ -281,11 +285,11 @@ mod tests {
             assert!(bytes.len() < 1 << 16, "{}", bytes.len());
             bytes
         });
-        assert!(bomb.contains("more events than anything needs"), "{bomb}");
+        assert!(bomb.contains("too many events"), "{bomb}");
     }
 
     #[test]
-    fn windows_that_nobody_fetches_are_bounded_in_bytes() {
+    fn unfetched_windows_are_bounded_in_bytes() {
         let mut windows = Windows::default();
         for id in 0..MAX_WINDOWS as u64 {
             let request = windows.request(id, (NOW - 10 * MS, NOW), &timeline(), (NOW, 1_000 * MS)).unwrap();
@@ -302,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn events_of_long_ago_are_no_lie() {
+    fn old_events_are_valid() {
         let (mut windows, request) = requested();
         windows.take(piece(1, &snapshot(request, Ns::MIN), true), &mut timeline(), NOW).unwrap();
         assert!(windows.done[0].1.is_ok(), "a CPU may have been idle for long");
     }
 
     #[test]
-    fn a_window_that_is_given_up_may_still_come_and_is_bounded_as_others_are() {
+    fn a_window_after_its_timeout_is_discarded_and_bounded() {
         let (mut windows, request) = requested();
         windows.take(piece(1, b"L", false), &mut timeline(), NOW).unwrap();
         windows.expire(NOW + 999 * MS);
@@ -325,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_owes_much_is_asked_for_no_more() {
+    fn pending_requests_to_an_agent_are_bounded() {
         let mut windows = Windows::default();
         for id in 0..20 {
             windows.request(id, (NOW - MS, NOW), &timeline(), (NOW, 0));
         }
         windows.expire(NOW);
         let why: Vec<_> = windows.done.iter().map(|(_, window)| window.clone().unwrap_err()).collect();
-        assert_eq!(why.iter().filter(|why| why.contains("owes 16 windows")).count(), 4);
+        assert_eq!(why.iter().filter(|why| why.contains("16 windows of the agent are pending")).count(), 4);
         assert_eq!(why.iter().filter(|why| why.contains("in time")).count(), 16);
         let refusal = WindowReply { id: 3, error: "no\x1b[2J room".into(), ..WindowReply::default() };
         windows.take(refusal, &mut timeline(), NOW).unwrap();

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * The contract between the recorder's programs and user space. The build makes the Rust twins from the type information of the
- * compiled programs.
+ * The contract between the recorder's programs and user space. The build generates the Rust types from the type
+ * information of the compiled programs.
  */
 #ifndef LATPATH_FLIGHT_EVENT_H
 #define LATPATH_FLIGHT_EVENT_H
 
-#define NAMES 16384 /* threads whose names are known: the latest ones of each number modulo this */
+#define NAMES 16384 /* size of the table of thread names, which has the latest thread of each number modulo this */
 
-/* Part of what agents and runs say: add at the end. */
+/* The numbers are part of the agent's protocol and of runs: add at the end. */
 enum kind {
 	SWITCH = 1,          /* b: next pid, prev's state << 32; c: prev prio, next prio << 16, prev policy << 32, next policy << 40, flags << 48 */
 	WAKING = 2,          /* b: pid, its CPU << 32; c: prio, policy << 32, flags << 48 */
@@ -22,32 +22,32 @@ enum kind {
 	VECTOR_ENTRY = 10,   /* b: enum vector */
 	VECTOR_EXIT = 11,    /* b: enum vector */
 	NMI = 12,            /* at its end; b: ns that the handler took, c: the handler */
-	NAPI_POLL = 13,      /* b, c: the device's name; where there is a device, it comes before: */
-	NAPI_WORK = 14,      /* b: work, budget << 32; c: interface index, 0 of the CPU's own backlog */
-	IDLE = 15,           /* b: state; ~0: out of it */
+	NAPI_POLL = 13,      /* b, c: the device's name; absent for the CPU's own backlog; precedes: */
+	NAPI_WORK = 14,      /* b: work, budget << 32; c: interface index, 0 for the CPU's own backlog */
+	IDLE = 15,           /* b: state; ~0: leaves idle */
 	TIMER_ENTRY = 16,    /* b: function */
 	TIMER_EXIT = 17,
 	HRTIMER_ENTRY = 18,  /* b: function */
 	HRTIMER_EXIT = 19,
 	KVM_ENTRY = 20,      /* b: vCPU */
-	KVM_EXIT = 21,       /* b: vCPU, reason << 32; c: whose reasons: 1 VMX, 2 SVM, 3 ARM */
+	KVM_EXIT = 21,       /* b: vCPU, reason << 32; c: encoding of the reason: 1 VMX, 2 SVM, 3 ARM */
 	KVM_HALT_POLL = 22,  /* b: vCPU, new << 32; c: old */
 	KVM_VCPU_WAKEUP = 23,/* b: ns; c: waited, valid << 1 */
 	KVM_INJ_VIRQ = 24,   /* b: vector */
 	WORK_START = 25,     /* b: function */
 	WORK_END = 26,
 	OVS_UPCALL = 27,     /* b: command */
-	RECLAIM_BEGIN = 28,  /* the thread frees memory before it gets some */
+	RECLAIM_BEGIN = 28,  /* the thread frees memory before its allocation */
 	RECLAIM_END = 29,
-	PAGE_FAULTS = 30,    /* before SWITCH; b: how many the thread had since it was switched to */
-	BLOCKED_AT = 31,     /* before SWITCH; b, c: where in the kernel, each called by the one behind it; 0: none. The next goes on */
-	/* The rest only where transfers are recorded (transfers.h). */
+	PAGE_FAULTS = 30,    /* before SWITCH; b: page faults of the thread since it was switched in */
+	BLOCKED_AT = 31,     /* before SWITCH; b, c: kernel addresses, callee first; 0: none. The next event continues */
+	/* The following events are only recorded for transfers (transfers.h). */
 	EVENTFD_SIGNAL = 32, /* b: eventfd */
 	EVENTFD_READ = 33,   /* b: eventfd */
-	VHOST_ROUND = 34,    /* b: eventfd of the kick, of the interrupt << 32; c: packets go to the guest */
+	VHOST_ROUND = 34,    /* b: eventfd of the kick, of the interrupt << 32; c: 1 if packets go to the guest */
 	KVM_IRQFD = 35,      /* b: eventfd, interrupt << 32 */
 	KVM_REGISTER_READ = 36,
-	KVM_REGISTER_WRITE = 37, /* b: address or port; c: is a port, what was written << 1 */
+	KVM_REGISTER_WRITE = 37, /* b: address or port; c: 1 for a port, value << 1 */
 	KVM_RAISE_LINE = 38, /* b: number */
 	KVM_RAISE_MESSAGE = 39, /* b: data; c: address */
 	KVM_ACCEPT = 40,     /* b: vector */
@@ -69,56 +69,57 @@ enum vector {
 	IPI = 8, /* of any kind, on ARM */
 };
 
-#define FEW_FAULTS 64 /* of fewer page faults there is no event */
-#define SKIPPED 5     /* functions of a stack that are the recorder's and the scheduler's */
-#define DEPTH 4       /* functions behind them that are said of a blocked thread */
-/* Reading a stack costs a microsecond or two: of so many blocked threads in so long, on each CPU. */
+#define FEW_FAULTS 64 /* minimum page faults for an event */
+#define SKIPPED 5     /* functions at the top of a stack that belong to the recorder and the scheduler */
+#define DEPTH 4       /* functions after them that are recorded for a blocked thread */
+/* Reading a stack costs 1 to 2 µs: maximum stacks per CPU in STACKS_NS. */
 #define STACKS 10
 #define STACKS_NS 10000000
 
 #define FLAG_PREEMPTED 1
-#define FLAG_THROTTLED 2 /* its control group had used up its time */
+#define FLAG_THROTTLED 2 /* its control group had exhausted its quota */
 
-/* What is not known, of vCPUs and reasons. */
+/* Unknown vCPUs and reasons. */
 #define UNKNOWN 0xffffffff
 
 struct event {
 	__u64 time; /* CLOCK_MONOTONIC */
-	__u32 pid;  /* the thread on the CPU */
+	__u32 pid;  /* the running thread */
 	__u16 kind;
-	__u16 generation; /* written last: it says that the event is whole */
+	__u16 generation; /* written last: marks the event as complete */
 	__u64 b;
 	__u64 c;
 };
 
-/* How far a CPU is. The ring keeps the last ring_size events before it. */
+/* State of a CPU's ring, which keeps the last ring_size events before `next`. */
 struct head {
 	__u64 next;
-	__u64 limit;   /* the place for which the CPU needs another part of the budget; all ones without a budget */
-	__u64 refused; /* runs of programs that recorded nothing, because the budget was used up */
-	__u64 faults;  /* those that this thread had before it was switched to */
+	__u64 limit;   /* place at which the CPU needs another part of the budget; all ones without a budget */
+	__u64 refused; /* program runs that recorded nothing, because the budget was used up */
+	__u64 faults;  /* page faults of this thread before it was switched in */
 	__u32 pid;
-	__u32 stacks; /* that were read since */
+	__u32 stacks; /* stacks read since */
 	__u64 stacks_since;
-	__u64 cost_ns; /* of cost_samples events, from their time on */
+	__u64 cost_ns; /* total cost of cost_samples events, measured after reading their time */
 	__u64 cost_samples;
 };
 
-#define BUDGET_EVENTS 256 /* events of a part of the budget */
+#define BUDGET_EVENTS 256 /* events per part of the budget */
 
 /*
- * What recording may cost: a bucket that time fills, and from which each CPU takes parts. Its level is kept as a time, up to which the
- * budget is used. Taking a part moves that time forward; the present overtakes it while little is recorded.
+ * The budget of recording: a bucket that fills with time, and from which each CPU takes parts. Its level is stored as a
+ * time, up to which the budget is used. Taking a part advances that time; the present overtakes it while little is
+ * recorded.
  */
 struct allowance {
-	__u64 part_ns;    /* time in which the budget pays for one part */
+	__u64 part_ns;    /* time in which the budget allows one part */
 	__u64 burst_ns;   /* maximum distance of used_until from the present */
 	__u64 used_until; /* CLOCK_MONOTONIC */
-	__u64 stopped;    /* when the budget was used up; 0 while events are recorded. User space clears it */
+	__u64 stopped;    /* when the budget was used up; 0 while events are recorded. Cleared by user space */
 };
 
 struct name {
-	__u32 pid; /* written last; BUSY while it is being written */
+	__u32 pid; /* written last; BUSY during the write */
 	__u32 tgid;
 	__u32 flags; /* PF_* */
 	__u32 pad;

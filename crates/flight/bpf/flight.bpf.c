@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * The flight recorder: what each CPU did last. Every program writes one event of 32 bytes into its CPU's ring, which overwrites
- * itself; user space reads the ring while it is written to, and sees by the head what was overwritten since.
+ * The flight recorder keeps the latest events of each CPU. Every program writes one event of 32 bytes into its CPU's
+ * ring, which overwrites itself; user space reads the ring while it is written to, and detects by the head what was
+ * overwritten meanwhile.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -16,7 +17,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Events of one CPU's ring: 1 << ring_shift. */
+/* Events per CPU's ring: 1 << ring_shift. */
 const volatile __u32 ring_shift = 15;
 
 SHARED_ARRAY(ring, 1, struct event);
@@ -24,7 +25,7 @@ SHARED_ARRAY(heads, 1, struct head);
 SHARED_ARRAY(names, NAMES, struct name);
 SHARED_ARRAY(allowance, 1, struct allowance);
 
-/* Wakes the thread of user space that keeps the budget: an entry for each time that the budget was used up. */
+/* Wakes the thread of user space that enforces the budget: one entry each time that the budget is used up. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -35,7 +36,7 @@ static __always_inline struct head *head_of(__u32 cpu)
 	return bpf_map_lookup_elem(&heads, &cpu);
 }
 
-/* The place of a CPU's next n events. */
+/* Reserves places for a CPU's next n events. */
 static __always_inline __u64 take_places(struct head *head, __u32 n)
 {
 	return __sync_fetch_and_add(&head->next, n);
@@ -63,8 +64,9 @@ static __always_inline void write_event(__u32 cpu, __u64 at, __u64 now, __u16 ki
 }
 
 /*
- * Takes a part of the budget for this CPU's next events. Once the budget is used up, all CPUs stop when their parts are spent, until user
- * space allows recording again. It is woken at once, and detaches the programs, whose entry and return cost time too.
+ * Takes a part of the budget for this CPU's next events. When the budget is used up, all CPUs stop after their current
+ * parts, until user space permits recording again. User space is woken immediately, and detaches the programs, whose
+ * entry and return cost time too.
  */
 __noinline int take_part(struct head *head)
 {
@@ -92,7 +94,7 @@ refused:
 	return 0;
 }
 
-/* Where and when events are recorded. */
+/* The CPU's ring and the time of the event. */
 struct here {
 	struct head *head;
 	__u64 now;
@@ -100,9 +102,9 @@ struct here {
 };
 
 /*
- * False where nothing is to be recorded. The time is taken before the place: an interrupt that comes between the two takes the place
- * before, with a later time, and user space sorts by time. The place is taken atomically, since interrupts and NMIs record in between.
- * Of all this, reading the clock costs the most by far.
+ * Returns false if nothing is to be recorded. The time is taken before the place: an interrupt between the two takes
+ * the earlier place with a later time, and user space sorts by time. The place is taken atomically, because interrupts
+ * and NMIs record in between. Reading the clock costs by far the most of all this.
  */
 static __always_inline _Bool is_here(struct here *here)
 {
@@ -119,7 +121,7 @@ static __always_inline _Bool is_here(struct here *here)
 static __always_inline void record_at(const struct here *here, __u16 kind, __u32 pid, __u64 b, __u64 c)
 {
 	write_event(here->cpu, take_places(here->head, 1), here->now, kind, pid, b, c);
-	/* One event in 64 shows what an event costs. */
+	/* One event in 64 is used to measure the cost. */
 	if ((here->now >> 5 & 63) == 0) {
 		here->head->cost_ns += bpf_ktime_get_ns() - here->now;
 		here->head->cost_samples++;
@@ -150,7 +152,7 @@ static __always_inline __u64 low_high(__u32 low, __u32 high)
 	return low | (__u64)high << 32;
 }
 
-/* Writes down a thread's name. Of two CPUs that want the same place at the same moment one does. */
+/* Stores a thread's name. If two CPUs write the same place simultaneously, one succeeds. */
 static __always_inline void write_name(struct name *n, struct task_struct *p, __u32 pid, const void *comm)
 {
 	if (__sync_lock_test_and_set(&n->pid, BUSY) == BUSY)
@@ -187,13 +189,15 @@ static __always_inline __u32 cpu_of(struct task_struct *p)
 	return p->thread_info.cpu;
 }
 
-/* include/linux/sched.h: TASK_UNINTERRUPTIBLE, but of TASK_IDLE (0x400) and of locks of PREEMPT_RT (0x1000) there are many. */
+/*
+ * include/linux/sched.h: TASK_UNINTERRUPTIBLE, except the frequent TASK_IDLE (0x400) and locks of PREEMPT_RT (0x1000).
+ */
 static __always_inline _Bool is_blocked(__u32 state)
 {
 	return (state & 0x1402) == 0x2;
 }
 
-/* Whether a stack may be read: busy machines have many threads that block shortly. */
+/* Limits reading of stacks: busy machines have many threads that block briefly. */
 static __always_inline _Bool may_read_stack(const struct here *here)
 {
 	struct head *head = here->head;
@@ -205,7 +209,7 @@ static __always_inline _Bool may_read_stack(const struct here *here)
 	return head->stacks++ < STACKS;
 }
 
-/* Where a thread waits. The first functions are this program's and the tracepoint's. */
+/* Records where a thread blocks. The first functions are this program's and the tracepoint's. */
 static __always_inline void blocked_at(void *ctx, const struct here *here, __u32 pid)
 {
 	__u64 at[SKIPPED + DEPTH] = {};
@@ -218,14 +222,14 @@ static __always_inline void blocked_at(void *ctx, const struct here *here, __u32
 			record_at(here, BLOCKED_AT, pid, at[i], at[i + 1]);
 }
 
-/* Faults of the thread that leaves; those of the one that comes are noted. */
+/* Records the page faults of the leaving thread, and stores the count of the next one. */
 static __always_inline void count_faults(const struct here *here, struct task_struct *prev, struct task_struct *next)
 {
 	struct head *head = here->head;
 	__u64 faults;
 	_Bool known;
 
-	/* Not of the first thread on each CPU, nor where a switch was missed. */
+	/* Unknown for the first thread on each CPU, and after a missed switch. */
 	known = head->pid == prev->pid;
 	faults = prev->min_flt + prev->maj_flt - head->faults;
 	head->faults = next->min_flt + next->maj_flt;
@@ -264,7 +268,7 @@ int BPF_PROG(switch_with_state, _Bool preempt, struct task_struct *prev, struct 
 	return switched(ctx, preempt, prev, next, state);
 }
 
-/* Linux 5.15 to 5.17 do not say the state in which the previous thread left. */
+/* Linux 5.15 to 5.17 do not report the previous thread's state. */
 SEC("tp_btf/sched_switch")
 int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -293,7 +297,7 @@ int BPF_PROG(wakeup, struct task_struct *p)
 	return woken(WAKEUP, p);
 }
 
-/* A thread that was just made may have the number of one that is gone. */
+/* A new thread may reuse the number of one that has ended. */
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(wakeup_new, struct task_struct *p)
 {
@@ -322,7 +326,7 @@ int BPF_PROG(migrate, struct task_struct *p, int to)
 	return record_here(MIGRATE, low_high(p->pid, to), cpu_of(p));
 }
 
-/* A tracepoint whose event has one number, made of its arguments. */
+/* A tracepoint whose event has one number, computed from its arguments. */
 #define EVENT(name, tracepoint, kind, number, ...)                \
 	SEC("tp_btf/" #tracepoint)                                \
 	int BPF_PROG(name, ##__VA_ARGS__)                         \
@@ -369,7 +373,7 @@ int BPF_PROG(nmi, void *handler, __s64 took)
 	return record_here(NMI, took, (__u64)handler);
 }
 
-/* A poll of no device is that of the CPU's own backlog. */
+/* A poll without a device is that of the CPU's own backlog. */
 SEC("tp_btf/napi_poll")
 int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 {
@@ -392,7 +396,7 @@ int BPF_PROG(napi_poll, struct napi_struct *napi, int work, int budget)
 	return 0;
 }
 
-/* Recent kernels hold that whatever a module hands to a tracepoint may be null. */
+/* Recent kernels assume that arguments of modules' tracepoints may be null. */
 static __always_inline __u32 number_of(struct kvm_vcpu *vcpu)
 {
 	return vcpu ? (__u32)vcpu->vcpu_id : UNKNOWN;

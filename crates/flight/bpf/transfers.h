@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * What a transfer between a guest and its host consists of: kicks, vhost's rounds, packets at taps, interrupts. Loaded only where that
- * is asked for. Eventfds are named by their number in /proc/PID/fdinfo, plus one: 0 is none.
+ * The steps of a transfer between a guest and its host: kicks, vhost's rounds, packets at taps, interrupts. Loaded on
+ * request only. Eventfds are identified by their number in /proc/PID/fdinfo, plus one: 0 for none.
  */
 #ifndef LATPATH_FLIGHT_TRANSFERS_H
 #define LATPATH_FLIGHT_TRANSFERS_H
@@ -26,7 +26,7 @@ int BPF_PROG(eventfd_signal_mask, struct eventfd_ctx *eventfd)
 	return record_here(EVENTFD_SIGNAL, number_of_eventfd(eventfd), 0);
 }
 
-/* QEMU turns to a queue, or to an interrupt that it relays. */
+/* QEMU serves a queue, or an interrupt that it relays. */
 SEC("fentry/eventfd_read")
 int BPF_PROG(eventfd_read, struct kiocb *iocb)
 {
@@ -43,7 +43,7 @@ static __always_inline int record_round(struct vhost_virtqueue *vq, __u64 to_gue
 	return record_here(VHOST_ROUND, low_high(number_of_eventfd(kick), number_of_eventfd(call)), to_guest);
 }
 
-/* drivers/vhost/net.c: a round that a kick begins, and one that the tap begins. */
+/* drivers/vhost/net.c: rounds started by a kick and by the tap. */
 SEC("fentry/handle_tx_kick")
 int BPF_PROG(vhost_tx_kick, struct vhost_work *work)
 {
@@ -116,7 +116,7 @@ int BPF_PROG(kvm_pio, unsigned int rw, unsigned int port, unsigned int size, uns
 	return record_here(KVM_REGISTER_WRITE, port, written << 1 | 1);
 }
 
-/* Older verifiers refuse an argument that is a const void *. */
+/* Older verifiers reject a const void * argument. */
 SEC("tp_btf/kvm_pio")
 int BPF_PROG(kvm_pio_without_value, unsigned int rw, unsigned int port)
 {

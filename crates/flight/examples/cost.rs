@@ -1,5 +1,5 @@
-//! What an event costs while two threads wake each other as fast as they can, on the CPU that this is run on:
-//! `scripts/bench flight-cost`. The number of turns may be named.
+//! Measures the cost of an event while two threads wake each other as fast as possible, on the CPU on which it runs:
+//! `scripts/bench flight-cost`. The argument is the number of turns.
 
 use latpath_bpf::{floor, measure};
 use latpath_flight::Recorder;
@@ -7,16 +7,16 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Number of turns: without, with programs that do nothing or read the clock, and with the recorder. A disturbance only ever adds,
-/// so that the least of all turns counts.
+/// Number of turns: without programs, with programs that do nothing or read the clock, and with the recorder.
+/// Disturbances only add time, so the minimum counts.
 const TURNS: usize = 25;
-/// The fastest slice of a turn counts: a disturbance only ever adds.
+/// Slices per turn, of which the fastest counts.
 const SLICES: usize = 15;
 const SLICE: Duration = Duration::from_millis(10);
 /// The tracepoints of a round.
 const PLACES: [&str; 3] = ["sched_switch", "sched_waking", "sched_wakeup"];
 
-/// Rounds of two wake-ups; ns for each, at best.
+/// Rounds of two wakeups; the number of rounds, and the minimum time of one, ns.
 fn rounds() -> std::io::Result<(u64, f64)> {
     let (mut here, mut there) = UnixStream::pair()?;
     std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn rounds() -> std::io::Result<(u64, f64)> {
     })
 }
 
-/// What a round takes with programs that do nothing, or read the clock once, at its tracepoints, ns.
+/// Time of a round, ns, with programs at its tracepoints that do nothing, or read the clock once.
 fn with_floor(reads_clock: bool) -> std::io::Result<f64> {
     let _attached = PLACES.map(|place| floor::attach(place, reads_clock)).into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(rounds()?.1)

@@ -1,4 +1,4 @@
-//! Loading the programs, and attaching those that this kernel takes.
+//! Loads the programs, and attaches those that this kernel supports.
 
 use crate::hooks::{Scope, NEEDED};
 use crate::layout::{Allowance, Head, RawEvent, RawName, NAMES};
@@ -10,35 +10,35 @@ use libbpf_rs::MapHandle;
 use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::AsFd;
 
-/// Events that `bytes` of memory hold: 1 << this.
+/// Base-2 logarithm of the events that fit into `bytes` of memory.
 pub(crate) fn shift(bytes: usize) -> u32 {
     (bytes.clamp(64 << 10, 256 << 20) / size_of::<RawEvent>()).ilog2()
 }
 
 const PURPOSE: Purpose = Purpose("record what CPUs do");
 
-/// The attached programs. They end with this value, even after kill -9: their file descriptors keep them attached.
+/// The attached programs. Only file descriptors keep them attached, so they end with the process, even after kill -9.
 pub(crate) struct Attached {
     pub programs: Programs,
-    /// For those who read windows.
+    /// For readers of windows.
     pub memory: Memory,
-    /// The same for the budget's keeper, which waits for none of them.
+    /// For the keeper of the budget, which thus never waits for readers.
     pub keepers: Memory,
     pub allowance: Mapped<Allowance>,
-    /// Has an entry for each time that the budget was used up.
+    /// Ring buffer with one entry each time that the budget was used up.
     pub stops: MapHandle,
     pub names: Mapped<RawName>,
 }
 
-/// Memory to which the programs write events.
+/// The memory to which the programs write events.
 pub(crate) struct Memory {
     pub ring: Mapped<RawEvent>,
     pub heads: Mapped<Head>,
-    /// CPUs that may ever be there.
+    /// Number of possible CPUs.
     pub cpus: usize,
-    /// CPUs that have a ring.
+    /// Number of CPUs with a ring.
     pub rings: usize,
-    /// Events of a ring: 1 << this.
+    /// Base-2 logarithm of the events per ring.
     pub shift: u32,
 }
 
@@ -55,7 +55,7 @@ fn last(list: &str) -> Option<usize> {
     list.parse::<Cpus>().ok()?.iter().max().map(|cpu| cpu as usize)
 }
 
-/// CPUs that get a ring: machines that could have hundreds of CPUs more than they have must not pay for them.
+/// Number of CPUs that get a ring: machines may have hundreds of possible CPUs that do not exist.
 fn rings(cpus: usize) -> usize {
     last(&line("/sys/devices/system/cpu/online")).map_or(cpus, |last| last + 1).min(cpus)
 }
@@ -89,7 +89,7 @@ pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
             let memory = || Memory::of(&skel, cpus, rings, shift);
             let (memory, keepers) = (memory()?, memory()?);
             for cpu in 0..cpus {
-                // Generations count from 1, so that memory nobody has written to is no event.
+                // Generations start at 1, so that memory never written is not an event.
                 memory.heads.set_field::<u64>(cpu, offset_of!(Head, next), 1 << shift);
                 memory.heads.set_field(cpu, offset_of!(Head, limit), u64::MAX);
             }
@@ -99,7 +99,7 @@ pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
             Ok((hooks.attach(skel.object())?, memory, keepers, (names, allowance, stops)))
         },
     );
-    // Without switches there is nothing to record.
+    // Without switches recording is useless.
     let no_switches = |why| PURPOSE.refusal("which thread runs", why);
     let (standing, memory, keepers, (names, allowance, stops)) = match loaded {
         Ok(loaded) => loaded,

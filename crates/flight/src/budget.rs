@@ -1,56 +1,58 @@
-//! What the flight recorder may cost, and which events it gives up to stay within that.
+//! The budget of the flight recorder, and which events it gives up to stay within it.
 //!
-//! The kernel programs keep the budget themselves: a bucket that time fills and events empty (`struct allowance` of bpf/event.h). It
-//! allows 80 % of the budget all the time, and a burst of 15 % of a second's budget. When the bucket is empty, the programs record nothing
-//! more and wake a thread ([`keeper`](crate::keeper)), which detaches them: their entry and return cost time too, for which the
-//! other 5 % are. So no second costs more than the budget. [`Budget`] decides what is recorded next, and when. It drops the least useful events first:
-//! details, then who woke whom, then all ([`Level`]). It records more again once the machine is calm enough, which context switches and
-//! interrupts show, since these are counted by the kernel also while nothing is recorded.
+//! The kernel programs enforce the budget themselves: a bucket that fills with time and is emptied by events (`struct
+//! allowance` of bpf/event.h). It permits 80 % of the budget continuously, and a burst of 15 % of a second's budget.
+//! When the bucket is empty, the programs record nothing more and wake a thread ([`keeper`](crate::keeper)), which
+//! detaches them: the other 5 % are for their entry and return, which cost time too. So no second costs more than the
+//! budget. [`Budget`] decides what is recorded next, and when. It drops the least useful events first: details, then
+//! who woke whom, then all ([`Level`]). It records more again once the machine is calm enough, according to context
+//! switches and interrupts, which the kernel counts even while nothing is recorded.
 //!
-//! The programs measure what one event in 64 costs, and count all events.
+//! The programs measure the cost of one event in 64, and count all events.
 
 use crate::event::What;
 use crate::layout::BUDGET_EVENTS;
 use latpath_model::Ns;
 
-/// Share of the machine's CPU time, in millionths.
+/// Share of the machine's CPU time, ppm.
 pub type Ppm = u64;
 
-/// The budget unless the user sets one: 2 % of the machine.
+/// Default budget: 2 % of the machine.
 pub const DEFAULT_BUDGET: Ppm = 20_000;
-/// Time of an event outside its program, ns: the kernel's entry into a program and the return from it, which its own measurement
-/// does not contain. Programs that do nothing cost 25 to 70 ns on an AMD EPYC with mitigations (docs/benchmarks.md).
+/// Cost of an event outside its program, ns: the kernel's entry into a program and the return from it, which the
+/// programs cannot measure. Programs that do nothing cost 25 to 70 ns on an AMD EPYC with mitigations
+/// (docs/benchmarks.md).
 const ENTRY_NS: u64 = 50;
-/// Cost of an event within its program where it was not measured, ns.
+/// Assumed cost of an event within its program until it is measured, ns.
 const ASSUMED_NS: u64 = 100;
-/// Part of the budget that fills the bucket, percent.
+/// Share of the budget that fills the bucket, percent.
 const SUSTAINED: u64 = 80;
-/// Part of a second's budget that the bucket holds, percent. What remains is for runs of programs until they are detached.
+/// Capacity of the bucket, percent of a second's budget. The rest is for program runs until they are detached.
 const BURST: u64 = 15;
 /// Time in which an empty bucket fills, ns.
 pub(crate) const BURST_NS: u64 = 1_000_000_000 * BURST / SUSTAINED;
-/// Expected cost of a level at which it is entered because the one before costs too much, percent of the budget at most.
+/// Maximum expected cost, percent of the budget, of a level that is entered because the previous one costs too much.
 const EXPECTED: u64 = 75;
-/// Expected cost of a level at which it is entered because the machine is calm again, percent of the budget at most.
+/// Maximum expected cost, percent of the budget, of a level that is entered because the machine is calm again.
 const CALM: u64 = 60;
-/// Time between the end of one level and the start of the next: the bucket is half full again then, ns.
+/// Time between the end of one level and the start of the next, ns, in which the bucket half fills.
 const REFILL: Ns = BURST_NS as Ns / 2;
-/// Interval at which the machine's activity is read, ns: the file is long on machines with many interrupts. The second is for
-/// times in which fewer events are recorded.
+/// Interval at which the machine's activity is read, ns: the file is long on machines with many interrupts. The second
+/// one applies while fewer events are recorded.
 pub(crate) const ACTIVITY_EVERY: [Ns; 2] = [1_000_000_000, 200_000_000];
-/// Least time at a level before more is recorded again, ns. It doubles each time that this was too early.
+/// Minimum time at a level before more is recorded again, ns. It doubles each time that this was too early.
 const LEAST_PAUSE: Ns = 500_000_000;
 const LONGEST_PAUSE: Ns = 64_000_000_000;
 
-/// Which events are recorded. Each level leaves out what the one before does, and more.
+/// The recorded events. Each level omits what the previous one does, and more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// All events.
     #[default]
     All,
-    /// No functions of timers and work items, no raising of softirqs.
+    /// Without functions of timers and work items, and without raising of softirqs.
     WithoutDetails,
-    /// Nor who woke whom.
+    /// Also without wakers.
     WithoutWakers,
     /// Nothing.
     Paused,
@@ -59,7 +61,7 @@ pub enum Level {
 impl Level {
     const EACH: [Self; 4] = [Self::All, Self::WithoutDetails, Self::WithoutWakers, Self::Paused];
 
-    /// The first level at which a program of bpf/ is detached; names of threads are learnt at each level.
+    /// The first level at which a program of bpf/ is detached; names of threads are recorded at each level.
     pub(crate) fn that_drops(program: &str) -> Option<Self> {
         match program {
             "rename" | "wakeup_new" => None,
@@ -70,7 +72,7 @@ impl Level {
         }
     }
 
-    /// The same for an event.
+    /// The first level at which an event is not recorded.
     fn that_drops_event(what: &What) -> Self {
         match what {
             What::SoftirqRaise(_)
@@ -86,7 +88,7 @@ impl Level {
     }
 }
 
-/// Shares of the latest events that remain at each level, in percent.
+/// Shares of the latest events that remain at each level, percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mix([u64; 4]);
 
@@ -110,18 +112,18 @@ impl Mix {
     }
 }
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Events since the recorder's start.
+    /// Number of events since the recorder's start.
     pub events: u64,
-    /// Runs of programs that recorded nothing, because the bucket was empty.
+    /// Number of program runs that recorded nothing, because the bucket was empty.
     pub refused: u64,
-    /// Context switches, interrupts and softirqs of the machine since it booted; `None` where they were not read this time.
+    /// Context switches, interrupts and softirqs of the machine since boot; `None` if not read this time.
     pub activity: Option<u64>,
 }
 
-/// What there was at the latest reading of the machine's activity.
+/// Counts at the latest reading of the machine's activity.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Ns,
@@ -129,21 +131,22 @@ struct Reading {
     cost_ns: u64,
 }
 
-/// Decides on the level. Plain arithmetic on what it is given, so that it can be tested.
+/// Decides on the level. Pure arithmetic on its inputs, so that it can be tested.
 #[derive(Debug)]
 pub(crate) struct Budget {
     ppm: Ppm,
     cpus: u64,
-    /// CPU time that the recorder may take, ns each second.
+    /// CPU time that the recorder may take per second, ns.
     a_second: u64,
     ns_per_event: u64,
     level: Level,
-    /// The level that follows a pause in which the bucket fills, and when.
+    /// The level to enter after a pause in which the bucket fills, and when.
     planned: Option<(Level, Ns)>,
     at: Ns,
     counted: Counts,
     read: Option<Reading>,
-    /// Cost of recording all, ns for each 1,000 of the machine's activity; known after two readings at [`Level::All`].
+    /// Cost of recording everything, ns per 1,000 units of the machine's activity; known after two readings at
+    /// [`Level::All`].
     all_per_activity: Option<u64>,
     mix: Option<Mix>,
     since: Ns,
@@ -151,19 +154,19 @@ pub(crate) struct Budget {
     pub spent: Spent,
 }
 
-/// What became of the budget.
+/// Use of the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spent {
     /// CPU time of all events, ns.
     pub cost_ns: u64,
-    /// Time in which details or wakers were left out, ns.
+    /// Time in which details or wakers were omitted, ns.
     pub reduced_ns: u64,
     /// Time in which nothing was recorded, ns.
     pub paused_ns: u64,
 }
 
 impl Budget {
-    /// So much was `counted` by `now`.
+    /// A budget that starts at `now`, with the counts at that time.
     pub fn new(budget: Ppm, cpus: usize, now: Ns, counted: Counts) -> Self {
         Self {
             ppm: budget,
@@ -187,39 +190,39 @@ impl Budget {
         self.level
     }
 
-    /// The budget.
+    /// The budget, ppm.
     pub fn ppm(&self) -> Ppm {
         self.ppm
     }
 
-    /// Part of the machine's CPU time that events took over a recording of this length, ns.
+    /// Share of the machine's CPU time that events took over a recording of `length` ns.
     pub fn cost_ppm(&self, length: Ns) -> Ppm {
         let available = u128::from(self.cpus) * length.max(1) as u128;
         (u128::from(self.spent.cost_ns) * 1_000_000 / available) as u64
     }
 
-    /// Sets what an event costs within its program, ns, as far as that was measured.
+    /// Sets the measured cost of an event within its program, ns.
     pub fn set_cost(&mut self, ns_per_event: Option<u64>) {
         self.ns_per_event = ns_per_event.unwrap_or(ASSUMED_NS) + ENTRY_NS;
     }
 
-    /// Time in which the bucket gets what [`BUDGET_EVENTS`] events cost, ns.
+    /// Time in which the bucket gains the cost of [`BUDGET_EVENTS`] events, ns.
     pub fn part_ns(&self) -> u64 {
-        /// Longer than any recording; an overflow of the kernel's arithmetic is far.
+        /// Longer than any recording, and far from an overflow of the kernel's arithmetic.
         const MOST: u64 = 1 << 60;
         let cost = self.ns_per_event as u128 * BUDGET_EVENTS as u128 * 1_000_000_000;
         let filled = u128::from(self.a_second) * u128::from(SUSTAINED) / 100;
         cost.checked_div(filled).map_or(MOST, |ns| ns.min(u128::from(MOST)) as u64)
     }
 
-    /// When the next [`tick`](Self::tick) is due, where the machine's activity was read at this time.
+    /// When the next [`tick`](Self::tick) is due, given the time of the last reading of the activity.
     pub fn due(&self, activity_read: Ns) -> Ns {
         let reading = activity_read + ACTIVITY_EVERY[usize::from(self.level != Level::All)];
         self.planned.map_or(reading, |(_, at)| at.min(reading))
     }
 
-    /// Takes what was counted by `now`, and returns the level from now on. `stopped`: when the programs found the bucket empty, where
-    /// they did. `mix` is asked for the latest events when the level at which all are recorded is left.
+    /// Evaluates the counts at `now`, and returns the new level. `stopped`: when the programs found the bucket empty,
+    /// if they did. `mix` returns the mix of the latest events; it is called when [`Level::All`] is left.
     pub fn tick(&mut self, now: Ns, counted: Counts, stopped: Option<Ns>, mix: impl FnOnce() -> Mix) -> Level {
         let recorded_until = match self.level {
             Level::Paused => self.at,
@@ -248,12 +251,12 @@ impl Budget {
         self.level
     }
 
-    /// CPU time that the recorder may take in this time, both in ns.
+    /// CPU time that the recorder may take in `elapsed`, both in ns.
     fn allowed(&self, elapsed: u64) -> u64 {
         (u128::from(self.a_second) * u128::from(elapsed) / 1_000_000_000) as u64
     }
 
-    /// The activity since the reading before, and the time since then, ns.
+    /// The activity since the previous reading, and the time since then, ns.
     fn read_activity(&mut self, now: Ns, activity: u64) -> Option<(u64, u64)> {
         let last = self.read.replace(Reading { at: now, activity, cost_ns: self.spent.cost_ns })?;
         let done = activity.saturating_sub(last.activity);
@@ -267,10 +270,10 @@ impl Budget {
         (self.level, self.planned, self.since) = (level, None, now);
     }
 
-    /// Pauses, and plans the first level that is expected to cost no more than the budget.
+    /// Pauses, and plans the first level that is expected to fit the budget.
     fn shed(&mut self, now: Ns, cost: u64, allowed: u64, mix: impl FnOnce() -> Mix) {
         if self.level == Level::All {
-            // Events were recorded again too early.
+            // Everything was recorded again too early.
             let again = now - self.since < self.pause;
             self.pause = if again { (self.pause * 2).min(LONGEST_PAUSE) } else { LEAST_PAUSE };
             self.mix = Some(mix());
@@ -283,10 +286,10 @@ impl Budget {
         self.planned = next.filter(|next| *next != Level::Paused).map(|next| (next, now + REFILL));
     }
 
-    /// Goes back to the first level that is expected to leave room, judged by how busy the machine is.
+    /// Returns to the first level that is expected to fit, judged by the machine's activity.
     fn restore(&mut self, now: Ns, activity: u64, allowed: u64) {
         let mix = self.mix.unwrap_or(Mix([100; 4]));
-        // Without a relation between the two nothing is known but by trying.
+        // Without a known relation between activity and cost, the levels are tried.
         let all = self.all_per_activity.map_or(0, |each| each.saturating_mul(activity) / 1000);
         let fits = |level: Level| all * mix.remains(level) <= allowed * CALM;
         if let Some(level) = Level::EACH.into_iter().find(|level| *level < self.level && fits(*level)) {
@@ -302,11 +305,11 @@ mod tests {
     const MS: Ns = 1_000_000;
     const SECOND: Ns = 1000 * MS;
     const PER_SWITCH: u64 = 3;
-    /// Time until the keeper has detached the programs.
+    /// Time until the keeper has detached the programs, ns.
     const LATENCY: Ns = 10 * MS;
 
-    /// A machine of two CPUs, whose rate of switches changes each second; each switch has three events, one of them a waking. The
-    /// programs' bucket is that of bpf/flight.bpf.c.
+    /// A machine with two CPUs, whose rate of switches changes each second; each switch has three events, one of them a
+    /// waking. The programs' bucket is that of bpf/flight.bpf.c.
     struct Machine {
         budget: Budget,
         now: Ns,
@@ -314,7 +317,7 @@ mod tests {
         activity: u64,
         used_until: u64,
         stopped: Option<Ns>,
-        /// When the keeper looks next.
+        /// Next run of the keeper.
         due: Ns,
         activity_read: Ns,
     }
@@ -333,7 +336,7 @@ mod tests {
             }
         }
 
-        /// The programs' part of a millisecond in which they run this often.
+        /// The programs' part of a millisecond with this number of runs.
         fn run_programs(&mut self, mut runs: u64) {
             while runs > 0 {
                 let part = runs.min(BUDGET_EVENTS as u64);
@@ -353,7 +356,7 @@ mod tests {
             }
         }
 
-        /// Runs one second at a rate of `switches` a second. Returns the level after each ms.
+        /// Simulates a second at `switches` per second. Returns the level after each ms.
         fn second(&mut self, switches: u64) -> Vec<Level> {
             let ms = |_| {
                 self.now += MS;
@@ -385,7 +388,7 @@ mod tests {
             self.due = self.budget.due(self.activity_read);
         }
 
-        /// Cost of the latest second, in millionths of the machine.
+        /// Cost of one second, ppm of the machine.
         fn cost(&mut self, switches: u64) -> u64 {
             let before = self.budget.spent.cost_ns;
             self.second(switches);
@@ -415,7 +418,8 @@ mod tests {
     #[test]
     fn the_least_useful_events_go_first() {
         let mut machine = Machine::new();
-        // 3 × 150 ns × 90,000 are 4.1 % of a CPU, of which 3.2 % are allowed all the time; without wakers they are 2.7 %.
+        // 3 × 150 ns × 90,000 are 4.1 % of a CPU, of which 3.2 % are permitted continuously; without wakers they are
+        // 2.7 %.
         (0..20).for_each(|_| drop(machine.second(90_000)));
         assert_eq!(machine.budget.level, Level::WithoutWakers);
         let Spent { paused_ns, reduced_ns, .. } = machine.budget.spent;

@@ -1,4 +1,4 @@
-//! What a CPU did: a row of tiles without gaps.
+//! The timeline of a CPU: contiguous tiles.
 
 use crate::event::{Class, Event, Vector, What};
 use crate::window::CpuRecord;
@@ -11,38 +11,43 @@ const DEEPEST: usize = 16;
 /// A thread on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Running {
+    /// Its number.
     pub pid: u32,
-    /// Its scheduling class, where a switch recorded it.
+    /// Its scheduling class, if a switch recorded it.
     pub class: Option<Class>,
-    /// It runs a guest's code, as a vCPU.
+    /// It runs its guest's code, as a vCPU.
     pub guest: bool,
-    /// A kworker's: the function of the work it does.
+    /// The function of a kworker's work item.
     pub work: Option<u64>,
 }
 
-/// What a CPU does.
+/// The activity of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Doing {
+    /// Runs a thread.
     Thread(Running),
-    /// Nothing, in this idle state where one was entered.
+    /// Idle.
     Idle {
-        /// By the driver's number.
+        /// The idle state, by the driver's number, if one was entered.
         state: Option<u32>,
     },
-    /// A device's interrupt, by its number.
+    /// A device's interrupt, by number.
     Irq(u32),
+    /// A softirq, by number.
     Softirq(u32),
     /// Another interrupt.
     Vector(Vector),
     /// A timer's function, by its address, within an interrupt or softirq.
     Timer(u64),
+    /// An NMI.
     Nmi,
-    /// It is not known.
+    /// Unknown.
     Unknown,
 }
 
 impl What {
-    /// The context that begins here (`true`) or ends: an interrupt, a softirq, or a timer's function, whose end does not name it.
+    /// The context that begins (`true`) or ends: an interrupt, a softirq, or a timer's function, whose end does not
+    /// name it.
     pub fn edge(&self) -> Option<(bool, Doing)> {
         Some(match *self {
             Self::IrqEntry(number) => (true, Doing::Irq(number)),
@@ -59,11 +64,12 @@ impl What {
 }
 
 impl Doing {
-    /// Whether it is an interrupt of any kind, or what runs in one.
+    /// Whether it is an interrupt of any kind, or runs in one.
     pub fn interrupts(&self) -> bool {
         matches!(self, Self::Irq(_) | Self::Softirq(_) | Self::Vector(_) | Self::Timer(_) | Self::Nmi)
     }
 
+    /// The running thread, 0 when idle; `None` for interrupts and unknown activity.
     pub fn thread(&self) -> Option<u32> {
         match self {
             Self::Thread(running) => Some(running.pid),
@@ -72,20 +78,21 @@ impl Doing {
     }
 }
 
-/// A time in which a CPU did one thing.
+/// An interval in which a CPU had one activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuTile {
-    /// `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
     /// The next tile's `from`.
     pub to: Ns,
+    /// The activity.
     pub doing: Doing,
-    /// The thread that it ran, or whose time an interrupt took; 0 is the idle one, `None` where it is not known.
+    /// The current thread, also during an interrupt; 0 for idle, `None` if unknown.
     pub thread: Option<u32>,
 }
 
 impl CpuTile {
-    /// It has the last thread switched to, since the switch away from that one is not recorded.
+    /// Whether the activity is assumed: the last thread switched to, because the switch away from it was not recorded.
     pub fn is_assumed(&self) -> bool {
         self.thread.is_none() && self.doing.thread().is_some()
     }
@@ -94,21 +101,22 @@ impl CpuTile {
 /// The known activity of a CPU.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimeline {
+    /// The CPU.
     pub cpu: u32,
-    /// Contiguous, from the beginning of its record.
+    /// Contiguous, from the beginning of the record.
     tiles: Vec<CpuTile>,
-    /// Ends of interrupts that had not begun, and beginnings without an end.
+    /// Number of interrupts with a missing beginning or end.
     pub garbled: u64,
-    /// Events of another thread than the last switch had left on the CPU. Some kernels do not record all switches: the time between is
-    /// unknown.
+    /// Number of events of another thread than the last switch had left on the CPU. Some kernels do not record all
+    /// switches: the time in between is unknown.
     pub missed_switches: u64,
 }
 
-/// Removes the ended context from a stack, and all contexts above it, whose own ends are lost. Returns the number of lost ends and
-/// beginnings.
+/// Removes the ended context from a stack, and all contexts above it, whose ends are missing. Returns the number of
+/// missing ends and beginnings.
 fn end(stack: &mut Vec<Doing>, ended: Doing) -> u64 {
     let at = match ended {
-        // A timer's function ends in the interrupt or softirq in which it began.
+        // A timer's function ends within the interrupt or softirq in which it began.
         Doing::Timer(_) => stack.len().checked_sub(1).filter(|top| matches!(stack[*top], Doing::Timer(_))),
         ended => stack.iter().rposition(|context| *context == ended),
     };
@@ -127,7 +135,7 @@ struct Fold {
     guest: bool,
     /// Contexts above the running thread: interrupts, softirqs, timers' functions.
     stack: Vec<Doing>,
-    /// Softirqs that were left by a switch: those of PREEMPT_RT can be.
+    /// Softirqs interrupted by a switch, possible on PREEMPT_RT.
     put_aside: HashMap<u32, Vec<Doing>>,
     work: HashMap<u32, u64>,
     garbled: u64,
@@ -135,7 +143,7 @@ struct Fold {
 }
 
 impl Fold {
-    /// As it was before the first event.
+    /// The state before the first event.
     fn before(record: &CpuRecord) -> Self {
         let mut fold = Self {
             tiles: Vec::new(),
@@ -165,7 +173,7 @@ impl Fold {
                 _ => {}
             }
         }
-        // What ends without having begun was there.
+        // A context that ends without having begun was active.
         for event in &record.events {
             if matches!(event.what, What::Switch { .. }) || fold.stack.len() == DEEPEST {
                 break;
@@ -194,7 +202,7 @@ impl Fold {
         }
     }
 
-    /// Where the switch away from a thread is missing, it most likely ran until the next event of another.
+    /// If the switch away from a thread is missing, it most likely ran until the next event of another.
     fn last_switched_to(&self) -> Doing {
         match (self.doing(), self.class) {
             (Doing::Thread(r), Some(_)) => Doing::Thread(Running { guest: false, work: None, ..r }),
@@ -251,8 +259,8 @@ impl Fold {
         }
     }
 
-    /// A thread that leaves with another policy than it came with has changed it since (chrt): as a culprit it has the policy that it
-    /// leaves with.
+    /// Sets the class of a leaving thread. If its policy differs from that at its arrival it was changed meanwhile
+    /// (chrt): as a culprit it has the policy with which it leaves.
     fn was(&mut self, pid: u32, class: Class) {
         if self.class.is_none_or(|known| known.policy == class.policy) {
             return;
@@ -265,7 +273,8 @@ impl Fold {
     }
 
     fn switch(&mut self, prev: u32, next: u32, class: Class) {
-        // There is no switch in an interrupt: if one has not ended here, its end is lost. Softirqs may be left on PREEMPT_RT.
+        // Threads cannot switch in an interrupt, so an open interrupt lost its end. Softirqs may be interrupted on
+        // PREEMPT_RT.
         let (before, mut in_softirq) = (self.stack.len(), false);
         self.stack.retain(|context| {
             in_softirq = matches!(context, Doing::Softirq(_)) || in_softirq && matches!(context, Doing::Timer(_));
@@ -282,7 +291,7 @@ impl Fold {
 }
 
 impl CpuTimeline {
-    /// From a CPU's events; the row ends at `to`.
+    /// The timeline of a CPU's events; it ends at `to`.
     pub fn of(record: &CpuRecord, to: Ns) -> Self {
         let mut fold = Fold::before(record);
         for event in record.events.iter().take_while(|e| e.t < to) {
@@ -293,7 +302,7 @@ impl CpuTimeline {
         Self { cpu: record.cpu, tiles, garbled, missed_switches }
     }
 
-    /// Its activity from one time to another: tiles without a gap, from exactly `from` to exactly `to`.
+    /// The tiles from exactly `from` to exactly `to`, without gaps.
     pub fn between(&self, from: Ns, to: Ns) -> Vec<CpuTile> {
         let mut found: Vec<CpuTile> = Vec::new();
         let mut cursor = from;
@@ -313,14 +322,14 @@ impl CpuTimeline {
         found
     }
 
-    /// Its activity at a time, as far as that is recorded.
+    /// The activity at `t`, if recorded.
     pub fn at(&self, t: Ns) -> Doing {
         let at = self.tiles.partition_point(|tile| tile.to <= t);
         let here = self.tiles.get(at).filter(|tile| tile.from <= t && !tile.is_assumed());
         here.map_or(Doing::Unknown, |tile| tile.doing)
     }
 
-    /// How long it did what, the longest first. What a thread did in its guest or as a work is the thread's.
+    /// Total time per activity, longest first. Time in a guest or in a work item counts for the thread.
     pub fn shares(&self, from: Ns, to: Ns) -> Vec<Share> {
         let mut shares: Vec<Share> = Vec::new();
         for tile in self.between(from, to) {
@@ -344,10 +353,11 @@ impl CpuTimeline {
     }
 }
 
-/// How long a CPU did something.
+/// Total time of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
+    /// The activity.
     pub doing: Doing,
-    /// How long.
+    /// Its total time, ns.
     pub ns: Ns,
 }

@@ -1,133 +1,180 @@
-//! What the programs write down, decoded.
+//! Decodes the programs' events.
 
 use crate::layout::{RawEvent, UNKNOWN};
 use crate::transfer::Transfer;
 use latpath_model::Ns;
 use std::fmt;
 
-/// Something that happened on a CPU.
+/// An event on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, ns.
     pub t: Ns,
-    /// The thread on that CPU, 0 when idle; of a switch, the thread that leaves.
+    /// The running thread, 0 when idle; for a switch, the thread that leaves.
     pub pid: u32,
+    /// The kind of event.
     pub what: What,
 }
 
+/// The kind of an event, with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The CPU went on to another thread.
+    /// The CPU switched to another thread.
     Switch {
+        /// The next thread.
         next: u32,
+        /// How the previous thread left.
         left: Left,
+        /// Scheduling class of the previous thread.
         prev: Class,
+        /// Scheduling class of the next thread.
         next_class: Class,
     },
     /// The running context begins to wake a thread; `cpu` is the CPU that the thread last ran on.
     Waking {
+        /// The woken thread.
         pid: u32,
+        /// Its last CPU.
         cpu: u32,
+        /// Its scheduling class.
         class: Class,
     },
     /// A thread is ready, on this CPU.
     Wakeup {
+        /// The thread.
         pid: u32,
+        /// The CPU on which it is queued.
         cpu: u32,
+        /// Its scheduling class.
         class: Class,
+        /// Its control group had exhausted its quota.
         throttled: bool,
     },
-    /// A thread that does not run is moved to another CPU.
+    /// A thread that does not run moves to another CPU.
     Migrate {
+        /// The thread.
         pid: u32,
+        /// Its old CPU.
         from: u32,
+        /// Its new CPU.
         to: u32,
     },
+    /// A device's interrupt begins: its number.
     IrqEntry(u32),
+    /// A device's interrupt ends: its number.
     IrqExit(u32),
+    /// A softirq is raised: its number.
     SoftirqRaise(u32),
+    /// A softirq begins: its number.
     SoftirqEntry(u32),
+    /// A softirq ends: its number.
     SoftirqExit(u32),
+    /// An interrupt that belongs to no device begins.
     VectorEntry(Vector),
+    /// An interrupt that belongs to no device ends.
     VectorExit(Vector),
-    /// An NMI's handler has ended after `took` ns.
+    /// An NMI's handler ends.
     Nmi {
+        /// Duration of the handler, ns.
         took: Ns,
     },
-    /// A device was polled: its name; the result follows as [`Self::NapiWork`], at the same time.
+    /// A device was polled; the result follows as [`Self::NapiWork`] at the same time.
     NapiPoll {
+        /// Name of the device.
         name: [u8; 16],
     },
-    /// The poll processed `work` packets of a budget of `budget`. Without a [`Self::NapiPoll`] before it, of the CPU's own backlog.
+    /// Result of a poll; without a preceding [`Self::NapiPoll`], of the CPU's own backlog.
     NapiWork {
+        /// Packets processed.
         work: u32,
+        /// Maximum packets.
         budget: u32,
+        /// Index of the device; 0 for the backlog.
         ifindex: u32,
     },
-    /// Into an idle state; `None` is out of it.
+    /// Enters an idle state; `None` leaves it.
     Idle(Option<u32>),
     /// A timer's function begins: its address.
     TimerEntry(u64),
+    /// A timer's function ends.
     TimerExit,
-    /// The same of high-resolution timers.
+    /// A high-resolution timer's function begins: its address.
     HrtimerEntry(u64),
+    /// A high-resolution timer's function ends.
     HrtimerExit,
     /// A vCPU enters its guest.
     KvmEntry {
+        /// The vCPU, if known.
         vcpu: Option<u32>,
     },
-    /// It comes out, for this reason.
+    /// A vCPU exits its guest.
     KvmExit {
+        /// The vCPU, if known.
         vcpu: Option<u32>,
+        /// The exit reason, if known.
         reason: Option<u32>,
+        /// Encoding of the reason: 1 VMX, 2 SVM, 3 ARM.
         isa: u32,
     },
+    /// KVM changes the maximum time of halt polling.
     KvmHaltPoll {
+        /// The vCPU.
         vcpu: u32,
+        /// The new time, ns.
         ns: u32,
+        /// The old time, ns.
         before: u32,
     },
+    /// A halted vCPU wakes up.
     KvmVcpuWakeup {
+        /// Time halted, ns.
         ns: Ns,
+        /// It slept; otherwise it polled.
         waited: bool,
+        /// The wakeup had a cause.
         valid: bool,
     },
+    /// KVM injects an interrupt into a guest: its vector.
     KvmInjVirq(u32),
-    /// A kworker begins a piece of work: its function's address.
+    /// A kworker begins a work item: its function's address.
     WorkStart(u64),
+    /// A kworker ends a work item.
     WorkEnd,
+    /// Open vSwitch's datapath sends an upcall to its daemon.
     OvsUpcall {
+        /// `OVS_PACKET_CMD_*`.
         command: u32,
     },
-    /// The thread frees memory before it gets some.
+    /// The thread begins to free memory before its allocation.
     ReclaimBegin,
+    /// The thread has freed memory.
     ReclaimEnd,
     /// Page faults of the thread since it was switched in; the switch away from it follows.
     PageFaults(u64),
-    /// Where in the kernel it blocks, each called by the one behind it, 0 for none; the switch away from it follows.
+    /// Kernel addresses at which it blocks, callee first, 0 for none; the switch away from it follows.
     BlockedAt([u64; 2]),
-    /// A part of a transfer between a guest and its host.
+    /// A step of a transfer between a guest and its host.
     Transfer(Transfer),
-    /// An event of a newer recorder than this, or a garbled one.
+    /// An event of a newer recorder, or a corrupt one.
     Other(u16),
 }
 
-/// How a thread is scheduled.
+/// Scheduling class of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Class {
-    /// The kernel's priority: less is more urgent; below 100 real time (99 − SCHED_FIFO's), 120 is nice 0.
+    /// The kernel's priority: lower is more urgent; below 100 real time (99 − SCHED_FIFO's), 120 is nice 0.
     pub prio: i16,
-    /// SCHED_*: 0 is OTHER.
+    /// SCHED_*; 0 is OTHER.
     pub policy: u8,
 }
 
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A record may come from elsewhere: any number must do.
+        // Records may come from elsewhere, so any number must work.
         let prio = i32::from(self.prio);
         let nice = prio - 120;
         match (self.policy, prio) {
-            // A lock's owner runs with the priority of who waits for it.
+            // A lock's owner inherits the priority of its waiters.
             (0 | 3 | 5, ..=99) => write!(f, "boosted to {}", 99 - prio),
             (0, _) if nice == 0 => f.write_str("SCHED_OTHER"),
             (0, _) => write!(f, "SCHED_OTHER, nice {nice}"),
@@ -145,35 +192,37 @@ impl fmt::Display for Class {
 /// How a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// It would have gone on.
+    /// Still ready to run.
     Ready {
-        /// Another was more urgent, or its slice was over; else it yielded.
+        /// A more urgent thread took the CPU, or the slice was over; otherwise it yielded.
         preempted: bool,
-        /// Its control group had used up its time.
+        /// Its control group had exhausted its quota.
         throttled: bool,
     },
+    /// Asleep.
     Asleep(Sleep),
 }
 
-/// How a thread sleeps.
+/// Kind of sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sleep {
-    /// Until something happens, or a signal comes: S.
+    /// Interruptible by signals: S.
     Interruptible,
-    /// Until something happens: D.
+    /// Uninterruptible: D.
     Blocked,
-    /// A kernel thread with nothing to do: I.
+    /// A kernel thread without work: I.
     Idle,
-    /// By a signal: T.
+    /// Stopped by a signal: T.
     Stopped,
-    /// By a debugger: t.
+    /// Stopped by a debugger: t.
     Traced,
-    /// Put aside: P.
+    /// Parked: P.
     Parked,
+    /// Frozen by the kernel.
     Frozen,
-    /// It has ended: X, Z.
+    /// Ended: X, Z.
     Ended,
-    /// It slept, and how is not known.
+    /// Asleep in an unknown way.
     Unknown,
 }
 
@@ -188,14 +237,14 @@ impl Sleep {
             s if s & 0x8 != 0 => Self::Traced,
             s if s & 0x40 != 0 => Self::Parked,
             s if s & IDLE == IDLE => Self::Idle,
-            // Also a lock of PREEMPT_RT (0x1000).
+            // Includes locks of PREEMPT_RT (0x1000).
             s if s & 0x1002 != 0 => Self::Blocked,
             s if s & 0x1 != 0 => Self::Interruptible,
             _ => Self::Unknown,
         }
     }
 
-    /// A `__state` that is this one.
+    /// A `__state` that decodes to this kind.
     fn state(self) -> u32 {
         match self {
             Self::Interruptible => 0x1,
@@ -206,7 +255,7 @@ impl Sleep {
             Self::Parked => 0x40,
             Self::Frozen => 0x8000,
             Self::Ended => 0x80,
-            // TASK_WAKING, which nobody sleeps in.
+            // TASK_WAKING, in which no thread sleeps.
             Self::Unknown => 0x200,
         }
     }
@@ -227,22 +276,30 @@ impl fmt::Display for Sleep {
     }
 }
 
-/// Interrupts that are no device's.
+/// Interrupts that belong to no device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vector {
+    /// Local APIC timer.
     LocalTimer,
+    /// Reschedule.
     Reschedule,
+    /// Function call on several CPUs.
     CallFunction,
+    /// Function call on one CPU.
     CallFunctionSingle,
+    /// Deferred work in interrupt context.
     IrqWork,
+    /// Platform-specific.
     PlatformIpi,
+    /// Thermal.
     Thermal,
-    /// From another CPU, for an unknown purpose.
+    /// From another CPU, of unknown purpose.
     Ipi,
+    /// Unknown, by number.
     Other(u32),
 }
 
-/// By their numbers, from 1 on.
+/// Ordered by their numbers, which start at 1.
 const VECTORS: [(Vector, &str); 8] = [
     (Vector::LocalTimer, "timer interrupt"),
     (Vector::Reschedule, "reschedule interrupt"),
@@ -277,7 +334,7 @@ impl fmt::Display for Vector {
     }
 }
 
-/// Name of a softirq: include/linux/interrupt.h.
+/// Name of a softirq (include/linux/interrupt.h).
 pub fn softirq_name(vector: u32) -> Option<&'static str> {
     const NAMES: [&str; 10] =
         ["HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU"];
@@ -287,13 +344,13 @@ pub fn softirq_name(vector: u32) -> Option<&'static str> {
 const PREEMPTED: u64 = 1;
 const THROTTLED: u64 = 2;
 
-/// A number that may be unknown.
+/// A number, unless it encodes "unknown".
 fn known(value: u64) -> Option<u32> {
     Some(value as u32).filter(|v| *v != UNKNOWN)
 }
 
 impl RawEvent {
-    /// Whatever the bytes are, they are some event.
+    /// Decodes the event; any bytes are valid.
     pub(crate) fn decode(&self) -> Event {
         let (b, c) = (self.b, self.c);
         let (low, high) = (b as u32, (b >> 32) as u32);
@@ -302,7 +359,7 @@ impl RawEvent {
         let what = match self.kind {
             1 => What::Switch {
                 next: low,
-                // A preempted thread may have been on its way to sleep: it is not asleep yet.
+                // A preempted thread that was about to sleep is not asleep yet.
                 left: if flags & PREEMPTED != 0 || high == 0 {
                     Left::Ready { preempted: flags & PREEMPTED != 0, throttled: flags & THROTTLED != 0 }
                 } else {
@@ -351,7 +408,7 @@ impl RawEvent {
         Event { t: i64::try_from(self.time).unwrap_or(Ns::MAX), pid: self.pid, what }
     }
 
-    /// An event's bytes, from which [`Self::decode`] makes the same event. `generation` is left 0.
+    /// Encodes an event; the inverse of [`Self::decode`]. `generation` stays 0.
     pub(crate) fn encode(event: &Event) -> Self {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let flag = |set: bool, flag: u64| if set { flag } else { 0 };

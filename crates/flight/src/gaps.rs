@@ -1,21 +1,21 @@
-//! Times in which nothing was recorded.
+//! Gaps in the recording.
 
 use latpath_model::Ns;
 
-/// Times in which nothing was recorded, so that nobody takes silence for a CPU on which nothing happened.
+/// Intervals without recording, which must not look like idle CPUs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gaps {
-    /// From when to when, the latest last; the last may go on.
+    /// Beginnings and ends, the latest last; the last may be open.
     gaps: Vec<(Ns, Option<Ns>)>,
-    /// End of the latest gap that is not remembered.
+    /// End of the latest forgotten gap.
     forgotten: Ns,
 }
 
 impl Gaps {
-    /// Gaps that are remembered. Rings keep some tenths of a second.
+    /// Maximum number of gaps kept; rings cover some tenths of a second.
     const MOST: usize = 8;
 
-    /// Begins one, unless one goes on.
+    /// Begins a gap, unless one is open.
     pub fn begin(&mut self, now: Ns) {
         if self.gaps.last().is_some_and(|gap| gap.1.is_none()) {
             return;
@@ -30,7 +30,8 @@ impl Gaps {
         self.gaps.iter_mut().filter(|gap| gap.1.is_none()).for_each(|gap| gap.1 = Some(now));
     }
 
-    /// The time around `to` without a gap in it: from after the last gap that began before `to`, until the next one begins.
+    /// The interval around `to` without a gap: from the end of the last gap that began before `to` to the beginning of
+    /// the next.
     pub fn around(&self, started: Ns, to: Ns) -> (Ns, Ns) {
         let before = self.gaps.iter().rev().find(|(begin, _)| *begin < to);
         let after = self.gaps.iter().find(|(begin, _)| *begin >= to);

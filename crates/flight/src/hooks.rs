@@ -1,4 +1,4 @@
-//! The tracepoints of the recorder's programs, and which of them this kernel has.
+//! The tracepoints of the recorder's programs, and their availability in this kernel.
 
 use latpath_bpf::{function_hook as function, hook, module_hook as module, or, Hook};
 
@@ -74,7 +74,7 @@ const ENDED: &str = "when guests end interrupts";
 const TAPS: &str = "packets at taps";
 const NET: Option<&str> = Some("vhost_net");
 
-/// Hooks of the steps of transfers between guests and host.
+/// Hooks for transfers between guests and host.
 static TRANSFERS: [Hook; 31] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
@@ -109,12 +109,12 @@ static TRANSFERS: [Hook; 31] = [
     hook("tap_write", "netif_receive_skb", TAPS),
 ];
 
-/// Which events are recorded.
+/// The set of events to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Those that explain late packets.
+    /// Events that explain late packets.
     Causes,
-    /// Those that transfers between guests and host consist of.
+    /// Events of transfers between guests and host.
     Transfers,
 }
 

@@ -1,4 +1,4 @@
-//! Names of idle states, as the driver of each CPU gives them: the same number is another state on another machine.
+//! Names of idle states from the driver of each CPU: numbers differ between machines.
 
 use latpath_model::text::{cut, printable};
 use std::collections::BTreeMap;
@@ -6,27 +6,28 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-/// Maximum named states of a CPU. The kernel has ten at most (include/linux/cpuidle.h).
+/// Maximum states of a CPU. The kernel has at most ten (include/linux/cpuidle.h).
 pub(crate) const MAX_STATES: usize = 16;
-/// Maximum bytes of a name. The kernel has sixteen at most.
+/// Maximum length of a name, bytes. The kernel has at most sixteen.
 const MAX_NAME: usize = 32;
-/// Maximum CPUs whose states are read.
+/// Maximum number of CPUs.
 const MAX_CPUS: usize = 4096;
 
-/// The idle states of a machine's CPUs: `POLL`, `C1E`, `C6`, `haltpoll`, `WFI`. None where the kernel has no cpuidle driver.
+/// The idle states of a machine's CPUs: `POLL`, `C1E`, `C6`, `haltpoll`, `WFI`. Empty if the kernel has no cpuidle
+/// driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdleStates {
-    /// Names by state, from this CPU on to the next that differs. A state without a name is empty.
+    /// Names by state, valid from this CPU on to the next entry. A state without a name is empty.
     pub(crate) from: BTreeMap<u32, Vec<String>>,
 }
 
 impl IdleStates {
-    /// Reads the states from this machine's kernel: some 10 µs for each state of each CPU.
+    /// Reads the states from this machine's kernel, in some 10 µs per state and CPU.
     pub fn of_this_machine() -> Self {
         Self::read(Path::new("/sys/devices/system/cpu"))
     }
 
-    /// From a directory that is laid out as /sys/devices/system/cpu is. What cannot be read has no name.
+    /// Reads the states from a directory with the layout of /sys/devices/system/cpu. Unreadable states have no name.
     pub fn read(directory: &Path) -> Self {
         let Ok(entries) = directory.read_dir() else { return Self::default() };
         let number = |name: &str| {
@@ -39,7 +40,7 @@ impl IdleStates {
         Self::named(cpus.into_iter().map(|cpu| (cpu, states(&directory.join(format!("cpu{cpu}/cpuidle"))))))
     }
 
-    /// From names by state, of CPUs in their order.
+    /// From names by state, per CPU in ascending order.
     pub fn named(cpus: impl IntoIterator<Item = (u32, Vec<String>)>) -> Self {
         let mut from: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         let mut last = Vec::new();
@@ -52,7 +53,7 @@ impl IdleStates {
         Self { from }
     }
 
-    /// The name of a CPU's state, where it is known.
+    /// The name of a CPU's state, if known.
     pub fn name(&self, cpu: u32, state: u32) -> Option<&str> {
         let (_, names) = self.from.range(..=cpu).next_back()?;
         names.get(usize::try_from(state).ok()?).map(String::as_str).filter(|name| !name.is_empty())
@@ -72,7 +73,7 @@ fn states(cpuidle: &Path) -> Vec<String> {
     names
 }
 
-/// A name, made safe for a table.
+/// Reads a name, sanitised for tables.
 fn name(file: File) -> String {
     let mut bytes = Vec::new();
     match file.take(MAX_NAME as u64).read_to_end(&mut bytes) {

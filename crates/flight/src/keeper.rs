@@ -1,4 +1,5 @@
-//! Keeps the recording within its budget: a thread that sleeps until the kernel programs have used it up, or the machine may be calm again.
+//! Enforces the budget: a thread that sleeps until the kernel programs have used up the budget, or the machine may be
+//! calm again.
 
 use crate::attach::Memory;
 use crate::budget::{Budget, Counts, Level, Mix, ACTIVITY_EVERY, BURST_NS};
@@ -21,16 +22,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Least number of events for a measurement of what one costs.
+/// Minimum number of measured events for a mean cost.
 const FEWEST: u64 = 16;
-/// Latest events of each CPU from which their mix is known.
+/// Number of latest events per CPU from which their mix is determined.
 const LATEST: usize = 1024;
-/// Interval at which programs that the kernel refused to attach again are tried, ns.
+/// Interval between attempts to attach programs that the kernel refused, ns.
 const RETRY_EVERY: Ns = 10_000_000_000;
-/// Sleep of the thread where it can do nothing now, ns.
+/// Sleep of the thread if there is nothing to do, ns.
 const IDLE: Ns = 1_000_000_000;
 
-/// What attaches and detaches programs, and knows when nothing was recorded.
+/// Attaches and detaches programs, and records the gaps.
 pub(crate) struct Control {
     pub programs: Programs,
     pub budget: Option<Budget>,
@@ -51,7 +52,7 @@ impl Control {
         Self { programs, budget, gaps, memory, allowance, activity_read: 0, retried: 0 }
     }
 
-    /// When the programs found the budget used up, until recording goes on.
+    /// When the programs found the budget used up; `None` while recording.
     fn stopped(&self) -> Option<Ns> {
         let stopped: u64 = self.allowance.field(0, offset_of!(Allowance, stopped));
         (stopped > 0).then_some(stopped as Ns)
@@ -61,7 +62,7 @@ impl Control {
         self.allowance.set_field(0, offset_of!(Allowance, stopped), stopped as u64);
     }
 
-    /// The time around `to` in which all programs stood and recorded.
+    /// The interval around `to` in which all programs were attached and recorded.
     pub fn recorded_around(&self, started: Ns, to: Ns) -> (Ns, Ns) {
         let mut gaps = self.gaps.clone();
         if let Some(stopped) = self.stopped() {
@@ -70,25 +71,25 @@ impl Control {
         gaps.around(started, to)
     }
 
-    /// Sum of a field of all CPUs' heads.
+    /// Sum of a field over all CPUs' heads.
     fn sum(&self, field: usize) -> u64 {
         (0..self.memory.cpus).map(|cpu| self.memory.heads.field::<u64>(cpu, field)).sum()
     }
 
-    /// What was counted so far, but for the machine's activity.
+    /// The counts so far, without the machine's activity.
     pub fn counted(&self) -> Counts {
         let unwritten = (self.memory.cpus as u64) << self.memory.shift;
         let events = self.sum(offset_of!(Head, next)).saturating_sub(unwritten);
         Counts { events, refused: self.sum(offset_of!(Head, refused)), activity: None }
     }
 
-    /// What an event has cost within its program, ns, as far as that was measured.
+    /// Measured mean cost of an event within its program, ns.
     pub fn ns_per_event(&self) -> Option<u64> {
         let samples = self.sum(offset_of!(Head, cost_samples));
         (samples >= FEWEST).then(|| self.sum(offset_of!(Head, cost_ns)) / samples)
     }
 
-    /// Sets the budget, and has all recorded from now on.
+    /// Sets the budget, and starts recording all events.
     pub fn set_budget(&mut self, budget: Budget) {
         self.allowance.set_field(0, offset_of!(Allowance, part_ns), budget.part_ns());
         self.allowance.set_field(0, offset_of!(Allowance, burst_ns), BURST_NS);
@@ -115,7 +116,7 @@ impl Control {
         }
     }
 
-    /// Compares what recording costs with the budget, and records less or more. Returns when to do that next at the latest.
+    /// Compares the cost of recording with the budget, and records less or more. Returns the time of the next call.
     fn keep(&mut self) -> Ns {
         let Some(mut level) = self.budget.as_ref().map(Budget::level) else { return monotonic() + IDLE };
         if level != Level::Paused && !self.programs.stands_at(NEEDED) {
@@ -125,7 +126,7 @@ impl Control {
         }
         let stopped = self.stopped().filter(|_| level != Level::Paused);
         if stopped.is_some() {
-            // First of all, since each run of a program costs time.
+            // Immediately, since each run of a program costs time.
             level = Level::Paused;
             self.enter(level);
         }
@@ -148,7 +149,7 @@ impl Control {
         due
     }
 
-    /// What kinds of events the latest are.
+    /// The mix of the latest events.
     fn latest_mix(&self, now: Ns) -> Mix {
         let Memory { ring, heads, cpus, rings, shift } = &self.memory;
         let (cpus, rings) = (*cpus, Rings { ring, heads, cpus: *rings, shift: *shift, started: 0, until: now });
@@ -166,15 +167,15 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the thread. `stops` has an entry for each time that the budget was used up.
+    /// Starts the thread. `stops` has one entry each time that the budget was used up.
     ///
     /// # Errors
-    /// Where there is no descriptor left, or no thread.
+    /// No descriptor or thread is available.
     pub fn start(control: Arc<Mutex<Control>>, stops: MapHandle) -> io::Result<Self> {
         let (end, ended) = UnixStream::pair()?;
         let run = move || {
             keep_prompt();
-            // Entries that nobody takes would wake the thread again and again.
+            // Entries left in the buffer would wake the thread again and again.
             let entries = entries(&stops).ok();
             loop {
                 let wait = (lock(&control).keep() - monotonic()).max(0) as u64;

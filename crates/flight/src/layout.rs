@@ -1,4 +1,4 @@
-//! What user space and the programs share. The types come from the programs' own type information (bpf/event.h).
+//! Types shared with the programs, generated from their type information (bpf/event.h).
 
 pub(crate) use crate::skel::types::{allowance as Allowance, event as RawEvent, head as Head, name as RawName};
 
@@ -9,7 +9,7 @@ pub(crate) use constants::{BUDGET_EVENTS, NAMES};
 
 latpath_bpf::plain!(Allowance, RawEvent, Head, RawName);
 
-/// An unknown vCPU or exit reason; and a name that is being written.
+/// An unknown vCPU or exit reason; also a name during its write.
 pub(crate) const UNKNOWN: u32 = constants::UNKNOWN as u32;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Names of interrupts and functions: read from /proc once, by a thread of its own, and again when a number is new.
+//! Names of interrupts and functions, read from /proc in the background, and again when a number is new.
 
 use latpath_bpf::interrupts;
 use latpath_bpf::Functions;
@@ -7,28 +7,28 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum interval between two look-ups of numbers without a name.
+/// Minimum interval between reads for unknown numbers.
 const AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-struct Known {
+struct LearntNames {
     irqs: HashMap<u32, String>,
     functions: Functions,
     begun: Option<Instant>,
     done: bool,
 }
 
-/// Names that are known so far.
+/// The names known so far.
 #[derive(Clone, Default)]
-pub(crate) struct Learnt(Arc<Mutex<Known>>);
+pub(crate) struct Learnt(Arc<Mutex<LearntNames>>);
 
 impl Learnt {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, LearntNames> {
         // Each change is one assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads all, aside, unless that is under way or was a moment ago.
+    /// Starts reading the names in the background, unless that is in progress or was done recently.
     pub fn begin(&self) {
         let mut known = self.lock();
         if known.begun.is_some_and(|at| !known.done || at.elapsed() < AGAIN) {
@@ -44,7 +44,7 @@ impl Learnt {
             (known.irqs, known.functions, known.done) = (irqs, functions, true);
         });
         if reader.is_err() {
-            // Numbers stay numbers; the next snapshot tries again.
+            // Names remain unknown; the next snapshot tries again.
             self.lock().done = true;
         }
     }
@@ -53,7 +53,7 @@ impl Learnt {
         self.lock().done
     }
 
-    /// The known names of these; unknown names will be looked up.
+    /// The names of these numbers; unknown ones will be read.
     pub fn names(
         &self,
         irqs: &BTreeSet<u32>,

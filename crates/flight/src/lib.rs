@@ -1,21 +1,23 @@
-//! The flight recorder: the last moments of each CPU, kept in the kernel and read without stopping it.
+//! The flight recorder: the latest events of each CPU, kept in the kernel and read without stopping it.
 //!
-//! [`Recorder::start`] loads the programs (bpf/flight.bpf.c) and attaches those that this kernel takes: at switches and wakeups,
-//! entries and exits of interrupts and softirqs, timers, polls of devices, idle states, work items, entries to and exits from
-//! guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which overwrites itself without notifying
-//! anybody. Hooks that the kernel lacks are known before anything is attached, and reported with the events that are then not recorded
-//! ([`Recorder::missing`]).
+//! [`Recorder::start`] loads the programs (bpf/flight.bpf.c) and attaches those that this kernel supports: at switches
+//! and wakeups, entries and exits of interrupts and softirqs, timers, polls of devices, idle states, work items,
+//! entries to and exits from guests, upcalls. Each writes one [`Event`] of 32 bytes into its CPU's ring, which
+//! overwrites itself. Hooks that the kernel lacks are determined before anything is attached, and reported with the
+//! events that are then not recorded ([`Recorder::missing`]).
 //!
-//! [`Recorder::window`] copies the events of a time from the rings, while the kernel goes on writing. For each CPU it has the time from
-//! which the events are complete, and the numbers of overwritten and unfinished events ([`CpuRecord`]). [`Timeline`] makes rows of them
-//! without gaps: of a CPU, its thread, what interrupted that, or its idle state ([`CpuTile`]); of a thread, whether it ran, was ready to
-//! (since which event, and for which CPU), or slept (how, and until which thread woke it) ([`ThreadTile`]). Unknown times are `Unknown`.
-//! These are pure functions of the events: those of a guest or of a file are read by the same code.
+//! [`Recorder::window`] copies the events of an interval from the rings, while the kernel continues to write. For each
+//! CPU it has the time since which the events are complete, and the numbers of overwritten and unfinished events
+//! ([`CpuRecord`]). [`Timeline`] converts them into contiguous tiles: for a CPU its thread, what interrupted the
+//! thread, or its idle state ([`CpuTile`]); for a thread whether it ran, was ready (since which event, and for which
+//! CPU), or slept (how, and until which thread woke it) ([`ThreadTile`]). Unknown times are `Unknown`. These are pure
+//! functions of the events, so that guests' events and files are handled by the same code.
 //!
-//! [`Names`] has the names of threads, interrupts, functions and idle states. latpath's own threads are recorded like all others: the tool
-//! itself may have held a packet.
+//! [`Names`] has the names of threads, interrupts, functions and idle states. latpath's own threads are recorded like
+//! all others: the tool itself may have delayed a packet.
 //!
 //! Everything ends with the [`Recorder`], even after kill -9: nothing is pinned.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod attach;
 mod budget;

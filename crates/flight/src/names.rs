@@ -1,4 +1,4 @@
-//! Names for what the events give as numbers: threads, interrupts, functions, idle states.
+//! Names for the numbers in events: threads, interrupts, functions, idle states.
 
 use crate::cpu::Doing;
 use crate::event::softirq_name;
@@ -6,14 +6,16 @@ use crate::idle::IdleStates;
 use latpath_bpf::Functions;
 use std::collections::HashMap;
 
-/// A thread as it was called last.
+/// A thread with its latest name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
+    /// Its name.
     pub name: String,
+    /// Number of its process.
     pub tgid: u32,
 }
 
-/// Names that came with a record.
+/// The names stored with a record.
 #[derive(Default)]
 pub struct Names {
     threads: HashMap<u32, Thread>,
@@ -23,11 +25,12 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names of threads alone.
+    /// Only names of threads.
     pub fn new(threads: impl IntoIterator<Item = (u32, Thread)>) -> Self {
         Self { threads: threads.into_iter().collect(), ..Self::default() }
     }
 
+    /// All names of a record: threads, interrupts, functions, idle states.
     pub fn recorded_with(
         threads: impl IntoIterator<Item = (u32, Thread)>,
         irqs: impl IntoIterator<Item = (u32, String)>,
@@ -38,10 +41,12 @@ impl Names {
         Self { irqs, functions, idle, ..Self::new(threads) }
     }
 
+    /// The thread with this number, if known.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
         self.threads.get(&pid).cloned()
     }
 
+    /// Numbers of the threads with this name.
     pub fn called(&self, name: &str) -> Vec<u32> {
         let called = self.threads.iter().filter(|(_, thread)| thread.name == name);
         let mut found: Vec<u32> = called.map(|(pid, _)| *pid).collect();
@@ -49,7 +54,7 @@ impl Names {
         found
     }
 
-    /// As it is shown: `rustc (18491)`.
+    /// Display name: `rustc (18491)`.
     pub fn of_thread(&self, pid: u32) -> String {
         match self.thread(pid) {
             Some(thread) => format!("{} ({pid})", thread.name),
@@ -57,23 +62,23 @@ impl Names {
         }
     }
 
-    /// The function that begins at an address; the address where that is not known.
+    /// The function at an address; the address if unknown.
     pub fn of_function(&self, address: u64) -> String {
         self.functions.at(address).map_or_else(|| format!("{address:#x}"), str::to_owned)
     }
 
-    /// What a CPU's driver calls an idle state, where that is known.
+    /// The driver's name of an idle state, if known.
     pub fn idle_state(&self, cpu: u32, state: u32) -> Option<&str> {
         self.idle.name(cpu, state)
     }
 
-    /// As it is shown: `irq 25 virtio0`; on this CPU, by which states are named: `idle (C6)`.
+    /// Display name on this CPU, whose idle states are named: `irq 25 virtio0`, `idle (C6)`.
     pub fn of_on(&self, doing: &Doing, cpu: u32) -> String {
         let Doing::Idle { state: Some(state) } = doing else { return self.of(doing) };
         self.idle_state(cpu, *state).map_or_else(|| self.of(doing), |name| format!("idle ({name})"))
     }
 
-    /// As it is shown: `irq 25 virtio0`.
+    /// Display name: `irq 25 virtio0`.
     pub fn of(&self, doing: &Doing) -> String {
         match doing {
             Doing::Thread(r) => {

@@ -1,7 +1,8 @@
-//! The encoding of what latpath keeps of spikes: protobuf messages, each behind its length, in one zstd frame with a checksum.
+//! Encodes latpath's records of spikes: length-prefixed protobuf messages in one zstd frame with a checksum.
 //!
-//! Decoding hostile bytes takes bounded memory: [`unpack`] limits what a frame may become, and the messages hold bytes, text and
-//! numbers but nothing repeated, so that they take about the memory of their bytes. Rows of numbers are columns of varints.
+//! Decoding hostile bytes takes bounded memory: [`unpack`] limits the size of a frame, and the messages contain bytes,
+//! text and numbers but no repeated fields, so that they take about the memory of their bytes. Sequences of numbers are
+//! columns of varints.
 
 use prost::encoding::{decode_varint, encode_varint};
 use prost::Message;
@@ -9,7 +10,7 @@ use std::io::Read;
 
 /// Compression level of zstd.
 const LEVEL: i32 = 3;
-/// Maximum memory of a frame: log2 of zstd's window, bytes.
+/// Base-2 logarithm of zstd's maximum window, bytes.
 const WINDOW_LOG: u32 = 23;
 
 /// Compresses messages into a frame.
@@ -21,13 +22,13 @@ pub fn pack(plain: &[u8]) -> Vec<u8> {
     packed.expect("compressing in memory fails only if there is no memory")
 }
 
-/// Decompresses the first frame of `bytes`, which then begin behind it, and checks its checksum.
+/// Decompresses the first frame of `bytes`, advances `bytes` past it, and verifies its checksum.
 ///
 /// # Errors
-/// Why the bytes cannot be unpacked: no frame, a wrong checksum, or more than `most` bytes.
+/// The bytes are not a frame, the checksum is wrong, or the frame has more than `most` bytes.
 pub fn unpack(bytes: &mut &[u8], most: usize) -> Result<Vec<u8>, &'static str> {
     let damaged = |_| "it cannot be decompressed";
-    // The one bit that neither zstd nor its checksum looks at (RFC 8878, 3.1.1.1.1): a change there is a change too.
+    // The one bit that neither zstd nor its checksum covers (RFC 8878, 3.1.1.1.1): a change must be detected too.
     if bytes.get(4).is_some_and(|descriptor| descriptor & 0x10 != 0) {
         return Err("it cannot be decompressed");
     }
@@ -36,25 +37,25 @@ pub fn unpack(bytes: &mut &[u8], most: usize) -> Result<Vec<u8>, &'static str> {
     frame.window_log_max(WINDOW_LOG).map_err(damaged)?;
     frame.by_ref().take(most as u64 + 1).read_to_end(&mut plain).map_err(damaged)?;
     if plain.len() > most {
-        return Err("it has more bytes than anything needs");
+        return Err("it exceeds the maximum size");
     }
     *bytes = frame.finish();
     Ok(plain)
 }
 
-/// Appends a message behind its length.
+/// Appends a message with its length.
 pub fn put(plain: &mut Vec<u8>, message: &impl Message) {
     plain.extend(message.encode_length_delimited_to_vec());
 }
 
-/// The messages that [`put`] appended; an error is the last.
+/// The messages appended by [`put`]; ends after an error.
 pub fn messages<M: Message + Default>(mut plain: &[u8]) -> impl Iterator<Item = Result<M, &'static str>> + '_ {
     std::iter::from_fn(move || {
         (!plain.is_empty()).then(|| {
             let message = M::decode_length_delimited(&mut plain);
             message.map_err(|_| {
                 plain = &[];
-                "a part of it is no message of latpath's"
+                "a part of it is not a message of latpath"
             })
         })
     })
@@ -65,24 +66,24 @@ pub fn put_number(column: &mut Vec<u8>, number: u64) {
     encode_varint(number, column);
 }
 
-/// Appends a signed number to a column. Small ones are short, whichever their sign.
+/// Appends a signed number to a column; small absolute values are short.
 pub fn put_signed(column: &mut Vec<u8>, number: i64) {
     encode_varint((number << 1 ^ number >> 63) as u64, column);
 }
 
-/// The next number of a column.
+/// Reads the next number of a column.
 ///
 /// # Errors
-/// At the column's end, and where the number does not fit its type.
+/// The column has ended, or the number exceeds its type.
 pub fn number<T: TryFrom<u64>>(column: &mut &[u8]) -> Result<T, &'static str> {
     let number = decode_varint(column).map_err(|_| "a column ends too early")?;
     T::try_from(number).map_err(|_| "a number is too large")
 }
 
-/// The next number that [`put_signed`] wrote.
+/// Reads the next number written by [`put_signed`].
 ///
 /// # Errors
-/// As [`number`].
+/// As for [`number`].
 pub fn signed(column: &mut &[u8]) -> Result<i64, &'static str> {
     let number: u64 = number(column)?;
     Ok((number >> 1) as i64 ^ -((number & 1) as i64))

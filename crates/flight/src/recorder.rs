@@ -1,4 +1,4 @@
-//! The recorder, running.
+//! A running recorder.
 
 use crate::attach::{attach, shift, Memory};
 use crate::budget::{Budget, Ppm};
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 /// Records until it is dropped.
 pub struct Recorder {
     control: Arc<Mutex<Control>>,
-    /// Enforces the budget, where one is set.
+    /// Enforces the budget, if one is set.
     keeper: Option<Keeper>,
     stops: MapHandle,
     memory: Memory,
@@ -31,44 +31,45 @@ pub struct Recorder {
     idle: IdleStates,
 }
 
-/// What one program costs, as far as the kernel has measured it ([`latpath_bpf::measure`]).
+/// Cost of one program, if measured by the kernel ([`latpath_bpf::measure`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCost {
+    /// Name of the program.
     pub name: &'static str,
-    /// How often it ran.
+    /// Number of runs.
     pub runs: u64,
-    /// How long in all, with what measuring it adds.
+    /// Total time, ns, including the overhead of measuring.
     pub ns: u64,
 }
 
-/// How a recorder does, this machine's or another's: plain numbers.
+/// Figures of a recorder, this machine's or another's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Figures {
-    /// Events so far.
+    /// Number of events so far.
     pub events: u64,
-    /// Events that were missed because the same program was running already on that CPU.
+    /// Number of events missed because the same program was already running on that CPU.
     pub missed: u64,
-    /// Memory for events and names, in bytes.
+    /// Memory for events and names, bytes.
     pub bytes: u64,
-    /// What an event cost within its program on average, as one in 64 shows; `None` until enough have come.
+    /// Mean cost of an event within its program, ns, sampled from one in 64; `None` until enough were measured.
     pub ns_per_event: Option<u64>,
-    /// CPU time that it may take, in millionths of all CPUs' time; `None` from a latpath without a budget.
+    /// Budget, ppm of all CPUs' time; `None` from versions without a budget.
     pub budget_ppm: Option<Ppm>,
-    /// What it took of that, on average over the recording.
+    /// Mean use of CPU time over the recording, ppm.
     pub cost_ppm: Option<Ppm>,
-    /// Time in which it recorded fewer events to stay within the budget, ns.
+    /// Time in which it recorded fewer events because of the budget, ns.
     pub reduced_ns: u64,
-    /// Time in which it recorded nothing for the same reason, ns.
+    /// Time in which it recorded nothing because of the budget, ns.
     pub paused_ns: u64,
-    /// Windows that it has sent to another machine.
+    /// Number of windows sent to another machine.
     pub windows: u64,
-    /// What its kernel does not offer: lines for people.
+    /// Features that its kernel lacks, as lines for people.
     pub missing: Vec<String>,
 }
 
 impl Figures {
-    /// What the budget made the recorder leave out, for people; `None` where that is nothing.
+    /// Omissions because of the budget, for people; `None` without any.
     pub fn left_out(&self) -> Option<String> {
         let seconds = |ns: u64| format!("{:.1} s", ns as f64 / 1e9);
         let what = match (self.reduced_ns, self.paused_ns) {
@@ -89,22 +90,22 @@ impl Figures {
 }
 
 impl Recorder {
-    /// Memory for each CPU's events that is enough for some tenths of a second of a busy CPU: 1 MiB.
+    /// Memory per CPU for some tenths of a second of events on a busy CPU, bytes: 1 MiB.
     pub const BYTES_PER_CPU: usize = 1 << 20;
 
-    /// Loads the programs and attaches those that this kernel takes. `bytes_per_cpu` is the memory for each CPU's events, rounded
-    /// down to a power of two, at least 64 KiB and at most 256 MiB. An event takes 32 bytes.
+    /// Loads the programs and attaches those that this kernel supports. `bytes_per_cpu`: memory for each CPU's events,
+    /// rounded down to a power of two, 64 KiB to 256 MiB. An event takes 32 bytes.
     ///
     /// # Errors
-    /// Where this kernel or user cannot trace at all, or the kernel does not say which thread runs.
+    /// This kernel or user cannot trace, or the kernel does not report switches.
     pub fn start(bytes_per_cpu: usize) -> Result<Self, StartError> {
         Self::start_for(Scope::Causes, bytes_per_cpu)
     }
 
-    /// The same for other events than those that explain late packets.
+    /// Like [`Self::start`], with another set of events.
     ///
     /// # Errors
-    /// As [`Self::start`].
+    /// As for [`Self::start`].
     pub fn start_for(scope: Scope, bytes_per_cpu: usize) -> Result<Self, StartError> {
         let attached = attach(shift(bytes_per_cpu), scope)?;
         let started = monotonic();
@@ -121,12 +122,12 @@ impl Recorder {
         })
     }
 
-    /// What is not recorded on this kernel, or not now.
+    /// Events that are not recorded on this kernel, or not at present.
     pub fn missing(&self) -> Vec<Missing> {
         lock(&self.control).programs.missing.clone()
     }
 
-    /// When it began, `CLOCK_MONOTONIC`.
+    /// Time of the start, `CLOCK_MONOTONIC`, ns.
     pub fn started(&self) -> Ns {
         self.started
     }
@@ -139,23 +140,23 @@ impl Recorder {
         &self.idle
     }
 
-    /// Whether this program of bpf/ stands.
+    /// Whether this program of bpf/ is attached.
     pub fn has(&self, program: &str) -> bool {
         lock(&self.control).programs.has(program)
     }
 
-    /// The rings, for the time around `to` in which all programs stood.
+    /// The rings, limited to the interval around `to` in which all programs were attached.
     pub(crate) fn rings(&self, to: Ns) -> Rings<'_> {
         let Memory { ring, heads, rings, shift, .. } = &self.memory;
         let (started, until) = lock(&self.control).recorded_around(self.started, to);
         Rings { ring, heads, cpus: *rings, shift: *shift, started, until }
     }
 
-    /// Sets the part of the machine's CPU time that recording may take from now on. A thread sees to it that fewer events are recorded
-    /// where they would cost more, and more again where there is room for them.
+    /// Sets the maximum share of the machine's CPU time for recording from now on. A thread reduces the recorded events
+    /// if they would cost more, and restores them when possible.
     ///
     /// # Errors
-    /// Where there can be no such thread.
+    /// The thread cannot be started.
     pub fn set_budget(&mut self, budget: Ppm) -> io::Result<()> {
         let cpus = proc::line("/sys/devices/system/cpu/online").parse::<Cpus>().map_or(1, |cpus| cpus.iter().count());
         let mut control = lock(&self.control);
@@ -169,26 +170,26 @@ impl Recorder {
         Ok(())
     }
 
-    /// What all CPUs did from one time to another, both `CLOCK_MONOTONIC`, without stopping the recording. Takes some 0.1 ms for
-    /// each CPU if that was just now; no system call for events.
+    /// The events of all CPUs in `from..to`, both `CLOCK_MONOTONIC`, without stopping the recording. Takes some 0.1 ms
+    /// per CPU for recent times, without system calls for events.
     pub fn window(&self, from: Ns, to: Ns) -> Window {
         let rings = self.rings(to);
-        // A CPU that has never recorded is none: possible CPUs need not be there.
+        // A CPU that has never recorded is skipped: possible CPUs need not exist.
         let cpus =
             (0..self.memory.cpus).filter(|cpu| rings.written(*cpu) > 0).map(|cpu| rings.read(cpu, from, to)).collect();
         Window { from, to, cpus }
     }
 
-    /// What the recorder's own table has of a thread.
+    /// A thread's entry in the recorder's own table.
     pub(crate) fn recorded(&self, pid: u32) -> Option<Thread> {
         let (table, place) = (&self.names, pid as usize % NAMES);
         let raw = table.get(place);
-        // The number was written last: a name that has changed since is not taken for this thread's.
+        // The number is written last, so a name that has changed meanwhile is not taken for this thread's.
         let whole = raw.pid == pid && pid != 0 && pid != UNKNOWN && table.get(place).pid == pid;
         whole.then(|| Thread { name: printable(&of_field(&raw.comm)), tgid: raw.tgid })
     }
 
-    /// What is known of a thread, also of one that is gone: by the recorder's table, else by /proc.
+    /// The name of a thread, even if it has ended: from the recorder's table, else from /proc.
     pub fn thread(&self, pid: u32) -> Option<Thread> {
         let ask = || {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -197,7 +198,7 @@ impl Recorder {
         self.recorded(pid).or_else(ask)
     }
 
-    /// What each program has cost while that was measured.
+    /// Measured costs of the programs.
     pub fn programs(&self) -> Vec<ProgramCost> {
         let cost = |program: &Standing| {
             let info = program.info()?;
@@ -206,7 +207,7 @@ impl Recorder {
         lock(&self.control).programs.standing.iter().filter_map(cost).collect()
     }
 
-    /// How it does.
+    /// Figures of the recorder.
     pub fn figures(&self) -> Figures {
         let control = lock(&self.control);
         let budget = control.budget.as_ref();
@@ -228,7 +229,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // Programs first, then what they write to.
+        // Programs are detached before their memory is freed.
         self.keeper = None;
         lock(&self.control).programs.standing.clear();
     }

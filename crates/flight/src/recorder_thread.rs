@@ -1,4 +1,5 @@
-//! The flight recorder on a thread of its own: measuring does not wait while it copies events and adds names.
+//! Runs the flight recorder on its own thread, so that measuring does not wait while it copies events and resolves
+//! names.
 
 use crate::recorder::{Figures, Recorder};
 use crate::snapshot::Snapshot;
@@ -11,16 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Maximum waiting requests.
+/// Maximum number of waiting requests.
 const WAITING: usize = 64;
 /// Interval at which figures are read.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 
-/// What records: [`Recorder`], or another in tests.
+/// A recorder: [`Recorder`], or another in tests.
 pub trait Record: Send {
-    /// What happened from one time to another, both of the machine's `CLOCK_MONOTONIC`.
+    /// The events in `from..to`, both of the machine's `CLOCK_MONOTONIC`, ns.
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot;
-    /// How it does.
+    /// Figures of the recorder.
     fn figures(&self) -> Figures;
 }
 
@@ -34,12 +35,13 @@ impl Record for Recorder {
     }
 }
 
-/// Why a request is not taken, or has no result.
+/// Why a request is rejected, or has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoSnapshot {
-    /// Too many wait.
+    /// Too many requests are waiting.
     #[error("the flight recorder was still busy with other times")]
     Busy,
+    /// The thread has ended.
     #[error("the flight recorder failed within latpath (a panic)")]
     Ended,
 }
@@ -56,7 +58,7 @@ struct Shared {
     is_new: bool,
 }
 
-/// The thread. A result is a [`Snapshot`], or what `finish` makes of it there. Dropping it ends the recording.
+/// The thread. A result is a [`Snapshot`], converted by `finish` on the thread. Dropping it ends the recording.
 pub struct RecorderThread<T = Snapshot> {
     requests: Option<SyncSender<Request>>,
     results: Receiver<(u64, T)>,
@@ -69,10 +71,10 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl<T: Send + 'static> RecorderThread<T> {
-    /// Starts the thread, at nice 19. `finish` runs there too.
+    /// Starts the thread, at nice 19, on which `finish` runs too.
     ///
     /// # Errors
-    /// Where there can be no more threads.
+    /// The thread cannot be started.
     pub fn start(record: Box<dyn Record>, finish: fn(Snapshot) -> T) -> std::io::Result<Self> {
         let (requests, come) = sync_channel(WAITING);
         let (done, results) = channel();
@@ -85,10 +87,10 @@ impl<T: Send + 'static> RecorderThread<T> {
         Ok(Self { requests: Some(requests), results, shared, thread: Some(thread) })
     }
 
-    /// Asks for what happened from one time to another, both `CLOCK_MONOTONIC`. Returns at once.
+    /// Requests the events in `from..to`, both `CLOCK_MONOTONIC`, without waiting.
     ///
     /// # Errors
-    /// Where it will not come.
+    /// Too many requests are waiting, or the thread has ended.
     pub fn request(&self, id: u64, from: Ns, to: Ns) -> Result<(), NoSnapshot> {
         let requests = self.requests.as_ref().ok_or(NoSnapshot::Ended)?;
         requests.try_send(Request { id, from, to }).map_err(|e| match e {
@@ -97,10 +99,10 @@ impl<T: Send + 'static> RecorderThread<T> {
         })
     }
 
-    /// A result that has come, with its request's number.
+    /// The next available result, with its request's number.
     ///
     /// # Errors
-    /// Where no more will come.
+    /// The thread has ended.
     pub fn result(&self) -> Result<Option<(u64, T)>, NoSnapshot> {
         match self.results.try_recv() {
             Ok(result) => Ok(Some(result)),
@@ -112,17 +114,17 @@ impl<T: Send + 'static> RecorderThread<T> {
     /// Waits for the next result.
     ///
     /// # Errors
-    /// Where no more will come.
+    /// The thread has ended.
     pub fn wait(&self) -> Result<(u64, T), NoSnapshot> {
         self.results.recv().map_err(|_| NoSnapshot::Ended)
     }
 
-    /// How the recorder does; up to a second old.
+    /// Figures of the recorder, at most a second old.
     pub fn figures(&self) -> Figures {
         lock(&self.shared).figures.clone()
     }
 
-    /// The same, once each time that they were read.
+    /// The figures, once after each reading.
     pub fn new_figures(&self) -> Option<Figures> {
         let mut shared = lock(&self.shared);
         std::mem::take(&mut shared.is_new).then(|| shared.figures.clone())
@@ -148,14 +150,14 @@ fn run<T>(
     let mut due = Instant::now();
     loop {
         let now = Instant::now();
-        // Also where requests come faster than that.
+        // Also if requests arrive faster than that.
         if now >= due {
             due = now + FIGURES_EVERY;
             let figures = record.figures();
             *lock(shared) = Shared { figures, is_new: true };
         }
         match requests.recv_timeout(due.saturating_duration_since(now)) {
-            // The other end may be gone.
+            // The receiver may be gone.
             Ok(Request { id, from, to }) => drop(done.send((id, finish(record.snapshot(from, to))))),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,

@@ -1,4 +1,4 @@
-//! A window with all names that are needed to read it elsewhere, later.
+//! A window with all names needed to read it elsewhere or later.
 
 mod codec;
 
@@ -15,33 +15,34 @@ use latpath_bpf::Functions;
 use latpath_model::{text::printable, Ns};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum threads whose names one snapshot reads from /proc, because the recorder has none: each costs a system call or two.
-const ASKED: usize = 64;
-/// Maximum processes whose control groups are read for one snapshot: each costs a system call or two.
+/// Maximum threads per snapshot whose names are read from /proc, because the recorder lacks them; each costs 1 to 2
+/// system calls.
+const MAX_NAMES_READ: usize = 64;
+/// Maximum processes per snapshot whose control groups are read; each costs 1 to 2 system calls.
 const MAX_UNITS_READ: usize = 32;
 
 /// A [`Window`], and the names for its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What happened, in the machine's own `CLOCK_MONOTONIC`.
+    /// The events, in the machine's own `CLOCK_MONOTONIC`.
     pub window: Window,
-    /// Threads that the window names, and the first threads of their processes.
+    /// Threads in the window, and the main threads of their processes.
     pub threads: BTreeMap<u32, Thread>,
-    /// The systemd unit, or the control group, of each of these processes that has one and still ran, by the process's number;
-    /// none from a latpath that did not read them.
+    /// The systemd unit, or the control group, of each of these processes that has one and was alive, by the process's
+    /// number; empty from versions that did not record them.
     pub units: BTreeMap<u32, String>,
-    /// Interrupts likewise, as /proc/interrupts calls them.
+    /// Names of the interrupts in the window, from /proc/interrupts.
     pub irqs: BTreeMap<u32, String>,
-    /// Functions of timers and works likewise, by address.
+    /// Names of the functions in the window, by address.
     pub functions: BTreeMap<u64, String>,
-    /// Idle states of all CPUs, as they were called when the recorder began; none from a latpath that did not ask for them.
+    /// Idle states of all CPUs at the start of the recorder; empty from versions that did not record them.
     pub idle_states: IdleStates,
-    /// What the machine's kernel does not offer: lines for people.
+    /// Features that the machine's kernel lacks, as lines for people.
     pub missing: Vec<String>,
 }
 
 impl Snapshot {
-    /// Adds names of interrupts and functions, read from this machine's /proc now, which takes some 0.1 s.
+    /// Adds names of interrupts and functions from this machine's /proc, which takes some 0.1 s.
     pub fn add_names(&mut self) {
         let Numbers { irqs, functions, places, .. } = Numbers::of(&self.window);
         let (names, known) = (interrupts(), Functions::read());
@@ -52,7 +53,7 @@ impl Snapshot {
 
     /// Approximate memory, bytes.
     pub fn bytes(&self) -> usize {
-        /// A name's place in a map, and its allocation.
+        /// Overhead of a name in a map, with its allocation, bytes.
         const EACH: usize = 64;
         let events: usize = self.window.cpus.iter().map(|cpu| cpu.events.capacity()).sum();
         let threads = self.threads.values().map(|thread| EACH + thread.name.len());
@@ -64,19 +65,19 @@ impl Snapshot {
             + threads.chain(names).chain(idle).sum::<usize>()
     }
 
-    /// The names, as they were.
+    /// The names of the snapshot.
     pub fn names(&self) -> Names {
         Names::recorded_with(self.threads.clone(), self.irqs.clone(), self.functions.clone(), self.idle_states.clone())
     }
 }
 
-/// What a window gives as numbers.
+/// The numbers in a window that need names.
 #[derive(Default)]
 struct Numbers {
     threads: BTreeSet<u32>,
     irqs: BTreeSet<u32>,
     functions: BTreeSet<u64>,
-    /// Addresses in functions.
+    /// Addresses within functions.
     places: BTreeSet<u64>,
 }
 
@@ -111,9 +112,9 @@ impl Numbers {
 }
 
 impl Recorder {
-    /// A [`window`](Self::window), with the names of all that is in it. Waits for nothing: names of interrupts and
-    /// functions are read in the background from [`learn`](Self::learn) on, or from the first snapshot on, which then lacks them; so
-    /// does one with a new interrupt, or with a function of a module that has just been loaded.
+    /// A [`window`](Self::window) with the names of everything in it. Waits for nothing: names of interrupts and
+    /// functions are read in the background, starting at [`learn`](Self::learn) or at the first snapshot, which then
+    /// lacks them, as does one with a new interrupt or with a function of a module just loaded.
     pub fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
         let mut snapshot = self.snapshot_of_threads(from, to);
         let numbers = Numbers::of(&snapshot.window);
@@ -121,7 +122,8 @@ impl Recorder {
         snapshot
     }
 
-    /// The same with the names of threads alone: where the machine must not be disturbed by learning others.
+    /// Like [`snapshot`](Self::snapshot), with the names of threads only: for when reading others would disturb the
+    /// machine.
     pub fn snapshot_of_threads(&self, from: Ns, to: Ns) -> Snapshot {
         let window = self.window(from, to);
         let numbers = Numbers::of(&window);
@@ -129,7 +131,7 @@ impl Recorder {
         let mut thread = |pid: u32| {
             let known = self.recorded(pid).or_else(|| {
                 asked += 1;
-                (asked <= ASKED).then(|| self.thread(pid)).flatten()
+                (asked <= MAX_NAMES_READ).then(|| self.thread(pid)).flatten()
             });
             Some((pid, known?))
         };
@@ -143,12 +145,12 @@ impl Recorder {
         Snapshot { window, threads, units, idle_states, missing, ..Snapshot::default() }
     }
 
-    /// Begins to learn the names of interrupts and of the kernel's functions, in a thread of its own (some 0.1 s).
+    /// Starts reading the names of interrupts and of the kernel's functions on another thread (some 0.1 s).
     pub fn learn(&self) {
         self.learnt().begin();
     }
 
-    /// Whether [`learn`](Self::learn) is done.
+    /// Whether [`learn`](Self::learn) is complete.
     pub fn has_learnt(&self) -> bool {
         self.learnt().is_done()
     }

@@ -1,4 +1,4 @@
-//! Every event, in the order of their times, while the kernel goes on writing.
+//! Reads every event, in order of time, while the kernel continues to write.
 
 use crate::event::Event;
 use crate::recorder::Recorder;
@@ -6,14 +6,16 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use std::time::Duration;
 
-/// Age from which an event is returned: by then all earlier ones have been written.
+/// Minimum age of returned events, ns, by which all earlier ones have been written.
 const SETTLED: Ns = 100_000_000;
 
-/// Something that a [`Tail`] hands on.
+/// An item returned by a [`Tail`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tailed {
+    /// An event of a CPU.
     Event(u32, Event),
-    /// So many events of a CPU were overwritten before they were read; those that follow are later than this time.
+    /// Number of events of a CPU that were overwritten before they were read; following events are later than this
+    /// time.
     Lost(u32, u64, Ns),
 }
 
@@ -26,12 +28,12 @@ impl Tailed {
     }
 }
 
-/// Where a reader is in each CPU's ring.
+/// A reader's position in each CPU's ring.
 #[derive(Debug, Default)]
 pub struct Tail {
     next: Vec<u64>,
     pending: Vec<Tailed>,
-    /// The time of the last event of each CPU that was read.
+    /// Time of each CPU's last event that was read, ns.
     last: Vec<Ns>,
 }
 
@@ -41,12 +43,13 @@ impl Tail {
         Self::default()
     }
 
-    /// Returns the events that have settled since the last call. To lose nothing, call it before a ring has overwritten itself.
+    /// Returns the events that have settled since the last call. To avoid losses, call it before a ring has overwritten
+    /// itself.
     pub fn read(&mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
         self.read_before(recorder, monotonic() - SETTLED, take);
     }
 
-    /// Hands on the rest, of before this call: a tenth of a second later, when it has settled.
+    /// Returns the remaining events up to now, a tenth of a second later, when they have settled.
     pub fn finish(mut self, recorder: &Recorder, take: &mut dyn FnMut(&Tailed)) {
         let end = monotonic();
         std::thread::sleep(Duration::from_nanos(SETTLED as u64));

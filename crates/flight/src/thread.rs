@@ -1,82 +1,89 @@
-//! What a thread did: a row of tiles without gaps.
+//! The timeline of a thread: contiguous tiles.
 
 use crate::cpu::{CpuTimeline, Doing, Share};
 use crate::event::{Event, Left, Sleep, What};
 use crate::window::Window;
 use latpath_model::Ns;
 
-/// A time in which a thread was in one state.
+/// An interval in which a thread was in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadTile {
-    /// `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
     /// The next tile's `from`.
     pub to: Ns,
+    /// The state.
     pub state: State,
 }
 
-/// A thread's state.
+/// State of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It had this CPU. Interrupts may have taken some of the time: see the CPU's row.
-    Running { cpu: u32 },
-    /// It would have run, and did not.
+    /// It had this CPU. Interrupts may have taken part of the time: see the CPU's timeline.
+    Running {
+        /// The CPU.
+        cpu: u32,
+    },
+    /// Ready, but not running.
     Ready {
-        /// For which CPU it waited, where that is known.
+        /// The CPU for which it waited, if known.
         cpu: Option<u32>,
-        /// What made it wait.
+        /// The reason for waiting.
         since: Since,
-        /// Its control group had used up its time.
+        /// Its control group had exhausted its quota.
         throttled: bool,
     },
-    /// It waited for something to happen.
+    /// Asleep.
     Asleep(Sleep),
-    /// It is not known.
+    /// Unknown.
     Unknown,
 }
 
-/// Since what a thread has been ready.
+/// The event since which a thread has been ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
+    /// It was woken.
     Woken(Waker),
-    /// Another took its CPU.
+    /// Another thread took its CPU.
     Preempted,
-    /// It let others run.
+    /// It yielded.
     Yielded,
-    /// It is not known.
+    /// Unknown.
     Unknown,
 }
 
-/// What woke a thread.
+/// The waker of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waker {
+    /// Time of the wakeup, `CLOCK_MONOTONIC`, ns.
     pub t: Ns,
+    /// The CPU.
     pub cpu: u32,
-    /// The thread that was on it; an interrupt has nothing to do with it.
+    /// The thread that ran there; not the cause if an interrupt woke the thread.
     pub pid: u32,
-    /// What did it: that thread, or an interrupt of any kind.
+    /// The waking context: that thread, or an interrupt of any kind.
     pub context: Doing,
 }
 
-/// The rows of all CPUs, and the events from which rows of threads are made.
+/// The timelines of all CPUs, and the events from which timelines of threads are derived.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
-    /// The window's.
+    /// Start of the window.
     pub from: Ns,
-    /// The window's.
+    /// End of the window.
     pub to: Ns,
-    /// A row for each CPU that recorded anything.
+    /// A timeline per CPU with events.
     pub cpus: Vec<CpuTimeline>,
-    /// All CPUs' events in the order of their times, each with its CPU's place in `cpus`.
+    /// All CPUs' events in order of time, each with its CPU's index in `cpus`.
     events: Vec<(Event, usize)>,
-    /// From when each CPU's record is known.
+    /// Time since which each CPU's record is complete.
     since: Vec<Ns>,
-    /// From when all of them are known, apart from CPUs without a record: then the window is not complete.
+    /// Time since which all records are complete, except CPUs without a record: then the window is incomplete.
     horizon: Ns,
 }
 
 impl Timeline {
-    /// The threads of a window. Its content may be hostile: rows have no gaps, whatever the events are.
+    /// The timelines of a window. Timelines are contiguous even for hostile events.
     pub fn of(window: &Window) -> Self {
         let rows = |place: usize| window.cpus[place].events.iter().map(move |e| (*e, place));
         let mut events: Vec<_> = (0..window.cpus.len()).flat_map(rows).collect();
@@ -92,12 +99,12 @@ impl Timeline {
         }
     }
 
-    /// A CPU's row.
+    /// The timeline of a CPU.
     pub fn cpu(&self, cpu: u32) -> Option<&CpuTimeline> {
         self.cpus.iter().find(|row| row.cpu == cpu)
     }
 
-    /// A thread's row, from exactly the window's `from` to exactly its `to`.
+    /// The timeline of a thread, from exactly the window's `from` to exactly its `to`.
     pub fn thread(&self, pid: u32) -> Vec<ThreadTile> {
         let mut fold =
             Fold { pid, tiles: Vec::new(), cursor: Ns::MIN, state: None, woken: None, seen: Ns::MIN, changed: Ns::MAX };
@@ -108,13 +115,13 @@ impl Timeline {
         cut(&fold.tiles, self.from, self.to)
     }
 
-    /// What a CPU did in that time, the longest first.
+    /// Total time per activity of a CPU in an interval, longest first.
     pub fn shares(&self, cpu: u32, from: Ns, to: Ns) -> Vec<Share> {
         self.cpu(cpu).map_or(Vec::new(), |row| row.shares(from, to))
     }
 }
 
-/// The part of a row within a time; missing parts are unknown.
+/// The part of a timeline within an interval; missing parts are unknown.
 fn cut(tiles: &[ThreadTile], from: Ns, to: Ns) -> Vec<ThreadTile> {
     let mut found: Vec<ThreadTile> = Vec::new();
     let mut push = |tile: ThreadTile| match found.last_mut() {
@@ -142,11 +149,11 @@ struct Fold {
     cursor: Ns,
     /// `None` until the first event that shows it.
     state: Option<State>,
-    /// When it was seen on its CPU last.
+    /// Time at which it was last seen on its CPU.
     seen: Ns,
-    /// Since when it is in its state; the cursor may be ahead of that.
+    /// Start of its state; the cursor may be later.
     changed: Ns,
-    /// The waker that has begun to wake it and has not finished, and the CPU.
+    /// A waker that has begun and not finished to wake it, and the CPU.
     woken: Option<(Waker, u32)>,
 }
 
@@ -158,8 +165,8 @@ impl Fold {
         self.cursor = self.cursor.max(t);
     }
 
-    /// The state changes. What it was before the first event follows from that event, back to the last time at which no
-    /// event can be missing: `before` is the state, `since` that time.
+    /// Changes the state. At the first event, the state `before` is valid back to `since`, the last time at which no
+    /// event can be missing.
     fn becomes(&mut self, t: Ns, state: State, before: State, since: Ns) {
         if self.state.is_none() {
             (self.state, self.cursor) = (Some(before), since);
@@ -179,7 +186,7 @@ impl Fold {
         let (here, horizon) = (timeline.since[place], timeline.horizon);
         let names_a_thread = !matches!(event.what, What::Nmi { .. });
         if names_a_thread && self.state == Some(running) && event.pid != self.pid {
-            // Its switch was missed: it left some time since.
+            // Its switch was missed: it left at some time since.
             self.until(self.seen.min(t));
             self.state = Some(State::Unknown);
         }
@@ -191,7 +198,7 @@ impl Fold {
                         since: if preempted { Since::Preempted } else { Since::Yielded },
                         throttled,
                     },
-                    // It was woken on its way to sleep, and does not sleep: it only waits for its CPU to take notice.
+                    // It was woken while about to sleep, and does not sleep: it only waits until its CPU notices.
                     Left::Asleep(sleep) => match self.woken {
                         Some((waker, target)) => {
                             State::Ready { cpu: Some(target), since: Since::Woken(waker), throttled: false }
@@ -199,7 +206,7 @@ impl Fold {
                         None => State::Asleep(sleep),
                     },
                 };
-                // It ran here as long as this CPU has not switched.
+                // It has run here since the beginning, as the CPU has not switched before.
                 self.becomes(t, running, running, here);
                 self.becomes(t, state, running, here);
             }
@@ -210,7 +217,8 @@ impl Fold {
                 }
                 let before = State::Ready { cpu: Some(cpu), since: Since::Unknown, throttled: false };
                 if matches!(self.state, Some(State::Asleep(_))) && self.changed < horizon.min(t) {
-                    // Nobody is seen to wake it: that was before all CPUs' records begin, and it has been ready since then.
+                    // Its wakeup was not seen, so it precedes the beginning of all CPUs' records; it has been ready
+                    // since then.
                     self.state = Some(State::Unknown);
                     self.until(horizon.min(t));
                     self.state = Some(before);
@@ -222,7 +230,7 @@ impl Fold {
                 let waker = Waker { t, cpu, pid: event.pid, context };
                 self.woken = Some((waker, target));
                 match self.state {
-                    // It had not gone to sleep yet. It may still: then the wakeup follows its switch.
+                    // It had not slept yet. If it still does, the wakeup follows its switch.
                     Some(State::Running { .. } | State::Ready { .. }) => {}
                     _ => {
                         let ready = State::Ready { cpu: Some(target), since: Since::Woken(waker), throttled: false };
@@ -247,7 +255,7 @@ impl Fold {
                 None => (self.state, self.cursor) = (Some(State::Unknown), t),
                 _ => {}
             },
-            // Each event on a CPU shows which thread has it.
+            // Each event on a CPU shows the running thread.
             _ if event.pid == self.pid && names_a_thread => {
                 self.becomes(t, running, running, here);
             }

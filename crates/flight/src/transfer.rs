@@ -1,32 +1,33 @@
-//! The events of a transfer between a guest and its host (bpf/transfers.h).
+//! Events of transfers between a guest and its host (bpf/transfers.h).
 
-/// An event that is recorded only for [`crate::Scope::Transfers`]. Eventfds are named by their number in `/proc/PID/fdinfo` plus one, or 0
-/// without one.
+/// An event that is only recorded with [`crate::Scope::Transfers`]. Eventfds are identified by their number in
+/// `/proc/PID/fdinfo` plus one; 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
-    /// Somebody signals an eventfd.
+    /// An eventfd is signalled.
     Signal(u32),
     /// User space reads an eventfd.
     Read(u32),
-    /// A worker of vhost turns to a queue.
+    /// A vhost worker serves a queue.
     Round {
+        /// The eventfd of its kick.
         kick: u32,
         /// The eventfd of its interrupt.
         call: u32,
         /// The queue's packets go to the guest.
         to_guest: bool,
     },
-    /// KVM makes an interrupt of an eventfd's signal.
+    /// KVM converts an eventfd's signal to an interrupt.
     Irqfd(u32),
     /// The guest reads a device's register.
     RegisterRead,
     /// The guest writes a device's register.
     RegisterWrite {
-        /// A port of x86.
+        /// A port of x86, not an address.
         is_port: bool,
         /// The guest-physical address, or the port.
         address: u64,
-        /// The value that it writes, if it has 2 or 4 bytes.
+        /// The value, if it has 2 or 4 bytes.
         value: u64,
     },
     /// An interrupt line is raised: its number.
@@ -39,16 +40,16 @@ pub enum Transfer {
     Posted(u32),
     /// The guest has handled a vector.
     End(u32),
-    /// A packet is handed to a tap for the guest: the tap's index and its network namespace.
+    /// A packet is passed to a tap for the guest: the tap's index and its network namespace.
     TapArrive(u32, u32),
     /// A packet is read from a tap's queue.
     TapRead(u32, u32),
-    /// A packet comes from the guest by a tap.
+    /// A packet arrives from the guest through a tap.
     TapWrite(u32, u32),
 }
 
 impl Transfer {
-    /// `None` for numbers of no such event.
+    /// `None` if the number is not that of a transfer's event.
     pub(crate) fn decode(kind: u16, b: u64, c: u64) -> Option<Self> {
         let (low, high) = (b as u32, (b >> 32) as u32);
         Some(match kind {
@@ -70,7 +71,7 @@ impl Transfer {
         })
     }
 
-    /// Its number and words, from which [`Self::decode`] makes the same transfer.
+    /// Kind and words; the inverse of [`Self::decode`].
     pub(crate) fn encode(self) -> (u16, u64, u64) {
         let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         match self {

@@ -1,4 +1,4 @@
-//! The systemd unit or the control group that a process belongs to.
+//! The systemd unit or the control group of a process.
 
 use latpath_linux::proc::Root;
 use latpath_model::text::printable;
@@ -9,8 +9,8 @@ pub(crate) fn unit_of(pid: u32) -> Option<String> {
     unit(&Root::of(Path::new("/")).text(&format!("proc/{pid}/cgroup"))?)
 }
 
-/// The innermost service of a /proc/PID/cgroup, else the innermost scope, else the last group's name; none for the root group, and
-/// for a login session or systemd itself, where processes have nothing in common.
+/// The innermost service in a /proc/PID/cgroup, else the innermost scope, else the last group's name; `None` for the
+/// root group, and for login sessions and systemd itself, whose processes are unrelated.
 fn unit(text: &str) -> Option<String> {
     let of_line = |line: &str| {
         let mut fields = line.splitn(3, ':');

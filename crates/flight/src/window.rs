@@ -1,4 +1,4 @@
-//! Reading the rings while they are written to.
+//! Reads the rings while they are written to.
 
 use crate::event::Event;
 use crate::layout::{Head, RawEvent};
@@ -7,42 +7,45 @@ use latpath_model::Ns;
 use std::sync::atomic::{fence, Ordering};
 use std::time::{Duration, Instant};
 
-/// Maximum wait for an event that is being written. Its writer may have lost its CPU, if that is a virtual one.
+/// Maximum wait for an event that is being written. Its writer may be a virtual CPU that was preempted.
 const PATIENCE: Duration = Duration::from_micros(200);
 
-/// Events before a window that are read too: they show which threads ran and slept when it began.
+/// Events read before the window: they show which threads ran and slept at its beginning.
 const BEFORE: usize = 4096;
-/// Events after the window that are read too: the next switch identifies a thread that ran throughout.
+/// Events read after the window: the next switch identifies a thread that ran throughout.
 const BEHIND: usize = 256;
 
-/// Events of all CPUs within a time, and some before it.
+/// Events of all CPUs within an interval, and some before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
-    /// `CLOCK_MONOTONIC`.
+    /// `CLOCK_MONOTONIC`, ns.
     pub from: Ns,
     /// Exclusive.
     pub to: Ns,
+    /// The record of each CPU.
     pub cpus: Vec<CpuRecord>,
 }
 
 impl Window {
-    /// Whether all events of every CPU in this time are present.
+    /// Whether all events of every CPU in the window are present.
     pub fn is_complete(&self) -> bool {
         self.cpus.iter().all(|cpu| cpu.is_complete(self.from))
     }
 }
 
+/// The events of one CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuRecord {
+    /// The CPU.
     pub cpu: u32,
-    /// In the order of their times; also some before the window, which show the state when it began, and a few
+    /// Events in order of time, including some before the window, which show the state at its beginning, and a few
     /// after it.
     pub events: Vec<Event>,
-    /// From then on all events are present, apart from `unfinished`.
+    /// Time since which all events are present, except `unfinished` ones.
     pub since: Ns,
-    /// Events that are not there any more, since the recorder began.
+    /// Number of events overwritten since the recorder's start.
     pub overwritten: u64,
-    /// Events that were still being written when they were read.
+    /// Number of events that were being written when they were read.
     pub unfinished: u64,
 }
 
@@ -53,16 +56,16 @@ impl CpuRecord {
     }
 }
 
-/// What a CPU's ring has had since the last time that it was read.
+/// Events of a CPU's ring since the previous read.
 pub(crate) struct ReadOn {
     /// In the order in which they were written.
     pub events: Vec<Event>,
-    /// Overwritten before they were read.
+    /// Number overwritten before they were read.
     pub lost: u64,
     pub next: u64,
 }
 
-/// The rings: memory that the kernel writes to.
+/// The rings: memory to which the kernel writes.
 pub(crate) struct Rings<'a> {
     pub ring: &'a Mapped<RawEvent>,
     pub heads: &'a Mapped<Head>,
@@ -81,24 +84,24 @@ impl Rings<'_> {
         head
     }
 
-    /// The place of a CPU's next event.
+    /// Place of a CPU's next event.
     pub fn next(&self, cpu: usize) -> u64 {
         self.head(cpu)
     }
 
-    /// Events of a CPU so far.
+    /// Number of events of a CPU so far.
     pub fn written(&self, cpu: usize) -> u64 {
         self.head(cpu).saturating_sub(1 << self.shift)
     }
 
-    /// A whole event, if it is written within some time.
+    /// A complete event, if it is written before `until`.
     fn event(&self, cpu: usize, at: u64, until: Instant) -> Option<RawEvent> {
         let place = (cpu << self.shift) + (at & ((1 << self.shift) - 1)) as usize;
         loop {
             let raw = self.ring.get(place);
             fence(Ordering::Acquire);
             if raw.generation == (at >> self.shift) as u16 {
-                // The generation was the last of it to be written, and may have been the first to be read.
+                // The generation was written last, but may have been read first.
                 return Some(self.ring.get(place));
             }
             if Instant::now() >= until {
@@ -108,15 +111,15 @@ impl Rings<'_> {
         }
     }
 
-    /// When an event was, as far as that can be seen at a glance.
+    /// Approximate time of an event, which may be in progress.
     fn time(&self, cpu: usize, at: u64) -> Ns {
         let place = (cpu << self.shift) + (at & ((1 << self.shift) - 1)) as usize;
         self.ring.field::<u64>(place, 0) as Ns
     }
 
-    /// The places of a window's events, with some before and behind, among those that the ring has.
+    /// Places of a window's events, with some before and after, among those still in the ring.
     fn places(&self, cpu: usize, all: std::ops::Range<u64>, from: Ns, to: Ns) -> std::ops::Range<u64> {
-        // Backwards, since the latest are asked for most.
+        // Backwards, since recent windows are most common.
         let (mut begin, mut end, mut before) = (all.start, all.end, 0);
         for at in all.clone().rev() {
             let t = self.time(cpu, at);
@@ -132,14 +135,14 @@ impl Rings<'_> {
         begin..(end + BEHIND as u64).min(all.end).max(begin)
     }
 
-    /// All of a CPU's events from a place on, as far as they are written by now.
+    /// All of a CPU's complete events from a place on.
     pub fn read_on(&self, cpu: usize, next: u64) -> ReadOn {
         let size = 1u64 << self.shift;
         let next = next.max(size);
         let head = self.head(cpu);
         let first = next.max(head.saturating_sub(size));
         let until = Instant::now() + PATIENCE;
-        // Events that are being written are read the next time.
+        // Events in progress are read the next time.
         let raws: Vec<RawEvent> = (first..head).map_while(|at| self.event(cpu, at, until)).collect();
         fence(Ordering::Acquire);
         let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
@@ -147,10 +150,10 @@ impl Rings<'_> {
         ReadOn { events, lost: first - next + gone as u64, next: first + raws.len() as u64 }
     }
 
-    /// What a CPU's ring still has of a time.
+    /// The part of an interval that is still in a CPU's ring.
     pub fn read(&self, cpu: usize, from: Ns, to: Ns) -> CpuRecord {
         if cpu >= self.cpus {
-            // It came online after the recorder had begun.
+            // It came online after the recorder's start.
             let overwritten = self.written(cpu);
             return CpuRecord { cpu: cpu as u32, since: Ns::MAX, overwritten, ..CpuRecord::default() };
         }
@@ -158,21 +161,21 @@ impl Rings<'_> {
         let head = self.head(cpu);
         let oldest_place = head.saturating_sub(size).max(size);
         let places = self.places(cpu, oldest_place..head, from, to);
-        // The oldest goes first: it is the next to be overwritten.
+        // The oldest first, because it is overwritten next.
         let (first, head) = (places.start, places.end);
         let until = Instant::now() + PATIENCE;
         let mut events = Vec::with_capacity((head.saturating_sub(first)) as usize);
         let mut raws: Vec<Option<RawEvent>> = Vec::with_capacity(events.capacity());
         raws.extend((first..head).map(|at| self.event(cpu, at, until)));
         fence(Ordering::Acquire);
-        // Who takes a place first moves the head: what may have been written over while it was read is known by it.
+        // Writers advance the head before they write, so it shows what may have been overwritten during the read.
         let gone = (self.head(cpu).saturating_sub(size).saturating_sub(first) as usize).min(raws.len());
         let kept = &raws[gone..];
         events.extend(kept.iter().flatten().map(RawEvent::decode));
         let overwritten = (oldest_place - size).max(self.head(cpu).saturating_sub(size).saturating_sub(size));
         let is_all = first + gone as u64 == size;
         let oldest = events.first().map(|e: &Event| e.t);
-        // Before all programs were attached, some recorded ends without a begin.
+        // Before all programs were attached, some ends were recorded without a beginning.
         events.retain(|e| e.t >= self.started && e.t < self.until);
         // An interrupt's event may precede the event that it interrupted.
         events.sort_by_key(|e| e.t);

@@ -1,4 +1,4 @@
-//! What the recorder of the running kernel gives, frozen: it is the same when it has been bytes, and has all names.
+//! Snapshots of the running kernel: decoding restores them, and all names are known.
 
 use latpath_flight::{Doing, IdleStates, Recorder, Snapshot, Timeline, What};
 use latpath_testkit::{trial, waits::until, Failed};
@@ -24,7 +24,7 @@ fn start() -> Result<Recorder, Failed> {
     Ok(Recorder::start(16 << 20)?)
 }
 
-/// Wakes a thread so often, and sends itself packets: switches, wakeups, softirqs, timers.
+/// Wakes a thread `rounds` times, and sends itself packets: switches, wakeups, softirqs, timers.
 fn busy(rounds: usize) {
     let (mut near, mut far) = UnixStream::pair().expect("a pair");
     let echo = std::thread::Builder::new().name("lp-echo".into());
@@ -57,7 +57,7 @@ fn same() -> Outcome {
     let bytes = snapshot.encode();
     eprintln!("{events} events in {} bytes, {:.2} an event", bytes.len(), bytes.len() as f64 / events as f64);
     assert!(events > 1000, "{events} events");
-    // Raw, an event takes 32.
+    // An event takes 32 bytes unencoded.
     assert!(bytes.len() < events * 8, "{} bytes for {events} events", bytes.len());
     let again = Snapshot::decode(&bytes)?;
     assert_eq!(again, snapshot);
@@ -72,7 +72,7 @@ fn same() -> Outcome {
     Ok(())
 }
 
-/// Whether this kernel lets us know its functions.
+/// Whether this kernel permits reading its functions' names.
 fn functions_are_known() -> bool {
     std::fs::read_to_string("/proc/kallsyms")
         .is_ok_and(|text| text.lines().any(|line| !line.starts_with("0000000000000000")))
@@ -83,7 +83,7 @@ fn named() -> Outcome {
     recorder.learn();
     until("the kernel's names are read", || recorder.has_learnt())?;
     let snapshot = Snapshot::decode(&frozen(&recorder, 400).encode())?;
-    // The thread is gone by now.
+    // The thread has ended.
     let echo = snapshot.threads.values().find(|thread| thread.name == "lp-echo").ok_or("no lp-echo")?;
     assert_eq!(echo.tgid, std::process::id());
     let events = || snapshot.window.cpus.iter().flat_map(|cpu| &cpu.events);
@@ -109,7 +109,7 @@ fn named() -> Outcome {
 }
 
 fn at_once() -> Outcome {
-    // A machine that stops this thread in the middle of a snapshot lets the names come first, but not each time.
+    // If the machine pauses this thread during a snapshot, the names may already be known; but not each time.
     let taken = |_| -> Result<_, Failed> {
         let recorder = start()?;
         let snapshot = frozen(&recorder, 30);

@@ -1,4 +1,5 @@
-//! The recorder in the running kernel: who held whom, who woke whom, what was overwritten, and that nothing stays behind.
+//! The recorder in the running kernel: who delayed whom, who woke whom, what was overwritten, and that nothing remains
+//! attached.
 
 use latpath_flight::{Doing, Recorder, Scope, Since, Sleep, State, Tail, Tailed, Timeline, What, Window};
 use latpath_testkit::waits::{is_in_state, until};
@@ -15,7 +16,7 @@ const CHILD: &str = "LATPATH_FLIGHT_CHILD";
 
 type Outcome = Result<(), Failed>;
 
-/// More than anything here needs, however busy the machine is.
+/// Longer than any test needs, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
@@ -63,7 +64,7 @@ fn now() -> i64 {
 }
 
 fn tid() -> u32 {
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::gettid() as u32 }
 }
 
@@ -75,9 +76,9 @@ fn sleeps(tid: u32) -> bool {
 
 /// The last CPU that this process may use.
 fn some_cpu() -> usize {
-    // SAFETY: a set of bits, zero is a value of it.
+    // SAFETY: a set of bits, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as large as is said.
+    // SAFETY: the set has the given size.
     unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) };
     // SAFETY: the number is below the set's size.
     (0..1024).rev().find(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).expect("it runs on some CPU")
@@ -94,7 +95,7 @@ fn pin(cpu: usize) {
 
 fn fifo(priority: i32) -> bool {
     let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: the parameter lives as long as the call.
+    // SAFETY: the parameter outlives the call.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0 }
 }
 
@@ -105,7 +106,7 @@ fn spin(time: Duration) {
     }
 }
 
-/// A thread wants to run every 300 µs; another, more urgent one takes its CPU for 12 ms.
+/// A thread becomes ready every 300 µs; a more urgent one takes its CPU for 12 ms.
 fn hog() -> Outcome {
     let recorder = start()?;
     let (cpu, over) = (some_cpu(), AtomicBool::new(false));
@@ -122,7 +123,7 @@ fn hog() -> Outcome {
             until("the other one sleeps", || sleeps(victim.load(Ordering::SeqCst))).expect("it does");
             pin(cpu);
             assert!(fifo(7), "root may");
-            // A switch, for switches say a thread's class.
+            // Causes a switch, because switches record a thread's class.
             std::thread::sleep(Duration::from_micros(100));
             let from = now();
             spin(Duration::from_millis(12));
@@ -186,7 +187,7 @@ fn waker() -> Outcome {
     Ok(())
 }
 
-/// Two threads wake each other so often that a small ring is full many times over.
+/// Two threads wake each other often enough to overwrite a small ring many times.
 fn overwritten() -> Outcome {
     let recorder = Recorder::start(0)?;
     let (mut here, mut there) = UnixStream::pair()?;
@@ -205,7 +206,7 @@ fn overwritten() -> Outcome {
             }
             here.shutdown(std::net::Shutdown::Both).expect("it is open");
         });
-        // Where the two do not get the CPUs, what others do takes the ring.
+        // If the two do not get the CPUs, other threads' events fill the ring.
         let known = until("a ring that was written over has what was last", || {
             let window = recorder.window(from, now());
             let lost = window.cpus.iter().filter(|cpu| cpu.overwritten > 0 && !cpu.is_complete(from)).count();
@@ -218,7 +219,7 @@ fn overwritten() -> Outcome {
     })
 }
 
-/// Of a CPU that sleeps all the time there is nothing to record.
+/// CPUs that sleep all the time record nothing.
 fn run_on_all_cpus() {
     for cpu in 0..=some_cpu() {
         std::thread::spawn(move || pin(cpu)).join().expect("it runs there");
@@ -228,7 +229,7 @@ fn run_on_all_cpus() {
 fn rows() -> Outcome {
     let recorder = start()?;
     let from = now();
-    // What this thread's row has to show.
+    // The activity that this thread's timeline must show.
     std::thread::sleep(Duration::from_millis(25));
     run_on_all_cpus();
     let to = now();
@@ -245,7 +246,7 @@ fn rows() -> Outcome {
         assert!(tiles.windows(2).all(|pair| pair[0].to == pair[1].from));
         let known = tiles.iter().all(|tile| tile.doing != Doing::Unknown);
         assert!(known || cpu.missed_switches > 0, "CPU {}", cpu.cpu);
-        // A trace that contradicts itself is none.
+        // A consistent record has none.
         assert_eq!(cpu.garbled, 0, "CPU {}", cpu.cpu);
     }
     let row = timeline.thread(tid());
@@ -284,7 +285,7 @@ fn stopped() -> Outcome {
     let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?;
     let pid = child.id();
     is_in_state(pid, 'R')?;
-    // SAFETY: the number is of our own child, which has not been waited for.
+    // SAFETY: the number of an own child that has not been waited for.
     unsafe { libc::kill(pid as i32, libc::SIGSTOP) };
     let is_stopped = |tile: &latpath_flight::ThreadTile| tile.state == State::Asleep(Sleep::Stopped);
     let mut row = Vec::new();
@@ -297,14 +298,14 @@ fn stopped() -> Outcome {
     seen.map_err(|e| format!("{}: {row:?}", e.message().unwrap_or_default()).into())
 }
 
-/// A thread meets page faults, and then blocks until its child has begun a program.
+/// A thread causes page faults, and then blocks until its child has started a program.
 fn in_the_kernel() -> Outcome {
     const PAGES: usize = 1000;
     let recorder = start()?;
     recorder.learn();
     until("functions have names", || recorder.has_learnt())?;
     let (from, me) = (now(), tid());
-    // SAFETY: memory of its own, which nothing else knows.
+    // SAFETY: private memory without other users.
     unsafe {
         let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         let memory = libc::mmap(std::ptr::null_mut(), PAGES << 12, access, flags, -1, 0);
@@ -326,14 +327,14 @@ fn in_the_kernel() -> Outcome {
         _ => None,
     });
     let places: Vec<String> = places.flatten().map(|place| snapshot.names().of_function(place)).collect();
-    // Some of them may be among fewer than an event is written for.
+    // Some of them may be below the minimum for an event.
     match faults > PAGES as u64 / 2 && places.iter().any(|place| place.contains("clone")) {
         true => Ok(()),
         false => Err(format!("{faults} page faults, blocked in {places:?}").into()),
     }
 }
 
-/// Windows are read from a small ring, while two threads fill it many times a second.
+/// Reads windows from a small ring, while two threads overwrite it many times per second.
 fn torn() -> Outcome {
     let recorder = Recorder::start(0)?;
     let (mut here, mut there) = UnixStream::pair()?;
@@ -351,7 +352,7 @@ fn torn() -> Outcome {
             }
             here.shutdown(std::net::Shutdown::Both).expect("it is open");
         });
-        // Windows count that have something new: on a crowded machine the two get the CPUs only now and then.
+        // Only windows with new events count: on a busy machine the two threads rarely get the CPUs.
         let check = || -> Outcome {
             let (mut newest, mut fresh, limit) = (started, 0, Instant::now() + Duration::from_secs(60));
             while fresh < 1_000 {
@@ -385,7 +386,7 @@ fn torn() -> Outcome {
     })
 }
 
-/// Where groups with limits of CPU time can be made, of either version: the folder, and the file of the limit with 2 ms of each 50.
+/// The folder for groups with limits of CPU time, of either version, and the files that limit it to 2 ms in 50 ms.
 fn cpu_groups() -> Option<(std::path::PathBuf, Vec<(&'static str, &'static str)>)> {
     let old = std::path::Path::new("/sys/fs/cgroup/cpu");
     if old.join("cpu.cfs_quota_us").exists() || old.join("tasks").exists() {
@@ -397,12 +398,12 @@ fn cpu_groups() -> Option<(std::path::PathBuf, Vec<(&'static str, &'static str)>
     has.then(|| (new.into(), vec![("cpu.max", "2000 50000")]))
 }
 
-/// A group of our own; it goes with this value.
+/// A temporary control group, removed on drop.
 struct Group(std::path::PathBuf);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that has just ended may still count.
+        // A process that has just ended may still be counted.
         for _ in 0..100 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -423,7 +424,7 @@ fn throttled() -> Outcome {
     let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn()?;
     let pid = child.id();
     let moved = std::fs::write(group.0.join("cgroup.procs"), pid.to_string());
-    // It may run for 4 % of the time; but a crowded machine may keep it from even that for a while.
+    // It may run for 4 % of the time, but on a busy machine may get less for a while.
     let mut found = String::new();
     let seen = until("it is throttled for most of the time", || {
         let from = now();
@@ -458,7 +459,6 @@ fn cost() -> Outcome {
     Ok(())
 }
 
-/// The kernel programs that a process holds, by number.
 /// A recorder whose budget, 0.01 % of the machine, has been used up.
 fn paused() -> Result<Recorder, Failed> {
     let mut recorder = start()?;
@@ -470,7 +470,7 @@ fn paused() -> Result<Recorder, Failed> {
     Ok(recorder)
 }
 
-/// Whether this window of a recorder has no event, and says of no CPU that this is all that happened.
+/// Whether this window has no event, and marks all CPUs as incomplete.
 fn is_unknown(window: &Window) -> bool {
     window.cpus.iter().all(|cpu| cpu.since == i64::MAX && cpu.events.is_empty())
 }
@@ -478,7 +478,7 @@ fn is_unknown(window: &Window) -> bool {
 fn budget() -> Outcome {
     let mut recorder = paused()?;
     let mut paused = now();
-    // It tries again after half a second.
+    // The recorder tries again after half a second.
     until("a window lies within a pause", || {
         let events = recorder.figures().events;
         paused = now();
@@ -491,7 +491,7 @@ fn budget() -> Outcome {
         return Err(note.into());
     }
 
-    // With room again, it is complete from then on alone.
+    // With a larger budget, records are complete from then on only.
     recorder.set_budget(1_000_000)?;
     let again = now();
     wake(500)?;
@@ -509,20 +509,20 @@ fn budget() -> Outcome {
     }
 }
 
-/// The limit on this process's descriptors, which is put back when this is dropped.
+/// A limit on this process's descriptors, restored on drop.
 struct Descriptors(libc::rlimit);
 
 impl Descriptors {
     fn limit(most: u64) -> Self {
         let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: a value of the type that is asked for.
+        // SAFETY: a value of the expected type.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
         Self::set(libc::rlimit { rlim_cur: most, ..before });
         Self(before)
     }
 
     fn set(limit: libc::rlimit) {
-        // SAFETY: the value lives as long as the call.
+        // SAFETY: the value outlives the call.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
     }
 }
@@ -537,7 +537,7 @@ fn refused() -> Outcome {
     let mut recorder = paused()?;
     let missing = |recorder: &Recorder| recorder.missing().iter().any(|missing| missing.tracepoint == "sched_switch");
     let without = now();
-    // Each program that is attached takes a descriptor; those that the process has stay.
+    // Each attached program needs a descriptor; existing ones stay open.
     let descriptors = Descriptors::limit(3);
     recorder.set_budget(1_000_000)?;
     let is_missing = missing(&recorder);
@@ -575,11 +575,11 @@ fn killed() -> Outcome {
     said?;
     let stand = || libbpf_rs::query::ProgInfoIter::default().any(|p| programs.contains(&p.id));
     assert!(programs.len() > 5, "it holds {programs:?}");
-    // The kernel lets go of them a moment later.
+    // The kernel releases them shortly afterwards.
     until("the kernel lets go of its programs", || !stand())
 }
 
-/// A thread that is woken so often, by another.
+/// Wakes a thread `times` times from another.
 fn wake(times: u32) -> Result<u32, Failed> {
     let (mut here, mut there) = UnixStream::pair()?;
     let (say, hear) = std::sync::mpsc::channel();
@@ -613,7 +613,7 @@ fn tail() -> Outcome {
     tail.finish(&recorder, &mut take);
     let woken = |event: &&latpath_flight::Event| matches!(event.what, What::Waking { pid, .. } if pids.contains(&pid));
     let (seen, in_order) = (events.iter().filter(woken).count(), events.windows(2).all(|pair| pair[0].t <= pair[1].t));
-    // A thread that has not yet fallen asleep need not be woken; one that was recorded twice would be too many.
+    // A thread that is not asleep yet need not be woken; more wakings than rounds would be duplicates.
     match lost == 0 && in_order && (100..=1600).contains(&seen) {
         true => Ok(()),
         false => Err(format!("{seen} wakings, {lost} events lost, in order: {in_order}").into()),
@@ -622,7 +622,7 @@ fn tail() -> Outcome {
 
 fn late_tail() -> Outcome {
     let recorder = Recorder::start_for(Scope::Transfers, 64 << 10)?;
-    // Those from before all programs stood are not handed on.
+    // Events from before all programs were attached are not returned.
     let before = recorder.figures().events;
     let (mut came, mut lost) = (0, 0);
     while recorder.figures().events < 100_000 {

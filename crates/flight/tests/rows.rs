@@ -1,4 +1,4 @@
-//! Rows of CPUs and threads, from given events: what follows from them, and that nothing breaks whatever they are.
+//! Timelines of CPUs and threads from given events; any events yield valid timelines.
 
 use latpath_flight::*;
 use latpath_model::Ns;
@@ -114,7 +114,8 @@ fn what_was_under_way_when_the_record_began_is_seen_by_its_end() {
     );
 }
 
-/// The kernel runs no program within itself: a timer that expires while another one's beginning is recorded has none.
+/// The kernel runs no tracing program within itself: the beginning of a timer that interrupts another's recording is
+/// lost.
 #[test]
 fn a_timer_whose_beginning_was_missed_does_not_end_the_one_that_it_interrupted() {
     let tick = Vector::LocalTimer;
@@ -226,7 +227,7 @@ fn a_thread_sleeps_is_woken_waits_runs_and_is_preempted() {
 
 #[test]
 fn a_wake_up_that_meets_a_thread_on_its_way_to_sleep_counts_from_its_sleep() {
-    // Its CPU takes notice only when it has left an idle state.
+    // Its CPU notices only after it has left an idle state.
     let cpu0 = vec![
         switch(10, 0, ASLEEP, 7),
         switch(305, 7, ASLEEP, 0),
@@ -252,7 +253,7 @@ fn a_thread_that_was_woken_before_it_slept_sleeps_the_next_time() {
         switch(305, 7, ASLEEP, 0),
         switch(400, 0, ASLEEP, 7),
         switch(500, 7, ASLEEP, 0),
-        // Woken while it ran, and so at once.
+        // Woken while it ran, so immediately.
         switch(600, 0, ASLEEP, 7),
         switch(700, 7, ASLEEP, 0),
     ];
@@ -413,7 +414,7 @@ proptest! {
     }
 }
 
-/// One behind the other, none empty, from end to end.
+/// Contiguous, without empty tiles, from end to end.
 fn whole(tiles: &[(Ns, Ns)], from: Ns, to: Ns) -> Result<(), TestCaseError> {
     let mut cursor = from;
     for (begin, end) in tiles {

@@ -1,23 +1,23 @@
-//! The kernel's own counters, from the beginning of a measurement on.
+//! The kernel's own counters since the start of a measurement.
 
 use latpath_counters::{Difference, Snapshot};
 use latpath_model::{PointInfo, HOST};
 use std::collections::HashMap;
 
-/// What was counted before.
-pub(crate) struct Counted(Snapshot);
+/// The counters at the start.
+pub(crate) struct KernelCounters(Snapshot);
 
-impl Counted {
+impl KernelCounters {
     pub fn begin() -> Self {
         Self(Snapshot::everywhere())
     }
 
-    /// The kinds of queueing disciplines that each device had at the beginning, by network namespace and index.
+    /// The queueing disciplines of each device at the start, by network namespace and index.
     pub fn qdiscs(&self) -> HashMap<(u32, u32), Vec<String>> {
         self.0.qdiscs().collect()
     }
 
-    /// What was counted since, in the namespaces of this host's points, and on their devices.
+    /// Changes since the start, in the namespaces of this host's points, and on their devices.
     pub fn since(&self, points: &[PointInfo]) -> Difference {
         let mut all = Snapshot::everywhere().since(&self.0);
         let here = || points.iter().filter(|info| info.point.machine == HOST);

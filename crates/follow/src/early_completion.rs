@@ -1,23 +1,22 @@
-//! Reports a complete late packet without waiting for an earlier lost one. Journeys are handed over in order, and a lost packet
-//! keeps those behind it waiting.
+//! Reports complete late packets early. Journeys are handed over in order, and a lost packet delays those after it.
 
 use latpath_journey::{Joiner, Journey};
 use latpath_model::{Ns, StreamId};
 use std::collections::VecDeque;
 
-/// A younger journey is checked later. Normally it is handed over in order by then.
+/// Minimum age of a journey that is checked, ns; by then it normally has been handed over in order.
 const YOUNG: Ns = 50_000_000;
-/// Incomplete journeys of one stream that are checked again. Where there are more, those behind them wait.
+/// Maximum incomplete journeys of one stream that are checked again; beyond it, later ones wait.
 const WAITING: usize = 4096;
 
-/// Reports each journey once: here, or, if [`Self::was_reported`] says no, when it is handed over.
+/// Reports each journey once: here, or, unless [`Self::was_reported`], when it is handed over.
 pub(crate) struct EarlyCompletion {
     streams: Vec<Stream>,
 }
 
 #[derive(Default)]
 struct Stream {
-    /// Numbers below this were reported, except those in `waiting`.
+    /// All smaller numbers were reported, except those in `waiting`.
     upto: u64,
     /// Ascending.
     waiting: VecDeque<u64>,
@@ -28,13 +27,13 @@ impl EarlyCompletion {
         Self { streams: (0..streams).map(|_| Stream::default()).collect() }
     }
 
-    /// Whether this journey, which is handed over now, was reported before.
+    /// Whether this journey, which is being handed over, was reported earlier.
     pub fn was_reported(&self, journey: &Journey) -> bool {
         let stream = self.streams.get(usize::from(journey.stream));
         stream.is_some_and(|s| journey.number < s.upto && s.waiting.binary_search(&journey.number).is_err())
     }
 
-    /// Reports what is complete by now.
+    /// Reports the journeys that are complete by now.
     pub fn take(&mut self, joiner: &Joiner, now: Ns, sink: &mut impl FnMut(&Journey)) {
         for (id, stream) in self.streams.iter_mut().enumerate() {
             stream.take(joiner, id as StreamId, now, sink);
@@ -78,7 +77,8 @@ mod tests {
         Sighting { t, key, point, ..Sighting::default() }
     }
 
-    /// A stream of packets each 10 ms, seen at two points; the second of them only once, and `late` at `late_at`.
+    /// A stream of packets every 10 ms that are seen at two points, the second only once; packet `late` arrives at
+    /// `late_at`.
     fn reported(late: u32, late_at: Ns) -> Vec<(Ns, u64)> {
         let mut joiner = Joiner::new([KeyRule::SMP_CNT], Options::default());
         joiner.set_expected(0, 0b11);

@@ -1,4 +1,4 @@
-//! What all machines did around late packets: chosen, frozen and put together, while the following goes on.
+//! Captures: requested from all machines around late packets, and assembled while following continues.
 
 use latpath_agent::{GuestWindow, Machine};
 use latpath_capture::{
@@ -11,32 +11,32 @@ use latpath_model::{Ns, HOST};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long this machine has for what it did in a time; other machines have a limit of their own, which is less.
+/// Maximum time for this machine's records, ns; the limit of other machines is shorter.
 const HOST_TIMEOUT: Ns = 6_000_000_000;
-/// How long another machine has.
+/// Maximum time for another machine's records.
 pub(crate) const MACHINE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Times that another machine may be asked for at once: it has other work too.
+/// Maximum concurrent requests to another machine, which has other work too.
 const ASKED: usize = 6;
-/// Captures that wait to be taken.
+/// Maximum captures waiting to be returned.
 const WAITING: usize = 64;
 
-/// What is recorded, and frozen when.
+/// Options of the flight recorders and captures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlightOptions {
     /// Memory for each CPU's events, bytes.
     pub bytes_per_cpu: usize,
-    /// Part of a machine's CPU time that its recorder may take.
+    /// Maximum share of a machine's CPU time for its recorder.
     pub budget: Ppm,
     /// Which packets are late.
     pub rule: LatenessRule,
-    /// How long to wait for packets that are under way when their time is frozen; no longer than the window in any case.
+    /// Maximum wait for packets under way when a capture is requested, ns; limited by the window.
     pub max_wait: Ns,
-    /// How many captures are kept.
+    /// Limits of the kept captures.
     pub retention: RetentionLimits,
 }
 
 impl FlightOptions {
-    /// Captures around packets that take longer than this, by the defaults of the command line.
+    /// Captures around packets slower than `threshold`, ns, with the defaults of the command line.
     pub fn over(threshold: Ns) -> Self {
         Self {
             bytes_per_cpu: 4 << 20,
@@ -48,25 +48,25 @@ impl FlightOptions {
     }
 }
 
-/// Memory of each other machine's records that wait for the rest of their captures.
+/// Maximum memory of each other machine's records in incomplete captures, bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// A capture that is not whole yet.
+/// An incomplete capture.
 struct UnderWay {
     request: CaptureRequest,
-    /// This machine, then the others. What has not come yet has the number under which it will.
+    /// This machine, then the others; pending ones by the number of their request.
     machines: Vec<Result<MachineSnapshot, u64>>,
     packets: Option<CapturedPackets>,
     deadline: Ns,
 }
 
-/// Memory of a machine's records that wait.
+/// Memory of a machine's records in incomplete captures, bytes.
 fn held(under_way: &[UnderWay], at: usize) -> usize {
     let records = under_way.iter().filter_map(|u| u.machines.get(at)?.as_ref().ok()?.record.as_ref().ok());
     records.map(Snapshot::bytes).sum()
 }
 
-/// What another machine, the one at this place, recorded of a capture, as far as its memory may be taken here.
+/// The record of another machine (by index), unless it exceeds the limit of memory.
 fn of_answer(under_way: &[UnderWay], at: usize, machine: &str, answer: Result<GuestWindow, String>) -> MachineSnapshot {
     match answer {
         Ok(GuestWindow { snapshot, .. }) if snapshot.bytes() > MAX_BYTES.saturating_sub(held(under_way, at)) => {
@@ -91,19 +91,19 @@ fn start(options: &FlightOptions) -> Result<RecorderThread, String> {
     RecorderThread::start(Box::new(recorder), |snapshot| snapshot).map_err(|e| e.to_string())
 }
 
-/// See the module's text.
+/// The flight recorders and pending captures of all machines.
 pub(crate) struct Flight {
     pub detector: LateDetector,
     pub retention: RetentionPolicy,
     recorder: Result<RecorderThread, String>,
     under_way: Vec<UnderWay>,
     done: VecDeque<RankedCapture>,
-    /// The first request of each time that is frozen for late packets, for those who want to know at once.
+    /// The first request of each spike, for early notification.
     spotted: VecDeque<CaptureRequest>,
 }
 
 impl Flight {
-    /// Starts the recorder of this machine; where it cannot, other machines' records are still worth having.
+    /// Starts this machine's recorder; if it cannot run, other machines' records are still useful.
     pub fn start(options: &FlightOptions, window: Ns, streams: usize) -> Self {
         let max_wait = options.max_wait.min(window.saturating_add(200_000_000));
         let retention = RetentionPolicy::new(options.retention);
@@ -121,7 +121,7 @@ impl Flight {
         }
     }
 
-    /// How this machine's recorder does, or why it does not.
+    /// Figures of this machine's recorder, or why it does not run.
     pub fn figures(&self) -> Result<Figures, String> {
         self.recorder.as_ref().map(RecorderThread::figures).map_err(Clone::clone)
     }
@@ -130,7 +130,7 @@ impl Flight {
         self.detector.take(journey);
     }
 
-    /// One round: asks for what is to be frozen, takes what has come. All journeys that began before `reached` were taken.
+    /// One round: sends requests, and collects results. All journeys that began before `reached` were added.
     pub fn round(&mut self, clock: Ns, reached: Ns, others: &mut [&mut Machine]) {
         self.detector.advance(clock, reached);
         self.request_captures(clock, others);
@@ -197,7 +197,7 @@ impl Flight {
                 *machine = Ok(without(name, format!("no answer within {} s", HOST_TIMEOUT / 1_000_000_000)));
             }
         }
-        // Later ones need not wait for earlier ones.
+        // Later captures need not wait for earlier ones.
         let is_whole = |u: &UnderWay| u.packets.is_some() && u.machines.iter().all(Result::is_ok);
         while let Some(at) = self.under_way.iter().position(is_whole) {
             let UnderWay { request, machines, packets, .. } = self.under_way.remove(at);
@@ -212,13 +212,14 @@ impl Flight {
         }
     }
 
-    /// No journey comes any more: requests what is left. Call [`Self::round`] until [`Self::is_idle`], or as long as there is time.
+    /// Requests the remaining captures after the last journey. Call [`Self::round`] until [`Self::is_idle`], or until
+    /// the time is up.
     pub fn finish(&mut self, clock: Ns, others: &mut [&mut Machine]) {
         self.detector.finish(clock);
         self.request_captures(clock, others);
     }
 
-    /// Whether no capture is under way.
+    /// Whether no capture is pending.
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }

@@ -1,8 +1,8 @@
-//! Following streams packet by packet: from the sightings of all probes to journeys, in one place.
+//! Follows streams packet by packet: joins the sightings of all probes into journeys.
 
 mod lacks;
 
-use crate::counted::Counted;
+use crate::counted::KernelCounters;
 use crate::early_completion::EarlyCompletion;
 use crate::flight::{Flight, FlightOptions, MACHINE_TIMEOUT};
 use crate::merge::{Feed, Merge, Origin};
@@ -20,44 +20,47 @@ use latpath_run::{Manifest, ToolCost};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// How often the route is looked for, and looked at again.
+/// Interval at which the route is searched, initially and later, ns.
 const SEARCH_EVERY: Ns = 100_000_000;
 const ROUTE_EVERY: Ns = 1_000_000_000;
 
-/// Journeys that began less than this after the probes were attached are left out: a probe is not everywhere at once.
+/// Time after attaching the probes whose journeys are dropped, ns: probes are not attached everywhere at once.
 const SETTLE: Ns = 100_000_000;
-/// How long the following goes on at the end so that it is known which of the last packets are late.
+/// Time for which following continues at the end, ns, to determine which of the last packets are late.
 const LAST: Ns = 100_000_000;
-/// Between two rounds then.
+/// Interval between rounds at the end.
 const ROUND: std::time::Duration = std::time::Duration::from_millis(5);
-/// How long machines are then waited for.
+/// Maximum wait for other machines' records at the end, ns.
 const LAST_CAPTURES: Ns = 1_500_000_000;
 
+/// Options of following.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// The streams.
     pub streams: Vec<StreamSpec>,
-    /// Other machines, by the user's name: each once, and none the host's.
+    /// Other machines, by the user's names, which are unique and differ from the host's.
     pub machines: Vec<(String, Address)>,
-    /// Which points count; see [`PointFilter`].
+    /// The points that count; see [`PointFilter`].
     pub points: PointFilter,
-    /// Whether network namespaces of other user namespaces are followed too: rootless containers.
+    /// Whether to follow network namespaces of other user namespaces: rootless containers.
     pub other_users: bool,
-    /// Segments that the user named: `NAME=FROM..TO`.
+    /// User-defined segments: `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Times over this are counted.
+    /// Threshold above which times are counted, ns.
     pub threshold: Ns,
-    /// A packet later than this is not matched any more.
+    /// Time after which packets are no longer matched, ns.
     pub window: Ns,
-    /// Memory of the probe's rings, bytes.
+    /// Size of the probe's rings, bytes.
     pub ring_bytes: usize,
-    /// How wrong this host's UTC can be, as the user says; without it, what the kernel says of it counts.
+    /// Maximum error of this host's UTC stated by the user, ns; `None` for the kernel's value.
     pub clock_error: Option<Ns>,
-    /// Whether all machines' flight recorders run, and what is frozen.
+    /// Options of the flight recorders; `None` to run none.
     pub flight: Option<FlightOptions>,
 }
 
 impl Options {
-    /// These streams at all points of this host, without the flight recorder. Packets over 200 us count as late, those over 1 s as lost.
+    /// Follows these streams at all points of this host, without the flight recorder. Packets over 200 us count as
+    /// late, those over 1 s as lost.
     pub fn new(streams: Vec<StreamSpec>) -> Self {
         Self {
             streams,
@@ -74,15 +77,16 @@ impl Options {
     }
 }
 
-/// Why following did not begin.
+/// Why following did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum FollowError {
-    /// This machine's probe.
+    /// This machine's probe cannot be attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// Another machine cannot be followed.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// An agent on this machine's own kernel: it would report each packet a second time.
+    /// An agent runs on this machine's own kernel and would report each packet a second time.
     #[error(
         "{0} runs on this machine's own kernel (the boot ids are equal), whose network namespaces and containers are \
          followed already: leave out --machine {0}=…"
@@ -90,31 +94,32 @@ pub enum FollowError {
     SameKernel(String),
 }
 
-/// What is known where the layout changes.
+/// State at a change of the layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
+    /// The route and the segments.
     pub layout: &'a Layout,
+    /// The points.
     pub points: &'a [PointInfo],
-    /// What the joiner has counted of each stream so far.
+    /// Counts of the joiner so far, per stream.
     pub totals: &'a [Totals],
-    /// Up to when all sightings have been taken, host's `CLOCK_MONOTONIC`.
+    /// Time up to which all sightings were processed, host's `CLOCK_MONOTONIC`, ns.
     pub now: Ns,
 }
 
-/// Takes what [`Follow`] finds.
+/// Receives the results of [`Follow`].
 pub trait JourneySink {
-    /// The route or the segments are known, or have changed. Called before the first journey that they apply to.
+    /// Called when the route or the segments become known or change, before the first journey that they apply to.
     fn layout(&mut self, _found: Found) {}
 
     /// A finished journey; `points` has all points that it names.
     fn journey(&mut self, journey: &Journey, points: &[PointInfo]);
 
-    /// From here on the packets of a stream of Sampled Values say another thing of the clock that they are sampled by than
-    /// they said before.
+    /// The packets of a Sampled Values stream report another clock state from here on.
     fn synch(&mut self, _before: u8, _change: &SynchChange) {}
 }
 
-/// Streams being followed on all machines. Dropping it detaches everything.
+/// Follows streams on all machines. Dropping it detaches everything.
 pub struct Follow {
     options: Options,
     merge: Merge,
@@ -123,13 +128,13 @@ pub struct Follow {
     finder: RouteFinder,
     layout: Layout,
     sampling: HostSampling,
-    /// Points that the layout knows.
+    /// Number of points in the layout.
     laid_out: usize,
     span: Span,
     now: Ns,
     route_due: Ns,
     meter: Meter,
-    counted: Counted,
+    counted: KernelCounters,
     notes: Vec<String>,
     /// Why a machine's last sightings are missing.
     not_stopped: Vec<String>,
@@ -139,7 +144,10 @@ pub struct Follow {
 }
 
 impl Follow {
-    /// Reaches the machines, then attaches the probes, those of the host last: it sees packets first.
+    /// Connects to the machines, then attaches the probes, the host's last because it sees packets first.
+    ///
+    /// # Errors
+    /// A machine or the probe cannot be started.
     pub fn start(options: Options) -> Result<Self, FollowError> {
         Self::over(options, |options| {
             let mut probe = ProbeOptions::new(HOST, options.streams.clone());
@@ -152,7 +160,10 @@ impl Follow {
         })
     }
 
-    /// The same with another source of this machine's sightings.
+    /// Like [`Self::start`], with another source of this machine's sightings.
+    ///
+    /// # Errors
+    /// As for [`Self::start`].
     pub fn over<S: Origin + 'static>(
         options: Options,
         host: impl FnOnce(&Options) -> Result<S, FollowError>,
@@ -178,7 +189,7 @@ impl Follow {
             feeds.push(Feed::new(machine));
         }
         let flight = options.flight.as_ref().map(|f| Flight::start(f, options.window, options.streams.len()));
-        let counted = Counted::begin();
+        let counted = KernelCounters::begin();
         feeds.insert(0, Feed::new(host(&options)?));
         let joiner = joiner(&options);
         let tables = Tables { filter: options.points.clone(), ..Default::default() };
@@ -205,19 +216,19 @@ impl Follow {
         })
     }
 
-    /// Keeps the process in the background until [`Self::stop`]: all its threads, so that they do not make packets late.
+    /// Keeps the process in the background until [`Self::stop`], so that its threads do not delay packets.
     pub fn keep_background(&mut self, mut background: Background) {
         background.expect(self.options.ring_bytes / RECORD_BYTES);
         self.background = Some(background);
     }
 
-    /// One round: takes what all probes have, joins it, and hands over the finished journeys. Call it some hundred times a
-    /// second.
+    /// One round: collects the sightings of all probes, joins them, and hands over the finished journeys. Call it some
+    /// hundred times per second.
     pub fn step(&mut self, sink: &mut impl JourneySink) {
         self.find_route_before_the_first(sink);
         let Self { merge, tables, joiner, finder, span, flight, early, layout, sampling, background, .. } = self;
         let known = tables.points.len();
-        // Journeys of packets that say another thing are not handed over yet: they linger.
+        // Journeys that report the new state linger, and are not handed over yet.
         for (before, change) in sampling.update(merge.synch_changes(), joiner, &mut tables.points) {
             sink.synch(before, &change);
         }
@@ -239,7 +250,7 @@ impl Follow {
         for s in sightings {
             joiner.push(s, &mut done);
         }
-        // Detached probes have no more to come, so time runs to its end there; the window of a packet does not.
+        // Detached probes have no more sightings, so the watermark is the end of time; the packets' window is not.
         let reached = self.now.min(span.end);
         joiner.advance(reached, &mut done);
         if let Some(flight) = flight {
@@ -258,40 +269,40 @@ impl Follow {
         }
     }
 
-    /// One round of what is to be frozen.
+    /// One round of captures.
     fn freeze(&mut self) {
         if let Some(flight) = &mut self.flight {
             flight.round(monotonic(), self.joiner.reached(), &mut self.merge.machines());
         }
     }
 
-    /// A complete capture of all machines. Each is returned once; take them each round.
+    /// The next complete capture of all machines. Each is returned once; call it each round.
     pub fn next_capture(&mut self) -> Option<RankedCapture> {
         self.flight.as_mut()?.next_capture()
     }
 
-    /// A time that is being frozen because packets were late in it. Each is returned once.
+    /// The next spike that is being captured. Each is returned once.
     pub fn next_spotted(&mut self) -> Option<CaptureRequest> {
         self.flight.as_mut()?.next_spotted()
     }
 
-    /// How many packets were late; nothing where no flight recorder was asked for.
+    /// Counts of late packets; `None` without flight recorders.
     pub fn late(&self) -> Option<&LateCounts> {
         self.flight.as_ref().map(Flight::counted)
     }
 
-    /// Which captures are kept; the store of the captures decides by it too. `None` without a flight recorder.
+    /// The policy that decides which captures are kept, shared with their store; `None` without a flight recorder.
     pub fn retention(&self) -> Option<RetentionPolicy> {
         self.flight.as_ref().map(|flight| flight.retention.clone())
     }
 
-    /// How each machine's flight recorder does, or why it does not; nothing where none was asked for.
+    /// Figures of each machine's flight recorder, or why it does not run; `None` if none was requested.
     pub fn flights(&self) -> Vec<Option<Result<Figures, String>>> {
         let others = self.merge.feeds.iter().skip(1).map(|feed| feed.origin.recorder());
         std::iter::once(self.flight.as_ref().map(Flight::figures)).chain(others).collect()
     }
 
-    /// What is on its way at the end: which packets are late is known some time after they have come.
+    /// Captures the last packets: their lateness is only known some time after their arrival.
     fn freeze_the_last(&mut self, sink: &mut impl JourneySink) {
         if self.flight.is_none() {
             return;
@@ -311,7 +322,7 @@ impl Follow {
         }
     }
 
-    /// Ends it: detaches all probes and hands over what is done. Packets still on their way are left out.
+    /// Ends following: detaches all probes and hands over the finished journeys. Packets still under way are dropped.
     pub fn stop(&mut self, sink: &mut impl JourneySink) {
         self.freeze_the_last(sink);
         self.background.iter_mut().for_each(Background::hurry);
@@ -329,7 +340,7 @@ impl Follow {
         }
         self.step(sink);
         if self.layout.route.points.is_empty() {
-            // It was shorter than the window: without a route, packets in flight would be taken for lost.
+            // The measurement was shorter than the window: without a route, packets in flight would count as lost.
             self.find_route_in_open_journeys(sink);
         }
         let Self { joiner, finder, span, tables, layout, sampling, .. } = self;
@@ -342,7 +353,7 @@ impl Follow {
         self.update_route(sink);
     }
 
-    /// Finds the route before the first journeys are handed over: it decides whether they count.
+    /// Determines the route before the first journeys are handed over, because it decides whether they count.
     fn find_route_before_the_first(&mut self, sink: &mut impl JourneySink) {
         if !self.layout.route.points.is_empty() || self.joiner.open() == 0 {
             return;
@@ -355,7 +366,7 @@ impl Follow {
     fn find_route_in_open_journeys(&mut self, sink: &mut impl JourneySink) {
         let oldest = self.joiner.open_journeys().filter_map(|j| j.first()).min().unwrap_or(Ns::MAX);
         let window = self.options.window.min(monotonic().saturating_sub(oldest));
-        // Those in the middle were not on their way when the probes were attached, and are not any more; a slow stream may have none.
+        // Journeys in the middle started after the probes were attached, and are complete; a slow stream may have none.
         let middle = oldest.saturating_add(window / 3)..oldest.saturating_add(window / 3 * 2);
         let is_in = |j: &Journey| j.first().is_some_and(|t| middle.contains(&t));
         let any = self.joiner.open_journeys().any(|j| is_in(&j));
@@ -389,8 +400,8 @@ impl Follow {
         }
     }
 
-    /// Follows one packet in `n` from now on, a power of two, chosen by its key. Journeys under way are given up, and what was
-    /// counted of the streams begins from zero. False where another machine takes part: its agent follows every packet.
+    /// Follows one packet in `n` from now on, a power of two, chosen by its key. Journeys under way are dropped, and
+    /// the streams' counts restart from zero. Returns false with other machines, whose agents follow every packet.
     pub fn sample(&mut self, n: u32) -> bool {
         let [host] = &mut self.merge.feeds[..] else { return false };
         host.origin.sample(n);
@@ -412,32 +423,32 @@ impl Follow {
         &self.tables.notes
     }
 
-    /// The route and the segments as they are known now.
+    /// The route and the segments as known now.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// What the joiner counted of each stream.
+    /// Counts of the joiner, per stream.
     pub fn all_totals(&self) -> Vec<Totals> {
         (0..self.options.streams.len()).map(|id| self.joiner.totals(id as StreamId)).collect()
     }
 
-    /// Up to when all sightings have been taken, host's CLOCK_MONOTONIC.
+    /// Time up to which all sightings were processed, host's CLOCK_MONOTONIC, ns.
     pub fn now(&self) -> Ns {
         self.now
     }
 
-    /// From when on journeys count.
+    /// Time from which journeys count, ns.
     pub fn begin(&self) -> Ns {
         self.span.begin
     }
 
-    /// What each machine's probe counted, the host first.
+    /// Counters of each machine's probe, the host first.
     pub fn counters(&mut self) -> Vec<Counters> {
         self.merge.feeds.iter_mut().map(|feed| feed.origin.counters()).collect()
     }
 
-    /// Brings a manifest up to date: points, route, machines and their clocks, counters, notes.
+    /// Updates a manifest: points, route, machines and their clocks, counters, notes.
     pub fn describe(&mut self, manifest: &mut Manifest) {
         let counters = self.counters();
         let flights = self.flights();
@@ -455,22 +466,22 @@ impl Follow {
         self.describe_lacks(manifest);
     }
 
-    /// What this host's kernel counted itself since the start.
+    /// Changes of this host's kernel counters since the start.
     pub fn counted(&self) -> Difference {
         self.counted.since(&self.tables.points)
     }
 
-    /// The kinds of queueing disciplines that each of this host's devices had at the start, by network namespace and index.
+    /// The queueing disciplines of each of this host's devices at the start, by network namespace and index.
     pub fn qdiscs(&self) -> HashMap<(u32, u32), Vec<String>> {
         self.counted.qdiscs()
     }
 
-    /// Adds to what the user must know.
+    /// Adds a note for the user.
     pub fn note(&mut self, note: String) {
         self.notes.push(note);
     }
 
-    /// What latpath itself costs. `counters` are those of all machines, the host first.
+    /// The cost of latpath. `counters`: those of all machines, the host first.
     fn cost(&self, counters: &[Counters]) -> ToolCost {
         let flight = self.flight.as_ref().and_then(|flight| flight.figures().ok());
         let all = sum(counters);
@@ -484,7 +495,7 @@ impl Follow {
     }
 }
 
-/// Largest resident memory of this process so far.
+/// Maximum resident memory of this process so far, bytes.
 fn max_rss_bytes() -> u64 {
     // ru_maxrss is inherited across exec; VmHWM is this program's own.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -504,7 +515,7 @@ fn joiner(options: &Options) -> Joiner {
     )
 }
 
-/// All machines' counters together.
+/// Sum of all machines' counters.
 pub fn sum(all: &[Counters]) -> Counters {
     let mut total = Counters::default();
     all.iter().for_each(|c| total.add(c));

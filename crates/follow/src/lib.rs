@@ -1,6 +1,7 @@
-//! Following streams: probes and agents of all machines to journeys, the route, and figures.
+//! Follows streams: probes and agents of all machines to journeys, the route, and figures.
 //!
-//! [`Follow`] hands over every journey, across machines. [`Live`] counts these journeys while they come.
+//! [`Follow`] hands over every journey, across machines. [`Live`] counts these journeys as they come.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod counted;
 mod early_completion;

@@ -1,4 +1,4 @@
-//! Figures of the moment: the journeys that `record` would store, counted as they are finished.
+//! Live figures: counts the journeys that `record` would store, as they are finished.
 
 use crate::follow::{sum, Follow, FollowError, Found, JourneySink, Options};
 use latpath_clock::{ClockTie, RealtimeWatch, TimeOfDay};
@@ -10,9 +10,9 @@ use latpath_stats::units::{count, number_of};
 use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
 
-/// Streams being followed and counted. Dropping it detaches everything.
+/// Follows and counts streams. Dropping it detaches everything.
 pub struct Live {
-    /// Where the journeys come from.
+    /// The source of journeys.
     pub follow: Follow,
     figures: Figures,
     manifest: Manifest,
@@ -22,35 +22,38 @@ pub struct Live {
     is_stopped: bool,
 }
 
-/// What is counted, and what the joiner had counted of each stream when that began.
+/// The figures, and the counts of the joiner at their start.
 struct Figures {
     counting: Counting,
     before: Vec<Totals>,
-    /// Packets that are in no figure any more, since their route was another.
+    /// Packets excluded from all figures, because they had another route.
     given_up: u64,
-    /// Packets that were counted since the figures began.
+    /// Packets counted since the start of the figures.
     counted: u64,
 }
 
 impl Live {
-    /// Reaches the machines and attaches the programs.
+    /// Connects to the machines and attaches the programs.
+    ///
+    /// # Errors
+    /// A machine or the probe cannot be started.
     pub fn start(options: Options) -> Result<Self, FollowError> {
         Ok(Self::of(options.clone(), Follow::start(options)?))
     }
 
-    /// The figures of journeys that come from `follow`, which was started with `options`.
+    /// Counts the journeys of `follow`, which was started with `options`.
     pub fn of(options: Options, follow: Follow) -> Self {
         let (streams, threshold) = (options.streams.len(), options.threshold);
         let manifest = Manifest { threshold_ns: threshold, streams: options.streams, ..Manifest::begin() };
         let counting = Counting::new(streams, threshold, follow.begin());
         let figures = Figures { counting, before: vec![Totals::default(); streams], given_up: 0, counted: 0 };
-        // What the threads of the host's virtual machines do, while they are there to ask.
+        // Read now, while the threads of the host's virtual machines exist.
         let vms = latpath_vms::find().map_or_else(|_| Vec::new(), |found| found.vms);
         let (realtime, thinning) = (manifest.start.watch(), PacketThinning::new());
         Self { realtime, follow, figures, manifest, vms, thinning, is_stopped: false }
     }
 
-    /// One round; call it some fifty times a second. Figures start from zero when the route changes.
+    /// One round; call it some fifty times per second. Figures restart from zero when the route changes.
     pub fn step(&mut self) {
         self.follow.step(&mut self.figures);
         let step = self.realtime.observe(&ClockTie::read());
@@ -64,7 +67,7 @@ impl Live {
         }
     }
 
-    /// Starts all figures from zero.
+    /// Restarts all figures from zero.
     pub fn reset(&mut self) {
         let Self { follow, figures, .. } = self;
         figures.counting.restart(follow.points(), follow.layout(), follow.now());
@@ -72,7 +75,7 @@ impl Live {
         (figures.given_up, figures.counted) = (0, 0);
     }
 
-    /// Finds the longest rows of packets that took longer than each of these too. Figures start from zero.
+    /// Also finds the longest runs of consecutive packets over each of these limits. Figures restart from zero.
     pub fn find_rows_over(&mut self, limits: Vec<Ns>) {
         if limits != self.figures.counting.row_limits {
             self.figures.counting.row_limits = limits;
@@ -80,17 +83,17 @@ impl Live {
         }
     }
 
-    /// UTC of the packets' times.
+    /// The time of day of the packets' times.
     pub fn time_of_day(&self) -> TimeOfDay {
         self.manifest.time_of_day()
     }
 
-    /// Packets of each stream seen since the start.
+    /// Packets of each stream since the start.
     pub fn seen(&self) -> &[u64] {
         &self.figures.counting.seen
     }
 
-    /// All figures as of now; after [`Self::stop`] over the time from the first packet to the last, as a report of these packets has them.
+    /// Current figures; after [`Self::stop`] over the time from the first packet to the last, as in a report.
     pub fn summary(&mut self) -> Summary {
         let elapsed = match self.is_stopped {
             true => self.figures.counting.span.map_or(0, |(first, last)| last.saturating_sub(first)),
@@ -105,7 +108,7 @@ impl Live {
         let start = manifest.start.monotonic_ns;
         figures.counting.fill(&mut summary, &manifest.streams, start, self.is_stopped);
         if !summary.lost.is_empty() {
-            // Reading the kernel's counters takes its time: only where they say more.
+            // Reading the kernel's counters takes time, so only if they are needed.
             explain(&mut summary, points, Some(&follow.counted()));
         }
         summary.notes.splice(0..0, manifest.notes.iter().cloned());
@@ -124,20 +127,21 @@ impl Live {
         summary
     }
 
-    /// Detaches everything and counts what is finished.
+    /// Detaches everything and counts the finished journeys.
     pub fn stop(&mut self) {
         self.follow.stop(&mut self.figures);
         self.is_stopped = true;
     }
 }
 
-/// How often the rate is checked.
+/// Interval at which the rate is checked, ns.
 const CHECK_EVERY: Ns = 1_000_000_000;
-/// Checks in a row at which sightings had been dropped. One may be a moment in which the machine had no CPU for latpath.
+/// Consecutive checks with dropped sightings after which fewer packets are followed; a single one may be a moment
+/// without CPU for latpath.
 const DROPPING: u32 = 3;
 const LEAST_SAMPLE: u32 = 1024;
 
-/// Follows a part of the packets where the rate is too high for all.
+/// Follows a fraction of the packets if the rate is too high for all.
 struct PacketThinning {
     one_in: u32,
     due: Ns,
@@ -151,7 +155,7 @@ impl PacketThinning {
         Self { one_in: 1, due: Ns::MIN, dropped: 0, dropping: 0, left_out: 0 }
     }
 
-    /// Whether sightings were dropped for some seconds, so that fewer packets are to be followed.
+    /// Whether sightings were dropped for some seconds, so that fewer packets should be followed.
     fn is_too_fast(&mut self, now: Ns, counters: &Counters) -> bool {
         self.due = now.saturating_add(CHECK_EVERY);
         self.left_out = counters.left_out;

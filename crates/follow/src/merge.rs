@@ -1,4 +1,4 @@
-//! Sightings of all machines on one timeline, in order.
+//! Merges the sightings of all machines on one timeline.
 
 use crate::tables::{Mapping, Tables};
 use latpath_agent::Machine;
@@ -8,57 +8,57 @@ use latpath_model::{Counters, Ns, SenderAt, Sighting, Source, SynchChange, HOST}
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
 
-/// A machine whose watermark is this far behind is not waited for: its CPUs can stand still for seconds on a crowded host.
+/// Maximum lag of a machine's watermark for which others wait, ns: its CPUs may pause for seconds on a busy host.
 const PATIENCE: Ns = 10_000_000_000;
-/// Nor is one this far behind, where so many sightings of the others wait already.
+/// Number of queued sightings of other machines above which this limit is shorter.
 const CROWDED: usize = 1 << 20;
 const PATIENCE_WHEN_CROWDED: Ns = 2_000_000_000;
-/// Another machine of which so many sightings wait, 2 MiB, is itself waited for so long only: one that floods this one would
-/// otherwise say how much is kept.
+/// Number of queued sightings (2 MiB) above which a machine delays the others by at most `PATIENCE_IN_A_FLOOD`;
+/// otherwise a flood could make this process buffer without bound.
 const FLOOD: usize = 1 << 16;
 const PATIENCE_IN_A_FLOOD: Ns = 250_000_000;
 
-/// So many sightings of an origin that come after the others have gone on without it are joined in a round: more at once would
-/// close journeys whose packets are between two points just then, for there is room for so many alone.
+/// Maximum overdue sightings of an origin (those behind the others) joined per round: more at once would evict journeys
+/// that are still open.
 const MOST_OVERDUE: usize = 1 << 13;
 
-/// Where sightings come from: the kernel programs of this machine, what a test says that they saw, or an agent on another machine.
+/// A source of sightings: this machine's kernel programs, a test, or an agent on another machine.
 pub trait Origin: Source {
-    /// The machine.
+    /// Name of the machine.
     fn name(&self) -> &str {
         HOST
     }
 
-    /// Takes the programs off. What they saw can still be drained.
+    /// Detaches the programs. Their sightings can still be drained.
     ///
     /// # Errors
-    /// Where the other machine does not answer.
+    /// The other machine does not answer.
     fn stop(&mut self) -> Result<(), String>;
 
-    /// `uname -r`.
+    /// Kernel release.
     fn kernel(&self) -> String {
         kernel_release()
     }
 
-    /// How its clock stands to the host's.
+    /// State of its clock relative to the host's.
     fn clock(&self) -> MachineFigures {
         MachineFigures { machine: HOST.into(), method: MachineFigures::SAME_CLOCK.into(), ..MachineFigures::default() }
     }
 
-    /// Why the rest of its sightings is missing, if it is.
+    /// Why the rest of its sightings is missing, if so.
     fn fault(&self) -> Option<String> {
         None
     }
 
-    /// Follows one packet in `n` from now on, a power of two, chosen by its key; an agent follows every packet.
+    /// Follows one packet in `n` from now on, a power of two, chosen by its key; agents follow every packet.
     fn sample(&mut self, _n: u32) {}
 
-    /// What Sampled Values said of the clock that they were sampled by, where that changed since the last call.
+    /// Changes of the clock state in Sampled Values since the last call.
     fn synch_changes(&mut self) -> Vec<SynchChange> {
         Vec::new()
     }
 
-    /// Itself, where it is another machine.
+    /// The machine itself, unless it is the host.
     fn machine(&mut self) -> Option<&mut Machine> {
         None
     }
@@ -124,9 +124,9 @@ impl Origin for Machine {
     }
 }
 
-/// One origin, and its sightings that wait for those of the others.
+/// An origin, and its queued sightings.
 pub struct Feed {
-    /// Where they come from.
+    /// The origin.
     pub origin: Box<dyn Origin>,
     mapping: Mapping,
     waiting: Vec<Sighting>,
@@ -134,7 +134,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Nothing has come yet.
+    /// An empty queue.
     pub fn new(origin: impl Origin + 'static) -> Self {
         Self { origin: Box::new(origin), mapping: Mapping::default(), waiting: Vec::new(), watermark: Ns::MIN }
     }
@@ -146,7 +146,7 @@ impl Feed {
         origin.senders().into_iter().filter_map(common).collect()
     }
 
-    /// What a run says of the machine.
+    /// The run's record of the machine.
     pub fn record(&self, counters: Counters, flight: Option<Result<Figures, String>>) -> MachineRecord {
         let flight = flight.map(|flight| match flight {
             Ok(figures) => FlightRecord { figures, fault: None },
@@ -159,7 +159,7 @@ impl Feed {
         self.mapping.refresh(&self.origin.points(), &self.origin.drop_notes(), tables);
     }
 
-    /// Takes what the origin has ready, from a time on.
+    /// Collects the available sightings of the origin from a time on.
     fn fill(&mut self, from: Ns, tables: &mut Tables, fresh: &mut Vec<Sighting>, background: &mut Option<Background>) {
         fresh.clear();
         let watermark = self.origin.drain(fresh);
@@ -175,7 +175,7 @@ impl Feed {
             }
             self.waiting.extend(self.mapping.map(s, tables));
         }
-        // An origin keeps the order, but for a CPU that stood still before it handed its packet over.
+        // An origin's sightings are in order, except after a pause of a CPU before it passed its packet on.
         let (waited, came) = self.waiting.split_at_mut(before);
         if !came.is_sorted_by_key(|s| s.t) {
             came.sort_by_key(|s| s.t);
@@ -185,7 +185,7 @@ impl Feed {
         merge_runs(&mut self.waiting[later..], before - later);
     }
 
-    /// Whether what comes is waited for by the others, which are at `newest`.
+    /// Whether the other origins, which are at `newest`, wait for this one.
     fn is_waited_for(&mut self, newest: Ns, patience: Ns) -> bool {
         let floods = self.waiting.len() >= FLOOD && self.origin.machine().is_some();
         let patience = if floods { PATIENCE_IN_A_FLOOD } else { patience };
@@ -193,45 +193,48 @@ impl Feed {
     }
 }
 
+/// Merges the origins' sightings.
 pub struct Merge {
-    /// The host's first.
+    /// The origins, the host first.
     pub feeds: Vec<Feed>,
     fresh: Vec<Sighting>,
     ready: Vec<Sighting>,
     horizon: Ns,
-    /// Older sightings are left out.
+    /// Time before which sightings are dropped, ns.
     from: Ns,
-    /// Sightings that came after the others had gone on without them.
+    /// Number of sightings that arrived after the others had continued without them.
     pub overdue: u64,
 }
 
 impl Merge {
-    /// `from` is when the last of all probes was attached: what one saw before would be taken for packets of now that
-    /// bear the same numbers.
+    /// `from`: time at which the last probe was attached. Earlier sightings could be mistaken for those of current
+    /// packets with the same numbers.
     pub fn new(feeds: Vec<Feed>, from: Ns) -> Self {
         Self { from, feeds, fresh: Vec::new(), ready: Vec::new(), horizon: Ns::MIN, overdue: 0 }
     }
 
-    /// Leaves out sightings before this time.
+    /// Drops sightings before this time.
     pub fn leave_out_before(&mut self, from: Ns) {
         self.from = from;
         self.feeds.iter_mut().for_each(|feed| feed.waiting.clear());
     }
 
-    /// See [`Origin::synch_changes`].
+    /// Changes as of [`Origin::synch_changes`].
     pub fn synch_changes(&mut self) -> Vec<SynchChange> {
         self.feeds.iter_mut().flat_map(|feed| feed.origin.synch_changes()).collect()
     }
 
+    /// The machines other than the host.
     pub fn machines(&mut self) -> Vec<&mut Machine> {
         self.feeds.iter_mut().filter_map(|feed| feed.origin.machine()).collect()
     }
 
-    /// The sightings, in order of time, that no origin can precede any more, and how far time has come.
+    /// Returns the sightings, in order of time, that no origin can precede any more, and the watermark.
     pub fn step(&mut self, tables: &mut Tables, background: &mut Option<Background>) -> (&[Sighting], Ns) {
         let mut ended = false;
         for feed in &mut self.feeds {
-            // Where so much of the past waits, its sender keeps the rest, and drops and counts what it has no room for.
+            // If this many old sightings are queued, the sender keeps the rest, and drops and counts what exceeds its
+            // own memory.
             if ended || feed.waiting.get(FLOOD).is_none_or(|s| s.t >= self.horizon) {
                 feed.fill(self.from, tables, &mut self.fresh, background);
             }
@@ -242,7 +245,7 @@ impl Merge {
         let patience = if waiting < CROWDED { PATIENCE } else { PATIENCE_WHEN_CROWDED };
         let waited_for = self.feeds.iter_mut().filter_map(|f| f.is_waited_for(newest, patience).then_some(f.watermark));
         let horizon = waited_for.min().unwrap_or(newest);
-        // After a burst its memory is given back.
+        // Releases memory after a burst.
         self.ready.shrink_to((2 * self.ready.len()).max(1 << 14));
         self.ready.clear();
         for feed in &mut self.feeds {
@@ -251,7 +254,7 @@ impl Merge {
                 _ => feed.waiting.len(),
             };
             let overdue = feed.waiting[..due].iter().take_while(|s| s.t < self.horizon).count();
-            // At the end all come.
+            // At the end all are returned.
             let most = if horizon == Ns::MAX { overdue } else { overdue.min(MOST_OVERDUE) };
             self.overdue += most as u64;
             self.ready.extend(feed.waiting.drain(..most));
@@ -265,7 +268,7 @@ impl Merge {
     }
 }
 
-/// Merges what is sorted up to `middle` with what is sorted from there on. Of equal times the first ones stay first.
+/// Stably merges two sorted runs that meet at `middle`.
 fn merge_runs(sightings: &mut [Sighting], middle: usize) {
     let later = sightings[middle..].to_vec();
     let (mut left, mut end) = (middle, sightings.len());
@@ -286,10 +289,10 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::{Arc, Mutex};
 
-    /// Sightings to be taken, and the watermark.
+    /// The available sightings, and the watermark.
     type Given = Arc<Mutex<(Vec<Sighting>, Ns)>>;
 
-    /// An origin that sees what a test gives it.
+    /// An origin with given sightings.
     struct Invented(Given);
 
     impl Source for Invented {
@@ -325,8 +328,8 @@ mod tests {
         (given, merge, Tables::default())
     }
 
-    /// A machine that floods this one is not waited for; what it then says of the past comes a little at a time, each sighting once, and
-    /// what others see is not behind it.
+    /// Others do not wait for a machine that floods; its overdue sightings are joined a few per round, each once,
+    /// without delaying others.
     #[test]
     fn many_overdue_sightings_are_joined_a_few_a_round() {
         const SECOND: Ns = 1_000_000_000;

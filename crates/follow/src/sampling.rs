@@ -1,4 +1,4 @@
-//! Tmu of what this host's probes see: by how much its clock is off UTC, and what of the samples' times is known.
+//! Tmu for this host's probes: the error of the host's clock against UTC, and what is known of the samples' times.
 
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_journey::{Joiner, Journey, Sampling};
@@ -6,20 +6,20 @@ use latpath_linux::utc_error;
 use latpath_model::{Ns, PointInfo, StreamSpec, SynchChange, MERGING_UNIT};
 use latpath_run::{MachineFigures, MachineRecord};
 
-/// When samples were taken, by this host's UTC.
+/// Computes sample times by this host's UTC.
 pub struct HostSampling {
     sampling: Sampling,
     realtime: RealtimeWatch,
-    /// How wrong this host's UTC can be, as the user says.
+    /// Maximum error of this host's UTC stated by the user, ns.
     stated: Option<Ns>,
-    /// The greatest bound so far.
+    /// The greatest bound so far, ns.
     bound: Ns,
     is_known: bool,
     is_missed: bool,
 }
 
 impl HostSampling {
-    /// `stated` is how wrong this host's UTC can be; without it, what the kernel says of it counts.
+    /// `stated`: maximum error of this host's UTC, ns; `None` for the kernel's value.
     pub fn new(stated: Option<Ns>) -> Self {
         let realtime = RealtimeWatch::new(&ClockTie::read());
         let sampling = Sampling::default();
@@ -28,8 +28,9 @@ impl HostSampling {
         new
     }
 
-    /// Looks how far this host's clock can be trusted, and takes what senders say of theirs. Returns the changes that are news, with what
-    /// was said before. `points` gets one for the sampling, once a sender's clock and this host's keep UTC.
+    /// Checks the synchronisation of this host's clock, and records the states that senders report. Returns the
+    /// changes, each with the previous state. Adds the point of the sampling to `points` once a sender's clock and this
+    /// host's are synchronised.
     pub fn update(
         &mut self,
         said: Vec<SynchChange>,
@@ -59,13 +60,13 @@ impl HostSampling {
         self.bound = self.bound.max(error.map_or(0, |error| error.saturating_add(tie)));
     }
 
-    /// Hands a journey on, with the time at which its sample was taken where that is known.
+    /// Passes a journey on, with the time of its sample if known.
     pub fn with_sample(&mut self, j: &Journey, call: impl FnOnce(&Journey)) {
         let offset = self.is_known.then(|| self.realtime.to_monotonic(0).0);
         self.sampling.with_sample(j, offset, call);
     }
 
-    /// What a run says of the sampling's clock.
+    /// The run's record of the sampling's clock.
     pub fn record(&self) -> Option<MachineRecord> {
         let method = if self.stated.is_some() { "UTC as stated" } else { "UTC by the kernel" };
         let (machine, method, error_bound_ns) = (MERGING_UNIT.into(), method.into(), self.bound);
@@ -74,7 +75,8 @@ impl HostSampling {
         self.sampling.point().map(|_| MachineRecord { clock, ..MachineRecord::default() })
     }
 
-    /// What the user must know: that a sender's clock came or went, and why nothing is known of the sampling where something could be.
+    /// Notes for the user: on senders that gained or lost synchronisation, and why the time of sampling is unknown if
+    /// it could be known.
     pub fn notes(&self, streams: &[StreamSpec]) -> Vec<String> {
         let missed = self.is_missed.then(|| {
             "Tmu: the samples are taken by UTC (smpSynch is 2), but this host's clock is not synchronised, as the kernel says; \

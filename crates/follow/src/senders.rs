@@ -1,15 +1,15 @@
-//! Says that a stream has several senders, whose packets never meet, and how to follow another one.
+//! Notes on streams with several senders whose packets never meet, and how to follow another one.
 
 use latpath_model::{PointId, PointInfo, PointKind, SenderAt, StreamSpec};
 use latpath_stats::units::number_of;
 
-/// Points that a flag names.
+/// Maximum points in a flag.
 const NAMED: usize = 6;
-/// Addresses that are named of one sender.
+/// Maximum addresses named per sender.
 const ADDRESSES: usize = 2;
 
-/// The note on a stream: `route` is that of the packets that are followed, `others` has each further sender's points and sightings,
-/// `known` the source addresses that were seen at points.
+/// The note on a stream: `route`: that of the followed packets; `others`: points and number of sightings of each
+/// further sender; `known`: source addresses seen at points.
 pub(crate) fn note(
     stream: &StreamSpec,
     points: &[PointInfo],

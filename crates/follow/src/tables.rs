@@ -1,20 +1,20 @@
-//! One table of points and one of drop notes for all machines: each source numbers its own, these map them.
+//! The common tables of points and drop notes; each source has its own numbers, which are mapped to them.
 
 use latpath_model::pattern::fits;
 use latpath_model::{DropNote, Point, PointId, PointInfo, Sighting, HOST};
 use std::collections::HashMap;
 
-/// Points that one run can have.
+/// Maximum points of a run.
 pub const MAX_POINTS: usize = latpath_journey::journey::MAX_POINTS;
 
-/// Points that one other machine can have of them: what it announces must not keep others out.
+/// Maximum points of another machine, so that its announcements leave room for others.
 const MOST_OF_A_MACHINE: usize = MAX_POINTS / 3;
 
-/// Drop notes that one run can have, and those that one machine can have of them.
+/// Maximum drop notes of a run, and of one machine.
 const MAX_NOTES: usize = 4096;
 const MOST_NOTES_OF_A_MACHINE: usize = MAX_NOTES / 4;
 
-/// Which points are requested: patterns with `*` for any text. None at all: every point.
+/// The requested points: patterns with `*` for any text. Without patterns: every point.
 #[derive(Clone, Debug, Default)]
 pub struct PointFilter(Vec<String>);
 
@@ -35,7 +35,7 @@ impl PointFilter {
         self.0.is_empty() || info.point.kind == latpath_model::PointKind::Drop || self.0.iter().any(|p| fits(p, &name))
     }
 
-    /// Names of a machine's reading threads that patterns ask for, in which `*` stands for any text.
+    /// Requested names of a machine's reading threads, in which `*` matches any text.
     pub fn readers(&self, machine: &str) -> Vec<String> {
         let of = |pattern: &String| {
             let (point, device) = pattern.rsplit_once('@')?;
@@ -59,27 +59,31 @@ impl PointFilter {
     }
 }
 
+/// The common tables.
 #[derive(Default)]
 pub struct Tables {
+    /// The points.
     pub points: Vec<PointInfo>,
+    /// The drop notes.
     pub notes: Vec<DropNote>,
+    /// The requested points.
     pub filter: PointFilter,
-    /// Points that found no room.
+    /// Number of points beyond the limits.
     pub refused: usize,
 }
 
-/// One source's numbers in the common tables.
+/// Mapping of one source's numbers to the common tables.
 #[derive(Default)]
 pub(crate) struct Mapping {
     points: Vec<Option<PointId>>,
-    /// The source's notes, as many as there can be numbers for.
+    /// The source's notes, up to the limit of numbers.
     notes: Vec<DropNote>,
-    /// Of a note and the common number of the `drop` point: the common number of both together.
+    /// From a note and the common number of the `drop` point to the common number of the pair.
     common_notes: HashMap<(u16, PointId), u16>,
 }
 
 impl Mapping {
-    /// Takes over what a source has found since the last call.
+    /// Adds what a source has found since the last call.
     pub fn refresh(&mut self, points: &[PointInfo], notes: &[DropNote], tables: &mut Tables) {
         for info in points.iter().skip(self.points.len()) {
             let machine = &info.point.machine;
@@ -99,24 +103,24 @@ impl Mapping {
         self.notes.extend(notes.iter().skip(self.notes.len()).cloned());
     }
 
-    /// The common number of a source's point; none if the point is not requested.
+    /// The common number of a source's point; `None` if it is not requested.
     pub fn point(&self, point: PointId) -> Option<PointId> {
         self.points.get(usize::from(point)).copied().flatten()
     }
 
-    /// Whether a sighting names what `refresh` has not seen yet.
+    /// Whether a sighting has numbers that `refresh` has not seen yet.
     pub fn is_stale_for(&self, s: &Sighting) -> bool {
         usize::from(s.point) >= self.points.len() || usize::from(s.note) > self.notes.len()
     }
 
-    /// The sighting in common numbers; none if its point is not requested.
+    /// The sighting in common numbers; `None` if its point is not requested.
     pub fn map(&mut self, s: Sighting, tables: &mut Tables) -> Option<Sighting> {
         let point = self.point(s.point)?;
         let note = if s.note == 0 { 0 } else { self.common_note(s.note, point, tables) };
         Some(Sighting { point, note, ..s })
     }
 
-    /// The common number of a source's note at a point: a reason says little without the device that it is of. 0 where there is no room.
+    /// The common number of a source's note at a point, because a reason needs its device. 0 beyond the limit.
     fn common_note(&mut self, note: u16, point: PointId, tables: &mut Tables) -> u16 {
         if let Some(number) = self.common_notes.get(&(note, point)) {
             return *number;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * An interpreter of classic BPF (Linux: Documentation/networking/filter.rst), for the filters that libpcap makes. It works on a
- * copy of the frame as it was on the wire: a tag that the NIC took off stands in its place again. State lives in memory, so
- * that the verifier sees one step once and not each path through a filter.
+ * An interpreter of classic BPF (Linux: Documentation/networking/filter.rst), for the filters that libpcap generates.
+ * It works on a copy of the frame as on the wire: a tag removed by the NIC is put back. State is in memory, so that the
+ * verifier checks one step once instead of each path through a filter.
  */
 #ifndef LATPATH_PATH_FILTER_H
 #define LATPATH_PATH_FILTER_H
@@ -16,13 +16,13 @@ struct capture {
 	__u32 tracepoint;
 	__u32 hook;
 	__u32 busy;
-	__u32 have; /* bytes in frame */
-	__u32 len;  /* bytes of the frame on the wire */
+	__u32 have; /* number of bytes in frame */
+	__u32 len;  /* length of the frame on the wire */
 	__u32 pc;
 	__u32 a;
 	__u32 x;
 	__u32 verdict;
-	__u32 beyond; /* the filter asked for bytes that the frame has and the copy has not */
+	__u32 beyond; /* the filter needs bytes that the frame has and the copy lacks */
 	__u32 mem[16];
 	__u8 frame[CAPTURE + 8];
 	__u8 copy[SKB_BYTES]; /* of the skb */
@@ -35,7 +35,7 @@ MAP(code, ARRAY, 1, __u32, struct code);
 #define OP_MODE(c) ((c) & 0xe0)
 #define OP_DO(c) ((c) & 0xf0)
 
-/* Reads 1, 2 or 4 bytes in network order. 0 if they are there. */
+/* Reads 1, 2 or 4 bytes in network order. Returns 0 if they exist. */
 static __always_inline int load(struct capture *c, __u64 off, __u32 size, __u32 *to)
 {
 	__u64 at = off;
@@ -60,7 +60,7 @@ static __always_inline __u32 size_of(__u16 code)
 	return OP_SIZE(code) == 0x10 ? 1 : OP_SIZE(code) == 0x08 ? 2 : 4;
 }
 
-/* A step of class LD (0) or LDX (1). 0 if the filter goes on. */
+/* A step of class LD (0) or LDX (1). Returns 0 if the filter continues. */
 static __always_inline int step_load(struct capture *c, struct instruction *i)
 {
 	__u32 v = 0;
@@ -175,7 +175,7 @@ static __always_inline int step_jump(struct capture *c, struct instruction *i)
 	return 0;
 }
 
-/* One instruction. 0 if the filter goes on. */
+/* Executes one instruction. Returns 0 if the filter continues. */
 __noinline int filter_step(struct capture *c)
 {
 	struct instruction i;
@@ -218,7 +218,9 @@ __noinline int filter_step(struct capture *c)
 	}
 }
 
-/* Runs the pcap filter on a frame; what it returns, 0 for "no". Filters only jump forward: the loop has an end. */
+/*
+ * Runs the pcap filter on a frame; returns its result, 0 for "no match". Filters only jump forward, so the loop ends.
+ */
 static __always_inline __u32 run_filter(struct capture *c)
 {
 	__builtin_memset(c->mem, 0, sizeof(c->mem));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Which skbs are which packet, and what is reported of them. */
+/* Assigns skbs to packets, and reports events. */
 #ifndef LATPATH_PATH_FOLLOW_H
 #define LATPATH_PATH_FOLLOW_H
 
-/* A packet that was chosen. */
+/* A chosen packet. */
 struct packet {
 	__u64 hash;
 	__u64 last;  /* time of its last event */
-	__u32 first; /* where it was chosen: tracepoint, device and namespace. What comes there later is another packet */
+	__u32 first; /* tracepoint, device and namespace at which it was chosen. A later packet there is another one */
 	__u32 ifindex;
 	__u32 netns;
 	__u32 pad;
@@ -23,23 +23,23 @@ struct {
 	__uint(max_entries, 4 << 20);
 } events SEC(".maps");
 
-const volatile struct event event_type = {}; /* so that user space gets the type */
+const volatile struct event event_type = {}; /* exports the type to user space */
 
 MAP(skbs, HASH, 4 * MAX_PACKETS, __u64, struct followed);
 MAP(by_content, LRU_HASH, MAX_PACKETS, __u64, __u32);
 MAP(packets, ARRAY, MAX_PACKETS, __u32, struct packet);
 
-/* What is special about a function: FUNCTION_… by its address. */
+/* Properties of functions: FUNCTION_… by address. */
 MAP(functions, HASH, 256, __u64, __u32);
 
-const volatile __u32 requested = 0;  /* packets to choose */
-const volatile __u64 same_ns = 0;    /* an skb with the bytes of a packet seen this long ago, at most, is that packet */
+const volatile __u32 requested = 0;  /* number of packets to choose */
+const volatile __u64 same_ns = 0;    /* maximum age of a packet's last event at which an skb with equal bytes is that packet */
 const volatile __u32 only_tracepoints = 0;
-const volatile __u8 at_device[16] = {}; /* where packets are chosen; empty: anywhere */
-const volatile __u32 at_netns = 0;   /* 0: in any namespace */
+const volatile __u8 at_device[16] = {}; /* device on which packets are chosen; empty for any */
+const volatile __u32 at_netns = 0;   /* 0 for any namespace */
 
-volatile __u32 chosen = 0; /* packets so far */
-volatile __u32 alive = 0;  /* skbs that are followed: nothing else is asked at most functions */
+volatile __u32 chosen = 0; /* number of packets chosen */
+volatile __u32 alive = 0;  /* number of followed skbs: most functions only check this */
 
 static __always_inline int is_open(void)
 {
@@ -51,7 +51,7 @@ static __always_inline int is_open(void)
 
 volatile __u64 last_event = 0; /* time of the last event of any packet */
 
-/* What is known of the device that a packet is on. */
+/* The device of a packet. */
 struct on_device {
 	__u32 netns;
 	__u32 ifindex;
@@ -80,7 +80,7 @@ static __always_inline void read_device(struct on_device *d, struct net_device *
 		d->flags = FLAG_TAP | FLAG_MACVTAP;
 }
 
-/* What happened to an skb. */
+/* An event of an skb. */
 struct happening {
 	__u64 skb;
 	__u64 at;
@@ -152,7 +152,7 @@ static __always_inline void follow(__u64 skb, __u32 packet)
 	struct followed f = { .packet = packet }, *old;
 
 	old = bpf_map_lookup_elem(&skbs, &skb);
-	if (old) { /* an address that is used again */
+	if (old) { /* the address was reused */
 		*old = f;
 		return;
 	}
@@ -177,16 +177,16 @@ static __always_inline int chooses_here(struct on_device *d)
 	return 1;
 }
 
-/* How a tracepoint takes part in the search. */
+/* The role of a tracepoint in the search. */
 #define HOOK_SENDS 1   /* the frame begins at skb->data */
 #define HOOK_CHOOSES 2 /* packets are chosen here */
-#define HOOK_ENTERS 4  /* a packet enters the stack: without functions, what was followed at this address may be gone */
+#define HOOK_ENTERS 4  /* a packet enters the stack: without functions, the skb followed at this address may be gone */
 
-#define HOOK_LEAVES 8  /* the skb's last user gives it up */
+#define HOOK_LEAVES 8  /* the skb's last user releases it */
 
 /*
- * Whether a packet that is not followed can become one: asked before a byte of it is read, at every tracepoint for every packet
- * of the machine.
+ * Whether an unfollowed packet can become a followed one: decided before any of its bytes is read, at every tracepoint
+ * for every packet of the machine.
  */
 static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 {
@@ -194,7 +194,7 @@ static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 
 	if (has_streams && !ethertype_possible(BPF_CORE_READ(skb, protocol)))
 		return 0;
-	/* It may be a copy of a packet that is under way. */
+	/* It may be a copy of a packet under way. */
 	if (chosen && bpf_ktime_get_ns() - last_event < same_ns)
 		return 1;
 	if (!(hook & HOOK_CHOOSES) || chosen >= requested)
@@ -205,7 +205,7 @@ static __always_inline int may_be_chosen(struct sk_buff *skb, __u32 hook)
 	return chooses_here(&d);
 }
 
-/* Whether the frame is one to follow; then its hash is noted. */
+/* Whether to follow the frame; if so, computes its hash. */
 __noinline int is_chosen(struct capture *c, __u64 *hash)
 {
 	struct place w;
@@ -233,14 +233,14 @@ __noinline int is_chosen(struct capture *c, __u64 *hash)
 	return !hash_frame(c, hash);
 }
 
-/* What is found of a packet. */
+/* The result of identifying a packet. */
 struct found_packet {
 	__u64 hash;
 	__u32 packet;
 	__u32 flags;
 };
 
-/* Finds which of the chosen packets this one is, or chooses it. */
+/* Identifies a chosen packet, or chooses a new one. */
 __noinline int identify(struct capture *c, struct found_packet *of)
 {
 	struct sk_buff *skb;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * The kernel programs of `latpath path`. At tracepoints that all packets pass (hooks) a packet is chosen by its bytes; from there on
- * its skb is followed by address through every function that takes one, to its end; copies join by the functions that make
- * them, and by their bytes where nothing in the kernel ties them to the original (Open vSwitch's daemon, guests).
+ * The kernel programs of `latpath path`. At tracepoints that all packets pass (hooks) a packet is chosen by its bytes;
+ * from there on its skb is followed by address through every function that takes one, until it is freed. Copies are
+ * recognised by the functions that make them, and by their bytes if nothing in the kernel relates them to the original
+ * (Open vSwitch's daemon, guests).
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -20,7 +21,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 int decide(struct bpf_raw_tracepoint_args *ctx);
 
-/* The program that looks at packets which are not followed, once for all hooks: the verifier's time for it is long. */
+/* The program that examines packets which are not followed, shared by all hooks because its verification takes long. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -30,7 +31,7 @@ struct {
 	.values = { [0] = (void *)&decide },
 };
 
-/* A followed skb at a tracepoint. */
+/* Reports a followed skb at a tracepoint. */
 static __always_inline void known(struct followed *f, __u64 skb, __u32 tracepoint, __u32 hook, __u64 aux, __u32 reason)
 {
 	struct happening h = {
@@ -45,7 +46,7 @@ static __always_inline void known(struct followed *f, __u64 skb, __u32 tracepoin
 		forget(skb);
 }
 
-/* An skb at a tracepoint. */
+/* Handles an skb at a tracepoint. */
 static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 hook, __u64 aux, __u32 reason)
 {
 	struct followed *f;
@@ -54,7 +55,7 @@ static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 
 	if (!is_open())
 		return 0;
 	f = alive ? bpf_map_lookup_elem(&skbs, &skb) : 0;
-	if (f && f->dying && !(hook & HOOK_LEAVES)) { /* the address is another packet's now */
+	if (f && f->dying && !(hook & HOOK_LEAVES)) { /* the address belongs to another packet now */
 		forget(skb);
 		f = 0;
 	}
@@ -80,7 +81,7 @@ static __always_inline int passes(void *ctx, __u64 skb, __u32 tracepoint, __u32 
 	return 0;
 }
 
-/* A packet that is not followed, or may not be any more: is it one to follow? */
+/* Examines a packet that is not followed, or may no longer be: decides whether to follow it. */
 SEC("raw_tp")
 int decide(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -117,7 +118,7 @@ int decide(struct bpf_raw_tracepoint_args *ctx)
 			goto out;
 		}
 	}
-	if (f) /* the address is another packet's now */
+	if (f) /* the address belongs to another packet now */
 		forget(skb);
 out:
 	leave_capture(c);
@@ -141,13 +142,13 @@ HOOK(netif_receive_skb_entry, TP_NETIF_RECEIVE_SKB_ENTRY, 0, RX)
 HOOK(netif_receive_skb_list_entry, TP_NETIF_RECEIVE_SKB_LIST_ENTRY, 0, RX)
 HOOK(netif_rx_entry, TP_NETIF_RX_ENTRY, 0, RX)
 HOOK(netif_receive_skb, TP_NETIF_RECEIVE_SKB, 0, RX)
-HOOK(netif_rx, TP_NETIF_RX, 0, 0) /* netif_rx_entry was before it */
+HOOK(netif_rx, TP_NETIF_RX, 0, 0) /* netif_rx_entry precedes it */
 HOOK(qdisc_enqueue, TP_QDISC_ENQUEUE, 2, HOOK_SENDS)
 HOOK(ovs_do_execute_action, TP_OVS_DO_EXECUTE_ACTION, 1, HOOK_CHOOSES)
 HOOK(skb_copy_datagram_iovec, TP_SKB_COPY_DATAGRAM_IOVEC, 0, 0)
 HOOK(consume_skb, TP_CONSUME_SKB, 0, HOOK_LEAVES)
 
-/* The driver may have freed it by now: only what is known is looked at. */
+/* The driver may have freed it already: only recorded state is used. */
 SEC("raw_tp/net_dev_xmit")
 int net_dev_xmit(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -164,7 +165,7 @@ int qdisc_dequeue(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u64 skb = ctx->args[3];
 
-	/* An empty queue gives none. */
+	/* An empty queue returns NULL. */
 	return skb ? passes(ctx, skb, TP_QDISC_DEQUEUE, HOOK_SENDS, 0, 0) : 0;
 }
 
@@ -182,14 +183,14 @@ int kfree_skb(struct bpf_raw_tracepoint_args *ctx)
 	return passes(ctx, ctx->args[0], TP_KFREE_SKB, HOOK_LEAVES, ctx->args[1], ctx->args[2]);
 }
 
-/* Kernels before 5.17 give no reason. */
+/* Kernels before 5.17 report no reason. */
 SEC("raw_tp/kfree_skb")
 int kfree_skb_no_reason(struct bpf_raw_tracepoint_args *ctx)
 {
 	return passes(ctx, ctx->args[0], TP_KFREE_SKB, HOOK_LEAVES, ctx->args[1], 0);
 }
 
-/* A function that got an skb. */
+/* Handles a function's entry with an skb. */
 static __always_inline int enters(struct pt_regs *ctx, __u64 skb)
 {
 	struct happening h = { .skb = skb, .kind = EVENT_FUNCTION };
@@ -206,7 +207,7 @@ static __always_inline int enters(struct pt_regs *ctx, __u64 skb)
 	special = bpf_map_lookup_elem(&functions, &at);
 	if (special)
 		is = *special;
-	if (f->dying && !(is & FUNCTION_FREES)) { /* the address is another packet's now */
+	if (f->dying && !(is & FUNCTION_FREES)) { /* the address belongs to another packet now */
 		forget(skb);
 		return 0;
 	}
@@ -233,7 +234,7 @@ TAKES(third, 3)
 TAKES(fourth, 4)
 TAKES(fifth, 5)
 
-/* A function has made an skb of another. `maker`: its place in src/attach.rs. */
+/* Records that a function made an skb from another. `maker`: its index in src/attach.rs. */
 static __always_inline int copied(__u64 from, __u64 to, __u32 maker)
 {
 	struct happening h = { .skb = from, .aux = to, .at = maker, .kind = EVENT_COPY };
@@ -275,14 +276,14 @@ int BPF_PROG(after_skb_morph, struct sk_buff *to, struct sk_buff *from)
 	return copied((__u64)from, (__u64)to, 6);
 }
 
-/* The packet goes into a netlink message: what carries Open vSwitch's upcall to its daemon. */
+/* The packet is copied into a netlink message, which carries Open vSwitch's upcall to its daemon. */
 SEC("fentry/skb_zerocopy")
 int BPF_PROG(into_skb_zerocopy, struct sk_buff *to, struct sk_buff *from)
 {
 	return copied((__u64)from, (__u64)to, 7);
 }
 
-/* The interpreter alone, for its tests. */
+/* Runs only the interpreter, for its tests. */
 SEC("syscall")
 int try_filter(struct trial *t)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Reading a packet: where its frame lies, whether it is in a stream, and which bytes tell it from others. */
+/* Reads a packet: locates its frame, checks its stream, and hashes the bytes that distinguish it. */
 #ifndef LATPATH_PATH_READ_PACKET_H
 #define LATPATH_PATH_READ_PACKET_H
 
@@ -12,18 +12,18 @@
 MAP(captures, ARRAY, CAPTURES, __u32, struct capture);
 MAP(counts, ARRAY, 1, __u32, struct counts);
 
-const volatile __u32 has_streams = 0; /* streams are asked for; else packets are chosen by the pcap filter alone */
+const volatile __u32 has_streams = 0; /* streams were requested; otherwise only the pcap filter chooses packets */
 const volatile __u32 has_code = 0;
 
-/* Where the frame of a packet lies, as plain numbers. */
+/* Location of a packet's frame, as plain numbers. */
 struct place {
 	__u64 mac;     /* the Ethernet header; of a packet without one, its network header */
 	__u32 linear;
 	__u32 frag_len;
-	__u32 len;      /* linear, and all fragments */
+	__u32 len;      /* linear part and all fragments */
 	__u64 frag;
-	__u32 tag;     /* proto << 16 | tci of a tag that is not in the bytes, 0 if there is none */
-	__u16 protocol; /* network order; of a packet without an Ethernet header, else 0 */
+	__u32 tag;     /* proto << 16 | tci of a tag that is not in the bytes, 0 for none */
+	__u16 protocol; /* network order; for a packet without an Ethernet header, else 0 */
 	__u16 pad;
 };
 
@@ -35,10 +35,10 @@ struct place {
 			__sync_fetch_and_add(&counts_->what, 1);                    \
 	} while (0)
 
-/* A field of the skb's copy: one read for all of them. */
+/* A field of the skb's copy, which is read once. */
 #define FIELD(c, type, field) (*(type *)((c)->copy + bpf_core_field_offset(struct sk_buff, field)))
 
-/* Finds the frame of an skb. `sends`: the device is about to send it, so that data is its first byte. */
+/* Locates the frame of an skb. `sends`: the device is about to transmit it, so data points to its first byte. */
 static __always_inline int find_frame(struct place *w, struct capture *c, int sends)
 {
 	struct net_device *dev;
@@ -94,7 +94,7 @@ static __always_inline struct capture *take_capture(void)
 	return 0;
 }
 
-/* The one that a program before this one in the same context has taken. */
+/* The capture that an earlier program in the same context has acquired. */
 static __always_inline struct capture *my_capture(void *ctx)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
@@ -114,16 +114,16 @@ static __always_inline void leave_capture(struct capture *c)
 	*(volatile __u32 *)&c->busy = 0;
 }
 
-#define HEAD 16 /* where the bytes behind addresses and a stripped tag are copied to: 12 + 4 */
+#define HEAD 16 /* offset at which bytes after addresses and a stripped tag are copied: 12 + 4 */
 
-/* Copies the frame as it was on the wire: MACs, the tag if there is one, the rest. */
+/* Copies the frame as on the wire: MACs, the tag if present, the rest. */
 __noinline int copy_frame(struct capture *c, struct place *w)
 {
 	__u32 from = 12, n, to = 12;
 
 	if (!c || !w)
 		return -1;
-	if (w->protocol) { /* no Ethernet header: one is made up, so that filters find the network header */
+	if (w->protocol) { /* without an Ethernet header one is made up, so that filters find the network header */
 		__builtin_memset(c->frame, 0, 12);
 		c->frame[12] = w->protocol;
 		c->frame[13] = w->protocol >> 8;
@@ -147,7 +147,7 @@ __noinline int copy_frame(struct capture *c, struct place *w)
 		return -1;
 	c->have = to + n;
 	c->len = to + w->linear - from + w->frag_len;
-	/* Drivers that page their frames leave just the headers linear. */
+	/* Drivers that use paged frames only keep the headers linear. */
 	if (w->frag_len && c->have < CAPTURE / 2) {
 		__u32 rest = w->frag_len;
 
@@ -161,7 +161,7 @@ __noinline int copy_frame(struct capture *c, struct place *w)
 	return 0;
 }
 
-/* Whether the frame is in one of the streams. */
+/* Whether the frame belongs to one of the streams. */
 static __always_inline int in_streams(struct place *w)
 {
 	struct scratch *scratch = take_scratch(bpf_get_smp_processor_id());
@@ -192,9 +192,9 @@ static __always_inline int in_streams(struct place *w)
 }
 
 /*
- * A hash of the bytes behind the ethertype and any tags, without those that routers and offloads change: of IPv4 the type of
- * service, TTL and checksum, of IPv6 traffic class, flow label and hop limit, of UDP and TCP the checksum. Zeros at the end do
- * not count: short frames are padded on the way.
+ * A hash of the bytes after the ethertype and any tags, without those that routers and offloads change: in IPv4 the
+ * type of service, TTL and checksum, in IPv6 traffic class, flow label and hop limit, in UDP and TCP the checksum.
+ * Trailing zeros are ignored: short frames are padded on the way.
  */
 __noinline int hash_frame(struct capture *c, __u64 *out)
 {
@@ -224,7 +224,7 @@ __noinline int hash_frame(struct capture *c, __u64 *out)
 		l4 = 40;
 		proto = c->frame[(off + 6) & 63];
 	}
-	/* Headers with many options wrap round: then another byte is left out, of all such packets alike. */
+	/* With many options the position wraps around: another byte is then omitted, consistently for all such packets. */
 	if (proto == 17)
 		skip |= 3ull << ((l4 + 6) & 63);
 	else if (proto == 6)

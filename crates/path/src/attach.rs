@@ -1,4 +1,4 @@
-//! Loading the programs and attaching them to as much of the kernel as it allows.
+//! Loads the programs and attaches them to as much of the kernel as it permits.
 
 use crate::btf::names_in;
 use crate::functions::{role, traceable, Traceable};
@@ -17,26 +17,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
-/// What the kernel attaches one program to many functions with.
+/// Kernel function that shows support for attaching one program to many functions.
 const MULTI: &str = "register_fprobe_ips";
-/// What `kfree_skb` gives as its reason.
+/// Enum of the reasons of `kfree_skb`.
 const REASONS: &str = "skb_drop_reason";
 
-/// Why there is no search.
+/// Why a search cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
-    /// The programs do not stand.
+    /// The programs cannot be attached.
     #[error(transparent)]
     Programs(#[from] StartError),
     /// The streams cannot be followed.
     #[error(transparent)]
     Streams(#[from] BadStreams),
-    /// The kernel has not what was asked for.
+    /// The kernel lacks a requested feature.
     #[error("kernel {release} has no {what}; {instead}")]
     Lacks {
         /// `uname -r`.
         release: String,
+        /// The feature.
         what: String,
+        /// The alternative.
         instead: &'static str,
     },
     /// The programs' events cannot be read.
@@ -56,33 +58,33 @@ pub(crate) struct Attached {
     pub events: MapHandle,
     pub counts: MapHandle,
     pub names: Names,
-    /// The kernel empties a table of programs that no process holds any more.
+    /// Kept open because the kernel empties a table of programs without an open descriptor.
     _decider: MapHandle,
     programs: Vec<OwnedFd>,
     kprobes: usize,
-    // Closing them takes the programs off.
+    // Closing them detaches the programs.
     _links: Vec<Link>,
     _multi: Vec<OwnedFd>,
 }
 
 impl Attached {
-    /// How many kprobes must be taken off one by one.
+    /// Number of kprobes that must be detached one by one.
     pub fn kprobes(&self) -> usize {
         self.kprobes
     }
 
-    /// Runs that the kernel left out.
+    /// Number of runs that the kernel skipped.
     pub fn recursion_misses(&self) -> u64 {
         self.programs.iter().filter_map(|p| program_info(p.as_fd())).map(|info| info.recursion_misses).sum()
     }
 }
 
-/// Whether the kernel has kprobes at all.
+/// Whether the kernel supports kprobes.
 fn has_kprobes() -> bool {
     Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
 }
 
-/// What the kernel has, as far as it shows before anything is tried: names in its type information.
+/// Features of the kernel that are visible before anything is attached: names in its type information.
 struct Kernel {
     names: HashSet<&'static str>,
 }
@@ -100,7 +102,7 @@ impl Kernel {
         self.names.contains(name)
     }
 
-    /// Whether one program can be attached to many functions at once (CONFIG_FPROBE).
+    /// Whether one program can be attached to many functions (CONFIG_FPROBE).
     fn has_multi(&self) -> bool {
         self.has(MULTI)
     }
@@ -110,7 +112,7 @@ fn lacks(what: &str, instead: &'static str) -> SearchError {
     SearchError::Lacks { release: latpath_bpf::release(), what: what.into(), instead }
 }
 
-/// What to attach: what was asked for, if the kernel has it, else the best that it has.
+/// Determines what to attach: the requested kind if the kernel supports it, else the best one.
 fn choose(asked: Option<With>, kernel: &Kernel) -> Result<With, SearchError> {
     match asked {
         Some(With::Kprobes | With::KprobeMulti) if !has_kprobes() => {
@@ -126,16 +128,16 @@ fn choose(asked: Option<With>, kernel: &Kernel) -> Result<With, SearchError> {
     }
 }
 
-/// The best that this kernel has, as far as it shows before anything is tried.
+/// The best kind that this kernel supports, as far as is visible before anything is attached.
 ///
 /// # Errors
-/// Where nothing can be traced.
+/// Tracing is impossible.
 pub fn best() -> Result<With, SearchError> {
     able().map_err(StartError::from)?;
     choose(None, &Kernel::read())
 }
 
-/// Sets the programs' constants and the tables' sizes.
+/// Sets the programs' constants and the sizes of the tables.
 fn configure(
     skel: &mut OpenPathSkel<'_>,
     options: &Options,
@@ -189,7 +191,7 @@ fn configure(
     Ok(())
 }
 
-/// What tracepoints alone do not show.
+/// Note on tracing without functions.
 const NO_FUNCTIONS: &str =
     "this kernel has no kprobes: functions between tracepoints are not shown, and copies of a packet are recognised by their \
      bytes, where they pass a tracepoint";
@@ -222,12 +224,12 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
     let table = if options.streams.is_empty() { Table::default() } else { Table::new(&options.streams)? };
     let kernel = Kernel::read();
     let mut with = choose(options.with, &kernel)?;
-    // The kernel's lists are long: they are read while the programs are verified.
+    // Reading the kernel's long lists overlaps with verifying the programs.
     let functions = with != With::Tracepoints;
     let found = std::thread::spawn(move || if functions { traceable() } else { Traceable::default() });
     let mut copies = functions;
     let mut trouble = Vec::new();
-    // A reader that panics has said so; without its lists there are tracepoints.
+    // A panic of the reader was already reported; without its lists tracepoints remain.
     let found = LazyCell::new(Box::new(|| found.join().unwrap_or_default()) as _);
     let job = Job { options, table: &table, kernel: &kernel, began, found };
     loop {
@@ -236,7 +238,7 @@ pub(crate) fn attach(options: &Options) -> Result<(Attached, How), SearchError> 
                 how.notes.extend(trouble);
                 return Ok((attached, how));
             }
-            // What a kernel offers shows only when it is tried.
+            // Some limits of a kernel only show when attaching.
             Err(Attempt::Multi(e)) if options.with.is_none() => {
                 trouble.push(format!("the kernel refused kprobe-multi: {e}"));
                 with = With::Kprobes;
@@ -271,13 +273,13 @@ fn refused(source: libbpf_rs::Error) -> Attempt {
     Attempt::Load(SearchError::refused(source))
 }
 
-/// What attempts have in common.
+/// Input common to all attempts.
 struct Job<'a> {
     options: &'a Options,
     table: &'a Table,
     kernel: &'a Kernel,
     began: Instant,
-    /// The kernel's lists, on their way or here.
+    /// The kernel's lists, read in the background.
     found: LazyCell<Traceable, Box<dyn FnOnce() -> Traceable>>,
 }
 
@@ -334,7 +336,7 @@ impl Job<'_> {
     }
 }
 
-/// Hands the loaded programs what they look for.
+/// Fills the tables of the loaded programs.
 fn fill(maps: &PathMaps<'_>, options: &Options, table: &Table, found: &Traceable) -> libbpf_rs::Result<()> {
     table.load(&maps.streams, &maps.names_long)?;
     if let Some(code) = &options.code {

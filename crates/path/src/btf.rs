@@ -1,7 +1,7 @@
-//! Which functions take an skb, and at which place among their arguments: from the kernel's type information.
+//! Finds the functions that take an skb, and its position among their arguments, in the kernel's type information.
 //!
-//! The format is read here, in one pass (Linux: Documentation/bpf/btf.rst): of a hundred thousand types only functions and what
-//! their arguments point at matter.
+//! Parses the format in one pass (Linux: Documentation/bpf/btf.rst): of a hundred thousand types only functions and the
+//! targets of their arguments matter.
 
 use std::collections::HashMap;
 
@@ -22,20 +22,20 @@ const DECL_TAG: u8 = 17;
 const TYPE_TAG: u8 = 18;
 const ENUM64: u8 = 19;
 
-/// Bit n is set where argument n (from 0) is a `struct sk_buff *`.
+/// Bit n is set if argument n (from 0) is a `struct sk_buff *`.
 pub(crate) type Positions = u8;
 
 #[derive(Clone, Copy)]
 struct Type {
     kind: u8,
     name: u32,
-    /// The type that it refers to; of a prototype, where its arguments begin.
+    /// The type that it refers to; for a prototype, the start of its arguments.
     to: u32,
-    /// Members, values or arguments.
+    /// Number of members, values or arguments.
     count: u16,
 }
 
-/// The types of the kernel, or of a module, whose types continue the kernel's.
+/// The types of the kernel, or of a module, which continue the kernel's.
 pub(crate) struct Types<'a> {
     base: Option<&'a Types<'a>>,
     types: Vec<Type>,
@@ -49,7 +49,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// All names in type information, in one pass; none where it is not what it should be.
+/// All names in type information, in one pass; none if it is malformed.
 pub(crate) fn names_in(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let field = |at| u32_at(bytes, at).map(|v| v as usize);
     let strings = || slice(bytes.get(field(4)?..)?, field(16)?, field(20)?);
@@ -61,8 +61,7 @@ fn slice(bytes: &[u8], from: usize, len: usize) -> Option<&[u8]> {
 }
 
 impl<'a> Types<'a> {
-    /// Reads the types of the kernel, or of a module on top of the kernel's (`base`). `None` where the bytes are not what
-    /// they should be.
+    /// Parses the types of the kernel, or of a module on top of the kernel's (`base`). `None` if they are malformed.
     pub fn read(bytes: &'a [u8], base: Option<&'a Types<'a>>) -> Option<Self> {
         if bytes.get(..2)? != MAGIC.to_ne_bytes() {
             return None;
@@ -115,7 +114,7 @@ impl<'a> Types<'a> {
     fn is_skb(&self, id: u32) -> bool {
         let Some((_, Type { kind: PTR, to, .. })) = self.get(id) else { return false };
         let mut id = to;
-        // A pointer's target is reached in few steps; a circle would have no end.
+        // A pointer's target is few steps away; the limit prevents endless circles.
         for _ in 0..8 {
             match self.get(id) {
                 Some((_, Type { kind: CONST | VOLATILE | TYPE_TAG, to, .. })) => id = to,
@@ -133,7 +132,7 @@ impl<'a> Types<'a> {
         args.iter().take(5).enumerate().map(skb).fold(0, |all, one| all | one)
     }
 
-    /// The functions that take an skb among their first five arguments.
+    /// The functions with an skb among their first five arguments.
     pub fn skb_functions(&self) -> HashMap<String, Positions> {
         let mut found = HashMap::new();
         for t in self.types.iter().filter(|t| t.kind == FUNC) {
@@ -156,7 +155,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Type information as pahole makes it: each type's kind, name, what it refers to, arguments.
+    /// Builds type information like pahole: each type's kind, name, reference, arguments.
     fn btf(types: &[(u8, u32, u32, &[u32])], strings: &[u8]) -> Vec<u8> {
         let mut raw = Vec::new();
         for (kind, name, to, args) in types {

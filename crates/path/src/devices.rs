@@ -1,38 +1,41 @@
-//! Devices as the user names them: `vnet0`, or `eth0%NAMESPACE`.
+//! Devices named by the user: `vnet0`, or `eth0%NAMESPACE`.
 
 use crate::options::Device;
 use latpath_net::{interfaces, namespace_names, Netns};
 
-/// Why a text names no device.
+/// Why a device was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDevice {
+    /// No device has this name.
     #[error("{name}: no such device (devices here: {here}{others})")]
     Missing {
+        /// The name.
         name: String,
         /// Devices of this namespace.
         here: String,
-        /// What was looked at besides.
+        /// Other places that were searched.
         others: &'static str,
     },
-    /// The part behind `%`.
+    /// No namespace has the name after `%`.
     #[error("{name}: no such network namespace (named ones: {named})")]
     Namespace {
+        /// The name.
         name: String,
-        /// Those in /run/netns.
+        /// The namespaces in /run/netns.
         named: String,
     },
 }
 
-/// The devices of a network namespace, by its number.
+/// The devices of a network namespace, by its inode number.
 fn devices_of(netns: u32) -> Vec<String> {
     let devices = Netns::find(netns).and_then(|netns| interfaces(&netns)).unwrap_or_default();
     devices.into_iter().map(|device| device.name).collect()
 }
 
-/// Finds a device in this namespace or in any named one; behind `%`, in the namespace of that name or inode number.
+/// Finds a device in this namespace or in any named one; with `%`, in the namespace of that name or inode number.
 ///
 /// # Errors
-/// Where there is none.
+/// There is no such device or namespace.
 pub fn find_device(text: &str) -> Result<Device, NoDevice> {
     let (name, within) = text.split_once('%').map_or((text, None), |(name, ns)| (name, Some(ns)));
     let missing = |here: Vec<String>, others| NoDevice::Missing { name: text.into(), here: here.join(", "), others };

@@ -1,4 +1,4 @@
-//! The kernel's functions that take an skb and can be traced.
+//! The traceable kernel functions that take an skb.
 
 use crate::btf::{Positions, Types};
 use crate::layout::constants::{FUNCTION_BEGINS, FUNCTION_FREES, FUNCTION_LAST};
@@ -9,31 +9,34 @@ use std::fs;
 /// A function that takes an skb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Function {
+    /// Its name.
     pub name: String,
-    /// The module that it is part of, if any.
+    /// Its module, if any.
     pub module: Option<String>,
+    /// Its address.
     pub address: u64,
     /// Its arguments that are skbs: bit n for argument n, from 0.
     pub positions: u8,
 }
 
-/// What this kernel has to trace.
+/// The traceable functions of this kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Traceable {
-    /// In order of address.
+    /// Functions, by address.
     pub functions: Vec<Function>,
     /// Why there are none, or not all.
     pub notes: Vec<String>,
 }
 
-/// What runs as part of tracing itself, not of the packet's path.
+/// Prefixes of functions that belong to tracing, not to the packet's path.
 const TRACERS: [&str; 7] =
     ["__traceiter_", "__probestub_", "__bpf_trace_", "trace_event_", "trace_raw_output_", "perf_trace_", "bpf_prog_"];
 
-/// Many functions of one name: an address tells which is meant, the type information does not.
+/// Maximum functions of one name, above which they are excluded: an address distinguishes them, type information does
+/// not.
 const MOST_NAMESAKES: usize = 8;
 
-/// Where tracefs lists functions that can be traced; with their addresses from Linux 6.5 on.
+/// Lists of traceable functions in tracefs; with addresses since Linux 6.5.
 const LISTS: [&str; 2] = ["available_filter_functions_addrs", "available_filter_functions"];
 
 fn list() -> Option<String> {
@@ -41,14 +44,14 @@ fn list() -> Option<String> {
     LISTS.iter().find_map(|file| tracefs.read(file).ok())
 }
 
-/// What can be traced, as the kernel lists it.
+/// The kernel's list of traceable functions.
 struct Listed<'a> {
-    /// Places in functions, in order; empty where the list has none.
+    /// Traceable places in functions, ascending; empty if the list has none.
     addresses: Vec<u64>,
     names: HashMap<(&'a str, &'a str), usize>,
 }
 
-/// The traced place of a function may stand behind its first instruction (endbr64, bti).
+/// Maximum offset of a function's traceable place: it may follow the first instruction (endbr64, bti).
 const PLACE_WITHIN: u64 = 16;
 
 impl<'a> Listed<'a> {
@@ -69,7 +72,7 @@ impl<'a> Listed<'a> {
         listed
     }
 
-    /// Whether a function of this name here is among them, as far as the list says.
+    /// Whether the list may contain this function.
     fn may_have(&self, name: &str, module: &str, address: u64) -> bool {
         if self.addresses.is_empty() {
             return self.names.contains_key(&(name, module));
@@ -78,13 +81,13 @@ impl<'a> Listed<'a> {
         self.addresses.get(at).is_some_and(|a| a - address < PLACE_WITHIN)
     }
 
-    /// Whether all `n` functions of a name are.
+    /// Whether the list contains all `n` functions of a name.
     fn has_all(&self, name: &str, module: &str, n: usize) -> bool {
         !self.addresses.is_empty() || self.names.get(&(name, module)).is_some_and(|listed| n <= *listed)
     }
 }
 
-/// Functions with an skb of the kernel and of its loaded modules, by name and module (`""` is the kernel).
+/// Functions that take an skb, in the kernel and its loaded modules, by name and module (`""` for the kernel).
 fn with_skbs() -> HashMap<(String, String), Positions> {
     let mut found = HashMap::new();
     let Ok(kernel) = fs::read("/sys/kernel/btf/vmlinux") else { return found };
@@ -103,17 +106,17 @@ fn with_skbs() -> HashMap<(String, String), Positions> {
     found
 }
 
-/// A line of a list of symbols: the name, and the module in brackets.
+/// Parses a line of a list of symbols: the name, and the module in brackets.
 fn name_and_module(mut words: std::str::SplitWhitespace<'_>) -> Option<(&str, &str)> {
     let name = words.next()?;
     let module = words.next().map_or("", |m| m.trim_start_matches('[').trim_end_matches(']'));
     Some((name, module))
 }
 
-/// Asks the kernel.
+/// Reads the traceable functions from the kernel.
 pub(crate) fn traceable() -> Traceable {
     let mut found = Traceable::default();
-    // Two long reads at once: the kernel takes its time for either.
+    // Both lists take the kernel long, so they are read in parallel.
     let list = std::thread::spawn(list);
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let with_skbs = with_skbs();
@@ -133,7 +136,7 @@ pub(crate) fn traceable() -> Traceable {
         if !matches!(kind, "t" | "T" | "w" | "W") || address == 0 || TRACERS.iter().any(|t| name.starts_with(t)) {
             continue;
         }
-        // What BTF says of a name holds for the function as written, not for a part that the compiler cut out of it.
+        // BTF describes the function as written, not a part that the compiler split off.
         let Some(positions) = with_skbs.get(&(name.to_string(), module.to_string())) else { continue };
         if listed.as_ref().is_some_and(|l| !l.may_have(name, module, address)) {
             continue;
@@ -146,7 +149,7 @@ pub(crate) fn traceable() -> Traceable {
         };
         namesakes.entry((name, module)).or_default().push(function);
     }
-    // Of several with one name, all must be fit to be traced: the list by names does not say which.
+    // Of several functions with one name, all must be traceable: a list of names does not distinguish them.
     let fit = |(name, module): (&str, &str), n: usize| listed.as_ref().is_none_or(|l| l.has_all(name, module, n));
     for (key, functions) in namesakes {
         if functions.len() <= MOST_NAMESAKES && fit(key, functions.len()) {
@@ -161,8 +164,8 @@ pub(crate) fn traceable() -> Traceable {
     found
 }
 
-/// Functions through which the packets of time-critical streams pass, where not all can be traced: the first of them count
-/// most. A name that ends in `*` stands for all that begin so.
+/// Functions on the paths of time-critical streams, in order of importance, for kernels on which not all can be traced.
+/// A trailing `*` matches any suffix.
 const FIRST: [&str; 75] = [
     "skb_release_head_state",
     "kfree_skbmem",
@@ -241,7 +244,7 @@ const FIRST: [&str; 75] = [
     "start_xmit",
 ];
 
-/// Modules that packets pass; their functions come after [`FIRST`].
+/// Modules on the paths of packets; their functions follow [`FIRST`].
 const THEN: [&str; 14] = [
     "openvswitch",
     "bridge",
@@ -259,7 +262,7 @@ const THEN: [&str; 14] = [
     "af_packet",
 ];
 
-/// Puts first those that matter most, where only so many can be traced.
+/// Sorts functions by importance, for when only some can be traced.
 pub(crate) fn by_weight(functions: &[Function]) -> Vec<&Function> {
     let weight = |f: &Function| {
         let named = FIRST.iter().position(|name| *name == f.name);
@@ -274,8 +277,8 @@ pub(crate) fn by_weight(functions: &[Function]) -> Vec<&Function> {
     sorted
 }
 
-/// What the programs must know of a function to tell when an skb's address is no longer its own: what runs while an skb is
-/// freed (net/core/skbuff.c), also its destructors.
+/// Properties of a function by which the programs detect that an skb's address is reused: functions that run while an
+/// skb is freed (net/core/skbuff.c), including its destructors.
 pub(crate) fn role(name: &str) -> u32 {
     let role = match name {
         "kfree_skbmem" => FUNCTION_FREES | FUNCTION_LAST,

@@ -1,6 +1,6 @@
-//! What user space and the kernel programs share: the build makes types and numbers of bpf/event.h.
+//! Types shared with the kernel programs, generated from bpf/event.h.
 
-/// What was not seen, or not reported; bpf/event.h describes the fields.
+/// Counts of what was missed; bpf/event.h describes the fields.
 pub use crate::skel::types::counts as Counts;
 pub use crate::skel::types::instruction as Instruction;
 pub(crate) use crate::skel::types::{code as Instructions, event as Event, trial as Trial};
@@ -10,7 +10,7 @@ pub(crate) mod constants {
     include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 }
 
-/// Packets of one search.
+/// Maximum packets of one search.
 pub const MAX_PACKETS: u32 = constants::MAX_PACKETS as u32;
 pub(crate) use constants::{CAPTURE, MAX_CODE};
 

@@ -1,8 +1,9 @@
-//! Follows single packets through every kernel function that handles them: where does my packet go?
+//! Follows single packets through every kernel function that handles them.
 //!
-//! [`Search::start`] attaches programs (bpf/) to the tracepoints that all packets pass, where packets are chosen by their bytes,
-//! and to the functions that take a packet, where the chosen ones are followed. What is seen of a packet is a [`Packet`];
-//! [`paths`] says which paths they took.
+//! [`Search::start`] attaches programs (bpf/) to the tracepoints that all packets pass, where packets are chosen by
+//! their bytes, and to the functions that take a packet, where the chosen ones are followed. The result per packet is a
+//! [`Packet`]; [`paths`] groups them by path.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod attach;
 mod btf;
@@ -28,12 +29,12 @@ pub use devices::{find_device, NoDevice};
 pub use functions::Function;
 pub use layout::{Counts, MAX_PACKETS};
 pub use options::{Device, How, Options, With};
-pub use packet::{Packet, Step, What};
+pub use packet::{Packet, Step, StepKind};
 pub use pcap::{compile, BadExpression, Code, CompileError, Instruction, Library};
 pub use search::{Remains, Search};
 pub use summary::{paths, points, Hop, Path, Stage};
 
-/// The functions that take a packet and can be traced, in order of address.
+/// The traceable functions that take a packet, by address.
 pub fn functions() -> Vec<Function> {
     functions::traceable().functions
 }

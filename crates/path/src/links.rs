@@ -1,4 +1,4 @@
-//! How the loaded programs are attached.
+//! Attaches the loaded programs.
 
 use crate::functions::{by_weight, Function};
 use crate::tracepoints::{MAKERS, TRACEPOINTS};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) type Loaded<'a> = HashMap<String, ProgramMut<'a>>;
 
-/// Time for single kprobes, of which each takes some milliseconds.
+/// Maximum time for attaching single kprobes, each of which takes some milliseconds.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// Most single kprobes: taking them away again takes as long.
+/// Maximum number of single kprobes: detaching them takes as long.
 const MOST_KPROBES: usize = 150;
 
-/// One attachment of a program to many functions.
+/// Attaches a program to many functions.
 fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<OwnedFd> {
     let mut options = libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
@@ -25,28 +25,28 @@ fn attach_multi(program: BorrowedFd<'_>, addresses: &[u64]) -> std::io::Result<O
         addrs: addresses.as_ptr().cast(),
         ..Default::default()
     };
-    // SAFETY: addresses is an array of as many numbers as cnt says, which the kernel copies; the program is loaded.
+    // SAFETY: addresses is an array of cnt numbers, which the kernel copies; the program is loaded.
     let link =
         unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), 0, libbpf_sys::BPF_TRACE_KPROBE_MULTI, &options) };
     if link < 0 {
         return Err(std::io::Error::from_raw_os_error(-link));
     }
-    // SAFETY: a fresh descriptor that nothing else owns.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// Attachments that are tried to find what spoils them.
+/// Maximum attempts to find the address that the kernel rejects.
 const MOST_TRIES: usize = 100;
 
-/// Whether the kernel refused because of one of the addresses, and not because it does not know how to.
+/// Whether the kernel refused because of one of the addresses, rather than lack of support.
 fn is_about_one(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT | libc::ESRCH | libc::EBUSY))
 }
 
-/// The programs of functions, by the place of the skb among the arguments.
+/// The programs of functions, by the position of the skb among the arguments.
 const BY_PLACE: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
 
-/// What could be attached.
+/// The attachments that succeeded.
 #[derive(Default)]
 pub(crate) struct Links {
     pub links: Vec<Link>,
@@ -89,14 +89,14 @@ impl Links {
         }
     }
 
-    /// Attaches to all functions: to as many at once as the kernel takes.
+    /// Attaches to all functions, as many at once as the kernel accepts.
     pub fn all_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) -> std::io::Result<()> {
         let mut refused = HashSet::new();
         for (place, name) in BY_PLACE.iter().enumerate() {
             let addresses: Vec<u64> =
                 functions.iter().filter(|f| f.positions >> place & 1 == 1).map(|f| f.address).collect();
             let Some(program) = programs.get(*name).filter(|_| !addresses.is_empty()) else { continue };
-            // One address that cannot be traced spoils all; it is looked for by halves.
+            // One untraceable address makes the whole call fail; it is found by bisection.
             let (mut left, mut tries) = (vec![&addresses[..]], 0);
             while let Some(some) = left.pop() {
                 tries += 1;
@@ -120,7 +120,7 @@ impl Links {
         Ok(())
     }
 
-    /// Attaches to functions one by one, those that matter most first, as long as there is time.
+    /// Attaches to functions one by one, the most important first, until the time is up.
     pub fn some_functions(&mut self, programs: &Loaded<'_>, functions: &[Function]) {
         let began = Instant::now();
         for f in by_weight(functions) {
@@ -129,7 +129,7 @@ impl Links {
             }
             let place = f.positions.trailing_zeros() as usize;
             let Some(program) = BY_PLACE.get(place).and_then(|name| programs.get(*name)) else { continue };
-            // One that the kernel does not want to have traced is one of many.
+            // Some functions cannot be traced.
             match program.attach_kprobe(false, &f.name) {
                 Ok(link) => {
                     self.links.push(link);

@@ -1,4 +1,4 @@
-//! Names for what the programs report in numbers.
+//! Resolves names for the numbers that the programs report.
 
 use crate::functions::Function;
 use latpath_bpf::{Functions, Reasons};
@@ -9,14 +9,14 @@ use std::collections::HashMap;
 #[derive(Default)]
 pub(crate) struct Names {
     functions: HashMap<u64, String>,
-    // Read when a packet is dropped, which is rare.
+    // Read at the first drop, which is rare.
     all: OnceCell<Functions>,
     reasons: OnceCell<Reasons>,
     namespaces: RefCell<HashMap<u32, String>>,
 }
 
 impl Names {
-    /// Names of these functions, and of what is found later.
+    /// Names of these functions; others are resolved on demand.
     pub fn new(functions: &[Function]) -> Self {
         Self {
             functions: functions.iter().map(|f| (f.address, f.name.clone())).collect(),
@@ -25,7 +25,7 @@ impl Names {
         }
     }
 
-    /// The function that begins here.
+    /// The function at this address.
     pub fn function(&self, address: u64) -> String {
         self.functions.get(&address).cloned().unwrap_or_else(|| self.near(address))
     }
@@ -34,17 +34,17 @@ impl Names {
         self.all.get_or_init(Functions::read).name(address)
     }
 
-    /// A drop's reason.
+    /// Name of a drop reason.
     pub fn reason(&self, reason: u32) -> String {
-        // Reasons of subsystems carry their number in the upper half; Reasons keeps 4 bits of it.
+        // Reasons of subsystems have their number in the upper half; Reasons keeps 4 bits of it.
         let packed = if reason >> 16 == 0 { reason } else { (reason >> 16 & 15) << 12 | reason & 0xfff };
         self.reasons.get_or_init(Reasons::read).name(packed as u16)
     }
 
-    /// A device with its namespace, where that is not ours.
+    /// A device, with its namespace unless that is this process's.
     pub fn device(&self, device: &str, netns: u32) -> String {
         if !self.namespaces.borrow().contains_key(&netns) {
-            // It may have got its name since. If not, its number is its name from now on.
+            // It may have been named since. Otherwise its number becomes its name.
             let mut known = namespace_names();
             known.entry(netns).or_insert_with(|| netns.to_string());
             self.namespaces.borrow_mut().extend(known);

@@ -1,20 +1,21 @@
-//! What to search for, and how it was attached.
+//! Options of a search, and how it was attached.
 
 use crate::pcap::Code;
 use latpath_model::{Ns, StreamSpec};
 use std::time::Duration;
-/// Kinds of places that programs stand at; each has those before it as well.
+/// Kinds of attachments; each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum With {
+    /// Tracepoints only.
     Tracepoints,
-    /// Single kprobes: at some functions, because each takes its time.
+    /// Single kprobes, at some functions only, because each takes long to attach.
     Kprobes,
     /// One attachment to all functions (Linux 5.18, CONFIG_FPROBE).
     KprobeMulti,
 }
 
 impl With {
-    /// As the user writes it.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tracepoints => "tracepoints",
@@ -24,43 +25,48 @@ impl With {
     }
 }
 
+/// Options of a search.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Streams whose packets are followed; with none, the filter alone chooses.
+    /// Streams whose packets are followed; if empty, only the filter chooses.
     pub streams: Vec<StreamSpec>,
-    /// A pcap filter that packets must pass as well.
+    /// A pcap filter that packets must also match.
     pub code: Option<Code>,
-    /// The device on which packets are chosen; with none, any.
+    /// The device on which packets are chosen; `None` for any.
     pub device: Option<Device>,
-    /// Packets to follow.
+    /// Number of packets to follow.
     pub count: u32,
-    /// What to attach; with none, the best that this kernel has.
+    /// Kind of attachment; `None` for the best that this kernel supports.
     pub with: Option<With>,
-    /// An skb that nothing ties to a packet is that packet if it has the same bytes within this time after the packet was seen
-    /// last.
+    /// Maximum time after a packet's last event at which an unrelated skb with the same bytes counts as that packet,
+    /// ns.
     pub same: Ns,
 }
 
+/// The device on which packets are chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
+    /// Its name.
     pub name: String,
-    /// Inode number of its network namespace; with none, devices of this name in all.
+    /// Inode number of its network namespace; `None` for devices of this name in any.
     pub netns: Option<u32>,
 }
 
-/// How and to what the programs are attached.
+/// How the programs were attached.
 #[derive(Clone, Debug)]
 pub struct How {
-    /// What kind of places.
+    /// Kind of attachment.
     pub with: With,
+    /// Number of functions attached to.
     pub functions: usize,
-    /// Kernel functions that could have been attached to.
+    /// Number of functions that could have been attached to.
     pub functions_known: usize,
-    /// Names of the functions, where they are not all.
+    /// Names of the functions, if they are not all.
     pub functions_shown: Option<Vec<String>>,
+    /// Number of tracepoints attached to.
     pub tracepoints: usize,
-    /// Time from the beginning until all were attached.
+    /// Time until all were attached.
     pub took: Duration,
-    /// What cannot be shown here, and why: a line each.
+    /// Limits of what can be shown here, one line each.
     pub notes: Vec<String>,
 }

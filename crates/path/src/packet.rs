@@ -1,4 +1,4 @@
-//! A packet's path, step by step.
+//! The path of a packet, step by step.
 
 use crate::layout::constants::{
     EVENT_COPY, EVENT_FUNCTION, EVENT_TRACEPOINT, FLAG_ADOPTED, FLAG_ARRIVED, FLAG_MACVTAP, FLAG_NEW, FLAG_SOCKET,
@@ -13,21 +13,24 @@ use latpath_model::text::of_field;
 use latpath_model::{Ns, PointKind};
 use std::collections::HashMap;
 
+/// What happened to a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
-    /// A kernel function got the packet.
+pub enum StepKind {
+    /// A kernel function received the packet.
     Function(String),
     /// A tracepoint, as `system:name`.
     Tracepoint(String),
-    /// A function has made another skb of it.
+    /// A function made another skb from it.
     Copy {
+        /// The function.
         by: String,
-        /// The new skb, as it is called in this packet.
+        /// The new skb's number in this packet.
         to: usize,
     },
 }
 
-impl What {
+impl StepKind {
+    /// Name of the function or tracepoint.
     pub fn name(&self) -> &str {
         match self {
             Self::Function(name) | Self::Tracepoint(name) | Self::Copy { by: name, .. } => name,
@@ -35,42 +38,45 @@ impl What {
     }
 }
 
-/// One thing that happened to a packet.
+/// One event of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When (CLOCK_MONOTONIC).
+    /// `CLOCK_MONOTONIC`, ns.
     pub t: Ns,
+    /// The CPU.
     pub cpu: u16,
-    /// In which process and thread; 0 for an idle CPU.
+    /// The running process; 0 for an idle CPU.
     pub pid: u32,
-    /// The thread's id.
+    /// The running thread.
     pub tid: u32,
     /// The thread's name.
     pub thread: String,
-    /// The device it was on, `name%netns` outside this process's namespace; empty if none.
+    /// The packet's device, `name%netns` outside this process's namespace; empty if none.
     pub device: String,
     /// Inode number of the device's network namespace.
     pub netns: u32,
-    /// The device's index in it, 0 for none.
+    /// The device's index in it; 0 for none.
     pub ifindex: u32,
-    pub what: What,
-    /// The skb: 0 for the one that was seen first, then its copies as they were made.
+    /// What happened.
+    pub what: StepKind,
+    /// The skb: 0 for the first one, then its copies in order of creation.
     pub skb: usize,
     /// Bytes from the current header to the end.
     pub len: u32,
-    /// Whether nothing but its bytes says that this skb is the packet.
+    /// Whether only equal bytes relate this skb to the packet.
     pub same_bytes: bool,
-    /// For a drop: why, and in which function.
+    /// For a drop: the reason, and the function.
     pub drop: Option<(String, String)>,
-    /// What `latpath record` would call a sighting here.
+    /// The point at which `latpath record` would see the packet here.
     pub point: Option<(PointKind, String)>,
 }
 
+/// A followed packet.
 #[derive(Clone, Debug)]
 pub struct Packet {
-    /// Its number, from 0.
+    /// Number of the packet, from 0.
     pub number: u32,
-    /// What happened, in order of time.
+    /// Steps, in order of time.
     pub steps: Vec<Step>,
     skbs: HashMap<u64, usize>,
     next: usize,
@@ -81,7 +87,7 @@ impl Packet {
         Self { number, steps: Vec::new(), skbs: HashMap::new(), next: 0 }
     }
 
-    /// The time of its first step.
+    /// Time of its first step.
     pub fn began(&self) -> Ns {
         self.steps.first().map_or(0, |s| s.t)
     }
@@ -96,7 +102,7 @@ impl Packet {
         self.steps.push(step);
     }
 
-    /// Gives an skb the next name.
+    /// Assigns the next number to an skb.
     fn name(&mut self, address: u64) -> usize {
         let name = self.next;
         self.next += 1;
@@ -107,11 +113,11 @@ impl Packet {
     fn step(&mut self, event: &Event, skb: usize, names: &Names) -> Step {
         let at = event.at as usize;
         let what = match usize::from(event.kind) {
-            EVENT_FUNCTION => What::Function(names.function(event.at)),
-            EVENT_COPY => What::Copy { by: MAKERS.get(at).map_or("?", |m| m).into(), to: self.name(event.aux) },
+            EVENT_FUNCTION => StepKind::Function(names.function(event.at)),
+            EVENT_COPY => StepKind::Copy { by: MAKERS.get(at).map_or("?", |m| m).into(), to: self.name(event.aux) },
             _ => {
                 let name = TRACEPOINTS.get(at).map_or_else(|| "?".into(), |t| format!("{}:{}", t.system, t.name));
-                What::Tracepoint(name)
+                StepKind::Tracepoint(name)
             }
         };
         let is_drop = usize::from(event.kind) == EVENT_TRACEPOINT && at == TP_KFREE_SKB;
@@ -135,7 +141,7 @@ impl Packet {
     }
 
     pub(crate) fn finish(&mut self) {
-        // The buffer keeps the order of reservation, which differs between CPUs by less than an event takes.
+        // The ring buffer keeps the order of reservation, which may differ slightly between CPUs.
         self.steps.sort_by_key(|s| s.t);
     }
 }
@@ -144,7 +150,7 @@ fn has(event: &Event, flags: usize) -> bool {
     usize::from(event.flags) & flags != 0
 }
 
-/// The point of `record` that an event is a sighting at: docs/points.md.
+/// The point of `record` at which an event is a sighting: docs/points.md.
 fn point(event: &Event) -> Option<(PointKind, String)> {
     if usize::from(event.kind) != EVENT_TRACEPOINT {
         return None;
@@ -177,5 +183,5 @@ fn point(event: &Event) -> Option<(PointKind, String)> {
     Some((kind, if device.is_empty() { "-".into() } else { device }))
 }
 
-/// `OVS_PACKET_CMD_MISS` of linux/openvswitch.h: no flow fits.
+/// `OVS_PACKET_CMD_MISS` of linux/openvswitch.h: no flow matches.
 const MISS: u64 = 1;

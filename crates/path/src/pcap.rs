@@ -1,49 +1,59 @@
-//! libpcap, which turns a filter expression (pcap-filter(7)) into classic BPF. It is looked for when an expression is given:
-//! latpath builds and runs without it.
+//! Compiles filter expressions (pcap-filter(7)) to classic BPF with libpcap, which is loaded only when an expression is
+//! given: latpath builds and runs without it.
 
-/// One instruction of classic BPF, as libpcap and the kernel programs have it (bpf/event.h).
+/// One instruction of classic BPF (bpf/event.h).
 pub use crate::layout::Instruction;
 use crate::layout::{Instructions, MAX_CODE};
 use latpath_bpf::bytes_of;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 
-/// What an expression was made into.
+/// A compiled expression.
 #[derive(Clone, Debug)]
 pub struct Code {
+    /// The instructions.
     pub instructions: Vec<Instruction>,
 }
 
 /// Why an expression cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadExpression {
-    /// libpcap does not like it.
+    /// libpcap rejects it.
     #[error("{expression:?} is no filter: {said}")]
     Wrong {
+        /// The expression.
         expression: String,
-        /// libpcap's words.
+        /// libpcap's error message.
         said: String,
     },
-    /// It has what nobody can answer inside the kernel.
+    /// It depends on more than the packet's bytes, which is not available in the kernel programs.
     #[error("{0:?} asks for what is not in the packet's bytes (inbound, outbound, ifindex …): choose the device with -i instead")]
     NotBytes(String),
+    /// It is too long.
     #[error("{expression:?} makes a filter of {len} instructions: at most {MAX_CODE} can be run")]
-    TooLong { expression: String, len: usize },
+    TooLong {
+        /// The expression.
+        expression: String,
+        /// Its number of instructions.
+        len: usize,
+    },
 }
 
-/// Why there is no filter.
+/// Why an expression cannot be compiled.
 #[derive(Debug, thiserror::Error)]
 pub enum CompileError {
+    /// The expression is invalid.
     #[error(transparent)]
     Expression(#[from] BadExpression),
+    /// libpcap cannot be loaded.
     #[error("filter expressions need libpcap, which is not here ({0}): install it (Debian: apt install libpcap0.8), or use --stream")]
     NoLibrary(String),
 }
 
-/// Names of the library, by distribution.
+/// File names of the library in various distributions.
 const NAMES: [&CStr; 3] = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
 const ETHERNET: c_int = 1;
 const UNKNOWN_NETMASK: c_uint = 0xffff_ffff;
-/// Loads at or behind this ask the kernel, not the packet (linux/filter.h, SKF_NET_OFF).
+/// Loads from this offset on depend on the kernel, not the packet (linux/filter.h, SKF_NET_OFF).
 const NOT_IN_PACKET: u32 = 0xfff0_0000;
 
 /// `struct bpf_program` of libpcap.
@@ -60,7 +70,7 @@ type GetError = unsafe extern "C" fn(*mut c_void) -> *const c_char;
 type Close = unsafe extern "C" fn(*mut c_void);
 type Filter = unsafe extern "C" fn(*const Instruction, *const u8, c_uint, c_uint) -> c_uint;
 
-/// The library, loaded for as long as the process lives.
+/// The library, loaded until the process ends.
 pub struct Library {
     open_dead: OpenDead,
     compile: Compile,
@@ -71,17 +81,17 @@ pub struct Library {
 }
 
 impl Library {
-    /// Loads it.
+    /// Loads the library.
     ///
     /// # Errors
-    /// Where it is not installed.
+    /// It is not installed.
     pub fn load() -> Result<Self, CompileError> {
         let mut why = String::new();
         for name in NAMES {
-            // SAFETY: the name is a string; libpcap's initialisers touch nothing of ours.
+            // SAFETY: the name is a string; libpcap's initialisers do not affect this process's state.
             let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
             if library.is_null() {
-                // SAFETY: after a failure dlerror gives a string that lives until the next call.
+                // SAFETY: after a failure dlerror returns a string that is valid until the next call.
                 let said = unsafe { libc::dlerror() };
                 if why.is_empty() && !said.is_null() {
                     // SAFETY: as above.
@@ -95,7 +105,7 @@ impl Library {
                 let missing = || CompileError::NoLibrary(format!("it has no {}", name.to_string_lossy()));
                 (!found.is_null()).then_some(found).ok_or_else(missing)
             };
-            // SAFETY: each symbol is a function of libpcap's public interface, with the type that pcap(3) and pcap/bpf.h give.
+            // SAFETY: each symbol is a function of libpcap's public interface, with its type in pcap(3) and pcap/bpf.h.
             return unsafe {
                 Ok(Self {
                     open_dead: std::mem::transmute::<*mut c_void, OpenDead>(symbol(c"pcap_open_dead")?),
@@ -113,13 +123,13 @@ impl Library {
     /// Compiles an expression for Ethernet frames.
     ///
     /// # Errors
-    /// In libpcap's words.
+    /// libpcap rejects it.
     pub fn compile(&self, expression: &str) -> Result<Code, CompileError> {
         let wrong = |said: String| BadExpression::Wrong { expression: expression.into(), said };
         let text = CString::new(vlan_first(expression)).map_err(|_| wrong("it contains a NUL".into()))?;
         let mut program = Program { len: 0, instructions: std::ptr::null_mut() };
-        // SAFETY: `dead` is libpcap's own until it is closed; program and text outlive the calls; what compile made is copied
-        // before it is freed, and freed only where it was made.
+        // SAFETY: `dead` is valid until it is closed; program and text outlive the calls; the compiled program is
+        // copied before it is freed, and only freed if it was created.
         let compiled = unsafe {
             let dead = (self.open_dead)(ETHERNET, 262_144);
             if dead.is_null() {
@@ -140,19 +150,20 @@ impl Library {
         Ok(code)
     }
 
-    /// Runs a filter on a frame as libpcap does: what it returns, 0 for "no".
+    /// Runs a filter on a frame with libpcap's interpreter; returns its result, 0 for "no match".
     pub fn run(&self, code: &Code, frame: &[u8]) -> u32 {
-        // SAFETY: the instructions came from libpcap's compiler or passed `check`, so that they end; the frame has this length.
+        // SAFETY: the instructions came from libpcap's compiler or passed `check`, so that they end; the frame has this
+        // length.
         unsafe { (self.filter)(code.instructions.as_ptr(), frame.as_ptr(), frame.len() as u32, frame.len() as u32) }
     }
 }
 
 impl Code {
-    /// Whether the kernel programs can run it, and whether it ends: jumps go forward and stay inside, the last instruction
-    /// returns, memory and divisors are what they may be.
+    /// Checks that the kernel programs can run it, and that it ends: jumps go forward and stay inside, the last
+    /// instruction returns, memory and divisors are valid.
     ///
     /// # Errors
-    /// Says why not; `expression` is for the message.
+    /// The reason; `expression` is quoted in the message.
     pub fn check(&self, expression: &str) -> Result<(), BadExpression> {
         let len = self.instructions.len();
         if len > MAX_CODE {
@@ -188,7 +199,7 @@ impl Code {
         }
     }
 
-    /// As the programs' table keeps it: the length, and all places.
+    /// Format of the programs' table: the length, and all slots.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let len = self.instructions.len();
         let mut table = Instructions { len: len as u32, ..Instructions::default() };
@@ -197,10 +208,11 @@ impl Code {
     }
 }
 
-/// Puts what an expression asks of VLAN tags in front of what it asks besides, where it is a row of conditions joined by `and`.
+/// Moves VLAN conditions to the front of an expression that is a conjunction.
 ///
-/// `vlan` moves what stands behind it past the tag, and nothing before it (pcap-filter(7)): "ether proto 0x88ba and vlan 7" would
-/// fit no frame at all. On a device it does, for there the kernel takes the tag off first; so it shall mean the same here.
+/// `vlan` shifts the offsets of later conditions past the tag, but not of earlier ones (pcap-filter(7)): "ether proto
+/// 0x88ba and vlan 7" would match no frame. On a device it does, because the kernel removes the tag first; this makes
+/// it match here too.
 fn vlan_first(expression: &str) -> String {
     let spaced = expression.replace("&&", " and ").replace("||", " or ");
     let (mut depth, mut terms) = (0i32, vec![Vec::new()]);
@@ -222,7 +234,7 @@ fn vlan_first(expression: &str) -> String {
 /// Compiles an expression for Ethernet frames.
 ///
 /// # Errors
-/// Where libpcap is missing, or does not understand it.
+/// libpcap is missing, or rejects the expression.
 pub fn compile(expression: &str) -> Result<Code, CompileError> {
     Library::load()?.compile(expression)
 }

@@ -1,4 +1,4 @@
-//! A search: the programs at work, and what they report.
+//! A running search, and its results.
 
 use crate::attach::{attach, Attached, SearchError};
 use crate::layout::{Counts, Event};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Packets under way.
+/// A search in progress.
 pub struct Search {
     attached: Option<Attached>,
     ring: RingBuffer<'static>,
@@ -23,10 +23,10 @@ pub struct Search {
 }
 
 impl Search {
-    /// Attaches the programs. From its return on packets are chosen.
+    /// Attaches the programs, which choose packets from then on.
     ///
     /// # Errors
-    /// Where the kernel cannot, or not what was asked for.
+    /// The kernel does not support tracing, or the requested kind of it.
     pub fn start(options: &Options) -> Result<Self, SearchError> {
         let (attached, how) = attach(options)?;
         let inbox = Rc::new(RefCell::new(Vec::new()));
@@ -49,15 +49,15 @@ impl Search {
         &self.how
     }
 
-    /// Waits for events, this long at most. Returns the packets seen so far.
+    /// Waits for events, at most for `time`. Returns the number of packets seen so far.
     pub fn wait(&mut self, time: Duration) -> u32 {
-        // An interrupted wait is an empty one.
+        // An interrupted wait counts as empty.
         self.ring.poll_raw(time);
         self.take();
         self.packets.len() as u32
     }
 
-    /// The time of the last event (CLOCK_MONOTONIC); of the beginning, if there was none.
+    /// Time of the last event (CLOCK_MONOTONIC), ns; of the start, if there was none.
     pub fn last(&self) -> Ns {
         self.last
     }
@@ -71,7 +71,7 @@ impl Search {
         }
     }
 
-    /// What was not seen so far.
+    /// Counts of what was missed so far.
     pub fn counts(&self) -> Counts {
         let Some(attached) = &self.attached else { return Counts::default() };
         let kept = attached.counts.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
@@ -79,12 +79,12 @@ impl Search {
         Counts { recursion_misses: attached.recursion_misses(), ..kept }
     }
 
-    /// Ends the search: nothing that happens from here on is reported. Packets in the order in which they were chosen, each one's
-    /// steps in order of time; and what is still attached.
+    /// Ends the search; later events are not reported. Returns the packets in the order in which they were chosen, each
+    /// with its steps in order of time, and the remaining attachments.
     pub fn stop(mut self) -> (Vec<Packet>, Counts, Remains) {
         let counts = self.counts();
         if let Some(attached) = &self.attached {
-            // What could be written at the start can be written at the end.
+            // This succeeded at the start, so it succeeds at the end.
             let _ = attached.counts.update(&0u32.to_ne_bytes(), bytes_of(&Counts::default()), MapFlags::ANY);
         }
         while self.ring.consume_raw() > 0 {}
@@ -95,14 +95,14 @@ impl Search {
     }
 }
 
-/// What is still attached after a search; dropping it takes it off. Single kprobes need a while: the kernel waits for each that
-/// no CPU is in it any more.
+/// Attachments that remain after a search; dropping it detaches them. Single kprobes take a while: for each the kernel
+/// waits until no CPU executes it.
 pub struct Remains {
     attached: Option<Attached>,
 }
 
 impl Remains {
-    /// How many kprobes must be taken off one by one.
+    /// Number of kprobes that must be detached one by one.
     pub fn kprobes(&self) -> usize {
         self.attached.as_ref().map_or(0, Attached::kprobes)
     }

@@ -1,65 +1,65 @@
-//! Which paths packets took, and how long the stages of each took.
+//! Groups packets by path, and measures the stages of each path.
 
 use crate::packet::{Packet, Step};
 use latpath_model::{Ns, Point, PointKind, HOST};
 use std::collections::HashMap;
 
-/// One step that all packets of a path made.
+/// A step common to all packets of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The function or tracepoint.
     pub name: String,
-    /// The device, empty for none.
+    /// The device; empty for none.
     pub device: String,
-    /// The skb: 0 for the one that was seen first.
+    /// The skb: 0 for the first one.
     pub skb: usize,
-    /// Median of the time since the packet was first seen.
+    /// Median time since the packet was first seen, ns.
     pub since_first: Ns,
-    /// Median of the time since the hop before.
+    /// Median time since the previous hop, ns.
     pub since_last: Ns,
 }
 
-/// Hops one after another on one device by one kind of thread.
+/// Consecutive hops on one device in one kind of thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// The device, empty for none.
+    /// The device; empty for none.
     pub device: String,
-    /// The thread, as most packets had it.
+    /// The most common thread.
     pub thread: String,
-    /// Its first hop's name.
+    /// Name of its first hop.
     pub first: String,
-    /// Its last hop's name.
+    /// Name of its last hop.
     pub last: String,
-    /// How many hops it has.
+    /// Number of hops.
     pub hops: usize,
-    /// Median of the time from its first hop to its last.
+    /// Median time from its first hop to its last, ns.
     pub took: Ns,
-    /// Median of the time from the last hop of the stage before to its first.
+    /// Median time from the previous stage's last hop to its first, ns.
     pub since_last: Ns,
 }
 
-/// A path that packets took.
+/// A path taken by packets.
 #[derive(Clone, Debug)]
 pub struct Path {
-    /// The packets that took it, by number.
+    /// Numbers of the packets.
     pub packets: Vec<u32>,
-    /// What they passed, in order of their median times.
+    /// Hops, in order of their median times.
     pub hops: Vec<Hop>,
-    /// The same in few lines.
+    /// The hops summarised by stage.
     pub stages: Vec<Stage>,
-    /// Where `latpath record` would see them, in order.
+    /// Points at which `latpath record` would see the packets, in order.
     pub points: Vec<Point>,
 }
 
-/// The median; of an even number, the lower of the middle ones. 0 of nothing.
+/// The median; of an even number of times the lower middle one; 0 if empty.
 fn median(mut times: Vec<Ns>) -> Ns {
     times.sort_unstable();
     times.get(times.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
-/// The order of steps that does not depend on how two CPUs happen to interleave: CPU by CPU, as each came into play. Between the
-/// same two places the same CPU works in order.
-fn apart(packet: &Packet) -> Vec<usize> {
+/// An order of steps that does not depend on the interleaving of CPUs: CPU by CPU, in order of first appearance. On one
+/// CPU, steps are ordered.
+fn cpu_order(packet: &Packet) -> Vec<usize> {
     let mut cpus: Vec<u16> = Vec::new();
     for step in &packet.steps {
         if !cpus.contains(&step.cpu) {
@@ -71,7 +71,7 @@ fn apart(packet: &Packet) -> Vec<usize> {
     order
 }
 
-/// What two packets on one path have in common: name, device and skb of each step.
+/// Identity of a path: name, device and skb of each step.
 type Signature<'a> = Vec<(&'a str, &'a str, usize)>;
 
 fn signature(packet: &Packet) -> Signature<'_> {
@@ -79,10 +79,10 @@ fn signature(packet: &Packet) -> Signature<'_> {
         let s = &packet.steps[i];
         (s.what.name(), s.device.as_str(), s.skb)
     };
-    apart(packet).into_iter().map(of).collect()
+    cpu_order(packet).into_iter().map(of).collect()
 }
 
-/// The paths that packets took, the most travelled first.
+/// The paths, most frequent first.
 pub fn paths(packets: &[Packet]) -> Vec<Path> {
     let mut groups: Vec<Vec<&Packet>> = Vec::new();
     let mut place: HashMap<Signature<'_>, usize> = HashMap::new();
@@ -98,9 +98,9 @@ pub fn paths(packets: &[Packet]) -> Vec<Path> {
     paths
 }
 
-/// One path, of packets with the same signature.
+/// Summarises packets with the same signature.
 fn path(packets: &[&Packet]) -> Path {
-    let orders: Vec<Vec<usize>> = packets.iter().map(|p| apart(p)).collect();
+    let orders: Vec<Vec<usize>> = packets.iter().map(|p| cpu_order(p)).collect();
     let step = |p: usize, i: usize| -> &Step { &packets[p].steps[orders[p][i]] };
     let all = 0..packets.len();
     let since_first = |i: usize| median(all.clone().map(|p| step(p, i).t - packets[p].began()).collect());
@@ -145,7 +145,7 @@ fn path(packets: &[&Packet]) -> Path {
     Path { packets: packets.iter().map(|p| p.number).collect(), hops, stages, points: points_of(sorted) }
 }
 
-/// The commonest of some names; of equally common ones, the first in the alphabet.
+/// The most common name; of equally common ones the first alphabetically.
 fn commonest<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut counts: HashMap<&str, usize> = HashMap::new();
     names.for_each(|n| *counts.entry(n).or_default() += 1);
@@ -154,7 +154,7 @@ fn commonest<'a>(names: impl Iterator<Item = &'a str>) -> String {
     counts.first().map_or(String::new(), |(name, _)| name.to_string())
 }
 
-/// The points at which some steps are sightings, each once.
+/// The points at which steps are sightings, without duplicates.
 fn points_of<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     for (kind, device) in steps.filter_map(|s| s.point.as_ref()) {
@@ -166,8 +166,8 @@ fn points_of<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Point> {
     points
 }
 
-/// The points for `record`: those of all paths, in the order of the most travelled; drops are noted at any rate, and need no
-/// point.
+/// The points for `record`: those of all paths, in the order of the most frequent path. Drops are always recorded and
+/// need no point.
 pub fn points(paths: &[Path]) -> Vec<Point> {
     let mut all: Vec<Point> = Vec::new();
     for point in paths.iter().flat_map(|p| &p.points).filter(|p| p.kind != PointKind::Drop) {
@@ -181,7 +181,7 @@ pub fn points(paths: &[Path]) -> Vec<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::What;
+    use crate::packet::StepKind;
 
     fn step(t: Ns, cpu: u16, name: &str, device: &str) -> Step {
         Step {
@@ -193,7 +193,7 @@ mod tests {
             device: device.into(),
             netns: 1,
             ifindex: 1,
-            what: What::Function(name.into()),
+            what: StepKind::Function(name.into()),
             skb: 0,
             len: 100,
             same_bytes: false,

@@ -1,4 +1,4 @@
-//! The kernel's interpreter of pcap filters on its own, as its tests run it: no packet is touched.
+//! The kernel's interpreter of pcap filters, for tests. It affects no packets.
 
 use crate::attach::SearchError;
 use crate::layout::{Trial, CAPTURE};
@@ -10,19 +10,20 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
+/// The loaded interpreter.
 pub struct Interpreter {
     program: OwnedFd,
     code: MapHandle,
 }
 
-/// Its place among the programs of bpf/path.bpf.c.
+/// Name of the program in bpf/path.bpf.c.
 const NAME: &str = "try_filter";
 
 impl Interpreter {
-    /// Loads it.
+    /// Loads the interpreter.
     ///
     /// # Errors
-    /// Where the kernel does not load it.
+    /// The kernel does not load it.
     pub fn load() -> Result<Self, SearchError> {
         able().map_err(StartError::from)?;
         latpath_bpf::listen();
@@ -30,7 +31,7 @@ impl Interpreter {
         let refused = SearchError::refused;
         let mut open = PathSkelBuilder::default().open(&mut storage).map_err(refused)?;
         for mut program in open.open_object_mut().progs_mut() {
-            // The table of programs wants the one that stands in it.
+            // The table of programs requires the program that it contains.
             let this = program.name() == NAME || program.name() == "decide";
             program.set_autoload(this);
         }
@@ -40,10 +41,10 @@ impl Interpreter {
         Ok(Self { program, code: MapHandle::try_from(&skel.maps.code).map_err(refused)? })
     }
 
-    /// Runs a filter on a frame: what it returns, 0 for "no".
+    /// Runs a filter on a frame; returns its result, 0 for "no match".
     ///
     /// # Errors
-    /// Where the frame is longer than what filters see, or the kernel does not run it.
+    /// The frame is longer than the part that filters see, or the kernel does not run the program.
     pub fn run(&self, code: &Code, frame: &[u8]) -> std::io::Result<u32> {
         if frame.len() > CAPTURE {
             return Err(std::io::ErrorKind::InvalidInput.into());

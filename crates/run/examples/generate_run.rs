@@ -4,9 +4,10 @@
 //! cargo run --release -p latpath-run --example generate_run -- DIR [JOURNEYS [STREAMS [POINTS [RATE [HOST [SEED]]]]]]
 //! ```
 //! 4000 packets a second and stream over 5 points by default: NIC, tap, VM, guest's NIC, application. Segments of 8 to
-//! 120 µs in the middle, log-normal with tens of µs of jitter, to the ns; now and then a spike of up to 11 ms, and one of 14 ms
-//! in the middle; a publisher with 8 µs of jitter; a packet in 100 000 lost at the tap. RATE (journeys a second) paces it; 0 drives the writer as
-//! fast as it goes, and the recording is dated back by the time that it covers.
+//! 120 µs in the middle, log-normal with tens of µs of jitter, to the ns; now and then a spike of up to 11 ms, and one
+//! of 14 ms in the middle; a publisher with 8 µs of jitter; a packet in 100 000 lost at the tap. RATE (journeys a
+//! second) paces it; 0 drives the writer as fast as it goes, and the recording is dated back by the time that it
+//! covers.
 //!
 //! HOST is `pinned` (as a host for such streams is set up: each step on its CPU, the VM's threads move rarely, softirqs
 //! interrupt a thread in one case of 16) or `busy` (nothing is pinned: a step changes its CPU, any of 8, every fourth
@@ -28,7 +29,8 @@ const POINTS: [(&str, Link); 5] = [
     ("guest0/nic-rx@eth1", Link::Nic),
     ("guest0/app-read@relay", Link::Socket),
 ];
-/// Median in ns and width (of the logarithm) of the segment that ends at each point; the first is the publisher's jitter.
+/// Median in ns and width (of the logarithm) of the segment that ends at each point; the first is the publisher's
+/// jitter.
 const SEGMENTS: [(f64, f64); 5] = [(8_000.0, 0.8), (8_000.0, 0.3), (40_000.0, 0.5), (120_000.0, 0.35), (60_000.0, 0.4)];
 
 /// Quantiles of a log-normal distribution, to be interpolated.
@@ -39,7 +41,7 @@ fn quantiles(noise: &mut Noise, median: f64, width: f64) -> Vec<f64> {
     all
 }
 
-/// What a recorder would have found out.
+/// The manifest that a recorder would write.
 fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error::Error>> {
     let mut manifest = Manifest::begin();
     manifest.threshold_ns = 500_000;
@@ -76,7 +78,7 @@ fn manifest(streams: u64, points: usize) -> Result<Manifest, Box<dyn std::error:
     Ok(manifest)
 }
 
-/// Moves the beginning of the recording back.
+/// Moves the start of the recording back.
 fn date_back(manifest: &mut Manifest, by: Ns) {
     let start = &mut manifest.start;
     (start.utc_ns, start.tai_ns, start.monotonic_ns) = (start.utc_ns - by, start.tai_ns - by, start.monotonic_ns - by);

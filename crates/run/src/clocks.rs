@@ -1,4 +1,4 @@
-//! `clocks.jsonl`: every clock's samples.
+//! `clocks.jsonl`: the samples of all clocks.
 
 use crate::{lines, span::TimeSpan, ClockSample, RunError, CLOCKS};
 use latpath_partstore::{Directory, StoreError};
@@ -21,7 +21,7 @@ impl Clocks {
         Ok(Self { path, file })
     }
 
-    /// Returns how many bytes that took.
+    /// Returns the number of bytes appended.
     pub fn append(&mut self, samples: &[ClockSample]) -> Result<u64, RunError> {
         let lines = lines::of(samples);
         let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
@@ -30,7 +30,7 @@ impl Clocks {
     }
 }
 
-/// Passes on all whole lines of a run's samples; the number of those that are damaged.
+/// Passes all samples of complete lines to `visit`; returns the number of damaged lines.
 pub(crate) fn for_each(run: &Path, span: TimeSpan, mut visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
     lines::for_each(&run.join(CLOCKS), |sample: ClockSample| {
         let is_possible = span.contains(sample.t_ns);

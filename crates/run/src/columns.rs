@@ -1,11 +1,11 @@
-//! The columns of a part: names, types, encodings. docs/run-format.md describes them for readers other than latpath.
+//! The columns of a part: names, types, encodings. docs/run-format.md describes them for other readers.
 
 use crate::{span::TimeSpan, Rows};
 use latpath_model::Ns;
 use latpath_partstore::{Column, Group, Names, PartWriter, Span, StoreError, Values};
 use std::{fmt::Display, sync::Arc};
 
-/// The columns that every part has.
+/// Names of the columns of every part.
 pub(crate) const STREAM: &str = "stream";
 const KEY: &str = "key";
 const NUMBER: &str = "number";
@@ -16,24 +16,25 @@ const DROP_NOTE: &str = "drop_note";
 const MISSING_BEFORE: &str = "missing_before";
 const CPU_PREFIX: &str = "cpu:";
 const TID_PREFIX: &str = "tid:";
-/// Key of the format's number in a part's own metadata.
+/// Key of the format version in a part's metadata.
 const FORMAT_KEY: &str = "latpath_format";
 
-/// Columns behind those of the points.
+/// Number of columns after those of the points.
 const RARE: usize = 4;
 
-/// The place of [`STREAM`] in [`table`], by which rows are sorted.
+/// Index of [`STREAM`] in [`table`], by which rows are sorted.
 pub(crate) const BY_STREAM: usize = 0;
 
-/// The point whose times a column of this name has. Other columns of a point have a prefix instead of a suffix: a device's name may
-/// contain dots (`eth0.7`), which some readers take for nesting.
+/// The point of a column of times, from the column's name. Other columns of a point have a prefix instead of a suffix:
+/// a device's name may contain dots (`eth0.7`), which some readers take for nesting.
 pub(crate) fn point_of(name: &str) -> Option<&str> {
     const OTHERS: [&str; 8] = [STREAM, KEY, NUMBER, TIME, DUPLICATES, OUT_OF_ORDER, DROP_NOTE, MISSING_BEFORE];
     let is_other = OTHERS.contains(&name) || name.starts_with(CPU_PREFIX) || name.starts_with(TID_PREFIX);
     (!is_other).then_some(name)
 }
 
-/// A part's table: the fixed columns, then the times of all points, then their CPUs and threads if `details`, then the rare flags.
+/// The table of a part: the fixed columns, the times of all points, their CPUs and threads if `details`, and the rare
+/// flags.
 pub(crate) fn table<P: Display>(points: &[P], details: bool) -> Arc<[Column]> {
     use latpath_partstore::{Encoding::*, Kind::*};
     let mut table = vec![
@@ -64,7 +65,7 @@ pub(crate) fn create(names: &Names, span: Span, table: &Arc<[Column]>) -> Result
     )
 }
 
-/// Fills a group of [`table`] with rows, each stream's rows together.
+/// Fills a group of [`table`] with rows, sorted by stream.
 pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
     let places = if details { 2 * rows.points } else { 0 };
     group.columns.resize_with(4 + rows.points + places + RARE, Values::default);
@@ -77,7 +78,7 @@ pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
     let (places, rare) = rest.split_at_mut(places);
     for (p, time) in times.iter_mut().enumerate() {
         let seen = |row: &usize| rows.seen[*row] >> p & 1 == 1;
-        // Wrapping, so that the reader gets back the very same time whatever a broken clock made of it.
+        // Wrapping arithmetic, so that any time of a faulty clock reads back unchanged.
         time.i64.extend(all().filter(seen).map(|row| rows.t[p][row].wrapping_sub(first[row])));
         time.levels.extend(all().map(|row| i16::from(seen(&row))));
         let Some([cpu, tid]) = places.get_mut(2 * p..2 * p + 2) else { continue };
@@ -101,7 +102,8 @@ pub(crate) fn fill(rows: &Rows, details: bool, group: &mut Group) {
     group.sort_by(BY_STREAM);
 }
 
-/// Takes rows over this many points out of a group of [`table`]. False where the run cannot have one of their times.
+/// Moves rows over this many points from a group of [`table`] to `rows`. Returns false if a time is impossible in the
+/// run.
 #[must_use]
 pub(crate) fn take(group: &mut Group, points: usize, span: TimeSpan, rows: &mut Rows) -> bool {
     rows.clear(points);
@@ -152,7 +154,7 @@ pub(crate) fn take(group: &mut Group, points: usize, span: TimeSpan, rows: &mut 
     rows.are_times_close()
 }
 
-/// Calls with each row that has a value, and the value.
+/// Calls `put` with each row that has a value, and the value.
 fn scatter<T: Copy>(values: &[T], column: &Values, mut put: impl FnMut(usize, T)) {
     if values.len() == column.levels.len() {
         values.iter().enumerate().for_each(|(row, value)| put(row, *value));

@@ -1,63 +1,65 @@
-//! What a run lacks: the reasons for which a limit cannot be judged by it.
+//! Deficiencies of a run: why a limit cannot be judged by it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One thing that a run lacks.
+/// A deficiency of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Deficiency {
+    /// Its kind.
     pub kind: DeficiencyKind,
-    /// The same for people, with names and numbers.
+    /// Description for people, with names and numbers.
     pub text: String,
 }
 
 impl Deficiency {
+    /// A deficiency of this kind.
     pub fn new(kind: DeficiencyKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 }
 
-/// What kind of thing a run lacks.
+/// Kinds of deficiencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeficiencyKind {
-    /// A file of the run is damaged, or cannot be read.
+    /// A file of the run is damaged or unreadable.
     Damaged,
-    /// Parts or journeys that were recorded are not in the run.
+    /// Recorded parts or journeys are missing in the run.
     Missing,
-    /// The recording goes on, or was killed: its last seconds and the latest counts are missing.
+    /// The recording is in progress, or was killed: its last seconds and the latest counts are missing.
     Unfinished,
-    /// Sightings were dropped or not made: in full buffers, tables and programs, or because one packet in many was followed.
+    /// Sightings were lost in full buffers, tables and programs, or only one packet in many was followed.
     SightingsDropped,
-    /// Sightings were not joined with all others of their packets: too late, too many at a time, or too many with one key.
+    /// Sightings were not joined with others of their packets: too late, too many at a time, or too many with one key.
     NotJoined,
     /// Another machine stopped reporting before the end.
     MachineLost,
-    /// No packet was seen at a point that the user named.
+    /// No packet was seen at a requested point.
     PointNotSeen,
-    /// The route of a stream does not end at an application: nobody knows which packets were read, and when.
+    /// The route of a stream does not end at an application, so it is unknown which packets were read, and when.
     NoApplication,
     /// A machine's clock is known to be wrong by more than its error bound.
     Clock,
-    /// The sequence numbers of a stream began again: packets that were lost then are not counted.
+    /// The sequence numbers of a stream restarted: packets lost then are not counted.
     SequenceRestarted,
-    /// Packets passed in several IP fragments, of which only the first is followed: unless an application read the whole packet, nobody
-    /// knows whether the others arrived.
+    /// Packets passed in several IP fragments, of which only the first is followed: unless an application read the
+    /// whole packet, the arrival of the others is unknown.
     Fragments,
-    /// The VLAN tag or an address of packets changed on the way: the route ends before the change, or begins behind it.
+    /// The VLAN tag or an address of packets changed on the way: the route ends before the change, or begins after it.
     Changed,
-    /// Packets of several senders of a stream met: a journey may be of two of them.
+    /// Packets of several senders of a stream met: a journey may mix packets of two senders.
     SendersMixed,
     /// Packets of another sender of a stream are in no journey.
     SenderNotFollowed,
-    /// Something of a run that no figure is made of: names of threads, marks, captures.
+    /// Data without effect on figures is missing: names of threads, marks, captures.
     ContextMissing,
-    /// A kind that only a newer latpath knows.
+    /// A kind of a newer version.
     #[serde(other)]
     Other,
 }
 
-/// The figures that something which a run lacks may falsify.
+/// The figures that a deficiency may falsify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// All figures.
@@ -68,16 +70,17 @@ pub enum Reach {
     BetweenMachines,
     /// Counts of packets that no point saw.
     SequenceNumbers,
-    /// Times and counts at points that see a packet's first fragment alone: all but applications.
+    /// Times and counts at points that only see a packet's first fragment: all except applications.
     FirstFragment,
-    /// Times from the begin of the route or to its end (no step, and no segment that the user named), and counts of packets there.
+    /// Times from the beginning of the route or to its end (but not steps and user-defined segments), and counts of
+    /// packets there.
     RouteEnds,
-    /// None: only what is said of figures.
+    /// None; only explanations of figures.
     NoFigure,
 }
 
 impl DeficiencyKind {
-    /// Which figures may be other than they are shown.
+    /// The figures that may be wrong.
     pub fn reach(self) -> Reach {
         match self {
             Self::Damaged | Self::Missing | Self::Unfinished | Self::SightingsDropped | Self::NotJoined => Reach::All,

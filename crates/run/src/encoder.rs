@@ -1,4 +1,4 @@
-//! The thread that turns rows into parts, so that the thread that joins journeys never waits for the disk.
+//! The thread that encodes rows into parts, so that the joining thread never waits for the disk.
 
 use crate::{clocks::Clocks, columns, manifest, merger::Finished, rows::Rows, ClockSample, RunError};
 use latpath_linux::background::lower_priority;
@@ -10,46 +10,46 @@ use std::sync::{
     Arc,
 };
 
-/// What the writer asks of the thread, in order.
+/// A message to the thread; messages are processed in order.
 pub(crate) enum Work {
-    /// The points of the rows that follow. Comes between two parts only.
+    /// The points of the following rows. Only sent between two parts.
     Points(Arc<[Point]>),
-    /// Rows for the part that is open.
+    /// Rows of the open part.
     Rows(Rows),
-    /// The part is to be closed. The manifest, if there is a new one, is replaced before the part appears, so that it
-    /// names all points of all parts that can be seen.
+    /// Closes the part. The manifest, if there is a new one, is replaced before the part appears, so that it names all
+    /// points of all visible parts.
     EndPart { manifest: Option<Vec<u8>>, samples: Vec<ClockSample> },
 }
 
-/// The thread's belongings.
+/// State of the thread.
 pub(crate) struct Encoder {
     pub run: Directory,
     pub parts: Names,
     pub clocks: Clocks,
-    /// Rows go back here to be filled again.
+    /// Returns rows for reuse.
     pub free: Sender<Rows>,
-    /// Closed parts go there to be merged.
+    /// Sends closed parts to the merger.
     pub merger: Sender<Finished>,
-    /// Whether CPUs and threads are known: not of what files held.
+    /// Whether CPUs and threads are known; they are not for imported files.
     pub details: bool,
-    /// Parts that are closed.
+    /// Totals of the closed parts.
     pub stored: Arc<Stored>,
 }
 
-/// Totals of the parts that were closed.
+/// Totals of the closed parts.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
     pub journeys: AtomicU64,
     pub bytes: AtomicU64,
-    /// Of the clocks' samples.
+    /// Size of the clocks' samples, bytes.
     pub clocks_bytes: AtomicU64,
 }
 
 impl Encoder {
-    /// Works until the writer hangs up, or the first error.
+    /// Works until the writer closes the channel, or until the first error.
     pub fn run(mut self, work: Receiver<Work>) -> Result<(), RunError> {
         if !self.details {
-            // Files are as fast as the thread that joins them.
+            // Importing is limited by the joining thread.
             lower_priority();
         }
         let (mut table, mut part, mut number) = (columns::table::<Point>(&[], self.details), None::<PartWriter>, 0);
@@ -64,7 +64,7 @@ impl Encoder {
                     };
                     columns::fill(&rows, self.details, &mut group);
                     open.write(&group)?;
-                    // The writer may be gone: then nobody needs them.
+                    // The writer may be gone.
                     let _ = self.free.send(rows);
                 }
                 Work::EndPart { manifest, samples } => {

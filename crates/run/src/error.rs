@@ -10,13 +10,15 @@ pub enum RunError {
     /// The directory for a new run exists and is not empty.
     #[error("{}: exists already ({what}); name another directory with -o{}", path.display(), or_remove(path))]
     Exists {
+        /// The directory.
         path: PathBuf,
-        /// Its content, where it is recognised: `a run of 2026-01-02T03:04:05`.
+        /// Its content, if recognised: `a run of 2026-01-02T03:04:05`.
         what: String,
     },
-    /// The directory for a new run is not the user's alone: whoever else may write in it could put links into it.
+    /// The directory for a new run is not private: other users with write permission could create links in it.
     #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
     NotPrivate {
+        /// The directory.
         path: PathBuf,
         /// Why it is not private.
         why: &'static str,
@@ -24,20 +26,27 @@ pub enum RunError {
     /// A file cannot be written or read, or is damaged.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The path is no run.
+    /// The path is not a run.
     #[error("{}: not a run: {why} (a run is a directory made by `latpath record -o DIR`)", path.display())]
-    NoRun { path: PathBuf, why: String },
+    NoRun {
+        /// The path.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
     /// The run was made by a newer latpath.
     #[error("{}: format {found} is newer than this latpath reads ({supported}); use latpath {by} or later", path.display())]
     Newer {
+        /// The run.
         path: PathBuf,
+        /// Its format version.
         found: u32,
-        /// The newest format that is understood.
+        /// The newest supported format version.
         supported: u32,
         /// The version that wrote it.
         by: String,
     },
-    /// A journey names a point that the manifest does not have: a fault of the caller.
+    /// A journey names a point that the manifest lacks: an error of the caller.
     #[error("a journey was seen at point {point}, but only {known} points are in the manifest")]
     UnknownPoint {
         /// The highest point of the journey.
@@ -48,12 +57,12 @@ pub enum RunError {
     /// More points than a run can have.
     #[error("{0} points: a run can have 64; name fewer with --points")]
     TooManyPoints(usize),
-    /// A background thread is gone without an error: a fault of latpath.
+    /// A background thread ended without an error: a bug of latpath.
     #[error("{}: the thread that writes the run has ended unexpectedly; the run is readable up to there", .0.display())]
     ThreadGone(PathBuf),
 }
 
-/// Files and directories can be removed. What is of the system must stay.
+/// Advice to remove the path; special files must remain.
 fn or_remove(path: &Path) -> &'static str {
     match special(path) {
         Some(_) => "",

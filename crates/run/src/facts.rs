@@ -1,11 +1,11 @@
-//! What the host is, as far as it changes latencies: read once, at a run's start.
+//! Properties of the host that affect latencies, read once at a run's start.
 
 use latpath_linux::proc::{boot_id, field, kernel_release, line, number};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Facts of the host. What cannot be read is empty.
+/// Properties of the host. Unreadable ones are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HostFacts {
@@ -21,28 +21,28 @@ pub struct HostFacts {
     pub architecture: String,
     /// CPU model.
     pub cpu_model: String,
-    /// It is a virtual machine itself: a hypervisor may keep its CPUs from running. Known of x86 alone.
+    /// Whether it is a virtual machine, whose hypervisor may deschedule its CPUs. Only detected on x86.
     pub is_virtual: bool,
-    /// CPUs that are on: `0-7`.
+    /// Online CPUs: `0-7`.
     pub cpus_online: String,
-    /// CPUs that the scheduler leaves alone (`isolcpus`).
+    /// CPUs excluded from scheduling (`isolcpus`).
     pub cpus_isolated: String,
-    /// CPUs whose tick stops (`nohz_full`).
+    /// CPUs without a tick while one thread runs (`nohz_full`).
     pub cpus_nohz_full: String,
-    /// Frequency governors in use; empty where the host does not control its frequency (most VMs).
+    /// Frequency governors in use; empty if the host does not control its frequency (most VMs).
     pub governors: Vec<String>,
     /// Clock source.
     pub clocksource: String,
-    /// Whether CPUs share cores: `on`, `off`, `notsupported`.
+    /// Simultaneous multithreading: `on`, `off`, `notsupported`.
     pub smt: String,
-    /// Memory in bytes.
+    /// Memory, bytes.
     pub memory_bytes: u64,
-    /// Kernel's boot, a random name: times of two runs with the same one are on one timeline.
+    /// Identifier of the kernel's boot: runs with equal ones share a timeline.
     pub boot_id: String,
 }
 
 impl HostFacts {
-    /// Reads them from `/proc` and `/sys`.
+    /// Reads the properties from `/proc` and `/sys`.
     pub fn read() -> Self {
         let cpu = |name: &str| line(format!("/sys/devices/system/cpu/{name}"));
         let mut governors = BTreeSet::new();
@@ -71,13 +71,13 @@ impl HostFacts {
     }
 }
 
-/// The bit that hypervisors set.
+/// Reads the CPU flag that hypervisors set.
 fn is_virtual() -> bool {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     field(&text, "flags").is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor"))
 }
 
-/// A CPU's name: each architecture has another field for it.
+/// The CPU's name, whose field depends on the architecture.
 fn cpu_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     ["model name", "Model", "cpu model"].iter().find_map(|name| field(&text, name)).unwrap_or_default().into()

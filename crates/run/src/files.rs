@@ -1,14 +1,14 @@
-//! What a run's directory lacks of what its manifest says that it had.
+//! Detects files that are missing from a run's directory according to its manifest.
 
 use crate::{spikes, vms::VMS, Condition, Deficiency, DeficiencyKind, Manifest, CLOCKS, MARKS, SPIKES};
 use std::path::Path;
 
-/// Files beside the parts that are missing, or shorter than they were. Those of journeys are counted as they are opened.
+/// Files other than parts that are missing or truncated. Parts are checked when they are opened.
 pub(crate) fn missing(run: &Path, manifest: &Manifest, condition: &Condition) -> Vec<Deficiency> {
     let bytes = |name: &str| run.join(name).metadata().ok().filter(|found| found.is_file()).map(|found| found.len());
     let mut all = Vec::new();
     let mut lack = |kind, text: String| all.push(Deficiency::new(kind, text));
-    // A recording that goes on is a little ahead of its manifest, never behind it.
+    // A running recording may be ahead of its manifest, but not behind it.
     for (name, had, kind, what) in [
         (CLOCKS, manifest.clocks_bytes, DeficiencyKind::Clock, "error bounds may be too small"),
         (MARKS, manifest.marks_bytes, DeficiencyKind::ContextMissing, "marks that the recording made are not shown"),
@@ -23,7 +23,7 @@ pub(crate) fn missing(run: &Path, manifest: &Manifest, condition: &Condition) ->
     if manifest.vms_xxh64.is_some() && bytes(VMS).is_none() {
         lack(DeficiencyKind::ContextMissing, format!("{VMS} is missing: threads of virtual machines have no names"));
     }
-    // Until the end, captures give way to worse ones.
+    // During the recording, captures are replaced by worse ones.
     if let Some(record) = manifest.spikes.as_ref().filter(|_| has_ended) {
         let had = record.captures.saturating_add(record.baselines);
         let (files, bytes) = spikes::stored(run);

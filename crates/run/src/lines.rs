@@ -1,4 +1,5 @@
-//! Files of JSON lines: each is appended whole, with a sum of its own; a last line that a crash cut is passed over.
+//! Files of JSON lines: each line is appended as a whole, with its own checksum; a last line truncated by a crash is
+//! skipped.
 
 use crate::{seal::Seal, RunError};
 use latpath_partstore::{open_file, StoreError};
@@ -13,7 +14,7 @@ const MAX_LINE: usize = 4096;
 /// Checksum of each line.
 const SEAL: Seal = Seal { before: ",\"xxh64\":\"", end: "}" };
 
-/// Values as lines, to be appended.
+/// Encodes values as lines.
 pub(crate) fn of(values: &[impl Serialize]) -> Vec<u8> {
     let line = |value| {
         let mut line = serde_json::to_vec(value).unwrap_or_default();
@@ -34,8 +35,8 @@ fn value<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     SEAL.holds(line, xxh64.as_deref()).then_some(value)
 }
 
-/// Passes the values of all whole lines of a file to `visit`; a missing file has none. Returns the number of damaged lines, including
-/// those for whose value `visit` is false.
+/// Passes the values of all complete lines of a file to `visit`; a missing file has none. Returns the number of damaged
+/// lines, including those for whose value `visit` returns false.
 pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T) -> bool) -> Result<u64, RunError> {
     let mut reader = match open_file(path) {
         Ok(file) => BufReader::new(file),
@@ -51,7 +52,7 @@ pub(crate) fn for_each<T: DeserializeOwned>(path: &Path, mut visit: impl FnMut(T
         }
         match value(&line) {
             Some(value) => damaged += u64::from(!visit(value)),
-            // A last line without an end may have been cut by a crash.
+            // An unterminated last line may be the result of a crash.
             None => damaged += u64::from(line.ends_with(b"\n")),
         }
     }

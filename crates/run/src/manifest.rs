@@ -1,4 +1,4 @@
-//! The manifest: streams, machines, options and counts of a run. One JSON file, replaced whole.
+//! The manifest: streams, machines, options and counts of a run. One JSON file that is always replaced as a whole.
 
 use crate::{
     facts::HostFacts,
@@ -23,95 +23,100 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// The format that this latpath writes, and the newest that it reads.
+/// The format version that is written, and the newest that can be read.
 pub const FORMAT: u32 = 1;
 /// Maximum length of a manifest, bytes: 64 points, 256 streams and their notes take far less.
 const MAX_BYTES: u64 = 16 << 20;
 /// Checksum of the manifest.
 const SEAL: Seal = Seal { before: ",\n  \"xxh64\": \"", end: "\n}" };
-/// Maximum number of steps of the time of day that are kept.
+/// Maximum number of stored steps of the time of day.
 const MAX_STEPS: usize = 1000;
-/// Maximum time within which the clocks of a stamp are read, on however busy a machine.
+/// Maximum time between the readings of a stamp's clocks, ns, on any machine.
 const STAMP_BOUND: Ns = 1_000_000;
 
-/// Whether a recording came to its end.
+/// How a recording ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It is being recorded, or its latpath was killed ([`crate::Run::condition`] distinguishes the two).
+    /// In progress, or killed ([`crate::Run::condition`] distinguishes the two).
     #[default]
     Recording,
-    /// It ended as asked.
+    /// Ended as requested.
     Finished,
-    /// It ended early, for the reason in `interrupted_by`.
+    /// Ended early, for the reason in `interrupted_by`.
     Interrupted,
 }
 
-/// One instant in the clocks that a run is tied to.
+/// One instant in the clocks to which a run is tied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Stamp {
-    /// UTC for people: `2026-01-02T03:04:05.000000006Z`.
+    /// UTC, for people: `2026-01-02T03:04:05.000000006Z`.
     pub utc: String,
     /// `CLOCK_REALTIME`, ns since 1970.
     pub utc_ns: Ns,
-    /// `CLOCK_TAI`, ns since 1970; equals `utc_ns` where the kernel does not know the leap seconds.
+    /// `CLOCK_TAI`, ns since 1970; equals `utc_ns` if the kernel has no TAI offset.
     pub tai_ns: Ns,
-    /// `CLOCK_MONOTONIC` of the host: the timeline of all times in the run.
+    /// The host's `CLOCK_MONOTONIC`, ns: the timeline of all times in the run.
     pub monotonic_ns: Ns,
 }
 
 impl Stamp {
+    /// The present.
     pub fn now() -> Self {
         let ClockTie { monotonic_ns, realtime_ns: utc_ns, tai_ns, .. } = ClockTie::read();
         let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.unsigned_abs());
         Self { utc: humantime::format_rfc3339_nanos(utc).to_string(), utc_ns, tai_ns, monotonic_ns }
     }
 
-    /// The instant of this UTC, ns since 1970, on a timeline that is UTC itself: of a run that was made of files.
+    /// The instant of this UTC, ns since 1970, on a timeline that is UTC itself, as in imported runs.
     pub fn of_utc(utc_ns: Ns) -> Self {
         let utc = SystemTime::UNIX_EPOCH + Duration::from_nanos(utc_ns.max(0).unsigned_abs());
         let utc = humantime::format_rfc3339_nanos(utc).to_string();
         Self { utc, utc_ns, tai_ns: utc_ns, monotonic_ns: utc_ns }
     }
 
-    /// Begins to watch the time of day at this instant, so that no step after it is missed.
+    /// Starts to watch the time of day at this instant, so that no later step is missed.
     pub fn watch(&self) -> RealtimeWatch {
         let Self { utc_ns: realtime_ns, tai_ns, monotonic_ns, .. } = *self;
-        // The first look narrows it.
+        // The first reading narrows it.
         RealtimeWatch::new(&ClockTie { monotonic_ns, realtime_ns, tai_ns, uncertainty_ns: STAMP_BOUND })
     }
 }
 
+/// A segment with its ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedSegment {
+    /// Its kind.
     #[serde(default)]
     pub kind: SegmentKind,
-    /// `Tnet`, `total`, or the user's own.
+    /// Name: `Tnet`, `total`, or user-defined.
     pub name: String,
+    /// The first point.
     pub from: Point,
+    /// The last point.
     pub to: Point,
 }
 
-/// One machine's clock against the host's; every sample of it is in `clocks.jsonl`.
+/// A machine's clock relative to the host's; all samples are in `clocks.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineFigures {
-    /// `host`, `guest0`.
+    /// Name of the machine: `host`, `guest0`.
     pub machine: String,
-    /// How its clock's offset is known: `same clock`, `timed exchanges`, `ptp_kvm`, `tsc-offset`.
+    /// Source of its clock's offset: `same clock`, `timed exchanges`, `ptp_kvm`, `tsc-offset`.
     pub method: String,
-    /// Its clock minus the host's, the latest.
+    /// Its clock minus the host's, latest value, ns.
     pub offset_ns: Ns,
-    /// Its drift in parts per billion, rounded.
+    /// Its drift, ppb, rounded.
     pub drift_ppb: i64,
-    /// Largest error bound since the start.
+    /// Largest error bound since the start, ns.
     pub error_bound_ns: Ns,
-    /// Exchanges that went into it.
+    /// Number of exchanges used.
     pub exchanges: u64,
-    /// Its fault, if it has one (`no answer for 2.1 s`).
+    /// Its fault, if any (`no answer for 2.1 s`).
     pub fault: Option<String>,
-    /// What latpath costs there, in % of one of its CPUs, where its agent reports that; the host's is in [`ToolCost`].
+    /// CPU use of latpath there, % of one CPU, if its agent reports it; the host's is in [`ToolCost`].
     pub cpu_percent: Option<f64>,
 }
 
@@ -119,23 +124,24 @@ impl MachineFigures {
     /// The method of the machine whose clock is the timeline.
     pub const SAME_CLOCK: &'static str = "same clock";
 
-    /// Whether its clock is the timeline, which all others are compared with.
+    /// Whether its clock is the timeline.
     pub fn is_timeline(&self) -> bool {
         self.method == Self::SAME_CLOCK
     }
 }
 
+/// The record of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineRecord {
     /// Its clock.
     #[serde(flatten)]
     pub clock: MachineFigures,
-    /// Its kernel's release, empty if it did not say.
+    /// Its kernel's release; empty if unknown.
     pub kernel: String,
-    /// What its probe counted.
+    /// Counters of its probe.
     pub counters: Counters,
-    /// Its flight recorder; none where none was requested.
+    /// Its flight recorder; `None` if not requested.
     pub flight: Option<FlightRecord>,
 }
 
@@ -143,149 +149,152 @@ pub struct MachineRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlightRecord {
-    /// Its events and their cost.
+    /// Counts and cost of its events.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Why nothing was recorded, if nothing was.
+    /// Why nothing was recorded, if so.
     pub fault: Option<String>,
 }
 
-/// One sample of a clock: a line of `clocks.jsonl`.
+/// A sample of a clock: a line of `clocks.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClockSample {
     /// `utc`, `tai`, or a machine's name.
     pub clock: String,
-    /// When: the host's `CLOCK_MONOTONIC`.
+    /// Time of the sample, host's `CLOCK_MONOTONIC`, ns.
     pub t_ns: Ns,
-    /// That clock minus the host's `CLOCK_MONOTONIC`.
+    /// That clock minus the host's `CLOCK_MONOTONIC`, ns.
     pub offset_ns: Ns,
-    /// How wrong the offset can be.
+    /// Maximum error of the offset, ns.
     pub error_bound_ns: Ns,
 }
 
-/// The format of an imported file that has durations alone.
+/// The format of an imported file of durations.
 pub const DURATIONS: &str = "svtrace";
 
-/// A file that a run was made of by `latpath import`.
+/// A file imported by `latpath import`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImportedFile {
-    /// The point whose packets it holds; of durations, both ends: `FROM,TO`.
+    /// The point of its packets; for durations, both ends: `FROM,TO`.
     pub point: String,
-    /// Its path as the user named it.
+    /// Its path as given by the user.
     pub path: String,
     /// `pcap`, `sv-log` or `svtrace`.
     pub format: String,
-    /// Its length in bytes.
+    /// Its size, bytes.
     pub bytes: u64,
-    /// Its SHA-256, in hexadecimal digits.
+    /// Its SHA-256, hexadecimal.
     pub sha256: String,
-    /// Packets of the streams that were imported.
+    /// Packets of the imported streams.
     pub packets: u64,
-    /// Packets of other streams and protocols, and those that are after the end of another file.
+    /// Packets of other streams and protocols, and those after the end of another file.
     pub left_out: u64,
-    /// Time of the first of its packets that were imported, by its own clock, ns since 1970.
+    /// Time of its first imported packet, by its own clock, ns since 1970.
     pub first_utc_ns: Ns,
-    /// Time of the last one, likewise.
+    /// Time of its last imported packet, by its own clock, ns since 1970.
     pub last_utc_ns: Ns,
-    /// Its times are whole multiples of this: 1000 where they are whole microseconds.
+    /// Resolution of its times, ns: 1000 for whole microseconds.
     pub resolution_ns: Ns,
-    /// The offset that was subtracted from its times.
+    /// Offset that was subtracted from its times, ns.
     pub offset_ns: Ns,
 }
 
-/// What tracing itself cost.
+/// The cost of tracing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ToolCost {
-    /// Sightings made, on all machines.
+    /// Sightings on all machines.
     pub sightings: u64,
     /// Sightings lost in full buffers.
     pub sightings_dropped: u64,
-    /// Mean time a sighting took in the kernel, sampled.
+    /// Mean time of a sighting in the kernel, sampled, ns.
     pub ns_per_sighting: u64,
-    /// CPU used: latpath's own process and the kernel programs, in % of one CPU.
+    /// CPU use of latpath's process and the kernel programs, % of one CPU.
     pub cpu_percent: f64,
-    /// Largest resident memory of latpath's process.
+    /// Maximum resident memory of latpath's process, bytes.
     pub max_rss_bytes: u64,
 }
 
-/// A run's manifest. Fields that a newer minor version adds are ignored, those that an older one lacks are empty.
+/// A run's manifest. Unknown fields of newer minor versions are ignored; missing fields of older ones are empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// Format version, [`FORMAT`].
     pub format: u32,
-    /// Version of the latpath that wrote it.
+    /// Version of latpath that wrote it.
     pub latpath: String,
-    /// Whether it came to its end.
+    /// How the recording ended.
     pub state: State,
     /// Why it ended early.
     pub interrupted_by: Option<String>,
+    /// The command line.
     pub command: Vec<String>,
-    /// When it began.
+    /// Start of the run.
     pub start: Stamp,
-    /// When it ended; none during the recording and after a crash.
+    /// End of the run; `None` during the recording and after a crash.
     pub end: Option<Stamp>,
-    /// How `CLOCK_REALTIME` was set since the start.
+    /// Steps of `CLOCK_REALTIME` since the start.
     pub utc_steps: Vec<Step>,
-    /// When this manifest was last written, `CLOCK_MONOTONIC`.
+    /// Time of the last write of this manifest, `CLOCK_MONOTONIC`, ns.
     pub written_ns: Ns,
-    /// Journeys handed to the writer so far.
+    /// Number of journeys passed to the writer.
     pub journeys: u64,
-    /// A packet that takes longer is late.
+    /// Time above which a packet is late, ns.
     pub threshold_ns: Ns,
-    /// The streams; the column `stream` counts from 0 in this list.
+    /// The streams; the column `stream` is an index into this list.
     pub streams: Vec<StreamSpec>,
-    /// The points in order of appearance.
+    /// The points, in order of appearance.
     pub points: Vec<PointInfo>,
-    /// Points in the order in which packets pass, as far as it is known.
+    /// Points in the order in which packets pass, as far as known.
     pub route: Vec<Point>,
-    /// Each stream's own route, in the order of `streams`; empty where none of its packets was seen.
+    /// Each stream's route, in the order of `streams`; empty if none of its packets was seen.
     pub routes: Vec<Vec<Point>>,
+    /// The segments.
     pub segments: Vec<NamedSegment>,
-    /// Why the kernel gave packets up; the column `drop_note` counts from 0 in this list.
+    /// Reasons of drops; the column `drop_note` is an index into this list.
     pub drop_notes: Vec<DropNote>,
+    /// Properties of the host.
     pub host: HostFacts,
     /// All machines, the host first.
     pub machines: Vec<MachineRecord>,
     /// Counters, summed over all machines.
     pub counters: Counters,
-    /// What the joiner counted, a record per stream.
+    /// Counts of the joiner, one record per stream.
     pub joined: Vec<Totals>,
-    /// What the kernel itself counted in that time, in the namespaces of this host's points.
+    /// The kernel's own counters over that time, in the namespaces of this host's points.
     pub kernel: Option<Difference>,
-    /// What became of late packets; none where nothing was frozen around them (`--no-flight`).
+    /// Counts of late packets and captures; `None` without captures (`--no-flight`).
     pub spikes: Option<SpikesRecord>,
-    /// Times at which more journeys came than could be written, and the caller had to wait.
+    /// Number of times that the caller had to wait, because journeys came faster than they could be written.
     pub writer_waits: u64,
-    /// What recording took.
+    /// The cost of recording.
     pub tool: ToolCost,
-    /// The XXH64 of `vms.json`; none where there is no such file.
+    /// The XXH64 of `vms.json`; `None` if there is no such file.
     pub vms_xxh64: Option<String>,
-    /// Bytes of `clocks.jsonl` so far, at least; 0 in runs of earlier versions.
+    /// Minimum size of `clocks.jsonl`, bytes; 0 in runs of earlier versions.
     pub clocks_bytes: u64,
-    /// Bytes of the marks that the recorder itself has added to `marks.jsonl`; 0 in runs of earlier versions.
+    /// Size of the recorder's own marks in `marks.jsonl`, bytes; 0 in runs of earlier versions.
     pub marks_bytes: u64,
-    /// The files that it was made of, where it was imported; its timeline is then UTC.
+    /// The imported files, if any; the run's timeline is then UTC.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<ImportedFile>,
-    /// Points that the user named in full, not by a pattern: a route that ends at one of them ends where the user wants it to.
+    /// Points that the user named in full, not by a pattern: a route that ends at one of them ends as intended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named_points: Vec<Point>,
-    /// What the recorder knows to be missing.
+    /// Deficiencies known to the recorder.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deficiencies: Vec<Deficiency>,
-    /// What the reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
-    /// What could not be seen on the machines, where nothing suggests that packets were affected.
+    /// Limits of what could be seen, without evidence that packets were affected.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub footnotes: Vec<String>,
 }
 
 impl Manifest {
-    /// A manifest for a recording that begins now on this host.
+    /// The manifest of a recording that starts now on this host.
     pub fn begin() -> Self {
         Self {
             format: FORMAT,
@@ -297,13 +306,13 @@ impl Manifest {
         }
     }
 
-    /// Whether the run was made of durations alone: times of day and numbers of packets are made, and nothing that needs them is known,
-    /// such as losses and pacing.
+    /// Whether the run was imported from durations: times of day and numbers of packets are made up, and everything
+    /// that needs them, such as losses and pacing, is unknown.
     pub fn has_durations_alone(&self) -> bool {
         self.imported.iter().any(|file| file.format == DURATIONS)
     }
 
-    /// Takes the route, each stream's own, and the segments; `points` must be known already.
+    /// Sets the route, each stream's route, and the segments; `points` must be set already.
     pub fn set_layout(&mut self, layout: &Layout) {
         let points = &self.points;
         let point = |id: PointId| points[usize::from(id)].point.clone();
@@ -317,12 +326,13 @@ impl Manifest {
         self.segments = named.collect();
     }
 
-    /// UTC of the run's times.
+    /// The time of day during the run.
     pub fn time_of_day(&self) -> TimeOfDay {
         TimeOfDay::new(self.start.monotonic_ns, self.start.utc_ns, &self.utc_steps)
     }
 
-    /// Adds a step of the time of day. Where there are too many, the last one takes it in, so that the newest times are right.
+    /// Adds a step of the time of day. Beyond the limit it is merged into the last one, so that the newest times remain
+    /// right.
     pub fn add_utc_step(&mut self, step: Step) {
         match self.utc_steps.get_mut(MAX_STEPS - 1) {
             Some(last) => last.by_ns = last.by_ns.saturating_add(step.by_ns),
@@ -330,7 +340,10 @@ impl Manifest {
         }
     }
 
-    /// Reads a run's manifest. Refuses newer formats and files that are too long.
+    /// Loads a run's manifest.
+    ///
+    /// # Errors
+    /// There is no manifest, its format is newer, or it is damaged or too long.
     pub fn load(run: &Path) -> Result<Self, RunError> {
         let path = run.join(MANIFEST);
         let file = match open_file(&path) {
@@ -351,7 +364,7 @@ impl Manifest {
         if text.len() as u64 > MAX_BYTES {
             return Err(damaged(format!("longer than {MAX_BYTES} bytes")));
         }
-        // The format first: what a newer one holds need not fit this one's types.
+        // The format version is checked first: newer formats need not match the types.
         #[derive(Default, Deserialize)]
         #[serde(default)]
         struct Head {
@@ -370,7 +383,7 @@ impl Manifest {
             manifest.notes.insert(0, text.clone());
             manifest.deficiencies.insert(0, Deficiency::new(DeficiencyKind::Damaged, text));
         }
-        // Figures take memory for each stream and point.
+        // Figures need memory for each stream and point.
         for (what, found, most) in [
             ("points", manifest.points.len(), latpath_journey::journey::MAX_POINTS),
             ("streams", manifest.streams.len(), MAX_STREAMS),
@@ -390,13 +403,13 @@ impl Manifest {
         }
     }
 
-    /// The times that the run can have.
+    /// The possible times of the run.
     pub(crate) fn span(&self) -> TimeSpan {
-        // Of another start it could not be loaded.
+        // A manifest with an invalid start could not have been loaded.
         TimeSpan::of_start(self.start.monotonic_ns).unwrap_or_default()
     }
 
-    /// Whether it has a time that no run can have.
+    /// Whether it has an impossible time.
     fn has_impossible_time(&self) -> bool {
         let of = |stamp: &Stamp| [stamp.utc_ns, stamp.tai_ns, stamp.monotonic_ns];
         let Some(span) = TimeSpan::of_start(self.start.monotonic_ns) else { return true };
@@ -408,9 +421,9 @@ impl Manifest {
         !times || of_day.chain(apart).any(|t| TimeSpan::of_start(t).is_none())
     }
 
-    /// The manifest as it is written.
+    /// Encodes the manifest.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Only maps with keys that are no strings and failing writers make this fail; here is neither.
+        // Only maps with keys other than strings and failing writers cause errors, and there are none here.
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
         SEAL.put(&mut bytes);
         bytes
@@ -426,7 +439,7 @@ fn greatest(counts: &serde_json::Value) -> u64 {
     }
 }
 
-/// Replaces the run's manifest: after a crash the old or the new one exists, whole.
+/// Atomically replaces the run's manifest: after a crash either the old or the new one exists, complete.
 pub(crate) fn replace(run: &Directory, bytes: &[u8]) -> Result<(), RunError> {
     Ok(replace_file(run, MANIFEST, bytes)?)
 }

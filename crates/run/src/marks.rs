@@ -1,4 +1,4 @@
-//! `marks.jsonl`: what somebody noted about moments of a run, while it was recorded or after.
+//! `marks.jsonl`: notes on moments of a run, added during the recording or later.
 
 use crate::{lines, span::TimeSpan, RunError, MARKS};
 use latpath_model::{text::cut, Ns, StreamSpec, SynchChange};
@@ -11,34 +11,35 @@ const MOST_BYTES: usize = 400;
 /// Maximum number of marks that are read.
 const MOST: usize = 10_000;
 
-/// A moment of a run, with a note on it.
+/// A moment of a run, with a note.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// When: the host's `CLOCK_MONOTONIC`, ns.
+    /// Time, host's `CLOCK_MONOTONIC`, ns.
     pub t_ns: Ns,
+    /// The note.
     pub text: String,
 }
 
 impl Mark {
-    /// A mark with as much of a text as is kept.
+    /// A mark; long texts are truncated.
     pub fn new(t_ns: Ns, text: &str) -> Self {
         Self { t_ns, text: cut(text, MOST_BYTES).into() }
     }
 
-    /// A mark for a change of the clock state that a stream's sender reports.
+    /// A mark for a change of the clock state reported by a stream's sender.
     pub fn of_synch(stream: &StreamSpec, before: u8, change: &SynchChange) -> Self {
         Self::new(change.t, &format!("{}: smpSynch {before} -> {}", stream.short(), change.synch))
     }
 
-    /// Adds the mark to a run. The recording need not know: a line is appended in one write.
+    /// Adds the mark to a run, even during its recording: a line is appended in one write.
     ///
     /// # Errors
-    /// Where the file cannot be written, or is no file of this run alone: a link, a pipe, a file that has another name too.
+    /// The file cannot be written, or is a link, a pipe, or a file with another name.
     pub fn add(&self, run: &Path) -> Result<(), RunError> {
         self.add_to(&Directory::open(run).map_err(StoreError::write(run.join(MARKS)))?).map(drop)
     }
 
-    /// Returns how many bytes that took.
+    /// Returns the number of bytes appended.
     pub(crate) fn add_to(&self, run: &Directory) -> Result<u64, RunError> {
         let line = lines::of(std::slice::from_ref(self));
         let written = run.append(MARKS).and_then(|mut file| {
@@ -50,7 +51,7 @@ impl Mark {
     }
 }
 
-/// A run's marks in the order of their times, and how many lines of them are damaged.
+/// A run's marks in order of time, and the number of damaged lines.
 pub(crate) fn load(run: &Path, span: TimeSpan) -> Result<(Vec<Mark>, u64), RunError> {
     let mut marks = Vec::new();
     let damaged = lines::for_each(&run.join(MARKS), |mark: Mark| {

@@ -7,18 +7,18 @@ use crate::{
 use latpath_partstore::{merge, Names, SmallParts, Span};
 use std::sync::mpsc::Receiver;
 
-/// Rows from which a part is not merged any more.
+/// Rows from which a part is no longer merged.
 const LARGE_ROWS: u64 = 500_000;
-/// Minimum sum of rows of parts to be merged.
+/// Minimum total rows of a merge.
 const MERGE_ROWS: u64 = 1_000_000;
 
-/// A part that was closed.
+/// A closed part.
 pub(crate) struct Finished {
     pub span: Span,
     pub rows: u64,
 }
 
-/// Merges parts until the encoder hangs up. An error is no reason to stop recording: the parts stay as they are.
+/// Merges parts until the encoder closes the channel. Errors do not stop the recording: the parts stay as they are.
 pub(crate) fn run(names: &Names, finished: Receiver<Finished>) -> Option<RunError> {
     let (mut small, mut error) = (SmallParts::new(LARGE_ROWS, MERGE_ROWS), None);
     let mut merge = |spans: Option<Vec<Span>>| {
@@ -33,10 +33,10 @@ pub(crate) fn run(names: &Names, finished: Receiver<Finished>) -> Option<RunErro
     error
 }
 
-/// Merges neighbouring parts into one and removes them.
+/// Merges adjacent parts into one and removes them.
 fn merge_all(names: &Names, spans: &[Span]) -> Result<(), RunError> {
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Ok(()) };
-    // The points of all these parts, in the order in which they appear.
+    // The points of all these parts, in order of appearance.
     let mut points: Vec<String> = Vec::new();
     for span in spans {
         for point in names.open(*span)?.columns().filter_map(point_of) {

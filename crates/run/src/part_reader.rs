@@ -1,4 +1,4 @@
-//! Reading one part of a run: row group by row group, only the columns that are needed.
+//! Reads one part of a run: row group by row group, and only the needed columns.
 
 use crate::{
     columns::{point_of, STREAM, TIME},
@@ -8,7 +8,7 @@ use latpath_model::Ns;
 use latpath_partstore::{Column, Group, PartFile, PartReader};
 use std::path::Path;
 
-/// One part, open for reading.
+/// A part that is open for reading.
 pub(crate) struct JourneyReader(PartReader);
 
 impl JourneyReader {
@@ -33,13 +33,13 @@ impl JourneyReader {
         self.0.columns().filter_map(point_of)
     }
 
-    /// First and last time of the part, as far as its statistics say.
+    /// First and last time of the part, from its statistics.
     pub fn times(&self) -> Option<(Ns, Ns)> {
         let times = (0..self.groups()).map(|group| self.0.bounds(group, TIME));
         times.reduce(|a, b| Some((a?.0.min(b?.0), a?.1.max(b?.1)))).flatten()
     }
 
-    /// Whether a row group may hold a journey that is selected.
+    /// Whether a row group may contain a selected journey.
     pub fn may_hold(&self, group: usize, select: &Select) -> bool {
         let in_time = |(first, last)| select.may_match(first, last);
         let in_streams = |(min, max)| {
@@ -48,7 +48,7 @@ impl JourneyReader {
         self.0.bounds(group, TIME).is_none_or(in_time) && self.0.bounds(group, STREAM).is_none_or(in_streams)
     }
 
-    /// Reads the columns of `table` of one row group.
+    /// Reads the columns `table` of one row group.
     pub fn read(&self, index: usize, table: &[Column], group: &mut Group) -> Result<(), RunError> {
         group.clear();
         Ok(self.0.read(index, table, group)?)

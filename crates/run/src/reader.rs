@@ -1,4 +1,4 @@
-//! Opening a run of a recording that has ended, is still running, or was killed.
+//! Opens a run whose recording has ended, is in progress, or was killed.
 
 use crate::{
     clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample,
@@ -15,20 +15,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What became of the recording.
+/// State of the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// It ended as asked.
+    /// Ended as requested.
     Finished,
-    /// It is still being recorded: the run has what was written so far.
+    /// In progress: the run has what was written so far.
     Recording,
-    /// It ended early, for this reason.
+    /// Ended early, for this reason.
     Interrupted(String),
-    /// Its latpath was killed, or the machine went down: the last seconds before that are missing.
+    /// latpath was killed, or the machine crashed: the last seconds are missing.
     Killed,
 }
 
-/// A run, open for reading. Nothing in it is changed.
+/// A run that is open for reading, without any changes to it.
 #[derive(Debug)]
 pub struct Run {
     path: PathBuf,
@@ -45,11 +45,15 @@ pub struct Run {
 }
 
 impl Run {
-    /// Opens the run in a directory. Parts that cannot be read are noted, not an error, as long as there is a manifest.
+    /// Opens a run. Unreadable parts become notes, as long as there is a manifest.
+    ///
+    /// # Errors
+    /// There is no valid manifest, or it cannot be read.
     pub fn open(path: &Path) -> Result<Self, RunError> {
-        // One that is just being made has none: a look at its lock could keep its writer from taking it, and all would call it killed.
+        // A run that is being created has no manifest yet. Testing its lock could keep its writer from acquiring it,
+        // and make the run look killed.
         Manifest::load(path)?;
-        // Before the manifest, which otherwise might be from before an end that is seen here.
+        // Before the manifest, which otherwise could precede an end seen here.
         let locked = is_locked(path);
         let mut manifest = Manifest::load(path)?;
         let condition = match (manifest.state, locked) {
@@ -65,7 +69,7 @@ impl Run {
         let directory = Directory::open(&journeys_path).map_err(StoreError::read(&journeys_path))?;
         let parts = partstore::open(&Names::new(directory), condition == Condition::Recording)?;
         if condition == Condition::Recording {
-            // By now it may know points that the latest parts have.
+            // By now it may name points of the latest parts.
             manifest = Manifest::load(path)?;
         }
         let span = manifest.span();
@@ -149,78 +153,85 @@ impl Run {
         &self.path
     }
 
+    /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// What became of the recording.
+    /// State of the recording.
     pub fn condition(&self) -> &Condition {
         &self.condition
     }
 
-    /// What somebody noted about moments of it, in the order of their times.
+    /// Notes on moments of the run, in order of time.
     pub fn marks(&self) -> &[Mark] {
         &self.marks
     }
 
-    /// All points; their ids are their places here.
+    /// All points; a point's id is its index.
     pub fn points(&self) -> &[PointInfo] {
         &self.manifest.points
     }
 
-    /// Journeys in all parts that can be opened.
+    /// Number of journeys in all readable parts.
     pub fn journeys(&self) -> u64 {
         self.journeys
     }
 
-    /// Earliest and latest first sighting, host `CLOCK_MONOTONIC`; none in an empty run.
+    /// Earliest and latest first sighting, host's `CLOCK_MONOTONIC`, ns; `None` for an empty run.
     pub fn times(&self) -> Option<(Ns, Ns)> {
         self.times
     }
 
-    /// The time covered: to the end, or without one to the latest journey.
+    /// Duration of the run up to its end, or without one to the latest journey, ns.
     pub fn elapsed_ns(&self) -> Ns {
         let written = self.manifest.written_ns.max(self.times.map_or(Ns::MIN, |(_, last)| last));
         let end = self.manifest.end.as_ref().map_or(written, |end| end.monotonic_ns);
         end.saturating_sub(self.manifest.start.monotonic_ns).max(0)
     }
 
-    /// What the reader must know: how the recording ended, what cannot be read, what the recorder noted.
+    /// Notes for the reader: how the recording ended, what cannot be read, the recorder's notes.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Missing data that the recorder reported, and missing or damaged data that opening the run found.
+    /// Deficiencies reported by the recorder, and missing or damaged data found on opening.
     pub fn deficiencies(&self) -> &[Deficiency] {
         &self.deficiencies
     }
 
-    /// Files of journeys, and their bytes together.
+    /// Number of parts, and their total size in bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.parts.len(), self.parts.iter().map(PartFile::bytes).sum())
     }
 
-    /// Passes on all samples of all clocks; returns how many lines are damaged.
+    /// Passes all samples of all clocks to `visit`; returns the number of damaged lines.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub fn for_each_clock_sample(&self, visit: impl FnMut(ClockSample)) -> Result<u64, RunError> {
         clocks::for_each(&self.path, self.span(), visit)
     }
 
-    /// The host's virtual machines when the recording began, with their threads; none where the run does not say.
+    /// The host's virtual machines at the start of the recording, with their threads; empty if the run has none.
     pub fn vms(&self) -> Vec<Vm> {
         self.vms.clone()
     }
 
-    /// The captures of the time around late packets. While the recording runs, each may be replaced by a worse one at any time.
+    /// The captures. During the recording, each may be replaced by a worse one at any time.
     pub fn spikes(&self) -> SpikeFiles {
         spikes::list(&self.path, self.span())
     }
 
-    /// A capture, with all that the machines did in it.
+    /// A capture with all records.
+    ///
+    /// # Errors
+    /// The capture does not exist, or is damaged.
     pub fn capture(&self, number: u32) -> Result<RankedCapture, RunError> {
         spikes::load(&self.path, number, self.manifest.points.len(), self.span())
     }
 
-    /// The times that it can have.
+    /// The possible times of the run.
     pub(crate) fn span(&self) -> TimeSpan {
         self.manifest.span()
     }
@@ -234,7 +245,7 @@ impl Run {
     }
 }
 
-/// Points of a part that the manifest lacks (it was lost, or edited): they are still points of the run.
+/// Adds points of a part that the manifest lacks (because it was lost or edited).
 fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a str>, notes: &mut Vec<String>) {
     for name in names {
         if known.iter().any(|p| p.point.to_string() == *name) {
@@ -250,8 +261,8 @@ fn add_points<'a>(known: &mut Vec<PointInfo>, names: impl Iterator<Item = &'a st
     }
 }
 
-/// Takes the lock that shows readers that the recording is still running. The kernel releases it when the process ends, in
-/// whatever way. `None` where the file system has no locks.
+/// Takes the lock that marks the recording as in progress. The kernel releases it when the process ends in any way.
+/// `None` if the file system has no locks.
 pub(crate) fn lock(run: &Directory) -> Option<Flock<File>> {
     Flock::lock(run.try_clone_file().ok()?, FlockArg::LockExclusiveNonblock).ok()
 }

@@ -1,4 +1,4 @@
-//! Journeys side by side in memory: what the writer collects and the reader hands out.
+//! Batches of journeys in memory, collected by the writer and returned by the reader.
 
 use crate::span::TimeSpan;
 use latpath_journey::{journey::MAX_POINTS, Journey};
@@ -9,32 +9,35 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     pub(crate) points: usize,
-    /// See [`Journey::samples`].
+    /// Bits as in [`Journey::samples`].
     pub(crate) samples: u64,
-    /// See [`TimeSpan::excess`]: of all times together.
+    /// Combined [`TimeSpan::excess`] of all times.
     pub(crate) excess: u64,
+    /// Stream of each journey.
     pub stream: Vec<StreamId>,
+    /// Key of each packet.
     pub key: Vec<u32>,
+    /// Number of each packet in its stream.
     pub number: Vec<u64>,
-    /// Points that saw it: bit `1 << PointId`.
+    /// Points that saw the packet: bit `1 << PointId`.
     pub seen: Vec<u64>,
-    /// Further sightings at points that had seen it already.
+    /// Repeated sightings at points that had seen the packet.
     pub duplicates: Vec<u32>,
-    /// Whether it was overtaken.
+    /// Whether the packet was overtaken.
     pub out_of_order: Vec<bool>,
     /// Drop note plus one, 0 for none.
     pub drop_note: Vec<u16>,
-    /// Packets right before it that no point saw.
+    /// Packets directly before it that no point saw.
     pub missing_before: Vec<u32>,
-    /// For each point a column of times; meaningful where `seen` has the bit.
+    /// Per point, a column of times; valid where `seen` has the bit.
     pub t: Vec<Vec<Ns>>,
-    /// For each point a column of CPUs, likewise; empty where a scan was not asked for them.
+    /// Per point, a column of CPUs; empty if a scan did not request them.
     pub cpu: Vec<Vec<u16>>,
-    /// For each point a column of threads, likewise.
+    /// Per point, a column of threads; empty if a scan did not request them.
     pub tid: Vec<Vec<u32>>,
 }
 
-/// Sightings of one journey, taken out of their columns.
+/// Sightings of one journey, copied from their columns.
 struct Sightings {
     t: [Ns; MAX_POINTS],
     cpu: [u16; MAX_POINTS],
@@ -42,14 +45,14 @@ struct Sightings {
 }
 
 impl Rows {
-    /// No rows yet, for journeys over this many points.
+    /// An empty batch for journeys over this many points.
     pub fn new(points: usize) -> Self {
         let mut rows = Self::default();
         rows.clear(points);
         rows
     }
 
-    /// Journeys of one stream that follow each other: the stream, and where they are.
+    /// Consecutive journeys of one stream: the stream, and their rows.
     pub fn by_stream(&self) -> impl Iterator<Item = (StreamId, Range<usize>)> + '_ {
         let mut begin = 0;
         self.stream.chunk_by(|a, b| a == b).map(move |same| {
@@ -59,6 +62,7 @@ impl Rows {
         })
     }
 
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.stream.len()
     }
@@ -68,14 +72,14 @@ impl Rows {
         self.stream.is_empty()
     }
 
-    /// Whether no two of the times are so far apart that their difference, or the difference of two differences, would overflow: always
-    /// so, but where clocks are broken.
+    /// Whether no difference of two times, or of two such differences, can overflow, which is always true without
+    /// faulty clocks.
     #[inline]
     pub fn are_times_close(&self) -> bool {
         TimeSpan::holds(self.excess)
     }
 
-    /// Brings the journeys of each stream together, and keeps their order otherwise.
+    /// Sorts stably by stream.
     pub fn sort_by_stream(&mut self) {
         if self.stream.is_sorted() {
             return;
@@ -98,12 +102,12 @@ impl Rows {
         tid.iter_mut().for_each(|column| sort(column, &order));
     }
 
-    /// Bytes that one row takes in memory.
+    /// Memory of one row, bytes.
     pub(crate) fn row_bytes(points: usize) -> usize {
         2 + 4 + 8 + 8 + 4 + 1 + 2 + 4 + points * (8 + 2 + 4)
     }
 
-    /// Empties it, for journeys over this many points. Memory is kept.
+    /// Removes all rows, and sets the number of points; keeps the memory.
     pub fn clear(&mut self, points: usize) {
         let Self {
             stream, key, number, seen, duplicates, out_of_order, drop_note, missing_before, t, cpu, tid, ..
@@ -125,13 +129,13 @@ impl Rows {
         (self.points, self.excess) = (points, 0);
     }
 
-    /// Takes no CPUs and threads until it is emptied, for they are not known.
+    /// Stops storing CPUs and threads until cleared, because they are unknown.
     pub fn leave_out_details(&mut self) {
         self.cpu.clear();
         self.tid.clear();
     }
 
-    /// Appends a journey. Its sightings beyond this batch's points must be unseen.
+    /// Appends a journey. Points beyond this batch's must be unseen.
     pub fn push(&mut self, j: &Journey) {
         self.stream.push(j.stream);
         self.key.push(j.key);
@@ -149,7 +153,7 @@ impl Rows {
         push(&mut self.tid, j.tid);
     }
 
-    /// Appends all rows of another batch over as many points.
+    /// Appends all rows of another batch with the same number of points.
     pub fn extend(&mut self, other: &Self) {
         self.stream.extend_from_slice(&other.stream);
         self.key.extend_from_slice(&other.key);
@@ -166,15 +170,16 @@ impl Rows {
         extend(&mut self.tid, &other.tid);
     }
 
-    /// Calls with one journey.
+    /// Calls `call` with one journey.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// There is no such row.
     pub fn with_journey<R>(&self, row: usize, call: impl FnOnce(&Journey) -> R) -> R {
         let mut all = Sightings { t: [0; MAX_POINTS], cpu: [0; MAX_POINTS], tid: [0; MAX_POINTS] };
         call(&self.journey(row, &mut all))
     }
 
+    /// Calls `call` with each journey.
     pub fn for_each(&self, mut call: impl FnMut(&Journey)) {
         let mut all = Sightings { t: [0; MAX_POINTS], cpu: [0; MAX_POINTS], tid: [0; MAX_POINTS] };
         (0..self.len()).for_each(|row| call(&self.journey(row, &mut all)));
@@ -202,7 +207,7 @@ impl Rows {
         }
     }
 
-    /// Time of the earliest sighting of a row; 0 if nothing saw it.
+    /// Time of the earliest sighting of a row, ns; 0 without any.
     pub fn first_time(&self, row: usize) -> Ns {
         let seen = self.seen[row] & !self.samples;
         let times = self.t.iter().enumerate().filter(|(p, _)| seen >> p & 1 == 1);
@@ -250,7 +255,7 @@ fn sort<T: Copy>(column: &mut Vec<T>, order: &[usize]) {
     *column = order.iter().map(|row| column[*row]).collect();
 }
 
-/// Keeps the values of the rows that are marked. Columns that were not read stay empty.
+/// Keeps the values of the marked rows. Columns that were not read stay empty.
 fn retain<T>(column: &mut Vec<T>, rows: &[bool]) {
     let mut marks = rows.iter();
     column.retain(|_| marks.next() == Some(&true));

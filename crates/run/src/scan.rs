@@ -1,4 +1,4 @@
-//! Reading a run: all its parts, by several workers at once.
+//! Reads all parts of a run with several workers.
 
 use crate::{
     columns,
@@ -16,16 +16,18 @@ use std::sync::{
     Arc, Mutex,
 };
 
+/// The result of a scan.
 #[derive(Debug)]
 pub struct Scan<A> {
+    /// The gatherer of each worker.
     pub gathered: Vec<A>,
-    /// Parts with row groups that could not be read, and why; their other row groups are included.
+    /// Parts with unreadable row groups, and why; their other row groups are included.
     pub damaged: Vec<RunError>,
 }
 
 impl Run {
-    /// Reads all selected journeys with several workers at once. Each makes its own gatherer and adds batches of journeys to
-    /// it, one part after the other; which worker gets which part is arbitrary.
+    /// Reads all selected journeys with several workers. Each worker creates its own gatherer and adds batches of
+    /// journeys to it, part by part; the assignment of parts to workers is arbitrary.
     ///
     /// Damaged row groups are skipped and returned.
     pub fn scan_rows<A: Send>(
@@ -63,7 +65,7 @@ impl Run {
         Scan { gathered, damaged: damaged.into_inner().unwrap_or_else(|p| p.into_inner()) }
     }
 
-    /// The same, journey by journey.
+    /// Like [`Self::scan_rows`], journey by journey.
     pub fn scan<A: Send>(
         &self,
         select: &Select,
@@ -74,7 +76,8 @@ impl Run {
         self.scan_rows(select, workers, make, |gathered, rows| rows.for_each(|journey| add(gathered, journey)))
     }
 
-    /// Reads all selected journeys in the order of the parts; within a part, stream by stream. `add` returns whether to go on.
+    /// Reads all selected journeys in the order of the parts; within a part, stream by stream. `add` returns whether to
+    /// continue.
     pub fn for_each(&self, select: &Select, mut add: impl FnMut(&Journey) -> bool) -> Vec<RunError> {
         let (mut reading, mut damaged, mut go_on) = (Reading::new(self, select), Vec::new(), true);
         for part in self.parts() {
@@ -91,7 +94,7 @@ impl Run {
     }
 }
 
-/// The selection, and buffers that all row groups share.
+/// The selection, and buffers for all row groups.
 struct Reading<'a> {
     select: &'a Select,
     points: usize,
@@ -111,7 +114,7 @@ impl<'a> Reading<'a> {
         Self { select, points: names.len(), span: run.span(), table, group: Group::default(), rows }
     }
 
-    /// One part; the first error is returned after all row groups were tried. `add` says whether to go on.
+    /// Reads one part; returns the first error after all row groups were tried. `add` returns whether to continue.
     fn part(&mut self, part: &PartFile, add: &mut dyn FnMut(&Rows) -> bool) -> Result<(), RunError> {
         let part = JourneyReader::open(part)?;
         let mut error = None;

@@ -1,22 +1,22 @@
-//! Which journeys of a run are read.
+//! Selects the journeys of a run to read.
 
 use latpath_model::{Ns, StreamId};
 use std::collections::HashMap;
 
-/// Which journeys to read.
+/// Selection of journeys, by their first sightings.
 #[derive(Clone, Debug)]
 pub struct Select {
-    /// Only these streams; all if none is named.
+    /// The streams; `None` for all.
     pub streams: Option<Vec<StreamId>>,
-    /// Only journeys whose first sighting was not before this, host `CLOCK_MONOTONIC`.
+    /// Minimum time, host's `CLOCK_MONOTONIC`, ns.
     pub from_ns: Ns,
-    /// Only journeys whose first sighting was before this.
+    /// Time before which journeys are selected, ns.
     pub to_ns: Ns,
-    /// Only journeys whose first sighting was at one of these instants, rising; all if there is no list.
+    /// Instants of the journeys, ascending; `None` for all.
     pub at_ns: Option<Vec<Ns>>,
-    /// No journeys whose first sighting was in these.
+    /// Spans whose journeys are excluded.
     pub except: Spans,
-    /// Whether CPUs and threads are read too. Without them reading is twice as fast, and `cpu` and `tid` are empty.
+    /// Whether to read CPUs and threads. Without them reading is twice as fast, and `cpu` and `tid` are empty.
     pub cpus_and_threads: bool,
 }
 
@@ -34,19 +34,20 @@ impl Default for Select {
 }
 
 impl Select {
-    /// Only those of these that were first seen at one of these instants.
+    /// Restricts the selection to journeys at one of these instants.
     pub fn first_seen_at(mut self, mut times: Vec<Ns>) -> Self {
         times.sort_unstable();
         self.at_ns = Some(times);
         self
     }
 
+    /// Also reads CPUs and threads.
     pub fn with_cpus_and_threads(mut self) -> Self {
         self.cpus_and_threads = true;
         self
     }
 
-    /// Whether a journey of this stream, first seen at this time, is selected.
+    /// Whether a journey of this stream, first seen at `t`, is selected.
     pub fn matches(&self, stream: StreamId, t: Ns) -> bool {
         (t >= self.from_ns && self.is_before_end(t))
             && self.streams.as_ref().is_none_or(|s| s.contains(&stream))
@@ -54,12 +55,12 @@ impl Select {
             && !self.except.contain(stream, t)
     }
 
-    /// `to_ns` is exclusive, but its greatest value leaves nothing out.
+    /// `to_ns` is exclusive, but its maximum excludes nothing.
     fn is_before_end(&self, t: Ns) -> bool {
         t < self.to_ns || self.to_ns == Ns::MAX
     }
 
-    /// Whether a journey first seen between these two, inclusive, may be selected.
+    /// Whether a journey first seen in `first..=last` may be selected.
     pub(crate) fn may_match(&self, first: Ns, last: Ns) -> bool {
         let one_of = |at: &Vec<Ns>| at.get(at.partition_point(|t| *t < first)).is_some_and(|t| *t <= last);
         last >= self.from_ns && self.is_before_end(first) && self.at_ns.as_ref().is_none_or(one_of)
@@ -75,12 +76,12 @@ impl Select {
     }
 }
 
-/// Spans of time, of each stream its own.
+/// Spans of time, per stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans(HashMap<StreamId, Vec<(Ns, Ns)>>);
 
 impl Spans {
-    /// The journeys of these streams from one instant to another, both included.
+    /// Spans of these streams, both ends inclusive.
     pub fn of(spans: impl IntoIterator<Item = (StreamId, Ns, Ns)>) -> Self {
         let mut all: HashMap<StreamId, Vec<(Ns, Ns)>> = HashMap::new();
         spans.into_iter().for_each(|(stream, from, to)| all.entry(stream).or_default().push((from, to)));
@@ -95,12 +96,12 @@ impl Spans {
         Self(all)
     }
 
-    /// Whether no row is selected.
+    /// Whether there is no span.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether an instant is in one of the stream's.
+    /// Whether an instant is in one of the stream's spans.
     pub fn contain(&self, stream: StreamId, t: Ns) -> bool {
         let Some(spans) = self.0.get(&stream) else { return false };
         let begun = spans.partition_point(|(from, _)| *from <= t);

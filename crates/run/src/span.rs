@@ -1,34 +1,34 @@
-//! Which times a run can have. All arithmetic with two times of a run is safe because none is outside of these.
+//! The possible times of a run. Restricting times to them makes all arithmetic with two times safe.
 
 use latpath_model::Ns;
 
-/// Maximum distance of a run's start from 0 on its timeline: 146 years. The start of an imported run is UTC.
+/// Maximum distance of a run's start from 0 on its timeline, ns: 146 years. The start of an imported run is UTC.
 const LATEST_START: Ns = 1 << 62;
-/// Maximum distance of a time from the run's start: 73 years. A guest whose clock begins in 1970 is within it.
+/// Maximum distance of a time from the run's start, ns: 73 years. A guest whose clock starts in 1970 is within it.
 const REACH: Ns = 1 << 61;
-/// Why a file with another time is damaged.
+/// Why a file with an impossible time is damaged.
 pub(crate) const IMPOSSIBLE: &str = "a time in it is more than 73 years away from the run's start";
 
-/// The times that a run can have, by its start.
+/// The possible times of a run, by its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimeSpan {
     start: Ns,
 }
 
 impl TimeSpan {
-    /// `None` where no run can start then.
+    /// `None` if the start is impossible.
     pub fn of_start(start: Ns) -> Option<Self> {
         (start.unsigned_abs() <= LATEST_START.unsigned_abs()).then_some(Self { start })
     }
 
-    /// A number whose high bits are set if and only if the run cannot have this time: numbers of many times can be combined by
-    /// `|` and looked at once.
+    /// A number whose high bits are set if and only if the run cannot have this time: the numbers of many times can be
+    /// combined by `|` and tested at once.
     #[inline]
     pub fn excess(self, t: Ns) -> u64 {
         t.wrapping_sub(self.start).wrapping_add(REACH) as u64
     }
 
-    /// Whether the run can have all the times whose numbers were combined.
+    /// Whether all times with this combined number are possible.
     pub fn holds(excess: u64) -> bool {
         excess < 2 * REACH.unsigned_abs()
     }

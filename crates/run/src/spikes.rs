@@ -1,4 +1,4 @@
-//! `spikes/`: captures of the time around late packets, a file each; the worst are kept.
+//! `spikes/`: captures around late packets, one file each; the worst are kept.
 
 use crate::{
     span::{TimeSpan, IMPOSSIBLE},
@@ -21,30 +21,31 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Name of the directory in a run's directory.
+/// Name of the directory in a run.
 pub const SPIKES: &str = "spikes";
-/// Maximum captures on their way to the disk. More are not kept: the thread that joins journeys does not wait for the disk because of a spike.
+/// Maximum captures waiting to be written. More are discarded: the joining thread does not wait for the disk because of
+/// a spike.
 const UNDER_WAY: usize = 32;
-/// Maximum memory of these, bytes: a machine can make its records large.
+/// Maximum memory of these, bytes: another machine's records may be large.
 const WAITING_BYTES: usize = 16 << 20;
 /// Maximum number of files that are read.
 const MOST_FILES: usize = 100_000;
 
-/// What became of late packets: a part of the manifest.
+/// Counts of late packets and captures: a part of the manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpikesRecord {
-    /// Late packets of each stream.
+    /// Late packets per stream.
     pub late: Vec<u64>,
     /// Late packets of kept captures, including those that a full capture omits.
     pub late_kept: Vec<u64>,
-    /// Captures with late packets that are kept: files in `spikes`.
+    /// Kept captures with late packets: files in `spikes`.
     pub captures: u64,
-    /// Captures with late packets that are not: there was no room, or they came too fast.
+    /// Discarded captures with late packets, because of the limits or their rate.
     pub captures_not_kept: u64,
-    /// Baseline captures that are kept.
+    /// Kept baseline captures.
     pub baselines: u64,
-    /// Bytes of the files.
+    /// Total size of the files, bytes.
     pub bytes: u64,
 }
 
@@ -58,17 +59,17 @@ fn number_of(name: &str) -> Option<u32> {
     (file_name(number) == name).then_some(number)
 }
 
-/// What the thread and the writer share.
+/// State shared by the thread and the writer.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Captures that found no place on the way.
+    /// Captures discarded because too many were waiting.
     too_fast: u64,
-    /// Memory of those on the way.
+    /// Memory of waiting captures, bytes.
     waiting_bytes: usize,
     error: Option<RunError>,
 }
 
-/// Writes captures, on a thread of its own.
+/// Writes captures on its own thread.
 pub(crate) struct Spikes {
     captures: Option<SyncSender<RankedCapture>>,
     thread: Option<JoinHandle<()>>,
@@ -97,7 +98,7 @@ impl Spikes {
         let Some(captures) = &self.captures else { return };
         let (is_spike, bytes) = (ranked.capture.kind == CaptureKind::Spike, ranked.capture.record_bytes());
         let mut shared = self.shared();
-        // One alone may have any size: this machine's own records are not bounded so.
+        // A single capture may have any size, because this machine's own records are not limited.
         let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
         if fits && captures.try_send(ranked).is_ok() {
             shared.waiting_bytes += bytes;
@@ -106,20 +107,20 @@ impl Spikes {
         }
     }
 
-    /// The same, but waits for the disk.
+    /// Adds a capture, and waits for the disk if necessary.
     pub fn push_patiently(&self, frozen: RankedCapture) {
         let Some(captures) = &self.captures else { return };
         self.shared().waiting_bytes += frozen.capture.record_bytes();
-        // A thread that has ended leaves an error.
+        // If the thread has ended, it has left an error.
         let _ = captures.send(frozen);
     }
 
-    /// What went wrong, once.
+    /// The thread's error, once.
     pub fn error(&self) -> Option<RunError> {
         self.shared().error.take()
     }
 
-    /// Fills in the counts that are known here.
+    /// Sets the counts that are known here.
     pub fn report(&self, record: &mut SpikesRecord, passed_over: u64) {
         let kept = self.retention.kept();
         let spikes = || kept.iter().filter(|e| e.kind == CaptureKind::Spike);
@@ -133,7 +134,7 @@ impl Spikes {
         }
     }
 
-    /// Waits until all are written.
+    /// Waits until all captures are written.
     pub fn end(&mut self) -> Option<RunError> {
         self.captures = None;
         if let Some(thread) = self.thread.take() {
@@ -193,24 +194,25 @@ fn write_all(
     }
 }
 
-/// A capture in a run, as described by the head of its file.
+/// A capture in a run, described by the head of its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpikeFile {
+    /// The head.
     pub head: Head,
-    /// Bytes of the file.
+    /// Size of the file, bytes.
     pub bytes: u64,
 }
 
 /// The captures of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SpikeFiles {
-    /// By number, which is nearly the order of time.
+    /// Ordered by number, which is nearly the order of time.
     pub files: Vec<SpikeFile>,
-    /// What cannot be read, and why.
+    /// Unreadable files, with the reason.
     pub notes: Vec<String>,
 }
 
-/// Lists a run's captures; none where it has no such directory.
+/// Lists a run's captures; empty if it has no such directory.
 pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
     let directory = run.join(SPIKES);
     let mut found = SpikeFiles::default();
@@ -228,7 +230,7 @@ pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
     for number in numbers {
         match head_of(&directory.join(file_name(number)), number, span) {
             Ok(file) => found.files.push(file),
-            // Thrown out for a worse one, just now.
+            // Just replaced by a worse one.
             Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == io::ErrorKind::NotFound => {}
             Err(e) => found.notes.push(e.to_string()),
         }
@@ -236,7 +238,7 @@ pub(crate) fn list(run: &Path, span: TimeSpan) -> SpikeFiles {
     found
 }
 
-/// How many files of captures a run has, and their bytes together.
+/// Number and total size of a run's files of captures.
 pub(crate) fn stored(run: &Path) -> (u64, u64) {
     let entries = std::fs::read_dir(run.join(SPIKES)).into_iter().flatten().flatten().take(MOST_FILES);
     let is_capture = |entry: &std::fs::DirEntry| entry.file_name().to_str().and_then(number_of).is_some();
@@ -269,7 +271,7 @@ fn head_of(path: &Path, number: u32, span: TimeSpan) -> Result<SpikeFile, RunErr
     }
 }
 
-/// Reads a capture whole. Sightings at points that the run does not have are left out.
+/// Loads a capture. Sightings at points that the run lacks are dropped.
 pub(crate) fn load(run: &Path, number: u32, points: usize, span: TimeSpan) -> Result<RankedCapture, RunError> {
     let path: PathBuf = run.join(SPIKES).join(file_name(number));
     let (file, _) = open(&path)?;

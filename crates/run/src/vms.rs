@@ -1,23 +1,23 @@
-//! The host's virtual machines, as they were when a recording began.
+//! The host's virtual machines at the start of a recording.
 
 use crate::RunError;
 use latpath_partstore::{open_file, replace_file, sum_of, Directory, StoreError};
 use latpath_vms::Vm;
 use std::{io::Read, path::Path};
 
-/// The file in a run's directory.
+/// Name of the file in a run.
 pub(crate) const VMS: &str = "vms.json";
-/// Maximum length of the file, bytes: latpath writes no longer one.
+/// Maximum size of the file, bytes.
 const MOST: u64 = 64 << 20;
 
-/// Returns the file's sum.
+/// Returns the file's checksum.
 pub(crate) fn keep(run: &Directory, vms: &[Vm]) -> Result<String, RunError> {
     let bytes = serde_json::to_vec(vms).expect("plain structs become JSON");
     replace_file(run, VMS, &bytes)?;
     Ok(sum_of(&bytes))
 }
 
-/// None where the run has no such file: reports only lack names then. An error where it is not the file of this sum.
+/// Empty if the run has no such file: reports then only lack names. Fails if the checksum differs.
 pub(crate) fn load(run: &Path, sum: Option<&str>) -> Result<Vec<Vm>, RunError> {
     let path = run.join(VMS);
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Writing a run.
+//! Writes a run.
 
 use crate::{
     clocks::Clocks,
@@ -33,38 +33,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum time from a part's first row until it is closed.
+/// Maximum time between a part's first row and its end.
 const PART_TIME: Duration = Duration::from_secs(1);
-/// Rows from which a part is closed.
+/// Rows at which a part is closed.
 const PART_ROWS: usize = 1_000_000 - GROUP_ROWS;
-/// Interval at which the manifest is written where only its counters change.
+/// Interval at which the manifest is written if only its counters change.
 const MANIFEST_TIME: Duration = Duration::from_secs(5);
-/// Interval at which `utc` and `tai` are sampled; they are also sampled when the time of day is set.
+/// Interval at which `utc` and `tai` are sampled, ns; they are also sampled when the time of day is set.
 const SAMPLE_TIME: Ns = 60_000_000_000;
-/// Batches of rows (one is being filled, the others are on their way to the encoder), and bytes of a batch: it has fewer rows where
-/// many points make them long.
+/// Number of batches of rows (one is being filled, the others are on their way to the encoder), and size of a batch,
+/// bytes: with many points it has fewer rows.
 const BATCHES: usize = 6;
 const BATCH_BYTES: usize = 5 << 19;
-/// Rows between two checks of the clock and of the batch's size.
+/// Rows between checks of the clock and the batch's size.
 const LOOK_EVERY: usize = 256;
-/// Disk space that is reserved during a recording, so that its last manifest can be written where all else is full.
+/// Disk space reserved during a recording, so that its last manifest can be written on a full disk.
 const RESERVE: &str = ".reserve";
 const RESERVED: usize = 64 << 10;
 
-/// Writes a run. Rows are gathered here, encoded on a second thread and merged on a third.
+/// Writes a run. Rows are collected here, encoded on a second thread and merged on a third.
 ///
-/// Call [`Writer::push`] for each journey, [`Writer::tick`] several times a second even without journeys, and
-/// [`Writer::finish`] at the end. Dropped without that, the run is marked as interrupted, or removed
+/// Call [`Writer::push`] for each journey, [`Writer::tick`] several times per second even without journeys, and
+/// [`Writer::finish`] at the end. A run dropped earlier is marked as interrupted, or removed
 /// ([`Writer::remove_unless_finished`]).
 pub struct Writer {
     run: Directory,
-    /// The directory above it, and its name there.
+    /// The parent directory, and the run's name in it.
     above: (Directory, OsString),
     manifest: Manifest,
     rows: Rows,
     /// Whether CPUs and threads of sightings are known.
     has_details: bool,
-    /// Rows that the open part has already, in full batches.
+    /// Rows of the open part in full batches.
     part_rows: usize,
     part_began: Option<Instant>,
     manifest_due: bool,
@@ -72,7 +72,7 @@ pub struct Writer {
     manifest_changed: bool,
     samples: Vec<ClockSample>,
     time_of_day: RealtimeWatch,
-    /// When `utc` and `tai` are sampled next.
+    /// Time of the next sample of `utc` and `tai`, ns.
     sample_due: Ns,
     free: Receiver<Rows>,
     batches_made: usize,
@@ -81,32 +81,35 @@ pub struct Writer {
     merger: Option<JoinHandle<Option<RunError>>>,
     stored: Arc<Stored>,
     spikes: Option<Spikes>,
-    /// Captures with late packets that were not even frozen.
+    /// Spikes that were not captured.
     passed_over: u64,
     part_time: Duration,
-    /// When the run ends, where that is not when it is closed.
+    /// End of the run, if it differs from the time of closing.
     end: Option<Stamp>,
-    /// The times that the run can have, and how many journeys with another time were left out.
+    /// The possible times of the run, and the number of journeys dropped for impossible ones.
     span: TimeSpan,
     impossible: u64,
     closed: bool,
-    /// Dropped before it is finished, nothing of it is left.
+    /// Whether to remove the run if it is dropped before it is finished.
     is_whole_or_none: bool,
     _lock: Option<Flock<File>>,
 }
 
 impl Writer {
-    /// Makes a run's directory and begins to write into it. A directory that exists is taken only if it is empty.
+    /// Creates a run in a new or empty directory.
+    ///
+    /// # Errors
+    /// The directory exists and is not empty, is not private, or cannot be written.
     pub fn create(path: &Path, mut manifest: Manifest) -> Result<Self, RunError> {
         check_points(&manifest)?;
-        // A run contains names of threads, commands, and addresses in the kernel.
+        // A run contains names of threads, commands, and kernel addresses.
         let (run, above) = Self::make_directory(path)?;
         let above = (above, path.file_name().unwrap_or_default().into());
         let lock = lock(&run);
         manifest.state = State::Recording;
         manifest.written_ns = Stamp::now().monotonic_ns;
         let begun = Self::begin(&run, &manifest).inspect_err(|_| {
-            // Without a manifest nothing here is a run, and what stays would keep the next one out.
+            // Without a manifest the directory is not a run, and its content would block the next attempt.
             run.clear();
             above.0.remove_directory(&above.1).unwrap_or_default();
         });
@@ -116,7 +119,7 @@ impl Writer {
         let (free_sender, free) = channel();
         let (merger_sender, finished) = channel();
         let stored = Arc::<Stored>::default();
-        // Files say nothing of CPUs and threads.
+        // Imported files contain no CPUs and threads.
         let has_details = manifest.imported.is_empty();
         let encoder = Encoder {
             run: run.clone(),
@@ -166,8 +169,8 @@ impl Writer {
         Ok(writer)
     }
 
-    /// The run's directory, made or taken, and the one above it. From here on it is known by its descriptor: who owns the one above
-    /// may rename it and put a link in its place.
+    /// Creates or opens the run's directory, and opens its parent. From here on the run is accessed by its descriptor:
+    /// the parent's owner may rename it and put a link in its place.
     fn make_directory(path: &Path) -> Result<(Directory, Directory), RunError> {
         let failed = || StoreError::write(path);
         let above = path.file_name().and(path.parent()).unwrap_or(path);
@@ -176,7 +179,7 @@ impl Writer {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 Self::refuse_existing(path)?;
                 let run = Directory::open(path).map_err(failed())?;
-                // By now it may be another one.
+                // Checked again, because it may have been replaced.
                 refuse_shared(path, run.why_shared())?;
                 match run.names().map_err(failed())?.is_empty() {
                     true => run,
@@ -198,8 +201,10 @@ impl Writer {
         Ok((clocks, Names::new(journeys)))
     }
 
-    /// An error if a run cannot be made here because the path exists already, or because others may write there: a check before the
-    /// recording starts.
+    /// Checks before a recording that a run can be created at this path.
+    ///
+    /// # Errors
+    /// The path exists and is not an empty directory, or others may write there.
     pub fn refuse_existing(path: &Path) -> Result<(), RunError> {
         match std::fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
             Ok(true) => refuse_shared(path, why_shared(path)),
@@ -209,7 +214,7 @@ impl Writer {
         }
     }
 
-    /// From now on, unless it is finished or interrupted, the run is removed when this is dropped.
+    /// Makes dropping remove the run unless it is finished or interrupted.
     pub fn remove_unless_finished(&mut self) {
         self.is_whole_or_none = true;
     }
@@ -217,45 +222,49 @@ impl Writer {
     /// Adds a mark to the run.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// The mark cannot be written.
     pub fn mark(&mut self, mark: &Mark) -> Result<(), RunError> {
         self.manifest.marks_bytes += mark.add_to(&self.run)?;
         self.manifest_changed = true;
         Ok(())
     }
 
-    /// The run's directory, to write other files into it.
+    /// The run's directory, for writing other files into it.
     pub fn directory(&self) -> &Directory {
         &self.run
     }
 
-    /// The run's directory by its name, for messages.
+    /// The path of the run's directory, for messages.
     pub fn path(&self) -> &Path {
         self.run.path()
     }
 
+    /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Bytes of the captures, and of the closed parts before they were merged.
+    /// Size of the captures and the closed parts (before merging), bytes.
     pub fn bytes(&self) -> u64 {
         let captures = self.manifest.spikes.as_ref().map_or(0, |record| record.bytes);
         self.stored.bytes.load(Ordering::Relaxed) + captures
     }
 
-    /// Journeys that are on the disk: no crash can take them.
+    /// Number of journeys that are safely on disk.
     pub fn stored(&self) -> u64 {
         self.stored.journeys.load(Ordering::Relaxed)
     }
 
-    /// Closes parts this long after their first row, instead of 1 s: what a crash can lose.
+    /// Sets the maximum duration of parts, 1 s by default: the loss in a crash.
     pub fn set_part_time(&mut self, time: Duration) {
         self.part_time = time;
     }
 
-    /// Changes the manifest. Points may only be added at the end, before any journey that was seen there. It reaches the
-    /// disk with the next part, or within some seconds where only figures changed.
+    /// Changes the manifest. Points may only be added at the end, before any journey with them. It is written with the
+    /// next part, or within some seconds if only figures changed.
+    ///
+    /// # Errors
+    /// As for [`Self::push`].
     pub fn update(&mut self, change: impl FnOnce(&mut Manifest)) -> Result<(), RunError> {
         let shape = |m: &Manifest| (m.points.len(), m.drop_notes.len(), m.streams.len(), m.notes.len());
         let (before, segments, routes) =
@@ -275,39 +284,44 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps the host's virtual machines, as they are now, in a file of their own: there may be many, and they are written
-    /// once.
+    /// Stores the host's virtual machines in their own file: there may be many, and they are written once.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn keep_vms(&mut self, vms: &[Vm]) -> Result<(), RunError> {
         let sum = vms::keep(&self.run, vms)?;
         self.update(|manifest| manifest.vms_xxh64 = Some(sum))
     }
 
     /// Prepares for captures; the policy chooses those to keep.
+    ///
+    /// # Errors
+    /// The directory or the thread cannot be created.
     pub fn begin_spikes(&mut self, retention: RetentionPolicy) -> Result<(), RunError> {
         self.spikes = Some(Spikes::begin(&self.run, retention)?);
         self.manifest.spikes = Some(SpikesRecord::default());
         Ok(())
     }
 
-    /// Keeps a capture, if it is among the worst. It is written on a thread of its own, whose errors
-    /// [`Self::tick`] returns.
+    /// Stores a capture, if it is among the worst. It is written by another thread, whose errors [`Self::tick`]
+    /// returns.
     pub fn push_capture(&mut self, ranked: RankedCapture) {
         if let Some(spikes) = &self.spikes {
             spikes.push(ranked);
         }
     }
 
-    /// The same of a recording that is over: waits for the disk instead of losing one.
+    /// Stores a capture of an import: waits for the disk instead of discarding it.
     ///
     /// # Errors
-    /// What went wrong with an earlier one.
+    /// The error of an earlier capture.
     pub fn spike_patiently(&mut self, frozen: RankedCapture) -> Result<(), RunError> {
         let Some(spikes) = &self.spikes else { return Ok(()) };
         spikes.push_patiently(frozen);
         spikes.error().map_or(Ok(()), Err)
     }
 
-    /// Takes how many packets were late, and how many captures were not frozen; what became of the others is known here.
+    /// Sets the counts of late packets and spikes that were not captured.
     pub fn count_spikes(&mut self, counted: &LateCounts) {
         if let Some(record) = &mut self.manifest.spikes {
             record.late.clone_from(&counted.late);
@@ -323,19 +337,22 @@ impl Writer {
         }
     }
 
-    /// Notes a sample of a clock.
+    /// Adds a sample of a clock.
     pub fn clock_sample(&mut self, sample: ClockSample) {
         self.samples.push(sample);
     }
 
-    /// Ends the run at this instant rather than when it is closed: of packets that came before.
+    /// Sets the end of the run, if it differs from the time of closing, as for imports.
     pub fn end_at(&mut self, end: Stamp) {
         self.end = Some(end);
     }
 
-    /// Adds a journey. Waits where the disk is slower than the journeys come; how often is in the manifest.
+    /// Adds a journey. Waits if the disk is too slow; the manifest counts this.
     ///
     /// After an error the run is closed, readable up to there, and marked as interrupted.
+    ///
+    /// # Errors
+    /// The run cannot be written.
     #[inline]
     pub fn push(&mut self, journey: &Journey) -> Result<(), RunError> {
         let points = self.rows.points;
@@ -345,7 +362,7 @@ impl Writer {
         }
         let seen = journey.t.iter().enumerate().filter(|(point, _)| journey.seen >> point & 1 == 1);
         if !TimeSpan::holds(seen.fold(0, |excess, (_, t)| excess | self.span.excess(*t))) {
-            // Readers would take its neighbours for damaged too.
+            // Readers would reject its whole row group.
             self.impossible += 1;
             return Ok(());
         }
@@ -358,7 +375,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Closes the part whose time is over, and notices when the time of day is set. Call it several times a second.
+    /// Closes the part when it is due, and detects steps of the time of day. Call it several times per second.
+    ///
+    /// # Errors
+    /// The run cannot be written.
     pub fn tick(&mut self) -> Result<(), RunError> {
         self.observe_time_of_day(&ClockTie::read());
         self.write_if_due()
@@ -416,7 +436,7 @@ impl Writer {
         self.send(Work::Points(points))
     }
 
-    /// These rows without journeys, for more over this many points.
+    /// These rows, cleared, and resized for this many points.
     fn emptied(&self, mut rows: Rows, points: usize) -> Rows {
         rows.clear(points);
         if !self.has_details {
@@ -473,14 +493,14 @@ impl Writer {
         }
     }
 
-    /// The encoder's error, after the run was closed with it.
+    /// The encoder's error, after closing the run with it.
     fn fail(&mut self) -> RunError {
         let error = self.join().err().unwrap_or_else(|| RunError::ThreadGone(self.run.path().into()));
         let _ = self.close(Some(error.to_string()));
         error
     }
 
-    /// Lets both threads end their work.
+    /// Ends both threads.
     fn join(&mut self) -> Result<(), RunError> {
         self.work = None;
         let gone = || RunError::ThreadGone(self.run.path().into());
@@ -495,13 +515,13 @@ impl Writer {
         encoded
     }
 
-    /// Writes the manifest for the last time.
+    /// Writes the final manifest.
     fn close(&mut self, interrupted_by: Option<String>) -> Result<(), RunError> {
         if self.closed {
             return Ok(());
         }
         self.closed = true;
-        // On a full disk parts and spikes take each other's last room; this is the manifest's. That it is gone already is no matter.
+        // On a full disk parts and captures compete for the last space; this is the manifest's. It may be gone already.
         let _ = self.run.remove(RESERVE);
         let end = self.end.take().unwrap_or_else(Stamp::now);
         self.manifest.state = if interrupted_by.is_some() { State::Interrupted } else { State::Finished };
@@ -526,12 +546,18 @@ impl Writer {
     }
 
     /// Writes the rest and closes the run.
+    ///
+    /// # Errors
+    /// The run cannot be written.
     pub fn finish(mut self) -> Result<Manifest, RunError> {
         self.end(None)?;
         Ok(self.manifest.clone())
     }
 
-    /// Writes the rest and closes the run as one that ended early.
+    /// Writes the rest and closes the run as interrupted.
+    ///
+    /// # Errors
+    /// The run cannot be written.
     pub fn interrupt(mut self, why: &str) -> Result<Manifest, RunError> {
         self.end(Some(why.into()))?;
         Ok(self.manifest.clone())
@@ -551,7 +577,7 @@ impl Drop for Writer {
     }
 }
 
-/// Rows of a batch, over this many points: a power of two, as which lists grow.
+/// Rows of a batch over this many points: a power of two, by which vectors grow.
 fn batch_rows(points: usize) -> usize {
     GROUP_ROWS.min(1 << (BATCH_BYTES / Rows::row_bytes(points)).ilog2())
 }
@@ -563,7 +589,7 @@ fn check_points(manifest: &Manifest) -> Result<(), RunError> {
     }
 }
 
-/// Refuses a directory in which others could put links, so that root would write where they point.
+/// Rejects a directory in which others could create links that redirect root's writes.
 fn refuse_shared(path: &Path, why: io::Result<Option<&'static str>>) -> Result<(), RunError> {
     match why.map_err(StoreError::read(path))? {
         Some(why) => Err(RunError::NotPrivate { path: path.into(), why }),
@@ -571,7 +597,7 @@ fn refuse_shared(path: &Path, why: io::Result<Option<&'static str>>) -> Result<(
     }
 }
 
-/// What a directory that is in the way holds.
+/// Describes the content of an existing directory.
 fn what_is(path: &Path) -> String {
     match Manifest::load(path) {
         Ok(manifest) => format!("a run of {}", manifest.start.utc.split('.').next().unwrap_or_default()),

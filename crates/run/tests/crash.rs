@@ -1,5 +1,5 @@
-//! What a run survives: its writer killed at any instant, its disk full. Each case needs a process of its own, which is
-//! this test program again.
+//! Runs after a kill of their writer at any instant, and on a full disk. Each case needs its own process, which is this
+//! test program again.
 
 use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
                 writer.push_capture(spike(capture, 20_000));
                 push(writer, number)?;
                 let file = writer.path().join(SPIKES).join(format!("{capture:06}.spike"));
-                // Another thread writes it: or else journeys could fill the disk while that does not run.
+                // Another thread writes it, and journeys could fill the disk before it does.
                 while !file.exists() {
                     writer.tick()?;
                     std::thread::sleep(Duration::from_millis(1));
@@ -66,7 +66,7 @@ fn manifest() -> Manifest {
 }
 
 fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
-    // A noise that does not compress away.
+    // Incompressible noise.
     let noise = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let t = [number as i64 * 250_000 + (noise >> 50) as i64, number as i64 * 250_000 + 20_000 + (noise >> 40) as i64];
     writer.push(&Journey {
@@ -81,7 +81,7 @@ fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
     })
 }
 
-/// A capture of so many packets.
+/// A capture of this many packets.
 fn spike(number: u32, packets: u32) -> RankedCapture {
     let packet = |key: u32| {
         let t = i64::from(key) * 250_000 + i64::from(key.wrapping_mul(0x9e37_79b1) >> 12);
@@ -93,7 +93,7 @@ fn spike(number: u32, packets: u32) -> RankedCapture {
     RankedCapture { capture, worst: number.into(), late: vec![1] }
 }
 
-/// Writes parts as fast as it can and says after each how many journeys are safe.
+/// Writes parts as fast as possible, and prints the number of safe journeys after each.
 fn write_for_ever(directory: &Path) -> ExitCode {
     let mut writer = Writer::create(directory, manifest()).expect("a run");
     writer.set_part_time(Duration::from_micros(500));
@@ -123,7 +123,7 @@ fn killed() -> Result<(), Failed> {
         let directory = home.path().join("run");
         let mut child = role("write", &directory)?.stdout(Stdio::piped()).spawn()?;
         let mut safe = BufReader::new(child.stdout.take().ok_or("no stdout")?).lines();
-        // Rounds end at different instants, some before and some in the middle of a merge.
+        // Rounds end at different instants, some before and some during a merge.
         for _ in 0..=round * 11 {
             safe.next().ok_or("the writer ended by itself")??;
         }
@@ -131,7 +131,7 @@ fn killed() -> Result<(), Failed> {
         child.wait()?;
         let mut stored = 0;
         for line in safe {
-            // The last line may be cut.
+            // The last line may be truncated.
             stored = line?.parse().unwrap_or(stored).max(stored);
         }
         let run = Run::open(&directory)?;
@@ -153,7 +153,7 @@ fn killed() -> Result<(), Failed> {
         }
         let spikes = run.spikes();
         let whole = spikes.files.iter().filter(|f| run.capture(f.head.number).is_ok()).count();
-        // One more before a less bad one is removed.
+        // One more may exist before a less severe one is removed.
         if !spikes.notes.is_empty() || whole != spikes.files.len() || whole > CAPTURES + 1 {
             return Err(format!("round {round}: {whole} spikes of {}: {:?}", spikes.files.len(), spikes.notes).into());
         }
@@ -174,7 +174,7 @@ fn can_mount() -> bool {
     tried.is_some_and(|status| status.success())
 }
 
-/// Prints the error that the full disk makes, then what is left of the run.
+/// Prints the error caused by the full disk, then the state of the run.
 fn fill_a_disk(directory: &Path, push: &mut dyn FnMut(&mut Writer, u64) -> Result<(), RunError>) -> ExitCode {
     small_disk(directory).expect("a small disk");
     let directory = directory.join("run");

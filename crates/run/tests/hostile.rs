@@ -1,4 +1,4 @@
-//! Runs in directories of other users, and runs that other users wrote.
+//! Runs in directories of other users, and runs written by other users.
 
 use latpath_capture::{Capture, CaptureKind, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
@@ -26,7 +26,7 @@ fn push(writer: &mut Writer, number: u64, t: [Ns; 2]) {
     writer.push(&journey).unwrap();
 }
 
-/// All files below a directory, and what they hold.
+/// All files below a directory, with content.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
@@ -38,7 +38,7 @@ fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// A directory with what a run has, to which a link leads where the run's name was.
+/// Replaces the run's directory by a link to a directory with the same structure.
 fn put_a_link_in_place_of(run: &Path, victim: &Path) -> PathBuf {
     for folder in [JOURNEYS, SPIKES] {
         fs::create_dir_all(victim.join(folder)).unwrap();
@@ -129,7 +129,7 @@ fn each_file_of_a_finished_run_that_is_missing_or_cut_is_a_deficiency() {
         assert!(found().iter().any(|one| one.kind == kind[0]), "{} is gone: {:?}", file.display(), found());
         let notes = Run::open(&path).unwrap().notes().to_vec();
         assert!(found().iter().all(|one| notes.contains(&one.text)), "{notes:?}");
-        // Of marks the half would still have those of the recording.
+        // Half of the marks would still include those of the recording.
         let rest = if file.ends_with("marks.jsonl") { 9 } else { bytes.len() / 2 };
         fs::write(file, &bytes[..rest]).unwrap();
         assert!(found().iter().any(|one| one.kind == kind[1]), "{} is cut: {:?}", file.display(), found());
@@ -174,7 +174,7 @@ fn times_that_no_run_can_have_are_left_out_where_it_is_written_and_damage_where_
     };
     assert_eq!(read(&Run::open(&path).unwrap()), (3, String::new()));
 
-    // The same part in a run that began at another time has times that are impossible there.
+    // The times of the same part are impossible in a run that began at another time.
     let manifest_file = path.join(MANIFEST);
     let edit = |start: &str| {
         let text = fs::read_to_string(&manifest_file).unwrap();

@@ -1,4 +1,4 @@
-//! What is written into a run is what is read from it.
+//! Runs read back as written.
 
 use latpath_capture::{Capture, CaptureKind, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
@@ -97,7 +97,7 @@ fn read(run: &Path, select: &Select) -> Vec<Owned> {
 }
 
 fn sighting() -> impl Strategy<Value = Option<(Ns, u16, u32)>> {
-    // A run has no others: `span.rs`.
+    // The possible times of a run: `span.rs`.
     let t = prop_oneof![0..1_000_000_000_000_i64, -(1_i64 << 60)..1 << 60];
     proptest::option::weighted(0.9, (t, any::<u16>(), any::<u32>()))
 }
@@ -246,8 +246,8 @@ fn a_recording_that_merges_its_parts_reads_whole_at_any_instant() {
                 reads.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // A part a journey, until the reader had a chance to come in between; but merging keeps up, as it does with a part
-        // a second.
+        // One part per journey, until the reader had a chance to run in between; but merging keeps up, as with one part
+        // per second.
         for n in 0..3000 {
             push(&mut writer, &Owned::plain(0, n, 3));
             writer.tick().unwrap();
@@ -304,7 +304,7 @@ fn a_damaged_part_is_named_and_the_others_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run");
     let mut writer = Writer::create(&path, manifest(&POINTS)).unwrap();
-    // Large enough to stay parts of their own.
+    // Large enough not to be merged.
     let mut row = Owned::plain(0, 0, 3);
     for n in 0..2_100_000 {
         row.number = n;
@@ -314,7 +314,7 @@ fn a_damaged_part_is_named_and_the_others_are_read() {
         push(&mut writer, &row);
     }
     writer.finish().unwrap();
-    // A slow machine makes more of them.
+    // A slow machine creates more of them.
     let mut parts: Vec<_> =
         std::fs::read_dir(path.join(JOURNEYS)).unwrap().map(|entry| entry.unwrap().path()).collect();
     parts.sort();
@@ -346,7 +346,7 @@ fn a_single_bit_that_flips_in_a_part_is_reported_or_changes_nothing() {
     let part = path.join(JOURNEYS).join("part-00000000.parquet");
     let (whole, expected) = (std::fs::read(&part).unwrap(), read(&path, &everything()));
     let notes = Run::open(&path).unwrap().notes().to_vec();
-    // All over the file, at all places of a byte.
+    // All over the file, at all bit positions.
     for n in 0..1_000 {
         let bit = n * (whole.len() * 8) / 1_000 + n % 8;
         let mut bytes = whole.clone();
@@ -413,7 +413,7 @@ fn a_directory_in_which_others_could_put_links_is_refused_and_a_run_is_its_owner
     for directory in ["", JOURNEYS, SPIKES] {
         assert_eq!(of(&run.join(directory)), 0o700, "{directory}");
     }
-    // What a hostile owner of the directory would put there: it is replaced, not followed.
+    // Planted by a hostile owner of the directory: replaced, not followed.
     let target = dir.path().join("target");
     std::fs::write(&target, "mine").unwrap();
     std::os::unix::fs::symlink(&target, run.join(".manifest.json.tmp")).unwrap();
@@ -468,7 +468,7 @@ fn clock_samples_and_the_manifest_read_back() {
     writer.clock_sample(sample.clone());
     writer.update(|m| m.notes.push("svid:C: never came".into())).unwrap();
     let written = writer.finish().unwrap();
-    // A crash may cut the last line.
+    // A crash may truncate the last line.
     let clocks = path.join(latpath_run::CLOCKS);
     std::fs::write(&clocks, std::fs::read_to_string(&clocks).unwrap() + "{\"clock\":\"gu").unwrap();
     let run = Run::open(&path).unwrap();

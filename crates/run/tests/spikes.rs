@@ -1,4 +1,4 @@
-//! Captures that are written into a run, and read from it.
+//! Captures read back as written into a run.
 
 use latpath_capture::{
     Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionLimits,

@@ -1,6 +1,6 @@
-//! Journeys counted and summed up: every figure of a report, and of a live view of several machines.
+//! Counts journeys: every figure of a report, and of a live view of several machines.
 //!
-//! Several aggregates over parts of the same journeys, merged, say the same as one over all of them.
+//! Merging aggregates over parts of the same journeys yields the aggregate over all of them.
 
 use crate::batch::{Batch, PIECE};
 use crate::by_path::ByPath;
@@ -22,49 +22,53 @@ use latpath_run::Rows;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Losses are distinguished by this many drop notes; a later note counts as none.
+/// Maximum drop notes by which losses are distinguished; later notes count as none.
 const MAX_NOTES: u16 = 4096;
-/// Stands for "at no point".
+/// Represents "at no point".
 const NOWHERE: PointId = PointId::MAX;
 
-/// What an aggregate counts.
+/// The subject of an aggregate.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Streams; a journey of any further one is counted as a stray.
+    /// Number of streams; journeys of further ones are counted as strays.
     pub streams: usize,
+    /// The points.
     pub points: Vec<PointInfo>,
-    /// Each stream's route, by its id: its points in the order in which packets pass, the last one the sink.
+    /// Each stream's route, by its id: its points in the order in which packets pass, the sink last.
     pub routes: Vec<Vec<PointId>>,
+    /// The segments.
     pub segments: Vec<Segment>,
-    /// Times over this are counted.
+    /// Threshold above which times are counted, ns.
     pub threshold: Ns,
-    /// The longest row of late packets is found for each of these too, beside that for the threshold.
+    /// Further thresholds for each of which the longest run of late packets is found, ns.
     pub row_limits: Vec<Ns>,
-    /// Times in it are counted too.
+    /// A band within which times are counted too.
     pub band: Option<Band>,
-    /// So many of the slowest journeys are kept.
+    /// Number of slowest journeys to keep.
     pub worst: usize,
 }
 
 impl Setup {
+    /// A setup for `streams` streams with this layout.
     pub fn new(streams: usize, points: &[PointInfo], layout: &Layout, threshold: Ns, worst: usize) -> Self {
         let (routes, segments) = (layout.route.by_streams(streams), layout.segments.clone());
         Self { streams, points: points.to_vec(), routes, segments, threshold, worst, ..Self::default() }
     }
 
-    /// Whatever a packet of a row may be late against: the threshold first.
+    /// All thresholds for runs of late packets: `threshold` first.
     fn lates(&self) -> impl Iterator<Item = Ns> + '_ {
         std::iter::once(self.threshold).chain(self.row_limits.iter().copied())
     }
 }
 
-/// Histograms of one segment in fine steps, for charts.
+/// Histograms of one segment with fine buckets, for charts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FineHistograms {
-    /// The segment, by its place in the setup.
+    /// Index of the segment in the setup.
     pub segment: usize,
+    /// All packets.
     pub all: Vec<Bucket>,
-    /// By path, where paths are distinguished on this segment.
+    /// By path, if paths are distinguished on this segment.
     pub by_path: Vec<(String, Vec<Bucket>)>,
 }
 
@@ -75,41 +79,41 @@ pub struct Aggregate {
     paths: Paths,
     ends: Vec<Ends>,
     streams: Vec<Stream>,
-    /// By stream: against the threshold, and against each of the further row limits.
+    /// Per stream: for the threshold, and for each further row limit.
     consecutive: Vec<Vec<Consecutive>>,
     slowest: Slowest,
     strays: u64,
 }
 
-/// What became of one stream's packets.
+/// Counts of one stream's packets.
 #[derive(Clone, Debug, Default)]
 struct Stream {
-    /// The points of its route, as a journey's `seen` has them, and the last of them.
+    /// The points of its route, as bits like a journey's `seen`, and the last of them.
     route: u64,
     sink: u64,
     complete: u64,
     incomplete: u64,
     /// By the last point that saw them, and the drop note plus one.
     lost: HashMap<(PointId, u16), u64>,
-    /// Those that arrived although a copy of them was dropped, by the drop note plus one.
+    /// Packets that arrived although a copy was dropped, by the drop note plus one.
     survived: Vec<u64>,
     duplicates: u64,
     out_of_order: u64,
     segments: Vec<Times>,
     by_path: ByPath,
-    /// The last point before the application that the route ends at, and when that application read nothing; none where the route ends at
-    /// no application.
+    /// The last point before the application at the end of the route, and the gaps of its reading; `None` if the route
+    /// does not end at an application.
     reader: Option<(PointId, ReaderGaps)>,
 }
 
 impl Stream {
-    /// Whether a segment is one of this stream's: on its route, or crossed all the same.
+    /// Whether a segment applies to this stream: it is on its route, or was crossed nonetheless.
     fn shows(&self, (segment, times): &(&Segment, &Times)) -> bool {
         let is_on_route = |p: PointId| self.route >> p & 1 == 1;
         times.histogram.count() > 0 || (is_on_route(segment.from) && is_on_route(segment.to))
     }
 
-    /// Counts what became of a packet; `last` is where a lost one was seen last.
+    /// Counts the outcome of a packet; `last` returns the last place of a lost one.
     #[inline]
     fn end(&mut self, seen: u64, note: u16, last: impl FnOnce() -> PointId) {
         let note = if note > MAX_NOTES { 0 } else { note };
@@ -124,15 +128,16 @@ impl Stream {
         if seen & self.route == self.route && self.route != 0 {
             self.complete += 1;
         } else if arrived || self.route == 0 {
-            // Without a route nobody knows where packets were to arrive.
+            // Without a route the destination is unknown.
             self.incomplete += 1;
         } else {
             *self.lost.entry((last(), note)).or_default() += 1;
         }
     }
 
-    /// The kernel's reasons by drop note plus one, as far as they explain losses: bridges flood frames, and give up copies of those that
-    /// arrive all the same. A drop that most packets survived explains no loss. The same reason at another device is another note.
+    /// The kernel's reasons by drop note plus one, as far as they explain losses: bridges flood frames, and drop copies
+    /// of packets that arrive nonetheless. A drop that most packets survived explains no loss. The same reason at
+    /// another device is another note.
     fn reasons<'a>(&'a self, notes: &'a [DropNote]) -> impl Fn(u16) -> Option<&'a DropNote> + 'a {
         let mut with_note: HashMap<u16, u64> = HashMap::new();
         self.lost.iter().for_each(|((_, note), n)| *with_note.entry(*note).or_default() += n);
@@ -178,24 +183,24 @@ impl Stream {
     }
 }
 
-/// What [`Aggregate::fill`] needs to know beside the journeys.
+/// Input of [`Aggregate::fill`] in addition to the journeys.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// The streams' names by their ids.
+    /// Names of the streams, by their ids.
     pub streams: &'a [String],
-    /// The kernel's reasons, as the journeys' `drop_note` counts them.
+    /// The kernel's reasons, by the journeys' `drop_note`.
     pub drop_notes: &'a [DropNote],
-    /// The time covered, ns; rates are over it.
+    /// Duration, ns, for rates.
     pub elapsed: Ns,
-    /// UTC of the journeys' times.
+    /// Time of day of the journeys' times.
     pub time_of_day: &'a TimeOfDay,
 }
 
 impl Aggregate {
-    /// Nothing counted yet.
+    /// An empty aggregate.
     ///
     /// # Panics
-    /// If a route or a segment names a point beyond the [`MAX_POINTS`] that a journey can have.
+    /// A route or a segment names a point beyond [`MAX_POINTS`].
     pub fn new(setup: Setup) -> Self {
         let stream = |id: usize| {
             let route = setup.routes.get(id).map_or(&[][..], Vec::as_slice);
@@ -218,10 +223,10 @@ impl Aggregate {
         }
     }
 
-    /// Counts more segments from now on, and knows more points. What is counted stays.
+    /// Adds segments and points; existing counts are kept.
     ///
     /// # Panics
-    /// As [`Aggregate::new`].
+    /// As for [`Aggregate::new`].
     pub fn extend(&mut self, points: &[PointInfo], more: &[Segment]) {
         self.setup.points = points.to_vec();
         self.paths = Paths::of_points(points);
@@ -232,6 +237,7 @@ impl Aggregate {
         }
     }
 
+    /// The setup.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
@@ -258,7 +264,7 @@ impl Aggregate {
         self.follow(batch);
     }
 
-    /// Counts what became of the packets, and which of them are in a row or among the slowest.
+    /// Counts the outcomes of the packets, runs of late ones, and the slowest ones.
     fn follow(&mut self, batch: &Batch) {
         let Batch { rows, stream: id, ref range, .. } = *batch;
         let stream = &mut self.streams[usize::from(id)];
@@ -300,7 +306,7 @@ impl Aggregate {
                     let bad = seen & stream.sink == 0 || time.is_some_and(|time| time > late);
                     consecutive.add(number, key, missing, bad, || rows.first_time(row));
                 }
-                // What is whole and not slow need not be looked at any closer.
+                // Complete packets that are not slow need no further examination.
                 if time.is_none_or(|time| self.slowest.may_take(time)) {
                     rows.with_journey(row, |journey| self.slowest.offer(journey, route));
                 }
@@ -308,10 +314,10 @@ impl Aggregate {
         }
     }
 
-    /// Adds all that another one, of the same setup, has counted.
+    /// Adds the counts of an aggregate with the same setup.
     ///
     /// # Panics
-    /// If the setups differ in streams or segments.
+    /// The setups differ in streams or segments.
     pub fn merge(&mut self, other: &Self) {
         let shape = |a: &Self| (a.streams.len(), a.ends.len());
         assert_eq!(shape(self), shape(other), "aggregates of different setups");
@@ -322,12 +328,12 @@ impl Aggregate {
         self.strays += other.strays;
     }
 
-    /// Journeys of streams that the setup does not have; they are in no figure.
+    /// Number of journeys of streams beyond the setup, which are in no figure.
     pub fn strays(&self) -> u64 {
         self.strays
     }
 
-    /// The times of a segment, by its place in the setup, and how many are over the threshold: of all streams together, or of one.
+    /// The times of a segment (by index in the setup), and the number over the threshold: of all streams, or of one.
     pub fn times(&self, segment: usize, stream: Option<StreamId>) -> (Histogram, u64) {
         let mut all = Times::default();
         let chosen = |id: &usize| stream.is_none_or(|stream| usize::from(stream) == *id);
@@ -341,8 +347,7 @@ impl Aggregate {
         self.slowest.sorted().iter().map(|kept| (kept.stream, kept.number, kept.first)).collect()
     }
 
-    /// Gives a journey among the slowest the CPUs and threads that were not there when it was added; of any other journey
-    /// nothing is kept.
+    /// Adds CPUs and threads to a journey, if it is among the slowest; other journeys are ignored.
     pub fn detail(&mut self, journey: &Journey) {
         self.slowest.detail(journey);
     }
@@ -354,7 +359,7 @@ impl Aggregate {
         all
     }
 
-    /// Histograms for charts, of all streams together: one for each segment of the summary, in its order.
+    /// Histograms for charts over all streams: one per segment of the summary, in its order.
     pub fn fine_histograms(&self) -> Vec<FineHistograms> {
         let all = self.all();
         let segments = self.setup.segments.iter().zip(&all.segments).enumerate();
@@ -367,9 +372,9 @@ impl Aggregate {
         shown.map(of).collect()
     }
 
-    /// Writes everything that the journeys give into a summary: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
-    /// `segments`, `streams` (without `never_seen`: no journey has it) and `worst`. `bounds` is the error bound of a
-    /// time between two points. All else in the summary stays.
+    /// Sets the part of a summary that the journeys determine: `elapsed_ns`, `threshold_ns`, the counts, `lost`,
+    /// `segments`, `streams` (except `never_seen`) and `worst`. `bounds` returns the error bound of a time between two
+    /// points, ns. Other fields are not changed.
     pub fn fill(&self, summary: &mut Summary, context: Context, bounds: impl Fn(PointId, PointId) -> Ns) {
         let all = self.all();
         let figures = |stream: &Stream, name: String| self.stream(stream, name, context, &bounds);
@@ -395,7 +400,7 @@ impl Aggregate {
             let over = self.setup.row_limits.iter().zip(rows);
             stream.consecutive_over = over.map(|(over_ns, row)| ConsecutiveOver { over_ns: *over_ns, row }).collect();
         }
-        // Of the streams' own, since what explains a loss in one need not in another.
+        // From the streams' losses, because a reason may explain a loss in one stream only.
         summary.lost = together(summary.streams.iter().flat_map(|s| &s.lost).cloned());
         summary.reader_gaps = self.reader_gaps(context, name);
         let point = |id: PointId| self.point(id);
@@ -462,7 +467,7 @@ impl Aggregate {
         }
     }
 
-    /// When the applications that routes end at read nothing.
+    /// Gaps in reading of the applications at the ends of routes.
     fn reader_gaps(&self, context: Context, name: impl Fn(usize) -> String) -> Vec<ReaderGap> {
         let point = |id: &PointId| self.setup.points.get(usize::from(*id)).map(|info| &info.point);
         let of = |(id, stream): (usize, &Stream)| {
@@ -474,7 +479,7 @@ impl Aggregate {
         reader_gaps::together(gaps, self.streams.len() > 1)
     }
 
-    /// Times that are not late, but may be as far as the clocks say, against the threshold and each row limit.
+    /// Numbers of times that are not late but within the clock error of the threshold and of each row limit.
     fn close_to(&self, times: &Histogram, bound: Ns) -> Vec<(Ns, u64)> {
         if bound <= 0 {
             return Vec::new();
@@ -491,14 +496,14 @@ impl Aggregate {
     }
 }
 
-/// Whether all these packets were seen at each point of their route, follow each other without a gap and without a dropped copy, and took
-/// no longer than `limit` from the first point of the route to the last.
+/// Whether all these packets were seen at each point of their route, are consecutive without a dropped copy, and took
+/// at most `limit` from the first point of the route to the last.
 #[inline]
 fn are_ordinary(rows: &Rows, piece: Range<usize>, route: u64, (first, last): (usize, usize), limit: Ns) -> bool {
     let numbers = &rows.number[piece.clone()];
     let (number, packets) = (numbers[0], piece.len() as u64);
     let jumps = |all, (n, expected): (&u64, u64)| all | n ^ expected;
-    // The sign of all of them together: quicker than to compare each.
+    // Tests the combined sign, which is faster than comparing each.
     let over = |all, (from, to): (&Ns, &Ns)| all | limit.wrapping_sub(to.wrapping_sub(*from));
     let times = rows.t[first][piece.clone()].iter().zip(&rows.t[last][piece.clone()]);
     rows.are_times_close()
@@ -510,19 +515,19 @@ fn are_ordinary(rows: &Rows, piece: Range<usize>, route: u64, (first, last): (us
         && number.checked_add(packets).is_some_and(|end| numbers.iter().zip(number..end).fold(0, jumps) == 0)
 }
 
-/// A stream's route; none for one whose packets were never seen.
+/// A stream's route; empty if its packets were never seen.
 fn route_of(setup: &Setup, stream: StreamId) -> &[PointId] {
     setup.routes.get(usize::from(stream)).map_or(&[], Vec::as_slice)
 }
 
-/// The last point of a route before the application that it ends at.
+/// The last point of a route before the application at its end.
 fn before_reader(setup: &Setup, route: &[PointId]) -> Option<PointId> {
     let [.., before, reader] = route else { return None };
     let reads = |info: &PointInfo| info.point.kind.is_application();
     setup.points.get(usize::from(*reader)).is_some_and(reads).then_some(*before)
 }
 
-/// The last point of the route that saw a packet; where none did, the point that saw it last.
+/// The last point of the route that saw a packet; without one, the point that saw it last.
 fn last_place(journey: &Journey, route: &[PointId]) -> PointId {
     let on_route = route.iter().rev().find(|p| journey.seen >> **p & 1 == 1);
     let anywhere = || (0..MAX_POINTS as PointId).filter_map(|p| Some((journey.at(p)?, p))).max();

@@ -1,4 +1,4 @@
-//! Journeys of one stream that follow each other, with what several kinds of figures need of them: found out once for all.
+//! Batches: consecutive journeys of one stream, with properties shared by several kinds of figures.
 
 use crate::aggregate::Setup;
 use crate::times::{between, Ends};
@@ -7,25 +7,25 @@ use latpath_model::{Ns, PointInfo, StreamId};
 use latpath_run::Rows;
 use std::ops::Range;
 
-/// Times whose least and greatest are known; packets that are checked at once.
+/// Number of times whose extremes are stored together, and of packets that are checked at once.
 pub(crate) const PIECE: usize = 64;
 
-/// Cuts rows into batches.
+/// Divides rows into batches.
 #[derive(Clone, Debug)]
 pub struct Batches {
     ends: Vec<Ends>,
     crossings: Vec<Crossings>,
 }
 
-/// A batch. Aggregate, pacing, patterns, tracks and times over time are made of batches.
+/// A batch, the input of aggregate, pacing, patterns, tracks and times over time.
 #[derive(Clone, Debug)]
 pub struct Batch<'a> {
     pub(crate) rows: &'a Rows,
     pub(crate) stream: StreamId,
     pub(crate) range: Range<usize>,
-    /// Points that saw each of its packets.
+    /// Points that saw all of its packets.
     pub(crate) seen_by_all: u64,
-    /// Points that saw any of them.
+    /// Points that saw any of its packets.
     pub(crate) seen_by_any: u64,
     crossings: &'a [Crossings],
 }
@@ -33,35 +33,35 @@ pub struct Batch<'a> {
 /// The packets of a batch that crossed a segment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Crossings {
-    /// How long each took.
+    /// Time of each, ns.
     pub times: Vec<Ns>,
-    /// The least and the greatest of each [`PIECE`] of the times.
+    /// The extremes of each [`PIECE`] of the times.
     extremes: Vec<(Ns, Ns)>,
-    /// Whether it is the whole batch, whose first row is this.
+    /// First row, if all packets of the batch crossed it.
     is_whole: bool,
     first: usize,
-    /// Otherwise their rows, rising.
+    /// Otherwise their rows, ascending.
     rows: Vec<usize>,
 }
 
 impl Batches {
-    /// For figures of this setup.
+    /// Batches for figures of this setup.
     pub fn new(setup: &Setup) -> Self {
         let mut batches = Self { ends: Vec::new(), crossings: Vec::new() };
         batches.extend(&setup.points, &setup.segments);
         batches
     }
 
-    /// The setup has further segments.
+    /// Adds segments to the setup.
     pub fn extend(&mut self, points: &[PointInfo], more: &[Segment]) {
         self.ends.extend(more.iter().map(|segment| Ends::of(segment, points)));
         self.crossings.resize_with(self.ends.len(), Crossings::default);
     }
 
-    /// Calls with each batch of these rows.
+    /// Calls `call` with each batch of these rows.
     ///
     /// # Panics
-    /// If the rows have fewer points than a segment or a route names.
+    /// The rows have fewer points than a segment or a route names.
     pub fn each(&mut self, rows: &Rows, mut call: impl FnMut(&Batch)) {
         for (stream, range) in rows.by_stream() {
             let both = |(all, any): (u64, u64), seen: &u64| (all & seen, any | seen);
@@ -78,12 +78,12 @@ impl Batches {
 }
 
 impl Batch<'_> {
-    /// Who crossed a segment, by its place in the setup.
+    /// The packets that crossed a segment (by index in the setup).
     pub(crate) fn crossings(&self, segment: usize) -> &Crossings {
         &self.crossings[segment]
     }
 
-    /// The times at a point, meaningful of packets that it saw.
+    /// The times at a point, valid for packets that it saw.
     pub(crate) fn at(&self, point: usize) -> &[Ns] {
         &self.rows.t[point][self.range.clone()]
     }
@@ -118,12 +118,12 @@ impl Crossings {
         self.extremes.extend(self.times.chunks(PIECE).map(|piece| piece.iter().fold((Ns::MAX, Ns::MIN), extremes)));
     }
 
-    /// The least time and the greatest.
+    /// The extremes of all times.
     pub fn extremes(&self) -> Option<(Ns, Ns)> {
         self.extremes.iter().copied().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }
 
-    /// The row of the packet whose time has this place.
+    /// Row of the packet with this index among the times.
     #[inline]
     pub fn row(&self, at: usize) -> usize {
         if self.is_whole {
@@ -133,7 +133,7 @@ impl Crossings {
         }
     }
 
-    /// The places of the times of packets in these rows.
+    /// Indexes among the times of the packets in these rows.
     pub fn places(&self, rows: Range<usize>) -> Range<usize> {
         if self.is_whole {
             return rows.start - self.first..rows.end - self.first;
@@ -141,7 +141,7 @@ impl Crossings {
         self.rows.partition_point(|row| *row < rows.start)..self.rows.partition_point(|row| *row < rows.end)
     }
 
-    /// When each of the packets was at a point that saw all of them, whose times `column` has. `buffer` is used where not the whole
+    /// Times of the packets at a point that saw all of them, from its `column`. `buffer` is used if only a part of the
     /// batch crossed the segment.
     pub fn when<'a>(&self, column: &'a [Ns], buffer: &'a mut Vec<Ns>) -> &'a [Ns] {
         if self.is_whole {
@@ -152,7 +152,7 @@ impl Crossings {
         buffer
     }
 
-    /// The pieces of the times: the places of each, the least and the greatest time in it.
+    /// The pieces of the times: index range and extremes of each.
     pub fn pieces(&self) -> impl Iterator<Item = (Range<usize>, (Ns, Ns))> + '_ {
         let places = (0..).step_by(PIECE).map(|begin| begin..self.times.len().min(begin + PIECE));
         places.zip(self.extremes.iter().copied())

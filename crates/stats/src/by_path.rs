@@ -1,11 +1,11 @@
-//! Figures of each path that packets took through the host.
+//! Figures by path through the host.
 
 use crate::times::{between, Ends, Times};
 use crate::{Bucket, PathFigures, SegmentFigures};
 use latpath_journey::PathClass;
 use latpath_model::Ns;
 
-/// What took each of the paths. Few of them are ever taken, so each gets its memory when it is.
+/// Times by path. Paths are allocated on first use, because few are ever taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByPath([Option<Box<OnePath>>; PathClass::ALL.len()]);
 
@@ -13,7 +13,7 @@ pub(crate) struct ByPath([Option<Box<OnePath>>; PathClass::ALL.len()]);
 pub(crate) struct OnePath {
     journeys: u64,
     lost: u64,
-    /// By segment; those that do not differ by path stay empty.
+    /// By segment; segments that do not depend on the path stay empty.
     segments: Vec<Times>,
 }
 
@@ -41,7 +41,7 @@ impl ByPath {
         PathClass::ALL.into_iter().zip(&self.0).filter_map(|(class, path)| Some((class, path.as_deref()?)))
     }
 
-    /// The times of a segment on each path that was taken, in fine steps; of each path that has any.
+    /// The times of a segment with fine buckets, for each path that has any.
     pub fn fine_buckets(&self, segment: usize) -> Vec<(String, Vec<Bucket>)> {
         let of = |(class, path): (PathClass, &OnePath)| {
             let buckets = path.segments.get(segment)?.histogram.fine_buckets();
@@ -62,7 +62,7 @@ impl ByPath {
 }
 
 impl OnePath {
-    /// Adds a journey; `sink` is the last point of its route.
+    /// Adds a journey; `sink`: the last point of its route.
     #[inline]
     pub fn add(&mut self, seen: u64, sink: u64, ends: &[Ends], threshold: Ns, at: impl Fn(usize) -> Ns) {
         self.journeys += 1;

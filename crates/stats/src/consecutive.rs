@@ -1,17 +1,19 @@
-//! Packets in a row that were late or did not arrive: what makes a protection relay block, where single ones do not.
+//! Runs of consecutive packets that were late or did not arrive, which make a protection relay block, unlike single
+//! ones.
 
 use latpath_model::Ns;
 use std::collections::BTreeMap;
 
-/// Such packets of one stream.
+/// A run of such packets of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// The first of them that was seen; the packet behind them where none was.
+    /// Number of the first packet of the run that was seen; without one, of the packet after it.
     pub number: u64,
+    /// Key of that packet.
     pub key: u32,
-    /// When it was first seen.
+    /// Time of its first sighting, ns.
     pub first: Ns,
 }
 
@@ -21,7 +23,7 @@ impl Row {
         Self { packets: self.packets.saturating_add(next.packets), ..begin }
     }
 
-    /// The longer one; of equally long ones the earlier.
+    /// The longer run; of equally long ones the earlier.
     fn longer(self, later: Self) -> Self {
         if later.packets > self.packets {
             later
@@ -31,16 +33,16 @@ impl Row {
     }
 }
 
-/// A stretch of a stream without a gap in its journeys' numbers.
+/// A part of a stream without a gap in its journeys' numbers.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
-    /// The number behind it.
+    /// The number after it.
     end: u64,
-    /// Its first packets, up to one that arrived in time; without such a packet all are in `tail`.
+    /// The run at its beginning, before a punctual packet; without such a packet all are in `tail`.
     head: Option<Row>,
-    /// The longest behind `head` and before `tail`.
+    /// The longest run between `head` and `tail`.
     middle: Row,
-    /// Its last packets, behind one that arrived in time.
+    /// The run at its end, after a punctual packet.
     tail: Row,
 }
 
@@ -60,16 +62,16 @@ impl Stretch {
     }
 }
 
-/// Maximum separate stretches: a whole recording has one.
+/// Maximum number of separate parts; a whole recording has one.
 const MOST: usize = 1 << 12;
 
-/// One stream's packets, in whatever order they come.
+/// Finds the longest run in one stream's packets, which may come in any order.
 #[derive(Clone, Debug, Default)]
 pub struct Consecutive {
-    /// The stretch that grows, and its first number.
+    /// The growing part, and its first number.
     open: Option<(u64, Stretch)>,
     stretches: BTreeMap<u64, Stretch>,
-    /// The longest of those that are not kept any more.
+    /// The longest run of dropped parts.
     past: Row,
 }
 
@@ -101,7 +103,7 @@ impl Consecutive {
         }
     }
 
-    /// Adds consecutive packets that all arrived in time; the first has this number and key.
+    /// Adds consecutive punctual packets, from this number and key on.
     #[inline]
     pub fn add_in_time(&mut self, number: u64, key: u32, packets: u64) {
         self.add(number, key, 0, false, || 0);
@@ -125,13 +127,14 @@ impl Consecutive {
         }
     }
 
-    /// Adds another's, of other packets of the same stream.
+    /// Adds the runs of other packets of the same stream.
     pub fn merge(&mut self, other: &Self) {
         self.past = self.past.longer(other.past);
         other.stretches.iter().for_each(|(number, stretch)| self.keep(*number, *stretch));
         other.open.into_iter().for_each(|(number, stretch)| self.keep(number, stretch));
     }
 
+    /// The longest run.
     pub fn longest(&self) -> Row {
         let mut all = Self { open: None, ..self.clone() };
         self.open.into_iter().for_each(|(number, stretch)| all.keep(number, stretch));

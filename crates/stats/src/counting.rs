@@ -1,46 +1,48 @@
-//! Figures of journeys as they come, which begin again whenever the user or the route says so: what live and a replay count.
+//! Live figures of journeys, which restart on request or when the route changes; used by live and replay.
 
 use crate::{Aggregate, Batches, Pacing, Pattern, Patterns, Setup, Summary};
 use latpath_journey::{Journey, Layout, Segment};
 use latpath_model::{Ns, PointInfo, StreamSpec};
 use latpath_run::Rows;
 
-/// Worst packets that are kept.
+/// Number of worst packets to keep.
 const WORST: usize = 10;
-/// Journeys that wait to be counted, at most.
+/// Maximum journeys waiting to be counted.
 const MAX_WAITING: usize = 1024;
-/// Patterns are gathered from batches of this time, as of the parts of a run: what is usual in a second shows what is not.
+/// Duration of a batch from which patterns are gathered, ns: the usual times of one second reveal the unusual ones, as in
+/// the parts of a run.
 const PATTERN_BATCH: Ns = 1_000_000_000;
 /// Maximum journeys of such a batch.
 const MAX_PATTERN_BATCH: usize = 1 << 16;
-/// Interval, in the packets' time, at which patterns are looked for.
+/// Interval of searches for patterns, in packet time, ns.
 const FIND_EVERY: Ns = 10_000_000_000;
 
+/// The figures of the current window, and the journeys that wait to be counted.
 pub struct Counting {
     aggregate: Aggregate,
     batches: Batches,
-    /// Journeys that are in the figures once [`Counting::flush`] is called.
+    /// Journeys that [`Counting::flush`] will count.
     waiting: Rows,
-    /// `None` where packets have no times of day, only durations.
+    /// Pacing and patterns; `None` if packets have only durations, no time of day.
     over_time: Option<CountedOverTime>,
-    /// Journeys of each stream since the start, however often the figures began again.
+    /// Journeys of each stream since the start, including those before restarts.
     pub seen: Vec<u64>,
-    /// Journeys that began before are not in the figures.
+    /// Start of the figures, ns; journeys that began earlier are excluded.
     pub since: Ns,
-    /// First sightings of the first and the last journey that is in them.
+    /// First sightings of the first and the last counted journey, ns.
     pub span: Option<(Ns, Ns)>,
-    /// The longest rows of packets that took longer than each of these are found too, from the next restart on.
+    /// Further thresholds for runs of late packets, ns; they take effect at the next restart.
     pub row_limits: Vec<Ns>,
     threshold: Ns,
 }
 
-/// What is found over time.
+/// Figures over time: pacing and patterns.
 struct CountedOverTime {
     pacing: Pacing,
     patterns: Patterns,
-    /// Journeys that are not in the patterns yet.
+    /// Journeys not yet in the patterns.
     waiting: Rows,
-    /// The patterns of the last search, and when the last packet had come then.
+    /// The patterns of the last search, and the time of the last packet before it.
     found: Vec<Pattern>,
     searched: Ns,
 }
@@ -63,7 +65,7 @@ impl CountedOverTime {
         self.waiting = times_alone(setup.points.len().max(self.waiting.t.len()));
     }
 
-    /// Brings the journeys that wait into the patterns.
+    /// Adds the waiting journeys to the patterns.
     fn gather(&mut self, batches: &mut Batches) {
         self.waiting.sort_by_stream();
         batches.each(&self.waiting, |batch| self.patterns.add(batch));
@@ -72,7 +74,7 @@ impl CountedOverTime {
     }
 }
 
-/// No rows yet, for journeys over this many points, without CPUs and threads.
+/// Returns empty rows for journeys over this number of points, without CPUs and threads.
 fn times_alone(points: usize) -> Rows {
     let mut rows = Rows::new(points);
     rows.leave_out_details();
@@ -80,7 +82,7 @@ fn times_alone(points: usize) -> Rows {
 }
 
 impl Counting {
-    /// Times over `threshold` are counted.
+    /// Counts journeys against `threshold`, ns.
     pub fn new(streams: usize, threshold: Ns, since: Ns) -> Self {
         let setup = Setup { threshold, ..Setup::default() };
         Self {
@@ -112,14 +114,14 @@ impl Counting {
         self.waiting.clear(points.len());
     }
 
-    /// Starts all figures from zero.
+    /// Restarts all figures from zero.
     pub fn restart(&mut self, points: &[PointInfo], layout: &Layout, now: Ns) {
         self.begin(points, layout, now);
         (self.since, self.span) = (now, None);
     }
 
-    /// Counts by another layout. Figures go on where points and segments are only added: a first upcall after hours must not cost the
-    /// hours. Returns whether they began again.
+    /// Changes the layout. Figures continue if points and segments are only added, so that a first upcall after hours
+    /// does not discard them. Returns whether they restarted.
     pub fn set_layout(&mut self, points: &[PointInfo], layout: &Layout, now: Ns) -> bool {
         self.flush();
         let setup = self.aggregate.setup();
@@ -143,7 +145,7 @@ impl Counting {
         false
     }
 
-    /// Counts a journey; in the figures only if it began after they did.
+    /// Counts a journey; the figures only include it if it began after their start.
     pub fn add(&mut self, journey: &Journey) {
         if let Some(seen) = self.seen.get_mut(usize::from(journey.stream)) {
             *seen += 1;
@@ -162,7 +164,7 @@ impl Counting {
         }
     }
 
-    /// Brings all journeys that were added into the figures.
+    /// Counts all waiting journeys.
     pub fn flush(&mut self) {
         let Self { waiting, batches, aggregate, over_time, .. } = self;
         if waiting.is_empty() {
@@ -193,8 +195,8 @@ impl Counting {
         &self.aggregate
     }
 
-    /// Adds to a summary what was found over time by the last [`Counting::flush`]: pacing, and the patterns of the last search; `is_last`
-    /// searches once more. `start` is when the recording began.
+    /// Adds pacing and patterns to a summary, as of the last [`Counting::flush`] and search; `is_last` searches again.
+    /// `start`: start of the recording, ns.
     pub fn fill(&mut self, summary: &mut Summary, streams: &[StreamSpec], start: Ns, is_last: bool) {
         let Some(over_time) = &mut self.over_time else { return };
         let setup = self.aggregate.setup();

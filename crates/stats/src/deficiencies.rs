@@ -1,4 +1,4 @@
-//! What figures lack, so that limits cannot be judged by them: of what was counted, of the routes, and of the clocks.
+//! Deficiencies of figures, because of which limits cannot be judged: of counts, of routes, and of clocks.
 
 use crate::text::short_stream;
 use crate::units::{count, duration, number_of, share};
@@ -7,10 +7,10 @@ use latpath_journey::Totals;
 use latpath_model::Point;
 use latpath_run::{Deficiency, DeficiencyKind, MachineFigures, Manifest, ToolCost};
 
-/// Streams that one text names.
+/// Maximum streams named in a text.
 const NAMED: usize = 3;
 
-/// Where sightings were dropped: what that does to figures.
+/// The effect of dropped sightings on figures, if any were.
 pub fn dropped_sightings(tool: &ToolCost) -> Option<String> {
     let of_all = share(tool.sightings_dropped, tool.sightings.saturating_add(tool.sightings_dropped));
     (tool.sightings_dropped > 0).then(|| {
@@ -20,11 +20,11 @@ pub fn dropped_sightings(tool: &ToolCost) -> Option<String> {
     })
 }
 
-/// Where times of a segment are negative: how many, and why.
+/// Number and cause of a segment's negative times, if any.
 pub fn negative_times(summary: &Summary, s: &SegmentFigures) -> Option<String> {
     let most = duration(s.times.min_ns.saturating_neg());
     let why = if machine(&s.from) == machine(&s.to) {
-        // One clock took both times, and it never goes back; but where another machine's clock jumps, its times are
+        // Both times are from one clock, which never goes back; but if another machine's clock jumps, its times are
         // mapped to the host's again.
         let jumped = |m: &&MachineFigures| m.machine == machine(&s.from) && m.fault.is_some();
         let or = summary
@@ -44,12 +44,12 @@ pub fn negative_times(summary: &Summary, s: &SegmentFigures) -> Option<String> {
     (s.times.negative > 0).then(|| format!("{}: {negative} of {all} times are negative, {why}", s.name))
 }
 
-/// What is wrong with a machine's clock.
+/// The fault of a machine's clock, as a text.
 pub fn clock_fault(machine: &MachineFigures) -> Option<String> {
     machine.fault.as_ref().map(|fault| format!("{}: clock: {fault}", machine.machine))
 }
 
-/// Whether times between two machines are negative by more than the bound of both clocks.
+/// Whether times between two machines are negative by more than both clocks' bound.
 fn is_beyond_bound(s: &SegmentFigures) -> bool {
     s.times.negative > 0 && machine(&s.from) != machine(&s.to) && s.times.min_ns < s.error_bound_ns.saturating_neg()
 }
@@ -58,7 +58,7 @@ fn machine(point: &str) -> &str {
     point.split('/').next().unwrap_or_default()
 }
 
-/// What was counted that spoils figures and is in no journey. `before` is what the joiner had counted before the figures began.
+/// Deficiencies from counts outside the journeys. `before`: the joiner's counts at the start of the figures.
 pub(crate) fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<Deficiency> {
     use DeficiencyKind::{NotJoined, SequenceRestarted, SightingsDropped};
     let of_streams = |what: fn(&Totals) -> u64| {
@@ -78,12 +78,12 @@ pub(crate) fn counted(manifest: &Manifest, before: &[Totals]) -> Vec<Deficiency>
     some.map(|(kind, n, noun, what)| Deficiency::new(kind, format!("{} {what}", number_of(n, noun)))).collect()
 }
 
-/// What the figures themselves show that they lack: sightings, ends of routes, clocks.
+/// Deficiencies visible in the figures: sightings, ends of routes, clocks.
 pub(crate) fn shown(manifest: &Manifest, summary: &Summary) -> Vec<Deficiency> {
     let dropped = dropped_sightings(&summary.tool);
     let mut all: Vec<_> =
         dropped.map(|text| Deficiency::new(DeficiencyKind::SightingsDropped, text)).into_iter().collect();
-    // The files that a run is imported from are at points that the user named.
+    // Files of an import are at points named by the user.
     if manifest.imported.is_empty() {
         all.extend(without_application(manifest, summary));
     }
@@ -93,7 +93,7 @@ pub(crate) fn shown(manifest: &Manifest, summary: &Summary) -> Vec<Deficiency> {
     all
 }
 
-/// Streams whose route does not end at an application, nor at a point that the user named: an entry for each such end.
+/// Streams whose route ends neither at an application nor at a point named by the user: one entry per end.
 fn without_application(manifest: &Manifest, summary: &Summary) -> Vec<Deficiency> {
     let mut ends: Vec<(Option<&Point>, Vec<String>)> = Vec::new();
     for stream in summary.streams.iter().filter(|stream| stream.journeys > 0) {

@@ -1,91 +1,93 @@
-//! What a drop means: from the kernel's function and reason to the place where the packet was lost, in plain words.
+//! Classifies drops: from the kernel's function and reason to the place of the loss, in plain words.
 //!
-//! Reasons exist from 5.17 on and became more with each version; without one, the function alone decides. The
-//! rules come from Linux 5.15, 6.1, 6.12 and 6.18, from the files named beside each rule.
+//! Reasons exist since 5.17, and each version added some; without one, the function alone decides. The rules come from
+//! Linux 5.15, 6.1, 6.12 and 6.18, from the files named at each rule.
 
 use latpath_counters::{Difference, Inode};
 
 macro_rules! places {
     ($($(#[$doc:meta])* $place:ident = $name:literal,)*) => {
-        /// Where, and thereby why, the kernel gave a packet up. docs/drops.md has a section for each.
+        /// Place, and thus cause, of a drop. docs/drops.md has a section for each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum DropPlace {
             $($(#[$doc])* $place,)*
         }
 
         impl DropPlace {
-            /// All places, each with its plain words.
+            /// All places with their names.
             pub const NAMES: &'static [(Self, &'static str)] = &[$((Self::$place, $name)),*];
         }
     };
 }
 
 places! {
-    /// The tap's queue was full: QEMU or vhost did not read fast enough, or the guest gave no buffers.
+    /// The tap's queue was full: QEMU or vhost did not read fast enough, or the guest supplied no buffers.
     TapQueueFull = "tap queue full",
     /// The tap has no reader, or is down.
     TapNoReader = "tap without reader",
-    /// A filter on the tap refused the packet.
+    /// A filter on the tap rejected the packet.
     TapFilter = "filter on the tap",
+    /// The macvtap's queue was full: QEMU or vhost did not read fast enough.
     MacvtapQueueFull = "macvtap queue full",
-    /// The packet waited in a queue that was emptied: its reader closed it, or the device went down.
+    /// The packet was in a queue that was purged: its reader closed it, or the device went down.
     QueuePurged = "unread in a queue that was closed",
-    /// Open vSwitch's upcall failed: nobody listens, or out of memory.
+    /// Open vSwitch's upcall failed: no listener, or out of memory.
     OvsUpcallFailed = "Open vSwitch upcall failed",
+    /// The upcall's netlink socket was full: ovs-vswitchd did not read fast enough.
     OvsUpcallQueueFull = "Open vSwitch upcall queue full",
     /// A flow of Open vSwitch has the action drop, or none.
     OvsDropped = "dropped by an Open vSwitch flow",
     /// A meter of Open vSwitch.
     OvsMeter = "Open vSwitch meter",
-    /// An action of Open vSwitch could not be done.
+    /// An action of Open vSwitch failed.
     OvsActionFailed = "Open vSwitch action failed",
-    /// A port of Open vSwitch to which the packet was to go is down: mostly a flooded frame's copy for the bridge's own
+    /// The packet's output port of Open vSwitch is down: usually for the copy of a flooded frame for the bridge's own
     /// device.
     OvsPortDown = "Open vSwitch port down",
     /// A socket's receive buffer was full: the application did not read fast enough.
     SocketBufferFull = "socket buffer full",
-    /// A filter that the application set on its socket.
+    /// A filter that the application attached to its socket.
     SocketFilter = "socket filter",
-    /// A queueing discipline before a device: its queue was full, or its rule drops the packet.
+    /// A queueing discipline of a device: its queue was full, or its rule dropped the packet.
     QueueingDiscipline = "queueing discipline",
     /// A CPU's input queue was full (`netdev_max_backlog`).
     Backlog = "CPU backlog full",
-    /// Nobody takes this protocol there. At a bridge it is the bridge's local copy, at a NIC the copy for the host itself: not
-    /// a loss of the packet, unless nobody else got it.
+    /// No handler for this protocol at this device. At a bridge this is the bridge's local copy, at a NIC the host's
+    /// copy: not a loss of the packet, unless there was no other copy.
     NoListener = "nobody listens",
-    /// No UDP or TCP socket listens at the port.
+    /// No UDP or TCP socket is bound to the port.
     NoSocket = "no socket at the port",
-    /// The destination's MAC address is another's.
+    /// The destination's MAC address belongs to another host.
     NotOurs = "MAC address of another host",
-    /// A bridge has no port for it: VLAN, spanning tree, or nobody to flood to.
+    /// A bridge has no port for it: VLAN, spanning tree, or no port to flood to.
     BridgeNoPort = "no bridge port for it",
     /// netfilter (iptables, nftables).
     Netfilter = "netfilter rule",
-    /// An XDP program, in the generic path. Drivers' own XDP drops before there is a packet to see.
+    /// An XDP program, in the generic path. Drops by native XDP happen before the packet can be seen.
     Xdp = "XDP program",
     /// A tc filter or action at ingress.
     TcIngress = "tc at ingress",
     /// A tc filter or action at egress.
     TcEgress = "tc at egress",
+    /// The IP, UDP, TCP or ICMP checksum was wrong.
     Checksum = "wrong checksum",
     /// The device is not ready: down, or without carrier or peer.
     DeviceNotReady = "device not ready",
-    /// No memory.
+    /// Out of memory.
     NoMemory = "no memory",
-    /// The packet's headers make no sense, or it is too big.
+    /// The packet's headers are invalid, or it is too big.
     Malformed = "malformed packet",
-    /// No route, or a reverse path that does not fit.
+    /// No route, or reverse path filtering.
     NoRoute = "no route",
-    /// None of these, or it is not known.
+    /// Another or unknown place.
     Unknown = "unknown",
 }
 
-/// The place of a drop: `function` is the kernel function that freed the packet, `reason` the kernel's, without its prefix
-/// (`FULL_RING`), `unknown` or `NOT_SPECIFIED` where it gives none, or `subsystem N reason M` for another list than the
-/// core's.
+/// The place of a drop. `function`: the kernel function that freed the packet; `reason`: the kernel's reason without
+/// its prefix (`FULL_RING`), `unknown` or `NOT_SPECIFIED` for none, or `subsystem N reason M` for lists of subsystems.
 pub fn place_of_drop(function: &str, reason: &str) -> DropPlace {
-    // The compiler's variants of a function, and its module: `__netif_receive_skb_core.constprop.0`,
-    // `do_execute_actions [openvswitch]`.
+    // Removes the compiler's suffix and the module: `__netif_receive_skb_core.constprop.0`, `do_execute_actions
+    // [openvswitch]`.
     let function = function.split(['.', ' ']).next().unwrap_or_default();
     match by_reason(function, reason) {
         DropPlace::Unknown => by_function(function),
@@ -147,8 +149,9 @@ fn by_reason(function: &str, reason: &str) -> DropPlace {
     }
 }
 
-/// Open vSwitch's own reasons, from 6.6 on: by name, or by number in its list. The list's number was 3, and is 2 on kernels
-/// where another list was taken out (enum skb_drop_reason_subsys); there the function must be one of Open vSwitch's.
+/// Open vSwitch's own reasons, since 6.6: by name, or by number in its list. The list's number was 3, and is 2 on
+/// kernels from which another list was removed (enum skb_drop_reason_subsys); there the function must belong to Open
+/// vSwitch.
 fn open_vswitch(function: &str, reason: &str) -> Option<DropPlace> {
     const NAMES: [&str; 11] = [
         "OVS_DROP_LAST_ACTION",
@@ -170,14 +173,14 @@ fn open_vswitch(function: &str, reason: &str) -> Option<DropPlace> {
     };
     let name = NAMES.into_iter().find(|name| *name == reason).or_else(by_number)?;
     Some(match name {
-        // A flow without actions ends with its last one.
+        // Reported at the last action, also for a flow without actions.
         "OVS_DROP_LAST_ACTION" | "OVS_DROP_EXPLICIT" | "OVS_DROP_EXPLICIT_WITH_ERROR" => DropPlace::OvsDropped,
         "OVS_DROP_METER" => DropPlace::OvsMeter,
         _ => DropPlace::OvsActionFailed,
     })
 }
 
-/// net/openvswitch: functions of its module.
+/// Functions of the module net/openvswitch.
 fn is_open_vswitch(function: &str) -> bool {
     const OTHERS: [&str; 5] =
         ["do_execute_actions", "clone_execute", "do_output", "queue_userspace_packet", "netdev_port_receive"];
@@ -187,7 +190,7 @@ fn is_open_vswitch(function: &str) -> bool {
 /// Without a reason, or with an unspecific one.
 fn by_function(function: &str) -> DropPlace {
     match function {
-        // Before 5.17 the kernel gives no reason; then it is nearly always the queue.
+        // Kernels before 5.17 report no reason; it is nearly always the queue.
         "tun_net_xmit" => DropPlace::TapQueueFull,
         "tap_handle_frame" => DropPlace::MacvtapQueueFull,
         "tun_queue_purge"
@@ -198,11 +201,11 @@ fn by_function(function: &str) -> DropPlace {
         | "skb_queue_purge_reason"
         | "__skb_queue_purge"
         | "packet_release" => DropPlace::QueuePurged,
-        // net/openvswitch/datapath.c: packets whose upcall found the queue full are freed as if consumed, so packets that are
-        // dropped here had another error. The copy for the daemon is dropped by netlink.
+        // net/openvswitch/datapath.c: packets whose upcall found the queue full are freed as consumed, so packets
+        // dropped here had another error. The daemon's copy is dropped by netlink.
         "ovs_dp_process_packet" => DropPlace::OvsUpcallFailed,
         "netlink_attachskb" | "netlink_unicast" => DropPlace::OvsUpcallQueueFull,
-        // Before 6.6 without a reason. do_output is a part of it.
+        // No reason before 6.6. Includes do_output.
         "do_execute_actions" | "do_output" => DropPlace::OvsPortDown,
         "ovs_execute_actions"
         | "clone_execute"
@@ -220,7 +223,7 @@ fn by_function(function: &str) -> DropPlace {
         | "__udp_queue_rcv_skb"
         | "raw_rcv"
         | "sk_add_backlog" => DropPlace::SocketBufferFull,
-        // What a queueing discipline refuses is freed as a list (net/core/dev.c, __dev_xmit_skb).
+        // Packets rejected by a queueing discipline are freed as a list (net/core/dev.c, __dev_xmit_skb).
         "kfree_skb_list" | "kfree_skb_list_reason" => DropPlace::QueueingDiscipline,
         "enqueue_to_backlog" | "netif_rx_internal" => DropPlace::Backlog,
         "__netif_receive_skb_core" => DropPlace::NoListener,
@@ -232,21 +235,20 @@ fn by_function(function: &str) -> DropPlace {
         "validate_xmit_skb" | "veth_xmit" | "__dev_forward_skb" | "____dev_forward_skb" | "dev_forward_skb" => {
             DropPlace::DeviceNotReady
         }
-        // net/bridge: what no port may have.
+        // net/bridge: packets that no port may forward.
         _ if function.starts_with("br_") || function.starts_with("__br_") => DropPlace::BridgeNoPort,
         _ => DropPlace::Unknown,
     }
 }
 
 impl DropPlace {
-    /// The plain words for it.
+    /// Name in plain words.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
 
-    /// The kernel's own count at this place, of any packets: at least latpath's count, unless the counter counts
-    /// other events too. `device` is the drop note's device. `None`: the kernel has no counter of its own for it, or it was not
-    /// read.
+    /// The kernel's own count at this place, for any packets: at least latpath's count, unless the counter has another
+    /// meaning. `device` is the drop note's device. `None` if the kernel has no such counter, or it was not read.
     pub fn counted(self, difference: &Difference, netns: Inode, device: u32) -> Option<u64> {
         let statistics = || difference.device(netns, device).map(|counters| counters.statistics);
         let queueing = || difference.device(netns, device).and_then(|counters| counters.queueing.as_ref());

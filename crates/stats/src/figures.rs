@@ -1,4 +1,4 @@
-//! The figures that latpath prints, live or from a run; serialised, they are the JSON that docs/json.md describes.
+//! The figures that latpath prints, live or from a run; serialised, they are the JSON in docs/json.md.
 
 use crate::patterns::{Pattern, PatternKind};
 use crate::units::Letters;
@@ -10,13 +10,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Times of one thing, ns. Percentiles are nearest ranks, at most 0.2 % off; all else is exact.
+/// Distribution of times, ns. Percentiles are nearest ranks with an error of at most 0.2 %; all else is exact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TimeFigures {
-    /// How many.
+    /// Number of times.
     pub count: u64,
-    /// Least.
+    /// Minimum.
     pub min_ns: Ns,
     /// Arithmetic mean, rounded.
     pub mean_ns: Ns,
@@ -24,27 +24,29 @@ pub struct TimeFigures {
     pub stddev_ns: Ns,
     /// Median.
     pub p50_ns: Ns,
-    /// 90 %.
+    /// 90th percentile.
     pub p90_ns: Ns,
-    /// 95 %.
+    /// 95th percentile.
     pub p95_ns: Ns,
-    /// 99 %.
+    /// 99th percentile.
     pub p99_ns: Ns,
-    /// 99.9 %.
+    /// 99.9th percentile.
     pub p99_9_ns: Ns,
-    /// 99.99 %.
+    /// 99.99th percentile.
     pub p99_99_ns: Ns,
-    /// 99.999 %.
+    /// 99.999th percentile.
     pub p99_999_ns: Ns,
-    /// 99.9999 %.
+    /// 99.9999th percentile.
     pub p99_9999_ns: Ns,
-    /// Greatest.
+    /// Maximum.
     pub max_ns: Ns,
-    /// Times below 0: between two machines a clock error, on one machine the points were passed in the opposite order.
+    /// Number of negative times: between two machines a clock error, on one machine points passed in the opposite
+    /// order.
     pub negative: u64,
 }
 
 impl TimeFigures {
+    /// The figures of a histogram.
     pub fn of(h: &Histogram) -> Self {
         let [p50_ns, p90_ns, p95_ns, p99_ns, p99_9_ns, p99_99_ns, p99_999_ns, p99_9999_ns] =
             h.percentiles(Percentile::ALL.map(|p| p.per_million));
@@ -66,30 +68,31 @@ impl TimeFigures {
         }
     }
 
-    /// A percentile; `None` where fewer than one of the times lies beyond it: the maximum is the same.
+    /// A percentile; `None` if less than one of the times lies beyond it, so that it equals the maximum.
     pub fn percentile(&self, which: Percentile) -> Option<Ns> {
         let beyond = u128::from(self.count) * u128::from(1_000_000 - which.per_million);
         (beyond >= 1_000_000).then(|| (which.figure)(self))
     }
 }
 
-/// A percentile that tables show.
+/// A percentile in tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Percentile {
-    /// `p99.9`.
+    /// Name: `p99.9`.
     pub name: &'static str,
-    /// So many millionths of all times do not exceed it.
+    /// Share of times that do not exceed it, millionths.
     pub per_million: u32,
-    /// The figure, however few times there are.
+    /// The percentile, regardless of the number of times.
     pub figure: fn(&TimeFigures) -> Ns,
 }
 
 impl Percentile {
+    /// The percentile with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.name == name)
     }
 
-    /// All of them, rising.
+    /// All percentiles, ascending.
     pub const ALL: [Self; 8] = [
         Self { name: "p50", per_million: 500_000, figure: |t| t.p50_ns },
         Self { name: "p90", per_million: 900_000, figure: |t| t.p90_ns },
@@ -102,60 +105,61 @@ impl Percentile {
     ];
 }
 
-/// Times from one to another, both included.
+/// A band of times, both ends inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Band {
-    /// The least.
+    /// Lower end, ns.
     pub from_ns: Ns,
-    /// The greatest.
+    /// Upper end, ns.
     pub to_ns: Ns,
 }
 
 impl Band {
+    /// Whether the band contains a time.
     pub fn contains(&self, time: Ns) -> bool {
         (self.from_ns..=self.to_ns).contains(&time)
     }
 }
 
-/// One row: the times of one segment. All times in ns.
+/// Times of one segment, in ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentFigures {
-    /// Its kind: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `named` (by the user) or `step` (to the next point).
+    /// Kind: `tnet`, `thyp`, `tsub`, `total`, `tupcall`, `named` (user-defined) or `step` (to the next point).
     #[serde(default)]
     pub kind: SegmentKind,
-    /// `Tnet`, `Thyp`, `Tsub`, `total`, a name that the user gave, or `from→to` for neighbouring points.
+    /// Name: `Tnet`, `Thyp`, `Tsub`, `total`, user-defined, or `from→to` for neighbouring points.
     pub name: String,
-    /// Where it starts, as `machine/kind@device`.
+    /// Its first point, as `machine/kind@device`.
     pub from: String,
-    /// Where it ends.
+    /// Its last point.
     pub to: String,
-    /// Times of the journeys that were seen at both ends.
+    /// Times of the journeys seen at both ends.
     #[serde(flatten)]
     pub times: TimeFigures,
-    /// Journeys a second over the time covered.
+    /// Journeys per second.
     pub rate_hz: f64,
-    /// Journeys that took longer here than the threshold.
+    /// Journeys that took longer than the threshold.
     pub over_threshold: u64,
-    /// Journeys whose time here is in [`Summary::band`]; none where no band was asked for.
+    /// Journeys with a time in [`Summary::band`]; `None` without a band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_band: Option<u64>,
-    /// How wrong a time here can be, because two machines' clocks took it. 0 on one machine.
+    /// Maximum error of the times, because of two machines' clocks, ns; 0 on one machine.
     pub error_bound_ns: Ns,
-    /// The packet that took the least time, the earliest of several; none where no packet crossed, and for one path by itself.
+    /// The packet with the minimum time, the earliest of several; `None` without packets, and for single paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_at: Option<PacketAt>,
-    /// The packet that took the most time, likewise.
+    /// The packet with the maximum time, the earliest of several; `None` without packets, and for single paths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_at: Option<PacketAt>,
-    /// Of the threshold, and of each further limit of rows: how many times do not exceed it, but may do so by what the clocks may be
-    /// wrong by. Empty where both ends have one clock.
+    /// For the threshold and each further row limit: the count of times below it by less than the clock error. Empty if
+    /// both ends have one clock.
     #[serde(skip)]
     pub close_to: Vec<(Ns, u64)>,
-    /// Non-empty buckets in rising order.
+    /// Non-empty buckets, ascending.
     pub histogram: Vec<Bucket>,
 }
 
-/// Which packet, and when.
+/// A packet, and its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PacketAt {
     /// Its stream.
@@ -164,62 +168,64 @@ pub struct PacketAt {
     pub key: u32,
     /// Its number in the stream.
     pub number: u64,
-    /// When it was at the segment's beginning, UTC.
+    /// Time at the segment's beginning, UTC, ns.
     pub time_ns: Ns,
 }
 
 impl SegmentFigures {
-    /// Whether another row is of this segment too.
+    /// Whether both are of the same segment.
     pub fn is_of_same(&self, other: &Self) -> bool {
         (&self.name, &self.from, &self.to) == (&other.name, &other.from, &other.to)
     }
 
-    /// The row of a histogram, without name, ends, rate, threshold and error bound.
+    /// The figures of a histogram, without name, ends, rate, threshold and error bound.
     pub fn of(histogram: &Histogram) -> Self {
         Self { times: TimeFigures::of(histogram), histogram: histogram.buckets(), ..Self::default() }
     }
 }
 
-/// Packets that did not arrive, by the last place that saw them.
+/// Lost packets, by the last place that saw them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Loss {
     /// The last point of the route that saw them.
     pub place: String,
-    /// The kernel's reason and function where a `drop` point saw it, and few so dropped arrived: `FULL_RING in tun_net_xmit`.
+    /// The kernel's reason and function, if a `drop` point saw them and few such packets arrived: `FULL_RING in
+    /// tun_net_xmit`.
     pub reason: Option<String>,
-    /// What that means, in plain words, where it is known: `tap queue full`. See docs/drops.md.
+    /// The meaning in plain words, if known: `tap queue full`. See docs/drops.md.
     #[serde(default)]
     pub meaning: Option<String>,
-    /// The `drop` point that saw them, and so the device that dropped them, which need not be that of the place: `host/drop@hout`.
-    /// `None` where there is no reason, and in runs of earlier versions.
+    /// The `drop` point, and thus the device that dropped them, which may differ from that of the place:
+    /// `host/drop@hout`. `None` without a reason, and in runs of earlier versions.
     #[serde(default)]
     pub dropped_at: Option<String>,
-    /// What the kernel itself counted at that device in that time, for any packets: with no other traffic as many as were lost here.
+    /// The kernel's own count at that device, for any packets: without other traffic equal to the loss.
     #[serde(default)]
     pub kernel_count: Option<u64>,
-    /// Packets.
+    /// Number of packets.
     pub count: u64,
 }
 
-/// The packets that took one path through the host.
+/// Packets on one path through the host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathFigures {
     /// `direct`, `fast path`, `upcall`, `slow action` or `xdp`.
     pub path: String,
-    /// Packets that took it.
+    /// Number of packets.
     pub journeys: u64,
-    /// Those of them that did not reach the last point.
+    /// Number of lost packets.
     pub lost: u64,
     /// Their `Thyp` and `total`.
     pub segments: Vec<SegmentFigures>,
 }
 
-/// One stream's share of a summary.
+/// Figures of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StreamFigures {
-    /// The stream, as the user may write it.
+    /// The stream, in the syntax of the command line.
     pub stream: String,
-    /// Its own route: its points in the order in which packets pass. Streams may lead into different VMs, or in both directions.
+    /// Its route: its points in the order in which packets pass. Streams may lead into different VMs, or in both
+    /// directions.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub points: Vec<Point>,
@@ -227,54 +233,54 @@ pub struct StreamFigures {
     pub journeys: u64,
     /// Packets seen at every point of the route.
     pub complete: u64,
-    /// Packets that reached the last point but lack a sighting before it, and those of a stream without a route. `journeys` =
-    /// `complete` + `incomplete` + `lost`.
+    /// Packets that reached the last point but lack an earlier sighting, and all packets of a stream without a route.
+    /// `journeys` = `complete` + `incomplete` + `lost`.
     #[serde(default)]
     pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
-    /// Times that a packet came again to the last point of the route.
+    /// Duplicate arrivals at the last point of the route.
     pub duplicates: u64,
-    /// Packets that came to the last point of the route behind a later one, wherever they were overtaken.
+    /// Packets that reached the last point of the route after a later one.
     pub out_of_order: u64,
     /// Sequence numbers that no point saw (the publisher skipped them, or they were lost before the first point).
     pub never_seen: u64,
-    /// The most packets in a row that were late (over the threshold from the first point of the route to the last), lost, or never
-    /// seen; `None` where none was.
+    /// The longest run of consecutive packets that were late (over the threshold from the first point of the route to
+    /// the last), lost, or never seen; `None` without any.
     #[serde(default)]
     pub consecutive: Option<ConsecutiveFigures>,
-    /// The same for other times than the threshold, where limits ask for that.
+    /// The same for other thresholds, if limits request them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consecutive_over: Vec<ConsecutiveOver>,
-    /// How regularly its packets come, at each point that saw them.
+    /// Regularity of its packets at each point that saw them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pacing: Vec<PacingFigures>,
     /// The stream's segments.
     pub segments: Vec<SegmentFigures>,
-    /// The paths that its packets took; empty where there is only one path.
+    /// The paths of its packets; empty if there is only one path.
     #[serde(default)]
     pub paths: Vec<PathFigures>,
 }
 
-/// Packets in a row that were late, lost or never seen.
+/// A run of consecutive packets that were late, lost or never seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConsecutiveFigures {
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// Key of the first of them that was seen; of the packet behind them where none was.
+    /// Key of its first packet that was seen; without one, of the packet after it.
     pub key: u32,
     /// That packet's number in its stream.
     pub number: u64,
-    /// When it was first seen, UTC.
+    /// Time of that packet's first sighting, UTC, ns.
     pub time_ns: Ns,
 }
 
-/// The longest row of packets that were lost, never seen or took longer than a time of its own.
+/// The longest run of packets that were lost, never seen or over another threshold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ConsecutiveOver {
-    /// The threshold that they exceeded.
+    /// The threshold, ns.
     pub over_ns: Ns,
-    /// The row; of 0 packets where there was none.
+    /// The run; of 0 packets without any.
     #[serde(flatten)]
     pub row: ConsecutiveFigures,
 }
@@ -282,17 +288,17 @@ pub struct ConsecutiveOver {
 /// One step of a packet's waterfall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorstStep {
-    /// The point.
+    /// The point, as `machine/kind@device`.
     pub point: String,
-    /// Time since the packet's first sighting.
+    /// Time since the packet's first sighting, ns.
     pub since_first_ns: Ns,
-    /// Time since the step before.
+    /// Time since the previous step, ns.
     pub since_last_ns: Ns,
-    /// CPU that took it; null in a run of files that do not say.
+    /// The CPU; null in runs imported from files.
     pub cpu: Option<u16>,
-    /// Thread that ran, likewise.
+    /// The running thread; null in runs imported from files.
     pub tid: Option<u32>,
-    /// What that thread does for a virtual machine of the host, where it does: `vhost of relay1`.
+    /// The thread's role for a virtual machine of the host, if any: `vhost of relay1`.
     #[serde(default)]
     pub role: Option<String>,
 }
@@ -300,74 +306,74 @@ pub struct WorstStep {
 /// One of the worst packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Worst {
-    /// The stream.
+    /// The stream, in the syntax of the command line.
     pub stream: String,
     /// Its key (smpCnt).
     pub key: u32,
-    /// The path that it took; empty where there is only one path.
+    /// Its path; empty if there is only one path.
     #[serde(default)]
     pub path: String,
-    /// Its first sighting, TAI or UTC ns since 1970, by the run's clock.
+    /// Time of its first sighting, TAI or UTC ns since 1970, by the run's clock.
     pub time_ns: Ns,
-    /// From the first to the last point of the route that saw it.
+    /// Time from the first to the last point of the route that saw it, ns.
     pub total_ns: Ns,
-    /// All sightings in order.
+    /// All sightings in order of time.
     pub steps: Vec<WorstStep>,
 }
 
-/// What held late packets, the running ranking.
+/// Causes of late packets so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LateFigures {
-    /// Late packets.
+    /// Number of late packets.
     pub late: u64,
-    /// Those of them that were explained.
+    /// Number of explained late packets.
     pub explained: u64,
-    /// What of their time is beyond the baseline.
+    /// Their time beyond the baseline, ns.
     pub excess_ns: Ns,
-    /// Share of a packet's excess that is unexplained: the median over the packets.
+    /// Unexplained share of a packet's excess: median over the packets, percent.
     pub unexplained_percent: f64,
-    /// On-time packets that the baseline is from.
+    /// Number of on-time packets in the baseline.
     pub baseline_packets: u64,
-    /// Spikes that came faster than they could be explained.
+    /// Spikes skipped because they came faster than they could be explained.
     pub skipped: u64,
-    /// Sums by cause, the largest first, `unexplained` last.
+    /// Sums by cause, largest first, `unexplained` last.
     #[serde(default)]
     pub by_cause: Vec<DelayShare>,
-    /// Sums by culprit, the largest first: processes and systemd units.
+    /// Sums by culprit (processes and systemd units), largest first.
     #[serde(default)]
     pub by_culprit: Vec<DelayShare>,
-    /// Share of the excess that latpath's own threads took, where that is worth a warning: 5 % or more.
+    /// Share of the excess caused by latpath's own threads, percent, if it is 5 % or more.
     #[serde(default)]
     pub latpath_percent: Option<f64>,
-    /// The causes by their excess, the largest first, `unexplained` last.
+    /// The causes, largest excess first, `unexplained` last.
     pub causes: Vec<CauseFigures>,
-    /// The latest late packet, in a sentence.
+    /// The latest late packet, as a sentence.
     pub latest: Option<String>,
-    /// How soon causes were shown; nothing where none was.
+    /// Delay until causes were shown; `None` without any.
     pub shown_after: Option<ShownAfter>,
 }
 
-/// What one cause, or one culprit, took of all late packets.
+/// The share of one cause, or one culprit, in the delay of late packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DelayShare {
     /// `waiting for its CPU`, or `rustc (16 threads: opt cgu.14, …)`.
     pub name: String,
-    /// Its time beyond the baseline, summed over all packets.
+    /// Its time beyond the baseline, summed over all packets, ns.
     pub excess_ns: Ns,
-    /// Its share of all excess.
+    /// Its share of all excess, percent.
     pub share_percent: f64,
 }
 
-/// How soon spikes were explained: from when the first late packet of each had come until what held it was shown.
+/// Time from the arrival of a spike's first late packet until its cause was shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShownAfter {
-    /// Spikes.
+    /// Number of spikes.
     pub spikes: u64,
-    /// The latest of them.
+    /// The latest spike, ns.
     pub latest_ns: Ns,
-    /// The median, at most 1 % off.
+    /// Median, with an error of at most 1 %, ns.
     pub median_ns: Ns,
-    /// The longest.
+    /// Maximum, ns.
     pub worst_ns: Ns,
 }
 
@@ -376,102 +382,102 @@ pub struct ShownAfter {
 pub struct CauseFigures {
     /// Its name: `waiting-for-cpu`.
     pub cause: String,
-    /// On which machine.
+    /// Its machine.
     pub machine: String,
-    /// CPUs, the one with the most of it first.
+    /// Its CPUs, the one with the largest part first.
     pub cpus: Vec<u32>,
-    /// In which segment most of it was.
+    /// The segment with the largest part.
     pub segment: String,
     /// The actor and the culprit: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
     pub description: String,
     /// Packets with this as their first cause.
     pub first: u64,
-    /// Its time beyond the baseline, summed over all packets.
+    /// Its time beyond the baseline, summed over all packets, ns.
     pub excess_ns: Ns,
-    /// The median of that.
+    /// Median of that per packet, ns.
     pub median_ns: Ns,
-    /// Its share of all excess.
+    /// Its share of all excess, percent.
     pub share_percent: f64,
 }
 
-/// Figures without the packets that patterns touch.
+/// Figures without the packets affected by patterns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WithoutPatterns {
     /// The kinds of the patterns.
     pub kinds: Vec<PatternKind>,
-    /// How many of these were found.
+    /// Number of such patterns.
     pub patterns: u64,
-    /// Packets that are left out.
+    /// Number of excluded packets.
     pub packets: u64,
-    /// Those left out that did not reach the last point.
+    /// Excluded packets that did not reach the last point.
     pub lost: u64,
-    /// The segments over all other packets: all streams together.
+    /// The segments over all other packets, all streams together.
     pub segments: Vec<SegmentFigures>,
 }
 
-/// All streams together, in one of equal intervals of a run.
+/// Figures of one of equal intervals of a run, all streams together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IntervalFigures {
-    /// Its begin, since the run's start.
+    /// Its beginning, since the run's start, ns.
     pub since_start_ns: Ns,
-    /// The same, UTC.
+    /// Its beginning, UTC, ns.
     pub time_ns: Ns,
-    /// How long it is.
+    /// Its duration, ns.
     pub elapsed_ns: Ns,
-    /// Packets that were first seen in it.
+    /// Packets first seen in it.
     pub journeys: u64,
-    /// Those of them that did not reach the last point.
+    /// Packets that did not reach the last point.
     pub lost: u64,
     /// Their times, without histograms.
     pub segments: Vec<SegmentFigures>,
 }
 
-/// Everything one screen, one JSON line or one report shows.
+/// All figures of one screen, one JSON line or one report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Time covered.
+    /// Duration, ns.
     pub elapsed_ns: Ns,
-    /// The run was imported from durations alone: losses, duplicates, order, packets in a row and pacing are not known, and their keys are
-    /// left out.
+    /// Whether the run was imported from durations: losses, duplicates, order, runs of packets and pacing are unknown,
+    /// and their keys are omitted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub durations_alone: bool,
-    /// The threshold that `over_threshold` counts against.
+    /// The threshold for `over_threshold`, ns.
     pub threshold_ns: Ns,
-    /// The band that `in_band` counts; none where none was asked for.
+    /// The band for `in_band`; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub band: Option<Band>,
     /// The points of the route, in the order in which packets pass.
     #[schemars(with = "Vec<String>")]
     pub points: Vec<Point>,
-    /// Points off the route that saw packets too: copies that a bridge makes, other readers.
+    /// Points off the route that saw packets too: copies made by a bridge, other readers.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pub off_route: Vec<Point>,
-    /// All streams together: packets seen at any point.
+    /// Packets seen at any point, all streams together.
     pub journeys: u64,
     /// Packets seen at every point of the route.
     pub complete: u64,
-    /// Packets that reached the last point but lack a sighting before it, and those of a stream without a route. `journeys` =
-    /// `complete` + `incomplete` + `lost`.
+    /// Packets that reached the last point but lack an earlier sighting, and all packets of a stream without a route.
+    /// `journeys` = `complete` + `incomplete` + `lost`.
     #[serde(default)]
     pub incomplete: u64,
     /// Packets that did not reach the last point.
     pub lost: Vec<Loss>,
-    /// Times in which the application at the end of a route read none of the packets that came to it.
+    /// Gaps in reading of the applications at the ends of routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reader_gaps: Vec<ReaderGap>,
-    /// Times that a packet came again to the last point of the route.
+    /// Duplicate arrivals at the last point of the route.
     pub duplicates: u64,
-    /// Packets that came to the last point of the route behind a later one, wherever they were overtaken.
+    /// Packets that reached the last point of the route after a later one.
     pub out_of_order: u64,
     /// Frames of the right ethertype that could not be read.
     pub malformed: u64,
-    /// All streams together, a row per segment.
+    /// The segments, all streams together.
     pub segments: Vec<SegmentFigures>,
-    /// All streams together, a row per path that packets took; empty where there is only one path.
+    /// The paths of packets, all streams together; empty if there is only one path.
     #[serde(default)]
     pub paths: Vec<PathFigures>,
-    /// The streams one by one.
+    /// Figures of each stream.
     pub streams: Vec<StreamFigures>,
     /// The machines' clocks.
     pub machines: Vec<MachineFigures>,
@@ -480,23 +486,23 @@ pub struct Summary {
     /// Patterns: queues that were released, periodic spikes, swings of a clock, steps, flaps of a link, changes of path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub patterns: Vec<Pattern>,
-    /// The figures without the packets that some of the patterns touch (reports only, where that was asked for).
+    /// The figures without packets affected by some patterns (reports only, on request).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutPatterns>,
-    /// The figures of equal intervals of the run, one after the other (reports only, where that was asked for).
+    /// The figures of equal intervals of the run (reports only, on request).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intervals: Vec<IntervalFigures>,
-    /// Causes of late packets so far (live only, where a flight recorder runs; for a run see `latpath explain`).
+    /// Causes of late packets so far (live only, with a flight recorder; for a run see `latpath explain`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late: Option<LateFigures>,
-    /// What tracing cost.
+    /// The cost of tracing.
     pub tool: ToolCost,
     /// Deficiencies of the figures, because of which some limits cannot be judged; empty without any.
     #[serde(default)]
     pub deficiencies: Vec<Deficiency>,
-    /// What the reader must know: missing points, clock faults, streams that never came.
+    /// Notes for the reader: missing points, clock faults, streams that never came.
     pub notes: Vec<String>,
-    /// What could not be seen on the machines, where nothing suggests that packets were affected.
+    /// Limits of what could be seen, without evidence that packets were affected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub footnotes: Vec<String>,
 }
@@ -507,7 +513,7 @@ impl Summary {
         self.points.iter().position(|p| p.to_string() == point).map(|at| at + 1)
     }
 
-    /// Whether it is known how far the clocks of a segment's ends were apart.
+    /// Whether the clock error between a segment's ends is known.
     pub fn is_bound_known(&self, segment: &SegmentFigures) -> bool {
         let machine = |point: &str| point.split('/').next().unwrap_or_default().to_owned();
         let (from, to) = (machine(&segment.from), machine(&segment.to));
@@ -515,18 +521,19 @@ impl Summary {
         from == to || (known(&from) && known(&to))
     }
 
-    /// A segment by the numbers of its ends: `2→3`.
+    /// A segment as the numbers of its ends: `2→3`.
     pub fn numbers(&self, segment: &SegmentFigures, letters: Letters) -> Option<String> {
         let (from, to) = (self.number(&segment.from)?, self.number(&segment.to)?);
         Some(format!("{from}{}{to}", letters.arrow()))
     }
 }
 
+/// Total number of lost packets.
 pub fn packets(losses: &[Loss]) -> u64 {
     losses.iter().fold(0, |sum, loss| sum.saturating_add(loss.count))
 }
 
-/// The longest row of packets that were late, lost or never seen, and its stream.
+/// The longest run of packets that were late, lost or never seen, with its stream.
 pub fn longest_row(summary: &Summary) -> Option<(&StreamFigures, &ConsecutiveFigures)> {
     let rows = summary.streams.iter().filter_map(|stream| Some((stream, stream.consecutive.as_ref()?)));
     rows.rev().max_by_key(|(_, row)| row.packets)
@@ -537,7 +544,7 @@ pub fn never_seen(summary: &Summary) -> u64 {
     summary.streams.iter().fold(0, |sum, stream| sum.saturating_add(stream.never_seen))
 }
 
-/// Losses at one place for one reason as one, the greatest first; of each, what names it and how many packets they are.
+/// Merges losses at one place for one reason, largest first.
 pub fn together(losses: impl Iterator<Item = Loss>) -> Vec<Loss> {
     let mut counts = BTreeMap::new();
     for Loss { place, reason, dropped_at, count, .. } in losses {
@@ -558,7 +565,7 @@ pub fn together(losses: impl Iterator<Item = Loss>) -> Vec<Loss> {
     lost
 }
 
-/// Journeys a second, to a tenth.
+/// Journeys per second, rounded to a tenth.
 pub fn rate(count: u64, elapsed: Ns) -> f64 {
     if elapsed <= 0 {
         return 0.0;
@@ -566,8 +573,8 @@ pub fn rate(count: u64, elapsed: Ns) -> f64 {
     (count as f64 / (elapsed as f64 / 1e9) * 10.0).round() / 10.0
 }
 
-/// How wrong a time between two machines' clocks can be, each given by its machine and its own bound against the host's:
-/// not at all on one machine, else by both bounds.
+/// Maximum error of a time between two machines, each given with the bound of its clock against the host's, ns: 0 on
+/// one machine, else the sum of both bounds.
 pub fn error_bound((from, from_bound): (&str, Ns), (to, to_bound): (&str, Ns)) -> Ns {
     if from == to {
         0

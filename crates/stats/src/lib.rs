@@ -1,4 +1,5 @@
-//! Figures over journeys: one model that the live view, the reports and their JSON all show.
+//! Figures over journeys: the one model shown by the live view, the reports and their JSON.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod aggregate;
 mod batch;

@@ -1,4 +1,4 @@
-//! What losses mean, and what the kernel itself counted of them.
+//! The meaning of losses, and the kernel's own counts of them.
 
 use crate::drop_place::{place_of_drop, DropPlace};
 use crate::units::{count, number_of};
@@ -6,7 +6,7 @@ use crate::{Loss, Summary};
 use latpath_counters::Difference;
 use latpath_model::{PointInfo, HOST};
 
-/// Gives each loss its plain word, and where there is one the kernel's own count on this host.
+/// Sets each loss's meaning, and the kernel's own count on this host if there is one.
 pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Difference>) {
     let of_streams = summary.streams.iter_mut().flat_map(|s| &mut s.lost);
     let info = |name: &str| points.iter().find(|info| info.point.to_string() == name);
@@ -17,15 +17,15 @@ pub fn explain(summary: &mut Summary, points: &[PointInfo], counted: Option<&Dif
         let dropped = loss.dropped_at.as_deref().and_then(info);
         let here = dropped.or(last).filter(|info| info.point.machine == HOST);
         let kernel = here.zip(counted).and_then(|(info, counted)| place.counted(counted, info.netns, info.ifindex));
-        // A counter that is too small is another one: at a bridge's port it is the bridge that nobody listens at, and where it is not
-        // known which device dropped, it need not be the last one.
+        // A counter that is too small has another meaning: on a bridge port, the no-listener counter is the bridge's,
+        // not the port's; and without a known dropping device, it need not be the last one.
         let is_sure = dropped.is_some() && place != DropPlace::NoListener;
         loss.kernel_count = kernel.filter(|count| *count >= loss.count || (is_sure && *count > 0));
     }
 }
 
-/// What the devices that saw lost packets last counted as dropped or wrong, of any packets, where no count of the kernel's covers the
-/// loss: it may explain a part of it.
+/// Counts of drops and errors of the devices that last saw lost packets, for any packets, if the kernel has no specific
+/// count of the loss: they may explain a part of it.
 pub fn of_devices(lost: &[Loss], points: &[PointInfo], counted: &Difference) -> Vec<String> {
     let here = points.iter().filter(|info| info.point.machine == HOST);
     let note = |info: &PointInfo| {
@@ -45,8 +45,8 @@ pub fn of_devices(lost: &[Loss], points: &[PointInfo], counted: &Difference) -> 
     here.filter_map(note).collect()
 }
 
-/// Where a loss was: by the kernel's word, or because the packet waits for Open vSwitch's daemon, whose queue overflows
-/// without one.
+/// The place of a loss: from the kernel's reason, or because the packet was sent to Open vSwitch's daemon, whose queue
+/// overflows without a drop.
 fn place_of(loss: &Loss, last: Option<&PointInfo>) -> Option<DropPlace> {
     let by_kernel = loss.reason.as_deref().and_then(|reason| {
         let (reason, function) = reason.rsplit_once(" in ")?;

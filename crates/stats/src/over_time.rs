@@ -1,4 +1,4 @@
-//! Times of segments over the time of a run, in memory that does not grow with it.
+//! Times of segments over the time of a run, in bounded memory.
 
 use crate::aggregate::Setup;
 use crate::batch::Batch;
@@ -14,10 +14,11 @@ const LEAST: usize = 64;
 /// The times of one segment in one slot, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// The least.
+    /// Minimum.
     pub min: Ns,
+    /// Maximum.
     pub max: Ns,
-    /// How many.
+    /// Number of times.
     pub count: u64,
     sum: Ns,
 }
@@ -33,13 +34,13 @@ impl Slot {
     fn add(&mut self, time: Ns) {
         (self.min, self.max) = (self.min.min(time), self.max.max(time));
         self.count += 1;
-        // Only broken clocks reach the end of the range.
+        // Only faulty clocks reach the end of the range.
         self.sum = self.sum.saturating_add(time);
     }
 
-    /// Adds several whose least and greatest are known.
+    /// Adds several times with known extremes.
     fn add_all(&mut self, times: &[Ns], (min, max): (Ns, Ns)) {
-        // So large are no sums of a few of them.
+        // The sum of few times below this cannot overflow.
         const LARGE: Ns = 1 << 48;
         if min <= -LARGE || max >= LARGE {
             return times.iter().for_each(|time| self.add(*time));
@@ -55,30 +56,30 @@ impl Slot {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// Arithmetic mean; `None` where no packet crossed the segment.
+    /// Arithmetic mean; `None` without packets.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum as f64 / self.count as f64)
     }
 }
 
-/// Least, mean and greatest time of each segment in equal slots of a run. A packet is in the slot in which it was at the segment's
-/// first point. Several of one setup, merged, say the same as one over all packets.
+/// Minimum, mean and maximum time of each segment in equal slots of a run. A packet belongs to the slot in which it was
+/// at the segment's first point. Merging several of one setup yields that over all packets.
 #[derive(Clone, Debug)]
 pub struct OverTime {
     streams: usize,
-    /// The segments, by their places in the setup, and the point that each begins at.
+    /// The segments, by index in the setup, and the point at which each begins.
     charted: Vec<(usize, usize)>,
     begin: Ns,
     slot_ns: Ns,
     slots: usize,
     segments: Vec<Vec<Slot>>,
-    /// When packets were at the beginning of a segment, while a batch is added.
+    /// Times of packets at the beginning of a segment, while a batch is added.
     when: Vec<Ns>,
 }
 
 impl OverTime {
-    /// Nothing counted yet, for these segments of the setup, and the time from `begin` to `end` on the run's timeline. Journeys of streams
-    /// that the setup does not have are left out.
+    /// No times, for these segments of the setup and the interval from `begin` to `end` on the run's timeline. Journeys
+    /// of streams beyond the setup are ignored.
     pub fn new(setup: &Setup, charted: &[usize], begin: Ns, end: Ns) -> Self {
         let slots = (ALL_SLOTS / charted.len().max(1)).clamp(LEAST, SLOTS);
         let span = end.saturating_sub(begin).saturating_add(1).max(1);
@@ -103,7 +104,7 @@ impl OverTime {
         for ((segment, from), slots) in self.charted.iter().zip(&mut self.segments) {
             let crossings = batch.crossings(*segment);
             let when = crossings.when(&batch.rows.t[*from], &mut self.when);
-            // Most packets are in the slot of the one before.
+            // Most packets are in the slot of the previous one.
             let (mut at, mut first, mut behind) = (0, Ns::MAX, Ns::MIN);
             for (places, extremes) in crossings.pieces() {
                 let (when, times) = (&when[places.clone()], &crossings.times[places]);
@@ -123,23 +124,24 @@ impl OverTime {
         }
     }
 
-    /// Adds all that another one, of the same setup, has counted.
+    /// Adds the times of another one with the same setup.
     pub fn merge(&mut self, other: &Self) {
         for (own, others) in self.segments.iter_mut().zip(&other.segments) {
             own.iter_mut().zip(others).for_each(|(own, others)| own.merge(others));
         }
     }
 
-    /// When the first slot begins, on the run's timeline.
+    /// Beginning of the first slot, on the run's timeline, ns.
     pub fn begin(&self) -> Ns {
         self.begin
     }
 
-    /// How long a slot is.
+    /// Length of a slot, ns.
     pub fn slot_ns(&self) -> Ns {
         self.slot_ns
     }
 
+    /// The slots of each segment.
     pub fn segments(&self) -> &[Vec<Slot>] {
         &self.segments
     }

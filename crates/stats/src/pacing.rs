@@ -1,4 +1,4 @@
-//! How regularly packets come: the time from one packet of a stream to the next, at each point.
+//! Regularity of packets: the time from one packet of a stream to the next, at each point.
 
 use crate::batch::{Batch, PIECE};
 use crate::Summary;
@@ -7,25 +7,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum separate stretches of one stream.
+/// Maximum separate parts of one stream.
 const MOST: usize = 1 << 14;
-/// Maximum separate stretches of all streams together, and minimum of each stream, where packets come nearly in their order.
+/// Maximum separate parts of all streams together, and minimum of each stream, if packets arrive nearly in order.
 const MOST_IN_ORDER: (usize, usize) = (1 << 14, 16);
 
-/// The time from one packet of a stream to the next that a point saw, in the order of the stream; negative where the next one was
-/// there first. A lost packet makes one long time of two.
+/// The times from one packet of a stream seen at a point to the next, in the order of the stream; negative if the next
+/// one arrived first. A lost packet merges two times into a long one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PacingFigures {
-    /// The point.
+    /// The point, as `machine/kind@device`.
     pub point: String,
-    /// How many times: one less than the packets that the point saw.
+    /// Number of times: one less than the packets seen at the point.
     pub count: u64,
-    /// Least, exact.
+    /// Minimum, exact.
     pub min_ns: Ns,
     /// Arithmetic mean, rounded.
     pub mean_ns: Ns,
-    /// Greatest, exact.
+    /// Maximum, exact.
     pub max_ns: Ns,
 }
 
@@ -44,7 +44,7 @@ impl Gaps {
         Self { first: t, last: t, count: 0, min: Ns::MAX, max: Ns::MIN }
     }
 
-    /// Pacing at a point that saw all of these; `is_exact` where no two of them are so far apart that their difference would overflow.
+    /// Pacing at a point that saw all of these; `is_exact` if no difference of two of them can overflow.
     fn of_all(times: &[Ns], is_exact: bool) -> Option<Self> {
         let (first, last) = (*times.first()?, *times.last()?);
         let (mut min, mut max) = (Ns::MAX, Ns::MIN);
@@ -53,7 +53,7 @@ impl Gaps {
             let piece = &rest[..rest.len().min(PIECE + 1)];
             rest = &rest[piece.len() - 1..];
             let pairs = || piece.iter().zip(&piece[1..]);
-            // The sign of the sum of all signs: quicker than to compare.
+            // Tests the combined sign, which is faster than comparing each.
             let beyond = |all: Ns, (before, t): (&Ns, &Ns)| {
                 let gap = t.wrapping_sub(*before);
                 all | gap.wrapping_sub(min) | max.wrapping_sub(gap)
@@ -80,10 +80,10 @@ impl Gaps {
     }
 }
 
-/// Packets of one stream that follow each other.
+/// Consecutive packets of one stream.
 #[derive(Clone, Debug)]
 struct Stretch {
-    /// The number behind the last.
+    /// The number after the last.
     end: u64,
     points: Vec<Option<Gaps>>,
 }
@@ -101,34 +101,35 @@ impl Stretch {
     }
 }
 
-/// Pacing of all streams, under construction. Several over batches of the same journeys, merged in any order, say the same as one.
+/// Pacing of all streams, under construction. Merging several over batches of the same journeys in any order yields the
+/// same result.
 #[derive(Clone, Debug)]
 pub struct Pacing {
     points: usize,
-    /// Maximum separate stretches of one stream.
+    /// Maximum separate parts of one stream.
     most: usize,
-    /// One for each stream, by their first numbers.
+    /// The parts of each stream, by their first numbers.
     streams: Vec<BTreeMap<u64, Stretch>>,
 }
 
 impl Pacing {
-    /// Nothing counted yet. Journeys of streams from `streams` on are left out.
+    /// No packets. Journeys of streams from `streams` on are ignored.
     pub fn new(streams: usize, points: usize) -> Self {
         Self { points, most: MOST, streams: vec![BTreeMap::new(); streams] }
     }
 
-    /// The same for batches that come in the order of their packets, but for a few: takes less memory.
+    /// As [`Self::new`], for batches nearly in packet order: needs less memory.
     pub fn in_order(streams: usize, points: usize) -> Self {
         let (all, least) = MOST_IN_ORDER;
         Self { most: (all / streams.max(1)).max(least), ..Self::new(streams, points) }
     }
 
-    /// Counts at more points from now on. What is counted stays.
+    /// Adds points; existing counts remain.
     pub fn extend(&mut self, points: usize) {
         self.points = points;
     }
 
-    /// Adds a batch, whose packets are in their order.
+    /// Adds a batch, whose packets are in order.
     pub fn add(&mut self, batch: &Batch) {
         let Batch { rows, seen_by_all, ref range, .. } = *batch;
         let of_point = |point: usize| {
@@ -157,7 +158,7 @@ impl Pacing {
         if let Some(next) = stretches.remove(&stretch.end) {
             stretch.then(&next);
         }
-        // A restarted recording may use a number twice.
+        // A restarted recording may reuse a number.
         match stretches.get_mut(&number) {
             Some(known) => known.then(&stretch),
             None => drop(stretches.insert(number, stretch)),
@@ -170,14 +171,15 @@ impl Pacing {
         }
     }
 
-    /// Adds all that another one, of the same setup, has counted.
+    /// Adds the packets of another one with the same setup.
     pub fn merge(&mut self, other: Self) {
         for (stream, stretches) in other.streams.into_iter().enumerate() {
             stretches.into_iter().for_each(|(number, stretch)| self.keep(stream as StreamId, number, stretch));
         }
     }
 
-    /// Fills in the figures of each stream, in the order of its route. When a sample was taken says nothing of the packets' pace.
+    /// Sets the figures of each stream, in the order of its route. Points of samples are omitted: their times do not show
+    /// the packets' pace.
     pub fn fill(&self, summary: &mut Summary, points: &[PointInfo]) {
         let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
         let samples = points.iter().filter(|info| info.point.kind == PointKind::Sampled);
@@ -190,7 +192,8 @@ impl Pacing {
         }
     }
 
-    /// A stream's figures at each point that saw two of its packets at least, by the points' ids; `name` gives a point its name.
+    /// A stream's figures at each point that saw at least two of its packets, by the points' ids; `name` returns a
+    /// point's name.
     pub fn figures(&self, stream: StreamId, name: impl Fn(usize) -> String) -> Vec<PacingFigures> {
         let mut stretches = self.streams.get(usize::from(stream)).into_iter().flat_map(BTreeMap::values);
         let Some(mut all) = stretches.next().cloned() else { return Vec::new() };

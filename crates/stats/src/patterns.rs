@@ -1,8 +1,8 @@
-//! Patterns in a recording: a queue that was held and released, spikes that come periodically, swings of a clock, steps of the level,
+//! Patterns in a recording: a queue that was held and released, periodic spikes, swings of a clock, steps of the level,
 //! flaps of a link, changes of path.
 //!
-//! One pass over the journeys gathers a little for each second and the greatest times ([`Patterns`]); the patterns are found in that.
-//! docs/patterns.md describes the criteria.
+//! One pass over the journeys gathers a few figures per second and the greatest times ([`Patterns`]); the patterns are
+//! found in these. docs/patterns.md describes the criteria.
 
 mod excursions;
 mod find;
@@ -24,30 +24,31 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a pattern is.
+/// Kinds of patterns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PatternKind {
-    /// A queue was held and then released: packets that were sent one after the other arrive at once.
+    /// A queue was held and then released: packets sent one after another arrive at once.
     #[default]
     QueueRelease,
     /// Spikes come periodically.
     PeriodicSpikes,
-    /// The times between two machines rise and fall together, because the clock of one swings against the clock of the other.
+    /// The times between two machines rise and fall together, because one machine's clock swings against the other's.
     ServoSwing,
-    /// The level of a segment's times changes within a second, and stays.
+    /// The level of a segment's times changes within a second, and remains.
     Step,
-    /// All packets of all streams are missing at one place for a stretch, and come again after it.
+    /// All packets of all streams are missing at one place for some time, and return afterwards.
     LinkFlap,
     /// From one second to the next packets take another path through the host.
     PathChange,
 }
 
 impl PatternKind {
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::QueueRelease, Self::PeriodicSpikes, Self::ServoSwing, Self::Step, Self::LinkFlap, Self::PathChange];
 
-    /// As flags and JSON write it.
+    /// Name in flags and JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::QueueRelease => "queue-release",
@@ -59,6 +60,7 @@ impl PatternKind {
         }
     }
 
+    /// The kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -70,40 +72,41 @@ impl fmt::Display for PatternKind {
     }
 }
 
-/// A pattern that was found. Instants are of the host's `CLOCK_MONOTONIC`.
+/// A pattern. Instants are of the host's `CLOCK_MONOTONIC`, ns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Pattern {
     /// Its kind.
     pub kind: PatternKind,
     /// The names of the segments that show it, the shortest first; empty for a link or a path.
     pub segments: Vec<String>,
-    /// The point that the shortest begins with; the last point that saw the missing packets, or whose packets change their path.
-    /// Empty where no point saw them.
+    /// First point of the shortest segment; the last point that saw the missing packets, or whose packets change their
+    /// path. Empty if no point saw them.
     pub from: String,
-    /// The point that the shortest ends at; the next point of a missing packet's route.
+    /// Last point of the shortest segment; the next point of a missing packet's route.
     pub to: String,
-    /// The streams that it touches.
+    /// The affected streams.
     pub streams: Vec<String>,
-    /// When it begins.
+    /// Beginning.
     pub from_ns: Ns,
-    /// When it ends; the end of the recording where it does not.
+    /// End; the end of the recording if the pattern continues.
     pub to_ns: Ns,
-    /// When it begins, since the recording's start.
+    /// Beginning, since the recording's start, ns.
     pub since_start_ns: Ns,
-    /// When it ends, since the recording's start.
+    /// End, since the recording's start, ns.
     pub until_ns: Ns,
-    /// How often it occurs: queues released, spikes, reversals of a swing, flaps; 1 for a step and a change.
+    /// Number of occurrences: queues released, spikes, reversals of a swing, flaps; 1 for a step and a change.
     pub count: u64,
-    /// Packets that it touches: late in a spike or a queue, lost or never seen in a flap; since the change for a step, a swing or a path.
+    /// Affected packets: late in a spike or a queue, lost or never seen in a flap; since the change for a step, a swing
+    /// or a path.
     pub packets: u64,
-    /// The period of spikes or of a swing.
+    /// The period of spikes or of a swing, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period_ns: Option<Ns>,
-    /// The longest hold of a queue; the highest spike's duration from its packet's start; the range of a swing; the rise of a step
-    /// (negative: a fall); the longest flap.
+    /// The longest hold of a queue; the duration of the highest spike from its packet's start; the range of a swing;
+    /// the rise of a step (negative: a fall); the longest flap; ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_ns: Option<Ns>,
-    /// The median before a step, and after it.
+    /// The median before a step, and after it, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub levels_ns: Option<[Ns; 2]>,
     /// The path, or the point, that packets take more or less often.
@@ -112,22 +115,22 @@ pub struct Pattern {
     /// Its share of the packets before the change, and after it, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_percent: Option<[f64; 2]>,
-    /// The first occurrences, 64 at most.
+    /// The first occurrences, at most 64.
     pub occurrences: Vec<Occurrence>,
-    /// The pattern in a sentence.
+    /// The pattern as a sentence.
     pub text: String,
 }
 
-/// One time that a pattern occurs.
+/// An occurrence of a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Occurrence {
-    /// From its first packet on.
+    /// Time of its first packet.
     pub from_ns: Ns,
-    /// To its last packet.
+    /// Time of its last packet.
     pub to_ns: Ns,
-    /// Its size, as the pattern's.
+    /// Its size, as for the pattern, ns.
     pub size_ns: Ns,
-    /// The packets that it touches.
+    /// Number of affected packets.
     pub packets: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Times in which the application at the end of a route read none of the packets that came to it: it had ended, had closed its socket,
-//! or had not begun yet.
+//! Gaps in reading: times in which the application at the end of a route read no arriving packets, because it had
+//! ended, had closed its socket, or had not started.
 
 use crate::drop_place::{place_of_drop, DropPlace};
 use crate::text::{date_time, short_stream};
@@ -9,28 +9,28 @@ use latpath_model::{DropNote, Ns, Point, HOST};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Fewest packets in a row that count as a gap.
+/// Minimum consecutive packets of a gap.
 const FEWEST: u64 = 3;
-/// Shortest gap that is reported where the kernel did not say that nobody listened: a reader may just be busy.
+/// Minimum duration of a reported gap, ns, unless the kernel reported a missing listener: a reader may just be busy.
 const SHORTEST: Ns = 100_000_000;
-/// Gaps of one stream that are kept, the largest.
+/// Maximum gaps of one stream that are kept, the largest ones.
 const MOST: usize = 256;
-/// Reasons of drops that are counted in one gap.
+/// Maximum reasons of drops that are counted in one gap.
 const REASONS: usize = 4;
-/// Streams that a text names.
+/// Maximum streams named in a text.
 const NAMED: usize = 3;
 
-/// Packets of a stream in a row that were not read.
+/// Consecutive packets of a stream that were not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unread {
-    /// The first number, and the number behind the last. Packets that were lost before are among them.
+    /// The first number, and the number after the last, including packets lost earlier.
     numbers: (u64, u64),
-    /// Those that came to the last point before the reader.
+    /// Packets that reached the last point before the reader.
     packets: u64,
-    /// When the first of these came there, and the last.
+    /// Arrivals of the first and the last of these there.
     from: Ns,
     to: Ns,
-    /// The drop notes of these, plus one, and how many packets have each; 0 for an unused place.
+    /// The drop notes of these, plus one, and the number of packets of each; 0 for an unused entry.
     notes: [(u16, u64); REASONS],
 }
 
@@ -46,10 +46,10 @@ impl Unread {
     }
 }
 
-/// What one stream's packets say of its reader, in whatever order they come.
+/// The gaps of one stream's reader; packets may come in any order.
 #[derive(Clone, Debug)]
 pub(crate) struct ReaderGaps {
-    /// When the reader had its first packet, and its last.
+    /// Times of the reader's first and last packet.
     read: Option<(Ns, Ns)>,
     found: Vec<Unread>,
 }
@@ -59,21 +59,21 @@ impl ReaderGaps {
         Self { read: None, found: Vec::new() }
     }
 
-    /// Adds a packet that was read at `t`.
+    /// Adds a packet read at `t`.
     #[inline]
     pub fn read(&mut self, t: Ns) {
         self.read = Some(self.read.map_or((t, t), |(first, last)| (first.min(t), last.max(t))));
     }
 
-    /// Adds packets that were read at these instants.
+    /// Adds packets read at these times.
     #[inline]
     pub fn read_all(&mut self, times: &[Ns]) {
         let extremes = |(first, last): (Ns, Ns), t: &Ns| (first.min(*t), last.max(*t));
         self.read = times.first().map(|t| times.iter().fold(self.read.unwrap_or((*t, *t)), extremes)).or(self.read);
     }
 
-    /// Adds a packet that was not read. `came`: when it came to the last point before the reader, if it did; `note`: its drop note
-    /// plus one, or 0.
+    /// Adds a packet that was not read. `came`: its arrival at the last point before the reader, if it arrived; `note`:
+    /// its drop note plus one, or 0.
     pub fn lost(&mut self, number: u64, came: Option<Ns>, note: u16) {
         let mut notes = [(0, 0); REASONS];
         if came.is_some() && note > 0 {
@@ -103,7 +103,7 @@ impl ReaderGaps {
         }
     }
 
-    /// Joins what follows each other: batches of packets may have been counted apart.
+    /// Joins adjacent gaps: batches of packets may have been counted separately.
     fn join(&mut self) {
         self.found.sort_unstable_by_key(|one| one.numbers);
         self.found.dedup_by(|next, one| {
@@ -115,7 +115,7 @@ impl ReaderGaps {
         });
     }
 
-    /// Adds all of another's, of other packets of the same stream.
+    /// Adds the gaps of other packets of the same stream.
     pub fn merge(&mut self, other: &Self) {
         other.read.into_iter().for_each(|(first, last)| {
             self.read(first);
@@ -124,7 +124,8 @@ impl ReaderGaps {
         other.found.iter().for_each(|one| self.keep(*one));
     }
 
-    /// The gaps of a stream whose route ends with `before` and the reader. `reason`: a drop note, as far as it explains losses.
+    /// The gaps of a stream whose route ends with `before` and the reader. `reason` returns a drop note, if it explains
+    /// losses.
     pub fn figures<'a>(
         &self,
         stream: &str,
@@ -140,7 +141,8 @@ impl ReaderGaps {
                 let such = known.filter(|(note, _)| is_such(note, place_of_drop(&note.function, &note.reason)));
                 such.map(|(_, n)| n).sum()
             };
-            // A bridge gives up its own copies for the same reason, at its own device. A packet in a socket's queue has no device.
+            // A bridge drops its local copies for the same reason, at its own device. A packet in a socket's queue has
+            // no device.
             let is_here = |note: &DropNote| {
                 let is_at =
                     |at: &Point| at.machine == before.machine && (at.device == before.device || at.device == "-");
@@ -150,7 +152,7 @@ impl ReaderGaps {
             let other = of_notes(&|_, place| !is_without_listener(place) && place != DropPlace::Unknown);
             let is_closed = unheard > 0 && unheard >= one.packets / 2;
             let lasts = one.to.saturating_sub(one.from);
-            // What was dropped for another reason says nothing of the reader.
+            // Packets dropped for another reason say nothing about the reader.
             let counts = one.packets >= FEWEST && other <= one.packets / 2 && (is_closed || lasts >= SHORTEST);
             let gap = ReaderGap {
                 reader: reader.to_string(),
@@ -169,31 +171,32 @@ impl ReaderGaps {
     }
 }
 
-/// Whether the kernel gives packets up there because no socket takes them, or because the one that had them was closed.
+/// Whether drops at this place mean that no socket accepts the packets, or that their socket was closed.
 fn is_without_listener(place: DropPlace) -> bool {
     matches!(place, DropPlace::NoListener | DropPlace::NoSocket | DropPlace::QueuePurged)
 }
 
-/// A time in which the application at the end of a route read none of the packets that came to it.
+/// A time in which the application at the end of a route read no arriving packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReaderGap {
     /// The application: the last point of the route.
     pub reader: String,
-    /// The streams whose packets it did not read.
+    /// The affected streams.
     pub streams: Vec<String>,
-    /// When the first of these packets came to the last point before it, UTC.
+    /// Arrival of the first of these packets at the last point before it, UTC, ns.
     pub from_ns: Ns,
-    /// When the last one came there, UTC.
+    /// Arrival of the last one there, UTC, ns.
     pub to_ns: Ns,
-    /// How many there were.
+    /// Number of packets.
     pub packets: u64,
     /// Whether it had read packets before.
     pub has_read_before: bool,
     /// Whether it read packets afterwards.
     pub reads_again: bool,
-    /// Whether the kernel dropped the packets because nobody listened: the application had ended, or its socket was closed.
+    /// Whether the kernel dropped the packets for lack of a listener: the application had ended, or its socket was
+    /// closed.
     pub is_closed: bool,
-    /// The gap in a sentence.
+    /// The gap as a sentence.
     pub text: String,
 }
 
@@ -203,7 +206,7 @@ impl ReaderGap {
         of(self) == of(other) && self.from_ns <= other.to_ns && other.from_ns <= self.to_ns
     }
 
-    /// What happened; `named`: whether the streams are named.
+    /// Describes the gap; `named`: whether the streams are named.
     fn sentence(&self, named: bool) -> String {
         let reader = match self.reader.parse::<Point>() {
             Ok(Point { machine, device, .. }) if machine == HOST => device,
@@ -235,7 +238,8 @@ impl ReaderGap {
     }
 }
 
-/// Gaps of one reader at one time as one, in the order of time, each with its sentence. `several`: there are several streams.
+/// Merges simultaneous gaps of one reader, ordered by time, each with its sentence. `several`: there are several
+/// streams.
 pub(crate) fn together(mut gaps: Vec<ReaderGap>, several: bool) -> Vec<ReaderGap> {
     gaps.sort_by_key(|gap| (gap.from_ns, gap.reader.clone()));
     let mut all: Vec<ReaderGap> = Vec::new();

@@ -1,5 +1,4 @@
-//! From counted journeys to a summary. `live`, a replay and `report` all come through here, so that the same packets give the
-//! same figures.
+//! Summarises counted journeys. `live`, replays and `report` all use this, so that equal packets yield equal figures.
 
 use crate::deficiencies::{counted, shown};
 use crate::figures::error_bound;
@@ -14,28 +13,30 @@ use latpath_model::{Ns, PointId, PointInfo, HOST};
 use latpath_run::Manifest;
 use latpath_vms::{Role, Vm};
 
-/// Maximum steps of the time of day that a note names.
+/// Maximum steps of the time of day named in a note.
 const STEPS: usize = 3;
 
-/// What a summary needs beside the counted journeys.
+/// Input of a summary in addition to the counted journeys.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// Streams, counters, clocks and drop notes of a recording, or of streams that are being followed.
+    /// Streams, counters, clocks and drop notes of a recording, possibly in progress.
     pub manifest: &'a Manifest,
+    /// The points.
     pub points: &'a [PointInfo],
-    /// The points in order.
+    /// The route.
     pub route: &'a Route,
-    /// What the joiner had counted of each stream before the figures began; empty for nothing.
+    /// The joiner's counts per stream at the start of the figures; empty for zero.
     pub before: &'a [Totals],
-    /// All journeys since `before` are counted. Otherwise the joiner's own counts do not belong to these figures.
+    /// Whether all journeys since `before` are counted. Otherwise the joiner's own counts do not belong to these
+    /// figures.
     pub whole: bool,
     /// The host's virtual machines, which give threads their roles.
     pub vms: &'a [Vm],
-    /// The time covered, ns.
+    /// Duration, ns.
     pub elapsed: Ns,
 }
 
-/// All figures that the journeys, the joiner and the machines' counters give.
+/// All figures from the journeys, the joiner and the machines' counters.
 pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     let Facts { manifest, points, route, .. } = *facts;
     let name = |p: &PointId| points[usize::from(*p)].point.clone();
@@ -100,13 +101,13 @@ pub fn summarise(aggregate: &Aggregate, facts: &Facts) -> Summary {
     summary
 }
 
-/// How wrong a machine's clock was against the host's at worst.
+/// Maximum error of a machine's clock against the host's, ns.
 fn bound(manifest: &Manifest, machine: &str) -> Option<Ns> {
     let known = manifest.machines.iter().find(|m| m.clock.machine == machine);
     known.map(|m| m.clock.error_bound_ns).or((machine == HOST && manifest.imported.is_empty()).then_some(0))
 }
 
-/// Says what the worst packets' threads do for the host's virtual machines.
+/// Sets the roles of the worst packets' threads for the host's virtual machines.
 fn name_threads(summary: &mut Summary, vms: &[Vm]) {
     let role = |tid: u32| {
         let (vm, thread) = vms.iter().find_map(|vm| Some((vm, vm.threads.iter().find(|t| t.tid == tid)?)))?;
@@ -124,7 +125,7 @@ fn name_threads(summary: &mut Summary, vms: &[Vm]) {
     }
 }
 
-/// Packets that were late before the first point, of streams that keep a schedule: no segment shows that.
+/// Notes on packets that were late before the first point, of streams with a schedule: no segment shows this.
 fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Iterator<Item = String> + 'a {
     let of = |(id, joined): (usize, &Totals)| {
         let before = before.get(id).copied().unwrap_or_default();
@@ -142,7 +143,7 @@ fn behind_schedule<'a>(manifest: &'a Manifest, before: &'a [Totals]) -> impl Ite
     manifest.joined.iter().enumerate().filter_map(of)
 }
 
-/// What the hypervisor of this machine took of its CPUs.
+/// Note on CPU time that this machine's hypervisor stole.
 fn stolen(counted: &Difference) -> Option<String> {
     let of = |(cpu, took): (&u32, &Ns)| format!("CPU {cpu} for {}", duration(*took));
     let all: Vec<_> = counted.stolen.iter().map(of).collect();
@@ -154,7 +155,7 @@ fn stolen(counted: &Difference) -> Option<String> {
     })
 }
 
-/// Devices of the points that were not there all the time, or whose link was not.
+/// Notes on points' devices that disappeared or lost their link.
 fn links(counted: &Difference, points: &[PointInfo]) -> Vec<String> {
     let here = || points.iter().filter(|info| info.point.machine == HOST);
     let mut notes = Vec::new();
@@ -186,7 +187,7 @@ fn times(n: u32) -> String {
     }
 }
 
-/// How the time of day was set during a recording, in words.
+/// Steps of the time of day during a recording, in words.
 pub fn utc_steps(manifest: &Manifest) -> Option<String> {
     let step = |step: &Step| {
         let since = step.noticed_at_ns.saturating_sub(manifest.start.monotonic_ns);

@@ -1,4 +1,4 @@
-//! Text for people: made fit to show, cut and aligned by columns, and in tables.
+//! Text for people: sanitised, cut and aligned by columns, and in tables.
 
 use crate::units::Letters;
 use latpath_model::{Ns, StreamSpec};
@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 impl Letters {
-    /// Whether only ASCII can be shown.
+    /// Whether only ASCII can be displayed.
     pub fn is_ascii(self) -> bool {
         self == Self::Ascii
     }
 
-    /// Between two points.
+    /// Separator between two points.
     pub fn arrow(self) -> &'static str {
         if self.is_ascii() {
             "->"
@@ -20,7 +20,7 @@ impl Letters {
         }
     }
 
-    /// Before an error bound.
+    /// Sign of an error bound.
     pub fn plus_minus(self) -> &'static str {
         if self.is_ascii() {
             "+-"
@@ -29,7 +29,7 @@ impl Letters {
         }
     }
 
-    /// Mark at the end of a text that was cut.
+    /// Mark of a cut.
     pub fn ellipsis(self) -> char {
         if self.is_ascii() {
             '~'
@@ -38,8 +38,8 @@ impl Letters {
         }
     }
 
-    /// A text from outside (an svID, a device, a thread's name) made fit to show: no control characters, nothing that
-    /// turns the direction of writing, only ASCII where other letters cannot be shown, at most 1000 characters.
+    /// Sanitises text from outside (an svID, a device, a thread's name): no control characters, no changes of the
+    /// direction of writing, ASCII only if other letters cannot be displayed, at most 1000 characters.
     pub fn clean(self, text: &str) -> String {
         let ascii = self.is_ascii();
         let mut out = String::new();
@@ -49,7 +49,7 @@ impl Letters {
                 '±' if ascii => out.push_str("+-"),
                 'µ' | 'μ' if ascii => out.push('u'),
                 '…' if ascii => out.push_str("..."),
-                // Between groups of digits.
+                // Separator between groups of digits.
                 '\u{202f}' if ascii => out.push(','),
                 c if c.is_control() || c.width().unwrap_or(0) == 0 || ('\u{2028}'..='\u{202e}').contains(&c) => {
                     out.push('?')
@@ -62,17 +62,17 @@ impl Letters {
     }
 }
 
-/// Text, padded at its right to `width` columns.
+/// Pads text at its right to `width` columns.
 pub fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Text, padded at its left to `width` columns.
+/// Pads text at its left to `width` columns.
 pub fn right(text: &str, width: usize) -> String {
     format!("{}{text}", " ".repeat(width.saturating_sub(text.width())))
 }
 
-/// Text in at most `width` columns, with a mark where it was cut.
+/// Cuts text to `width` columns, with a mark.
 pub fn cut(text: &str, width: usize, mark: char) -> String {
     if text.width() <= width {
         return text.into();
@@ -89,7 +89,8 @@ pub fn cut(text: &str, width: usize, mark: char) -> String {
     out
 }
 
-/// Lines of at most `width` columns: text after `line`, broken between words, each further line indented; a longer word is cut.
+/// Wraps text after `line` to lines of at most `width` columns, at words, with further lines indented; longer words are
+/// cut.
 pub fn wrapped(mut line: String, indent: usize, text: &str, width: usize, mark: char) -> Vec<String> {
     let (mut lines, mut used) = (Vec::new(), line.width());
     for (i, word) in text.split(' ').enumerate() {
@@ -108,12 +109,12 @@ pub fn wrapped(mut line: String, indent: usize, text: &str, width: usize, mark: 
     lines
 }
 
-/// A stream's short name, as the svID of Sampled Values; all of a text that is no stream.
+/// A stream's short name, such as the svID; a text that is not a stream is returned as it is.
 pub fn short_stream(text: &str) -> String {
     text.parse::<StreamSpec>().map_or_else(|_| text.to_owned(), |spec| spec.short())
 }
 
-/// `2026-01-02 03:04:05.000000006`, UTC.
+/// Formats UTC, ns since 1970: `2026-01-02 03:04:05.000000006`.
 pub fn date_time(utc: Ns) -> String {
     let since = Duration::from_nanos(utc.unsigned_abs());
     match SystemTime::UNIX_EPOCH.checked_add(since).filter(|_| utc >= 0) {
@@ -122,7 +123,7 @@ pub fn date_time(utc: Ns) -> String {
     }
 }
 
-/// A text in pieces of at most `width` columns, broken between words, and within a word that is longer.
+/// Splits a text into pieces of at most `width` columns, at words, or within words that are longer.
 fn pieces(text: &str, width: usize) -> Vec<String> {
     let (mut all, mut piece) = (Vec::new(), String::new());
     for word in text.split(' ') {
@@ -142,9 +143,10 @@ fn pieces(text: &str, width: usize) -> Vec<String> {
     all
 }
 
-/// Minimum width of a text column that is cut.
+/// Minimum width of a column that is cut.
 const LEAST: usize = 8;
 
+/// A table of text.
 #[derive(Clone, Debug)]
 pub struct Table {
     left: Vec<bool>,
@@ -152,13 +154,14 @@ pub struct Table {
 }
 
 impl Table {
-    /// Column heads; columns whose heads begin with `<` are aligned left, the others right.
+    /// A table with these heads; columns whose heads begin with `<` are aligned left, the others right.
     pub fn new(heads: &[&str]) -> Self {
         let left = heads.iter().map(|h| h.starts_with('<')).collect();
         let heads = heads.iter().map(|h| h.trim_start_matches('<').to_owned()).collect();
         Self { left, rows: vec![heads] }
     }
 
+    /// Appends a row.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
@@ -173,13 +176,14 @@ impl Table {
         &self.rows[1..]
     }
 
-    /// Its lines, each column as wide as it must be; the widest text columns are cut where `width` columns are too few.
+    /// The lines of the table, each column as wide as necessary; the widest text columns are cut if `width` is too
+    /// small.
     pub fn lines(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
         self.lines_of(&(0..self.left.len()).collect::<Vec<_>>(), indent, width, mark)
     }
 
-    /// Its lines, and where its columns are too many for `width` even so, further blocks of lines with the rest of them, each behind
-    /// the first text columns.
+    /// The lines of the table; if it has too many columns for `width`, in several blocks, each starting with the first
+    /// text columns.
     pub fn folded(&self, indent: usize, width: usize, mark: char) -> Vec<String> {
         let least = |i: usize| if self.left[i] { self.natural(i).min(LEAST) } else { self.natural(i) };
         let names = self.left.iter().take_while(|left| **left).count().min(2);
@@ -195,7 +199,7 @@ impl Table {
         blocks.iter().flat_map(|block| self.lines_of(block, indent, width, mark)).collect()
     }
 
-    /// Its lines, the widest text columns broken between words where `width` columns are too few: nothing is cut.
+    /// The lines of the table; if `width` is too small, the widest text columns are wrapped at words, without cuts.
     pub fn broken(&self, indent: usize, width: usize) -> Vec<String> {
         let columns: Vec<usize> = (0..self.left.len()).collect();
         let widths = self.widths(&columns, indent, width);
@@ -219,7 +223,7 @@ impl Table {
         self.rows.iter().map(|row| row[column].width()).max().unwrap_or(0)
     }
 
-    /// How wide each column is, where these columns are to fit.
+    /// Widths of these columns in the available space.
     fn widths(&self, columns: &[usize], indent: usize, width: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = (0..self.left.len()).map(|i| self.natural(i)).collect();
         let all = |widths: &[usize]| columns.iter().map(|i| widths[*i] + 2).sum::<usize>();

@@ -13,16 +13,16 @@ pub(crate) struct Ends {
     pub both: u64,
     pub from: usize,
     pub to: usize,
-    /// Counted for each path by itself too.
+    /// Whether it is also counted per path.
     pub by_path: bool,
-    /// Who was at its end first has not crossed it.
+    /// Whether packets that reached its end first do not count.
     pub in_order: bool,
 }
 
 /// A point's bit.
 ///
 /// # Panics
-/// If a journey cannot have that point.
+/// The point is beyond the limit of journeys.
 pub(crate) fn bit(p: PointId) -> u64 {
     assert!(usize::from(p) < MAX_POINTS, "point {p}: a journey has {MAX_POINTS} at most");
     1 << p
@@ -39,14 +39,14 @@ impl Ends {
         }
     }
 
-    /// Whether a packet that took this time between the two ends has crossed it.
+    /// Whether a packet with this time between the two ends counts.
     #[inline]
     pub fn counts(&self, time: Ns) -> bool {
         time >= 0 || !self.in_order
     }
 }
 
-/// A packet at the beginning of a segment. The earlier one is less.
+/// A packet at the beginning of a segment; ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Crossing {
     pub t: Ns,
@@ -55,7 +55,7 @@ pub(crate) struct Crossing {
     pub key: u32,
 }
 
-/// The packets with the least and the greatest time; of several with the same time the earliest, whoever counted which.
+/// The packets with the minimum and the maximum time; of several the earliest, independent of the order of counting.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Extremes {
     least: Option<(Ns, Crossing)>,
@@ -63,7 +63,7 @@ pub(crate) struct Extremes {
 }
 
 impl Extremes {
-    /// Whether packets with times between these may be among them.
+    /// Whether packets with times between these may replace the current ones.
     #[inline]
     pub fn may_take(&self, min: Ns, max: Ns) -> bool {
         self.least.is_none_or(|(least, _)| min <= least) || self.most.is_none_or(|(Reverse(most), _)| max >= most)
@@ -79,7 +79,7 @@ impl Extremes {
         self.most = self.most.into_iter().chain(other.most).min();
     }
 
-    /// The packets with the least and the greatest time.
+    /// The packets with the minimum and the maximum time.
     pub fn packets(&self) -> (Option<Crossing>, Option<Crossing>) {
         (self.least.map(|(_, packet)| packet), self.most.map(|(_, packet)| packet))
     }
@@ -89,9 +89,9 @@ impl Extremes {
 pub(crate) struct Times {
     pub histogram: Histogram,
     pub over: u64,
-    /// Those in the setup's band; not of each path by itself.
+    /// Times in the setup's band; not counted per path.
     pub in_band: u64,
-    /// Not kept for each path by itself.
+    /// Not kept per path.
     pub extremes: Extremes,
 }
 
@@ -132,18 +132,18 @@ impl Times {
     }
 }
 
-/// Only broken clocks, or a hostile file, come near the ends of the range.
+/// Only faulty clocks, or a hostile file, get near the ends of the range.
 #[inline]
 pub(crate) fn between(from: Ns, to: Ns) -> Ns {
     to.saturating_sub(from)
 }
 
-/// Whether all these instants are in the span from `begin` to `end`, which it may be wrong about where the span is longer than half of
-/// the range: then it says no.
+/// Whether all these instants are between `begin` and `end`; may wrongly return false if the span exceeds half of the
+/// range.
 #[inline]
 pub(crate) fn are_within(instants: &[Ns], begin: Ns, end: Ns) -> bool {
     let last = end.wrapping_sub(begin).wrapping_sub(1);
-    // The sign of all of them together: quicker than to compare each.
+    // Tests the combined sign, which is faster than comparing each.
     let sign = |all, t: &Ns| {
         let since = t.wrapping_sub(begin);
         all | since | last.wrapping_sub(since)

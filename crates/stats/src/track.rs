@@ -1,4 +1,4 @@
-//! How times change during a recording: a histogram for each stretch of whole seconds, and when times were over the threshold.
+//! Times over the course of a recording: a histogram per stretch of whole seconds, and spikes over the threshold.
 
 use crate::times::are_within;
 use latpath_histogram::compact::{Compact, Counter};
@@ -6,14 +6,14 @@ use latpath_model::Ns;
 use std::collections::BTreeMap;
 
 const SECOND: Ns = 1_000_000_000;
-/// Maximum stretches of a recording.
+/// Maximum number of stretches of a recording.
 const MOST_STRETCHES: i64 = 4096;
-/// Maximum distance of two times over the threshold within one spike.
+/// Maximum distance of two late packets within one spike, ns.
 pub const SPIKE_GAP: Ns = 100_000_000;
-/// Maximum number of spikes that are distinguished.
+/// Maximum number of distinguished spikes.
 const MOST_SPIKES: usize = 1 << 18;
 
-/// How a recording is cut into stretches of equal length, in whole seconds.
+/// Divides a recording into stretches of equal length, in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretches {
     begin: Ns,
@@ -21,8 +21,8 @@ pub struct Stretches {
 }
 
 impl Stretches {
-    /// For a recording whose first and last packet came at these times, on whichever clock: slots of one second, longer ones where the
-    /// recording has more than 4096, or `tracks` are kept side by side.
+    /// For a recording whose first and last packet came at these times of any clock: stretches of one second, longer
+    /// ones if there would be more than 4096, or if several `tracks` are kept in parallel.
     pub fn of(first: Ns, last: Ns, tracks: usize) -> Self {
         let most = (8 * MOST_STRETCHES / tracks.max(1) as i64).clamp(MOST_STRETCHES / 16, MOST_STRETCHES);
         let seconds = last.saturating_sub(first).max(0) / SECOND + 1;
@@ -30,7 +30,7 @@ impl Stretches {
         Self { begin: first, length: length.saturating_mul(SECOND) }
     }
 
-    /// How long one is, ns.
+    /// Length of a stretch, ns.
     pub fn length(&self) -> Ns {
         self.length
     }
@@ -40,12 +40,14 @@ impl Stretches {
     }
 }
 
+/// The times in one stretch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
-    /// How many.
+    /// Number of times.
     pub count: u64,
-    /// Their sum, ns.
+    /// Sum of the times, ns.
     pub sum: i128,
+    /// Histogram of the times.
     pub times: Compact,
 }
 
@@ -56,17 +58,17 @@ pub struct Track {
     threshold: Ns,
     all: BTreeMap<i64, Stretch>,
     open: i64,
-    /// When the open stretch begins and ends.
+    /// Beginning and end of the open stretch.
     bounds: (Ns, Ns),
     count: u64,
     sum: i128,
     counter: Counter,
-    /// When times were over the threshold.
+    /// Spikes over the threshold.
     pub spikes: Spikes,
 }
 
 impl Track {
-    /// Without a time yet.
+    /// A track without times.
     pub fn new(stretches: Stretches, threshold: Ns) -> Self {
         Self {
             stretches,
@@ -88,7 +90,7 @@ impl Track {
 
     /// Adds the times of packets that came at these instants.
     pub fn add_all(&mut self, mut at: &[Ns], mut times: &[Ns]) {
-        // This many times of this size add up within 64 bits.
+        // The sum of `AT_ONCE` times below `LARGE` fits into 64 bits.
         const AT_ONCE: usize = 256;
         const LARGE: Ns = 1 << 54;
         while let Some(first) = at.first() {
@@ -142,7 +144,7 @@ impl Track {
         self.bounds = (Ns::MAX, Ns::MIN);
     }
 
-    /// Adds all that another one, of the same recording, has.
+    /// Adds the times of another track of the same recording.
     pub fn merge(&mut self, mut other: Self) {
         self.close();
         other.close();
@@ -157,7 +159,7 @@ impl Track {
         self.spikes.merge(other.spikes);
     }
 
-    /// The stretches in order, those without a packet left out, each with its number from 0.
+    /// The stretches with packets, in order, each with its number from 0; and the spikes.
     pub fn finish(mut self) -> (Vec<(usize, Stretch)>, Spikes) {
         self.close();
         self.spikes.tidy();
@@ -165,7 +167,7 @@ impl Track {
     }
 }
 
-/// When packets were lost: how many in each stretch, and those close together as one.
+/// Lost packets: the number in each stretch, and groups of close ones.
 #[derive(Clone, Debug)]
 pub struct Lost {
     stretches: Stretches,
@@ -174,24 +176,24 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// None yet.
+    /// No packets.
     pub fn new(stretches: Stretches) -> Self {
         Self { stretches, each: BTreeMap::new(), events: Spikes::default() }
     }
 
-    /// Adds a packet, in whatever order they come.
+    /// Adds a packet; packets may come in any order.
     pub fn add(&mut self, at: Ns) {
         *self.each.entry(self.stretches.number(at)).or_default() += 1;
         self.events.add(at);
     }
 
-    /// Adds another's, of the same recording.
+    /// Adds the packets of another one of the same recording.
     pub fn merge(&mut self, other: Self) {
         other.each.into_iter().for_each(|(at, n)| *self.each.entry(at).or_default() += n);
         self.events.merge(other.events);
     }
 
-    /// The packets.
+    /// Number of packets.
     pub fn count(&self) -> u64 {
         self.each.values().sum()
     }
@@ -201,24 +203,24 @@ impl Lost {
         self.each.iter().map(|(at, n)| (*at as usize, *n))
     }
 
-    /// Loss events: packets close together are one. In order and apart.
+    /// Loss events: groups of close packets, in order and disjoint.
     pub fn events(&mut self) -> &Spikes {
         self.events.tidy();
         &self.events
     }
 }
 
-/// When packets were late, or lost: those no further apart than [`SPIKE_GAP`] are one spike.
+/// Groups of late, or lost, packets: those no further apart than [`SPIKE_GAP`] are one spike.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spikes {
-    /// Each from its first packet to its last; only after [`Spikes::tidy`] in order and apart.
+    /// From first to last packet; in order and disjoint only after [`Spikes::tidy`].
     found: Vec<(Ns, Ns)>,
     tidy_at: usize,
     crowded: bool,
 }
 
 impl Spikes {
-    /// Adds a packet, in whatever order they come.
+    /// Adds a packet; packets may come in any order.
     #[inline]
     pub fn add(&mut self, at: Ns) {
         match self.found.last_mut() {
@@ -237,14 +239,14 @@ impl Spikes {
         }
     }
 
-    /// Adds another's.
+    /// Adds another's packets.
     pub fn merge(&mut self, other: Self) {
         self.crowded |= other.crowded;
         other.found.into_iter().for_each(|spike| self.push(spike));
         self.tidy();
     }
 
-    /// Puts them in order and together.
+    /// Sorts and merges the spikes.
     pub fn tidy(&mut self) {
         self.found.sort_unstable();
         self.found.dedup_by(|next, one| {
@@ -260,12 +262,12 @@ impl Spikes {
         }
     }
 
-    /// How many; `None` where they are too many to be distinguished.
+    /// Number of spikes; `None` if there are too many to distinguish.
     pub fn count(&self) -> Option<usize> {
         (!self.crowded).then_some(self.found.len())
     }
 
-    /// From when to when each was, in order.
+    /// Beginnings and ends of the spikes, in order.
     pub fn found(&self) -> &[(Ns, Ns)] {
         &self.found
     }

@@ -6,27 +6,27 @@ use crate::times::bit;
 use crate::track::{Lost, Stretches, Track};
 use latpath_model::Ns;
 
-/// A track for each segment, of all streams together or of each; and when packets were lost.
+/// A track per segment, for all streams together or for each; and lost packets.
 #[derive(Clone, Debug)]
 pub struct Tracks {
-    /// The point that each segment begins at.
+    /// The point at which each segment begins.
     from: Vec<usize>,
     sinks: Vec<u64>,
     by_stream: bool,
     /// The segments of the first stream, then those of the next.
     tracks: Vec<Track>,
     lost: Vec<Lost>,
-    /// When packets were at the beginning of a segment, while a batch is added.
+    /// Times of packets at the beginning of a segment, while a batch is added.
     when: Vec<Ns>,
 }
 
 impl Tracks {
-    /// How many tracks there will be.
+    /// Number of tracks.
     pub fn count(setup: &Setup, by_stream: bool) -> usize {
         setup.segments.len() * if by_stream { setup.streams } else { 1 }
     }
 
-    /// Nothing gathered yet.
+    /// No packets.
     pub fn new(setup: &Setup, stretches: Stretches, by_stream: bool) -> Self {
         let last = |id: usize| setup.routes.get(id).and_then(|route| route.last()).map_or(0, |p| bit(*p));
         Self {
@@ -39,7 +39,7 @@ impl Tracks {
         }
     }
 
-    /// Adds a batch. Packets of streams that the setup does not have are left out.
+    /// Adds a batch. Packets of streams beyond the setup are ignored.
     pub fn add(&mut self, batch: &Batch) {
         let Batch { rows, stream, ref range, .. } = *batch;
         let Some(sink) = self.sinks.get(usize::from(stream)) else { return };
@@ -49,7 +49,7 @@ impl Tracks {
             let crossings = batch.crossings(segment);
             track.add_all(crossings.when(&rows.t[*from], &mut self.when), &crossings.times);
         }
-        // As in an aggregate: without a route nobody knows where packets were to arrive.
+        // As in an aggregate, without a route the destination is unknown.
         if *sink != 0 && batch.seen_by_all & sink == 0 {
             for row in range.clone().filter(|row| rows.seen[*row] & sink == 0) {
                 self.lost[lane].add(rows.first_time(row));
@@ -57,13 +57,13 @@ impl Tracks {
         }
     }
 
-    /// Adds all that another one, of the same setup, has.
+    /// Adds the packets of another one with the same setup.
     pub fn merge(&mut self, other: Self) {
         self.tracks.iter_mut().zip(other.tracks).for_each(|(own, others)| own.merge(others));
         self.lost.iter_mut().zip(other.lost).for_each(|(own, others)| own.merge(others));
     }
 
-    /// For each stream, or once for all: a track for each segment, and when packets were lost.
+    /// Per stream, or once for all: a track per segment, and the lost packets.
     pub fn finish(self) -> Vec<(Vec<Track>, Lost)> {
         let mut tracks = self.tracks.into_iter();
         let segments = self.from.len();

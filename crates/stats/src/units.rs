@@ -1,10 +1,10 @@
-//! How a person reads a figure: durations, counts, rates and sizes as text, the same on the screen and in a report.
+//! Formats figures for people: durations, counts, rates and sizes, identically on the screen and in reports.
 //!
 //! Only whole numbers are rounded, half away from zero, so that a figure reads the same wherever it is printed.
 
 use latpath_model::Ns;
 
-/// Which letters a place can show.
+/// The letters that can be displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Letters {
     /// `µs`, and U+202F (narrow no-break space) between groups of digits.
@@ -15,13 +15,13 @@ pub enum Letters {
 }
 
 impl Letters {
-    /// What the environment's locale can show: `LC_ALL`, else `LC_CTYPE`, else `LANG`; ASCII where it is not UTF-8.
+    /// The letters of the environment's locale: `LC_ALL`, else `LC_CTYPE`, else `LANG`; ASCII unless it is UTF-8.
     pub fn from_env() -> Self {
         let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self::of_locale(set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).as_deref())
     }
 
-    /// The letters that a locale (`de_DE.UTF-8`) can show; `None` for one that is not set.
+    /// The letters of a locale (`de_DE.UTF-8`); `None` for an unset one.
     pub fn of_locale(locale: Option<&str>) -> Self {
         let name = locale.unwrap_or("").to_ascii_lowercase();
         if name.contains("utf-8") || name.contains("utf8") {
@@ -33,7 +33,7 @@ impl Letters {
 
     /// A duration with four significant digits: `830 ns`, `58.03 µs`, `14.61 ms`, `1.002 s`.
     ///
-    /// Below 1 µs it is exact; from 10 000 s on it is in whole seconds.
+    /// Exact below 1 µs; in whole seconds from 10 000 s on.
     pub fn duration(self, ns: Ns) -> String {
         let sign = if ns < 0 { "-" } else { "" };
         let ns = ns.unsigned_abs();
@@ -41,7 +41,7 @@ impl Letters {
         if ns < 1000 {
             return format!("{sign}{ns} ns");
         }
-        // What rounds up to 1000 of one unit is shown as 1.000 of the next.
+        // A value that rounds up to 1000 of one unit is formatted as 1.000 of the next.
         for (unit, one) in [(micro, 1000), ("ms", 1_000_000)] {
             if let Some(digits) = four_digits(ns, one) {
                 return format!("{sign}{digits} {unit}");
@@ -65,12 +65,12 @@ impl Letters {
         groups.join(if self == Self::Ascii { "," } else { "\u{202f}" })
     }
 
-    /// So many of a thing: `1 packet`, `12 packets`. The noun forms its plural with an s.
+    /// A number of things: `1 packet`, `12 packets`. The noun's plural ends in s.
     pub fn number_of(self, n: u64, noun: &str) -> String {
         of_things(&self.count(n), n, noun)
     }
 
-    /// A count in at most `width` columns (5 or more): in groups if that fits, else plain, else short (`48.0M`).
+    /// A count in at most `width` columns (5 or more): grouped if that fits, else plain, else short (`48.0M`).
     pub fn count_within(self, n: u64, width: usize) -> String {
         let (grouped, plain) = (self.count(n), n.to_string());
         if grouped.chars().count() <= width {
@@ -82,7 +82,7 @@ impl Letters {
         }
     }
 
-    /// Events a second, without the unit: `4000`, `49.98`, `1 000 000`, `2.8e-4`; `-` for NaN and infinity.
+    /// Events per second, without the unit: `4000`, `49.98`, `1 000 000`, `2.8e-4`; `-` for NaN and infinity.
     pub fn rate(self, hz: f64) -> String {
         match hz {
             hz if !hz.is_finite() || hz < 0.0 => "-".into(),
@@ -96,7 +96,7 @@ impl Letters {
     }
 }
 
-/// A part of a whole, with `digits` digits behind the point: `12.5 %`; `-` for nothing.
+/// A part of a whole, with `digits` digits after the point: `12.5 %`; `-` for nothing.
 pub fn percent(part: Ns, whole: Ns, digits: usize) -> String {
     match part {
         0 => "-".into(),
@@ -104,12 +104,12 @@ pub fn percent(part: Ns, whole: Ns, digits: usize) -> String {
     }
 }
 
-/// `n of all`, in percent: never 100 % or 0 % unless it is all or none.
+/// `n of all` in percent: 100 % and 0 % only if it is all or none.
 pub fn share(n: u64, all: u64) -> String {
     if all == 0 {
         return "-".into();
     }
-    // Truncated near 0 and 100 %, so that one missing packet of a million shows; rounded between.
+    // Truncated near 0 and 100 %, so that one missing packet in a million shows; rounded in between.
     let millionths = u128::from(n) * 100_000_000 / u128::from(all);
     let rounded = (millionths + 5_000).min(99_989_999);
     let (whole, rest) = match millionths {
@@ -135,7 +135,7 @@ pub fn count(n: u64) -> String {
     Letters::Unicode.count(n)
 }
 
-/// So many of a thing, the number as a page writes it: `1 packet`, `12 packets`.
+/// A number of things, with a formatted number: `1 packet`, `12 packets`.
 pub fn of_things(number: &str, n: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if n == 1 { "" } else { "s" })
 }
@@ -150,7 +150,7 @@ pub fn rate(hz: f64) -> String {
     Letters::Unicode.rate(hz)
 }
 
-/// A count in at most five columns: `9999`, `48.0M`, `353k`; truncated, not rounded, so that it is never more than the count.
+/// A count in at most five columns: `9999`, `48.0M`, `353k`; truncated, so that it never exceeds the count.
 pub fn count_short(n: u64) -> String {
     if n < 10_000 {
         return n.to_string();
@@ -169,7 +169,7 @@ pub fn count_short(n: u64) -> String {
     }
 }
 
-/// A size: `0 B`, `1023 B`, `61.2 MiB`; one decimal, cut.
+/// A size: `0 B`, `1023 B`, `61.2 MiB`; one decimal, truncated.
 pub fn bytes(n: u64) -> String {
     if n < 1024 {
         return format!("{n} B");
@@ -184,7 +184,7 @@ pub fn bytes(n: u64) -> String {
     format!("{}.{} {unit}", n / one, u128::from(n % one) * 10 / u128::from(one))
 }
 
-/// Time that has gone by, in whole seconds: `0:07`, `12:34`, `4:00:00`, `2d 04:00:00`.
+/// Elapsed time in whole seconds: `0:07`, `12:34`, `4:00:00`, `2d 04:00:00`.
 pub fn elapsed(ns: Ns) -> String {
     let sign = if ns <= -1_000_000_000 { "-" } else { "" };
     let s = ns.unsigned_abs() / 1_000_000_000;
@@ -196,9 +196,10 @@ pub fn elapsed(ns: Ns) -> String {
     }
 }
 
-/// `value / one` with four significant digits, if that is below 1000 after rounding (10 000 for seconds, the last unit).
+/// `value / one` with four significant digits, if that is below 1000 after rounding (10 000 for seconds, the last
+/// unit).
 fn four_digits(value: u64, one: u64) -> Option<String> {
-    // Rounded to 3, 2, 1 and 0 decimals in turn, until four digits are enough.
+    // Rounded to 3, 2, 1 and 0 decimals in turn, until four digits suffice.
     let limit = if one == 1_000_000_000 { 4 } else { 3 };
     for (decimals, scale) in [1000, 100, 10, 1].into_iter().enumerate().take(limit) {
         let step = one / scale;

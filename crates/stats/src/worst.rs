@@ -8,18 +8,18 @@ use latpath_model::{Ns, PointId, StreamId};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// A bounded number of journeys: those that took longest along their route.
+/// The journeys that took longest along their route, up to a maximum number.
 #[derive(Clone, Debug)]
 pub(crate) struct Slowest {
     most: usize,
-    /// The least of the kept times once there are `most`: smaller times are skipped.
+    /// Minimum time of a candidate, once there are `most`.
     floor: Ns,
-    kept: BinaryHeap<Reverse<Kept>>,
+    kept: BinaryHeap<Reverse<SlowJourney>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
-    /// From the first to the last point of the route that saw it.
+pub(crate) struct SlowJourney {
+    /// Time from the first to the last point of the route that saw it, ns.
     total: Ns,
     /// Its first sighting.
     pub first: Ns,
@@ -38,7 +38,7 @@ struct Step {
     tid: Option<u32>,
 }
 
-impl Kept {
+impl SlowJourney {
     fn of(journey: &Journey, total: Ns) -> Self {
         let step = |point: PointId| {
             let at = usize::from(point);
@@ -52,12 +52,12 @@ impl Kept {
         Self { total, first: steps.first().map_or(0, |s| s.t), stream, number, key, steps }
     }
 
-    /// Slower first; of equally slow ones the earlier, so that the choice does not hang on who counted what.
+    /// Slower first; of equally slow ones the earlier, so that the order of counting has no effect.
     fn rank(&self) -> impl Ord {
         (self.total, Reverse(self.first), Reverse(self.stream), Reverse(self.number))
     }
 
-    /// As a report shows it. Points for which `is_copy` is true saw only a copy of the packet.
+    /// The figures for a report. Points for which `is_copy` returns true only saw a copy of the packet.
     pub fn figures(
         &self,
         stream: String,
@@ -96,13 +96,13 @@ impl Kept {
     }
 }
 
-impl Ord for Kept {
+impl Ord for SlowJourney {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank().cmp(&other.rank())
     }
 }
 
-impl PartialOrd for Kept {
+impl PartialOrd for SlowJourney {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -113,13 +113,13 @@ impl Slowest {
         Self { most, floor: Ns::MIN, kept: BinaryHeap::new() }
     }
 
-    /// Whether a journey of this duration may be one of them.
+    /// Whether a journey of this duration may be among the slowest.
     #[inline]
     pub fn may_take(&self, total: Ns) -> bool {
         self.most > 0 && total >= self.floor
     }
 
-    /// Journeys that took no longer than this are none of them.
+    /// Journeys that took no longer than this are ignored, ns.
     #[inline]
     pub fn ignored_up_to(&self) -> Ns {
         if self.most > 0 {
@@ -129,18 +129,18 @@ impl Slowest {
         }
     }
 
-    /// Looks whether a journey is one of them. One that fewer than two points of the route saw took no time.
+    /// Considers a journey. One seen at fewer than two points of the route took no time.
     #[inline]
     pub fn offer(&mut self, journey: &Journey, route: &[PointId]) {
         let is_seen = |p: &&PointId| journey.seen >> **p & 1 == 1;
         let (Some(from), Some(to)) = (route.iter().find(is_seen), route.iter().rev().find(is_seen)) else { return };
         let total = journey.t[usize::from(*to)].saturating_sub(journey.t[usize::from(*from)]);
         if self.may_take(total) && from != to {
-            self.keep(Kept::of(journey, total));
+            self.keep(SlowJourney::of(journey, total));
         }
     }
 
-    fn keep(&mut self, kept: Kept) {
+    fn keep(&mut self, kept: SlowJourney) {
         self.kept.push(Reverse(kept));
         if self.kept.len() > self.most {
             self.kept.pop();
@@ -154,18 +154,18 @@ impl Slowest {
         other.kept.iter().for_each(|kept| self.keep(kept.0.clone()));
     }
 
-    /// The slowest first.
-    pub fn sorted(&self) -> Vec<&Kept> {
-        let mut all: Vec<&Kept> = self.kept.iter().map(|kept| &kept.0).collect();
+    /// Sorted, the slowest first.
+    pub fn sorted(&self) -> Vec<&SlowJourney> {
+        let mut all: Vec<&SlowJourney> = self.kept.iter().map(|kept| &kept.0).collect();
         all.sort_by(|a, b| b.cmp(a));
         all
     }
 
-    /// Takes over the sightings of the journey if it is one of them.
+    /// Replaces the sightings of the journey if it is among the slowest.
     pub fn detail(&mut self, journey: &Journey) {
-        let is_it = |kept: &Kept| (kept.stream, kept.number) == (journey.stream, journey.number);
-        let fuller = |Reverse(kept): Reverse<Kept>| match Kept::of(journey, kept.total) {
-            // Where a restarted recording used a number twice, the time distinguishes the two.
+        let is_it = |kept: &SlowJourney| (kept.stream, kept.number) == (journey.stream, journey.number);
+        let fuller = |Reverse(kept): Reverse<SlowJourney>| match SlowJourney::of(journey, kept.total) {
+            // If a restarted recording reused a number, the time distinguishes the two.
             full if is_it(&kept) && full.first == kept.first => Reverse(full),
             _ => Reverse(kept),
         };

@@ -1,4 +1,4 @@
-//! The aggregate against a slow one that reads all journeys again for each figure.
+//! Compares the aggregate with a slow one that reads all journeys again for each figure.
 
 use latpath_clock::TimeOfDay;
 use latpath_journey::{Journey, Segment};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 const POINTS: [&str; 5] =
     ["host/tx@veth0", "host/nic-rx@br0", "host/drop@tap0", "guest0/nic-rx@eth0", "guest0/app-read@relay"];
-/// Each stream's route: not all points, and not those of the other.
+/// Each stream's route: a subset of the points that differs from the other's.
 const LINES: [[PointId; 3]; STREAMS] = [[1, 3, 4], [0, 1, 3]];
 const SEGMENTS: [(&str, PointId, PointId); 4] = [("Thyp", 1, 3), ("Tsub", 3, 4), ("total", 1, 4), ("mine", 0, 3)];
 const STREAMS: usize = 2;
@@ -88,7 +88,7 @@ impl Own {
     }
 }
 
-/// Adds journeys, this many rows at once.
+/// Adds journeys in batches of this many rows.
 fn add<'a>(aggregate: &mut Aggregate, journeys: impl IntoIterator<Item = Journey<'a>>, at_once: usize) {
     let (mut batches, mut rows) = (Batches::new(aggregate.setup()), Rows::new(POINTS.len()));
     let mut journeys = journeys.into_iter().peekable();
@@ -123,7 +123,7 @@ fn summary(aggregate: &Aggregate) -> Summary {
 
 fn journeys() -> impl Strategy<Value = Vec<Own>> {
     let times = prop::collection::vec(-200_i64..9_000, 5);
-    // Mostly whole routes, and all kinds of holes.
+    // Mostly whole routes, and all kinds of gaps.
     let seen = prop_oneof![3 => Just(0b11011_u64), 2 => 1_u64..32];
     let missing = prop_oneof![4 => Just(0_u32), 1 => 1_u32..4];
     let journey = (0..STREAMS as u16, seen, times, 0_i64..1_000_000, 0_u32..2, any::<bool>(), 0_u16..4, missing);
@@ -155,7 +155,7 @@ fn journeys() -> impl Strategy<Value = Vec<Own>> {
     })
 }
 
-/// What became of a packet: complete, incomplete, or where it was last seen.
+/// Outcome of a packet: complete, incomplete, or where it was last seen.
 fn fate(j: &Own) -> (&'static str, Option<String>) {
     let [first, second, sink] = j.route();
     if j.has(first) && j.has(second) && j.has(sink) {
@@ -174,7 +174,7 @@ fn fate(j: &Own) -> (&'static str, Option<String>) {
     ("lost", Some(POINTS[usize::from(place)].to_string()))
 }
 
-/// Why a packet was lost: its drop's reason, unless as many of its stream arrived in spite of it.
+/// Why a packet was lost: its drop's reason, unless as many packets of its stream arrived in spite of it.
 fn reason(j: &Own, all: &[Own]) -> Option<String> {
     let with_note = || all.iter().filter(|k| k.stream == j.stream && k.drop_note == j.drop_note);
     let lost = with_note().filter(|k| fate(k).0 == "lost").count();
@@ -230,7 +230,7 @@ proptest! {
                 longest = longest.max(row);
             }
             prop_assert_eq!(stream.consecutive.as_ref().map_or(0, |row| row.packets), longest);
-            // A row limit that is no other than the threshold finds the same row.
+            // A row limit equal to the threshold finds the same run.
             let [row] = &stream.consecutive_over[..] else { panic!("{:?}", stream.consecutive_over) };
             prop_assert_eq!((row.over_ns, row.row.packets), (THRESHOLD, longest));
         }
@@ -274,7 +274,7 @@ proptest! {
         prop_assert_eq!(summary.worst.len(), worst.min(all.len()));
         for (found, (total, j)) in summary.worst.iter().zip(all) {
             prop_assert_eq!((found.total_ns, found.key, found.time_ns), (total, j.number as u32, j.first() + 1_000_000));
-            // Of a packet that arrived, a copy was dropped.
+            // For an arrived packet, a copy was dropped.
             let arrived = j.has(j.route()[2]);
             let is_step = |p: &PointId| j.has(*p) && !(arrived && *p == 2);
             let mut steps: Vec<_> = (0..5).filter(is_step).map(|p| (j.t[usize::from(p)], p)).collect();
@@ -424,7 +424,7 @@ fn a_bridge_that_drops_its_copies_of_what_arrives_hides_no_reason_of_another_dev
         missing_before: 0,
     };
     let [first, second, sink] = of(0, 0, 0).route().map(|p| 1 << p);
-    // The bridge's copies are dropped all the time; then the application ends for a while.
+    // The bridge's copies are always dropped; then the application ends for a while.
     let arrived = (0..5_000).map(|n| of(n, first | second | sink, 1));
     let lost = (5_000..6_000).map(|n| of(n, first | second, 2));
     let all: Vec<Own> = arrived.chain(lost).collect();
@@ -482,12 +482,12 @@ fn packets_are_counted_by_the_path_that_they_took() {
     };
     let fast: Vec<Own> = (0..90).map(|n| journey(n, 0b1011, 100)).collect();
     let slow = (90..95).map(|n| journey(n, 0b1101, 5_000));
-    // Asked, and never answered.
+    // Sent to the daemon, without a return.
     let slow: Vec<Own> = slow.chain((95..98).map(|n| journey(n, 0b0101, 0))).collect();
     add(&mut aggregate, fast.iter().map(Own::lend), 90);
     add(&mut other, slow.iter().map(Own::lend), 90);
     aggregate.merge(&other);
-    // A segment that comes on top costs nothing that was counted.
+    // Adding a segment keeps the existing counts.
     let daemon = Segment { kind: SegmentKind::Tupcall, name: "Tupcall".into(), from: 2, to: 3 };
     aggregate.extend(&aggregate.setup().points.clone(), &[daemon]);
     add(&mut aggregate, [journey(98, 0b1101, 5_000).lend()], 1);
@@ -546,7 +546,8 @@ fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_cr
         drop_note: 0,
         missing_before: 0,
     };
-    // No flow fits, and what is to be done with it sends it to the daemon once more; a flow's action alone sends it there.
+    // No flow matches, and the action installed sends it to the daemon again; an existing flow's action sends it there
+    // directly.
     let journeys = [journey(0, 0b11111, 2_500), journey(1, 0b11101, 300), journey(2, 0b11101, 800)];
     let (mut batch, mut one_by_one) = (Aggregate::new(setup.clone()), Aggregate::new(setup));
     add(&mut batch, journeys.iter().map(Own::lend), 3);

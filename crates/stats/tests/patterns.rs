@@ -30,7 +30,7 @@ fn setup() -> Setup {
     }
 }
 
-/// A packet each millisecond; every second a spike, a queue that is held after 10 s, a step after 20 s, a flap after 30 s.
+/// A packet each millisecond; every second a spike, a queue held after 10 s, a step after 20 s, a flap after 30 s.
 fn batches() -> Vec<Rows> {
     let one = |number: u64| {
         let sent = number as Ns * 1_000_000;

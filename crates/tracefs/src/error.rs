@@ -1,73 +1,77 @@
-//! What can go wrong with tracefs.
+//! Errors of tracefs.
 
 use std::{io, path::PathBuf};
 
 /// Why tracefs could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// tracefs is mounted nowhere that we see, and could not be mounted out of sight.
+    /// tracefs is not mounted in any visible place, and could not be mounted privately.
     #[error("tracefs: not mounted here, and the kernel does not give it to us: {source} (needs root, and a kernel with CONFIG_TRACING)")]
     NoTracefs {
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// A file of tracefs could not be read or written.
     #[error("{}: {source}{}", path.display(), hint(source))]
     File {
-        /// Which, as the user can reach it.
+        /// Its path for the user.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A name that no instance can have.
+    /// An invalid name of an instance.
     #[error("{0:?}: no name for a tracefs instance; write 1 to 200 characters without /, not beginning with a dot")]
     Name(String),
-    /// The instance is in use by a latpath that runs.
+    /// A running latpath uses the instance.
     #[error("tracefs instance {name}: process {pid} (latpath) uses it; name another instance, or end that one")]
     InUse {
+        /// The instance.
         name: String,
-        /// The process as it gave itself.
+        /// The process.
         pid: String,
     },
-    /// The journal, from which a killed latpath's changes are undone, cannot be used.
+    /// The journal, from which changes of a killed latpath are undone, cannot be used.
     #[error(transparent)]
     Journal(#[from] latpath_undo::Error),
-    /// A setting that the kernel refused.
+    /// The kernel rejected a setting.
     #[error("{}: the kernel refuses {requested:?}: {source}{}", path.display(), offered(there))]
     Refused {
-        /// The file that stands for the setting.
+        /// The setting's file.
         path: PathBuf,
+        /// The requested value.
         requested: String,
-        /// What could have been, where the kernel lists it.
+        /// The values that the kernel lists, if any.
         there: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A mark that the kernel did not take.
-    #[error("{}: the mark was not taken: {source}{}", path.display(), why_no_mark(source))]
+    /// The kernel rejected a mark.
+    #[error("{}: the kernel rejected the mark: {source}{}", path.display(), why_no_mark(source))]
     Mark {
         /// The trace_marker file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// The saved trace could not be written.
     #[error("{}: {source}; the trace is not, or not all, saved", path.display())]
     Save {
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// What was changed could not be put back; the next start tries again.
-    #[error("tracefs instance {name}: not all of it could be undone: {}; the next start of latpath tries again", problems.join("; "))]
+    /// Changes could not be undone; the next start tries again.
+    #[error("tracefs instance {name}: it could not be undone completely: {}; the next start of latpath tries again", problems.join("; "))]
     NotUndone {
+        /// The instance.
         name: String,
-        /// What could not be undone, and why.
+        /// The failures.
         problems: Vec<String>,
     },
 }
 
-/// Shorthand for this crate.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

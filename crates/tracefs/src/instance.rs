@@ -1,4 +1,4 @@
-//! A named instance of tracefs: buffers, events and switches of its own.
+//! A named instance of tracefs with its own buffers, events and switches.
 
 use crate::{
     save::{self, Saved},
@@ -17,25 +17,25 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// What an instance shall record.
+/// Options of an instance.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Events: `system:event`, `system:ev*`, or `system` for all of it.
     pub events: Vec<String>,
-    /// A tracer, such as `function`; as it is where `None`.
+    /// A tracer, such as `function`; `None` to leave it unchanged.
     pub tracer: Option<String>,
-    /// KiB of buffer for each CPU; as it is where `None`. A snapshot takes as much again.
+    /// Size of each CPU's buffer, KiB; `None` to leave it unchanged. A snapshot needs as much again.
     pub buffer_kb: Option<u64>,
-    /// The CPUs to record; as it is where empty.
+    /// The CPUs to record; empty to leave them unchanged.
     pub cpus: Vec<u32>,
-    /// Whether the memory for snapshots shall be made ready.
+    /// Whether to allocate the memory for snapshots.
     pub snapshot: bool,
 }
 
-/// Bytes of one mark: what a kernel's trace_marker takes at once is more, from 5.15 on.
+/// Maximum length of one mark, bytes: the kernel's trace_marker accepts more, since 5.15.
 pub const LONGEST_MARK: usize = 1000;
 
-/// An instance in use. Dropped, it is undone: removed if it was made here, else put back as it was.
+/// An instance in use. Dropping it removes it if it was made here, and restores its settings otherwise.
 #[derive(Debug)]
 pub struct Instance {
     tracefs: Tracefs,
@@ -43,7 +43,7 @@ pub struct Instance {
     shown: PathBuf,
     made: bool,
     notes: Vec<String>,
-    /// These keep the instance from being removed: they are closed first.
+    /// Open files, which prevent the removal of the instance: they are closed first.
     open: Option<Switches>,
     snapped: AtomicBool,
     undo: Entry<Step>,
@@ -58,25 +58,26 @@ struct Switches {
 }
 
 impl Instance {
-    /// Uses the instance of this name; makes it where there is none, with times of `CLOCK_MONOTONIC`. First undoes what
-    /// a killed process left of it.
+    /// Uses the instance of this name, or makes it with times of `CLOCK_MONOTONIC`. First undoes the changes of a
+    /// killed process.
     ///
-    /// An instance of the user's keeps everything that the options do not name: a clock too. One latpath at a time uses an
-    /// instance.
+    /// An existing instance keeps all settings that the options do not name, including its clock. Only one latpath at a
+    /// time uses an instance.
     ///
     /// # Errors
-    /// Where tracefs cannot be opened, another latpath uses the instance, or the kernel refuses a setting.
+    /// tracefs cannot be opened, another latpath uses the instance, or the kernel rejects a setting.
     pub fn open_or_make(name: &str, options: &Options) -> Result<Self> {
         Self::within(Tracefs::open()?, &Journal::of_this_machine(), name, options)
     }
 
-    /// Whether the user has an instance of this name: one that a killed process made does not count, for it will be removed.
+    /// Whether the user has an instance of this name. Instances left by a killed process do not count, because they
+    /// will be removed.
     pub fn is_there(name: &str) -> bool {
         let Ok(tracefs) = Tracefs::open() else { return false };
         if !is_name(name) {
             return false;
         }
-        // Locked until then, so that nobody is just removing it.
+        // Locked until then, so that no other process removes it meanwhile.
         let turn = Journal::of_this_machine().turn();
         let entry = turn.as_ref().ok().and_then(|turn| turn.find::<Below>(name).ok()?);
         let will_go = entry.is_some_and(|entry| !entry.header().is_needed() && entry.steps().contains(&Step::Make));
@@ -115,7 +116,7 @@ impl Instance {
             snapped: AtomicBool::new(false),
             undo,
         };
-        // From here on, an error undoes by dropping.
+        // From here on, errors undo everything by dropping.
         instance.begin(options)?;
         Ok(instance)
     }
@@ -126,7 +127,7 @@ impl Instance {
         let undo = (!self.made).then_some(&mut self.undo);
         let mut settings = Settings { directory: &directory, shown: &self.shown, undo, notes: Vec::new() };
         if self.made {
-            // So that the trace's times are those of latpath's own stamps.
+            // The trace then has the clock of latpath's own times.
             settings.set("trace_clock", "mono")?;
         } else if let Some(clock) = settings.get("trace_clock")?.filter(|clock| clock != "mono") {
             let file = self.shown.join("trace_clock");
@@ -161,7 +162,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Whether the instance was not there and has been made.
+    /// Makes the instance unless it exists; returns whether it did.
     fn make(&mut self, directory: &Path) -> Result<bool> {
         if directory.exists() {
             return Ok(false);
@@ -169,7 +170,7 @@ impl Instance {
         self.undo.add(Step::Make)?;
         match fs::create_dir(directory) {
             Ok(()) => {}
-            // Someone was faster.
+            // Another process was faster.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(self.undo.forget().map(|()| false)?),
             Err(source) => return Err(Error::File { path: self.shown.clone(), source }),
         }
@@ -183,42 +184,49 @@ impl Instance {
     }
 
     fn switches(&self) -> &Switches {
-        // Only `begin` before its end and `undo` after its start are without.
+        // Only unset before the end of `begin` and after the start of `undo`.
         self.open.as_ref().expect("an instance that was begun and not undone")
     }
 
+    /// The directory's name below `instances`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the user can look at it while this process lives.
+    /// A path for the user, valid while this process runs.
     pub fn path(&self) -> &Path {
         &self.shown
     }
 
-    /// Whether it was made here, and goes when it is closed.
+    /// Whether it was made here, and is removed when it is closed.
     pub fn made(&self) -> bool {
         self.made
     }
 
-    /// What the reader of a result must know: events that are not there, no snapshots, what a killed process had left.
+    /// Notes for the reader of a result: missing events, no snapshots, leftovers of a killed process.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Writes a text into the trace: one mark for each line, and for each [`LONGEST_MARK`] bytes of a longer one.
+    /// Writes a text into the trace: one mark per line, and per [`LONGEST_MARK`] bytes of a longer line.
+    ///
+    /// # Errors
+    /// [`Error::Mark`] if the kernel rejects a mark.
     pub fn mark(&self, text: &str) -> Result<()> {
         let mut marker = &self.switches().marker;
         for piece in text.lines().flat_map(pieces) {
-            // One write is one mark. tracefs takes it whole or not at all.
+            // One write is one mark, which tracefs accepts completely or not at all.
             let written = marker.write(piece.as_bytes());
             written.map_err(|source| Error::Mark { path: self.shown.join("trace_marker"), source })?;
         }
         Ok(())
     }
 
-    /// Sets what was recorded so far aside; recording goes on in an empty buffer. `false` where the kernel, or the options,
-    /// have no snapshots. A second one replaces the first.
+    /// Takes a snapshot of the recorded events; recording continues in an empty buffer. Returns false without snapshots
+    /// in the kernel or the options. A second snapshot replaces the first.
+    ///
+    /// # Errors
+    /// [`Error::File`] if the kernel cannot take the snapshot.
     pub fn snapshot(&self) -> Result<bool> {
         let Some(mut file) = self.switches().snapshot.as_ref() else { return Ok(false) };
         file.write_all(b"1").map_err(Error::file(self.shown.join("snapshot")))?;
@@ -226,19 +234,28 @@ impl Instance {
         Ok(true)
     }
 
-    /// Stops recording; what was recorded stays.
+    /// Stops recording; recorded events remain.
+    ///
+    /// # Errors
+    /// [`Error::File`] if `tracing_on` cannot be written.
     pub fn stop(&self) -> Result<()> {
         let mut on = &self.switches().on;
         on.write_all(b"0").map_err(Error::file(self.shown.join("tracing_on")))
     }
 
-    /// Saves what was recorded as text, and a snapshot that was taken into a file beside it (`FILE.snapshot`). Each has
-    /// `most` bytes at most: the oldest events are left out first, and that is said in it and in the answer. Stop first.
+    /// Saves the recorded events as text, and any snapshot in a second file (`FILE.snapshot`). Each file has at most
+    /// `most` bytes: the oldest events are omitted, which the file and the result report. Call [`Self::stop`] first.
+    ///
+    /// # Errors
+    /// The trace cannot be read, or the output file cannot be written.
     pub fn save(&self, to: (&Directory, &OsStr), most: u64) -> Result<Saved> {
         save::save(&self.directory(), &self.shown, self.snapped.load(Ordering::Relaxed), to, most)
     }
 
-    /// Undoes everything, and says what could not be undone.
+    /// Undoes everything, and reports failures.
+    ///
+    /// # Errors
+    /// [`Error::NotUndone`] with the changes that remain.
     pub fn close(mut self) -> Result<()> {
         self.undo_all()
     }
@@ -264,7 +281,7 @@ impl Drop for Instance {
     }
 }
 
-/// A line in pieces that fit into a mark each.
+/// Splits a line into pieces that fit into a mark.
 fn pieces(line: &str) -> impl Iterator<Item = &str> {
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -282,7 +299,7 @@ fn pieces(line: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    /// A tracefs with one instance, as far as files can stand for it.
+    /// Files that represent a tracefs with one instance.
     fn theirs(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let instance = root.path().join("instances/theirs");

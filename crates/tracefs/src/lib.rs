@@ -1,7 +1,9 @@
-//! The kernel's tracefs: where it is, also where it is hidden, and its named instances.
+//! The kernel's tracefs: finds it, even if hidden, and uses named instances.
 //!
-//! An [`Instance`] records events into buffers of its own, takes marks and snapshots, is stopped and saved as text, and is
-//! undone when it is closed, dropped, or, after a kill, by the next start. [`text`] reads the events of such text.
+//! An [`Instance`] records events into its own buffers, accepts marks and snapshots, and is stopped and saved as text.
+//! It is undone when it is closed or dropped, or, after a kill, by the next start. [`text`] parses the events of such
+//! text.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod error;
 mod instance;

@@ -1,4 +1,4 @@
-//! Where tracefs is.
+//! Finds tracefs.
 
 use crate::{Error, Result};
 use latpath_linux::proc::{Mount, Root, Stat};
@@ -14,24 +14,26 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Processes change while they are asked for their parents: not for ever.
+/// Maximum ancestors of this process that are examined.
 const MOST_ANCESTORS: usize = 64;
 
-/// tracefs, wherever it was found.
+/// An open tracefs.
 #[derive(Debug)]
 pub struct Tracefs {
-    /// Everything is opened through this: neither another mount over it nor another mount namespace can come between.
+    /// All accesses go through this descriptor, so that other mounts and mount namespaces have no effect.
     directory: OwnedFd,
     shown: PathBuf,
 }
 
 impl Tracefs {
-    /// Finds tracefs: where it is mounted in this mount namespace; else in that of the process that started this one, and
-    /// so on up (`ip netns exec` gives its command a /sys without it); else a mount that stands in no one's tree and goes
-    /// when this is dropped.
+    /// Opens tracefs: where it is mounted in this mount namespace; else in that of the parent process, and so on (`ip
+    /// netns exec` gives its command a /sys without it); else by a detached mount that ends when this is dropped.
     ///
-    /// Before Linux 6.0 a second mount of tracefs would give its files the owner and mode of that mount, so it comes last:
-    /// when no other is to be seen.
+    /// Before Linux 6.0 a second mount of tracefs would give its files the owner and mode of that mount, so it is the
+    /// last resort.
+    ///
+    /// # Errors
+    /// tracefs cannot be found or mounted.
     pub fn open() -> Result<Self> {
         let own = mounted_at("self").into_iter();
         let above = ancestors().flat_map(|pid| {
@@ -42,7 +44,7 @@ impl Tracefs {
         for shown in own.chain(above) {
             match open_directory(&shown) {
                 Ok(directory) if is_tracefs(&directory) => return Ok(Self { directory, shown }),
-                // Another mount stands over it.
+                // Another file system is mounted over it.
                 Ok(_) => {}
                 Err(source) => refused = refused.or(Some(Error::File { path: shown, source })),
             }
@@ -56,17 +58,23 @@ impl Tracefs {
         }
     }
 
-    /// The path by which a user can look at it while this process lives.
+    /// A path for the user, valid while this process runs.
     pub fn path(&self) -> &Path {
         &self.shown
     }
 
-    /// Reads one of its files, such as `available_filter_functions`.
+    /// Reads a file, such as `available_filter_functions`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
     pub fn read(&self, file: &str) -> Result<String> {
         fs::read_to_string(self.root().join(file)).map_err(Error::file(self.shown.join(file)))
     }
 
-    /// The names of a system's events, in order.
+    /// The names of a system's events, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
     pub fn events(&self, system: &str) -> Result<Vec<String>> {
         let folder = format!("events/{system}");
         let failed = |source| Error::File { path: self.shown.join(&folder), source };
@@ -86,7 +94,7 @@ impl Tracefs {
         format!("/proc/self/fd/{}", self.directory.as_raw_fd()).into()
     }
 
-    /// For tests: a directory that stands for tracefs.
+    /// A directory that replaces tracefs in tests.
     #[cfg(test)]
     pub(crate) fn stand_in(path: &Path) -> Self {
         Self { directory: open_directory(path).expect("a directory"), shown: path.into() }
@@ -102,14 +110,14 @@ fn is_tracefs(directory: &OwnedFd) -> bool {
     fstatfs(directory).is_ok_and(|s| s.filesystem_type() == TRACEFS_MAGIC)
 }
 
-/// The processes that led to this one, the nearest first.
+/// The ancestors of this process, nearest first.
 fn ancestors() -> impl Iterator<Item = u32> {
     let root = Root::of(Path::new("/"));
     let parent = move |pid: &u32| Some(Stat::read(&root, &format!("proc/{pid}"))?.parent).filter(|pid| *pid != 0);
     std::iter::successors(parent(&std::process::id()), parent).take(MOST_ANCESTORS)
 }
 
-/// Where a process has a whole tracefs mounted.
+/// The mount points of a whole tracefs, as seen by a process.
 fn mounted_at(pid: &str) -> Vec<PathBuf> {
     whole_tracefs(Mount::all_of(pid))
 }
@@ -118,7 +126,7 @@ fn whole_tracefs(mounts: Vec<Mount>) -> Vec<PathBuf> {
     mounts.into_iter().filter(|mount| mount.root == "/" && mount.kind == "tracefs").map(|mount| mount.at).collect()
 }
 
-/// Mounts tracefs without a place in any tree: the kernel drops the mount with its last descriptor.
+/// Makes a detached mount of tracefs, which the kernel removes with its last descriptor.
 fn mount_out_of_sight() -> io::Result<OwnedFd> {
     const TRACEFS: &CStr = c"tracefs";
     // From include/uapi/linux/mount.h.
@@ -127,16 +135,16 @@ fn mount_out_of_sight() -> io::Result<OwnedFd> {
     const FSMOUNT_CLOEXEC: libc::c_long = 1;
     const MOUNT_ATTR_NOSUID_NODEV_NOEXEC: libc::c_long = 2 | 4 | 8;
     let checked = |answer: libc::c_long| if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) };
-    // SAFETY: the name is a C string that lives on; the kernel returns a descriptor that nobody else owns.
+    // SAFETY: the name is a static C string; the kernel returns a new descriptor without another owner.
     let context = unsafe {
         let fd = checked(libc::syscall(libc::SYS_fsopen, TRACEFS.as_ptr(), FSOPEN_CLOEXEC))?;
         OwnedFd::from_raw_fd(fd)
     };
     let fd = libc::c_long::from(context.as_raw_fd());
     let null = std::ptr::null::<libc::c_char>();
-    // SAFETY: this command takes no key and no value.
+    // SAFETY: this command takes neither key nor value.
     checked(unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, null, null, 0 as libc::c_long) })?;
-    // SAFETY: plain numbers go in, and a descriptor that nobody else owns comes back.
+    // SAFETY: takes plain numbers, and returns a new descriptor without another owner.
     unsafe {
         let fd = checked(libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID_NODEV_NOEXEC))?;
         Ok(OwnedFd::from_raw_fd(fd))

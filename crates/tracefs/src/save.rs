@@ -1,4 +1,4 @@
-//! What was recorded, as text in files.
+//! Saves recorded events as text files.
 
 use crate::{Error, Result};
 use latpath_linux::Directory;
@@ -9,44 +9,50 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// The saved files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Saved {
     /// The trace, and the snapshot if one was taken.
     pub files: Vec<SavedFile>,
-    /// What the buffers lost, by CPU; only CPUs that lost something. Of a snapshot's buffers the kernel gives the sum
-    /// alone ([`SavedFile::overwritten`]).
+    /// Losses of the buffers, only for CPUs with losses. For snapshots the kernel only reports the sum
+    /// ([`SavedFile::overwritten`]).
     pub lost: Vec<LostEvents>,
 }
 
+/// A saved file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedFile {
+    /// Its path.
     pub path: PathBuf,
+    /// Its size, bytes.
     pub bytes: u64,
-    /// Events that it holds, where the kernel says it.
+    /// Number of events in the file, if the kernel reports it.
     pub events: Option<u64>,
-    /// Older events that the buffers did not hold any more, where the kernel says it.
+    /// Number of older events that were overwritten, if the kernel reports it.
     pub overwritten: Option<u64>,
-    /// Bytes of older events that were left out to keep the file in its bounds.
+    /// Size of older events that were omitted to limit the file's size, bytes.
     pub left_out: u64,
 }
 
-/// What one CPU's buffer lost.
+/// Losses of one CPU's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostEvents {
+    /// The CPU.
     pub cpu: u32,
-    /// Older events that newer ones took the place of.
+    /// Events overwritten by newer ones.
     pub overwritten: u64,
-    /// Events that found no place.
+    /// Events for which there was no space.
     pub dropped: u64,
 }
 
+/// Path of the snapshot's file for this trace.
 pub fn snapshot_file(trace: &Path) -> PathBuf {
     let mut beside = trace.as_os_str().to_owned();
     beside.push(".snapshot");
     beside.into()
 }
 
-/// Where a trace is saved: a directory, and the file's name in it.
+/// Destination of a trace: a directory, and the file's name in it.
 pub(crate) type Target<'a> = (&'a Directory, &'a OsStr);
 
 pub(crate) fn save(instance: &Path, shown: &Path, snapped: bool, (to, name): Target, most: u64) -> Result<Saved> {
@@ -60,7 +66,7 @@ pub(crate) fn save(instance: &Path, shown: &Path, snapped: bool, (to, name): Tar
     Ok(saved)
 }
 
-/// What each CPU's buffer counted.
+/// Losses of each CPU's buffer.
 fn lost(directory: &Path) -> Vec<LostEvents> {
     let entries = fs::read_dir(directory.join("per_cpu")).into_iter().flatten().flatten();
     let cpus = entries.filter_map(|e| Some((e.file_name().to_str()?.strip_prefix("cpu")?.parse().ok()?, e.path())));
@@ -79,7 +85,7 @@ fn lost_of(cpu: u32, stats: &str) -> LostEvents {
     LostEvents { cpu, overwritten: count("overrun"), dropped }
 }
 
-/// Copies a trace as it is read; a second time, without its oldest events, if it turns out too long.
+/// Copies a trace; if it turns out too long, copies it again without its oldest events.
 fn copy(from: &Path, shown: &Path, to: Target, most: u64) -> Result<SavedFile> {
     let path = to.0.join(to.1);
     let mut saved = SavedFile { path, bytes: 0, events: None, overwritten: None, left_out: 0 };
@@ -90,7 +96,7 @@ fn copy(from: &Path, shown: &Path, to: Target, most: u64) -> Result<SavedFile> {
     Ok(saved)
 }
 
-/// Writes what is read, `most` bytes of it, without the first `leave_out` bytes of events. Answers how many bytes there were.
+/// Writes at most `most` bytes of the trace, without the first `leave_out` bytes of events. Returns the total size.
 fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64, leave_out: u64) -> Result<u64> {
     let path = saved.path.clone();
     let failed = |source| Error::Save { path: path.clone(), source };
@@ -100,7 +106,7 @@ fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64,
     (saved.bytes, saved.left_out) = (0, 0);
     loop {
         line.clear();
-        // No line of a trace comes near this; what does not end is taken in pieces.
+        // Lines of a trace are much shorter; endless input is processed in pieces.
         let mut limited = io::Read::take(&mut input, 1 << 16);
         if limited.read_until(b'\n', &mut line).map_err(Error::file(shown))? == 0 {
             break;
@@ -120,7 +126,7 @@ fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64,
             output.write_all(note.as_bytes()).map_err(failed)?;
             saved.bytes += note.len() as u64;
         }
-        // A trace that is too long is counted to its end, and then read again. It may have grown since.
+        // A trace that is too long is measured to its end and then read again. It may have grown meanwhile.
         if total - saved.left_out <= most {
             output.write_all(&line).map_err(failed)?;
             saved.bytes += line.len() as u64;
@@ -132,7 +138,7 @@ fn pass(from: &Path, shown: &Path, to: Target, saved: &mut SavedFile, most: u64,
     Ok(total)
 }
 
-/// `# entries-in-buffer/entries-written: 3/10   #P:2`.
+/// Parses `# entries-in-buffer/entries-written: 3/10   #P:2`.
 fn counts(line: &[u8], saved: &mut SavedFile) {
     let counts = || -> Option<(u64, u64)> {
         let text = std::str::from_utf8(line).ok()?.strip_prefix("# entries-in-buffer/entries-written: ")?;

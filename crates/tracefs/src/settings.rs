@@ -1,4 +1,4 @@
-//! What an instance is set to do: its files, and which events.
+//! The settings of an instance: its files, and its events.
 
 use crate::{
     undo::{put, Step},
@@ -11,28 +11,28 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Events that one pattern may name; more than any system of events has.
+/// Maximum events matched by one pattern, more than any system has.
 const MOST_EVENTS: usize = 4096;
 
-/// Changes an instance, noting what to put back.
+/// Changes the settings of an instance, and records the old values.
 pub(crate) struct Settings<'a> {
-    /// The instance, as this process opens it.
+    /// Path by which this process opens the instance.
     pub directory: &'a Path,
-    /// The instance, as the user can reach it.
+    /// Path of the instance for the user.
     pub shown: &'a Path,
-    /// What an instance of the user's must get back. An instance that we made just goes.
+    /// Journal of the changes to an existing instance. An instance made by latpath is just removed.
     pub undo: Option<&'a mut Entry<Step>>,
     pub notes: Vec<String>,
 }
 
 impl Settings<'_> {
-    /// What a setting is now; `None` where it differs from CPU to CPU.
+    /// The value of a setting; `None` if it differs between CPUs.
     pub fn get(&self, file: &str) -> Result<Option<String>> {
         let text = fs::read_to_string(self.directory.join(file)).map_err(Error::file(self.shown.join(file)))?;
         Ok(current(&text))
     }
 
-    /// Notes a setting's value, to be put back in the end whatever it becomes.
+    /// Records a setting's value, which is restored at the end in any case.
     pub fn keep(&mut self, file: &str, before: String) -> Result<()> {
         self.note(Step::Set { file: file.into(), before, set: None })
     }
@@ -60,7 +60,7 @@ impl Settings<'_> {
         Ok(())
     }
 
-    /// Changes what is no setting with a value of its own.
+    /// Writes a file that has no value to restore.
     pub fn write(&self, file: &str, requested: &str) -> Result<()> {
         put(&self.directory.join(file), requested).map_err(|source| {
             let list = match file {
@@ -74,8 +74,8 @@ impl Settings<'_> {
         })
     }
 
-    /// Enables the events of a pattern: `sched:sched_switch`, `sched:sched_w*`, `sched:*` or `sched`. One that is not
-    /// there, or that the kernel refuses, is named in the notes.
+    /// Enables the events of a pattern: `sched:sched_switch`, `sched:sched_w*`, `sched:*` or `sched`. Missing and
+    /// rejected ones become notes.
     pub fn enable(&mut self, pattern: &str) -> Result<()> {
         let (system, event) = pattern.split_once([':', '/']).unwrap_or((pattern, "*"));
         let named = |name: &str| !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
@@ -115,7 +115,7 @@ impl Settings<'_> {
         events
     }
 
-    /// Whether a snapshot can be taken from now on, with its memory in place; else a note says why not.
+    /// Allocates the memory for snapshots. Returns whether they are available; otherwise a note has the reason.
     pub fn prepare_snapshot(&mut self) -> Result<bool> {
         let now = match beginning(&self.directory.join("snapshot")) {
             Ok(text) => text,
@@ -129,8 +129,8 @@ impl Settings<'_> {
             // 0 frees the snapshot's memory.
             self.keep("snapshot", "0".into())?;
         }
-        // The first snapshot allocates, and exchanges the buffers; the second exchanges them again, so that what was
-        // recorded stays where it was. 2 then clears the snapshot.
+        // The first snapshot allocates, and exchanges the buffers; the second exchanges them again, so that the
+        // recorded events stay in place. 2 then clears the snapshot.
         for command in ["1", "1", "2"] {
             if let Err(error) = self.write("snapshot", command) {
                 self.notes.push(format!("no snapshots: {error}"));
@@ -141,24 +141,24 @@ impl Settings<'_> {
     }
 }
 
-/// What a file begins with: a snapshot may be as large as all buffers.
+/// The beginning of a file: a snapshot may be as large as all buffers.
 fn beginning(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(4096).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The value that a file of tracefs shows; `None` where it differs from CPU to CPU.
+/// The value in a file of tracefs; `None` if it differs between CPUs.
 pub(crate) fn current(text: &str) -> Option<String> {
     let line = text.lines().next().unwrap_or_default().trim();
     if line == "X" {
         return None;
     }
-    // `[local] global mono`: the one in brackets is in force.
+    // `[local] global mono`: the one in brackets is active.
     if let Some((_, rest)) = line.split_once('[') {
         return rest.split_once(']').map(|(now, _)| now.to_owned());
     }
-    // `7 (expanded: 1408)`: small until it is used.
+    // `7 (expanded: 1408)`: the buffer is small until its first use.
     if let Some((_, rest)) = line.split_once("(expanded: ") {
         return Some(rest.trim_end_matches(')').to_owned());
     }
@@ -166,7 +166,8 @@ pub(crate) fn current(text: &str) -> Option<String> {
     Some(line.trim_end_matches('*').to_owned())
 }
 
-/// A set of CPUs as the kernel reads it (lib/bitmap.c): hexadecimal, the highest first, commas between 32 bits.
+/// A set of CPUs in the kernel's format (lib/bitmap.c): hexadecimal, highest first, with commas between groups of 32
+/// bits.
 pub(crate) fn mask(cpus: &[u32]) -> String {
     let words = cpus.iter().max().map_or(1, |most| *most as usize / 32 + 1);
     let mut mask = vec![0u32; words];

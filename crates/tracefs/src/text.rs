@@ -1,24 +1,24 @@
-//! Reads what `trace-cmd report`, `perf script` and the kernel's own `trace` file print: a line for each event.
+//! Parses the output of `trace-cmd report`, `perf script` and the kernel's `trace` file: one event per line.
 //!
-//! The text is taken as it comes from somebody else: lines are bounded, and what is no event is none.
+//! The text may have any origin: lines are bounded, and other lines are ignored.
 
 use latpath_model::Ns;
 use std::io::{self, BufRead, Read};
 
-/// Bytes of a line that are read; a longer line is cut.
+/// Maximum length of a line, bytes; longer lines are truncated.
 pub const LONGEST_LINE: usize = 4096;
 
-/// Reads a line into `bytes`; of a longer one than [`LONGEST_LINE`], the beginning. False at the end.
+/// Reads a line into `bytes`, truncated to [`LONGEST_LINE`]. Returns false at the end.
 ///
 /// # Errors
-/// Where the input cannot be read.
+/// The input cannot be read.
 pub fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result<bool> {
     bytes.clear();
     if (&mut input).take(LONGEST_LINE as u64).read_until(b'\n', bytes)? == 0 {
         return Ok(false);
     }
     while !bytes.ends_with(b"\n") && bytes.len() >= LONGEST_LINE {
-        // The rest of it, unseen.
+        // Skips the rest of it.
         let rest = input.fill_buf()?;
         let (used, is_end) = match rest.iter().position(|byte| *byte == b'\n') {
             Some(at) => (at + 1, true),
@@ -32,30 +32,33 @@ pub fn next_line(mut input: &mut dyn BufRead, bytes: &mut Vec<u8>) -> io::Result
     Ok(true)
 }
 
-/// The parts of a line that is an event.
+/// The parts of an event's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// The file or buffer that the line is from, where trace-cmd reports several at once and names it before each line.
+    /// The file or buffer of the line, which trace-cmd prints before each line if it reports several.
     pub source: Option<&'a str>,
     /// The thread's name.
     pub name: &'a str,
-    /// Its number; 0 while the CPU is idle.
+    /// The thread's number; 0 while the CPU is idle.
     pub pid: u32,
-    /// Its process, where the line says it.
+    /// Its process, if the line contains it.
     pub process: Option<u32>,
+    /// The CPU.
     pub cpu: u32,
-    /// When, by the trace's clock.
+    /// Time by the trace's clock, ns.
     pub t: Ns,
-    /// Without its system.
+    /// Name of the event, without its system.
     pub event: &'a str,
+    /// The event's arguments.
     pub args: &'a str,
 }
 
 impl<'a> Line<'a> {
-    /// `NAME-PID [CPU] TIME: EVENT: ARGS`, with flags before the time or not; or `NAME PID/TID [CPU] TIME: SYSTEM:EVENT: ARGS`.
+    /// Parses `NAME-PID [CPU] TIME: EVENT: ARGS`, with optional flags before the time; or `NAME PID/TID [CPU] TIME:
+    /// SYSTEM:EVENT: ARGS`.
     pub fn read(text: &'a str) -> Option<Self> {
         let text = text.trim_end();
-        // A thread's name may have brackets too.
+        // A thread's name may contain brackets too.
         text.match_indices('[').find_map(|(at, _)| Self::around(text, at))
     }
 
@@ -66,7 +69,7 @@ impl<'a> Line<'a> {
         let (source, name) = without_source(name);
         let (t, rest) = time(rest)?;
         let (event, args) = rest.trim_start().split_once(':')?;
-        // perf names the event's system first.
+        // perf prints the event's system first.
         let (event, args) = match args.split_once(':') {
             Some((second, rest)) if !second.is_empty() && !second.contains(' ') => (second, rest),
             _ => (event, args),
@@ -76,13 +79,13 @@ impl<'a> Line<'a> {
     }
 }
 
-/// A decimal number without a sign.
+/// An unsigned decimal number.
 pub fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// `NAME-PID`, `NAME-PID (PROCESS)`, `NAME PID` or `NAME PROCESS/PID`.
+/// Parses `NAME-PID`, `NAME-PID (PROCESS)`, `NAME PID` or `NAME PROCESS/PID`.
 fn who(text: &str) -> Option<(&str, u32, Option<u32>)> {
     let (text, in_brackets) = match text.strip_suffix(')').and_then(|text| text.rsplit_once('(')) {
         Some((before, process)) => (before.trim_end(), number(process.trim())),
@@ -101,10 +104,11 @@ fn who(text: &str) -> Option<(&str, u32, Option<u32>)> {
     Some((name, number(pid)?, in_brackets))
 }
 
-/// Longest name of a thread, without the zero behind it: TASK_COMM_LEN.
+/// Maximum length of a thread's name without the terminating zero: TASK_COMM_LEN.
 const LONGEST_NAME: usize = 15;
 
-/// `host.dat:            relay`, as `trace-cmd report -i host.dat -i guest.dat` begins a line: no thread has so long a name.
+/// Splits `host.dat:            relay`, as printed by `trace-cmd report -i host.dat -i guest.dat`: no thread's name is
+/// that long.
 fn without_source(name: &str) -> (Option<&str>, &str) {
     match name.split_once(": ") {
         Some((source, name)) if source.len() + 2 + name.len() > LONGEST_NAME => (Some(source.trim()), name.trim()),
@@ -112,7 +116,7 @@ fn without_source(name: &str) -> (Option<&str>, &str) {
     }
 }
 
-/// `SECONDS.FRACTION:`, behind at most one word of flags.
+/// Parses `SECONDS.FRACTION:`, after at most one word of flags.
 fn time(text: &str) -> Option<(Ns, &str)> {
     let mut rest = text.trim_start();
     for _ in 0..2 {
@@ -132,20 +136,21 @@ fn seconds(text: &str) -> Option<Ns> {
     whole.checked_mul(1_000_000_000)?.checked_add(fraction * 10_i64.pow(9 - digits))
 }
 
-/// `CPU:3 [LOST 120 EVENTS]`, `CPU:3 [120 EVENTS DROPPED]`: how many.
+/// The number in `CPU:3 [LOST 120 EVENTS]` or `CPU:3 [120 EVENTS DROPPED]`.
 pub fn lost(text: &str) -> Option<u64> {
     let (_, said) = text.trim().strip_prefix("CPU")?.split_once('[')?;
     let is_lost = said.contains("LOST") || said.contains("DROPPED");
     is_lost.then(|| said.split(|c: char| !c.is_ascii_digit()).find_map(number).unwrap_or(1))
 }
 
-/// A thread as events of the scheduler name it.
+/// A thread in a scheduler event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task<'a> {
+    /// Its name.
     pub name: &'a str,
     /// Its number; 0 for a CPU's idle thread.
     pub pid: u32,
-    /// Its priority as the kernel counts it: below 100 is real time.
+    /// Its priority in the kernel: below 100 is real time.
     pub prio: Option<i32>,
 }
 
@@ -154,14 +159,15 @@ pub struct Task<'a> {
 pub struct Switch<'a> {
     /// The thread that leaves the CPU.
     pub prev: Task<'a>,
-    /// Its state, as `R`, `R+`, `S`, `D`.
+    /// Its state: `R`, `R+`, `S`, `D`.
     pub state: &'a str,
-    /// The thread that comes.
+    /// The next thread.
     pub next: Task<'a>,
 }
 
 impl<'a> Switch<'a> {
-    /// `NAME:PID [PRIO] STATE ==> NAME:PID [PRIO]`, or `prev_comm=NAME prev_pid=PID prev_prio=… prev_state=S ==> next_comm=…`.
+    /// Parses `NAME:PID [PRIO] STATE ==> NAME:PID [PRIO]`, or `prev_comm=NAME prev_pid=PID prev_prio=… prev_state=S ==>
+    /// next_comm=…`.
     pub fn read(args: &'a str) -> Option<Self> {
         let (left, right) = args.split_once(" ==> ")?;
         let (prev, state) = match left.strip_prefix("prev_comm=") {
@@ -180,7 +186,7 @@ impl<'a> Switch<'a> {
 }
 
 impl<'a> Task<'a> {
-    /// The thread that a `sched_waking` or `sched_wakeup` is about: `NAME:PID [PRIO] …` or `comm=NAME pid=PID prio=…`.
+    /// The thread in a `sched_waking` or `sched_wakeup`: `NAME:PID [PRIO] …` or `comm=NAME pid=PID prio=…`.
     pub fn woken(args: &'a str) -> Option<Self> {
         match args.strip_prefix("comm=") {
             Some(args) => fields(args, " pid=", "prio="),
@@ -189,7 +195,7 @@ impl<'a> Task<'a> {
     }
 }
 
-/// `NAME PID=… PRIO=…`, where a name may hold spaces.
+/// Parses `NAME PID=… PRIO=…`, where a name may contain spaces.
 fn fields<'a>(text: &'a str, pid: &str, prio: &str) -> Option<Task<'a>> {
     let (name, rest) = text.rsplit_once(pid)?;
     let mut words = rest.split(' ');
@@ -197,7 +203,7 @@ fn fields<'a>(text: &'a str, pid: &str, prio: &str) -> Option<Task<'a>> {
     Some(Task { name, pid, prio: words.find_map(|word| word.strip_prefix(prio)).and_then(|prio| prio.parse().ok()) })
 }
 
-/// `NAME:PID [PRIO] …`
+/// Parses `NAME:PID [PRIO] …`.
 fn short(text: &str) -> Option<Task<'_>> {
     let (who, rest) = text.split_once(" [").unwrap_or((text, ""));
     let (name, pid) = who.rsplit_once(':')?;

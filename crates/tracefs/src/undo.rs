@@ -1,4 +1,4 @@
-//! Instances of tracefs in the journal: made ones go, changed ones get their settings back.
+//! Journal entries of tracefs instances: made ones are removed, changed ones get their old settings.
 
 use crate::{settings::current, Tracefs};
 use latpath_undo::{Kind, Outcome, Undo};
@@ -15,15 +15,15 @@ use std::{
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// One change of an instance.
+/// A change of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The instance is about to be made: it was not there.
+    /// The instance is about to be made.
     Make,
     /// It was made.
     Made {
-        /// Its inode number, by which another one of its name is known.
+        /// Its inode number, which distinguishes it from a later one of the same name.
         inode: u64,
     },
     /// A setting is about to be changed.
@@ -32,14 +32,14 @@ pub enum Step {
         file: String,
         /// The old value.
         before: String,
-        /// The value set; `None` where latpath changes it several times.
+        /// The new value; `None` if latpath changes it several times.
         set: Option<String>,
     },
     /// A setting was changed.
     Reads {
         /// Its file, below the instance.
         file: String,
-        /// The value as the kernel shows it.
+        /// The value reported by the kernel.
         value: String,
     },
 }
@@ -57,7 +57,7 @@ impl Undo for Instances {
     type Step = Step;
 
     fn undo(&self, subject: &str, steps: &[Step]) -> Outcome {
-        // To open tracefs may be to mount it.
+        // Opening tracefs may require mounting it.
         match Tracefs::open() {
             Ok(tracefs) => Below(tracefs.root().join("instances")).undo(subject, steps),
             Err(_) => Outcome::OutOfReach,
@@ -89,7 +89,8 @@ impl Undo for Below {
     }
 }
 
-/// Removes an instance. The kernel refuses while a file of it is open anywhere, be it in a process that has just forked.
+/// Removes an instance. The kernel refuses while any process has one of its files open, such as a process that has just
+/// forked.
 fn remove(instance: &Path) -> io::Result<()> {
     let busy = |e: &io::Error| e.raw_os_error() == Some(libc::EBUSY);
     for _ in 0..TRIES {
@@ -101,7 +102,7 @@ fn remove(instance: &Path) -> io::Result<()> {
     fs::remove_dir(instance)
 }
 
-/// Undoes the steps; returns what another program has set since, and what could not be undone.
+/// Undoes the steps; returns the settings that other programs have changed since, and the failures.
 fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
     let Ok(there) = fs::metadata(instance) else { return Default::default() };
     let made = steps.iter().rev().find_map(|step| match step {
@@ -109,7 +110,7 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
         _ => None,
     });
     if made.unwrap_or_else(|| steps.contains(&Step::Make)) {
-        // A process that holds it open keeps it: then at least nothing is recorded.
+        // A process that has it open keeps it; recording is stopped at least.
         let _ = put(&instance.join("tracing_on"), "0");
         let problem = match remove(instance) {
             Ok(()) => None,
@@ -122,7 +123,7 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
         return (Vec::new(), problem.into_iter().collect());
     }
     if made == Some(false) {
-        // Another one of this name by now.
+        // A later instance of the same name.
         return Default::default();
     }
     let (mut left_alone, mut problems) = (Vec::new(), Vec::new());
@@ -134,7 +135,7 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
         }
         undone.push(file);
         match put_back(instance, file, steps) {
-            // An event whose module went.
+            // The event's module was unloaded.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => problems.push(format!("{file} does not have its old value: {e}")),
             Ok(now) => {
@@ -145,7 +146,7 @@ fn undo(instance: &Path, steps: &[Step]) -> (Vec<String>, Vec<String>) {
     (left_alone, problems)
 }
 
-/// Gives a setting its oldest value. Returns its present value where another program has set it since.
+/// Restores a setting's oldest value. Returns the present value if another program has changed it since.
 fn put_back(instance: &Path, file: &str, steps: &[Step]) -> io::Result<Option<String>> {
     let is_below = Path::new(file).components().all(|part| matches!(part, Component::Normal(_)));
     if !is_below || file.is_empty() {
@@ -170,7 +171,7 @@ fn put_back(instance: &Path, file: &str, steps: &[Step]) -> io::Result<Option<St
     Ok(None)
 }
 
-/// Writes a setting: one write, into a file that is there.
+/// Writes a setting: one write, into an existing file.
 pub(crate) fn put(path: &Path, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).truncate(true).open(path)?.write_all(value.as_bytes())
 }
@@ -188,7 +189,7 @@ mod tests {
         Step::Reads { file: file.into(), value: value.into() }
     }
 
-    /// A journal, and an instance of the user's below a directory.
+    /// A journal, and an existing instance below a directory.
     struct Machine(tempfile::TempDir);
 
     impl Machine {
@@ -206,7 +207,7 @@ mod tests {
             Journal::at(&self.0.path().join("journal"))
         }
 
-        /// As a kill leaves it.
+        /// The state after a kill.
         fn killed(&self, steps: Vec<Step>) {
             let turn = self.journal().turn().unwrap();
             let mut entry: Entry<Step> = turn.begin::<Below>("theirs", Lifetime::Process, "a test").unwrap();
@@ -246,7 +247,7 @@ mod tests {
             let is_reported = said.contains("theirs: buffer_size_kb stays 2048: another program has set it since");
             assert_eq!(is_reported, now == "2048", "{said}");
         }
-        // Killed before the kernel has shown its value.
+        // Killed before the kernel's value was recorded.
         fs::write(machine.instance().join("buffer_size_kb"), "64").unwrap();
         machine.killed(vec![set("buffer_size_kb", "1408", Some("60"))]);
         machine.sweep();

@@ -1,4 +1,4 @@
-//! The kernel's own tracefs: what is made goes, what was changed is put back, and nothing hides it from us.
+//! The kernel's own tracefs: instances are removed, settings restored, and tracefs is found even if hidden.
 
 use latpath_linux::Directory;
 use latpath_testkit::{trial, waits::until, Failed};
@@ -54,7 +54,7 @@ fn unique(what: &str) -> String {
     format!("latpath-test-{}-{what}", std::process::id())
 }
 
-/// Where instances are. Where tracefs is mounted nowhere, this holds a mount that goes with it.
+/// Directory of the instances. If tracefs is not mounted, a mount is kept open.
 fn instances() -> Result<PathBuf, Failed> {
     static HELD: OnceLock<Tracefs> = OnceLock::new();
     let tracefs = HELD.get_or_init(|| Tracefs::open().expect("it was opened before"));
@@ -108,7 +108,7 @@ fn save(instance: &Instance, file: &Path, most: u64) -> Result<Saved, Failed> {
     Ok(instance.save((&directory, &name), most)?)
 }
 
-/// An instance that the user made, removed in the end.
+/// An instance of the user, removed at the end.
 struct Users(PathBuf);
 
 impl Users {
@@ -133,7 +133,7 @@ impl Users {
 
 impl Drop for Users {
     fn drop(&mut self) {
-        // Another test that forks may have its files open for a moment.
+        // Another test that forks may briefly have its files open.
         for _ in 0..400 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -162,7 +162,7 @@ fn theirs() -> Outcome {
     Ok(())
 }
 
-/// Opens an instance, says so, and waits to be killed.
+/// Opens an instance, reports it, and waits to be killed.
 fn hold(name: &str) -> ExitCode {
     let opened = Instance::open_or_make(name, &sched());
     println!("{}", opened.as_ref().map_or_else(ToString::to_string, |i| i.path().display().to_string()));
@@ -176,7 +176,7 @@ fn role(name: &str, instance: &str) -> Result<Command, Failed> {
     Ok(command)
 }
 
-/// Has a process open the instance, and kills it.
+/// Makes a process open the instance, and kills it.
 fn open_and_kill(name: &str) -> Outcome {
     let mut child = role("hold", name)?.stdout(Stdio::piped()).spawn()?;
     let mut said = String::new();
@@ -193,11 +193,11 @@ fn killed() -> Outcome {
     let (theirs, ours) = (unique("killed-theirs"), unique("killed"));
     open_and_kill(&ours)?;
     open_and_kill(&theirs)?;
-    // Any start does, also that of another test.
+    // Any start does this, also that of another test.
     Journal::of_this_machine().sweep(&[&Instances]);
     assert!(!instances()?.join(&ours).exists(), "the killed process's own instance is gone");
     assert_eq!(users.settings()?, before);
-    // The very instance can be opened again, too.
+    // The same instance can be opened again, too.
     open_and_kill(&ours)?;
     assert!(Instance::is_there(&theirs) && !Instance::is_there(&ours));
     let again = Instance::open_or_make(&ours, &Options::default())?;
@@ -229,7 +229,7 @@ fn overruns() -> Outcome {
     let held = saved.files[0].events.unwrap_or_default();
     assert_eq!(held + lost, 200, "what is held and what is lost is what was written: {saved:?}");
     assert_eq!(saved.files[0].overwritten, Some(lost));
-    // A bound on the file keeps the end.
+    // A limited file keeps the newest events.
     let bounded = save(&instance, &folder.path().join("short.txt"), 2000)?;
     let text = read(&folder.path().join("short.txt"))?;
     assert!(bounded.files[0].left_out > 0 && text.contains(": 199 xxx"), "{bounded:?}");
@@ -266,7 +266,7 @@ fn snapshot() -> Outcome {
     Ok(())
 }
 
-/// Runs this program in mount and PID namespaces of its own, so that no mount of another process is to be seen.
+/// Runs this program in its own mount and PID namespaces, so that other processes' mounts are not visible.
 fn in_namespaces(script: &str, name: &str) -> Result<Command, Failed> {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script]);
@@ -274,7 +274,7 @@ fn in_namespaces(script: &str, name: &str) -> Result<Command, Failed> {
     Ok(command)
 }
 
-/// Makes an instance, marks it, saves it, and says where tracefs was.
+/// Makes an instance, marks it, saves it, and prints where tracefs was.
 fn mark_once(name: &str) -> ExitCode {
     let marked = || -> Result<String, Failed> {
         let folder = tempfile::tempdir()?;

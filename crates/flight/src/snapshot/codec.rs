@@ -1,6 +1,7 @@
-//! A snapshot as bytes, for an agent's reply and for a run: `LPFS`, a version, then a frame of messages ([`crate::packed`]).
+//! Encodes a snapshot, for an agent's reply and for a run: `LPFS`, a version, then a frame of messages
+//! ([`crate::packed`]).
 //!
-//! A CPU's events are five columns: all kinds, all times (each since the event before), and so on. Similar values are adjacent,
+//! A CPU's events are five columns: all kinds, all times (as differences), and so on. Similar values are adjacent,
 //! which makes the frame small.
 
 use crate::event::Event;
@@ -15,12 +16,12 @@ use std::borrow::Cow;
 
 /// Maximum length of an encoded snapshot, bytes.
 pub const MAX_ENCODED: usize = 16 << 20;
-/// How much a snapshot may hold.
+/// Limits of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotLimits {
-    /// Events of all CPUs. Of more, the oldest are left out, and counted as overwritten.
+    /// Maximum events of all CPUs. Beyond it, the oldest are omitted, and counted as overwritten.
     pub events: usize,
-    /// Bytes before it is compressed.
+    /// Maximum uncompressed size, bytes.
     pub bytes: usize,
 }
 
@@ -34,26 +35,27 @@ impl SnapshotLimits {
 const MAX_CPUS: usize = 4096;
 /// Maximum names of each sort.
 const MAX_NAMES: usize = 1 << 16;
-/// Maximum bytes of a name or a text.
+/// Maximum length of a name or a text, bytes.
 const MAX_NAME: usize = 512;
 /// Maximum texts on missing features of the kernel.
 const MAX_MISSING: usize = 256;
 
 const MAGIC: [u8; 4] = *b"LPFS";
-/// Version, which changes when an older reader would misread it.
+/// Format version; incremented when an older reader would misread it.
 const VERSION: u8 = 1;
 
-/// Why bytes are no snapshot.
+/// Why bytes are not a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSnapshot {
-    /// Something else.
+    /// The bytes have another format.
     #[error("this is no flight record")]
     Other,
     #[error(
         "the flight record is of version {0}, this latpath reads up to {VERSION}: install the later latpath here too"
     )]
+    /// The format version is newer than supported.
     Newer(u8),
-    /// It was cut off or changed, or has more than anything needs.
+    /// Truncated or modified, or exceeding the limits.
     #[error("the flight record is damaged: {0}")]
     Damaged(&'static str),
 }
@@ -66,7 +68,7 @@ impl From<&'static str> for BadSnapshot {
     }
 }
 
-/// One message of the frame. A reader skips those that it does not know.
+/// A message of the frame. Readers skip unknown ones.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Entry {
     #[prost(oneof = "Content", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
@@ -87,7 +89,7 @@ enum Content {
     Function(Named),
     #[prost(string, tag = "6")]
     Missing(String),
-    /// The states of this CPU and of those after it that do not differ; each name ends with a line feed.
+    /// The states of this CPU and of following CPUs up to the next entry; each name ends with a line feed.
     #[prost(message, tag = "7")]
     IdleStates(Named),
     /// A process's unit.
@@ -107,7 +109,7 @@ struct Times {
 struct Named {
     #[prost(uint64, tag = "1")]
     number: u64,
-    /// A thread's process.
+    /// Number of the thread's process.
     #[prost(uint32, tag = "2")]
     tgid: u32,
     #[prost(string, tag = "3")]
@@ -124,15 +126,15 @@ struct Cpu {
     overwritten: u64,
     #[prost(uint64, tag = "4")]
     unfinished: u64,
-    /// The time of the first event.
+    /// Time of the first event.
     #[prost(sint64, tag = "5")]
     first: i64,
     #[prost(bytes = "vec", tag = "6")]
     kinds: Vec<u8>,
-    /// Since the event before.
+    /// Differences to the previous event.
     #[prost(bytes = "vec", tag = "7")]
     times: Vec<u8>,
-    /// Differences, signed, to the thread that the event before left on the CPU.
+    /// Signed differences to the thread that the previous event left on the CPU.
     #[prost(bytes = "vec", tag = "8")]
     pids: Vec<u8>,
     #[prost(bytes = "vec", tag = "9")]
@@ -171,7 +173,7 @@ impl Cpu {
         for event in events {
             let raw = RawEvent::encode(event);
             put_number(&mut cpu.kinds, raw.kind.into());
-            // Never negative; but from the least time to the greatest it is more than a signed number takes.
+            // Never negative; but the difference of the extremes exceeds a signed number.
             put_number(&mut cpu.times, event.t.wrapping_sub(last) as u64);
             put_signed(&mut cpu.pids, i64::from(raw.pid) - i64::from(pid));
             put_number(&mut cpu.b, raw.b);
@@ -181,7 +183,7 @@ impl Cpu {
         cpu
     }
 
-    /// The record, if it has no more than `most` events.
+    /// The record, if it has at most `most` events.
     fn record(&self, most: usize) -> Result<CpuRecord, BadSnapshot> {
         let [mut kinds, mut times, mut pids, mut b, mut c] =
             [&self.kinds[..], &self.times[..], &self.pids[..], &self.b[..], &self.c[..]];
@@ -189,7 +191,7 @@ impl Cpu {
         let (mut t, mut pid) = (self.first, 0u32);
         while !kinds.is_empty() {
             if events.len() == most {
-                return Err(Damaged("it has more events than anything needs"));
+                return Err(Damaged("it has too many events"));
             }
             t = t.checked_add_unsigned(number(&mut times)?).ok_or("a time is beyond all times")?;
             let here = i64::from(pid).checked_add(signed(&mut pids)?).and_then(|pid| u32::try_from(pid).ok());
@@ -212,21 +214,21 @@ impl Cpu {
     }
 }
 
-/// A name, made safe for a table.
+/// A name, sanitised for tables.
 fn clean(name: &str) -> String {
     printable(cut(name, MAX_NAME))
 }
 
-/// A name that another machine sent.
+/// A name from another machine, if it is valid.
 fn checked(name: &str) -> Result<String, BadSnapshot> {
     match name {
-        _ if name.len() > MAX_NAME => Err(Damaged("it has more bytes in a name than anything needs")),
+        _ if name.len() > MAX_NAME => Err(Damaged("a name is too long")),
         _ if name.chars().any(char::is_control) => Err(Damaged("a name has control characters")),
         _ => Ok(name.into()),
     }
 }
 
-/// How many events each CPU may have so that all have no more than `most`.
+/// Maximum events per CPU so that all have at most `most`.
 fn level(sizes: &[usize], most: usize) -> usize {
     let all = |each: usize| sizes.iter().map(|n| each.min(*n)).sum::<usize>();
     let (mut fits, mut too_many) = (0, most + 1);
@@ -241,15 +243,15 @@ fn level(sizes: &[usize], most: usize) -> usize {
 }
 
 impl Snapshot {
-    /// As bytes: some 2 to 5 for each event.
+    /// Encodes the snapshot, in some 2 to 5 bytes per event.
     ///
-    /// It leaves out what [`Self::decode`] would refuse: events beyond the last million, the oldest first, which then count as
+    /// Omits what [`Self::decode`] would reject: events beyond the last million, the oldest first, which then count as
     /// overwritten; CPUs beyond 4,096; names beyond 65,536 of a sort.
     pub fn encode(&self) -> Vec<u8> {
         self.encode_within(SnapshotLimits::OWN)
     }
 
-    /// The same for those who take no more than this.
+    /// Like [`Self::encode`], within these limits.
     pub fn encode_within(&self, limits: SnapshotLimits) -> Vec<u8> {
         let mut plain = Vec::new();
         let mut add = |content| put(&mut plain, &Entry { content: Some(content) });
@@ -282,18 +284,18 @@ impl Snapshot {
         [&MAGIC[..], &[VERSION], &pack(&plain)].concat()
     }
 
-    /// From bytes of any origin: the memory is bounded, and events are in the order of their times.
+    /// Decodes bytes of any origin: memory is bounded, and events are sorted by time.
     ///
     /// # Errors
-    /// If the bytes are no snapshot, or one that this latpath cannot read.
+    /// The bytes are not a snapshot, or of an unsupported version.
     pub fn decode(bytes: &[u8]) -> Result<Self, BadSnapshot> {
         Self::decode_within(bytes, SnapshotLimits::OWN)
     }
 
-    /// The same, if it holds no more than this.
+    /// Like [`Self::decode`], within these limits.
     ///
     /// # Errors
-    /// As of [`Self::decode`], and where it holds more.
+    /// As for [`Self::decode`], and if it exceeds the limits.
     pub fn decode_within(bytes: &[u8], limits: SnapshotLimits) -> Result<Self, BadSnapshot> {
         let (version, mut packed) = match bytes.strip_prefix(&MAGIC).and_then(<[u8]>::split_first) {
             Some((version, packed)) => (*version, packed),
@@ -303,7 +305,7 @@ impl Snapshot {
             return Err(BadSnapshot::Newer(version));
         }
         if bytes.len() > MAX_ENCODED {
-            return Err(Damaged("it has more bytes than anything needs"));
+            return Err(Damaged("it exceeds the maximum size"));
         }
         let plain = unpack(&mut packed, limits.bytes)?;
         if !packed.is_empty() {
@@ -317,7 +319,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Adds a part, which may have this many events; returns how many it has.
+    /// Adds a part, with at most `most` events; returns their number.
     fn add(&mut self, part: Entry, most: usize) -> Result<usize, BadSnapshot> {
         let small = |number: u64| u32::try_from(number).map_err(|_| Damaged("a number is too large"));
         match part.content {
@@ -326,7 +328,7 @@ impl Snapshot {
                 let record = cpu.record(most)?;
                 let (events, cpus) = (record.events.len(), &mut self.window.cpus);
                 if cpus.len() == MAX_CPUS {
-                    return Err(Damaged("it has more CPUs than anything needs"));
+                    return Err(Damaged("it has too many CPUs"));
                 }
                 if cpus.last().is_some_and(|last| last.cpu >= record.cpu) {
                     return Err(Damaged("its CPUs are not in order"));
@@ -346,7 +348,7 @@ impl Snapshot {
                 let names = name.split_terminator('\n').take(MAX_STATES + 1).map(checked);
                 let names: Vec<_> = names.collect::<Result<_, _>>()?;
                 if names.len() > MAX_STATES {
-                    return Err(Damaged("it has more idle states than anything needs"));
+                    return Err(Damaged("it has too many idle states"));
                 }
                 self.idle_states.from.insert(small(number)?, names);
             }
@@ -356,7 +358,7 @@ impl Snapshot {
         let (processes, kernel) = ([self.threads.len(), self.units.len()], [self.irqs.len(), self.functions.len()]);
         let names = [&processes[..], &kernel[..], &[self.idle_states.from.len()][..]].concat();
         if names.iter().any(|n| *n > MAX_NAMES) || self.missing.len() > MAX_MISSING {
-            return Err(Damaged("it has more names than anything needs"));
+            return Err(Damaged("it has too many names"));
         }
         Ok(0)
     }

@@ -6,7 +6,7 @@ use latpath_model::text::printable;
 use proptest::prelude::*;
 
 fn events(most: usize) -> impl Strategy<Value = Vec<Event>> {
-    // Small numbers, as real events have, and any.
+    // Small numbers, as in real events, and arbitrary ones.
     let number = || prop_oneof![0..5u64, (0..3u64, 0..3u64).prop_map(|(l, h)| l | h << 32), any::<u64>()];
     let raw = (prop_oneof![0..10_000u64, any::<u64>()], 0..4u32, 0..32u16, number(), number());
     let event = raw.prop_map(|(time, pid, kind, b, c)| RawEvent { time, pid, kind, generation: 0, b, c }.decode());
@@ -29,7 +29,7 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
         let numbered = cpus.into_iter().map(|(cpu, record)| CpuRecord { cpu, ..record });
         numbered.collect::<Vec<_>>()
     });
-    // As a recorder keeps them.
+    // Sanitised, as by a recorder.
     let name = || ".{0,20}".prop_map(|name| printable(&name));
     let thread = (any::<u32>(), name()).prop_map(|(tgid, name)| Thread { name, tgid });
     let threads = prop::collection::btree_map(any::<u32>(), thread, 0..6);
@@ -125,7 +125,7 @@ fn names_are_cut_and_cleaned_before_they_are_written() {
     assert_eq!((idle(15), idle(16)), (Some("C6?[2J"), None), "no CPU has so many states");
 }
 
-/// A field of a message that holds bytes, text or another message.
+/// A field of a message that contains bytes, text or another message.
 fn field(tag: u32, body: &[u8]) -> Vec<u8> {
     let mut field = Vec::new();
     prost::encoding::bytes::encode(tag, &body.to_vec(), &mut field);
@@ -150,25 +150,25 @@ fn what_does_not_fit_is_refused_with_what_is_wrong() {
     assert_eq!(said(b"PAR1\x01"), "this is no flight record");
     assert!(said(b"LPFS\x02").contains("of version 2, this latpath reads up to 1"));
     assert!(said(b"LPFS\x01rubbish").contains("cannot be decompressed"));
-    // A little that becomes much.
+    // A small frame with huge content.
     let bomb = zstd::bulk::compress(&vec![0; 200 << 20], 1).unwrap();
     assert!(bomb.len() < 100_000);
-    assert!(said(&[b"LPFS\x01", &bomb[..]].concat()).contains("more bytes than anything needs"));
+    assert!(said(&[b"LPFS\x01", &bomb[..]].concat()).contains("exceeds the maximum size"));
     let said = |tag, body: &[u8]| of_parts(tag, &[body.to_vec()]).unwrap_err().to_string();
-    // A CPU whose events have kinds and no times; more events than anything has; times without kinds.
+    // A CPU whose events have kinds and no times; too many events; times without kinds.
     assert!(said(2, &field(6, &[0])).contains("ends too early"));
     let columns = |events| (6..=10).flat_map(|tag| field(tag, &vec![0; events])).collect::<Vec<_>>();
-    assert!(said(2, &columns((1 << 20) + 1)).contains("more events than anything needs"));
+    assert!(said(2, &columns((1 << 20) + 1)).contains("too many events"));
     assert!(said(2, &field(7, &[0])).contains("left over"));
     let names: Vec<Vec<u8>> = (0..=1 << 16)
         .map(|n: u32| [&[8, 0x80 | n as u8, 0x80 | (n >> 7) as u8, (n >> 14) as u8][..], &field(3, b"a")].concat())
         .collect();
-    assert!(of_parts(3, &names).unwrap_err().to_string().contains("more names than anything needs"));
+    assert!(of_parts(3, &names).unwrap_err().to_string().contains("too many names"));
     assert!(said(6, b"\x1bc").contains("control characters"));
-    assert!(said(6, b"\xff").contains("no message of latpath's"));
+    assert!(said(6, b"\xff").contains("not a message of latpath"));
     assert!(said(4, &[8, 0xff, 0xff, 0xff, 0xff, 0xff, 1]).contains("a number is too large"));
-    // From CPU 0 on, more states than any has; then one whose name is a command.
-    assert!(said(7, &field(3, &[b'\n'; 17])).contains("more idle states than anything needs"));
+    // More states from CPU 0 on than any CPU has; then a name that is a terminal command.
+    assert!(said(7, &field(3, &[b'\n'; 17])).contains("too many idle states"));
     assert!(said(7, &field(3, b"\x1bc\n")).contains("control characters"));
     let from_4 = [&[8, 4][..], &field(3, b"\nC6\n")].concat();
     assert_eq!(of_parts(7, &[from_4]).unwrap().idle_states.name(5, 1), Some("C6"));

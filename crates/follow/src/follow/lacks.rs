@@ -1,4 +1,4 @@
-//! What the user must know of a recording under way, and what it is known to lack.
+//! Notes and deficiencies of a recording in progress.
 
 use super::Follow;
 use crate::{merge::Feed, senders, tables};
@@ -7,7 +7,7 @@ use latpath_model::{SenderAt, SourceNote, SourceNoteKind, StreamId};
 use latpath_run::{Deficiency, DeficiencyKind, Manifest};
 
 impl Follow {
-    /// Brings a manifest's notes and deficiencies up to date.
+    /// Updates a manifest's notes and deficiencies.
     pub(super) fn describe_lacks(&mut self, manifest: &mut Manifest) {
         let (footnotes, of_sources): (Vec<_>, Vec<_>) =
             self.source_notes().into_iter().partition(|note| note.kind == SourceNoteKind::Footnote);
@@ -17,12 +17,12 @@ impl Follow {
         manifest.footnotes = footnotes.into_iter().map(|note| note.text).collect();
     }
 
-    /// What the sources know beside sightings.
+    /// Notes of the sources.
     fn source_notes(&mut self) -> Vec<SourceNote> {
         self.merge.feeds.iter_mut().flat_map(|feed| feed.origin.source_notes()).collect()
     }
 
-    /// Streams that several senders send, whose packets never meet.
+    /// Notes on streams with several senders, whose packets never meet.
     fn other_senders(&mut self) -> Vec<String> {
         let ids = 0..self.options.streams.len() as StreamId;
         let others: Vec<_> = ids.map(|id| (id, self.joiner.other_senders(id))).filter(|(_, o)| !o.is_empty()).collect();
@@ -38,7 +38,7 @@ impl Follow {
         others.into_iter().filter_map(note).collect()
     }
 
-    /// What the user must know by now.
+    /// The current notes for the user.
     fn notes(&self, of_sources: &[SourceNote], senders: Vec<String>) -> Vec<String> {
         let mut notes = self.notes.clone();
         notes.extend(self.not_stopped.iter().cloned());
@@ -60,7 +60,7 @@ impl Follow {
         notes
     }
 
-    /// Sightings that were left out, and points that the user named and no packet passed.
+    /// Dropped sightings, and requested points that no packet passed.
     fn left_out(&self) -> Vec<Deficiency> {
         let mut all = Vec::new();
         if self.tables.refused > 0 {
@@ -84,7 +84,7 @@ impl Follow {
         all
     }
 
-    /// What is known to be missing by now.
+    /// The current deficiencies.
     fn deficiencies(&self, of_sources: &[SourceNote], senders: &[String]) -> Vec<Deficiency> {
         let faults = self.merge.feeds.iter().filter_map(|feed| feed.origin.fault());
         let lost = self.not_stopped.iter().cloned().chain(faults);
@@ -94,12 +94,12 @@ impl Follow {
         lost.chain(self.left_out()).chain(not_followed).chain(of_sources).collect()
     }
 
-    /// Those of the requested points' patterns at which no packet was seen so far.
+    /// Patterns of requested points at which no packet was seen so far.
     pub fn unseen_points(&self) -> Vec<&str> {
         self.options.points.unmatched(&self.tables.points)
     }
 
-    /// Those of these segments, each `NAME=FROM..TO`, of which no packet was seen at both ends so far; none until there is a route.
+    /// Segments of `own`, each `NAME=FROM..TO`, without a packet at both ends so far; empty until there is a route.
     pub fn unseen_segments<'a>(&'a self, own: &'a [String]) -> impl Iterator<Item = &'a String> {
         let (points, route) = (&self.tables.points, &self.layout.route);
         let is_seen = |text: &str| matches!(segments::parse(text, points, route), Ok(Some(_)));
@@ -107,7 +107,7 @@ impl Follow {
     }
 }
 
-/// What a run lacks because of what a source noted.
+/// The deficiency that corresponds to a source's note.
 fn of_source(note: &SourceNote) -> Option<Deficiency> {
     let kind = match note.kind {
         SourceNoteKind::Note | SourceNoteKind::Footnote => return None,
@@ -124,7 +124,7 @@ mod tests {
     use crate::{merge::Origin, tables::PointFilter, Options};
     use latpath_model::{Counters, DropNote, Ns, PointInfo, Sighting, Source, StreamSpec};
 
-    /// A source that sees nothing, and has a note of each kind.
+    /// A source without sightings that has a note of each kind.
     struct Noting;
 
     const KINDS: [SourceNoteKind; 5] = [

@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 const MS: Ns = 1_000_000;
 
-/// Each kind at several sizes.
+/// Each kind of pattern at several sizes.
 fn cases(rate: u64) -> Vec<(PatternKind, Injected)> {
     let held = |packets: u64| Injected::Held((packets * 1000 / rate) as Ns * MS);
     let of = |kind: PatternKind| -> Vec<Injected> {
@@ -36,8 +36,8 @@ fn cases(rate: u64) -> Vec<(PatternKind, Injected)> {
     PatternKind::ALL.into_iter().flat_map(|kind| of(kind).into_iter().map(move |injected| (kind, injected))).collect()
 }
 
-/// Whether the pattern is as it was injected: its period within 1 % (that of a swing, and its size, within 10 %), the height of a step within
-/// 10 %, its time within a second.
+/// Whether the pattern matches the injected one: its period within 1 % (for a swing, period and size within 10 %), the
+/// height of a step within 10 %, its time within a second.
 fn is_right(pattern: &Pattern, injected: Injected, begin: Ns) -> bool {
     let near =
         |found: Option<Ns>, expected: f64, part: f64| found.is_some_and(|v| (v as f64 / expected - 1.0).abs() <= part);
@@ -61,7 +61,7 @@ fn is_right(pattern: &Pattern, injected: Injected, begin: Ns) -> bool {
     }
 }
 
-/// Recordings with the same injected: in how many it is named, named as it is, and something else is named.
+/// Recordings with the same injected pattern: in how many it is named, named correctly, and another one is named.
 fn trials(n: u64, size: Size, kind: Option<PatternKind>, injected: Injected) -> [u64; 3] {
     let (next, counts) = (AtomicU64::new(0), Mutex::new([0; 3]));
     let work = || loop {
@@ -94,7 +94,7 @@ fn trials(n: u64, size: Size, kind: Option<PatternKind>, injected: Injected) -> 
     counts.into_inner().expect("no trial fails")
 }
 
-/// Whether a pattern of the second kind comes with one of the first: packets that take another path take another time.
+/// Whether a pattern of the second kind accompanies one of the first: packets on another path take another time.
 fn follows(first: Option<PatternKind>, second: PatternKind) -> bool {
     first == Some(PatternKind::PathChange) && second == PatternKind::Step
 }

@@ -1,4 +1,4 @@
-//! Invented recordings of three streams: two into a guest, one out of it.
+//! Simulated recordings of three streams: two into a guest, one out of it.
 
 use latpath_journey::{Journey, Segment};
 use latpath_model::{Link, Ns, PointInfo, SegmentKind};
@@ -20,42 +20,42 @@ const POINTS: [&str; 10] = [
     "host/ovs-upcall@nic0",
     "host/ovs-return@nic0",
 ];
-/// The route into the guest, and the one out of it; which of the points are the guest's; those of Open vSwitch's daemon.
+/// The routes into and out of the guest; the guest's points; those of Open vSwitch's daemon.
 const IN: [u16; 5] = [0, 1, 2, 3, 4];
 const OUT: [u16; 3] = [5, 6, 7];
 const DAEMON: u64 = 1 << 8 | 1 << 9;
 const STREAMS: [&[u16]; 3] = [&IN, &IN, &OUT];
 /// The median of the segment that ends at each point of a route, ns.
 const MEDIANS: [f64; 5] = [0.0, 12_000.0, 40_000.0, 120_000.0, 60_000.0];
-/// Rows of a batch, as a run's parts have them.
+/// Rows per batch, as in a run's parts.
 const BATCH: usize = 16_384;
 
-/// What is injected.
+/// The injected pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Injected {
     Nothing,
-    /// The VM does not read for so long.
+    /// The VM does not read for this long, ns.
     Held(Ns),
-    /// Every so often a spike of this height in the guest.
+    /// Spikes of this height in the guest, with this period, ns.
     Spikes(Ns, Ns),
-    /// The guest's clock swings by so much, this often.
+    /// The guest's clock swings by this much, with this period.
     Swing(f64, Ns),
     /// The guest's application becomes slower by this factor.
     Step(f64),
-    /// The tap takes no packet for so long, or the network brings none.
+    /// The tap accepts no packet for this long, ns, or (`true`) the network delivers none.
     Flap(Ns, bool),
-    /// This share of packets goes by way of Open vSwitch's daemon.
+    /// This share of packets takes Open vSwitch's daemon.
     Path(f64),
 }
 
-/// How long a recording is, and how many packets a second each stream has.
+/// Duration of a recording, and packets per second of each stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub seconds: u64,
     pub rate: u64,
 }
 
-/// Box and Muller's.
+/// A normally distributed number (Box and Muller).
 fn normal(noise: &mut Noise) -> f64 {
     (-2.0 * noise.unit().ln()).sqrt() * (std::f64::consts::TAU * noise.unit()).cos()
 }
@@ -91,7 +91,7 @@ fn setup() -> Setup {
     }
 }
 
-/// A recording under construction: its own noise, and what is injected from `begin` on.
+/// A recording under construction, with an injected pattern from `begin` on.
 struct Recording {
     noise: Noise,
     size: Size,
@@ -100,11 +100,11 @@ struct Recording {
     /// The level of each segment in this second, and its slow drift over the recording.
     levels: [f64; 5],
     phase: f64,
-    /// Until when a burst lasts, and when the next begins.
+    /// End of the current burst, and beginning of the next.
     burst: (Ns, Ns),
 }
 
-/// Makes a recording and finds its patterns; also when what was injected began.
+/// Simulates a recording and finds its patterns; also returns the beginning of the injected one.
 pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<Found>, Ns) {
     let mut noise = Noise(seed);
     let begin = START + ((0.3 + 0.4 * noise.unit()) * (size.seconds as Ns * SECOND) as f64) as Ns;
@@ -134,7 +134,7 @@ pub fn patterns(seed: u64, size: Size, injected: Injected) -> (Vec<Found>, Ns) {
 }
 
 impl Recording {
-    /// The next second: levels are an AR(1) process with coefficient 0.9.
+    /// Advances by a second: levels are an AR(1) process with coefficient 0.9.
     fn turn(&mut self) {
         for level in &mut self.levels {
             *level = 0.9 * *level + normal(&mut self.noise) * 0.02 * (1.0_f64 - 0.81).sqrt();
@@ -174,7 +174,7 @@ impl Recording {
         });
     }
 
-    /// What a packet takes to this place of its route, that was at the one before at this instant.
+    /// Time of a packet to this place of its route from the previous one, where it was at `at`.
     fn time(&mut self, goes_in: bool, place: usize, at: Ns) -> Ns {
         let noise = &mut self.noise;
         if place == 0 {
@@ -184,13 +184,13 @@ impl Recording {
         let drift = 0.15 * (part * std::f64::consts::TAU + self.phase).sin();
         let mut time = MEDIANS[place] * (self.levels[place] + drift + 0.3 * normal(noise)).exp();
         if place == 3 && at > self.burst.1 {
-            // Two bursts a minute on average, of 10 to 60 ms.
+            // On average two bursts per minute, of 10 to 60 ms.
             self.burst = (at + ((0.01 + 0.05 * noise.unit()) * 1e9) as Ns, at + (-30e9 * noise.unit().ln()) as Ns);
         }
         if place == 3 && at < self.burst.0 {
             time -= 1e6 * noise.unit().ln();
         }
-        // A handful of spikes of single packets.
+        // A few spikes of single packets.
         if noise.one_in(100_000) {
             time += 11e6 * noise.unit();
         }
@@ -226,7 +226,7 @@ impl Recording {
         by_flap || (place == 2 && self.noise.one_in(50_000))
     }
 
-    /// How far the guest's clock is off.
+    /// The guest's clock error.
     fn offset(&self, at: Ns) -> Ns {
         match self.injected {
             Injected::Swing(size, period) => {
@@ -237,7 +237,7 @@ impl Recording {
     }
 
     fn is_by_daemon(&mut self, sent: Ns) -> bool {
-        // Flows are forgotten now and then.
+        // Flows expire occasionally.
         let share = match self.injected {
             Injected::Path(share) if sent >= self.begin => share,
             _ => 0.0005,

@@ -1,4 +1,4 @@
-//! Packets of a stream in a row that took much longer than is usual in their second.
+//! Excursions: consecutive packets of a stream that took much longer than is usual in their second.
 
 use super::levels::Quartiles;
 use latpath_model::{Ns, StreamId};
@@ -8,18 +8,18 @@ use std::cmp::Reverse;
 const BEYOND: Ns = 8;
 /// Minimum number of packets of a queue's release.
 const FEWEST_RELEASED: u32 = 4;
-/// Significance of a release: the probability that packets at random times arrive as close together is 1 in 10 to this power at most.
+/// Significance of a release: the probability under random arrival is at most 10 to the power of minus this.
 const RELEASE_EXPONENT: f64 = 7.0;
 
-/// Such packets.
+/// Consecutive packets with outlying times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excursion {
-    /// When the first of them, and the last, was at the segment's beginning.
+    /// Times of the first and the last at the segment's beginning.
     pub from: Ns,
     pub to: Ns,
-    /// When each of these two was seen first anywhere.
+    /// Times of the first sightings of these two.
     pub seen: (Ns, Ns),
-    /// The greatest time.
+    /// Maximum time, ns.
     pub peak: Ns,
     pub packets: u32,
     pub stream: StreamId,
@@ -31,18 +31,18 @@ impl Excursion {
     }
 }
 
-/// The time above which one is out of the ordinary.
+/// Time above which a packet is an outlier, ns.
 pub fn bound(usual: Quartiles) -> Ns {
     usual.middle.saturating_add(usual.scale().saturating_mul(BEYOND))
 }
 
-/// Packets that follow each other, under construction.
+/// An excursion under construction.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
     excursion: Excursion,
-    /// When the earliest and the latest was at the segment's end.
+    /// Times of the earliest and the latest at the segment's end.
     arrived: (Ns, Ns),
-    /// How many had come when the one with the greatest time came.
+    /// Number of packets up to the one with the maximum time.
     peak_at: u32,
 }
 
@@ -64,7 +64,7 @@ impl Open {
         }
     }
 
-    /// Whether they were sent one after the other and arrived at once, so that the time falls as the sending time rises.
+    /// Whether they were sent one after another and arrived at once, so that the time falls as the sending time rises.
     fn is_release(&self) -> bool {
         let Excursion { from, to, packets, .. } = self.excursion;
         let sent = to.saturating_sub(from) as f64;
@@ -77,7 +77,7 @@ impl Open {
     }
 }
 
-/// The greatest of many excursions, and those that were releases of a queue.
+/// The greatest of many excursions, and the greatest releases of a queue.
 #[derive(Clone, Debug)]
 pub struct Excursions {
     pub all: Top,
@@ -85,12 +85,12 @@ pub struct Excursions {
 }
 
 impl Excursions {
-    /// So many of each are kept.
+    /// Keeps at most `most` of each.
     pub fn new(most: usize) -> Self {
         Self { all: Top::new(most), released: Top::new(most) }
     }
 
-    /// Of these none yet; as many are kept.
+    /// Empty excursions with the same limit.
     pub fn emptied(&self) -> Self {
         Self::new(self.all.most)
     }
@@ -110,12 +110,12 @@ impl Excursions {
     }
 }
 
-/// The excursions with the greatest peaks. Which they are does not depend on the order in which they come.
+/// The excursions with the greatest peaks, independent of their order.
 #[derive(Clone, Debug)]
 pub struct Top {
     found: Vec<Excursion>,
     most: usize,
-    /// Shorter times are not included.
+    /// Minimum peak; lower ones are ignored.
     floor: Ns,
 }
 
@@ -142,7 +142,7 @@ impl Top {
         }
     }
 
-    /// Those with the greatest peaks, the greatest first.
+    /// Sorted by peak, the greatest first.
     pub fn sorted(mut self) -> Vec<Excursion> {
         self.prune();
         self.found.sort_unstable_by_key(Excursion::rank);

@@ -1,4 +1,4 @@
-//! Finds the patterns in the gathered times.
+//! Finds the patterns in the gathered figures.
 
 mod flaps;
 mod paths;
@@ -12,29 +12,34 @@ use super::{Occurrence, Pattern};
 use crate::aggregate::Setup;
 use latpath_model::{Ns, PointId, StreamId};
 
-/// Occurrences that a pattern lists.
+/// Maximum listed occurrences of a pattern.
 const LISTED: usize = 64;
 
-/// A pattern, and the packets that it touches.
+/// A pattern, and the affected packets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Found {
+    /// The pattern.
     pub pattern: Pattern,
+    /// The affected packets.
     pub touched: Vec<Touched>,
 }
 
-/// Packets of some streams that were first seen from one instant to another, both included.
+/// Packets of some streams first seen in an interval, both ends inclusive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
+    /// The streams.
     pub streams: Vec<StreamId>,
+    /// Beginning of the interval.
     pub from: Ns,
+    /// End of the interval.
     pub to: Ns,
 }
 
-/// What names things, while patterns are found.
+/// Names for the patterns' descriptions.
 pub(super) struct Names<'a> {
     pub setup: &'a Setup,
     streams: &'a [String],
-    /// When the recording began.
+    /// Start of the recording.
     start: Ns,
 }
 
@@ -47,7 +52,7 @@ impl Names<'_> {
         self.streams.get(usize::from(id)).cloned().unwrap_or_else(|| format!("stream {id}"))
     }
 
-    /// Those of the streams' names, in the order of their ids.
+    /// Names of these streams, in the order of their ids.
     fn streams(&self, ids: impl Iterator<Item = StreamId>) -> Vec<String> {
         let mut ids: Vec<StreamId> = ids.collect();
         ids.sort_unstable();
@@ -55,7 +60,8 @@ impl Names<'_> {
         ids.into_iter().map(|id| self.stream(id)).collect()
     }
 
-    /// A pattern of a segment that is watched, with the segments that hold it: those from a point before it to one behind it on a route.
+    /// A pattern of a watched segment, with the segments that include it: those from a point before it to one after it
+    /// on a route.
     pub fn of_segment(&self, segment: usize, pattern: Pattern) -> Pattern {
         let own = &self.setup.segments[segment];
         let place = |route: &[PointId], p: PointId| route.iter().position(|other| *other == p);
@@ -74,7 +80,7 @@ impl Names<'_> {
         Pattern { segments, from: self.point(own.from), to: self.point(own.to), ..pattern }
     }
 
-    /// Completes a pattern by its instants, streams and sentence. Occurrences come in order.
+    /// Completes a pattern with its instants, streams and sentence. Occurrences are in order.
     pub fn finish(&self, pattern: Pattern, mut occurrences: Vec<Occurrence>, touched: Vec<Touched>) -> Found {
         let streams = self.streams(touched.iter().flat_map(|t| t.streams.iter().copied()));
         let from_ns = occurrences.iter().map(|o| o.from_ns).min().unwrap_or(0);
@@ -98,7 +104,8 @@ impl Names<'_> {
 }
 
 impl Patterns {
-    /// The patterns, by kind, place and time. `start` is when the recording began, `streams` its streams' names by their ids.
+    /// The patterns, by kind, place and time. `start`: start of the recording; `streams`: names of its streams, by
+    /// their ids.
     pub fn find(&self, setup: &Setup, start: Ns, streams: &[String]) -> Vec<Found> {
         let names = Names { setup, streams, start };
         let mut found = swings::find(self, &names);
@@ -113,7 +120,7 @@ impl Patterns {
         found
     }
 
-    /// The streams of a lane that cross a segment that is watched.
+    /// The streams of a lane that cross a watched segment.
     fn streams_of(&self, at: usize, lane: usize) -> Vec<StreamId> {
         let ends = self.watched[at].ends;
         let crosses = |id: &usize| {
@@ -123,7 +130,7 @@ impl Patterns {
         (lane..self.streams.len()).step_by(self.lanes).filter(crosses).map(|id| id as StreamId).collect()
     }
 
-    /// From one packet of a stream to the next on a segment, ns: the mean of its streams.
+    /// Mean interval between packets of a stream on a segment, ns.
     fn interval(&self, at: usize) -> f64 {
         let lanes = &self.levels[at * self.lanes..][..self.lanes];
         let packets: u64 = lanes.iter().flatten().map(|level| level.packets).sum();
@@ -132,7 +139,7 @@ impl Patterns {
         span * streams as f64 / packets.max(1) as f64
     }
 
-    /// The slots of one lane of a segment in which packets came: which, how many, and their quartiles.
+    /// The slots of one lane of a segment with packets: index, number of packets, and quartiles.
     fn levels_of(&self, at: usize, lane: usize) -> Vec<(usize, u64, [f64; 3])> {
         let levels = &self.levels[at * self.lanes + lane];
         let there = levels.iter().enumerate().filter_map(|(slot, l)| Some((slot, l.packets, l.quartiles()?)));

@@ -1,4 +1,4 @@
-//! What patterns are found in, gathered from batches of journeys in one pass.
+//! Gathers the input of the patterns from batches of journeys in one pass.
 
 use super::excursions::{bound, Excursions, Open};
 use super::levels::{Level, Quartiles};
@@ -19,31 +19,32 @@ const LEVELS: usize = 1 << 18;
 /// Maximum excursions that are kept, of all segments together.
 const EXCURSIONS: usize = 1 << 15;
 
-/// A segment that is watched: it holds no other one.
+/// A watched segment: it includes no other one.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
-    /// Its place in the setup.
+    /// Its index in the setup.
     pub segment: usize,
     pub ends: Ends,
 }
 
-/// What one pass over a recording gathers. Several over batches of the same journeys, merged in any order, say the same as one.
+/// Figures gathered in one pass over a recording. Merging several over batches of the same journeys in any order yields
+/// the same result.
 #[derive(Clone, Debug)]
 pub struct Patterns {
     pub(super) slots: Slots,
     pub(super) watched: Vec<Watched>,
-    /// Streams with the same remainder share a lane.
+    /// Number of lanes; streams with the same remainder share a lane.
     pub(super) lanes: usize,
     /// The slots of each lane of each segment: the lanes of the first segment first.
     pub(super) levels: Vec<Vec<Level>>,
     pub(super) excursions: Vec<Excursions>,
     pub(super) streams: Vec<Stream>,
     scratch: Scratch,
-    /// Whether the recording goes on, so that nobody knows its last packet.
+    /// Whether the recording continues, so that its last packet is unknown.
     grows: bool,
 }
 
-/// What became of a stream's packets.
+/// Outcomes of a stream's packets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stream {
     pub route: Vec<PointId>,
@@ -52,7 +53,7 @@ pub(super) struct Stream {
     pub taken: Taken,
 }
 
-/// While a batch is added.
+/// Buffers used while a batch is added.
 #[derive(Clone, Debug, Default)]
 struct Scratch {
     sample: Vec<Ns>,
@@ -63,18 +64,18 @@ struct Scratch {
 }
 
 impl Patterns {
-    /// Nothing gathered yet, of a recording whose first and last packet came at these instants.
+    /// No packets, for a recording with these instants of its first and last packet.
     pub fn new(setup: &Setup, first: Ns, last: Ns) -> Self {
         let slots = Slots::of(first, last);
         Self::over(setup, slots, slots.count())
     }
 
-    /// The same of a recording that begins at this instant and goes on. Its batches come in order.
+    /// As [`Self::new`], for a recording that starts at `first` and continues. Its batches arrive in order.
     pub fn growing(setup: &Setup, first: Ns) -> Self {
         Self { grows: true, ..Self::over(setup, Slots::growing(first), Slots::MOST_GROWING) }
     }
 
-    /// There will be `most` slots.
+    /// `most`: maximum number of slots.
     fn over(setup: &Setup, slots: Slots, most: usize) -> Self {
         let watched = watched(setup);
         let lanes = (LEVELS / (most * watched.len()).max(1)).clamp(1, setup.streams.max(1));
@@ -94,7 +95,7 @@ impl Patterns {
         }
     }
 
-    /// The setup has further segments and points.
+    /// Adds the further segments and points of the setup.
     pub fn extend(&mut self, setup: &Setup) {
         let (known, all) = (self.watched.len(), watched(setup));
         let share = self.excursions.first().map_or_else(|| Excursions::new(EXCURSIONS / 8), Excursions::emptied);
@@ -103,7 +104,7 @@ impl Patterns {
         self.levels.resize(self.watched.len() * self.lanes, vec![Level::default(); self.slots.count()]);
     }
 
-    /// Has slots up to the last packet of a batch.
+    /// Adds slots up to the last packet of a batch.
     fn grow(&mut self, batch: &Batch) {
         let first = self.first(batch);
         let joined = self.slots.grow(sent(batch.rows, batch.range.end - 1, first));
@@ -117,7 +118,7 @@ impl Patterns {
         self.levels.iter_mut().for_each(|levels| levels.resize(count, Level::default()));
     }
 
-    /// Adds a batch, whose packets are in their order. Those of streams that the setup does not have are left out.
+    /// Adds a batch, whose packets are in order. Streams beyond the setup are ignored.
     pub fn add(&mut self, batch: &Batch) {
         if usize::from(batch.stream) < self.streams.len() {
             if self.grows {
@@ -135,7 +136,7 @@ impl Patterns {
         self.streams[usize::from(batch.stream)].route.first().map_or(0, |p| usize::from(*p))
     }
 
-    /// Cuts the packets by slots: those in which they were sent.
+    /// Divides the packets into slots by their sending times.
     fn cut(&mut self, batch: &Batch) {
         let first = self.first(batch);
         let Scratch { sent: buffer, pieces, .. } = &mut self.scratch;
@@ -157,7 +158,7 @@ impl Patterns {
         }
     }
 
-    /// Counts which points saw the packets that arrived.
+    /// Counts the points that saw the packets that arrived.
     fn take(&mut self, batch: &Batch) {
         let of = &mut self.streams[usize::from(batch.stream)];
         let Scratch { pieces, sets, .. } = &mut self.scratch;
@@ -184,7 +185,7 @@ impl Patterns {
         }
     }
 
-    /// The times of each segment: levels and excursions.
+    /// Adds the times of each segment: levels and excursions.
     fn measure(&mut self, batch: &Batch) {
         for (at, (watched, excursions)) in self.watched.iter().zip(&mut self.excursions).enumerate() {
             let crossings = batch.crossings(watched.segment);
@@ -199,7 +200,7 @@ impl Patterns {
                 let times = &crossings.times[places.clone()];
                 let Some(own) = Quartiles::of(times, &mut self.scratch.sample) else { continue };
                 levels[*slot].add(times.len(), own);
-                // A queue that is held for most of a second makes the times of that second usual.
+                // A queue held for most of a second shifts the quartiles of that second.
                 let usual =
                     before.into_iter().flatten().fold(own, |a, b: Quartiles| if b.middle < a.middle { b } else { a });
                 exceed(excursions, &mut open, batch, (crossings, watched.ends.from), places, bound(usual));
@@ -209,7 +210,7 @@ impl Patterns {
         }
     }
 
-    /// What did not arrive, or was never seen.
+    /// Adds lost and never seen packets.
     fn miss(&mut self, batch: &Batch) {
         let first = self.first(batch);
         let Stream { route, sink, outages, .. } = &mut self.streams[usize::from(batch.stream)];
@@ -234,7 +235,7 @@ impl Patterns {
         outages.close();
     }
 
-    /// Adds all that another one, of the same setup and recording, has.
+    /// Adds the figures of another one with the same setup and recording.
     pub fn merge(&mut self, other: Self) {
         let (own, others) = (self.levels.iter_mut().flatten(), other.levels.iter().flatten());
         own.zip(others).for_each(|(own, others)| own.merge(others));
@@ -261,7 +262,7 @@ fn watched(setup: &Setup) -> Vec<Watched> {
     all
 }
 
-/// When a packet was at the first point of its route; where that did not see it, anywhere.
+/// Time of a packet at the first point of its route; if that did not see it, at any point.
 fn sent(rows: &Rows, row: usize, first: usize) -> Ns {
     if rows.seen[row] >> first & 1 == 1 {
         rows.t[first][row]
@@ -270,8 +271,7 @@ fn sent(rows: &Rows, row: usize, first: usize) -> Ns {
     }
 }
 
-/// Finds the times over a bound among those of these places, and puts those that follow each other together. `from` is the point at which
-/// the segment begins.
+/// Finds outlying times among these, and groups consecutive ones. `from`: the point at which the segment begins.
 fn exceed(
     excursions: &mut Excursions,
     open: &mut Option<(Open, usize)>,

@@ -2,12 +2,12 @@
 
 use latpath_model::Ns;
 
-/// One of this many packets is in the sample.
+/// Inverse of the sampled share of packets.
 const ONE_IN: usize = 16;
 /// Minimum and maximum packets of a sample.
 const SAMPLE: (usize, usize) = (64, 256);
 
-/// The quarters of a few times.
+/// The quartiles of some times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quartiles {
     pub low: Ns,
@@ -16,7 +16,7 @@ pub struct Quartiles {
 }
 
 impl Quartiles {
-    /// From each 16th of the times; `buffer` is reused.
+    /// The quartiles of every 16th time; `buffer` is reused.
     pub fn of(times: &[Ns], buffer: &mut Vec<Ns>) -> Option<Self> {
         let n = (times.len() / ONE_IN).clamp(SAMPLE.0, SAMPLE.1).min(times.len());
         buffer.clear();
@@ -32,7 +32,7 @@ impl Quartiles {
         Some(Self { low, middle, high })
     }
 
-    /// How far the times spread, as the standard deviation of normal ones with these quarters; never 0.
+    /// Spread of the times: the standard deviation of a normal distribution with these quartiles; at least 1.
     pub fn scale(&self) -> Ns {
         let half = self.high.saturating_sub(self.middle).max(self.middle.saturating_sub(self.low));
         let least = (self.middle.saturating_abs() / 64).max(500);
@@ -40,7 +40,8 @@ impl Quartiles {
     }
 }
 
-/// The quartiles of a slot, each weighted by the packets that it represents. Only broken clocks reach the end of the range.
+/// The quartiles of a slot, each weighted by the packets that it represents. Only faulty clocks reach the end of the
+/// range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     pub packets: u64,
@@ -72,7 +73,7 @@ impl Level {
         self.high = self.high.saturating_add(other.high);
     }
 
-    /// The quarters, ns; `None` where no packet came.
+    /// The quartiles, ns; `None` without packets.
     pub fn quartiles(&self) -> Option<[f64; 3]> {
         let mean = |sum: Ns| sum as f64 / self.packets as f64;
         (self.packets > 0).then(|| [mean(self.low), mean(self.middle), mean(self.high)])

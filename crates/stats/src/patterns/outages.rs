@@ -1,4 +1,4 @@
-//! Packets of a stream in a row that went no further than one point, or that no point saw.
+//! Outages: consecutive packets of a stream that got no further than one point, or that no point saw.
 
 use latpath_model::{Ns, PointId};
 use std::cmp::Reverse;
@@ -8,16 +8,17 @@ const FEWEST: u64 = 3;
 /// Maximum outages of one stream that are kept.
 const MOST: usize = 1024;
 
-/// Such packets.
+/// Consecutive missing packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// When the first was sent, and the last; of packets that no point saw, when the packet before them came, and the one behind.
+    /// Sending times of the first and the last; of packets that no point saw, the arrivals of the packets before and
+    /// after them.
     pub from: Ns,
     pub to: Ns,
-    /// The last point of the route that saw them; none for packets that no point saw.
+    /// The last point of the route that saw them; `None` for packets that no point saw.
     pub place: Option<PointId>,
     pub packets: u64,
-    /// The first number, and the number behind the last.
+    /// The first number, and the number after the last.
     pub numbers: (u64, u64),
 }
 
@@ -49,19 +50,20 @@ impl Outages {
         }
     }
 
-    /// Adds packets that no point saw, before the one of this number; `from` is when the packet before them came.
+    /// Adds packets that no point saw, directly before this number; `from`: arrival of the packet before them.
     pub fn never_seen(&mut self, packets: u32, number: u64, (from, to): (Ns, Ns)) {
         if u64::from(packets) >= FEWEST {
             self.keep(Outage { from, to, place: None, packets: packets.into(), numbers: (number, number) });
         }
     }
 
-    /// What follows is of another batch.
+    /// Ends a batch.
     pub fn close(&mut self) {
         self.open.take().into_iter().for_each(|open| self.keep(open));
     }
 
-    /// At the border of two batches an outage may have begun with a single packet: short ones are dropped when there are many.
+    /// At the border of two batches an outage may begin with a single packet: short ones are only dropped if there are
+    /// many.
     fn keep(&mut self, outage: Outage) {
         self.found.push(outage);
         if self.found.len() >= 4 * MOST {
@@ -90,7 +92,7 @@ impl Outages {
         other.found.into_iter().for_each(|one| self.keep(one));
     }
 
-    /// Those of three packets and more, in order.
+    /// Outages of at least three packets, in order.
     pub fn finish(mut self) -> Vec<Outage> {
         self.close();
         self.join();

@@ -1,8 +1,8 @@
-//! Instants that come periodically, among others that do not.
+//! Finds periodic instants among others.
 
 use latpath_model::Ns;
 
-/// Maximum distance of an instant from its turn, as a part of the period; tried in this order.
+/// Maximum deviation of an instant from its turn, as a part of the period; tried in this order.
 const TOLERANCES: [f64; 2] = [0.04, 0.01];
 /// Relative difference below which two distances are equal.
 const ALIKE: f64 = 0.02;
@@ -11,28 +11,28 @@ const FEWEST: usize = 6;
 const KEPT: f64 = 0.6;
 /// Maximum share of turns that random instants may keep.
 const CHANCE: f64 = 0.25;
-/// Significance of a train, after all trials: its probability by chance is e to this power at most.
+/// Significance of a train, after all trials: natural logarithm of its maximum probability by chance.
 const SIGNIFICANCE: f64 = -18.0;
 /// Maximum turns that a train may skip.
 const SKIPPED: f64 = 16.0;
 /// Neighbours whose distance may be the period.
 const NEIGHBOURS: usize = 4;
-/// Periods that are tried, and places to begin from.
+/// Number of periods, and of starting points, that are tried.
 const PERIODS: usize = 8;
 const SEEDS: usize = 8;
 
-/// Instants that follow each other periodically.
+/// Periodic instants.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Train {
     pub period: f64,
-    /// The instants that are on time, by their places among those given.
+    /// The punctual instants, by their indexes.
     pub hits: Vec<usize>,
-    /// The logarithm of the chance that there is such a train.
+    /// Natural logarithm of the probability of such a train by chance.
     pub chance: f64,
 }
 
-/// The most significant train among instants in rising order, if there is one; `tried` is how many such searches are made.
-/// Instants are those of packets, which come at an `interval` themselves.
+/// The most significant train among ascending instants, if any; `tried`: number of such searches. Instants are those of
+/// packets, which come at an `interval` themselves.
 pub fn train(at: &[Ns], tried: usize, interval: f64) -> Option<Train> {
     let periods = candidates(at);
     let trials = (at.len() * at.len() * tried * 16).max(1) as f64;
@@ -56,7 +56,7 @@ fn near(distance: Ns, period: f64) -> bool {
     (distance as f64 / period - 1.0).abs() < ALIKE
 }
 
-/// The commonest distances between neighbours.
+/// The most common distances between neighbours.
 fn candidates(at: &[Ns]) -> Vec<f64> {
     let distance = |n: usize| (1..=NEIGHBOURS).filter_map(move |k| Some((at.get(n + k)? - at[n]) as f64));
     let mut distances: Vec<f64> = (0..at.len()).flat_map(distance).filter(|d| *d > 0.0).collect();
@@ -79,7 +79,8 @@ fn candidates(at: &[Ns]) -> Vec<f64> {
     periods
 }
 
-/// The instants that keep turn from a pair on, forwards and backwards. The period follows those that did, so that it may drift.
+/// The instants that keep turn from a pair on, forward and backward. The period is adapted to them, so that it may
+/// drift.
 fn follow(at: &[Ns], (first, second): (usize, usize), tolerance: f64) -> Vec<(i64, usize)> {
     let period = (at[second] - at[first]) as f64;
     let mut hits = walk(at, (period, tolerance), first, &mut (0..first).rev());
@@ -89,7 +90,7 @@ fn follow(at: &[Ns], (first, second): (usize, usize), tolerance: f64) -> Vec<(i6
     hits
 }
 
-/// One direction of that: the turn of each hit, counted from `from`, and its place.
+/// One direction of that: the turn of each hit, counted from `from`, and its index.
 fn walk(
     at: &[Ns],
     (mut period, tolerance): (f64, f64),
@@ -110,7 +111,7 @@ fn walk(
         }
         last = (last.0 + turn as i64, at[n]);
         hits.push((last.0, n));
-        // Over the last turns, so that the jitter of one does not lead astray.
+        // Over the last turns, so that the jitter of a single one has little effect.
         let base = hits.len().checked_sub(32).map_or(begin, |n| (hits[n].0, at[hits[n].1]));
         period = (last.1 - base.1) as f64 / (last.0 - base.0) as f64;
     }
@@ -128,7 +129,7 @@ fn judge(at: &[Ns], hits: Vec<(i64, usize)>, (tolerance, interval): (f64, f64), 
     let period = span / turns;
     // Instants close together count as one.
     let apart = at[first.1..=last.1].chunk_by(|a, b| ((b - a) as f64) < period / 20.0).count();
-    // A packet is on time if it is the nearest to its turn, however far that is.
+    // A packet is punctual if it is the nearest to its turn, at any distance.
     let on_time = (2.0 * tolerance).max(interval / period);
     let by_chance = 1.0 - (-(apart as f64) / turns * on_time).exp();
     let of = |n: f64| if n < 1.0 { 0.0 } else { n * n.ln() - n + 0.5 * (std::f64::consts::TAU * n).ln() };
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn late_packets_of_a_burst_are_no_train() {
-        // Of packets that come every 2.5 ms most are late for a while.
+        // Most of the packets, which come every 2.5 ms, are late for a while.
         let noise = &mut Noise(7);
         let burst: Vec<Ns> = (0..40).filter(|_| noise.unit() < 0.8).map(|n| n * 2_500_000).collect();
         assert_eq!(train(&burst, 1, 2.5e6), None);

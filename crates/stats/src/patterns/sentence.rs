@@ -1,4 +1,4 @@
-//! A pattern in one sentence.
+//! Describes a pattern in one sentence.
 
 use super::{Pattern, PatternKind};
 use crate::units::{count, duration, of_things};

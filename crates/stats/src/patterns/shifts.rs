@@ -1,12 +1,12 @@
-//! Where a series changes its level from one value to the next, and stays.
+//! Finds lasting changes of level between consecutive values of a series.
 
 use super::{median, robust_deviation};
 
-/// Values on each side that are compared.
+/// Numbers of values on each side that are compared.
 const WINDOWS: [usize; 3] = [30, 15, 5];
 /// Minimum size of a change, as a multiple of the noise; more where few windows show the noise.
 const TIMES_NOISE: f64 = 8.0;
-/// Values beside a change that show how abrupt it is.
+/// Values next to a change that show whether it is abrupt.
 const BESIDE: usize = 3;
 /// Maximum changes of one series.
 const MOST: usize = 32;
@@ -14,14 +14,15 @@ const MOST: usize = 32;
 /// A change of level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shift {
-    /// The first value of the new level.
+    /// Index of the first value of the new level.
     pub at: usize,
     pub before: f64,
     pub after: f64,
 }
 
-/// All changes of a series that are more than its noise, which is taken as no less than `floor`, in order. The greatest is found first,
-/// then those on both sides of it, each side with its own noise. A level is the median of the values beside its end.
+/// All changes of a series beyond its noise, which is taken as at least `floor`, in order. The greatest is found first,
+/// then those on both sides of it, each side with its own noise. A level is the median of `level` values next to the
+/// change.
 pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
     let (mut places, mut open) = (Vec::new(), vec![(0, series.len())]);
     while let Some((begin, end)) = open.pop() {
@@ -37,7 +38,7 @@ pub fn shifts(series: &[f64], floor: f64, level: usize) -> Vec<Shift> {
     levels(series, &places, floor, level)
 }
 
-/// Where the medians of the values before and after differ by more than noise: by how much more, and the best place.
+/// Places where the medians of the values before and after differ by more than noise: the excess, and the best place.
 fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     if series.len() < 4 * width {
         return Vec::new();
@@ -45,7 +46,7 @@ fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     let medians: Vec<f64> = series.windows(width).map(|window| median(&mut window.to_vec())).collect();
     let mut differences: Vec<f64> =
         medians.iter().zip(&medians[width..]).map(|(before, after)| after - before).collect();
-    // A series that rises all the time has no step.
+    // A steadily rising series has no step.
     let drift = median(&mut differences.clone());
     differences.iter_mut().for_each(|d| *d -= drift);
     let windows = series.len() as f64 / width as f64;
@@ -68,7 +69,7 @@ fn jumps(series: &[f64], width: usize, floor: f64) -> Vec<(f64, usize)> {
     found
 }
 
-/// The place that cuts the values into those near the first level and those near the second.
+/// The place that separates the values near the first level from those near the second.
 fn boundary(series: &[f64], begin: usize, width: usize, (before, after): (f64, f64)) -> usize {
     let window = &series[begin..begin + 2 * width];
     let mut cost: f64 = window.iter().map(|v| (v - after).abs()).sum();
@@ -91,7 +92,7 @@ fn is_abrupt(series: &[f64], at: usize, change: f64) -> bool {
     (median(&mut after) - median(&mut before)) / change >= 0.6
 }
 
-/// The levels on both sides of each of these places, of those that are still changes.
+/// The levels on both sides of each of these places, if they are still changes.
 fn levels(series: &[f64], places: &[usize], floor: f64, level: usize) -> Vec<Shift> {
     let shift = |(n, at): (usize, &usize)| {
         let begin = n.checked_sub(1).map_or(0, |n| places[n]).max(at.saturating_sub(level));

@@ -1,18 +1,19 @@
-//! How a recording is cut into equal slots.
+//! Divides a recording into equal slots.
 
 use latpath_model::Ns;
 
 const SECOND: Ns = 1_000_000_000;
 /// Maximum slots of a recording.
 const MOST: Ns = 1 << 14;
-/// Slots of a recording with fewer seconds than this; none is shorter than [`LEAST`].
+/// Number of slots of shorter recordings, with at least [`LEAST`] per slot.
 const FEW: Ns = 60;
 const LEAST: Ns = 20_000_000;
 
-/// Maximum slots of a recording that goes on, shorter than a second and longer ones.
+/// Maximum slots of a continuing recording: slots shorter than a second, and longer ones.
 const GROWING: (Ns, Ns) = (300, 4096);
 
-/// Slots of one second each; longer ones in a recording of more than 16,384 seconds, shorter ones in one of less than a minute.
+/// Slots of one second each; longer ones in a recording of more than 16,384 seconds, shorter ones in one of less than a
+/// minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots {
     begin: Ns,
@@ -31,15 +32,15 @@ impl Slots {
         Self { begin: first, length, count: (span / length + 1) as usize }
     }
 
-    /// The first slot of a recording that begins at this instant and goes on.
+    /// The first slot of a recording that starts at `first` and continues.
     pub fn growing(first: Ns) -> Self {
         Self { begin: first, length: LEAST, count: 1 }
     }
 
-    /// The same number of slots for each recording that goes on, at most.
+    /// Maximum slots of a continuing recording.
     pub const MOST_GROWING: usize = GROWING.1 as usize;
 
-    /// Adds slots up to an instant. Where there would be too many, they become longer: returns how many of before make one.
+    /// Adds slots up to an instant. Beyond the maximum, slots become longer; returns the number of old slots per new one.
     pub fn grow(&mut self, t: Ns) -> usize {
         let span = t.saturating_sub(self.begin).max(0);
         let mut joined: usize = 1;

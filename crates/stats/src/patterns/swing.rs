@@ -1,4 +1,4 @@
-//! Whether the times between two machines rise and fall as if the clock of one swings against the clock of the other.
+//! Detects whether the times between two machines rise and fall as if one machine's clock swings against the other's.
 
 use super::{median, robust_deviation};
 
@@ -6,28 +6,28 @@ use super::{median, robust_deviation};
 const FEWEST: usize = 40;
 /// Minimum size of a swing, as a multiple of the noise from slot to slot.
 const TIMES_NOISE: f64 = 8.0;
-/// Maximum change of the level from slot to slot, as a part of its variance (von Neumann's ratio): a swing is smooth. Noise with a
-/// correlation of 0.9 from slot to slot has 0.2.
+/// Maximum change of the level from slot to slot, as a part of its variance (von Neumann's ratio): a swing is smooth.
+/// Noise with a correlation of 0.9 from slot to slot has 0.2.
 const SMOOTH: f64 = 0.06;
-/// The whole distribution moves, so the upper quartile moves as far as the lower one; maximum ratio of the two.
+/// Maximum ratio of the movements of both quartiles: the whole distribution moves.
 const TOGETHER: f64 = 1.25;
 /// Minimum turns of a swing.
 const TURNS: usize = 3;
-/// Maximum rate at which a clock is steered, ns a second.
+/// Maximum rate at which a clock is steered, ns per second.
 const STEEPEST: f64 = 200_000.0;
-/// Number of values whose median is a smoothed value.
+/// Values whose median is a smoothed value.
 const SMOOTHED: usize = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Swing {
-    /// From its least to its greatest, ns.
+    /// From its minimum to its maximum, ns.
     pub size: f64,
-    /// From one turn to the next but one on average, slots.
+    /// Mean distance between every second turn, slots.
     pub period: f64,
     pub turns: usize,
 }
 
-/// Judges a series of quartiles, one for each slot of `slot_s` seconds.
+/// Evaluates a series of quartiles, one for each slot of `slot_s` seconds.
 pub fn swing(quartiles: &[[f64; 3]], slot_s: f64) -> Option<Swing> {
     if quartiles.len() < FEWEST {
         return None;
@@ -55,7 +55,7 @@ pub fn swing(quartiles: &[[f64; 3]], slot_s: f64) -> Option<Swing> {
     (is_one && turns.len() >= TURNS).then(|| Swing { size: median(&mut sizes), period, turns: turns.len() })
 }
 
-/// Where a series turns, after a move of at least `far` and before one as far back.
+/// The turning points of a series, each between moves of at least `far`.
 fn turns(series: &[f64], far: f64) -> Vec<usize> {
     let (mut turns, mut least, mut greatest, mut rises) = (Vec::new(), 0, 0, None);
     for (at, value) in series.iter().enumerate() {
@@ -80,14 +80,14 @@ fn turns(series: &[f64], far: f64) -> Vec<usize> {
     turns
 }
 
-/// How far two series vary together.
+/// Covariance of two series.
 pub fn covariance(a: &[f64], b: &[f64]) -> f64 {
     let n = a.len().min(b.len()).max(1) as f64;
     let (mean_a, mean_b) = (a.iter().sum::<f64>() / n, b.iter().sum::<f64>() / n);
     a.iter().zip(b).map(|(a, b)| (a - mean_a) * (b - mean_b)).sum::<f64>() / n
 }
 
-/// The coefficient of correlation; 0 where one does not vary.
+/// Coefficient of correlation; 0 if one is constant.
 pub fn correlation(a: &[f64], b: &[f64]) -> f64 {
     let of = (covariance(a, a) * covariance(b, b)).sqrt();
     if of > 0.0 {
@@ -103,7 +103,7 @@ mod tests {
     use latpath_testkit::Noise;
     use proptest::prelude::*;
 
-    /// Quartiles with this noise around a level, which is moved, or multiplied.
+    /// Quartiles with this noise around a level, which is shifted, or scaled.
     fn series(seed: u64, slots: usize, level: impl Fn(f64) -> (f64, f64)) -> Vec<[f64; 3]> {
         let noise = &mut Noise(seed);
         let one = |slot: usize| {

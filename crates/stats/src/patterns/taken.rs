@@ -1,11 +1,11 @@
-//! Which points saw the packets of a stream that arrived, in each slot of a recording.
+//! Counts the points that saw the arrived packets of a stream, in each slot of a recording.
 
 use std::collections::BTreeMap;
 
-/// Sets of points that are distinguished, over all slots.
+/// Maximum distinguished sets of points, over all slots.
 const MOST: usize = 1 << 17;
 
-/// How many packets were seen by each set of points, in each slot.
+/// Number of packets per set of points and slot.
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     counts: BTreeMap<(u32, u64), u64>,
@@ -22,7 +22,7 @@ impl Taken {
         }
     }
 
-    /// So many slots are one from now on.
+    /// Joins each group of this many slots into one.
     pub fn join_slots(&mut self, joined: usize) {
         let before = std::mem::take(&mut self.counts);
         before.into_iter().for_each(|((slot, points), n)| self.add(slot as usize / joined, points, n));
@@ -33,7 +33,7 @@ impl Taken {
         other.counts.into_iter().for_each(|((slot, points), n)| self.add(slot as usize, points, n));
     }
 
-    /// The sets of points in the order of the slots, and how many packets each saw; nothing where they were too many.
+    /// The sets of points in the order of the slots, with the number of packets; empty if there were too many.
     pub fn counts(&self) -> impl Iterator<Item = (usize, u64, u64)> + '_ {
         let known = self.counts.iter().filter(|_| !self.crowded);
         known.map(|((slot, points), n)| (*slot as usize, *points, *n))

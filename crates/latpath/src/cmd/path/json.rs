@@ -2,7 +2,7 @@
 
 use super::Found;
 use latpath_clock::TimeOfDay;
-use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
+use latpath_path::{paths, points, Counts, Packet, Path, Step, StepKind};
 use serde_json::{json, Value};
 
 /// One object.
@@ -57,9 +57,9 @@ fn packet(packet: &Packet, time_of_day: &TimeOfDay) -> Value {
 
 fn step(s: &Step, began: i64, before: i64) -> Value {
     let (kind, copy) = match &s.what {
-        What::Function(_) => ("function", None),
-        What::Tracepoint(_) => ("tracepoint", None),
-        What::Copy { to, .. } => ("copy", Some(to)),
+        StepKind::Function(_) => ("function", None),
+        StepKind::Tracepoint(_) => ("tracepoint", None),
+        StepKind::Copy { to, .. } => ("copy", Some(to)),
     };
     json!({
         "since_first_ns": s.t - began,

@@ -3,7 +3,7 @@
 use super::Found;
 use latpath_clock::TimeOfDay;
 use latpath_model::text::printable;
-use latpath_path::{paths, points, Counts, Packet, Path, Step, What};
+use latpath_path::{paths, points, Counts, Packet, Path, Step, StepKind};
 use latpath_stats::text::{date_time, Table};
 use latpath_stats::units::Letters;
 use std::fmt::Write;
@@ -54,7 +54,7 @@ fn device(s: &str) -> String {
 
 fn what(s: &Step) -> String {
     let mut text = printable(s.what.name());
-    if let What::Copy { to, .. } = s.what {
+    if let StepKind::Copy { to, .. } = s.what {
         let _ = write!(text, " makes {}", letter(to));
     }
     if let Some((reason, function)) = &s.drop {

@@ -1,4 +1,4 @@
-//! Links that went away and came again.
+//! Finds links that went down and came up again.
 
 use super::{Found, Names, Touched};
 use crate::patterns::gather::Patterns;
@@ -17,7 +17,7 @@ const NEAR_RELEASE: Ns = 100_000_000;
 type OfStream = (StreamId, Outage);
 
 pub fn find(gathered: &Patterns, names: &Names, released: &[Found]) -> Vec<Found> {
-    // From which point to which no packet came.
+    // Gaps by the points between which no packet came.
     let mut places: BTreeMap<(Option<PointId>, PointId), Vec<OfStream>> = BTreeMap::new();
     for (id, stream) in gathered.streams.iter().enumerate() {
         for outage in stream.outages.clone().finish() {
@@ -62,7 +62,7 @@ fn span(flap: &[OfStream]) -> (Ns, Ns) {
     (from, flap.iter().map(|(_, o)| o.to).max().unwrap_or(0))
 }
 
-/// Whether it is long enough, and no stream that passes there got through: each is missing, or had no packet to send in that time.
+/// Whether it is long enough, and no stream passed meanwhile: each is missing, or had no packet to send.
 fn is_flap(gathered: &Patterns, (from, to): (Option<PointId>, PointId), flap: &[OfStream]) -> bool {
     let (begin, end) = span(flap);
     let goes_there = |id: &usize| {

@@ -1,4 +1,4 @@
-//! Changes of the path that packets take.
+//! Finds changes of the packets' path.
 
 use super::{Found, Names, Touched};
 use crate::patterns::gather::{Patterns, Stream};
@@ -8,7 +8,7 @@ use latpath_journey::{PathClass, Paths};
 use latpath_model::{Ns, StreamId};
 use std::collections::BTreeMap;
 
-/// Noise of a share: a change is more than 2 % of the packets.
+/// Noise of a share; changes must exceed 2 % of the packets.
 const NOISE: f64 = 0.0025;
 
 /// Slots on each side over which shares are averaged.
@@ -35,10 +35,10 @@ pub fn find(gathered: &Patterns, names: &Names) -> Vec<Found> {
     all.chunk_by(alike).map(|changes| one(gathered, names, changes)).collect()
 }
 
-/// What packets take, and its share in each slot.
+/// A path or point, and its share in each slot.
 type Share = (String, Vec<f64>);
 
-/// The share of each class and each point of the route among a stream's packets, in each slot in which it has any.
+/// The share of each class and each point of the route among a stream's packets, in each slot with packets.
 fn shares(stream: &Stream, paths: &Paths, names: &Names) -> (Vec<(usize, u64)>, Vec<Share>) {
     let mut slots: BTreeMap<usize, Vec<(u64, u64)>> = BTreeMap::new();
     stream.taken.counts().for_each(|(slot, set, n)| slots.entry(slot).or_default().push((set, n)));
@@ -54,7 +54,7 @@ fn shares(stream: &Stream, paths: &Paths, names: &Names) -> (Vec<(usize, u64)>, 
     (slots.iter().map(|(slot, sets)| (*slot, total(sets))).collect(), all)
 }
 
-/// A stream's changes; of what changes at one time, only what becomes more, or else what becomes less, first the paths.
+/// A stream's changes. Of simultaneous changes only increases are kept, or else decreases, paths before points.
 fn changes(id: StreamId, stream: &Stream, paths: &Paths, names: &Names) -> Vec<Change> {
     let (slots, all) = shares(stream, paths, names);
     let mut found: Vec<(usize, bool, usize, f64, f64)> = Vec::new();
@@ -78,7 +78,7 @@ fn changes(id: StreamId, stream: &Stream, paths: &Paths, names: &Names) -> Vec<C
     found.iter().zip(ends).map(change).collect()
 }
 
-/// The same change of several streams.
+/// Merges the same change of several streams.
 fn one(gathered: &Patterns, names: &Names, changes: &[Change]) -> Found {
     let first = &changes[0];
     let from = gathered.slots.begin(first.slot);

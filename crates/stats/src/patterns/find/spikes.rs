@@ -1,4 +1,4 @@
-//! Queues that were held and released, and spikes that come periodically.
+//! Finds queues that were held and released, and periodic spikes.
 
 use super::{Found, Names, Touched};
 use crate::patterns::excursions::Excursion;
@@ -53,7 +53,7 @@ pub fn periodic(gathered: &Patterns, names: &Names) -> Vec<Found> {
     (0..gathered.watched.len()).filter_map(of_segment).collect()
 }
 
-/// Excursions of all streams, those that begin together as one.
+/// Excursions of all streams, with simultaneous ones grouped.
 fn spikes(excursions: &[Excursion]) -> Vec<Vec<Excursion>> {
     let mut all = excursions.to_vec();
     all.sort_by_key(|one| (one.from, one.stream));

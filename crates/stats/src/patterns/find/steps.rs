@@ -1,4 +1,4 @@
-//! Steps of a segment's level.
+//! Finds steps of a segment's level.
 
 use super::{Found, Names, Touched};
 use crate::patterns::gather::Patterns;
@@ -7,7 +7,7 @@ use crate::patterns::shifts::{shifts, Shift};
 use crate::patterns::{Occurrence, Pattern, PatternKind};
 use latpath_model::{Ns, StreamId};
 
-/// Slots on each side between which the height of a step is measured: over more of them levels drift.
+/// Slots on each side over which the height of a step is measured; over more, levels drift.
 const LEVEL: usize = 10;
 /// Minimum time of a level on each side of a step.
 const LASTS: Ns = 5_000_000_000;
@@ -16,7 +16,7 @@ const ADDS_UP: f64 = 0.6;
 
 struct Step {
     slot: usize,
-    /// The slot behind its last.
+    /// The slot after its last.
     end: usize,
     packets: u64,
     before: f64,
@@ -56,8 +56,8 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize) -> Vec<Step> {
     found.iter().zip(ends).map(step).collect()
 }
 
-/// Changes before and after which the level is stable for [`LASTS`]. Changes that follow each other sooner are one if they
-/// lead to another level, and none if the level returns. `slots`: of each value of the series, each `length` long.
+/// Changes before and after which the level is stable for [`LASTS`]. Changes in quick succession are merged if they
+/// lead to another level, and dropped if the level returns. `slots`: of each value of the series, each `length` long.
 fn lasting(found: &[Shift], slots: &[usize], length: Ns) -> Vec<Shift> {
     let apart = |from: usize, to: usize| (to.saturating_sub(from) as Ns).saturating_mul(length);
     let (Some(begin), Some(end)) = (slots.first(), slots.last().map(|last| last + 1)) else { return Vec::new() };
@@ -73,7 +73,7 @@ fn lasting(found: &[Shift], slots: &[usize], length: Ns) -> Vec<Shift> {
     groups.iter().filter_map(together).collect()
 }
 
-/// The same step of several streams.
+/// Merges the same step of several streams.
 fn one(gathered: &Patterns, names: &Names, segment: usize, steps: &[Step]) -> Found {
     let mean = |of: fn(&Step) -> f64| (steps.iter().map(of).sum::<f64>() / steps.len() as f64) as Ns;
     let levels = [mean(|s| s.before), mean(|s| s.after)];
@@ -109,7 +109,7 @@ mod tests {
         let found = |shifts: &[Shift], length| lasting(shifts, &slots, length);
         let step = shift(30, 10.0, 50.0);
         assert_eq!(found(&[step], SECOND), [step]);
-        // Up and down again: an episode of 3 s; of 20 s, two steps.
+        // Up and down again: an episode of 3 s; in 20 s, two steps.
         assert_eq!(found(&[step, shift(33, 50.0, 11.0)], SECOND), []);
         assert_eq!(found(&[step, shift(50, 50.0, 11.0)], SECOND).len(), 2);
         // In two stages.

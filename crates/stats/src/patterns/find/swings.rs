@@ -1,4 +1,4 @@
-//! Swings of one machine's clock against another's.
+//! Finds swings of one machine's clock against another's.
 
 use super::{Found, Names, Touched};
 use crate::patterns::gather::Patterns;
@@ -13,8 +13,8 @@ const ALIKE: f64 = 0.7;
 /// Minimum share of slots in which a lane has packets.
 const THERE: f64 = 0.5;
 
-/// The level of one lane of a segment between two machines, from the first in the order of names to the second: negative in the other
-/// direction.
+/// The level of one lane of a segment between two machines, from the first in the order of names to the second:
+/// negative in the other direction.
 struct Lane {
     at: usize,
     backwards: bool,
@@ -51,7 +51,7 @@ fn of_lane(gathered: &Patterns, at: usize, lane: usize, backwards: bool) -> Opti
     })
 }
 
-/// A swing of all lanes between two machines.
+/// A swing common to all lanes between two machines.
 fn one(gathered: &Patterns, names: &Names, lanes: &[Lane]) -> Option<Found> {
     let in_all = |slot: &usize| lanes.iter().all(|lane| lane.quartiles.contains_key(slot));
     let slots: Vec<usize> = lanes.first()?.quartiles.keys().copied().filter(in_all).collect();
