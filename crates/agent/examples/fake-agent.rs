@@ -1,9 +1,12 @@
-//! An agent that invents sightings, 4,000 packets a second at three points, and so needs no rights and no packets. Tests run
-//! it to see what a dying agent does to its host. It speaks over standard input and output, or `fake-agent device PATH`.
-//! `fake-agent die-after N` ends without a word when it has reported N packets; `fake-agent refuse WHY` cannot attach its probe.
-//! `fake-agent hostile` says as much as the protocol lets it, and the worst: sightings without end of any key and time, points and
-//! notes with names that steer terminals, counts beyond all sums, windows that unpack to as much as the host takes.
-//! `fake-agent raw` does so with a profile and with what a command prints: it writes messages past all that keeps an honest agent's small.
+//! An agent that invents sightings, 4,000 packets per second at three points, and needs neither permissions nor
+//! packets. Tests use it to check a host against a dying or hostile agent. It uses standard input and output, or
+//! `fake-agent device PATH`.
+//!
+//! `fake-agent die-after N` aborts after it has reported N packets; `fake-agent refuse WHY` cannot attach its probe.
+//! `fake-agent hostile` sends as much as the protocol permits, with the worst contents: endless sightings of any key
+//! and time, names of points and notes with terminal control codes, overflowing counts, windows that unpack to the
+//! host's limit. `fake-agent raw` does so with a profile and a command's output: it writes messages without the limits
+//! of an honest agent.
 
 use latpath_agent::{listen, Attached, Facts, Listen, ServeOptions, StartRequest};
 use latpath_flight::{CpuRecord, Event, Figures, Record, Snapshot, Thread, What, Window};
@@ -41,7 +44,7 @@ impl Source for Invented {
     }
 
     fn drain(&mut self, out: &mut Vec<Sighting>) -> Ns {
-        // What was reported before is written by now.
+        // Earlier reports have been written by now.
         if self.next >= self.last {
             eprintln!("out of luck");
             std::process::abort();
@@ -64,7 +67,7 @@ impl Source for Invented {
     }
 }
 
-/// See the module's text.
+/// See the module.
 struct Hostile {
     chance: Noise,
 }
@@ -108,7 +111,7 @@ impl Source for Hostile {
                 note: 0,
             });
         }
-        // What comes later may be as old as anything.
+        // Later sightings may have any age.
         now - 1_800_000_000
     }
 
@@ -148,7 +151,7 @@ impl Record for Hostile {
     }
 }
 
-/// Speaks to the host by itself; see the module's text.
+/// Speaks the protocol by itself; see the module.
 fn raw() -> io::Result<()> {
     const OURS: &[u8] = b"\xfe\xfflatpth";
     let (mut host, out) = (io::stdin().lock(), Mutex::new(io::stdout()));
@@ -171,14 +174,14 @@ fn raw() -> io::Result<()> {
             host.read_exact(&mut message)?;
             let now = || zigzag(monotonic());
             match tag(&message) {
-                // Its number is copied: the first field of the content, behind the content's length.
+                // Copies its number: the first field of the content, after the content's length.
                 Some((9, content)) => say(10, &[content[1..].to_vec(), number(2, now()), number(3, now())])?,
                 Some((3, _)) => {
                     say(4, &[])?;
                     scope.spawn(|| profile(&say));
                 }
                 Some((19, _)) => drop(scope.spawn(|| prints(&say))),
-                // The host wants no more; what floods it ends with the stream.
+                // The host stops; the closed stream ends the flooding threads.
                 Some((13, _)) => std::process::exit(0),
                 _ => {}
             }
@@ -186,10 +189,10 @@ fn raw() -> io::Result<()> {
     })
 }
 
-/// Says a message of some kind.
+/// Sends a message of this kind.
 type Say<'a> = &'a (dyn Fn(u64, &[Vec<u8>]) -> io::Result<()> + Sync);
 
-/// Slices without end, of as much as the host takes of each thing in turn, then samples that are all different.
+/// Endless slices with as many entries of each kind in turn as the host accepts, then samples that are all different.
 fn profile(say: Say) -> io::Result<()> {
     const PIECE: usize = 512 << 10;
     let mut t = monotonic();
@@ -222,7 +225,7 @@ fn profile(say: Say) -> io::Result<()> {
     }
 }
 
-/// A command's output without end.
+/// Endless output of a command.
 fn prints(say: Say) -> io::Result<()> {
     let piece = vec![b'\x1b'; 1_000_000];
     loop {
@@ -239,7 +242,7 @@ fn main() {
         [] => {}
         ["hostile"] => is_hostile = true,
         ["raw"] => {
-            // The host hangs up where it has had enough.
+            // Returns when the host hangs up.
             let _ = raw();
             return;
         }
@@ -249,7 +252,7 @@ fn main() {
         _ => panic!("fake-agent [device PATH | die-after N | refuse WHY | hostile | raw]"),
     }
     let mut log = |line: &str| eprintln!("fake-agent: {line}");
-    // As on a machine of its own.
+    // As on a separate machine.
     let facts = Facts { boot_id: String::new(), ..Facts::of_this_machine() };
     let mut options = ServeOptions { facts, ..ServeOptions::default() };
     let waits = at == Listen::Stdio;

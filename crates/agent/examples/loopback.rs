@@ -1,5 +1,5 @@
-//! What the protocol costs: a million sightings from an agent to its host over a socket pair, in one process. Prints bytes a
-//! sighting and CPU time for both ends.
+//! Cost of the protocol: a million sightings from an agent to its host over a socket pair in one process. Prints bytes
+//! per sighting and the CPU time of both ends.
 
 use latpath_agent::{serve, Machine, ServeOptions, StartRequest, Stream, Timeouts};
 use latpath_linux::monotonic;
@@ -39,7 +39,8 @@ impl Source for Invented {
         let until = (self.next + self.at_once).min(MILLION);
         for i in self.next..until {
             let (packet, point) = (i / 3, i % 3);
-            // Packets every 250 µs, early or late; the application is one thread, the rest interrupts any of five.
+            // Packets every 250 µs with jitter; the application is one thread, the others are interrupts of five
+            // threads.
             let t = self.began + packet * 250_000 + point * 20_000 + packet * 7919 % 50_000;
             out.push(Sighting {
                 t,
@@ -59,7 +60,7 @@ impl Source for Invented {
     }
 }
 
-/// CPU time of this process's threads with these names (`/proc/PID/task/TID/schedstat`: ns on a CPU first).
+/// CPU time of this process's threads with these names, ns (first number of `/proc/PID/task/TID/schedstat`).
 fn cpu_ns(names: &[&str]) -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let of_task = |task: std::fs::DirEntry| {
@@ -70,14 +71,14 @@ fn cpu_ns(names: &[&str]) -> u64 {
     tasks.flatten().filter_map(of_task).sum()
 }
 
-/// At 4,000 packets a second and three points, 10 ms have 120 sightings.
+/// At 4,000 packets per second and three points, 10 ms have 120 sightings.
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     [120, 2000].into_iter().try_for_each(million)
 }
 
 fn million(at_once: i64) -> Result<(), Box<dyn std::error::Error>> {
     let (host, guest) = UnixStream::pair()?;
-    // Bytes are counted on the way, by two threads that pass them on.
+    // Two forwarding threads count the bytes.
     let counted = Arc::new(AtomicU64::new(0));
     let (near, far) = UnixStream::pair()?;
     for (mut from, mut to, counter) in [(far.try_clone()?, host.try_clone()?, None), (host, far, Some(counted.clone()))]

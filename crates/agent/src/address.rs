@@ -21,6 +21,7 @@ pub enum Address {
     Vsock {
         /// The guest's context identifier.
         cid: u32,
+        /// The agent's port.
         port: u32,
     },
     /// `exec:COMMAND`: a shell command with an agent at its standard input and output.
@@ -78,7 +79,7 @@ fn ssh(rest: &str) -> Result<Address, &'static str> {
     let plain =
         |s: &str| !s.is_empty() && !s.starts_with('-') && !s.contains(|c: char| c.is_whitespace() || c.is_control());
     if !plain(host) || !user.is_none_or(plain) {
-        return Err("the host or user is missing or no name");
+        return Err("the host or user is missing or invalid");
     }
     Ok(Address::Ssh { user: user.map(Into::into), host: host.into(), port })
 }

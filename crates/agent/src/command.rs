@@ -168,7 +168,7 @@ pub struct CommandNews {
 impl Commanded {
     pub fn take(&mut self, piece: CommandChunk) -> Result<(), String> {
         if self.end.is_some() {
-            return Err("the agent spoke of a command that had ended".into());
+            return Err("the agent reported on a command that had ended".into());
         }
         if !piece.bytes.is_empty() {
             self.keep(piece.is_error, piece.bytes);

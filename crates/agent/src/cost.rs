@@ -37,11 +37,13 @@ fn used() -> Duration {
 }
 
 impl Meter {
+    /// Starts measuring.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Self {
         Self { began: Instant::now(), used: used() }
     }
 
+    /// Cost since the start.
     pub fn read(&self) -> Cost {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Cost { process_ns: ns(used().saturating_sub(self.used)), lasted_ns: ns(self.began.elapsed()) }

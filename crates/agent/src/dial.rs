@@ -48,7 +48,7 @@ pub(crate) fn dial(address: &Address, timeout: Duration, runs_commands: bool) ->
             let to = UnixAddr::new(path).map_err(|e| e.desc().to_string())?;
             let stream = reach(AddressFamily::Unix, &to, timeout).map_err(|e| match e {
                 Errno::ENOENT => "no such socket; is the agent (or the VM) running?".into(),
-                Errno::ECONNREFUSED => "nobody listens at this socket; is the agent (or the VM) running?".into(),
+                Errno::ECONNREFUSED => "no process listens on this socket; is the agent (or the VM) running?".into(),
                 Errno::EACCES => "permission denied; latpath must run as the socket's owner or as root".into(),
                 e => e.desc().to_string(),
             })?;
@@ -60,7 +60,7 @@ pub(crate) fn dial(address: &Address, timeout: Duration, runs_commands: bool) ->
                 Errno::ENODEV | Errno::ENETUNREACH => format!("no guest has the context identifier {cid}"),
                 Errno::ECONNRESET | Errno::ECONNREFUSED | Errno::ETIMEDOUT => {
                     format!(
-                        "nobody listens at port {port} of context {cid}; is the guest up, and 'latpath agent --vsock {port}' in it?"
+                        "no process listens on port {port} of context {cid}; is the guest up, and 'latpath agent --vsock {port}' in it?"
                     )
                 }
                 e => e.desc().to_string(),
@@ -204,9 +204,9 @@ impl Carrier {
         let said = tail.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
         match (status, said.is_empty()) {
             (Some(status), true) => format!("the command ended ({status})"),
-            (Some(status), false) => format!("the command ended ({status}) and said: {said}"),
+            (Some(status), false) => format!("the command ended ({status}) and printed: {said}"),
             (None, true) => String::new(),
-            (None, false) => format!("the command said: {said}"),
+            (None, false) => format!("the command printed: {said}"),
         }
     }
 }

@@ -29,7 +29,7 @@ pub enum Item {
 pub enum FrameError {
     #[error("a frame of {0} bytes (limit: {MAX_FRAME})")]
     TooLong(usize),
-    #[error("a frame that is no message ({0})")]
+    #[error("a frame that is not a message ({0})")]
     Content(String),
     #[error("an unknown message")]
     Unknown,

@@ -128,7 +128,7 @@ impl Inbox {
     /// With a description of an invalid message.
     pub fn take(&mut self, message: Message, now: Ns) -> Result<(), String> {
         if self.ended {
-            return Err("the agent spoke after its goodbye".into());
+            return Err("the agent sent a message after its goodbye".into());
         }
         match message {
             Message::Error(e) => return Err(format!("the agent gave up: {}", printable(&e.text))),
@@ -212,7 +212,7 @@ impl Inbox {
 
     fn recording(&mut self, recording: Recording) -> Result<(), String> {
         if recording.missing.len() > MAX_LINES {
-            return Err(format!("the agent reported more than {MAX_LINES} things that its recorder lacks"));
+            return Err(format!("the agent reported more than {MAX_LINES} missing features of its recorder"));
         }
         if !recording.error.is_empty() {
             self.recorder = Some(Err(printable(&recording.error)));
@@ -244,7 +244,7 @@ impl Inbox {
         let place = self.time_requests.iter().position(|(id, _)| *id == reply.id);
         let (_, sent) = place
             .and_then(|place| self.time_requests.remove(place))
-            .ok_or("the agent answered a question about the time that was not asked")?;
+            .ok_or("the agent answered a time request that was not sent")?;
         self.timeline.add(&Exchange { t1: sent, t2: reply.received, t3: reply.sent, t4: now });
         self.last_exchange = now;
         let tie = TscTie { tsc: reply.tsc, monotonic_ns: reply.tsc_at, uncertainty_ns: reply.tsc_uncertainty };
@@ -280,7 +280,7 @@ impl Inbox {
         let newest = self.fresh[from..].iter().map(|s| s.t).max().max(promise);
         let Some(newest) = newest else { return Ok(()) };
         if !self.timeline.advance(newest) {
-            return Err("the agent sent sightings before it said the time".into());
+            return Err("the agent sent sightings before its time was known".into());
         }
         let least = self.watermark.saturating_sub(LATE);
         let mut lies = 0;
@@ -353,14 +353,14 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused_with_what_is_wrong() {
+    fn invalid_parts_are_refused_with_the_problem() {
         let lie = |message: Message| started().take(message, NOW).unwrap_err();
         let point = WirePoint { device: "d".into(), clock: "c".into(), ..WirePoint::default() };
         assert!(lie(Message::Points(Points { points: vec![point; 64] })).contains("more than 64 points"));
         assert!(lie(Message::DropNotes(DropNotes { notes: vec![WireNote::default(); 2000] })).contains("drop notes"));
         assert!(lie(Message::TimeReply(TimeReply { id: 77, ..TimeReply::default() })).contains("not asked"));
         assert!(lie(Message::Started(Empty {})).contains("out of place"));
-        assert!(lie(Message::WindowReply(WindowReply::default())).contains("not asked for"));
+        assert!(lie(Message::WindowReply(WindowReply::default())).contains("not requested"));
         let endless = Recording { missing: vec!["x".into(); 65], ..Recording::default() };
         assert!(lie(Message::Recording(endless)).contains("more than 64 things"));
         let notes = SourceNotes { notes: vec![WireSourceNote::default(); 65], ..SourceNotes::default() };

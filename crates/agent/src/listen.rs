@@ -59,6 +59,7 @@ pub enum ListenError {
     /// The endpoint could not be created or opened.
     #[error("{at}: {why}")]
     Place {
+        /// The endpoint as the user wrote it.
         at: String,
         /// Reason and next step.
         why: String,
@@ -111,8 +112,8 @@ where
             let result = serve(&mut stream, options, quit, make_source.clone());
             match &result {
                 Ok(Ended::Quit) => return Ok(()),
-                Ok(Ended::NewSession) => log("the host began again"),
-                Ok(Ended::Stopped) => log("the host is done"),
+                Ok(Ended::NewSession) => log("the host opened a new session"),
+                Ok(Ended::Stopped) => log("the host ended the session"),
                 Ok(Ended::HostGone) => log("the host closed the stream"),
                 // The caller reports the error that ends the command.
                 Err(e) if last && !is_nobody(e) => {}
@@ -250,11 +251,11 @@ fn accept(socket: &OwnedFd, quit: Option<BorrowedFd>) -> nix::Result<Option<Owne
 fn remove_stale(path: &Path) -> Result<(), String> {
     let Ok(meta) = fs::symlink_metadata(path) else { return Ok(()) };
     if !meta.file_type().is_socket() {
-        return Err("this file exists and is no socket; choose another path".into());
+        return Err("this file exists and is not a socket; choose another path".into());
     }
     match UnixStream::connect(path) {
         Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => fs::remove_file(path).map_err(|e| e.to_string()),
-        Ok(_) => Err("another agent waits here; stop it, or choose another path".into()),
+        Ok(_) => Err("another agent listens here; stop it, or choose another path".into()),
         Err(e) => Err(e.to_string()),
     }
 }

@@ -55,6 +55,7 @@ impl Default for Timeouts {
 pub struct MachineError {
     /// Name given by the user.
     pub machine: String,
+    /// Address given by the user.
     pub address: String,
     /// Cause and next step.
     pub why: String,
@@ -137,8 +138,8 @@ impl Machine {
             command_key: Vec::new(),
         };
         let long = timeouts.connect + Duration::from_secs(2);
-        machine.facts =
-            machine.wait(long, "say the time", |state| state.ready.then(|| state.inbox.facts.clone()).flatten())?;
+        machine.facts = machine
+            .wait(long, "answer a time request", |state| state.ready.then(|| state.inbox.facts.clone()).flatten())?;
         Ok(machine)
     }
 
@@ -275,7 +276,7 @@ impl Machine {
     pub fn run_command(&mut self, words: Vec<String>) -> Result<(), MachineError> {
         if !self.facts.runs_commands {
             return Err(self.error(
-                "its agent runs no commands: start it there as 'latpath agent --allow-commands' (over vsock it runs those of a reserved port alone)".into(),
+                "its agent runs no commands: start it there as 'latpath agent --allow-commands' (over vsock, it runs only those of a reserved port)".into(),
             ));
         }
         let mut state = self.shared.lock();
@@ -297,6 +298,7 @@ impl Machine {
         news
     }
 
+    /// Requests the end of the running command.
     pub fn end_command(&mut self) {
         self.shared.lock().commands.push_back(Message::EndCommand(Empty {}));
         self.wake();
@@ -335,7 +337,7 @@ impl Machine {
         } else if *over {
             Some(fault.clone().unwrap_or_else(|| "the session is over".into()))
         } else if *unfetched >= MAX_WINDOWS {
-            Some(format!("{unfetched} windows were asked for and not fetched"))
+            Some(format!("{unfetched} windows were requested and not fetched"))
         } else {
             None
         };

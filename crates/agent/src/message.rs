@@ -1,4 +1,4 @@
-//! What the two ends say to each other. Protobuf by derivation; tags never change their meaning.
+//! Messages of the protocol, as derived protobuf; tags never change their meaning.
 
 use latpath_linux::proc;
 use latpath_model::text::cut;
@@ -7,27 +7,27 @@ use std::collections::BTreeMap;
 
 pub use crate::source_notes::SourceNotes;
 
-/// Version of the protocol that this latpath speaks. It changes when an older end would misread a newer one.
+/// Version of the protocol. It changes when an older end would misread a newer one.
 pub const VERSION: u32 = 1;
-/// Oldest version that it still understands.
+/// Oldest version that this end understands.
 pub const OLDEST_VERSION: u32 = 1;
 
-/// Points that one machine may announce: as many as a run can have.
+/// Maximum points announced by one machine: as many as a run can have.
 pub const MAX_POINTS: usize = 64;
-/// Drop notes that one machine may announce.
+/// Maximum drop notes announced by one machine.
 pub const MAX_NOTES: usize = 1024;
-/// Bytes of a name: point's device, clock, drop reason, function, host name.
+/// Maximum length of a name, bytes: device, clock, drop reason, function, host name.
 pub const MAX_NAME: usize = 256;
-/// Bytes of an error's or a capability's text.
+/// Maximum length of an error or a text on capabilities, bytes.
 pub const MAX_TEXT: usize = 4096;
-/// Bytes of a stream as the user wrote it.
+/// Maximum length of a stream as the user wrote it, bytes.
 const MAX_STREAM_TEXT: usize = 1024;
-/// Options of a start.
+/// Maximum options of a start.
 const MAX_OPTIONS: usize = 64;
-/// Lines on what a kernel does not offer.
+/// Maximum lines on missing kernel features.
 pub const MAX_LINES: usize = 64;
 
-/// One frame's content.
+/// Content of one frame.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
     #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
@@ -37,12 +37,12 @@ pub struct Envelope {
 /// A message, from the host (H) or from the agent (A).
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Message {
-    /// H: first of all.
+    /// H: the first message.
     #[prost(message, tag = "1")]
     HostHello(HostHello),
     #[prost(message, tag = "2")]
     AgentHello(Facts),
-    /// H: attach and report.
+    /// H: attach the probe and report.
     #[prost(message, tag = "3")]
     Start(Start),
     #[prost(message, tag = "4")]
@@ -54,103 +54,107 @@ pub enum Message {
     /// A: sightings, or only a later watermark.
     #[prost(message, tag = "7")]
     Batch(Batch),
-    /// A: what was counted so far.
+    /// A: the counts so far.
     #[prost(message, tag = "8")]
     Totals(Totals),
     #[prost(message, tag = "9")]
     TimeRequest(TimeRequest),
-    /// A: the answer; goes before everything else that waits.
+    /// A: the reply, sent before all other pending messages.
     #[prost(message, tag = "10")]
     TimeReply(TimeReply),
-    /// A: guest and host time of one moment, from `/dev/ptp_kvm`.
+    /// A: simultaneous times of guest and host, from `/dev/ptp_kvm`.
     #[prost(message, tag = "11")]
     Pair(Pair),
-    /// Either: it is over, and why.
+    /// Both: the reason for the end of the session.
     #[prost(message, tag = "12")]
     Error(ErrorText),
-    /// H: detach, report the rest, say goodbye.
+    /// H: detach, report the rest, and send a goodbye.
     #[prost(message, tag = "13")]
     Stop(Empty),
     #[prost(message, tag = "14")]
     Bye(Empty),
-    /// H: what did the CPUs do from then to then? Only to an agent whose hello says that it `records`.
+    /// H: request for the CPUs' events in a time; only to an agent whose hello has `records`.
     #[prost(message, tag = "15")]
     WindowRequest(WindowRequest),
-    /// A: a piece of the answer; goes behind everything else that waits.
+    /// A: a part of the reply, sent after all other pending messages.
     #[prost(message, tag = "16")]
     WindowReply(WindowReply),
-    /// A: how the flight recorder does. Only to a host whose start had the option.
+    /// A: state of the flight recorder; only to a host whose start had the option.
     #[prost(message, tag = "17")]
     Recording(Recording),
-    /// A: a piece of the profile; goes behind everything else that waits. Only to a host whose start had the option.
+    /// A: a part of the profile, sent after all other pending messages; only to a host whose start had the option.
     #[prost(message, tag = "18")]
     ProfileChunk(ProfileChunk),
-    /// H: run this command. Only to an agent whose hello says that it `runs_commands`.
+    /// H: a command to run; only to an agent whose hello has `runs_commands`.
     #[prost(message, tag = "19")]
     RunCommand(RunCommand),
-    /// A: what it printed, and how it ended.
+    /// A: output of the command, and its end.
     #[prost(message, tag = "20")]
     CommandChunk(CommandChunk),
     #[prost(message, tag = "21")]
     EndCommand(Empty),
-    /// A: what its source knows beside sightings, whenever that has changed; it replaces what was known. Only to a host whose start had
-    /// the option.
+    /// A: the source's notes besides sightings, after each change; they replace earlier ones. Only to a host whose
+    /// start had the option.
     #[prost(message, tag = "22")]
     SourceNotes(SourceNotes),
 }
 
-/// Nothing more to say.
+/// A message without content.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Empty {}
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct HostHello {
-    /// Versions that the host speaks, `oldest..=newest`.
+    /// Versions that the host understands, `oldest..=newest`.
     #[prost(uint32, tag = "1")]
     pub oldest: u32,
     #[prost(uint32, tag = "2")]
     pub newest: u32,
-    /// latpath's own version, for errors.
+    /// latpath's version, for errors.
     #[prost(string, tag = "3")]
     pub program: String,
 }
 
-/// What an agent says about its machine.
+/// An agent's facts about its machine.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Facts {
-    /// The protocol's version that both speak.
+    /// Version of the protocol that both ends understand.
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// latpath's version.
     #[prost(string, tag = "2")]
     pub program: String,
+    /// Kernel release.
     #[prost(string, tag = "3")]
     pub kernel: String,
     /// Host name.
     #[prost(string, tag = "4")]
     pub hostname: String,
+    /// Number of CPUs that the agent may use.
     #[prost(uint32, tag = "5")]
     pub cpus: u32,
-    /// What the kernel takes its time from (`kvm-clock`, `tsc`).
+    /// The kernel's clock source (`kvm-clock`, `tsc`).
     #[prost(string, tag = "6")]
     pub clocksource: String,
-    /// What the probe can and cannot do there, for people.
+    /// Capabilities of the probe, for people.
     #[prost(string, tag = "7")]
     pub capabilities: String,
-    /// It has a flight recorder, and knows the messages about it.
+    /// Whether it has a flight recorder and knows its messages.
     #[prost(bool, tag = "8")]
     pub records: bool,
-    /// `/proc/sys/kernel/random/boot_id`: the same where two machines are one kernel. Empty from an agent that does not say it.
+    /// `/proc/sys/kernel/random/boot_id`, equal for machines with one kernel; empty from old agents.
     #[prost(string, tag = "9")]
     pub boot_id: String,
-    /// It can sample its machine's CPUs, and knows the messages about it.
+    /// Whether it can sample its CPUs and knows the messages.
     #[prost(bool, tag = "10")]
     pub profiles: bool,
+    /// Whether it runs commands for its host.
     #[prost(bool, tag = "11")]
     pub runs_commands: bool,
 }
 
 impl Facts {
+    /// Facts about this machine, without capabilities, and with commands refused.
     pub fn of_this_machine() -> Self {
         let line =
             |path: &str| Some(proc::line(path)).filter(|text| !text.is_empty()).unwrap_or_else(|| "unknown".into());
@@ -169,7 +173,7 @@ impl Facts {
         }
     }
 
-    /// The same, cut, and without what a terminal would obey.
+    /// The facts, truncated, and without control codes.
     pub(crate) fn printable(&self) -> Self {
         Self {
             program: short(&self.program),
@@ -185,7 +189,7 @@ impl Facts {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Start {
-    /// Streams as the user writes them.
+    /// Streams as the user wrote them.
     #[prost(string, repeated, tag = "1")]
     pub streams: Vec<String>,
     #[prost(btree_map = "string, string", tag = "2")]
@@ -231,22 +235,22 @@ pub struct WireNote {
 /// Sightings in columns; see [`crate::columns`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Batch {
-    /// No later batch holds a sighting older than this (guest's clock).
+    /// No later batch has an older sighting; in the guest's clock.
     #[prost(sint64, tag = "1")]
     pub watermark: Ns,
     /// Time of the first sighting.
     #[prost(sint64, tag = "2")]
     pub first: Ns,
-    /// What sightings of this batch have in common.
+    /// Common properties of sightings in this batch.
     #[prost(message, repeated, tag = "3")]
     pub contexts: Vec<Context>,
-    /// Each sighting's context, by index.
+    /// Context of each sighting, by index.
     #[prost(uint32, repeated, tag = "4")]
     pub context: Vec<u32>,
-    /// Time since the sighting before.
+    /// Time since the previous sighting.
     #[prost(sint64, repeated, tag = "5")]
     pub later: Vec<i64>,
-    /// Key minus the last key of the same stream at the same point.
+    /// Key minus the previous key of the same stream at the same point.
     #[prost(sint32, repeated, tag = "6")]
     pub key: Vec<i32>,
 }
@@ -281,10 +285,10 @@ pub struct Totals {
     pub ns_per_sighting: u64,
     #[prost(uint64, tag = "7")]
     pub packets_seen: u64,
-    /// CPU time of the agent's process since the session began.
+    /// CPU time of the agent's process since the start of the session.
     #[prost(uint64, tag = "8")]
     pub process_ns: u64,
-    /// How long the session has lasted; 0 from an agent that does not measure itself.
+    /// Duration of the session, ns; 0 from an agent that does not measure itself.
     #[prost(uint64, tag = "9")]
     pub lasted_ns: u64,
     #[prost(uint64, tag = "10")]
@@ -301,16 +305,16 @@ pub struct TimeRequest {
 pub struct TimeReply {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Guest's clock right after the request was read.
+    /// The guest's clock right after reading the request.
     #[prost(sint64, tag = "2")]
     pub received: Ns,
-    /// Guest's clock right before this is written.
+    /// The guest's clock right before writing this reply.
     #[prost(sint64, tag = "3")]
     pub sent: Ns,
-    /// The guest's TSC just before; 0 from an agent that has none, or does not say it.
+    /// The guest's TSC shortly before; 0 if unknown.
     #[prost(fixed64, tag = "4")]
     pub tsc: u64,
-    /// Guest's clock when its TSC was that, plus or minus `tsc_uncertainty`.
+    /// The guest's clock at that TSC, ± `tsc_uncertainty`.
     #[prost(sint64, tag = "5")]
     pub tsc_at: Ns,
     #[prost(sint64, tag = "6")]
@@ -331,7 +335,7 @@ pub struct Pair {
 pub struct WindowRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Agent's clock.
+    /// Start, in the agent's clock.
     #[prost(sint64, tag = "2")]
     pub from: Ns,
     #[prost(sint64, tag = "3")]
@@ -342,23 +346,23 @@ pub struct WindowRequest {
 pub struct WindowReply {
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// Why there is no window; then nothing else is said of it.
+    /// Reason for a missing window; other fields are then empty.
     #[prost(string, tag = "2")]
     pub error: String,
     /// The next bytes of the encoded snapshot.
     #[prost(bytes = "vec", tag = "3")]
     pub chunk: Vec<u8>,
-    /// Nothing follows.
+    /// Whether this is the last part.
     #[prost(bool, tag = "4")]
     pub last: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Recording {
-    /// Why nothing is recorded; empty while it is.
+    /// Reason for not recording; empty while recording.
     #[prost(string, tag = "1")]
     pub error: String,
-    /// What the kernel there does not offer, lines for people: the first time.
+    /// Missing kernel features as lines for people; the first time only.
     #[prost(string, repeated, tag = "2")]
     pub missing: Vec<String>,
     #[prost(uint64, tag = "3")]
@@ -369,67 +373,67 @@ pub struct Recording {
     pub bytes: u64,
     #[prost(uint64, tag = "6")]
     pub windows: u64,
-    /// What an event cost, on average; 0 where that is not known.
+    /// Mean cost of an event; 0 if unknown.
     #[prost(uint64, tag = "7")]
     pub ns_per_event: u64,
-    /// CPU time that recording may take, in millionths of all CPUs' time; absent from an agent without a budget.
+    /// Maximum CPU time of the recorder, in millionths of all CPUs' time; absent from an agent without a budget.
     #[prost(uint64, optional, tag = "8")]
     pub budget_ppm: Option<u64>,
-    /// What it took of that, on average.
+    /// Mean use of that budget.
     #[prost(uint64, optional, tag = "9")]
     pub cost_ppm: Option<u64>,
-    /// Time in which fewer events were recorded to stay within the budget, ns.
+    /// Time with fewer events to stay within the budget, ns.
     #[prost(uint64, tag = "10")]
     pub reduced_ns: u64,
-    /// Time in which nothing was recorded for the same reason, ns.
+    /// Time without events to stay within the budget, ns.
     #[prost(uint64, tag = "11")]
     pub paused_ns: u64,
 }
 
-/// A piece of a [`ProfileReply`].
+/// A part of a [`ProfileReply`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ProfileChunk {
     #[prost(bytes = "vec", tag = "1")]
     pub bytes: Vec<u8>,
-    /// With it the reply is whole.
+    /// Whether it completes the reply.
     #[prost(bool, tag = "2")]
     pub last: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ProfileReply {
-    /// Why nothing is sampled.
+    /// Reason for a missing profile.
     #[prost(string, tag = "1")]
     pub error: String,
-    /// A slice, see [`crate::profile`].
+    /// A slice; see [`crate::profile`].
     #[prost(bytes = "vec", tag = "2")]
     pub slice: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunCommand {
-    /// The program, and its arguments.
+    /// The program and its arguments.
     #[prost(string, repeated, tag = "1")]
     pub words: Vec<String>,
-    /// The host's key, where it has one.
+    /// The host's key, if it has one.
     #[prost(bytes = "vec", tag = "2")]
     pub key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CommandChunk {
-    /// The next bytes that it printed.
+    /// The next bytes of output.
     #[prost(bytes = "vec", tag = "1")]
     pub bytes: Vec<u8>,
-    /// They are of its standard error.
+    /// Whether they are from standard error.
     #[prost(bool, tag = "2")]
     pub is_error: bool,
-    /// It has ended, with this code; nothing follows.
+    /// Whether the command ended, with this code; the last message.
     #[prost(bool, tag = "3")]
     pub ended: bool,
     #[prost(sint32, tag = "4")]
     pub code: i32,
-    /// Why it did not run; nothing follows.
+    /// Reason why it did not run; the last message.
     #[prost(string, tag = "5")]
     pub error: String,
 }
@@ -440,35 +444,36 @@ pub struct ErrorText {
     pub text: String,
 }
 
-/// What the host asks an agent to watch.
+/// The host's request for an agent's measurement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StartRequest {
-    /// The streams; a sighting's [`StreamId`](latpath_model::StreamId) is an index into them.
+    /// Streams; a sighting's [`StreamId`](latpath_model::StreamId) is an index into them.
     pub streams: Vec<StreamSpec>,
     /// Further settings of the probe, by name.
     pub options: BTreeMap<String, String>,
 }
 
 impl StartRequest {
-    /// The option that has the agent run a flight recorder: bytes for each CPU's events.
+    /// Option to run a flight recorder: bytes for the events of each CPU.
     pub const FLIGHT: &str = "flight_bytes_per_cpu";
-    /// The option that limits what it costs: a part of the CPU time of the agent's machine, in millionths.
+    /// Option to limit its cost: maximum CPU time, in millionths of all CPUs' time.
     pub const FLIGHT_BUDGET: &str = "flight_budget_ppm";
-    /// The option that has the agent sample its CPUs: so many times a second.
+    /// Option to sample the CPUs: frequency, Hz.
     pub const PROFILE: &str = "profile_hz";
-    /// The option that has its sampler say where functions lie that have no name there.
+    /// Option to report the places of functions without names.
     pub const PLACES: &str = "profile_places";
-    /// The option that names reading threads which have a place in the probe's table of points whatever others do: a name a line, in
-    /// which `*` stands for any text.
+    /// Option to name reading threads with a reserved entry in the probe's table of points: one name per line, with `*`
+    /// for any text.
     pub const READERS: &str = "readers";
-    /// The option that has the agent report notes and senders of its source.
+    /// Option to report notes and senders of the source.
     pub const NOTES: &str = "source_notes";
 
+    /// Value of an option, if present.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.get(name).map(String::as_str)
     }
 
-    /// [`Self::READERS`] with these names, as many as fit into an option.
+    /// [`Self::READERS`] with these names, up to the maximum length of an option.
     pub fn names_of_readers(names: &[String]) -> Option<(String, String)> {
         let mut text = String::new();
         for name in names.iter().filter(|name| !name.contains('\n')) {
@@ -519,7 +524,10 @@ impl From<&PointInfo> for WirePoint {
 }
 
 impl WirePoint {
-    /// The point on the machine of this name, or what is wrong with it.
+    /// The point on the machine of this name.
+    ///
+    /// # Errors
+    /// The point is invalid; names the problem.
     pub fn read(self, machine: &str) -> Result<PointInfo, String> {
         let kind = u8::try_from(self.kind).ok().and_then(PointKind::from_number);
         let kind = kind.ok_or_else(|| format!("a point of the unknown kind {}", self.kind))?;
@@ -548,7 +556,7 @@ impl WireNote {
     }
 }
 
-/// The counts that stand in [`Totals`]. What a counter lacks here does not compile.
+/// The counts of [`Totals`]. A missing counter does not compile.
 macro_rules! counted {
     ($($name:ident),*) => {
         impl From<Counters> for Totals {
@@ -570,8 +578,8 @@ macro_rules! counted {
 
 counted!(sightings, dropped, malformed, points_overflow, unreadable, skipped, ns_per_sighting, packets_seen);
 
-/// A peer's name as it can stand in a table. Any process of a guest may name its threads and devices as it likes, which is no
-/// reason to leave the guest's other points out.
+/// A peer's name, made safe for tables. A guest's processes name their threads and devices freely, so an unsafe name is
+/// replaced rather than refused with its point.
 fn name(text: &str) -> String {
     if text.is_empty() {
         "?".into()
@@ -580,12 +588,13 @@ fn name(text: &str) -> String {
     }
 }
 
-/// A peer's line of text: cut, and without what a terminal would obey.
+/// A peer's text for one line: truncated, without control codes.
 fn short(text: &str) -> String {
     cut(&latpath_model::text::printable(text), MAX_NAME).into()
 }
 
-/// A peer's text for people: cut, one line, and without what a terminal would obey. A second line could pass for one of ours.
+/// A peer's text for people: truncated, without line breaks and control codes. A second line could pass for one of
+/// ours.
 pub fn printable(text: &str) -> String {
     latpath_model::text::printable(&cut(text, MAX_TEXT).replace('\n', " "))
 }
@@ -625,7 +634,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_an_agent_counts_survives_the_wire() {
+    fn all_counters_of_an_agent_survive_the_wire() {
         let counters = Counters {
             sightings: 1,
             dropped: 2,

@@ -1,5 +1,5 @@
-//! A guest's profile: slices of what its sampler saw, packed and sent in pieces, behind everything else. The guest's end runs the sampler
-//! in a thread of its own; the host's end believes nothing.
+//! A guest's profile: slices of its samples, packed and sent in parts, after all other messages. The guest runs the
+//! sampler in a separate thread; the host checks everything.
 
 use crate::message::{self, Message, ProfileChunk, MAX_TEXT};
 use latpath_model::text::cut;
@@ -17,22 +17,22 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Bytes of a packed slice.
+/// Maximum length of a packed slice, bytes.
 const MAX_PACKED: usize = 4 << 20;
-/// Samples of a slice, and threads that ran in it.
+/// Maximum samples and threads of a slice.
 const MAX_ROWS: usize = 1 << 18;
-/// Bytes of a piece: few, so that an answer about the time never waits long behind it.
+/// Length of a part, bytes: short, so that a time reply does not wait for long.
 const PIECE: usize = 8 << 10;
-/// Slices that may wait for the host; then the sampler's ring fills, and counts what it loses.
+/// Maximum slices waiting for the host; then the sampler's ring fills and counts lost samples.
 const MAX_WAITING: usize = 16;
-/// How often the ring is emptied.
+/// Interval of draining the ring.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// What makes slices.
+/// Source of slices.
 pub trait Sampler {
-    /// Takes what has come; a slice, now and then.
+    /// Drains the samples; sometimes returns a slice.
     fn step(&mut self) -> Option<Slice>;
-    /// Ends, with the last slice: soon if `stop` is set.
+    /// Ends with the last slice, soon if `stop` is set.
     fn end(&mut self, stop: &AtomicBool) -> Slice;
 }
 
@@ -46,10 +46,10 @@ impl Sampler for Recorder {
     }
 }
 
-/// Makes a sampler, in the thread that it then belongs to.
+/// Constructor of a sampler, to be called in its thread.
 pub type MakeSampler = Box<dyn FnOnce() -> Result<Box<dyn Sampler>, String> + Send>;
 
-/// A slice as it is sent.
+/// A slice as sent.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Packed {
     #[prost(sint64, tag = "1")]
@@ -62,7 +62,7 @@ pub(crate) struct Packed {
     threads: Vec<Thread>,
     #[prost(message, repeated, tag = "5")]
     stacks: Vec<PackedStack>,
-    /// Samples, in columns: time since the one before.
+    /// Samples in columns: time since the previous one.
     #[prost(sint64, repeated, tag = "6")]
     later: Vec<i64>,
     #[prost(uint32, repeated, tag = "7")]
@@ -71,7 +71,7 @@ pub(crate) struct Packed {
     thread: Vec<u32>,
     #[prost(uint32, repeated, tag = "9")]
     stack: Vec<u32>,
-    /// How long threads ran, in columns.
+    /// Running times of threads in columns.
     #[prost(uint32, repeated, tag = "10")]
     ran: Vec<u32>,
     #[prost(sint64, repeated, tag = "11")]
@@ -119,9 +119,10 @@ impl From<Slice> for Packed {
     }
 }
 
-/// How much memory a packed slice asks for, before any is taken: a thread without names is two bytes, and takes a hundred.
+/// Checks the memory that a packed slice needs before any is allocated: a thread without names has two bytes, and needs
+/// a hundred.
 fn check(mut bytes: &[u8]) -> Result<(), String> {
-    /// How much of each field there may be: of a list of numbers, all of them; of call chains, their bytes.
+    /// Maximum of each field: the total numbers of a list, the bytes of call chains.
     const MOST: [(u32, usize); 11] = [
         (3, MAX_NAMES),
         (4, MAX_THREADS),
@@ -135,7 +136,7 @@ fn check(mut bytes: &[u8]) -> Result<(), String> {
         (14, MAX_UNNAMED),
         (CHAINS, MAX_STACKS),
     ];
-    /// Stands for call chains, by their number.
+    /// Pseudo tag of the number of call chains.
     const CHAINS: u32 = 0;
     let mut counts = MOST.map(|_| 0usize);
     let mut count = |tag: u32, more: usize| {
@@ -167,7 +168,7 @@ fn check(mut bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// So much of a slice that each piece can be sent: first what later ones count on, at one moment, then what was seen.
+/// Splits a slice into parts that can be sent: first names and chains, at one time, then the samples.
 fn split(mut slice: Slice) -> VecDeque<Slice> {
     let mut pieces = VecDeque::new();
     let mut definitions = |piece: Slice| pieces.push_back(Slice { from: slice.from, until: slice.from, ..piece });
@@ -227,17 +228,17 @@ impl TryFrom<Packed> for Slice {
     }
 }
 
-/// The guest's end: the sampler's thread, and what of its slices waits for the host.
+/// The guest's end: the sampler's thread, and the slices waiting for the host.
 pub(crate) struct Profiling {
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
-    /// Nobody waits for the last slice.
+    /// Whether nobody waits for the last slice.
     leave: Arc<AtomicBool>,
     slices: Option<Receiver<Result<Slice, String>>>,
-    /// Packed, and how much of it is on its way.
+    /// The packed slice, and the number of bytes sent.
     packed: Vec<u8>,
     sent: usize,
-    /// Parts of a long slice, to be packed.
+    /// Parts of a long slice, not yet packed.
     parts: VecDeque<Slice>,
 }
 
@@ -252,7 +253,7 @@ impl Profiling {
                 Ok(sampler) => sampler,
                 Err(why) => return drop(sender.send(Err(why))),
             };
-            // Where nobody listens any more it ends.
+            // Ends when the receiver is gone.
             while !stopped.load(Ordering::SeqCst) {
                 if sampler.step().is_some_and(|slice| sender.send(Ok(slice)).is_err()) {
                     return;
@@ -273,7 +274,7 @@ impl Profiling {
         })
     }
 
-    /// Whether pieces wait for the host; packs the next slice if none does.
+    /// Whether parts wait for the host; packs the next slice if none do.
     pub fn has_chunks(&mut self) -> bool {
         if self.sent == self.packed.len() {
             if let Some(part) = self.parts.pop_front() {
@@ -299,7 +300,7 @@ impl Profiling {
             }
             self.parts = split(slice);
             let mut part = self.parts.pop_front().expect("a slice has a part");
-            // Names and chains are counted on; samples can be lost.
+            // Later slices refer to names and chains; samples may be lost.
             for part in self.parts.iter_mut().chain([&mut part]) {
                 if !part.seen.is_empty() && is_long(&Packed::from(part.clone()), part.seen.len()) {
                     part.lost += part.seen.len() as u64;
@@ -315,7 +316,7 @@ impl Profiling {
         (self.packed, self.sent) = (reply.encode_to_vec(), 0);
     }
 
-    /// The next piece for the host.
+    /// The next part for the host.
     pub fn piece(&mut self) -> Option<Message> {
         if !self.has_chunks() {
             return None;
@@ -326,12 +327,12 @@ impl Profiling {
         Some(Message::ProfileChunk(ProfileChunk { bytes, last: self.sent == self.packed.len() }))
     }
 
-    /// Has the sampler end; its last slices come as pieces, until [`Self::is_over`].
+    /// Requests the sampler's end; its last slices follow as parts until [`Self::is_over`].
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the sampler has ended and all that it gave is on its way.
+    /// Whether the sampler has ended and all its slices were sent.
     pub fn is_over(&mut self) -> bool {
         !self.has_chunks() && self.slices.is_none()
     }
@@ -341,7 +342,7 @@ impl Drop for Profiling {
     fn drop(&mut self) {
         self.leave.store(true, Ordering::SeqCst);
         self.stop.store(true, Ordering::SeqCst);
-        // A thread that waits for room sees that nobody listens.
+        // Wakes a thread that waits for room: the receiver is gone.
         self.slices = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -353,10 +354,10 @@ impl Drop for Profiling {
 #[derive(Default)]
 pub(crate) struct Profiled {
     pub samples: Samples,
-    /// When and on which of its CPUs the samples of the last slice were taken, in its own clock.
+    /// Times, in its own clock, and CPUs of the samples in the last slice.
     pub moments: Vec<(Ns, u32)>,
     bytes: Vec<u8>,
-    /// Why there is none.
+    /// Reason for a missing profile.
     pub error: Option<String>,
 }
 
@@ -365,7 +366,10 @@ impl Profiled {
         Self { samples, ..Self::default() }
     }
 
-    /// Takes a piece, or says in what the agent lies.
+    /// Adds a part.
+    ///
+    /// # Errors
+    /// The part is invalid; names the problem.
     pub fn take(&mut self, piece: ProfileChunk) -> Result<(), String> {
         if self.bytes.len() + piece.bytes.len() > MAX_PACKED + MAX_TEXT {
             return Err("the agent sent a slice of its profile that is too long".into());
@@ -396,7 +400,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A sampler of a given number of slices.
+    /// A sampler with this number of slices.
     struct Made(u32);
 
     fn slice(number: i64) -> Slice {
@@ -438,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_come_over_in_pieces_unchanged_with_the_last_one() {
+    fn slices_arrive_unchanged_in_parts_with_the_last_one() {
         let mut profiling = Profiling::begin(Box::new(|| Ok(Box::new(Made(0))))).unwrap();
         let mut pieces = Vec::new();
         while pieces.len() < 20 {
@@ -460,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_slice_comes_over_in_parts_and_is_the_same() {
+    fn a_long_slice_arrives_in_parts_unchanged() {
         struct Long;
         impl Sampler for Long {
             fn step(&mut self) -> Option<Slice> {
@@ -490,9 +494,9 @@ mod tests {
         assert_eq!(host.samples.thread(4999), wanted.thread(4999));
     }
 
-    /// A few bytes that ask for much memory are refused before any of it is taken.
+    /// A few bytes that need much memory are refused before it is allocated.
     #[test]
-    fn no_empty_entry_costs_memory() {
+    fn empty_entries_need_no_memory() {
         let said = |slice: Vec<u8>| {
             let reply = message::ProfileReply { error: String::new(), slice };
             let (mut host, bytes) = (Profiled::default(), reply.encode_to_vec());
@@ -518,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sampler_that_does_not_start_says_why() {
+    fn a_sampler_that_does_not_start_reports_the_reason() {
         let profiling = Profiling::begin(Box::new(|| Err("no BTF\x1b[2J".into()))).unwrap();
         let mut host = Profiled::default();
         for piece in rest_of(profiling) {

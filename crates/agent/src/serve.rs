@@ -15,7 +15,9 @@ use session::Session;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+/// The source of a session, with its recorder and sampler.
 pub struct Attached<S> {
+    /// The source of sightings.
     pub source: S,
     /// The flight recorder, if requested, or the reason for its absence.
     pub recorder: Option<Result<Box<dyn Record>, String>>,
@@ -85,13 +87,13 @@ pub enum ServeError {
     #[error("no host opened a session within {0:?}")]
     NobodyCame(Duration),
     /// The host was silent for too long.
-    #[error("nothing was heard of the host for {0:?}: taken for dead")]
+    #[error("no message from the host for {0:?}: considered dead")]
     Silent(Duration),
     /// The host does not read.
-    #[error("the host has taken nothing for {0:?}: taken for dead")]
+    #[error("the host has read nothing for {0:?}: considered dead")]
     Stuck(Duration),
     /// Invalid bytes.
-    #[error("the host sent what is no message of latpath's: {0}")]
+    #[error("the host sent an invalid message: {0}")]
     Frame(String),
     /// An unexpected message.
     #[error("the host broke the protocol: {0}")]
@@ -133,7 +135,7 @@ where
     let result = session.run(quit);
     let last_word = match &result {
         Ok(Ended::Stopped | Ended::HostGone | Ended::NewSession) => None,
-        Ok(Ended::Quit) => Some("the agent was asked to end".to_string()),
+        Ok(Ended::Quit) => Some("the agent was stopped".to_string()),
         Err(ServeError::Io(_) | ServeError::Stuck(_) | ServeError::NobodyCame(_)) => None,
         // Tells a host that was only slow, or whose guest was stopped, the reason.
         Err(e) => Some(e.to_string()),

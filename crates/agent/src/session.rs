@@ -233,7 +233,7 @@ impl Session {
             });
         }
         if self.greeted.is_some() && self.heard.elapsed() >= self.timeouts.silence {
-            return Err(format!("no answer for {:.1} s: taken for dead", self.heard.elapsed().as_secs_f64()));
+            return Err(format!("no answer for {:.1} s: considered dead", self.heard.elapsed().as_secs_f64()));
         }
         Ok(())
     }

@@ -48,16 +48,25 @@ pub(crate) struct Ready {
 
 impl Stream {
     /// Creates a stream of a socket or device, open for reading and writing.
+    ///
+    /// # Errors
+    /// The descriptor cannot be made non-blocking.
     pub fn new(fd: impl Into<OwnedFd>) -> io::Result<Self> {
         Self::from_parts(fd.into(), None)
     }
 
     /// Creates a stream of two pipes.
+    ///
+    /// # Errors
+    /// A descriptor cannot be made non-blocking.
     pub fn from_pair(rx: impl Into<OwnedFd>, tx: impl Into<OwnedFd>) -> io::Result<Self> {
         Self::from_parts(rx.into(), Some(tx.into()))
     }
 
     /// Creates a stream of standard input and output.
+    ///
+    /// # Errors
+    /// A descriptor cannot be copied or made non-blocking.
     pub fn stdio() -> io::Result<Self> {
         let stdin = io::stdin().as_fd().try_clone_to_owned()?;
         let stdout = io::stdout().as_fd().try_clone_to_owned()?;

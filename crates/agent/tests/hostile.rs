@@ -1,4 +1,4 @@
-//! Peers that lie, stall or die: an error in bounded time and memory, never a panic or a hang.
+//! Peers that lie, stall or die cause an error in bounded time and memory, never a panic or a hang.
 
 mod fake;
 
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// `latpath agent`'s answer to a host's preamble, and its greeting (version 1), by hand: the wire format is fixed.
+/// An agent's answer to a host's preamble, and its greeting (version 1), by hand: the wire format is fixed.
 fn greeting(preamble: &[u8], version: u8) -> Vec<u8> {
     let mut bytes = b"\xfe\xfflatpth".to_vec();
     bytes.extend(&preamble[8..16]);
@@ -19,7 +19,7 @@ fn greeting(preamble: &[u8], version: u8) -> Vec<u8> {
 
 const SOON: Duration = Duration::from_millis(600);
 
-/// Connects to an agent: `peer`, on the other end of the line.
+/// Connects to an agent: `peer`, at the other end of the stream.
 fn host_against(peer: impl FnOnce(UnixStream) + Send + 'static) -> Result<Machine, MachineError> {
     host_that_waits(patient(), peer)
 }
@@ -34,7 +34,7 @@ fn host_that_waits(
     Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), timeouts)
 }
 
-/// Keeps the stream open until the other end has gone.
+/// Keeps the stream open until the other end closes it.
 fn hold(mut stream: UnixStream) {
     let _ = stream.read_to_end(&mut Vec::new());
 }
@@ -50,7 +50,7 @@ fn knock(guest: &mut UnixStream) -> [u8; 16] {
 }
 
 #[test]
-fn an_agent_that_never_answers_is_given_up() {
+fn an_agent_that_never_answers_is_disconnected() {
     let error = why(host_that_waits(Timeouts { connect: SOON, ..patient() }, hold));
     assert!(
         error.contains("guest0 (socket pair): no agent answered within 600ms; is 'latpath agent' running"),
@@ -59,14 +59,14 @@ fn an_agent_that_never_answers_is_given_up() {
 }
 
 #[test]
-fn an_agent_that_stalls_after_its_greeting_is_given_up() {
+fn an_agent_that_stalls_after_its_greeting_is_disconnected() {
     let error = why(host_that_waits(Timeouts { silence: SOON, ..patient() }, |mut guest| {
         let preamble = knock(&mut guest);
         guest.write_all(&greeting(&preamble, 1)).unwrap();
         hold(guest);
     }));
-    // It says how long it was.
-    assert!(error.contains("no answer for ") && error.contains(" s: taken for dead"), "{error}");
+    // The error has the duration.
+    assert!(error.contains("no answer for ") && error.contains(" s: considered dead"), "{error}");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn an_agent_that_announces_an_endless_frame_is_refused() {
 }
 
 #[test]
-fn an_agent_that_takes_the_place_of_a_dead_one_is_reported_at_once() {
+fn an_agent_that_replaces_a_dead_one_is_reported_at_once() {
     let error = why(host_against(|mut guest| {
         let preamble = knock(&mut guest);
         guest.write_all(&greeting(&preamble, 1)).unwrap();
@@ -107,7 +107,7 @@ fn an_agent_that_dies_within_a_frame_is_a_closed_stream() {
         let preamble = knock(&mut guest);
         guest.write_all(&greeting(&preamble, 1)).unwrap();
         guest.write_all(&[200, 0, 0, 0, 1, 2, 3]).unwrap();
-        // All that the host writes is read, or this end would be a reset.
+        // Reads everything from the host; otherwise, closing this end would reset the stream.
         guest.shutdown(std::net::Shutdown::Write).unwrap();
         hold(guest);
     }));
@@ -115,13 +115,13 @@ fn an_agent_that_dies_within_a_frame_is_a_closed_stream() {
 }
 
 #[test]
-fn an_agent_that_floods_before_its_greeting_costs_the_timeout_and_no_memory() {
+fn an_agent_that_floods_before_its_greeting_wastes_the_timeout_but_no_memory() {
     let flood = |mut guest: UnixStream| while guest.write_all(&[0xfe; 65536]).is_ok() {};
     let error = why(host_that_waits(Timeouts { connect: SOON, ..patient() }, flood));
     assert!(error.contains("no agent answered"), "{error}");
 }
 
-/// Serves a host, `peer`; it goes with what that returns.
+/// Serves a host, `peer`, which disconnects when the closure's result is dropped.
 fn serve_against<T>(options: ServeOptions, peer: impl FnOnce(UnixStream) -> T) -> Result<Ended, ServeError> {
     let (host, guest) = UnixStream::pair().unwrap();
     host.set_read_timeout(Some(LIMIT)).unwrap();
@@ -142,7 +142,7 @@ const OPEN: &[u8] = b"\xfe\xffLATPTH\x01\x02\x03\x04\x05\x06\x07\x08";
 const HELLO: &[u8] = &[6, 0, 0, 0, 0x0a, 4, 0x08, 1, 0x10, 1];
 
 #[test]
-fn a_host_that_never_comes_is_not_waited_for_longer_than_requested() {
+fn waiting_for_a_host_ends_at_the_requested_timeout() {
     let error = serve_against(ServeOptions { opening: Some(SOON), ..waits_long() }, |host| host).unwrap_err();
     assert!(matches!(error, ServeError::NobodyCame(_)), "{error}");
 }
@@ -159,7 +159,7 @@ fn a_host_that_falls_silent_ends_the_session() {
 }
 
 #[test]
-fn a_host_of_another_version_learns_what_to_do() {
+fn a_host_of_another_version_gets_advice() {
     let mut said = Vec::new();
     let error = serve_against(waits_long(), |mut host| {
         host.write_all(OPEN).unwrap();
@@ -184,11 +184,11 @@ fn a_new_session_on_the_same_stream_ends_the_old_one() {
 }
 
 #[test]
-fn a_host_that_asks_and_never_reads_is_given_up() {
+fn a_host_that_never_reads_is_disconnected() {
     let error = serve_against(ServeOptions { silence: SOON, ..waits_long() }, |mut host| {
         host.write_all(OPEN).unwrap();
         host.write_all(HELLO).unwrap();
-        // Questions about the time without end: the answers fill the stream.
+        // Endless time requests: the replies fill the stream.
         let question = [4, 0, 0, 0, 0x4a, 2, 0x08, 1].repeat(100);
         host.set_write_timeout(Some(LIMIT)).unwrap();
         while host.write_all(&question).is_ok() {}
@@ -196,7 +196,7 @@ fn a_host_that_asks_and_never_reads_is_given_up() {
     })
     .unwrap_err();
     let gave_up = matches!(error, ServeError::Stuck(_) | ServeError::Protocol(_) | ServeError::Io(_));
-    // One that does not run for so long is taken for dead too.
+    // A thread that is paused for so long counts as dead too.
     assert!(gave_up || matches!(error, ServeError::Silent(_)), "{error}");
 }
 
@@ -233,13 +233,13 @@ proptest! {
     }
 }
 
-/// Frames of random content, some with the head of a message that exists.
+/// Frames with random contents, some with the header of an existing message.
 fn framed(frames: &[(Vec<u8>, bool, u8)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (content, like_a_message, tag) in frames {
         let mut frame = content.clone();
         if *like_a_message {
-            // Tags from 16 on take a second byte.
+            // Tags from 16 on need a second byte.
             let head = match *tag {
                 tag @ ..16 => vec![tag << 3 | 2],
                 tag => vec![(tag << 3 | 2) | 0x80, tag >> 4],

@@ -1,4 +1,4 @@
-//! Agents in processes of their own, over `exec:`.
+//! Agents in separate processes, over `exec:`.
 
 mod fake;
 
@@ -8,7 +8,7 @@ use latpath_model::Source;
 use latpath_testkit::waits::until;
 use std::time::Duration;
 
-/// The command of the example `fake-agent`, which cargo builds with the tests.
+/// Command of the example `fake-agent`, which cargo builds with the tests.
 fn fake_agent(args: &str) -> Address {
     let tests = std::env::current_exe().unwrap();
     let path = tests.parent().unwrap().parent().unwrap().join("examples/fake-agent");
@@ -29,7 +29,7 @@ fn sightings_come_from_another_process_until_it_is_stopped() {
 }
 
 #[test]
-fn a_killed_agent_is_a_fault_with_its_last_words_and_its_sightings_stay() {
+fn a_killed_agent_is_a_fault_with_its_last_output_and_keeps_its_sightings() {
     let mut machine = Machine::connect("guest0", &fake_agent("die-after 100"), patient()).unwrap();
     machine.start(&request()).unwrap();
     let mut got = drain(&mut machine, 300);
@@ -42,21 +42,21 @@ fn a_killed_agent_is_a_fault_with_its_last_words_and_its_sightings_stay() {
 }
 
 #[test]
-fn a_refusal_comes_with_the_agents_own_words() {
+fn a_refusal_has_the_agents_own_text() {
     let mut machine = Machine::connect("guest0", &fake_agent("refuse 'not root'"), patient()).unwrap();
     let error = machine.start(&request()).unwrap_err().to_string();
     assert!(error.contains("the agent gave up: not root"), "{error}");
 }
 
 #[test]
-fn a_command_that_fails_is_reported_with_what_it_said() {
+fn a_failed_command_is_reported_with_its_output() {
     let address = "exec:echo 'permission denied (publickey)' >&2; exit 255".parse().unwrap();
     let error = Machine::connect("guest0", &address, patient()).err().unwrap().to_string();
-    assert!(error.contains("exit status: 255) and said: permission denied (publickey)"), "{error}");
+    assert!(error.contains("exit status: 255) and printed: permission denied (publickey)"), "{error}");
 }
 
 #[test]
-fn a_command_that_says_nothing_is_given_up_and_killed_with_its_children() {
+fn a_silent_command_is_killed_with_its_children() {
     let timeouts = Timeouts { connect: Duration::from_millis(400), ..patient() };
     let marker = format!("37{}", std::process::id());
     let address = format!("exec:sleep {marker} & sleep {marker}; true").parse().unwrap();
@@ -72,7 +72,7 @@ fn a_command_that_says_nothing_is_given_up_and_killed_with_its_children() {
 }
 
 #[test]
-fn a_command_that_talks_rubbish_is_given_up() {
+fn a_command_with_invalid_output_is_given_up() {
     let timeouts = Timeouts { connect: Duration::from_millis(400), ..patient() };
     let error = Machine::connect("guest0", &"exec:cat /dev/urandom".parse().unwrap(), timeouts).err().unwrap();
     assert!(error.why.contains("no agent answered"), "{error}");

@@ -1,4 +1,4 @@
-//! A guest's samples that come late, or not at all.
+//! A guest's samples that arrive late or never.
 
 mod fake;
 
@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::time::Duration;
 
-/// Makes a slice at each step, and the last one on request.
+/// Returns a slice at each step, and the last one on request.
 struct Slow {
     until: Ns,
     first: bool,
@@ -48,7 +48,7 @@ impl Sampler for Slow {
     }
 }
 
-/// A machine that has begun to send samples.
+/// A machine that has started to send samples.
 fn sampled(timeouts: Timeouts) -> (Machine, Agent, Sender<()>) {
     let (host, guest) = UnixStream::pair().unwrap();
     let (last, go_on) = channel();
@@ -61,7 +61,7 @@ fn sampled(timeouts: Timeouts) -> (Machine, Agent, Sender<()>) {
 }
 
 #[test]
-fn late_samples_are_waited_for_and_the_agent_is_heard_meanwhile() {
+fn the_host_waits_for_late_samples_and_exchanges_times_meanwhile() {
     let (mut machine, agent, last) = sampled(patient());
     machine.begin_stop();
     let before = machine.clock().exchanges;
@@ -81,7 +81,7 @@ fn late_samples_are_waited_for_and_the_agent_is_heard_meanwhile() {
 }
 
 #[test]
-fn samples_that_do_not_come_in_time_leave_those_that_had_come() {
+fn missing_last_samples_do_not_discard_earlier_ones() {
     let (mut machine, agent, last) = sampled(Timeouts { profile: Duration::from_millis(300), ..patient() });
     let why = machine.stop().unwrap_err().to_string();
     assert!(why.contains("did not hand over its last samples within 300ms"), "{why}");

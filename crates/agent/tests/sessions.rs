@@ -85,7 +85,7 @@ fn notes_and_senders_reach_a_host_that_asks_for_them_with_the_last_at_the_end_an
 }
 
 #[test]
-fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
+fn times_of_a_machine_with_another_clock_are_within_the_bound() {
     // Ahead by 100 s and fast by 80 ppm.
     let began = monotonic();
     let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
@@ -106,7 +106,7 @@ fn times_of_a_machine_with_another_clock_come_out_within_the_bound() {
         let off = s.t - seen[s.key as usize];
         assert!(off.abs() <= clock.max_error_bound_ns + 2, "{off} ns off, bound {}", clock.max_error_bound_ns);
     }
-    // Where nothing has been exchanged for a while, both go apart for so long.
+    // Without exchanges for a while, both clocks' bounds grow.
     until("the clock is as it is", || {
         let (clock, now) = (machine.clock(), monotonic());
         let off = clock.offset_ns - (guest(now) - now);
@@ -141,7 +141,7 @@ fn the_agent_detaches_when_its_host_goes_away() {
 }
 
 #[test]
-fn a_machine_that_dies_hands_over_what_had_come_and_holds_nobody_up() {
+fn a_dead_machine_returns_its_received_sightings_and_delays_no_other() {
     let (host, guest) = UnixStream::pair().unwrap();
     let cut = guest.try_clone().unwrap();
     let agent = agent(guest, monotonic);
@@ -188,7 +188,7 @@ fn a_probe_that_panics_while_attaching_is_an_error_of_that_machine() {
 }
 
 #[test]
-fn while_the_probe_is_attached_the_clock_goes_on() {
+fn clock_exchanges_continue_while_the_probe_is_attached() {
     let (host, near) = UnixStream::pair().unwrap();
     let (far, guest) = UnixStream::pair().unwrap();
     let said = counted(near, far);
@@ -196,7 +196,7 @@ fn while_the_probe_is_attached_the_clock_goes_on() {
     std::thread::spawn(move || {
         let make = move |_: &StartRequest| {
             let before = heard.load(Ordering::SeqCst);
-            // An answer about the time has less than 50 bytes, and nothing else is said in between.
+            // A time reply has less than 50 bytes, and no other messages are sent meanwhile.
             until("ten answers", || heard.load(Ordering::SeqCst) > before + 500).unwrap();
             Err::<Attached<fake::Given>, _>("slow".to_string())
         };
@@ -208,7 +208,7 @@ fn while_the_probe_is_attached_the_clock_goes_on() {
     assert!(machine.clock().exchanges >= before + 5);
 }
 
-/// Passes on what both say, and counts the bytes that the second says.
+/// Forwards in both directions, and counts the bytes of the second end.
 fn counted(near: UnixStream, far: UnixStream) -> Arc<AtomicU64> {
     let said = Arc::new(AtomicU64::new(0));
     let (mut back, mut there) = (near.try_clone().unwrap(), far.try_clone().unwrap());
@@ -226,7 +226,7 @@ fn counted(near: UnixStream, far: UnixStream) -> Arc<AtomicU64> {
     said
 }
 
-/// A hypervisor's clock that reads true: guest and host are one machine here.
+/// An exact hypervisor's clock: guest and host are one machine here.
 struct True;
 
 impl Reader for True {
@@ -237,7 +237,7 @@ impl Reader for True {
 }
 
 #[test]
-fn the_hypervisors_clock_is_used_where_there_is_one() {
+fn the_hypervisors_clock_is_used_if_available() {
     let (host, guest) = UnixStream::pair().unwrap();
     let _agent = agent_with(guest, ServeOptions { hypervisor: Some(Box::new(True)), ..ServeOptions::default() });
     let machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
@@ -247,7 +247,7 @@ fn the_hypervisors_clock_is_used_where_there_is_one() {
 }
 
 #[test]
-fn what_an_older_session_left_in_the_pipe_is_skipped_on_both_sides() {
+fn both_ends_skip_leftovers_of_an_older_session() {
     let (mut host, mut guest) = UnixStream::pair().unwrap();
     let mut rubbish = vec![9, 0, 0, 0, 1, 2];
     rubbish.extend(b"\xfe\xffLATP\xfe\xff\xfe");
@@ -268,7 +268,7 @@ fn fresh() -> impl FnOnce(&StartRequest) -> Result<Attached<fake::Given>, String
 }
 
 #[test]
-fn a_socket_serves_one_host_after_another_is_private_and_goes_away() {
+fn a_socket_serves_successive_hosts_is_private_and_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.sock");
     let (quit, tell_quit) = UnixStream::pair().unwrap();
@@ -277,7 +277,7 @@ fn a_socket_serves_one_host_after_another_is_private_and_goes_away() {
         let mut options = ServeOptions { facts: Facts::default(), ..ServeOptions::default() };
         listen(&at, false, &mut options, Some(quit.as_fd()), &mut |_| {}, fresh())
     });
-    // The host may come first: it tries again.
+    // The host may connect first; it tries again.
     let address = format!("unix:{}", path.display()).parse().unwrap();
     for _ in 0..2 {
         let mut machine = Machine::connect("guest0", &address, patient()).unwrap();
@@ -286,14 +286,14 @@ fn a_socket_serves_one_host_after_another_is_private_and_goes_away() {
         machine.stop().unwrap();
     }
     let second = listen(&Listen::Unix(path.clone()), true, &mut ServeOptions::default(), None, &mut |_| {}, fresh());
-    assert!(second.unwrap_err().to_string().contains("another agent waits here"));
+    assert!(second.unwrap_err().to_string().contains("another agent listens here"));
     drop(tell_quit);
     agent.join().unwrap().unwrap();
     assert!(!path.exists());
 }
 
 #[test]
-fn one_who_connects_and_is_silent_does_not_keep_the_host_out() {
+fn a_silent_connection_does_not_lock_the_host_out() {
     for once in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.sock");
@@ -320,7 +320,7 @@ fn one_who_connects_and_is_silent_does_not_keep_the_host_out() {
 }
 
 #[test]
-fn who_connects_to_a_socket_may_take_a_bounded_time_to_open_a_session_and_on_a_device_any_time() {
+fn opening_a_session_is_limited_in_time_on_sockets_and_not_on_devices() {
     let dir = tempfile::tempdir().unwrap();
     for (at, is_bounded) in
         [(Listen::Unix(dir.path().join("agent.sock")), true), (Listen::Device("/dev/null".into()), false)]
@@ -350,7 +350,7 @@ fn a_socket_left_by_a_killed_agent_is_replaced_and_any_other_file_is_not() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_reported_by_name() {
+fn a_missing_device_is_reported_by_name() {
     let at = Listen::Device("/dev/virtio-ports/latpath-none".into());
     let error = listen(&at, true, &mut ServeOptions::default(), None, &mut |_| {}, fresh()).unwrap_err().to_string();
     assert!(error.starts_with("/dev/virtio-ports/latpath-none: no such device"), "{error}");
@@ -365,7 +365,7 @@ fn a_wrong_socket_path_is_reported_after_the_timeout() {
 }
 
 #[test]
-fn a_command_runs_there_where_the_agent_allows_it_and_ends_with_the_session() {
+fn a_permitted_command_runs_and_ends_with_the_session() {
     let (host, guest) = UnixStream::pair().unwrap();
     let agent = agent_with(guest, ServeOptions { commands: Commands::Allowed, ..ServeOptions::default() });
     let mut machine = Machine::on_stream("guest0", "socket pair", Stream::new(host).unwrap(), patient()).unwrap();
@@ -398,7 +398,7 @@ fn a_command_runs_there_where_the_agent_allows_it_and_ends_with_the_session() {
 }
 
 #[test]
-fn a_command_runs_nowhere_else() {
+fn a_command_runs_on_no_other_agent() {
     let (mut machine, _agent) = connected(monotonic);
     let refused = machine.run_command(vec!["true".into()]).unwrap_err().to_string();
     assert!(refused.contains("latpath agent --allow-commands"), "{refused}");
@@ -406,7 +406,7 @@ fn a_command_runs_nowhere_else() {
 }
 
 #[test]
-fn an_agent_with_a_key_runs_the_commands_of_those_alone_who_have_it() {
+fn an_agent_with_a_key_runs_commands_of_hosts_with_the_key_only() {
     let folder = tempfile::tempdir().unwrap();
     let key = |text: &str| {
         let file = folder.path().join("key");

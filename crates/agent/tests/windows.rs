@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const MS: Ns = 1_000_000;
 
-/// Reports so many events in each window, which zstd cannot make smaller.
+/// Reports this number of events in each window, which zstd cannot compress.
 #[derive(Clone, Default)]
 struct Invents {
     events: u64,
@@ -53,7 +53,7 @@ impl Record for Invents {
     }
 }
 
-/// A host and an agent whose recorder is this one, started.
+/// A started host and agent with this recorder.
 fn started(options: ServeOptions, recorder: Begun, timeouts: Timeouts) -> (Machine, Agent) {
     let (host, guest) = UnixStream::pair().unwrap();
     started_over(host, guest, options, recorder, timeouts)
@@ -72,7 +72,7 @@ fn started_over(
     (machine, agent)
 }
 
-/// Windows, until this many have come.
+/// The first `n` windows.
 fn windows(machine: &mut Machine, n: usize) -> Vec<(u64, Result<GuestWindow, String>)> {
     let mut got = Vec::new();
     let waited = until(&format!("{n} windows come"), || {
@@ -88,14 +88,14 @@ fn only(machine: &mut Machine) -> Result<GuestWindow, String> {
 }
 
 #[test]
-fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
+fn a_window_has_the_requested_time_and_the_clocks_offset() {
     // Ahead by 100 s and fast by 80 ppm.
     let began = monotonic();
     let guest = move |host: Ns| host + 100_000_000_000 + (host - began) * 80 / 1_000_000;
     let options = ServeOptions { clock: Box::new(move || guest(monotonic())), ..ServeOptions::default() };
     let invents = Invents { events: 1000, ..Invents::default() };
     let (mut machine, agent) = started(options, invents.boxed(), patient());
-    // Sightings say how far its clock is.
+    // Sightings determine the clock's offset.
     let t = monotonic();
     agent.sightings.send(vec![Sighting { t: guest(t), ..Sighting::default() }]).unwrap();
     let seen = drain(&mut machine, 1)[0].t;
@@ -106,13 +106,13 @@ fn a_window_is_of_the_time_that_was_asked_for_and_says_how_the_clocks_differ() {
     let GuestWindow { offset_ns, error_bound_ns, snapshot } = window.unwrap();
     assert_eq!(snapshot, invents.snapshot(snapshot.window.from, snapshot.window.to), "as it was made there");
     assert!((offset_ns - (guest(t) - t)).abs() <= error_bound_ns, "{offset_ns} within {error_bound_ns}");
-    // It is the offset by which the sighting was mapped: both lie on one timeline.
+    // The same offset as the sighting's: both are on one timeline.
     assert!((guest(t) - offset_ns - seen).abs() <= 1, "{} against {seen}", guest(t) - offset_ns);
     assert!((snapshot.window.to - guest(t)).abs() <= 1 && (snapshot.window.from - guest(t - 30 * MS)).abs() < 10_000);
 }
 
 #[test]
-fn a_window_may_end_a_little_ahead_and_comes_when_that_is_over() {
+fn a_window_may_end_in_the_near_future_and_arrives_after_its_end() {
     let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), patient());
     let now = monotonic();
     machine.request_window(now, now + 200 * MS);
@@ -127,7 +127,7 @@ fn a_window_may_end_a_little_ahead_and_comes_when_that_is_over() {
 }
 
 #[test]
-fn each_window_that_was_asked_for_is_answered_once_however_many_there_are() {
+fn each_requested_window_is_answered_once() {
     let invents = Invents { events: 20_000, takes: Duration::from_millis(20), ..Invents::default() };
     let (mut machine, _agent) = started(ServeOptions::default(), invents.boxed(), patient());
     let now = monotonic();
@@ -145,7 +145,7 @@ fn each_window_that_was_asked_for_is_answered_once_however_many_there_are() {
     assert!(only(&mut machine).is_ok(), "those that were fetched make room");
 }
 
-/// What the agent may say to the host: bytes that were allowed and not said yet; all once nobody allows any.
+/// The agent's stream to the host, limited to the allowed bytes; without a limit once the sender is dropped.
 struct Line {
     more: Sender<usize>,
     left: Arc<AtomicUsize>,
@@ -177,7 +177,7 @@ impl Line {
         (host, guest, Self { more, left })
     }
 
-    /// Allows some more, unless enough is left.
+    /// Allows more bytes, unless enough are left.
     fn allow(&self) -> usize {
         if self.left.load(Ordering::SeqCst) >= 4096 {
             return 0;
@@ -221,19 +221,19 @@ fn sightings_and_the_time_do_not_wait_for_a_window() {
         machine.clock().exchanges > before
     })
     .unwrap();
-    // The window has some 2 MB; on a machine that stood still they may all have passed by now.
+    // The window has about 2 MB; after a pause of the machine, all may have passed.
     assert!(allowed > 1 << 20 || machine.take_windows().is_empty(), "{allowed} bytes passed");
     drop(line);
     assert_eq!(only(&mut machine).unwrap().snapshot.window.cpus[0].events.len() as u64, EVENTS);
 }
 
 #[test]
-fn what_a_recorder_lacks_and_costs_is_reported() {
+fn a_recorders_missing_features_and_cost_are_reported() {
     let (mut machine, _agent) = started(ServeOptions::default(), Invents::default().boxed(), patient());
     let now = monotonic();
     machine.request_window(now - MS, now);
     only(&mut machine).unwrap();
-    // However busy it is.
+    // At any load.
     until("the figures", || {
         machine.request_window(now - MS, now);
         drop(machine.take_windows());
@@ -246,7 +246,7 @@ fn what_a_recorder_lacks_and_costs_is_reported() {
 }
 
 #[test]
-fn without_a_recorder_a_window_is_an_error_that_says_why() {
+fn without_a_recorder_a_window_is_an_error_with_the_reason() {
     let window = |mut machine: Machine| {
         let now = monotonic();
         machine.request_window(now - MS, now);
@@ -266,13 +266,13 @@ fn without_a_recorder_a_window_is_an_error_that_says_why() {
     machine.request_window(now - MS, now);
     assert_eq!(only(&mut machine), Err("no BTF".into()));
 
-    // An agent that does not know the option, and says nothing of a recorder.
+    // An agent that does not know the option and reports no recorder.
     let (machine, _agent) = started(ServeOptions::default(), None, patient());
     assert_eq!(window(machine).0, "no flight recorder runs here");
 }
 
 #[test]
-fn an_agent_of_before_there_were_recorders_is_never_asked_and_the_host_says_so() {
+fn an_agent_older_than_recorders_gets_no_request_and_the_host_reports_it() {
     let facts = Facts { program: "0.0.9".into(), records: false, ..Facts::default() };
     let (mut machine, _agent) =
         started(ServeOptions { facts, ..ServeOptions::default() }, Invents::default().boxed(), patient());
@@ -284,11 +284,11 @@ fn an_agent_of_before_there_were_recorders_is_never_asked_and_the_host_says_so()
     assert!(machine.is_alive());
 }
 
-/// A recorder that reports nothing before it may.
+/// A recorder that reports nothing before a signal.
 struct Waits(Invents, Mutex<Receiver<()>>);
 
 impl Waits {
-    /// It, and what lets it go on when it is dropped.
+    /// The recorder, and the sender whose drop releases it.
     fn boxed(invents: &Invents) -> (Begun, Sender<()>) {
         let (go_on, signal) = channel();
         (Some(Ok(Box::new(Self(invents.clone(), Mutex::new(signal))))), go_on)
@@ -307,7 +307,7 @@ impl Record for Waits {
 }
 
 #[test]
-fn a_recorder_that_takes_too_long_is_given_up_and_what_it_says_later_is_dropped() {
+fn a_late_window_is_given_up_and_its_later_parts_are_discarded() {
     let invents = Invents { events: 50_000, ..Invents::default() };
     let (recorder, go_on) = Waits::boxed(&invents);
     let timeouts = Timeouts { window: Duration::from_millis(200), ..patient() };
@@ -322,7 +322,7 @@ fn a_recorder_that_takes_too_long_is_given_up_and_what_it_says_later_is_dropped(
     assert!(machine.take_windows().is_empty() && machine.is_alive(), "{:?}", machine.fault());
 }
 
-/// A recorder with a fault.
+/// A faulty recorder.
 struct Panics;
 
 impl Record for Panics {
@@ -336,7 +336,7 @@ impl Record for Panics {
 }
 
 #[test]
-fn a_recorder_that_panics_costs_its_windows_and_nothing_else() {
+fn a_panicking_recorder_loses_its_windows_only() {
     let (mut machine, agent) = started(ServeOptions::default(), Some(Ok(Box::new(Panics))), patient());
     let now = monotonic();
     machine.request_window(now - MS, now);
@@ -351,7 +351,7 @@ fn a_recorder_that_panics_costs_its_windows_and_nothing_else() {
 }
 
 #[test]
-fn an_agent_that_dies_answers_all_that_was_asked_of_it_with_an_error() {
+fn requests_to_a_dead_agent_end_with_an_error() {
     let (host, guest) = UnixStream::pair().unwrap();
     let cut = guest.try_clone().unwrap();
     let (recorder, _go_on) = Waits::boxed(&Invents::default());
@@ -367,7 +367,7 @@ fn an_agent_that_dies_answers_all_that_was_asked_of_it_with_an_error() {
 }
 
 #[test]
-fn a_session_that_is_stopped_answers_what_is_open() {
+fn a_stopped_session_answers_pending_requests() {
     let invents = Invents { takes: Duration::from_millis(100), ..Invents::default() };
     let (mut machine, agent) = started(ServeOptions::default(), invents.boxed(), patient());
     let now = monotonic();

@@ -24,6 +24,7 @@ pub struct Advice {
     pub what: String,
     /// What does it, to be entered on `machine`; the first that fits the set-up is enough.
     pub commands: Vec<String>,
+    /// Name of the machine on which to enter them.
     pub machine: String,
 }
 

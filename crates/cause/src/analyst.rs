@@ -37,6 +37,7 @@ pub struct CauseInterval {
     pub from: Ns,
     /// End: the `from` of the next interval.
     pub to: Ns,
+    /// Reason why the packet did not proceed in this time.
     pub cause: Cause,
     /// The thread, softirq or interrupt that had to act for the packet to proceed; `None` if unknown.
     pub actor: Option<Executor>,

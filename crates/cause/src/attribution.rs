@@ -33,7 +33,9 @@ pub struct Attribution {
 /// One cause of one packet: all time on the whole route in which the same actor was delayed by the same cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CauseShare {
+    /// Reason why the packet did not proceed.
     pub cause: Cause,
+    /// Name of the actor's machine; empty for `unexplained`.
     pub machine: String,
     /// The actor that had to act for the packet to proceed.
     pub actor: Option<Actor>,

@@ -20,9 +20,11 @@ struct HopSums {
     causes: HashMap<Cause, i128>,
 }
 
+/// Mean time of each cause, ns.
 pub type MeanTimes = HashMap<Cause, Ns>;
 
 impl Baseline {
+    /// Adds an on-time packet.
     pub fn add(&mut self, packet: &PacketTimeline) {
         self.packets += 1;
         for hop in &packet.hops {
@@ -39,6 +41,7 @@ impl Baseline {
         }
     }
 
+    /// Number of packets added.
     pub fn packets(&self) -> u64 {
         self.packets
     }

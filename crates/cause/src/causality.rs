@@ -11,6 +11,7 @@ use serde::Serialize;
 pub struct GuestCausality {
     /// Name of the guest's machine.
     pub machine: String,
+    /// Numbers of agreeing and contradicting events.
     #[serde(flatten)]
     pub events: Causality,
 }

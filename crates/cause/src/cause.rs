@@ -14,31 +14,33 @@ pub struct CauseInfo {
     pub meaning: &'static str,
     /// First words of the sentence.
     pub subject: Subject,
-    /// What happened, as a sentence without a full stop, and without its subject where that is the actor. `{actor}` is
-    /// who had to act,
-    /// `{was}` is `was ` behind who waited for it (`relay waited for server, which`), `{for}` for how long (` for 14.2 ms`), `{by}` the
-    /// culprits behind the link's words, `{detail}` the detail.
+    /// The event, as a sentence without a full stop, and without its subject if that is the actor. Placeholders:
+    /// `{actor}` the actor; `{was}` `was ` after a waiter (`relay waited for server, which`), else nothing; `{for}` the
+    /// duration (` for 14.2 ms`); `{by}` the culprits after the link's words; `{detail}` the detail.
     pub sentence: &'static str,
-    /// How the culprit comes in.
+    /// Relation of culprit and actor.
     pub link: Link,
-    /// What else is said of it.
+    /// Further detail in the sentence.
     pub detail: Detail,
+    /// State of the actor meanwhile.
     pub state: ActorState,
-    /// What to do about it.
+    /// Fixes, best first.
     pub(crate) advice: fn(&Advisor) -> Vec<Advice>,
 }
 
+/// First words of a cause's sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// Who had to act, with who waited for it.
+    /// The actor, with its waiter.
     Actor,
-    /// Nobody by name.
+    /// No executor.
     None,
 }
 
 /// How a culprit kept the actor from acting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
+    /// No culprit is named.
     Nobody,
     /// The culprit had the CPU that the actor was to have.
     Behind,
@@ -71,21 +73,28 @@ impl Link {
 /// Detail of a cause beside actor and culprit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
+    /// No detail.
     None,
     /// The note of the interval.
     Note,
+    /// The idle state that the CPU left, by the interval's number.
     IdleState,
     /// The VM exit reason in the interval's number.
     ExitReason,
+    /// The packets ahead in the queue, by the interval's number.
     PacketsAhead,
 }
 
 /// State of an actor, for charts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActorState {
+    /// It runs on a CPU.
     Works,
+    /// An interrupt or the hypervisor runs on its CPU.
     Interrupted,
+    /// It, or its pending work, is ready and does not run.
     Waits,
+    /// It waits for an event or a time.
     Sleeps,
     /// Unknown.
     Unknown,
@@ -109,8 +118,10 @@ macro_rules! causes {
         }
 
         impl Cause {
+            /// All causes, in the order of docs/causes.md.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
+            /// Texts and properties of the cause.
             pub fn info(self) -> &'static CauseInfo {
                 match self {
                     $(Self::$variant => &CauseInfo {
@@ -217,10 +228,7 @@ mod tests {
         assert_eq!(listed.len(), Cause::ALL.len());
         for (cause, row) in Cause::ALL.iter().zip(listed) {
             let start = format!("| `{cause}` | {} | ", cause.info().meaning);
-            assert!(
-                row.starts_with(&start),
-                "docs/causes.md: a row that begins with {start:?} stands where {row:?} does"
-            );
+            assert!(row.starts_with(&start), "docs/causes.md: {row:?} must begin with {start:?}");
         }
     }
 

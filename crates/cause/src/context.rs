@@ -16,10 +16,13 @@ const MAX_THREADS: usize = 1 << 16;
 /// The context needed to explain, report and export a run or a current recording.
 #[derive(Clone, Debug, Default)]
 pub struct RunContext {
+    /// All points, indexed by their ids.
     pub points: Vec<PointInfo>,
     /// Route of each stream: its points in the order of the packets' passage.
     pub routes: Vec<Vec<PointId>>,
+    /// Segments of the layout.
     pub segments: Vec<Segment>,
+    /// Streams, indexed by their ids.
     pub streams: Vec<StreamSpec>,
     /// The host's virtual machines.
     pub vms: Vec<Vm>,

@@ -4,6 +4,7 @@ use crate::kernel_time::Reason;
 use latpath_model::Ns;
 use std::fmt;
 
+/// A note on an interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The interval is the sum of this many intervals.

@@ -8,12 +8,15 @@ use std::collections::BTreeMap;
 /// A packet with the causes between the points of its route that saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketTimeline {
+    /// The packet's stream.
     pub stream: StreamId,
     /// Key of the packet in its stream.
     pub key: u32,
+    /// Number of the packet in its stream.
     pub number: u64,
     /// Whether the packet was over the threshold.
     pub late: bool,
+    /// Number of its capture.
     pub capture: u32,
     /// Machines of the capture, indexed by [`CauseInterval::machine`].
     pub machines: Vec<String>,
@@ -26,7 +29,9 @@ pub struct PacketTimeline {
 /// The way from one point of the route to the next that saw the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
+    /// The earlier point.
     pub from: PointId,
+    /// The later point.
     pub to: PointId,
     /// Start: the `from` of the first interval.
     pub begin: Ns,
@@ -129,6 +134,7 @@ impl PacketTimeline {
         self.hops.iter().flat_map(|hop| hop.intervals.iter().map(move |interval| (hop, interval)))
     }
 
+    /// Name of an interval's machine.
     pub fn machine(&self, interval: &CauseInterval) -> &str {
         self.machines.get(interval.machine).map_or("", String::as_str)
     }

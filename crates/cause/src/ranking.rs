@@ -17,6 +17,7 @@ const MAX_PER_ROW: usize = 16;
 /// packets, by excess. The machine is empty for `unexplained`; all packets have the same first culprit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
+    /// The summed shares of the packets.
     pub share: CauseShare,
     /// Number of late packets with this cause beyond the baseline.
     pub packets: u64,
@@ -98,6 +99,7 @@ impl Row {
 pub struct Others {
     /// Number of rows.
     pub rows: u64,
+    /// Sum of their excesses, ns.
     pub excess_ns: Ns,
     /// Number of packets with one of them as the first cause.
     pub first: u64,
@@ -160,10 +162,12 @@ impl Ranking {
         }
     }
 
+    /// Number of late packets.
     pub fn late(&self) -> u64 {
         self.late
     }
 
+    /// Total time of the late packets on their routes, ns.
     pub fn time_ns(&self) -> Ns {
         self.time_ns
     }

@@ -1,4 +1,4 @@
-//! What is advised, and that nothing is advised where it does not apply.
+//! Advice on each cause, and its absence where it does not apply.
 
 use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, Process, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
@@ -85,12 +85,12 @@ fn points() -> Vec<PointInfo> {
     vec![info("host/nic-rx@enp7s0"), info("host/tx@vnet7")]
 }
 
-/// What is advised of a case on a host with 8 CPUs and one guest on CPUs 4 and 5.
+/// Advice on a share, on a host with 8 CPUs and one guest on CPUs 4 and 5.
 fn advice_of(share: &CauseShare) -> Vec<Advice> {
     advice_beside(vm(), share)
 }
 
-/// The same beside a guest like this.
+/// As [`advice_of`], beside this guest.
 fn advice_beside(vm: Vm, share: &CauseShare) -> Vec<Advice> {
     advice_at(points(), vm, share)
 }
@@ -118,7 +118,7 @@ fn vhost_behind_a_vcpu_in_real_time_is_moved_first_and_raised_second() {
 }
 
 #[test]
-fn a_guest_that_libvirt_does_not_know_is_none_of_virshs() {
+fn a_guest_unknown_to_libvirt_gets_no_virsh_commands() {
     let (vhost, vcpu) = (actor("vhost of guest7", 5620, OTHER), actor("vCPU 0 of guest7", 6154, fifo(1)));
     let share = share(Cause::WaitingForCpu, "host", Some(vhost), Some(vcpu));
     let all = advice_beside(Vm { libvirt: false, ..vm() }, &share);
@@ -127,7 +127,7 @@ fn a_guest_that_libvirt_does_not_know_is_none_of_virshs() {
 }
 
 #[test]
-fn a_thread_behind_one_in_real_time_goes_above_it() {
+fn a_thread_behind_a_real_time_thread_gets_a_higher_priority() {
     let hog = actor("stress-ng", 900, fifo(50));
     let app = actor("relay", 77, OTHER);
     assert_eq!(
@@ -142,7 +142,7 @@ fn a_thread_behind_one_in_real_time_goes_above_it() {
 }
 
 #[test]
-fn a_thread_in_a_crowd_goes_into_real_time() {
+fn a_thread_behind_many_ordinary_ones_gets_a_real_time_priority() {
     let mut crowd = actor("rustc", 900, OTHER);
     crowd.pids = vec![898, 899, 900];
     let vcpu = actor("vCPU 1 of guest7", 6155, OTHER);
@@ -157,7 +157,7 @@ fn a_thread_in_a_crowd_goes_into_real_time() {
 }
 
 #[test]
-fn the_thread_that_waits_is_pinned_before_others_are_moved_off_its_cpu() {
+fn the_waiting_thread_is_pinned_before_others_are_moved_off_its_cpu() {
     let mut waits =
         share(Cause::WaitingForCpu, "host", Some(actor("relay", 77, OTHER)), Some(actor("rustc", 9, OTHER)));
     waits.cpus = vec![(2, 10)];
@@ -185,7 +185,7 @@ fn the_advice_on_a_queueing_discipline_depends_on_its_timer() {
 }
 
 #[test]
-fn the_advice_on_a_queueing_discipline_names_its_kind_where_that_is_known() {
+fn the_advice_on_a_queueing_discipline_names_its_kind_if_known() {
     let mut points = points();
     (points[1].netns, points[1].ifindex) = (7, 3);
     let of = |device: (u32, u32), kinds: &[&str]| {
@@ -226,7 +226,7 @@ fn interrupts_go_elsewhere() {
         of("timer interrupt", Doing::Vector(Vector::LocalTimer)),
         ["isolcpus=4 nohz_full=4 rcu_nocbs=4 irqaffinity=0-3,6-7"]
     );
-    // A softirq's time is not a thread's, and no priority helps it.
+    // A softirq's time is not a thread's, so priorities do not help.
     let waits = share(
         Cause::SoftirqWait,
         "host",
@@ -237,7 +237,7 @@ fn interrupts_go_elsewhere() {
 }
 
 #[test]
-fn where_no_interrupt_brings_packets_other_cpus_take_them() {
+fn without_an_interrupt_packets_are_steered_to_other_cpus() {
     let share = share(
         Cause::Interrupted,
         "host",
@@ -286,7 +286,7 @@ fn limits_are_lifted_where_they_are_set() {
 }
 
 #[test]
-fn several_threads_of_a_virtual_machine_go_by_their_numbers_and_by_libvirts_words() {
+fn threads_of_a_virtual_machine_are_named_by_numbers_and_for_libvirt() {
     let behind = |name: &str, pids: &[u32]| {
         let by = Actor { pids: pids.to_vec(), ..actor(name, pids[0], OTHER) };
         let mut vm = vm();
@@ -310,7 +310,7 @@ fn several_threads_of_a_virtual_machine_go_by_their_numbers_and_by_libvirts_word
 }
 
 #[test]
-fn advice_on_a_wait_for_a_device_says_how_to_see_for_which() {
+fn advice_on_a_wait_for_a_device_shows_how_to_find_the_device() {
     let of = |libvirt| {
         let share = share(Cause::Blocked, "host", Some(actor("vhost of guest7", 5620, OTHER)), None);
         let all = advice_beside(Vm { libvirt, ..vm() }, &share);
@@ -337,7 +337,7 @@ fn a_device_is_looked_for_in_its_own_namespace() {
     assert_eq!(of("eth0", own), ["tc -s qdisc show dev eth0", "tc qdisc del dev eth0 root"]);
     assert_eq!(of("eth0%relay", 4026532177)[1], "ip netns exec relay tc qdisc del dev eth0 root");
     assert_eq!(of("eth0%7", 4026532177)[1], "ip netns exec 7 tc qdisc del dev eth0 root");
-    // Nor in the shell's own namespace where no other point has a device of its name: the shell's may.
+    // Nor in the shell's namespace, which may have another device of this name, even if no other point does.
     for device in ["eth0", "eth0%4026532177"] {
         assert_eq!(
             of(device, 4026532177)[0],
@@ -348,7 +348,7 @@ fn a_device_is_looked_for_in_its_own_namespace() {
 }
 
 #[test]
-fn the_switch_is_given_the_streams_own_flow() {
+fn the_switch_gets_a_flow_for_the_stream() {
     let handler = actor("handler12", 300, OTHER);
     assert_eq!(
         commands(&share(Cause::Upcall, "host", Some(handler), None))[0],
@@ -357,7 +357,7 @@ fn the_switch_is_given_the_streams_own_flow() {
 }
 
 #[test]
-fn other_causes_have_their_own_cures() {
+fn each_cause_has_its_own_advice() {
     let vhost = || Some(actor("vhost of guest7", 5620, OTHER));
     let first = |cause| commands(&share(cause, "host", vhost(), None)).into_iter().next();
     for (cause, command) in [
@@ -381,7 +381,7 @@ fn other_causes_have_their_own_cures() {
 }
 
 #[test]
-fn the_first_idle_state_is_not_what_is_slow() {
+fn the_first_idle_state_is_not_blamed() {
     let mut of_state = share(Cause::IdleExit, "host", Some(actor("relay", 7, OTHER)), None);
     of_state.number = Some(0);
     assert_eq!(commands(&of_state), ["hwlatdetect --duration=60"]);
@@ -411,7 +411,7 @@ fn advice_on_an_idle_state_names_it_and_a_poller_in_a_guest_is_not_advised_to_po
 }
 
 #[test]
-fn a_host_that_is_virtual_itself_is_told_to_look_at_its_hypervisor() {
+fn a_virtual_host_is_advised_to_check_its_hypervisor() {
     let context = RunContext { is_virtual: true, ..RunContext::default() };
     for cause in [Cause::Work, Cause::IdleExit] {
         let advice = |machine| advise(&share(cause, machine, Some(actor("relay", 7, OTHER)), None), None, &context);
@@ -435,7 +435,7 @@ fn latpath_owns_up() {
 }
 
 #[test]
-fn nothing_is_advised_of_nobody_and_never_a_panic() {
+fn shares_without_an_actor_get_no_advice_and_nothing_panics() {
     for cause in Cause::ALL {
         for machine in ["host", "guest7", "elsewhere"] {
             advice_of(&share(*cause, machine, None, None));

@@ -1,4 +1,4 @@
-//! Whatever the events and sightings are: the pieces tile the time between two sightings exactly, and there are not too many.
+//! For any events and sightings: the pieces tile the time between two sightings exactly, and their number is bounded.
 
 mod stage;
 
@@ -73,7 +73,7 @@ fn any_what() -> impl Strategy<Value = What> {
     ]
 }
 
-/// Mostly of the thread that the switch before said, since else nothing would be known of anybody.
+/// Mostly of the thread of the previous switch; otherwise, nothing would be known of any thread.
 fn any_events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec((0i64..400, prop::option::weighted(0.05, 0u32..8), any_what()), 0..80).prop_map(|rows| {
         let (mut t, mut runs) = (0, 1);
@@ -104,7 +104,7 @@ fn any_seen() -> impl Strategy<Value = PacketSighting> {
     (0u16..11, -100i64..12_000, 0u16..5, 0u32..9).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid })
 }
 
-/// A capture with these records, and the sightings of its packets.
+/// A capture with these records and sightings.
 fn stage(host: Vec<CpuRecord>, guest: Option<Vec<CpuRecord>>, offset: Ns, packets: Vec<Vec<PacketSighting>>) -> Stage {
     let mut stage = Stage::new(&[(2, "ksoftirqd/0"), (3, "CPU 0/KVM"), (5, "handler1")]);
     stage.snapshot().window.cpus = host;
@@ -115,7 +115,7 @@ fn stage(host: Vec<CpuRecord>, guest: Option<Vec<CpuRecord>>, offset: Ns, packet
         None => stage.capture.machines[1].record = Err("no agent".into()),
     }
     stage.vms.push(vm("relay1", "tap0", &[(4, Role::MainLoop, None), (3, Role::Vcpu, Some(0)), (6, Role::Vcpu, None)]));
-    // The points are as they first appear.
+    // Adds the points, which exist from their first use.
     stage.packet(&POINTS.map(|point| (point, 0, 0, 0)));
     stage.capture.packets.clear();
     for (number, sightings) in packets.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Whose hands a packet was in, on its way into a guest and within it.
+//! Causes of delay on a packet's way into a guest and within it.
 
 mod stage;
 
@@ -12,12 +12,12 @@ const VCPU: u32 = 61;
 const HOG: u32 = 9;
 const APP: u32 = 400;
 const GUESTS: u32 = 401;
-/// The guest's clock is ahead of the host's.
+/// The guest's clock minus the host's, ns.
 const AHEAD: i64 = 1_000_000;
 const HLT: u32 = 12;
 const EXTERNAL: u32 = 1;
 
-/// QEMU's main loop took the packet at 100; the guest's NIC brings it at 300.
+/// QEMU's main loop takes the packet at 100; the guest's NIC receives it at 300.
 fn stage(host: impl FnOnce(&mut Stage), guest: impl FnOnce(&mut Cpu)) -> Stage {
     let mut stage = Stage::new(&[(MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (HOG, "hog"), (62, "CPU 1/KVM")]);
     host(&mut stage);
@@ -32,7 +32,7 @@ fn stage(host: impl FnOnce(&mut Stage), guest: impl FnOnce(&mut Cpu)) -> Stage {
     stage
 }
 
-/// The guest is idle until its NIC's interrupt, and then takes the packet in a softirq.
+/// The guest is idle until its NIC's interrupt, and then handles the packet in a softirq.
 fn interrupt_at(c: &mut Cpu, t: i64) {
     c.at(AHEAD + t).irq(25).at(AHEAD + t + 5).raises(NET_RX).at(AHEAD + t + 8).irq_ends(25).softirq(NET_RX);
     c.at(AHEAD + 310).softirq_ends(NET_RX);
@@ -46,7 +46,7 @@ fn main_loop(stage: &mut Stage) {
 }
 
 #[test]
-fn a_halted_vcpu_is_woken_by_the_one_who_has_the_packet() {
+fn a_halted_vcpu_is_woken_by_the_thread_with_the_packet() {
     let stage = stage(
         |host| {
             host.cpu(|c| {
@@ -96,7 +96,7 @@ fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
                 c.at(260).sleeps_then(VCPU).at(264).event(What::KvmInjVirq(33)).at(266).enters_guest(0);
                 c.at(400).leaves_guest(0, HLT).sleeps_then(0);
             });
-            // It interrupts a vCPU that runs, and need not wake it.
+            // It interrupts a running vCPU, which needs no wake-up.
             host.cpu(|c| {
                 c.runs(MAIN).at(140).sleeps_then(0);
             });
@@ -115,7 +115,7 @@ fn a_vcpu_that_was_preempted_before_gets_its_interrupt_when_it_runs() {
 }
 
 #[test]
-fn a_pending_interrupt_waits_for_what_the_guest_does() {
+fn a_pending_interrupt_waits_for_the_guests_activity() {
     let stage = stage(
         |host| {
             host.cpu(|c| {
@@ -138,7 +138,7 @@ fn a_pending_interrupt_waits_for_what_the_guest_does() {
 }
 
 #[test]
-fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
+fn a_vcpu_on_an_unrecorded_cpu_is_not_reported_as_running() {
     let stage = stage(
         |host| {
             host.cpu(|c| {
@@ -159,14 +159,14 @@ fn a_vcpu_whose_cpu_is_not_recorded_is_not_said_to_have_run() {
 }
 
 #[test]
-fn who_has_slept_since_has_handed_on_what_it_had() {
+fn a_thread_that_slept_since_has_passed_its_packets_on() {
     let stage = stage(
         |host| {
             host.cpu(|c| {
                 c.runs(VCPU).at(20).leaves_guest(0, HLT).at(30).sleeps_then(HOG).at(280).sleeps_then(VCPU);
                 c.at(282).enters_guest(0).at(400).leaves_guest(0, HLT).sleeps_then(0);
             });
-            // A later packet wakes it again, and for that one it wakes the vCPU.
+            // A later packet wakes it again; for that packet, it wakes the vCPU.
             host.cpu(|c| {
                 c.runs(MAIN).at(140).sleeps_then(0).at(230).softirq(NET_RX).wakes(MAIN, 1).at(240).softirq_ends(NET_RX);
                 c.sleeps_then(MAIN).at(270).wakes(VCPU, 0).at(275).sleeps_then(0);
@@ -321,7 +321,7 @@ fn a_stopped_virtual_machine_is_stopped() {
 }
 
 #[test]
-fn within_a_guest_the_same_rules_hold_and_the_host_says_why_its_cpu_stood_still() {
+fn within_a_guest_the_same_rules_apply_and_the_host_explains_pauses_of_its_cpu() {
     let mut stage = stage(
         |host| {
             host.cpu(|c| {
@@ -425,7 +425,7 @@ fn a_guest_that_sends_is_followed_into_it() {
 }
 
 #[test]
-fn the_host_shows_what_it_can_of_a_guest_without_a_record() {
+fn of_a_guest_without_a_record_the_hosts_part_is_explained() {
     let mut stage = stage(
         |host| {
             host.cpu(|c| {
@@ -456,7 +456,7 @@ fn the_host_shows_what_it_can_of_a_guest_without_a_record() {
         ]
     );
     assert_eq!(stage.intervals()[2].note().as_deref(), Some("no record of guest0: no agent"));
-    // From one of its own points to another.
+    // From one of the guest's points to another.
     stage.packet(&[("guest0/nic-rx@eth0", 200, 0, 0), ("guest0/app-read@app", 300, 0, APP)]);
     assert_eq!(
         stage.explained(),
@@ -465,7 +465,7 @@ fn the_host_shows_what_it_can_of_a_guest_without_a_record() {
 }
 
 #[test]
-fn only_its_own_side_is_shown_of_an_unknown_guest() {
+fn an_unknown_guest_is_explained_by_its_own_record_only() {
     let mut stage = stage(main_loop, |c| interrupt_at(c, 200));
     stage.vms.clear();
     let intervals = stage.intervals();
@@ -478,7 +478,7 @@ fn only_its_own_side_is_shown_of_an_unknown_guest() {
 }
 
 #[test]
-fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
+fn times_of_imprecise_clocks_are_joined_with_a_note() {
     let mut stage = stage(
         |host| {
             host.cpu(|c| {
@@ -489,7 +489,7 @@ fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
                 c.runs(MAIN).at(206).wakes(VCPU, 0).at(230).sleeps_then(0);
             });
         },
-        // By the guest's clock, the interrupt came before anybody woke the vCPU.
+        // By the guest's clock, the interrupt precedes every wake-up of the vCPU.
         |c| interrupt_at(c, 200),
     );
     stage.capture.machines[1].error_bound_ns = 20;
@@ -506,7 +506,8 @@ fn clocks_that_are_known_only_so_well_are_joined_and_said_to_be() {
     assert_eq!(stage.intervals()[3].note().as_deref(), Some("joined: two machines' clocks are known to ±20 ns"));
 }
 
-/// The vCPU is in the guest from 100 to 200 and from 300 to 400; the guest's clock is said to be `AHEAD`, and truly is by so much more.
+/// The vCPU is in the guest from 100 to 200 and from 300 to 400; the assumed offset of the guest's clock is `AHEAD`,
+/// the real one greater by `error`.
 fn with_a_clock_off_by(error: i64, bound: i64) -> Vec<(u64, u64)> {
     let mut stage = Stage::new(&[(MAIN, "qemu"), (VCPU, "CPU 0/KVM"), (62, "CPU 1/KVM")]);
     stage.cpu(|c| {
@@ -527,9 +528,9 @@ fn with_a_clock_off_by(error: i64, bound: i64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn events_of_a_guest_at_which_its_vcpu_was_not_in_it_are_counted_beyond_the_clocks_bound() {
+fn guest_events_outside_guest_mode_are_counted_beyond_the_clocks_bound() {
     assert_eq!(with_a_clock_off_by(0, 0), [(10, 0)]);
-    // Those at 190 and 390 lie at 220 and 420, where the vCPU sleeps, and where KVM handles an exit.
+    // The events at 190 and 390 happened at 220 and 420, when the vCPU slept and KVM handled an exit.
     assert_eq!(with_a_clock_off_by(30, 0), [(10, 4)]);
     assert_eq!(with_a_clock_off_by(30, 30), [(10, 0)], "the bound says that it may be so wrong");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What the ranking says of packets that were explained by hand.
+//! The ranking of packets that were explained by hand.
 
 use latpath_capture::PacketSighting;
 use latpath_cause::{Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext};
@@ -14,7 +14,7 @@ fn thread(pid: u32, name: &str) -> Executor {
     Executor { name: format!("{name} ({pid})"), doing, class }
 }
 
-/// What a piece is: how long, what, who, by whom.
+/// A piece: time, cause, actor, culprit.
 type ExplainedPacket = (Ns, Cause, Option<Executor>, Option<Executor>);
 
 fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacket>)]) -> PacketTimeline {
@@ -75,7 +75,7 @@ fn the_baseline_is_not_blamed() {
 }
 
 #[test]
-fn what_a_packet_was_spared_is_taken_off_what_held_it_instead() {
+fn time_below_the_baseline_is_subtracted_from_the_other_causes() {
     let (vhost, hog) = (thread(5, "vhost-4"), thread(9, "hog"));
     let mut baseline = Baseline::default();
     let exit = (40, Cause::IdleExit, Some(vhost.clone()), None);
@@ -88,7 +88,7 @@ fn what_a_packet_was_spared_is_taken_off_what_held_it_instead() {
 }
 
 #[test]
-fn a_part_that_skips_a_point_has_the_baseline_of_both_that_it_is_made_of() {
+fn a_hop_that_skips_a_point_has_the_baseline_of_both_hops() {
     let vhost = thread(5, "vhost-4");
     let mut baseline = Baseline::default();
     baseline.add(&packet(1, false, &[(0, 1, vec![work(100, &vhost)]), (1, 2, vec![work(50, &vhost)])]));
@@ -111,7 +111,7 @@ fn a_packet_within_its_baseline_blames_nobody() {
 }
 
 #[test]
-fn the_same_culprit_is_one_row_however_often_it_was_started() {
+fn processes_of_one_name_are_one_culprit_in_one_row() {
     let mut ranking = Ranking::default();
     let baseline = Baseline::default();
     for n in 0..100 {
@@ -128,7 +128,7 @@ fn the_same_culprit_is_one_row_however_often_it_was_started() {
 }
 
 #[test]
-fn what_is_unexplained_is_one_row_and_the_last() {
+fn unexplained_time_is_one_row_at_the_end() {
     let mut ranking = Ranking::default();
     let share = vec![(9000, Cause::Unexplained, None, None), work(10, &thread(5, "vhost-4"))];
     ranking.add(&Attribution::of(
@@ -142,7 +142,7 @@ fn what_is_unexplained_is_one_row_and_the_last() {
     assert_eq!(ranking.unexplained_per_mille(), 998);
 }
 
-/// Anything that an analyst may say of a packet.
+/// Any explained packet.
 fn any_packet(longest: Ns) -> impl Strategy<Value = PacketTimeline> {
     let executor = || {
         prop::option::of((0_u32..600, any::<bool>()).prop_map(|(pid, one)| {

@@ -1,4 +1,4 @@
-//! Whose hands a packet was in, where softirqs, interrupts and timers had to act.
+//! Causes of delay where softirqs, interrupts and timers had to act.
 
 mod stage;
 
@@ -90,7 +90,7 @@ fn packets_of_the_same_poll_that_were_seen_before_count() {
 }
 
 #[test]
-fn a_softirq_that_raises_itself_again_goes_on_with_what_it_did_before() {
+fn a_softirq_that_raises_itself_again_continues_its_work() {
     let mut stage = stage();
     stage.cpu(|c| {
         c.runs(SENDER)
@@ -203,7 +203,7 @@ fn a_queueing_discipline_holds_until_its_timer() {
 }
 
 #[test]
-fn what_a_timer_of_no_name_lets_be_sent_was_held_too() {
+fn packets_sent_by_an_unnamed_timer_were_held_too() {
     let mut stage = stage();
     stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@eth0", 300, 0, 0)]);
@@ -215,14 +215,14 @@ fn what_a_timer_of_no_name_lets_be_sent_was_held_too() {
 }
 
 #[test]
-fn what_another_softirq_gives_the_device_a_queueing_discipline_has_held() {
+fn packets_that_another_softirq_sends_were_held_by_a_queueing_discipline() {
     let mut stage = stage();
     stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@veth2", 500, 0, SENDER)]);
     stage.cpu(|c| {
         c.runs(SENDER).at(90).raises(NET_RX).softirq(NET_RX).at(120).softirq_ends(NET_RX).at(130).sleeps_then(0);
         c.at(300).timer(0xe00).wakes(SENDER, 0).at(310).timer_ends().sleeps_then(SENDER);
-        // Its next packet, and with it those that were held.
+        // Its next packet, with the held ones.
         c.at(450).raises(NET_RX).softirq(NET_RX).at(600).softirq_ends(NET_RX);
     });
     assert_eq!(
@@ -266,7 +266,7 @@ fn a_packet_that_is_steered_to_an_idle_cpu_waits_until_that_has_left_its_idle_st
         c.at(60).idles(2).at(250).idles_no_more().at(252).vector(Vector::CallFunctionSingle).at(255).raises(NET_RX);
         c.at(260).vector_ends(Vector::CallFunctionSingle).softirq(NET_RX).at(310).softirq_ends(NET_RX);
     };
-    // What was in idle states that look for work is called without an interrupt.
+    // A CPU that polls in its idle state is called without an interrupt.
     let idle = |c: &mut stage::Cpu| {
         c.at(60).idles(2).at(250).idles_no_more().at(255).raises(NET_RX).at(260).softirq(NET_RX);
         c.at(310).softirq_ends(NET_RX);
@@ -310,7 +310,7 @@ fn a_packet_that_is_steered_on_its_way_to_a_device_was_held_by_no_queueing_disci
 }
 
 #[test]
-fn where_no_raise_is_recorded_what_ran_just_before_has_raised_it() {
+fn without_a_recorded_raise_the_previous_executor_raised_the_softirq() {
     let mut stage = stage();
     stage.cpu(|c| {
         c.runs(SENDER).at(50).irq(1).irq_ends(1).at(120).softirq(NET_RX).at(310).softirq_ends(NET_RX);
@@ -319,7 +319,7 @@ fn where_no_raise_is_recorded_what_ran_just_before_has_raised_it() {
 }
 
 #[test]
-fn a_storm_is_summed_by_who_took_the_time() {
+fn many_intervals_are_summed_by_culprit() {
     let mut stage = stage();
     stage.capture.packets.clear();
     stage.packet(&[("host/nic-rx@veth1", 100, 0, SENDER), ("host/tx@tap0", 50_100, 0, SENDER)]);

@@ -1,4 +1,4 @@
-//! Whose hands a packet was in, where threads had to act.
+//! Causes of delay where threads had to act.
 
 mod stage;
 
@@ -9,7 +9,7 @@ use stage::{fifo, Stage, NET_RX, OTHER};
 const READER: u32 = 7;
 const HOG: u32 = 9;
 
-/// A reader asleep on CPU 0; a sender on CPU 1 whose softirq wakes it at 120.
+/// A reader sleeps on CPU 0; the softirq of a sender on CPU 1 wakes it at 120.
 fn a_reader_is_woken() -> Stage {
     let mut stage = Stage::new(&[(READER, "qemu"), (HOG, "hog"), (5, "sender"), (11, "bash")]);
     stage.packet(&[("host/tx@tap0", 100, 1, 5), ("host/vm-read@tap0", 300, 0, READER)]);
@@ -24,7 +24,7 @@ fn sender_wakes_at_120(stage: &mut Stage) {
 }
 
 #[test]
-fn a_reader_at_once_is_work_of_those_who_carried_it() {
+fn an_immediate_reader_is_work_of_the_threads_that_passed_the_packet() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
         c.runs(READER).at(10).sleeps_then(0).at(130).sleeps_then(READER).at(400).sleeps_then(0);
@@ -61,10 +61,10 @@ fn a_reader_waits_for_its_cpu_behind_one_that_is_more_urgent() {
 }
 
 #[test]
-fn what_a_lock_s_holder_did_before_it_was_waited_for_is_nobody_s_fault() {
+fn activity_of_a_locks_holder_before_the_wait_is_not_blamed() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
-        // It runs for a moment behind the hog, and must wait for bash, which had slept all the time.
+        // It runs briefly after the hog, and must then wait for bash, which had slept all the time.
         c.class(HOG, fifo(80))
             .runs(READER)
             .at(10)
@@ -94,7 +94,7 @@ fn what_a_lock_s_holder_did_before_it_was_waited_for_is_nobody_s_fault() {
 }
 
 #[test]
-fn a_reader_that_was_awake_when_the_packet_came_has_had_it_since() {
+fn a_reader_that_was_awake_has_had_the_packet_since_its_arrival() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
         c.class(HOG, fifo(80)).runs(READER).at(10).preempted_by(HOG);
@@ -117,10 +117,10 @@ fn a_reader_that_was_awake_when_the_packet_came_has_had_it_since() {
 }
 
 #[test]
-fn a_reader_that_an_idle_cpu_passes_over_is_throttled() {
+fn a_ready_reader_beside_an_idle_cpu_is_throttled() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
-        // Nothing says so at its wake-up: others of its group use up the time just then.
+        // No event of the wake-up shows it: other threads of its group use up the time at that moment.
         c.runs(READER)
             .at(10)
             .sleeps_then(HOG)
@@ -148,8 +148,8 @@ fn a_reader_that_an_idle_cpu_passes_over_is_throttled() {
     );
 }
 
-/// A reader that works from 130 on, of this class, and leaves its CPU at 150 although it would go on: the idle loop has it until 200,
-/// bash, an ordinary thread, until 280.
+/// A reader of this class that works from 130 on and leaves its CPU at 150, although still ready: the idle loop runs
+/// until 200, bash, an ordinary thread, until 280.
 fn a_reader_leaves_its_cpu_while_it_works(class: Class, next: u32) -> Stage {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
@@ -269,7 +269,7 @@ fn a_throttled_reader_waits_for_its_groups_time() {
 }
 
 #[test]
-fn a_stopped_reader_is_stopped_whatever_came_in_between() {
+fn a_stopped_reader_stays_stopped_despite_other_events() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
         c.runs(READER).at(10).leaves(Left::Asleep(Sleep::Stopped), 0).at(270).sleeps_then(READER);
@@ -318,7 +318,7 @@ fn a_reader_that_waits_for_a_lock_is_blocked_until_its_holder_wakes_it() {
 }
 
 #[test]
-fn what_a_reader_did_in_the_kernel_is_said() {
+fn a_readers_work_in_the_kernel_is_reported() {
     let mut stage = a_reader_is_woken();
     stage.function(1, "schedule").function(2, "folio_wait_bit_common").function(3, "filemap_fault");
     stage.cpu(|c| {
@@ -396,7 +396,7 @@ fn a_kernel_locks_holder_that_waits_for_a_disk_is_named_with_what_it_waits_for()
 }
 
 #[test]
-fn a_reader_that_sleeps_for_a_time_of_its_own_polls() {
+fn a_reader_that_sleeps_by_its_own_timer_polls() {
     let mut stage = a_reader_is_woken();
     stage.function(0xf00, "hrtimer_wakeup");
     stage.cpu(|c| {
@@ -418,7 +418,7 @@ fn a_reader_that_sleeps_for_a_time_of_its_own_polls() {
 }
 
 #[test]
-fn the_walk_goes_on_with_those_who_woke_each_other() {
+fn the_walk_continues_along_the_chain_of_wakers() {
     let mut stage = a_reader_is_woken();
     // The sender wakes a helper, which waits behind the hog before it wakes the reader.
     stage.cpu(|c| {
@@ -475,7 +475,7 @@ fn a_burst_that_came_while_the_reader_worked_waited_for_that_first() {
 }
 
 #[test]
-fn what_held_the_reader_first_keeps_its_cause_when_a_queue_is_worked_off_then() {
+fn the_first_delay_of_the_reader_keeps_its_cause_before_a_queue() {
     let mut stage = a_reader_is_woken();
     stage.capture.packets.clear();
     stage.packet(&[("host/tx@tap0", 90, 1, 5), ("host/vm-read@tap0", 285, 0, READER)]);
@@ -493,7 +493,7 @@ fn what_held_the_reader_first_keeps_its_cause_when_a_queue_is_worked_off_then() 
 }
 
 #[test]
-fn a_reader_that_worked_while_packets_came_as_usual_is_not_their_senders_fault() {
+fn steady_packets_during_a_readers_work_are_not_a_burst() {
     let mut stage = Stage::new(&[(READER, "relay"), (5, "sender")]);
     stage.cpu(|c| {
         c.runs(READER).at(50_000).sleeps_then(0);
@@ -556,7 +556,7 @@ fn the_switchs_daemon_works_on_packets_without_a_flow() {
 }
 
 #[test]
-fn where_nothing_is_recorded_the_reason_is_said() {
+fn without_a_record_the_reason_is_reported() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
         c.runs(READER).at(150).runs(0);
@@ -579,7 +579,8 @@ fn where_nothing_is_recorded_the_reason_is_said() {
 #[test]
 fn a_wait_without_a_culprit_is_unexplained() {
     let mut stage = a_reader_is_woken();
-    // Bash is switched to, and the next event is another thread's: from then on nobody knows, after the softirq bash.
+    // The CPU switches to bash, and the next event, after the softirq, belongs to another thread: from then on, the
+    // current thread is unknown.
     stage.cpu(|c| {
         c.runs(READER).at(10).sleeps_then(11).at(180).softirq(NET_RX).at(190).softirq_ends(NET_RX);
         c.at(220).runs(HOG).irq(25).irq_ends(25).at(250).runs(5).irq(25).irq_ends(25);
@@ -602,7 +603,7 @@ fn a_wait_without_a_culprit_is_unexplained() {
 }
 
 #[test]
-fn what_was_after_the_records_end_is_said_to_be() {
+fn times_after_the_end_of_the_record_are_reported_as_such() {
     let mut stage = a_reader_is_woken();
     stage.cpu(|c| {
         c.runs(READER).at(10).sleeps_then(0);

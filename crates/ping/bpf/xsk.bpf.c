@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Hands latpath's own frames to the AF_XDP socket of their queue, and every other frame to the kernel. src/ethernet/framing.rs
- * says how the frames are laid out; src/ethernet/filter.rs makes the same choice for packet sockets.
+ * Redirects latpath's own frames to the AF_XDP socket of their queue, and passes all others to the kernel.
+ * src/ethernet/framing.rs describes the layout of the frames; src/ethernet/filter.rs selects the same frames for packet
+ * sockets.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -17,22 +18,22 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define SV 0x88ba
 
 struct address {
-	__u32 first; /* four bytes as they stand in the frame */
-	__u16 last; /* the other two */
+	__u32 first; /* the first four bytes, as in the frame */
+	__u16 last; /* the last two */
 	__u16 unused;
 };
 
 /* Set before loading. */
 const volatile struct address addresses[MAX_ADDRESSES];
 const volatile __u32 address_count;
-const volatile __u8 one_session; /* only the one below */
-const volatile __u32 session; /* as it stands in a message */
-const volatile __u8 stamps; /* note when frames came */
-const volatile __u8 session_name[8]; /* as it stands in an svID */
+const volatile __u8 one_session; /* whether to accept one session only */
+const volatile __u32 session; /* its number, as in a message */
+const volatile __u8 stamps; /* whether to stamp received frames */
+const volatile __u8 session_name[8]; /* the session, as in an svID */
 
 MAP(sockets, XSKMAP, MAX_QUEUES, __u32, __u32);
 
-/* `len` bytes at `at` of the frame, or NULL where it is shorter. */
+/* The `len` bytes at `at` of the frame, or NULL if it is shorter. */
 static __always_inline __u8 *bytes(struct xdp_md *ctx, __u32 at, __u32 len)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -55,7 +56,7 @@ static __always_inline int is_requested(const __u8 *frame)
 	return 0;
 }
 
-/* Bytes of the BER length at `at`; a form with more than two bytes leads to a place where nothing matches. */
+/* Number of bytes of the BER length at `at`; longer forms than two bytes lead to an offset without a match. */
 static __always_inline __u32 length_of_length(struct xdp_md *ctx, __u32 at)
 {
 	__u8 *form = bytes(ctx, at, 1);
@@ -72,7 +73,7 @@ static __always_inline int is_own(struct xdp_md *ctx, __u32 at)
 	return !one_session || *(__u32 *)(message + 4) == session;
 }
 
-/* Behind the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID. */
+/* After the ethertype: 8 bytes, savPdu, noASDU of 1, its list, the ASDU, and its svID. */
 static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 {
 	static const char begins[13] = "latpath-ping-";
@@ -103,14 +104,14 @@ static __always_inline int is_sv(struct xdp_md *ctx, __u32 at)
 	return 1;
 }
 
-/* Stands right before the frame: xdp/kernel.rs reads it. */
+/* Precedes the frame; xdp/kernel.rs reads it. */
 struct stamp {
 	__u64 mark;
 	__u64 time; /* CLOCK_MONOTONIC */
 };
-#define MARK 0x6c617470617468ULL /* whatever stands there by chance is no stamp */
+#define MARK 0x6c617470617468ULL /* distinguishes a stamp from accidental bytes */
 
-/* A driver may have no room for it: the frame comes without a stamp then. */
+/* A driver may have no room for it; then the frame has no stamp. */
 static __always_inline void note(struct xdp_md *ctx, __u64 time)
 {
 	struct stamp *stamp;
@@ -151,6 +152,6 @@ int choose(struct xdp_md *ctx)
 		return XDP_PASS;
 	if (stamps)
 		note(ctx, time);
-	/* A queue without a socket passes its frames on. */
+	/* Frames of a queue without a socket go to the kernel. */
 	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
 }

@@ -33,6 +33,7 @@ const LOOK_EVERY_MS: u16 = 100;
 pub struct BreachOptions {
     /// Name of the tracefs instance: the user's own, or one to create and remove.
     pub instance: String,
+    /// Events and buffers of the instance.
     pub record: latpath_tracefs::Options,
     /// File for the saved trace.
     pub save: PathBuf,
@@ -50,6 +51,7 @@ impl BreachOptions {
 /// Errors of preparing the trace.
 #[derive(Debug, thiserror::Error)]
 pub enum BreachError {
+    /// The tracefs instance failed.
     #[error(transparent)]
     Tracefs(#[from] latpath_tracefs::Error),
     /// The file exists.
@@ -58,6 +60,7 @@ pub enum BreachError {
     /// The file cannot be created.
     #[error("{}: {source}", path.display())]
     File {
+        /// Path of the file.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
@@ -72,7 +75,9 @@ pub struct BreachedProbe {
     pub session: u32,
     /// Sequence number of the transaction.
     pub sequence: u64,
+    /// Round trip, ns; `None` for a lost probe.
     pub round_trip_ns: Option<Ns>,
+    /// Its segments, in the order of the route.
     pub segments: Vec<BreachedSegment>,
     /// Index of the segment that exceeded its median the most.
     pub longest: Option<usize>,
@@ -83,9 +88,12 @@ fn as_hex<S: serde::Serializer>(session: &u32, to: S) -> Result<S::Ok, S::Error>
     to.collect_str(&format_args!("{session:08x}"))
 }
 
+/// A segment of a breached transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BreachedSegment {
+    /// Name in texts.
     pub name: String,
+    /// Name of its column in logs.
     pub column: String,
     /// Duration, ns; `None` without both stamps.
     pub time_ns: Option<Ns>,
@@ -131,6 +139,7 @@ impl BreachedProbe {
     }
 }
 
+/// The breaches of a run, and their traces.
 #[derive(Clone, Debug, Default)]
 pub struct BreachReport {
     /// The first breaches.

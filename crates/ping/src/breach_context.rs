@@ -29,9 +29,11 @@ const MOST_REFLECTORS: usize = 4;
 /// Request for the context of a breach.
 #[derive(Clone, Debug)]
 pub struct BreachRequest {
+    /// The breached transaction.
     pub breach: BreachedProbe,
     /// Kernel's number of the measuring thread.
     pub tid: u32,
+    /// Name of the measuring thread.
     pub name: String,
     /// T1 app, `CLOCK_MONOTONIC` ns.
     pub from: Ns,
@@ -39,8 +41,10 @@ pub struct BreachRequest {
     pub to: Ns,
 }
 
+/// A breached transaction with its context.
 #[derive(Clone, Debug, Serialize)]
 pub struct ExplainedBreach {
+    /// The breached transaction.
     #[serde(flatten)]
     pub breach: BreachedProbe,
     /// Activity of the emitter's machine.
@@ -50,6 +54,7 @@ pub struct ExplainedBreach {
 /// Activity of the machine between T1 app and T4 app.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BreachContext {
+    /// Length of the window, ns.
     pub window_ns: Ns,
     /// Whether no event was overwritten before it was read.
     pub complete: bool,
@@ -59,8 +64,10 @@ pub struct BreachContext {
     pub threads: Vec<ThreadActivity>,
 }
 
+/// Activity of one CPU in the window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CpuActivity {
+    /// Number of the CPU.
     pub cpu: u32,
     /// Activities, longest first. Their sum is the length of the window.
     pub ran: Vec<RunTime>,
@@ -96,12 +103,15 @@ pub enum Role {
 pub struct ThreadActivity {
     /// Display name: `ping-0 (4711)`.
     pub thread: String,
+    /// Kernel's number of the thread.
     pub pid: u32,
     /// Role of the thread.
     pub role: Role,
+    /// Time running, ns.
     pub running_ns: Ns,
     /// Time taken by interrupts while the thread was current, ns.
     pub interrupted_ns: Ns,
+    /// The interrupts, longest first.
     pub interrupted_by: Vec<RunTime>,
     /// Time ready without running, ns.
     pub ready_ns: Ns,

@@ -42,11 +42,13 @@ pub struct Plan {
     pub session: u32,
     /// Length of a message, bytes; at least [`HEADER`].
     pub size: usize,
+    /// Send times of the probes.
     pub pacing: Pacing,
     /// Whether to poll for answers without sleeping.
     pub spin: bool,
     /// Number of warm-up probes, which do not count.
     pub warm_up: u64,
+    /// Maximum number of probes that count.
     pub count: Option<u64>,
     /// Maximum duration of the probes that count, ns.
     pub duration: Option<Ns>,
@@ -96,6 +98,7 @@ pub enum Why {
 }
 
 impl Why {
+    /// Its name in JSON.
     pub fn key(&self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -111,6 +114,7 @@ impl Why {
 
 /// Result of a run.
 pub struct Ended {
+    /// Reason for the end, or the error.
     pub why: Result<Why, String>,
     /// Counts of the emitter.
     pub counts: Counts,
@@ -120,6 +124,7 @@ pub struct Ended {
     pub restarts: u64,
     /// Last welcome of the reflector.
     pub welcome: Option<Welcome>,
+    /// The reflector's clock against the emitter's.
     pub timeline: Timeline,
     /// Due time of the first probe that counts, `CLOCK_MONOTONIC` ns; 0 without one.
     pub started: Ns,
@@ -133,6 +138,7 @@ pub struct Ended {
     pub refusal: Option<std::io::Error>,
 }
 
+/// Sends probes to `peer` and hands the transactions to `observer`, until the run ends.
 pub fn emit<T: Transport, O: Observer>(
     transport: &mut T,
     peer: T::Peer,

@@ -35,11 +35,13 @@ const BUFFER: i32 = 4 << 20;
 /// Options of the socket.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Name of the device.
     pub device: String,
     /// Session of an emitter, which receives no other; `None` for a reflector.
     pub session: Option<u32>,
     /// Group addresses to receive, besides the device's own address.
     pub groups: Vec<[u8; 6]>,
+    /// Requested stamps.
     pub stamps: Stamps,
     /// `SO_PRIORITY`, which selects the queue of a qdisc.
     pub priority: Option<u8>,
@@ -79,6 +81,10 @@ pub struct Ethernet {
 }
 
 impl Ethernet {
+    /// Opens a socket on the device.
+    ///
+    /// # Errors
+    /// The device does not exist or has no Ethernet addresses, a permission is missing, or a stamp is unavailable.
     pub fn open(options: Options) -> Result<Self, DeviceError> {
         let (device, socket) = Device::open_ethernet(&options.device)?;
         let addresses = addresses(&device, &options.groups)?;
@@ -119,6 +125,7 @@ impl Ethernet {
         })
     }
 
+    /// The device in use.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -15,15 +15,19 @@ const OVERFLOW_KEPT: usize = 10_000;
 /// One row of the table of segments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RoundTripSegmentFigures {
+    /// Name in the table.
     pub name: String,
+    /// The first stamp.
     pub from: Stamp,
     /// Source of the first stamp.
     pub from_source: Source,
+    /// The last stamp.
     pub to: Stamp,
     /// Source of the last stamp.
     pub to_source: Source,
     /// Error bound of each time, ns; 0 if one clock took both stamps, `None` if unknown.
     pub error_bound_ns: Option<Ns>,
+    /// Distribution of the times.
     #[serde(flatten)]
     pub times: TimeFigures,
 }
@@ -31,15 +35,20 @@ pub struct RoundTripSegmentFigures {
 /// A round trip kept individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Kept {
+    /// Round trip, ns.
     pub round_trip_ns: Ns,
+    /// Sequence number of the transaction.
     pub sequence: u64,
 }
 
+/// One of the slowest transactions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Worst {
+    /// Sequence number of the transaction.
     pub sequence: u64,
     /// Send time, the emitter's `CLOCK_MONOTONIC`.
     pub sent_at_ns: Ns,
+    /// Round trip, ns.
     pub round_trip_ns: Ns,
     /// Its segments, in the order of the table; null without one of the stamps.
     pub segments_ns: Vec<Option<Ns>>,
@@ -94,6 +103,7 @@ impl Rows {
 pub struct Drawn {
     /// Width of a bucket, ns; above 0.
     pub bucket: Ns,
+    /// End of the last bucket, ns.
     pub end: Ns,
 }
 
@@ -101,6 +111,7 @@ impl Drawn {
     /// Maximum number of buckets.
     pub const MOST: Ns = 1_000_000;
 
+    /// Number of buckets.
     pub fn buckets(self) -> Ns {
         (self.end.max(0) + self.bucket - 1) / self.bucket.max(1)
     }
@@ -175,6 +186,7 @@ impl Figures {
         self.table.times.iter().map(|h| h.percentile(500_000)).collect()
     }
 
+    /// Adds a transaction with its outcome.
     #[inline]
     pub fn add(&mut self, t: &Transaction, end: End) {
         let late = self.options.threshold.unwrap_or(Ns::MAX);
@@ -330,6 +342,7 @@ impl Figures {
 /// Count of missing stamps of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
+    /// The missing stamp.
     pub stamp: Stamp,
     /// Number of transactions without the stamp.
     pub count: u64,
@@ -368,16 +381,19 @@ pub struct Report {
     pub clocks: Relation,
     /// Error bound of a time between the ends, at the end of the run.
     pub error_bound_ns: Option<Ns>,
+    /// Maximum of this error bound over the run.
     pub max_error_bound_ns: Option<Ns>,
     /// Drift of the reflector's `CLOCK_MONOTONIC` against the emitter's, ppb; positive if it runs faster.
     pub drift_ppb: Option<i64>,
     /// Clock of the emitter's NIC; null without one.
     pub nic_clock: Option<NicClock>,
+    /// Clock of the reflector's NIC; null without one.
     pub reflector_nic_clock: Option<NicClock>,
     /// Clock steps, servo swings and other disturbances: the first 100.
     pub disturbances: Vec<Disturbance>,
     /// Number of disturbances.
     pub disturbed: u64,
+    /// Threshold of round trips, ns; null without one.
     pub threshold_ns: Option<Ns>,
     /// Round trips over the threshold.
     pub over_threshold: u64,

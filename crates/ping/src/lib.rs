@@ -9,6 +9,7 @@
 //!
 //! docs/ping.md describes the clock of each stamp, the common timeline, and the format of a probe on the wire.
 #![deny(unsafe_code)]
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 pub mod breach;
 pub mod breach_context;

@@ -56,6 +56,7 @@ const DRAIN: usize = 8;
 pub struct LogOptions {
     /// Transactions per second, if known; determines the size of the ring of [`Keep::Last`].
     pub rate_hz: Option<f64>,
+    /// Whether to allocate the ring in huge pages.
     pub huge_pages: bool,
 }
 
@@ -71,13 +72,15 @@ pub enum LogError {
     /// A file could not be written or read.
     #[error("{}: {source}", path.display())]
     File {
+        /// Path of the file.
         path: PathBuf,
         /// Error of the system.
         source: io::Error,
     },
     /// The parts of a Parquet log could not be merged.
-    #[error("{}: {source}; what was logged is in {}", path.display(), parts.display())]
+    #[error("{}: {source}; the logged rows are in {}", path.display(), parts.display())]
     Parts {
+        /// Path of the log.
         path: PathBuf,
         /// Pattern of the parts' names, with `*` for their numbers.
         parts: PathBuf,
@@ -108,17 +111,25 @@ pub enum LogError {
          (echo {reserve} > /proc/sys/vm/nr_hugepages), or do without"
     )]
     HugePages {
+        /// Number of huge pages needed.
         need: u64,
+        /// Number of free huge pages.
         free: u64,
         /// Required value of nr_hugepages.
         reserve: u64,
+        /// Size of a huge page, kB.
         size_kb: u64,
         /// Error of the system.
         source: io::Error,
     },
     /// The writer thread could not be started, ended early, or makes no progress.
     #[error("{}: the thread that writes it {why}", path.display())]
-    Writer { path: PathBuf, why: String },
+    Writer {
+        /// Path of the log.
+        path: PathBuf,
+        /// The rest of the sentence.
+        why: String,
+    },
 }
 
 impl LogError {
@@ -141,6 +152,7 @@ impl From<StoreError> for LogError {
     }
 }
 
+/// The log of a finished run.
 #[derive(Debug, Default)]
 pub struct Summary {
     /// Files of the log; a single one if the log is complete.
@@ -408,7 +420,7 @@ impl Log {
         let lost = |why| Summary { error: Some(LogError::Writer { path, why }), ..Summary::default() };
         let mut summary = match writer.is_finished() {
             true => writer.join().unwrap_or_else(|_| lost("failed".into())),
-            false => lost(format!("does not get on: nothing for {} s", PATIENCE.as_secs())),
+            false => lost(format!("makes no progress: nothing for {} s", PATIENCE.as_secs())),
         };
         summary.notes.splice(..0, notes);
         summary.dropped = overwritten + offered.saturating_sub(summary.rows);

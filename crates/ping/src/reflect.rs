@@ -24,6 +24,7 @@ const FRESH_NS: Ns = 500_000_000;
 /// Number of polls for a message between two readings of the clock, if the thread never sleeps.
 const SPINS: u32 = 1024;
 
+/// Settings of a reflector.
 #[derive(Clone, Debug, Default)]
 pub struct ReflectPlan {
     /// Whether to poll for probes without sleeping.
@@ -53,6 +54,7 @@ pub trait Witness<P> {
 /// Result of a reflector, all sessions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Reflected {
+    /// Number of sessions.
     pub sessions: u64,
     /// Messages that were neither hellos nor probes of a known session.
     pub foreign: u64,
@@ -65,6 +67,9 @@ pub struct Reflected {
 }
 
 /// Runs the reflector until it is stopped.
+///
+/// # Errors
+/// The transport failed.
 pub fn reflect<T: Transport, W: Witness<T::Peer>>(
     transport: &mut T,
     plan: &ReflectPlan,

@@ -23,6 +23,7 @@ pub struct Session {
     next: u64,
     /// A bit per probe of the last [`KNOWN`]: whether it was received.
     came: Vec<u64>,
+    /// Counts of the session.
     pub seen: ReflectorCounters,
     leaving: Vec<Afterwards>,
     /// T3 app of each.

@@ -30,10 +30,13 @@ pub struct Counts {
 /// Outcome of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
+    /// The answer arrived in time.
     Answered,
+    /// No answer arrived in time.
     Lost,
 }
 
+/// Relation of a received answer to the sent probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchResult {
     /// The first answer to a pending probe.

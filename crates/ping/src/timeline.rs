@@ -317,7 +317,7 @@ impl Timeline {
             // Reported once only.
             if off > 0 && !self.apart {
                 let what = format!(
-                    "the ends' PHCs are not together as was said: the round trips prove them {off} ns further apart"
+                    "the ends' PHCs are not synchronised as claimed: the round trips prove them {off} ns further apart"
                 );
                 self.disturbed(t1, what);
             }

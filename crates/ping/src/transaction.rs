@@ -22,6 +22,7 @@ pub enum Stamp {
     T2Nic,
     /// The probe enters the reflector's network stack (`SOF_TIMESTAMPING_RX_SOFTWARE`).
     T2Kernel,
+    /// The reflector's program has received the probe.
     T2App,
     /// The reflector calls the kernel to send the answer.
     T3App,
@@ -35,6 +36,7 @@ pub enum Stamp {
     T4Nic,
     /// The answer enters the emitter's network stack.
     T4Kernel,
+    /// The emitter's program has received the answer.
     T4App,
 }
 
@@ -46,6 +48,7 @@ pub enum Source {
     App,
     /// The kernel: `CLOCK_REALTIME`, converted to `CLOCK_MONOTONIC`.
     Kernel,
+    /// The NIC: its PHC, converted to `CLOCK_MONOTONIC`.
     Nic,
 }
 
@@ -84,6 +87,7 @@ impl Stamp {
         self.name().to_lowercase().replace(' ', "_") + "_ns"
     }
 
+    /// The clock that takes the stamp.
     pub fn source(self) -> Source {
         match self {
             Self::T1App | Self::T2App | Self::T3App | Self::T4App => Source::App,
@@ -124,6 +128,7 @@ impl Stamps {
         (time != ABSENT).then_some(time)
     }
 
+    /// Sets a stamp, ns.
     #[inline]
     pub fn set(&mut self, stamp: Stamp, time: Ns) {
         self.0[stamp as usize] = time;
@@ -189,7 +194,9 @@ pub struct Route(Vec<Stamp>);
 /// The segment between two neighbouring stamps of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
+    /// The earlier stamp.
     pub from: Stamp,
+    /// The later stamp.
     pub to: Stamp,
 }
 
@@ -215,6 +222,7 @@ impl Route {
         Self([Some(T1App)].into_iter().chain(inner).chain([Some(T4App)]).flatten().collect())
     }
 
+    /// The stamps of the route, in order.
     pub fn stamps(&self) -> &[Stamp] {
         &self.0
     }
@@ -227,6 +235,7 @@ impl Route {
         beyond.max_by_key(|(_, beyond)| *beyond).map(|(at, _)| at)
     }
 
+    /// The segments between neighbouring stamps, in order.
     pub fn segments(&self) -> impl ExactSizeIterator<Item = Segment> + '_ {
         self.0.windows(2).map(|pair| Segment { from: pair[0], to: pair[1] })
     }

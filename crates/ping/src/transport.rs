@@ -66,6 +66,7 @@ pub enum Sent {
 /// Result of receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got<P> {
+    /// A message.
     Message(Arrived<P>),
     /// No message.
     Nothing,
@@ -76,6 +77,7 @@ pub enum Got<P> {
 /// A stamp of a sent message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left<'a> {
+    /// The sent message.
     pub message: &'a [u8],
     /// Kind of stamp (sched, driver or nic), as the emitter's (T1).
     pub stamp: Stamp,
@@ -90,6 +92,10 @@ pub trait Transport {
     /// Fatal errors, such as a vanished device.
     type Error: std::error::Error + Send + Sync + 'static;
 
+    /// Sends a message without waiting.
+    ///
+    /// # Errors
+    /// The transport is unusable from now on.
     fn send(&mut self, to: Self::Peer, message: &[u8]) -> Result<Sent, Self::Error>;
 
     /// Whether both addresses belong to one host, as far as they show.

@@ -28,6 +28,7 @@ const HEADERS: usize = 14 + 8 + 40 + 8;
 /// Errors of a UDP transport.
 #[derive(Debug, thiserror::Error)]
 pub enum UdpError {
+    /// The port is in use.
     #[error("{0}: another program listens there already; stop it, or take another with --port")]
     PortTaken(SocketAddr),
     /// The address does not belong to this machine.
@@ -46,13 +47,16 @@ pub enum UdpError {
     TooLong {
         /// The other end.
         peer: SocketAddr,
+        /// Length of the message, bytes.
         len: usize,
     },
+    /// A socket option was refused.
     #[error(transparent)]
     Option(#[from] latpath_nic_timestamps::SocketError),
     /// Another error.
     #[error("{at}: {doing}: {cause}")]
     Os {
+        /// The local address; the peer's for sending.
         at: SocketAddr,
         /// Operation that failed.
         doing: &'static str,
@@ -66,7 +70,9 @@ pub enum UdpError {
 pub struct UdpOptions {
     /// Device to bind to (`SO_BINDTODEVICE`).
     pub device: Option<String>,
+    /// Requested stamps.
     pub stamps: Stamps,
+    /// Busy polling of the device's queue.
     pub busy_poll: latpath_nic_timestamps::BusyPoll,
     /// `SO_PRIORITY`, which selects the queue of a qdisc and the 802.1Q priority.
     pub priority: Option<u8>,
@@ -77,6 +83,7 @@ pub struct UdpOptions {
 /// Address of the other end, and the local address of answers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpPeer {
+    /// The other end's address.
     pub address: SocketAddr,
     /// Local address that the probe was sent to, for a reflector on all addresses.
     pub asked: Option<IpAddr>,

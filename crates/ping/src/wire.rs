@@ -26,9 +26,11 @@ pub const CONTROL: usize = 240;
 /// Value of a missing stamp.
 const ABSENT: Ns = Ns::MIN;
 
+/// Kinds of message, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
+    /// The emitter's probe.
     Probe = 0,
     /// The reflector's answer to a probe.
     Answer = 1,
@@ -43,6 +45,7 @@ pub enum Kind {
 /// The header, 32 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// Kind of the message.
     pub kind: Kind,
     /// Session number, chosen by the emitter at random.
     pub session: u32,
@@ -196,6 +199,7 @@ pub struct NicClock {
     /// PHC − `CLOCK_MONOTONIC` at that time.
     #[serde(rename = "offset_ns")]
     pub offset: Ns,
+    /// Error bound of the offset, ns.
     #[serde(rename = "error_bound_ns")]
     pub bound: Ns,
     /// Drift of the PHC, ppb; positive if it runs faster.
@@ -232,6 +236,7 @@ pub struct Welcome {
     pub nic: Option<NicClock>,
     /// Number of steps of its `CLOCK_REALTIME` and disturbances of its NIC clock since its start.
     pub disturbances: u32,
+    /// Counts of the session.
     pub seen: ReflectorCounters,
     /// Start of the session at the reflector, its `CLOCK_MONOTONIC`. A change shows a restart, which resets the counts.
     pub begun: Ns,

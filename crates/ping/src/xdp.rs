@@ -35,7 +35,7 @@ const WAIT_NS: i64 = 50_000_000;
 /// Number of polls of empty rings between two checks that the device exists.
 const LOOKS: u32 = 1 << 16;
 
-/// Where the XDP program stands.
+/// Attachment of the XDP program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the driver, before the kernel allocates a packet.
@@ -84,24 +84,29 @@ impl XdpOptions {
 /// Errors of AF_XDP.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
+    /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A permission is missing.
     #[error("{0}: AF_XDP needs root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; try with sudo")]
     NotAllowed(String),
+    /// The device has an XDP program already.
     #[error(
-        "{device}: another XDP program{} is on it already, and there can be one (bpftool net show dev {device}); end what put it \
-         there, or ping without AF_XDP", .id.map_or(String::new(), |id| format!(" (id {id})"))
+        "{device}: another XDP program{} is attached already, and there can be only one (bpftool net show dev {device}); stop the program that \
+         attached it, or ping without AF_XDP", .id.map_or(String::new(), |id| format!(" (id {id})"))
     )]
     Taken {
+        /// Name of the device.
         device: String,
         /// Number of the other program.
         id: Option<u32>,
     },
     /// The program cannot be attached at this place.
-    #[error("{device}: no XDP program can stand there ({place}): {cause}{}", hint(.cause))]
+    #[error("{device}: no XDP program can be attached there ({place}): {cause}{}", hint(.cause))]
     NoPlace {
+        /// Name of the device.
         device: String,
+        /// The place that was requested.
         place: Place,
         /// Error of the kernel.
         cause: io::Error,
@@ -109,7 +114,9 @@ pub enum XdpError {
     /// The kernel refused the socket of a queue.
     #[error("{device}: no AF_XDP socket on its queue {queue} ({how}): {cause}")]
     Queue {
+        /// Name of the device.
         device: String,
+        /// Number of the queue.
         queue: u32,
         /// Mode: with or without copies.
         how: &'static str,
@@ -119,17 +126,20 @@ pub enum XdpError {
     /// Memory was refused.
     #[error("{device}: memory for frames{}: {cause}", if *.huge { " in huge pages (sysctl vm.nr_hugepages; some of 2 MiB for each queue)" } else { "" })]
     Memory {
+        /// Name of the device.
         device: String,
+        /// Whether huge pages were requested.
         huge: bool,
         /// Error of the kernel.
         cause: io::Error,
     },
     /// Zero copy is impossible at the place of the program.
-    #[error("{0}: without copies the XDP program must stand in the driver, and it stands behind it")]
+    #[error("{0}: without copies the XDP program must be in the driver, and it is behind it")]
     NoZeroCopy(String),
     /// Another error.
     #[error("{device}: {doing}: {cause}")]
     Os {
+        /// Name of the device.
         device: String,
         /// Operation that failed.
         doing: &'static str,
@@ -194,6 +204,10 @@ pub struct Xdp {
 }
 
 impl Xdp {
+    /// Opens a socket per queue and attaches the program.
+    ///
+    /// # Errors
+    /// The device, its queues, the program's place or memory is unavailable, or a permission is missing.
     pub fn open(options: XdpOptions) -> Result<Self, XdpError> {
         let XdpOptions { frames, .. } = &options;
         let name = frames.device.clone();
@@ -220,6 +234,7 @@ impl Xdp {
         Ok(Self { sockets, next: 0, device, options, program, _groups: groups, longest, refused: None, looks: 0 })
     }
 
+    /// The device in use.
     pub fn device(&self) -> &Device {
         &self.device
     }

@@ -1,4 +1,4 @@
-//! What is pushed into a log is what is in its file.
+//! A log file contains exactly the transactions pushed into it.
 
 use latpath_model::Ns;
 use latpath_ping::log::{Keep, Log, LogError, LogOptions, Summary};
@@ -10,7 +10,7 @@ use parquet::{
 use proptest::prelude::*;
 use std::{fs, fs::File, path::Path, time::Duration};
 
-/// One a millisecond; every 7th lacks its hardware stamps, every 10th its answer.
+/// One per millisecond; every 7th lacks its hardware stamps, every 10th its answer.
 fn transaction(sequence: u64) -> Transaction {
     let mut t = Transaction { sequence, ..Transaction::default() };
     let noise = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
@@ -19,7 +19,7 @@ fn transaction(sequence: u64) -> Transaction {
         if !lacks {
             let mapped = sequence as Ns * 1_000_000 + at as Ns * (1000 + noise as Ns);
             t.mapped.set(stamp, mapped);
-            // A PHC in another century.
+            // A PHC far from the other clocks.
             t.raw.set(stamp, mapped + if stamp.name().ends_with("nic") { -4_000_000_000_000_000_000 } else { 0 });
         }
     }
@@ -30,7 +30,7 @@ fn route() -> Route {
     Route::of_seven(u16::MAX)
 }
 
-/// The row of a transaction as the docs describe it.
+/// The row of a transaction according to the docs.
 fn row(t: &Transaction) -> Vec<Option<i64>> {
     let stamps = Stamp::ALL.into_iter().map(|s| t.raw.get(s));
     let line = route();
@@ -83,7 +83,7 @@ fn check(path: &Path, expected: impl Iterator<Item = u64>) {
 #[test]
 fn a_log_of_all_has_every_transaction_in_either_format() {
     let folder = tempfile::tempdir().unwrap();
-    // More than one batch, more than one row group.
+    // More than one batch and more than one row group.
     for (name, n) in [("log.csv", 20_000), ("log.parquet", 20_000), ("none.csv", 0), ("none.parquet", 0)] {
         let path = folder.path().join(name);
         let summary = log(&path, Keep::All, (0..n).map(transaction));
@@ -127,7 +127,7 @@ fn a_log_of_all_can_be_compared_and_no_other() {
 }
 
 #[test]
-fn a_log_over_a_limit_has_what_took_longer_and_what_got_no_answer() {
+fn a_log_over_a_limit_has_slower_and_lost_transactions() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("slow.csv");
     let limit = 40_000;
@@ -140,7 +140,7 @@ fn a_log_over_a_limit_has_what_took_longer_and_what_got_no_answer() {
 }
 
 #[test]
-fn a_log_of_the_last_time_has_what_came_before_each_breach_and_the_end() {
+fn a_log_of_the_last_seconds_has_the_time_before_each_breach_and_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("last.parquet");
     let options = LogOptions { rate_hz: Some(1000.0), huge_pages: false };
@@ -154,15 +154,15 @@ fn a_log_of_the_last_time_has_what_came_before_each_breach_and_the_end() {
     }
     let summary = log.finish();
     assert!(summary.error.is_none(), "{summary:?}");
-    // The breach's answer came some µs after it was sent, hence 1901 and not 1900.
+    // The answer of the breach arrived some µs after the sending, hence 1901 instead of 1900.
     check(&path, (1901..=2000).chain(4899..5000));
 }
 
 #[test]
-fn what_finds_no_buffer_is_counted_and_the_rest_is_whole() {
+fn rows_without_a_buffer_are_counted_and_the_rest_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("flood.csv");
-    // Faster than any disk, for the writer wakes only every 20 ms.
+    // Faster than any disk, because the writer wakes only every 20 ms.
     let n = 400_000;
     let summary = log(&path, Keep::All, (0..n).map(transaction));
     assert!(summary.error.is_none());
@@ -174,7 +174,7 @@ fn what_finds_no_buffer_is_counted_and_the_rest_is_whole() {
 }
 
 #[test]
-fn nothing_that_is_there_is_overwritten() {
+fn existing_files_are_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str| Log::open(&folder.path().join(name), Keep::All, &LogOptions::default());
     fs::write(folder.path().join("old.csv"), "mine").unwrap();
@@ -192,10 +192,10 @@ fn nothing_that_is_there_is_overwritten() {
 }
 
 #[test]
-fn huge_pages_that_are_not_there_are_an_error_that_says_what_to_do() {
+fn missing_huge_pages_are_an_error_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("log.csv");
-    // A million huge pages are nowhere free.
+    // No machine has a million free huge pages.
     let options = LogOptions { rate_hz: Some(1e6), huge_pages: true };
     let error = Log::open(&path, Keep::Last(Duration::from_secs(10_000)), &options).err().unwrap();
     assert!(error.to_string().contains("/proc/sys/vm/nr_hugepages"), "{error}");

@@ -1,25 +1,25 @@
-//! Logs in the format of `rant --log`, written by hand, become logs of ours.
+//! Handwritten logs in the format of `rant --log`, converted to our logs.
 
 use latpath_model::Ns;
 use latpath_ping::log::{import_rant, recording, Summary};
 use std::{fs, path::PathBuf, sync::atomic::AtomicBool};
 use tempfile::TempDir;
 
-/// TAI, in ns.
+/// Start, TAI, ns.
 const BEGIN: Ns = 1_774_000_037_000_000_000;
-/// From one probe to the next.
+/// Interval of probes, ns.
 const PERIOD: Ns = 20_000;
 
 struct Bench(TempDir);
 
-/// One transaction: T1, T2, T3, T4 by application and NIC, ns since [`BEGIN`]; negative for a stamp that was not taken.
+/// One transaction: T1, T2, T3, T4 by application and by NIC, ns since [`BEGIN`]; negative for a missing stamp.
 #[derive(Clone, Copy)]
 struct Times {
     sw: [Ns; 4],
     hw: [Ns; 4],
 }
 
-/// Answered 12 µs after it was sent, by the NICs; every hundredth 5 µs later.
+/// By the NICs, the answer arrives 12 µs after the sending, every hundredth 5 µs later.
 fn times(n: u64) -> Times {
     let (t, late) = (n as Ns * PERIOD, if n % 100 == 7 { 5000 } else { 0 });
     let hw = [t + 1000, t + 4000, t + 9000 + late, t + 13_000 + late];
@@ -73,7 +73,7 @@ impl Bench {
         made.map_err(|error| error.to_string())
     }
 
-    /// The columns of a CSV log, and its rows.
+    /// The rows of a CSV log, each value with its column.
     fn rows(&self) -> Vec<Vec<(String, String)>> {
         let text = fs::read_to_string(self.path("log.csv")).unwrap();
         let head: Vec<&str> = text.lines().next().unwrap().split(',').collect();
@@ -90,7 +90,7 @@ fn cell(row: &[(String, String)], name: &str) -> Option<Ns> {
 #[test]
 fn both_ends_make_one_log_that_can_be_compared() {
     let bench = Bench::new();
-    // The reflector's rows are numbered by themselves, and it began earlier.
+    // The reflector numbers its rows itself, and it started earlier.
     let answers = reflectors((0..10_500).map(|n| (n, times(n))));
     let emit = emitters((500..10_500).map(|n| (n - 500, times(n))));
     let made = bench.import(&emit, Some(&answers), "log.csv").unwrap();
@@ -120,7 +120,7 @@ fn both_ends_make_one_log_that_can_be_compared() {
 }
 
 #[test]
-fn round_trips_are_computed_from_the_stamps_and_negative_ones_stay() {
+fn round_trips_are_computed_from_the_stamps_and_negative_ones_remain() {
     let bench = Bench::new();
     let backwards = |(n, mut t): (u64, Times)| {
         if n == 50 {
@@ -141,7 +141,7 @@ fn round_trips_are_computed_from_the_stamps_and_negative_ones_stay() {
 }
 
 #[test]
-fn what_the_nic_did_not_stamp_has_no_time() {
+fn missing_nic_stamps_have_no_time() {
     let bench = Bench::new();
     let without = |(n, t): (u64, Times)| (n, Times { hw: [-1; 4], ..t });
     let made = bench.import(&emitters(all(100).map(without)), None, "log.csv").unwrap();

@@ -1,5 +1,5 @@
-//! What outlives a kill and a full disk, and what a breach leaves. Each case needs a process of its own, which is this program
-//! again.
+//! What survives a kill and a full disk, and what a breach leaves. Each case runs in a process of its own: this
+//! program, started again.
 
 use latpath_ping::{
     breach::{BreachOptions, BreachTrace, BreachedProbe},
@@ -79,7 +79,7 @@ fn route() -> Route {
 
 fn transaction(sequence: u64) -> Transaction {
     let mut t = Transaction { sequence, ..Transaction::default() };
-    // A noise that does not compress away.
+    // Noise that does not compress.
     let noise = (sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as i64;
     for (at, stamp) in Stamp::ALL.into_iter().enumerate() {
         t.mapped.set(stamp, sequence as i64 * 20_000_000 + at as i64 * noise);
@@ -88,7 +88,7 @@ fn transaction(sequence: u64) -> Transaction {
     t
 }
 
-/// Logs in both formats, and says how many transactions are safe in each.
+/// Logs in both formats, and prints the number of transactions that are safe in each.
 fn log_for_ever(folder: &Path) -> Outcome {
     let open = |name: &str| Log::open(&folder.join(name), Keep::All, &LogOptions::default());
     let mut logs = [open("log.csv")?, open("log.parquet")?];
@@ -137,7 +137,7 @@ fn killed() -> Outcome {
     Ok(())
 }
 
-/// Mounts a file system of 1 MiB in a mount namespace of its own.
+/// Mounts a file system of 1 MiB in a separate mount namespace.
 fn small_disk(folder: &Path) -> Outcome {
     let none = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
@@ -199,7 +199,7 @@ fn instance(what: &str) -> Result<PathBuf, Failed> {
     Ok(Tracefs::open()?.path().join("instances").join(unique(what)))
 }
 
-/// All that was saved.
+/// All saved text.
 fn text(folder: &Path) -> Result<String, Failed> {
     let read = |name| fs::read_to_string(folder.join(name));
     Ok(read("breach.trace")? + &read("breach.trace.snapshot").unwrap_or_default())
@@ -221,7 +221,7 @@ fn frozen() -> Outcome {
     assert!(!instance("frozen")?.exists());
     let again = BreachTrace::prepare(options(folder.path(), "frozen", true)).err().ok_or("the file is there")?;
     assert!(again.to_string().contains("exists already"), "{again}");
-    // As a killed run leaves it.
+    // As left by a killed run.
     fs::write(folder.path().join("breach.trace"), "")?;
     let _ = fs::remove_file(folder.path().join("breach.trace.snapshot"));
     BreachTrace::prepare(options(folder.path(), "frozen", true))?;
@@ -249,7 +249,7 @@ fn nothing_happened() -> Outcome {
     Ok(())
 }
 
-/// Holds a breach until its standard input says otherwise.
+/// Holds a breach until a line arrives on standard input.
 fn hold(folder: &Path) -> Outcome {
     let breach = BreachTrace::prepare(options(folder, "hold", true))?;
     breach.breach(&BreachedProbe::of(1, &transaction(1), &route(), &[]));

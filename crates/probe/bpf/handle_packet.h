@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Handles a packet at a hook: which streams it is in, at which point, and the sighting that it makes. */
+/* Handles a packet at a hook: finds its streams and point, and takes the sighting. */
 #ifndef LATPATH_HANDLE_PACKET_H
 #define LATPATH_HANDLE_PACKET_H
 
-/* How a hook avoids that one packet counts twice at a point. */
+/* How a hook avoids counting one packet twice at a point. */
 enum dedup_mode {
 	DEDUP_NONE,
-	DEDUP_GRO,       /* of the two hooks of nic-rx the first */
-	DEDUP_STACK,     /* the second: a frame that passed GRO has been seen */
-	DEDUP_NOTE,      /* remembers the packet, for the same thread's next */
-	DEDUP_SKIP,      /* Open vSwitch: a packet comes once for each action */
+	DEDUP_GRO,       /* the first of the two hooks of nic-rx */
+	DEDUP_STACK,     /* the second: frames that passed GRO were already seen */
+	DEDUP_NOTE,      /* remembers the packet, for the thread's next one */
+	DEDUP_SKIP,      /* Open vSwitch: a packet appears once per action */
 	DEDUP_SKIP_ONCE, /* the second hook of a UDP reader */
 };
 
-/* The device that a packet is on. Pointers in it are read without further cost for the verifier: see UNTRUSTED. */
+/* The device of a packet. Pointers in it are read without further cost for the verifier: see UNTRUSTED. */
 static __always_inline struct net_device *device_of(struct sk_buff *skb)
 {
 	return UNTRUSTED(skb)->dev;
 }
 
-/* The point of a packet that is in a stream, where the CPU does not know it from the device. */
+/* The point of a stream's packet whose device is not in the CPU's cache. */
 static __always_inline int point_of_packet(struct percpu *p, struct net_device *dev, __u64 device, __u32 kind)
 {
 	struct point_key key = { .kind = kind };
@@ -31,7 +31,7 @@ static __always_inline int point_of_packet(struct percpu *p, struct net_device *
 	return kind == POINT_DROP ? find_point(&key, 0, 0) : -1;
 }
 
-/* Where the frame of a packet lies. */
+/* Sets the location of a packet's frame. */
 static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, __u64 base, __u32 linear, int can_load)
 {
 	f->base = base;
@@ -55,8 +55,8 @@ static __always_inline void locate_frame(struct frame *f, struct sk_buff *skb, _
 }
 
 /*
- * The slow path: any legal frame, any stream. Returns where the bytes behind the link header begin; -1 where they cannot be read. A frame
- * of which a part cannot be read is counted as such unless its streams were found in the rest.
+ * The slow path: any legal frame, any stream. Returns the offset of the bytes after the link header; -1 if they cannot
+ * be read. A frame with unreadable parts is counted as such, unless the rest identified its streams.
  */
 static __always_inline int slow_path(struct percpu *p, struct scratch *scratch)
 {
@@ -75,7 +75,7 @@ static __always_inline int slow_path(struct percpu *p, struct scratch *scratch)
 	return off;
 }
 
-/* The packet that a thread saw last at such a point; threads share places by chance. */
+/* The packet that a thread saw last at such a point; threads may collide. */
 struct last_seen {
 	__u64 what;
 	__u32 who;
@@ -87,8 +87,8 @@ struct last_seen {
 MAP(last_seen, ARRAY, LAST_SEEN, __u32, struct last_seen);
 
 /*
- * Whether the packet that this thread saw last at such a point is this one. Between the two another thread may take the CPU, on a
- * real-time kernel from a softirq too. The idle threads are all thread 0, one for each CPU.
+ * Whether this thread saw this packet last at such a point. Between both hooks, another thread may take the CPU, on a
+ * real-time kernel even from a softirq. The idle threads of all CPUs are thread 0.
  */
 static __always_inline int is_repeated(__u32 cpu, __u32 tid, __u32 point, __u32 stream, __u32 key, enum dedup_mode mode)
 {
@@ -105,15 +105,15 @@ static __always_inline int is_repeated(__u32 cpu, __u32 tid, __u32 point, __u32 
 	return repeated;
 }
 
-/* Bytes of a frame that has no skb. */
+/* Bytes of a frame without an skb. */
 struct bytes {
 	__u64 at;
 	__u32 len;
 };
 
 /*
- * Whether an IP packet has no Ethernet header where it is seen: on a device that knows none, or sent by this machine itself to its own
- * sockets (multicast). Where it enters the stack, its network header is not known yet.
+ * Whether an IP packet has no Ethernet header here: on a device without one, or sent by this machine to its own sockets
+ * (multicast). At the entry to the stack, its network header is not yet set.
  */
 static __always_inline int lacks_link_header(struct sk_buff *skb, struct net_device *dev, __u32 kind)
 {
@@ -130,13 +130,13 @@ static __always_inline int lacks_link_header(struct sk_buff *skb, struct net_dev
 	return (__u32)skb->network_header < (__u32)skb->mac_header + 14;
 }
 
-/* Where the IP header of such a packet is. */
+/* Address of the IP header of such a packet. */
 static __always_inline __u64 ip_header_of(struct sk_buff *skb, __u32 kind)
 {
 	return kind == POINT_NIC_RX ? (__u64)skb->data : (__u64)skb->head + skb->network_header;
 }
 
-/* Where the Ethernet header of a packet is. */
+/* Address of the Ethernet header of a packet. */
 static __always_inline __u64 header_of(struct sk_buff *skb, __u32 kind)
 {
 	if (kind == POINT_TX || skb->mac_header == 0xffff)
@@ -144,17 +144,17 @@ static __always_inline __u64 header_of(struct sk_buff *skb, __u32 kind)
 	return (__u64)skb->head + skb->mac_header;
 }
 
-/* Bytes of a packet's frame that lie in one piece. */
+/* Number of linear bytes of a packet's frame. */
 static __always_inline __u32 linear_of(struct sk_buff *skb, __u64 mac)
 {
 	return (__u32)((__u64)skb->data - mac) + skb->len - skb->data_len;
 }
 
 /*
- * The way of nearly every packet of a stream: its CPU has seen the device and a frame of this layout before. Returns the time if it is
- * another packet, for handle_packet, or one of which the sender is to be noted, with the stream in *noted; 0 if nothing is left to do. It
- * needs little stack on purpose: from Linux 6.13 on, a program with more than 48 bytes of it gets a stack of its own, in memory that
- * nothing else keeps in the CPU's cache.
+ * The fast path of nearly every packet of a stream: its CPU has seen the device and a frame of this layout before.
+ * Returns the time if handle_packet must handle the packet, or if its sender is to be noted, with the stream in *noted;
+ * else 0. It needs little stack on purpose: from Linux 6.13 on, a program with more than 48 bytes of stack gets a
+ * private one, in memory that nothing else keeps in the CPU's cache.
  */
 static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device *dev, __u32 kind, enum dedup_mode mode,
 					  int *noted)
@@ -194,7 +194,7 @@ static __always_inline __u64 known_packet(struct sk_buff *skb, struct net_device
 	return w.t;
 }
 
-/* What a hook knows of its packets. */
+/* Properties of a hook's packets. */
 #define IS_UNKNOWN 1 /* known_packet has compared its layout already */
 #define CAN_LOAD 2   /* the program may have the kernel copy bytes of the skb: at tracepoints alone */
 
@@ -246,7 +246,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			stream = fast_path_directly(&fields, linear);
 			synch = fields.synch;
 			key = fields.key;
-			/* Streams that share a layout's place replace it once in a while only. */
+			/* Streams that collide in the layouts replace each other only occasionally. */
 			if (stream >= 0 && (!l->places || (w.t >> 5 & 15) == 0))
 				learn_layout(l, mac, &fields, stream);
 		}
@@ -278,7 +278,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			if (point < 0 || (t >> 5 & 15) == 0)
 				note_source(dev, mac, kind, stream, t);
 		} else if (scratch && off >= 0) {
-			/* Of the packets of a stream some are enough. */
+			/* A sample of a stream's packets is enough. */
 			if (!scratch->found.n || scratch->frame.fragment || point < 0 || (t >> 5 & 3) == 0)
 				note_packet(scratch, dev, kind, off, t);
 		}
@@ -326,14 +326,14 @@ out:
 	return 0;
 }
 
-/* Whether a frame's ethertype is that of a stream, as far as skb->protocol says; tx and drop look at its header too. */
+/* Whether a frame's ethertype is that of a stream, according to skb->protocol; tx and drop also check its header. */
 static __always_inline int may_be_selected(struct sk_buff *skb, __u32 kind)
 {
 	if (ethertype_selected(skb->protocol))
 		return 1;
 	if ((kind != POINT_TX && kind != POINT_DROP) || !ethertype_possible(skb->protocol))
 		return 0;
-	/* The header itself says what skb->protocol may not. */
+	/* The header itself is reliable where skb->protocol is not. */
 	return !reads_directly() || skb->len - skb->data_len < 14 ||
 	       ethertype_selected((__be16)kernel_word(header_of(skb, kind) + 12));
 }
@@ -344,7 +344,10 @@ static __always_inline int handle_skb(struct sk_buff *skb, struct net_device *de
 	return may_be_selected(skb, kind) ? handle_packet(skb, 0, dev, kind, aux, mode, bpf_ktime_get_ns(), flags) : 0;
 }
 
-/* Handles packets at a hook that each packet passes; the way of unknown ones is a function, so that known ones need little stack. */
+/*
+ * Handles packets at a hook that all packets pass. Unknown packets take a separate function, so that known ones need
+ * little stack.
+ */
 #define HANDLE_OFTEN(name, kind, mode, its_dev)                                                                       \
 	static __noinline int name##_unknown(void **ctx, __u64 t)                                                     \
 	{                                                                                                             \

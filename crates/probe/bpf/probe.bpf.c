@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * The kernel programs: each stands at one tracepoint, recognises the user's streams, and takes the time, the CPU and the
- * thread. A packet is named by bytes of its own (the key), never by its skb: bridges and Open vSwitch copy and clone it.
+ * The kernel programs: each is attached to one tracepoint, recognises the user's streams, and records time, CPU and
+ * thread. Bytes of the packet (the key) identify it, not its skb: bridges and Open vSwitch copy and clone it.
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -48,25 +48,25 @@ int stack_rx(void **ctx)
 	return stack_rx_often(ctx);
 }
 
-/* A function too: one program's stack does not hold what both ways need. */
+/* A separate function too: the stack of one program cannot hold both paths. */
 static __noinline int app_read(void **ctx)
 {
 	return handle_skb(ctx[0], 0, POINT_APP_READ, 0, DEDUP_NOTE, CAN_LOAD);
 }
 
-/* The kind of a packet's device. A function, for its stack: see known_packet. */
+/* The kind of a packet's device. A separate function, for its stack: see known_packet. */
 static __noinline enum device_kind kind_of_device(struct net_device *dev)
 {
 	return device_kind(dev->rtnl_link_ops);
 }
 
 /*
- * Packets of a tap or macvtap are read by vhost or QEMU, those of a tun device (no Ethernet header) by a VPN, which passes them on.
- * Everything else is an application's read: a socket takes the device off the packets that it queues. Whether the packet has a socket
- * does not tell them apart, since the sender's may be this machine's.
+ * Packets of a tap or macvtap are read by vhost or QEMU, those of a tun device (no Ethernet header) by a VPN, which
+ * forwards them. All others are reads of applications: a socket removes the device from queued packets. Whether the
+ * packet has a socket does not distinguish them, since the sender's may be on this machine.
  *
- * An "outgoing" packet is none that came here: the kernel marks so what a sniffer's packet socket gets of packets that this machine
- * sends, and what a socket's error queue gives back to the sender, which are its own packets with their TX timestamps (skb_set_err_queue).
+ * An "outgoing" packet was not received here: the kernel marks sniffers' copies of packets that this machine sends, and
+ * packets that a socket's error queue returns to the sender with their TX timestamps (skb_set_err_queue).
  */
 SEC("tp_btf/skb_copy_datagram_iovec")
 int copy_out(void **ctx)
@@ -93,7 +93,7 @@ static __always_inline int dropped(struct sk_buff *skb, __u64 location, __u32 re
 	if (!ethertype_possible(skb->protocol))
 		return 0;
 	dev = device_of(skb);
-	/* Reasons of subsystems carry their number in the upper half: 4 bits of it are kept. */
+	/* Reasons of subsystems have their number in the upper half, of which 4 bits are kept. */
 	r = reason >> 16 ? (reason >> 16 & 15) << 12 | (reason & 0xfff) : reason & 0xffff;
 
 	if (!is_kernel_address((__u64)dev))
@@ -107,7 +107,7 @@ int BPF_PROG(drop, struct sk_buff *skb, void *location, int reason)
 	return dropped(skb, (__u64)location, reason);
 }
 
-/* Kernels before 5.17 give no reason. */
+/* Kernels before 5.17 have no reason. */
 SEC("tp_btf/kfree_skb")
 int BPF_PROG(drop_no_reason, struct sk_buff *skb, void *location)
 {
@@ -115,8 +115,8 @@ int BPF_PROG(drop_no_reason, struct sk_buff *skb, void *location)
 }
 
 /*
- * Attached while a NIC sends packets of a stream: a NIC's driver consumes what it has sent. The same call ends packets that the NIC
- * received (skb_iif says so), and the copies that sniffers got of sent ones (they are "outgoing").
+ * Attached while a NIC sends packets of a stream: a NIC's driver consumes sent packets. The same call ends packets
+ * received by the NIC (skb_iif is set), and sniffers' copies of sent ones ("outgoing").
  */
 SEC("tp_btf/consume_skb")
 int BPF_PROG(tx_done, struct sk_buff *skb)
@@ -134,13 +134,13 @@ int BPF_PROG(tx_done, struct sk_buff *skb)
 }
 
 /*
- * Open vSwitch. What ovs-vswitchd hands back for execution is a new skb: it was never received on a device, and
- * no socket owns it (net/openvswitch/datapath.c, ovs_packet_cmd_execute).
+ * Open vSwitch: a packet returned by ovs-vswitchd for execution is a new skb that no device received and no socket owns
+ * (net/openvswitch/datapath.c, ovs_packet_cmd_execute).
  */
 SEC("tp_btf/ovs_do_execute_action")
 int BPF_PROG(ovs_exec, struct datapath *dp, struct sk_buff *skb)
 {
-	if (!skb) /* as newer verifiers want it asked */
+	if (!skb) /* newer verifiers require this test */
 		return 0;
 	return handle_skb(skb, device_of(skb), skb->skb_iif || UNTRUSTED(skb)->sk ? POINT_OVS_EXEC : POINT_OVS_RETURN, 0,
 			  DEDUP_SKIP, CAN_LOAD);
@@ -156,8 +156,8 @@ int BPF_PROG(ovs_upcall, struct datapath *dp, struct sk_buff *skb, void *key, st
 }
 
 /*
- * UDP copies a packet that lies in one piece without passing skb_copy_datagram_iovec (net/ipv4/udp.c, udp_recvmsg). A negative
- * length says that the reader only peeked (or failed): the packet stays in the queue.
+ * UDP copies a packet in one piece without skb_copy_datagram_iovec (net/ipv4/udp.c, udp_recvmsg). A negative length
+ * means that the reader only peeked, or failed: the packet remains in the queue.
  */
 SEC("fentry/skb_consume_udp")
 int BPF_PROG(udp_read, struct sock *sk, struct sk_buff *skb, int len)

@@ -86,8 +86,8 @@ struct record {
 };
 
 /*
- * What a CPU knows of a device and its point: the device's identity (namespace and index), and the same with the point's index
- * laid over its upper eight bits. An interrupt may refill an entry between its two stores; then they do not match.
+ * A CPU's cached device and its point: the device's identity (namespace and index), and the identity with the point's
+ * index in its upper eight bits. An interrupt may replace an entry between its two stores; then both do not match.
  */
 struct cached {
 	__u64 device;
@@ -95,12 +95,12 @@ struct cached {
 };
 
 /*
- * Counters of one CPU, and the ends of its ring. The first cache line has the fields of every sighting, the second the rare ones.
- * `tail` is written by user space only, in a cache line of its own.
+ * Counters of one CPU, and the ends of its ring. The first cache line has the fields of every sighting, the second the
+ * rare ones. Only user space writes `tail`, in a separate cache line.
  */
 struct percpu {
 	__u64 head;
-	__u64 tail_seen; /* `tail` at the last apparent lack of room */
+	__u64 tail_seen; /* `tail` when room last seemed short */
 	__u64 sample_mask; /* keys with any of these bits set are not sampled */
 	__u64 others; /* examined packets of no stream */
 	__u64 cost_ns;

@@ -85,8 +85,8 @@ int BPF_PROG(tap_xdp, struct net_device *dev, int n)
 }
 
 /*
- * vhost takes such a frame out of the tap's queue and passes it on to be copied; the lowest bit of its address distinguishes it from
- * a packet (TUN_XDP_FLAG). Packets are seen at the copy instead.
+ * vhost takes such a frame from the tap's queue and passes it on to be copied; the lowest bit of its address
+ * distinguishes it from a packet (TUN_XDP_FLAG). Packets are seen at the copy instead.
  */
 SEC("fentry/tun_do_read")
 int BPF_PROG(tap_xdp_read, struct tun_struct *tun)

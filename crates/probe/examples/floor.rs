@@ -1,4 +1,5 @@
-//! The least that tracing costs: programs at tracepoints that do nothing, or read the clock once, as long as this runs.
+//! The minimum cost of tracing: programs at tracepoints that do nothing, or read the clock once, until the process is
+//! killed.
 //!
 //! ```text
 //! floor empty|clock TRACEPOINT...
@@ -14,7 +15,7 @@ fn main() -> Result<()> {
     };
     let _attached = places.iter().map(|place| floor::attach(place, kind == "clock")).collect::<Result<Vec<_>>>()?;
     println!("attached");
-    // Until it is killed.
+    // Until killed.
     loop {
         std::thread::park();
     }

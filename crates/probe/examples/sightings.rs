@@ -1,4 +1,5 @@
-//! Attaches the kernel programs for some seconds and prints what they saw: the library alone, without latpath's commands.
+//! Attaches the kernel programs for some seconds and prints the numbers of sightings: the library alone, without
+//! latpath's commands.
 //!
 //! `sightings SECONDS STREAM...`, for instance `sightings 5 svid:MU01`.
 

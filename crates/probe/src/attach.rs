@@ -14,10 +14,12 @@ use std::mem::{offset_of, MaybeUninit};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+/// Options of a probe.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Name of the machine in its points.
     pub machine: String,
+    /// Streams to follow; the index is the stream's id.
     pub streams: Vec<StreamSpec>,
     /// Total memory of the rings of all CPUs, bytes.
     pub ring_bytes: usize,

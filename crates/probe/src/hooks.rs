@@ -63,7 +63,7 @@ pub(crate) fn missing_of(hooks: &Hooks) -> Vec<Missing> {
         tracepoint: "kfree_skb",
         is_function: false,
         lost: "reasons for drops",
-        why: "it says none (they came with 5.17)".into(),
+        why: "it has none (new in 5.17)".into(),
     });
     hooks.missing.iter().cloned().chain(no_reasons).collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! [`Probe::attach`] loads the programs (bpf/) for a set of streams and attaches them to the kernel's tracepoints. It
 //! is a [`latpath_model::Source`] of sightings.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod attach;
 mod hooks;

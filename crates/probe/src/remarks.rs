@@ -39,17 +39,23 @@ pub enum Remarked {
 /// A remark on packets of a stream that enter or leave a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
+    /// The stream to which the packets are similar.
     pub stream: StreamId,
     /// [`PointKind::Tx`] or [`PointKind::NicRx`].
     pub kind: PointKind,
+    /// Name of the device.
     pub device: String,
+    /// Index of the device in its namespace.
     pub ifindex: u32,
     /// Inode number of the device's network namespace.
     pub netns: u32,
+    /// Property of the packets.
     pub what: Remarked,
     /// Number of examined packets; for senders, a sample of all packets.
     pub count: u64,
+    /// Time of the first packet, `CLOCK_MONOTONIC` ns.
     pub first: Ns,
+    /// Time of the last packet, `CLOCK_MONOTONIC` ns.
     pub last: Ns,
     /// Key of the last packet.
     pub key: u32,
@@ -223,7 +229,7 @@ fn note_of_senders(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
         each.push(format!("{} more", meeting.len() - NAMED));
     }
     Some(format!(
-        "{} senders of {spec} meet, {}: packets of theirs with the same {} may be joined as one; --points leaves one sender's points out",
+        "{} senders of {spec} meet, {}: their packets with the same {} may be joined into one; --points leaves one sender's points out",
         meeting.len(),
         each.join(", "),
         spec.key.name()

@@ -99,7 +99,7 @@ impl Journal {
             Ok(turn) => turn,
             Err(error) => return vec![error.to_string()],
         };
-        due.iter().flat_map(|name| turn.undo(name, undoers, &selects)).collect()
+        due.iter().flat_map(|name| turn.undo(name, undoers, selects)).collect()
     }
 
     /// The headers of all entries, and why others cannot be read.

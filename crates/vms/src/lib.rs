@@ -11,6 +11,7 @@
 //! ```
 //!
 //! Text of other processes (names, arguments) is bounded and stripped of control codes.
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod command_line;
 mod debugfs;

@@ -162,6 +162,7 @@ pub enum Role {
 }
 
 impl Role {
+    /// The role's name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::MainLoop => "main loop",
@@ -200,6 +201,7 @@ pub enum FoundBy {
 }
 
 impl FoundBy {
+    /// The method's name in texts.
     pub fn name(self) -> &'static str {
         match self {
             Self::FirstThread => "first thread",

@@ -223,7 +223,7 @@ where
                 }
                 if !self.options.commands.allow(&run.key) {
                     self.refuse_command(
-                        "the agent wants its key, which is not this one: name its file with --agent-key",
+                        "the agent requires its key, which differs from this one: name its file with --agent-key",
                     );
                     return Ok(None);
                 }

@@ -1,4 +1,4 @@
-//! A source that is given what it sees, and an agent that serves it over a socket pair.
+//! A source with sightings from a channel, and an agent that serves it over a socket pair.
 #![allow(dead_code)] // each test file uses a part
 
 use latpath_agent::{
@@ -73,7 +73,7 @@ impl Drop for Given {
 /// An agent in a thread of this process.
 pub struct Agent {
     pub sightings: Sender<Vec<Sighting>>,
-    /// True as long as its source is attached.
+    /// Whether its source is attached.
     pub attached: Arc<AtomicBool>,
     pub thread: JoinHandle<Result<Ended, ServeError>>,
 }
@@ -86,7 +86,7 @@ pub fn agent_with(stream: UnixStream, options: ServeOptions) -> Agent {
     agent_recording(stream, options, || None)
 }
 
-/// What a flight recorder starts as, if it does.
+/// Result of starting a flight recorder, if there is one.
 pub type Begun = Option<Result<Box<dyn Record>, String>>;
 
 pub fn agent_recording(
@@ -139,7 +139,7 @@ pub fn recorded() -> StartRequest {
     StartRequest { options: [(StartRequest::FLIGHT.into(), (1 << 20).to_string())].into(), ..request() }
 }
 
-/// Drains until `n` sightings have come.
+/// Drains until `n` sightings have arrived.
 pub fn drain(machine: &mut Machine, n: usize) -> Vec<Sighting> {
     let mut out = Vec::new();
     let waited = until(&format!("{n} sightings come"), || {

@@ -1,4 +1,4 @@
-//! Captures made by hand: what each CPU of each machine did, in the order of times, and where packets were seen.
+//! Handmade captures: events of each CPU of each machine in order of time, and sightings of packets.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
@@ -16,7 +16,7 @@ pub fn fifo(priority: i16) -> Class {
     Class { prio: 99 - priority, policy: 1 }
 }
 
-/// What one CPU did. Each event is `at` its time, of the thread that it runs then.
+/// Events of one CPU. Each has the time set by `at`, and belongs to the current thread.
 pub struct Cpu {
     pub cpu: u32,
     t: Ns,
@@ -26,20 +26,20 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// From now on at this time.
+    /// Sets the time of the next events.
     pub fn at(&mut self, t: Ns) -> &mut Self {
         assert!(t >= self.t, "{t} is before {}", self.t);
         self.t = t;
         self
     }
 
-    /// The thread that it runs at the beginning.
+    /// Sets the initial thread.
     pub fn runs(&mut self, pid: u32) -> &mut Self {
         self.pid = pid;
         self
     }
 
-    /// Threads that it switches to are of this class.
+    /// Sets the class of a thread for later switches.
     pub fn class(&mut self, pid: u32, class: Class) -> &mut Self {
         self.classes.insert(pid, class);
         self
@@ -58,7 +58,7 @@ impl Cpu {
         self
     }
 
-    /// The thread goes to sleep, and another comes; from the idle loop, only that.
+    /// The thread sleeps, and another runs; in the idle loop, only the latter.
     pub fn sleeps_then(&mut self, next: u32) -> &mut Self {
         match self.pid {
             0 => self.leaves(Left::Ready { preempted: false, throttled: false }, next),
@@ -70,7 +70,7 @@ impl Cpu {
         self.leaves(Left::Ready { preempted: true, throttled: false }, next)
     }
 
-    /// Wakes a thread that is to run on this CPU.
+    /// Wakes a thread that will run on this CPU.
     pub fn wakes(&mut self, pid: u32, cpu: u32) -> &mut Self {
         let class = self.classes.get(&pid).copied().unwrap_or(OTHER);
         self.event(What::Waking { pid, cpu, class });
@@ -110,7 +110,7 @@ impl Cpu {
         self.event(What::VectorExit(vector))
     }
 
-    /// The timer interrupt, with a timer's function in it.
+    /// The timer interrupt, with a timer's function.
     pub fn timer(&mut self, function: u64) -> &mut Self {
         self.vector(Vector::LocalTimer).event(What::HrtimerEntry(function))
     }
@@ -140,7 +140,7 @@ impl Cpu {
     }
 }
 
-/// All that is known.
+/// A capture and its context.
 pub struct Stage {
     pub capture: Capture,
     pub points: Vec<PointInfo>,
@@ -148,7 +148,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A host that recorded from 0 to 100,000, with threads by these names.
+    /// A host that recorded from 0 to 100,000, with threads of these names.
     pub fn new(threads: &[(u32, &str)]) -> Self {
         let capture = Capture {
             number: 1,
@@ -164,7 +164,7 @@ impl Stage {
         stage
     }
 
-    /// Another machine, whose clock is ahead of the host's by so much.
+    /// Adds another machine, whose clock is ahead of the host's by `offset_ns`.
     pub fn machine(&mut self, name: &str, offset_ns: Ns, threads: &[(u32, &str)]) -> &mut Self {
         let mut snapshot = Snapshot {
             window: Window { from: offset_ns, to: offset_ns.saturating_add(100_000), cpus: Vec::new() },
@@ -186,7 +186,7 @@ impl Stage {
         self.capture.machines.last_mut().unwrap().record.as_mut().unwrap()
     }
 
-    /// What the next CPU of the last machine did, in that machine's clock.
+    /// Adds the events of the next CPU of the last machine, in that machine's clock.
     pub fn cpu(&mut self, events: impl FnOnce(&mut Cpu)) -> &mut Self {
         let window = &mut self.snapshot().window;
         let number = window.cpus.len() as u32;
@@ -197,7 +197,7 @@ impl Stage {
         self
     }
 
-    /// The name of a timer's or a work's function.
+    /// Sets the name of the function of a timer or a work.
     pub fn function(&mut self, address: u64, name: &str) -> &mut Self {
         self.snapshot().functions.insert(address, name.into());
         self
@@ -217,7 +217,7 @@ impl Stage {
         }) as u16
     }
 
-    /// A packet and where it was seen: point, time on the host's timeline, CPU, thread.
+    /// Adds a packet with its sightings: point, time on the host's timeline, CPU, thread.
     pub fn packet(&mut self, sightings: &[(&str, Ns, u16, u32)]) -> &mut Self {
         let seen = |(point, t, cpu, tid): &(&str, Ns, u16, u32)| PacketSighting {
             point: self.point(point),
@@ -231,7 +231,7 @@ impl Stage {
         self
     }
 
-    /// What held the last packet between its first sighting and its last.
+    /// The intervals of the last packet between its first and last sightings.
     pub fn intervals(&self) -> Vec<CauseInterval> {
         let packet = self.capture.packets.last().unwrap();
         let (a, b) = (packet.sightings.first().unwrap(), packet.sightings.last().unwrap());
@@ -246,7 +246,7 @@ impl Stage {
         intervals
     }
 
-    /// The same, as lines: `from-to cause actor < by #number`, without what is not there.
+    /// The intervals as lines: `from-to cause actor < by #number`, without missing parts.
     pub fn explained(&self) -> Vec<String> {
         self.intervals().iter().map(line).collect()
     }
@@ -267,7 +267,7 @@ pub fn line(interval: &CauseInterval) -> String {
     text
 }
 
-/// A virtual machine with one tap: its threads by number, with what they do.
+/// A virtual machine with one tap, and its threads with their roles.
 pub fn vm(name: &str, tap: &str, threads: &[(u32, Role, Option<u32>)]) -> Vm {
     let thread = |&(tid, role, vcpu): &_| latpath_vms::Thread { tid, role, vcpu, ..Default::default() };
     let tap = Tap { device: tap.into(), ifindex: Some(1), netns: Some(1), queues: 1, ..Tap::default() };

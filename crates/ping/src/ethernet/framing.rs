@@ -34,7 +34,10 @@ pub enum Framing {
     /// The ethertype [`OWN`], followed by the message.
     Own,
     /// The message as the sample of a Sampled Values frame.
-    Sv { appid: u16 },
+    Sv {
+        /// APPID of the frames.
+        appid: u16,
+    },
 }
 
 /// The other end: address, framing and tag.

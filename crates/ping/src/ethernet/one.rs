@@ -25,6 +25,7 @@ impl<T: Transport<Peer = Peer>> ToOne<T> {
         self.to
     }
 
+    /// The transport below.
     pub fn transport(&self) -> &T {
         &self.transport
     }

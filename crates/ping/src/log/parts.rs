@@ -297,7 +297,7 @@ mod tests {
         fs::create_dir(&path).unwrap();
         fs::write(path.join("x"), "").unwrap();
         let error = log.finish(&progress).unwrap_err().to_string();
-        assert!(error.contains("what was logged is in") && error.contains("log.part-*.parquet"), "{error}");
+        assert!(error.contains("the logged rows are in") && error.contains("log.part-*.parquet"), "{error}");
         assert_eq!(log.files().len(), 3);
         assert_eq!(log.files().iter().flat_map(|p| sequences(p)).collect::<Vec<_>>(), [0, 1, 2]);
     }

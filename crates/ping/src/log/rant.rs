@@ -93,7 +93,7 @@ impl Rows {
                 continue;
             }
             let Some(transaction) = row(text, &self.columns) else {
-                let why = format!("line {}: {:?} is no row of rant --log", self.line, cut(text, 60));
+                let why = format!("line {}: {:?} is not a row of rant --log", self.line, cut(text, 60));
                 return Err(wrong(&self.path, why));
             };
             // Behind its capacity the log begins again.
@@ -158,7 +158,10 @@ fn refused(head: &str, rest: &mut dyn BufRead, role: &str) -> String {
                 import that"
             .into();
     }
-    format!("it is no log of rant --log: its first line is {:?}, not SEQ and the names of stamps", cut(head.trim(), 60))
+    format!(
+        "it is not a log of rant --log: its first line is {:?}, not SEQ and the names of stamps",
+        cut(head.trim(), 60)
+    )
 }
 
 fn other(role: &str) -> &'static str {
@@ -319,7 +322,7 @@ impl Import {
         let mut begun = false;
         while let Some(Row { line, transaction }) = self.rows.next()? {
             if transaction.raw.mask() & (Stamp::T1Nic.bit() | Stamp::T1App.bit()) == 0 {
-                return Err(wrong(&self.rows.path, format!("line {line}: it says neither T1_HW nor T1_SW")));
+                return Err(wrong(&self.rows.path, format!("line {line}: it has neither T1_HW nor T1_SW")));
             }
             self.batch.push(transaction);
             if self.batch.len() == BATCH {

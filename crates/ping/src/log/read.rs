@@ -40,10 +40,10 @@ impl LogFile {
         if let Some(lacking) =
             [SEQUENCE, SENT, NIC_SENT, NIC_RECEIVED, ROUND_TRIP].into_iter().find(|name| !log.has(name))
         {
-            return Err(log.wrong(format!("it is no log of latpath ping: it has no column {lacking}")));
+            return Err(log.wrong(format!("it is not a log of latpath ping: it has no column {lacking}")));
         }
         if log.columns.len() > MOST_COLUMNS {
-            return Err(log.wrong(format!("it is no log of latpath ping: it has {} columns", log.columns.len())));
+            return Err(log.wrong(format!("it is not a log of latpath ping: it has {} columns", log.columns.len())));
         }
         Ok(log)
     }

@@ -1,4 +1,4 @@
-//! How a run ends: the other end dies, comes back, never was there; the kernel refuses; the device goes.
+//! Ends of a run: the other end dies, restarts or never existed; the kernel refuses; the device vanishes.
 
 use crate::run::{at_a_rate, one_by_one, Run, LONG, MS};
 use crate::wire::{Fate, StampFate, WireError};
@@ -14,13 +14,13 @@ fn is(message: &[u8], kind: Kind) -> bool {
     Header::read(message).is_some_and(|h| h.kind == kind)
 }
 
-/// So many probes a second.
+/// Sets the rate of the probes, per second.
 fn every(rate: &str, plan: Plan) -> Plan {
     Plan { pacing: Pacing::Every(rate.parse().expect("a rate")), ..plan }
 }
 
 #[test]
-fn a_reflector_that_dies_ends_the_run_and_what_was_measured_stays() {
+fn a_reflector_that_dies_ends_the_run_and_keeps_its_results() {
     let dies = |plan: Plan, says| {
         let run = Run::new(Plan { timeout: LONG, lost_after: LONG, ..plan });
         run.wire.reflector_lives_for(300, says);
@@ -31,7 +31,7 @@ fn a_reflector_that_dies_ends_the_run_and_what_was_measured_stays() {
         assert_eq!(outcome.ended.seen, None, "what it said last is not what it saw");
         assert_eq!((outcome.report.lost_there, outcome.report.lost_back), (None, None));
     };
-    // At the same time, since each waits for its timeout.
+    // Concurrently, since each waits for its timeout.
     thread::scope(|scope| {
         scope.spawn(|| dies(every("2000", one_by_one(1_000_000)), false));
         scope.spawn(|| dies(one_by_one(1_000_000), true));
@@ -39,7 +39,7 @@ fn a_reflector_that_dies_ends_the_run_and_what_was_measured_stays() {
 }
 
 #[test]
-fn a_reflector_that_was_started_again_answers_and_what_it_forgot_is_not_made_up() {
+fn a_restarted_reflector_answers_and_its_lost_counts_are_not_invented() {
     let mut run = Run::new(every("1000", one_by_one(2_400)));
     run.plan.lost_after = LONG;
     run.wire.reflector_lives_for(300, false);
@@ -53,7 +53,7 @@ fn a_reflector_that_was_started_again_answers_and_what_it_forgot_is_not_made_up(
     let outcome = run.go();
     outcome.emitters_counts_add_up();
     assert_eq!(outcome.ended.why, Ok(Why::Done));
-    // The session is known there again from the next hello on: at the latest a second later.
+    // The reflector knows the session again from the next hello on, at the latest after a second.
     assert!(outcome.ended.counts.answered > 800, "{:?}", outcome.ended.counts);
     assert!(outcome.closed.iter().rev().take(500).any(|(_, end)| *end == latpath_ping::table::End::Answered));
     assert_eq!(outcome.ended.seen, None);
@@ -61,8 +61,8 @@ fn a_reflector_that_was_started_again_answers_and_what_it_forgot_is_not_made_up(
 }
 
 #[test]
-fn an_emitter_that_itself_stood_still_does_not_take_the_reflector_for_dead() {
-    // With nothing under way; and with a probe that was lost just before.
+fn a_paused_emitter_does_not_declare_the_reflector_dead() {
+    // Without pending probes, and with a probe lost just before.
     let stands_still = |lost: bool| {
         let long = || thread::sleep(Duration::from_nanos(LONG as u64 * 6 / 5));
         let mut run = Run::new(Plan { timeout: LONG, lost_after: 50 * MS, ..every("100", one_by_one(30)) });
@@ -92,7 +92,7 @@ fn an_emitter_that_itself_stood_still_does_not_take_the_reflector_for_dead() {
 }
 
 #[test]
-fn a_kernel_that_refuses_everything_in_the_end_is_not_asked_in_a_busy_loop() {
+fn a_kernel_that_refuses_the_last_probes_is_not_called_in_a_busy_loop() {
     let mut run = Run::new(at_a_rate(100));
     run.takes = Vec::new();
     let refused = Arc::new(AtomicU32::new(0));
@@ -108,13 +108,13 @@ fn a_kernel_that_refuses_everything_in_the_end_is_not_asked_in_a_busy_loop() {
     });
     let outcome = run.go();
     assert_eq!((outcome.ended.why, outcome.ended.seen), (Ok(Why::Done), None));
-    // One in a millisecond while the last answers are waited for, and one in 100 ms then.
+    // One attempt per millisecond while the last answers are pending, then one per 100 ms.
     let refused = refused.load(Ordering::Relaxed);
     assert!((1..1_000).contains(&refused), "{refused}");
 }
 
 #[test]
-fn what_waits_for_an_answer_sleeps_though_its_own_stamps_have_come() {
+fn waiting_for_an_answer_sleeps_after_the_probes_stamps_have_arrived() {
     let mut run = Run::new(one_by_one(10));
     run.plan.timeout = 450 * MS;
     run.wire.there(|_| Fate::Lost);
@@ -148,7 +148,7 @@ fn a_reflector_of_another_version_is_named() {
 }
 
 #[test]
-fn probes_that_the_kernel_refuses_are_counted_and_no_part_of_those_sent() {
+fn refused_probes_are_counted_apart_from_sent_ones() {
     for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
         let mut run = Run::new(at_a_rate(300));
         run.plan.pacing = pacing;
@@ -169,12 +169,12 @@ fn probes_that_the_kernel_refuses_are_counted_and_no_part_of_those_sent() {
 }
 
 #[test]
-fn at_a_rate_a_refused_probe_is_not_tried_again_and_again() {
+fn at_a_rate_a_refused_probe_is_not_retried() {
     let mut run = Run::new(at_a_rate(400));
     run.plan.pacing = Pacing::Every("2000".parse().unwrap());
     run.plan.count = None;
     run.plan.duration = Some(200 * MS);
-    // No way out after the first few.
+    // The kernel refuses all but the first probes.
     run.wire.there(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Probe && h.sequence >= 20 => Fate::Refused,
         _ => Fate::Comes,
@@ -191,7 +191,7 @@ fn a_kernel_that_refuses_everything_ends_the_run() {
     run.plan.timeout = 150 * MS;
     run.wire.there(|_| Fate::Refused);
     assert_eq!(run.go().ended.why, Ok(Why::NobodyAnswers));
-    // At the same time, since each waits for its timeout.
+    // Concurrently, since each waits for its timeout.
     thread::scope(|scope| {
         for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
             scope.spawn(move || {
@@ -219,7 +219,7 @@ fn answers_that_the_reflectors_kernel_refuses_are_lost_after_the_reflector() {
 }
 
 #[test]
-fn a_device_that_vanishes_ends_the_run_with_what_was_measured() {
+fn a_vanished_device_ends_the_run_with_its_results() {
     let mut run = Run::new(Plan { lost_after: LONG, ..at_a_rate(1_000_000) });
     run.on_closed = Box::new(|wire, t, _| {
         if t.sequence == 300 {
@@ -258,7 +258,7 @@ fn a_breach_is_reported_at_once_to_both_ends_and_stops_the_run() {
 }
 
 #[test]
-fn a_breach_of_the_warm_up_is_none() {
+fn a_breach_during_the_warm_up_does_not_count() {
     let mut run = Run::new(Plan { lost_after: LONG, ..one_by_one(5) });
     (run.plan.threshold, run.plan.stop_on_breach, run.plan.warm_up) = (Some(1), true, 50);
     let outcome = run.go();
@@ -266,7 +266,7 @@ fn a_breach_of_the_warm_up_is_none() {
 }
 
 #[test]
-fn a_run_of_some_time_ends_then_whatever_the_pacing() {
+fn a_run_with_a_duration_ends_on_time_with_any_pacing() {
     for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
         let mut run = Run::new(at_a_rate(1));
         (run.plan.pacing, run.plan.count, run.plan.duration) = (pacing, None, Some(100 * MS));
@@ -277,7 +277,7 @@ fn a_run_of_some_time_ends_then_whatever_the_pacing() {
 }
 
 #[test]
-fn spinning_changes_nothing_of_what_is_counted() {
+fn spinning_does_not_change_the_counts() {
     let mut run = Run::new(one_by_one(300));
     (run.plan.spin, run.plan.lost_after) = (true, LONG);
     let outcome = run.go();

@@ -1,4 +1,4 @@
-//! Peers that say whatever they like.
+//! Peers that send arbitrary messages.
 
 use crate::run::{at_a_rate, one_by_one, Chance, Reported, Run, LONG, MS};
 use crate::wire::{End, Fate, Wire, WireError, ALL};
@@ -22,7 +22,7 @@ fn afterwards(chance: &mut Chance, sequence: u64) -> Option<Afterwards> {
     Some(Afterwards { sequence, stamps: [0; 3].map(|_| Some(time(chance))) })
 }
 
-/// A reflector that makes up every time.
+/// A reflector that invents every time.
 fn lies(chance: &mut Chance, message: &mut [u8], other_kernel: bool) {
     let Some(h) = Header::read(message) else { return };
     Header { first: time(chance), second: time(chance), ..h }.write(message);
@@ -63,7 +63,7 @@ fn lies(chance: &mut Chance, message: &mut [u8], other_kernel: bool) {
 }
 
 #[test]
-fn a_reflector_that_makes_up_its_times_spoils_its_own_parts_and_nothing_else() {
+fn invented_times_of_a_reflector_affect_its_own_segments_only() {
     for other_kernel in [false, true] {
         for seed in 0..6 {
             let mut run = Run::new(at_a_rate(300));
@@ -78,7 +78,7 @@ fn a_reflector_that_makes_up_its_times_spoils_its_own_parts_and_nothing_else() {
             let c = outcome.ended.counts;
             assert_eq!((c.sent, c.answered + c.lost, c.answered + c.late), (300, 300, 300));
             assert_eq!(outcome.report.round_trip.count, c.answered);
-            // The least of its lies is longer than a run may take.
+            // The smallest invented time exceeds the limit of a run.
             assert!((1..30_000 * MS).contains(&outcome.report.round_trip.max_ns), "our own times are right");
             let name = outcome.ended.welcome.unwrap().device;
             assert!(!name.chars().any(char::is_control), "{name:?}");
@@ -123,7 +123,7 @@ fn a_welcome_that_was_cut_off_is_foreign() {
 fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
     let mut run = Run::new(one_by_one(10));
     run.plan.timeout = 200 * MS;
-    // What a reflector of echoes (RFC 862) does.
+    // As a reflector of echoes (RFC 862).
     run.wire.back(|message| {
         let h = Header::read(message).expect("what a reflector says has a header");
         let kind = if h.kind == Kind::Welcome { Kind::Hello } else { Kind::Probe };
@@ -134,10 +134,10 @@ fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
     assert_eq!((outcome.ended.why, outcome.ended.counts.sent), (Ok(Why::NobodyAnswers), 0));
 }
 
-/// Whom a message is from or to, and the message.
+/// Sender or receiver of a message, and the message.
 type Said = (u32, Vec<u8>);
 
-/// Says things to a reflector, and hears what it answers, and to whom.
+/// Sends messages to a reflector; returns its answers with their receivers.
 fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     let mut end = End::new(&wire, true, &ALL, None);
@@ -145,7 +145,7 @@ fn says(what: &[Said]) -> (Reflected, Vec<Said>, Vec<u64>) {
         let reflector =
             scope.spawn(|| reflect(&mut end, &ReflectPlan::default(), &Clocks::watch(None), &mut &reported, &stop));
         what.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
-        // Whatever it gets, it still answers a hello: then it has read all.
+        // A reflector that answers this hello has read all messages before it.
         wire.another_says(u32::MAX, &hello(u32::MAX));
         let welcomed = || wire.ledger().to_others.iter().any(|(to, _)| *to == u32::MAX);
         until("the last hello is answered", welcomed).expect("the reflector lives");
@@ -169,7 +169,7 @@ fn hello(session: u32) -> Vec<u8> {
 }
 
 #[test]
-fn who_did_not_say_hello_gets_no_answer() {
+fn a_peer_without_a_hello_gets_no_answer() {
     let (reflected, heard, reported) = says(&[
         (1, message(Kind::Probe, 7, 0, 96)),
         (2, hello(7)),
@@ -182,12 +182,12 @@ fn who_did_not_say_hello_gets_no_answer() {
 }
 
 #[test]
-fn nothing_that_is_answered_gets_more_bytes_back_than_it_had() {
+fn no_answer_is_longer_than_its_message() {
     let mut all = vec![(1, hello(7))];
     for len in [32, 33, 95, 96, 97, 240, 1400, 65_507] {
         all.push((1, message(Kind::Probe, 7, len as u64, len)));
     }
-    // Hellos that are too short or too long, and of another version.
+    // Hellos that are too short, too long, or of another version.
     all.extend([(1, message(Kind::Hello, 8, 1, 32)), (1, message(Kind::Hello, 8, 1, CONTROL + 1))]);
     let mut other = hello(9);
     other[2] = 9;
@@ -209,7 +209,7 @@ fn messages_of_any_bytes_are_counted_and_not_answered() {
         .map(|i| {
             let len = chance.below(300) as usize;
             let mut bytes: Vec<u8> = (0..len).map(|_| chance.below(256) as u8).collect();
-            // Half of them look like ours, of a kind that is none or of no session.
+            // Half of them have our magic, with an invalid kind or session.
             if i % 2 == 0 && len >= HEADER {
                 bytes[..3].copy_from_slice(b"LP\x01");
                 bytes[3] = [0, 1, 3, 4, 5, 255][chance.below(6) as usize];
@@ -224,7 +224,7 @@ fn messages_of_any_bytes_are_counted_and_not_answered() {
 }
 
 #[test]
-fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
+fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
     let mut all: Vec<Said> = (0..300).map(|i| (1 + i, hello(i))).collect();
     all.push((1, message(Kind::Probe, 0, 0, 96)));
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
@@ -242,7 +242,7 @@ fn more_sessions_than_there_is_room_for_are_turned_away_and_the_others_go_on() {
     assert_eq!(wire.ledger().to_others.len(), 257, "256 welcomes and an answer");
 }
 
-/// A reflector to which all this is said, and then hellos of another until it is welcomed.
+/// Sends `before` to a reflector, then hellos of `another` until it gets a welcome.
 fn is_welcomed_after(before: &[Said], another: u32, and_then: impl FnOnce(&Wire)) -> Reflected {
     let (wire, stop, reported) = (Wire::new(), AtomicBool::new(false), Reported::default());
     before.iter().for_each(|(from, bytes)| wire.another_says(*from, bytes));
@@ -263,7 +263,7 @@ fn is_welcomed_after(before: &[Said], another: u32, and_then: impl FnOnce(&Wire)
 }
 
 #[test]
-fn silent_sessions_are_ended_when_the_table_is_full_whether_they_were_used_or_not() {
+fn silent_sessions_end_when_the_table_is_full_used_or_not() {
     let mut all = Vec::new();
     for i in 0..256 {
         all.push((1 + i, hello(i)));
@@ -271,7 +271,7 @@ fn silent_sessions_are_ended_when_the_table_is_full_whether_they_were_used_or_no
             all.push((1 + i, message(Kind::Probe, i, 0, 96)));
         }
     }
-    // This one was heard of last, and stays.
+    // This session was heard of last, and remains.
     all.push((1, message(Kind::Probe, 0, 1, 96)));
     let reflected = is_welcomed_after(&all, 1_000, |wire| {
         wire.another_says(1, &message(Kind::Probe, 0, 2, 97));
@@ -290,7 +290,7 @@ fn one_host_cannot_take_all_sessions() {
 }
 
 #[test]
-fn a_probe_whose_answer_does_not_fit_is_lost_and_the_reflector_goes_on() {
+fn a_probe_whose_answer_is_too_long_is_lost_and_the_reflector_continues() {
     let mut run = Run::new(at_a_rate(100));
     run.plan.lost_after = 60 * MS;
     run.wire.back(|message| match Header::read(message) {

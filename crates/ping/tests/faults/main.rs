@@ -1,5 +1,5 @@
-//! Emitter and reflector over a wire in memory that does what real wires, kernels and NICs do, and worse: nothing is lost
-//! silently, every count is right, and no run hangs.
+//! Emitter and reflector over a wire in memory with the faults of real wires, kernels and NICs, and worse ones: no loss
+//! is silent, every count is right, and no run hangs.
 
 mod ends;
 mod hostile;

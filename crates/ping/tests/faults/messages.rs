@@ -1,4 +1,4 @@
-//! Messages that are lost, come twice, late, out of order, or are somebody else's.
+//! Messages that are lost, duplicated, late, out of order or foreign.
 
 use crate::run::{at_a_rate, by_chance, one_by_one, Fault, Run, LONG, MS};
 use crate::wire::{Fate, PHC_AHEAD};
@@ -16,14 +16,14 @@ fn another_version() -> Vec<u8> {
 }
 
 #[test]
-fn over_a_good_wire_every_probe_is_answered_and_has_every_stamp() {
+fn over_a_wire_without_faults_every_probe_is_answered_with_every_stamp() {
     for plan in [one_by_one(500), at_a_rate(2_000)] {
         let outcome = Run::new(plan).go();
         outcome.adds_up();
         let c = outcome.ended.counts;
         assert_eq!(outcome.ended.why, Ok(Why::Done));
         assert_eq!((c.duplicates, c.foreign, c.refused), (0, 0, 0));
-        // But for what a busy machine is late with.
+        // Except for delays of a busy machine.
         assert!(c.incomplete * 10 < c.sent, "{c:?}");
         assert_eq!(outcome.taken, (1 << 14) - 1, "all fourteen stamps");
         assert_eq!(outcome.report.segments.len(), 7);
@@ -38,7 +38,7 @@ fn over_a_good_wire_every_probe_is_answered_and_has_every_stamp() {
 }
 
 #[test]
-fn one_percent_lost_in_each_direction_is_counted_and_the_direction_is_said() {
+fn losses_of_one_percent_are_counted_with_their_direction() {
     let run = Run::new(at_a_rate(3_000));
     run.wire.there(by_chance(1, &[Fault(10, || Fate::Lost)]));
     run.wire.back(by_chance(2, &[Fault(10, || Fate::Lost)]));
@@ -51,7 +51,7 @@ fn one_percent_lost_in_each_direction_is_counted_and_the_direction_is_said() {
 }
 
 #[test]
-fn one_by_one_a_lost_probe_holds_up_the_next_no_longer_than_it_is_waited_for() {
+fn one_by_one_a_lost_probe_delays_the_next_by_its_timeout_at_most() {
     let mut run = Run::new(one_by_one(400));
     run.plan.lost_after = 20 * MS;
     run.wire.there(by_chance(3, &[Fault(20, || Fate::Lost)]));
@@ -62,7 +62,7 @@ fn one_by_one_a_lost_probe_holds_up_the_next_no_longer_than_it_is_waited_for() {
 }
 
 #[test]
-fn what_comes_twice_is_answered_once() {
+fn a_duplicated_probe_is_answered_once() {
     let run = Run::new(at_a_rate(3_000));
     run.wire.there(by_chance(4, &[Fault(30, || Fate::Twice)]));
     run.wire.back(by_chance(5, &[Fault(30, || Fate::Twice)]));
@@ -73,7 +73,7 @@ fn what_comes_twice_is_answered_once() {
 }
 
 #[test]
-fn what_is_overtaken_is_seen_where_it_was() {
+fn reordering_is_counted_in_its_direction() {
     let run = Run::new(at_a_rate(3_000));
     run.wire.there(by_chance(6, &[Fault(30, || Fate::Overtaken)]));
     let outcome = run.go();
@@ -89,7 +89,7 @@ fn what_is_overtaken_is_seen_where_it_was() {
 }
 
 #[test]
-fn an_answer_to_a_probe_that_was_given_up_is_late_and_its_probe_stays_lost() {
+fn an_answer_after_the_timeout_is_late_and_its_probe_remains_lost() {
     let mut run = Run::new(at_a_rate(4_000));
     run.plan.lost_after = 60 * MS;
     run.wire.back(|message| match Header::read(message) {
@@ -109,9 +109,9 @@ fn an_answer_to_a_probe_that_was_given_up_is_late_and_its_probe_stays_lost() {
 }
 
 #[test]
-fn an_answer_that_comes_after_its_place_in_the_table_was_taken_is_foreign() {
+fn an_answer_whose_entry_was_reused_is_foreign() {
     let mut run = Run::new(at_a_rate(20_000));
-    // At 1 ms, a table of 2048 probes: this run goes round it several times.
+    // With a timeout of 1 ms, the table holds 2048 probes: this run wraps around several times.
     run.plan.lost_after = MS;
     run.wire.back(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Answer && h.sequence == 5 => Fate::Held,
@@ -136,11 +136,11 @@ fn an_answer_that_comes_after_its_place_in_the_table_was_taken_is_foreign() {
 }
 
 #[test]
-fn a_full_table_gives_nothing_up_early() {
+fn a_full_table_gives_up_no_probe_early() {
     let mut run = Run::new(at_a_rate(5_000));
     run.plan.pacing = Pacing::Every("20000".parse().unwrap());
     run.plan.lost_after = 100 * MS;
-    // Nothing comes back: more probes would be under way than the table has room for if it did not wait.
+    // No answer arrives: without waiting, more probes would be pending than the table can hold.
     run.wire.back(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Answer => Fate::Lost,
         _ => Fate::Comes,
@@ -188,7 +188,7 @@ fn an_answer_of_another_length_or_session_is_foreign() {
 }
 
 #[test]
-fn hellos_that_are_lost_are_asked_again() {
+fn lost_hellos_are_sent_again() {
     let run = Run::new(at_a_rate(500));
     let mut n = 0;
     run.wire.there(move |message| {
@@ -205,13 +205,13 @@ fn hellos_that_are_lost_are_asked_again() {
 }
 
 #[test]
-fn welcomes_that_come_late_and_twice_and_overtaken_say_what_they_know() {
+fn late_duplicated_and_overtaken_welcomes_are_used() {
     let run = Run::new(at_a_rate(500));
     let mut n = 0;
     run.wire.back(move |message| match Header::read(message) {
         Some(h) if h.kind == Kind::Welcome => {
             n += 1;
-            // Each comes when the next message does: at the end, that is the next welcome.
+            // Each arrives with the next message, at the end with the next welcome.
             if n % 3 == 0 {
                 Fate::Twice
             } else {
@@ -226,7 +226,7 @@ fn welcomes_that_come_late_and_twice_and_overtaken_say_what_they_know() {
 }
 
 #[test]
-fn a_welcome_that_is_always_one_hello_late_still_says_what_the_reflector_saw() {
+fn welcomes_that_are_one_hello_late_still_report_the_reflectors_counts() {
     let run = Run::new(at_a_rate(500));
     run.wire.back(|message| match Header::read(message) {
         Some(h) if h.kind == Kind::Welcome => Fate::Overtaken,
@@ -236,7 +236,7 @@ fn a_welcome_that_is_always_one_hello_late_still_says_what_the_reflector_saw() {
 }
 
 #[test]
-fn nothing_of_the_warm_up_counts_not_even_its_late_answers() {
+fn warm_up_probes_and_their_late_answers_do_not_count() {
     let mut run = Run::new(at_a_rate(500));
     run.plan.warm_up = 300;
     run.plan.lost_after = 50 * MS;
@@ -267,7 +267,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 16, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_wire_does_each_probe_is_accounted_for_and_parts_sum_to_round_trips(
+    fn on_any_wire_each_probe_is_accounted_for_and_segments_sum_to_round_trips(
         seed: u64, lost in 0u32..150, twice in 0u32..150, overtaken in 0u32..150, foreign in 0u32..150, one_way: bool
     ) {
         let mut run = Run::new(at_a_rate(600));

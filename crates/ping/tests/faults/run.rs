@@ -1,4 +1,4 @@
-//! A run over the wire, and what must be true of every run, whatever the wire did.
+//! A run over the wire, and the invariants of every run, whatever the wire's faults.
 
 use crate::wire::{End as WireEnd, Fate, Ledger, OnStamp, Wire, WireError, ALL, PHC_AHEAD};
 use latpath_linux::monotonic;
@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A millisecond.
+/// A millisecond, ns.
 pub const MS: Ns = 1_000_000;
-/// Longer than a busy machine keeps a thread from running: where what comes late is not what a test is about.
+/// Longer than a busy machine delays a thread, for tests that are not about late messages, ns.
 pub const LONG: Ns = 5_000 * MS;
 
-/// So many probes, one each 20 µs; one without an answer for 300 ms is lost.
+/// `count` probes at 20 µs intervals; a probe without an answer for 300 ms is lost.
 pub fn at_a_rate(count: u64) -> Plan {
     Plan { pacing: Pacing::Every("50000".parse().expect("a rate")), ..one_by_one(count) }
 }
 
-/// So many probes, each when the last answer came.
+/// `count` probes, each sent on the previous answer.
 pub fn one_by_one(count: u64) -> Plan {
     Plan {
         session: 0x1234_5678,
@@ -45,11 +45,11 @@ pub fn one_by_one(count: u64) -> Plan {
     }
 }
 
-/// A fault, and in how many of 1000 messages it happens.
+/// A fault, and its frequency in 1000 messages.
 #[derive(Clone, Copy)]
 pub struct Fault(pub u32, pub fn() -> Fate);
 
-/// Faults of probes and answers; other messages have none.
+/// Applies faults to probes and answers only.
 pub fn by_chance(seed: u64, what: &[Fault]) -> impl FnMut(&mut Vec<u8>) -> Fate {
     let (mut chance, what) = (Chance(seed), what.to_vec());
     move |message| {
@@ -67,12 +67,12 @@ pub fn by_chance(seed: u64, what: &[Fault]) -> impl FnMut(&mut Vec<u8>) -> Fate 
     }
 }
 
-/// Numbers that look random and are the same for the same seed (splitmix64).
+/// Pseudo-random numbers, reproducible from the seed (splitmix64).
 #[derive(Clone)]
 pub struct Chance(pub u64);
 
 impl Chance {
-    /// From 0 up to, not including, `n`.
+    /// A number in `0..n`.
     pub fn below(&mut self, n: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -82,7 +82,7 @@ impl Chance {
     }
 }
 
-/// The wire's NICs' clock, which never drifts, but may be set.
+/// The clock of the wire's NICs, without drift; tests may set it.
 struct Phc {
     set: Arc<AtomicI64>,
     last: Option<(Ns, Ns)>,
@@ -110,11 +110,11 @@ impl NicClockSource for Phc {
 /// Called when a transaction is closed.
 pub type OnClosed = Box<dyn FnMut(&Wire, &Transaction, End)>;
 
-/// A run, not yet begun.
+/// A run that has not started.
 pub struct Run {
     pub wire: Arc<Wire>,
     pub plan: Plan,
-    /// Stamps that both ends take.
+    /// Stamps of both ends.
     pub takes: Vec<Stamp>,
     pub on_probes_stamp: Option<OnStamp>,
     pub on_answers_stamp: Option<OnStamp>,
@@ -122,7 +122,7 @@ pub struct Run {
     pub figures: FigureOptions,
 }
 
-/// A run that is over.
+/// A finished run.
 pub struct Outcome {
     pub ended: Ended,
     pub closed: Vec<(Transaction, End)>,
@@ -130,7 +130,7 @@ pub struct Outcome {
     pub taken: u16,
     pub report: Report,
     pub ledger: Ledger,
-    /// Breaches that the reflector heard of.
+    /// Breaches reported to the reflector.
     pub reported: Vec<u64>,
 }
 
@@ -175,7 +175,7 @@ impl Witness<u32> for &Reported {
 }
 
 impl Run {
-    /// Over a wire without a fault, with the stamps of a kernel and a NIC.
+    /// A run over a wire without faults, with stamps of kernel and NIC.
     pub fn new(plan: Plan) -> Self {
         Self {
             wire: Wire::new(),
@@ -188,8 +188,7 @@ impl Run {
         }
     }
 
-    /// Runs it to its end, with a reflector at the other end: where that one dies, another takes its place once the wire
-    /// is revived.
+    /// Runs to the end, with a reflector. If that dies, another replaces it once the wire is revived.
     pub fn go(self) -> Outcome {
         let (stop, reported) = (AtomicBool::new(false), Reported::default());
         let mut here = WireEnd::new(&self.wire, false, &self.takes, self.on_probes_stamp);
@@ -234,7 +233,7 @@ impl Run {
 }
 
 impl Outcome {
-    /// What must be true of every run whose reflector lived.
+    /// Invariants of every run whose reflector lived.
     pub fn adds_up(&self) {
         self.emitters_counts_add_up();
         let (seen, ledger) = (self.ended.seen.expect("the reflector said what it saw"), &self.ledger);
@@ -249,7 +248,7 @@ impl Outcome {
         assert_eq!(there + back + c.late, c.lost, "what was lost was lost somewhere, or came too late");
     }
 
-    /// What must be true of every run at all.
+    /// Invariants of every run.
     pub fn emitters_counts_add_up(&self) {
         let (c, ledger) = (&self.ended.counts, &self.ledger);
         assert_eq!((c.sent, c.refused), (ledger.probes, ledger.refused), "probes, and those that the kernel refused");
@@ -267,7 +266,7 @@ impl Outcome {
         self.stamps_add_up();
     }
 
-    /// Parts sum to the round trip; what lacks a stamp is counted.
+    /// Segments sum to the round trip; missing stamps are counted.
     pub fn stamps_add_up(&self) {
         let mut incomplete = 0;
         let mut missing = [0; Stamp::ALL.len()];
@@ -280,7 +279,7 @@ impl Outcome {
                 let sum: Ns = t.segments(&route).map(|part| part.expect("its stamps are there")).sum();
                 assert_eq!(Some(sum), t.round_trip(), "the parts of probe {} sum to its round trip", t.sequence);
             }
-            // A NIC's clock that was not read in time, on a machine that stands still now and then, gives none.
+            // If the NIC's clock was not read in time, as on a machine that pauses, its stamps cannot be mapped.
             let has_none = t.raw.mask() & !t.mapped.mask() & self.taken != 0;
             unplaced += u64::from(has_none);
             if lacks == 0 && !has_none {
@@ -304,13 +303,13 @@ impl Outcome {
         self.closed.iter().filter(|(_, end)| *end == End::Answered).map(|(t, _)| t)
     }
 
-    /// How many closed transactions have this stamp.
+    /// Number of answered transactions with this stamp.
     pub fn with(&self, stamp: Stamp) -> u64 {
         self.answered().filter(|t| t.raw.get(stamp).is_some()).count() as u64
     }
 }
 
-/// Different numbers in a list, and how many of them stand after a higher one; of those that `counts`.
+/// Number of distinct values for which `counts` holds, and of those after a higher one.
 fn in_order(list: &[u64], counts: impl Fn(u64) -> bool) -> (u64, u64) {
     let (mut known, mut highest, mut reordered) = (HashSet::new(), None, 0);
     for sequence in list.iter().copied().filter(|s| counts(*s)) {

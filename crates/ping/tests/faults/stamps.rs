@@ -1,4 +1,4 @@
-//! Stamps that never come, come late, twice, for nobody, or are wrong: kernels, drivers and NICs do all of it.
+//! Stamps that are missing, late, duplicated, foreign or wrong, as from real kernels, drivers and NICs.
 
 use crate::run::{at_a_rate, one_by_one, Chance, Outcome, Run, LONG, MS};
 use crate::wire::{realtime_at, Fate, OnStamp, StampFate, PHC_AHEAD};
@@ -22,7 +22,7 @@ fn of_probes(count: u64, fate: impl FnMut(Stamp, &Header) -> StampFate + Send + 
 }
 
 #[test]
-fn a_stamp_that_never_comes_is_missing_and_holds_nothing_up() {
+fn a_stamp_that_never_arrives_is_missing_and_delays_nothing() {
     let outcome = of_probes(1_000, |stamp, h| match stamp {
         Stamp::T1Nic if h.sequence % 10 == 0 => StampFate::Never,
         _ => StampFate::Comes,
@@ -40,8 +40,8 @@ fn a_stamp_that_never_comes_is_missing_and_holds_nothing_up() {
 }
 
 #[test]
-fn a_stamp_that_never_comes_takes_no_others_place_however_long_answers_are_waited_for() {
-    // More probes than the table has room for, and less time than answers are waited for.
+fn missing_stamps_do_not_displace_others_with_any_timeout() {
+    // More probes than the table holds, in less time than the timeout of answers.
     for pacing in [Pacing::AsAnswersCome, Pacing::Flood] {
         let mut run = Run::new(one_by_one((1 << 16) + 5_000));
         (run.plan.pacing, run.plan.lost_after) = (pacing, 25_000 * MS);
@@ -55,7 +55,7 @@ fn a_stamp_that_never_comes_takes_no_others_place_however_long_answers_are_waite
 }
 
 #[test]
-fn a_nic_that_promises_stamps_and_makes_none_leaves_every_round_trip_measured() {
+fn a_nic_without_its_promised_stamps_leaves_every_round_trip_measured() {
     for plan in [at_a_rate(500), one_by_one(200)] {
         let mut run = Run::new(plan);
         run.plan.lost_after = 50 * MS;
@@ -80,13 +80,13 @@ fn missing(outcome: &Outcome, stamp: Stamp) -> u64 {
 }
 
 #[test]
-fn a_stamp_that_comes_while_its_transaction_is_open_is_in_it_however_late() {
-    // Sixteen probes later: long after the answer.
+fn a_late_stamp_joins_its_transaction_while_that_is_open() {
+    // Sixteen probes later, long after the answer.
     let outcome =
         of_probes(1_000, |stamp, _| if stamp == Stamp::T1Driver { StampFate::After(16) } else { StampFate::Comes });
     let lack: Vec<u64> =
         outcome.answered().filter(|t| t.raw.get(Stamp::T1Driver).is_none()).map(|t| t.sequence).collect();
-    // After the last probes come hellos, and bring the last stamps; a run on a busy machine may give up some before.
+    // Hellos follow the last probes and bring the last stamps; on a busy machine, the run may give up some earlier.
     assert!(lack.len() < 500, "{lack:?}");
 }
 
@@ -103,7 +103,7 @@ fn of_two_stamps_the_first_counts() {
 }
 
 #[test]
-fn stamps_of_messages_that_were_never_sent_are_nobodys() {
+fn stamps_of_messages_that_were_never_sent_are_ignored() {
     let outcome = of_probes(500, |stamp, h| match stamp {
         Stamp::T1Nic if h.sequence % 3 == 0 => StampFate::AndUnknown,
         _ => StampFate::Comes,
@@ -112,7 +112,7 @@ fn stamps_of_messages_that_were_never_sent_are_nobodys() {
 }
 
 #[test]
-fn a_stamp_before_its_probe_makes_a_negative_part_that_is_shown_as_it_is() {
+fn a_stamp_before_its_probe_causes_a_negative_segment_that_is_reported() {
     let outcome = of_probes(500, |stamp, h| match stamp {
         Stamp::T1Driver if h.sequence == 100 => StampFate::Is(realtime_at(h.first) - 3 * MS),
         Stamp::T1Nic if h.sequence == 200 => StampFate::Is(h.first + PHC_AHEAD - 7 * MS),
@@ -122,7 +122,7 @@ fn a_stamp_before_its_probe_makes_a_negative_part_that_is_shown_as_it_is() {
         let all = outcome.report.segments.iter().chain(&outcome.report.detail);
         all.clone().find(|p| (p.from, p.to) == (from, to)).expect("there is this part").times.clone()
     };
-    // The table goes by the NIC's stamps, the detail by all.
+    // The table uses the NIC's stamps, the detail all stamps.
     let (nic, driver) = (part(Stamp::T1App, Stamp::T1Nic), part(Stamp::T1Sched, Stamp::T1Driver));
     assert_eq!(nic.min_ns, -7 * MS);
     assert!(nic.negative >= 1 && driver.negative >= 1);
@@ -132,7 +132,7 @@ fn a_stamp_before_its_probe_makes_a_negative_part_that_is_shown_as_it_is() {
 }
 
 #[test]
-fn stamps_of_zero_are_shown_as_the_nonsense_they_are_and_stop_nothing() {
+fn stamps_of_zero_are_reported_unchanged() {
     let outcome = of_probes(300, |_, _| StampFate::Is(0));
     let first = &outcome.report.segments[0];
     assert_eq!(
@@ -143,7 +143,7 @@ fn stamps_of_zero_are_shown_as_the_nonsense_they_are_and_stop_nothing() {
 }
 
 #[test]
-fn a_short_probe_has_no_room_for_the_reflectors_stamps_and_lacks_nothing() {
+fn a_short_probe_has_no_room_for_the_reflectors_stamps_and_counts_as_complete() {
     for size in [32, 95] {
         let mut run = Run::new(at_a_rate(300));
         run.plan.size = size;
@@ -156,10 +156,11 @@ fn a_short_probe_has_no_room_for_the_reflectors_stamps_and_lacks_nothing() {
     }
 }
 
-/// How far the other kernel's `CLOCK_MONOTONIC` is ahead.
+/// `CLOCK_MONOTONIC` of the other kernel minus this one's, ns.
 const OTHER_KERNEL: Ns = 5_000_000_000_000;
 
-/// Makes a reflector's message one of another machine, whose clock runs ahead by [`OTHER_KERNEL`]; the NICs share a clock still.
+/// Changes a reflector's message to one of another machine, with its clock ahead by [`OTHER_KERNEL`]. The NICs still
+/// share a clock.
 pub fn of_another_kernel(message: &mut [u8]) {
     let Some(h) = Header::read(message) else { return };
     Header { first: h.first + OTHER_KERNEL, second: h.second + OTHER_KERNEL, ..h }.write(message);
@@ -189,7 +190,7 @@ pub fn of_another_kernel(message: &mut [u8]) {
 }
 
 #[test]
-fn between_two_kernels_parts_sum_exactly_and_the_truth_is_within_the_bound() {
+fn between_two_kernels_segments_sum_exactly_and_the_truth_is_within_the_bound() {
     let run = Run::new(at_a_rate(3_000));
     run.wire.back(|message| {
         of_another_kernel(message);
@@ -209,9 +210,9 @@ fn between_two_kernels_parts_sum_exactly_and_the_truth_is_within_the_bound() {
 }
 
 #[test]
-fn when_a_nics_clock_is_set_its_stamps_are_in_their_right_places_or_in_none() {
+fn after_a_nics_clock_is_set_its_stamps_are_mapped_right_or_not_at_all() {
     let mut run = Run::new(at_a_rate(3_000));
-    // Three seconds before it is set and after that: longer than a busy machine keeps the clocks from being read.
+    // Three seconds before and after the setting: longer than a busy machine delays the reading of clocks.
     run.plan.pacing = Pacing::Every("500".parse().unwrap());
     let set = Arc::clone(&run.wire.phc_set);
     run.wire.there(move |message| {
@@ -228,7 +229,7 @@ fn when_a_nics_clock_is_set_its_stamps_are_in_their_right_places_or_in_none() {
     assert!(placed.len() > 500, "{}", placed.len());
     for t in placed {
         let [begin, end] = [Stamp::T1App, Stamp::T4App].map(|s| t.mapped.get(s).unwrap());
-        // Each of them is within its transaction, on a clock that is known to ± 100 ns.
+        // Each is within its transaction, on a clock known to ±100 ns.
         assert!(nics(t).iter().all(|at| (begin - 100..=end + 100).contains(&at.unwrap())), "{t:?}");
     }
 }
@@ -237,7 +238,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 16, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_becomes_of_stamps_parts_sum_to_round_trips_and_what_is_missing_is_counted(
+    fn with_any_stamps_segments_sum_to_round_trips_and_missing_ones_are_counted(
         seed: u64, never in 0u32..200, after in 0u32..200, twice in 0u32..200, wrong in 0u32..200, other_kernel: bool
     ) {
         let faults = |seed| -> OnStamp {

@@ -1,5 +1,5 @@
-//! A wire in memory between an emitter and a reflector, which does to messages and stamps what real wires, kernels and NICs do,
-//! and keeps count of it.
+//! A wire in memory between an emitter and a reflector, with the faults of real wires, kernels and NICs on messages and
+//! stamps, which it counts.
 
 use latpath_linux::monotonic;
 use latpath_model::Ns;
@@ -11,99 +11,99 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The NICs' clock, which both share, is ahead of `CLOCK_MONOTONIC` by this.
+/// The shared clock of the NICs minus `CLOCK_MONOTONIC`, ns.
 pub const PHC_AHEAD: Ns = 37_000_000_000;
-/// A run that takes longer does not end by itself: every call then fails.
+/// Maximum duration of a run, ns; later calls fail.
 const LONGEST: Ns = 30_000_000_000;
 
-/// What becomes of a message.
+/// Fate of a message.
 pub enum Fate {
     /// It arrives.
     Comes,
-    /// It does not.
+    /// It is lost.
     Lost,
-    /// It arrives, and once more.
+    /// It arrives twice.
     Twice,
     /// The next one arrives first.
     Overtaken,
-    /// It waits until [`Wire::release`].
+    /// It is held until [`Wire::release`].
     Held,
-    /// It arrives, and these bytes as well.
+    /// It arrives, followed by these bytes.
     And(Vec<u8>),
-    /// The sender's kernel does not take it.
+    /// The sender's kernel refuses it.
     Refused,
-    /// It does not fit.
+    /// It is too long.
     TooLong,
 }
 
-/// What becomes of a stamp of a message that was sent.
+/// Fate of a stamp of a sent message.
 pub enum StampFate {
-    /// It comes.
+    /// It arrives.
     Comes,
-    /// It does not.
+    /// It never arrives.
     Never,
-    /// It comes when so many more messages have been sent.
+    /// It arrives after this number of further messages.
     After(u64),
-    /// It comes, and once more with a later time.
+    /// It arrives twice, the second time with a later time.
     Twice,
-    /// It comes with this time in its place.
+    /// It arrives with this time.
     Is(Ns),
-    /// It comes, and one of a message that was never sent.
+    /// It arrives, followed by one of a message that was never sent.
     AndUnknown,
 }
 
-/// What happens to messages in one direction, and to what of them.
+/// Decides the fate of messages in one direction.
 pub type OnMessage = Box<dyn FnMut(&mut Vec<u8>) -> Fate + Send>;
-/// What happens to the stamps of probes or answers that leave.
+/// Decides the fate of the stamps of sent probes or answers.
 pub type OnStamp = Box<dyn FnMut(Stamp, &Header) -> StampFate + Send>;
 
-/// What fails a call of a transport.
+/// Error of a transport's call.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WireError {
-    /// The run went on for too long.
+    /// The run exceeded [`LONGEST`].
     #[error("the run did not end by itself")]
     TooLong,
     /// The device vanished, or the process was killed.
     #[error("gone")]
     Gone,
-    /// The message does not fit.
+    /// The message is too long.
     #[error("it does not fit")]
     Message,
 }
 
-/// What went over the wire.
+/// Counts of the wire.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    /// Probes that were taken from the emitter.
+    /// Probes accepted from the emitter.
     pub probes: u64,
-    /// Probes that were not.
+    /// Probes refused.
     pub refused: u64,
-    /// Answers that were not taken from the reflector.
+    /// Answers of the reflector that were refused.
     pub answers_refused: u64,
-    /// Numbers of the probes that the reflector got, in order.
+    /// Sequence numbers of the probes that the reflector received, in order.
     pub there: Vec<u64>,
-    /// Numbers of the answers that the emitter got, in order.
+    /// Sequence numbers of the answers that the emitter received, in order.
     pub back: Vec<u64>,
-    /// Foreign messages that the reflector got.
+    /// Foreign messages that the reflector received.
     pub foreign_there: u64,
-    /// Foreign messages that the emitter got.
+    /// Foreign messages that the emitter received.
     pub foreign_back: u64,
-    /// Messages lost, come twice, overtaken, held.
+    /// Messages lost, duplicated, overtaken and held.
     pub lost: u64,
     pub twice: u64,
     pub overtaken: u64,
     pub held: u64,
-    /// The emitter's hellos, and its waits that a stamp in its socket's error queue ended.
+    /// The emitter's hellos, and its waits that ended with a stamp in its socket's error queue.
     pub hellos: u64,
     pub waits_ended: u64,
-    /// What the reflector said to others than the emitter.
+    /// The reflector's messages to others than the emitter.
     pub to_others: Vec<(u32, Vec<u8>)>,
 }
 
 struct Message {
     from: u32,
     bytes: Vec<u8>,
-    /// When it came, `CLOCK_MONOTONIC`, and the NIC's stamp.
+    /// Arrival, `CLOCK_MONOTONIC` ns, and the NIC's stamp.
     came: Ns,
     nic: Ns,
 }
@@ -121,43 +121,43 @@ struct State {
     there: Direction,
     back: Direction,
     ledger: Ledger,
-    /// Nobody listens at the reflector's end.
+    /// Whether the reflector's end has no listener.
     dead: bool,
-    /// The emitter hears of it.
+    /// Whether the emitter learns about it.
     says_nobody_there: bool,
     nobody_there: bool,
-    /// The reflector goes when it has got so many probes.
+    /// Number of probes after which the reflector dies.
     lives_for: Option<u64>,
     emitters_device_gone: bool,
 }
 
-/// See the module's text.
+/// See the module.
 pub struct Wire {
     state: Mutex<State>,
     moved: Condvar,
     until: Ns,
-    /// The NICs' clock was set by this.
+    /// Sum of the changes to the NICs' clock, ns.
     pub phc_set: Arc<AtomicI64>,
 }
 
-/// `CLOCK_REALTIME`.
+/// `CLOCK_REALTIME`, ns.
 pub fn realtime() -> Ns {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970").as_nanos() as Ns
 }
 
-/// `CLOCK_REALTIME` when `CLOCK_MONOTONIC` was this.
+/// `CLOCK_REALTIME` at an instant of `CLOCK_MONOTONIC`.
 pub fn realtime_at(at: Ns) -> Ns {
     realtime() - (monotonic() - at)
 }
 
 impl Wire {
-    /// Without a fault.
+    /// A wire without faults.
     pub fn new() -> Arc<Self> {
         let until = monotonic() + LONGEST;
         Arc::new(Self { state: Mutex::default(), moved: Condvar::new(), until, phc_set: Arc::default() })
     }
 
-    /// What the NICs' clock shows at this moment of `CLOCK_MONOTONIC`.
+    /// The NICs' clock at an instant of `CLOCK_MONOTONIC`.
     pub fn phc(&self, monotonic: Ns) -> Ns {
         monotonic + PHC_AHEAD + self.phc_set.load(Ordering::Relaxed)
     }
@@ -166,17 +166,17 @@ impl Wire {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// What happens to what the emitter sends.
+    /// Sets the fate of the emitter's messages.
     pub fn there(&self, fate: impl FnMut(&mut Vec<u8>) -> Fate + Send + 'static) {
         self.state().there.fate = Some(Box::new(fate));
     }
 
-    /// What happens to what the reflector sends.
+    /// Sets the fate of the reflector's messages.
     pub fn back(&self, fate: impl FnMut(&mut Vec<u8>) -> Fate + Send + 'static) {
         self.state().back.fate = Some(Box::new(fate));
     }
 
-    /// What was held arrives now.
+    /// Delivers the held messages.
     pub fn release(&self) {
         let state = &mut *self.state();
         state.there.queue.extend(state.there.held.drain(..));
@@ -184,33 +184,33 @@ impl Wire {
         self.moved.notify_all();
     }
 
-    /// The reflector goes when it has got so many probes.
+    /// Lets the reflector die after this number of probes.
     pub fn reflector_lives_for(&self, probes: u64, says_nobody_there: bool) {
         let mut state = self.state();
         (state.lives_for, state.dead) = (Some(probes), probes == 0);
         state.says_nobody_there = says_nobody_there;
     }
 
-    /// Another reflector is there.
+    /// Starts another reflector.
     pub fn revive(&self) {
         let mut state = self.state();
         (state.dead, state.lives_for) = (false, None);
     }
 
-    /// The emitter's device vanishes.
+    /// Removes the emitter's device.
     pub fn take_device_away(&self) {
         self.state().emitters_device_gone = true;
         self.moved.notify_all();
     }
 
-    /// Another than the emitter says this to the reflector.
+    /// Sends bytes to the reflector from another peer than the emitter.
     pub fn another_says(&self, from: u32, bytes: &[u8]) {
         let came = monotonic();
         self.state().there.queue.push_back(Message { from, bytes: bytes.to_vec(), came, nic: self.phc(came) });
         self.moved.notify_all();
     }
 
-    /// What went over it so far.
+    /// The counts so far.
     pub fn ledger(&self) -> Ledger {
         self.state().ledger.clone()
     }
@@ -263,7 +263,7 @@ impl Wire {
         Ok(Sent::Taken)
     }
 
-    /// The next message for one end, as a socket would wait for it.
+    /// The next message for one end, with the wait of a socket.
     fn receive(&self, at_reflector: bool, buffer: &mut [u8], wait: Wait) -> Result<Got<u32>, WireError> {
         let begun = monotonic();
         if begun > self.until {
@@ -308,7 +308,7 @@ impl State {
         match (at_reflector, header) {
             (true, Some(h)) if h.kind == Kind::Probe && message.from == 0 => {
                 ledger.there.push(h.sequence);
-                // The process goes with this probe in its hands, and what waits for it is gone too.
+                // The process dies with this probe, and its pending messages are lost.
                 self.dead = self.lives_for.is_some_and(|n| ledger.there.len() as u64 >= n);
                 if self.dead {
                     self.there.queue.clear();
@@ -328,7 +328,7 @@ pub struct End {
     is_reflector: bool,
     takes: u16,
     fate: Option<OnStamp>,
-    /// Stamps that come when so many messages have been sent.
+    /// Pending stamps, each with the number of sent messages at which it arrives.
     coming: Vec<(u64, Vec<u8>, Stamp, Ns)>,
     sent: u64,
 }
@@ -337,7 +337,7 @@ pub struct End {
 pub const ALL: [Stamp; 5] = [Stamp::T1Sched, Stamp::T1Driver, Stamp::T1Nic, Stamp::T4Nic, Stamp::T4Kernel];
 
 impl End {
-    /// The emitter's or the reflector's end, with these stamps.
+    /// The end of the emitter or the reflector, with these stamps.
     pub fn new(wire: &Arc<Wire>, is_reflector: bool, takes: &[Stamp], fate: Option<OnStamp>) -> Self {
         let takes = takes.iter().fold(0, |mask, s| mask | s.bit());
         Self { wire: Arc::clone(wire), is_reflector, takes, fate, coming: Vec::new(), sent: 0 }
@@ -370,11 +370,11 @@ impl End {
 }
 
 impl Transport for End {
-    /// 0 is the emitter, or the reflector.
+    /// 0 is the emitter or the reflector.
     type Peer = u32;
     type Error = WireError;
 
-    /// Those from 65536 on are ports of hosts.
+    /// Peers from 65536 on are ports of hosts.
     fn are_of_one_host(a: &u32, b: &u32) -> bool {
         a == b || (a >> 16 == b >> 16 && a >> 16 > 0)
     }
@@ -384,7 +384,7 @@ impl Transport for End {
             self.wire.state().ledger.to_others.push((to, message.to_vec()));
             return Ok(Sent::Taken);
         }
-        // As the NIC does, before the message is there: an answer may otherwise be faster than the stamp.
+        // The NIC stamps before the message arrives; otherwise, an answer might be faster than the stamp.
         self.sent += 1;
         if let Some(header) = Header::read(message).filter(|h| matches!(h.kind, Kind::Probe | Kind::Answer)) {
             let takes = self.takes;
@@ -392,7 +392,7 @@ impl Transport for End {
                 self.stamp(message, &header, stamp);
             }
         }
-        // Sockets stamp all that they send.
+        // Sockets stamp all sent messages.
         if !self.is_reflector && Header::read(message).is_some_and(|h| h.kind == Kind::Hello) {
             self.wire.state().ledger.hellos += 1;
             for stamp in ALL.into_iter().take(3).filter(|s| s.bit() & self.takes != 0) {
@@ -414,7 +414,7 @@ impl Transport for End {
 
     fn receive(&mut self, buffer: &mut [u8], wait: Wait) -> Result<Got<u32>, WireError> {
         let takes = |s: Stamp| self.takes & s.bit() != 0;
-        // As poll does, which looks at the error queue too.
+        // Like poll, which also reports the error queue.
         let is_stamped = self.coming.iter().any(|(when, ..)| *when <= self.sent);
         let wait = match wait {
             Wait::Until(_) if is_stamped => {

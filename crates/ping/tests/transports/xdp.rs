@@ -248,7 +248,7 @@ pub fn cannot() -> Result<(), Failed> {
         true,
     )?;
     let both = said(XdpOptions { zero_copy: Some(true), place: Some(Place::Generic), ..options() });
-    equal(&both, both.contains("must stand in the driver"), true)?;
+    equal(&both, both.contains("must be in the driver"), true)?;
     let none = said(XdpOptions::new("lpnone"));
     equal(&none, none.starts_with("lpnone: no such device"), true)?;
     // Nothing is left of what failed.
