@@ -1,5 +1,6 @@
 //! Messages of the protocol, as derived protobuf; tags never change their meaning.
 
+use crate::settings::MachineReading;
 use latpath_linux::proc;
 use latpath_model::text::cut;
 use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, StreamSpec};
@@ -151,6 +152,9 @@ pub struct Facts {
     /// Whether it runs commands for its host.
     #[prost(bool, tag = "11")]
     pub runs_commands: bool,
+    /// The machine's settings when the host greeted the agent; none from an agent that does not say them.
+    #[prost(message, optional, tag = "12")]
+    pub settings: Option<MachineReading>,
 }
 
 impl Facts {
@@ -170,6 +174,7 @@ impl Facts {
             boot_id: proc::boot_id(),
             profiles: true,
             runs_commands: false,
+            settings: None,
         }
     }
 
@@ -182,6 +187,7 @@ impl Facts {
             clocksource: short(&self.clocksource),
             capabilities: printable(&self.capabilities),
             boot_id: short(&self.boot_id),
+            settings: self.settings.as_ref().map(MachineReading::bounded),
             ..*self
         }
     }

@@ -128,6 +128,8 @@ fn points_carry_the_name_that_the_user_gave_the_machine() {
     assert_eq!(points[1].point.to_string(), "guest0/nic-rx@eth1");
     assert_eq!(machine.drop_notes()[0].reason, "FULL_RING");
     assert!(!machine.facts().kernel.is_empty());
+    let settings = machine.facts().settings.as_ref().expect("its settings").reading();
+    assert!(settings.values.iter().any(|value| value.setting == "kernel-release"), "{settings:?}");
 }
 
 #[test]

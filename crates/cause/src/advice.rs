@@ -14,6 +14,7 @@ use latpath_flight::{Class, Doing, Vector};
 use latpath_linux::Cpus;
 use latpath_model::text::quoted;
 use latpath_model::{Link, PointId, PointInfo, StreamId, HOST};
+use latpath_settings::{Place, Setting};
 use latpath_vms::{Role, Thread, Vm};
 use shell::{device_of, flow, group_of, list, mask, ofctl_port, old_group_of, text};
 
@@ -24,6 +25,8 @@ pub struct Advice {
     pub what: String,
     /// What does it, to be entered on `machine`; the first that fits the set-up is enough.
     pub commands: Vec<String>,
+    /// The settings that it changes; empty where it changes none, or one that latpath's table does not have.
+    pub settings: Vec<Setting>,
     /// Name of the machine on which to enter them.
     pub machine: String,
 }
@@ -59,7 +62,12 @@ pub(crate) struct Advisor<'a> {
 impl Advisor<'_> {
     fn one<S: Into<String>>(&self, what: impl Into<String>, commands: impl IntoIterator<Item = S>) -> Advice {
         let commands = commands.into_iter().map(Into::into).collect();
-        Advice { what: what.into(), commands, machine: self.share.machine.clone() }
+        Advice { what: what.into(), commands, settings: Vec::new(), machine: self.share.machine.clone() }
+    }
+
+    /// Advises to give a setting a value: the line is the table's.
+    fn set(&self, what: impl Into<String>, setting: Setting, at: &Place, value: &str) -> Advice {
+        Advice { settings: vec![setting], ..self.one(what, setting.shell(at, value)) }
     }
 
     fn without_command(&self, what: impl Into<String>) -> Vec<Advice> {
@@ -68,6 +76,11 @@ impl Advisor<'_> {
 
     fn on_host(&self, what: &str, command: &str) -> Vec<Advice> {
         vec![Advice { machine: HOST.into(), ..self.one(what, [command]) }]
+    }
+
+    /// The CPU where the trouble is, or all.
+    fn cpu_or_all(&self) -> Place {
+        self.share.cpu().map_or(Place::All, Place::name)
     }
 
     /// latpath knows no fix.
@@ -115,18 +128,22 @@ impl Advisor<'_> {
 
     /// To move the threads that were seen, by their numbers; a virtual machine's by libvirt's own means too, and a service with all
     /// threads that it starts later.
-    fn moving(&self, actor: &Actor, cpus: &str) -> Vec<String> {
-        let Some(pid) = actor.pid() else { return Vec::new() };
-        let mut commands = vec![match actor.pids.as_slice() {
-            [_] => format!("taskset -cp {cpus} {pid}"),
+    fn moving(&self, what: String, actor: &Actor, cpus: &str) -> Advice {
+        let Some(pid) = actor.pid() else { return self.one(what, None::<String>) };
+        let mut advice = match actor.pids.as_slice() {
+            [_] => self.set(what, Setting::ThreadCpus, &Place::name(pid), cpus),
             pids => {
+                let mut each = self.set(what, Setting::ThreadCpus, &Place::expression("$pid"), cpus);
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                format!("for pid in {}; do taskset -cp {cpus} $pid; done", pids.join(" "))
+                each.commands
+                    .iter_mut()
+                    .for_each(|line| *line = format!("for pid in {}; do {line}; done", pids.join(" ")));
+                each
             }
-        }];
+        };
         if let Some((vm, thread)) = self.libvirts(pid) {
             let name = quoted(&vm.name);
-            commands.extend(match (thread.role, thread.vcpu) {
+            advice.commands.extend(match (thread.role, thread.vcpu) {
                 (Role::Vcpu, n) => n.map(|n| format!("virsh vcpupin {name} {n} {cpus} --live --config")),
                 // By the names that libvirt gives them.
                 (Role::Io, _) => thread
@@ -136,15 +153,16 @@ impl Advisor<'_> {
                     .map(|n| format!("virsh iothreadpin {name} {n} {cpus} --live --config")),
                 _ => Some(format!("virsh emulatorpin {name} {cpus} --live --config")),
             });
-            return commands;
+            return advice;
         }
         let unit = actor.process.as_ref().and_then(|process| process.unit.as_deref());
         let victims = self.share.actor.as_ref().and_then(|a| a.process.as_ref()?.unit.as_deref());
         let is_systemds = |unit: &&str| unit.ends_with(".service") || unit.ends_with(".scope");
         if let Some(unit) = unit.filter(is_systemds).filter(|unit| victims != Some(unit)) {
-            commands.push(format!("systemctl set-property --runtime {} AllowedCPUs={cpus}", quoted(unit)));
+            advice.settings.push(Setting::CgroupCpus);
+            advice.commands.extend(Setting::CgroupCpus.shell(&Place::name(unit), cpus));
         }
-        commands
+        advice
     }
 
     /// To keep the thread that waits on the CPU where it waited most, so that it helps to move others away from there. None where
@@ -157,7 +175,7 @@ impl Advisor<'_> {
             return None;
         }
         let what = format!("pin {} to CPU {cpu}, before other threads are kept off that CPU", victim.name);
-        Some(self.one(what, [format!("taskset -cp {cpu} {pid}")]))
+        Some(self.set(what, Setting::ThreadCpus, &Place::name(pid), &cpu.to_string()))
     }
 
     /// Whether a vCPU is pinned to this CPU of the host.
@@ -180,14 +198,16 @@ impl Advisor<'_> {
             let thread = m.pid().and_then(|pid| self.known.vm_of(&self.share.machine, pid));
             thread.is_some_and(|(_, thread)| thread.role == Role::Vcpu)
         };
-        let move_victim = elsewhere.as_ref().map(|cpus| {
-            self.one(format!("keep {} off {cpu}, which {} uses", victim.name, by.name), self.moving(victim, cpus))
-        });
+        let move_victim = elsewhere
+            .as_ref()
+            .map(|cpus| self.moving(format!("keep {} off {cpu}, which {} uses", victim.name, by.name), victim, cpus));
         let move_by = elsewhere
             .as_ref()
             .filter(|_| !stays(by))
-            .map(|cpus| self.one(format!("keep {} off {cpu}", by.name), self.moving(by, cpus)));
-        let raise = |priority: u32, what: String| self.one(what, [format!("chrt -f -p {priority} {pid}")]);
+            .map(|cpus| self.moving(format!("keep {} off {cpu}", by.name), by, cpus));
+        let raise = |priority: u32, what: String| {
+            self.set(what, Setting::ThreadPriority, &Place::name(pid), &format!("fifo {priority}"))
+        };
         // The one that waits has to stay where others are kept away.
         let make_room = || match move_by.clone() {
             Some(move_by) if self.share.cpu().is_some_and(|cpu| self.has_vcpu(cpu)) && !is_vcpu(victim) => {
@@ -221,12 +241,14 @@ impl Advisor<'_> {
             }
             (Some(_), None) => {
                 all.extend(make_room());
-                all.push(self.one(
+                all.push(self.set(
                     format!(
                         "{} keeps its CPU while it is in the kernel: a kernel with PREEMPT_RT takes it away",
                         by.name
                     ),
-                    ["apt install linux-image-rt-$(dpkg --print-architecture)"],
+                    Setting::KernelPreemption,
+                    &Place::All,
+                    "PREEMPT_RT",
                 ));
                 all.extend(self.of_fair_server());
             }
@@ -242,15 +264,20 @@ impl Advisor<'_> {
         let info = self.known.points.iter().find(is_here)?;
         let (device, namespace) = device_of(info);
         let elsewhere = mask(&self.elsewhere_list()?);
-        let file = format!("/sys/class/net/{device}/queues/rx-0/rps_cpus");
-        let command = format!("echo {elsewhere} > {}", quoted(&file));
-        Some(self.one(
+        let queue = Place::name(format!("{device}/queues/rx-0"));
+        let mut advice = self.set(
             format!(
                 "{device} is a virtual device: the CPU that sends to it takes its packets too; let other CPUs take them \
                  (receive packet steering)"
             ),
-            [namespace.map(|namespace| namespace.with_sysfs(&command)).unwrap_or(command)],
-        ))
+            Setting::DeviceRps,
+            &queue,
+            &elsewhere,
+        );
+        if let Some(namespace) = namespace {
+            advice.commands.iter_mut().for_each(|line| *line = namespace.with_sysfs(line));
+        }
+        Some(advice)
     }
 
     /// Something that is no thread had the CPU.
@@ -258,50 +285,64 @@ impl Advisor<'_> {
         let Some(by) = self.by() else { return Vec::new() };
         let cpu = self.share.cpu().map_or("this CPU".to_owned(), |cpu| format!("CPU {cpu}"));
         let elsewhere = self.elsewhere();
-        let of = |what: String, command: Option<String>| vec![self.one(what, command)];
+        let affinity = |what: String, irq: &str| match &elsewhere {
+            Some(cpus) => self.set(what, Setting::IrqAffinity, &Place::name(irq), cpus),
+            None => self.one(what, None::<String>),
+        };
         match by.doing {
             Doing::Irq(n) => {
-                let command = elsewhere.map(|cpus| format!("echo {cpus} > /proc/irq/{n}/smp_affinity_list"));
                 let keep = self.share.cpu().map_or(String::new(), |cpu| {
                     format!(" (irqbalance, where it runs, needs IRQBALANCE_BANNED_CPULIST={cpu} in /etc/default/irqbalance)")
                 });
-                of(format!("let another CPU serve {}{keep}", by.name), command)
+                vec![affinity(format!("let another CPU serve {}{keep}", by.name), &n.to_string())]
             }
             Doing::Softirq(2 | 3) => {
-                let command = elsewhere.map(|cpus| format!("echo {cpus} > /proc/irq/N/smp_affinity_list"));
                 let what = format!(
                     "let another CPU serve the NIC whose packets keep {cpu} busy (its interrupts N: grep NIC /proc/interrupts)"
                 );
-                self.of_virtual_devices().into_iter().chain(of(what, command)).collect()
+                self.of_virtual_devices().into_iter().chain([affinity(what, "N")]).collect()
             }
             Doing::Softirq(_) | Doing::Vector(Vector::LocalTimer) | Doing::Timer(_) => {
                 let what = format!("keep timers and housekeeping off {cpu}: on the kernel's command line");
-                let command = self.share.cpu().map(|c| {
-                    format!("isolcpus={c} nohz_full={c} rcu_nocbs={c} irqaffinity={}", elsewhere.unwrap_or("0".into()))
-                });
-                of(what, command)
+                let Some(cpu) = self.share.cpu() else { return self.without_command(what) };
+                vec![self.isolate(what, cpu, &elsewhere.unwrap_or("0".into()))]
             }
-            Doing::Nmi => of("switch the NMI watchdog off".into(), Some("sysctl kernel.nmi_watchdog=0".into())),
+            Doing::Nmi => vec![self.set("switch the NMI watchdog off", Setting::NmiWatchdog, &Place::All, "0")],
             Doing::Thread(_) => {
                 let Some(cpus) = elsewhere.filter(|_| !stays(by)) else { return Vec::new() };
-                let commands = self.moving(by, &cpus);
-                vec![self.one(format!("keep {} off {cpu}: it kept interrupts from being served", by.name), commands)]
+                let what = format!("keep {} off {cpu}: it kept interrupts from being served", by.name);
+                vec![self.moving(what, by, &cpus)]
             }
             _ => Vec::new(),
         }
     }
 
+    /// To keep a CPU for its threads, by the kernel's command line, where interrupts go to other CPUs.
+    fn isolate(&self, what: String, cpu: u32, others: &str) -> Advice {
+        let cpu = &*cpu.to_string();
+        let parameters = [
+            (Setting::BootIsolcpus, cpu),
+            (Setting::BootNohzFull, cpu),
+            (Setting::BootRcuNocbs, cpu),
+            (Setting::BootIrqaffinity, others),
+        ];
+        let lines = parameters.iter().filter_map(|(setting, value)| setting.shell(&Place::All, value));
+        let line = lines.collect::<Vec<_>>().join(" ");
+        Advice { settings: parameters.map(|(setting, _)| setting).to_vec(), ..self.one(what, [line]) }
+    }
+
     pub(crate) fn of_idle(&self) -> Vec<Advice> {
-        let cpu = self.share.cpu().map_or(String::new(), |cpu| format!("-c {cpu} "));
         let state = self.share.state.as_deref();
         if !self.is_on_host() {
             // On x86 a virtual CPU that polls has not gone to the host.
             if state.is_some_and(|name| name.eq_ignore_ascii_case("poll")) {
                 return self.without_command("the guest's CPU polled: what the host did to that vCPU delayed it");
             }
-            return vec![self.one(
+            return vec![self.set(
                 "let the guest's CPU poll instead of halting, where it has the host's CPU to itself (the guest's kernel command line)",
-                ["idle=poll"],
+                Setting::BootIdle,
+                &Place::All,
+                "poll",
             )];
         }
         // No other machine has this driver than one that is virtual itself.
@@ -324,9 +365,11 @@ impl Advisor<'_> {
             )];
         }
         let named = state.map_or(String::new(), |name| format!("the CPU came out of {name}: "));
-        vec![self.one(
+        vec![self.set(
             format!("{named}forbid idle states that take 10 µs or more to leave (package linux-cpupower)"),
-            [format!("cpupower {cpu}idle-set -D 10")],
+            Setting::CpuIdleLimit,
+            &self.cpu_or_all(),
+            "10",
         )]
     }
 
@@ -345,20 +388,16 @@ impl Advisor<'_> {
             group_of(pid),
             old_group_of(pid, "cpu")
         );
-        let mut commands = vec![
-            format!("echo max > {}/cpu.max", group_of(pid)),
-            format!("echo -1 > {}/cpu.cfs_quota_us", old_group_of(pid, "cpu")),
-        ];
+        let what = format!("lift the CPU limit of the control group of {}", actor.name);
+        let mut lift = self.set(what, Setting::CgroupQuota, &Place::expression(group_of(pid)), "max");
+        lift.commands.push(format!("echo -1 > {}/cpu.cfs_quota_us", old_group_of(pid, "cpu")));
         if let Some((vm, _)) = self.libvirts(pid) {
             let name = quoted(&vm.name);
-            commands.push(format!(
+            lift.commands.push(format!(
                 "virsh schedinfo {name} --live --config --set global_quota=-1 vcpu_quota=-1 emulator_quota=-1"
             ));
         }
-        vec![
-            self.one(format!("lift the CPU limit of the control group of {}", actor.name), commands),
-            self.one("lift it of one above that: this shows which has one (max and -1 are none)", [look]),
-        ]
+        vec![lift, self.one("lift it of one above that: this shows which has one (max and -1 are none)", [look])]
     }
 
     /// A thread with a deadline had used up its own runtime.
@@ -395,9 +434,11 @@ impl Advisor<'_> {
                      g=${{g%/*}}; done"
                 )],
             ),
-            self.one(
+            self.set(
                 "real-time threads of all groups together may use 95 % of the time: lift that, for all of them",
-                ["sysctl kernel.sched_rt_runtime_us=-1"],
+                Setting::RtRuntime,
+                &Place::All,
+                "-1",
             ),
         ];
         all.extend(self.of_fair_server());
@@ -407,11 +448,13 @@ impl Advisor<'_> {
     /// The time of a CPU that the kernel keeps for ordinary threads.
     fn of_fair_server(&self) -> Option<Advice> {
         let cpu = self.share.cpu()?;
-        Some(self.one(
+        Some(self.set(
             "from Linux 6.12 on real-time threads that fill a CPU leave 50 ms of each second to others, unless this is 0 \
              (6.12 itself warns once in its log if others wait while it is written; before it, sysctl \
              kernel.sched_rt_runtime_us says how much they leave)",
-            [format!("echo 0 > /sys/kernel/debug/sched/fair_server/cpu{cpu}/runtime")],
+            Setting::FairServer,
+            &Place::name(cpu),
+            "0",
         ))
     }
 
@@ -461,11 +504,13 @@ impl Advisor<'_> {
         if let Some((vm, _)) = self.known.vm_of(&self.share.machine, pid) {
             let what = format!("{} waited for a lock, a page or a disk: keep the guest's memory locked", actor.name);
             all.push(match vm.libvirt {
-                true => self.one(
+                true => self.set(
                     what + " (from its next start on: <memoryBacking><locked/></memoryBacking>)",
-                    [format!("virsh edit {}", quoted(&vm.name))],
+                    Setting::VmMemoryLocked,
+                    &Place::name(&vm.name),
+                    "yes",
                 ),
-                false => self.one(what + " (QEMU's option)", ["-overcommit mem-lock=on"]),
+                false => self.set(what + " (QEMU's option)", Setting::VmMemoryLocked, &Place::All, "yes"),
             });
         }
         all.push(self.one(
@@ -532,9 +577,9 @@ impl Advisor<'_> {
 
     pub(crate) fn of_qdiscs(&self) -> Vec<Advice> {
         let sender = sending_device(self.share, self.known);
-        let (device, namespace) = sender.map_or(("DEV", None), device_of);
+        let (name, namespace) = sender.map_or(("DEV", None), device_of);
         let within = namespace.map_or(String::new(), |namespace| namespace.enter());
-        let device = quoted(device);
+        let device = quoted(name);
         // taprio has a timer function of its own; all others that wait for a time share the watchdog.
         let is_taprio = self.by().is_some_and(|by| by.name.contains("advance_sched"));
         let kinds = held_by(self.share, self.known);
@@ -546,28 +591,26 @@ impl Advisor<'_> {
                     .into()
             }),
         };
-        vec![
-            self.one(what, [format!("{within}tc -s qdisc show dev {device}")]),
-            self.one(
-                "take it off (what the line above shows is what tc qdisc replace needs to put it back)",
-                [format!("{within}tc qdisc del dev {device} root")],
-            ),
-        ]
+        let how = "take it off (what the line above shows is what tc qdisc replace needs to put it back)";
+        let mut off = self.set(how, Setting::DeviceQdisc, &Place::name(name), "default");
+        off.commands.iter_mut().for_each(|line| line.insert_str(0, &within));
+        vec![self.one(what, [format!("{within}tc -s qdisc show dev {device}")]), off]
     }
 
     pub(crate) fn of_halting(&self) -> Vec<Advice> {
-        self.on_host(
-            "let KVM poll for up to 1 ms before a halted vCPU's thread sleeps (before Linux 6.2: of guests that are started after this)",
-            "echo 1000000 > /sys/module/kvm/parameters/halt_poll_ns",
-        )
+        let what =
+            "let KVM poll for up to 1 ms before a halted vCPU's thread sleeps (before Linux 6.2: of guests that are started after this)";
+        vec![Advice { machine: HOST.into(), ..self.set(what, Setting::KvmHaltPoll, &Place::All, "1000000") }]
     }
 
     pub(crate) fn of_injection(&self) -> Vec<Advice> {
-        self.on_host(
+        let of_both = |advice: Advice| Advice { settings: vec![Setting::KvmApicv, Setting::KvmAvic], ..advice };
+        let advice = self.on_host(
             "let the CPU deliver interrupts to a running guest, if this prints N or 0: options kvm_intel enable_apicv=1, or \
              options kvm_amd avic=1, in /etc/modprobe.d, and load the module again while no guest runs",
             "grep -s . /sys/module/kvm_intel/parameters/enable_apicv /sys/module/kvm_amd/parameters/avic",
-        )
+        );
+        advice.into_iter().map(of_both).collect()
     }
 
     pub(crate) fn of_work(&self) -> Vec<Advice> {
@@ -582,19 +625,18 @@ impl Advisor<'_> {
             ));
         }
         if let Some((actor, pid)) = self.thread().filter(|_| notes.any(|note| *note == Note::Reclaims)) {
-            all.push(self.one(
-                format!("lift the memory limit of the control group of {}; where it has none, the machine has too little memory", actor.name),
-                [
-                    format!("echo max > {}/memory.max", group_of(pid)),
-                    format!("echo -1 > {}/memory.limit_in_bytes", old_group_of(pid, "memory")),
-                ],
-            ));
+            let what =
+                format!("lift the memory limit of the control group of {}; where it has none, the machine has too little memory", actor.name);
+            let mut lift = self.set(what, Setting::CgroupMemory, &Place::expression(group_of(pid)), "max");
+            lift.commands.push(format!("echo -1 > {}/memory.limit_in_bytes", old_group_of(pid, "memory")));
+            all.push(lift);
         }
         if slow {
-            let cpu = self.share.cpu().map_or(String::new(), |cpu| format!("-c {cpu} "));
-            all.push(self.one(
+            all.push(self.set(
                 "let the CPU run at its full frequency (package linux-cpupower)",
-                [format!("cpupower {cpu}frequency-set -g performance")],
+                Setting::CpuGovernor,
+                &self.cpu_or_all(),
+                "performance",
             ));
         }
         if self.is_on_host() && self.known.is_virtual {

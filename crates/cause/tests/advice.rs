@@ -1,6 +1,6 @@
 //! Advice on each cause, and its absence where it does not apply.
 
-use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, Process, RunContext};
+use latpath_cause::{advise, Actor, Advice, Cause, CauseShare, Note, Process, RunContext};
 use latpath_flight::{Class, Doing, Running, Vector};
 use latpath_model::{Point, PointInfo};
 use latpath_vms::{Accel, Bridge, Role, Tap, Thread, Vm};
@@ -444,5 +444,88 @@ fn shares_without_an_actor_get_no_advice_and_nothing_panics() {
                 advice_of(&share(*cause, machine, Some(actor), Some(by)));
             }
         }
+    }
+}
+
+/// The advice on each cause, by each kind of culprit, on the host and in a guest.
+fn every_advice() -> Vec<Advice> {
+    let mut all = Vec::new();
+    let culprits = [
+        actor("hog", 900, fifo(50)),
+        actor("rustc", 901, OTHER),
+        other("irq 25 enp7s0", Doing::Irq(25)),
+        other("softirq NET_RX", Doing::Softirq(3)),
+        other("softirq TIMER", Doing::Softirq(1)),
+        other("NMI", Doing::Nmi),
+    ];
+    let mut points = points();
+    points[0].link = latpath_model::Link::Veth;
+    for cause in Cause::ALL {
+        for machine in ["host", "guest7"] {
+            for (by, class) in culprits.iter().flat_map(|by| [(by, OTHER), (by, fifo(60))]) {
+                for actor in [actor("vCPU 0 of guest7", 6154, class), actor("relay", 77, class)] {
+                    let mut share = share(*cause, machine, Some(actor), Some(by.clone()));
+                    share.notes = vec![(Note::Reclaims, 1)];
+                    all.extend(advice_at(points.clone(), vm(), &share));
+                }
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn advice_that_changes_a_setting_names_it_and_its_line_is_the_tables() {
+    use latpath_settings::{Place, Setting};
+    let all = every_advice();
+    let named: std::collections::BTreeSet<Setting> = all.iter().flat_map(|advice| advice.settings.clone()).collect();
+    for setting in [
+        Setting::KernelPreemption,
+        Setting::RtRuntime,
+        Setting::NmiWatchdog,
+        Setting::KvmHaltPoll,
+        Setting::KvmApicv,
+        Setting::KvmAvic,
+        Setting::CpuGovernor,
+        Setting::CpuIdleLimit,
+        Setting::FairServer,
+        Setting::IrqAffinity,
+        Setting::DeviceRps,
+        Setting::DeviceQdisc,
+        Setting::ThreadPriority,
+        Setting::ThreadCpus,
+        Setting::CgroupQuota,
+        Setting::CgroupMemory,
+        Setting::VmMemoryLocked,
+        Setting::BootIdle,
+        Setting::BootIsolcpus,
+        Setting::BootNohzFull,
+        Setting::BootRcuNocbs,
+        Setting::BootIrqaffinity,
+    ] {
+        assert!(named.contains(&setting), "no advice names {setting}");
+    }
+    for advice in all {
+        assert!(advice.settings.is_empty() || !advice.commands.is_empty(), "{advice:?}");
+        // The tool or the file is the table's, whatever the value is.
+        let of_tool = |setting: &Setting| {
+            let line = setting.shell(&Place::name("AT"), "VALUE").unwrap_or_default();
+            let words: Vec<&str> = line.split(' ').collect();
+            let word = if words[0] == "echo" { words[words.len() - 1] } else { words[0] };
+            word.rsplit(['/', '=']).next().unwrap_or_default().replace("VALUE", "").to_owned()
+        };
+        let is_look = advice.settings.contains(&Setting::KvmApicv);
+        for tool in advice.settings.iter().filter(|_| !is_look).map(of_tool) {
+            let is_there = advice.commands.iter().any(|command| command.contains(&tool) || command.starts_with('-'));
+            assert!(is_there, "{tool} in {advice:?}");
+        }
+    }
+    // A command that a setting of the table stands for does not come without its name.
+    let alone = every_advice().into_iter().filter(|advice| advice.settings.is_empty());
+    for command in alone.flat_map(|advice| advice.commands) {
+        let is_setting =
+            ["echo ", "sysctl ", "cpupower ", "isolcpus", "idle="].iter().any(|word| command.starts_with(word));
+        let has_none = command.contains("cgroup.freeze") || command.contains("freezer.state");
+        assert!(!is_setting || has_none, "{command}");
     }
 }

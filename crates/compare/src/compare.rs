@@ -1,13 +1,14 @@
 //! Compares two groups of recordings.
 
 use crate::comparable::{other_place, pages_reasons, row_reason};
-use crate::comparison::{Amount, Comparison, Group, LossRow, Recorded, Row, Segment, Unit, Verdict};
+use crate::comparison::{Amount, ComparedSettings, Comparison, Group, LossRow, Recorded, Row, Segment, Unit, Verdict};
 use crate::difference::{difference, holm, Difference, Scale};
 use crate::estimate::Estimate;
 use crate::pairs::{pairs, Pair};
 use crate::recording::{Figure, Losses, Measured, Recording};
 use crate::sentence::{conclusion, sentence, subject, Judged};
 use latpath_histogram::Histogram;
+use latpath_settings::{differences, Side};
 
 /// Significance level: a row differs if its p-value, corrected for all rows of the page, is below this.
 pub const SIGNIFICANCE: f64 = 0.05;
@@ -54,6 +55,7 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
         tested: 0,
         is_single: a.len().min(b.len()) < 2,
         not_comparable,
+        settings: settings((a_name, a), (b_name, b)),
         segments,
         losses,
         notes,
@@ -61,6 +63,13 @@ pub fn compare(a: (&str, &[Recording]), b: (&str, &[Recording])) -> Comparison {
     };
     judge(&mut page);
     page
+}
+
+/// The settings that differ between the groups.
+fn settings((a_name, a): (&str, &[Recording]), (b_name, b): (&str, &[Recording])) -> ComparedSettings {
+    let [a, b] = [(a_name, a), (b_name, b)]
+        .map(|(name, all)| Side { name, recordings: all.iter().map(|recording| &recording.settings).collect() });
+    ComparedSettings { a_recorded: a.recorded(), b_recorded: b.recorded(), differences: differences(&a, &b) }
 }
 
 /// Sets the verdict and the sentence of each tested row.

@@ -3,6 +3,7 @@
 use crate::recording::{Excluded, Recording, Source};
 use latpath_histogram::Bucket;
 use latpath_model::{Ns, SegmentKind};
+use latpath_settings::SettingDifference;
 use latpath_stats::Band;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -28,6 +29,8 @@ pub struct Comparison {
     pub is_single: bool,
     /// Reasons why nothing can be compared; empty if the groups are comparable.
     pub not_comparable: Vec<String>,
+    /// The machines' settings, and which of them differ between the groups.
+    pub settings: ComparedSettings,
     /// Segments that both groups have.
     pub segments: Vec<Segment>,
     /// Lost packets of all streams together, or of each stream.
@@ -36,6 +39,18 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// Observations that a recording lacks, without evidence that packets were affected.
     pub footnotes: Vec<String>,
+}
+
+/// The settings of the machines of both groups.
+#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+pub struct ComparedSettings {
+    /// Recordings of A that have settings.
+    pub a_recorded: usize,
+    /// Recordings of B that have settings.
+    pub b_recorded: usize,
+    /// Settings that differ, those of all machines: first those that differ between the groups, then those that vary within one, then
+    /// those that only one has. Empty where a group has none at all.
+    pub differences: Vec<SettingDifference>,
 }
 
 /// A side of a comparison.

@@ -3,6 +3,7 @@
 use crate::estimate::{lost_share, spike_rate, Estimate, Span, Times};
 use latpath_histogram::Histogram;
 use latpath_model::{Ns, SegmentKind};
+use latpath_settings::RunSettings;
 use latpath_stats::track::{Lost, Spikes, Stretch};
 use latpath_stats::{Band, PatternKind, Percentile};
 use schemars::JsonSchema;
@@ -207,6 +208,8 @@ pub struct Recording {
     pub threshold_ns: Ns,
     /// Sightings recorded, and sightings that latpath itself lost.
     pub sightings: (u64, u64),
+    /// The machines' settings when it was made; empty where nobody read them.
+    pub settings: RunSettings,
     pub segments: Vec<Measured>,
     pub losses: Vec<Losses>,
     /// Excluded packets; `None` if the user excludes none.

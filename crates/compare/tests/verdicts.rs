@@ -34,6 +34,7 @@ fn recording(seconds: u64, time: impl Fn(u64) -> Ns, is_lost: impl Fn(u64) -> bo
         streams: vec!["svid:MU01".into()],
         elapsed_ns: span.elapsed,
         threshold_ns: 500_000,
+        settings: Default::default(),
         sightings: (0, 0),
         segments: vec![Measured { name: "total".into(), kind: SegmentKind::Named, from, to, ..measured }],
         losses: vec![Losses::of(None, packets, true, lost, span)],

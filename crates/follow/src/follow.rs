@@ -17,6 +17,7 @@ use latpath_linux::{background::Background, monotonic};
 use latpath_model::{Counters, DropNote, Ns, PointInfo, StreamId, StreamSpec, SynchChange, HOST};
 use latpath_probe::{Accept, AttachError, Options as ProbeOptions, Probe, RECORD_BYTES};
 use latpath_run::{Manifest, ToolCost};
+use latpath_settings::Reading;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -446,6 +447,12 @@ impl Follow {
     /// Counters of each machine's probe, the host first.
     pub fn counters(&mut self) -> Vec<Counters> {
         self.merge.feeds.iter_mut().map(|feed| feed.origin.counters()).collect()
+    }
+
+    /// The settings of other machines when their agents were greeted, of those that say them.
+    pub fn settings(&self) -> Vec<(String, Reading)> {
+        let feeds = self.merge.feeds.iter();
+        feeds.filter_map(|feed| Some((feed.origin.name().to_owned(), feed.origin.settings()?))).collect()
     }
 
     /// Updates a manifest: points, route, machines and their clocks, counters, notes.

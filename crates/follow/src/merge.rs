@@ -7,6 +7,7 @@ use latpath_linux::{background::Background, proc::kernel_release};
 use latpath_model::{Counters, Ns, SenderAt, Sighting, Source, SynchChange, HOST};
 use latpath_probe::Probe;
 use latpath_run::{FlightRecord, MachineFigures, MachineRecord};
+use latpath_settings::Reading;
 
 /// Maximum lag of a machine's watermark for which others wait, ns: its CPUs may pause for seconds on a busy host.
 const PATIENCE: Ns = 10_000_000_000;
@@ -38,6 +39,11 @@ pub trait Origin: Source {
     /// Kernel release.
     fn kernel(&self) -> String {
         kernel_release()
+    }
+
+    /// The settings of another machine when its agent was greeted, if that says them.
+    fn settings(&self) -> Option<Reading> {
+        None
     }
 
     /// State of its clock relative to the host's.
@@ -95,6 +101,10 @@ impl Origin for Machine {
 
     fn kernel(&self) -> String {
         self.facts().kernel.clone()
+    }
+
+    fn settings(&self) -> Option<Reading> {
+        self.facts().settings.as_ref().map(|settings| settings.reading())
     }
 
     fn clock(&self) -> MachineFigures {

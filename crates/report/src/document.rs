@@ -7,7 +7,7 @@ mod markdown;
 
 use crate::explain::Head;
 use crate::page::{Block, Page, Style};
-use crate::{explain, header, intervals, paths, patterns, quality, segments, streams, without, worst};
+use crate::{explain, header, intervals, paths, patterns, quality, segments, settings, streams, without, worst};
 use latpath_analysis::{explain::ExplainedRun, weaknesses, Charts, Chosen, LimitVerdict};
 use latpath_run::Run;
 use latpath_stats::figures::{longest_row, packets};
@@ -80,6 +80,7 @@ impl Findings<'_> {
             quality::tool(&mut page, summary);
         }
         quality::footnotes(&mut page, &summary.footnotes);
+        settings::document(&mut page, self.run, html);
         page.heading("Run, host and options");
         header::write(&mut page, self.run, &header::name(self.run));
         self.chosen.part().iter().for_each(|part| page.item("covers", &page.clean(part)));

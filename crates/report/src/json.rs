@@ -1,5 +1,6 @@
 //! `latpath report --json`: the summary, and beside it what the run was. docs/json.md is its schema.
 
+use crate::settings::Settings;
 use latpath_analysis::{weaknesses, Chosen, LimitVerdict};
 use latpath_model::{Ns, StreamSpec};
 use latpath_run::{facts::HostFacts, Condition, Mark, Run, Stamp};
@@ -78,6 +79,8 @@ struct Whole<'a> {
     limits: &'a [LimitVerdict],
     /// What weakens the verdict on limits, first what keeps limits from being judged; empty where no limit was set.
     weaknesses: Vec<String>,
+    /// The machines' settings, and which of them changed.
+    settings: Settings<'a>,
     #[serde(flatten)]
     summary: &'a Summary,
 }
@@ -89,7 +92,8 @@ pub fn report_json(
     limits: &[LimitVerdict],
 ) -> serde_json::Result<String> {
     let weaknesses = if limits.is_empty() { Vec::new() } else { weaknesses(summary, Some(run), chosen.part()) };
-    let whole = Whole { run: RunHead::of(run), chosen, limits, weaknesses, summary };
+    let settings = Settings::of(run);
+    let whole = Whole { run: RunHead::of(run), chosen, limits, weaknesses, settings, summary };
     if !summary.durations_alone {
         return serde_json::to_string(&whole);
     }

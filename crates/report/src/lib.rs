@@ -22,6 +22,7 @@ mod patterns;
 mod quality;
 pub mod queues;
 mod segments;
+mod settings;
 mod streams;
 pub mod study;
 mod text;

@@ -56,6 +56,8 @@ pub(crate) enum Block {
     /// A command as it is typed.
     Code(String),
     Table(Table),
+    /// A table that is folded away until the reader opens it, and what it is called.
+    Details(String, Table),
     /// A table whose rows are steps of one packet: from where to where each took, in thousandths of the packet's time.
     Steps(Table, Vec<(u32, u32)>),
     Chart(ChartPlace),

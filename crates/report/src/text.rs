@@ -4,7 +4,7 @@ use crate::{
     document::{limits_table, what_weakens},
     header, histogram, intervals, late,
     page::{Page, Style},
-    paths, patterns, quality, segments, streams, without, worst,
+    paths, patterns, quality, segments, settings, streams, without, worst,
 };
 use latpath_analysis::{weaknesses, LimitVerdict};
 use latpath_model::text::quoted;
@@ -30,6 +30,7 @@ pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     if let Some(run) = run {
         header::write(&mut page, run, &run.path().display().to_string());
         options.covers.iter().for_each(|part| page.item("covers", &page.clean(part)));
+        settings::write(&mut page, run);
     }
     let mut weak = Vec::new();
     if !options.limits.is_empty() {

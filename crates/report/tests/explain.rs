@@ -230,6 +230,12 @@ fn json_has_keys_that_docs_describe_and_sums_that_hold() {
             );
         }
     }
+    let advice = list(&json, "causes").into_iter().flat_map(|cause| list(&cause, "advice"));
+    let settings: Vec<_> = advice.chain(list(&json, "fixes")).flat_map(|one| list(&one, "settings")).collect();
+    assert!(settings.iter().any(|id| id == "thread-priority"), "{settings:?}");
+    for id in settings {
+        assert!(latpath_settings::Setting::of_id(id.as_str().unwrap()).is_some(), "{id} is no setting");
+    }
     let docs = include_str!("../../../docs/json.md");
     let docs = docs.split("## `latpath explain").nth(1).expect("a section of docs/json.md");
     let mut unknown = Vec::new();

@@ -1,6 +1,8 @@
 //! Detects files that are missing from a run's directory according to its manifest.
 
-use crate::{spikes, vms::VMS, Condition, Deficiency, DeficiencyKind, Manifest, CLOCKS, MARKS, SPIKES};
+use crate::{
+    settings::SETTINGS, spikes, vms::VMS, Condition, Deficiency, DeficiencyKind, Manifest, CLOCKS, MARKS, SPIKES,
+};
 use std::path::Path;
 
 /// Files other than parts that are missing or truncated. Parts are checked when they are opened.
@@ -22,6 +24,9 @@ pub(crate) fn missing(run: &Path, manifest: &Manifest, condition: &Condition) ->
     let has_ended = matches!(condition, Condition::Finished | Condition::Interrupted(_));
     if manifest.vms_xxh64.is_some() && bytes(VMS).is_none() {
         lack(DeficiencyKind::ContextMissing, format!("{VMS} is missing: threads of virtual machines have no names"));
+    }
+    if manifest.has_settings && bytes(SETTINGS).is_none() {
+        lack(DeficiencyKind::ContextMissing, format!("{SETTINGS} is missing: the machines' settings are not shown"));
     }
     // During the recording, captures are replaced by worse ones.
     if let Some(record) = manifest.spikes.as_ref().filter(|_| has_ended) {

@@ -5,6 +5,7 @@
 //! RUN/clocks.jsonl                       every sample of every clock, a line each
 //! RUN/marks.jsonl                        what somebody noted about moments of it, a line each
 //! RUN/vms.json                           the host's virtual machines when it began
+//! RUN/settings.json                      the machines' settings when it began and when it ended
 //! RUN/journeys/part-00000000.parquet     one second of journeys, or
 //! RUN/journeys/part-00000000-00000059.parquet    those parts merged
 //! RUN/spikes/000001.spike                what all machines did around late packets
@@ -32,6 +33,7 @@ mod rows;
 mod scan;
 mod seal;
 mod select;
+mod settings;
 mod span;
 mod spikes;
 mod vms;

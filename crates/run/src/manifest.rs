@@ -273,6 +273,9 @@ pub struct Manifest {
     pub tool: ToolCost,
     /// The XXH64 of `vms.json`; `None` if there is no such file.
     pub vms_xxh64: Option<String>,
+    /// Whether there is a `settings.json`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_settings: bool,
     /// Minimum size of `clocks.jsonl`, bytes; 0 in runs of earlier versions.
     pub clocks_bytes: u64,
     /// Size of the recorder's own marks in `marks.jsonl`, bytes; 0 in runs of earlier versions.

@@ -1,13 +1,14 @@
 //! Opens a run whose recording has ended, is in progress, or was killed.
 
 use crate::{
-    clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, span::TimeSpan, spikes, vms, ClockSample,
-    Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS,
+    clocks, files, manifest::Manifest, marks, part_reader::JourneyReader, settings, span::TimeSpan, spikes, vms,
+    ClockSample, Deficiency, DeficiencyKind, Mark, RunError, SpikeFiles, State, JOURNEYS, MARKS,
 };
 use latpath_capture::RankedCapture;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_model::{Ns, Point, PointInfo};
 use latpath_partstore::{self as partstore, Directory, Names, PartFile, StoreError};
+use latpath_settings::RunSettings;
 use latpath_vms::Vm;
 use nix::fcntl::{Flock, FlockArg};
 use std::{
@@ -39,6 +40,7 @@ pub struct Run {
     journeys: u64,
     times: Option<(Ns, Ns)>,
     vms: Vec<Vm>,
+    settings: RunSettings,
     marks: Vec<Mark>,
     notes: Vec<String>,
     deficiencies: Vec<Deficiency>,
@@ -132,6 +134,10 @@ impl Run {
             lack(damaged.to_string());
             Vec::new()
         });
+        let settings = settings::load(path).unwrap_or_else(|damaged| {
+            lack(damaged.to_string());
+            RunSettings::default()
+        });
         let (marks, damaged) = marks::load(path, manifest.span()).unwrap_or_else(|error| {
             lack(error.to_string());
             (Vec::new(), 0)
@@ -145,7 +151,7 @@ impl Run {
         deficiencies.extend(of_files);
         deficiencies.extend(manifest.deficiencies.iter().cloned());
         let path = path.into();
-        Ok(Self { path, manifest, condition, parts, names, journeys, times, vms, marks, notes, deficiencies })
+        Ok(Self { path, manifest, condition, parts, names, journeys, times, vms, settings, marks, notes, deficiencies })
     }
 
     /// The run's directory.
@@ -216,6 +222,11 @@ impl Run {
     /// The host's virtual machines at the start of the recording, with their threads; empty if the run has none.
     pub fn vms(&self) -> Vec<Vm> {
         self.vms.clone()
+    }
+
+    /// The machines' settings when the recording began and when it ended; empty in runs of earlier versions.
+    pub fn settings(&self) -> &RunSettings {
+        &self.settings
     }
 
     /// The captures. During the recording, each may be replaced by a worse one at any time.

@@ -7,6 +7,7 @@ use crate::{
     merger,
     reader::lock,
     rows::Rows,
+    settings,
     span::TimeSpan,
     spikes::{Spikes, SpikesRecord},
     vms, ClockSample, Mark, RunError, JOURNEYS,
@@ -17,6 +18,7 @@ use latpath_journey::{journey::MAX_POINTS, Journey};
 use latpath_linux::{special, why_shared};
 use latpath_model::{Ns, Point};
 use latpath_partstore::{sync_directory, Directory, Names, StoreError, GROUP_ROWS};
+use latpath_settings::{Reading, RunSettings};
 use latpath_vms::Vm;
 use nix::fcntl::Flock;
 use std::{
@@ -84,6 +86,7 @@ pub struct Writer {
     /// Spikes that were not captured.
     passed_over: u64,
     part_time: Duration,
+    settings: RunSettings,
     /// End of the run, if it differs from the time of closing.
     end: Option<Stamp>,
     /// The possible times of the run, and the number of journeys dropped for impossible ones.
@@ -158,6 +161,7 @@ impl Writer {
             spikes: None,
             passed_over: 0,
             part_time: PART_TIME,
+            settings: RunSettings::default(),
             end: None,
             impossible: 0,
             closed: false,
@@ -291,6 +295,29 @@ impl Writer {
     pub fn keep_vms(&mut self, vms: &[Vm]) -> Result<(), RunError> {
         let sum = vms::keep(&self.run, vms)?;
         self.update(|manifest| manifest.vms_xxh64 = Some(sum))
+    }
+
+    /// Keeps a machine's settings when the recording begins, in a file of their own: a recording that is killed has them.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn begin_settings(&mut self, machine: &str, reading: Reading) -> Result<(), RunError> {
+        self.settings.begin(machine, reading);
+        self.keep_settings()
+    }
+
+    /// Keeps a machine's settings when the recording ends, beside those of its beginning.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn end_settings(&mut self, machine: &str, reading: Reading) -> Result<(), RunError> {
+        self.settings.end(machine, reading);
+        self.keep_settings()
+    }
+
+    fn keep_settings(&mut self) -> Result<(), RunError> {
+        settings::keep(&self.run, &self.settings)?;
+        self.update(|manifest| manifest.has_settings = true)
     }
 
     /// Prepares for captures; the policy chooses those to keep.

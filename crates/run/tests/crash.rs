@@ -3,8 +3,9 @@
 
 use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
-use latpath_model::{Point, PointInfo, StreamSpec};
+use latpath_model::{Point, PointInfo, StreamSpec, HOST};
 use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
+use latpath_settings::{Reading, SettingValue};
 use latpath_testkit::{trial, Failed};
 use nix::{
     mount::{mount, MsFlags},
@@ -93,6 +94,12 @@ fn spike(number: u32, packets: u32) -> RankedCapture {
     RankedCapture { capture, worst: number.into(), late: vec![1] }
 }
 
+/// A reading with one value.
+fn reading(governor: &str) -> Reading {
+    let value = SettingValue { setting: "cpu-governor".into(), target: "0-3".into(), at: None, value: governor.into() };
+    Reading { values: vec![value], ..Reading::default() }
+}
+
 /// Writes parts as fast as possible, and prints the number of safe journeys after each.
 fn write_for_ever(directory: &Path) -> ExitCode {
     let mut writer = Writer::create(directory, manifest()).expect("a run");
@@ -100,11 +107,16 @@ fn write_for_ever(directory: &Path) -> ExitCode {
     writer
         .begin_spikes(RetentionPolicy::new(RetentionLimits { captures: CAPTURES, ..RetentionLimits::default() }))
         .expect("room on the disk");
+    writer.begin_settings(HOST, reading("powersave")).expect("room on the disk");
     let (mut number, mut said) = (0, 0);
     loop {
         for _ in 0..100 {
             push(&mut writer, number).expect("room on the disk");
             number += 1;
+        }
+        // The file is replaced again and again, so that some kill comes while it is.
+        if number % 1000 == 0 {
+            writer.end_settings(HOST, reading("performance")).expect("room on the disk");
         }
         writer.push_capture(spike(number as u32, 100));
         writer.tick().expect("room on the disk");
@@ -137,6 +149,11 @@ fn killed() -> Result<(), Failed> {
         let run = Run::open(&directory)?;
         if *run.condition() != Condition::Killed {
             return Err(format!("round {round}: {:?}, not killed", run.condition()).into());
+        }
+        let [host] = run.settings().machines.as_slice() else { return Err("no settings".into()) };
+        let begin = host.begin.as_ref().ok_or("no settings of its beginning")?;
+        if *begin != reading("powersave") || host.end.as_ref().is_some_and(|end| *end != reading("performance")) {
+            return Err(format!("round {round}: other settings: {host:?}").into());
         }
         let mut next = 0;
         let damaged = run.for_each(&Select::default(), |j| {

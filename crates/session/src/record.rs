@@ -12,8 +12,9 @@ use latpath_follow::{sum, Follow, FollowError, JourneySink, Options};
 use latpath_journey::Journey;
 use latpath_linux::background::Background;
 use latpath_linux::{monotonic, Directory};
-use latpath_model::{PointInfo, SynchChange};
+use latpath_model::{PointInfo, SynchChange, HOST};
 use latpath_run::{ClockSample, Manifest, Mark, RunError, SpikesRecord, Writer, MANIFEST};
+use latpath_settings::{read_host, Reading};
 use latpath_stats::units::{bytes, number_of};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -130,6 +131,8 @@ pub struct RecordSession {
     options: RecordOptions,
     follow: Follow,
     trace: Option<Trace>,
+    /// The host's settings, until the run exists.
+    settings: Option<Reading>,
     /// From the moment on from which packets count.
     recorder: Option<Recorder>,
     absent: Absent,
@@ -151,6 +154,8 @@ impl RecordSession {
         Writer::refuse_existing(&options.output)?;
         let mut events = EventQueue::default();
         let trace = options.trace.as_ref().map(|trace| Trace::prepare(trace, &mut events)).transpose()?;
+        // Before the first packet counts, so that the reading delays none.
+        let settings = Some(read_host(&[]));
         let mut follow = Follow::start(options.follow.clone())?;
         if let Some(background) = background {
             if !background.isolated().is_empty() {
@@ -158,7 +163,7 @@ impl RecordSession {
             }
             follow.keep_background(background);
         }
-        Ok(Self { trace, events, ..Self::of(options, follow) })
+        Ok(Self { trace, events, settings, ..Self::of(options, follow) })
     }
 
     /// A recording of what comes from `follow`, which was started with these options, without the kernel's own trace.
@@ -168,6 +173,7 @@ impl RecordSession {
             options,
             follow,
             trace: None,
+            settings: None,
             recorder: None,
             events: EventQueue::default(),
             began: Instant::now(),
@@ -199,6 +205,10 @@ impl RecordSession {
         let mut recorder = Recorder { writer: Writer::create(&self.options.output, manifest)?, seen, failed: None };
         if let Some(retention) = self.follow.retention() {
             recorder.check(|writer| writer.begin_spikes(retention));
+        }
+        let settings = self.settings.take().unwrap_or_else(|| read_host(&[]));
+        for (machine, settings) in [(HOST.to_owned(), settings)].into_iter().chain(self.follow.settings()) {
+            recorder.check(|writer| writer.begin_settings(&machine, settings));
         }
         recorder.update(&mut self.follow);
         // Who the host's threads are, while they are there to ask.
@@ -263,6 +273,8 @@ impl RecordSession {
         self.follow.stop(&mut recorder);
         recorder.take_captures(&mut self.follow, &mut self.events);
         recorder.update(&mut self.follow);
+        let settings = read_host(&recorder.writer.manifest().points);
+        recorder.check(|writer| writer.end_settings(HOST, settings));
         self.absent.check(&self.follow, &recorder.seen, &mut self.events, true);
         let counted = self.follow.counted();
         recorder.check(|writer| writer.update(|m| m.kernel = Some(counted)));

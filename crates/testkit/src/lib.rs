@@ -14,6 +14,7 @@
 //! ```
 
 pub mod busy;
+pub mod machine_folder;
 pub mod names;
 mod needs;
 mod noise;

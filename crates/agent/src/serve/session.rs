@@ -7,6 +7,7 @@ use crate::frame::{preamble, FrameError, Item, Outgoing, AGENT_MAGIC};
 use crate::message::*;
 use crate::profile::{MakeSampler, Profiling};
 use crate::recorder;
+use crate::settings::MachineReading;
 use crate::stream::{Got, Stream};
 use latpath_clock::ptp_kvm::read_pair;
 use latpath_clock::{ClockTie, RealtimeWatch, TscTie};
@@ -268,6 +269,7 @@ where
         self.out.push(Message::AgentHello(Facts {
             version,
             runs_commands: self.options.commands.are_allowed(),
+            settings: Some(MachineReading::of_this_machine()),
             ..facts
         }));
         Ok(())

@@ -85,6 +85,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
         streams: summary.streams.iter().map(|s| s.stream.clone()).collect(),
         elapsed_ns: span.elapsed,
         threshold_ns: setup.threshold,
+        settings: run.settings().clone(),
         sightings: (summary.tool.sightings, summary.tool.sightings_dropped),
         segments: Vec::new(),
         losses: Vec::new(),

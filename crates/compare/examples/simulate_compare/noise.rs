@@ -62,6 +62,7 @@ impl Variation {
             streams: vec!["svid:MU01".into()],
             elapsed_ns: span.elapsed,
             threshold_ns: THRESHOLD,
+            settings: Default::default(),
             sightings: (0, 0),
             segments,
             losses: vec![loss],

@@ -46,6 +46,8 @@ fn kill_9() -> Result<(), Failed> {
         equal("exit code", ended.code, None)?;
         let run = Run::open(&recorder.run)?;
         equal("condition", run.condition(), &Condition::Killed)?;
+        let settings: Vec<_> = run.settings().machines.iter().map(|m| (m.begin.is_some(), m.end.is_some())).collect();
+        equal("settings of its beginning, and of its end", settings, vec![(true, false)])?;
         equal(&format!("{} journeys of {stored}", run.journeys()), run.journeys() >= stored, true)?;
         let figures = report(&recorder.run, "")?;
         equal("journeys", number(&figures, "journeys")?, run.journeys())?;

@@ -8,4 +8,5 @@ mod figures;
 mod imported;
 mod links;
 mod runs;
+mod settings;
 mod wrong;

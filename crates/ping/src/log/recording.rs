@@ -110,6 +110,7 @@ pub fn recording(path: &Path, threshold: Ns, steps: bool) -> Result<Recording, L
         streams: vec!["ping".into()],
         elapsed_ns: span.elapsed,
         threshold_ns: threshold,
+        settings: Default::default(),
         sightings: (0, 0),
         segments: compared.iter().zip(segments).map(segment).collect(),
         losses: vec![Losses::of(None, rows, true, unanswered, span)],

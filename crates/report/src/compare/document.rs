@@ -21,7 +21,7 @@ pub fn comparison_html(comparison: &Comparison, limits: &[LimitVerdict], digests
         limits_table(&mut page, limits);
     }
     let labels: Vec<String> = comparison.segments.iter().map(|segment| label(&page, segment)).collect();
-    write(&mut page, comparison, |page, at| charts(page, at, &labels[at]));
+    write(&mut page, comparison, usize::MAX, |page, at| charts(page, at, &labels[at]));
     let (a, b) = (page.clean(&comparison.a.name), page.clean(&comparison.b.name));
     let groups = |at: usize| {
         let segment = &comparison.segments[at];

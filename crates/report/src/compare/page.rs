@@ -2,23 +2,27 @@
 
 use crate::page::{Page, Style};
 use crate::quality::footnotes;
-use latpath_compare::comparison::{Amount, Group, Row, Segment, Unit};
+use latpath_compare::comparison::{Amount, ComparedSettings, Group, Row, Segment, Unit};
 use latpath_compare::sentence::{amount, by};
 use latpath_compare::{Comparison, Study, Verdict};
+use latpath_settings::SettingDifference;
 use latpath_stats::text::{short_stream, Table};
 use latpath_stats::units::elapsed;
 use latpath_stats::units::share;
 use latpath_stats::Band;
 
+/// Differing settings that the text shows at most; the HTML page and JSON have all.
+const MOST_SETTINGS: usize = 40;
+
 /// Two groups side by side.
 pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
     let mut page = Page::new(style);
-    write(&mut page, comparison, |_, _| {});
+    write(&mut page, comparison, MOST_SETTINGS, |_, _| {});
     page.finish()
 }
 
-/// The same on a page; `more` follows each segment, by its place.
-pub(super) fn write(page: &mut Page, comparison: &Comparison, more: impl Fn(&mut Page, usize)) {
+/// The same on a page, with so many settings at most; `more` follows each segment, by its place.
+pub(super) fn write(page: &mut Page, comparison: &Comparison, most_settings: usize, more: impl Fn(&mut Page, usize)) {
     let (a, b) = heads(page, comparison);
     page.heading(&format!("{a} against {b}"));
     for why in &comparison.not_comparable {
@@ -32,6 +36,7 @@ pub(super) fn write(page: &mut Page, comparison: &Comparison, more: impl Fn(&mut
     for note in &comparison.notes {
         page.warning(note);
     }
+    settings(page, comparison, most_settings);
     losses(page, comparison);
     for (at, one) in comparison.segments.iter().enumerate() {
         segment(page, comparison, one);
@@ -57,6 +62,50 @@ fn group(page: &mut Page, group: &Group, more: &str) {
         ]);
     }
     page.table(&table);
+}
+
+/// The settings that differ, so many at most.
+fn settings(page: &mut Page, comparison: &Comparison, most: usize) {
+    let ComparedSettings { a_recorded, b_recorded, differences } = &comparison.settings;
+    if a_recorded + b_recorded == 0 {
+        return;
+    }
+    page.heading("Settings that differ");
+    for (group, recorded) in [(&comparison.a, a_recorded), (&comparison.b, b_recorded)] {
+        let (name, all) = (page.clean(&group.name), group.recordings.len());
+        if *recorded < all {
+            page.warning(&format!("{recorded} of {all} recordings of {name} have the settings of their machines"));
+        }
+    }
+    if differences.is_empty() {
+        let compared =
+            if *a_recorded > 0 && *b_recorded > 0 { "  none of those that were read" } else { "  not known" };
+        return page.line(compared);
+    }
+    let (a, b) = heads(page, comparison);
+    let mut table = Table::new(&["<setting", "<of", &format!("<{a}"), &format!("<{b}")]);
+    for one in differences.iter().take(most) {
+        table.row(setting(page, one).to_vec());
+    }
+    page.whole_table(&table);
+    let more = differences.len().saturating_sub(most);
+    if more > 0 {
+        page.line(format!("  and {more} more: --json and --html have all"));
+    }
+}
+
+/// A row of that table.
+fn setting(page: &Page, one: &SettingDifference) -> [String; 4] {
+    let name = match one.settings.as_slice() {
+        [name] => name.clone(),
+        names => format!("{} settings", names.len()),
+    };
+    let side = |values: &[String]| match (values, one.settings.len()) {
+        ([], _) => "not read".into(),
+        (_, 2..) => "read".into(),
+        (values, _) => page.clean(&values.join(" or ")),
+    };
+    [page.clean(&name), page.clean(&one.place()), side(&one.a), side(&one.b)]
 }
 
 fn losses(page: &mut Page, comparison: &Comparison) {

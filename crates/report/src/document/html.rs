@@ -117,6 +117,11 @@ impl Body {
                 Block::Heading(text) => self.heading(text),
                 Block::Subheading(text) => self.out += &format!("<h3>{}</h3>\n", escaped(text)),
                 Block::Table(table) => self.table(table, None),
+                Block::Details(name, table) => {
+                    self.out += &format!("<details>\n<summary>{}</summary>\n", escaped(name));
+                    self.table(table, None);
+                    self.out += "</details>\n";
+                }
                 Block::Steps(table, bars) => self.table(table, Some(bars)),
                 _ => {}
             }

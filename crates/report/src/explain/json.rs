@@ -95,6 +95,7 @@ fn every_fix(explanation: &Explanation) -> Value {
         json!({
             "what": fix.advice.what,
             "commands": fix.advice.commands,
+            "settings": settings(&fix.advice),
             "machine": fix.advice.machine,
             "rows": fix.rows,
             "excess_ns": fix.excess_ns,
@@ -123,7 +124,20 @@ fn segments(hops: &[((PointId, PointId), Ns)], context: &RunContext) -> Value {
 }
 
 fn fixes(advice: &[Advice]) -> Value {
-    advice.iter().map(|a| json!({ "what": a.what, "commands": a.commands, "machine": a.machine })).collect()
+    let one = |advice: &Advice| {
+        json!({
+            "what": advice.what,
+            "commands": advice.commands,
+            "settings": settings(advice),
+            "machine": advice.machine,
+        })
+    };
+    advice.iter().map(one).collect()
+}
+
+/// The names of the settings that an advice changes.
+fn settings(advice: &Advice) -> Vec<&'static str> {
+    advice.settings.iter().map(|setting| setting.id()).collect()
 }
 
 fn row(RankedCause { row, advice }: &RankedCause, all: Ns, context: &RunContext) -> Value {

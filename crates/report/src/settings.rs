@@ -1,0 +1,106 @@
+//! The settings of the machines of a run: what changed while it was recorded, and all of them.
+
+use crate::page::{Block, Page};
+use latpath_model::HOST;
+use latpath_run::Run;
+use latpath_settings::{MachineSettings, RunSettings, Setting, SettingChange};
+use latpath_stats::text::Table;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Changes that a text shows at most.
+const MOST_CHANGES: usize = 20;
+/// Rows of the HTML table at most.
+const MOST_ROWS: usize = 4000;
+
+/// The settings of a run: the key `settings` of a report's JSON.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Settings<'a> {
+    /// What changed during the run.
+    changes: Vec<SettingChange>,
+    /// Each machine's settings when the run began and when it ended; empty in runs of earlier versions, and imported
+    /// ones.
+    machines: &'a [MachineSettings],
+}
+
+impl<'a> Settings<'a> {
+    pub fn of(run: &'a Run) -> Self {
+        Self { changes: run.settings().changes(), machines: &run.settings().machines }
+    }
+}
+
+/// What changed during the run, and how many settings were read.
+pub(crate) fn write(page: &mut Page, run: &Run) {
+    let settings = run.settings();
+    if settings.is_empty() {
+        return;
+    }
+    let read = page.number_of(settings.count() as u64, "setting");
+    let changes = settings.changes();
+    if changes.is_empty() {
+        let text = if has_end(settings) {
+            format!("{read} read, none changed during the run")
+        } else {
+            format!("{read} read when the run began; whether one changed is not known")
+        };
+        page.item("settings", &text);
+        return;
+    }
+    page.heading("Settings that changed during the run");
+    for change in changes.iter().take(MOST_CHANGES) {
+        let text = change.text.replace('→', page.letters.arrow());
+        page.wrapped("  ".into(), 4, &page.clean(&text));
+    }
+    let more = changes.len().saturating_sub(MOST_CHANGES);
+    let more = if more > 0 { format!("and {more} more; ") } else { String::new() };
+    page.line(format!("  {more}{read} read (latpath report --json has all)"));
+}
+
+fn has_end(settings: &RunSettings) -> bool {
+    settings.machines.iter().any(|machine| machine.begin.is_some() && machine.end.is_some())
+}
+
+/// The same in a document of its own section; with a table of all, folded, where the format has such.
+pub(crate) fn document(page: &mut Page, run: &Run, html: bool) {
+    let settings = run.settings();
+    if settings.is_empty() {
+        return;
+    }
+    page.heading("Settings");
+    for change in settings.changes() {
+        page.warning(&format!("changed during the run: {}", change.text));
+    }
+    let count = settings.count();
+    let read = page.number_of(count as u64, "setting");
+    page.item("read", &read);
+    for note in settings.machines.iter().flat_map(|m| m.begin.iter().chain(&m.end)).flat_map(|reading| &reading.notes) {
+        page.item("", &page.clean(note));
+    }
+    if !html {
+        return;
+    }
+    let mut table = Table::new(&["<machine", "<setting", "<of", "<value", "<at the end", "<meaning"]);
+    let mut rows = settings.machines.iter().flat_map(|machine| rows(page, machine));
+    for row in rows.by_ref().take(MOST_ROWS) {
+        table.row(row);
+    }
+    drop(rows);
+    page.block(Block::Details(format!("{read} of all machines"), table));
+    if count > MOST_ROWS {
+        page.line(format!("and {} more: latpath report --json has all", count - MOST_ROWS));
+    }
+}
+
+/// A row for each setting of a machine; `at the end` is empty where the value is the same.
+fn rows<'a>(page: &'a Page, machine: &'a MachineSettings) -> impl Iterator<Item = Vec<String>> + 'a {
+    let end = machine.end.iter().flat_map(|reading| &reading.values);
+    let end: HashMap<_, _> = end.map(|value| ((&value.setting, &value.target), &value.value)).collect();
+    let name = if machine.machine == HOST { HOST } else { &machine.machine };
+    machine.values().map(move |value| {
+        let after = end.get(&(&value.setting, &value.target)).filter(|after| **after != &value.value);
+        let meaning = Setting::of_id(&value.setting).map_or("", |setting| setting.info().meaning);
+        let cells = [name, &value.setting, &value.target, &value.value, after.map_or("", |after| after), meaning];
+        cells.map(|cell| page.clean(cell)).to_vec()
+    })
+}

@@ -1,0 +1,16 @@
+//! The settings of the host, with the virtual machines that are found on it.
+
+use crate::read::{Device, Source};
+use crate::reading::Reading;
+use latpath_model::PointInfo;
+
+/// Reads the settings of this host: of its virtual machines, and of the network devices at which these points are.
+pub fn read_host(points: &[PointInfo]) -> Reading {
+    let found = latpath_vms::find();
+    let vms = found.as_ref().map_or(&[][..], |found| &found.vms);
+    let mut reading = Source::machine(vms, Device::of_points(points)).read();
+    if let Err(error) = found {
+        reading.notes.push(format!("settings of virtual machines: {error}"));
+    }
+    reading
+}

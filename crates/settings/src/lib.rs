@@ -1,0 +1,22 @@
+//! The settings of a machine that matter to packets. [`Setting`] is the table: each setting's name, meaning, scope,
+//! source, destination, disturbance and lifetime. [`Source`] reads settings. Nothing here writes one:
+//! [`Setting::shell`] returns the command that would. [`differences`] compares groups of runs, and
+//! [`RunSettings::changes`] compares the beginning and the end of one run.
+
+mod difference;
+mod ethtool;
+mod host;
+mod page;
+mod read;
+mod reading;
+mod setting;
+mod shell;
+mod write;
+
+pub use difference::{differences, DifferenceKind, SettingChange, SettingDifference, Side};
+pub use host::read_host;
+pub use page::page;
+pub use read::{Device, Source};
+pub use reading::{MachineSettings, Reading, RunSettings, SettingValue};
+pub use setting::{Disturbs, Lasts, Read, Scope, Setting, SettingInfo, Write};
+pub use write::Place;

@@ -1,0 +1,381 @@
+//! Reads the settings of this machine, or of one that is laid out in a folder.
+
+mod devices;
+mod interrupts;
+pub(crate) mod special;
+
+use crate::reading::{Reading, SettingValue};
+use crate::setting::{Read, Setting};
+pub use devices::Device;
+use latpath_linux::proc::{Root, Stat, PF_KTHREAD};
+use latpath_linux::{monotonic, Cpus};
+use latpath_model::Ns;
+use latpath_vms::Vm;
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Maximum duration of a reading, ns. Later settings are missing, and a note names the first of them.
+const MOST_TIME: Ns = 1_000_000_000;
+/// Maximum number of processes that are searched for kernel threads: Linux has no more (PID_MAX_LIMIT).
+const MOST_PROCESSES: usize = 4 << 20;
+/// Maximum number of control groups that are read.
+const MOST_GROUPS: usize = 1024;
+/// Maximum number of threads of a virtual machine that are read.
+const MOST_THREADS: usize = 4096;
+
+/// A setting's value at one place, before those of many CPUs are put together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub target: Target,
+    /// The target's present address, if that is not its name.
+    pub at: Option<String>,
+    pub value: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Cpu(u32),
+    Named(String),
+}
+
+impl Found {
+    pub fn of_machine(value: impl Into<String>) -> Self {
+        Self { target: Target::Named(String::new()), at: None, value: value.into() }
+    }
+
+    pub fn of_cpu(cpu: u32, value: impl Into<String>) -> Self {
+        Self { target: Target::Cpu(cpu), at: None, value: value.into() }
+    }
+
+    pub fn named(name: impl Into<String>, at: Option<String>, value: impl Into<String>) -> Self {
+        Self { target: Target::Named(name.into()), at, value: value.into() }
+    }
+}
+
+/// A machine whose settings are read.
+pub struct Source<'a> {
+    pub(crate) root: Root,
+    /// Whether this is the running machine, whose kernel answers requests; otherwise it is a folder.
+    pub(crate) is_live: bool,
+    pub(crate) vms: &'a [Vm],
+    devices: Vec<Device>,
+    cpus: Cpus,
+    isolated: Cpus,
+    kernel_threads: OnceCell<Vec<(u32, Stat)>>,
+    processes: OnceCell<BTreeSet<String>>,
+}
+
+impl<'a> Source<'a> {
+    /// The running machine, with its virtual machines. The network devices are those of its own network namespace that
+    /// are hardware or bridges, those of the virtual machines, and `devices`, with the bridges and the hardware that
+    /// belong to them.
+    pub fn machine(vms: &'a [Vm], devices: Vec<Device>) -> Self {
+        Self::new(Path::new("/"), true, vms, devices)
+    }
+
+    /// A machine whose `/proc`, `/sys` and `/etc` are below this folder. Settings that only a running kernel reports
+    /// are missing.
+    pub fn below(root: &Path, vms: &'a [Vm], devices: Vec<Device>) -> Self {
+        Self::new(root, false, vms, devices)
+    }
+
+    fn new(root: &Path, is_live: bool, vms: &'a [Vm], devices: Vec<Device>) -> Self {
+        let root = Root::of(root);
+        let list = |name: &str| {
+            let text = root.text(&format!("sys/devices/system/cpu/{name}")).unwrap_or_default();
+            text.trim().parse::<Cpus>().unwrap_or_default()
+        };
+        let (cpus, mut isolated) = (list("online"), list("isolated"));
+        isolated.join(list("nohz_full"));
+        Self {
+            root,
+            is_live,
+            vms,
+            devices,
+            cpus,
+            isolated,
+            kernel_threads: OnceCell::new(),
+            processes: OnceCell::new(),
+        }
+    }
+
+    /// Reads all settings, within some milliseconds and at most a second. It changes nothing, wakes no device, and
+    /// interrupts no isolated CPU. Settings that cannot be read are missing.
+    pub fn read(&self) -> Reading {
+        let begin = monotonic();
+        let mut found: BTreeMap<Setting, Vec<Found>> = BTreeMap::new();
+        let mut notes = Vec::new();
+        let is_over = || monotonic().saturating_sub(begin) > MOST_TIME;
+        for setting in Setting::ALL.iter().copied().filter(|setting| !setting.is_of_device()) {
+            if is_over() {
+                notes.push(format!("{setting} and what follows it: not read, because reading took too long"));
+                break;
+            }
+            found.insert(setting, self.one(setting));
+        }
+        if !is_over() {
+            devices::read(self, &self.devices, &mut found, &mut notes);
+        }
+        let mut reading = Reading { taken_ns: begin, notes, ..Reading::default() };
+        for (setting, all) in found {
+            grouped(all).into_iter().for_each(|(target, at, value)| {
+                reading.push(SettingValue { setting: setting.id().into(), target, at, value });
+            });
+        }
+        reading.took_ns = monotonic().saturating_sub(begin);
+        reading
+    }
+
+    /// A setting that is not a network device's.
+    fn one(&self, setting: Setting) -> Vec<Found> {
+        let machine = |value: Option<String>| value.into_iter().map(Found::of_machine).collect();
+        match setting.info().read {
+            Read::Line(file) => machine(self.line(file)),
+            Read::Choice(file) => machine(self.line(file).map(|line| choice(&line))),
+            Read::Sysctl(name) => machine(self.line(&format!("proc/sys/{}", name.replace('.', "/")))),
+            Read::Module(module, name) => machine(self.line(&format!("sys/module/{module}/parameters/{name}"))),
+            Read::Boot(name) => machine(self.line("proc/cmdline").map(|line| boot_parameter(&line, name))),
+            Read::EachCpu(file) => self.each_cpu(&self.cpus, file),
+            Read::EachCalledCpu(file) => self.each_cpu(&self.cpus.without(&self.isolated), file),
+            Read::CpuThread(name) => {
+                let of_cpu = |(_, stat): &(u32, Stat)| {
+                    let cpu = stat.comm.strip_prefix(name)?.strip_prefix('/')?.parse().ok()?;
+                    Some(Found::of_cpu(cpu, scheduling(stat)))
+                };
+                self.kernel_threads().iter().filter_map(of_cpu).collect()
+            }
+            Read::Thread(_, of) => self.threads(of),
+            Read::Group(file) => self.groups(file),
+            Read::Vm(_, of) => {
+                let one = |vm: &Vm| Some(Found::named(vm.name.clone(), None, of(&self.root, vm)?));
+                self.vms.iter().filter_map(one).collect()
+            }
+            Read::Special(_, function) => function(self),
+            // These are read together with the network devices.
+            Read::Interrupt(_) | Read::Device(_) | Read::DeviceLink(_) | Read::Queue(..) => Vec::new(),
+            Read::Feature(_) | Read::Ethtool(..) | Read::Qdisc => Vec::new(),
+        }
+    }
+
+    /// The text of a file, without the end of its line; `None` where it is not there.
+    pub(crate) fn line(&self, file: &str) -> Option<String> {
+        self.root.text(file).map(|text| text.trim().to_owned())
+    }
+
+    /// The CPUs that are on.
+    pub(crate) fn cpus(&self) -> impl Iterator<Item = u32> + '_ {
+        self.cpus.iter()
+    }
+
+    fn each_cpu(&self, cpus: &Cpus, file: &str) -> Vec<Found> {
+        let one = |cpu: u32| {
+            let value = self.line(&format!("sys/devices/system/cpu/cpu{cpu}/{file}"))?;
+            Some(Found::of_cpu(cpu, value))
+        };
+        cpus.iter().filter_map(one).collect()
+    }
+
+    /// The kernel's own threads.
+    pub(crate) fn kernel_threads(&self) -> &[(u32, Stat)] {
+        self.kernel_threads.get_or_init(|| {
+            let mut names = BTreeSet::new();
+            let numbers = self.root.numbers("proc", MOST_PROCESSES).unwrap_or_default();
+            let stats = numbers.into_iter().filter_map(|n| Some((n, Stat::read(&self.root, &format!("proc/{n}"))?)));
+            let (kernel, other): (Vec<_>, Vec<_>) = stats.partition(|(_, stat)| stat.flags & PF_KTHREAD != 0);
+            names.extend(other.into_iter().map(|(_, stat)| stat.comm));
+            // One pass finds both.
+            let _ = self.processes.set(names);
+            kernel
+        })
+    }
+
+    /// The names of programs that run.
+    pub(crate) fn processes(&self) -> &BTreeSet<String> {
+        self.kernel_threads();
+        self.processes.get_or_init(BTreeSet::new)
+    }
+
+    /// The threads of virtual machines, named after their roles: `guest7 vCPU 0`. Further threads of the same name are
+    /// numbered.
+    fn threads(&self, of: fn(&latpath_vms::Thread) -> Option<String>) -> Vec<Found> {
+        let mut all = Vec::new();
+        for vm in self.vms {
+            let mut known: BTreeMap<String, usize> = BTreeMap::new();
+            for thread in vm.threads.iter().take(MOST_THREADS) {
+                let number = thread.vcpu.map_or(String::new(), |n| format!(" {n}"));
+                let serves = thread.serves.as_ref().map_or(String::new(), |device| format!(" {device}"));
+                let name = format!("{} {}{number}{serves}", vm.name, thread.role.name());
+                let count = known.entry(name.clone()).or_default();
+                *count += 1;
+                let name = if *count == 1 { name } else { format!("{name} #{count}") };
+                all.extend(of(thread).map(|value| Found::named(name, Some(thread.tid.to_string()), value)));
+            }
+        }
+        all
+    }
+
+    /// A file of the control groups of virtual machines' threads, of those above them, and of systemd's slices.
+    fn groups(&self, file: &str) -> Vec<Found> {
+        let mounts = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
+        let has_groups = |mount: &&str| self.root.path(&format!("{mount}/cgroup.controllers")).exists();
+        let Some(mount) = mounts.into_iter().find(has_groups) else { return Vec::new() };
+        let mut paths: BTreeSet<String> = BTreeSet::new();
+        for name in self.root.names(mount, MOST_GROUPS) {
+            paths.extend(name.ends_with(".slice").then(|| format!("/{name}")));
+        }
+        for vm in self.vms {
+            for thread in &vm.threads {
+                let text = self.root.text(&format!("proc/{}/cgroup", thread.tid)).unwrap_or_default();
+                let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+                // A group outside of this control group namespace has a path with `..`.
+                if !path.starts_with('/') || path.contains("/..") {
+                    continue;
+                }
+                let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+                paths.extend(ends.filter(|end| *end > 0).map(|end| path[..end].to_owned()));
+            }
+        }
+        let one = |path: &String| {
+            let value = self.line(&format!("{mount}{path}/{file}"))?;
+            let value = if value.is_empty() { "none".into() } else { value };
+            Some(Found::named(lasting(path), Some(format!("/{mount}{path}")), value))
+        };
+        paths.iter().take(MOST_GROUPS).filter_map(one).collect()
+    }
+}
+
+/// A control group's path without the number that libvirt gives each start of a virtual machine:
+/// `machine-qemu\x2d7\x2dguest.scope`.
+fn lasting(path: &str) -> String {
+    const DASH: &str = "\\x2d";
+    let one = |name: &str| {
+        let parts: Vec<&str> = name.split(DASH).collect();
+        let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        match parts.as_slice() {
+            [first, number, rest @ ..] if first.starts_with("machine-") && is_number(number) && !rest.is_empty() => {
+                [&[*first, "N"], rest].concat().join(DASH)
+            }
+            _ => name.into(),
+        }
+    };
+    path.split('/').map(one).collect::<Vec<_>>().join("/")
+}
+
+/// `fifo 50`, `other`, `other nice -5`.
+pub(crate) fn scheduling(stat: &Stat) -> String {
+    let policy = match stat.policy {
+        0 => "other",
+        1 => "fifo",
+        2 => "rr",
+        3 => "batch",
+        5 => "idle",
+        6 => "deadline",
+        7 => "ext",
+        _ => "unknown",
+    };
+    scheduling_of(policy, stat.rt_priority, stat.nice)
+}
+
+/// The same of a policy's name.
+pub(crate) fn scheduling_of(policy: &str, priority: u32, nice: i32) -> String {
+    match (policy, nice) {
+        ("fifo" | "rr", _) => format!("{policy} {priority}"),
+        (_, 0) => policy.into(),
+        _ => format!("{policy} nice {nice}"),
+    }
+}
+
+/// The word in brackets or parentheses; the whole text where there is none.
+fn choice(line: &str) -> String {
+    let between = |open: char, close: char| Some(line.split_once(open)?.1.split_once(close)?.0.to_owned());
+    between('[', ']').or_else(|| between('(', ')')).unwrap_or_else(|| line.into())
+}
+
+/// All occurrences of a parameter on the kernel's command line. A dash and an underscore are the same in a name.
+pub(crate) fn boot_parameter(line: &str, name: &str) -> String {
+    let same = |key: &str| key.len() == name.len() && key.replace('-', "_") == name.replace('-', "_");
+    let value = |word: &str| match word.split_once('=') {
+        Some((key, value)) if same(key) => Some(value.to_owned()),
+        None if same(word) => Some(Setting::BARE.to_owned()),
+        _ => None,
+    };
+    let all: Vec<String> = words(line).iter().filter_map(|word| value(word)).collect();
+    if all.is_empty() {
+        Setting::ABSENT.into()
+    } else {
+        all.join(" ")
+    }
+}
+
+/// The parameters of a command line: a space in double quotes separates none.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    let mut is_quoted = false;
+    let is_space = |c: char| {
+        is_quoted ^= c == '"';
+        c.is_whitespace() && !is_quoted
+    };
+    line.split(is_space).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// CPUs with the same value become one list of CPUs; all others stay as they are.
+fn grouped(all: Vec<Found>) -> Vec<(String, Option<String>, String)> {
+    let mut cpus: Vec<(String, Vec<u32>)> = Vec::new();
+    let mut out = Vec::new();
+    for Found { target, at, value } in all {
+        match target {
+            Target::Named(name) => out.push((name, at, value)),
+            Target::Cpu(cpu) => match cpus.iter_mut().find(|(known, _)| *known == value) {
+                Some((_, same)) => same.push(cpu),
+                None => cpus.push((value, vec![cpu])),
+            },
+        }
+    }
+    out.extend(cpus.into_iter().map(|(value, cpus)| (cpus.into_iter().collect::<Cpus>().to_string(), None, value)));
+    out
+}
+
+impl Setting {
+    /// Whether it is read with the network devices: it is one's, or an interrupt's of one.
+    pub(crate) fn is_of_device(self) -> bool {
+        match self.info().read {
+            Read::Device(_) | Read::DeviceLink(_) | Read::Queue(..) | Read::Feature(_) | Read::Ethtool(..) => true,
+            Read::Qdisc | Read::Interrupt(_) => true,
+            Read::Line(_) | Read::Choice(_) | Read::Sysctl(_) | Read::Module(..) | Read::Boot(_) => false,
+            Read::EachCpu(_) | Read::EachCalledCpu(_) | Read::CpuThread(_) | Read::Thread(..) => false,
+            Read::Group(_) | Read::Vm(..) | Read::Special(..) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_is_found_whatever_its_value_is() {
+        let line =
+            "BOOT_IMAGE=/vmlinuz isolcpus=nohz,domain,2-7 threadirqs dyndbg=\"file a +p; isolcpus=9\" idle=poll \
+                    idle=nomwait \
+                    rcu_nocbs=2-7";
+        let value = |name: &str| boot_parameter(line, name);
+        assert_eq!(value("isolcpus"), "nohz,domain,2-7");
+        assert_eq!((value("threadirqs"), value("rcu-nocbs")), (Setting::BARE.into(), "2-7".into()));
+        assert_eq!((value("idle"), value("nohz_full")), ("poll nomwait".into(), Setting::ABSENT.into()));
+    }
+
+    #[test]
+    fn the_chosen_word_is_in_brackets_or_parentheses() {
+        assert_eq!(choice("always [madvise] never"), "madvise");
+        assert_eq!(choice("none voluntary (full) lazy"), "full");
+        assert_eq!(choice("strange"), "strange");
+    }
+
+    #[test]
+    fn a_start_of_a_virtual_machine_does_not_change_its_groups_name() {
+        let path = |n: u32| format!("/machine.slice/machine-qemu\\x2d{n}\\x2dguest\\x2d7.scope/libvirt/vcpu0");
+        assert_eq!(lasting(&path(1)), lasting(&path(12)));
+        assert!(lasting(&path(1)).ends_with("guest\\x2d7.scope/libvirt/vcpu0"));
+        assert_eq!(lasting("/system.slice/ssh.service"), "/system.slice/ssh.service");
+    }
+}

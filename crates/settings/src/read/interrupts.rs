@@ -1,0 +1,89 @@
+//! Interrupts of network devices, and the threads that serve them.
+
+use super::{scheduling, Found, Source};
+use crate::setting::{Read, Setting};
+use latpath_linux::proc::Root;
+use std::collections::BTreeMap;
+
+/// Interrupts of one device that are read at most.
+const MOST: usize = 512;
+/// Interrupts of a machine that are looked through for those of a virtio device.
+const MOST_OF_MACHINE: usize = 1 << 16;
+
+/// Files of an interrupt's folder; what else is there are the names of those who asked for it.
+const FILES: [&str; 7] = [
+    "affinity_hint",
+    "effective_affinity",
+    "effective_affinity_list",
+    "node",
+    "smp_affinity",
+    "smp_affinity_list",
+    "spurious",
+];
+
+/// The interrupts of a device.
+fn of_device(root: &Root, sysfs: &Root, device: &str) -> Vec<u32> {
+    let folder = format!("class/net/{device}/device");
+    let messages = sysfs.numbers(&format!("{folder}/msi_irqs"), MOST).unwrap_or_default();
+    if !messages.is_empty() {
+        return messages;
+    }
+    let line = sysfs.text(&format!("{folder}/irq")).and_then(|line| line.trim().parse().ok());
+    if let Some(number) = line.filter(|n| *n > 0) {
+        return vec![number];
+    }
+    // A virtio device's interrupts are its PCI function's, and have its name: `virtio0-input.0`.
+    let Ok(link) = sysfs.link(&folder) else { return Vec::new() };
+    let Some(virtio) = link.rsplit('/').next().filter(|name| name.starts_with("virtio")) else { return Vec::new() };
+    let is_its = |n: &u32| names(root, *n).iter().any(|name| name.split('-').next() == Some(virtio));
+    root.numbers("proc/irq", MOST_OF_MACHINE).unwrap_or_default().into_iter().filter(is_its).take(MOST).collect()
+}
+
+/// The names of those who serve an interrupt.
+fn names(root: &Root, number: u32) -> Vec<String> {
+    let names = root.names(&format!("proc/irq/{number}"), 64);
+    let mut names: Vec<String> = names.into_iter().filter(|name| !FILES.contains(&name.as_str())).collect();
+    names.sort();
+    names
+}
+
+/// An interrupt's name, which another start of the machine does not change, unlike its number.
+fn name(root: &Root, device: &str, number: u32) -> Option<String> {
+    // Nobody serves one without a name.
+    let name = names(root, number).into_iter().next()?;
+    Some(if name.contains(device) { name } else { format!("{device} {name}") })
+}
+
+/// The settings of a device's interrupts.
+pub(super) fn read(
+    root: &Root,
+    sysfs: &Root,
+    (device, label): (&str, &str),
+    found: &mut BTreeMap<Setting, Vec<Found>>,
+) {
+    for number in of_device(root, sysfs, device) {
+        let Some(name) = name(root, label, number) else { continue };
+        for setting in Setting::ALL {
+            let Read::Interrupt(file) = setting.info().read else { continue };
+            let value = root.text(&format!("proc/irq/{number}/{file}")).map(|text| text.trim().to_owned());
+            let value = value.filter(|value| !value.is_empty());
+            let one = value.map(|value| Found::named(name.clone(), Some(number.to_string()), value));
+            found.entry(*setting).or_default().extend(one);
+        }
+    }
+}
+
+/// The threads of interrupts, `irq/45-eth0-rx-0`, of all devices: where disks' come before networks', packets wait.
+pub(super) fn threads(source: &Source) -> Vec<Found> {
+    let mut known: BTreeMap<String, usize> = BTreeMap::new();
+    let mut one = |(tid, stat): &(u32, latpath_linux::proc::Stat)| {
+        let (number, name) = stat.comm.strip_prefix("irq/")?.split_once('-')?;
+        number.parse::<u32>().ok()?;
+        // The kernel cuts names, so that several may be the same.
+        let count = known.entry(name.to_owned()).or_default();
+        *count += 1;
+        let name = if *count == 1 { name.to_owned() } else { format!("{name} #{count}") };
+        Some(Found::named(name, Some(tid.to_string()), scheduling(stat)))
+    };
+    source.kernel_threads().iter().filter_map(&mut one).collect()
+}

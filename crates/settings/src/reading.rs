@@ -1,0 +1,130 @@
+//! The values of a reading, in the form in which a run stores them.
+
+use crate::setting::{Scope, Setting};
+use latpath_model::text::cut;
+use latpath_model::Ns;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+
+/// Maximum number of values of a reading; further values are only counted.
+const MOST_VALUES: usize = 20_000;
+/// Maximum length of a value, bytes: a kernel's command line has 2048 (4096 on arm64).
+const MOST_VALUE: usize = 4096;
+/// Maximum length of a name, bytes.
+const MOST_NAME: usize = 512;
+
+/// A setting's value at one place, or at CPUs that have the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct SettingValue {
+    /// The setting's name: [`crate::Setting::id`].
+    pub setting: String,
+    /// The setting's owner: CPUs (`0-3,8`), a device, an interrupt, a thread, a control group, a virtual machine. Empty
+    /// for the machine.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub target: String,
+    /// The owner's address at the time of the reading, if its name does not have it: the number of an interrupt or a
+    /// thread, the path of a group or a queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// The value as the kernel writes it.
+    pub value: String,
+}
+
+/// The settings of a machine at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Reading {
+    /// Begin of the reading, `CLOCK_MONOTONIC` of the machine.
+    pub taken_ns: Ns,
+    /// Duration of the reading.
+    pub took_ns: Ns,
+    /// The values, in the order of the table.
+    pub values: Vec<SettingValue>,
+    /// Number of values that exceeded the maximum and are not kept.
+    pub omitted: u64,
+    /// Settings that could not be read, with the reasons.
+    pub notes: Vec<String>,
+}
+
+impl Reading {
+    /// Adds a value, cut to its maximum length, if there is room.
+    pub(crate) fn push(&mut self, mut value: SettingValue) {
+        if self.values.len() >= MOST_VALUES {
+            self.omitted += 1;
+            return;
+        }
+        let shorten = |text: &mut String, most: usize| text.truncate(cut(text, most).len());
+        shorten(&mut value.target, MOST_NAME);
+        value.at.iter_mut().for_each(|at| shorten(at, MOST_NAME));
+        shorten(&mut value.value, MOST_VALUE);
+        self.values.push(value);
+    }
+}
+
+/// The settings of one machine when a run began and when it ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct MachineSettings {
+    /// `host`, `guest0`.
+    pub machine: String,
+    /// When the run began.
+    pub begin: Option<Reading>,
+    /// When it ended; null during the recording, and if the recorder was killed.
+    pub end: Option<Reading>,
+}
+
+impl MachineSettings {
+    /// The settings that the run was recorded with: the values of its beginning, and those of its end for places that
+    /// only the end has.
+    pub fn values(&self) -> impl Iterator<Item = &SettingValue> {
+        // A list of CPUs has those with the same value, so the lists of the two readings can differ.
+        let place = |value: &SettingValue| match Setting::of_id(&value.setting).map(|setting| setting.info().scope) {
+            Some(Scope::Cpu) => (value.setting.clone(), String::new()),
+            _ => (value.setting.clone(), value.target.clone()),
+        };
+        let begin = self.begin.iter().flat_map(|reading| &reading.values);
+        let end = self.end.iter().flat_map(|reading| &reading.values);
+        let known: HashSet<_> = begin.clone().map(place).collect();
+        begin.chain(end.filter(move |value| !known.contains(&place(value))))
+    }
+}
+
+/// The settings of all machines of a run that are known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct RunSettings {
+    /// The machines, the host first; empty in runs of earlier versions.
+    pub machines: Vec<MachineSettings>,
+}
+
+impl RunSettings {
+    /// Whether none are known.
+    pub fn is_empty(&self) -> bool {
+        self.machines.iter().all(|machine| machine.begin.is_none() && machine.end.is_none())
+    }
+
+    /// Values of all machines that the run was recorded with.
+    pub fn count(&self) -> usize {
+        self.machines.iter().map(|machine| machine.values().count()).sum()
+    }
+
+    /// Sets a machine's settings at the beginning of the run.
+    pub fn begin(&mut self, machine: &str, reading: Reading) {
+        self.machine(machine).begin = Some(reading);
+    }
+
+    /// Sets a machine's settings at the end of the run.
+    pub fn end(&mut self, machine: &str, reading: Reading) {
+        self.machine(machine).end = Some(reading);
+    }
+
+    fn machine(&mut self, machine: &str) -> &mut MachineSettings {
+        let at = self.machines.iter().position(|known| known.machine == machine).unwrap_or_else(|| {
+            self.machines.push(MachineSettings { machine: machine.into(), ..MachineSettings::default() });
+            self.machines.len() - 1
+        });
+        &mut self.machines[at]
+    }
+}

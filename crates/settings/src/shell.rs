@@ -1,0 +1,98 @@
+//! Lines that depend on the value or the place.
+
+use crate::write::Place;
+use latpath_model::text::quoted;
+
+/// `-c 3 `; nothing for all CPUs.
+fn cpus(at: &Place) -> String {
+    match at {
+        Place::All => String::new(),
+        at => format!("-c {} ", at.word()),
+    }
+}
+
+/// `cpupower -c 3 frequency-set -g performance`
+pub(crate) fn governor(at: &Place, value: &str) -> String {
+    format!("cpupower {}frequency-set -g {}", cpus(at), quoted(value))
+}
+
+/// `cpupower -c 3 idle-set -D 10`
+pub(crate) fn idle_limit(at: &Place, value: &str) -> String {
+    format!("cpupower {}idle-set -D {}", cpus(at), quoted(value))
+}
+
+/// `cpupower -c 3 idle-set -d 2`, once for each number; `-E` enables all.
+pub(crate) fn idle_disabled(at: &Place, value: &str) -> String {
+    let cpus = cpus(at);
+    match value {
+        "none" | "" => format!("cpupower {cpus}idle-set -E"),
+        numbers => {
+            let one = |number: &str| format!("cpupower {cpus}idle-set -d {}", quoted(number));
+            numbers.split(',').map(one).collect::<Vec<_>>().join(" && ")
+        }
+    }
+}
+
+/// Holds the file open for as long as the shell lives; the kernel takes the value as text too.
+pub(crate) fn cpu_latency(_: &Place, value: &str) -> String {
+    format!(
+        "exec 3> /dev/cpu_dma_latency && printf %s {} >&3",
+        quoted(&format!("0x{:08x}", value.parse().unwrap_or(0_u32)))
+    )
+}
+
+/// `chrt -f -p 51 815`: of a value as `fifo 51`, `rr 10`, `other`.
+pub(crate) fn chrt(at: &Place, value: &str) -> String {
+    let mut words = value.split_whitespace();
+    let option = match words.next() {
+        Some("fifo") => "-f",
+        Some("rr") => "-r",
+        Some("batch") => "-b",
+        Some("idle") => "-i",
+        _ => "-o",
+    };
+    let priority = words.next().filter(|word| word.parse::<u32>().is_ok()).unwrap_or("0");
+    format!("chrt {option} -p {priority} {}", at.word())
+}
+
+/// The package of a kernel that is built so, of Debian.
+pub(crate) fn kernel(_: &Place, value: &str) -> String {
+    let realtime = if value == "PREEMPT_RT" { "rt-" } else { "" };
+    format!("apt install linux-image-{realtime}$(dpkg --print-architecture)")
+}
+
+/// `tc qdisc replace dev eth0 root fq`; `default` takes off what is there.
+pub(crate) fn qdisc(at: &Place, value: &str) -> String {
+    let device = at.word();
+    match value.split([' ', ',']).next() {
+        None | Some("" | "default") => format!("tc qdisc del dev {device} root"),
+        Some(kind) => format!("tc qdisc replace dev {device} root {}", quoted(kind)),
+    }
+}
+
+/// `echo max > GROUP/cpu.max`
+pub(crate) fn quota(at: &Place, value: &str) -> String {
+    format!("echo {} > {}", quoted(value), at.within("{at}/cpu.max"))
+}
+
+/// Of a unit of systemd, by systemd, which otherwise would write its own value again.
+pub(crate) fn group_cpus(at: &Place, value: &str) -> String {
+    let is_units = |name: &&str| [".slice", ".scope", ".service"].iter().any(|end| name.ends_with(end));
+    match at {
+        Place::Name(path) => match path.rsplit('/').next().filter(is_units) {
+            Some(unit) => {
+                format!("systemctl set-property --runtime {} {}", quoted(unit), quoted(&format!("AllowedCPUs={value}")))
+            }
+            None => format!("echo {} > {}", quoted(value), at.within("{at}/cpuset.cpus")),
+        },
+        at => format!("echo {} > {}", quoted(value), at.within("{at}/cpuset.cpus")),
+    }
+}
+
+/// libvirt's virtual machine by its definition, another by QEMU's option.
+pub(crate) fn memory_lock(at: &Place, _: &str) -> String {
+    match at {
+        Place::All => "-overcommit mem-lock=on".into(),
+        at => format!("virsh edit {}", at.word()),
+    }
+}

@@ -1,0 +1,140 @@
+//! The commands that would write settings, quoted for a shell. Nothing here writes a setting.
+
+use crate::setting::{Read, Setting, Write};
+use latpath_model::text::quoted;
+use std::fmt;
+
+/// The owner of a setting in a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The machine, or all of its CPUs.
+    All,
+    /// A name, a number or a path: one word of the command, whatever it consists of.
+    Name(String),
+    /// A shell's expression that finds the place: it goes into the command as it is.
+    Expression(String),
+}
+
+impl Place {
+    /// A name, a number or a path.
+    pub fn name(name: impl fmt::Display) -> Self {
+        Self::Name(name.to_string())
+    }
+
+    /// A shell's expression.
+    pub fn expression(text: impl Into<String>) -> Self {
+        Self::Expression(text.into())
+    }
+
+    /// The place as one word of a command.
+    pub(crate) fn word(&self) -> String {
+        self.within("{at}")
+    }
+
+    /// A word of a command with the place for `{at}` in it.
+    pub(crate) fn within(&self, word: &str) -> String {
+        match self {
+            Self::All => quoted(&word.replace("{at}", "")),
+            Self::Name(name) => quoted(&word.replace("{at}", name)),
+            Self::Expression(text) => word.replace("{at}", text),
+        }
+    }
+}
+
+impl Setting {
+    /// The command line that gives the setting a value; for a boot parameter, the text to add to the kernel's command
+    /// line. `None` if latpath only reads the setting.
+    pub fn shell(self, at: &Place, value: &str) -> Option<String> {
+        let info = self.info();
+        let echo = |file: &str| format!("echo {} > {}", quoted(value), at.within(file));
+        Some(match info.write {
+            Write::ReadOnly(_) => return None,
+            Write::Same => match info.read {
+                Read::Line(file) | Read::Choice(file) => echo(&format!("/{file}")),
+                Read::Sysctl(name) => format!("sysctl {}", quoted(&format!("{name}={value}"))),
+                Read::Module(module, name) => echo(&format!("/sys/module/{module}/parameters/{name}")),
+                Read::Boot(name) if value == Self::BARE => name.into(),
+                Read::Boot(name) => quoted(&format!("{name}={value}")),
+                Read::EachCpu(file) | Read::EachCalledCpu(file) => {
+                    echo(&format!("/sys/devices/system/cpu/cpu{{at}}/{file}"))
+                }
+                Read::Interrupt(file) => echo(&format!("/proc/irq/{{at}}/{file}")),
+                Read::Device(file) => echo(&format!("/sys/class/net/{{at}}/{file}")),
+                Read::Queue(_, file) => echo(&format!("/sys/class/net/{{at}}/{file}")),
+                Read::Group(file) => echo(&format!("{{at}}/{file}")),
+                Read::CpuThread(_)
+                | Read::DeviceLink(_)
+                | Read::Feature(_)
+                | Read::Ethtool(..)
+                | Read::Qdisc
+                | Read::Thread(..)
+                | Read::Vm(..)
+                | Read::Special(..) => return None,
+            },
+            Write::File(file) => echo(file),
+            Write::ModuleOption(module, name) => {
+                let file = quoted(&format!("/etc/modprobe.d/latpath-{module}-{name}.conf"));
+                format!("echo options {module} {} > {file}", quoted(&format!("{name}={value}")))
+            }
+            Write::Command(template) => command(template, at, value),
+            Write::Made(_, make) => make(at, value),
+        })
+    }
+
+    /// The value of a boot parameter that is there without a value.
+    pub const BARE: &'static str = "set";
+    /// The value of a boot parameter that is not there.
+    pub const ABSENT: &'static str = "not set";
+}
+
+/// A command of a template: each of its words is one word in the end, but for `{words}`, which is as many as the value
+/// has.
+fn command(template: &str, at: &Place, value: &str) -> String {
+    let word = |word: &str| match word {
+        "{value}" => quoted(value),
+        "{words}" => value.split_whitespace().map(quoted).collect::<Vec<_>>().join(" "),
+        word if word.contains("{at}") => at.within(word),
+        word => word.into(),
+    };
+    template.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+impl Write {
+    /// The table's column with the destination of the value, or with the program that sets it.
+    pub fn text(self, read: Read) -> String {
+        match (self, read) {
+            (Self::Same, Read::Sysctl(name)) => format!("sysctl {name}=VALUE"),
+            (Self::Same, Read::Boot(name)) => format!("the kernel's command line: {name}=VALUE"),
+            (Self::Same, _) => "the same file".into(),
+            (Self::File(file), _) => file.replace("{at}", "AT"),
+            (Self::ModuleOption(module, name), _) => format!("/etc/modprobe.d: options {module} {name}=VALUE"),
+            (Self::Command(template), _) => {
+                template.replace("{at}", "AT").replace("{value}", "VALUE").replace("{words}", "VALUE")
+            }
+            (Self::Made(what, _), _) => what.into(),
+            (Self::ReadOnly(who), _) => format!("not by latpath, but by {who}"),
+        }
+    }
+}
+
+impl Read {
+    /// The table's column with the source of the value.
+    pub fn text(self) -> String {
+        match self {
+            Self::Line(file) | Self::Choice(file) => format!("/{file}"),
+            Self::Sysctl(name) => format!("/proc/sys/{}", name.replace('.', "/")),
+            Self::Module(module, name) => format!("/sys/module/{module}/parameters/{name}"),
+            Self::Boot(_) => "/proc/cmdline".into(),
+            Self::EachCpu(file) | Self::EachCalledCpu(file) => format!("/sys/devices/system/cpu/cpuN/{file}"),
+            Self::CpuThread(name) => format!("/proc/N/stat of {name}/CPU"),
+            Self::Interrupt(file) => format!("/proc/irq/N/{file}"),
+            Self::Device(file) | Self::DeviceLink(file) => format!("/sys/class/net/DEVICE/{file}"),
+            Self::Queue(queue, file) => format!("/sys/class/net/DEVICE/queues/{queue}-N/{file}"),
+            Self::Feature(name) => format!("ethtool -k DEVICE: {name}"),
+            Self::Ethtool(option, _) => format!("ethtool {option} DEVICE"),
+            Self::Qdisc => "rtnetlink: RTM_GETQDISC".into(),
+            Self::Group(file) => format!("/sys/fs/cgroup/GROUP/{file}"),
+            Self::Thread(from, _) | Self::Vm(from, _) | Self::Special(from, _) => from.into(),
+        }
+    }
+}
