@@ -98,12 +98,7 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
             return Ok(undoer.undo(&self.header.subject, &std::mem::take(&mut self.steps)));
         };
         let turn = journal.turn()?;
-        let owners = turn.owners_left(&self.header)?;
-        // Others may have added steps, or removed the file.
-        if let Some(entry) = turn.find::<U>(&self.header.subject)? {
-            self.steps = entry.steps;
-        }
-        self.header.owners = owners.unwrap_or_default();
+        self.give_up(&turn)?;
         if !self.header.owners.is_empty() || self.header.lifetime != Lifetime::Process {
             turn.write(&self.record(&self.steps)?)?;
             return Ok(Outcome::nothing());
@@ -124,10 +119,24 @@ impl<S: Serialize + DeserializeOwned> Entry<S> {
     /// # Errors
     /// Where that cannot be written.
     pub fn abandon(mut self) -> Result<()> {
-        let Some(journal) = self.journal.take() else { return Ok(()) };
+        let Some(journal) = self.journal.clone() else { return Ok(()) };
         let turn = journal.turn()?;
-        self.header.owners = turn.owners_left(&self.header)?.unwrap_or_default();
+        self.give_up(&turn)?;
         turn.write(&self.record(&self.steps)?)
+    }
+
+    /// Reads the entry again, as others may have added steps or removed its file, and takes one share of this process off it.
+    fn give_up(&mut self, turn: &Turn) -> Result<()> {
+        match turn.read(&self.name())? {
+            Some(entry) => *self = entry,
+            None => self.header.owners.clear(),
+        }
+        let owners = &mut self.header.owners;
+        if let Some(own) = owners.iter().position(|owner| *owner == Owner::this()) {
+            owners.swap_remove(own);
+        }
+        owners.retain(Owner::is_alive);
+        Ok(())
     }
 
     /// Forgets all steps: what they describe was not done.

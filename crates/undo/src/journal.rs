@@ -2,13 +2,14 @@
 
 use crate::{
     record::{file_name, Record},
-    Entry, Error, Header, Lifetime, Outcome, Owner, Result, Undo, Undoer,
+    Entry, Error, Header, Lifetime, Outcome, Result, Undo, Undoer,
 };
 use latpath_linux::{private_directory, Directory, RUN_DIRECTORY};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
 };
+use serde::{de::DeserializeOwned, Serialize};
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
@@ -146,9 +147,12 @@ impl Turn {
     /// # Errors
     /// Where it cannot be read.
     pub fn find<U: Undo>(&self, subject: &str) -> Result<Option<Entry<U::Step>>> {
-        let name = self.name::<U>(subject)?;
-        let Some(record) = read(&self.directory, OsStr::new(&name))? else { return Ok(None) };
-        Entry::read(&self.journal, record).map(Some).map_err(|why| self.damaged(OsStr::new(&name), why))
+        self.read(&self.name::<U>(subject)?)
+    }
+
+    pub(crate) fn read<S: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Option<Entry<S>>> {
+        let Some(record) = read(&self.directory, OsStr::new(name))? else { return Ok(None) };
+        Entry::read(&self.journal, record).map(Some).map_err(|why| self.damaged(OsStr::new(name), why))
     }
 
     /// Begins the entry of a subject, which this process needs. Add each step before its change.
@@ -268,18 +272,4 @@ fn read(directory: &Directory, name: &OsStr) -> Result<Option<Record>> {
         Record::parse(name, std::str::from_utf8(&bytes).map_err(|e| e.to_string())?)
     };
     parse().map(Some).map_err(|why| Error::Damaged { path: path(), why })
-}
-
-impl Turn {
-    /// Takes one share of this process off the entry, and returns those that are left: of running processes.
-    pub(crate) fn owners_left(&self, header: &Header) -> Result<Option<Vec<Owner>>> {
-        let name = format!("{}-{}", header.kind, header.subject);
-        let Some(found) = read(&self.directory, OsStr::new(&name))? else { return Ok(None) };
-        let mut owners = found.header.owners;
-        if let Some(own) = owners.iter().position(|owner| *owner == Owner::this()) {
-            owners.swap_remove(own);
-        }
-        owners.retain(Owner::is_alive);
-        Ok(Some(owners))
-    }
 }
