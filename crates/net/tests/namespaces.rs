@@ -1,13 +1,16 @@
 //! What is made and changed by netlink is what ip(8) and tc(8) show, in namespaces of the test's own.
 
+use latpath_lab::{Hypervisor, Lab, LabKernel, Nics};
 use latpath_net::{
     interfaces, qdiscs, Change, Gates, Netns, NewDevice, Rtnetlink, Shaping, TrafficClasses, INGRESS, ROOT,
 };
-use latpath_testkit::{equal, need_lab, need_root, need_tool, trial, Failed, Lack, Space};
+use latpath_testkit::{equal, need_guest, need_lab, need_root, need_tool, trial, Failed, Lack, Space};
 use serde_json::Value;
 use std::{fs, net::IpAddr, path::Path, process::Command};
 
 type Result = std::result::Result<(), Failed>;
+
+const NEVER: &dyn Fn() -> bool = &|| false;
 
 fn main() -> std::process::ExitCode {
     let needs = [need_root(), need_lab()];
@@ -28,8 +31,24 @@ fn main() -> std::process::ExitCode {
         trial("mqprio_and_its_classes_are_those_that_tc_shows", &kernel("mqprio", 4), mqprio),
         trial("etf_and_its_clock_are_those_that_tc_shows", &kernel("etf", 1), etf),
         trial("taprio_and_its_schedule_are_those_that_tc_shows", &kernel("taprio", 2), taprio),
+        trial("the_labs_kernels_have_all_kinds_of_queueing_disciplines", &[need_guest()], on_lab_kernels).in_lab(),
     ];
     latpath_testkit::main(tests)
+}
+
+/// This machine's kernel may lack modules. Runs the tests of queueing disciplines on kernels that have them.
+fn on_lab_kernels() -> Result {
+    let me = std::env::current_exe()?;
+    for name in ["6.1", "6.12"] {
+        let kernel = LabKernel::named(name).ok_or("no such kernel")?;
+        let lab = Lab::new()?;
+        let mut hypervisor = Hypervisor::boot(&lab, kernel, Nics::default(), &mut |line| eprintln!("{line}"), NEVER)?;
+        let program = hypervisor.path_of(&me).display().to_string();
+        let modules = "sch_fq sch_fq_codel sch_mqprio sch_etf sch_taprio";
+        let said = hypervisor.expect(&format!("modprobe -a {modules} && '{program}' that_tc_shows"), NEVER)?;
+        equal(&said, said.contains("6 passed; 0 failed; 0 ignored"), true)?;
+    }
+    Ok(())
 }
 
 fn with(needs: &[Lack], lack: Lack) -> Vec<Lack> {
