@@ -1,5 +1,6 @@
 //! Cost of the protocol: a million sightings from an agent to its host over a socket pair in one process. Prints bytes
 //! per sighting and the CPU time of both ends.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 use latpath_agent::{serve, Machine, ServeOptions, StartRequest, Stream, Timeouts};
 use latpath_linux::monotonic;

@@ -9,6 +9,7 @@
 //! Each end treats the other as hostile: every length, index and wait is bounded, and a peer that sends invalid data,
 //! stalls or dies causes an error that names it. docs/agent.md describes the protocol.
 #![warn(missing_docs, clippy::missing_errors_doc)]
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod address;
 mod columns;

@@ -46,7 +46,7 @@ fn a_million_sightings_arrive_unchanged_and_in_order() {
     let sender = std::thread::spawn(move || {
         for part in sent.chunks(20_000) {
             into.send(part.to_vec()).unwrap();
-            std::thread::sleep(Duration::from_millis(10));
+            latpath_testkit::waits::pace(Duration::from_millis(10));
         }
     });
     let got = drain(&mut machine, made.len());
@@ -98,7 +98,7 @@ fn times_of_a_machine_with_another_clock_are_within_the_bound() {
             |(i, &t): (usize, &Ns)| Sighting { t: guest(t), key: (seen.len() + i) as u32, ..Sighting::default() };
         agent.sightings.send(host_times.iter().enumerate().map(sighting).collect()).unwrap();
         seen.extend(host_times);
-        std::thread::sleep(Duration::from_millis(25));
+        latpath_testkit::waits::pace(Duration::from_millis(25));
     }
     let got = drain(&mut machine, seen.len());
     let clock = machine.clock();

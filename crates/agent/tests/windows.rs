@@ -37,7 +37,7 @@ fn noise(i: u64) -> u64 {
 
 impl Record for Invents {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
-        std::thread::sleep(self.takes);
+        latpath_testkit::waits::fault_for(self.takes);
         self.reported.fetch_add(1, Ordering::SeqCst);
         let step = (to - from) / self.events.max(1) as Ns;
         let event = |i: u64| Event { t: from + i as Ns * step, pid: 7, what: What::TimerEntry(noise(i)) };

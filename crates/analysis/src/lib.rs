@@ -2,6 +2,7 @@
 //! is compared by, and why packets were late. It prints nothing.
 //!
 //! Figures are a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod captures;
 mod charts;

@@ -16,6 +16,7 @@
 //! ```
 //!
 //! Times are of `CLOCK_MONOTONIC`, in ns.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod counters;
 mod events;

@@ -38,7 +38,7 @@ fn busy(rounds: usize) {
     for _ in 0..rounds {
         near.write_all(b"x").and_then(|()| near.read_exact(&mut bytes[..1])).expect("an echo");
         socket.send_to(b"latpath", here).and_then(|_| socket.recv(&mut bytes)).expect("a packet");
-        std::thread::sleep(Duration::from_micros(50));
+        latpath_testkit::waits::pace(Duration::from_micros(50));
     }
     drop(near);
     echo.expect("a thread").join().expect("it ends");

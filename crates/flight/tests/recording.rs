@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     if std::env::var_os(CHILD).is_some() {
         let _recorder = Recorder::start(Recorder::BYTES_PER_CPU).expect("it could be started before");
         println!("ready");
-        std::thread::sleep(2 * LIMIT);
+        latpath_testkit::waits::fault_for(2 * LIMIT);
         return ExitCode::SUCCESS;
     }
     let lack = Recorder::start(Recorder::BYTES_PER_CPU).err().map(|e| e.to_string());
@@ -116,7 +116,7 @@ fn hog() -> Outcome {
             pin(cpu);
             victim.store(tid(), Ordering::SeqCst);
             while !over.load(Ordering::SeqCst) {
-                std::thread::sleep(Duration::from_micros(300));
+                latpath_testkit::waits::fault_for(Duration::from_micros(300));
             }
         });
         let hog = scope.spawn(|| {
@@ -124,7 +124,7 @@ fn hog() -> Outcome {
             pin(cpu);
             assert!(fifo(7), "root may");
             // Causes a switch, because switches record a thread's class.
-            std::thread::sleep(Duration::from_micros(100));
+            latpath_testkit::waits::fault_for(Duration::from_micros(100));
             let from = now();
             spin(Duration::from_millis(12));
             (tid(), from, now())
@@ -230,7 +230,7 @@ fn rows() -> Outcome {
     let recorder = start()?;
     let from = now();
     // The activity that this thread's timeline must show.
-    std::thread::sleep(Duration::from_millis(25));
+    latpath_testkit::waits::fault_for(Duration::from_millis(25));
     run_on_all_cpus();
     let to = now();
     run_on_all_cpus();
@@ -408,7 +408,7 @@ impl Drop for Group {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(10));
+            latpath_testkit::waits::fault_for(Duration::from_millis(10));
         }
     }
 }
@@ -428,7 +428,7 @@ fn throttled() -> Outcome {
     let mut found = String::new();
     let seen = until("it is throttled for most of the time", || {
         let from = now();
-        std::thread::sleep(Duration::from_millis(300));
+        latpath_testkit::waits::fault_for(Duration::from_millis(300));
         let to = now();
         let row = Timeline::of(&recorder.window(from, to)).thread(pid);
         let held = row.iter().filter(|tile| matches!(tile.state, State::Ready { throttled: true, .. }));
@@ -444,7 +444,8 @@ fn throttled() -> Outcome {
 
 fn cost() -> Outcome {
     let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
-    let sleeps = std::thread::spawn(|| (0..2000).for_each(|_| std::thread::sleep(Duration::from_micros(20))));
+    let sleeps =
+        std::thread::spawn(|| (0..2000).for_each(|_| latpath_testkit::waits::fault_for(Duration::from_micros(20))));
     sleeps.join().map_err(|_| "a panic")?;
     let cost = recorder.figures();
     assert!(cost.events > 4000 && cost.bytes > 1 << 20, "{cost:?}");

@@ -2,6 +2,7 @@
 //!
 //! [`Follow`] hands over every journey, across machines. [`Live`] counts these journeys as they come.
 #![warn(missing_docs, clippy::missing_errors_doc)]
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod counted;
 mod early_completion;

@@ -10,6 +10,7 @@
 //! exit status is the script's, 124 when its time (600 s) is over, 125 when the hypervisor failed. With --igb its two NICs are igb
 //! instead of e1000e; with --stamping-nics the script finds in $STAMPING_NICS a module to load by insmod, which brings lpn0 and lpn1;
 //! with --slow-idle in $SLOW_IDLE one that brings idle states.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 use latpath_lab::{Hypervisor, Lab, LabKernel, Nics, OwnModule, KERNELS};
 use latpath_model::text::quoted;

@@ -9,6 +9,7 @@
 //!  lp-pub ────veth──── nic0 ── br0 ── vnet0 ── QEMU ── eth0 ── application
 //!                                       or: veth0 ──veth── lp-app, in namespace app, without a guest
 //! ```
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod acceleration;
 mod apt;

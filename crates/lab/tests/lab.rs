@@ -13,7 +13,6 @@ use std::{
     io::{BufRead, BufReader},
     path::Path,
     process::{Command, ExitCode, Stdio},
-    thread,
     time::Duration,
 };
 
@@ -64,7 +63,7 @@ fn victim(with_guest: bool) {
     let running = path.publisher.start(sleep, Signal::SIGKILL).unwrap();
     let child = guest.as_ref().map_or(running.pid(), |guest| guest.pid());
     println!("{} {} {child}", path.publisher.name(), lab.folder().display());
-    thread::sleep(Duration::from_secs(1000));
+    latpath_testkit::waits::fault_for(Duration::from_secs(1000));
 }
 
 fn booted(lab: &Lab, path: &LabPath) -> Guest {

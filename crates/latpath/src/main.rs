@@ -1,4 +1,5 @@
 //! The `latpath` command. Here flags are parsed, crates called and results printed; nothing is measured here.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod cmd;
 mod config;

@@ -7,6 +7,7 @@
 //! * [`rx_stamps`] and [`from_error_queue`] find the stamps in there. They are pure functions over bytes.
 //!
 //! Stamps of the kernel are `CLOCK_REALTIME`; those of the NIC are of its own clock (`latpath_clock::phc`), raw.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]
 
 mod caps;

@@ -95,7 +95,7 @@ fn log_for_ever(folder: &Path) -> Outcome {
     logs.iter_mut().for_each(|log| log.begin(&route()));
     for n in 0.. {
         logs.iter_mut().for_each(|log| log.push(&transaction(n)));
-        std::thread::sleep(Duration::from_micros(500));
+        latpath_testkit::waits::pace(Duration::from_micros(500));
         if n % 100 == 0 {
             println!("{} {}", logs[0].rows(), logs[1].rows());
         }
@@ -165,7 +165,7 @@ fn fill(folder: &Path) -> Outcome {
                 log.push(&transaction(pushed));
                 pushed += 1;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            latpath_testkit::waits::pace(Duration::from_millis(5));
         }
         let summary = log.finish();
         let error = summary.error.as_ref().ok_or("a full disk is an error")?.to_string();

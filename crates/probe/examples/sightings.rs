@@ -2,6 +2,7 @@
 //! latpath's commands.
 //!
 //! `sightings SECONDS STREAM...`, for instance `sightings 5 svid:MU01`.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 use latpath_model::{Source, StreamSpec};
 use latpath_probe::{Options, Probe};

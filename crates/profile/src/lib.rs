@@ -9,6 +9,7 @@
 //! shared among the call chains that the guest reports for it.
 //!
 //! Times are in ns.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod calls;
 mod causality;

@@ -12,6 +12,7 @@
 //! HOST is `pinned` (as a host for such streams is set up: each step on its CPU, the VM's threads move rarely, softirqs
 //! interrupt a thread in one case of 16) or `busy` (nothing is pinned: a step changes its CPU, any of 8, every fourth
 //! packet, and every second softirq interrupts one of 64 threads). Another SEED than 0 gives other noise.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 use latpath_journey::{segments::classic, Journey, Route};
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec, HOST};

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
                 // Another thread writes it, and journeys could fill the disk before it does.
                 while !file.exists() {
                     writer.tick()?;
-                    std::thread::sleep(Duration::from_millis(1));
+                    latpath_testkit::waits::pace(Duration::from_millis(1));
                 }
                 Ok(())
             });
@@ -124,7 +124,7 @@ fn write_for_ever(directory: &Path) -> ExitCode {
             said = writer.stored();
             println!("{said}");
         }
-        std::thread::sleep(Duration::from_micros(100));
+        latpath_testkit::waits::pace(Duration::from_micros(100));
     }
 }
 

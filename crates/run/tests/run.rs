@@ -252,7 +252,7 @@ fn a_recording_that_merges_its_parts_reads_whole_at_any_instant() {
             push(&mut writer, &Owned::plain(0, n, 3));
             writer.tick().unwrap();
             while n % 60 == 0 && std::fs::read_dir(path.join(JOURNEYS)).unwrap().count() > 300 {
-                std::thread::sleep(Duration::from_millis(1));
+                latpath_testkit::waits::pace(Duration::from_millis(1));
             }
         }
         let read = until("it was read three times", || reads.load(Ordering::Relaxed) >= 3);

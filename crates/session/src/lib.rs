@@ -4,6 +4,7 @@
 //! A [`Session`] is started, stepped and stopped. Its caller owns the pace: nothing here waits between two steps, but
 //! [`Session::run_until`] offers a loop. Nothing is printed: an [`Event`] is typed and can be serialised, and so are
 //! [`RecordProgress`] and the figures of a [`LiveSession`].
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod absent;
 mod event;

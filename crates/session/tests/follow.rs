@@ -84,7 +84,7 @@ fn publish(bench: &Bench, svid: &str, ended: &AtomicBool) -> Result<(), String> 
             let frame = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().map_err(|e| e.to_string())?;
             socket.send(&[IoSlice::new(&frame)]).map_err(|e| e.to_string())?;
             smp_cnt = (smp_cnt + 1) % 4000;
-            std::thread::sleep(Duration::from_millis(1));
+            latpath_testkit::waits::pace(Duration::from_millis(1));
         }
         Ok(())
     };

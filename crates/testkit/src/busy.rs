@@ -57,7 +57,7 @@ pub fn run_if_asked() {
     while began.elapsed() < Duration::from_secs(seconds) {
         work(cpu_time() + CYCLE * percent / 100);
         cycle += CYCLE;
-        std::thread::sleep(cycle.saturating_duration_since(Instant::now()));
+        crate::waits::pace(cycle.saturating_duration_since(Instant::now()));
         cycle = cycle.max(Instant::now() - CYCLE);
     }
     println!("{} {}", cpu_time().as_nanos(), began.elapsed().as_nanos());

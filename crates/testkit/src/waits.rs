@@ -11,6 +11,17 @@ use std::time::{Duration, Instant};
 /// More than anything here needs, however busy the machine is.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
+/// Sleeps between two packets, rows or polls. A wait for something that can be seen is [`until`].
+#[allow(clippy::disallowed_methods)] // the one place
+pub fn pace(time: Duration) {
+    thread::sleep(time);
+}
+
+/// Sleeps while a fault lasts, or a process that is to be killed: how long does not depend on what others do.
+pub fn fault_for(time: Duration) {
+    pace(time);
+}
+
 /// Waits for something that another process does.
 pub fn until(what: &str, done: impl FnMut() -> bool) -> Result<(), Failed> {
     until_within(LIMIT, what, done)
@@ -23,7 +34,7 @@ pub fn until_within(limit: Duration, what: &str, mut done: impl FnMut() -> bool)
         if Instant::now() > end {
             return Err(format!("waited for {limit:?}: {what}").into());
         }
-        thread::sleep(Duration::from_millis(20));
+        pace(Duration::from_millis(20));
     }
     Ok(())
 }

@@ -138,7 +138,7 @@ impl Drop for Users {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
             }
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            latpath_testkit::waits::fault_for(std::time::Duration::from_millis(5));
         }
     }
 }
@@ -166,7 +166,7 @@ fn theirs() -> Outcome {
 fn hold(name: &str) -> ExitCode {
     let opened = Instance::open_or_make(name, &sched());
     println!("{}", opened.as_ref().map_or_else(ToString::to_string, |i| i.path().display().to_string()));
-    std::thread::sleep(std::time::Duration::from_secs(60));
+    latpath_testkit::waits::fault_for(std::time::Duration::from_secs(60));
     ExitCode::FAILURE
 }
 

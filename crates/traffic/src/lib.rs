@@ -3,6 +3,7 @@
 //! - [`publish()`] sends [`Frames`] by absolute deadlines: those of a profile ([`Synthetic`]), of a stream's messages
 //!   ([`Repeated`]) or of a file ([`Replay`]).
 //! - [`Subscription`] checks what a [`Receiver`] brings; [`Discovery`] lists the streams in it.
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 #![deny(unsafe_code)]
 #![warn(missing_docs, clippy::missing_errors_doc)]
 

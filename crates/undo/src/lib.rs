@@ -27,6 +27,7 @@
 //! entry.leave(&Brightness)?;
 //! # Ok::<(), latpath_undo::Error>(())
 //! ```
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod entry;
 mod error;

@@ -12,6 +12,7 @@
 //!
 //! Text of other processes (names, arguments) is bounded and stripped of control codes.
 #![warn(missing_docs, clippy::missing_errors_doc)]
+#![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
 mod command_line;
 mod debugfs;

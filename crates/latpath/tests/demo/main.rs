@@ -167,7 +167,7 @@ fn guest_dies() -> Result<(), Failed> {
     };
     let arrive = || {
         // Not too often: the guest needs the CPUs.
-        std::thread::sleep(Duration::from_millis(500));
+        latpath_testkit::waits::pace(Duration::from_millis(500));
         report().is_some_and(|shown| shown["complete"].as_u64() > Some(1000))
     };
     let ended = |demo: &mut Child| !matches!(demo.try_wait(), Ok(None));

@@ -39,7 +39,7 @@ fn kill_9() -> Result<(), Failed> {
     for round in 0..3 {
         let recorder = Recorder::start(&bench, &format!("run{round}"), &format!("--stream svid:{svid}"))?;
         recorder.has(4_000)?;
-        std::thread::sleep(Duration::from_millis(350) * round);
+        latpath_testkit::waits::fault_for(Duration::from_millis(350) * round);
         let stored = Run::open(&recorder.run)?.journeys();
         kill(Pid::from_raw(recorder.process.pid() as i32), Signal::SIGKILL)?;
         let ended = recorder.process.finish(LIMIT)?;

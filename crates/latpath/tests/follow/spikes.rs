@@ -87,7 +87,7 @@ impl Stage {
         // A publisher that does not run has sent nothing that could be late.
         let before = self.sent();
         let waited = until("the publisher sends", || self.sent() > before).and_then(|()| {
-            std::thread::sleep(Duration::from_millis(ms));
+            latpath_testkit::waits::fault_for(Duration::from_millis(ms));
             until("the publisher goes on", || self.sent() > before + (ms - 25) * 3 / 4)
         });
         kill(application, Signal::SIGCONT)?;

@@ -136,7 +136,7 @@ impl Caps {
                 while !asked.load(Ordering::Relaxed) {
                     // Nobody listens there, and the errors that come of it do not matter.
                     let _ = other.send_to(b"latpath", (ADDRESSES[nic], 9));
-                    thread::sleep(Duration::from_millis(10));
+                    latpath_testkit::waits::pace(Duration::from_millis(10));
                 }
             });
             let words = format!("ping caps -i {} --json", linked.name(nic));
@@ -209,7 +209,7 @@ impl Pair {
         let until = Instant::now() + limit;
         loop {
             match self.tx_stamp() {
-                None if Instant::now() < until => thread::sleep(Duration::from_millis(20)),
+                None if Instant::now() < until => latpath_testkit::waits::pace(Duration::from_millis(20)),
                 stamp => return stamp,
             }
         }

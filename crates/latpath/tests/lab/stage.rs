@@ -20,7 +20,6 @@ use std::{
     path::{Path, PathBuf},
     process::{self, Command},
     sync::atomic::{AtomicU32, Ordering},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -257,7 +256,7 @@ impl Stage {
                 };
                 bail!("the recording did not begin: {}; the guest's agent: {}", said.trim(), agent.trim());
             }
-            thread::sleep(Duration::from_millis(50));
+            latpath_testkit::waits::fault_for(Duration::from_millis(50));
         }
         Ok(Recording { process, run })
     }
@@ -280,11 +279,11 @@ impl Stage {
         let (quiet, limit) = (Duration::from_secs(1), Instant::now() + PATIENCE);
         let mut last = self.path().hypervisor.counters()?;
         loop {
-            thread::sleep(quiet);
+            latpath_testkit::waits::fault_for(quiet);
             let now = self.path().hypervisor.counters()?;
             if now == last || Instant::now() >= limit {
                 // What it still takes from the device to the application shows on no counter of this side.
-                thread::sleep(quiet);
+                latpath_testkit::waits::fault_for(quiet);
                 return Ok(());
             }
             last = now;

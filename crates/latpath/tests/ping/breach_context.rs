@@ -6,7 +6,6 @@ use latpath_testkit::{need_btf, trial, Finished, Lack, Started};
 use nix::sched::{sched_getaffinity, sched_setaffinity, CpuSet};
 use nix::unistd::{gettid, Pid};
 use serde_json::{json, Value};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub fn tests() -> Vec<Trial> {
@@ -77,7 +76,7 @@ fn hog(cpu: usize, time: Duration) -> i32 {
         // SAFETY: the parameter lives as long as the call.
         assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) }, 0, "root may");
         // A switch, which shows the priority.
-        sleep(Duration::from_millis(1));
+        latpath_testkit::waits::fault_for(Duration::from_millis(1));
         let until = Instant::now() + time;
         while Instant::now() < until {
             std::hint::spin_loop();
@@ -111,7 +110,7 @@ fn hogged() -> Result<(), Failed> {
     let hogs: Vec<i32> = (0..8)
         .map(|_| {
             // The pace of the faults.
-            sleep(Duration::from_millis(100));
+            latpath_testkit::waits::fault_for(Duration::from_millis(100));
             hog(ours, Duration::from_millis(200))
         })
         .collect();
@@ -131,7 +130,7 @@ fn stopped() -> Result<(), Failed> {
     reflector.answers(200)?;
     for _ in 0..3 {
         reflector.stands_still()?;
-        sleep(Duration::from_millis(300));
+        latpath_testkit::waits::fault_for(Duration::from_millis(300));
         reflector.goes_on();
         reflector.answers(50)?;
     }

@@ -9,7 +9,6 @@ use serde_json::{json, Value};
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
 use std::time::Duration;
 
 pub fn tests() -> Vec<Trial> {
@@ -42,7 +41,7 @@ fn breach() -> Result<(), Failed> {
     reflector.answers(100)?;
     reflector.stands_still()?;
     reflector.is_waited_for()?;
-    sleep(Duration::from_secs(5));
+    latpath_testkit::waits::fault_for(Duration::from_secs(5));
     reflector.goes_on();
     let said = emitter.finish(ANSWER_WITHIN)?;
     equal(&said.stderr, said.code, Some(3))?;

@@ -55,7 +55,7 @@ impl Drop for Agent {
 fn naps() -> (u32, Ns, Ns) {
     let thread = std::thread::Builder::new().name("lp-naps".into()).spawn(|| {
         let from = monotonic();
-        (0..20).for_each(|_| std::thread::sleep(Duration::from_millis(1)));
+        (0..20).for_each(|_| latpath_testkit::waits::pace(Duration::from_millis(1)));
         // SAFETY: takes nothing and cannot fail.
         (unsafe { libc::gettid() as u32 }, from, monotonic())
     });

@@ -101,7 +101,7 @@ fn note_of(bench: &Bench, stream: StreamSpec, frames: &[Vec<u8>], words: &str) -
     let (mut seen, mut note) = (Vec::new(), None);
     until(words, || {
         let sent = send(bench, frames);
-        std::thread::sleep(Duration::from_millis(20));
+        latpath_testkit::waits::pace(Duration::from_millis(20));
         probe.drain(&mut seen);
         note = probe.notes().into_iter().find(|note| note.contains(words));
         sent.is_ok() && note.is_some()
@@ -155,7 +155,7 @@ fn tag_taken_off() -> Result<(), Failed> {
     let mut seen = Vec::new();
     until("both are seen", || {
         let sent = send(&bench, &others);
-        std::thread::sleep(Duration::from_millis(20));
+        latpath_testkit::waits::pace(Duration::from_millis(20));
         probe.drain(&mut seen);
         sent.is_ok() && probe.remarks().iter().any(|r| r.what == latpath_probe::Remarked::OtherVlan(8) && r.count > 60)
     })?;

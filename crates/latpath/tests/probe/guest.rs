@@ -58,7 +58,7 @@ fn recognises() -> Result<(), Failed> {
         for frame in frames {
             socket.send(&[IoSlice::new(&frame)]).map_err(|e| e.to_string())?;
             // One by one: nothing here is about rates, and an emulated NIC loses bursts.
-            std::thread::sleep(Duration::from_millis(5));
+            latpath_testkit::waits::pace(Duration::from_millis(5));
         }
         Ok(())
     })?;
@@ -67,7 +67,7 @@ fn recognises() -> Result<(), Failed> {
     let (mut sightings, mut got) = (Vec::new(), Vec::new());
     let until = Instant::now() + PATIENCE;
     while got.len() < want.len() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(50));
+        latpath_testkit::waits::pace(Duration::from_millis(50));
         machine.drain(&mut sightings);
         let points = machine.points();
         let there = sightings.iter().filter(|s| points[usize::from(s.point)].point.to_string() == nic_rx);

@@ -70,7 +70,7 @@ fn rounds() -> Result<Summary, Failed> {
     // A round takes 100 ms: longer than a sender on a busy machine waits for its CPU, most times.
     for some in frames.chunks(40) {
         send(&bench, some)?;
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        latpath_testkit::waits::pace(std::time::Duration::from_millis(10));
     }
     counted(live, 4000)
 }

@@ -84,7 +84,7 @@ fn all_count() -> Result<(), Failed> {
         n += 1;
         probe.drain(&mut last);
         let taps: std::collections::BTreeSet<u16> = last.iter().map(|s| s.point).collect();
-        std::thread::sleep(Duration::from_millis(50));
+        latpath_testkit::waits::pace(Duration::from_millis(50));
         sent.is_ok() && taps.len() >= VMS + LINE.len()
     })?;
     let again = probe.points();

@@ -78,7 +78,7 @@ fn both_ways(bench: &Bench, file: &File, to: [u8; 6]) -> Result<Seen, Failed> {
         })?;
         for frames in into.chunks(50) {
             send(bench, frames)?;
-            std::thread::sleep(Duration::from_millis(5));
+            latpath_testkit::waits::pace(Duration::from_millis(5));
         }
         Ok(vm.join().map_err(|_| "the VM panicked")??)
     })?;

@@ -108,7 +108,7 @@ fn serve(mut stream: TcpStream, path: &str, asked: &AtomicUsize, answer: &Mutex<
             head("200 OK", if matches!(answer, Answer::Long) { 3 << 30 } else { 1 << 30 })?;
             loop {
                 stream.write_all(b"\x7f")?;
-                std::thread::sleep(Duration::from_millis(50));
+                latpath_testkit::waits::pace(Duration::from_millis(50));
             }
         }
         // Until the client goes away.

@@ -153,7 +153,7 @@ fn stands_still() -> Result<()> {
     arrived(&pair, 5000)?;
     publisher.signal(Signal::SIGSTOP);
     // The fault.
-    std::thread::sleep(Duration::from_secs(2));
+    latpath_testkit::waits::fault_for(Duration::from_secs(2));
     publisher.signal(Signal::SIGCONT);
     publisher.finish(LIMIT)?;
     arrived(&pair, 15_000)?;

@@ -64,7 +64,7 @@ fn a_restarted_reflector_answers_and_its_lost_counts_are_not_invented() {
 fn a_paused_emitter_does_not_declare_the_reflector_dead() {
     // Without pending probes, and with a probe lost just before.
     let stands_still = |lost: bool| {
-        let long = || thread::sleep(Duration::from_nanos(LONG as u64 * 6 / 5));
+        let long = || latpath_testkit::waits::fault_for(Duration::from_nanos(LONG as u64 * 6 / 5));
         let mut run = Run::new(Plan { timeout: LONG, lost_after: 50 * MS, ..every("100", one_by_one(30)) });
         run.wire.there(move |message| match Header::read(message) {
             Some(h) if lost && h.kind == Kind::Probe && h.sequence == 9 => Fate::Lost,

@@ -206,7 +206,7 @@ impl Run {
                 let clocks = Clocks::watch(Phc::of(&self.wire));
                 let mut ended = reflect(&mut there, &ReflectPlan::default(), &clocks, &mut &reported, &stop);
                 while !stop.load(Ordering::Relaxed) {
-                    thread::sleep(std::time::Duration::from_millis(1));
+                    latpath_testkit::waits::pace(std::time::Duration::from_millis(1));
                     ended = reflect(&mut there, &ReflectPlan::default(), &clocks, &mut &reported, &stop);
                 }
                 ended

@@ -14,7 +14,6 @@ use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal
 use std::{
     io::{self, IoSlice},
     sync::atomic::{AtomicBool, Ordering},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -130,7 +129,7 @@ pub fn flood(words: &Words, rounds: &Rounds) -> io::Result<()> {
         for _ in 0..frames {
             socket.send(&[IoSlice::new(&frame)]).map_err(io::Error::other)?;
         }
-        thread::sleep(Duration::from_nanos((end - monotonic()).max(0) as u64));
+        latpath_testkit::waits::fault_for(Duration::from_nanos((end - monotonic()).max(0) as u64));
         Ok(Done::Now)
     })
 }

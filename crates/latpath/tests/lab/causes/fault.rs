@@ -142,7 +142,7 @@ impl Rounds {
             if injections.len() == self.times as usize {
                 break;
             }
-            thread::sleep(self.pause(round));
+            latpath_testkit::waits::fault_for(self.pause(round));
             let begin = monotonic();
             match fault(self.busy)? {
                 Done::Now => injections.push(Injection::whole(begin, monotonic())),
@@ -214,7 +214,7 @@ fn run(words: &Words) -> io::Result<()> {
             let pid = Pid::from_raw(words.get("pid")?);
             rounds.each(|busy| {
                 kill(pid, Signal::SIGSTOP)?;
-                thread::sleep(busy);
+                latpath_testkit::waits::fault_for(busy);
                 kill(pid, Signal::SIGCONT)?;
                 Ok(Done::Now)
             })
@@ -223,7 +223,7 @@ fn run(words: &Words) -> io::Result<()> {
             let group: PathBuf = words.get("group")?;
             rounds.each(|busy| {
                 quota(&group, Some(Duration::from_millis(1)))?;
-                thread::sleep(busy);
+                latpath_testkit::waits::fault_for(busy);
                 quota(&group, None)?;
                 Ok(Done::Now)
             })
@@ -233,7 +233,7 @@ fn run(words: &Words) -> io::Result<()> {
             let state = words.get::<PathBuf>("group")?.join("freezer.state");
             rounds.each(|busy| {
                 fs::write(&state, "FROZEN")?;
-                thread::sleep(busy);
+                latpath_testkit::waits::fault_for(busy);
                 fs::write(&state, "THAWED")?;
                 Ok(Done::Now)
             })
@@ -268,7 +268,7 @@ fn run(words: &Words) -> io::Result<()> {
                 if !ended.success() {
                     return Err(io::Error::other(format!("the burst was not sent: {ended}")));
                 }
-                thread::sleep(Duration::from_nanos((end - monotonic()).max(0) as u64));
+                latpath_testkit::waits::fault_for(Duration::from_nanos((end - monotonic()).max(0) as u64));
                 Ok(Done::Now)
             })
         }
@@ -282,7 +282,7 @@ fn run(words: &Words) -> io::Result<()> {
             };
             rounds.each(|busy| {
                 set("8kbit")?;
-                thread::sleep(busy);
+                latpath_testkit::waits::fault_for(busy);
                 set("10gbit")?;
                 Ok(Done::Now)
             })
@@ -300,7 +300,7 @@ fn trace(pid: i32, busy: Duration) -> io::Result<()> {
     ask(libc::PTRACE_INTERRUPT)?;
     // SAFETY: nobody asks for its status.
     checked(unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) }.into())?;
-    thread::sleep(busy);
+    latpath_testkit::waits::fault_for(busy);
     ask(libc::PTRACE_DETACH)
 }
 
@@ -375,7 +375,7 @@ impl Crowd {
                 }
             }));
         }
-        thread::sleep(Duration::from_millis(50));
+        latpath_testkit::waits::fault_for(Duration::from_millis(50));
         Ok(crowd)
     }
 
@@ -385,10 +385,10 @@ impl Crowd {
         self.until.store(end, Ordering::SeqCst);
         self.busy.store(self.members.len(), Ordering::SeqCst);
         self.members.iter().for_each(|m| m.thread().unpark());
-        thread::sleep(Duration::from_nanos((end - monotonic()).max(0) as u64));
+        latpath_testkit::waits::fault_for(Duration::from_nanos((end - monotonic()).max(0) as u64));
         // All of them see that it is over once they have had the CPU again.
         while self.busy.load(Ordering::SeqCst) > 0 {
-            thread::sleep(Duration::from_millis(1));
+            latpath_testkit::waits::fault_for(Duration::from_millis(1));
         }
         let mut all = std::mem::take(&mut *self.pieces.lock().expect("nothing fails while it is held"));
         all.sort_unstable();

@@ -11,7 +11,6 @@ use latpath_testkit::{trial, Lack};
 use latpath_testkit::{Failed, Trial};
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    thread,
     time::Duration,
 };
 
@@ -151,7 +150,7 @@ fn guest_storm(scenario: &mut Scenario) -> Result<(), Failed> {
 fn guest_sleeper(scenario: &mut Scenario) -> Result<(), Failed> {
     let wait = |_: &mut Scenario| {
         // How long the faults take.
-        thread::sleep(Duration::from_secs(6));
+        latpath_testkit::waits::fault_for(Duration::from_secs(6));
         Ok(Vec::new())
     };
     let (seen, truth) = judge(scenario, Qemu::VcpuAlone, &Reader { rounds: ROUNDS, ..Reader::URGENT }, wait)?;

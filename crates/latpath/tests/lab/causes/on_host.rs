@@ -10,7 +10,7 @@ use latpath_lab::{PUBLISHER, VETH};
 use latpath_model::Ns;
 use latpath_testkit::{program, trial, Lack};
 use latpath_testkit::{Failed, Trial};
-use std::{collections::BTreeMap, os::unix::fs::MetadataExt, process::Command, thread, time::Duration};
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt, process::Command, time::Duration};
 
 pub fn trials(needs: &[Lack]) -> Vec<Trial> {
     let with = |lack: Lack| [needs, &[lack]].concat();
@@ -80,7 +80,7 @@ fn twenty() -> Result<(), Failed> {
         if n > 0 {
             scenario.record(SLOWEST)?;
         }
-        thread::sleep(Duration::from_secs(3));
+        latpath_testkit::waits::fault_for(Duration::from_secs(3));
         let seen = scenario.recorded()?;
         seen.expect_no_fault()?;
         for late in &seen.explained {
@@ -146,7 +146,7 @@ fn by_itself(
     scenario.begin(reader)?;
     prepare(&scenario)?;
     // How long the faults take.
-    thread::sleep(Duration::from_secs(seconds));
+    latpath_testkit::waits::fault_for(Duration::from_secs(seconds));
     let (seen, truth) = scenario.end()?;
     seen.expect(&truth, blame)
 }

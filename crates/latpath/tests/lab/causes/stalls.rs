@@ -27,7 +27,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
     let kind: String = words.get("stall").unwrap_or("sleep".into());
     Ok(match kind.as_str() {
         "sleep" => Box::new(|busy| {
-            thread::sleep(busy);
+            latpath_testkit::waits::fault_for(busy);
             Ok(())
         }),
         "spin" => Box::new(|busy| {
@@ -41,7 +41,7 @@ pub fn stall(words: &Words) -> io::Result<Stall> {
                 beside_the_publisher("server");
                 let mut request = [0];
                 while there.read_exact(&mut request).is_ok() {
-                    thread::sleep(busy);
+                    latpath_testkit::waits::fault_for(busy);
                     if there.write_all(&request).is_err() {
                         break;
                     }
@@ -203,7 +203,7 @@ impl Hog {
             set_fifo(90).expect("the application is in real time");
             loop {
                 thread::park();
-                thread::sleep(after);
+                latpath_testkit::waits::fault_for(after);
                 let had = take_cpu_until(monotonic() + ns(busy), super::fault::GAP);
                 *found.lock().expect("nothing fails while it is held") = Some(Injection::in_pieces(had));
             }

@@ -8,7 +8,7 @@ use std::{
     fs, io,
     mem::size_of,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
-    ptr, thread,
+    ptr,
     time::Duration,
 };
 
@@ -142,7 +142,7 @@ impl Storm {
             self.spinner.until((monotonic() + ns(time)) as u64)?;
         }
         ask(&self.event, PERF_EVENT_IOC_ENABLE, 0)?;
-        thread::sleep(time);
+        latpath_testkit::waits::pace(time);
         ask(&self.event, PERF_EVENT_IOC_DISABLE, 0)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::{ensure, Context, Result};
 use latpath_lab::Switch;
-use std::{fs, path::Path, process::Command, thread, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 pub const FAIR: Test = Test { name: "cause_fixed_fair", smoke: false, only_whole: true, seconds: 300, run: fair };
 pub const IRQ: Test = Test { name: "cause_fixed_irq", smoke: false, only_whole: true, seconds: 400, run: irq };
@@ -91,7 +91,7 @@ fn fair(_: &Scale) -> Outcome {
             // They end with the values.
             let _crowd = start(&format!("crowd cpu={CPU} threads=1"))?;
             let _hog = start(&format!("hog cpu={CPU} fifo=60"))?;
-            thread::sleep(Duration::from_secs(10));
+            latpath_testkit::waits::fault_for(Duration::from_secs(10));
             Ok(vec![Injection::whole(begin, latpath_linux::monotonic())])
         },
     )
@@ -155,7 +155,7 @@ fn flows(_: &Scale) -> Outcome {
     };
     is_fixed(&mut stage, case, shell, |_| {
         let begin = latpath_linux::monotonic();
-        thread::sleep(Duration::from_secs(20));
+        latpath_testkit::waits::fault_for(Duration::from_secs(20));
         Ok(vec![Injection::whole(begin, latpath_linux::monotonic())])
     })
 }

@@ -7,7 +7,7 @@ use crate::{
     Outcome, Scale, Test,
 };
 use latpath_lab::Switch;
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "cause_guest", smoke: false, only_whole: true, seconds: 700, run };
 
@@ -32,7 +32,7 @@ fn run(_: &Scale) -> Outcome {
     listen(&mut stage, &format!("fifo=10 nice=0 work=0 {ROUNDS} after=5"))?;
     let (seen, _) = record_during(&mut stage, THRESHOLD, |_| {
         // How long the faults take.
-        thread::sleep(Duration::from_secs(25));
+        latpath_testkit::waits::fault_for(Duration::from_secs(25));
         Ok(Vec::new())
     })?;
     let truth = listen_no_more(&mut stage)?;

@@ -20,7 +20,7 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
-use std::{fs, process::Command, thread, time::Duration};
+use std::{fs, process::Command, time::Duration};
 
 pub const TEST: Test = Test { name: "cause_idle", smoke: false, only_whole: true, seconds: 400, run };
 
@@ -84,7 +84,7 @@ fn is_fixed_by(stage: &Stage, states: &States, advised: &str) -> Outcome {
     let before = states.exits_in(WATCHED)?;
     let fix = Command::new("sh").args(["-c", advised]).output().context("run a shell")?;
     // Once more it leaves the state in which it is.
-    thread::sleep(2 * EXIT);
+    latpath_testkit::waits::fault_for(2 * EXIT);
     let after = states.exits_in(WATCHED)?;
     publishing.interrupt();
     done(publishing)?;
@@ -152,7 +152,7 @@ impl States {
     /// When it left the slow state during such a time from now on.
     fn exits_in(&self, time: Duration) -> Result<Vec<(Ns, Ns)>> {
         self.0.set("exits", "0")?;
-        thread::sleep(time);
+        latpath_testkit::waits::fault_for(time);
         self.exits()
     }
 
@@ -171,11 +171,11 @@ impl States {
 
     /// One time that the CPU is slow, with all its exits.
     fn round(&self) -> Result<Injection> {
-        thread::sleep(PAUSE);
+        latpath_testkit::waits::fault_for(PAUSE);
         self.slow(true)?;
         self.exits_in(ROUND)?;
         self.slow(false)?;
-        thread::sleep(2 * EXIT);
+        latpath_testkit::waits::fault_for(2 * EXIT);
         Ok(Injection::in_pieces(self.exits()?))
     }
 }

@@ -42,10 +42,10 @@ fn run(_: &Scale) -> Outcome {
     let (seen, truth) = record_during(&mut stage, SHORT, |stage| {
         let mut injections = Vec::new();
         for _ in 0..75 {
-            thread::sleep(Duration::from_millis(400));
+            latpath_testkit::waits::fault_for(Duration::from_millis(400));
             let begin = monotonic();
             stage.open_vswitch()?.forget_flows()?;
-            thread::sleep(Duration::from_millis(50));
+            latpath_testkit::waits::fault_for(Duration::from_millis(50));
             injections.push(Injection::whole(begin, monotonic()));
         }
         Ok(injections)
@@ -55,7 +55,7 @@ fn run(_: &Scale) -> Outcome {
     let (seen, truth) = record_during(&mut stage, THRESHOLD, |stage| {
         shut_at_times(stage)?;
         let begin = monotonic();
-        thread::sleep(Duration::from_secs(22));
+        latpath_testkit::waits::fault_for(Duration::from_secs(22));
         let shut = (begin / CYCLE..monotonic() / CYCLE).map(|n| Injection::whole(n * CYCLE + OPEN, (n + 1) * CYCLE));
         tool(stage, &format!("tc qdisc del dev {VETH} root"))?;
         Ok(shut.filter(|i| i.bounds().0 > begin).collect())
@@ -73,7 +73,7 @@ fn run(_: &Scale) -> Outcome {
         thread::scope(|scope| {
             let forgetful = scope.spawn(|| -> Outcome {
                 while !over.load(Ordering::Relaxed) {
-                    thread::sleep(Duration::from_millis(110));
+                    latpath_testkit::waits::fault_for(Duration::from_millis(110));
                     tool(stage, "ovs-dpctl del-flows")?;
                 }
                 Ok(())

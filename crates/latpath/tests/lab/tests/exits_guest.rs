@@ -20,7 +20,6 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::Command,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -77,7 +76,7 @@ fn watched(stage: &mut Stage, window: Duration, mut perf: Option<Recorded>) -> R
     let before = frozen.accounts()?;
     let begun = Instant::now();
     let vcpus = frozen.thaw()?;
-    thread::sleep(window.saturating_sub(begun.elapsed()));
+    latpath_testkit::waits::fault_for(window.saturating_sub(begun.elapsed()));
     let frozen = Frozen::now(stage.guest()?.pid())?;
     let after = frozen.accounts()?;
     watching.interrupt();

@@ -17,7 +17,6 @@ use std::{
     ffi::OsStr,
     fs,
     path::Path,
-    thread,
     time::Duration,
 };
 
@@ -41,7 +40,7 @@ fn run(_: &Scale) -> Outcome {
     let mut publishing = stage.start_publishing(&stream)?;
     while publishing.runs() {
         stage.open_vswitch()?.forget_flows()?;
-        thread::sleep(Duration::from_millis(500));
+        latpath_testkit::waits::fault_for(Duration::from_millis(500));
     }
     let to = latpath_linux::monotonic();
     let later = || {

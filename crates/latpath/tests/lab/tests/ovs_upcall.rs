@@ -8,7 +8,7 @@ use crate::{
 use anyhow::{anyhow, ensure, Context};
 use latpath_lab::Switch;
 use latpath_testkit::waits::until;
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ovs_upcall", smoke: false, only_whole: false, seconds: 300, run };
 
@@ -26,7 +26,7 @@ fn run(scale: &Scale) -> Outcome {
 
     let mut publishing = stage.start_publishing(&stream)?;
     while publishing.runs() {
-        thread::sleep(Duration::from_secs(1));
+        latpath_testkit::waits::fault_for(Duration::from_secs(1));
         stage.open_vswitch()?.forget_flows()?;
     }
     stage.wait_for_quiet()?;

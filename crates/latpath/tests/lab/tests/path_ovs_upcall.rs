@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_lab::Switch;
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "path_ovs_upcall", smoke: false, only_whole: true, seconds: 240, run };
 
@@ -27,7 +27,7 @@ fn run(_: &Scale) -> Outcome {
     let mut publishing = stage.start_publishing(&stream)?;
     while publishing.runs() {
         stage.open_vswitch()?.forget_flows()?;
-        thread::sleep(Duration::from_secs(1));
+        latpath_testkit::waits::fault_for(Duration::from_secs(1));
     }
     stage.wait_for_quiet()?;
     let found = search.end()?;

@@ -11,10 +11,7 @@ use latpath_clock::{
     Phc, PhcWatch,
 };
 use latpath_linux::monotonic;
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 pub const TEST: Test = Test { name: "phc_followed", smoke: false, only_whole: true, seconds: 100, run };
 
@@ -111,7 +108,7 @@ impl Followed {
 
     fn observe(&mut self) -> Result<Vec<Disturbance>> {
         let reading: Reading = self.clock.read()?;
-        thread::sleep(Duration::from_millis(50));
+        latpath_testkit::waits::pace(Duration::from_millis(50));
         Ok(self.watch.observe(reading))
     }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_linux::monotonic;
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 pub const TEST: Test = Test { name: "ping_clocks", smoke: false, only_whole: true, seconds: 200, run };
 
@@ -122,7 +122,7 @@ fn a_step_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
     // In the middle of the run.
-    thread::sleep(Duration::from_secs(2));
+    latpath_testkit::waits::fault_for(Duration::from_secs(2));
     let before = monotonic();
     nics.phc_ctl(0, "adj -0.25")?;
     let after = monotonic();
@@ -147,7 +147,7 @@ fn a_clock_that_stands_still_is_reported(nics: &StampingNics) -> Outcome {
     let reflector = Reflector::start(nics, &bind())?;
     let running = Session::start(nics, "--duration 4s --rate 100")?;
     // In the middle of the run.
-    thread::sleep(Duration::from_secs(2));
+    latpath_testkit::waits::fault_for(Duration::from_secs(2));
     let before = monotonic();
     nics.set("frozen", "1,1")?;
     let session = Session::of(running);

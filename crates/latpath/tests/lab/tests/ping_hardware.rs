@@ -9,7 +9,7 @@ use crate::{
 };
 use anyhow::{ensure, Context};
 use latpath_testkit::waits::until;
-use std::{fs, thread, time::Duration};
+use std::{fs, time::Duration};
 
 pub const TEST: Test = Test { name: "ping_hardware", smoke: false, only_whole: false, seconds: 200, run };
 
@@ -108,7 +108,7 @@ fn stamps_lost_on_the_way_are_counted(nics: &StampingNics) -> Outcome {
         until("80 stamps are taken", begun).map_err(plain)?;
         nics.set(parameter, value)?;
         // The fault.
-        thread::sleep(Duration::from_millis(500));
+        latpath_testkit::waits::fault_for(Duration::from_millis(500));
         nics.set(parameter, "0,0")?;
         let session = Session::of(running)?;
         session.expect_answered(300)?;

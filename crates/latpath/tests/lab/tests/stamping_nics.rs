@@ -2,10 +2,7 @@
 
 use crate::{linked::Pair, stamping::StampingNics, Outcome, Scale, Test};
 use anyhow::{ensure, Context, Result};
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 pub const TEST: Test = Test { name: "stamping_nics", smoke: false, only_whole: false, seconds: 60, run };
 
@@ -49,7 +46,7 @@ fn clock_can_be_stepped_slewed_and_frozen(nics: &StampingNics) -> Outcome {
     let (before, began) = (ahead()?, Instant::now());
     nics.phc_ctl(0, "freq 1000000")?; // ppb: 1 µs in each ms
                                       // How long it is slewed: twice as long on a busy machine, which gains twice as much.
-    thread::sleep(Duration::from_millis(500));
+    latpath_testkit::waits::fault_for(Duration::from_millis(500));
     nics.phc_ctl(0, "freq 0")?;
     let (gained, took) = (ahead()? - before, began.elapsed().as_nanos() as i64);
     ensure!((500_000..=took / 1000).contains(&gained), "gained {gained} ns in {took} ns");

@@ -79,7 +79,7 @@ fn send_all(socket: &UdpSocket, numbers: Range<u32>, kind: Kind) -> Result<()> {
             send(fd, first, MsgFlags::from_bits_retain(libc::MSG_MORE))?;
         }
         send(fd, rest, MsgFlags::empty())?;
-        thread::sleep(Duration::from_millis(2));
+        latpath_testkit::waits::pace(Duration::from_millis(2));
     }
     Ok(())
 }
