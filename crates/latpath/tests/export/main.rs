@@ -9,7 +9,7 @@ use latpath_testkit::names::own;
 use latpath_testkit::trace_processor::Processor;
 use latpath_testkit::waits::{listens, until, LIMIT};
 use latpath_testkit::Failed;
-use latpath_testkit::{bench, equal, latpath, need_btf, need_lab, need_root, trial, Lack};
+use latpath_testkit::{bench, equal, latpath, need_btf, need_lab, need_python, need_root, trial};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::sync::OnceLock;
@@ -38,13 +38,6 @@ fn main() -> ExitCode {
     code
 }
 
-/// Packages that python3 finds.
-fn need_python(packages: &str) -> Lack {
-    let found = Command::new("python3").args(["-c", &format!("import {packages}")]).output();
-    let is_there = found.is_ok_and(|out| out.status.success());
-    (!is_there).then(|| format!("needs python3 with {packages} (pip install)"))
-}
-
 /// docs/notebook.md, snippet after snippet, on a run of late packets; the last one compares with `latpath report`.
 fn notebook() -> Result<(), Failed> {
     let (run, folder) = (recorded()?, tempfile::tempdir()?);
@@ -58,7 +51,7 @@ fn notebook() -> Result<(), Failed> {
     let program = latpath("");
     let beside = Path::new(program.get_program()).parent().ok_or("no folder of latpath")?;
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut python = Command::new("python3");
+    let mut python = Command::new(latpath_testkit::python());
     python.args(["-c", &snippets.join("\n")]).current_dir(folder.path());
     let out = python.env("PATH", format!("{}:{path}", beside.display())).output()?;
     let (said, wrong) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
