@@ -6,10 +6,11 @@ use latpath_protocols::goose::Frame as Goose;
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::ptp::Message;
 use latpath_protocols::sv::{AsduSpec, FrameSpec};
-use latpath_protocols::{FrameError, Header, LinkFilter, Matcher, StreamSpec, Tag};
+use latpath_protocols::{FrameError, Header, LinkFilter, Matcher, ProtocolId, StreamSpec, Tag};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
+/// Beside an example of each protocol.
 const STREAMS: [&str; 10] = [
     "svid:A",
     "svid:MU01",
@@ -22,6 +23,13 @@ const STREAMS: [&str; 10] = [
     "ptp:sync",
     "ptp:delay_req,domain=24",
 ];
+/// The streams: those above, and an example of each protocol whose frames name their streams.
+fn streams() -> Vec<StreamSpec> {
+    let examples = ProtocolId::listed().into_iter().map(|protocol| protocol.info().example);
+    let others = examples.filter(|example| !STREAMS.contains(example));
+    STREAMS.into_iter().chain(others).map(|text| text.parse().expect("a stream")).collect()
+}
+
 /// Longest frame.
 const MOST: usize = 9216;
 /// Bytes behind it that can be read.
@@ -56,7 +64,7 @@ struct Parser {
 fn parser() -> MutexGuard<'static, Parser> {
     static PARSER: OnceLock<Mutex<Parser>> = OnceLock::new();
     let make = || {
-        let specs = STREAMS.map(|text| text.parse().expect("a stream")).to_vec();
+        let specs = streams();
         let table = Table::new(&specs).expect("streams that can be followed");
         // SAFETY: each is of the type whose bytes the C copies; nobody else runs it yet.
         unsafe {
@@ -173,7 +181,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         frame[at] = 0x8f;
         frame
     };
-    vec![
+    let examples = streams().into_iter().flat_map(|stream| {
+        [None, Some(7)]
+            .map(|vlan| stream.matcher.rebuild(&link(vlan), 0x1_0002).expect("a protocol whose streams are listed"))
+    });
+    let mut seeds: Vec<Vec<u8>> = examples.map(|frame| frame.expect("a legal frame")).collect();
+    seeds.extend([
         jumbo,
         over_udp(&v4),
         over_udp(&v6(&[17])),
@@ -189,5 +202,6 @@ pub fn seeds() -> Vec<Vec<u8>> {
         goose(None, Some(7)),
         ptp(0, 0),
         ptp(1, 24),
-    ]
+    ]);
+    seeds
 }

@@ -5,7 +5,7 @@
 
 #include "ber.h"
 
-/* The own bytes of such a stream. */
+/* The protocol_bytes of such a stream. */
 struct iec61850_conf {
 	__u16 appid;
 	__u16 has_appid;
@@ -33,12 +33,12 @@ __noinline int add_named(struct frame *f, struct found *out, __u32 protocol, str
 	stream = first;
 	for (int i = 0; i < MAX_CHAIN; i++) {
 		struct stream_conf *s = bpf_map_lookup_elem(&streams, &stream);
-		struct iec61850_conf *own;
+		struct iec61850_conf *conf;
 
 		if (!s)
 			return 0;
-		own = (void *)s->own;
-		if (!own->has_appid || own->appid == f->appid)
+		conf = (void *)s->protocol_bytes;
+		if (!conf->has_appid || conf->appid == f->appid)
 			add_stream(f, out, stream, n->payload, n->key);
 		stream = s->next;
 		if (stream == NONE)

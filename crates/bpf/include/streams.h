@@ -17,7 +17,7 @@
 #define NAME_PLACES 2048
 #define NAME_PROBES 4
 #define NAME_LONG 134
-#define OWN_BYTES 40
+#define PROTOCOL_BYTES 40
 #define NONE 0xffff
 
 enum key_rule { KEY_OWN = 0, KEY_SEQ = 1, KEY_HASH = 2 };
@@ -29,12 +29,12 @@ enum key_rule { KEY_OWN = 0, KEY_SEQ = 1, KEY_HASH = 2 };
 struct stream_conf {
 	__u8 rule;
 	__u8 filters;
-	__u8 mac[6];
+	__u8 dst[6]; /* destination MAC */
 	__u16 key_off;
 	__u16 key_len;
 	__u16 vlan;
 	__u16 next;
-	__u8 own[OWN_BYTES]; /* what the protocol's header reads */
+	__u8 protocol_bytes[PROTOCOL_BYTES]; /* what the protocol's header reads */
 };
 
 /* Where the streams of one protocol stand in the table. */
@@ -183,7 +183,7 @@ static __always_inline __u32 link_difference(struct frame *f, struct stream_conf
 		if (f->no_link)
 			return DIFFERENCE_MAC;
 		for (int i = 0; i < 6; i++)
-			if (s->mac[i] != f->buf[i])
+			if (s->dst[i] != f->buf[i])
 				return DIFFERENCE_MAC;
 	}
 	return 0;

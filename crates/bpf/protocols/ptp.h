@@ -14,7 +14,7 @@ struct ptp_conf {
 #define PTP_HEADER 34
 #define PTP_CHUNKS 48 /* bytes read: the header rounded up to whole chunks */
 
-__noinline int match_ptp(struct frame *f, __u32 off, struct found *out)
+__noinline int match_ptp(struct frame *f, __u32 payload, struct found *out)
 {
 	__u32 l4 = 0;
 	__u8 h[PTP_CHUNKS] = {};
@@ -22,23 +22,23 @@ __noinline int match_ptp(struct frame *f, __u32 off, struct found *out)
 	if (!f || !out)
 		return 0;
 	if (f->ethertype == ETH_IP || f->ethertype == ETH_IP6) {
-		off = udp_header(f, off, &l4);
-		if (!off || be16_at(f, l4 + 2) != PTP_EVENT_PORT)
+		payload = udp_header(f, payload, &l4);
+		if (!payload || be16_at(f, l4 + 2) != PTP_EVENT_PORT)
 			return 0;
 	}
-	off &= OFF_MASK;
-	if (fetch_all(f, off, h, PTP_HEADER, PTP_CHUNKS) || (h[1] & 15) != 2)
+	payload &= OFF_MASK;
+	if (fetch_all(f, payload, h, PTP_HEADER, PTP_CHUNKS) || (h[1] & 15) != 2)
 		return -1;
 	FOR_EACH_STREAM(PROTOCOL_PTP, stream, s) {
-		struct ptp_conf *own = (void *)s->own;
+		struct ptp_conf *conf = (void *)s->protocol_bytes;
 		int same = 1;
 
-		if (own->message != (h[0] & 15) || (own->has_domain && own->domain != h[4]))
+		if (conf->message != (h[0] & 15) || (conf->has_domain && conf->domain != h[4]))
 			continue;
 		for (int i = 0; i < 10; i++)
-			same &= own->source[i] == h[20 + i];
-		if (same || !own->has_source)
-			add_stream(f, out, stream, off, h[30] << 8 | h[31]);
+			same &= conf->source[i] == h[20 + i];
+		if (same || !conf->has_source)
+			add_stream(f, out, stream, payload, h[30] << 8 | h[31]);
 	}
 	return 0;
 }

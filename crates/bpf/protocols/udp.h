@@ -25,14 +25,14 @@ static __noinline int udp_address_is(struct frame *f, __u32 off, const __u8 *add
 	return 1;
 }
 
-__noinline int match_udp(struct frame *f, __u32 off, struct found *out)
+__noinline int match_udp(struct frame *f, __u32 ip, struct found *out)
 {
 	__u32 l4 = 0, payload, len, version;
 	int src_port, dst_port;
 
 	if (!f || !out)
 		return 0;
-	payload = udp_header(f, off, &l4);
+	payload = udp_header(f, ip, &l4);
 	if (!payload)
 		return 0;
 	src_port = be16_at(f, l4);
@@ -42,22 +42,22 @@ __noinline int match_udp(struct frame *f, __u32 off, struct found *out)
 	version = f->ethertype == ETH_IP ? 4 : 6;
 	len = version == 4 ? 4 : 16;
 	FOR_EACH_STREAM(PROTOCOL_UDP, stream, s) {
-		struct udp_conf *own = (void *)s->own;
+		struct udp_conf *conf = (void *)s->protocol_bytes;
 
 		int is_to, is_from;
 
-		if (own->ip_version && own->ip_version != version)
+		if (conf->ip_version && conf->ip_version != version)
 			continue;
-		is_to = !own->dst_port || own->dst_port == dst_port;
-		if (is_to && own->has_dst)
-			is_to = udp_address_is(f, version == 4 ? off + 16 : off + 24, own->dst, len);
+		is_to = !conf->dst_port || conf->dst_port == dst_port;
+		if (is_to && conf->has_dst)
+			is_to = udp_address_is(f, version == 4 ? ip + 16 : ip + 24, conf->dst, len);
 		/* A changed destination is considered only if the stream names the sender and the packet has that source. */
-		if (!is_to && !own->has_src)
+		if (!is_to && !conf->has_src)
 			continue;
-		is_from = !own->src_port || own->src_port == src_port;
-		if (is_from && own->has_src)
-			is_from = udp_address_is(f, version == 4 ? off + 12 : off + 8, own->src, len);
-		if (!is_from && (!is_to || !own->has_dst))
+		is_from = !conf->src_port || conf->src_port == src_port;
+		if (is_from && conf->has_src)
+			is_from = udp_address_is(f, version == 4 ? ip + 12 : ip + 8, conf->src, len);
+		if (!is_from && (!is_to || !conf->has_dst))
 			continue;
 		add_stream_unless(f, out, stream << 16 | (payload & OFF_MASK), 0,
 				  !is_to ? DIFFERENCE_DESTINATION : !is_from ? DIFFERENCE_SOURCE : 0);

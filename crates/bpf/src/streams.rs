@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 
 crate::plain!(NameShort, Selection, StreamConf);
 
-const _: () = assert!(latpath_protocols::protocol::OWN_LEN == crate::constants::OWN_BYTES);
+const _: () = assert!(latpath_protocols::protocol::PROTOCOL_BYTES == crate::constants::PROTOCOL_BYTES);
 const _: () = assert!(latpath_protocols::stream::MAX_STREAMS == MAX_STREAMS);
 const _: () = assert!(ProtocolId::ALL.len() <= MAX_PROTOCOLS);
 const _: () = assert!(*ProtocolId::ALL.first().expect("there are protocols") as usize == 0);
@@ -85,22 +85,22 @@ fn lossy(name: &[u8]) -> String {
 }
 
 fn conf(spec: &StreamSpec) -> StreamConf {
-    let LinkFilter { mac, vlan } = spec.link;
+    let LinkFilter { dst, vlan } = spec.link;
     let (rule, key_off, key_len) = match spec.key {
         KeyRule::Own(_) => (KEY_OWN, 0, 0),
         KeyRule::Seq { offset, len } => (KEY_SEQ, offset, len),
         KeyRule::Hash { offset, len } => (KEY_HASH, offset, len),
     };
-    let filters = mac.map_or(0, |_| FILTER_MAC) | vlan.map_or(0, |_| FILTER_VLAN);
+    let filters = dst.map_or(0, |_| FILTER_MAC) | vlan.map_or(0, |_| FILTER_VLAN);
     StreamConf {
         rule: rule as u8,
         filters: filters as u8,
-        mac: mac.unwrap_or_default(),
+        dst: dst.unwrap_or_default(),
         key_off,
         key_len,
         vlan: vlan.unwrap_or_default(),
         next: NONE as u16,
-        own: spec.matcher.kernel().own.bytes(),
+        protocol_bytes: spec.matcher.kernel().protocol_bytes.bytes(),
     }
 }
 
@@ -177,7 +177,7 @@ impl Table {
         let free = (0..NAME_PROBES).map(|i| (place + i) % NAME_PLACES).find(|at| !self.short.contains_key(at));
         let at = free.ok_or_else(|| BadStreams::Crowded(lossy(name)))?;
         let stream = &self.streams[first];
-        let filtered = stream.filters != 0 || stream.own.iter().any(|b| *b != 0);
+        let filtered = stream.filters != 0 || stream.protocol_bytes.iter().any(|b| *b != 0);
         let simple = chain.len() == 1 && !filtered && usize::from(stream.rule) == KEY_OWN;
         let protocol_len = (protocol as u16) << 8 | name.len() as u16;
         let name =

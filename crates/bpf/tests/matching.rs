@@ -8,7 +8,7 @@ use latpath_protocols::goose;
 use latpath_protocols::protocol::FrameLink;
 use latpath_protocols::stream::StreamSpec;
 use latpath_protocols::sv::{AsduSpec, Frame, FrameSpec};
-use latpath_protocols::Tag;
+use latpath_protocols::{Matcher, ProtocolId, Tag};
 use latpath_testkit::{equal, need_root, trial, Failed};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         trial("goose_is_found_by_goid_or_gocbref_and_keyed_by_both_numbers", goose_frames),
         trial("ptp_is_found_over_ethernet_and_udp_by_type_port_and_domain", ptp_frames),
         trial("one_frame_may_be_in_streams_of_several_protocols", several_protocols),
+        trial("of_each_protocol_the_kernel_finds_the_streams_and_keys_that_its_parser_finds", each_protocol),
     ];
     latpath_testkit::main(tests)
 }
@@ -434,6 +435,73 @@ fn ptp_frames() -> Result<(), Failed> {
     equal("a domain", found(&over(&[0x88, 0xf7], &ptp_message(0, 24, 3)))?, vec![(0, 3), (2, 3), (4, 3)])?;
     let short = trial.run(&over(&[0x88, 0xf7], &sync[..20]), 0)?;
     equal("a short message", (short.streams, short.malformed), (vec![], true))
+}
+
+/// The streams that user space reads from a frame, each with its key; `None` where it cannot read the frame.
+fn read(specs: &[StreamSpec], frame: &[u8]) -> Option<Vec<(u16, u32)>> {
+    let (header, listed) = Matcher::read(frame).ok()?;
+    let vlan = header.tags().last().map(|tag| tag.vlan());
+    let mut all: Vec<(u16, u32)> = Vec::new();
+    for one in listed {
+        let exact = StreamSpec::exact(one.stream, header.dst, vlan);
+        for (stream, _) in specs.iter().enumerate().filter(|(_, spec)| spec.includes(&exact)) {
+            if all.iter().all(|(known, _)| usize::from(*known) != stream) {
+                all.push((stream as u16, one.key));
+            }
+        }
+    }
+    all.sort_unstable();
+    Some(all)
+}
+
+/// Frames of each protocol that names its streams: tagged, changed, cut, and in pages. A protocol is here by its row in the table.
+fn each_protocol() -> Result<(), Failed> {
+    for protocol in ProtocolId::listed() {
+        let example = protocol.info().example;
+        let streams = [example.to_owned(), format!("{example},vlan=7"), format!("{example},mac=01:0c:cd:04:00:09")];
+        let specs = streams.map(|text| text.parse::<StreamSpec>().expect("a stream")).to_vec();
+        let trial = load_specs(&specs)?;
+        let found_in = std::cell::Cell::new(0);
+        let one =
+            |(key, tags, dst, changes, cut, linear): (u32, Vec<Tag>, bool, Vec<(usize, u8)>, Option<usize>, usize)| {
+                let dst = dst.then_some([0x01, 0x0c, 0xcd, 0x04, 0x00, 0x09]);
+                let frame = specs[0].matcher.rebuild(&FrameLink { dst, tags, ..FrameLink::default() }, key);
+                let frame =
+                    frame.ok_or_else(|| TestCaseError::fail(format!("{example}: no frame of it can be rebuilt")))?;
+                let mut bytes = frame.map_err(TestCaseError::fail)?;
+                for (at, byte) in changes {
+                    let at = 12 + at % (bytes.len() - 12);
+                    bytes[at] = byte;
+                }
+                bytes.truncate(cut.map_or(bytes.len(), |cut| 18 + cut % (bytes.len() - 18)));
+                let sorted = |found: Found| {
+                    let mut streams = found.streams;
+                    streams.sort_unstable();
+                    (streams, found.malformed)
+                };
+                let whole = sorted(run(&trial, &bytes)?);
+                // The linear part may end anywhere behind the first header.
+                let paged = trial.run(&bytes, bytes.len() - (18 + linear % (bytes.len() - 17)).min(bytes.len()));
+                let paged = paged.map_err(|e| TestCaseError::fail(e.to_string()))?;
+                prop_assert_eq!(&sorted(paged), &whole, "in pages: {:02x?}", bytes);
+                match read(&specs, &bytes) {
+                    Some(expected) => {
+                        found_in.set(found_in.get() + usize::from(!expected.is_empty()));
+                        prop_assert_eq!(whole, (expected, false), "{:02x?}", bytes);
+                    }
+                    None => prop_assert!(whole.1 || whole.0.is_empty(), "user space cannot read it: {:02x?}", bytes),
+                }
+                Ok(())
+            };
+        let changes = prop::collection::vec((any::<usize>(), any::<u8>()), 0..3);
+        let changes = prop_oneof![Just(Vec::new()), changes];
+        let vlans = prop_oneof![tags(), Just(vec![Tag::new(7, 4)])];
+        let cut = prop::option::of(any::<usize>());
+        let frames = (any::<u32>(), vlans, any::<bool>(), changes, cut, any::<usize>());
+        check(2000, |runner| runner.run(&frames, one).map_err(|e| format!("{example}: {e}")))?;
+        equal(&format!("{example}: enough frames of it were found"), found_in.get() > 200, true)?;
+    }
+    Ok(())
 }
 
 fn several_protocols() -> Result<(), Failed> {

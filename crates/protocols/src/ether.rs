@@ -1,6 +1,6 @@
 //! Any ethertype: all frames with it are one stream.
 
-use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
+use crate::protocol::{Info, KernelMatch, ProtocolBytes, Protocol};
 use crate::options::{bad, number_u16, BadStream, Options};
 use std::fmt;
 
@@ -17,6 +17,7 @@ impl Protocol for Ether {
         title: "any ethertype",
         form: "ether:0xTYPE",
         example: "ether:0x8892",
+        about: &[["`ether:0x8892,hash=0:46`", "every frame of an ethertype", "hash of 46 bytes"]],
         options: &[],
         ethertypes: &[],
         udp_ports: &[],
@@ -38,6 +39,6 @@ impl Protocol for Ether {
     }
 
     fn kernel(&self) -> KernelMatch {
-        KernelMatch { name: None, own: OwnBytes::default().put(&self.ethertype.to_ne_bytes()) }
+        KernelMatch { name: None, protocol_bytes: ProtocolBytes::default().put(&self.ethertype.to_ne_bytes()) }
     }
 }

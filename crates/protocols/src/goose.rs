@@ -196,6 +196,11 @@ impl Protocol for Goose {
         title: "GOOSE",
         form: "goose:GOID",
         example: "goose:IED1LD0/LLN0.gcb01",
+        about: &[[
+            "`goose:IED1LD0/LLN0.gcb01`, `goose:GOID,appid=3`",
+            "GOOSE with this goID, and this APPID. A frame without goID goes by its gocbRef",
+            "stNum and sqNum, the low 16 bits of each; shown as `7:12`",
+        ]],
         options: &["appid"],
         ethertypes: &[ETHERTYPE],
         udp_ports: &[],
@@ -355,7 +360,9 @@ mod tests {
             // A capture must include sqNum, and nothing after it: simulation follows, then confRev.
             let until = bytes.windows(4).rposition(|w| (w[0], w[1], w[3]) == (0x87, 1, 0x88)).unwrap();
             let values = bytes.len() - sent.all_data.len();
-            prop_assume!(until < values && bytes.len() > 60);
+            // Numbers and names may hold the same two bytes.
+            let places = bytes.windows(2).filter(|w| *w == [0x87, 1]).count();
+            prop_assume!(until < values && places == 1 && bytes.len() > 60);
             prop_assert_eq!(Message::parse(&bytes[..until], bytes.len(), &header).unwrap(), message);
             let error = crate::Matcher::read_captured(&bytes[..until - 1], bytes.len()).unwrap_err();
             prop_assert!(matches!(error, FrameError::CutOff { .. }), "{}", error);

@@ -2,7 +2,7 @@
 
 use crate::escape::{bytes, text};
 use crate::options::{bad, number_u16, BadStream, Options};
-use crate::protocol::{Field, KernelMatch, OwnBytes, Value};
+use crate::protocol::{Field, KernelMatch, ProtocolBytes, Value};
 use std::fmt;
 
 /// Parses a name of at most `most` bytes, and the option `appid`.
@@ -30,11 +30,12 @@ pub(crate) fn write(f: &mut fmt::Formatter<'_>, name: &[u8], appid: Option<u16>)
 
 /// `struct iec61850_conf` of the kernel programs.
 pub(crate) fn kernel(name: &[u8], appid: Option<u16>) -> KernelMatch {
-    KernelMatch { name: Some(name.to_vec()), own: OwnBytes::default().put_optional(appid) }
+    KernelMatch { name: Some(name.to_vec()), protocol_bytes: ProtocolBytes::default().put_optional(appid) }
 }
 
 /// The name of a stream and its APPID, as fields of a list.
 pub(crate) fn fields(title: &'static str, json: &'static str, name: &[u8], appid: Option<u16>) -> Vec<Field> {
-    let appid = Field { title: "APPID", json: "appid", value: Value::Hex(appid.unwrap_or(0)) };
+    let appid =
+        Field { title: "APPID", json: "appid", value: Value::Hex { number: appid.unwrap_or(0).into(), bytes: 2 } };
     vec![Field { title, json, value: Value::text(name) }, appid]
 }

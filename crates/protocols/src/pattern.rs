@@ -33,13 +33,13 @@ impl StreamSpec {
     /// filters and key.
     pub fn choose(&self, seen: &StreamSpec) -> Option<StreamSpec> {
         let (asked, has) = (self.matcher.kernel(), seen.matcher.kernel());
-        let own = asked.own.bytes();
+        let own = asked.protocol_bytes.bytes();
         let filtered = own.iter().any(|b| *b != 0);
         let chosen = self.matcher.protocol() == seen.matcher.protocol()
             && fits(asked.name?, has.name?)
-            && (!filtered || own == has.own.bytes())
+            && (!filtered || own == has.protocol_bytes.bytes())
             && self.link.vlan.is_none_or(|vlan| vlan == seen.link.vlan.unwrap_or(0))
-            && self.link.mac.is_none_or(|mac| seen.link.mac == Some(mac));
+            && self.link.dst.is_none_or(|mac| seen.link.dst == Some(mac));
         let matcher = if filtered { seen.matcher.clone() } else { seen.matcher.by_name() };
         chosen.then_some(StreamSpec { matcher, link: self.link, key: self.key })
     }

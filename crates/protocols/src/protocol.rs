@@ -9,7 +9,7 @@ use crate::{FrameError, Header, Ns, Tag};
 use std::fmt;
 
 /// Bytes of a stream's configuration that only its protocol reads (`stream_conf.own` of the kernel programs).
-pub const OWN_LEN: usize = 40;
+pub const PROTOCOL_BYTES: usize = 40;
 
 /// The constants of a protocol.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub struct Info {
     pub form: &'static str,
     /// An example of a stream.
     pub example: &'static str,
+    /// docs/record.md: forms of a stream, the packets that each means, and their key.
+    pub about: &'static [[&'static str; 3]],
     /// Options that only this protocol has, each `name=VALUE`.
     pub options: &'static [&'static str],
     /// Ethertypes that carry the protocol; empty for any.
@@ -77,23 +79,23 @@ pub struct KernelMatch {
     /// The name that the programs look up; `None` for protocols whose frames carry none.
     pub name: Option<Vec<u8>>,
     /// Bytes that the protocol's header in `crates/bpf/protocols` interprets.
-    pub own: OwnBytes,
+    pub protocol_bytes: ProtocolBytes,
 }
 
 /// Builds a stream's own bytes field by field, in native byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnBytes {
-    bytes: [u8; OWN_LEN],
+pub struct ProtocolBytes {
+    bytes: [u8; PROTOCOL_BYTES],
     len: usize,
 }
 
-impl Default for OwnBytes {
+impl Default for ProtocolBytes {
     fn default() -> Self {
-        Self { bytes: [0; OWN_LEN], len: 0 }
+        Self { bytes: [0; PROTOCOL_BYTES], len: 0 }
     }
 }
 
-impl OwnBytes {
+impl ProtocolBytes {
     /// Appends a field. Fields of two bytes must start at even offsets.
     #[must_use]
     pub fn put(mut self, field: &[u8]) -> Self {
@@ -109,7 +111,7 @@ impl OwnBytes {
     }
 
     /// The bytes, padded with zeros.
-    pub fn bytes(&self) -> [u8; OWN_LEN] {
+    pub fn bytes(&self) -> [u8; PROTOCOL_BYTES] {
         self.bytes
     }
 }
@@ -188,8 +190,13 @@ pub enum Value {
     Text(String),
     /// A number that is displayed in decimal.
     Number(u64),
-    /// A number that is displayed in hexadecimal.
-    Hex(u16),
+    /// A number that is displayed in hexadecimal, with all digits of its field.
+    Hex {
+        /// The number.
+        number: u32,
+        /// Width of the field in bytes.
+        bytes: u8,
+    },
     /// A count per frame, displayed as a rate per second.
     PerFrame(u16),
     /// Not contained in the frame.

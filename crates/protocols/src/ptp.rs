@@ -9,7 +9,7 @@
 //! different packets are the same.
 
 use crate::ethernet::{array, pad};
-use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, OwnBytes, OwnKey, Protocol, Value};
+use crate::protocol::{Details, Field, FrameLink, InFrame, Info, KernelMatch, Outgoing, ProtocolBytes, OwnKey, Protocol, Value};
 use crate::options::{bad, number_u16, BadStream, Options};
 use crate::{FrameError, Header};
 use std::fmt;
@@ -162,6 +162,19 @@ impl Protocol for Ptp {
         title: "PTP event messages",
         form: "ptp:sync|delay_req|pdelay_req|pdelay_resp",
         example: "ptp:sync",
+        about: &[
+            [
+                "`ptp:sync`",
+                "PTP event messages of this type: `sync`, `delay_req`, `pdelay_req` or `pdelay_resp`, over Ethernet or UDP \
+                 to port 319",
+                "sequenceId",
+            ],
+            [
+                "`ptp:sync,source=001122.fffe.334455-1,domain=0`",
+                "only those of this port, written as ptp4l writes it, and of this domain",
+                "the same",
+            ],
+        ],
         options: &["source", "domain"],
         ethertypes: &[ETHERTYPE, IPV4, IPV6],
         udp_ports: &[EVENT_PORT],
@@ -192,9 +205,9 @@ impl Protocol for Ptp {
 
     fn kernel(&self) -> KernelMatch {
         let (clock, port) = self.source.map_or_else(Default::default, |s| (s.clock, s.port.to_be_bytes()));
-        let own = OwnBytes::default().put(&clock).put(&port);
-        let own = own.put_optional(self.domain.map(u16::from)).put(&[self.message, self.source.is_some().into()]);
-        KernelMatch { name: None, own }
+        let bytes = ProtocolBytes::default().put(&clock).put(&port);
+        let bytes = bytes.put_optional(self.domain.map(u16::from)).put(&[self.message, self.source.is_some().into()]);
+        KernelMatch { name: None, protocol_bytes: bytes }
     }
 
     fn read(frame: &[u8], _len: usize, header: &Header) -> Result<Vec<InFrame<Self>>, FrameError> {

@@ -34,7 +34,7 @@ pub const DEFAULT_HASH_LEN: u16 = 32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LinkFilter {
     /// Destination MAC; `None` for any.
-    pub mac: Option<[u8; 6]>,
+    pub dst: Option<[u8; 6]>,
     /// VLAN identifier (802.1Q VID); 0 for untagged frames, `None` for any.
     pub vlan: Option<u16>,
 }
@@ -172,14 +172,14 @@ impl StreamSpec {
     }
 
     /// The stream in a frame, as exactly as possible. `vlan`: the VLAN of the outermost tag, if any.
-    pub fn exact(matcher: Matcher, mac: [u8; 6], vlan: Option<u16>) -> Self {
-        Self { link: LinkFilter { mac: Some(mac), vlan: Some(vlan.unwrap_or(0)) }, ..Self::new(matcher) }
+    pub fn exact(matcher: Matcher, dst: [u8; 6], vlan: Option<u16>) -> Self {
+        Self { link: LinkFilter { dst: Some(dst), vlan: Some(vlan.unwrap_or(0)) }, ..Self::new(matcher) }
     }
 
     /// Whether this stream, which may leave fields open, includes an [exact](Self::exact) one.
     pub fn includes(&self, exact: &Self) -> bool {
         self.matcher.includes(&exact.matcher)
-            && self.link.mac.is_none_or(|mac| Some(mac) == exact.link.mac)
+            && self.link.dst.is_none_or(|dst| Some(dst) == exact.link.dst)
             && self.link.vlan.is_none_or(|vlan| Some(vlan) == exact.link.vlan)
     }
 
@@ -204,7 +204,7 @@ impl StreamSpec {
     pub fn rebuild(&self, key: u32) -> Result<Vec<u8>, String> {
         let tag = |vlan: u16| Tag::new(vlan, 4);
         let tags = self.link.vlan.filter(|vlan| *vlan > 0).map(tag).into_iter().collect();
-        let link = FrameLink { dst: self.link.mac, tags, ..FrameLink::default() };
+        let link = FrameLink { dst: self.link.dst, tags, ..FrameLink::default() };
         let frame = match self.key {
             KeyRule::Own(_) => self.matcher.rebuild(&link, key),
             KeyRule::Seq { .. } | KeyRule::Hash { .. } => None,
@@ -262,7 +262,7 @@ impl FromStr for StreamSpec {
         let vlan = |v: &str| number_u16(v).filter(|v| *v < 4095);
         let link = LinkFilter {
             vlan: options.take("vlan", "a VLAN is 0 to 4094", vlan)?,
-            mac: options.take("mac", "write a MAC as 01:0c:cd:04:00:01", parse_mac)?,
+            dst: options.take("mac", "write a MAC as 01:0c:cd:04:00:01", parse_mac)?,
         };
         let mut key = KeyRule::default_of(protocol);
         for (kind, at, whole) in options.left.extract_if(.., |(name, ..)| matches!(*name, "seq" | "hash")) {
@@ -286,7 +286,7 @@ impl fmt::Display for StreamSpec {
         if let Some(v) = self.link.vlan {
             write!(f, ",vlan={v}")?;
         }
-        if let Some(m) = self.link.mac {
+        if let Some(m) = self.link.dst {
             write!(f, ",mac={}", format_mac(&m))?;
         }
         match self.key {
@@ -312,6 +312,8 @@ impl<'de> Deserialize<'de> for StreamSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::InFrame;
+    use crate::FrameError;
     use proptest::prelude::*;
 
     #[test]
@@ -388,12 +390,13 @@ mod tests {
 
     #[test]
     fn a_rebuilt_frame_is_of_its_stream_and_has_its_key() {
-        for (text, key) in [
+        let examples = ProtocolId::listed().into_iter().map(|protocol| (protocol.info().example, 0xff02));
+        for (text, key) in examples.chain([
             ("svid:MU01", 4095),
             ("svid:a\\,b,appid=0x4001,vlan=7,mac=01:0c:cd:04:00:09", 0),
             ("goose:IED1LD0/LLN0.gcb01,vlan=3", 0x7_0102),
             ("ptp:pdelay_resp,source=001122.fffe.334455-1,domain=24", 65_535),
-        ] {
+        ]) {
             let stream: StreamSpec = text.parse().unwrap();
             let (header, found) = Matcher::read(&stream.rebuild(key).unwrap()).unwrap();
             let vlan = header.tags().first().map(|tag| tag.vlan());
@@ -402,6 +405,39 @@ mod tests {
         }
         for text in ["udp::5000", "ether:0x8892,seq=0:2", "svid:MU01,hash=0:32"] {
             assert!(text.parse::<StreamSpec>().unwrap().rebuild(1).unwrap_err().contains("not kept"), "{text}");
+        }
+    }
+
+    /// Whatever a capture kept of a frame, its key is the right one or is missed: a key at the end of a frame is not read
+    /// from where the capture ends.
+    #[test]
+    fn a_frame_that_a_capture_cut_has_its_key_or_is_refused() {
+        for protocol in ProtocolId::listed() {
+            let stream: StreamSpec = protocol.info().example.parse().unwrap();
+            let frame = stream.rebuild(0x1_0203).unwrap();
+            let (_, whole) = Matcher::read(&frame).unwrap();
+            let key = whole.iter().find(|found| stream.matcher.includes(&found.stream)).expect("the stream").key;
+            assert_eq!(stream.key.text(key), stream.key.text(0x1_0203 & key_bits(stream.key)), "{stream}");
+            for kept in 0..frame.len() {
+                match Matcher::read_captured(&frame[..kept], frame.len()) {
+                    Ok((_, found)) => {
+                        let keys = |found: &[InFrame<Matcher>]| -> Vec<(Matcher, u32)> {
+                            found.iter().map(|one| (one.stream.clone(), one.key)).collect()
+                        };
+                        assert_eq!(keys(&found), keys(&whole), "{stream}: {kept} bytes");
+                    }
+                    Err(FrameError::CutOff { at, .. }) => assert!(at <= frame.len(), "{stream}: {kept} bytes"),
+                    Err(other) => panic!("{stream}: {kept} bytes: {other}"),
+                }
+            }
+        }
+    }
+
+    /// The bits that a key of a protocol's own can have.
+    fn key_bits(rule: KeyRule) -> u32 {
+        match rule.order() {
+            Some(Order::Counter { range }) => (range - 1) as u32,
+            Some(Order::States) | None => u32::MAX,
         }
     }
 

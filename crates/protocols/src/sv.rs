@@ -51,6 +51,18 @@ impl Protocol for Sv {
         title: "Sampled Values",
         form: "svid:ID",
         example: "svid:MU01",
+        about: &[
+            [
+                "`svid:MU01`",
+                "Sampled Values with this svID in any ASDU of the frame, tagged or not",
+                "smpCnt of the first such ASDU",
+            ],
+            [
+                "`svid:MU01,appid=0x4000,vlan=7,mac=01:0c:cd:04:00:01`",
+                "only those with this APPID, VLAN, destination",
+                "the same",
+            ],
+        ],
         options: &["appid"],
         ethertypes: &[ETHERTYPE],
         udp_ports: &[],

@@ -1,6 +1,6 @@
 //! UDP flows, over IPv4 and IPv6.
 
-use crate::protocol::{Info, KernelMatch, OwnBytes, Protocol};
+use crate::protocol::{Info, KernelMatch, ProtocolBytes, Protocol};
 use crate::options::{bad, BadStream, Options};
 use std::{fmt, net::IpAddr};
 
@@ -57,6 +57,14 @@ impl Protocol for Udp {
         title: "UDP",
         form: "udp:[SRC>]DST:PORT",
         example: "udp:10.0.0.2:5000",
+        about: &[
+            [
+                "`udp:10.0.0.2:5000`, `udp:10.0.0.1:7000>10.0.0.2:5000`",
+                "a UDP flow, IPv4 or IPv6 (`[fd00::2]:5000`)",
+                "hash of the first 32 bytes of the payload",
+            ],
+            ["`udp:10.0.0.2:5000,seq=4:4`", "the same", "a big-endian number, 4 bytes at payload offset 4"],
+        ],
         options: &[],
         ethertypes: &[0x0800, 0x86DD],
         udp_ports: &[],
@@ -84,10 +92,10 @@ impl Protocol for Udp {
 
     fn kernel(&self) -> KernelMatch {
         let version = self.dst.or(self.src).map_or(0, |a| if a.is_ipv4() { 4 } else { 6 });
-        let own = OwnBytes::default().put(&address(self.src)).put(&address(self.dst));
-        let own = own.put(&self.src_port.to_ne_bytes()).put(&self.dst_port.to_ne_bytes());
-        let own = own.put(&[version, self.src.is_some().into(), self.dst.is_some().into()]);
-        KernelMatch { name: None, own }
+        let bytes = ProtocolBytes::default().put(&address(self.src)).put(&address(self.dst));
+        let bytes = bytes.put(&self.src_port.to_ne_bytes()).put(&self.dst_port.to_ne_bytes());
+        let bytes = bytes.put(&[version, self.src.is_some().into(), self.dst.is_some().into()]);
+        KernelMatch { name: None, protocol_bytes: bytes }
     }
 
     fn flow(&self) -> String {

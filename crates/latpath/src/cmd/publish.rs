@@ -323,7 +323,7 @@ fn repeated(
         None => Pattern::Rate(Some(Pace::per_second(8))),
     };
     let tags = args.tagging.tag(stream.link.vlan).into_iter().collect();
-    let link = FrameLink { dst: stream.link.mac.or(args.dst), src: args.src.unwrap_or(own_mac), tags };
+    let link = FrameLink { dst: stream.link.dst.or(args.dst), src: args.src.unwrap_or(own_mac), tags };
     let event_every = args.event_every.map(ns);
     let options = RepeatedOptions { stream: stream.matcher.clone(), link, pattern, event_every };
     let frames = Repeated::new(options).map_err(Usage)?;

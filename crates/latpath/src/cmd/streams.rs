@@ -123,7 +123,7 @@ fn to_json(Heard { found, devices, dropped }: &Heard) -> serde_json::Value {
             let value = match field.value {
                 Value::Text(text) => json!(text),
                 Value::Number(n) => json!(n),
-                Value::Hex(n) => json!(n),
+                Value::Hex { number, .. } => json!(number),
                 Value::PerFrame(n) => json!(s.frames_hz().map(|hz| hz * f64::from(n))),
                 Value::Unknown => serde_json::Value::Null,
             };
@@ -147,7 +147,7 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
     match value {
         Value::Text(text) => text.clone(),
         Value::Number(n) => n.to_string(),
-        Value::Hex(n) => format!("{n:#06x}"),
+        Value::Hex { number, bytes } => format!("{number:#0width$x}", width = 2 + 2 * usize::from(*bytes)),
         Value::PerFrame(n) => hz.map_or("-".into(), |hz| rate(hz * f64::from(*n))),
         Value::Unknown => "-".into(),
     }
@@ -155,7 +155,7 @@ fn cell(value: &Value, hz: Option<f64>) -> String {
 
 /// Where a stream is sent to; not known from a Linux cooked capture.
 fn destination(s: &FoundStream) -> Option<String> {
-    s.stream.link.mac.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
+    s.stream.link.dst.filter(|mac| *mac != [0; 6]).map(|mac| format_mac(&mac))
 }
 
 /// The cells of a stream, each below its heading; `interface` where streams of a file are of several.

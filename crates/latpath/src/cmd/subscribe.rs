@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<Outcome> {
 }
 
 fn groups(args: &Args) -> Groups {
-    let group = |s: &StreamSpec| s.link.mac.filter(|m| m[0] & 1 == 1);
+    let group = |s: &StreamSpec| s.link.dst.filter(|m| m[0] & 1 == 1);
     let of_streams: Option<Vec<[u8; 6]>> = args.streams.iter().map(group).collect();
     match of_streams {
         _ if !args.groups.is_empty() => Groups::These(args.groups.clone()),

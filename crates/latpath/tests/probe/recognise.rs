@@ -1,7 +1,7 @@
 //! Streams are recognised exactly, in every legal shape of a frame.
 
 use crate::*;
-use latpath_protocols::{goose, protocol::FrameLink};
+use latpath_protocols::{goose, protocol::FrameLink, ProtocolId};
 use latpath_testkit::{bench, trial, Lack};
 
 pub fn trials(needs: &[Lack]) -> Vec<latpath_testkit::Trial> {
@@ -34,8 +34,8 @@ fn counts_its_work() -> Lack {
 
 /// The verifier's work is most of the CPU time of a start; it multiplies where a part of a program is not a function.
 fn little_work() -> Result<(), Failed> {
-    let of_each_kind = ["svid:MU01", "goose:G1", "ptp:sync", "udp::9999", "ether:0x88b5"];
-    let streams = of_each_kind.iter().map(|s| s.parse()).collect::<Result<_, _>>()?;
+    let of_each_kind = ProtocolId::ALL.iter().map(|protocol| protocol.info().example);
+    let streams = of_each_kind.map(str::parse).collect::<Result<_, _>>()?;
     let _probe = Probe::attach(ProbeOptions::new("here", streams))?;
     // Those of other tests, which run side by side, are the same programs.
     let texts = fs::read_dir("/proc/self/fdinfo")?.flatten().filter_map(|f| fs::read_to_string(f.path()).ok());

@@ -120,7 +120,7 @@ pub(super) fn program(protocols: &[ProtocolId]) -> Vec<sock_filter> {
 mod tests {
     use super::*;
     use latpath_linux::net::set_option;
-    use latpath_protocols::{goose, protocol::FrameLink, ptp, sv, Matcher, Tag};
+    use latpath_protocols::{protocol::FrameLink, ptp, Matcher, StreamSpec, Tag};
     use proptest::prelude::*;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
@@ -175,26 +175,29 @@ mod tests {
         fn what_is_read_passes_and_nothing_else(
             protocols in prop::sample::subsequence(ProtocolId::listed(), 1..=ProtocolId::listed().len()),
             tags in prop::collection::vec((0_usize..2, 0_u16..4095), 0..=3),
-            kind in 0_usize..8,
+            kind in any::<prop::sample::Index>(),
             cut in prop::option::of(0_usize..80),
         ) {
             let tags: Vec<Tag> = tags.iter().map(|(tpid, vlan)| Tag { tpid: TPIDS[*tpid], ..Tag::new(*vlan, 4) }).collect();
-            let asdus = vec![sv::AsduSpec { svid: b"MU".to_vec(), ..Default::default() }];
             let link = FrameLink { tags: tags.clone(), ..FrameLink::default() };
-            let mut frame = match kind {
-                0 => sv::FrameSpec { link, asdus, ..Default::default() }.build().unwrap(),
-                1 => goose::Frame::default().build(&link).unwrap(),
-                2 => sync(1).build(&link),
-                3 | 4 => over_udp(if kind == 3 { 4 } else { 6 }, 319, &tags),
-                5 | 6 => over_udp(if kind == 5 { 4 } else { 6 }, 320, &tags),
-                _ => vec![0xff; 100],
+            // Each with its protocol, as far as a filter can see it.
+            let example = |protocol: &ProtocolId| {
+                let stream: StreamSpec = protocol.info().example.parse().unwrap();
+                (Some(*protocol), stream.matcher.rebuild(&link, 1).unwrap().unwrap())
             };
+            let mut kinds: Vec<_> = ProtocolId::listed().iter().map(example).collect();
+            for version in [4, 6] {
+                kinds.push((Some(ProtocolId::Ptp), over_udp(version, ptp::EVENT_PORT, &tags)));
+                kinds.push((None, over_udp(version, 320, &tags)));
+            }
+            kinds.push((None, vec![0xff; 100]));
+            let (protocol, mut frame) = kinds.swap_remove(kind.index(kinds.len()));
             frame.truncate(cut.map_or(frame.len(), |cut| cut + 46));
             let expected = match Matcher::read(&frame) {
                 Ok((_, found)) => protocols.contains(&found[0].stream.protocol()),
                 // A truncated frame matches its protocol if the ports are still in it.
-                Err(e) => e.is_malformed() && kind < 5 && !matches!(e, latpath_protocols::FrameError::TooManyTags)
-                    && protocols.contains(&[ProtocolId::Sv, ProtocolId::Goose, ProtocolId::Ptp][kind.min(2)]),
+                Err(e) => e.is_malformed() && !matches!(e, latpath_protocols::FrameError::TooManyTags)
+                    && protocol.is_some_and(|protocol| protocols.contains(&protocol)),
             };
             prop_assert_eq!(Filtered::new(&protocols).passes(&frame), expected, "{:02x?}", frame);
         }
