@@ -7,7 +7,7 @@ use crate::{
     guests::Guests,
     machine::Machine,
     queue::{PacketsAhead, SightingsByPoint, Spacing},
-    Cause, Note, RunContext,
+    Cause, Detail, Note, RunContext,
 };
 use latpath_capture::{Capture, Packet, PacketSighting};
 use latpath_flight::{Class, Doing};
@@ -82,7 +82,7 @@ impl CauseInterval {
         let idles = |executor: &Option<Executor>| {
             executor.as_ref().is_some_and(|executor| matches!(executor.doing, Doing::Idle { .. }))
         };
-        self.cause == Cause::IdleExit || idles(&self.by)
+        self.cause.info().detail == Detail::IdleState || idles(&self.by)
     }
 
     /// Whether the intervals differ in time only.

@@ -8,7 +8,7 @@
 use crate::actor::Actor;
 use crate::baseline::{Baseline, MeanTimes};
 use crate::sums::{add, longest_first, plus};
-use crate::{Cause, Note, PacketTimeline, RunContext};
+use crate::{Cause, Culprit, Note, PacketTimeline, RunContext};
 use latpath_model::{Ns, PointId};
 use std::collections::HashMap;
 
@@ -81,10 +81,10 @@ impl CauseShare {
     /// wait.
     pub fn culprit(&self) -> Option<&Actor> {
         let by = self.by.first().map(|(actor, _)| actor);
-        match self.cause {
+        match self.cause.info().culprit {
             // The waking timer was the actor's own.
-            Cause::PollInterval => self.actor.as_ref().or(by),
-            _ => by.or(self.actor.as_ref()),
+            Culprit::Actor => self.actor.as_ref().or(by),
+            Culprit::Found | Culprit::IdleCpu | Culprit::Nobody => by.or(self.actor.as_ref()),
         }
     }
 
@@ -137,10 +137,10 @@ impl Attribution {
                 let ns = interval.to.saturating_sub(interval.from);
                 let machine = packet.machine(interval);
                 let actor = interval.actor.as_ref().map(|executor| context.actor(machine, executor));
-                let (place, named) = match interval.cause {
-                    // All unexplained time is one group, on any machine.
-                    Cause::Unexplained => (0, None),
-                    _ => (interval.machine, actor.as_ref().map(|a| a.name.clone())),
+                // All unexplained time is one group, on any machine.
+                let (place, named) = match interval.cause == Cause::Unexplained {
+                    true => (0, None),
+                    false => (interval.machine, actor.as_ref().map(|a| a.name.clone())),
                 };
                 let group = *groups.entry((interval.cause, place, named)).or_insert_with(|| {
                     attribution.shares.push(CauseShare::new(interval.cause, machine.to_owned(), actor.clone()));

@@ -24,6 +24,15 @@ pub struct CauseInfo {
     pub detail: Detail,
     /// State of the actor meanwhile.
     pub state: ActorState,
+    /// Whose doing it is in totals and advice.
+    pub culprit: Culprit,
+    /// Whether it is shown of the thread that holds a kernel lock which the actor waits for.
+    pub of_holder: OfHolder,
+    /// What can bring it about from outside. The lab judges its faults by it: a cause that takes time from another one has that
+    /// one's rivals.
+    pub rivals: &'static [Rival],
+    /// Whether latpath knows a fix: the entry names another method than `none`.
+    pub has_advice: bool,
     /// Fixes, best first.
     pub(crate) advice: fn(&Advisor) -> Vec<Advice>,
 }
@@ -100,9 +109,52 @@ pub enum ActorState {
     Unknown,
 }
 
+/// Whose doing a cause is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit {
+    /// The thread or interrupt that was found to keep the actor from acting; the actor itself where none was found.
+    Found,
+    /// The actor itself, by its own choice.
+    Actor,
+    /// The CPU that the actor was to have, which was idle.
+    IdleCpu,
+    /// Nobody.
+    Nobody,
+}
+
+/// What is shown of the time in which another thread holds a kernel lock that the actor waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfHolder {
+    /// The holder's own cause: something kept it from acting.
+    Its,
+    /// The holder's own cause, where the holder waits for another thread than the actor does.
+    ItsOfAnother,
+    /// That the actor is blocked by the holder.
+    Blocked,
+}
+
+/// What a fault outside the stream can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// Threads that have the CPU.
+    Threads,
+    /// Interrupts and softirqs.
+    Interrupts,
+}
+
+macro_rules! has_advice {
+    (none) => {
+        false
+    };
+    ($method:ident) => {
+        true
+    };
+}
+
 macro_rules! causes {
     ($($variant:ident $id:literal $phrase:literal $meaning:literal {
-        $subject:ident $sentence:literal, $link:ident, $detail:ident, $state:ident, $advice:ident
+        $subject:ident $sentence:literal, $link:ident, $detail:ident, $state:ident,
+        $culprit:ident, $of_holder:ident, [$($rival:ident),*], $advice:ident
     })*) => {
         /// A cause of delay. Names and meanings are stable.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -133,6 +185,10 @@ macro_rules! causes {
                         link: Link::$link,
                         detail: Detail::$detail,
                         state: ActorState::$state,
+                        culprit: Culprit::$culprit,
+                        of_holder: OfHolder::$of_holder,
+                        rivals: &[$(Rival::$rival),*],
+                        has_advice: has_advice!($advice),
                         advice: |advisor| advisor.$advice(),
                     },)*
                 }
@@ -141,64 +197,84 @@ macro_rules! causes {
     };
 }
 
-// Variant, name, phrase, meaning { subject and sentence, link, detail, state of the actor, advice }
+// Variant, name, phrase, meaning { subject and sentence, link, detail, state of the actor,
+//     culprit, what is shown of a lock's holder, rivals, advice }
 causes! {
     Work "work" "at work" "The actor ran, and did what is to be done for the packet." {
-        Actor "worked{for}{detail}", Nobody, Note, Works, of_work
+        Actor "worked{for}{detail}", Nobody, Note, Works,
+        Found, Blocked, [], of_work
     }
     Interrupted "interrupted" "interrupted" "An interrupt, a softirq or an NMI took the CPU from the actor." {
-        Actor "{was}interrupted{for}{by}", By, None, Interrupted, of_interrupts
+        Actor "{was}interrupted{for}{by}", By, None, Interrupted,
+        Found, Its, [Interrupts], of_interrupts
     }
     WaitingForCpu "waiting-for-cpu" "waiting for its CPU" "A thread was ready, and its CPU ran others." {
-        Actor "{was}ready but not running{for}{by}", Behind, None, Waits, of_waiting
+        Actor "{was}ready but not running{for}{by}", Behind, None, Waits,
+        Found, Its, [Threads, Interrupts], of_waiting
     }
     IdleExit "idle-exit" "waiting for an idle CPU to wake" "A thread was ready, or a CPU was called, and that CPU came out of an idle state." {
-        Actor "waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits, of_idle
+        Actor "waited{for} until its CPU had left its idle state{detail}", Nobody, IdleState, Waits,
+        IdleCpu, Its, [], of_idle
     }
     Throttled "throttled" "throttled" "A thread, or its control group, had used up its CPU time." {
-        Actor "{was}throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits, of_throttling
+        Actor "{was}throttled{for}: it, or its control group, had used up its CPU time", Nobody, None, Waits,
+        Found, Its, [], of_throttling
     }
     Stopped "stopped" "stopped" "A thread was stopped by a signal, a debugger or the freezer." {
-        Actor "{was}stopped{for}{detail}", Nobody, Note, Sleeps, of_stopping
+        Actor "{was}stopped{for}{detail}", Nobody, Note, Sleeps,
+        Found, Its, [], of_stopping
     }
     Blocked "blocked" "blocked in the kernel" "A thread waited uninterruptibly: for a lock, a page or a device." {
-        Actor "{was}blocked{for}{by}{detail}", WokenBy, Note, Sleeps, of_blocking
+        Actor "{was}blocked{for}{by}{detail}", WokenBy, Note, Sleeps,
+        Found, ItsOfAnother, [], of_blocking
     }
     SoftirqWait "softirq-wait" "waiting for a softirq to start" "A softirq was raised and had not begun." {
-        Actor "raised but not started{for}{by}", Behind, None, Waits, of_interrupts
+        Actor "raised but not started{for}{by}", Behind, None, Waits,
+        Found, Blocked, [Interrupts], of_interrupts
     }
     IrqWait "irq-wait" "waiting for an interrupt to be served" "An interrupt was raised and its handler had not begun." {
-        Actor "raised but not served{for}{by}", Behind, None, Waits, of_interrupts
+        Actor "raised but not served{for}{by}", Behind, None, Waits,
+        Found, Blocked, [Interrupts], of_interrupts
     }
     QueuedBehind "queued-behind" "queued behind earlier packets" "Packets that came earlier were served first." {
-        None "queued{for} behind {detail} that {actor} served first", Nobody, PacketsAhead, Waits, of_queues
+        None "queued{for} behind {detail} that {actor} served first", Nobody, PacketsAhead, Waits,
+        Found, Blocked, [], of_queues
     }
     PollInterval "poll-interval" "asleep by its own timer" "The reader slept for a time of its own choice." {
-        Actor "slept{for} by its own timer", Until, None, Sleeps, of_polling
+        Actor "slept{for} by its own timer", Until, None, Sleeps,
+        Actor, Blocked, [], of_polling
     }
     Upcall "upcall" "in ovs-vswitchd" "ovs-vswitchd worked on the packet, since no flow in the kernel matched it." {
-        Actor "handled it{for}: no flow in the kernel matched", Nobody, None, Works, of_upcalls
+        Actor "handled it{for}: no flow in the kernel matched", Nobody, None, Works,
+        Found, Blocked, [], of_upcalls
     }
     QdiscHeld "qdisc-held" "held by a queueing discipline" "A queueing discipline held the packet until a time." {
-        None "held{for} by a queueing discipline{by}", Until, None, Sleeps, of_qdiscs
+        None "held{for} by a queueing discipline{by}", Until, None, Sleeps,
+        Nobody, Blocked, [], of_qdiscs
     }
     VmExit "vm-exit" "vCPU out of its guest" "The vCPU had left its guest." {
-        Actor "{was}out of its guest{for}{detail}", Nobody, ExitReason, Interrupted, none
+        Actor "{was}out of its guest{for}{detail}", Nobody, ExitReason, Interrupted,
+        Found, Blocked, [], none
     }
     VcpuPreempted "vcpu-preempted" "vCPU waiting for its CPU" "The vCPU was ready, and its CPU ran others." {
-        Actor "{was}off its CPU{for}{by}", Behind, None, Waits, of_waiting
+        Actor "{was}off its CPU{for}{by}", Behind, None, Waits,
+        Found, Its, [Threads], of_waiting
     }
     VcpuHalted "vcpu-halted" "vCPU halted" "The vCPU had halted, until something woke it." {
-        Actor "{was}halted{for}{by}", WokenBy, None, Sleeps, of_halting
+        Actor "{was}halted{for}{by}", WokenBy, None, Sleeps,
+        Found, Blocked, [], of_halting
     }
     IrqInjection "irq-injection" "waiting for an interrupt to reach the guest" "An interrupt for the guest was pending, and the guest had not taken it." {
-        None "an interrupt for {actor} pending{for} and not taken", Behind, None, Waits, of_injection
+        None "an interrupt for {actor} pending{for} and not taken", Behind, None, Waits,
+        Found, Blocked, [Interrupts], of_injection
     }
     Device "device" "on a device or a wire" "A device or a wire had the packet, and no CPU that is recorded." {
-        None "on a device or a wire{for}{detail}", Nobody, Note, Sleeps, none
+        None "on a device or a wire{for}{detail}", Nobody, Note, Sleeps,
+        Found, Blocked, [], none
     }
     Unexplained "unexplained" "not explained" "No rule covers it, or the record lacks what a rule needs." {
-        None "not explained{for}{detail}", Nobody, Note, Unknown, none
+        None "not explained{for}{detail}", Nobody, Note, Unknown,
+        Nobody, Blocked, [], none
     }
 }
 
@@ -240,8 +316,34 @@ mod tests {
             include_str!("../tests/guests.rs"),
         ]
         .concat();
-        let missing: Vec<&Cause> = Cause::ALL.iter().filter(|cause| !tests.contains(cause.id())).collect();
+        // As a word in a text: a comment, or a longer name, is no expectation.
+        let is_part = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+        let code = tests.lines().map(|line| line.split("//").next().unwrap_or_default());
+        let texts: Vec<&str> = code.flat_map(|line| line.split('"').skip(1).step_by(2)).collect();
+        let expects =
+            |cause: &Cause| texts.iter().any(|text| text.split(|c| !is_part(c)).any(|word| word == cause.id()));
+        let missing: Vec<&Cause> = Cause::ALL.iter().filter(|cause| !expects(cause)).collect();
         assert!(missing.is_empty(), "no test of crates/cause/tests finds {missing:?}");
+    }
+
+    #[test]
+    fn the_documents_fixes_name_each_cause_that_has_advice_and_no_other() {
+        let page = include_str!("../../../docs/causes.md");
+        let fixes = page.split("\n## Fixes").nth(1).expect("the section");
+        let rows =
+            fixes.lines().skip_while(|line| !line.starts_with("|---")).skip(1).take_while(|l| l.starts_with('|'));
+        let firsts: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).collect();
+        let named: Vec<&str> = firsts.iter().flat_map(|first| first.split('`').skip(1).step_by(2)).collect();
+        assert!(named.len() > 10, "{named:?}");
+        for cause in Cause::ALL {
+            let is_named = named.contains(&cause.id());
+            let advice = format!(
+                "docs/causes.md, Fixes: `{cause}` is in the first column where its entry has a method of advice"
+            );
+            assert_eq!(is_named, cause.info().has_advice, "{advice}, and only there");
+        }
+        let unknown: Vec<_> = named.iter().filter(|id| Cause::ALL.iter().all(|cause| cause.id() != **id)).collect();
+        assert!(unknown.is_empty(), "docs/causes.md, Fixes: no cause is called {unknown:?}");
     }
 
     #[test]

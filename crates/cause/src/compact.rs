@@ -1,6 +1,6 @@
 //! Sums many short, alternating intervals into few.
 
-use crate::{Cause, CauseInterval, Note};
+use crate::{CauseInterval, Detail, Note};
 
 /// Number of intervals above which they are summed.
 const MANY: usize = 256;
@@ -23,7 +23,7 @@ pub(crate) fn compact(intervals: Vec<CauseInterval>) -> Vec<CauseInterval> {
         for interval in stretch {
             let took = interval.to - interval.from;
             // The number of an exit is its reason.
-            let reason = |p: &CauseInterval| p.number.filter(|_| p.cause == Cause::VmExit);
+            let reason = |p: &CauseInterval| p.number.filter(|_| p.cause.info().detail == Detail::ExitReason);
             let same = |p: &CauseInterval| {
                 p.cause == interval.cause
                     && p.by == interval.by

@@ -9,7 +9,7 @@ use crate::{
 };
 use latpath_capture::PacketSighting;
 use latpath_flight::Doing;
-use latpath_model::{Link, Ns, PointInfo, PointKind};
+use latpath_model::{Link, Ns, Passage, PointInfo};
 
 /// Maximum number of transitions between machines per walk.
 const MAX_CROSSINGS: usize = 8;
@@ -62,7 +62,7 @@ impl<'t> CrossMachineWalk<'t> {
             cpu_of_a: u32::from(a.seen.cpu),
             machine_of_a: a.place,
             queue: lies_between(a.info, b.info),
-            sends: b.info.point.kind == PointKind::Tx,
+            sends: b.info.point.kind.info().passage == Passage::Out,
             upcall: a.info.point.kind.leaves_datapath(),
             ahead: sightings.between(b.seen.point, a.seen.t, b.seen.t, served_by),
         };
@@ -132,9 +132,9 @@ impl<'t> CrossMachineWalk<'t> {
 
     /// Whether only devices are between the two sightings.
     fn over_wire(&self) -> bool {
-        use PointKind::{NicRx, Tx, TxDone, XdpRedirect};
-        matches!(self.a.info.point.kind, Tx | TxDone)
-            && matches!(self.b.info.point.kind, NicRx | XdpRedirect | TxDone)
+        let passage = |info: &PointInfo| info.point.kind.info().passage;
+        self.a.info.point.kind.is_sending()
+            && matches!(passage(self.b.info), Passage::In | Passage::Sent)
             && self.a.info.link == Link::Nic
             && self.b.info.link == Link::Nic
     }
@@ -178,7 +178,7 @@ impl<'t> CrossMachineWalk<'t> {
         };
         let mut walk = WakeupChain::new(host, 0, &self.pair, &self.guests.vcpus, self.t);
         walk.reader = false;
-        let carried = self.a.place == 0 && self.a.info.point.kind == PointKind::VmRead;
+        let carried = self.a.place == 0 && self.a.info.point.kind.info().passage == Passage::ToVm;
         let next = if by.is_err() && self.a.place == guest {
             let asleep = Cause::VcpuHalted;
             walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &unknown, asleep });

@@ -2,7 +2,7 @@
 
 use crate::RunContext;
 use latpath_capture::Capture;
-use latpath_model::{Link, PointInfo, PointKind, HOST};
+use latpath_model::{Link, Passage, PointInfo, HOST};
 use latpath_vms::{Role, Vm};
 use std::collections::HashMap;
 
@@ -109,7 +109,7 @@ fn vm_of(machine: &str, capture: &Capture, context: &RunContext) -> Option<usize
 /// Whether a point of the host is between it and a guest.
 fn at_tap(point: &PointInfo) -> bool {
     point.point.machine == HOST
-        && (point.link == Link::Tap || matches!(point.point.kind, PointKind::VmRead | PointKind::VmWrite))
+        && (point.link == Link::Tap || matches!(point.point.kind.info().passage, Passage::ToVm | Passage::FromVm))
 }
 
 fn has_tap(vm: &Vm, point: &PointInfo) -> bool {

@@ -36,7 +36,7 @@ pub use analyst::{Analyst, CauseInterval, Executor};
 pub use attribution::{Attribution, CauseShare};
 pub use baseline::{Baseline, MeanTimes};
 pub use causality::GuestCausality;
-pub use cause::{ActorState, Cause, CauseInfo, Detail, Link, Subject};
+pub use cause::{ActorState, Cause, CauseInfo, Culprit, Detail, Link, OfHolder, Rival, Subject};
 pub use context::RunContext;
 pub use latpath_vms::exit_reason::recorded_name as exit_name;
 pub use note::Note;

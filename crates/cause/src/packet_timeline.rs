@@ -2,7 +2,7 @@
 
 use crate::{sums::plus, Analyst, Baseline, Cause, CauseInterval};
 use latpath_capture::{Capture, Packet, PacketSighting};
-use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
+use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use std::collections::BTreeMap;
 
 /// A packet with the causes between the points of its route that saw it.
@@ -118,12 +118,11 @@ impl PacketTimeline {
     pub fn with_daemon(&self, points: &[PointInfo]) -> Ns {
         let (mut asked, mut sum) = (None, 0);
         for one in &self.seen {
-            match points.get(usize::from(one.point)).map(|info| info.point.kind) {
-                Some(kind) if kind.leaves_datapath() => asked = asked.or(Some(one.t)),
-                Some(PointKind::OvsReturn) => {
-                    sum = asked.take().map_or(sum, |t| one.t.saturating_sub(t).saturating_add(sum));
-                }
-                _ => {}
+            let Some(kind) = points.get(usize::from(one.point)).map(|info| info.point.kind) else { continue };
+            if kind.leaves_datapath() {
+                asked = asked.or(Some(one.t));
+            } else if kind.is_back_in_datapath() {
+                sum = asked.take().map_or(sum, |t| one.t.saturating_sub(t).saturating_add(sum));
             }
         }
         sum

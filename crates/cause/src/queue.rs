@@ -1,24 +1,13 @@
 //! Queues between two points, and the packets that were ahead in them.
 
 use latpath_capture::{Capture, Packet, UNKNOWN_CPU};
-use latpath_model::{Ns, PointId, PointInfo, PointKind, StreamId};
+use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use std::collections::HashMap;
 
 /// Whether a packet lies in a queue between two points of one machine, or between two machines.
 pub(crate) fn lies_between(a: &PointInfo, b: &PointInfo) -> bool {
-    use PointKind::*;
-    if a.point.machine != b.point.machine {
-        return true;
-    }
-    match (a.point.kind, b.point.kind) {
-        // In one go, by whoever has it.
-        (
-            NicRx | VmWrite | OvsExec | OvsReturn | XdpRedirect,
-            Tx | NicRx | OvsExec | OvsUpcall | OvsSlow | XdpRedirect,
-        ) => false,
-        (NicRx, XskRx) => false,
-        _ => true,
-    }
+    // Without a queue, whoever has the packet takes it from one point to the other in one go.
+    a.point.machine != b.point.machine || a.point.kind.info().queue_behind || b.point.kind.info().queue_before
 }
 
 /// All sightings of the capture's packets, by point.

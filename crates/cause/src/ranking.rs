@@ -133,9 +133,9 @@ impl Ranking {
             self.unexplained.add(per_mille(unexplained, attribution.excess_ns));
         }
         for (at, share) in attribution.shares.iter().enumerate().filter(|(_, share)| share.excess_ns > 0) {
-            let key = match share.cause {
-                Cause::Unexplained => (share.cause, String::new(), [None, None, None]),
-                _ => {
+            let key = match share.cause == Cause::Unexplained {
+                true => (share.cause, String::new(), [None, None, None]),
+                false => {
                     let name = |m: &Actor| m.name.clone();
                     let by = share.by.first().map(|(m, _)| name(m));
                     (

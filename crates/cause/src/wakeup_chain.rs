@@ -14,7 +14,7 @@ use crate::{
 };
 use latpath_capture::PacketSighting;
 use latpath_flight::{CpuTile, Doing, Vector};
-use latpath_model::{Ns, PointInfo, PointKind};
+use latpath_model::{Ns, PointInfo};
 
 /// Maximum number of contexts per walk.
 const MAX_STEPS: usize = 200;
@@ -61,7 +61,7 @@ impl Context {
     pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &PacketSighting) -> Self {
         let cpu = u32::from(seen.cpu);
         let doing = machine.at(cpu, seen.t);
-        let by_thread = matches!(point.point.kind, PointKind::VmRead | PointKind::AppRead);
+        let by_thread = point.point.kind.info().by_thread;
         match doing {
             // A timer function passes on held packets.
             Doing::Timer(_) => {

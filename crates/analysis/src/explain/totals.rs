@@ -1,7 +1,7 @@
 //! Sums over the ranking: how much of all delay each cause took, and each culprit.
 
 use super::Explanation;
-use latpath_cause::{Actor, Cause, Row};
+use latpath_cause::{Actor, Cause, Culprit, Row};
 use latpath_flight::Doing;
 use latpath_model::{Ns, HOST};
 use std::cmp::Reverse;
@@ -56,12 +56,14 @@ pub fn by_cause(explanation: &Explanation) -> Vec<CauseTotal> {
 /// The culprits of a row, each with its part of the row's excess; the actor itself where nothing else kept it from acting.
 fn culprits(row: &Row) -> Vec<(&Actor, Ns)> {
     let is_idle = |actor: &Actor| matches!(actor.doing, Doing::Idle { .. });
-    match (row.cause, row.by.as_slice()) {
-        (Cause::Unexplained | Cause::QdiscHeld, _) => Vec::new(),
-        (Cause::PollInterval | Cause::IdleExit, _) | (_, []) => {
+    match (row.cause.info().culprit, row.by.as_slice()) {
+        (Culprit::Nobody, _) => Vec::new(),
+        (Culprit::Actor | Culprit::IdleCpu, _) | (Culprit::Found, []) => {
             row.actor.iter().map(|actor| (actor, row.excess_ns)).collect()
         }
-        (_, by) => by.iter().filter(|(actor, _)| !is_idle(actor)).map(|(actor, ns)| (actor, *ns)).collect(),
+        (Culprit::Found, by) => {
+            by.iter().filter(|(actor, _)| !is_idle(actor)).map(|(actor, ns)| (actor, *ns)).collect()
+        }
     }
 }
 

@@ -89,7 +89,7 @@ pub(super) fn flow(stream: &StreamSpec) -> String {
     if let Some(vlan) = link.vlan {
         text += &format!(",dl_vlan={vlan}");
     }
-    if let Some(mac) = link.mac {
+    if let Some(mac) = link.dst {
         let mac: Vec<String> = mac.iter().map(|b| format!("{b:02x}")).collect();
         text += &format!(",dl_dst={}", mac.join(":"));
     }

@@ -3,7 +3,7 @@
 use super::{idle_state, Context, End, WakeupChain, MAX_INTERVALS};
 use crate::{
     machine::{never_before, Machine},
-    Cause, CauseInterval,
+    Cause, CauseInterval, OfHolder,
 };
 use latpath_flight::{CpuTile, Doing, Since, Sleep, State, ThreadTile, Waker};
 use latpath_model::Ns;
@@ -281,13 +281,11 @@ impl WakeupChain<'_> {
         let blocked = CauseInterval { cause: Cause::Blocked, machine: self.place, by, waiter, ..label.clone() };
         self.waited(slept, waker, label);
         for interval in &mut self.intervals[first..] {
-            let kept = match interval.cause {
-                Cause::WaitingForCpu | Cause::VcpuPreempted | Cause::Throttled | Cause::Stopped => true,
-                // Of its CPU's time, whether it ran or was about to.
-                Cause::Interrupted | Cause::IdleExit => true,
-                // That one waited in the kernel itself: for a disk, or for another's lock.
-                Cause::Blocked => interval.actor != blocked.actor,
-                _ => false,
+            let kept = match interval.cause.info().of_holder {
+                OfHolder::Its => true,
+                // The holder waited in the kernel itself: for a disk, or for another's lock.
+                OfHolder::ItsOfAnother => interval.actor != blocked.actor,
+                OfHolder::Blocked => false,
             };
             if !kept {
                 *interval = CauseInterval { from: interval.from, to: interval.to, ..blocked.clone() };

@@ -10,11 +10,12 @@ use super::{
     scenario::{tc, Reader, Scenario, CPU, NO_ROUNDS},
     verdict::{Late, Seen},
 };
+use latpath_cause::Cause;
 use latpath_lab::{PUBLISHER, VETH};
 use latpath_linux::monotonic;
 use latpath_testkit::{equal, latpath, need_tool, trial, Failed, Lack, Started, Trial};
 use serde_json::Value;
-use std::{fs, os::unix::fs::MetadataExt, process::Command, thread, time::Duration};
+use std::{fs, os::unix::fs::MetadataExt, process::Command, time::Duration};
 
 pub fn trials(host: &[Lack], guest: &[Lack]) -> Vec<Trial> {
     let with = |lacks: &[Lack]| [host, lacks].concat();
@@ -60,7 +61,7 @@ pub fn advised(seen: &Seen, blame: &Blame, word: &str) -> Result<Vec<String>, Fa
     let output = latpath(&format!("explain {} --json", seen.run.display())).output()?;
     let explained: Value = serde_json::from_slice(&output.stdout)?;
     let first = &explained["causes"][0];
-    let is_blamed = blame.causes.iter().any(|cause| first["cause"] == cause.to_string());
+    let is_blamed = Cause::ALL.iter().any(|cause| blame.causes.include(*cause) && first["cause"] == cause.id());
     equal(&format!("{} is blamed: {first}", blame.fault), is_blamed, true)?;
     let has_it = |advice: &&Value| {
         let commands = advice["commands"].as_array().into_iter().flatten();
@@ -117,13 +118,13 @@ impl<'a> Case<'a> {
 /// Judges while a fault goes on, does what is advised, and judges again.
 fn is_fixed(scenario: &mut Scenario, case: Case) -> Result<(), Failed> {
     let Case { blame, word, cpu, goes_on } = case;
-    thread::sleep(FAULT);
+    latpath_testkit::waits::fault_for(FAULT);
     let before = scenario.recorded()?;
     follow(&advised(&before, blame, word)?, || Command::new("sh"))?;
-    thread::sleep(SETTLES);
+    latpath_testkit::waits::fault_for(SETTLES);
     scenario.record("")?;
     let began = monotonic();
-    thread::sleep(AFTER);
+    latpath_testkit::waits::fault_for(AFTER);
     let ended = monotonic();
     let after = scenario.recorded()?;
     let (then, now) = (held(&before, blame, cpu), held(&after, blame, cpu));
@@ -217,7 +218,7 @@ fn unlimited() -> Result<(), Failed> {
     scenario.begin(&Reader { nice: -20, rounds: SHORT_WORK, does: "stall=spin".into(), ..Reader::ORDINARY })?;
     group.take(scenario.application()?)?;
     quota(group.path(), Some(LITTLE))?;
-    thread::sleep(FAULT);
+    latpath_testkit::waits::fault_for(FAULT);
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "cpu.max"))
 }
 
@@ -236,7 +237,7 @@ fn runtime() -> Result<(), Failed> {
     let mut scenario = Scenario::lay(false)?;
     let does = "stall=spin runtime=12000 period=100000 least=60000".into();
     scenario.begin(&Reader { rounds: SHORT_WORK, does, ..Reader::ORDINARY })?;
-    thread::sleep(FAULT);
+    latpath_testkit::waits::fault_for(FAULT);
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "--sched-runtime"))
 }
 
@@ -262,7 +263,7 @@ fn real_time_group() -> Result<(), Failed> {
     let does = "stall=spin least=60000".into();
     scenario.begin(&Reader { rounds: SHORT_WORK, does, ..Reader::URGENT })?;
     group.take(scenario.application()?)?;
-    thread::sleep(FAULT);
+    latpath_testkit::waits::fault_for(FAULT);
     is_fixed(&mut scenario, Case::of(&blame::THROTTLE, "sched_rt_runtime_us=-1"))
 }
 
