@@ -1,6 +1,6 @@
 //! For build scripts: compiles eBPF programs with clang and writes the skeleton that embeds the object.
 
-use latpath_model::PointKind;
+use latpath_model::point::{FrameAt, KindInfo, NamedBy, PointKind};
 use latpath_protocols::ProtocolId;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -94,7 +94,39 @@ pub fn compile(name: &str) {
         .clang(clang)
         .clang_args(args)
         .build_and_generate(out.join(format!("{name}.skel.rs")))
-        .unwrap_or_else(|e| panic!("{source} did not compile: {e:?}"));
+        .unwrap_or_else(|e| {
+            let said = format!("{e:?}");
+            eprintln!("{said}\n\n{}", summary(&source, &said));
+            // Not a panic: its backtrace would hide what clang says.
+            std::process::exit(1);
+        });
+}
+
+/// The errors of what clang says, without the notes on macros between them, and what to do about a kernel type that lacks a field.
+fn summary(source: &str, said: &str) -> String {
+    let errors: Vec<&str> = said.lines().filter(|line| line.contains(" error: ")).map(str::trim).collect();
+    let mut text = format!("{source} did not compile:\n{}", errors.join("\n"));
+    let lacks = ["no member named", "incomplete definition of type", "has incomplete type", "in forward declaration"];
+    if errors.iter().any(|error| lacks.iter().any(|lack| error.contains(lack))) {
+        text += "\nKernel types are cut down by hand, and there is no vmlinux.h behind them: add the field to \
+                 crates/bpf/include/kernel.h, with the kernel's name and type; CO-RE finds where it lies";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_a_kernel_type_lacks_is_said_with_the_file_that_it_goes_into() {
+        let said =
+            "bpf/probe.bpf.c:9:3: error: no member named 'qdisc' in 'struct net_device'\nnote: expanded from macro";
+        let text = summary("bpf/probe.bpf.c", said);
+        assert!(text.contains("no member named 'qdisc'") && text.contains("crates/bpf/include/kernel.h"), "{text}");
+        assert!(!text.contains("expanded from macro"), "{text}");
+        assert!(!summary("bpf/probe.bpf.c", "x.c:1:1: error: expected ';'").contains("kernel.h"));
+    }
 }
 
 fn write(path: &Path, text: &str) {
@@ -119,25 +151,44 @@ fn dispatch(protocols: &Path) -> String {
         numbers += &format!("#define PROTOCOL_{upper} {number}\n");
         includes += &format!("#include \"{module}.h\"\n");
         calls += &format!(
-            "\tif (selection.streams[PROTOCOL_{upper}].count && ({fits}))\n\t\tbad |= match_{module}(f, off, out);\n"
+            "\tif (selection.streams[PROTOCOL_{upper}].count && ({fits}))\n\t\tbad |= match_{module}(f, payload, out);\n"
         );
     }
     format!(
         "/* Made by crates/bpf/src/compile.rs. */\n#ifndef LATPATH_PROTOCOLS_H\n#define LATPATH_PROTOCOLS_H\n\n\
          #include \"kernel.h\"\n#include \"common.h\"\n#include \"frame.h\"\n#include \"streams.h\"\n\n{numbers}\n{includes}\n\
-         /* Finds the streams of a frame whose payload begins at `off`. Not 0 for a malformed frame. */\n\
-         static __always_inline int match_frame(struct frame *f, __u32 off, struct found *out)\n{{\n\tint bad = 0;\n\n\
+         /* Finds the streams of a frame whose payload begins at `payload`. Not 0 for a malformed frame. */\n\
+         static __always_inline int match_frame(struct frame *f, __u32 payload, struct found *out)\n{{\n\tint bad = 0;\n\n\
          {calls}\treturn bad;\n}}\n\n#endif\n"
     )
 }
 
-/// Generates the header with the numbers of the point kinds.
+/// What the programs ask of a kind of point: sets of kinds, each with the bits of its members' numbers.
+const SETS: [(&str, fn(&KindInfo) -> bool); 7] = [
+    ("HEADER_AT_DATA", |kind| matches!(kind.frame, FrameAt::Data)),
+    ("HAVE_LINK_HEADER", |kind| matches!(kind.frame, FrameAt::Data | FrameAt::Mac)),
+    ("RECEIVED", |kind| matches!(kind.frame, FrameAt::Received)),
+    ("PROTOCOL_IS_SET", |kind| kind.protocol_is_set),
+    ("NOTE_SENDERS", |kind| kind.notes_senders),
+    ("NAMED_BY_THREAD", |kind| matches!(kind.named_by, NamedBy::Thread)),
+    ("NEED_NO_DEVICE", |kind| matches!(kind.named_by, NamedBy::DeviceIfAny)),
+];
+
+/// Generates the header with the numbers of the point kinds, and with the sets of [`SETS`].
 fn point_kinds() -> String {
-    let mut text = String::from("/* Made by crates/bpf/src/compile.rs. */\n#pragma once\n");
+    let mut text =
+        String::from("/* Made by crates/bpf/src/compile.rs of crates/model/src/point.rs. */\n#pragma once\n");
     for kind in PointKind::ALL {
         let name = kind.name().replace('-', "_").to_uppercase();
         text += &format!("#define POINT_{name} {}\n", kind.number());
     }
+    assert!(PointKind::ALL.len() <= 32, "a set of kinds of points has 32 bits");
+    for (set, has) in SETS {
+        let bits =
+            PointKind::ALL.iter().filter(|kind| has(kind.info())).fold(0u32, |set, kind| set | 1 << kind.number());
+        text += &format!("#define POINTS_{set} {bits:#x}u\n");
+    }
+    text += "#define IS_POINT_OF(kind, set) (1u << (kind) & POINTS_##set)\n";
     text + &format!("#define POINT_KINDS {}\n", PointKind::ALL.len())
 }
 

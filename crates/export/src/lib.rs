@@ -202,6 +202,7 @@ mod tests {
         assert_eq!(names.len(), EXPORTERS.len());
         for name in names {
             assert!(page.contains(&format!("latpath export {name} RUN")), "docs/export.md does not show {name}");
+            assert!(page.contains(&format!("\n| `{name}` | ")), "docs/export.md: the table of formats lacks {name}");
         }
     }
 

@@ -75,7 +75,7 @@ impl<'a> Rebuilt<'a> {
         }
         let order = layout_of(run, &[]).map_err(ExportError::Lacks)?.route.order;
         let in_order = |p: &usize| order.iter().position(|o| usize::from(*o) == *p).unwrap_or(usize::MAX);
-        let is_seen = |p: &usize| points[*p].point.kind != PointKind::Sampled;
+        let is_seen = |p: &usize| !points[*p].point.kind.is_sample();
         let mut known: Vec<usize> = (0..points.len()).filter(is_seen).collect();
         known.sort_by_key(in_order);
         let name = |p: usize| printable(&points[p].point.to_string());
@@ -88,7 +88,7 @@ impl<'a> Rebuilt<'a> {
             streams,
             drop_notes: &manifest.drop_notes,
             interfaces,
-            sampled: points.iter().position(|info| info.point.kind == PointKind::Sampled),
+            sampled: points.iter().position(|info| info.point.kind.is_sample()),
             time_of_day: manifest.time_of_day(),
             head,
             packets: Vec::new(),
@@ -122,7 +122,7 @@ impl<'a> Rebuilt<'a> {
             if let Some((before, earlier)) = before {
                 text += &format!(", {} ns after {before}", t.saturating_sub(earlier));
             }
-            if interface.kind == PointKind::Drop {
+            if interface.kind.is_drop() {
                 let note = usize::from(j.drop_note).checked_sub(1).and_then(|note| self.drop_notes.get(note));
                 let why = note.map(|note| printable(&format!(": {} in {}", note.reason, note.function)));
                 text += &format!(", dropped{}", why.unwrap_or_default());

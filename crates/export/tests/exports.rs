@@ -125,11 +125,18 @@ fn names_are_neither_orders_to_a_terminal_nor_formulas() {
     }
     writer.finish().unwrap();
     let run = Run::open(&path).unwrap();
+    // Every format that may go to a terminal.
+    let mut tried = 0;
+    for format in EXPORTERS.iter().filter(|exporter| exporter.is_text).map(|exporter| exporter.name) {
+        let text = String::from_utf8(export(&run, format).0).unwrap();
+        let steers = |c: char| c != '\n' && c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c);
+        assert!(!text.contains(steers) && !text.is_empty(), "{format}: {text:?}");
+        tried += 1;
+    }
+    assert!(tried >= 3, "{tried} formats are text");
     for format in ["csv", "jsonl"] {
         let text = String::from_utf8(export(&run, format).0).unwrap();
         assert_eq!(text.lines().count(), notes.len() + usize::from(format == "csv"), "{text:?}");
-        let steers = |c: char| c != '\n' && c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c);
-        assert!(!text.contains(steers), "{format}: {text:?}");
         for (line, note) in text.lines().skip(usize::from(format == "csv")).zip(notes) {
             if format == "jsonl" {
                 let found: serde_json::Value = serde_json::from_str(line).unwrap();

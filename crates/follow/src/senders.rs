@@ -1,6 +1,6 @@
 //! Notes on streams with several senders whose packets never meet, and how to follow another one.
 
-use latpath_model::{PointId, PointInfo, PointKind, SenderAt, StreamSpec};
+use latpath_model::{PointId, PointInfo, SenderAt, StreamSpec};
 use latpath_stats::units::number_of;
 
 /// Maximum points in a flag.
@@ -27,7 +27,7 @@ pub(crate) fn note(
     };
     let name = |p: usize| points.get(p).map_or_else(|| format!("point {p}"), |info| info.point.to_string());
     let of = |mask: u64| {
-        let is_drop = move |p: &usize| points.get(*p).is_some_and(|info| info.point.kind == PointKind::Drop);
+        let is_drop = move |p: &usize| points.get(*p).is_some_and(|info| info.point.kind.is_drop());
         (0..u64::BITS as usize).filter(move |p| mask >> p & 1 == 1 && !is_drop(p))
     };
     let first = |mask: u64| {

@@ -1,7 +1,7 @@
 //! The common tables of points and drop notes; each source has its own numbers, which are mapped to them.
 
 use latpath_model::pattern::fits;
-use latpath_model::{DropNote, Point, PointId, PointInfo, Sighting, HOST};
+use latpath_model::{DropNote, Point, PointId, PointInfo, PointKind, Sighting, HOST};
 use std::collections::HashMap;
 
 /// Maximum points of a run.
@@ -32,7 +32,7 @@ impl PointFilter {
     /// Whether a point is requested. Drop points always are: they explain losses.
     pub fn matches(&self, info: &PointInfo) -> bool {
         let name = info.point.to_string();
-        self.0.is_empty() || info.point.kind == latpath_model::PointKind::Drop || self.0.iter().any(|p| fits(p, &name))
+        self.0.is_empty() || info.point.kind.is_drop() || self.0.iter().any(|p| fits(p, &name))
     }
 
     /// Requested names of a machine's reading threads, in which `*` matches any text.
@@ -40,7 +40,8 @@ impl PointFilter {
         let of = |pattern: &String| {
             let (point, device) = pattern.rsplit_once('@')?;
             let (at, kind) = point.split_once('/').unwrap_or(("*", point));
-            let reads = fits(at, machine) && fits(kind, latpath_model::PointKind::AppRead.name());
+            let is_reader = |named: &PointKind| named.is_named_by_thread() && fits(kind, named.name());
+            let reads = fits(at, machine) && PointKind::ALL.iter().any(is_reader);
             let name = device.split_once('%').map_or(device, |(name, _)| name);
             reads.then(|| name.to_owned())
         };

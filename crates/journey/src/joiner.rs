@@ -10,7 +10,7 @@ use crate::matching::{MatchResult, Position};
 use crate::ring::{row_bytes, MIN_SLOTS};
 use crate::senders::Senders;
 use crate::stream::{Received, Stream};
-use latpath_model::{KeyRule, Ns, PointId, PointInfo, PointKind, Sighting, StreamId};
+use latpath_model::{KeyRule, Ns, PointId, PointInfo, Sighting, StreamId};
 use latpath_protocols::sequence::Sequence;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -156,7 +156,7 @@ impl Joiner {
 
     /// Sets the known points; call it again whenever points are found.
     pub fn set_points(&mut self, points: &[PointInfo]) {
-        let drop = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Drop;
+        let drop = |(_, info): &(usize, &PointInfo)| info.point.kind.is_drop();
         self.drops = points.iter().enumerate().take(MAX_POINTS).filter(drop).fold(0, |mask, (id, _)| mask | 1 << id);
         self.points = points.to_vec();
         for at in 0..self.streams.len() {

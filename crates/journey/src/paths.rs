@@ -3,7 +3,7 @@
 //! It follows from the points that saw the packet; nothing else is stored about it.
 
 use crate::journey::MAX_POINTS;
-use latpath_model::{PointId, PointInfo, PointKind};
+use latpath_model::{PathMark, PointId, PointInfo};
 use std::fmt;
 
 /// A path through the host.
@@ -77,13 +77,13 @@ impl Paths {
     pub fn of_points(points: &[PointInfo]) -> Self {
         let mut paths = Self::default();
         for (id, info) in points.iter().enumerate().take(MAX_POINTS) {
-            let set = match info.point.kind {
-                PointKind::OvsExec => &mut paths.fast,
-                PointKind::OvsUpcall => &mut paths.upcall,
-                PointKind::OvsReturn => &mut paths.returned,
-                PointKind::OvsSlow => &mut paths.slow,
-                PointKind::XdpRedirect => &mut paths.xdp,
-                _ => &mut 0,
+            let set = match info.point.kind.info().path {
+                PathMark::Flow => &mut paths.fast,
+                PathMark::Upcall => &mut paths.upcall,
+                PathMark::Returned => &mut paths.returned,
+                PathMark::Slow => &mut paths.slow,
+                PathMark::Xdp => &mut paths.xdp,
+                PathMark::Any => &mut 0,
             };
             *set |= 1 << id;
             if info.point.kind.is_entry() {

@@ -5,7 +5,7 @@
 //! types of devices. It needs no configuration.
 
 use crate::journey::{bits, Journey, MAX_POINTS};
-use latpath_model::{Link, Point, PointId, PointInfo, PointKind, StreamId, HOST};
+use latpath_model::{Link, Passage, Point, PointId, PointInfo, PointKind, StreamId, HOST};
 
 /// The points in the order in which packets pass, and the routes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -237,10 +237,10 @@ pub(crate) fn is_senders_copy(reader: PointId, seen: &[PointId], points: &[Point
     let info = |p: PointId| &points[usize::from(p)];
     let place = |p: PointId| (info(p).point.machine.as_str(), info(p).netns);
     let kinds = || seen.iter().filter(|p| place(**p) == place(reader)).map(|p| info(*p).point.kind);
-    let enters = |kind: PointKind| !kind.is_sending() && kind != PointKind::AppRead;
+    let enters = |kind: PointKind| !kind.is_sending() && !kind.is_named_by_thread();
     // Points of imported files have no namespace; the order of the files is the route there.
     let is_known = info(reader).netns != 0;
-    info(reader).point.kind == PointKind::AppRead
+    info(reader).point.kind.is_named_by_thread()
         && is_known
         && kinds().any(PointKind::is_sending)
         && !kinds().any(enters)
@@ -262,8 +262,18 @@ impl Search<'_> {
         self.info(p).point.kind
     }
 
+    fn passage(&self, p: PointId) -> Passage {
+        self.kind(p).info().passage
+    }
+
     fn is_host(&self, p: PointId) -> bool {
         self.info(p).point.machine == HOST
+    }
+
+    /// Whether two points are at one device, by its name: imported files have no device index.
+    fn is_at_port(&self, p: PointId, other: PointId) -> bool {
+        let port = |p: PointId| (&self.info(p).point.machine, self.info(p).netns, &self.info(p).point.device);
+        port(p) == port(other)
     }
 
     /// Whether a point can end the route: a reader of the sender's own copies cannot.
@@ -273,7 +283,7 @@ impl Search<'_> {
 
     /// Whether most packets that an application reads were sent by the thread that reads them.
     fn is_read_by_sender(&self, reader: PointId) -> bool {
-        let sent = |first: &&PointId| self.kind(**first) == PointKind::Tx;
+        let sent = |first: &&PointId| self.passage(**first) == Passage::Out;
         let by_sender = |first: &PointId| self.counts.same_thread[usize::from(*first)][usize::from(reader)];
         let own: u64 = self.order.iter().filter(sent).map(|first| u64::from(by_sender(first))).sum();
         own * 2 > u64::from(self.counts.seen(reader))
@@ -290,14 +300,13 @@ impl Search<'_> {
     /// sent the packet, else an application on this host. Of several applications, one whose thread did not send the
     /// packets is preferred.
     fn sink(&self) -> Option<PointId> {
-        let kind = |p, k| self.kind(p) == k;
         let reads = |p| self.kind(p).is_application() && self.can_end(p);
         let beyond = |p| !self.is_host(p) && !self.kind(p).is_sending() && self.can_end(p);
         self.last(|p| beyond(p) && reads(p) && !self.is_read_by_sender(p))
             .or_else(|| self.last(|p| beyond(p) && reads(p)))
             .or_else(|| self.last(beyond))
-            .or_else(|| self.last(|p| kind(p, PointKind::VmRead)))
-            .or_else(|| self.last(|p| self.is_host(p) && kind(p, PointKind::TxDone)))
+            .or_else(|| self.last(|p| self.passage(p) == Passage::ToVm))
+            .or_else(|| self.last(|p| self.is_host(p) && self.passage(p) == Passage::Sent))
             .or_else(|| self.last(|p| reads(p) && !self.is_read_by_sender(p)))
             .or_else(|| self.last(reads))
             .or_else(|| self.order.iter().rev().copied().find(|p| self.can_end(*p)))
@@ -310,7 +319,7 @@ impl Search<'_> {
         let arrived = self.counts.seen(sink);
         // Points that most arriving packets passed; only the end may be an application or a NIC's completion.
         let passes = |p: &PointId| {
-            let ends = self.kind(*p).is_application() || self.kind(*p) == PointKind::TxDone;
+            let ends = self.kind(*p).ends_route();
             u64::from(with_sink(*p)) * 2 >= u64::from(arrived) && (*p == sink || !ends) && !self.kind(*p).is_optional()
         };
         let mut route: Vec<PointId> = self.order[..=to].iter().copied().filter(passes).collect();
@@ -327,40 +336,38 @@ impl Search<'_> {
 
     /// Keeps one of several VMs that read the packet: if a guest is visible, the one that reads last before it.
     fn only_one_vm(&self, route: &mut Vec<PointId>, sink: PointId) {
-        let reads: Vec<PointId> = route.iter().copied().filter(|p| self.kind(*p) == PointKind::VmRead).collect();
+        let reads: Vec<PointId> = route.iter().copied().filter(|p| self.passage(*p) == Passage::ToVm).collect();
         let Some(read) = reads.iter().copied().find(|p| *p == sink).or(reads.last().copied()) else { return };
         let tap = self.info(read).point.device.as_str();
-        route.retain(|p| match self.kind(*p) {
-            PointKind::VmRead => *p == read,
-            PointKind::Tx if self.info(*p).link == Link::Tap && self.is_host(*p) => self.info(*p).point.device == tap,
-            _ => true,
+        let is_sent = |p: PointId| self.is_host(p) && self.kind(p).is_sending();
+        route.retain(|p| match self.passage(*p) == Passage::ToVm {
+            true => *p == read,
+            false => !is_sent(*p) || self.info(*p).link != Link::Tap || self.info(*p).point.device == tap,
         });
         // A read completes its tap's transmission, even if the times of two CPUs disagree.
-        let at = |p: &PointId| self.kind(*p) == PointKind::Tx && self.is_host(*p) && self.info(*p).point.device == tap;
-        if let (Some(tx), Some(rx)) = (route.iter().position(at), route.iter().position(|p| *p == read)) {
-            if tx > rx {
-                let tx = route.remove(tx);
-                route.insert(rx, tx);
-            }
-        }
+        let Some(rx) = route.iter().position(|p| *p == read) else { return };
+        let late = |p: &PointId| is_sent(*p) && self.info(*p).point.device == tap;
+        let mut behind = route.split_off(rx);
+        let (sent, rest): (Vec<_>, Vec<_>) = behind.drain(..).partition(late);
+        route.extend(sent.into_iter().chain(rest));
     }
 
     /// Keeps the first of several VMs that send the packet. A VM that forwards it has read it before.
     fn only_one_sending_vm(&self, route: &mut Vec<PointId>) {
-        let written = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmWrite);
+        let written = route.iter().copied().find(|p| self.passage(*p) == Passage::FromVm);
         let all = route.clone();
         let forwards = |write: PointId| {
             let before = all.iter().take_while(|p| **p != write);
             let tap = self.info(write).ifindex;
-            before.copied().any(|p| self.kind(p) == PointKind::VmRead && self.info(p).ifindex == tap)
+            before.copied().any(|p| self.passage(p) == Passage::ToVm && self.info(p).ifindex == tap)
         };
-        route.retain(|p| self.kind(*p) != PointKind::VmWrite || Some(*p) == written || forwards(*p));
+        route.retain(|p| self.passage(*p) != Passage::FromVm || Some(*p) == written || forwards(*p));
     }
 
-    /// Whether `tx` and `rx` are the two ends of one veth.
+    /// Whether a packet goes out by one end of a veth at `tx`, and comes in by the other end at `rx`.
     fn leads_to(&self, tx: PointId, rx: PointId) -> bool {
         let (is_pair, tx, rx) =
-            (self.kind(tx) == PointKind::Tx && self.kind(rx).is_entry(), self.info(tx), self.info(rx));
+            (self.passage(tx) == Passage::Out && self.kind(rx).is_entry(), self.info(tx), self.info(rx));
         let is_there = tx.peer_netns == 0 || tx.peer_netns == rx.netns;
         is_pair && is_there && tx.peer != 0 && tx.netns != rx.netns && (tx.peer, tx.ifindex) == (rx.ifindex, rx.peer)
     }
@@ -372,7 +379,8 @@ impl Search<'_> {
         let mut netns = self.info(sink).netns;
         while netns != hub && self.is_host(sink) {
             let received = route.iter().copied().filter(|p| self.info(*p).netns == netns);
-            let pair = |rx| route.iter().copied().find(|tx| self.leads_to(*tx, rx)).map(|tx| (tx, rx));
+            let gives = |tx: &PointId| self.kind(*tx).info().gives_to_driver;
+            let pair = |rx| route.iter().copied().filter(gives).find(|tx| self.leads_to(*tx, rx)).map(|tx| (tx, rx));
             let pair = received.filter_map(pair).next()?;
             if chain.contains(&pair) {
                 return None;
@@ -388,15 +396,15 @@ impl Search<'_> {
         let hub = self.info(ingress).netns;
         let in_hub = |p: PointId| self.is_host(p) && self.info(p).netns == hub;
         let start = route.iter().position(|p| *p == ingress).unwrap_or(0);
-        let leaves = matches!(self.kind(sink), PointKind::VmRead | PointKind::Tx | PointKind::TxDone);
+        let leaves = self.passage(sink) == Passage::ToVm || self.kind(sink).is_sending();
         let ends_in_hub = in_hub(sink) && !leaves;
         let own_copy = |p: PointId| {
-            matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.kind(p) == PointKind::NicRx
+            matches!(self.info(p).link, Link::Bridge | Link::OvsInternal) && self.passage(p) == Passage::In
         };
-        let sends = |p: PointId| in_hub(p) && self.kind(p) == PointKind::Tx;
+        let sends = |p: PointId| in_hub(p) && self.kind(p).is_sending();
         // The port through which the route continues: the veth that leads to the sink, the VM's tap, else a veth, else
         // the first port.
-        let read = route.iter().copied().find(|p| self.kind(*p) == PointKind::VmRead);
+        let read = route.iter().copied().find(|p| self.passage(*p) == Passage::ToVm);
         let after: Vec<PointId> = route[start..].iter().copied().filter(|p| sends(*p)).collect();
         let chain = self.chain(route, sink, hub);
         let port = match read {
@@ -406,9 +414,6 @@ impl Search<'_> {
                 after.iter().copied().find(|p| self.info(*p).point.device == tap)
             }
             None if sends(sink) => Some(sink),
-            None if self.kind(sink) == PointKind::TxDone => {
-                after.iter().copied().find(|p| self.info(*p).ifindex == self.info(sink).ifindex)
-            }
             None if ends_in_hub => None,
             None if here == HOST => {
                 let veth = after.iter().copied().find(|p| self.info(*p).link == Link::Veth);
@@ -419,7 +424,7 @@ impl Search<'_> {
         // Excludes namespaces in which the packet ends, such as that of its sender, to which a copy is flooded back.
         let passes_through = |p: PointId| {
             let leaves = |q: &PointId| {
-                self.is_host(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q) == PointKind::Tx
+                self.is_host(*q) && self.info(*q).netns == self.info(p).netns && self.kind(*q).is_sending()
             };
             route.iter().skip_while(|q| **q != p).any(leaves)
         };
@@ -428,10 +433,11 @@ impl Search<'_> {
         let keeps_beyond = |p: PointId| match &chain {
             Some(chain) => {
                 let ns = self.info(p).netns;
-                let is_in_pair = chain.iter().any(|(tx, rx)| *tx == p || *rx == p);
+                let belongs = |end: PointId| self.is_at_port(end, p) && self.passage(end) == self.passage(p);
+                let is_in_pair = chain.iter().any(|(tx, rx)| belongs(*tx) || belongs(*rx));
                 let is_copy = route.iter().any(|q| self.leads_to(*q, p) || self.leads_to(p, *q));
                 let is_passed = ns == sink_ns || chain.iter().any(|(tx, _)| self.info(*tx).netns == ns);
-                is_in_pair || (is_passed && !is_copy && (ns == sink_ns || self.kind(p) != PointKind::Tx))
+                is_in_pair || (is_passed && !is_copy && (ns == sink_ns || !self.kind(p).is_sending()))
             }
             None => (here == HOST && self.info(p).netns == sink_ns) || passes_through(p),
         };
@@ -444,7 +450,8 @@ impl Search<'_> {
                     return true;
                 }
                 if in_hub(p) {
-                    return (ends_in_hub || !own_copy(p)) && (Some(p) == port || !sends(p));
+                    let is_at_port = port.is_some_and(|port| self.is_at_port(port, p));
+                    return (ends_in_hub || !own_copy(p)) && (is_at_port || !sends(p));
                 }
                 keeps_beyond(p)
             })

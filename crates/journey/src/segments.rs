@@ -12,7 +12,7 @@
 //! `Tnet` is the rest. `Tupcall` is the time that a packet spends with Open vSwitch's daemon, in either direction.
 
 use crate::route::{is_senders_copy, Route};
-use latpath_model::{pattern::fits, Link, Point, PointId, PointInfo, PointKind, SegmentKind, HOST};
+use latpath_model::{pattern::fits, Link, Passage, Point, PointId, PointInfo, SegmentKind, HOST};
 
 /// A segment: from one point to a later one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Segment {
     pub fn is_with_daemon(&self, points: &[PointInfo]) -> bool {
         let point = |p: PointId| points.get(usize::from(p)).map(|info| &info.point);
         let (Some(from), Some(to)) = (point(self.from), point(self.to)) else { return false };
-        from.kind.leaves_datapath() && to.kind == PointKind::OvsReturn && from.machine == to.machine
+        from.kind.leaves_datapath() && to.kind.is_back_in_datapath() && from.machine == to.machine
     }
 }
 
@@ -106,13 +106,13 @@ fn from_sampling(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
 
 /// The point at which samples are taken, if known.
 fn sampling(points: &[PointInfo]) -> Option<PointId> {
-    points.iter().position(|info| info.point.kind == PointKind::Sampled).map(|at| at as PointId)
+    points.iter().position(|info| info.point.kind.is_sample()).map(|at| at as PointId)
 }
 
 /// A note on other readers of the packets: the route leads to one reader, and the user may mean another.
 fn other_readers(route: &Route, points: &[PointInfo]) -> Option<String> {
     const NAMED: usize = 3;
-    let reads = |p: &&Point| p.kind.is_application() || p.kind == PointKind::VmRead;
+    let reads = |p: &&Point| matches!(p.kind.info().passage, Passage::ToApplication | Passage::ToVm);
     let others = route.off_route.iter().filter(|p| !is_senders_copy(**p, &route.order, points));
     let off_route = others.map(|p| &points[usize::from(*p)].point);
     let readers: Vec<String> = off_route.filter(reads).map(ToString::to_string).collect();
@@ -162,10 +162,10 @@ pub fn entries_of_two(route: &Route, points: &[PointInfo]) -> Option<(PointId, P
         own.point.machine == HOST && own.point.kind.is_entry() && !is_copy
     };
     // A VM writes its own packets, and those that it forwards.
-    let of_vm = |p: &&PointId| info(p).point.kind == PointKind::VmWrite;
+    let of_vm = |p: &&PointId| info(p).point.kind.info().passage == Passage::FromVm;
     let of_two = |own: &[PointId]| {
         let first = own.iter().find(enters)?;
-        let by_vms = route.off_route.iter().filter(of_vm).filter(|_| info(first).point.kind == PointKind::VmWrite);
+        let by_vms = route.off_route.iter().filter(of_vm).filter(|_| of_vm(&first));
         let second = own.iter().filter(enters).chain(by_vms);
         let second = second.into_iter().find(|p| *p != first && info(p).netns == info(first).netns)?;
         Some((*first, *second))
@@ -184,7 +184,7 @@ fn upcalls(route: &Route, points: &[PointInfo]) -> Vec<Segment> {
             let (a, b) = (info(p), info(from));
             (&a.point.machine, a.netns, a.ifindex) == (&b.point.machine, b.netns, b.ifindex)
         };
-        route.optional.iter().filter(|p| kind(p) == PointKind::OvsReturn).find(same).map(|to| (**from, *to))
+        route.optional.iter().filter(|p| kind(p).is_back_in_datapath()).find(same).map(|to| (**from, *to))
     };
     leaves
         .into_iter()
@@ -198,16 +198,19 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
     let [first, .., last] = route else { return all };
     let info = |p: PointId| &points[usize::from(p)];
     let (kind, on_host) = (|p: PointId| info(p).point.kind, |p: PointId| info(p).point.machine == HOST);
+    let passage = |p: PointId| kind(p).info().passage;
     let name = |p: PointId| info(p).point.to_string();
 
     let nic = route.iter().position(|p| on_host(*p) && kind(*p).is_entry());
-    let by_vm = nic.is_some_and(|nic| kind(route[nic]) == PointKind::VmWrite);
+    let by_vm = nic.is_some_and(|nic| passage(route[nic]) == Passage::FromVm);
     let guest =
-        route.iter().enumerate().position(|(at, p)| !on_host(*p) && kind(*p) == PointKind::NicRx && Some(at) > nic);
-    let read = route.iter().position(|p| kind(*p) == PointKind::VmRead);
+        route.iter().enumerate().position(|(at, p)| !on_host(*p) && passage(*p) == Passage::In && Some(at) > nic);
+    let read = route.iter().position(|p| passage(*p) == Passage::ToVm);
     let ends_at_application = kind(*last).is_application();
     // A container's NIC takes the role of a VM's: the last one before the application, unless it is the host's.
-    let container = route.iter().rposition(|p| on_host(*p) && kind(*p) == PointKind::NicRx);
+    let device = |p: PointId| (info(p).netns, &info(p).point.device);
+    let other = |p: PointId| nic.is_none_or(|nic| device(route[nic]) != device(p));
+    let container = route.iter().rposition(|p| on_host(*p) && passage(*p) == Passage::In && other(*p));
     let container = container.filter(|at| !by_vm && ends_at_application && Some(*at) != nic && on_host(*last));
     let vm_nic = guest.or(read).or(container).filter(|at| nic.is_none_or(|nic| *at > nic));
 
@@ -217,10 +220,10 @@ fn along(route: &[PointId], points: &[PointInfo]) -> Layout {
             // Outbound through a NIC. If that is a veth to another namespace of this machine, the hops there belong to
             // the network.
             let netns = info(route[nic]).netns;
-            let sends = |p: &PointId| on_host(*p) && kind(*p) == PointKind::Tx && info(*p).netns == netns;
+            let sends = |p: &PointId| on_host(*p) && passage(*p) == Passage::Out && info(*p).netns == netns;
             if let Some(out) = route.iter().rposition(sends).filter(|out| *out > nic) {
                 classic.push((SegmentKind::Thyp, nic, out));
-                if kind(*last) != PointKind::TxDone && out + 1 < route.len() {
+                if passage(*last) != Passage::Sent && out + 1 < route.len() {
                     classic.push((SegmentKind::Tnet, out, route.len() - 1));
                 }
             }
@@ -271,7 +274,7 @@ fn inward(
     }
     if let (Some(nic), Some(vm)) = (nic, vm_nic) {
         classic.push((SegmentKind::Thyp, nic, vm));
-        if point(vm).kind == PointKind::VmRead {
+        if point(vm).kind.info().passage == Passage::ToVm {
             notes.push(format!(
                 "Thyp ends at {}: no agent runs in the guest (run latpath agent there, and name it by --machine)",
                 point(vm)

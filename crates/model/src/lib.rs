@@ -14,7 +14,7 @@ pub mod text;
 
 pub use causality::Causality;
 pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
-pub use point::{Link, Point, PointId, PointInfo, PointKind};
+pub use point::{Link, Passage, PathMark, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
 pub use sighting::{Counters, DropNote, Sighting, Source, MAX_COUNT};
 pub use source_note::{Sender, SenderAt, SourceNote, SourceNoteKind};

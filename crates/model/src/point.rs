@@ -6,104 +6,458 @@ use std::{fmt, str::FromStr};
 /// Index of a point in a run's table of points, in order of first appearance.
 pub type PointId = u16;
 
-/// Makes the kinds of one list: each stands at its number.
+/// Makes the kinds of one table: each has the number of its row.
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
-        /// What passes at a point; see docs/points.md for the kernel place of each.
+    ($($kind:ident: $info:expr,)*) => {
+        /// What passes at a point: each kind is a row of the table in `point.rs`, and of docs/points.md.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
+        #[allow(missing_docs)] // the row's `packet` and `place`
         pub enum PointKind {
-            $($(#[$doc])* $kind,)*
+            $($kind,)*
         }
 
         impl PointKind {
             /// All kinds, in the order of their numbers.
             pub const ALL: [Self; [$(stringify!($kind)),*].len()] = [$(Self::$kind),*];
-
-            /// The name as it stands in a point: `nic-rx`.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)*
-                }
-            }
+            const TABLE: [KindInfo; Self::ALL.len()] = [$($info),*];
         }
     };
 }
 
+/// All that latpath knows of a kind of point. Code outside this file asks these fields and names no kind, so that a new
+/// kind is a new row.
+#[derive(Clone, Copy, Debug)]
+pub struct KindInfo {
+    /// The name as it is written in a point: `nic-rx`.
+    pub name: &'static str,
+    /// docs/points.md: "the packet …".
+    pub packet: &'static str,
+    /// docs/points.md: the place in the kernel.
+    pub place: &'static str,
+    /// docs/points.md: the text behind the `@` of a point.
+    pub device: &'static str,
+    /// What gives a point of this kind its name behind the `@`.
+    pub named_by: NamedBy,
+    /// The part that the kind plays in a route.
+    pub route: RoutePart,
+    /// Where the packet is on its way through the machine.
+    pub passage: Passage,
+    /// The path through the host that a sighting here shows.
+    pub path: PathMark,
+    /// The thread of a sighting has the packet as its own work: it reads or writes it. At other kinds the kernel takes the
+    /// packet along in whatever runs on the CPU.
+    pub by_thread: bool,
+    /// A packet can wait in a queue of the same machine just before it is seen here.
+    pub queue_before: bool,
+    /// A packet can wait in a queue of the same machine just after it is seen here.
+    pub queue_behind: bool,
+    /// The device's driver gets the packet here: the other end of a veth has it next.
+    pub gives_to_driver: bool,
+    /// Where the kernel programs find the frame.
+    pub frame: FrameAt,
+    /// `skb->protocol` has the ethertype of the frame. Where it may differ, the programs read the frame's own.
+    pub protocol_is_set: bool,
+    /// The programs note here who sends the packets, and packets that nearly fit a stream.
+    pub notes_senders: bool,
+}
+
+/// What gives a point its name behind the `@`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The device that the packet is on.
+    Device,
+    /// The device that the packet is on; a packet without one has a point too.
+    DeviceIfAny,
+    /// The thread that the sighting is in. Each reader takes one of the run's points, so unnamed ones need a permit.
+    Thread,
+    /// No place in the kernel: the point is computed.
+    Nothing,
+}
+
+/// The part that a kind plays in a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoutePart {
+    /// Each packet of a route passes here.
+    Step,
+    /// Some packets pass here, by what daemons and fast paths do with them. A packet that does not has lost nothing.
+    Optional,
+    /// A route can end here, and does not go on behind.
+    End,
+    /// A packet is seen here beside its route.
+    Beside,
+}
+
+/// Where a packet is on its way through a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passage {
+    /// It comes in by a device.
+    In,
+    /// It comes in from a VM of this host.
+    FromVm,
+    /// It is inside, between the devices.
+    Inside,
+    /// It goes out by a port. Where a bridge floods it, only points of one port are on the route.
+    Out,
+    /// The device has sent it.
+    Sent,
+    /// A VM of this host takes it.
+    ToVm,
+    /// An application of this machine takes it.
+    ToApplication,
+    /// The kernel gave it up.
+    Dropped,
+    /// It is not made yet: its sample is taken.
+    Sampled,
+}
+
+/// The path through the host that a sighting shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathMark {
+    /// None: packets of all paths pass here.
+    Any,
+    /// Open vSwitch's datapath, by a flow.
+    Flow,
+    /// It leaves Open vSwitch's datapath for the daemon, since no flow fits.
+    Upcall,
+    /// It leaves Open vSwitch's datapath for the daemon by a flow's action.
+    Slow,
+    /// It comes back from Open vSwitch's daemon.
+    Returned,
+    /// An XDP program redirects it.
+    Xdp,
+}
+
+/// Where the kernel programs find a packet's frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameAt {
+    /// The Ethernet header is at `skb->data`: the packet is on its way out.
+    Data,
+    /// The Ethernet header is at `skb->mac_header`; a device without one has the IP header at `skb->network_header`.
+    Mac,
+    /// As `Mac`, but an IP packet may lack the header on any device: a machine's own multicast comes back without one.
+    MacOrIp,
+    /// As `Mac`, and the network header is not known yet: a packet without an Ethernet header begins at `skb->data`.
+    Received,
+    /// Not in an skb.
+    Elsewhere,
+}
+
 // The numbers are part of the agent's protocol and of runs: add at the end.
 kinds! {
-    /// The packet is handed to a device: tap, NIC, virtio (`net:net_dev_start_xmit`).
-    Tx = "tx",
-    /// The packet enters the stack on a device (`net:napi_gro_receive_entry`, `net:netif_receive_skb`).
-    NicRx = "nic-rx",
-    /// vhost or QEMU takes the packet off the tap (`skb:skb_copy_datagram_iovec` on a tun/tap device).
-    VmRead = "vm-read",
-    /// The application receives the packet (`skb:skb_copy_datagram_iovec` on a socket). The device is the thread's
-    /// name.
-    AppRead = "app-read",
-    /// The kernel gave the packet up (`skb:kfree_skb`). The device is the one that the packet was on, `-` if none.
-    Drop = "drop",
-    /// A guest's packet enters the host: `net:netif_receive_skb` on its tap, `net:net_dev_start_xmit` on its macvtap.
-    VmWrite = "vm-write",
-    /// The NIC's driver gives a sent packet back (`skb:consume_skb`).
-    TxDone = "tx-done",
-    /// Open vSwitch's datapath runs a flow's actions on the packet (`openvswitch:ovs_do_execute_action`): the fast
-    /// path. As for the other points of Open vSwitch, the device is the port by which the packet came.
-    OvsExec = "ovs-exec",
-    /// No flow fits: the packet leaves the datapath for ovs-vswitchd (`openvswitch:ovs_dp_upcall`).
-    OvsUpcall = "ovs-upcall",
-    /// A flow's action sends the packet to ovs-vswitchd (`openvswitch:ovs_dp_upcall`).
-    OvsSlow = "ovs-slow",
-    /// The datapath runs actions on a packet that ovs-vswitchd handed back (`openvswitch:ovs_do_execute_action`).
-    OvsReturn = "ovs-return",
-    /// An XDP program redirects the packet; the device is the one it came by (fentry `xdp_do_redirect`).
-    XdpRedirect = "xdp-redirect",
-    /// The packet is put into an AF_XDP socket's ring (fentry `__xsk_map_redirect`).
-    XskRx = "xsk-rx",
-    /// The publisher takes the sample that smpCnt counts: a moment that is computed, not seen (docs/points.md).
-    Sampled = "sampled",
+    Tx: KindInfo {
+        name: "tx",
+        packet: "is handed to a device's driver: NIC, tap, veth, virtio",
+        place: "tracepoint `net:net_dev_start_xmit`; for frames that XDP redirects, functions `tun_xdp_xmit` (to a tap) \
+                and `generic_xdp_tx` (fentry)",
+        device: "the device that sends",
+        named_by: NamedBy::Device,
+        route: RoutePart::Step,
+        passage: Passage::Out,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: false,
+        queue_behind: true,
+        gives_to_driver: true,
+        frame: FrameAt::Data,
+        protocol_is_set: false,
+        notes_senders: true,
+    },
+    NicRx: KindInfo {
+        name: "nic-rx",
+        packet: "enters the network stack",
+        place: "tracepoint `net:napi_gro_receive_entry` where the driver uses GRO, else `net:netif_receive_skb`",
+        device: "the device that received, also a bridge (`nic-rx@br0` is the bridge's own copy)",
+        named_by: NamedBy::Device,
+        route: RoutePart::Step,
+        passage: Passage::In,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: false,
+        queue_behind: false,
+        gives_to_driver: false,
+        frame: FrameAt::Received,
+        protocol_is_set: true,
+        notes_senders: true,
+    },
+    VmRead: KindInfo {
+        name: "vm-read",
+        packet: "is taken off a tap or macvtap by vhost or QEMU",
+        place: "tracepoint `skb:skb_copy_datagram_iovec`, on a packet whose device is a tap or macvtap; for frames that \
+                XDP redirected, function `tun_do_read` (fentry, with vhost)",
+        device: "the tap",
+        named_by: NamedBy::Device,
+        route: RoutePart::Step,
+        passage: Passage::ToVm,
+        path: PathMark::Any,
+        by_thread: true,
+        queue_before: true,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::MacOrIp,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    AppRead: KindInfo {
+        name: "app-read",
+        packet: "is copied to an application that reads from a socket ([which reads count](#which-reads-count))",
+        place: "tracepoint `skb:skb_copy_datagram_iovec`, on any other packet than those of `vm-read`; for UDP also \
+                function `skb_consume_udp` (fentry)",
+        device: "the name of the reading thread (`/proc/PID/comm`, 15 bytes)",
+        named_by: NamedBy::Thread,
+        route: RoutePart::End,
+        passage: Passage::ToApplication,
+        path: PathMark::Any,
+        by_thread: true,
+        queue_before: true,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::MacOrIp,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    Drop: KindInfo {
+        name: "drop",
+        packet: "is dropped by the kernel",
+        place: "tracepoint `skb:kfree_skb`, with its reason and the function that dropped it: [drops.md](drops.md) says \
+                what they mean",
+        device: "the device it was on; `-` if none",
+        named_by: NamedBy::DeviceIfAny,
+        route: RoutePart::Beside,
+        passage: Passage::Dropped,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: true,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::MacOrIp,
+        protocol_is_set: false,
+        notes_senders: false,
+    },
+    VmWrite: KindInfo {
+        name: "vm-write",
+        packet: "comes from a guest and enters the host",
+        place: "tracepoint `net:netif_receive_skb` on a tap, `net:net_dev_start_xmit` on a macvtap",
+        device: "the tap or macvtap",
+        named_by: NamedBy::Device,
+        route: RoutePart::Step,
+        passage: Passage::FromVm,
+        path: PathMark::Any,
+        by_thread: true,
+        queue_before: true,
+        queue_behind: false,
+        gives_to_driver: false,
+        frame: FrameAt::Elsewhere, // the programs see nic-rx or tx
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    TxDone: KindInfo {
+        name: "tx-done",
+        packet: "was sent, and the NIC's driver gives it back",
+        place: "tracepoint `skb:consume_skb`, attached only while a NIC sends packets of a stream",
+        device: "the NIC",
+        named_by: NamedBy::Device,
+        route: RoutePart::End,
+        passage: Passage::Sent,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: true,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::Mac,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    OvsExec: KindInfo {
+        name: "ovs-exec",
+        packet: "meets a flow in Open vSwitch's datapath: the fast path",
+        place: "tracepoint `openvswitch:ovs_do_execute_action`, at the first action",
+        device: "the port it came by",
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        passage: Passage::Inside,
+        path: PathMark::Flow,
+        by_thread: false,
+        queue_before: false,
+        queue_behind: false,
+        gives_to_driver: false,
+        frame: FrameAt::MacOrIp,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    OvsUpcall: KindInfo {
+        name: "ovs-upcall",
+        packet: "meets none, and leaves for ovs-vswitchd",
+        place: "tracepoint `openvswitch:ovs_dp_upcall` (OVS_PACKET_CMD_MISS)",
+        device: "the port it came by",
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        passage: Passage::Inside,
+        path: PathMark::Upcall,
+        by_thread: false,
+        queue_before: false,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::MacOrIp,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    OvsSlow: KindInfo {
+        name: "ovs-slow",
+        packet: "is sent to ovs-vswitchd by a flow's action",
+        place: "tracepoint `openvswitch:ovs_dp_upcall` (OVS_PACKET_CMD_ACTION)",
+        device: "the port it came by",
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        passage: Passage::Inside,
+        path: PathMark::Slow,
+        by_thread: false,
+        queue_before: false,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::MacOrIp,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    OvsReturn: KindInfo {
+        name: "ovs-return",
+        packet: "comes back from ovs-vswitchd and is forwarded",
+        place: "as `ovs-exec`, on a packet that no device received and no socket owns: `ovs_packet_cmd_execute` has \
+                built it",
+        device: "the port it came by",
+        named_by: NamedBy::Device,
+        route: RoutePart::Optional,
+        passage: Passage::Inside,
+        path: PathMark::Returned,
+        by_thread: false,
+        queue_before: true,
+        queue_behind: false,
+        gives_to_driver: false,
+        frame: FrameAt::MacOrIp,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    XdpRedirect: KindInfo {
+        name: "xdp-redirect",
+        packet: "is redirected by an XDP program",
+        place: "functions `xdp_do_redirect`, `xdp_do_generic_redirect` (fentry)",
+        device: "the device it came by",
+        named_by: NamedBy::Device,
+        route: RoutePart::Step,
+        passage: Passage::In,
+        path: PathMark::Xdp,
+        by_thread: false,
+        queue_before: false,
+        queue_behind: false,
+        gives_to_driver: false,
+        frame: FrameAt::Elsewhere,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    XskRx: KindInfo {
+        name: "xsk-rx",
+        packet: "is put into an AF_XDP socket's ring",
+        place: "functions `__xsk_map_redirect`, `xsk_generic_rcv` (fentry)",
+        device: "the device it came by",
+        named_by: NamedBy::Device,
+        route: RoutePart::End,
+        passage: Passage::ToApplication,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: false,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::Elsewhere,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
+    Sampled: KindInfo {
+        name: "sampled",
+        packet: "is not made yet: its sample is taken (Sampled Values)",
+        place: "none: the time is computed from smpCnt, see [clocks.md](clocks.md#tmu-the-time-since-the-sample)",
+        device: "`smpCnt`, of the machine `MU`",
+        named_by: NamedBy::Nothing,
+        route: RoutePart::Beside,
+        passage: Passage::Sampled,
+        path: PathMark::Any,
+        by_thread: false,
+        queue_before: true,
+        queue_behind: true,
+        gives_to_driver: false,
+        frame: FrameAt::Elsewhere,
+        protocol_is_set: true,
+        notes_senders: false,
+    },
 }
 
 impl PointKind {
-    /// Whether only packets that take a certain path come here: what daemons and fast paths do differs from packet to
-    /// packet. Lacking such a point is no loss.
-    pub fn is_optional(self) -> bool {
-        match self {
-            Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn => true,
-            Self::Tx | Self::NicRx | Self::VmRead | Self::AppRead | Self::Drop | Self::VmWrite | Self::TxDone => false,
-            Self::XdpRedirect | Self::XskRx | Self::Sampled => false,
-        }
+    /// The kind's row of the table.
+    pub fn info(self) -> &'static KindInfo {
+        const TABLE: &[KindInfo] = &PointKind::TABLE;
+        &TABLE[usize::from(self.number())]
     }
 
-    /// Whether packets leave Open vSwitch's datapath for its daemon here.
-    pub fn leaves_datapath(self) -> bool {
-        matches!(self, Self::OvsUpcall | Self::OvsSlow)
+    /// The name as it is written in a point: `nic-rx`.
+    pub fn name(self) -> &'static str {
+        self.info().name
+    }
+
+    /// Whether only some packets come here, by what daemons and fast paths do with them.
+    /// A packet that does not has lost nothing.
+    pub fn is_optional(self) -> bool {
+        self.info().route == RoutePart::Optional
     }
 
     /// Whether a packet passes here on its route. The kernel's drops have no place in an order, and samples are no
     /// packets.
     pub fn can_be_on_route(self) -> bool {
-        match self {
-            Self::Drop | Self::Sampled => false,
-            Self::Tx | Self::NicRx | Self::VmRead | Self::AppRead | Self::VmWrite | Self::TxDone => true,
-            Self::OvsExec | Self::OvsUpcall | Self::OvsSlow | Self::OvsReturn => true,
-            Self::XdpRedirect | Self::XskRx => true,
-        }
+        self.info().route != RoutePart::Beside
     }
 
-    /// Whether a machine that sees packets here alone sends them and does not get them.
+    /// Whether a route can have this point only as its end.
+    pub fn ends_route(self) -> bool {
+        self.info().route == RoutePart::End
+    }
+
+    /// Whether packets leave Open vSwitch's datapath for its daemon here.
+    pub fn leaves_datapath(self) -> bool {
+        matches!(self.info().path, PathMark::Upcall | PathMark::Slow)
+    }
+
+    /// Whether packets come back from Open vSwitch's daemon here.
+    pub fn is_back_in_datapath(self) -> bool {
+        self.info().path == PathMark::Returned
+    }
+
+    /// Whether packets go out, or have gone out, by a device here. A machine that sees packets only at such points sends
+    /// them and does not get them.
     pub fn is_sending(self) -> bool {
-        matches!(self, Self::Tx | Self::TxDone)
+        matches!(self.info().passage, Passage::Out | Passage::Sent)
     }
 
     /// Whether the packet is the application's from here on.
     pub fn is_application(self) -> bool {
-        matches!(self, Self::AppRead | Self::XskRx)
+        self.info().passage == Passage::ToApplication
     }
 
-    /// Whether packets enter a host here.
+    /// Whether packets enter a machine here.
     pub fn is_entry(self) -> bool {
-        matches!(self, Self::NicRx | Self::XdpRedirect | Self::VmWrite)
+        matches!(self.info().passage, Passage::In | Passage::FromVm)
+    }
+
+    /// Whether the kernel gives packets up here.
+    pub fn is_drop(self) -> bool {
+        self.info().passage == Passage::Dropped
+    }
+
+    /// Whether the times here are those of samples, which are computed.
+    pub fn is_sample(self) -> bool {
+        self.info().passage == Passage::Sampled
+    }
+
+    /// Whether a reading thread names the point.
+    pub fn is_named_by_thread(self) -> bool {
+        self.info().named_by == NamedBy::Thread
     }
 
     /// The number shared with the kernel programs and the agent's protocol.
@@ -137,7 +491,7 @@ pub struct Point {
     pub machine: String,
     /// What passes here.
     pub kind: PointKind,
-    /// Device name, or the thread's name for `app-read`. `%netns` is appended where a name alone is ambiguous.
+    /// Device name, or the thread's name for a reader. `%netns` is appended where a name alone is ambiguous.
     pub device: String,
 }
 
@@ -274,6 +628,7 @@ mod tests {
         for kind in PointKind::ALL {
             assert_eq!(PointKind::from_number(kind.number()), Some(kind));
             assert_eq!(kind.name().parse::<PointKind>().unwrap(), kind);
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.name(), "files and points have one name");
         }
         assert_eq!((PointKind::Tx.number(), PointKind::XskRx.number()), (0, 12));
         assert_eq!(PointKind::from_number(200), None);

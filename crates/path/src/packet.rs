@@ -178,7 +178,7 @@ fn point(event: &Event) -> Option<(PointKind, String)> {
         TP_KFREE_SKB => PointKind::Drop,
         _ => return None,
     };
-    let on = if kind == PointKind::AppRead { &event.comm } else { &event.device };
+    let on = if kind.is_named_by_thread() { &event.comm } else { &event.device };
     let device = of_field(on).into_owned();
     Some((kind, if device.is_empty() { "-".into() } else { device }))
 }

@@ -1,7 +1,7 @@
 //! Groups packets by path, and measures the stages of each path.
 
 use crate::packet::{Packet, Step};
-use latpath_model::{Ns, Point, PointKind, HOST};
+use latpath_model::{Ns, Point, HOST};
 use std::collections::HashMap;
 
 /// A step common to all packets of a path.
@@ -170,7 +170,7 @@ fn points_of<'a>(steps: impl Iterator<Item = &'a Step>) -> Vec<Point> {
 /// need no point.
 pub fn points(paths: &[Path]) -> Vec<Point> {
     let mut all: Vec<Point> = Vec::new();
-    for point in paths.iter().flat_map(|p| &p.points).filter(|p| p.kind != PointKind::Drop) {
+    for point in paths.iter().flat_map(|p| &p.points).filter(|p| !p.kind.is_drop()) {
         if !all.contains(point) {
             all.push(point.clone());
         }

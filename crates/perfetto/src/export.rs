@@ -10,7 +10,7 @@ use crate::writer::{EventInfo, Writer};
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, UNKNOWN_CPU};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::{CpuTimeline, Doing, Names};
-use latpath_model::{Ns, PointKind, StreamId, HOST};
+use latpath_model::{Ns, StreamId, HOST};
 use latpath_stats::units::duration;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -238,7 +238,7 @@ impl<'w> Export<'w> {
         let doing = rows.doing(capture, &point.machine, seen);
         let by_thread = match doing {
             Doing::Thread(running) => running.pid == seen.tid,
-            Doing::Unknown => matches!(point.kind, PointKind::AppRead | PointKind::VmRead | PointKind::VmWrite),
+            Doing::Unknown => point.kind.info().by_thread,
             _ => false,
         };
         let flows = vec![number.route(), number.sighting(place)];

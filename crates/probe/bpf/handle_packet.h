@@ -24,11 +24,11 @@ static __always_inline int point_of_packet(struct percpu *p, struct net_device *
 {
 	struct point_key key = { .kind = kind };
 
-	if (kind == POINT_APP_READ)
+	if (IS_POINT_OF(kind, NAMED_BY_THREAD))
 		return thread_point(kind);
 	if (dev)
 		return learn_point(p, dev, device, kind);
-	return kind == POINT_DROP ? find_point(&key, 0, 0) : -1;
+	return IS_POINT_OF(kind, NEED_NO_DEVICE) ? find_point(&key, 0, 0) : -1;
 }
 
 /* Sets the location of a packet's frame. */
@@ -121,11 +121,11 @@ static __always_inline int lacks_link_header(struct sk_buff *skb, struct net_dev
 		return 0;
 	if (dev && !has_ethernet_header(dev))
 		return 1;
-	if (kind == POINT_TX || kind == POINT_TX_DONE)
+	if (IS_POINT_OF(kind, HAVE_LINK_HEADER))
 		return 0;
 	if (skb->mac_header == 0xffff)
-		return kind != POINT_NIC_RX;
-	if (kind == POINT_NIC_RX)
+		return !IS_POINT_OF(kind, RECEIVED);
+	if (IS_POINT_OF(kind, RECEIVED))
 		return (__u64)skb->data == (__u64)skb->head + skb->mac_header;
 	return (__u32)skb->network_header < (__u32)skb->mac_header + 14;
 }
@@ -133,13 +133,13 @@ static __always_inline int lacks_link_header(struct sk_buff *skb, struct net_dev
 /* Address of the IP header of such a packet. */
 static __always_inline __u64 ip_header_of(struct sk_buff *skb, __u32 kind)
 {
-	return kind == POINT_NIC_RX ? (__u64)skb->data : (__u64)skb->head + skb->network_header;
+	return IS_POINT_OF(kind, RECEIVED) ? (__u64)skb->data : (__u64)skb->head + skb->network_header;
 }
 
 /* Address of the Ethernet header of a packet. */
 static __always_inline __u64 header_of(struct sk_buff *skb, __u32 kind)
 {
-	if (kind == POINT_TX || skb->mac_header == 0xffff)
+	if (IS_POINT_OF(kind, HEADER_AT_DATA) || skb->mac_header == 0xffff)
 		return (__u64)skb->data;
 	return (__u64)skb->head + skb->mac_header;
 }
@@ -273,7 +273,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 			synch = scratch->frame.synch;
 		}
 	}
-	if (skb && dev && (kind == POINT_TX || kind == POINT_NIC_RX)) {
+	if (skb && dev && IS_POINT_OF(kind, NOTE_SENDERS)) {
 		if (stream >= 0) {
 			if (point < 0 || (t >> 5 & 15) == 0)
 				note_source(dev, mac, kind, stream, t);
@@ -302,7 +302,7 @@ static __always_inline int handle_packet(struct sk_buff *skb, const struct bytes
 	w.aux = aux;
 	w.tid = (__u32)bpf_get_current_pid_tgid();
 	w.synch = synch;
-	if (mode >= DEDUP_NOTE && (kind != POINT_APP_READ || selection.over_ip)) {
+	if (mode >= DEDUP_NOTE && (!IS_POINT_OF(kind, NAMED_BY_THREAD) || selection.over_ip)) {
 		__u32 first = scratch ? scratch->found.at[0].stream : stream, its = scratch ? scratch->found.at[0].key : key;
 
 		if (is_repeated(cpu, w.tid, point, stream < 0 ? first : stream, stream < 0 ? its : key, mode))
@@ -331,7 +331,7 @@ static __always_inline int may_be_selected(struct sk_buff *skb, __u32 kind)
 {
 	if (ethertype_selected(skb->protocol))
 		return 1;
-	if ((kind != POINT_TX && kind != POINT_DROP) || !ethertype_possible(skb->protocol))
+	if (IS_POINT_OF(kind, PROTOCOL_IS_SET) || !ethertype_possible(skb->protocol))
 		return 0;
 	/* The header itself is reliable where skb->protocol is not. */
 	return !reads_directly() || skb->len - skb->data_len < 14 ||

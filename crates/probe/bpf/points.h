@@ -53,7 +53,7 @@ static __always_inline int is_named_reader(struct point_key *key)
 /* Whether a point needs a permit: a reader that the user did not name. */
 static __always_inline int needs_permit(struct point_key *key)
 {
-	return key->kind == POINT_APP_READ && !is_named_reader(key);
+	return IS_POINT_OF(key->kind, NAMED_BY_THREAD) && !is_named_reader(key);
 }
 
 /* Returns an unused index. */
@@ -75,7 +75,7 @@ static __always_inline int take_index(struct point_key *key, int with_permit, __
 	if (!with_permit) {
 		if (!bpf_map_pop_elem(&free_points, idx))
 			return 0;
-		return key->kind != POINT_APP_READ || bpf_map_pop_elem(&reserved_points, idx);
+		return !IS_POINT_OF(key->kind, NAMED_BY_THREAD) || bpf_map_pop_elem(&reserved_points, idx);
 	}
 	if (bpf_map_pop_elem(&reader_permits, &permit))
 		return -1;

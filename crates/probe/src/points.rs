@@ -4,7 +4,7 @@ use crate::layout::{cached, constants, PerCpu, PointEntry, PointKey, MAX_POINTS,
 use crate::readers::NamedReaders;
 use latpath_bpf::{bytes_of, Mapped};
 use latpath_model::text::{of_field, printable};
-use latpath_model::{Link, Ns, Point, PointId, PointInfo, PointKind};
+use latpath_model::{Link, Ns, Passage, Point, PointId, PointInfo, PointKind};
 use latpath_net::{interfaces, namespace_names, netns_by_id, Interface, Netns};
 use libbpf_rs::{Map, MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap};
@@ -73,7 +73,7 @@ impl PointTable {
 
     /// Whether this point holds a permit: `needs_permit` of bpf/points.h.
     fn has_permit(&self, key: &PointKey) -> bool {
-        key.kind == PointKind::AppRead.number() && !self.is_named(key)
+        PointKind::from_number(key.kind).is_some_and(PointKind::is_named_by_thread) && !self.is_named(key)
     }
 }
 
@@ -120,11 +120,11 @@ pub(crate) struct Points {
 /// The kind of link. `is_tap`: the device is a tap or macvtap of a VM, rather than a tun device of the same link kind,
 /// which carries IP packets without Ethernet headers for a VPN.
 fn link_of(kind: PointKind, link: &str, is_tap: bool) -> Link {
-    match (kind, link) {
-        (PointKind::AppRead, _) => Link::Socket,
-        (_, "bridge") => Link::Bridge,
-        (_, "openvswitch") => Link::OvsInternal,
-        (_, "veth") => Link::Veth,
+    match link {
+        _ if kind.is_named_by_thread() => Link::Socket,
+        "bridge" => Link::Bridge,
+        "openvswitch" => Link::OvsInternal,
+        "veth" => Link::Veth,
         _ if is_tap => Link::Tap,
         _ => Link::Nic,
     }
@@ -132,9 +132,16 @@ fn link_of(kind: PointKind, link: &str, is_tap: bool) -> Link {
 
 /// The kind of point from the VM's view: a VM wrote what enters the host by a tap, or leaves a macvtap.
 fn as_vms_see(kind: PointKind, link: &str, is_tap: bool) -> PointKind {
-    match (kind, link) {
-        (PointKind::NicRx, "tun") | (PointKind::Tx, "macvtap") if is_tap => PointKind::VmWrite,
-        _ => kind,
+    let info = kind.info();
+    let comes_from_vm = match link {
+        "tun" => info.passage == Passage::In,
+        "macvtap" => info.gives_to_driver,
+        _ => false,
+    };
+    if is_tap && comes_from_vm {
+        PointKind::VmWrite
+    } else {
+        kind
     }
 }
 
@@ -212,15 +219,12 @@ impl Points {
         let link = of_field(&entry.link);
         let is_tap = matches!(link.as_ref(), "tun" | "macvtap") && entry.no_link == 0;
         let kind = as_vms_see(kind, &link, is_tap);
-        let device = match kind {
-            PointKind::AppRead => of_field(&entry.key.comm),
-            _ => of_field(&entry.device),
-        };
+        let device = of_field(if kind.is_named_by_thread() { &entry.key.comm } else { &entry.device });
         // The creator of a thread or device chooses its name.
         let device = if device.is_empty() { "-".into() } else { printable(&device) };
         let netns = entry.netns;
         let identity = Identity { netns, kind, device: device.clone() };
-        self.nic_sends |= kind == PointKind::Tx && link.is_empty();
+        self.nic_sends |= kind.info().gives_to_driver && link.is_empty();
         if let Some(id) = self.ids.get(&identity) {
             return Some(*id);
         }
@@ -248,7 +252,7 @@ impl Points {
             return None;
         }
         let readers = self.readers.entry(netns).or_default();
-        let is_other_reader = kind == PointKind::AppRead && !is_named;
+        let is_other_reader = kind.is_named_by_thread() && !is_named;
         if self.ids.len() >= MOST_NAMES || (is_other_reader && *readers == MOST_READERS) {
             self.overflow += 1;
             return None;
@@ -262,7 +266,7 @@ impl Points {
 
     /// The point of a remark, if it is followed.
     pub fn of_device(&self, kind: PointKind, ifindex: u32, netns: u32) -> Option<PointId> {
-        let is_kind = |known: PointKind| known == kind || known == PointKind::VmWrite;
+        let is_kind = |known: PointKind| known == kind || known.info().passage == Passage::FromVm;
         let is_it = |info: &PointInfo| info.netns == netns && info.ifindex == ifindex && is_kind(info.point.kind);
         self.known.iter().position(is_it).map(|id| id as PointId)
     }

@@ -262,7 +262,7 @@ fn note_of_changes(spec: &StreamSpec, remarks: &[&Remark]) -> Option<String> {
         }
         Remarked::OtherMac(mac) => {
             let mut less = spec.clone();
-            less.link.mac = None;
+            less.link.dst = None;
             (format!("to {}", format_mac(&mac)), Some(less))
         }
         Remarked::OtherSource(address) => (format!("with another source ({address})"), None),

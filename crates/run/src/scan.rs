@@ -9,7 +9,7 @@ use crate::{
     RunError, Select,
 };
 use latpath_journey::Journey;
-use latpath_model::{PointInfo, PointKind};
+use latpath_model::PointInfo;
 use latpath_partstore::{Column, Group, PartFile};
 use std::sync::{
     atomic::{AtomicUsize, Ordering},
@@ -108,7 +108,7 @@ impl<'a> Reading<'a> {
     fn new(run: &Run, select: &'a Select) -> Self {
         let names = run.point_names();
         let table = columns::table(names, select.cpus_and_threads);
-        let is_sample = |(_, info): &(usize, &PointInfo)| info.point.kind == PointKind::Sampled;
+        let is_sample = |(_, info): &(usize, &PointInfo)| info.point.kind.is_sample();
         let samples = run.points().iter().enumerate().filter(is_sample).fold(0, |set, (point, _)| set | 1 << point);
         let rows = Rows { samples, ..Rows::default() };
         Self { select, points: names.len(), span: run.span(), table, group: Group::default(), rows }

@@ -17,7 +17,7 @@ use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::segments::Segment;
 use latpath_journey::{Journey, Layout, Paths};
-use latpath_model::{DropNote, Ns, PointId, PointInfo, PointKind, StreamId};
+use latpath_model::{DropNote, Ns, PointId, PointInfo, StreamId};
 use latpath_run::Rows;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -410,8 +410,7 @@ impl Aggregate {
             .iter()
             .map(|kept| {
                 let arrived = route_of(&self.setup, kept.stream).last().is_some_and(|sink| kept.has(*sink));
-                let is_drop =
-                    |p| self.setup.points.get(usize::from(p)).is_some_and(|i| i.point.kind == PointKind::Drop);
+                let is_drop = |p| self.setup.points.get(usize::from(p)).is_some_and(|i| i.point.kind.is_drop());
                 let is_copy = |p| arrived && is_drop(p);
                 kept.figures(name(kept.stream.into()), &self.paths, context.time_of_day, point, is_copy)
             })

@@ -2,7 +2,7 @@
 
 use crate::batch::{Batch, PIECE};
 use crate::Summary;
-use latpath_model::{Ns, PointInfo, PointKind, StreamId};
+use latpath_model::{Ns, PointInfo, StreamId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -182,7 +182,7 @@ impl Pacing {
     /// the packets' pace.
     pub fn fill(&self, summary: &mut Summary, points: &[PointInfo]) {
         let name = |point: usize| points.get(point).map_or(String::new(), |info| info.point.to_string());
-        let samples = points.iter().filter(|info| info.point.kind == PointKind::Sampled);
+        let samples = points.iter().filter(|info| info.point.kind.is_sample());
         let samples: Vec<String> = samples.map(|info| info.point.to_string()).collect();
         for (id, stream) in summary.streams.iter_mut().enumerate() {
             stream.pacing = self.figures(id as StreamId, name);

@@ -18,6 +18,7 @@ pub mod machine_folder;
 pub mod names;
 mod needs;
 mod noise;
+pub mod pages;
 mod points;
 mod space;
 pub mod stripped;
@@ -28,7 +29,7 @@ pub mod waits;
 pub mod wire;
 
 pub use libtest_mimic::Failed;
-pub use needs::{need_btf, need_guest, need_lab, need_root, need_tool, Lack};
+pub use needs::{need_btf, need_guest, need_lab, need_python, need_root, need_tool, python, Lack};
 pub use noise::Noise;
 pub use points::point;
 pub use space::Space;

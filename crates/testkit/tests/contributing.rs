@@ -1,5 +1,8 @@
 //! CONTRIBUTING.md says what is so: it lists every crate, each below those that it uses, and the files that it names are there.
 
+use latpath_model::{Passage, PointKind, StreamSpec};
+use latpath_protocols::ProtocolId;
+use latpath_testkit::pages;
 use std::{collections::BTreeSet, fs, path::Path};
 
 fn root() -> &'static Path {
@@ -15,7 +18,8 @@ fn read(file: impl AsRef<Path>) -> String {
 fn listed() -> Vec<String> {
     let page = read("CONTRIBUTING.md");
     let row = |line: &str| Some(line.strip_prefix("| `crates/")?.split_once('`')?.0.to_owned());
-    page.lines().filter_map(row).collect()
+    // The sections on extending have tables of files.
+    page.lines().filter_map(row).filter(|name| !name.contains('/')).collect()
 }
 
 #[test]
@@ -75,64 +79,6 @@ fn what_the_program_shares_with_tests_is_built_once() {
     assert!(program.len() > 50 && twice.is_empty(), "with other features in tests: {twice:?}");
 }
 
-/// Each `sleep(` in the tests, by file: how many, and what they stand for, which is no wait for what another does.
-const SLEEPS: [(&str, usize, &str); 50] = [
-    ("agent/tests/sessions.rs", 2, "the pace of sightings"),
-    ("agent/tests/windows.rs", 1, "a recorder that takes its time"),
-    ("flight/tests/frozen.rs", 1, "what is recorded: a thread's sleeps"),
-    (
-        "flight/tests/recording.rs",
-        7,
-        "what is recorded, a window, a process that waits to be killed, the pace of polls",
-    ),
-    ("lab/tests/lab.rs", 1, "a process that waits to be killed"),
-    ("latpath/tests/demo/main.rs", 1, "the pace of polls at a report"),
-    ("latpath/tests/follow/breaks.rs", 1, "the moment of a kill"),
-    ("latpath/tests/follow/spikes.rs", 1, "a fault"),
-    ("latpath/tests/lab/causes/application.rs", 1, "a fault"),
-    ("latpath/tests/lab/causes/fault.rs", 10, "faults, and their pace"),
-    ("latpath/tests/lab/causes/fixed.rs", 6, "how long faults last, before and after their end"),
-    ("latpath/tests/lab/causes/in_guest.rs", 1, "a fault"),
-    ("latpath/tests/lab/causes/on_host.rs", 2, "a recording's length, a fault"),
-    ("latpath/tests/lab/causes/stalls.rs", 3, "faults"),
-    ("latpath/tests/lab/causes/storm.rs", 1, "the pace of timers"),
-    ("latpath/tests/lab/linked.rs", 2, "the pace of packets, and of polls for a stamp"),
-    ("latpath/tests/lab/stage.rs", 3, "the pace of polls, what a guest takes from its device to its application"),
-    ("latpath/tests/lab/tests/cause_fixed.rs", 2, "how long faults last"),
-    ("latpath/tests/lab/tests/cause_guest.rs", 1, "a fault"),
-    ("latpath/tests/lab/tests/cause_idle.rs", 4, "faults, and their pace"),
-    ("latpath/tests/lab/tests/cause_ovs.rs", 4, "faults, and their pace"),
-    ("latpath/tests/lab/tests/exits_guest.rs", 1, "a window"),
-    ("latpath/tests/lab/tests/flight_recorder.rs", 1, "the pace of faults"),
-    ("latpath/tests/lab/tests/ovs_upcall.rs", 1, "the pace of faults"),
-    ("latpath/tests/lab/tests/path_ovs_upcall.rs", 1, "the pace of faults"),
-    ("latpath/tests/lab/tests/phc_followed.rs", 1, "the pace of readings of a clock"),
-    ("latpath/tests/lab/tests/ping_clocks.rs", 2, "the moments of faults"),
-    ("latpath/tests/lab/tests/ping_hardware.rs", 1, "a fault"),
-    ("latpath/tests/lab/tests/stamping_nics.rs", 1, "how long a clock is slewed"),
-    ("latpath/tests/lab/tests/udp_read.rs", 1, "the pace of packets"),
-    ("latpath/tests/ping/breach_context.rs", 3, "a fault, the pace of faults, and a switch"),
-    ("latpath/tests/ping/ends.rs", 1, "a fault"),
-    ("latpath/tests/probe/agent.rs", 1, "what is recorded: a thread's sleeps"),
-    ("latpath/tests/probe/changes.rs", 2, "the pace of packets"),
-    ("latpath/tests/probe/guest.rs", 2, "the pace of packets, and of polls for sightings"),
-    ("latpath/tests/probe/live.rs", 1, "the pace of packets"),
-    ("latpath/tests/probe/main.rs", 1, "the pace of polls for sightings"),
-    ("latpath/tests/probe/many.rs", 1, "the pace of packets"),
-    ("latpath/tests/probe/taps.rs", 1, "the pace of packets"),
-    ("latpath/tests/profile/debug_files.rs", 1, "the pace of a slow server"),
-    ("latpath/tests/publish/receives.rs", 1, "a fault"),
-    ("ping/tests/faults/ends.rs", 1, "a fault"),
-    ("ping/tests/faults/run.rs", 1, "the pace of a reflector's restarts"),
-    ("ping/tests/survival.rs", 2, "the pace of rows"),
-    ("run/tests/crash.rs", 2, "the pace of journeys, and of polls for a file"),
-    ("run/tests/run.rs", 1, "the pace of journeys"),
-    ("session/tests/follow.rs", 1, "the pace of packets"),
-    ("testkit/src/busy.rs", 1, "the part of the time in which a process is not busy"),
-    ("testkit/src/waits.rs", 1, "the pace of polls"),
-    ("tracefs/tests/kernel.rs", 2, "a process that waits to be killed, the pace of polls"),
-];
-
 /// All files of tests, and of what tests share.
 fn tests(folder: &Path, found: &mut Vec<std::path::PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -152,22 +98,19 @@ fn a_test_waits_for_what_it_must_see_and_never_for_a_while() {
     }
     tests(&root().join("crates/testkit/src"), &mut files);
     let sleeps = |path: &Path| {
-        let is_call = |before: &str| !before.ends_with(|c: char| c.is_alphanumeric() || c == '_');
-        let text = read(path);
-        let calls = text.match_indices("sleep(").filter(|(at, _)| is_call(&text[..*at]));
-        calls.count()
+        let text = without_texts(&read(path));
+        ["sleep(", "use std::thread::sleep"].iter().any(|call| {
+            let is_call = |(at, _): (usize, &str)| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            text.match_indices(call).any(is_call)
+        })
     };
-    let short = |path: &Path| path.strip_prefix(root().join("crates")).expect("a crate's").display().to_string();
-    // This file says the word too.
-    files.retain(|path| !path.ends_with("testkit/tests/contributing.rs"));
-    for (file, count) in files.iter().map(|path| (short(path), sleeps(path))) {
-        let known = SLEEPS.iter().find(|(name, ..)| *name == file).map_or(0, |(_, count, _)| *count);
-        assert!(
-            count == known,
-            "{file} sleeps {count} times, not {known}: wait for what must be seen (latpath_testkit::waits); only the \
-             length of a fault or the pace of traffic is listed here"
-        );
-    }
+    // clippy.toml says the same of whatever else a sleep may be called.
+    files.retain(|path| !path.ends_with("testkit/src/waits.rs") && sleeps(path));
+    assert!(
+        files.is_empty(),
+        "{files:?}: wait for what must be seen (latpath_testkit::waits::until); the length of a fault is `fault_for`, the \
+         pace of traffic or polls is `pace`"
+    );
 }
 
 /// Files of the kind `rs`, `h` or `c` below a folder, without tests and examples.
@@ -199,17 +142,82 @@ fn files_that_say(words: &[&str]) -> BTreeSet<String> {
     files.iter().filter(|path| says(path)).map(short).collect()
 }
 
+/// The files that the section "To add a … NAME" tells a newcomer to write, with a member's name in the place of NAME.
+fn files_to_write(section: &str, name: &str) -> BTreeSet<String> {
+    let page = read("CONTRIBUTING.md");
+    let (_, text) = page.split_once(&format!("\n## To add {section}\n")).unwrap_or_else(|| panic!("no {section:?}"));
+    let text = text.split("\n## ").next().unwrap_or_default();
+    let rows = text.lines().skip_while(|line| *line != "| file | what you write |").skip(2);
+    let rows = rows.take_while(|line| line.starts_with("| `"));
+    let files: BTreeSet<String> = rows.filter_map(|row| Some(row.split('`').nth(1)?.replace("NAME", name))).collect();
+    assert!((1..=3).contains(&files.len()), "{section} takes {} files", files.len());
+    // The tests that it tells to run are there.
+    for command in text.lines().filter(|line| line.starts_with("    ") && line.contains("cargo test")) {
+        let words: Vec<&str> = command.split('#').next().unwrap_or_default().split_whitespace().collect();
+        let after = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1).copied());
+        let name = after("-p").expect("a crate");
+        let folder = match name.strip_prefix("latpath-") {
+            Some("fuzz") => "fuzz".to_owned(),
+            Some(short) => format!("crates/{}", short.replace('-', "_")),
+            None => "crates/latpath".to_owned(),
+        };
+        let is_there = |file: String| root().join(file).exists();
+        assert!(is_there(format!("{folder}/Cargo.toml")), "{command}: no such crate");
+        if let Some(test) = after("--test") {
+            let files = [format!("{folder}/tests/{test}.rs"), format!("{folder}/tests/{test}/main.rs")];
+            assert!(files.into_iter().any(is_there), "{command}: no such test");
+        }
+    }
+    files
+}
+
 #[test]
-fn a_protocol_stands_in_its_module_its_header_and_the_table() {
+fn a_protocol_takes_the_files_that_the_page_names() {
     for (name, words) in [
         ("goose", &["goose", "Goose", "GOOSE"][..]),
         ("ptp", &["ptp::Ptp", "ProtocolId::Ptp", "Matcher::Ptp", "protocols::ptp", "match_ptp", "Protocol for Ptp"]),
     ] {
-        let named = [format!("crates/protocols/src/{name}.rs"), format!("crates/bpf/protocols/{name}.h")];
-        let mut named = BTreeSet::from(named);
-        named.insert("crates/protocols/src/lib.rs".into());
-        assert_eq!(files_that_say(words), named, "to add {name} took more files than CONTRIBUTING.md says");
+        assert_eq!(files_that_say(words), files_to_write("a protocol", name), "to add {name}");
     }
+}
+
+#[test]
+fn a_point_takes_the_files_that_the_page_names() {
+    // On the route, optional, and at its end. `latpath path` names what it saw itself, and XDP has programs of its own.
+    for (kind, lost) in [
+        (PointKind::VmRead, "\"vm-read and app-read\""),
+        (PointKind::OvsSlow, "\"ovs-upcall and ovs-slow\""),
+        (PointKind::TxDone, "\"tx-done\""),
+    ] {
+        let row = format!("{kind:?}: KindInfo");
+        let mut named = files_that_say(&[&row, lost]);
+        named.extend(files_that_name(&format!("POINT_{}", in_c(kind))));
+        named.extend(files_that_name(&format!("PointKind::{kind:?}")));
+        named.retain(|file| file != "crates/path/src/packet.rs" && file != "crates/probe/bpf/xdp.h");
+        assert_eq!(named, files_to_write("a point", ""), "to add {kind}");
+    }
+}
+
+#[test]
+fn a_cause_takes_the_files_that_the_page_names() {
+    let files = files_to_write("a cause", "");
+    for (name, id) in [("QdiscHeld", "qdisc-held"), ("Stopped", "stopped"), ("SoftirqWait", "softirq-wait")] {
+        let mut named = files_that_name(&format!("Cause::{name}"));
+        named.extend(files_that_say(&[&format!("{name} \"{id}\"")]));
+        // A rule may ask for its own cause again; what is printed of a queueing discipline is its kinds.
+        named.retain(|file| !file.contains("/explain/") && !file.ends_with("cause/src/cross_machine.rs"));
+        let is_listed = |file: &String| files.iter().any(|listed| file.starts_with(listed.trim_end_matches('/')));
+        let others: Vec<_> = named.iter().filter(|file| !is_listed(file)).collect();
+        assert!(others.is_empty() && named.len() >= 2, "to add {name}: {others:?} beside {files:?}");
+    }
+}
+
+#[test]
+fn an_exporter_takes_the_files_that_the_page_names() {
+    let named = files_that_say(&["jsonl::", "name: \"jsonl\""]);
+    let files = files_to_write("an exporter", "jsonl");
+    let others: Vec<_> = named.iter().filter(|file| !files.contains(*file)).collect();
+    assert!(others.is_empty() && !named.is_empty(), "to add jsonl: {others:?} beside {files:?}");
 }
 
 /// The text of all files of a crate's folder, comments and unit tests left out.
@@ -219,27 +227,72 @@ fn text_of(folder: &str) -> String {
     files.iter().map(|path| code(path)).collect::<Vec<_>>().join("\n")
 }
 
-/// The name `OvsSlow` as the kernel's programs and docs/points.md write it: `OVS_SLOW`, `ovs-slow`.
-fn joined(kind: &str, by: char) -> String {
-    let starts = |(at, c): (usize, char)| if at > 0 && c.is_uppercase() { vec![by, c] } else { vec![c] };
-    kind.chars().enumerate().flat_map(starts).collect()
+/// The test that says what to do where a page differs.
+const THIS_TEST: &str = "cargo test --release -p latpath-testkit --test contributing";
+
+/// The name of a kind as the kernel's programs write it: `OVS_SLOW` of `ovs-slow`.
+fn in_c(kind: PointKind) -> String {
+    kind.name().replace('-', "_").to_uppercase()
 }
 
 #[test]
-fn each_kind_of_point_has_a_program_and_a_row_in_its_page() {
-    let kinds = read("crates/model/src/point.rs");
-    let kinds = kinds.split_once("\nkinds! {").expect("the list").1.split_once("\n}").expect("its end").0;
-    let kinds: Vec<_> = kinds.lines().filter_map(|line| Some(line.trim().split_once(" = \"")?.0)).collect();
-    assert!(kinds.contains(&"OvsSlow") && kinds.len() > 10, "{kinds:?}");
-    let (programs, page) = (text_of("crates/probe/bpf"), read("docs/points.md"));
-    for kind in kinds {
-        let program = format!("POINT_{}", joined(kind, '_').to_uppercase());
-        // Samples are computed; vm-write is nic-rx or tx on a VM's own device.
-        let is_derived = ["Sampled", "VmWrite"].contains(&kind);
-        let words = programs.split(|c: char| !c.is_alphanumeric() && c != '_');
-        assert!(is_derived || words.clone().any(|word| word == program), "no program has {program}");
-        let row = format!("\n| `{}` |", joined(kind, '-').to_lowercase());
-        assert!(page.contains(&row), "docs/points.md has no row for {kind}");
+fn the_page_of_points_has_the_table_of_kinds() {
+    let row = |kind: PointKind| {
+        let info = kind.info();
+        format!("`{}` | {} | {} | {}", info.name, info.packet, info.place, info.device)
+    };
+    let head = "| kind | the packet … | kernel place | device |";
+    pages::holds_table("docs/points.md", head, &PointKind::ALL.map(row), THIS_TEST);
+}
+
+#[test]
+fn the_pages_of_streams_have_the_table_of_protocols() {
+    let about = ProtocolId::ALL.iter().flat_map(|protocol| protocol.info().about).map(|row| row.join(" | "));
+    let rows: Vec<String> = about.collect();
+    pages::holds_table("docs/record.md", "| written | packets | key |", &rows, THIS_TEST);
+    let fields = |protocol: ProtocolId| {
+        let stream: StreamSpec = protocol.info().example.parse().expect("a stream");
+        let details =
+            stream.matcher.details(&stream.rebuild(1).expect("a frame of a protocol whose streams are listed"));
+        let fields = details.name.iter().chain(&details.newest).map(|field| format!("`{}`", field.json));
+        format!("{} (`{}`) | {}", protocol.info().title, protocol.info().prefix, fields.collect::<Vec<_>>().join(", "))
+    };
+    let rows: Vec<String> = ProtocolId::listed().into_iter().map(fields).collect();
+    pages::holds_table("docs/streams.md", "| protocol | its own fields |", &rows, THIS_TEST);
+}
+
+/// Sentences that list protocols are made of the table, or do not list them.
+#[test]
+fn no_sentence_of_a_page_lists_the_protocols_by_hand() {
+    let pages = fs::read_dir(root().join("docs")).expect("the pages").flatten().map(|page| page.path());
+    for page in pages.chain([root().join("README.md")]).filter(|page| page.extension().is_some_and(|end| end == "md")) {
+        let text = read(&page);
+        for sentence in
+            text.split("\n\n").filter(|part| !part.starts_with(['|', ' '])).flat_map(|part| part.split(". "))
+        {
+            let sentence = sentence.replace('\n', " ");
+            let named = ["Sampled Values", "GOOSE", "PTP"].iter().filter(|name| sentence.contains(**name)).count();
+            assert!(named < 3, "{}: link to record.md#streams instead of listing: {sentence}", page.display());
+        }
+    }
+}
+
+#[test]
+fn each_kind_of_point_has_a_program_and_a_test_that_sees_it() {
+    let programs = text_of("crates/probe/bpf");
+    let mut files = Vec::new();
+    tests(&root().join("crates/latpath/tests"), &mut files);
+    let expected: String = files.iter().map(read).collect();
+    for kind in PointKind::ALL {
+        // Samples are computed; a VM's packet is nic-rx or tx on the VM's own device.
+        let is_derived = matches!(kind.info().passage, Passage::Sampled | Passage::FromVm);
+        let program = format!("POINT_{}", in_c(kind));
+        let mut words = programs.split(|c: char| !c.is_alphanumeric() && c != '_');
+        assert!(is_derived || words.any(|word| word == program), "no program of crates/probe/bpf has {program}");
+        let is_expected = [format!("/{kind}@"), format!("\"{kind}@"), format!("\"{kind}\"")]
+            .iter()
+            .any(|text| expected.contains(text));
+        assert!(is_expected, "no test of crates/latpath/tests expects a sighting at {kind}: add one in tests/probe");
     }
 }
 
@@ -257,18 +310,153 @@ fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
     }
 }
 
+/// What only makes points: from the kernel's table, of what `latpath path` saw, of samples.
+const MAKERS: [&str; 3] = ["crates/journey/src/sampling.rs", "crates/path/src/packet.rs", "crates/probe/src/points.rs"];
+/// The programs of points.
+const PROGRAMS: [&str; 2] = ["crates/probe/bpf/probe.bpf.c", "crates/probe/bpf/xdp.h"];
+
+/// The files whose code has this word: more letters behind it make another one.
+fn files_that_name(word: &str) -> BTreeSet<String> {
+    let has = |file: &String| {
+        let code = code(&root().join(file));
+        let mut ends = code.match_indices(word).map(|(at, _)| code[at + word.len()..].chars().next());
+        ends.any(|next| !next.is_some_and(|c| c.is_alphanumeric() || c == '_'))
+    };
+    files_that_say(&[word]).into_iter().filter(has).collect()
+}
+
 #[test]
-fn a_point_stands_in_its_list_its_program_and_the_table_of_hooks() {
-    let named = ["crates/model/src/point.rs", "crates/probe/bpf/probe.bpf.c"];
-    assert_eq!(files_that_say(&["OvsSlow = \"", "POINT_OVS_SLOW"]), BTreeSet::from(named.map(Into::into)));
-    assert_eq!(
-        files_that_say(&["\"ovs-upcall and ovs-slow\""]),
-        BTreeSet::from(["crates/probe/src/hooks.rs".to_owned()])
-    );
-    // What is said of one kind alone elsewhere: the path that it makes, the queue before it, and what `latpath path` calls it.
-    let others = ["crates/cause/src/queue.rs", "crates/journey/src/paths.rs", "crates/path/src/packet.rs"];
-    let all = BTreeSet::from(others.map(Into::into)).union(&BTreeSet::from([named[0].to_owned()])).cloned().collect();
-    assert_eq!(files_that_say(&["OvsSlow"]), all);
+fn nothing_decides_by_the_name_of_a_kind_of_point() {
+    // Each kind by itself: on the route, beside it, optional, at its end.
+    for kind in PointKind::ALL {
+        for (word, allowed) in
+            [(format!("PointKind::{kind:?}"), &MAKERS[..]), (format!("POINT_{}", in_c(kind)), &PROGRAMS)]
+        {
+            let by_name: Vec<_> = files_that_name(&word).into_iter().filter(|f| !allowed.contains(&&f[..])).collect();
+            assert!(
+                by_name.is_empty(),
+                "{by_name:?} name {word}: ask a field of the table in crates/model/src/point.rs, or a set that \
+                 crates/bpf/src/compile.rs makes of it"
+            );
+        }
+    }
+    assert_eq!(files_that_say(&["use PointKind::", "PointKind::{", "PointKind::*"]), BTreeSet::new());
+}
+
+/// Code with what strings and comments say left out.
+fn without_texts(code: &str) -> String {
+    let mut out = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(c) = rest.chars().next() {
+        let ends = |end: &str| rest[1..].find(end).map_or(rest.len(), |at| 1 + at + end.len());
+        let skip = match c {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '"' => {
+                let bytes = rest.as_bytes();
+                let mut at = 1;
+                while at < bytes.len() && bytes[at] != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                (at + 1).min(rest.len())
+            }
+            '\'' if rest[1..].starts_with('\\') => 2 + rest[2..].char_indices().nth(1).map_or(0, |(at, _)| at) + 1,
+            // A character, and not a lifetime.
+            '\'' if rest.chars().nth(2) == Some('\'') => ends("'"),
+            _ => 0,
+        };
+        match skip {
+            0 => {
+                out.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+            // Where a character boundary is missed, the rest is code again.
+            skip => rest = rest.get(skip..).unwrap_or_default(),
+        }
+    }
+    out
+}
+
+/// The patterns of the arms of each `match` in some code.
+fn arms(code: &str) -> Vec<Vec<String>> {
+    let starts = code.match_indices("match ").filter(|(at, _)| !code[..*at].ends_with(|c: char| c.is_alphanumeric()));
+    let of_match = |(at, _): (usize, &str)| {
+        let (mut depth, mut open, mut patterns) = (0_i32, None, Vec::new());
+        // From here on a pattern; `None` in the value of an arm.
+        let mut pattern: Option<usize> = None;
+        let mut before = ' ';
+        for (i, c) in code[at..].char_indices().map(|(i, c)| (at + i, c)) {
+            match c {
+                '{' if open.is_none() && depth == 0 => (open, pattern, depth) = (Some(i), Some(i + 1), 1),
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' => {
+                    depth -= 1;
+                    if open.is_some() && depth == 0 {
+                        break;
+                    }
+                    // A block ends its arm, with a comma or without one.
+                    if c == '}' && depth == 1 && open.is_some() && pattern.is_none() {
+                        pattern = Some(i + 1);
+                    }
+                }
+                '>' if before == '=' && depth == 1 && open.is_some() => {
+                    patterns
+                        .extend(pattern.take().map(|from| code[from..i - 1].trim_matches([',', ' ', '\n']).to_owned()));
+                }
+                ',' if depth == 1 && open.is_some() && pattern.is_none() => pattern = Some(i + 1),
+                _ => {}
+            }
+            before = c;
+        }
+        patterns
+    };
+    starts.map(of_match).collect()
+}
+
+#[test]
+fn arms_are_found() {
+    let code = "match x { A::B(_) if y => { 1 } A::C { .. } => f(|a| match a { _ => 2 }), _ => 3 }";
+    assert_eq!(arms(code), [vec!["A::B(_) if y", "A::C { .. }", "_"], vec!["_"]]);
+    assert_eq!(without_texts("a(\"{\\\"\", '{', '\\n', &'a str) // {\nb"), "a(, , , &'a str) \nb");
+}
+
+/// Lists that grow: their members must be named where something is decided about all of them.
+const GROWING: [&str; 11] = [
+    "PointKind",
+    "Passage",
+    "PathMark",
+    "RoutePart",
+    "NamedBy",
+    "FrameAt",
+    "Cause",
+    "Culprit",
+    "OfHolder",
+    "ProtocolId",
+    "ActorState",
+];
+
+#[test]
+fn no_arm_decides_for_points_causes_and_protocols_that_are_to_come() {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    let mut matches = 0;
+    for path in files.iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        for patterns in arms(&without_texts(&code(path))) {
+            // A guard may ask for one of them.
+            let before_guard = |pattern: &String| pattern.split(" if ").next().unwrap_or_default().to_owned();
+            let bare: Vec<String> = patterns.iter().map(before_guard).collect();
+            let names = |list: &&str| bare.iter().any(|pattern| pattern.contains(&format!("{list}::")));
+            let Some(list) = GROWING.iter().find(|list| names(list)) else { continue };
+            matches += 1;
+            let is_rest = |pattern: &String| pattern == "_" || pattern.starts_with("_ if") || pattern == "(_, _)";
+            let rest = patterns.iter().find(|pattern| is_rest(pattern));
+            assert!(
+                rest.is_none(),
+                "{}: a match names members of {list} and has an arm {rest:?}: name all, or ask a property of theirs",
+                path.display()
+            );
+        }
+    }
+    assert!(matches > 1, "{matches} such matches were found");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{
 };
 use latpath_capture::{PacketSighting, UNKNOWN_CPU};
 use latpath_flight::{CpuTimeline, Doing, Snapshot};
-use latpath_model::{Ns, Point, PointInfo, PointKind};
+use latpath_model::{Ns, Passage, Point, PointInfo};
 use std::collections::BTreeSet;
 
 /// Maximum time between a packet's sighting and the line that shows it, ns.
@@ -55,10 +55,14 @@ struct Finder<'a> {
 
 impl Finder<'_> {
     fn find(&self, point: &Point, seen: &mut PacketSighting) {
-        let found = self.by_lines(point, seen.t).or_else(|| match point.kind {
-            PointKind::AppRead => self.by_name(point.device_name(), seen.t),
-            PointKind::NicRx => self.by_softirq(seen.t),
-            _ => None,
+        let found = self.by_lines(point, seen.t).or_else(|| {
+            if point.kind.is_named_by_thread() {
+                self.by_name(point.device_name(), seen.t)
+            } else if point.kind.info().passage == Passage::In {
+                self.by_softirq(seen.t)
+            } else {
+                None
+            }
         });
         if let Some((cpu, tid)) = found {
             (seen.cpu, seen.tid) = (cpu.and_then(|cpu| u16::try_from(cpu).ok()).unwrap_or(UNKNOWN_CPU), tid);
@@ -67,11 +71,13 @@ impl Finder<'_> {
 
     /// CPU and thread from lines of such packets at that time, if they agree.
     fn by_lines(&self, point: &Point, t: Ns) -> Option<(Option<u32>, u32)> {
-        let place = match point.kind {
-            PointKind::NicRx => Place::Received,
-            PointKind::Tx => Place::Sent,
-            PointKind::AppRead | PointKind::VmRead => Place::Read,
-            _ => return None,
+        let kind = point.kind.info();
+        let place = match kind.passage {
+            Passage::In => Place::Received,
+            Passage::Out => Place::Sent,
+            Passage::ToApplication | Passage::ToVm if kind.by_thread => Place::Read,
+            Passage::ToApplication | Passage::ToVm | Passage::FromVm | Passage::Inside | Passage::Sent => return None,
+            Passage::Dropped | Passage::Sampled => return None,
         };
         let is_devices = |device: Option<usize>| {
             let name = device.and_then(|device| self.reader.devices.get(device));
@@ -83,7 +89,7 @@ impl Finder<'_> {
         // Application points are named after their threads.
         let is_threads = |pid: u32| {
             let name = latpath_model::text::cut(point.device_name(), NAME);
-            point.kind != PointKind::AppRead || self.reader.threads.get(&pid).is_some_and(|(known, _)| known == name)
+            !point.kind.is_named_by_thread() || self.reader.threads.get(&pid).is_some_and(|(known, _)| known == name)
         };
         let lines = lines.filter(|line| line.place == place && is_devices(line.device) && is_threads(line.pid));
         let all: BTreeSet<(u32, u32)> = lines.map(|line| (line.cpu, line.pid)).collect();

@@ -1,4 +1,5 @@
-//! A flow whose action sends every frame to ovs-vswitchd (a sample of all of them): each takes the path "slow action".
+//! A flow whose action sends every frame to ovs-vswitchd (a sample of all of them): each is seen at `host/ovs-slow@nic0`, and so takes
+//! the path "slow action".
 
 use crate::{
     stage::{Stage, Stream},
