@@ -10,6 +10,7 @@
 mod capture;
 mod codec;
 mod detector;
+mod queue;
 mod recent;
 mod retention;
 mod rule;
@@ -17,5 +18,6 @@ mod rule;
 pub use capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture, UNKNOWN_CPU};
 pub use codec::{BadCapture, Head, MAX_ENCODED, VERSION};
 pub use detector::{CaptureRequest, CapturedPackets, LateCounts, LateDetector, Options};
+pub use queue::{BoundedCaptures, WaitingCaptures, MAX_WAITING_BYTES};
 pub use retention::{Decision, RetentionLimits, RetentionPolicy, StoredCapture};
 pub use rule::LatenessRule;

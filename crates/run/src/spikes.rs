@@ -5,7 +5,7 @@ use crate::{
     RunError,
 };
 use latpath_capture::{
-    BadCapture, Capture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED,
+    BadCapture, BoundedCaptures, Capture, CaptureKind, Head, RankedCapture, RetentionPolicy, StoredCapture, MAX_ENCODED,
 };
 use latpath_linux::background::lower_priority;
 use latpath_partstore::{open_file, replace_file, Directory, StoreError};
@@ -14,10 +14,7 @@ use std::{
     fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{
-        mpsc::{sync_channel, Receiver, SyncSender},
-        Arc, Mutex, PoisonError,
-    },
+    sync::{Arc, Mutex, PoisonError},
     thread::JoinHandle,
 };
 
@@ -26,8 +23,6 @@ pub const SPIKES: &str = "spikes";
 /// Maximum captures waiting to be written. More are discarded: the joining thread does not wait for the disk because of
 /// a spike.
 const UNDER_WAY: usize = 32;
-/// Maximum memory of these, bytes: another machine's records may be large.
-const WAITING_BYTES: usize = 16 << 20;
 /// Maximum number of files that are read.
 const MOST_FILES: usize = 100_000;
 
@@ -64,14 +59,12 @@ fn number_of(name: &str) -> Option<u32> {
 struct Shared {
     /// Captures discarded because too many were waiting.
     too_fast: u64,
-    /// Memory of waiting captures, bytes.
-    waiting_bytes: usize,
     error: Option<RunError>,
 }
 
 /// Writes captures on its own thread.
 pub(crate) struct Spikes {
-    captures: Option<SyncSender<RankedCapture>>,
+    captures: Option<BoundedCaptures<RankedCapture>>,
     thread: Option<JoinHandle<()>>,
     retention: RetentionPolicy,
     shared: Arc<Mutex<Shared>>,
@@ -81,11 +74,11 @@ impl Spikes {
     pub fn begin(run: &Directory, retention: RetentionPolicy) -> Result<Self, RunError> {
         let directory = run.make_directory(SPIKES).map_err(StoreError::write(run.join(SPIKES)))?;
         let shared = Arc::<Mutex<Shared>>::default();
-        let (captures, come) = sync_channel(UNDER_WAY);
+        let (captures, come) = BoundedCaptures::new(UNDER_WAY);
         let thread = std::thread::Builder::new().name("latpath-captures".into());
         let of_thread = (retention.clone(), Arc::clone(&shared));
         let thread = thread
-            .spawn(move || write_all(&directory, &come, &of_thread.0, &of_thread.1))
+            .spawn(move || write_all(&directory, come, &of_thread.0, &of_thread.1))
             .map_err(StoreError::write(run.path()))?;
         Ok(Self { captures: Some(captures), thread: Some(thread), retention, shared })
     }
@@ -97,22 +90,16 @@ impl Spikes {
     pub fn push(&self, ranked: RankedCapture) {
         let Some(captures) = &self.captures else { return };
         let (is_spike, bytes) = (ranked.capture.kind == CaptureKind::Spike, ranked.capture.record_bytes());
-        let mut shared = self.shared();
-        // A single capture may have any size, because this machine's own records are not limited.
-        let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
-        if fits && captures.try_send(ranked).is_ok() {
-            shared.waiting_bytes += bytes;
-        } else {
-            shared.too_fast += u64::from(is_spike);
+        if !captures.offer(bytes, ranked) {
+            self.shared().too_fast += u64::from(is_spike);
         }
     }
 
     /// Adds a capture, and waits for the disk if necessary.
     pub fn push_patiently(&self, frozen: RankedCapture) {
         let Some(captures) = &self.captures else { return };
-        self.shared().waiting_bytes += frozen.capture.record_bytes();
         // If the thread has ended, it has left an error.
-        let _ = captures.send(frozen);
+        let _ = captures.send(frozen.capture.record_bytes(), frozen);
     }
 
     /// The thread's error, once.
@@ -152,16 +139,14 @@ impl Drop for Spikes {
 
 fn write_all(
     directory: &Directory,
-    come: &Receiver<RankedCapture>,
+    come: impl Iterator<Item = RankedCapture>,
     retention: &RetentionPolicy,
     shared: &Mutex<Shared>,
 ) {
     lower_priority();
     let lock = || shared.lock().unwrap_or_else(PoisonError::into_inner);
     for ranked in come {
-        let waited = ranked.capture.record_bytes();
         let bytes = ranked.encode();
-        lock().waiting_bytes -= waited;
         let RankedCapture { capture, worst, late } = ranked;
         let entry = StoredCapture {
             number: capture.number,
@@ -292,7 +277,7 @@ pub(crate) fn load(run: &Path, number: u32, points: usize, span: TimeSpan) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_capture::{MachineSnapshot, RetentionLimits};
+    use latpath_capture::{MachineSnapshot, RetentionLimits, MAX_WAITING_BYTES};
     use latpath_flight::{CpuRecord, Event, Snapshot, Window};
 
     fn spike(number: u32, bytes: usize) -> RankedCapture {
@@ -306,22 +291,18 @@ mod tests {
     }
 
     #[test]
-    fn captures_on_their_way_to_the_disk_are_bounded_in_bytes_and_what_is_left_out_is_counted() {
-        let (captures, come) = sync_channel(UNDER_WAY);
+    fn a_capture_that_finds_no_room_on_its_way_to_the_disk_is_counted() {
+        let (captures, come) = BoundedCaptures::new(UNDER_WAY);
         let (retention, shared) = (RetentionPolicy::new(RetentionLimits::default()), Arc::<Mutex<Shared>>::default());
-        let spikes = Spikes { captures: Some(captures), thread: None, retention, shared };
+        let mut spikes = Spikes { captures: Some(captures), thread: None, retention, shared };
         for (number, bytes) in [(1, 3), (2, 3), (3, 1)] {
-            spikes.push(spike(number, bytes * WAITING_BYTES / 5));
+            spikes.push(spike(number, bytes * MAX_WAITING_BYTES / 5));
         }
         assert_eq!(spikes.shared().too_fast, 1, "the second is too much beside the first");
-        let (on_their_way, written) = sync_channel(UNDER_WAY);
-        come.try_iter().for_each(|ranked| on_their_way.send(ranked).unwrap());
-        drop(on_their_way);
+        spikes.captures = None;
         let directory = tempfile::tempdir().unwrap();
-        write_all(&Directory::open(directory.path()).unwrap(), &written, &spikes.retention, &spikes.shared);
+        write_all(&Directory::open(directory.path()).unwrap(), come, &spikes.retention, &spikes.shared);
         assert_eq!(spikes.retention.kept().iter().map(|kept| kept.number).collect::<Vec<_>>(), [1, 3]);
-        spikes.push(spike(4, 2 * WAITING_BYTES));
-        assert_eq!(come.try_iter().count(), 1, "one alone may have any size, and the others' memory is given back");
     }
 
     #[test]

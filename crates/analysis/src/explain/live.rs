@@ -1,7 +1,7 @@
 //! Explains late packets while they come, in a thread of its own: figures do not wait for it.
 
 use super::{late_figures, run_context, Explainer};
-use latpath_capture::{Capture, CaptureKind, RankedCapture};
+use latpath_capture::{BoundedCaptures, Capture, CaptureKind, RankedCapture, WaitingCaptures};
 use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Layout;
@@ -9,14 +9,12 @@ use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
 use latpath_run::{facts::HostFacts, Run};
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
 use std::collections::HashMap;
-use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Captures that may wait. Where more come, one is skipped: a cause that is shown a minute late helps nobody.
 const QUEUED: usize = 16;
-/// Their memory, but for one alone: a machine can make its records large.
-const WAITING_BYTES: usize = 16 << 20;
 /// Virtual machines come and go. They are looked for this often, while no capture waits.
 const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
@@ -32,16 +30,15 @@ enum Request {
 #[derive(Default)]
 struct Shared {
     figures: LateFigures,
-    /// Captures that wait or are being explained, and the memory of those that wait.
+    /// Captures that wait or are being explained.
     waiting: usize,
-    waiting_bytes: usize,
     /// When the first late packet of each spike arrived that is explained and not shown yet.
     not_shown: Vec<Ns>,
 }
 
 /// Explains the captures of a recording under way. When it is dropped, its thread ends after the captures that wait.
 pub struct LiveExplainer {
-    requests: SyncSender<Request>,
+    requests: BoundedCaptures<Request>,
     shared: Arc<Mutex<Shared>>,
     skipped: u64,
     shown_after: Histogram,
@@ -69,7 +66,7 @@ impl LiveExplainer {
     }
 
     fn spawn(context: RunContext, is_live: bool) -> std::io::Result<Self> {
-        let (requests, receiver) = sync_channel(QUEUED);
+        let (requests, receiver) = BoundedCaptures::new(QUEUED);
         let shared = Arc::new(Mutex::new(Shared::default()));
         let to = Arc::clone(&shared);
         let run = move || explain(&receiver, &to, context, is_live);
@@ -80,20 +77,12 @@ impl LiveExplainer {
     /// Explains a capture, or learns from it. Points, layout and times of day are those that are known now.
     pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout, time_of_day: TimeOfDay) {
         let (is_spike, bytes) = (capture.capture.kind == CaptureKind::Spike, capture.capture.record_bytes());
-        let mut shared = lock(&self.shared);
-        let fits = shared.waiting_bytes == 0 || shared.waiting_bytes + bytes <= WAITING_BYTES;
-        if !fits {
-            self.skipped += u64::from(is_spike);
-            return;
-        }
         let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone(), time_of_day)));
-        match self.requests.try_send(request) {
-            Ok(()) => {
-                shared.waiting += 1;
-                shared.waiting_bytes += bytes;
-            }
-            Err(TrySendError::Full(_)) => self.skipped += u64::from(is_spike),
-            Err(TrySendError::Disconnected(_)) => {}
+        // Locked first: the thread counts down what it has explained.
+        let mut shared = lock(&self.shared);
+        match self.requests.offer(bytes, request) {
+            true => shared.waiting += 1,
+            false => self.skipped += u64::from(is_spike),
         }
     }
 
@@ -102,7 +91,7 @@ impl LiveExplainer {
         self.skipped = 0;
         self.shown_after = Histogram::new();
         // Where the queue is full, the counts of before stay.
-        let _ = self.requests.try_send(Request::Reset);
+        self.requests.offer(0, Request::Reset);
     }
 
     /// Waits until all captures that were taken are explained, for this long at most.
@@ -161,7 +150,7 @@ fn host_context(streams: &[StreamSpec]) -> RunContext {
     }
 }
 
-fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunContext, is_live: bool) {
+fn explain(requests: &WaitingCaptures<Request>, shared: &Mutex<Shared>, context: RunContext, is_live: bool) {
     // Explaining must not be what makes packets late.
     latpath_linux::background::lower_priority();
     let mut explainer = Explainer::new(context, 0);
@@ -172,7 +161,7 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
             found_vms = Some(Instant::now());
             explainer.context_mut().vms = latpath_vms::find().map_or(Vec::new(), |found| found.vms);
         }
-        let request = match requests.recv_timeout(QUIET) {
+        let request = match requests.next_within(QUIET) {
             Ok(request) => request,
             Err(RecvTimeoutError::Timeout) => {
                 found_vms = found_vms.filter(|found| found.elapsed() < FIND_VMS_EVERY);
@@ -186,7 +175,6 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
             Request::Capture(request) => {
                 explained = 1;
                 let (RankedCapture { capture, .. }, points, layout, time_of_day) = *request;
-                lock(shared).waiting_bytes -= capture.record_bytes();
                 let context = explainer.context_mut();
                 context.routes = layout.route.by_streams(context.streams.len());
                 (context.segments, context.points, context.time_of_day) = (layout.segments, points, time_of_day);
@@ -210,7 +198,7 @@ fn explain(requests: &Receiver<Request>, shared: &Mutex<Shared>, context: RunCon
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_capture::MachineSnapshot;
+    use latpath_capture::{MachineSnapshot, MAX_WAITING_BYTES};
     use latpath_flight::{CpuRecord, Event, Snapshot, Window};
 
     fn spike(number: u32, bytes: usize) -> RankedCapture {
@@ -224,22 +212,21 @@ mod tests {
     }
 
     #[test]
-    fn captures_that_wait_for_their_explanation_are_bounded_in_bytes_and_what_is_left_out_is_counted() {
-        let (requests, receiver) = sync_channel(QUEUED);
+    fn a_capture_that_finds_no_room_is_counted_and_those_that_wait_are_explained() {
+        let (requests, receiver) = BoundedCaptures::new(QUEUED);
         let shared = Arc::<Mutex<Shared>>::default();
         let mut explainer = LiveExplainer { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 };
         let take = |explainer: &mut LiveExplainer, number, bytes| {
             explainer.take(spike(number, bytes), &[], &Layout::default(), TimeOfDay::default());
         };
         for (number, bytes) in [(1, 3), (2, 3), (3, 1)] {
-            take(&mut explainer, number, bytes * WAITING_BYTES / 5);
+            take(&mut explainer, number, bytes * MAX_WAITING_BYTES / 5);
         }
         assert_eq!(explainer.figures(0).skipped, 1, "the second is too much beside the first");
         let shared = Arc::clone(&explainer.shared);
         let LiveExplainer { requests, .. } = explainer;
         drop(requests);
         explain(&receiver, &shared, RunContext::default(), false);
-        assert_eq!((receiver.try_iter().count(), lock(&shared).waiting_bytes), (0, 0), "their memory is given back");
         assert_eq!(lock(&shared).waiting, 0, "none waits to be explained");
     }
 }
