@@ -208,7 +208,7 @@ pub struct Recording {
     pub threshold_ns: Ns,
     /// Sightings recorded, and sightings that latpath itself lost.
     pub sightings: (u64, u64),
-    /// The machines' settings when it was made; empty where nobody read them.
+    /// The machines' settings during the recording; empty if it has none.
     pub settings: RunSettings,
     pub segments: Vec<Measured>,
     pub losses: Vec<Losses>,

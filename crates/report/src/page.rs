@@ -56,7 +56,7 @@ pub(crate) enum Block {
     /// A command as it is typed.
     Code(String),
     Table(Table),
-    /// A table that is folded away until the reader opens it, and what it is called.
+    /// A table that is folded until the reader opens it, after its title.
     Details(String, Table),
     /// A table whose rows are steps of one packet: from where to where each took, in thousandths of the packet's time.
     Steps(Table, Vec<(u32, u32)>),

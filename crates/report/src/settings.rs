@@ -1,4 +1,4 @@
-//! The settings of the machines of a run: what changed while it was recorded, and all of them.
+//! The settings of a run's machines: those that changed during the run, and the whole list.
 
 use crate::page::{Block, Page};
 use latpath_model::HOST;
@@ -9,15 +9,15 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::HashMap;
 
-/// Changes that a text shows at most.
+/// Maximum number of changes in a text.
 const MOST_CHANGES: usize = 20;
-/// Rows of the HTML table at most.
+/// Maximum number of rows of the HTML table.
 const MOST_ROWS: usize = 4000;
 
 /// The settings of a run: the key `settings` of a report's JSON.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Settings<'a> {
-    /// What changed during the run.
+    /// Settings that changed during the run.
     changes: Vec<SettingChange>,
     /// Each machine's settings when the run began and when it ended; empty in runs of earlier versions, and imported
     /// ones.
@@ -30,7 +30,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// What changed during the run, and how many settings were read.
+/// Writes the settings that changed during the run, and the number of settings read.
 pub(crate) fn write(page: &mut Page, run: &Run) {
     let settings = run.settings();
     if settings.is_empty() {
@@ -61,7 +61,7 @@ fn has_end(settings: &RunSettings) -> bool {
     settings.machines.iter().any(|machine| machine.begin.is_some() && machine.end.is_some())
 }
 
-/// The same in a document of its own section; with a table of all, folded, where the format has such.
+/// Writes a section of a document: the changes and, in HTML, a folded table of all settings.
 pub(crate) fn document(page: &mut Page, run: &Run, html: bool) {
     let settings = run.settings();
     if settings.is_empty() {

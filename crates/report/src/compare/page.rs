@@ -11,7 +11,7 @@ use latpath_stats::units::elapsed;
 use latpath_stats::units::share;
 use latpath_stats::Band;
 
-/// Differing settings that the text shows at most; the HTML page and JSON have all.
+/// Maximum number of differing settings in the text; the HTML page and JSON have all.
 const MOST_SETTINGS: usize = 40;
 
 /// Two groups side by side.
@@ -21,7 +21,7 @@ pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
     page.finish()
 }
 
-/// The same on a page, with so many settings at most; `more` follows each segment, by its place.
+/// The same on a page with at most `most_settings` settings; `more` is called after each segment, with its place.
 pub(super) fn write(page: &mut Page, comparison: &Comparison, most_settings: usize, more: impl Fn(&mut Page, usize)) {
     let (a, b) = heads(page, comparison);
     page.heading(&format!("{a} against {b}"));
@@ -64,7 +64,7 @@ fn group(page: &mut Page, group: &Group, more: &str) {
     page.table(&table);
 }
 
-/// The settings that differ, so many at most.
+/// Writes the settings that differ, at most `most`.
 fn settings(page: &mut Page, comparison: &Comparison, most: usize) {
     let ComparedSettings { a_recorded, b_recorded, differences } = &comparison.settings;
     if a_recorded + b_recorded == 0 {
