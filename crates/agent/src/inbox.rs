@@ -358,11 +358,11 @@ mod tests {
         let point = WirePoint { device: "d".into(), clock: "c".into(), ..WirePoint::default() };
         assert!(lie(Message::Points(Points { points: vec![point; 64] })).contains("more than 64 points"));
         assert!(lie(Message::DropNotes(DropNotes { notes: vec![WireNote::default(); 2000] })).contains("drop notes"));
-        assert!(lie(Message::TimeReply(TimeReply { id: 77, ..TimeReply::default() })).contains("not asked"));
+        assert!(lie(Message::TimeReply(TimeReply { id: 77, ..TimeReply::default() })).contains("that was not sent"));
         assert!(lie(Message::Started(Empty {})).contains("out of place"));
         assert!(lie(Message::WindowReply(WindowReply::default())).contains("not requested"));
         let endless = Recording { missing: vec!["x".into(); 65], ..Recording::default() };
-        assert!(lie(Message::Recording(endless)).contains("more than 64 things"));
+        assert!(lie(Message::Recording(endless)).contains("more than 64 missing features"));
         let notes = SourceNotes { notes: vec![WireSourceNote::default(); 65], ..SourceNotes::default() };
         assert!(lie(Message::SourceNotes(notes)).contains("65 notes"));
         let mut unasked = started();

@@ -347,7 +347,7 @@ fn a_socket_left_by_a_killed_agent_is_replaced_and_any_other_file_is_not() {
     listen(&at, false, &mut ServeOptions::default(), Some(quit.as_fd()), &mut |_| {}, fresh()).unwrap();
     std::fs::write(&path, "a letter").unwrap();
     let refused = listen(&at, false, &mut ServeOptions::default(), Some(quit.as_fd()), &mut |_| {}, fresh());
-    assert!(refused.unwrap_err().to_string().contains("no socket"));
+    assert!(refused.unwrap_err().to_string().contains("not a socket"));
     assert_eq!(std::fs::read(&path).unwrap(), b"a letter");
 }
 

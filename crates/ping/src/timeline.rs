@@ -442,7 +442,7 @@ mod tests {
         }
         let (said, count) = timeline.disturbances();
         assert_eq!((said.len(), count), (1, 1), "{said:?}");
-        assert!(said[0].what.contains("not together"), "{said:?}");
+        assert!(said[0].what.contains("not synchronised"), "{said:?}");
     }
 
     #[test]

@@ -229,7 +229,7 @@ fn filled(how: &str, path: &str, least: u64) -> Result<(), Failed> {
     let [error, condition, counts] = text.lines().collect::<Vec<_>>()[..] else {
         return Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr)).into());
     };
-    let named = error.contains(path) && error.contains("No space left") && error.contains("with -o");
+    let named = error.contains(path) && error.contains("No space left") && error.contains("use -o");
     if !named || !condition.starts_with("Interrupted") {
         return Err(text.into());
     }

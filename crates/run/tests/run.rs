@@ -489,7 +489,7 @@ fn what_is_in_the_way_of_a_run_is_said_as_it_is() {
     let device = Writer::create("/dev/null".as_ref(), manifest(&POINTS)).err().unwrap().to_string();
     assert_eq!(device, "/dev/null: exists already (it is a device); name another directory with -o");
     assert!(refused(&"x".repeat(300)).contains("File name too long"));
-    assert!(refused("no/run").contains("make the directory above it first"));
+    assert!(refused("no/run").contains("create the parent directory first"));
     let error = Writer::create("/proc/run".as_ref(), manifest(&POINTS)).err().unwrap().to_string();
     assert!(error.starts_with("/proc/run: cannot write") && !error.contains("above"), "{error}");
     make("run").unwrap();

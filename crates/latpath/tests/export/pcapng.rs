@@ -150,7 +150,7 @@ fn refused() -> Result<(), Failed> {
     let output = export(&run, &file)?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     equal("exit code", output.status.code(), Some(0))?;
-    let says = "udp::5000,hash=0:32: its 100 journeys are left out: its packets are known by bytes of their payload";
+    let says = "udp::5000,hash=0:32: its 100 journeys are left out: its key is computed from payload bytes";
     equal(&said, said.contains(says) && said.contains("200 sightings as packets"), true)?;
 
     let folder = tempfile::tempdir()?;

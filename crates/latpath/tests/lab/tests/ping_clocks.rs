@@ -100,7 +100,7 @@ fn said_to_be_together(nics: &StampingNics, together: bool) -> Outcome {
     let session = Session::run(nics, "--count 600 --rate 200 --synchronised 100ns")?;
     reflector.end()?;
     if !together {
-        return session.disturbed_by("not together").map(drop);
+        return session.disturbed_by("not synchronised").map(drop);
     }
     expect_all_and_undisturbed(&session, "synchronised")?;
     let bound = session.expect_wires(WIRE_NS)?;
