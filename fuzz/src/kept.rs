@@ -4,16 +4,17 @@
 //! Input: a text that begins with `{` is a configuration of a study; any other is a profile.
 
 use crate::agent::clean;
+use latpath_bpf::Window;
 use latpath_exits::{Exits, Reason, Tiles, Traffic, Vcpu};
 use latpath_histogram::Histogram;
 use latpath_ladder::trace_text::import;
+use latpath_observe::exits::{About, ExitsFigures};
+use latpath_observe::profile::{of_one_vm, Diff, ProfileFigures};
+use latpath_observe::queues::{Device, QueueFigures};
+use latpath_observe::study::{Configuration, KeptProfile, Part, Setup, Work, VERSION};
 use latpath_profile::{Frame, Header, Kind, Profile};
-use latpath_report::cpu_profile::{diff_text, flame_graph_of_difference, of_one_vm, text, Diff, Document};
-use latpath_report::exits::{About, Document as SeenExits};
-use latpath_report::queues::{Device, QueueFigures};
-use latpath_report::study::{
-    study_of_vms_html, study_of_vms_text, Configuration, KeptProfile, Part, Setup, Work, VERSION,
-};
+use latpath_report::cpu_profile::{diff_text, flame_graph_of_difference, text};
+use latpath_report::study::{study_of_vms_html, study_of_vms_text};
 use latpath_stats::units::Letters;
 use latpath_vms::exit_reason::{Names, SVM};
 use std::sync::atomic::AtomicBool;
@@ -47,7 +48,7 @@ fn show_study(one: Configuration) {
 
 /// By itself; and beside one that has nothing, as the earlier and as the later one.
 fn show_profile(profile: Profile) {
-    clean(&text(&Document::new(&profile), 20, &["main".into()], Letters::Unicode.into()));
+    clean(&text(&ProfileFigures::observe(&profile, 0), 20, &["main".into()], Letters::Unicode.into()));
     let again = Profile::parse(profile.kept().as_bytes(), "kept").expect("what was read is kept as it was");
     assert_eq!(again.stacks, profile.stacks);
     let of_lines: i128 = profile.stacks.values().map(|ns| i128::from(*ns)).sum();
@@ -69,9 +70,8 @@ fn show_profile(profile: Profile) {
 
 /// A profile of a host and its guest.
 fn some_profile(window_ns: i64) -> Profile {
-    let header =
-        Header { window_ns, frequency: 99, cpus: "0-1".parse().expect("CPUs"), idle_ns: 7, ..Header::default() };
-    let mut profile = Profile { header, ..Profile::default() };
+    let header = Header { frequency: 99, cpus: "0-1".parse().expect("CPUs"), idle_ns: 7, ..Header::default() };
+    let mut profile = Profile { header, window_ns, ..Profile::default() };
     let frame = |(name, kind): &(&str, Kind)| Frame::new(name, *kind);
     let chains: [&[(&str, Kind)]; 3] = [
         &[("qemu", Kind::Process), ("main", Kind::User), ("tun_get_user", Kind::Kernel)],
@@ -92,8 +92,9 @@ fn some_configuration(traffic: Traffic) -> Configuration {
     let tiles = Tiles { guest_ns: 90_000, kvm_ns: 10_000, ..Tiles::default() };
     let reasons = vec![Reason { isa: SVM, code: Some(0x78), took, tiles }];
     let vcpu = Vcpu { tid: 501, pid: 500, until: 100_000, tiles, exits: 1, reasons, ..Vcpu::default() };
-    let exits = Exits { until: 100_000, vcpus: vec![vcpu], ..Exits::default() };
-    let exits = SeenExits::new(&exits, &Names::default(), |_| About::default()).vms.pop();
+    let window = Window { until: 100_000, ..Window::default() };
+    let exits = Exits { window, vcpus: vec![vcpu], ..Exits::default() };
+    let exits = ExitsFigures::observe(&exits, &Names::default(), |_| About::default()).figures.vms.pop();
     let trace = include_bytes!("../seeds/trace_text/x86");
     let ladder = import(&mut &trace[..], &AtomicBool::new(false)).ok().map(|imported| imported.report);
     let queue =

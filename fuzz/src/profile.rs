@@ -10,12 +10,13 @@ use crate::wire::{bytes, frame, list, number, zigzag};
 use latpath_agent::Machine;
 use latpath_linux::monotonic;
 use latpath_model::Ns;
+use latpath_observe::profile::ProfileFigures;
 use latpath_perfetto::{write_profile, SampledMachine};
 use latpath_profile::{
     weigh, Absence, CausalityCheck, FrameId, Guest, GuestTime, Header, Mode, Profile, Samples, Seen, Slice, Stack,
     Thread,
 };
-use latpath_report::cpu_profile::{firefox, flame_graph, text, Document, Machine as Shown};
+use latpath_report::cpu_profile::{firefox, flame_graph, text, Machine as Shown};
 use latpath_stats::units::Letters;
 use latpath_vms::Vm;
 
@@ -92,7 +93,7 @@ fn follow(bytes: &[u8]) -> Profile {
             return Profile::default();
         }
     };
-    let header = Header { window_ns: SECOND, frequency: 99, cpus: "0".parse().expect("a CPU"), ..Header::default() };
+    let header = Header { frequency: 99, cpus: "0".parse().expect("a CPU"), ..Header::default() };
     let vm = Vm { name: "guest0".into(), pid: QEMU, program: "qemu".into(), ..Vm::default() };
     let guests = [guest];
     let profile = weigh(&host, &[time], &guests, &[vm], header);
@@ -102,7 +103,7 @@ fn follow(bytes: &[u8]) -> Profile {
 }
 
 fn show(profile: &Profile, host: &Samples, guest: &Guest) {
-    let document = Document::new(profile);
+    let document = ProfileFigures::observe(profile, 0);
     clean(&text(&document, 20, &["main".into()], Letters::Unicode.into()));
     clean(&serde_json::to_string_pretty(&document).expect("figures are JSON"));
     let kept = profile.kept();

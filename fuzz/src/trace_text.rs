@@ -11,11 +11,11 @@ pub fn run(bytes: &[u8]) {
     match import(&mut &*bytes, &AtomicBool::new(false)) {
         Ok(imported) => {
             let report = imported.report;
-            for means in report.queues.iter().flat_map(|queue| &queue.ladders) {
+            for means in report.figures.queues.iter().flat_map(|queue| &queue.ladders) {
                 let rungs: i64 = means.rungs.iter().map(|rung| rung.time.sum_ns).sum();
                 assert!(rungs == means.total.sum_ns && means.rungs.iter().all(|rung| rung.time.min_ns >= 0));
             }
-            assert!(report.events > 0 || report.queues.is_empty());
+            assert!(report.figures.events > 0 || report.figures.queues.is_empty());
             clean(&ladder_text(&report, Letters::Unicode.into()));
             clean(&serde_json::to_string(&report).expect("figures are JSON"));
         }

@@ -4,6 +4,7 @@ use crate::columns::{Decoder, Tables};
 use crate::command::Commanded;
 use crate::cost::Cost;
 use crate::message::*;
+use crate::observation::Observed;
 use crate::profile::Profiled;
 use crate::windows::Windows;
 use latpath_clock::{ClockTie, Exchange, HostTsc, PtpPair, RealtimeWatch, Timeline, TscTie};
@@ -55,6 +56,8 @@ pub struct Inbox {
     pub moments: Vec<Moment>,
     /// The requested command, if any.
     pub command: Option<Commanded>,
+    /// The observation that it makes, where it was asked for one.
+    pub observation: Option<Observed>,
     /// Sightings since the last look, on the host's timeline.
     pub fresh: Vec<Sighting>,
     /// No later sighting is older, host's timeline.
@@ -94,6 +97,7 @@ impl Inbox {
             profile: None,
             moments: Vec::new(),
             command: None,
+            observation: None,
             fresh: Vec::new(),
             watermark: Ns::MIN,
             last_exchange: 0,
@@ -140,6 +144,10 @@ impl Inbox {
             Message::Started(_) if (self.streams > 0 || self.profile.is_some()) && !self.started => self.started = true,
             Message::CommandChunk(piece) if self.command.is_some() => {
                 self.command.as_mut().map_or(Ok(()), |command| command.take(piece))?;
+            }
+            Message::Observing(_) | Message::ObservationChunk(_) => {
+                let observation = self.observation.as_mut();
+                observation.ok_or("the agent sent an observation that was not asked for")?.take(message)?;
             }
             _ if !self.started => return Err("the agent sent a message out of place".into()),
             Message::Points(points) => {

@@ -4,7 +4,8 @@ use crate::command::{CommandNews, Commanded};
 use crate::dial::{dial, Line};
 use crate::frame::{FrameReader, AGENT_MAGIC};
 use crate::inbox::Inbox;
-use crate::message::{Empty, Message, RunCommand, Start};
+use crate::message::{Empty, Message, Observe, RunCommand, Start};
+use crate::observation::Observed;
 use crate::profile::Profiled;
 use crate::session::{Session, Shared, State};
 use crate::windows::MAX_WINDOWS;
@@ -36,7 +37,7 @@ pub struct Timeouts {
     pub silence: Duration,
     /// From the stop request to the agent's goodbye.
     pub stop: Duration,
-    /// Likewise with a profile, whose rest must arrive.
+    /// Likewise with a profile, whose rest must arrive; also from the end of an observation's window until it has arrived.
     pub profile: Duration,
     /// For a window of the flight recorder.
     pub window: Duration,
@@ -261,6 +262,46 @@ impl Machine {
             self.shared.lock().commands.push_back(Message::Stop(Empty {}));
             self.wake();
         }
+    }
+
+    /// Has the agent attach an instrument; returns when its window has begun there.
+    ///
+    /// # Errors
+    /// Where the agent is older than observations, or the instrument cannot be attached there.
+    pub fn begin_observation(&mut self, instrument: &str) -> Result<(), MachineError> {
+        if !self.facts.observes {
+            let program = cut(&self.facts.program, 64);
+            let why = format!("its agent (latpath {program}) has no instruments: install the same latpath on both");
+            return Err(self.error(why));
+        }
+        let mut state = self.shared.lock();
+        state.inbox.observation = Some(Observed::default());
+        state.commands.push_back(Message::Observe(Observe { instrument: instrument.into() }));
+        drop(state);
+        self.wake();
+        let begun = self.wait(self.timeouts.start, "begin to observe", |state| {
+            let observation = state.inbox.observation.as_ref()?;
+            match &observation.outcome {
+                Some(Err(why)) => Some(Err(why.clone())),
+                _ => observation.begun.then_some(Ok(())),
+            }
+        })?;
+        begun.map_err(|why| self.error(why))
+    }
+
+    /// Ends the window, and returns the observation as the agent encoded it: at most [`MAX_OBSERVATION`](crate::MAX_OBSERVATION) bytes of
+    /// anything.
+    ///
+    /// # Errors
+    /// With what the agent said, or where the observation does not come in time.
+    pub fn end_observation(&mut self) -> Result<Vec<u8>, MachineError> {
+        self.shared.lock().commands.push_back(Message::EndObservation(Empty {}));
+        self.wake();
+        let outcome = self.wait(self.timeouts.profile, "hand over its observation", |state| {
+            state.inbox.observation.as_ref()?.outcome.clone()
+        })?;
+        self.shared.lock().inbox.observation = None;
+        outcome.map_err(|why| self.error(why))
     }
 
     /// Sets the key that the agent requires for commands.

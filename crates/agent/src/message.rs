@@ -31,7 +31,10 @@ pub const MAX_LINES: usize = 64;
 /// Content of one frame.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Envelope {
-    #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22")]
+    #[prost(
+        oneof = "Message",
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26"
+    )]
     pub message: Option<Message>,
 }
 
@@ -85,7 +88,7 @@ pub enum Message {
     Recording(Recording),
     /// A: a part of the profile, sent after all other pending messages; only to a host whose start had the option.
     #[prost(message, tag = "18")]
-    ProfileChunk(ProfileChunk),
+    ProfileChunk(Chunk),
     /// H: a command to run; only to an agent whose hello has `runs_commands`.
     #[prost(message, tag = "19")]
     RunCommand(RunCommand),
@@ -98,6 +101,18 @@ pub enum Message {
     /// start had the option.
     #[prost(message, tag = "22")]
     SourceNotes(SourceNotes),
+    /// H: observe by this instrument until [`Message::EndObservation`]. Only to an agent whose hello says that it `observes`.
+    #[prost(message, tag = "23")]
+    Observe(Observe),
+    /// A: the window has begun.
+    #[prost(message, tag = "24")]
+    Observing(Empty),
+    /// H: the window is over.
+    #[prost(message, tag = "25")]
+    EndObservation(Empty),
+    /// A: a piece of the observation; goes behind everything else that waits.
+    #[prost(message, tag = "26")]
+    ObservationChunk(Chunk),
 }
 
 /// A message without content.
@@ -155,6 +170,9 @@ pub struct Facts {
     /// The machine's settings when the host greeted the agent; none from an agent that does not say them.
     #[prost(message, optional, tag = "12")]
     pub settings: Option<MachineReading>,
+    /// Whether it can attach instruments and knows the messages about them.
+    #[prost(bool, tag = "13")]
+    pub observes: bool,
 }
 
 impl Facts {
@@ -175,6 +193,7 @@ impl Facts {
             profiles: true,
             runs_commands: false,
             settings: None,
+            observes: false,
         }
     }
 
@@ -396,9 +415,17 @@ pub struct Recording {
     pub paused_ns: u64,
 }
 
-/// A part of a [`ProfileReply`].
+/// The instrument that is to observe.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ProfileChunk {
+pub struct Observe {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub instrument: String,
+}
+
+/// A piece of a [`Reply`].
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Chunk {
     #[prost(bytes = "vec", tag = "1")]
     pub bytes: Vec<u8>,
     /// Whether it completes the reply.
@@ -407,13 +434,13 @@ pub struct ProfileChunk {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ProfileReply {
-    /// Reason for a missing profile.
+pub struct Reply {
+    /// Why there is no content.
     #[prost(string, tag = "1")]
     pub error: String,
-    /// A slice; see [`crate::profile`].
+    /// A slice of a profile (see [`crate::profile`]), or an observation as JSON.
     #[prost(bytes = "vec", tag = "2")]
-    pub slice: Vec<u8>,
+    pub content: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

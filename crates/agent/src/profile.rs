@@ -1,8 +1,8 @@
 //! A guest's profile: slices of its samples, packed and sent in parts, after all other messages. The guest runs the
 //! sampler in a separate thread; the host checks everything.
 
-use crate::message::{self, Message, ProfileChunk, MAX_TEXT};
-use latpath_model::text::cut;
+use crate::message::{Chunk, Message};
+use crate::work::{Inbound, Outbound, Worker};
 use latpath_model::Ns;
 use latpath_profile::{
     FrameId, Mode, Recorder, Samples, Seen, Slice, Stack, Thread, Unnamed, MAX_FRAMES, MAX_NAMES, MAX_STACKS,
@@ -11,20 +11,13 @@ use latpath_profile::{
 use prost::encoding::{decode_key, decode_varint, skip_field, DecodeContext, WireType};
 use prost::Message as _;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, TryRecvError};
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Maximum length of a packed slice, bytes.
 const MAX_PACKED: usize = 4 << 20;
 /// Maximum samples and threads of a slice.
 const MAX_ROWS: usize = 1 << 18;
-/// Length of a part, bytes: short, so that a time reply does not wait for long.
-const PIECE: usize = 8 << 10;
-/// Maximum slices waiting for the host; then the sampler's ring fills and counts lost samples.
-const MAX_WAITING: usize = 16;
 /// Interval of draining the ring.
 const EVERY: Duration = Duration::from_millis(50);
 
@@ -230,64 +223,43 @@ impl TryFrom<Packed> for Slice {
 
 /// The guest's end: the sampler's thread, and the slices waiting for the host.
 pub(crate) struct Profiling {
-    thread: Option<JoinHandle<()>>,
-    stop: Arc<AtomicBool>,
-    /// Whether nobody waits for the last slice.
-    leave: Arc<AtomicBool>,
-    slices: Option<Receiver<Result<Slice, String>>>,
-    /// The packed slice, and the number of bytes sent.
-    packed: Vec<u8>,
-    sent: usize,
+    worker: Worker<Result<Slice, String>>,
+    out: Outbound,
     /// Parts of a long slice, not yet packed.
     parts: VecDeque<Slice>,
 }
 
 impl Profiling {
     pub fn begin(make: MakeSampler) -> std::io::Result<Self> {
-        let (sender, slices) = sync_channel(MAX_WAITING);
-        let stop = Arc::new(AtomicBool::new(false));
-        let leave = Arc::new(AtomicBool::new(false));
-        let (stopped, leaves) = (stop.clone(), leave.clone());
-        let sample = move || {
+        let worker = Worker::start("lp-profile", move |orders, sender| {
             let mut sampler = match make() {
                 Ok(sampler) => sampler,
                 Err(why) => return drop(sender.send(Err(why))),
             };
             // Ends when the receiver is gone.
-            while !stopped.load(Ordering::SeqCst) {
+            while !orders.is_stopped() {
                 if sampler.step().is_some_and(|slice| sender.send(Ok(slice)).is_err()) {
                     return;
                 }
                 std::thread::sleep(EVERY);
             }
-            let _ = sender.send(Ok(sampler.end(&leaves)));
-        };
-        let thread = std::thread::Builder::new().name("lp-profile".into()).spawn(sample)?;
-        Ok(Self {
-            thread: Some(thread),
-            stop,
-            leave,
-            slices: Some(slices),
-            packed: Vec::new(),
-            sent: 0,
-            parts: VecDeque::new(),
-        })
+            let _ = sender.send(Ok(sampler.end(&orders.leave)));
+        })?;
+        Ok(Self { worker, out: Outbound::default(), parts: VecDeque::new() })
     }
 
     /// Whether parts wait for the host; packs the next slice if none do.
     pub fn has_chunks(&mut self) -> bool {
-        if self.sent == self.packed.len() {
-            if let Some(part) = self.parts.pop_front() {
-                self.pack(Ok(part));
-                return true;
-            }
-            match self.slices.as_ref().map(Receiver::try_recv) {
-                Some(Ok(slice)) => self.pack(slice),
-                Some(Err(TryRecvError::Disconnected)) => self.slices = None,
-                Some(Err(TryRecvError::Empty)) | None => {}
+        if self.out.waiting() == 0 {
+            match self.parts.pop_front() {
+                Some(part) => self.pack(Ok(part)),
+                None => {
+                    let slice = self.worker.next();
+                    slice.into_iter().for_each(|slice| self.pack(slice));
+                }
             }
         }
-        self.sent < self.packed.len()
+        self.out.waiting() > 0
     }
 
     fn pack(&mut self, slice: Result<Slice, String>) {
@@ -309,44 +281,23 @@ impl Profiling {
             }
             Packed::from(part)
         });
-        let reply = match outcome {
-            Ok(slice) => message::ProfileReply { error: String::new(), slice: slice.encode_to_vec() },
-            Err(why) => message::ProfileReply { error: cut(&why, MAX_TEXT).into(), slice: Vec::new() },
-        };
-        (self.packed, self.sent) = (reply.encode_to_vec(), 0);
+        self.out = Outbound::reply(outcome.map(|packed| packed.encode_to_vec()));
     }
 
     /// The next part for the host.
     pub fn piece(&mut self) -> Option<Message> {
-        if !self.has_chunks() {
-            return None;
-        }
-        let rest = &self.packed[self.sent..];
-        let bytes = rest[..rest.len().min(PIECE)].to_vec();
-        self.sent += bytes.len();
-        Some(Message::ProfileChunk(ProfileChunk { bytes, last: self.sent == self.packed.len() }))
+        self.has_chunks();
+        self.out.chunk().map(Message::ProfileChunk)
     }
 
     /// Requests the sampler's end; its last slices follow as parts until [`Self::is_over`].
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
+        self.worker.stop();
     }
 
     /// Whether the sampler has ended and all its slices were sent.
     pub fn is_over(&mut self) -> bool {
-        !self.has_chunks() && self.slices.is_none()
-    }
-}
-
-impl Drop for Profiling {
-    fn drop(&mut self) {
-        self.leave.store(true, Ordering::SeqCst);
-        self.stop.store(true, Ordering::SeqCst);
-        // Wakes a thread that waits for room: the receiver is gone.
-        self.slices = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        !self.has_chunks() && self.worker.is_over()
     }
 }
 
@@ -356,7 +307,7 @@ pub(crate) struct Profiled {
     pub samples: Samples,
     /// Times, in its own clock, and CPUs of the samples in the last slice.
     pub moments: Vec<(Ns, u32)>,
-    bytes: Vec<u8>,
+    inbound: Inbound,
     /// Reason for a missing profile.
     pub error: Option<String>,
 }
@@ -370,23 +321,18 @@ impl Profiled {
     ///
     /// # Errors
     /// The part is invalid; names the problem.
-    pub fn take(&mut self, piece: ProfileChunk) -> Result<(), String> {
-        if self.bytes.len() + piece.bytes.len() > MAX_PACKED + MAX_TEXT {
-            return Err("the agent sent a slice of its profile that is too long".into());
-        }
-        self.bytes.extend(piece.bytes);
-        if !piece.last {
-            return Ok(());
-        }
-        let bytes = std::mem::take(&mut self.bytes);
+    pub fn take(&mut self, piece: Chunk) -> Result<(), String> {
+        let content = match self.inbound.take(piece, MAX_PACKED, "a slice of its profile")? {
+            None => return Ok(()),
+            Some(Ok(content)) => content,
+            Some(Err(why)) => {
+                self.error = Some(why);
+                return Ok(());
+            }
+        };
         let bad = |why: &dyn std::fmt::Display| format!("the agent sent a profile that cannot be read ({why})");
-        let reply = message::ProfileReply::decode(&bytes[..]).map_err(|e| bad(&e))?;
-        if !reply.error.is_empty() {
-            self.error = Some(message::printable(&reply.error));
-            return Ok(());
-        }
-        check(&reply.slice).map_err(|e| bad(&e))?;
-        let packed = Packed::decode(&reply.slice[..]).map_err(|e| bad(&e))?;
+        check(&content).map_err(|e| bad(&e))?;
+        let packed = Packed::decode(&content[..]).map_err(|e| bad(&e))?;
         let slice = Slice::try_from(packed).map_err(|e| bad(&e))?;
         let moments = slice.seen.iter().map(|seen| (seen.t, seen.cpu)).collect();
         self.samples.take(slice).map_err(|e| bad(&e))?;
@@ -398,6 +344,8 @@ impl Profiled {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{Reply, MAX_TEXT};
+    use crate::work::PIECE;
     use proptest::prelude::*;
 
     /// A sampler with this number of slices.
@@ -498,13 +446,12 @@ mod tests {
     #[test]
     fn empty_entries_need_no_memory() {
         let said = |slice: Vec<u8>| {
-            let reply = message::ProfileReply { error: String::new(), slice };
+            let reply = Reply { error: String::new(), content: slice };
             let (mut host, bytes) = (Profiled::default(), reply.encode_to_vec());
             let pieces = bytes.chunks(MAX_TEXT);
             let count = pieces.len();
-            let said = pieces
-                .enumerate()
-                .map(|(at, bytes)| host.take(ProfileChunk { bytes: bytes.to_vec(), last: at + 1 == count }));
+            let said =
+                pieces.enumerate().map(|(at, bytes)| host.take(Chunk { bytes: bytes.to_vec(), last: at + 1 == count }));
             said.last().unwrap().unwrap_err()
         };
         for tag in [3u8, 4, 5, 14] {
@@ -535,7 +482,7 @@ mod tests {
     #[test]
     fn a_profile_without_an_end_is_refused() {
         let mut host = Profiled::default();
-        let mut endless = (0..40).map(|_| host.take(ProfileChunk { bytes: vec![7; 1 << 19], last: false }));
+        let mut endless = (0..40).map(|_| host.take(Chunk { bytes: vec![7; 1 << 19], last: false }));
         assert!(endless.any(|taken| taken.is_err_and(|why| why.contains("too long"))));
     }
 
@@ -548,7 +495,7 @@ mod tests {
         ) {
             let mut host = Profiled::default();
             for (bytes, last) in pieces {
-                let _ = host.take(ProfileChunk { bytes, last });
+                let _ = host.take(Chunk { bytes, last });
             }
             let rows = later.len();
             let packed = Packed {
@@ -556,8 +503,8 @@ mod tests {
                 from, until: from.saturating_add(5), later, cpu, thread: vec![0; rows], stack: vec![0; rows],
                 stacks: vec![PackedStack { mode, frames: vec![] }], threads: vec![Thread::default()], ..Packed::default()
             };
-            let reply = message::ProfileReply { error: String::new(), slice: packed.encode_to_vec() };
-            let _ = Profiled::default().take(ProfileChunk { bytes: reply.encode_to_vec(), last: true });
+            let reply = Reply { error: String::new(), content: packed.encode_to_vec() };
+            let _ = Profiled::default().take(Chunk { bytes: reply.encode_to_vec(), last: true });
         }
     }
 }

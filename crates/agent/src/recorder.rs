@@ -3,14 +3,13 @@
 
 use crate::message::{self, Message, WindowReply, WindowRequest, MAX_LINES, MAX_NAME, MAX_TEXT};
 use crate::windows::{sensible, MAX_WINDOWS};
+use crate::work::Outbound;
 use latpath_flight::{Figures, NoSnapshot, Record, RecorderThread, SnapshotLimits, MAX_ENCODED};
 use latpath_model::{text::cut, Ns};
 use std::collections::VecDeque;
 
 /// Maximum size of encoded windows waiting for the host, bytes; above it, no further window is started.
 const MAX_READY: usize = 16 << 20;
-/// Size of a chunk, bytes; small, so that time replies do not wait long.
-const CHUNK: usize = 8 << 10;
 
 /// The recorder thread with its queues.
 pub struct Recording {
@@ -19,9 +18,8 @@ pub struct Recording {
     /// Requests not started yet.
     coming: Vec<WindowRequest>,
     working: Option<u64>,
-    /// Encoded windows for the host, and the bytes of the first one already sent.
-    ready: VecDeque<(u64, Vec<u8>)>,
-    sent: usize,
+    /// Encoded windows for the host.
+    ready: VecDeque<(u64, Outbound)>,
     windows: u64,
     /// Whether missing hooks were reported.
     introduced: bool,
@@ -39,7 +37,6 @@ impl Recording {
             coming: Vec::new(),
             working: None,
             ready: VecDeque::new(),
-            sent: 0,
             windows: 0,
             introduced: false,
         })
@@ -70,7 +67,7 @@ impl Recording {
                     self.working = None;
                     self.windows += 1;
                     match bytes.len() {
-                        ..=MAX_ENCODED => self.ready.push_back((id, bytes)),
+                        ..=MAX_ENCODED => self.ready.push_back((id, Outbound::new(bytes))),
                         long => out.push(error(id, &format!("the window has {long} bytes (limit: {MAX_ENCODED})"))),
                     }
                 }
@@ -82,7 +79,7 @@ impl Recording {
         if self.working.is_some() {
             return;
         }
-        let waiting: usize = self.ready.iter().map(|(_, bytes)| bytes.len()).sum();
+        let waiting: usize = self.ready.iter().map(|(_, bytes)| bytes.waiting()).sum();
         let WindowRequest { id, from, to } = self.coming.remove(due);
         if waiting > MAX_READY {
             out.push(error(id, &format!("{waiting} bytes of other windows wait for the host")));
@@ -127,14 +124,10 @@ impl Recording {
 
     /// The next chunk for the host.
     pub fn chunk(&mut self) -> Option<Message> {
-        let (id, bytes) = self.ready.front()?;
-        let (id, rest) = (*id, &bytes[self.sent..]);
-        let chunk = rest[..rest.len().min(CHUNK)].to_vec();
-        self.sent += chunk.len();
-        let last = self.sent == bytes.len();
+        let (id, bytes) = self.ready.front_mut()?;
+        let (id, (chunk, last)) = (*id, bytes.piece()?);
         if last {
             self.ready.pop_front();
-            self.sent = 0;
         }
         Some(Message::WindowReply(WindowReply { id, error: String::new(), chunk, last }))
     }

@@ -4,6 +4,7 @@ mod reporter;
 mod session;
 
 use crate::message::StartRequest;
+use crate::observation::MakeObserver;
 use crate::profile::MakeSampler;
 use crate::stream::{Got, Stream};
 use crate::{Commands, Facts};
@@ -31,6 +32,9 @@ impl<S: Source> From<S> for Attached<S> {
     }
 }
 
+/// Finds the instrument of a name.
+pub type FindObserver = Box<dyn Fn(&str) -> Option<MakeObserver> + Send>;
+
 /// Options of an agent.
 pub struct ServeOptions {
     /// Clock of the source's times: `CLOCK_MONOTONIC`, or another one in tests.
@@ -45,6 +49,8 @@ pub struct ServeOptions {
     pub opening: Option<Duration>,
     /// Interval of draining the source.
     pub every: Duration,
+    /// Instruments that it attaches for the host; the hello announces whether there are any.
+    pub observers: Option<FindObserver>,
     /// Permission of commands, announced in the hello.
     pub commands: Commands,
     /// Capacity of the source's rings in sightings, for running in the background while the source runs. `None` in
@@ -61,6 +67,7 @@ impl Default for ServeOptions {
             silence: Duration::from_secs(10),
             opening: None,
             every: Duration::from_millis(10),
+            observers: None,
             commands: Commands::Refused,
             background: None,
         }

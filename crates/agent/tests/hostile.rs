@@ -91,6 +91,18 @@ fn an_agent_that_announces_an_endless_frame_is_refused() {
 }
 
 #[test]
+fn an_agent_that_observes_without_being_asked_is_refused() {
+    let error = why(host_against(|mut guest| {
+        let preamble = knock(&mut guest);
+        guest.write_all(&greeting(&preamble, 1)).unwrap();
+        // The window has begun.
+        guest.write_all(&[3, 0, 0, 0, 0xc2, 1, 0]).unwrap();
+        hold(guest);
+    }));
+    assert!(error.contains("an observation that was not asked for"), "{error}");
+}
+
+#[test]
 fn an_agent_that_replaces_a_dead_one_is_reported_at_once() {
     let error = why(host_against(|mut guest| {
         let preamble = knock(&mut guest);

@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+#[derive(Clone, Copy)]
 pub struct Hook {
     /// Its name in bpf/.
     pub program: &'static str,
@@ -63,6 +64,44 @@ pub const fn or(hook: Hook, instead: &'static str) -> Hook {
 /// A program at what the kernel itself need not have.
 pub const fn optional(hook: Hook) -> Hook {
     Hook { is_optional: true, ..hook }
+}
+
+/// Programs at the entry and exit of each interrupt vector (x86, and ARM's IPIs), which are named like their tracepoints. They show the timer
+/// interrupt, interrupts from other CPUs, and the thermal interrupt.
+pub const fn irq_vectors(tick: &'static str, ipi: &'static str, thermal: &'static str) -> [Hook; 16] {
+    const fn at(tracepoint: &'static str, shows: &'static str) -> Hook {
+        hook(tracepoint, tracepoint, shows)
+    }
+    [
+        at("local_timer_entry", tick),
+        at("local_timer_exit", tick),
+        at("reschedule_entry", ipi),
+        at("reschedule_exit", ipi),
+        at("call_function_entry", ipi),
+        at("call_function_exit", ipi),
+        at("call_function_single_entry", ipi),
+        at("call_function_single_exit", ipi),
+        at("irq_work_entry", ipi),
+        at("irq_work_exit", ipi),
+        at("x86_platform_ipi_entry", ipi),
+        at("x86_platform_ipi_exit", ipi),
+        at("thermal_apic_entry", thermal),
+        at("thermal_apic_exit", thermal),
+        at("ipi_entry", ipi),
+        at("ipi_exit", ipi),
+    ]
+}
+
+/// Two tables as one, of `N = A + B` hooks.
+pub const fn joined<const A: usize, const B: usize, const N: usize>(a: [Hook; A], b: [Hook; B]) -> [Hook; N] {
+    assert!(N == A + B);
+    let mut all = [a[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < A { a[at] } else { b[at - A] };
+        at += 1;
+    }
+    all
 }
 
 /// Something that this kernel does not offer.

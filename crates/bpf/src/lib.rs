@@ -22,6 +22,8 @@ mod names;
 #[cfg(feature = "loader")]
 mod refusal;
 #[cfg(feature = "loader")]
+mod skeleton;
+#[cfg(feature = "loader")]
 mod start;
 #[cfg(feature = "loader")]
 mod streams;
@@ -47,11 +49,14 @@ mod loader {
         STEP_BITS,
     };
     pub use crate::fentry::{attach as attach_program, works as fentry_works};
-    pub use crate::hooks::{function_hook, hook, module_hook, optional, or, Hook, Hooks, Missing, Programs, Standing};
+    pub use crate::hooks::{
+        function_hook, hook, irq_vectors, joined, module_hook, optional, or, Hook, Hooks, Missing, Programs, Standing,
+    };
     pub use crate::kernel::{able, is_xdp_loaded, measure, program_info, release, Unable};
     pub use crate::maps::{bytes_of, convert, entries, from_bytes, Mapped, Plain};
     pub use crate::names::{interrupts, Functions, Reasons};
     pub use crate::refusal::{accused, last_words, listen, with_last_words};
-    pub use crate::start::{begin_window, end_window, Purpose, StartError};
+    pub use crate::skeleton::{Loaded, Opened};
+    pub use crate::start::{begin_window, end_window, Purpose, StartError, Window};
     pub use crate::streams::{BadStreams, Table};
 }

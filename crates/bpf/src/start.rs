@@ -1,8 +1,8 @@
 //! Why programs do not stand, and the window in which those that stand count.
 
-use crate::{release, with_last_words, Unable};
+use crate::{release, with_last_words, Missing, Programs, Unable};
 use latpath_linux::monotonic;
-use latpath_model::Ns;
+use latpath_model::{cost_per_event, Ns, Observation};
 use std::fmt::Display;
 use std::io;
 use std::thread::sleep;
@@ -50,7 +50,49 @@ impl Purpose {
     }
 }
 
-/// So soon a window begins and ends: all programs and user space must have read its borders by then.
+/// A window that is over, and what is known of the programs that watched it.
+#[derive(Clone, Debug, Default)]
+pub struct Window {
+    /// Its begin, `CLOCK_MONOTONIC`.
+    pub from: Ns,
+    /// Its end.
+    pub until: Ns,
+    /// Events that were missed because the same program was already running on that CPU.
+    pub missed: u64,
+    /// What this kernel does not show.
+    pub missing: Vec<Missing>,
+    /// Runs of the programs and their time in ns, where the kernel measured them.
+    pub cost: Option<(u64, u64)>,
+}
+
+impl Window {
+    /// Length of the window.
+    pub fn length(&self) -> Ns {
+        self.until - self.from
+    }
+
+    /// These figures of the window.
+    pub fn observation<F>(&self, figures: F, notes: Vec<String>) -> Observation<F> {
+        Observation {
+            from_ns: self.from,
+            window_ns: self.length(),
+            lost_events: self.missed,
+            cost_per_event_ns: cost_per_event(self.cost),
+            not_shown: self.missing.iter().map(ToString::to_string).collect(),
+            notes,
+            figures,
+        }
+    }
+}
+
+impl Programs {
+    /// The window that these programs have watched.
+    pub fn window(&self, from: Ns, until: Ns) -> Window {
+        Window { from, until, missed: self.missed(), missing: self.missing.clone(), cost: self.cost() }
+    }
+}
+
+/// Lead time before a window's bounds take effect: all programs and user space must have read them by then.
 const SOON: Ns = 2_000_000;
 
 fn wait_for(t: Ns) {

@@ -2,7 +2,8 @@
 
 use crate::{Command, Lack, Machine, Works};
 use latpath_bpf::Missing;
-use latpath_flight::{Recorder, Scope};
+use latpath_flight::Recorder;
+use latpath_observe::INSTRUMENTS;
 use latpath_path::With;
 use latpath_probe::{Options, Probe};
 use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
@@ -39,10 +40,10 @@ pub(crate) static ALL: [Engine; 9] = [
     // To explain a run needs nothing; to record what explains it does.
     Engine { title: Some("causes in record and live, which explain shows"), ..engine(&["explain"], causes) },
     engine(&["path"], path),
-    engine(&["exits"], exits),
-    engine(&["queues"], queues),
-    engine(&["ladder"], ladder),
-    engine(&["profile"], profile),
+    engine(&["exits"], |machine| instrument(machine, "exits")),
+    engine(&["queues"], |machine| instrument(machine, "queues")),
+    engine(&["ladder"], |machine| instrument(machine, "ladder")),
+    engine(&["profile"], |machine| instrument(machine, "profile")),
     engine(&["study"], study),
     engine(&["ping", "publish", "subscribe", "streams"], frames),
 ];
@@ -101,65 +102,53 @@ fn points(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     Ok(together(machine, probe.missing()))
 }
 
-fn recorded(machine: &Machine, scope: Scope) -> Result<Vec<Lack>, Lack> {
-    let recorder = Recorder::start_for(scope, BYTES_PER_CPU).map_err(|e| nothing(machine, &TRACING)(&e))?;
-    Ok(together(machine, &recorder.missing()))
-}
-
 fn causes(machine: &Machine) -> Result<Vec<Lack>, Lack> {
-    let mut lacks = recorded(machine, Scope::Causes)?;
+    let recorder = Recorder::start(BYTES_PER_CPU).map_err(|e| nothing(machine, &TRACING)(&e))?;
+    let mut lacks = together(machine, &recorder.missing());
     lacks.extend(machine.without_module("kvm", "KVM", "when a vCPU was in its guest (no VM runs by KVM)"));
     Ok(lacks)
 }
 
-fn ladder(machine: &Machine) -> Result<Vec<Lack>, Lack> {
-    kvm(machine)?;
-    let mut lacks = recorded(machine, Scope::Transfers)?;
-    lacks.extend(machine.without_module("vhost_net", "VHOST_NET", "queues that vhost serves (no VM has one)"));
-    Ok(lacks)
-}
-
+/// Whether this machine has KVM.
 fn kvm(machine: &Machine) -> Result<(), Lack> {
     machine.without_module("kvm", "KVM", "").map_or(Ok(()), Err)
 }
 
-fn exits(machine: &Machine) -> Result<Vec<Lack>, Lack> {
-    kvm(machine)?;
-    let watch = latpath_exits::Watch::start(&[], latpath_exits::Options { only: true, ..Default::default() })
-        .map_err(|e| nothing(machine, &TRACING)(&e))?;
-    let mut lacks = together(machine, watch.missing());
-    if !machine.root.path("sys/kernel/debug/kvm").exists() {
+/// What an instrument of this name lacks.
+fn instrument(machine: &Machine, name: &str) -> Result<Vec<Lack>, Lack> {
+    let entry = latpath_observe::instrument(name).expect("an instrument of the table");
+    let needs = entry.needs;
+    if needs.kvm {
+        kvm(machine)?;
+    }
+    let options: &[&str] = if needs.functions { &FUNCTIONS } else { &TRACING };
+    let missing = (entry.try_out)().map_err(|e| nothing(machine, options)(&e))?;
+    let mut lacks = together(machine, &missing);
+    if needs.debugfs && !machine.root.path("sys/kernel/debug/kvm").exists() {
         lacks.push(Lack {
             what: "debugfs is not mounted".into(),
             lost: "KVM's own counters, to check against".into(),
             remedy: machine.remedy(&["DEBUG_FS"]).or(Some("mount -t debugfs debugfs /sys/kernel/debug".into())),
         });
     }
+    if needs.vhost {
+        lacks.extend(machine.without_module("vhost_net", "VHOST_NET", "queues that vhost serves (no VM has one)"));
+    }
     Ok(lacks)
 }
 
-fn profile(machine: &Machine) -> Result<Vec<Lack>, Lack> {
-    // Where KVM is loaded, its events are tried too: of a thread that never enters a guest.
-    let vcpus = if machine.has_module("kvm") { vec![std::process::id()] } else { Vec::new() };
-    let options = latpath_profile::Options { calls_of: Some(Vec::new()), vcpus, ..Default::default() };
-    let recorder = latpath_profile::Recorder::start(&options).map_err(|e| nothing(machine, &TRACING)(&e))?;
-    Ok(together(machine, recorder.missing()))
-}
-
-/// What it measures with; it works where any of that does.
+/// What a study measures with; it works where any of that does.
 fn study(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     kvm(machine)?;
-    let parts: [(&str, fn(&Machine) -> Result<Vec<Lack>, Lack>); 4] =
-        [("exits", exits), ("ladder", ladder), ("queues", queues), ("profile", profile)];
     let mut lacks: Vec<Lack> = Vec::new();
     let mut failed = Vec::new();
-    for (part, lacks_of) in parts {
-        match lacks_of(machine) {
+    for entry in &INSTRUMENTS {
+        match instrument(machine, entry.name) {
             Ok(of_it) => lacks.extend(of_it),
-            Err(lack) => failed.push(Lack { lost: format!("all that {part} measures"), ..lack }),
+            Err(lack) => failed.push(Lack { lost: format!("all that {} measures", entry.name), ..lack }),
         }
     }
-    if failed.len() == parts.len() {
+    if failed.len() == INSTRUMENTS.len() {
         return Err(Lack { lost: String::new(), ..failed.swap_remove(0) });
     }
     lacks.extend(failed);
@@ -169,13 +158,6 @@ fn study(machine: &Machine) -> Result<Vec<Lack>, Lack> {
         seen.push(lack.clone());
         is_new
     });
-    Ok(lacks)
-}
-
-fn queues(machine: &Machine) -> Result<Vec<Lack>, Lack> {
-    let watch = latpath_queues::Watch::start(false).map_err(|e| nothing(machine, &FUNCTIONS)(&e))?;
-    let mut lacks = together(machine, watch.missing());
-    lacks.extend(machine.without_module("vhost_net", "VHOST_NET", "queues that vhost serves (no VM has one)"));
     Ok(lacks)
 }
 

@@ -176,19 +176,27 @@ static __always_inline struct kvm_vcpu *running_vcpu(void)
 }
 #endif
 
-static __always_inline int entered(struct kvm_vcpu *vcpu)
+/* The vCPU of the running thread, whose event may be counted until end(). */
+static __always_inline struct vcpu *begin_in_run(__u64 now, __u32 *slot)
 {
 	struct here *here = this_cpu();
-	__u64 now = bpf_ktime_get_ns();
 	struct vcpu *v;
-	struct row *row;
-	__u32 slot;
 
 	if (!here)
 		return 0;
-	slot = slot_in_run(here, now);
-	v = in_slot(slot);
-	if (!v || !begin(v, now))
+	*slot = slot_in_run(here, now);
+	v = in_slot(*slot);
+	return v && begin(v, now) ? v : 0;
+}
+
+static __always_inline int entered(struct kvm_vcpu *vcpu)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 slot;
+	struct vcpu *v = begin_in_run(now, &slot);
+	struct row *row;
+
+	if (!v)
 		return 0;
 	if (v->id == NO_ID && vcpu)
 		v->id = OF_VCPU(vcpu, vcpu_id);
@@ -202,17 +210,12 @@ static __always_inline int entered(struct kvm_vcpu *vcpu)
 
 static __always_inline int left(__u32 isa, __u32 reason)
 {
-	struct here *here = this_cpu();
 	__u64 now = bpf_ktime_get_ns();
-	struct vcpu *v;
-	struct row *row;
 	__u32 slot;
+	struct vcpu *v = begin_in_run(now, &slot);
+	struct row *row;
 
-	if (!here)
-		return 0;
-	slot = slot_in_run(here, now);
-	v = in_slot(slot);
-	if (!v || !begin(v, now))
+	if (!v)
 		return 0;
 	row = row_of(slot, v->row);
 	if (row)
@@ -434,27 +437,27 @@ int BPF_PROG(thread_end, struct task_struct *p)
 	return 0;
 }
 
-/* A tracepoint at which an interrupt of some kind begins, and its end. */
-#define INTERRUPT(name, from, to)                                               \
-	SEC("tp_btf/" #from)                                                    \
-	int BPF_PROG(name##_begins)                                             \
-	{                                                                       \
-		return TO_CURRENT(on_interrupt(v, now));         \
-	}                                                                       \
-	SEC("tp_btf/" #to)                                                      \
-	int BPF_PROG(name##_ends)                                               \
-	{                                                                       \
-		return TO_CURRENT(on_interrupt_end(v, now));     \
+/* Tracepoints at which an interrupt of some kind begins and ends. */
+#define INTERRUPT(name)                                  \
+	SEC("tp_btf/" #name "_entry")                    \
+	int BPF_PROG(name##_entry)                       \
+	{                                                \
+		return TO_CURRENT(on_interrupt(v, now)); \
+	}                                                \
+	SEC("tp_btf/" #name "_exit")                     \
+	int BPF_PROG(name##_exit)                        \
+	{                                                \
+		return TO_CURRENT(on_interrupt_end(v, now)); \
 	}
 
-INTERRUPT(irq, irq_handler_entry, irq_handler_exit)
-INTERRUPT(softirq, softirq_entry, softirq_exit)
-INTERRUPT(local_timer, local_timer_entry, local_timer_exit)
-INTERRUPT(reschedule, reschedule_entry, reschedule_exit)
-INTERRUPT(call_function, call_function_entry, call_function_exit)
-INTERRUPT(call_function_single, call_function_single_entry, call_function_single_exit)
-INTERRUPT(irq_work, irq_work_entry, irq_work_exit)
-INTERRUPT(platform, x86_platform_ipi_entry, x86_platform_ipi_exit)
-INTERRUPT(thermal, thermal_apic_entry, thermal_apic_exit)
+INTERRUPT(irq_handler)
+INTERRUPT(softirq)
+INTERRUPT(local_timer)
+INTERRUPT(reschedule)
+INTERRUPT(call_function)
+INTERRUPT(call_function_single)
+INTERRUPT(irq_work)
+INTERRUPT(x86_platform_ipi)
+INTERRUPT(thermal_apic)
 /* ARM */
-INTERRUPT(ipi, ipi_entry, ipi_exit)
+INTERRUPT(ipi)

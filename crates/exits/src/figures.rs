@@ -1,6 +1,6 @@
 //! What was seen, as plain numbers.
 
-use latpath_bpf::Missing;
+use latpath_bpf::Window;
 use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use schemars::JsonSchema;
@@ -207,8 +207,7 @@ pub struct Events {
 
 #[derive(Clone, Debug, Default)]
 pub struct Exits {
-    pub from: Ns,
-    pub until: Ns,
+    pub window: Window,
     pub vcpus: Vec<Vcpu>,
     /// Interrupts that virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered. `None` where
     /// this kernel does not say.
@@ -217,10 +216,4 @@ pub struct Exits {
     pub events: Option<Events>,
     /// Entries of vCPUs for which there was no room.
     pub no_room: u64,
-    /// Events that were missed because the same program was running already.
-    pub missed: u64,
-    /// What this kernel does not show.
-    pub missing: Vec<Missing>,
-    /// What the programs cost, where the kernel measured it: how often they ran, and for how long, in ns.
-    pub cost: Option<(u64, u64)>,
 }

@@ -1,6 +1,6 @@
 //! Where the programs stand.
 
-use latpath_bpf::{function_hook, hook, module_hook, or, Hook};
+use latpath_bpf::{function_hook, hook, irq_vectors, joined, module_hook, or, Hook};
 
 /// Without it nobody says when a guest was left.
 pub(crate) const NEEDED: &str = "kvm_exit";
@@ -12,7 +12,9 @@ const fn kvm(program: &'static str, at: &'static str, shows: &'static str) -> Ho
 }
 
 /// All of them; alternatives stand behind those that they stand in for.
-pub(crate) static HOOKS: [Hook; 34] = [
+pub(crate) static HOOKS: [Hook; 34] = joined(OWN, irq_vectors(INTERRUPTS, INTERRUPTS, INTERRUPTS));
+
+const OWN: [Hook; 18] = [
     or(kvm("kvm_entry", "kvm_entry", "when a guest was entered"), "kvm_entry_of_any"),
     kvm("kvm_entry_of_any", "kvm_entry", "when a guest was entered"),
     or(kvm("kvm_exit", NEEDED, "when and why a guest was left"), "kvm_exit_with_reason"),
@@ -27,24 +29,8 @@ pub(crate) static HOOKS: [Hook; 34] = [
     hook("switch_without_state", "sched_switch", "sleeping and waiting for a CPU"),
     hook("wakeup", "sched_wakeup", "since when a thread was ready"),
     hook("thread_end", "sched_process_exit", "ends of vCPUs"),
-    hook("irq_begins", "irq_handler_entry", INTERRUPTS),
-    hook("irq_ends", "irq_handler_exit", INTERRUPTS),
-    hook("softirq_begins", "softirq_entry", INTERRUPTS),
-    hook("softirq_ends", "softirq_exit", INTERRUPTS),
-    hook("local_timer_begins", "local_timer_entry", INTERRUPTS),
-    hook("local_timer_ends", "local_timer_exit", INTERRUPTS),
-    hook("reschedule_begins", "reschedule_entry", INTERRUPTS),
-    hook("reschedule_ends", "reschedule_exit", INTERRUPTS),
-    hook("call_function_begins", "call_function_entry", INTERRUPTS),
-    hook("call_function_ends", "call_function_exit", INTERRUPTS),
-    hook("call_function_single_begins", "call_function_single_entry", INTERRUPTS),
-    hook("call_function_single_ends", "call_function_single_exit", INTERRUPTS),
-    hook("irq_work_begins", "irq_work_entry", INTERRUPTS),
-    hook("irq_work_ends", "irq_work_exit", INTERRUPTS),
-    hook("platform_begins", "x86_platform_ipi_entry", INTERRUPTS),
-    hook("platform_ends", "x86_platform_ipi_exit", INTERRUPTS),
-    hook("thermal_begins", "thermal_apic_entry", INTERRUPTS),
-    hook("thermal_ends", "thermal_apic_exit", INTERRUPTS),
-    hook("ipi_begins", "ipi_entry", INTERRUPTS),
-    hook("ipi_ends", "ipi_exit", INTERRUPTS),
+    hook("irq_handler_entry", "irq_handler_entry", INTERRUPTS),
+    hook("irq_handler_exit", "irq_handler_exit", INTERRUPTS),
+    hook("softirq_entry", "softirq_entry", INTERRUPTS),
+    hook("softirq_exit", "softirq_exit", INTERRUPTS),
 ];

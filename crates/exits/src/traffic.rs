@@ -30,8 +30,8 @@ impl Traffic {
     }
 
     /// What devices have counted where some VMs have taps.
-    pub fn counters(vms: &[Vm]) -> DeviceStatistics {
-        statistics(vms.iter().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns))
+    pub fn counters<'v>(vms: impl IntoIterator<Item = &'v Vm>) -> DeviceStatistics {
+        statistics(vms.into_iter().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns))
     }
 
     /// What passed a VM's taps, of what devices counted in a window; `None` where none of them is known.

@@ -4,20 +4,18 @@ use crate::events::{self, Counting};
 use crate::figures::{Exits, Interrupts, Reason, Tile, Tiles, Vcpu};
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{RawInterrupts, RawRow, RawVcpu, Shared, MARKS, NO_ID, NO_ROW, REASONS, TILES};
-use crate::skel::{ExitsSkel, ExitsSkelBuilder};
+use crate::skel::{ExitsSkelBuilder, OpenExitsSkel};
 use latpath_bpf::{
-    begin_window, bytes_of, end_window, listen, release, Hooks, Mapped, Missing, Programs, Purpose, Standing,
-    StartError,
+    begin_window, bytes_of, end_window, release, Hooks, Mapped, Missing, Programs, Purpose, Standing, StartError,
 };
 use latpath_linux::proc::{Root, Stat, PF_VCPU};
 use latpath_model::Ns;
 use latpath_vms::{Role, Vm};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags};
 use std::{
     collections::HashMap,
     mem::offset_of,
-    mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     path::Path,
     thread::sleep,
@@ -75,25 +73,16 @@ struct Known {
     id: Option<u32>,
 }
 
-fn open<'s>(
-    storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
-    hooks: &Hooks,
-    (slots, only_known): (usize, bool),
-) -> Result<ExitsSkel<'s>, StartError> {
-    listen();
-    let mut open = ExitsSkelBuilder::default().open(storage).map_err(PURPOSE.refused("reading the programs"))?;
-    let constants = open.maps.rodata_data.as_deref_mut().expect("the programs have constants");
+/// Sets the programs' constants, and the sizes of their tables for this number of vCPUs on so many CPUs.
+fn configure(open: &mut OpenExitsSkel<'_>, slots: usize, only_known: bool, cpus: usize) -> libbpf_rs::Result<()> {
+    let maps = &mut open.maps;
+    let constants = maps.rodata_data.as_deref_mut().expect("the programs have constants");
     (constants.only_known, constants.slots_max) = (only_known.into(), slots as u32);
-    let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
-    let sized = open.maps.vcpus.set_max_entries(slots as u32);
-    sized
-        .and_then(|()| open.maps.rows.set_max_entries((slots * REASONS) as u32))
-        .and_then(|()| open.maps.slots.set_max_entries(slots as u32))
-        .and_then(|()| open.maps.interrupts.set_max_entries(slots as u32))
-        .and_then(|()| open.maps.cpus.set_max_entries(cpus as u32))
-        .map_err(PURPOSE.refused("sizing the tables"))?;
-    hooks.choose(open.open_object_mut());
-    open.load().map_err(PURPOSE.refused("loading the programs"))
+    maps.vcpus.set_max_entries(slots as u32)?;
+    maps.rows.set_max_entries((slots * REASONS) as u32)?;
+    maps.slots.set_max_entries(slots as u32)?;
+    maps.interrupts.set_max_entries(slots as u32)?;
+    maps.cpus.set_max_entries(cpus as u32)
 }
 
 impl Watch {
@@ -111,11 +100,12 @@ impl Watch {
         }
         let known: Vec<Known> = vms.iter().flat_map(known).take(MOST - MORE).collect();
         let slots = 1 + known.len() + MORE;
-        let loaded = hooks.load(
+        let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
+        let loaded = PURPOSE.load::<ExitsSkelBuilder, _>(
+            &mut hooks,
             |hooks| hooks.stands_at(NEEDED),
-            |hooks| {
-                let mut storage = MaybeUninit::uninit();
-                let skel = open(&mut storage, hooks, (slots, options.only))?;
+            |open, _| configure(open, slots, options.only, cpus),
+            |skel, hooks| {
                 let loaded = Loaded {
                     vcpus: Mapped::new(&skel.maps.vcpus.as_fd(), slots)?,
                     rows: Mapped::new(&skel.maps.rows.as_fd(), slots * REASONS)?,
@@ -209,15 +199,11 @@ impl Watch {
         let of_vcpus: u64 = vcpus.iter().filter_map(|vcpu| Some(vcpu.interrupts.as_ref()?.all())).sum();
         vcpus.sort_by_key(|vcpu| (vcpu.pid, vcpu.id, vcpu.tid));
         Exits {
-            from: self.from,
-            until,
+            window: self.programs.window(self.from, until),
             vcpus,
             accepted: has_accepted.then_some(shared.accepted + of_vcpus),
             events: self.counting.as_ref().map(Counting::others),
             no_room: shared.no_room,
-            missed: self.programs.missed(),
-            missing: self.programs.missing.clone(),
-            cost: self.programs.cost(),
         }
     }
 

@@ -3,11 +3,11 @@
 use crate::hooks::{Scope, NEEDED};
 use crate::layout::{Allowance, Head, RawEvent, RawName, NAMES};
 use crate::skel::{FlightSkel, FlightSkelBuilder};
-use latpath_bpf::{listen, Hooks, Mapped, Programs, Purpose, StartError};
+use latpath_bpf::{Hooks, Mapped, Programs, Purpose, StartError};
 use latpath_linux::{proc::line, Cpus};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::Skel;
 use libbpf_rs::MapHandle;
-use std::mem::{offset_of, MaybeUninit};
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 
 /// Base-2 logarithm of the events that fit into `bytes` of memory.
@@ -60,33 +60,21 @@ fn rings(cpus: usize) -> usize {
     last(&line("/sys/devices/system/cpu/online")).map_or(cpus, |last| last + 1).min(cpus)
 }
 
-/// Loads the programs of `hooks`.
-fn load<'s>(
-    storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
-    hooks: &Hooks,
-    shift: u32,
-    (cpus, rings): (usize, usize),
-) -> Result<FlightSkel<'s>, StartError> {
-    listen();
-    let mut open = FlightSkelBuilder::default().open(storage).map_err(PURPOSE.refused("reading the programs"))?;
-    open.maps.rodata_data.as_deref_mut().expect("the programs have constants").ring_shift = shift;
-    let sized = open.maps.ring.set_max_entries((rings as u32) << shift);
-    sized.and_then(|()| open.maps.heads.set_max_entries(cpus as u32)).map_err(PURPOSE.refused("sizing the rings"))?;
-    hooks.choose(open.open_object_mut());
-    open.load().map_err(PURPOSE.refused("loading the programs"))
-}
-
 /// Loads and attaches the programs that this kernel accepts; the others are reported as missing.
 pub(crate) fn attach(shift: u32, scope: Scope) -> Result<Attached, StartError> {
     let mut hooks = Hooks::of_kernel(scope.hooks())?;
     let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
     let rings = rings(cpus);
-    let loaded = hooks.load(
+    let loaded = PURPOSE.load::<FlightSkelBuilder, _>(
+        &mut hooks,
         |hooks| hooks.stands_at(NEEDED),
-        |hooks| {
-            let mut storage = MaybeUninit::uninit();
-            let skel = load(&mut storage, hooks, shift, (cpus, rings))?;
-            let memory = || Memory::of(&skel, cpus, rings, shift);
+        |open, _| {
+            open.maps.rodata_data.as_deref_mut().expect("the programs have constants").ring_shift = shift;
+            open.maps.ring.set_max_entries((rings as u32) << shift)?;
+            open.maps.heads.set_max_entries(cpus as u32)
+        },
+        |skel, hooks| {
+            let memory = || Memory::of(skel, cpus, rings, shift);
             let (memory, keepers) = (memory()?, memory()?);
             for cpu in 0..cpus {
                 // Generations start at 1, so that memory never written is not an event.

@@ -1,6 +1,6 @@
 //! The tracepoints of the recorder's programs, and their availability in this kernel.
 
-use latpath_bpf::{function_hook as function, hook, module_hook as module, or, Hook};
+use latpath_bpf::{function_hook as function, hook, irq_vectors, joined, module_hook as module, or, Hook};
 
 /// Required: without it nothing is recorded.
 pub(crate) const NEEDED: &str = "sched_switch";
@@ -15,7 +15,9 @@ const TICK: &str = "timer interrupts";
 const IPI: &str = "interrupts from other CPUs";
 
 /// Hooks that explain late packets; an alternative follows the hook that it replaces.
-static CAUSES: [Hook; 48] = [
+static CAUSES: [Hook; 48] = joined(OWN, irq_vectors(TICK, IPI, "thermal interrupts"));
+
+const OWN: [Hook; 32] = [
     or(hook("switch_with_state", NEEDED, "who ran"), "switch_without_state"),
     hook("switch_without_state", NEEDED, "who ran"),
     hook("waking", "sched_waking", "who woke a thread"),
@@ -28,22 +30,6 @@ static CAUSES: [Hook; 48] = [
     hook("softirq_raise", "softirq_raise", SOFTIRQ),
     hook("softirq_entry", "softirq_entry", SOFTIRQ),
     hook("softirq_exit", "softirq_exit", SOFTIRQ),
-    hook("local_timer_entry", "local_timer_entry", TICK),
-    hook("local_timer_exit", "local_timer_exit", TICK),
-    hook("reschedule_entry", "reschedule_entry", IPI),
-    hook("reschedule_exit", "reschedule_exit", IPI),
-    hook("call_function_entry", "call_function_entry", IPI),
-    hook("call_function_exit", "call_function_exit", IPI),
-    hook("call_function_single_entry", "call_function_single_entry", IPI),
-    hook("call_function_single_exit", "call_function_single_exit", IPI),
-    hook("irq_work_entry", "irq_work_entry", IPI),
-    hook("irq_work_exit", "irq_work_exit", IPI),
-    hook("x86_platform_ipi_entry", "x86_platform_ipi_entry", IPI),
-    hook("x86_platform_ipi_exit", "x86_platform_ipi_exit", IPI),
-    hook("thermal_apic_entry", "thermal_apic_entry", "thermal interrupts"),
-    hook("thermal_apic_exit", "thermal_apic_exit", "thermal interrupts"),
-    hook("ipi_entry", "ipi_entry", IPI),
-    hook("ipi_exit", "ipi_exit", IPI),
     hook("nmi", "nmi_handler", "NMIs"),
     hook("napi_poll", "napi_poll", "packets that a poll took before"),
     hook("cpu_idle", "cpu_idle", "idle states, and leaving them"),

@@ -310,9 +310,9 @@ impl Ladder {
         }
     }
 
-    /// From the first event to the last.
-    pub(crate) fn covered(&self) -> Ns {
-        self.first.map_or(0, |first| self.now.saturating_sub(first))
+    /// The time of the first event, and from there to the last.
+    pub(crate) fn covered(&self) -> (Ns, Ns) {
+        self.first.map_or((0, 0), |first| (first, self.now.saturating_sub(first)))
     }
 
     fn written(&mut self, mark: Mark, doorbell: Doorbell) {

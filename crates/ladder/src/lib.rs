@@ -31,7 +31,7 @@ pub use event::{Device, Direction, Doorbell, Event, Eventfd, Line, What};
 pub use figures::Counts;
 pub use ladder::{Join, Ladder};
 pub use live::{Live, NameReason};
-pub use report::{DrawnStep, LadderReport, MeansReport, QueueReport, ReasonCount, Rung, Times};
+pub use report::{DrawnStep, LadderFigures, MeansReport, QueueReport, ReasonCount, Rung, Times};
 pub use step::{Step, Variant};
 pub use threads::{Identity, Mark};
 pub use transfer::Transfer;

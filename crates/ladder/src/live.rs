@@ -2,12 +2,12 @@
 
 use crate::event::{Device, Direction, Doorbell, Event, Line, What};
 use crate::ladder::{Join, Ladder};
-use crate::report::LadderReport;
+use crate::report::LadderFigures;
 use crate::threads::{is_worker, Identity};
 use latpath_flight::{
-    Event as Recorded, Left, Recorder, Scope, Sleep, StartError, Tail, Tailed, Transfer, What as Happened,
+    Event as Recorded, Left, Missing, Recorder, Scope, Sleep, StartError, Tail, Tailed, Transfer, What as Happened,
 };
-use latpath_model::Ns;
+use latpath_model::{cost_per_event, Observation};
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -75,9 +75,16 @@ impl Live {
         &mut self.follower.ladder
     }
 
-    pub fn finish(mut self) -> LadderReport {
+    /// What this kernel does not offer.
+    pub fn missing(&self) -> Vec<Missing> {
+        self.recorder.missing()
+    }
+
+    /// Ends the window, and calls `at_end` when its last event is there; names that are given then are used too.
+    pub fn finish(mut self, at_end: impl FnOnce(&mut Ladder)) -> Observation<LadderFigures> {
         let (recorder, follower) = (&self.recorder, &mut self.follower);
         self.tail.finish(recorder, &mut |tailed| follower.take(recorder, tailed));
+        at_end(&mut follower.ladder);
         let join = self.follower.ladder.join;
         let mut report = self.follower.ladder.finish();
         if join == Join::Wakeups {
@@ -86,12 +93,10 @@ impl Live {
         }
         let missing = self.recorder.missing();
         let others = missing.iter().filter(|missing| join == Join::Eventfds || !missing.is_function);
-        report.notes.extend(others.map(ToString::to_string));
-        if self.measuring.is_some() {
-            let costs = self.recorder.programs();
-            let (runs, ns) = costs.iter().fold((0, 0), |(runs, ns), cost| (runs + cost.runs, ns + cost.ns));
-            report.cost_per_event_ns = (runs > 0).then(|| (ns / runs) as Ns);
-        }
+        report.not_shown = others.map(ToString::to_string).collect();
+        let costs = self.measuring.is_some().then(|| self.recorder.programs());
+        let sum = |(runs, ns), cost: &latpath_flight::ProgramCost| (runs + cost.runs, ns + cost.ns);
+        report.cost_per_event_ns = cost_per_event(costs.map(|costs| costs.iter().fold((0, 0), sum)));
         report.notes.extend(late_exits(&self.follower.reasons, &latpath_bpf::release()));
         let missed = self.recorder.figures().missed;
         if missed > 0 {

@@ -2,8 +2,9 @@
 
 use crate::event::{Device, Direction, Doorbell, Event, Line, What};
 use crate::ladder::{Join, Ladder};
-use crate::report::LadderReport;
+use crate::report::LadderFigures;
 use crate::threads::Identity;
+use latpath_model::Observation;
 use proptest::prelude::*;
 
 fn what() -> impl Strategy<Value = What> {
@@ -49,8 +50,8 @@ fn ladder(join: Join, events: &[Event]) -> Ladder {
     ladder
 }
 
-fn check(report: &LadderReport) -> Result<(), TestCaseError> {
-    for means in report.queues.iter().flat_map(|queue| &queue.ladders) {
+fn check(report: &Observation<LadderFigures>) -> Result<(), TestCaseError> {
+    for means in report.figures.queues.iter().flat_map(|queue| &queue.ladders) {
         let rungs: i64 = means.rungs.iter().map(|rung| rung.time.sum_ns).sum();
         prop_assert_eq!(rungs, means.total.sum_ns, "the rungs sum to the transfers");
         prop_assert!(means.rungs.iter().all(|rung| rung.time.min_ns >= 0), "no rung is negative");
@@ -93,7 +94,7 @@ proptest! {
                 _ => event,
             })
             .collect();
-        prop_assert_eq!(ladder(join, &awake).finish().causality_violations, 0);
+        prop_assert_eq!(ladder(join, &awake).finish().figures.causality_violations, 0);
     }
 }
 

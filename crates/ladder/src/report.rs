@@ -7,19 +7,15 @@ use crate::step::{Step, Variant};
 use crate::transfer::Stage;
 use latpath_histogram::Histogram;
 use latpath_model::text::printable;
-use latpath_model::Ns;
+use latpath_model::{Ns, Observation};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The figures of all queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct LadderReport {
-    /// From the first event to the last.
-    pub covered_ns: Ns,
+pub struct LadderFigures {
     /// Events that came.
     pub events: u64,
-    /// Events that are missing.
-    pub lost_events: u64,
     /// Transfers that were given up because events are missing.
     pub ended_by_loss: u64,
     /// Transfers whose end was not seen.
@@ -30,12 +26,8 @@ pub struct LadderReport {
     pub causality_violations: u64,
     /// Kicks of queues that carry no packets: disks, consoles, a NIC's control queue.
     pub other_kicks: u64,
-    /// What recording an event cost, where that was measured.
-    pub cost_per_event_ns: Option<Ns>,
     /// Queues that carried packets, most packets first.
     pub queues: Vec<QueueReport>,
-    /// What the reader must know.
-    pub notes: Vec<String>,
 }
 
 /// A queue.
@@ -152,7 +144,7 @@ impl Times {
 
 impl Ladder {
     /// Ends it: what is still going on is unfinished.
-    pub fn finish(mut self) -> LadderReport {
+    pub fn finish(mut self) -> Observation<LadderFigures> {
         let injected = self.take(|open| matches!(open.stage, Stage::Injected | Stage::Posted));
         injected.iter().for_each(|open| self.close(open));
         let is_going_on = |stage: Stage| stage != Stage::Waiting;
@@ -163,19 +155,18 @@ impl Ladder {
         let mut queues: Vec<QueueReport> = self.lanes.iter().filter(carries).map(|lane| self.queue(lane)).collect();
         queues.sort_by(|a, b| (b.packets, &a.device, &a.direction).cmp(&(a.packets, &b.device, &b.direction)));
         let counts = &self.counts;
-        LadderReport {
-            covered_ns: self.covered(),
+        let figures = LadderFigures {
             events: counts.events,
-            lost_events: counts.lost_events,
             ended_by_loss: counts.ended_by_loss,
             unfinished: counts.unfinished,
             ambiguous_packets: counts.ambiguous,
             causality_violations: counts.violations,
             other_kicks,
-            cost_per_event_ns: None,
             queues,
-            notes: self.notes(),
-        }
+        };
+        let (from_ns, window_ns) = self.covered();
+        let (lost_events, notes) = (counts.lost_events, self.notes());
+        Observation { from_ns, window_ns, lost_events, notes, figures, ..Observation::default() }
     }
 
     fn notes(&self) -> Vec<String> {

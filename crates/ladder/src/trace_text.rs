@@ -5,7 +5,8 @@
 mod parse;
 
 use crate::ladder::{Join, Ladder};
-use crate::report::LadderReport;
+use crate::report::LadderFigures;
+use latpath_model::Observation;
 use latpath_tracefs::text::{lost, next_line, Line};
 use parse::Parser;
 use std::io::{self, BufRead};
@@ -28,7 +29,7 @@ pub enum TextError {
 /// What came of a file.
 #[derive(Clone, Debug)]
 pub struct Imported {
-    pub report: LadderReport,
+    pub report: Observation<LadderFigures>,
     pub lines: u64,
     /// Those that are no event.
     pub no_events: u64,

@@ -1,8 +1,8 @@
 //! The two excerpts that the automotive study prints give the ladders that were computed from them by hand.
 
 use latpath_ladder::trace_text::import;
-use latpath_ladder::{Direction, LadderReport, QueueReport, Step, Variant};
-use latpath_model::Ns;
+use latpath_ladder::{Direction, LadderFigures, QueueReport, Step, Variant};
+use latpath_model::{Ns, Observation};
 use latpath_testkit::{equal, trial, Failed, Lack};
 use std::fs::File;
 use std::io::BufReader;
@@ -28,15 +28,15 @@ fn need(name: &str) -> Lack {
     (!file(name).exists()).then(|| format!("../shared/data/{name} is not there"))
 }
 
-fn ladder(name: &str) -> Result<LadderReport, Failed> {
+fn ladder(name: &str) -> Result<Observation<LadderFigures>, Failed> {
     let mut input = BufReader::new(File::open(file(name))?);
     Ok(import(&mut input, &AtomicBool::new(false))?.report)
 }
 
 /// The rungs of the one transfer, in µs.
-fn rungs(report: &LadderReport, variant: Variant) -> Result<Vec<(Step, Ns)>, Failed> {
-    equal("causality violations", report.causality_violations, 0)?;
-    let [QueueReport { ladders, direction, .. }] = &report.queues[..] else {
+fn rungs(report: &Observation<LadderFigures>, variant: Variant) -> Result<Vec<(Step, Ns)>, Failed> {
+    equal("causality violations", report.figures.causality_violations, 0)?;
+    let [QueueReport { ladders, direction, .. }] = &report.figures.queues[..] else {
         return Err(format!("not one queue: {report:#?}").into());
     };
     let [ladder] = &ladders[..] else { return Err(format!("not one ladder: {ladders:#?}").into()) };

@@ -41,9 +41,9 @@ fn microseconds(means: &MeansReport) -> Vec<(Step, i64)> {
 
 fn expect_both(imported: &Imported) {
     let report = &imported.report;
-    assert_eq!((report.causality_violations, report.queues.len()), (0, 2), "{report:#?}");
+    assert_eq!((report.figures.causality_violations, report.figures.queues.len()), (0, 2), "{report:#?}");
     let rungs = |direction: Direction| -> Vec<(Step, i64)> {
-        let queue = report.queues.iter().find(|queue| queue.direction == direction).expect("a queue");
+        let queue = report.figures.queues.iter().find(|queue| queue.direction == direction).expect("a queue");
         assert_eq!((queue.device.as_deref(), queue.ladders.len()), (Some("tap0"), 1), "{queue:#?}");
         assert_eq!(queue.ladders[0].variant, Variant::NoVhost);
         microseconds(&queue.ladders[0])
@@ -59,7 +59,7 @@ fn a_trace_of_trace_cmd_gives_both_directions() {
     let imported = read(X86).expect("a trace");
     expect_both(&imported);
     assert_eq!((imported.lines, imported.no_events), (23, 1));
-    assert_eq!(imported.report.queues.iter().find_map(|q| q.doorbell.clone()).as_deref(), Some("port 0xc050"));
+    assert_eq!(imported.report.figures.queues.iter().find_map(|q| q.doorbell.clone()).as_deref(), Some("port 0xc050"));
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn vmx_posted() -> String {
 fn traces_of_vmx_with_apicv_give_each_variant() {
     let expect = |text: &str, variant, by_vhost, last: &[(Step, i64)]| {
         let report = read(text).expect("a trace").report;
-        assert_eq!((report.causality_violations, report.queues.len()), (0, 1), "{report:#?}");
-        let queue = &report.queues[0];
+        assert_eq!((report.figures.causality_violations, report.figures.queues.len()), (0, 1), "{report:#?}");
+        let queue = &report.figures.queues[0];
         assert_eq!((queue.ladders[0].variant, queue.by_vhost, queue.ladders.len()), (variant, by_vhost, 1));
         assert_eq!(queue.doorbell.as_deref(), Some("0xfe003000"));
         assert_eq!(queue.ladders[0].exit_reasons[0].reason, "EPT_MISCONFIG");
@@ -149,7 +149,7 @@ fn traces_of_vmx_with_apicv_give_each_variant() {
 fn a_device_of_vhost_user_is_no_worker_of_vhost() {
     let text = VMX_HALTED.replace("qemu-system-x86", "vhost-device-n");
     let report = read(&text).expect("a trace").report;
-    assert!(report.queues.iter().all(|queue| !queue.by_vhost), "{report:#?}");
+    assert!(report.figures.queues.iter().all(|queue| !queue.by_vhost), "{report:#?}");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn lines_in_which_events_were_lost_end_what_goes_on() {
     let cut: Vec<&str> = X86.lines().collect();
     let text = [&cut[..8], &["CPU:0 [LOST 12 EVENTS]"], &cut[8..13]].concat().join("\n");
     let report = read(&text).expect("a trace").report;
-    assert_eq!((report.lost_events, report.ended_by_loss, report.queues.len()), (12, 1, 0));
+    assert_eq!((report.lost_events, report.figures.ended_by_loss, report.figures.queues.len()), (12, 1, 0));
 }
 
 #[test]

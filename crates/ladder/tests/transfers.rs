@@ -1,9 +1,10 @@
 //! Each variant, in both directions, and what is counted beside: events written by hand.
 
 use latpath_ladder::{
-    Device, Direction, Doorbell, Event, Identity, Join, Ladder, LadderReport, Line, MeansReport, QueueReport, Step,
+    Device, Direction, Doorbell, Event, Identity, Join, Ladder, LadderFigures, Line, MeansReport, QueueReport, Step,
     Variant, What,
 };
+use latpath_model::Observation;
 
 const VCPU: u32 = 10;
 const WORKER: u32 = 20;
@@ -87,16 +88,16 @@ impl Host {
             .does(QEMU, &[What::Take(CALL), What::Raise(Line::Wire(11)), What::Accept { vector: VECTOR }])
     }
 
-    fn report(&mut self) -> LadderReport {
+    fn report(&mut self) -> Observation<LadderFigures> {
         let ladder = std::mem::replace(&mut self.ladder, Ladder::new(Join::Eventfds));
         ladder.finish()
     }
 }
 
-fn only(report: &LadderReport) -> (&QueueReport, &MeansReport) {
-    assert_eq!((report.causality_violations, report.queues.len()), (0, 1), "{report:#?}");
-    assert_eq!(report.queues[0].ladders.len(), 1, "{report:#?}");
-    (&report.queues[0], &report.queues[0].ladders[0])
+fn only(report: &Observation<LadderFigures>) -> (&QueueReport, &MeansReport) {
+    assert_eq!((report.figures.causality_violations, report.figures.queues.len()), (0, 1), "{report:#?}");
+    assert_eq!(report.figures.queues[0].ladders.len(), 1, "{report:#?}");
+    (&report.figures.queues[0], &report.figures.queues[0].ladders[0])
 }
 
 fn steps(means: &MeansReport) -> Vec<Step> {
@@ -229,7 +230,8 @@ fn both_directions_through_one_worker_have_their_own_ladders() {
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().sleeps(WORKER);
     let report = host.vhost_receives().irqfd().sleeps(WORKER).guest_takes_it().report();
-    let got: Vec<(Direction, Variant)> = report.queues.iter().map(|q| (q.direction, q.ladders[0].variant)).collect();
+    let got: Vec<(Direction, Variant)> =
+        report.figures.queues.iter().map(|q| (q.direction, q.ladders[0].variant)).collect();
     assert_eq!(got, [(Direction::FromGuest, Variant::NoInterrupt), (Direction::ToGuest, Variant::Irqfd)]);
 }
 
@@ -262,7 +264,7 @@ fn further_packets_of_a_round_needed_no_kick() {
     let mut host = Host::new();
     let packet = What::Packet { direction: Direction::FromGuest, device: Some(TAP) };
     let report = host.kicks(WORKER).vhost_sends().does(WORKER, &[packet, packet]).irqfd().sleeps(WORKER).report();
-    assert_eq!((report.queues.len(), report.unfinished), (0, 1), "the transfer still goes on");
+    assert_eq!((report.figures.queues.len(), report.figures.unfinished), (0, 1), "the transfer still goes on");
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().does(WORKER, &[packet, packet]).irqfd().sleeps(WORKER).guest_takes_it();
     let report = host.report();
@@ -270,7 +272,7 @@ fn further_packets_of_a_round_needed_no_kick() {
     assert_eq!((queue.kicks, queue.packets, queue.packets_without_kick), (1, 3, 2));
     let mut host = Host::new();
     let report = host.vhost_receives().does(3, &[What::Arrive(TAP)]).irqfd().guest_takes_it().report();
-    assert_eq!(report.queues[0].packets_without_kick, 0, "nobody kicks for packets to the guest");
+    assert_eq!(report.figures.queues[0].packets_without_kick, 0, "nobody kicks for packets to the guest");
 }
 
 #[test]
@@ -287,15 +289,15 @@ fn lost_events_end_the_transfers_that_go_on() {
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().does(0, &[What::Lost(7)]);
     let report = host.irqfd().guest_takes_it().report();
-    assert_eq!((report.lost_events, report.ended_by_loss, report.causality_violations), (7, 1, 0));
-    assert!(report.queues.is_empty(), "{report:#?}");
+    assert_eq!((report.lost_events, report.figures.ended_by_loss, report.figures.causality_violations), (7, 1, 0));
+    assert!(report.figures.queues.is_empty(), "{report:#?}");
 }
 
 #[test]
 fn a_thread_that_runs_unwoken_is_a_violation() {
     let mut host = Host::new();
     host.kicks(WORKER).vhost_sends().sleeps(WORKER);
-    assert_eq!(host.runs(WORKER).report().causality_violations, 1);
+    assert_eq!(host.runs(WORKER).report().figures.causality_violations, 1);
 }
 
 #[test]
@@ -306,7 +308,7 @@ fn an_interrupt_of_another_guest_is_not_taken_for_this_ones() {
     host.kicks(WORKER).vhost_sends().irqfd();
     host.does(stranger, &[What::Exit(1), What::Inject { vector: VECTOR }, What::Entry]);
     let report = host.report();
-    assert!(report.queues.is_empty() && report.unfinished == 1, "{report:#?}");
+    assert!(report.figures.queues.is_empty() && report.figures.unfinished == 1, "{report:#?}");
 }
 
 #[test]
@@ -315,7 +317,7 @@ fn other_devices_kicks_are_counted_apart() {
     host.does(VCPU, &[What::Exit(0), What::Signal(77), What::Waking { pid: QEMU }, What::Entry]);
     host.runs(QEMU).does(QEMU, &[What::Take(77)]).sleeps(QEMU);
     let report = host.report();
-    assert_eq!((report.other_kicks, report.queues.len(), report.unfinished), (1, 0, 0));
+    assert_eq!((report.figures.other_kicks, report.figures.queues.len(), report.figures.unfinished), (1, 0, 0));
 }
 
 #[test]
@@ -328,8 +330,9 @@ fn a_packet_left_over_from_a_nics_queue_is_not_one_of_the_device_that_qemu_turne
     let other_kick = [What::Exit(0), What::Signal(77), What::Entry];
     host.does(VCPU, &other_kick).does(QEMU, &[What::Take(77), packet]).sleeps(QEMU);
     let report = host.report();
-    let queues: Vec<_> = report.queues.iter().map(|queue| (queue.packets, queue.packets_without_kick)).collect();
-    assert_eq!((queues, report.other_kicks), (vec![(2, 1)], 1), "{report:#?}");
+    let queues: Vec<_> =
+        report.figures.queues.iter().map(|queue| (queue.packets, queue.packets_without_kick)).collect();
+    assert_eq!((queues, report.figures.other_kicks), (vec![(2, 1)], 1), "{report:#?}");
 
     // A second queue of the same NIC, to which the server turns after it has slept, has its own.
     let mut host = Host::new();
@@ -338,7 +341,7 @@ fn a_packet_left_over_from_a_nics_queue_is_not_one_of_the_device_that_qemu_turne
     host.does(VCPU, &[What::Exit(0), What::Signal(77), What::Waking { pid: QEMU }, What::Entry]);
     host.runs(QEMU).does(QEMU, &[What::Take(77), packet, What::Raise(Line::Message(VECTOR.into()))]);
     let report = host.guest_takes_it().report();
-    assert_eq!(report.queues.iter().map(|queue| queue.packets).collect::<Vec<_>>(), [1, 1], "{report:#?}");
+    assert_eq!(report.figures.queues.iter().map(|queue| queue.packets).collect::<Vec<_>>(), [1, 1], "{report:#?}");
 }
 
 /// A second virtual machine, whose worker is a thread of its process.
@@ -361,7 +364,7 @@ fn an_eventfd_whose_number_another_vm_gets_is_that_vms() {
     let serves = [What::Serve { kick: KICK, call: 9, direction }, What::Packet { direction, device: None }];
     host.runs(WORKER + 100).does(WORKER + 100, &serves).sleeps(WORKER + 100);
     let report = host.report();
-    let mut vms: Vec<_> = report.queues.iter().map(|queue| (queue.vm.as_deref(), queue.kicks)).collect();
+    let mut vms: Vec<_> = report.figures.queues.iter().map(|queue| (queue.vm.as_deref(), queue.kicks)).collect();
     vms.sort_unstable();
     assert_eq!(vms, [(Some("a"), 1), (Some("b"), 1)], "{report:#?}");
 }

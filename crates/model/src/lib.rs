@@ -5,6 +5,7 @@
 #![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod causality;
+mod observation;
 pub mod point;
 pub mod segment;
 pub mod sighting;
@@ -14,6 +15,7 @@ pub mod text;
 
 pub use causality::Causality;
 pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
+pub use observation::{cost_per_event, Observation};
 pub use point::{Link, Passage, PathMark, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
 pub use sighting::{Counters, DropNote, Sighting, Source, MAX_COUNT};

@@ -6,11 +6,11 @@ use crate::points::{IndexQueues, PointTable};
 use crate::readers::NamedReaders;
 use crate::remarks::Remarks;
 use crate::skel::{OpenProbeSkel, ProbeSkelBuilder};
-use latpath_bpf::{convert, listen, BadStreams, Mapped, Programs, Purpose, StartError, Table};
+use latpath_bpf::{convert, BadStreams, Hooks, Mapped, Programs, Purpose, StartError, Table};
 use latpath_model::{PointInfo, StreamSpec};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapHandle, OpenMapMut};
-use std::mem::{offset_of, MaybeUninit};
+use std::mem::offset_of;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -112,8 +112,13 @@ fn loads_fragments() -> bool {
 }
 
 /// Sets the programs' constants and the sizes of the maps for these options.
-fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpus: usize) -> libbpf_rs::Result<usize> {
-    let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
+fn configure(
+    skel: &mut OpenProbeSkel<'_>,
+    options: &Options,
+    table: &Table,
+    cpus: usize,
+    ring_size: usize,
+) -> libbpf_rs::Result<()> {
     let consts = skel.maps.rodata_data.as_deref_mut().expect("the programs have constants");
     consts.selection = convert(&table.selection);
     consts.ring_shift = ring_size.ilog2();
@@ -131,8 +136,7 @@ fn configure(skel: &mut OpenProbeSkel<'_>, options: &Options, table: &Table, cpu
     size(&mut skel.maps.percpu, cpus)?;
     size(&mut skel.maps.scratches, cpus * latpath_bpf::SCRATCHES)?;
     size(&mut skel.maps.fragment_copies, if loads_fragments() { cpus * latpath_bpf::SCRATCHES } else { 1 })?;
-    size(&mut skel.maps.ring, cpus * ring_size)?;
-    Ok(ring_size)
+    size(&mut skel.maps.ring, cpus * ring_size)
 }
 
 /// Loads and attaches the programs for these options. Dropping the returned value detaches them; a link's descriptor
@@ -141,13 +145,9 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
     let table = Table::new(&options.streams)?;
     let mut hooks = hooks::find(table.is_over_ip()).map_err(StartError::from)?;
     let cpus = libbpf_rs::num_possible_cpus().map_err(PURPOSE.refused("counting CPUs"))?;
-    let loaded = hooks.load(hooks::suffice, |hooks| {
-        listen();
-        let mut storage = MaybeUninit::uninit();
-        let mut open = ProbeSkelBuilder::default().open(&mut storage).map_err(PURPOSE.refused("reading them"))?;
-        let ring_size = configure(&mut open, options, &table, cpus).map_err(PURPOSE.refused("sizing their tables"))?;
-        hooks.choose(open.open_object_mut());
-        let skel = open.load().map_err(PURPOSE.refused("loading them"))?;
+    let ring_size = power_of_two(options.ring_bytes / size_of::<Record>() / cpus, 1 << 10);
+    let configure = |open: &mut OpenProbeSkel<'_>, _: &Hooks| configure(open, options, &table, cpus, ring_size);
+    let loaded = PURPOSE.load::<ProbeSkelBuilder, _>(&mut hooks, hooks::suffice, configure, |skel, hooks| {
         let maps = &skel.maps;
         table.load(&maps.streams, &maps.names_long).map_err(PURPOSE.refused("naming the streams"))?;
         let percpu = Mapped::<PerCpu>::new(&maps.percpu.as_fd(), cpus)?;
@@ -165,9 +165,9 @@ pub(crate) fn attach(options: &Options) -> Result<Attached, AttachError> {
         let points = PointTable::new(&maps.points, &maps.point_of, &queues, readers)?;
         let remarks = MapHandle::try_from(&maps.remarks).map_err(PURPOSE.refused("reading remarks"))?;
         let ring = Mapped::new(&maps.ring.as_fd(), cpus * ring_size)?;
-        Ok::<_, StartError>((hooks.attach(skel.object())?, percpu, points, Remarks::new(remarks), ring, ring_size))
+        Ok((hooks.attach(skel.object())?, percpu, points, Remarks::new(remarks), ring))
     });
-    let (standing, percpu, points, remarks, ring, ring_size) = loaded.map_err(|(error, _)| error)?;
+    let (standing, percpu, points, remarks, ring) = loaded.map_err(|(error, _)| error)?;
     if !hooks::suffice(&hooks) {
         return Err(PURPOSE.refusal("attaching them", hooks::lines(&hooks.missing).join("; ")).into());
     }

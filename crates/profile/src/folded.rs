@@ -1,7 +1,7 @@
 //! Profiles as text: a line for each call chain, as flame graphs take it (`process;outer;inner_[k] NS`). The file
 //! that is kept has one line more, its header, which such tools skip.
 
-use crate::model::{Frame, Header, Kind, Profile};
+use crate::model::{Frame, Kind, Profile, Window};
 use latpath_model::text::printable;
 use latpath_model::Ns;
 use std::io::{self, BufRead, Read, Write};
@@ -56,7 +56,7 @@ impl Profile {
     /// # Errors
     /// As the writer has.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
-        writeln!(out, "{MAGIC}{}", serde_json::to_string(&self.header)?)?;
+        writeln!(out, "{MAGIC}{}", serde_json::to_string(&self.window())?)?;
         self.folded().try_for_each(|line| writeln!(out, "{line}"))?;
         out.flush()
     }
@@ -93,13 +93,14 @@ impl Profile {
             Err(BadProfile::File { why, .. }) if why.kind() == io::ErrorKind::InvalidData => return Err(other()),
             Err(e) => return Err(e),
         };
-        let header: Header =
+        let Window { window_ns, lost, header }: Window =
             first.strip_prefix(MAGIC).and_then(|json| serde_json::from_str(json).ok()).ok_or_else(other)?;
-        let counts = [header.window_ns, header.idle_ns, header.unattributed_ns];
+        let counts = [window_ns, header.idle_ns, header.unattributed_ns];
         if counts.iter().any(|ns| !(0..Ns::MAX / 8).contains(ns)) {
             return Err(other());
         }
-        let (mut profile, mut names, mut sum) = (Self { header, ..Self::default() }, Names::default(), 0i128);
+        let (mut profile, mut names, mut sum) =
+            (Self { header, window_ns, lost, ..Self::default() }, Names::default(), 0i128);
         let mut number = 1;
         while let Some(line) = next()? {
             number += 1;
@@ -142,6 +143,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Header;
     use proptest::prelude::*;
 
     fn frames(names: &[(&str, Kind)]) -> Vec<Frame> {

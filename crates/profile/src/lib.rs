@@ -36,7 +36,7 @@ pub use calls::CallFigures;
 pub use causality::{Absence, CausalityCheck, Moment};
 pub use debug_files::{has_debug_files, name_by_debug_files, FETCH_WITHIN};
 pub use folded::{folded_name, BadProfile};
-pub use model::{spent, Frame, GuestHeader, Header, Kind, Profile, Spent, NOT_SAMPLED};
+pub use model::{spent, Frame, GuestHeader, Header, Kind, Profile, Spent, Window, NOT_SAMPLED};
 pub use reader::qemu_version;
 pub use recorder::Recorder;
 pub use sampler::{Options, StartError, FREQUENCY};

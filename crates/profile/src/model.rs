@@ -66,8 +66,6 @@ pub struct Header {
     pub kernel: String,
     /// Begin of the window, UTC.
     pub utc_ns: Ns,
-    /// Its length.
-    pub window_ns: Ns,
     /// The CPUs that were watched.
     #[schemars(with = "String")]
     pub cpus: Cpus,
@@ -77,8 +75,6 @@ pub struct Header {
     pub idle_ns: Ns,
     /// Samples.
     pub samples: u64,
-    /// Samples that were lost; times are exact also without them.
-    pub lost: u64,
     /// Samples that met a program, not the kernel.
     pub user_samples: u64,
     /// Those of them whose call chain is one function: programs that were built without frame pointers.
@@ -87,6 +83,19 @@ pub struct Header {
     pub unattributed_ns: Ns,
     /// Guests that were sampled from inside.
     pub guests: Vec<GuestHeader>,
+}
+
+/// What a profile is of, with its window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Window {
+    /// Length of the window.
+    pub window_ns: Ns,
+    /// Samples that were lost; times are exact also without them.
+    pub lost: u64,
+    /// What it is of.
+    #[serde(flatten)]
+    pub header: Header,
 }
 
 /// A guest that was sampled from inside.
@@ -116,11 +125,20 @@ pub struct GuestHeader {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     pub header: Header,
+    /// Length of the window.
+    pub window_ns: Ns,
+    /// Samples that were lost; times are exact also without them.
+    pub lost: u64,
     /// Time of each call chain, ns.
     pub stacks: BTreeMap<Vec<Frame>, Ns>,
 }
 
 impl Profile {
+    /// What it is of, with its window.
+    pub fn window(&self) -> Window {
+        Window { window_ns: self.window_ns, lost: self.lost, header: self.header.clone() }
+    }
+
     /// Adds time to a call chain.
     pub fn add(&mut self, frames: Vec<Frame>, ns: Ns) {
         if ns > 0 {

@@ -4,17 +4,17 @@ use crate::calls::{CallFigures, Calls, MAX_CALLS};
 use crate::causality::Absence;
 use crate::events::cpu_clock;
 use crate::layout::{Here, RawAbsence, RawGuestTime, RawSample, RawTime, Shared, ThreadKey};
-use crate::skel::{ProfileSkel, ProfileSkelBuilder};
+use crate::skel::{OpenProfileSkel, ProfileSkelBuilder};
 use latpath_bpf::{
-    begin_window, bytes_of, end_window, entries, from_bytes, hook, listen, module_hook, Hook, Hooks, Mapped, Missing,
-    Plain, Purpose, Standing,
+    begin_window, bytes_of, end_window, entries, from_bytes, hook, module_hook, Hook, Hooks, Mapped, Missing, Plain,
+    Purpose, Standing,
 };
 use latpath_linux::{monotonic, proc, Cpus};
 use latpath_model::Ns;
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::Skel;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
-use std::mem::{offset_of, MaybeUninit};
+use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -137,14 +137,8 @@ pub(crate) struct Sampler {
 
 const PURPOSE: Purpose = Purpose("profile this machine");
 
-fn open<'s>(
-    storage: &'s mut MaybeUninit<libbpf_rs::OpenObject>,
-    hooks: &Hooks,
-    options: &Options,
-    cpus: usize,
-) -> Result<ProfileSkel<'s>, latpath_bpf::StartError> {
-    listen();
-    let mut open = ProfileSkelBuilder::default().open(storage).map_err(PURPOSE.refused("reading the programs"))?;
+/// Sets the sizes of the programs' tables, and switches on the one that the clocks call.
+fn configure(open: &mut OpenProfileSkel<'_>, options: &Options, cpus: usize) -> libbpf_rs::Result<()> {
     let (callers, calls) = match options.calls_of {
         Some(_) => (CALLERS, MAX_CALLS),
         None => (1, 1),
@@ -157,21 +151,17 @@ fn open<'s>(
         0 => (1, 4096),
         vcpus => (vcpus, ABSENCES),
     };
-    let maps = &mut open.maps;
-    let sized = maps.cpus.set_max_entries(cpus as u32);
-    sized
-        .and_then(|()| maps.threads.set_max_entries(THREADS))
-        .and_then(|()| maps.samples.set_max_entries(bytes as u32))
-        .and_then(|()| maps.called_by.set_max_entries(callers))
-        .and_then(|()| maps.calls.set_max_entries(calls))
-        .and_then(|()| maps.open_calls.set_max_entries(calls))
-        .and_then(|()| maps.absent.set_max_entries(absent))
-        .and_then(|()| maps.guest_times.set_max_entries(vcpus))
-        .and_then(|()| maps.absences.set_max_entries(absences))
-        .map_err(PURPOSE.refused("sizing the tables"))?;
-    hooks.choose(open.open_object_mut());
     open.progs.sampled.set_autoload(true);
-    open.load().map_err(PURPOSE.refused("loading the programs"))
+    let maps = &mut open.maps;
+    maps.cpus.set_max_entries(cpus as u32)?;
+    maps.threads.set_max_entries(THREADS)?;
+    maps.samples.set_max_entries(bytes as u32)?;
+    maps.called_by.set_max_entries(callers)?;
+    maps.calls.set_max_entries(calls)?;
+    maps.open_calls.set_max_entries(calls)?;
+    maps.absent.set_max_entries(absent)?;
+    maps.guest_times.set_max_entries(vcpus)?;
+    maps.absences.set_max_entries(absences)
 }
 
 impl Sampler {
@@ -197,11 +187,11 @@ impl Sampler {
             clock.map_err(|why| StartError::NoClock { cpu, frequency: options.frequency, why })
         };
         let clocks: Vec<OwnedFd> = cpus.iter().map(clock).collect::<Result<_, _>>()?;
-        let loaded = hooks.load(
+        let loaded = PURPOSE.load::<ProfileSkelBuilder, _>(
+            &mut hooks,
             |hooks| hooks.stands_at(NEEDED),
-            |hooks| {
-                let mut storage = MaybeUninit::uninit();
-                let skel = open(&mut storage, hooks, options, possible)?;
+            |open, _| configure(open, options, possible),
+            |skel, hooks| {
                 let (maps, handle) = (&skel.maps, |map: &libbpf_rs::MapMut<'_>| MapHandle::try_from(map));
                 let (came, absences) = (Rc::default(), Rc::default());
                 let here: Mapped<Here> = Mapped::new(&maps.cpus.as_fd(), possible)?;
@@ -226,7 +216,7 @@ impl Sampler {
                 let links: Vec<OwnedFd> =
                     clocks.iter().map(link).collect::<io::Result<_>>().map_err(PURPOSE.refused("attaching"))?;
                 let lists = (came, absences);
-                Ok::<_, latpath_bpf::StartError>((programs, links, rings, lists, (here, shared), tables))
+                Ok((programs, links, rings, lists, (here, shared), tables))
             },
         );
         let (programs, links, ring, (came, absences), (here, shared), tables) = loaded.map_err(|(error, _)| error)?;

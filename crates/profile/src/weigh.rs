@@ -163,7 +163,8 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
     let mut names = Names { vms, known: HashMap::new() };
     let by_thread: HashMap<u32, Ns> = times.iter().map(|time| (time.tid, time.whole())).collect();
     let weights = Weights::of(host, &by_thread);
-    let mut profile = Profile { header, ..Profile::default() };
+    let window = host.span().unwrap_or_default();
+    let mut profile = Profile { header, window_ns: window.1 - window.0, ..Profile::default() };
     let mut idle = 0;
     for ((_, _, thread, stack), ns) in &weights.entries {
         let (thread, stack) = (host.thread(*thread), host.stack(*stack));
@@ -183,7 +184,6 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
             thread => profile.add(vec![names.process(thread), names.frame(NOT_SAMPLED, Kind::User)], *ns),
         }
     }
-    let window = host.span().unwrap_or_default();
     let inside: HashMap<u32, (&Guest, Weights)> =
         guests.iter().map(|guest| (guest.pid, (guest, Weights::of(&guest.samples, &HashMap::new())))).collect();
     for time in times {
@@ -216,7 +216,7 @@ pub fn weigh(host: &Samples, times: &[GuestTime], guests: &[Guest], vms: &[Vm], 
     }
     profile.header.idle_ns = idle;
     profile.header.unattributed_ns = host.unattributed;
-    (profile.header.samples, profile.header.lost) = (host.samples, host.lost);
+    (profile.header.samples, profile.lost) = (host.samples, host.lost);
     (profile.header.user_samples, profile.header.user_samples_without_callers) = host.of_programs();
     let header = |guest: &Guest| {
         let (user_samples, user_samples_without_callers) = guest.samples.of_programs();

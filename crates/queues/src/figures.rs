@@ -1,8 +1,7 @@
 //! What was seen, as plain numbers.
 
-use latpath_bpf::Missing;
+use latpath_bpf::Window;
 use latpath_histogram::Histogram;
-use latpath_model::Ns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -158,18 +157,11 @@ impl Queues {
 
 #[derive(Clone, Debug, Default)]
 pub struct Queues {
-    pub from: Ns,
-    pub until: Ns,
+    pub window: Window,
     /// Queues in which something happened.
     pub queues: Vec<Queue>,
     /// Events of queues for which there was no room.
     pub no_room: u64,
     /// Buffers whose waiting is not known, because too many were under way.
     pub untimed: u64,
-    /// Events that were missed because the same program was running already on that CPU.
-    pub missed: u64,
-    /// What this kernel does not show.
-    pub missing: Vec<Missing>,
-    /// What the programs cost, where the kernel measured it: how often they ran, and for how long, in ns.
-    pub cost: Option<(u64, u64)>,
 }

@@ -3,14 +3,12 @@
 use crate::figures::{Directions, Queue, Queues, Side};
 use crate::hooks::{HOOKS, NEEDED};
 use crate::layout::{RawQueue, Shared, READS, VHOST, WRITES};
-use crate::skel::QueuesSkelBuilder;
-use latpath_bpf::{
-    begin_window, end_window, listen, release, Hooks, Mapped, Missing, Programs, Purpose, Standing, StartError,
-};
+use crate::skel::{OpenQueuesSkel, QueuesSkel, QueuesSkelBuilder};
+use latpath_bpf::{begin_window, end_window, release, Hooks, Mapped, Missing, Programs, Purpose, Standing, StartError};
 use latpath_model::{text::printable, Ns};
-use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::skel::Skel;
 use libbpf_rs::Link;
-use std::{mem::offset_of, mem::MaybeUninit, os::fd::AsFd, path::Path};
+use std::{mem::offset_of, os::fd::AsFd, path::Path};
 
 /// The function by which vhost takes a buffer: it has seven arguments, so that before Linux 6.6 kprobes must stand in.
 const TAKEN: &str = "vhost_get_vq_desc";
@@ -56,7 +54,8 @@ impl Watch {
         let Some(needed) = NEEDED.into_iter().find(|function| hooks.stands_at(function)) else {
             return Err(nothing_here(hooks.missing.iter().find(|missing| NEEDED.contains(&missing.tracepoint))));
         };
-        let loaded = hooks.load(|hooks| hooks.stands_at(needed), load);
+        let loaded =
+            PURPOSE.load::<QueuesSkelBuilder, _>(&mut hooks, |hooks| hooks.stands_at(needed), configure, attach);
         let (standing, kprobes, queues, shared) = loaded.map_err(|(error, _)| error)?;
         let programs = Programs::new(standing, hooks, measure)?;
         let mut watch = Self { programs, _kprobes: kprobes, queues, shared, from: 0 };
@@ -88,45 +87,42 @@ impl Watch {
         let taken = (shared.next as usize).min(self.queues.len());
         let all = (0..taken).map(|place| self.queues.get(place)).filter(|raw| raw.address != 0);
         Queues {
-            from: self.from,
-            until,
+            window: self.programs.window(self.from, until),
             queues: all.map(|raw| queue(&raw)).collect(),
             no_room: shared.no_room,
             untimed: shared.no_room_time,
-            missed: self.programs.missed(),
-            missing: self.programs.missing.clone(),
-            cost: self.programs.cost(),
         }
     }
 }
 
-type Loaded = (Vec<Standing>, Vec<Link>, Mapped<RawQueue>, Mapped<Shared>);
+/// Whether kprobes can be attached without the text files of tracefs.
+fn has_kprobes() -> bool {
+    Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
+}
 
-fn load(hooks: &mut Hooks) -> Result<Loaded, StartError> {
-    listen();
-    let mut storage = MaybeUninit::uninit();
-    let mut open = QueuesSkelBuilder::default().open(&mut storage).map_err(PURPOSE.refused("reading the programs"))?;
-    open.maps.rodata_data.as_deref_mut().expect("the programs have constants").queues_max = MOST as u32;
-    let queues = MOST as u32;
-    open.maps
-        .queues
-        .set_max_entries(queues)
-        .and_then(|()| open.maps.places.set_max_entries(queues))
-        .and_then(|()| open.maps.eventfds.set_max_entries(2 * queues))
-        .and_then(|()| open.maps.buffers.set_max_entries(MOST_BUFFERS))
-        .map_err(PURPOSE.refused("sizing the tables"))?;
-    hooks.choose(open.open_object_mut());
-    let has_kprobes = Path::new("/sys/bus/event_source/devices/kprobe/type").exists();
+/// Sets the programs' constants and the sizes of their tables, and switches on the kprobes that may stand in.
+fn configure(open: &mut OpenQueuesSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<()> {
+    let (maps, queues) = (&mut open.maps, MOST as u32);
+    maps.rodata_data.as_deref_mut().expect("the programs have constants").queues_max = queues;
+    maps.queues.set_max_entries(queues)?;
+    maps.places.set_max_entries(queues)?;
+    maps.eventfds.set_max_entries(2 * queues)?;
+    maps.buffers.set_max_entries(MOST_BUFFERS)?;
     for program in [&mut open.progs.taken_begins, &mut open.progs.taken_ends] {
-        program.set_autoload(has_kprobes && hooks.has(TAKEN));
+        program.set_autoload(has_kprobes() && hooks.has(TAKEN));
     }
-    let skel = open.load().map_err(PURPOSE.refused("loading the programs"))?;
+    Ok(())
+}
+
+type Attached = (Vec<Standing>, Vec<Link>, Mapped<RawQueue>, Mapped<Shared>);
+
+fn attach(skel: &QueuesSkel<'_>, hooks: &mut Hooks) -> Result<Attached, StartError> {
     let queues = Mapped::new(&skel.maps.queues.as_fd(), MOST)?;
     let shared = Mapped::new(&skel.maps.bss.as_fd(), 1)?;
     let is_requested = hooks.has(TAKEN);
     let programs = hooks.attach(skel.object())?;
     let mut kprobes = Vec::new();
-    if is_requested && has_kprobes && !hooks.has(TAKEN) {
+    if is_requested && has_kprobes() && !hooks.has(TAKEN) {
         let begins = skel.progs.taken_begins.attach_kprobe(false, TAKEN);
         if let (Ok(begins), Ok(ends)) = (begins, skel.progs.taken_ends.attach_kprobe(true, TAKEN)) {
             kprobes.extend([begins, ends]);

@@ -1,343 +1,249 @@
-//! What `latpath profile` shows: CPU time of host and guests by mode, process and function; the contexts in which a
-//! function runs; the same of two profiles; and files for other tools.
+//! Profiles as text, and as files for other tools.
 
-mod contexts;
-mod diff;
 mod firefox;
 mod flame_graph;
-mod text;
-mod vm_name;
 
-use contexts::entry;
-use latpath_model::Ns;
-use latpath_profile::{is_named, spent, CallFigures, Frame, Header, Kind, Profile, Spent};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use crate::page::{Page, Style};
+use latpath_model::{Ns, Observation};
+use latpath_observe::profile::{Diff, FunctionFigures, Modes, ProfileFigures};
+use latpath_stats::text::Table;
+use latpath_stats::units::{self, Letters};
 
-pub use diff::{diff_text, Diff, Moved};
 pub use firefox::{firefox, Machine};
 pub use flame_graph::{flame_graph, flame_graph_of_difference};
-pub use text::text;
-pub(crate) use text::MODES;
-pub use vm_name::{of_one_vm, without_vm_name};
 
-/// All of it.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Document {
-    /// What it is of.
-    #[serde(flatten)]
-    pub header: Header,
-    /// How many CPUs were watched.
-    pub cpu_count: u64,
-    /// Where all CPUs' time went: adds up to `cpu_count` × `window_ns`.
-    pub modes: Modes,
-    /// What the kernel itself accounted to these CPUs (/proc/stat), in steps of its clock tick.
-    pub kernel_account: Option<KernelAccount>,
-    /// Processes, those with most time first.
-    pub processes: Vec<ProcessFigures>,
-    /// Functions, those with most time of their own first.
-    pub functions: Vec<FunctionFigures>,
-    /// System calls of the VMs' processes, where that was asked for.
-    pub system_calls: Vec<CallLine>,
-    /// The part of the frames of the host's call chains whose function is known.
-    pub named_on_host: Option<f64>,
-    /// The same of the guests'.
-    pub named_in_guests: Option<f64>,
-    /// What this kernel does not show, and what else must be known of the figures.
-    pub notes: Vec<String>,
-}
+/// Where time goes, in the order of columns.
+pub(crate) const MODES: [(&str, fn(&Modes) -> Ns); 7] = [
+    ("host sys", |modes| modes.host_sys_ns),
+    ("host usr", |modes| modes.host_usr_ns),
+    ("guest sys", |modes| modes.guest_sys_ns),
+    ("guest usr", |modes| modes.guest_usr_ns),
+    ("guest, not seen into", |modes| modes.guest_unseen_ns),
+    ("not sampled", |modes| modes.not_sampled_ns),
+    ("idle", |modes| modes.idle_ns),
+];
 
-/// CPU time by where it was spent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Modes {
-    /// In the host's kernel.
-    pub host_sys_ns: Ns,
-    /// In the host's programs.
-    pub host_usr_ns: Ns,
-    /// In guests' kernels.
-    pub guest_sys_ns: Ns,
-    /// In guests' programs.
-    pub guest_usr_ns: Ns,
-    /// In guests into which nobody looked.
-    pub guest_unseen_ns: Ns,
-    /// By threads of the host that no sample met.
-    pub not_sampled_ns: Ns,
-    /// Nothing to do.
-    pub idle_ns: Ns,
-}
+/// Contexts with less of a function's time are not shown.
+const LEAST_SHARE: f64 = 0.01;
+/// Contexts of a function that are shown.
+const MOST_CONTEXTS: usize = 8;
 
-impl Modes {
-    fn of(&mut self, spent: Spent) -> &mut Ns {
-        match spent {
-            Spent::HostSys => &mut self.host_sys_ns,
-            Spent::HostUsr => &mut self.host_usr_ns,
-            Spent::GuestSys => &mut self.guest_sys_ns,
-            Spent::GuestUsr => &mut self.guest_usr_ns,
-            Spent::GuestUnseen => &mut self.guest_unseen_ns,
-            Spent::NotSampled => &mut self.not_sampled_ns,
+/// The page that people read: so many processes and functions, and the contexts of functions that are asked for.
+pub fn text(observation: &Observation<ProfileFigures>, most: usize, asked: &[String], style: Style) -> String {
+    let mut page = Page::new(style);
+    let document = &observation.figures;
+    let (units, header) = (page.letters, &document.header);
+    page.line(format!(
+        "{} on {} ({}): {} of CPU time, {}",
+        units.duration(observation.window_ns),
+        units.number_of(document.cpu_count, "CPU"),
+        header.cpus,
+        units.duration(document.modes.total_ns()),
+        units.number_of(header.samples, "sample")
+    ));
+    page.gap();
+    let mut table = Table::new(&["<of all CPUs", "time", "part"]);
+    for (name, of) in MODES {
+        let ns = of(&document.modes);
+        if ns > 0 {
+            table.row(vec![name.into(), units.duration(ns), percent(ns, document.modes.total_ns())]);
         }
     }
-
-    pub fn guest_ns(&self) -> Ns {
-        self.guest_sys_ns + self.guest_usr_ns + self.guest_unseen_ns
+    page.table(&table);
+    if let Some(kernel) = document.kernel_account {
+        let parts =
+            [("guest", kernel.guest_ns), ("user", kernel.user_ns - kernel.guest_ns), ("system", kernel.system_ns)];
+        let parts = parts.into_iter().chain([("idle", kernel.idle_ns), ("steal", kernel.steal_ns)]);
+        let parts = parts.map(|(name, ns)| format!("{name} {}", percent(ns, document.modes.total_ns())));
+        page.line(format!("  the kernel's own account: {}", parts.collect::<Vec<_>>().join(", ")));
     }
-
-    /// All time in which CPUs worked.
-    pub fn busy_ns(&self) -> Ns {
-        self.host_sys_ns + self.host_usr_ns + self.guest_ns() + self.not_sampled_ns
+    trust(document, units).iter().for_each(|line| page.line(format!("  {line}")));
+    page.gap();
+    processes(&mut page, document, most);
+    page.gap();
+    functions(&mut page, document, most);
+    for function in asked {
+        page.gap();
+        contexts_of(&mut page, document, function);
     }
-
-    pub fn total_ns(&self) -> Ns {
-        self.busy_ns() + self.idle_ns
+    if !document.system_calls.is_empty() {
+        page.gap();
+        calls(&mut page, observation, most);
     }
+    page.finish()
+}
 
-    pub fn of_profile(profile: &Profile) -> Self {
-        let mut modes = Self { idle_ns: profile.header.idle_ns, ..Self::default() };
-        modes.not_sampled_ns = profile.header.unattributed_ns;
-        profile.stacks.iter().for_each(|(frames, ns)| *modes.of(spent(frames)) += ns);
-        modes
+/// How far call chains and the guests' clocks can be trusted.
+pub(crate) fn trust(document: &ProfileFigures, units: Letters) -> Vec<String> {
+    let header = &document.header;
+    let mut lines = Vec::new();
+    let mut chains = |of: &str, all: u64, alone: u64| {
+        // A program's first function has no caller either.
+        if alone * 100 > all {
+            let part = alone as f64 * 100.0 / all as f64;
+            lines.push(format!("{part:.0} % of {of} user samples have no callers: built without frame pointers"));
+        }
+    };
+    chains("the host's", header.user_samples, header.user_samples_without_callers);
+    for guest in &header.guests {
+        let name = units.clean(&guest.name);
+        chains(&format!("{name}'s"), guest.user_samples, guest.user_samples_without_callers);
     }
+    for (guest, causality) in header.guests.iter().filter_map(|guest| Some((guest, guest.causality?))) {
+        lines.push(format!(
+            "{}: {} in {} samples, by a clock that is right within {}",
+            units.clean(&guest.name),
+            units.number_of(causality.violations, "causality violation"),
+            units.count(causality.checked),
+            units.duration(guest.clock_error_ns)
+        ));
+    }
+    lines
 }
 
-/// What the kernel accounted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct KernelAccount {
-    /// Programs, and guests.
-    pub user_ns: Ns,
-    /// The kernel, interrupts and softirqs.
-    pub system_ns: Ns,
-    /// Guests alone.
-    pub guest_ns: Ns,
-    /// Nothing to do.
-    pub idle_ns: Ns,
-    /// Taken by this machine's own hypervisor.
-    pub steal_ns: Ns,
+/// In percent, with two digits behind the point.
+fn percent(part: Ns, whole: Ns) -> String {
+    units::percent(part, whole, 2)
 }
 
-/// A process, or the kernel's threads for one task.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct ProcessFigures {
-    /// Its name.
-    pub process: String,
-    /// The guest that it runs in; `null` on the host.
-    pub guest: Option<String>,
-    /// All of its time. Of a VM's process: without what was seen inside the guest, which is the time of the guest's
-    /// processes.
-    pub total_ns: Ns,
-    /// Where it was spent.
-    pub modes: Modes,
+fn place(process: &str, guest: Option<&str>) -> String {
+    guest.map_or_else(|| process.into(), |guest| format!("{guest}: {process}"))
 }
 
-/// A function.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct FunctionFigures {
-    /// Its name.
-    pub function: String,
-    /// Whether it is the kernel's.
-    pub in_kernel: bool,
-    /// The guest that it ran in; `null` on the host.
-    pub guest: Option<String>,
-    /// Time in the function itself.
-    pub self_ns: Ns,
-    /// Time in it and in what it called.
-    pub total_ns: Ns,
-    /// Under what it ran, those with most time first: adds up to `total_ns`.
-    pub contexts: Vec<Context>,
+fn processes(page: &mut Page, document: &ProfileFigures, most: usize) {
+    let (units, busy) = (page.letters, document.modes.busy_ns());
+    let shown: Vec<_> = MODES[..6].iter().filter(|(_, of)| of(&document.modes) > 0).collect();
+    let heads: Vec<&str> =
+        ["<process", "time", "of busy"].into_iter().chain(shown.iter().map(|(name, _)| *name)).collect();
+    let mut table = Table::new(&heads);
+    for process in document.processes.iter().take(most) {
+        let name = units.clean(&place(&process.process, process.guest.as_deref()));
+        let mut row = vec![name, units.duration(process.total_ns), percent(process.total_ns, busy)];
+        row.extend(shown.iter().map(|(_, of)| percent(of(&process.modes), busy)));
+        table.row(row);
+    }
+    top(page, &table, document.processes.len());
 }
 
-/// Under what a function ran.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Context {
-    /// The process.
-    pub process: String,
-    /// The system call, interrupt, softirq or the kernel thread's function that led to it; of a program's function,
-    /// its caller.
-    pub under: Option<String>,
-    /// Time in the function and in what it called.
-    pub total_ns: Ns,
-}
-
-/// A system call of a thread, all of its calls together.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct CallLine {
-    /// The VM.
-    pub vm: String,
-    /// The thread's name, or what it does for the VM.
-    pub thread: String,
-    /// Its number; 0: all threads of this name that have ended, together.
-    pub tid: u32,
-    /// The call.
-    pub call: String,
-    /// Calls that began and ended in the window.
-    pub count: u64,
-    /// Their time, also asleep.
-    pub sum_ns: Ns,
-    /// Mean.
-    pub mean_ns: Ns,
-    /// The longest.
-    pub max_ns: Ns,
-    /// Those that returned an error.
-    pub failed: u64,
-}
-
-impl CallLine {
-    /// `vm` and `thread` are names.
-    pub fn new(call: &CallFigures, vm: String, thread: String) -> Self {
-        let CallFigures { tid, count, ns, longest_ns, failed, .. } = *call;
-        let mean_ns = ns / (count.max(1) as Ns);
-        Self { vm, thread, tid, call: call.call.clone(), count, sum_ns: ns, mean_ns, max_ns: longest_ns, failed }
+/// The first rows of so many.
+fn top(page: &mut Page, table: &Table, all: usize) {
+    page.table(table);
+    match all - table.rows().len() {
+        0 => {}
+        more => page.line(format!("  … {more} more (--rows)")),
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Function {
-    guest: Option<String>,
-    name: String,
-    in_kernel: bool,
+fn functions(page: &mut Page, document: &ProfileFigures, most: usize) {
+    let (units, busy) = (page.letters, document.modes.busy_ns());
+    let mut table = Table::new(&["<function", "own", "with calls", "<where", "<mostly in", "<under"]);
+    let own: Vec<_> = document.functions.iter().filter(|function| function.self_ns > 0).collect();
+    for function in own.iter().take(most) {
+        let first = function.contexts.first();
+        let share = first.map_or(0.0, |context| context.total_ns as f64 * 100.0 / function.total_ns.max(1) as f64);
+        table.row(vec![
+            units.clean(&function.function),
+            percent(function.self_ns, busy),
+            percent(function.total_ns, busy),
+            side(function).into(),
+            first.map_or_else(String::new, |context| format!("{} {share:.0} %", units.clean(&context.process))),
+            first.and_then(|context| context.under.as_ref()).map_or_else(|| "-".into(), |under| units.clean(under)),
+        ]);
+    }
+    top(page, &table, own.len());
 }
 
-/// The name of the guest that frames are in.
-fn guest_of(frame: &Frame) -> Option<String> {
-    let name = frame.name.strip_prefix("[guest ").and_then(|rest| rest.strip_suffix(']'));
-    Some(name.unwrap_or(&frame.name).to_owned())
+fn side(function: &FunctionFigures) -> &'static str {
+    match (function.guest.is_some(), function.in_kernel) {
+        (false, true) => "host sys",
+        (false, false) => "host usr",
+        (true, true) => "guest sys",
+        (true, false) => "guest usr",
+    }
 }
 
-/// A call chain of one machine: its guest, its process, and its functions.
-pub(crate) struct Chain<'p> {
-    pub guest: Option<String>,
-    pub process: &'p str,
-    pub functions: &'p [Frame],
+fn contexts_of(page: &mut Page, document: &ProfileFigures, name: &str) {
+    let units = page.letters;
+    let found: Vec<_> = document.functions.iter().filter(|function| function.function == name).collect();
+    if found.is_empty() {
+        page.line(format!("  {}: no sample met it", units.clean(name)));
+    }
+    for function in found {
+        let all = percent(function.total_ns, document.modes.busy_ns());
+        page.line(format!("  {} ({}): {all} of busy time with its calls", units.clean(name), side(function)));
+        let is_shown = |part: Ns| part as f64 >= function.total_ns as f64 * LEAST_SHARE;
+        let mut table = Table::new(&["<in", "<under", "of it", "time"]);
+        for context in function.contexts.iter().take(MOST_CONTEXTS).filter(|context| is_shown(context.total_ns)) {
+            table.row(vec![
+                units.clean(&place(&context.process, function.guest.as_deref())),
+                context.under.as_ref().map_or_else(|| "-".into(), |under| units.clean(under)),
+                percent(context.total_ns, function.total_ns),
+                units.duration(context.total_ns),
+            ]);
+        }
+        page.table_at(4, &table);
+    }
 }
 
-impl<'p> Chain<'p> {
-    /// The part of a call chain that is inside the innermost guest.
-    pub fn of(frames: &'p [Frame]) -> Option<Self> {
-        let (outer, last) = (frames.first()?, frames.last()?);
-        let border = frames.iter().rposition(|frame| frame.kind == Kind::Guest);
-        match border {
-            Some(_) if last.kind == Kind::Guest => Some(Self { guest: None, process: &outer.name, functions: &[] }),
-            Some(border) => {
-                let inside = &frames[border + 1..];
-                let guest = guest_of(&frames[border]);
-                Some(Self { guest, process: &inside[0].name, functions: &inside[1..] })
-            }
-            None => Some(Self { guest: None, process: &outer.name, functions: &frames[1..] }),
+fn calls(page: &mut Page, observation: &Observation<ProfileFigures>, most: usize) {
+    let document = &observation.figures;
+    let units = page.letters;
+    let mut table =
+        Table::new(&["<VM", "<thread", "<system call", "number", "per s", "time, asleep too", "mean", "max", "failed"]);
+    for call in document.system_calls.iter().take(most) {
+        table.row(vec![
+            units.clean(&call.vm),
+            units.clean(&call.thread),
+            units.clean(&call.call),
+            units.count(call.count),
+            units.rate(call.count as f64 * 1e9 / observation.window_ns.max(1) as f64),
+            units.duration(call.sum_ns),
+            units.duration(call.mean_ns),
+            units.duration(call.max_ns),
+            if call.failed > 0 { units.count(call.failed) } else { "-".into() },
+        ]);
+    }
+    top(page, &table, document.system_calls.len());
+}
+
+/// The page that people read, with so many functions.
+pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
+    let mut page = Page::new(style);
+    let units = page.letters;
+    let mut table = Table::new(&["<of all CPUs", "before", "after", "change"]);
+    let all = |modes: &Modes| modes.total_ns().max(1) as f64 / 100.0;
+    for (name, of) in MODES {
+        let (before, after) = (of(&diff.modes_before), of(&diff.modes_after));
+        let (before, after) = (before as f64 / all(&diff.modes_before), after as f64 / all(&diff.modes_after));
+        if before > 0.0 || after > 0.0 {
+            table.row(vec![
+                name.into(),
+                format!("{before:.2} %"),
+                format!("{after:.2} %"),
+                format!("{:+.2}", after - before),
+            ]);
         }
     }
-}
-
-/// Time of a function, its own and with what it called, by context.
-#[derive(Default)]
-pub(crate) struct FunctionTime {
-    own: Ns,
-    total: Ns,
-    contexts: BTreeMap<(String, Option<String>), Ns>,
-}
-
-/// Not what stands for a process that was not sampled, or is not shown.
-fn is_function(frame: &Frame) -> bool {
-    !frame.name.starts_with("[not ")
-}
-
-pub(crate) fn functions(profile: &Profile) -> BTreeMap<Function, FunctionTime> {
-    let mut functions: BTreeMap<Function, FunctionTime> = BTreeMap::new();
-    for (frames, ns) in &profile.stacks {
-        let Some(chain) = Chain::of(frames) else { continue };
-        let mut met: Vec<(&str, bool)> = Vec::new();
-        for (at, frame) in chain.functions.iter().enumerate().filter(|(_, frame)| is_function(frame)) {
-            let in_kernel = frame.kind == Kind::Kernel;
-            let function = Function { guest: chain.guest.clone(), name: frame.name.to_string(), in_kernel };
-            let time = functions.entry(function).or_default();
-            if at + 1 == chain.functions.len() {
-                time.own += ns;
-            }
-            // One that calls itself has the time once, by its outermost call.
-            if !met.contains(&(&*frame.name, in_kernel)) {
-                met.push((&frame.name, in_kernel));
-                time.total += ns;
-                let context = (chain.process.to_owned(), entry(chain.functions, at));
-                *time.contexts.entry(context).or_default() += ns;
-            }
-        }
+    page.table(&table);
+    page.gap();
+    let heads = ["<function", "<in", "<under", "before", "after", "change", "share before", "share after"];
+    let mut table = Table::new(&heads);
+    let percent = |ns: Ns| format!("{:.2} %", ns as f64 / 1e7);
+    let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
+    for moved in diff.moved.iter().filter(|moved| moved.before_ns_per_s != moved.after_ns_per_s).take(most) {
+        table.row(vec![
+            units.clean(&moved.function),
+            units.clean(&place(&moved.process, moved.guest.as_deref())),
+            moved.under.as_ref().map_or_else(|| "-".into(), |under| units.clean(under)),
+            percent(moved.before_ns_per_s),
+            percent(moved.after_ns_per_s),
+            format!("{:+.2}", (moved.after_ns_per_s as f64 - moved.before_ns_per_s as f64) / 1e7),
+            share(moved.share_before),
+            share(moved.share_after),
+        ]);
     }
-    functions
-}
-
-impl Document {
-    /// From a profile; the rest is what is known beside it.
-    pub fn new(profile: &Profile) -> Self {
-        let mut processes: BTreeMap<(Option<String>, &str), Modes> = BTreeMap::new();
-        let mut named = [(0, 0); 2];
-        for (frames, ns) in &profile.stacks {
-            let Some(chain) = Chain::of(frames) else { continue };
-            let (guest, process) = (chain.guest.clone(), chain.process);
-            *processes.entry((guest, process)).or_default().of(spent(frames)) += ns;
-            for frame in chain.functions.iter().filter(|frame| is_function(frame)) {
-                let count = &mut named[usize::from(chain.guest.is_some())];
-                count.0 += Ns::from(is_named(&frame.name)) * (ns / 1000);
-                count.1 += ns / 1000;
-            }
-        }
-        let mut processes: Vec<ProcessFigures> = processes
-            .into_iter()
-            .map(|((guest, process), modes)| ProcessFigures {
-                process: process.to_owned(),
-                guest,
-                total_ns: modes.total_ns(),
-                modes,
-            })
-            .collect();
-        processes.sort_by_key(|process| std::cmp::Reverse(process.total_ns));
-        let mut functions: Vec<FunctionFigures> = functions(profile).into_iter().map(FunctionFigures::new).collect();
-        functions.sort_by_key(|function| std::cmp::Reverse((function.self_ns, function.total_ns)));
-        let part = |(named, all): (Ns, Ns)| (all > 0).then(|| named as f64 / all as f64);
-        Self {
-            header: profile.header.clone(),
-            cpu_count: profile.header.cpus.iter().count() as u64,
-            modes: Modes::of_profile(profile),
-            kernel_account: None,
-            processes,
-            functions,
-            system_calls: Vec::new(),
-            named_on_host: part(named[0]),
-            named_in_guests: part(named[1]),
-            notes: Vec::new(),
-        }
-    }
-}
-
-impl FunctionFigures {
-    fn new((function, time): (Function, FunctionTime)) -> Self {
-        let context = |((process, under), total_ns)| Context { process, under, total_ns };
-        let mut contexts: Vec<Context> = time.contexts.into_iter().map(context).collect();
-        contexts.sort_by_key(|context| std::cmp::Reverse(context.total_ns));
-        Self {
-            function: function.name,
-            in_kernel: function.in_kernel,
-            guest: function.guest,
-            self_ns: time.own,
-            total_ns: time.total,
-            contexts,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_key_of_the_json_stands_twice() {
-        let printed = serde_json::to_string(&Document::new(&Profile::default())).expect("JSON");
-        let keys = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&printed).expect("an object");
-        for key in keys.keys() {
-            assert_eq!(printed.matches(&format!("\"{key}\":")).count(), 1 + nested(&keys, key), "{key}");
-        }
-    }
-
-    /// How often a key stands inside of other values.
-    fn nested(keys: &serde_json::Map<String, serde_json::Value>, key: &str) -> usize {
-        keys.values().map(|value| value.to_string().matches(&format!("\"{key}\":")).count()).sum()
-    }
+    page.table(&table);
+    page.gap();
+    page.line("  before, after: time in the function and in what it calls, in percent of one CPU");
+    page.finish()
 }

@@ -1,448 +1,255 @@
-//! What `latpath exits` prints: why vCPUs leave their guests, for how long, and where their threads' time goes.
+//! The text of `latpath exits`.
 
-mod text;
+use crate::page::{of_enough, Page, Style};
+use latpath_exits::{Tile, Tiles, Traffic};
+use latpath_model::{Ns, Observation};
+use latpath_observe::exits::{
+    ApicFigures, EventFigures, ExitsFigures, OtherEvents, PerWork, ReasonFigures, VcpuFigures, VmExits,
+};
+use latpath_stats::text::Table;
+use latpath_stats::units::{bytes, number_of, percent, Letters};
 
-use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Tiles, Traffic, Vcpu};
-use latpath_histogram::Histogram;
-use latpath_model::Ns;
-use latpath_stats::TimeFigures;
-use latpath_vms::exit_reason::{is_halt, Names};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-
-pub use text::text;
-
-/// All of it.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Document {
-    /// Begin of the window, `CLOCK_MONOTONIC`.
-    pub from_ns: Ns,
-    /// Its length.
-    pub window_ns: Ns,
-    /// VMs whose vCPUs were seen.
-    pub vms: Vec<VmExits>,
-    /// Interrupts that the virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered without
-    /// KVM.
-    pub apic_interrupts: Option<u64>,
-    /// KVM's events outside the VMs' threads, where they were asked for (`--events`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub other_events: Option<OtherEvents>,
-    /// Entries of vCPUs for which there was no room: these vCPUs are missing.
-    pub entries_without_room: u64,
-    /// Events that the kernel did not show because the same program was running already.
-    pub events_missed: u64,
-    /// What an event cost, where that was measured (`--cost`).
-    pub cost_per_event_ns: Option<Ns>,
-    /// What this kernel does not show.
-    pub not_shown: Vec<String>,
+/// The page that people read; `each` shows every vCPU's reasons too.
+pub fn text(observation: &Observation<ExitsFigures>, each: bool, style: Style) -> String {
+    let (mut page, document) = (Page::new(style), &observation.figures);
+    for vm in &document.vms {
+        write_vm(&mut page, vm, observation.window_ns, each);
+        page.gap();
+    }
+    if document.vms.is_empty() {
+        page.line(format!("no vCPU was seen in {}", page.duration(observation.window_ns)));
+    }
+    document.other_events.iter().for_each(|others| other_events(&mut page, others));
+    let is_said = document.vms.iter().any(|vm| vm.all.apic.is_some());
+    if let Some(n) = document.apic_interrupts.filter(|n| *n > 0 && !is_said) {
+        page.line(format!("virtual APICs of all VMs accepted {}", number_of(n, "interrupt")));
+    }
+    page.cost(observation);
+    page.finish()
 }
 
-/// One VM.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct VmExits {
-    /// Its name; `null` for a VM that was gone at the end.
-    pub name: Option<String>,
-    /// Its process.
-    pub pid: u32,
-    /// Its vCPUs.
-    pub vcpus: Vec<VcpuExits>,
-    /// All vCPUs together.
-    pub all: VcpuFigures,
-    /// Which of KVM's events came, where they were asked for (`--events`).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<EventFigures>,
-    /// What KVM itself counted for all VMs of the process, in nearly the same window.
-    pub kvm: Option<KvmCounters>,
-    /// What passed its taps.
-    pub traffic: Option<Traffic>,
-    /// Exits and time for each packet and each 10^9 bytes on the taps; `null` where no tap is known, or nothing passed.
-    pub per_work: Option<PerWork>,
-}
-
-/// One vCPU.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct VcpuExits {
-    /// KVM's number.
-    pub vcpu: Option<u32>,
-    /// Its thread.
-    pub tid: u32,
-    /// Its window: shorter than the whole one where it was made later, or ended.
-    pub window_ns: Ns,
-    /// Whether its thread ended.
-    pub ended: bool,
-    /// Its figures.
-    #[serde(flatten)]
-    pub figures: VcpuFigures,
-}
-
-/// What one vCPU did, or several.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct VcpuFigures {
-    /// Where its time went: adds up to its window.
-    pub tiles: Tiles,
-    /// `kvm_entry`.
-    pub entries: u64,
-    /// `kvm_exit`.
-    pub exits: u64,
-    /// Returns to the hypervisor's process.
-    pub exits_to_qemu: u64,
-    /// Time outside the guest without halts (their polling, sleep and handling), also waiting for a CPU.
-    pub exit_time_without_halts_ns: Ns,
-    /// The same, by what the thread did: adds up to it.
-    #[serde(default)]
-    pub tiles_without_halts: Tiles,
-    /// How often KVM blocked a vCPU, so that it polled or slept, until something came for it.
-    pub halts: u64,
-    /// How many of these slept; the others ended while KVM polled.
-    pub halts_slept: u64,
-    /// Interrupts that KVM injected: without those that APICv or AVIC delivered. `null` where KVM does not say it, as
-    /// on ARM.
-    pub injected: Option<u64>,
-    /// Interrupts that the virtual local APICs accepted; `null` where the kernel does not say whose APIC accepts one.
-    #[serde(default)]
-    pub apic: Option<ApicFigures>,
-    /// Events that came while another one was counted.
-    pub events_skipped: u64,
-    /// By reason, those that took the longest in all first, and halts last.
-    pub reasons: Vec<ReasonFigures>,
-}
-
-/// Exits for one reason.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ReasonFigures {
-    /// The kernel's name of it; `null` for exits that began before the window and for reasons that were too many.
-    pub reason: Option<String>,
-    /// The CPU's number of it.
-    pub code: Option<u32>,
-    /// Whether the guest had nothing to do.
-    pub is_halt: bool,
-    /// A second.
-    pub per_second: f64,
-    /// From `kvm_exit` to `kvm_entry`; percentiles are at most 3 % off.
-    #[serde(flatten)]
-    pub times: TimeFigures,
-    /// All together.
-    pub sum_ns: Ns,
-    /// Standard error of the mean, as if exits were independent of each other.
-    pub mean_error_ns: Ns,
-    /// What the vCPU's thread did in these exits.
-    pub tiles: Tiles,
-}
-
-/// Interrupts that KVM gave to virtual local APICs, however the CPU then delivered them.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct ApicFigures {
-    /// Those with a vector.
-    pub accepted: u64,
-    /// Those of these that the CPU delivers by itself (APICv, AVIC).
-    pub posted: u64,
-    /// NMIs.
-    pub nmis: u64,
-    /// SMIs, INITs and start-ups.
-    pub other: u64,
-    /// Those with a vector, by it.
-    pub vectors: Vec<VectorFigures>,
-}
-
-/// Interrupts of one vector.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct VectorFigures {
-    /// The vector.
-    pub vector: u8,
-    /// How many were accepted.
-    pub accepted: u64,
-    /// A second.
-    pub per_second: f64,
-    /// Those of these that the CPU delivers by itself.
-    pub posted: u64,
-}
-
-/// One of KVM's events, of a VM.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct EventFigures {
-    /// Its name, as in `kvm:NAME` of perf.
-    pub event: String,
-    /// How often it came.
-    pub count: u64,
-    /// A second.
-    pub per_second: f64,
-    /// Those of these in vCPUs' threads. The others came in other threads of the VM's process and in vhost's.
-    pub in_vcpus: u64,
-}
-
-/// KVM's events that came in no thread of the VMs that are shown.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct OtherEvents {
-    /// How many events this kernel has.
-    pub known: usize,
-    /// On idle CPUs, in kernel threads and in other processes, by event.
-    pub counts: BTreeMap<String, u64>,
-    /// Events that were not counted, and why.
-    pub not_counted: Vec<String>,
-    /// Events of processes that were too many.
-    pub without_room: u64,
-}
-
-/// Exits in relation to traffic.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct PerWork {
-    /// Exits for each packet on the taps, both ways.
-    pub exits_per_packet: f64,
-    /// Time outside the guest without halts, for each packet.
-    pub exit_time_per_packet_ns: Ns,
-    /// Exits for each 10^9 bytes.
-    pub exits_per_gb: f64,
-    /// Time outside the guest without halts, for each 10^9 bytes.
-    pub exit_time_per_gb_ns: Ns,
-    /// The same for each reason, in the order of `all.reasons`.
-    #[serde(default)]
-    pub reasons: Vec<ReasonPerWork>,
-    /// Where all vCPUs' time went, for each packet.
-    #[serde(default)]
-    pub tiles_per_packet: Tiles,
-    /// Where all vCPUs' time went, for each 10^9 bytes.
-    #[serde(default)]
-    pub tiles_per_gb: Tiles,
-}
-
-/// Exits for one reason in relation to traffic.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct ReasonPerWork {
-    /// The kernel's name of it; `null` for exits that began before the window and for reasons that were too many.
-    pub reason: Option<String>,
-    /// Exits for each packet.
-    pub exits_per_packet: f64,
-    /// Their time for each packet.
-    pub time_per_packet_ns: Ns,
-    /// Exits for each 10^9 bytes.
-    pub exits_per_gb: f64,
-    /// Their time for each 10^9 bytes.
-    pub time_per_gb_ns: Ns,
-}
-
-/// What is known of a VM beside its vCPUs.
-#[derive(Clone, Debug, Default)]
-pub struct About {
-    pub name: Option<String>,
-    /// KVM's counters over the window.
-    pub kvm: Option<KvmCounters>,
-    /// Its taps' counters over the window.
-    pub traffic: Option<Traffic>,
-    /// The kernel's threads that work for it alone.
-    pub workers: Vec<u32>,
-}
-
-impl Document {
-    /// Makes it of what was seen; `about` says what is known of the VM with this process.
-    pub fn new(exits: &Exits, names: &Names, about: impl Fn(u32) -> About) -> Self {
-        let mut vms: BTreeMap<u32, Vec<&Vcpu>> = BTreeMap::new();
-        exits.vcpus.iter().for_each(|vcpu| vms.entry(vcpu.pid).or_default().push(vcpu));
-        let window_ns = exits.until - exits.from;
-        let mut others = exits.events.clone();
-        let vms = vms.into_iter().map(|(pid, vcpus)| {
-            let about = about(pid);
-            let events = others.as_mut().map_or_else(Vec::new, |others| {
-                let processes = about.workers.iter().chain([&pid]);
-                let beside = processes.filter_map(|process| others.by_process.remove(process)).collect::<Vec<_>>();
-                event_figures(&others.names, &vcpus, &beside, window_ns)
-            });
-            VmExits { events, ..VmExits::new(pid, &vcpus, names, about, window_ns) }
-        });
-        Self {
-            from_ns: exits.from,
-            window_ns,
-            vms: vms.collect(),
-            other_events: others.map(OtherEvents::of),
-            apic_interrupts: exits.accepted,
-            entries_without_room: exits.no_room,
-            events_missed: exits.missed,
-            cost_per_event_ns: exits.cost.filter(|(runs, _)| *runs > 0).map(|(runs, ns)| (ns / runs) as Ns),
-            not_shown: exits.missing.iter().map(ToString::to_string).collect(),
+fn write_vm(page: &mut Page, vm: &VmExits, window: Ns, each: bool) {
+    let vcpus = number_of(vm.vcpus.len() as u64, "vCPU");
+    let name = vm.name.as_ref().map_or_else(String::new, |name| format!("{}: ", page.clean(name)));
+    page.line(format!("{name}process {}, {vcpus}, {}", vm.pid, page.duration(window)));
+    page.gap();
+    let tiles: Vec<Tile> = shown(vm.all.tiles).collect();
+    let heads = ["<where time went"].into_iter().chain(tiles.iter().map(|tile| tile.name())).chain(["of"]);
+    let mut table = Table::new(&heads.collect::<Vec<_>>());
+    for vcpu in &vm.vcpus {
+        let end = if vcpu.ended { " (ended)" } else { "" };
+        let name = format!("{}{end}", vcpu_name(vcpu.vcpu, vcpu.tid));
+        table.row(tile_row(page, name, vcpu.figures.tiles, &tiles));
+    }
+    if vm.vcpus.len() > 1 {
+        table.row(tile_row(page, "all".into(), vm.all.tiles, &tiles));
+    }
+    page.table(&table);
+    page.gap();
+    reasons(page, &vm.all);
+    events(page, &vm.events);
+    if each && vm.vcpus.len() > 1 {
+        for vcpu in &vm.vcpus {
+            page.gap();
+            page.line(format!("  {}", vcpu_name(vcpu.vcpu, vcpu.tid)));
+            reasons(page, &vcpu.figures);
         }
+    }
+    page.gap();
+    counts(page, vm);
+}
+
+/// Tiles that have a column: all, but time that is not known only where there is some.
+fn shown(mut tiles: Tiles) -> impl Iterator<Item = Tile> {
+    Tile::ALL.into_iter().filter(move |tile| *tile != Tile::NotKnown || *tiles.of(*tile) > 0)
+}
+
+fn vcpu_name(number: Option<u32>, tid: u32) -> String {
+    number.map_or_else(|| format!("thread {tid}"), |number| format!("vCPU {number}"))
+}
+
+fn tile_row(page: &Page, name: String, mut tiles: Tiles, shown: &[Tile]) -> Vec<String> {
+    let whole = tiles.sum();
+    let mut row = vec![name];
+    row.extend(shown.iter().map(|tile| percent(*tiles.of(*tile), whole, 2)));
+    row.push(page.duration(whole));
+    row
+}
+
+fn reasons(page: &mut Page, figures: &VcpuFigures) {
+    if figures.reasons.is_empty() {
+        return page.line("  no exit");
+    }
+    let plus_minus = page.letters.plus_minus();
+    let mut times =
+        Table::new(&["<exits for", "number", "per s", "time", "mean", plus_minus, "min", "p50", "p99", "p99.9", "max"]);
+    let mut spent = Table::new(&["<of their time"].into_iter().chain(exit_tiles().map(Tile::name)).collect::<Vec<_>>());
+    for reason in &figures.reasons {
+        let name = reason_name(page, reason);
+        times.row(time_row(page, name.clone(), reason));
+        let (mut tiles, whole) = (reason.tiles, reason.tiles.sum());
+        spent.row([name].into_iter().chain(exit_tiles().map(|tile| percent(*tiles.of(tile), whole, 2))).collect());
+    }
+    page.table(&times);
+    page.gap();
+    page.table(&spent);
+    figures.apic.iter().for_each(|apic| vectors(page, apic));
+}
+
+fn reason_name(page: &Page, reason: &ReasonFigures) -> String {
+    page.clean(&name_of(reason))
+}
+
+/// A reason, with a mark where the guest had nothing to do: that is no cost.
+pub(crate) fn name_of(reason: &ReasonFigures) -> String {
+    let name = reason.reason.as_deref().unwrap_or("before, or other");
+    format!("{name}{}", if reason.is_halt { " (idle)" } else { "" })
+}
+
+fn vectors(page: &mut Page, apic: &ApicFigures) {
+    let units = page.letters;
+    let mut table = Table::new(&["<interrupt vector", "accepted", "per s", "posted"]);
+    for vector in &apic.vectors {
+        let (accepted, posted) = (units.count(vector.accepted), units.count(vector.posted));
+        table.row(vec![format!("{:#04x}", vector.vector), accepted, units.rate(vector.per_second), posted]);
+    }
+    with_gap(page, &table);
+}
+
+fn events(page: &mut Page, events: &[EventFigures]) {
+    let units = page.letters;
+    let mut table = Table::new(&["<event of KVM", "number", "per s", "beside vCPUs"]);
+    for event in events {
+        let beside = units.count(event.count - event.in_vcpus);
+        table.row(vec![event.event.clone(), units.count(event.count), units.rate(event.per_second), beside]);
+    }
+    with_gap(page, &table);
+}
+
+fn other_events(page: &mut Page, others: &OtherEvents) {
+    let mut table = Table::new(&["<events in no VM's thread", "number"]);
+    for (event, count) in &others.counts {
+        table.row(vec![event.clone(), page.letters.count(*count)]);
+    }
+    match others.counts.is_empty() {
+        true => page.line("no event of KVM came in another thread"),
+        false => page.table_at(0, &table),
+    }
+    page.gap();
+}
+
+/// A table, if it has rows.
+fn with_gap(page: &mut Page, table: &Table) {
+    if !table.rows().is_empty() {
+        page.gap();
+        page.table(table);
     }
 }
 
-impl Document {
-    /// What the kernel did not show, and what else must be known of the figures.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.not_shown.clone();
-        if self.entries_without_room > 0 {
-            notes.push("the table was full: some vCPUs that appeared while it watched are missing".into());
-        }
-        if let Some(others) = &self.other_events {
-            notes.extend(others.not_counted.iter().map(|event| format!("event {event} cannot be counted")));
-            if others.without_room > 0 {
-                notes.push(format!(
-                    "events in more processes than the table holds, not counted: {}",
-                    others.without_room
-                ));
-            }
-        }
-        if self.events_missed > 0 {
-            let missed = latpath_stats::units::number_of(self.events_missed, "event");
-            notes.push(format!("the kernel skipped {missed}: times of their exits are counted with others"));
-        }
-        for vm in &self.vms {
-            let name = vm.name.clone().unwrap_or_else(|| format!("process {}", vm.pid));
-            let all = &vm.all;
-            if all.events_skipped > 0 {
-                notes.push(format!(
-                    "{name}: events that came while another one was counted, and whose times are counted with others: {}",
-                    all.events_skipped
-                ));
-            }
-            if all.exits == 0 && all.entries == 0 && all.exits_to_qemu > 0 {
-                notes.push(format!(
-                    "{name}: KVM does not say when it enters and leaves this guest (no kvm_entry, no kvm_exit came): its \
-                     guest time cannot be separated from KVM's"
-                ));
-            }
-        }
-        notes
-    }
+/// What a thread can do outside its guest.
+fn exit_tiles() -> impl Iterator<Item = Tile> {
+    Tile::ALL.into_iter().filter(|tile| !matches!(tile, Tile::Guest | Tile::NotKnown))
 }
 
-impl VmExits {
-    fn new(pid: u32, vcpus: &[&Vcpu], names: &Names, about: About, window: Ns) -> Self {
-        let all = VcpuFigures::of(vcpus, names, window);
-        let per_work = about.traffic.filter(|traffic| traffic.packets() > 0).map(|traffic| PerWork::of(&all, &traffic));
-        let one = |vcpu: &&Vcpu| VcpuExits {
-            vcpu: vcpu.id,
-            tid: vcpu.tid,
-            window_ns: vcpu.until - vcpu.from,
-            ended: vcpu.gone,
-            figures: VcpuFigures::of(&[vcpu], names, vcpu.until - vcpu.from),
-        };
-        let vcpus = vcpus.iter().map(one).collect();
-        Self { name: about.name, pid, vcpus, all, events: Vec::new(), kvm: about.kvm, traffic: about.traffic, per_work }
-    }
+fn time_row(page: &Page, name: String, reason: &ReasonFigures) -> Vec<String> {
+    let (times, units) = (&reason.times, page.letters);
+    let time = |ns: Ns| of_enough(times, ns, 1, units);
+    vec![
+        name,
+        units.count(times.count),
+        units.rate(reason.per_second),
+        units.duration(reason.tiles.sum()),
+        time(times.mean_ns),
+        if times.count > 1 { percent(reason.mean_error_ns, times.mean_ns, 2) } else { "-".into() },
+        time(times.min_ns),
+        time(times.p50_ns),
+        of_enough(times, times.p99_ns, 100, units),
+        of_enough(times, times.p99_9_ns, 1000, units),
+        time(times.max_ns),
+    ]
 }
 
-impl PerWork {
-    fn of(all: &VcpuFigures, traffic: &Traffic) -> Self {
-        let (exits, ns) = (all.exits as f64, all.exit_time_without_halts_ns as f64);
-        let (packets, gb) = (traffic.packets() as f64, traffic.bytes() as f64 / 1e9);
-        Self {
-            exits_per_packet: exits / packets,
-            exit_time_per_packet_ns: (ns / packets) as Ns,
-            exits_per_gb: exits / gb,
-            exit_time_per_gb_ns: (ns / gb) as Ns,
-            reasons: all.reasons.iter().map(|reason| ReasonPerWork::of(reason, packets, gb)).collect(),
-            tiles_per_packet: all.tiles.for_each(packets),
-            tiles_per_gb: all.tiles.for_each(gb),
+fn counts(page: &mut Page, vm: &VmExits) {
+    let (all, units) = (&vm.all, page.letters);
+    page.line(format!("  {}, {} to QEMU", units.number_of(all.exits, "exit"), units.count(all.exits_to_qemu)));
+    let parts = all.tiles_without_halts.all().into_iter().filter(|(_, ns)| *ns > 0);
+    let parts: Vec<String> = parts.map(|(tile, ns)| format!("{} {}", units.duration(ns), tile.name())).collect();
+    let parts = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    let outside = units.duration(all.exit_time_without_halts_ns);
+    page.wrapped("  ".into(), 4, &format!("outside the guest for {outside} without halts{parts}"));
+    page.line(format!(
+        "  KVM blocked vCPUs {}: {} slept, {} ended while it polled",
+        units.number_of(all.halts, "time"),
+        units.count(all.halts_slept),
+        units.count(all.halts.saturating_sub(all.halts_slept)),
+    ));
+    if let Some(n) = all.injected {
+        page.line(format!("  KVM injected {}", units.number_of(n, "interrupt")));
+    }
+    if let Some(apic) = &all.apic {
+        page.line(format!(
+            "  virtual APICs accepted {}, {} of them posted; {}",
+            units.number_of(apic.accepted, "interrupt"),
+            units.count(apic.posted),
+            units.number_of(apic.nmis, "NMI")
+        ));
+    }
+    match vm.kvm {
+        Some(kvm) => {
+            let counted = format!(
+                "KVM's own counters: {}, {}, {}, {}; it polled in {}, {} of them until something came, {} in all; {}",
+                units.number_of(kvm.exits, "exit"),
+                units.number_of(kvm.halt_exits, "halt exit"),
+                units.number_of(kvm.irq_injections, "interrupt"),
+                units.number_of(kvm.nmi_injections, "NMI"),
+                units.number_of(kvm.halt_polls, "halt"),
+                units.count(kvm.halt_polls_successful),
+                units.duration(kvm.halt_polling_ns as Ns),
+                units.number_of(kvm.halt_wakeups, "wakeup"),
+            );
+            page.wrapped("  ".into(), 4, &counted);
         }
+        None if vm.vcpus.iter().all(|vcpu| vcpu.ended) => page.line("  KVM's own counters are gone with the VM"),
+        None => page.line("  KVM's own counters cannot be read: mount -t debugfs none /sys/kernel/debug"),
     }
+    match &vm.traffic {
+        Some(traffic) => page.line(traffic_line(traffic, units)),
+        None => page.line("  none of its taps is known: nothing is said for each packet and each GB"),
+    }
+    vm.per_work.iter().for_each(|per| work(page, vm, per));
 }
 
-impl ReasonPerWork {
-    fn of(reason: &ReasonFigures, packets: f64, gb: f64) -> Self {
-        let (count, ns) = (reason.times.count as f64, reason.tiles.sum() as f64);
-        Self {
-            reason: reason.reason.clone(),
-            exits_per_packet: count / packets,
-            time_per_packet_ns: (ns / packets) as Ns,
-            exits_per_gb: count / gb,
-            time_per_gb_ns: (ns / gb) as Ns,
-        }
-    }
+fn traffic_line(traffic: &Traffic, units: Letters) -> String {
+    format!(
+        "  taps: {} ({}) to the guest, {} ({}) from it",
+        units.number_of(traffic.to_guest_packets, "packet"),
+        bytes(traffic.to_guest_bytes),
+        units.count(traffic.from_guest_packets),
+        bytes(traffic.from_guest_bytes)
+    )
 }
 
-impl VcpuFigures {
-    fn of(vcpus: &[&Vcpu], names: &Names, window: Ns) -> Self {
-        let mut figures = Self::default();
-        let mut reasons: BTreeMap<(u32, Option<u32>), Reason> = BTreeMap::new();
-        let mut apic: Option<Interrupts> = None;
-        for vcpu in vcpus {
-            figures.tiles.add(vcpu.tiles);
-            figures.entries += vcpu.entries;
-            figures.exits += vcpu.exits;
-            figures.exits_to_qemu += vcpu.to_qemu;
-            figures.halts += vcpu.halts;
-            figures.halts_slept += vcpu.slept;
-            if let Some(injected) = vcpu.injected {
-                *figures.injected.get_or_insert(0) += injected;
-            }
-            if let Some(interrupts) = &vcpu.interrupts {
-                apic.get_or_insert_with(Interrupts::default).add(interrupts);
-            }
-            figures.events_skipped += vcpu.skipped;
-            for reason in &vcpu.reasons {
-                let key = (reason.isa, reason.code);
-                let sum = reasons.entry(key).or_insert_with(|| Reason { isa: key.0, code: key.1, ..Reason::default() });
-                sum.took.merge(&reason.took);
-                sum.tiles.add(reason.tiles);
-            }
-        }
-        figures.apic = apic.map(|apic| ApicFigures::of(&apic, window));
-        figures.reasons = reasons.into_values().map(|reason| ReasonFigures::of(&reason, names, window)).collect();
-        figures.reasons.sort_by_key(|reason| (reason.is_halt, std::cmp::Reverse(reason.tiles.sum())));
-        let counted = figures.reasons.iter().filter(|reason| !reason.is_halt && reason.code.is_some());
-        counted.for_each(|reason| figures.tiles_without_halts.add(reason.tiles));
-        figures.exit_time_without_halts_ns = figures.tiles_without_halts.sum();
-        figures
+/// Exits and time for the work that was done.
+fn work(page: &mut Page, vm: &VmExits, per: &PerWork) {
+    let units = page.letters;
+    let mut table = Table::new(&["<for each", "packet: exits", "time", "GB: exits", "time"]);
+    let mut row = |name: String, exits: Option<(f64, f64)>, time: (Ns, Ns)| {
+        let (packet, gb) = exits
+            .map_or(("-".into(), "-".into()), |(packet, gb)| (format!("{packet:.3}"), units.count(gb.round() as u64)));
+        table.row(vec![name, packet, units.duration(time.0), gb, units.duration(time.1)]);
+    };
+    for (reason, per) in vm.all.reasons.iter().zip(&per.reasons) {
+        let exits = (per.exits_per_packet, per.exits_per_gb);
+        row(reason_name(page, reason), Some(exits), (per.time_per_packet_ns, per.time_per_gb_ns));
     }
-}
-
-impl ReasonFigures {
-    fn of(reason: &Reason, names: &Names, window: Ns) -> Self {
-        let times = TimeFigures::of(&reason.took);
-        Self {
-            reason: reason.code.map(|code| names.get(reason.isa, code).into_owned()),
-            code: reason.code,
-            is_halt: reason.code.is_some_and(|code| is_halt(reason.isa, code)),
-            per_second: per_second(times.count, window),
-            sum_ns: reason.took.sum() as Ns,
-            mean_error_ns: error_of_mean(&reason.took),
-            times,
-            tiles: reason.tiles,
+    let exits = (per.exits_per_packet, per.exits_per_gb);
+    row("all; time without halts".into(), Some(exits), (per.exit_time_per_packet_ns, per.exit_time_per_gb_ns));
+    let mut per_gb = per.tiles_per_gb;
+    for (tile, packet) in per.tiles_per_packet.all() {
+        let gb = *per_gb.of(tile);
+        if packet > 0 || gb > 0 {
+            row(tile.name().into(), None, (packet, gb));
         }
     }
-}
-
-impl ApicFigures {
-    fn of(apic: &Interrupts, window: Ns) -> Self {
-        let vectors = apic.vectors.iter().map(|(&vector, &(accepted, posted))| {
-            let per_second = per_second(accepted, window);
-            VectorFigures { vector, accepted, per_second, posted }
-        });
-        let (accepted, posted) = apic.sum();
-        Self { accepted, posted, nmis: apic.nmis, other: apic.other, vectors: vectors.collect() }
-    }
-}
-
-impl OtherEvents {
-    fn of(others: Events) -> Self {
-        let mut counts = BTreeMap::new();
-        for (event, count) in others.by_process.values().flat_map(|counts| others.names.iter().zip(counts)) {
-            if *count > 0 {
-                *counts.entry(event.clone()).or_default() += count;
-            }
-        }
-        Self { known: others.names.len(), counts, not_counted: others.not_counted, without_room: others.no_room }
-    }
-}
-
-/// What came, the most frequent first: in vCPUs' threads, and in those `beside` them.
-fn event_figures(names: &[String], vcpus: &[&Vcpu], beside: &[Vec<u64>], window: Ns) -> Vec<EventFigures> {
-    let figures = names.iter().enumerate().map(|(at, event)| {
-        let of = |counts: &Vec<u64>| counts.get(at).copied().unwrap_or(0);
-        let in_vcpus: u64 = vcpus.iter().map(|vcpu| of(&vcpu.events)).sum();
-        let count = in_vcpus + beside.iter().map(of).sum::<u64>();
-        EventFigures { event: event.clone(), count, per_second: per_second(count, window), in_vcpus }
-    });
-    let mut figures: Vec<EventFigures> = figures.filter(|figures| figures.count > 0).collect();
-    figures.sort_by_key(|figures| std::cmp::Reverse(figures.count));
-    figures
-}
-
-fn per_second(count: u64, window: Ns) -> f64 {
-    count as f64 * 1e9 / window.max(1) as f64
-}
-
-fn error_of_mean(took: &Histogram) -> Ns {
-    match took.count() {
-        0 | 1 => 0,
-        n => (took.stddev() as f64 / ((n - 1) as f64).sqrt()).round() as Ns,
-    }
+    with_gap(page, &table);
 }

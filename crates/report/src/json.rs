@@ -122,11 +122,6 @@ pub fn live_schema() -> Schema {
     schema::<Summary>("latpath live --json")
 }
 
-/// The JSON Schema (draft 2020-12) of what `latpath exits --json` prints.
-pub fn exits_schema() -> Schema {
-    schema::<crate::exits::Document>("latpath exits --json")
-}
-
 /// The JSON Schema (draft 2020-12) of what a command prints as a `T`.
 pub fn schema<T: JsonSchema>(title: &str) -> Schema {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();

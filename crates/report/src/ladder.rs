@@ -1,25 +1,24 @@
 //! The text of `latpath ladder`.
 
 use crate::page::{Page, Style};
-use latpath_ladder::{Direction, LadderReport, MeansReport, QueueReport, Step, Times, Variant};
+use latpath_ladder::{Direction, LadderFigures, MeansReport, QueueReport, Step, Times, Variant};
+use latpath_model::Observation;
 use latpath_stats::text::{wrapped, Table};
 use latpath_stats::units::{percent, Letters};
 
 /// The page that `latpath ladder` prints.
-pub fn ladder_text(report: &LadderReport, style: Style) -> String {
-    let mut page = Page::new(style);
+pub fn ladder_text(observation: &Observation<LadderFigures>, style: Style) -> String {
+    let (mut page, report) = (Page::new(style), &observation.figures);
     let letters = page.letters;
     let transfers: u64 = report.queues.iter().flat_map(|queue| &queue.ladders).map(|means| means.total.count).sum();
     page.line(format!(
         "{} in {}, of {}",
         letters.number_of(transfers, "transfer"),
-        letters.duration(report.covered_ns),
+        letters.duration(observation.window_ns),
         letters.number_of(report.events, "event")
     ));
-    counted(report, style).iter().for_each(|line| page.line(line));
-    if let Some(cost) = report.cost_per_event_ns {
-        page.line(format!("recording an event cost {}", letters.duration(cost)));
-    }
+    counted(observation, style).iter().for_each(|line| page.line(line));
+    page.cost(observation);
     if report.queues.is_empty() {
         page.line("no packet went between a guest and this host, or none of its steps was seen");
     }
@@ -27,24 +26,23 @@ pub fn ladder_text(report: &LadderReport, style: Style) -> String {
         page.gap();
         write_queue(&mut page, queue);
     }
-    report.notes.iter().for_each(|note| page.wrapped("note: ".into(), 6, &letters.clean(note)));
     page.finish()
 }
 
 /// What was lost, and what could not be joined: printed also where it is 0.
-fn counted(report: &LadderReport, style: Style) -> Vec<String> {
-    let letters = style.letters;
+fn counted(observation: &Observation<LadderFigures>, style: Style) -> Vec<String> {
+    let (letters, report) = (style.letters, &observation.figures);
     let counts = format!(
         "{}, {} lost, {} unfinished, {} ended by lost events, {} of an unclear queue, {} of other devices",
         letters.number_of(report.causality_violations, "causality violation"),
-        letters.number_of(report.lost_events, "event"),
+        letters.number_of(observation.lost_events, "event"),
         letters.number_of(report.unfinished, "transfer"),
         report.ended_by_loss,
         letters.number_of(report.ambiguous_packets, "packet"),
         letters.number_of(report.other_kicks, "kick"),
     );
     let lines = wrapped(String::new(), 2, &counts, style.width, letters.ellipsis());
-    match (report.causality_violations, report.lost_events) {
+    match (report.causality_violations, observation.lost_events) {
         (0, 0) => lines,
         _ => lines.iter().map(|line| style.alarm(line)).collect(),
     }

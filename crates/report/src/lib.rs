@@ -31,7 +31,7 @@ mod worst;
 
 pub use document::{asciidoc, html, markdown, Findings};
 pub use explain::{explanation_json, explanation_text, packet_text, Head};
-pub use json::{exits_schema, live_schema, report_json, report_schema, schema};
+pub use json::{live_schema, report_json, report_schema, schema};
 pub use junit::{is_junit_of_latpath, junit};
 pub use ladder::ladder_text;
 pub use lines::Lines;

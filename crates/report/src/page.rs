@@ -1,10 +1,10 @@
 //! What a page can show, and how texts from outside are made fit for it.
 
 use latpath_analysis::{is_within, Notation};
-use latpath_model::Ns;
+use latpath_model::{Ns, Observation};
 use latpath_stats::text::{pad, wrapped, Table};
 use latpath_stats::units::Letters;
-use latpath_stats::SegmentFigures;
+use latpath_stats::{SegmentFigures, TimeFigures};
 use std::ops::Deref;
 
 /// How wide a page is that no terminal shows.
@@ -181,6 +181,13 @@ impl Page {
         self.blocks.push(Block::Warning(text));
     }
 
+    /// What an event cost, where that was measured.
+    pub fn cost<F>(&mut self, observation: &Observation<F>) {
+        if let Some(ns) = observation.cost_per_event_ns {
+            self.line(format!("an event cost {ns} ns, with what measuring that costs"));
+        }
+    }
+
     /// A time of a segment: none where no packet crossed it, `<` its error bound where it is shorter than that.
     pub fn time(&self, segment: &SegmentFigures, ns: Ns) -> String {
         let bound = segment.error_bound_ns;
@@ -226,5 +233,14 @@ impl Page {
         let mut bar = "█".repeat(eighths / 8);
         bar.extend(['▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8).wrapping_sub(1)));
         bar
+    }
+}
+
+/// A percentile of at least `least` times; `-` of fewer.
+pub(crate) fn of_enough(times: &TimeFigures, ns: Ns, least: u64, letters: Letters) -> String {
+    if times.count >= least {
+        letters.duration(ns)
+    } else {
+        "-".into()
     }
 }

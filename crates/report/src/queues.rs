@@ -1,371 +1,242 @@
-//! What `latpath queues` prints: what passed virtqueues, as virtio's drivers and vhost saw it.
+//! The text of `latpath queues`.
 
-mod text;
+use crate::page::{of_enough, Page, Style};
+use latpath_model::Observation;
+use latpath_observe::queues::{Agreement, Device, Layout, QueueFigures, QueuesFigures, Sizes};
+use latpath_queues::Side;
+use latpath_stats::{text::Table, units::Letters};
 
-use latpath_bpf::Functions;
-use latpath_counters::{DeviceStatistics, Inode, Statistics};
-use latpath_histogram::Histogram;
-use latpath_model::Ns;
-use latpath_queues::{Queue, Queues, Side, VirtioDevice};
-use latpath_stats::TimeFigures;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
-
-pub use text::text;
-
-/// All of it.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Document {
-    /// Begin of the window, `CLOCK_MONOTONIC`.
-    pub from_ns: Ns,
-    /// Its length.
-    pub window_ns: Ns,
-    /// Devices whose queues were used: this machine's virtio devices, and those that vhost serves for its VMs.
-    pub devices: Vec<Device>,
-    /// Events of queues for which there was no room: these queues are missing.
-    pub events_without_room: u64,
-    /// Buffers whose waiting is not known, because too many were under way.
-    pub buffers_untimed: u64,
-    /// Events that the kernel did not show because the same program was running already.
-    pub events_missed: u64,
-    /// What an event cost, where that was measured (`--cost`).
-    pub cost_per_event_ns: Option<Ns>,
-    /// What this kernel does not show.
-    pub not_shown: Vec<String>,
+/// The page that people read.
+pub fn text(observation: &Observation<QueuesFigures>, style: Style) -> String {
+    let (mut page, document) = (Page::new(style), &observation.figures);
+    let window = page.duration(observation.window_ns);
+    match document.devices.len() as u64 {
+        0 => page.line(format!("no virtqueue was used in {window}")),
+        n => page.line(format!("{} in {window}", page.letters.number_of(n, "device"))),
+    }
+    for device in &document.devices {
+        page.gap();
+        write_device(&mut page, device);
+    }
+    page.gap();
+    page.cost(observation);
+    page.finish()
 }
 
-/// One device.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Device {
-    /// `driver`: the figures are those of the driver, in this machine as a guest. `vhost`: of this machine as a host.
-    pub side: Side,
-    /// `virtio0`; at vhost, the tap, or `null` where it has none.
-    pub name: Option<String>,
-    /// What users know a virtio device by: `eth0`, `vda`.
-    pub known_as: Vec<String>,
-    /// The driver of a virtio device: `virtio_net`.
-    pub driver: Option<String>,
-    /// vhost: the VM; `null` for one that was gone at the end.
-    pub vm: Option<String>,
-    /// vhost: the VM's process.
-    pub pid: Option<u32>,
-    /// Its queues.
-    pub queues: Vec<QueueFigures>,
-    /// Network cards and taps: packets to the guest, set against the device's own counter.
-    pub to_guest: Option<Agreement>,
-    /// Network cards and taps: packets from the guest, likewise.
-    pub from_guest: Option<Agreement>,
+fn title(page: &Page, device: &Device) -> String {
+    let clean = |text: &String| page.clean(text);
+    let mut words = Vec::new();
+    if let Some(pid) = device.pid {
+        let vm = device.vm.as_ref().map_or_else(|| "a VM that is gone".into(), clean);
+        words.push(format!("{vm} (process {pid})"));
+    }
+    words.extend(device.known_as.iter().map(clean));
+    words.extend(device.name.as_ref().map(clean));
+    words.extend(device.driver.as_ref().map(clean));
+    words.push(match device.side {
+        Side::Vhost => "served by vhost".into(),
+        Side::Driver => "as its driver sees it".into(),
+    });
+    words.join(", ")
 }
 
-/// What passed a network card's queues of one direction, and what the device counted over nearly the same window.
-/// Without the headers that virtio puts before packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Agreement {
-    /// Packets that passed its queues; `null` at vhost to the guest, where several buffers may be one packet.
-    pub packets: Option<u64>,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Packets that the device counted; one may be a large packet that is segmented later.
-    pub device_packets: u64,
-    /// Bytes that the device counted.
-    pub device_bytes: u64,
+/// Queues' names, with their numbers where several have the same.
+fn queue_names(queues: &[QueueFigures], units: Letters) -> Vec<String> {
+    let is_alone = |queue: &QueueFigures| queues.iter().filter(|other| other.queue == queue.queue).count() == 1;
+    let name = |queue: &QueueFigures| match units.clean(&queue.queue) {
+        name if is_alone(queue) => name,
+        name => format!("{name} #{}", queue.number),
+    };
+    queues.iter().map(name).collect()
 }
 
-impl Agreement {
-    /// Packets and bytes by which the queues' count is above the device's.
-    pub fn difference(self) -> (i64, i64) {
-        let packets = self.packets.map_or(0, |packets| packets as i64 - self.device_packets as i64);
-        (packets, self.bytes as i64 - self.device_bytes as i64)
+fn write_device(page: &mut Page, device: &Device) {
+    let units = page.letters;
+    let is_vhost = device.side == Side::Vhost;
+    page.line(title(page, device));
+    page.gap();
+    let posted = if is_vhost { "taken" } else { "posted" };
+    let mut counts = Table::new(&["<queue", posted, "bytes", "room", "used", "read", "written", "ring"]);
+    let per_kick = if is_vhost { "per round (most)" } else { "per kick (most)" };
+    let mut signals = Table::new(&[
+        "<queue",
+        "kicks",
+        "kicks saved",
+        per_kick,
+        "interrupts",
+        "interrupts saved",
+        "per interrupt (most)",
+    ]);
+    let mut had = Table::new(&["<device had it", "mean", "p50", "p99", "p99.9", "max"]);
+    let mut ready = Table::new(&["<lay ready to be filled", "mean", "p50", "p99", "p99.9", "max"]);
+    let held = if is_vhost { "waiting (most)" } else { "in ring (most)" };
+    let mut sizes = Table::new(&["<buffers, mean", held, "ready (least)"]);
+    let names = queue_names(&device.queues, units);
+    let named = || names.iter().zip(&device.queues);
+    for (name, queue) in named() {
+        counts.row(count_row(name, queue, units));
+        signals.row(signal_row(name, queue, is_vhost, units));
+        let times = if queue.is_filled_by_device() { &mut ready } else { &mut had };
+        times.row(time_row(name, queue, units));
+        sizes.row(size_row(name, queue, units));
+    }
+    for table in [counts, signals, had, ready, sizes].into_iter().filter(|table| !table.rows().is_empty()) {
+        page.table(&table);
+        page.gap();
+    }
+    let meaning = match is_vhost {
+        true => {
+            "waiting: a backlog, fewer is better; ready: room for packets, none left means that packets wait in the tap"
+        }
+        false => {
+            "in ring: not done yet, fewer is better; ready: room for packets, none left means that packets are lost"
+        }
+    };
+    page.wrapped("  ".into(), 4, meaning);
+    named().filter_map(|(name, queue)| interrupt_line(name, queue, is_vhost, units)).for_each(|line| page.line(line));
+    named().for_each(|(name, queue)| odd(page, name, queue, is_vhost));
+    page.line(index_line(named(), units));
+    let device_name = device.known_as.first().or(device.name.as_ref());
+    let name = device_name.map_or_else(|| "the device".into(), |name| units.clean(name));
+    for (direction, agreement) in [("to the guest", device.to_guest), ("from the guest", device.from_guest)] {
+        agreement.iter().for_each(|agreement| page.line(agreement_line(direction, &name, *agreement, units)));
     }
 }
 
-/// How a ring is laid out in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Layout {
-    /// With a ring of its own for each direction.
-    #[default]
-    Split,
-    /// With one ring for both.
-    Packed,
-}
-
-/// One queue.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct QueueFigures {
-    /// `input.0`, `requests`; at vhost `rx 0`, `tx 0`, or the function that serves it.
-    pub queue: String,
-    /// Its number in the device; at vhost, of the tap's queue.
-    pub number: u32,
-    /// Descriptors in its ring.
-    pub size: u32,
-    /// How its ring is laid out.
-    pub layout: Layout,
-    /// Whether the device reads buffers of it.
-    pub device_reads: bool,
-    /// Whether the device writes to buffers of it.
-    pub device_writes: bool,
-    /// Whether it was deleted in the window.
-    pub deleted: bool,
-    /// Buffers that the driver posted; at vhost: that it took off the ring, without those that it put back.
-    pub posted_buffers: u64,
-    /// Bytes in posted buffers that the device is to read.
-    pub posted_read_bytes: u64,
-    /// Room in posted buffers that the device may write to.
-    pub posted_write_bytes: u64,
-    /// vhost: buffers that it put back, to take them again.
-    pub put_back_buffers: u64,
-    /// Driver: buffers that did not fit in the ring.
-    pub refused_buffers: u64,
-    /// Buffers that the driver got back; at vhost: that it used.
-    pub used_buffers: u64,
-    /// Bytes that the device wrote to them, as it says, with headers.
-    pub written_bytes: u64,
-    /// Bytes that the device read from used buffers whose posting was seen (`waited.count`), with headers.
-    pub read_bytes: u64,
-    /// How far the ring's index of posted buffers moved beyond what was counted: 0, unless buffers passed unseen.
-    pub posted_index_difference: i64,
-    /// The same of used buffers.
-    pub used_index_difference: i64,
-    /// How far both indices moved while they were compared: by a buffer, of packed rings by a descriptor.
-    pub index_moved: u64,
-    /// How often the indices began again, as when a queue is reset.
-    pub index_resets: u64,
-    /// Kicks.
-    pub kicks: u64,
-    /// Driver: kicks that the device had said it does not need.
-    pub kicks_suppressed: u64,
-    /// vhost: rounds of its worker.
-    pub rounds: u64,
-    /// Interrupts: that the driver took; at vhost: that it signalled.
-    pub interrupts: u64,
-    /// vhost: interrupts that the driver had said it does not need.
-    pub interrupts_suppressed: u64,
-    /// Driver: interrupts that found nothing used, as on a line that queues share.
-    pub interrupts_empty: u64,
-    /// vhost: interrupts that KVM made of its signals without QEMU (irqfd).
-    pub interrupts_by_irqfd: u64,
-    /// Driver: the interrupt's number in `/proc/interrupts`. vhost: its GSI in KVM.
-    pub interrupt: Option<u32>,
-    /// Driver: the interrupt's name.
-    pub interrupt_name: Option<String>,
-    /// How long the device had each buffer; percentiles are at most 3 % off. Of buffers that it only writes to
-    /// (packets to the guest), most of that is waiting for something to write: no delay.
-    pub waited: TimeFigures,
-    /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when it took one, that one included.
-    pub occupied: Sizes,
-    /// Driver: buffers posted for each kick. vhost: taken in each round of its worker.
-    pub per_kick: Sizes,
-    /// Buffers used for each interrupt.
-    pub per_interrupt: Sizes,
-}
-
-/// Sizes of something; percentiles are at most 3 % off.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Sizes {
-    /// How many sizes.
-    pub count: u64,
-    /// Arithmetic mean.
-    pub mean: f64,
-    /// Least.
-    pub min: u64,
-    /// Median.
-    pub p50: u64,
-    /// 99 %.
-    pub p99: u64,
-    /// Greatest.
-    pub max: u64,
-}
-
-impl Sizes {
-    fn of(histogram: &Histogram) -> Self {
-        let [p50, p99] = histogram.percentiles([500_000, 990_000]);
-        Self {
-            count: histogram.count(),
-            mean: histogram.sum() as f64 / histogram.count().max(1) as f64,
-            min: histogram.min() as u64,
-            p50: p50 as u64,
-            p99: p99 as u64,
-            max: histogram.max() as u64,
-        }
+fn if_any(shown: bool, n: u64, units: Letters) -> String {
+    if shown {
+        units.count(n)
+    } else {
+        "-".into()
     }
 }
 
-/// What names queues and their devices.
-#[derive(Default)]
-pub struct Names {
-    /// The kernel's functions.
-    pub functions: Functions,
-    pub interrupts: HashMap<u32, String>,
-    pub devices: HashMap<u32, VirtioDevice>,
-    pub vms: HashMap<u32, String>,
-    /// This process's network namespace.
-    pub netns: Option<Inode>,
-    /// What network devices counted in the window, by namespace and index.
-    pub statistics: DeviceStatistics,
+fn count_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        units.count(queue.posted_buffers),
+        if_any(queue.device_reads, queue.posted_read_bytes, units),
+        if_any(queue.device_writes, queue.posted_write_bytes, units),
+        units.count(queue.used_buffers),
+        if_any(queue.device_reads, queue.read_bytes, units),
+        if_any(queue.device_writes || queue.written_bytes > 0, queue.written_bytes, units),
+        match queue.layout {
+            Layout::Split => format!("{} split", queue.size),
+            Layout::Packed => format!("{} packed", queue.size),
+        },
+    ]
 }
 
-/// By which queues are of one device: side, process, namespace, number.
-type Key = (Side, u32, u32, u32);
+fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) -> Vec<String> {
+    let most = |sizes: Sizes| mean_and(sizes, sizes.max, units);
+    vec![
+        name.to_owned(),
+        units.count(queue.kicks),
+        // Each side knows what it saves itself.
+        if_any(!is_vhost, queue.kicks_suppressed, units),
+        most(queue.per_kick),
+        units.count(queue.interrupts),
+        if_any(is_vhost, queue.interrupts_suppressed, units),
+        most(queue.per_interrupt),
+    ]
+}
 
-impl Document {
-    pub fn new(seen: &Queues, names: &Names) -> Self {
-        let mut devices: BTreeMap<Key, Vec<&Queue>> = BTreeMap::new();
-        for queue in &seen.queues {
-            devices.entry((queue.side, queue.pid, queue.netns, queue.device)).or_default().push(queue);
-        }
-        Self {
-            from_ns: seen.from,
-            window_ns: seen.until - seen.from,
-            devices: devices.into_iter().map(|(key, queues)| Device::of(key, &queues, names)).collect(),
-            events_without_room: seen.no_room,
-            buffers_untimed: seen.untimed,
-            events_missed: seen.missed,
-            cost_per_event_ns: seen.cost.and_then(|(runs, ns)| Some(ns.checked_div(runs)? as Ns)),
-            not_shown: seen.missing.iter().map(ToString::to_string).collect(),
-        }
+fn mean_and(sizes: Sizes, extreme: u64, units: Letters) -> String {
+    match sizes.count {
+        0 => "-".into(),
+        _ => format!("{:.2} ({})", sizes.mean, units.count(extreme)),
     }
 }
 
-impl Document {
-    /// What the kernel did not show, and what else must be known of the figures.
-    pub fn notes(&self) -> Vec<String> {
-        let mut notes = self.not_shown.clone();
-        if self.events_without_room > 0 {
-            notes.push("the table was full: some queues are missing".into());
-        }
-        if self.buffers_untimed > 0 {
-            let buffers = self.buffers_untimed;
-            notes.push(format!("how long the device had {buffers} buffers is not known: too many were under way"));
-        }
-        if self.events_missed > 0 {
-            notes.push(format!("events that the kernel skipped, not counted: {}", self.events_missed));
-        }
-        notes
+fn time_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
+    let times = &queue.waited;
+    let of_enough = |ns, least| of_enough(times, ns, least, units);
+    vec![
+        name.to_owned(),
+        of_enough(times.mean_ns, 1),
+        of_enough(times.p50_ns, 1),
+        of_enough(times.p99_ns, 100),
+        of_enough(times.p99_9_ns, 1000),
+        of_enough(times.max_ns, 1),
+    ]
+}
+
+/// What waits for the device is a backlog; what the device can fill is a reserve.
+fn size_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
+    let (none, occupied) = ("-".to_owned(), queue.occupied);
+    let cells = match queue.is_filled_by_device() {
+        true => [none, mean_and(occupied, occupied.min, units)],
+        false => [mean_and(occupied, occupied.max, units), none],
+    };
+    std::iter::once(name.to_owned()).chain(cells).collect()
+}
+
+fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) -> Option<String> {
+    let number = queue.interrupt;
+    if !is_vhost {
+        let called = queue.interrupt_name.as_ref().map_or_else(String::new, |name| format!(" ({})", units.clean(name)));
+        return number.map(|number| format!("  {name}: interrupt {number}{called}"));
+    }
+    let relayed = queue.interrupts.saturating_sub(queue.interrupts_by_irqfd);
+    let gsi = number.map_or_else(String::new, |gsi| format!(" (GSI {gsi})"));
+    match (queue.interrupts_by_irqfd, relayed) {
+        (0, 0) => None,
+        (0, _) => Some(format!("  {name}: its signals reach the guest by QEMU, which makes interrupts of them")),
+        (_, 0) => Some(format!("  {name}: KVM makes interrupts of its signals{gsi}")),
+        (direct, relayed) => Some(format!(
+            "  {name}: KVM makes interrupts of {} of its signals{gsi}, QEMU of {}",
+            units.count(direct),
+            units.count(relayed)
+        )),
     }
 }
 
-impl QueueFigures {
-    /// Whether the device only writes to its buffers, so that each of them lies ready until there is something to
-    /// write.
-    pub fn is_filled_by_device(&self) -> bool {
-        self.device_writes && !self.device_reads
+/// What is out of the ordinary.
+fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
+    let mut say = |n: u64, what: &str| {
+        if n > 0 {
+            page.line(format!("  {name}: {what}: {}", page.letters.count(n)));
+        }
+    };
+    say(queue.refused_buffers, "buffers that found the ring full");
+    say(queue.put_back_buffers, "buffers put back, to be taken again");
+    say(if is_vhost { 0 } else { queue.interrupts_empty }, "interrupts that found nothing used");
+    say(queue.index_resets, "times that its ring began again");
+    if queue.deleted {
+        page.line(format!("  {name}: was deleted, and may have been made again"));
     }
 }
 
-impl Device {
-    fn of((side, pid, netns, number): Key, queues: &[&Queue], names: &Names) -> Self {
-        let mut figures: Vec<QueueFigures> = queues.iter().map(|queue| QueueFigures::of(queue, names)).collect();
-        figures.sort_by(|a, b| (a.number, &a.queue).cmp(&(b.number, &b.queue)));
-        match side {
-            Side::Driver => {
-                let known = names.devices.get(&number).cloned().unwrap_or_default();
-                let counted = known.ifindex.and_then(|ifindex| names.statistics.get(&(names.netns?, ifindex)));
-                let passed = |is_meant: fn(&Queue) -> bool| {
-                    let all: Vec<(u64, u64)> =
-                        queues.iter().filter(|q| is_meant(q)).filter_map(|q| q.packets()).collect();
-                    (Some(all.iter().map(|(packets, _)| packets).sum()), all.iter().map(|(_, bytes)| bytes).sum())
-                };
-                Self {
-                    side,
-                    name: Some(format!("virtio{number}")),
-                    known_as: known.names,
-                    driver: known.driver,
-                    vm: None,
-                    pid: None,
-                    queues: figures,
-                    to_guest: counted.map(|c| agreement(passed(|q| q.directions.writes), (c.rx_packets, c.rx_bytes))),
-                    from_guest: counted.map(|c| agreement(passed(|q| q.directions.reads), (c.tx_packets, c.tx_bytes))),
-                }
-            }
-            Side::Vhost => {
-                let counted = names.statistics.get(&(netns, number));
-                // What a tap sends, the guest receives; each packet has a header in the ring.
-                let header = queues.iter().map(|q| u64::from(q.header)).max().unwrap_or(0);
-                let written: u64 = queues.iter().filter(|q| !q.directions.reads).map(|q| q.used_bytes).sum();
-                let of_reading = |get: fn(&Queue) -> u64| -> u64 {
-                    queues.iter().filter(|q| q.directions.reads).map(|q| get(q)).sum()
-                };
-                let (sent, read) = (of_reading(|q| q.waited.count()), of_reading(|q| q.done_bytes));
-                let to_guest = |c: &Statistics| {
-                    let bytes = written.saturating_sub(header * c.tx_packets);
-                    agreement((None, bytes), (c.tx_packets, c.tx_bytes))
-                };
-                let from_guest = |c: &Statistics| {
-                    agreement((Some(sent), read.saturating_sub(header * sent)), (c.rx_packets, c.rx_bytes))
-                };
-                Self {
-                    side,
-                    name: queues.iter().map(|q| q.name.clone()).find(|name| !name.is_empty()),
-                    known_as: Vec::new(),
-                    driver: None,
-                    vm: names.vms.get(&pid).cloned(),
-                    pid: (pid != 0).then_some(pid),
-                    queues: figures,
-                    to_guest: counted.map(to_guest),
-                    from_guest: counted.map(from_guest),
-                }
-            }
+/// Whether buffers passed unseen.
+fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, units: Letters) -> String {
+    let (mut moved, mut differences) = (0u64, Vec::new());
+    for (name, queue) in queues {
+        moved = moved.saturating_add(queue.index_moved);
+        let (posted, used) = (queue.posted_index_difference, queue.used_index_difference);
+        if posted != 0 || used != 0 {
+            differences.push(format!("{name} {posted:+} posted, {used:+} used"));
         }
     }
-}
-
-fn agreement((packets, bytes): (Option<u64>, u64), (device_packets, device_bytes): (u64, u64)) -> Agreement {
-    Agreement { packets, bytes, device_packets, device_bytes }
-}
-
-impl QueueFigures {
-    fn of(queue: &Queue, names: &Names) -> Self {
-        let name = match queue.side {
-            Side::Driver => queue.name.clone(),
-            Side::Vhost => vhost_name(queue, &names.functions),
-        };
-        let interrupt_name = queue.interrupt.filter(|_| queue.side == Side::Driver);
-        Self {
-            queue: name,
-            number: queue.index,
-            size: queue.size,
-            layout: if queue.is_packed { Layout::Packed } else { Layout::Split },
-            device_reads: queue.directions.reads,
-            device_writes: queue.directions.writes,
-            deleted: queue.gone,
-            posted_buffers: queue.posted.saturating_sub(queue.put_back),
-            posted_read_bytes: queue.read_bytes,
-            posted_write_bytes: queue.write_bytes,
-            put_back_buffers: queue.put_back,
-            refused_buffers: queue.refused,
-            used_buffers: queue.used,
-            written_bytes: queue.used_bytes,
-            read_bytes: queue.done_bytes,
-            posted_index_difference: queue.available.difference(),
-            used_index_difference: queue.used_up.difference(),
-            index_moved: queue.available.forward().saturating_add(queue.used_up.forward()),
-            index_resets: queue.resets,
-            kicks: queue.kicks,
-            kicks_suppressed: queue.kicks_suppressed,
-            rounds: queue.rounds,
-            interrupts: queue.interrupts,
-            interrupts_suppressed: queue.interrupts_suppressed,
-            interrupts_empty: queue.interrupts_empty,
-            interrupts_by_irqfd: queue.by_irqfd,
-            interrupt: queue.interrupt,
-            interrupt_name: interrupt_name.and_then(|number| names.interrupts.get(&number).cloned()),
-            waited: TimeFigures::of(&queue.waited),
-            occupied: Sizes::of(&queue.occupied),
-            per_kick: Sizes::of(&queue.per_kick),
-            per_interrupt: Sizes::of(&queue.per_interrupt),
-        }
+    let moved = format!("  the rings' own indices moved by {}", units.count(moved));
+    match differences.is_empty() {
+        true => format!("{moved}: as counted"),
+        false => format!("{moved}: not as counted: {}", differences.join("; ")),
     }
 }
 
-/// vhost's queues have no names: the function that serves a kick says what it is (`handle_tx_kick`,
-/// `vhost_vsock_handle_rx_kick`).
-fn vhost_name(queue: &Queue, functions: &Functions) -> String {
-    match functions.at(queue.handler) {
-        Some("handle_rx_kick") => format!("rx {}", queue.index),
-        Some("handle_tx_kick") => format!("tx {}", queue.index),
-        Some(other) => other.replace("_handle", "").replace("_kick", ""),
-        None => "queue".into(),
+fn agreement_line(direction: &str, name: &str, agreement: Agreement, units: Letters) -> String {
+    let (packets, bytes) = agreement.difference();
+    let counted = format!(
+        "{direction} {name} counted {} ({} B)",
+        units.number_of(agreement.device_packets, "packet"),
+        units.count(agreement.device_bytes)
+    );
+    let queues = match agreement.packets {
+        Some(packets) => format!("{} ({} B)", units.count(packets), units.count(agreement.bytes)),
+        None => format!("{} B", units.count(agreement.bytes)),
+    };
+    match (packets, bytes) {
+        (0, 0) => format!("  {counted}: its queues too"),
+        _ => format!("  {counted}, its queues {queues}"),
     }
 }

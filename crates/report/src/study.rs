@@ -1,349 +1,561 @@
-//! What `latpath study vhost` keeps of each configuration of a VM, and the page that compares them.
+//! The page of `latpath study vhost`: the configurations side by side, and what it says in a sentence each.
 
-mod page;
+mod short;
 
-use crate::cpu_profile::{without_vm_name, CallLine};
-use crate::exits::VmExits;
-use crate::queues::{Device, Document};
-use latpath_exits::Traffic;
-use latpath_ladder::LadderReport;
+use crate::cpu_profile::{trust, MODES};
+use crate::document::{sheet, without_markup, Sheet};
+use crate::exits::name_of;
+use crate::page::{Page, Style};
+use latpath_exits::Tile;
+use latpath_ladder::{Direction, MeansReport, QueueReport, Step, Times};
 use latpath_model::Ns;
+use latpath_observe::exits::{ReasonFigures, VcpuFigures};
+use latpath_observe::profile::{Diff, Modes, Moved, ProfileFigures};
+use latpath_observe::study::{Configuration, Setup, Work};
 use latpath_profile::Profile;
 use latpath_queues::Side;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use latpath_stats::text::Table;
+use latpath_stats::units::{self, Letters};
+use std::collections::BTreeMap;
 
-pub use page::{study_of_vms_html, study_of_vms_text};
+/// Exits that are shown by name; the others are one row.
+const MOST_REASONS: usize = 8;
 
-/// What the version of [`Configuration`] is that this latpath writes.
-pub const VERSION: u32 = 2;
-
-/// What every version of a [`Configuration`] has.
-#[derive(Deserialize)]
-struct Versioned {
-    version: u32,
+pub fn study_of_vms_text(all: &[Configuration], style: Style) -> String {
+    let mut page = Page::new(style);
+    write(&mut page, all);
+    page.finish()
 }
 
-/// A VM in one of its configurations, under one load.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Configuration {
-    /// Version of this format.
-    pub version: u32,
-    /// What the user calls it: `standard`, `vhost`.
-    pub name: String,
-    /// The VM.
-    pub vm: String,
-    /// The host's kernel.
-    pub kernel: String,
-    /// latpath's version.
-    pub latpath: String,
-    /// What else may differ between configurations.
-    #[serde(default)]
-    pub setup: Setup,
-    /// The load.
-    pub command: Vec<String>,
-    /// The load with nothing attached, several times.
-    pub alone: Vec<Work>,
-    /// The load while exits were counted.
-    pub exits: Option<Part<VmExits>>,
-    /// The load while its transfers were followed.
-    pub ladder: Option<Part<LadderReport>>,
-    /// The load while the buffers of its virtqueues were counted.
-    pub queues: Option<Part<Vec<Device>>>,
-    /// The load while CPUs were sampled.
-    pub profile: Option<Part<KeptProfile>>,
-    /// What could not be measured, and why; what the reader must know.
-    pub notes: Vec<String>,
-    /// The host was emulated: times and rates there say nothing of hardware.
-    #[serde(default)]
-    pub emulated: bool,
+pub fn study_of_vms_html(all: &[Configuration]) -> String {
+    let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
+    write(&mut page, all);
+    let names: Vec<String> = all.iter().map(|one| page.clean(&one.name)).collect();
+    sheet(&Sheet {
+        title: format!("latpath study vhost: {}", names.join(", ")),
+        blocks: page.into_blocks(),
+        limits: &[],
+        is_weak: false,
+        data: without_markup(&serde_json::json!({
+            "begin_ms": 0, "slot_ns": 1, "slots": 0, "threshold_ns": 0, "segments": []
+        })),
+        source: format!("{} configurations", names.len()),
+    })
 }
 
-/// What a VM runs on and with, as far as its host shows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Setup {
-    /// The hypervisor's version, as the file of its program contains it; `None` where it is not known.
-    pub hypervisor: Option<String>,
-    /// QEMU's machine type: `pc-q35-7.2`.
-    pub machine: Option<String>,
-    /// CPUs of the host that are online.
-    pub host_cpus: String,
-    /// The CPUs that each vCPU's thread may run on, by its number.
-    pub vcpus: Vec<String>,
-    /// The CPUs that the VM's vhost workers may run on.
-    pub vhost_workers: Vec<String>,
-    /// How long KVM polls in halts at most (its parameter `halt_poll_ns`).
-    pub halt_poll_ns: Option<u64>,
-    /// Whether KVM lets hardware deliver interrupts (its parameters `enable_apicv`, `avic`).
-    pub posted_interrupts: Option<bool>,
+fn write(page: &mut Page, all: &[Configuration]) {
+    page.heading("In short");
+    short::sentences(page, all);
+    notes(page, all);
+    odd_rates(page, all);
+    work(page, all);
+    times(page, all);
+    exits(page, all);
+    queues(page, all);
+    ladders(page, all);
+    cpu_time(page, all);
+    compared(page, all);
 }
 
-/// A measurement, and what the load did in its window.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Part<T> {
-    /// What the load did.
-    pub work: Work,
-    /// What was measured.
-    pub figures: T,
+fn table(page: &Page, first: &str, all: &[Configuration], each: &[&str]) -> Table {
+    let mut heads = vec![format!("<{first}")];
+    for one in all {
+        let name = page.clean(&one.name);
+        heads.extend(each.iter().enumerate().map(|(at, what)| match at {
+            0 => format!("{name}: {what}"),
+            _ => (*what).to_owned(),
+        }));
+    }
+    Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// What was counted of packets may differ by this part from what the device counted: both windows are nearly the same.
-const TOLERATED: f64 = 0.01;
+/// A rate as people say it.
+fn bits(page: &Page, bits_per_second: f64) -> String {
+    let (divisor, unit) = match bits_per_second {
+        rate if rate >= 1e9 => (1e9, "Gbit/s"),
+        rate if rate >= 1e6 => (1e6, "Mbit/s"),
+        _ => (1e3, "kbit/s"),
+    };
+    page.clean(&format!("{:.2} {unit}", bits_per_second / divisor))
+}
 
-/// The network cards and taps that `latpath queues` has seen, with the queues that were used, and what must be known of their figures.
-pub fn network_queues(document: Document) -> (Vec<Device>, Vec<String>) {
-    let mut notes = document.notes();
-    let is_net = |device: &Device| device.side == Side::Vhost || device.driver.as_deref() == Some("virtio_net");
-    let mut devices: Vec<Device> = document.devices.into_iter().filter(is_net).collect();
-    for device in &mut devices {
-        device.queues.retain(|queue| queue.used_buffers + queue.kicks > 0);
-        let name = device.known_as.first().or(device.name.as_ref()).map_or("a device", |name| name.as_str());
-        for queue in &device.queues {
-            let (posted, used) = (queue.posted_index_difference, queue.used_index_difference);
-            if posted != 0 || used != 0 {
-                notes.push(format!(
-                    "{name}, {}: its ring's own indices differ from what was counted: {posted:+} posted, {used:+} used",
-                    queue.queue
+/// What could not be measured, and what the reader must know: once where it is so of all.
+fn notes(page: &mut Page, all: &[Configuration]) {
+    let of_all = |note: &String| all.iter().all(|one| one.notes.contains(note));
+    for (at, one) in all.iter().enumerate() {
+        for note in &one.notes {
+            match of_all(note) {
+                true if at == 0 => page.warning(note),
+                true => {}
+                false => page.warning(&format!("{}: {note}", one.name)),
+            }
+        }
+    }
+}
+
+/// A measured run is comparable only if it carried about as much as the runs by themselves.
+const RATE_TOLERATED: f64 = 0.1;
+
+/// Measurements under which the load's rate was another one.
+fn odd_rates(page: &mut Page, all: &[Configuration]) {
+    for one in all {
+        let rates: Vec<f64> = one.alone.iter().map(Work::bits_per_second).collect();
+        let (Some(least), Some(most)) =
+            (rates.iter().copied().reduce(f64::min), rates.iter().copied().reduce(f64::max))
+        else {
+            continue;
+        };
+        for (what, work) in measured(one) {
+            let rate = work.bits_per_second();
+            if rate < least * (1.0 - RATE_TOLERATED) || rate > most * (1.0 + RATE_TOLERATED) {
+                let is_profile = one.profile.as_ref().is_some_and(|part| what == SAMPLED && one.is_starved(&part.work));
+                page.warning(&format!(
+                    "{}: while {what} the load ran at {}, but by itself at {} to {}{}",
+                    one.name,
+                    bits(page, rate),
+                    bits(page, least),
+                    bits(page, most),
+                    if is_profile { ": this profile is not shown" } else { "" }
                 ));
             }
         }
-        for (direction, agreement) in [("to", device.to_guest), ("from", device.from_guest)] {
-            notes.extend(agreement.and_then(|agreement| {
-                let (packets, bytes) = agreement.difference();
-                let is_much = |n: i64, of: u64| n.unsigned_abs() as f64 > of as f64 * TOLERATED;
-                let differs = is_much(packets, agreement.device_packets) || is_much(bytes, agreement.device_bytes);
-                let text = || format!("{name}: its queues differ from its own counter by {packets:+} packets and {bytes:+} B {direction} the guest");
-                differs.then(text)
-            }));
-        }
-    }
-    (devices, notes)
-}
-
-/// Where the CPUs' time went.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct KeptProfile {
-    /// The text that `latpath profile -o` keeps.
-    pub kept: String,
-    /// System calls of the VM's threads.
-    pub system_calls: Vec<CallLine>,
-}
-
-impl KeptProfile {
-    /// The profile.
-    ///
-    /// # Errors
-    /// Where the text is none.
-    pub fn profile(&self) -> Result<Profile, String> {
-        Profile::parse(self.kept.as_bytes(), "the kept profile").map_err(|e| e.to_string())
     }
 }
 
-/// A load that runs at less than this part of its least rate by itself is starved: what is measured then is not the load.
-const STARVED: f64 = 0.1;
+const SAMPLED: &str = "CPUs were sampled";
 
-impl Configuration {
-    /// Its profile without the VM's name, so that it can be compared with another configuration's; `None` where none
-    /// was taken, or its load was starved.
-    pub fn profile(&self) -> Option<Profile> {
-        Some(without_vm_name(self.profiled()?.figures.profile().ok()?, &self.vm))
-    }
+/// Each measurement, and what the load did in it.
+fn measured(one: &Configuration) -> impl Iterator<Item = (&'static str, Work)> {
+    let all = [
+        ("exits were counted", one.exits.as_ref().map(|part| part.work)),
+        ("transfers were followed", one.ladder.as_ref().map(|part| part.work)),
+        ("buffers were counted", one.queues.as_ref().map(|part| part.work)),
+        (SAMPLED, one.profile.as_ref().map(|part| part.work)),
+    ];
+    all.into_iter().filter_map(|(what, work)| Some((what, work?)))
+}
 
-    /// The load while CPUs were sampled, unless it was starved.
-    pub(crate) fn profiled(&self) -> Option<&Part<KeptProfile>> {
-        self.profile.as_ref().filter(|part| !self.is_starved(&part.work))
-    }
+/// What a vCPU's thread takes of a CPU: all but sleeping and waiting for one.
+fn busy(figures: &VcpuFigures) -> Ns {
+    let mut tiles = figures.tiles;
+    [Tile::Guest, Tile::Kvm, Tile::Qemu, Tile::Polling].into_iter().map(|tile| *tiles.of(tile)).sum()
+}
 
-    /// Whether the load was starved while something was measured.
-    pub fn is_starved(&self, work: &Work) -> bool {
-        let least = self.alone.iter().map(Work::bits_per_second).reduce(f64::min);
-        least.is_some_and(|least| work.bits_per_second() < least * STARVED)
+fn words(direction: Direction) -> &'static str {
+    match direction {
+        Direction::FromGuest => "from the guest",
+        Direction::ToGuest => "to the guest",
     }
 }
 
-/// What the load did.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
-pub struct Work {
-    /// From its start to its end.
-    pub took_ns: Ns,
-    /// What passed the VM's taps in that time, as the kernel counted it.
-    pub traffic: Traffic,
-    /// What the load itself says of its rate (`end.sum_received.bits_per_second` of `iperf3 --json`).
-    pub reported_bits_per_second: Option<f64>,
-}
-
-impl Work {
-    /// Bits a second: by its own account, else what passed the taps over its time.
-    pub fn bits_per_second(&self) -> f64 {
-        let counted = || self.traffic.bytes() as f64 * 8e9 / self.took_ns.max(1) as f64;
-        self.reported_bits_per_second.unwrap_or_else(counted)
-    }
-
-    /// 10^9 bytes that passed the taps.
-    pub fn gigabytes(&self) -> f64 {
-        self.traffic.bytes() as f64 / 1e9
-    }
-
-    /// What iperf3 printed as JSON says of its rate.
-    pub fn reported(printed: &str) -> Option<f64> {
-        let report: Value = serde_json::from_str(printed.trim()).ok()?;
-        let end = &report["end"];
-        let rate = |key: &str| end[key]["bits_per_second"].as_f64().filter(|rate| rate.is_finite() && *rate > 0.0);
-        rate("sum_received").or_else(|| rate("sum"))
-    }
-}
-
-impl Configuration {
-    /// Reads what an earlier run has written.
-    ///
-    /// # Errors
-    /// With what is wrong with it.
-    pub fn read(text: &str) -> Result<Self, String> {
-        match serde_json::from_str(text).map_err(|e| e.to_string())? {
-            Versioned { version: VERSION } => {}
-            Versioned { version } => return Err(format!("it is of version {version}; this latpath reads {VERSION}")),
-        }
-        figures_add_up(text, Ns::MAX / 4)?;
-        let read: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        read.profile.iter().try_for_each(|part| part.figures.profile().map(drop))?;
-        Ok(read)
-    }
-
-    /// The load's rate with nothing attached: the median.
-    pub fn rate(&self) -> Option<f64> {
-        let mut rates: Vec<f64> = self.alone.iter().map(Work::bits_per_second).collect();
-        rates.sort_by(f64::total_cmp);
-        rates.get(rates.len() / 2).copied()
-    }
-}
-
-/// So much all figures of a guest may be together: what it says may be anything, and is added to our own.
-pub const MOST_OF_GUEST: Ns = Ns::MAX / 16;
-
-/// Whether all integers of a JSON text together are at most so much: then no sum of any of them overflows.
-///
-/// # Errors
-/// Where they are more, or the text is no JSON.
-pub fn figures_add_up(text: &str, most: Ns) -> Result<(), String> {
-    let Sum(sum) = serde_json::from_str(text).map_err(|e| e.to_string())?;
-    match sum > i128::from(most) {
-        true => Err("its figures are higher than any that can be measured".into()),
-        false => Ok(()),
-    }
-}
-
-/// All integers of a JSON text, whatever their signs, added up.
-struct Sum(i128);
-
-impl<'de> Deserialize<'de> for Sum {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Adds;
-        impl<'de> serde::de::Visitor<'de> for Adds {
-            type Value = Sum;
-
-            fn expecting(&self, to: &mut std::fmt::Formatter) -> std::fmt::Result {
-                to.write_str("JSON")
-            }
-
-            fn visit_u64<E>(self, number: u64) -> Result<Sum, E> {
-                Ok(Sum(number.into()))
-            }
-
-            fn visit_i64<E>(self, number: i64) -> Result<Sum, E> {
-                Ok(Sum(number.unsigned_abs().into()))
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Sum, E> {
-                Ok(Sum(0))
-            }
-
-            fn visit_bool<E>(self, _: bool) -> Result<Sum, E> {
-                Ok(Sum(0))
-            }
-
-            fn visit_str<E>(self, _: &str) -> Result<Sum, E> {
-                Ok(Sum(0))
-            }
-
-            fn visit_unit<E>(self) -> Result<Sum, E> {
-                Ok(Sum(0))
-            }
-
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut all: A) -> Result<Sum, A::Error> {
-                let mut sum = 0;
-                while let Some(Sum(one)) = all.next_element()? {
-                    sum += one;
-                }
-                Ok(Sum(sum))
-            }
-
-            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut all: A) -> Result<Sum, A::Error> {
-                let mut sum = 0;
-                while let Some((serde::de::IgnoredAny, Sum(one))) = all.next_entry()? {
-                    sum += one;
-                }
-                Ok(Sum(sum))
-            }
-        }
-        from.deserialize_any(Adds)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn iperfs_own_account_is_read_and_nothing_else_is_taken_for_it() {
-        let printed =
-            r#"{"start":{},"end":{"sum_sent":{"bits_per_second":9},"sum_received":{"bits_per_second":8.5e6}}}"#;
-        assert_eq!(Work::reported(printed), Some(8.5e6));
-        assert_eq!(Work::reported(r#"{"end":{"sum":{"bits_per_second":7}}}"#), Some(7.0), "UDP");
-        for other in ["", "64 bytes from 192.0.2.2", "{}", r#"{"end":{"sum":{"bits_per_second":-1}}}"#] {
-            assert_eq!(Work::reported(other), None, "{other}");
-        }
-    }
-
-    /// A guest's own latpath may be anything; its figures are added to each other and to ours.
-    #[test]
-    fn figures_of_a_guest_that_no_sum_could_hold_are_refused() {
-        let most = u64::MAX;
-        let printed = |n: u64| {
-            format!(r#"{{"devices":[{{"queues":[{{"used_buffers":{n},"written_bytes":1,"x":[-1,2.5,null]}}]}}]}}"#)
+fn work(page: &mut Page, all: &[Configuration]) {
+    page.heading("The load");
+    let mut table = Table::new(&["<configuration", "<while", "runs", "rate", "from", "to", "bytes", "packets"]);
+    for one in all {
+        let mut row = |what: &str, works: &[Work]| {
+            let mut rates: Vec<f64> = works.iter().map(Work::bits_per_second).collect();
+            rates.sort_by(f64::total_cmp);
+            let (Some(least), Some(most)) = (rates.first(), rates.last()) else { return };
+            let last = works.last().map_or(Default::default(), |work| work.traffic);
+            table.row(vec![
+                page.clean(&one.name),
+                what.into(),
+                works.len().to_string(),
+                bits(page, rates[rates.len() / 2]),
+                bits(page, *least),
+                bits(page, *most),
+                page.count(last.bytes()),
+                page.count(last.packets()),
+            ]);
         };
-        assert!(figures_add_up(&printed(most), MOST_OF_GUEST).unwrap_err().contains("higher than any"));
-        assert_eq!(figures_add_up(&printed(1 << 50), MOST_OF_GUEST), Ok(()));
-        let many = format!("[{}]", vec![(MOST_OF_GUEST / 2).to_string(); 3].join(","));
-        assert!(figures_add_up(&many, MOST_OF_GUEST).is_err());
-        assert!(figures_add_up(&"[".repeat(100_000), MOST_OF_GUEST).is_err(), "too deep");
+        row("nothing was attached", &one.alone);
+        measured(one).for_each(|(what, work)| row(what, &[work]));
     }
+    page.table(&table);
+}
 
-    fn configuration(alone: Vec<Work>) -> String {
-        let alone = serde_json::to_value(alone).unwrap();
-        let (version, nothing) = (VERSION, Vec::<String>::new());
-        serde_json::json!({"version": version, "name": "a", "vm": "vm", "kernel": "", "latpath": "", "command": nothing,
-            "alone": alone, "exits": null, "ladder": null, "queues": null, "profile": null, "notes": nothing})
-        .to_string()
+fn times(page: &mut Page, all: &[Configuration]) {
+    if all.iter().all(|one| one.exits.is_none()) {
+        return;
     }
-
-    #[test]
-    fn figures_whose_sums_would_overflow_are_refused() {
-        for traffic in [
-            Traffic { to_guest_packets: u64::MAX, from_guest_packets: 1, ..Traffic::default() },
-            Traffic { to_guest_bytes: 1 << 63, from_guest_bytes: 1 << 63, ..Traffic::default() },
-        ] {
-            let kept = configuration(vec![Work { traffic, ..Work::default() }]);
-            assert!(Configuration::read(&kept).unwrap_err().contains("higher than any"));
+    page.heading("Where the vCPUs' time went");
+    let mut table = table(page, "time", all, &["of it", "per GB"]);
+    for tile in Tile::ALL {
+        let mut row = vec![tile.name().to_owned()];
+        for one in all {
+            let cells = one.exits.as_ref().map(|part| {
+                let mut tiles = part.figures.all.tiles;
+                let (whole, part_ns) = (tiles.sum(), *tiles.of(tile));
+                [percent(part_ns, whole), per_gb(page, part_ns, &part.work)]
+            });
+            row.extend(cells.unwrap_or_default());
         }
-        assert!(Configuration::read(&configuration(vec![Work::default()])).is_ok());
+        let is_nothing = row[1..].iter().all(|cell| cell.is_empty() || cell == "-");
+        if !is_nothing {
+            table.row(row);
+        }
     }
+    page.table(&table);
+}
 
-    #[test]
-    fn without_such_an_account_the_taps_say_it() {
-        let traffic = Traffic { to_guest_bytes: 1_000_000, from_guest_bytes: 250_000, ..Traffic::default() };
-        let work = Work { took_ns: 1_000_000_000, traffic, reported_bits_per_second: None };
-        assert_eq!(work.bits_per_second(), 10e6);
+fn percent(part: Ns, whole: Ns) -> String {
+    units::percent(part, whole, 1)
+}
+
+fn per_gb(page: &Page, ns: Ns, work: &Work) -> String {
+    let per_gb = ns as f64 / work.gigabytes();
+    match ns {
+        0 => "-".into(),
+        _ if per_gb.is_finite() => page.duration(per_gb as Ns),
+        _ => "-".into(),
+    }
+}
+
+fn exits(page: &mut Page, all: &[Configuration]) {
+    let mut sums: BTreeMap<String, Ns> = BTreeMap::new();
+    let of = |one: &Configuration| -> Vec<ReasonFigures> {
+        one.exits.as_ref().map(|part| part.figures.all.reasons.clone()).unwrap_or_default()
+    };
+    for reason in all.iter().flat_map(of) {
+        *sums.entry(name_of(&reason)).or_default() += reason.sum_ns;
+    }
+    if sums.is_empty() {
+        return;
+    }
+    let mut names: Vec<(String, Ns)> = sums.into_iter().collect();
+    names.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+    page.heading("Exits, by reason");
+    let mut table = table(page, "exits for", all, &["number", "per GB", "time per GB"]);
+    let named: Vec<&str> = names.iter().take(MOST_REASONS).map(|(name, _)| name.as_str()).collect();
+    let mut rows: Vec<(String, Box<dyn Fn(&ReasonFigures) -> bool + '_>)> = Vec::new();
+    for shown in &named {
+        rows.push((page.clean(shown), Box::new(move |reason| name_of(reason) == **shown)));
+    }
+    if names.len() > named.len() {
+        rows.push(("others".into(), Box::new(|reason| !named.contains(&name_of(reason).as_str()))));
+    }
+    rows.push(("all without halts".into(), Box::new(|reason| !reason.is_halt)));
+    for (label, is_meant) in rows {
+        let mut row = vec![label];
+        for one in all {
+            let (mut count, mut sum) = (0, 0);
+            for reason in of(one).iter().filter(|reason| is_meant(reason)) {
+                (count, sum) = (count + reason.times.count, sum + reason.sum_ns);
+            }
+            let Some(part) = &one.exits else {
+                row.extend(std::iter::repeat_n(String::new(), 3));
+                continue;
+            };
+            let number_per_gb = count as f64 / part.work.gigabytes();
+            row.extend([
+                page.count(count),
+                if number_per_gb.is_finite() { page.count(number_per_gb as u64) } else { "-".into() },
+                per_gb(page, sum, &part.work),
+            ]);
+        }
+        table.row(row);
+    }
+    page.table(&table);
+}
+
+fn queues(page: &mut Page, all: &[Configuration]) {
+    if all.iter().all(|one| one.queues.is_none()) {
+        return;
+    }
+    page.heading("Virtqueues");
+    let heads = [
+        "<configuration",
+        "<seen by",
+        "<queue",
+        "buffers",
+        "bytes",
+        "kicks (saved)",
+        "interrupts (saved)",
+        "a kick",
+        "held",
+    ];
+    let mut table = Table::new(&heads);
+    for one in all {
+        let devices = one.queues.iter().flat_map(|part| &part.figures);
+        for (side, queue) in devices.flat_map(|device| device.queues.iter().map(|queue| (device.side, queue))) {
+            let saved = |n: u64, saved: u64| format!("{} ({})", page.count(n), page.count(saved));
+            table.row(vec![
+                page.clean(&one.name),
+                if side == Side::Vhost { "vhost".into() } else { "guest".into() },
+                page.clean(&queue.queue),
+                page.count(queue.used_buffers),
+                page.count(queue.written_bytes + queue.read_bytes),
+                saved(queue.kicks, queue.kicks_suppressed),
+                saved(queue.interrupts, queue.interrupts_suppressed),
+                format!("{:.2}", queue.per_kick.mean),
+                if queue.is_filled_by_device() { "-".into() } else { page.duration(queue.waited.p50_ns) },
+            ]);
+        }
+    }
+    page.table(&table);
+    page.line(
+        "  saved: those that the other side had said it does not need. a kick: buffers for each (mean); at vhost, for",
+    );
+    page.line("  each round of its worker. held: how long the device had a buffer (median); -: the device fills them, so that");
+    page.line("  they lie ready until packets come.");
+}
+
+/// The queue of a direction that carried most, with the means by which most of its transfers went.
+fn main_ladder(one: &Configuration, direction: Direction) -> Option<(&QueueReport, &MeansReport)> {
+    let queues = one.ladder.iter().flat_map(|part| &part.figures.figures.queues);
+    let queue = queues.filter(|queue| queue.direction == direction).max_by_key(|queue| queue.packets)?;
+    Some((queue, queue.ladders.iter().max_by_key(|means| means.total.count)?))
+}
+
+fn ladders(page: &mut Page, all: &[Configuration]) {
+    for direction in Direction::ALL {
+        let found: Vec<_> = all.iter().map(|one| main_ladder(one, direction)).collect();
+        if found.iter().all(Option::is_none) {
+            continue;
+        }
+        page.heading(&format!("One transfer {}", words(direction)));
+        let mut table = table(page, "until", all, &["p50", "mean", "share"]);
+        let mut row = |name: &str, of: &dyn Fn(&MeansReport) -> Option<Times>| {
+            let cells = found.iter().flat_map(|found| {
+                let Some(times) = found.and_then(|(_, means)| of(means)) else {
+                    return ["-".into(), "-".into(), "-".into()];
+                };
+                let whole = found.map_or(0, |(_, means)| means.total.sum_ns);
+                [page.duration(times.p50_ns), page.duration(times.mean_ns), percent(times.sum_ns, whole)]
+            });
+            let cells: Vec<String> = cells.collect();
+            if cells.iter().any(|cell| cell != "-") {
+                table.row(std::iter::once(name.to_owned()).chain(cells).collect());
+            }
+        };
+        for step in Step::ALL {
+            let rung = |means: &MeansReport| Some(means.rungs.iter().find(|rung| rung.step == step)?.time);
+            row(step.words_of_any(direction), &rung);
+        }
+        row("total", &|means| Some(means.total));
+        page.table(&table);
+        page.line("  means are of those transfers that have the step; medians do not add up");
+        for (one, found) in all.iter().zip(&found) {
+            let Some((queue, means)) = found else { continue };
+            let text = format!(
+                "{} by these means ({}); {}",
+                page.number_of(means.total.count, "transfer"),
+                means.variant.words(),
+                crate::ladder::work_of(queue, page.letters),
+            );
+            let name = page.clean(&one.name);
+            page.item(&name, &text);
+        }
+    }
+    for one in all {
+        let Some(part) = &one.ladder else { continue };
+        let (violations, lost) = (part.figures.figures.causality_violations, part.figures.lost_events);
+        if violations + lost > 0 {
+            page.warning(&format!("{}: {violations} causality violations, {lost} events lost", one.name));
+        }
+    }
+}
+
+/// Functions, and system calls, that are shown.
+const MOST_FUNCTIONS: usize = 15;
+const MOST_CALLS: usize = 8;
+
+fn cpu_time(page: &mut Page, all: &[Configuration]) {
+    let profiles: Vec<Option<Profile>> = all.iter().map(Configuration::profile).collect();
+    if profiles.iter().all(Option::is_none) {
+        return;
+    }
+    let works: Vec<Work> = all.iter().map(|one| one.profiled().map_or_else(Work::default, |part| part.work)).collect();
+    page.heading("Where all CPUs' time went");
+    let mut modes = table(page, "time", all, &["of it", "per GB"]);
+    for (name, of) in MODES {
+        let cells = profiles.iter().zip(&works).flat_map(|(profile, work)| {
+            let Some(modes) = profile.as_ref().map(Modes::of_profile) else { return [String::new(), String::new()] };
+            [percent(of(&modes), modes.total_ns()), per_gb(page, of(&modes), work)]
+        });
+        let cells: Vec<String> = cells.collect();
+        if cells.iter().any(|cell| !cell.is_empty() && cell != "-") {
+            modes.row(std::iter::once(name.to_owned()).chain(cells).collect());
+        }
+    }
+    page.table(&modes);
+    for (one, profile) in all.iter().zip(&profiles) {
+        let name = page.clean(&one.name);
+        let figures = profile.as_ref().map(|profile| ProfileFigures::observe(profile, 0).figures);
+        let lines = figures.map(|figures| trust(&figures, page.letters)).unwrap_or_default();
+        lines.iter().for_each(|line| page.item(&name, line));
+    }
+    if let [Some(first), .., Some(last)] = &profiles[..] {
+        let (before, after) = (&all[0].name, &all[all.len() - 1].name);
+        moved(page, (before, first, &works[0]), (after, last, &works[works.len() - 1]));
+    }
+    system_calls(page, all);
+}
+
+type Profiled<'a> = (&'a str, &'a Profile, &'a Work);
+
+/// Functions whose time per GB differs most, each with what it ran under on either side.
+fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Profiled) {
+    let diff = Diff::new(before, after);
+    let seconds = |profile: &Profile| profile.window_ns as f64 / 1e9;
+    let [a_scale, b_scale] = [seconds(before) / a_work.gigabytes(), seconds(after) / b_work.gigabytes()];
+    if !a_scale.is_finite() || !b_scale.is_finite() {
+        return;
+    }
+    let per_gb = |moved: &Moved| {
+        let [a, b] = [moved.before_ns_per_s as f64 * a_scale, moved.after_ns_per_s as f64 * b_scale];
+        (a as Ns, b as Ns)
+    };
+    let functions = by_function(&diff, per_gb);
+    page.heading("Functions by context, whose time per GB differs most");
+    let (a, b) = (page.clean(a), page.clean(b));
+    let heads = ["<function", "<in", "<under", &a, "share", &b, "share"];
+    let mut table = Table::new(&heads);
+    for (moved, (was, is)) in functions.into_iter().take(MOST_FUNCTIONS).flatten() {
+        let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
+        let of = match &moved.guest {
+            Some(guest) => format!("{} in {guest}", moved.process),
+            None => moved.process.clone(),
+        };
+        table.row(vec![
+            page.clean(&moved.function),
+            page.clean(&of),
+            page.clean(moved.under.as_deref().unwrap_or("-")),
+            page.duration(was),
+            share(moved.share_before),
+            page.duration(is),
+            share(moved.share_after),
+        ]);
+    }
+    page.table(&table);
+    page.line("  share: of the function's time, what it ran in this context; contexts of less than 1 % are not shown");
+}
+
+/// A function's contexts that have at least 1 % of its time on either side, and their times per GB.
+type Contexts<'d> = Vec<(&'d Moved, (Ns, Ns))>;
+
+/// Contexts with less of a function's time on both sides are not shown.
+const LEAST_SHARE: f64 = 0.01;
+
+/// All functions: first those that both sides run; among them those first of which a context's time differs most. What stands under nothing in all of its
+/// contexts is where all begin: system calls, threads.
+fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<Contexts<'d>> {
+    let mut functions: BTreeMap<(&str, bool, &Option<String>), Contexts> = BTreeMap::new();
+    let share = |share: Option<f64>| share.unwrap_or(0.0);
+    let is_shown = |moved: &&Moved| share(moved.share_before).max(share(moved.share_after)) >= LEAST_SHARE;
+    for moved in diff.moved.iter().filter(is_shown) {
+        let function = (moved.function.as_str(), moved.in_kernel, &moved.guest);
+        functions.entry(function).or_default().push((moved, per_gb(moved)));
+    }
+    let mut functions: Vec<Contexts> = functions.into_values().collect();
+    functions.retain(|contexts| contexts.iter().any(|(moved, _)| moved.under.is_some()));
+    let most = |contexts: &Contexts| contexts.iter().map(|(_, (a, b))| (b - a).abs()).max();
+    // One that both sides run, each elsewhere, says more than one of a call chain that only one of them has.
+    let is_of_one =
+        |contexts: &Contexts| contexts.iter().all(|(_, (a, _))| *a == 0) || contexts.iter().all(|(_, (_, b))| *b == 0);
+    functions.sort_by_key(|contexts| (is_of_one(contexts), std::cmp::Reverse(most(contexts))));
+    for contexts in &mut functions {
+        contexts.sort_by_key(|(_, (a, b))| std::cmp::Reverse(*a.max(b)));
+    }
+    functions
+}
+
+/// System calls of the VMs' threads that took the most time, by call and what the thread does.
+fn system_calls(page: &mut Page, all: &[Configuration]) {
+    let mut sums: BTreeMap<(String, String), Vec<(u64, Ns)>> = BTreeMap::new();
+    for (at, one) in all.iter().enumerate() {
+        for call in one.profiled().into_iter().flat_map(|part| &part.figures.system_calls) {
+            let sums = sums.entry((call.call.clone(), call.thread.clone())).or_insert_with(|| vec![(0, 0); all.len()]);
+            sums[at] = (sums[at].0 + call.count, sums[at].1 + call.sum_ns);
+        }
+    }
+    if sums.is_empty() {
+        return;
+    }
+    let mut rows: Vec<_> = sums.into_iter().collect();
+    rows.sort_by_key(|(_, sums)| std::cmp::Reverse(sums.iter().map(|(_, ns)| ns).sum::<Ns>()));
+    page.heading("System calls of the VM's threads (asleep in them, too)");
+    let mut heads = vec!["<call".to_owned(), "<by".to_owned()];
+    for one in all {
+        heads.extend([format!("{}: number", page.clean(&one.name)), "per GB".into(), "time".into()]);
+    }
+    let mut table = Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>());
+    for ((call, thread), sums) in rows.into_iter().take(MOST_CALLS) {
+        let mut row = vec![page.clean(&call), page.clean(&thread)];
+        for (one, (count, ns)) in all.iter().zip(sums) {
+            let per_gb = count as f64 / one.profiled().map_or(0.0, |part| part.work.gigabytes());
+            let per_gb = if per_gb.is_finite() { page.count(per_gb as u64) } else { "-".into() };
+            row.extend(match count {
+                0 => ["-".into(), "-".into(), "-".into()],
+                _ => [page.count(count), per_gb, page.duration(ns)],
+            });
+        }
+        table.row(row);
+    }
+    page.table(&table);
+}
+
+fn compared(page: &mut Page, all: &[Configuration]) {
+    page.heading("What was compared");
+    for one in all {
+        let name = page.clean(&one.name);
+        let text = format!("VM {}, Linux {}, latpath {}: {}", one.vm, one.kernel, one.latpath, one.command.join(" "));
+        let text = page.clean(&text);
+        page.item(&name, &text);
+        let text = page.clean(&setup(&one.setup));
+        if !text.is_empty() {
+            page.item("", &text);
+        }
+    }
+    differences(page, all);
+    page.line(
+        "  GB: 10^9 bytes that passed the VM's taps, both ways. Each measurement ran the load once more, by itself.",
+    );
+}
+
+/// What a VM ran on and with, as far as it is known.
+fn setup(setup: &Setup) -> String {
+    let mut parts: Vec<String> = setup.hypervisor.iter().chain(&setup.machine).cloned().collect();
+    if setup.hypervisor.is_none() && setup != &Setup::default() {
+        parts.push("hypervisor version not known".into());
+    }
+    let threads = |what: &str, cpus: &[String]| match cpus {
+        [] => None,
+        [cpus] => Some(format!("1 {what} on CPUs {cpus}")),
+        [first, others @ ..] if others.iter().all(|other| other == first) => {
+            Some(format!("{} {what}s on CPUs {first}", cpus.len()))
+        }
+        _ => Some(format!("{} {what}s on CPUs {}", cpus.len(), cpus.join(" | "))),
+    };
+    parts.extend(threads("vCPU", &setup.vcpus));
+    parts.extend(threads("vhost worker", &setup.vhost_workers));
+    if !setup.host_cpus.is_empty() {
+        parts.push(format!("the host's CPUs {}", setup.host_cpus));
+    }
+    parts.extend(setup.halt_poll_ns.map(|ns| format!("halt_poll_ns {ns}")));
+    parts.extend(setup.posted_interrupts.map(|is| match is {
+        true => "interrupts may be posted".to_owned(),
+        false => "interrupts are not posted".to_owned(),
+    }));
+    parts.join(", ")
+}
+
+/// What differs beside what the user means to compare.
+fn differences(page: &mut Page, all: &[Configuration]) {
+    let Some((first, others)) = all.split_first() else { return };
+    let parts: [(&str, fn(&Configuration) -> String); 7] = [
+        ("the host's kernel", |one| one.kernel.clone()),
+        ("the load", |one| one.command.join(" ")),
+        ("the hypervisor", |one| one.setup.hypervisor.clone().unwrap_or_default()),
+        ("the machine type", |one| one.setup.machine.clone().unwrap_or_default()),
+        ("the vCPUs or their CPUs", |one| one.setup.vcpus.join(" | ")),
+        ("halt_poll_ns", |one| format!("{:?}", one.setup.halt_poll_ns)),
+        ("posted interrupts", |one| format!("{:?}", one.setup.posted_interrupts)),
+    ];
+    for other in others {
+        let differ: Vec<&str> = parts.iter().filter(|(_, of)| of(first) != of(other)).map(|(what, _)| *what).collect();
+        if !differ.is_empty() {
+            page.warning(&format!("{} and {} also differ in {}", first.name, other.name, differ.join(", ")));
+        }
     }
 }

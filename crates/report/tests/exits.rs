@@ -1,8 +1,11 @@
 //! The page of `latpath exits`.
 
+use latpath_bpf::Window;
 use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Tiles, Traffic, Vcpu};
 use latpath_histogram::Histogram;
-use latpath_report::exits::{text, About, Document};
+use latpath_model::Observation;
+use latpath_observe::exits::{About, ExitsFigures};
+use latpath_report::exits::text;
 use latpath_report::Style;
 use latpath_stats::units::Letters;
 use latpath_vms::exit_reason::{Names, SVM};
@@ -43,13 +46,13 @@ fn vcpu(id: u32) -> Vcpu {
     }
 }
 
-fn document(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Document {
+fn observation(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Observation<ExitsFigures> {
     // Of the VM's main loop, its vhost worker, idle CPUs, another process.
     let by_process = [(500, vec![0, 0, 3, 0]), (9, vec![0, 0, 4, 0]), (0, vec![0, 0, 1, 0]), (77, vec![0, 0, 1, 0])];
     let names = ["kvm_entry", "kvm_exit", "kvm_set_irq", "kvm_eoi"].map(Into::into).into();
     let events = Events { names, by_process: by_process.into(), ..Events::default() };
-    let (from, until) = (SECOND, 2 * SECOND);
-    let exits = Exits { from, until, vcpus, accepted: Some(14), events: Some(events), ..Exits::default() };
+    let window = Window { from: SECOND, until: 2 * SECOND, ..Window::default() };
+    let exits = Exits { window, vcpus, accepted: Some(14), events: Some(events), ..Exits::default() };
     let kvm = KvmCounters {
         exits: 4004,
         halt_exits: 4,
@@ -60,7 +63,7 @@ fn document(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Document {
         halt_polls_successful: 2,
         halt_wakeups: 3,
     };
-    Document::new(&exits, &Names::default(), |_| About {
+    ExitsFigures::observe(&exits, &Names::default(), |_| About {
         name: Some("relay\u{1b}[2J1".into()),
         kvm: Some(kvm),
         traffic,
@@ -72,7 +75,7 @@ fn document(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Document {
 fn a_page_of_two_vcpus() {
     let traffic = Traffic { to_guest_packets: 4000, to_guest_bytes: 500_000, ..Traffic::default() };
     insta::assert_snapshot!(text(
-        &document(vec![vcpu(0), vcpu(1)], Some(traffic)),
+        &observation(vec![vcpu(0), vcpu(1)], Some(traffic)),
         true,
         Style::from(Letters::of_locale(Some("C.UTF-8")))
     ));
@@ -80,11 +83,11 @@ fn a_page_of_two_vcpus() {
 
 #[test]
 fn figures_of_all_vcpus_are_the_sum_of_each() {
-    let document = document(
+    let document = observation(
         vec![vcpu(0), vcpu(1)],
         Some(Traffic { to_guest_packets: 4000, to_guest_bytes: 500_000, ..Traffic::default() }),
     );
-    let vm = &document.vms[0];
+    let vm = &document.figures.vms[0];
     assert_eq!((vm.all.exits, vm.all.tiles.sum(), vm.all.reasons[0].times.count), (4004, 2 * SECOND, 4000));
     for vcpu in &vm.vcpus {
         assert_eq!(vcpu.figures.tiles.sum(), vcpu.window_ns, "the tiles are the window");
@@ -105,49 +108,49 @@ fn figures_of_all_vcpus_are_the_sum_of_each() {
 #[test]
 fn what_was_skipped_and_what_is_not_known_are_said() {
     let mut odd = Vcpu { skipped: 3, ..vcpu(0) };
-    let known = text(&document(vec![odd.clone()], None), false, Style::from(Letters::of_locale(None)));
+    let known = text(&observation(vec![odd.clone()], None), false, Style::from(Letters::of_locale(None)));
     assert!(!known.contains("not known"), "{known}");
     odd.tiles.add(Tiles { not_known_ns: SECOND, ..Tiles::default() });
-    let document = document(vec![odd], None);
+    let document = observation(vec![odd], None);
     let page = text(&document, false, Style::from(Letters::of_locale(None)));
     assert!(page.contains("where time went  not known  in the guest") && page.contains("50.00 %"), "{page}");
     assert!(page.contains("none of its taps is known"), "{page}");
     assert_eq!(
-        document.notes(),
+        document.notes,
         ["relay\u{1b}[2J1: events that came while another one was counted, and whose times are counted with others: 3"]
     );
 }
 
 #[test]
 fn events_are_those_of_the_vms_threads_and_the_rest_is_told_apart() {
-    let document = document(vec![vcpu(0), vcpu(1)], None);
-    let events = &document.vms[0].events;
+    let document = observation(vec![vcpu(0), vcpu(1)], None);
+    let events = &document.figures.vms[0].events;
     let counts: Vec<_> = events.iter().map(|e| (e.event.as_str(), e.count, e.in_vcpus)).collect();
     assert_eq!(
         counts,
         [("kvm_entry", 4004, 4004), ("kvm_exit", 4004, 4004), ("kvm_eoi", 10, 10), ("kvm_set_irq", 7, 0)]
     );
-    let others = document.other_events.expect("they were asked for");
+    let others = document.figures.other_events.clone().expect("they were asked for");
     assert_eq!((others.known, others.counts), (4, [("kvm_set_irq".to_owned(), 2)].into()));
-    let apic = document.vms[0].all.apic.as_ref().expect("the kernel says it");
+    let apic = document.figures.vms[0].all.apic.as_ref().expect("the kernel says it");
     assert_eq!((apic.accepted, apic.posted, apic.nmis, apic.other), (16, 2, 2, 4));
 }
 
 #[test]
 fn no_vcpu_and_no_packet_are_said_and_not_divided_by() {
     assert_eq!(
-        text(&document(Vec::new(), None), false, Style::from(Letters::of_locale(None))),
+        text(&observation(Vec::new(), None), false, Style::from(Letters::of_locale(None))),
         "no vCPU was seen in 1.000 s\n\
          events in no VM's thread  number\n\
          kvm_set_irq                    9\n\n\
          virtual APICs of all VMs accepted 14 interrupts\n"
     );
-    assert!(document(vec![vcpu(0)], Some(Traffic::default())).vms[0].per_work.is_none());
+    assert!(observation(vec![vcpu(0)], Some(Traffic::default())).figures.vms[0].per_work.is_none());
     let unseen = Vcpu {
         until: 2 * SECOND,
         from: SECOND,
         tiles: Tiles { asleep_ns: SECOND, ..Tiles::default() },
         ..Vcpu::default()
     };
-    assert!(text(&document(vec![unseen], None), false, Style::from(Letters::of_locale(None))).contains("no exit\n"));
+    assert!(text(&observation(vec![unseen], None), false, Style::from(Letters::of_locale(None))).contains("no exit\n"));
 }

@@ -1,10 +1,12 @@
 //! The page of `latpath queues`.
 
-use latpath_bpf::Functions;
+use latpath_bpf::{Functions, Window};
 use latpath_counters::Statistics;
 use latpath_histogram::Histogram;
+use latpath_model::Observation;
+use latpath_observe::queues::{Names, QueuesFigures};
 use latpath_queues::{Directions, Queue, Queues, Ring, Side, VirtioDevice, VIRTIO_NET};
-use latpath_report::queues::{text, Document, Names};
+use latpath_report::queues::text;
 use latpath_report::Style;
 use latpath_stats::units::Letters;
 
@@ -64,7 +66,7 @@ const WRITES: Directions = Directions { reads: false, writes: true };
 const READS: Directions = Directions { reads: true, writes: false };
 
 fn seen(queues: Vec<Queue>) -> Queues {
-    Queues { from: SECOND, until: 3 * SECOND, queues, ..Queues::default() }
+    Queues { window: Window { from: SECOND, until: 3 * SECOND, ..Window::default() }, queues, ..Queues::default() }
 }
 
 fn names() -> Names {
@@ -91,11 +93,11 @@ fn names() -> Names {
     }
 }
 
-fn both_sides() -> Document {
+fn both_sides() -> Observation<QueuesFigures> {
     let input = queue(Side::Driver, "input.0", 2000, WRITES);
     let output = Queue { interrupt: None, ..queue(Side::Driver, "output.0", 1000, READS) };
     let tx = queue(Side::Vhost, "vnet0", 1000, READS);
-    Document::new(&seen(vec![output, tx, input]), &names())
+    QueuesFigures::observe(&seen(vec![output, tx, input]), &names())
 }
 
 fn letters() -> Style {
@@ -109,7 +111,7 @@ fn a_page_of_both_sides() {
 
 #[test]
 fn packets_are_counted_without_their_headers_and_held_against_the_devices_counter() {
-    let document = both_sides();
+    let document = both_sides().figures;
     let [card, tap] = &document.devices[..] else { panic!("two devices: {document:?}") };
     assert_eq!((card.side, tap.side, tap.vm.as_deref()), (Side::Driver, Side::Vhost, Some("guest0")));
     let to_guest = card.to_guest.expect("a card counts");
@@ -126,7 +128,7 @@ fn packets_are_counted_without_their_headers_and_held_against_the_devices_counte
 fn buffers_that_the_device_fills_lie_ready_and_are_no_backlog() {
     let rx = Queue { handler: HANDLE_RX, ..queue(Side::Vhost, "vnet0", 2000, WRITES) };
     let tx = queue(Side::Vhost, "vnet0", 1000, READS);
-    let page = text(&Document::new(&seen(vec![rx, tx]), &names()), letters());
+    let page = text(&QueuesFigures::observe(&seen(vec![rx, tx]), &names()), letters());
     let heads: Vec<&str> = page.lines().map(str::trim_start).collect();
     let below = |head: &str| {
         let at = heads.iter().position(|line| line.starts_with(head)).unwrap_or_else(|| panic!("{head}: {page}"));
@@ -147,7 +149,7 @@ fn a_kernel_that_does_not_say_whose_queue_it_is_leaves_the_taps_vm() {
 #[test]
 fn what_is_printed_as_json_is_read_again() {
     let printed = serde_json::to_string(&both_sides()).unwrap();
-    let read: Document = serde_json::from_str(&printed).unwrap();
+    let read: Observation<QueuesFigures> = serde_json::from_str(&printed).unwrap();
     assert_eq!(serde_json::to_string(&read).unwrap(), printed);
 }
 
@@ -167,9 +169,9 @@ fn buffers_that_passed_unseen_are_said() {
         used_up: Ring { moved: 1999, counted: 2000 },
         ..queue(Side::Driver, "requests", 2000, READS)
     };
-    let page = text(&Document::new(&seen(vec![blind]), &Names::default()), letters());
+    let page = text(&QueuesFigures::observe(&seen(vec![blind]), &Names::default()), letters());
     assert!(page.contains("not as counted: requests +7 posted, -1 used"), "{page}");
-    let page = text(&Document::new(&seen(Vec::new()), &Names::default()), letters());
+    let page = text(&QueuesFigures::observe(&seen(Vec::new()), &Names::default()), letters());
     assert_eq!(page, "no virtqueue was used in 2.000 s\n");
 }
 
@@ -186,11 +188,22 @@ fn an_index_that_went_back_moved_nothing_and_no_sum_overflows() {
         }
     };
     let moves = |page: &str| page.lines().find(|line| line.contains("own indices")).map(str::to_owned);
-    let document = Document::new(&seen(vec![put_back("vnet0")]), &names());
+    let document = QueuesFigures::observe(&seen(vec![put_back("vnet0")]), &names()).figures;
     assert_eq!(document.devices[0].queues[0].index_moved, i64::MAX as u64, "of posted buffers nothing moved");
     assert_eq!(document.devices[0].queues[0].posted_index_difference, 0);
-    let three = Document::new(&seen(["a", "b", "c"].map(put_back).to_vec()), &names());
+    let three = QueuesFigures::observe(&seen(["a", "b", "c"].map(put_back).to_vec()), &names());
     let said = moves(&text(&three, letters())).expect("a line on the indices");
     assert!(said.ends_with(": as counted"), "{said}");
     assert!(said.replace('\u{202f}', "").contains(&u64::MAX.to_string()), "{said}");
+}
+
+#[test]
+fn what_is_missing_is_counted_and_noted() {
+    let window = Window { missed: 3, cost: Some((4, 1000)), ..seen(Vec::new()).window };
+    let observation = QueuesFigures::observe(&Queues { window, no_room: 1, untimed: 2, ..Queues::default() }, &names());
+    assert_eq!((observation.lost_events, observation.cost_per_event_ns), (3, Some(250)));
+    let noted = ["some queues are missing", "had 2 buffers is not known", "the kernel skipped, not counted: 3"];
+    assert_eq!(observation.notes.len(), noted.len());
+    assert!(observation.notes.iter().zip(noted).all(|(note, what)| note.contains(what)), "{:?}", observation.notes);
+    assert!(text(&observation, letters()).contains("an event cost 250 ns"));
 }

@@ -3,8 +3,10 @@
 mod vm_study;
 
 use latpath_ladder::{Direction, Step, Variant};
-use latpath_report::queues::{Agreement, Device, QueueFigures};
-use latpath_report::study::{network_queues, study_of_vms_html, study_of_vms_text, Configuration};
+use latpath_model::Observation;
+use latpath_observe::queues::{Agreement, Device, QueueFigures};
+use latpath_observe::study::{network_queues, Configuration};
+use latpath_report::study::{study_of_vms_html, study_of_vms_text};
 use latpath_report::Style;
 use latpath_stats::units::Letters;
 use vm_study::{both, ladder, seen, MS};
@@ -27,11 +29,12 @@ fn what_queues_say_of_their_own_figures_is_not_lost() {
         from_guest: Some(Agreement { device_packets: 100, ..counted }),
         ..Device::default()
     };
-    let document = latpath_report::queues::Document { events_missed: 3, ..seen(vec![card]) };
-    let (devices, notes) = network_queues(document);
+    let (not_shown, notes) = (vec!["kicks".to_owned()], vec!["3 events skipped".to_owned()]);
+    let (devices, notes) = network_queues(Observation { not_shown, notes, ..seen(vec![card]) });
     assert_eq!(devices[0].queues.len(), 1);
     let said = [
-        "events that the kernel skipped, not counted: 3",
+        "kicks",
+        "3 events skipped",
         "eth0, input.0: its ring's own indices differ from what was counted: +7 posted, -1 used",
         "eth0: its queues differ from its own counter by -100 packets and -10 B to the guest",
     ];
@@ -134,7 +137,7 @@ fn in_emulation_no_ratio_of_times_or_rates_is_a_result() {
 fn packets_to_the_guest_are_not_called_kicks() {
     let mut all = both();
     for one in &mut all {
-        let queue = &mut one.ladder.as_mut().expect("a ladder").figures.queues[0];
+        let queue = &mut one.ladder.as_mut().expect("a ladder").figures.figures.queues[0];
         (queue.direction, queue.kicks, queue.coalesced) = (Direction::ToGuest, 0, 864);
     }
     let page = study_of_vms_text(&all, plain()).split_whitespace().collect::<Vec<_>>().join(" ");

@@ -307,6 +307,8 @@ fn each_program_with_a_place_in_the_kernel_is_named_by_what_loads_it() {
     // Those of queues are made by macros of their own.
     for name in ["exits", "flight", "probe", "profile"] {
         let (programs, loader) = (text_of(&format!("crates/{name}/bpf")), text_of(&format!("crates/{name}/src")));
+        // The interrupt vectors are the same for all.
+        let loader = loader + &text_of("crates/bpf/src");
         let names = programs.split("int BPF_PROG(").skip(1).filter_map(|rest| rest.split([',', ')']).next());
         // A program that takes its context as it is.
         let plain =

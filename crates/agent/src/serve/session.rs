@@ -5,6 +5,7 @@ use super::{Attached, Ended, ServeError, ServeOptions};
 use crate::command;
 use crate::frame::{preamble, FrameError, Item, Outgoing, AGENT_MAGIC};
 use crate::message::*;
+use crate::observation::Observing;
 use crate::profile::{MakeSampler, Profiling};
 use crate::recorder;
 use crate::settings::MachineReading;
@@ -52,6 +53,7 @@ pub(super) struct Session<'a, S, F> {
     probe: Probe<S, F>,
     recording: Option<recorder::Recording>,
     profiling: Option<Profiling>,
+    observing: Option<Observing>,
     /// Whether the host requested a stop and waits for the rest of the profile only.
     stopping: bool,
     command: Option<command::Running>,
@@ -82,6 +84,7 @@ where
             probe: Probe::NotAsked(make_source),
             recording: None,
             profiling: None,
+            observing: None,
             stopping: false,
             command: None,
             out,
@@ -117,7 +120,8 @@ where
                 flushed => flushed?,
             }
             let pieces = self.recording.as_ref().is_some_and(|recording| recording.has_chunks())
-                || self.profiling.as_mut().is_some_and(Profiling::has_chunks);
+                || self.profiling.as_mut().is_some_and(Profiling::has_chunks)
+                || self.observing.as_ref().is_some_and(Observing::has_chunks);
             let waiting = pieces || self.out.waiting() > 0 || !self.time_requests.is_empty();
             if waiting && self.moved.elapsed() > self.options.silence {
                 return Err(ServeError::Stuck(self.options.silence));
@@ -150,7 +154,7 @@ where
     /// Time until the source is to be drained.
     fn pause(&self) -> Duration {
         match self.probe {
-            _ if self.command.is_some() || self.stopping => self.options.every,
+            _ if self.command.is_some() || self.observing.is_some() || self.stopping => self.options.every,
             Probe::Running(_) | Probe::Attaching(_) => self.options.every,
             Probe::NotAsked(_) | Probe::Gone => Duration::from_millis(200),
         }
@@ -236,12 +240,28 @@ where
             Message::EndCommand(_) if self.options.commands.are_allowed() => {
                 self.command.iter_mut().for_each(|c| c.end())
             }
+            Message::Observe(observe) if self.options.observers.is_some() => {
+                if self.observing.as_ref().is_some_and(|observing| !observing.is_over()) {
+                    return broken("a second observation");
+                }
+                let found = self.options.observers.as_ref().and_then(|find| find(&observe.instrument));
+                let begun = match found {
+                    Some(make) => Observing::begin(make),
+                    None => Observing::refused(format!(
+                        "there is no instrument {:?} here: install the same latpath on both",
+                        printable(cut(&observe.instrument, MAX_NAME))
+                    )),
+                };
+                self.observing = Some(begun.map_err(|e| ServeError::Source(format!("no thread to observe: {e}")))?);
+            }
+            Message::EndObservation(_) => self.observing.iter().for_each(Observing::stop),
             Message::Stop(_) => {
                 if let Probe::Running(source) = &mut self.probe {
                     self.reporter.up_to((self.options.clock)(), source, &mut self.out);
                 }
                 self.probe = Probe::Gone;
                 self.recording = None;
+                self.observing = None;
                 // On a busy machine, the last samples take a while, during which the host gets replies.
                 self.profiling.iter().for_each(Profiling::stop);
                 self.stopping = true;
@@ -270,6 +290,7 @@ where
             version,
             runs_commands: self.options.commands.are_allowed(),
             settings: Some(MachineReading::of_this_machine()),
+            observes: self.options.observers.is_some(),
             ..facts
         }));
         Ok(())
@@ -304,6 +325,11 @@ where
             return Ok(());
         }
         self.pass_on_command();
+        let news = self.observing.as_mut().and_then(Observing::tick);
+        news.into_iter().for_each(|message| self.out.push(message));
+        if self.observing.as_ref().is_some_and(Observing::is_over) {
+            self.observing = None;
+        }
         if let Probe::Running(source) = &mut self.probe {
             self.reporter.round(source, &mut self.out);
         }
@@ -366,7 +392,7 @@ where
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        let Self { time_requests, options, recording, profiling, .. } = self;
+        let Self { time_requests, options, recording, profiling, observing, .. } = self;
         let clock = &options.clock;
         let urgent = || {
             let (id, received) = time_requests.pop_front()?;
@@ -375,12 +401,13 @@ where
                 tie.map_or((0, 0, 0), |tie| (tie.tsc, tie.monotonic_ns, tie.uncertainty_ns));
             Some(Message::TimeReply(TimeReply { id, received, sent: clock(), tsc, tsc_at, tsc_uncertainty }))
         };
-        // Writes a few chunks of a window or profile before reading from the host again.
+        // Writes a few chunks of a window, profile or observation before reading from the host again.
         let mut pieces = 0..PIECES;
         let idle = || {
             pieces.next()?;
             let window = recording.as_mut().and_then(recorder::Recording::chunk);
-            window.or_else(|| profiling.as_mut()?.piece())
+            let slice = window.or_else(|| profiling.as_mut()?.piece());
+            slice.or_else(|| observing.as_mut()?.piece())
         };
         let written = self.out.flush(|bytes| self.stream.write(bytes), urgent, idle)?;
         if written > 0 || self.out.waiting() == 0 {

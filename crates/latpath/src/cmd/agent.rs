@@ -75,6 +75,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         facts: Facts { capabilities: capabilities(), ..Facts::of_this_machine() },
         background: Some(Options::RING_BYTES / RECORD_BYTES),
         commands,
+        observers: Some(Box::new(latpath_observe::observer)),
         hypervisor: device.map(|device| Box::new(device) as Box<dyn ptp_kvm::Reader>),
         ..ServeOptions::default()
     };

@@ -1,17 +1,17 @@
 //! `latpath ladder`: one transfer between a guest and its host, step by step.
 
 use super::interrupt::stop_flag;
-use super::window::{Measured, Shown, Window};
+use super::window::{run as watch, show, Window};
 use super::{style, Outcome};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
-use latpath_ladder::{trace_text, Device, Ladder, LadderReport, Live};
+use latpath_ladder::{trace_text, LadderFigures};
+use latpath_model::Observation;
+use latpath_observe::{Ladder, LadderOptions};
 use latpath_report::ladder_text;
-use latpath_vms::{exit_reason::Names, Vm};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
 
 /// Show where the time of a transfer between guest and host goes, step by step: kick, worker, tap, interrupt, guest's
 /// handler.
@@ -31,17 +31,14 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<Outcome> {
-    let measured = match &args.read {
-        Some(path) => (imported(path)?, Ok(Outcome::Done)),
-        None => {
-            let stop = args.window.prepare()?;
-            measure(&args.window, &stop, args.cost, args.json)?
-        }
-    };
-    Shown { json: args.json, text: &|report| ladder_text(report, style()), notes: &|_| Vec::new() }.print(measured)
+    let text = |seen: &Observation<LadderFigures>| ladder_text(seen, style());
+    match &args.read {
+        Some(path) => show((imported(path)?, Ok(Outcome::Done)), args.json, text),
+        None => watch::<Ladder>(&args.window, LadderOptions { cost: args.cost }, args.json, text),
+    }
 }
 
-fn imported(path: &Path) -> Result<LadderReport> {
+fn imported(path: &Path) -> Result<Observation<LadderFigures>> {
     let stop = stop_flag()?;
     let file = File::open(path).with_context(|| format!("{}", path.display()))?;
     let imported =
@@ -55,36 +52,4 @@ fn imported(path: &Path) -> Result<LadderReport> {
         );
     }
     Ok(imported.report)
-}
-
-pub(super) fn measure(window: &Window, stop: &AtomicBool, cost: bool, quiet: bool) -> Measured<LadderReport> {
-    let vms = window.vms()?;
-    let (processes, taps) = match window.vms.is_empty() {
-        true => Default::default(),
-        false => (vms.iter().map(|vm| vm.pid).collect(), vms.iter().flat_map(taps).map(|(tap, _)| tap).collect()),
-    };
-    let names = Names::of_kernel();
-    let name_reason = Box::new(move |isa, reason| names.get(isa, reason).into_owned());
-    let mut live = Live::start(name_reason, processes, taps, cost)?;
-    name(live.ladder(), &vms);
-    let passed = window.pass(stop, quiet, || live.step())?;
-    let outcome = passed.outcome();
-    name(live.ladder(), &window.vms_now(vms));
-    Ok((live.finish(), outcome))
-}
-
-/// A VM's taps, with their names.
-fn taps(vm: &Vm) -> impl Iterator<Item = (Device, &str)> {
-    let device = |tap: &latpath_vms::Tap| Some(Device { ifindex: tap.ifindex?, netns: tap.netns? });
-    vm.taps.iter().filter_map(move |tap| Some((device(tap)?, tap.device.as_str())))
-}
-
-fn name(ladder: &mut Ladder, vms: &[Vm]) {
-    for vm in vms {
-        ladder.name_vm(vm.pid, &vm.name);
-        for (tap, name) in taps(vm) {
-            ladder.name_device(tap, name);
-            ladder.tap_of(tap, vm.pid);
-        }
-    }
 }

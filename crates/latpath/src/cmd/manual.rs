@@ -6,12 +6,12 @@ mod pages;
 use super::report::print;
 use super::Outcome;
 use anyhow::{Context, Result};
-use clap::{Args as ClapArgs, Command, ValueEnum};
+use clap::{Args as ClapArgs, Command};
 use clap_complete::Shell;
 use latpath_compare::Comparison;
-use latpath_ladder::LadderReport;
+use latpath_observe::study::Configuration;
+use latpath_observe::INSTRUMENTS;
 use latpath_report::schema;
-use latpath_report::study::Configuration;
 use latpath_vms::Found;
 use std::path::PathBuf;
 
@@ -33,36 +33,42 @@ pub struct Man {
 #[derive(ClapArgs)]
 pub struct Schema {
     /// The command
-    command: Described,
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(names()))]
+    command: String,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Described {
-    Caps,
-    Compare,
-    Exits,
-    Ladder,
-    Live,
-    Profile,
-    Queues,
-    Report,
-    Study,
-    Vms,
+/// A command that prints JSON, and the schema of that.
+type Described = (&'static str, fn() -> schemars::Schema);
+
+/// The commands that print JSON of a type of their own, beside the instruments.
+const DESCRIBED: [Described; 6] = [
+    ("caps", of::<latpath_caps::Caps>),
+    ("compare", of::<Comparison>),
+    ("live", latpath_report::live_schema),
+    ("report", latpath_report::report_schema),
+    ("study", of::<Vec<Configuration>>),
+    ("vms", of::<Found>),
+];
+
+fn of<T: schemars::JsonSchema>() -> schemars::Schema {
+    schema::<T>("")
+}
+
+fn names() -> Vec<&'static str> {
+    let mut names: Vec<_> = described().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    names
+}
+
+fn described() -> impl Iterator<Item = Described> {
+    DESCRIBED.into_iter().chain(INSTRUMENTS.iter().map(|entry| (entry.name, entry.schema)))
 }
 
 pub fn print_schema(args: Schema) -> Result<Outcome> {
-    let schema = match args.command {
-        Described::Caps => schema::<latpath_caps::Caps>("latpath caps --json"),
-        Described::Compare => schema::<Comparison>("latpath compare --json"),
-        Described::Exits => latpath_report::exits_schema(),
-        Described::Ladder => schema::<LadderReport>("latpath ladder --json"),
-        Described::Live => latpath_report::live_schema(),
-        Described::Profile => latpath_report::schema::<latpath_report::cpu_profile::Document>("latpath profile --json"),
-        Described::Queues => schema::<latpath_report::queues::Document>("latpath queues --json"),
-        Described::Report => latpath_report::report_schema(),
-        Described::Study => schema::<Vec<Configuration>>("latpath study vhost --json"),
-        Described::Vms => schema::<Found>("latpath vms --json"),
-    };
+    let (command, schema) = described().find(|(name, _)| *name == args.command).context("no such command")?;
+    let mut schema = schema();
+    let command = if command == "study" { "study vhost" } else { command };
+    schema.insert("title".into(), format!("latpath {command} --json").into());
     print(&(serde_json::to_string_pretty(&schema)? + "\n"))?;
     Ok(Outcome::Done)
 }

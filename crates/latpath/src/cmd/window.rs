@@ -8,24 +8,19 @@ use anyhow::{bail, Context, Result};
 use clap::Args as ClapArgs;
 use latpath_agent::{Address, CommandKey, Machine, Timeouts};
 use latpath_model::text::printable;
-use latpath_vms::Vm;
+use latpath_model::Observation;
+use latpath_observe::{pass, End, Instrument, Scope, StartError, Workload};
 use serde::Serialize;
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often latpath checks whether the window is over.
-const STEP: Duration = Duration::from_millis(50);
-
-/// How long a command may take to end after SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The same on another machine, whose agent waits for 10 s.
+/// How long a command on another machine may take to end: its agent waits for 10 s after SIGTERM.
 const THERE: Duration = Duration::from_secs(12);
 
 /// What commands that watch VMs have in common.
@@ -48,44 +43,27 @@ pub struct Window {
     /// Run this command, and watch for as long as it runs
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
-    /// Where what the command prints goes; `None` for our own standard output.
-    #[arg(skip)]
-    pub output: Option<File>,
-    /// Called when the window begins, and when it is over.
-    #[arg(skip)]
-    pub at_border: Option<Box<dyn Fn()>>,
     /// The machine on which the command runs, once it is reached.
     #[arg(skip)]
     pub machine: RefCell<Option<Machine>>,
 }
 
 impl Window {
-    /// The VMs that the user means, of those that are here.
-    pub fn vms(&self) -> Result<Vec<Vm>> {
-        let all = latpath_vms::find()?.vms;
-        let is = |vm: &Vm, name: &String| vm.name == *name || vm.pid.to_string() == *name;
-        if let Some(unknown) = self.vms.iter().find(|name| !all.iter().any(|vm| is(vm, name))) {
-            let known: Vec<&str> = all.iter().map(|vm| vm.name.as_str()).collect();
-            let known = if known.is_empty() { "none runs here".into() } else { known.join(", ") };
-            bail!(Usage(format!("--vm {unknown}: no such VM ({known})")));
-        }
-        let is_meant = |vm: &Vm| self.vms.is_empty() || self.vms.iter().any(|name| is(vm, name));
-        Ok(all.into_iter().filter(is_meant).collect())
-    }
-
-    /// With those that have started since, where all are watched. One that has ended keeps its name.
-    pub fn vms_now(&self, mut vms: Vec<Vm>) -> Vec<Vm> {
-        if self.vms.is_empty() {
-            let found = latpath_vms::find().map(|found| found.vms).unwrap_or_default();
-            let known = vms.len();
-            vms.extend(
-                found
-                    .into_iter()
-                    .filter(|vm| !vms[..known].iter().any(|other| other.pid == vm.pid))
-                    .collect::<Vec<_>>(),
-            );
-        }
-        vms
+    /// Attaches an instrument for the window.
+    ///
+    /// # Errors
+    /// Where it cannot be attached, or the command cannot be started.
+    pub fn observe<I: Instrument>(&self, stop: &AtomicBool, options: I::Options, quiet: bool) -> Measured<I::Figures> {
+        let mut instrument = Scope::of(&self.vms).and_then(|scope| I::start(scope, options)).map_err(usage)?;
+        let end = if self.command.is_empty() && self.duration.is_none() { "; Ctrl-C ends it" } else { "" };
+        eprintln!("latpath: {}{end}", instrument.subject());
+        let passed = self.pass(stop, quiet, || instrument.step())?;
+        // Ctrl-C ended the window, maybe; the next one ends what is still to be done.
+        let was_stopped = stop.swap(false, Ordering::SeqCst);
+        let mut outcome = Ok(Outcome::Done);
+        let observation = instrument.end(stop, || outcome = passed.outcome());
+        stop.fetch_or(was_stopped, Ordering::SeqCst);
+        Ok((observation, outcome))
     }
 
     /// Checked before anything begins.
@@ -107,62 +85,66 @@ impl Window {
         stop_flag()
     }
 
-    /// What ends it, where nothing else does: to be said after what is watched.
-    pub fn end(&self) -> &'static str {
-        if self.command.is_empty() && self.duration.is_none() {
-            "; Ctrl-C ends it"
-        } else {
-            ""
-        }
-    }
-
     /// Starts the command, and returns when the window is over; calls `step` some twenty times a second.
-    pub fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<Passed> {
-        let at_border = || self.at_border.iter().for_each(|noted| noted());
-        at_border();
-        let mut workload = Workload::start(&self.command, self.output.as_ref(), self.machine.take())?;
-        let (began, mut progress) = (Instant::now(), Progress::begin(quiet && !self.command.is_empty()));
-        let mut ended = None;
-        while !stop.load(Ordering::SeqCst) && self.duration.is_none_or(|time| began.elapsed() < time) {
-            ended = workload.as_mut().map(Workload::ended).transpose()?.flatten();
-            if ended.is_some() {
-                break;
-            }
-            progress.show(|elapsed| anyhow::Ok(format!("watching for {} s", elapsed.as_secs())))?;
-            std::thread::sleep(self.duration.map_or(STEP, |time| time.saturating_sub(began.elapsed())).min(STEP));
-            step();
-        }
-        at_border();
+    fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<Passed> {
+        let mut workload = Command::start(&self.command, self.machine.take())?;
+        let mut progress = Progress::begin(quiet && !self.command.is_empty());
+        let ended = pass(
+            stop,
+            self.duration,
+            || workload.as_mut().map_or(Ok(None), Command::ended),
+            |elapsed| {
+                let _ = progress.show(|_| Ok::<_, Infallible>(format!("watching for {} s", elapsed.as_secs())));
+                step();
+            },
+        )?;
         progress.end();
         Ok(Passed { workload, ended })
     }
 }
 
-/// The figures of a window, and what the end of its command makes of ours.
-pub type Measured<T> = Result<(T, Result<Outcome>)>;
+/// Figures of a window, and how the end of its command ends ours.
+pub type Measured<F> = Result<(Observation<F>, Result<Outcome>)>;
 
-/// How figures are printed.
-pub struct Shown<'a, T> {
-    /// As JSON.
-    pub json: bool,
-    /// As text, where that is not asked for.
-    pub text: &'a dyn Fn(&T) -> String,
-    /// What is to be said of them, on standard error.
-    pub notes: &'a dyn Fn(&T) -> Vec<String>,
+/// Attaches an instrument for a window, and prints its figures.
+///
+/// # Errors
+/// As those of [`Window::observe`]; or where the command has failed.
+pub fn run<I: Instrument>(
+    window: &Window,
+    options: I::Options,
+    json: bool,
+    text: impl FnOnce(&Observation<I::Figures>) -> String,
+) -> Result<Outcome> {
+    let stop = window.prepare()?;
+    show(window.observe::<I>(&stop, options, json)?, json, text)
 }
 
-impl<T: Serialize> Shown<'_, T> {
-    /// Prints them. What the end of the window's command makes of ours.
-    pub fn print(&self, (figures, outcome): (T, Result<Outcome>)) -> Result<Outcome> {
-        print_as(self.json, || &figures, || (self.text)(&figures))?;
-        (self.notes)(&figures).iter().for_each(|note| eprintln!("latpath: {note}"));
-        outcome
+/// Prints figures, and what must be known of them on standard error.
+///
+/// # Errors
+/// Where standard output is gone, or the window's command has failed.
+pub fn show<F: Serialize>(
+    (observation, outcome): (Observation<F>, Result<Outcome>),
+    json: bool,
+    text: impl FnOnce(&Observation<F>) -> String,
+) -> Result<Outcome> {
+    print_as(json, || &observation, || text(&observation))?;
+    observation.remarks().for_each(|remark| eprintln!("latpath: {remark}"));
+    outcome
+}
+
+/// What makes no sense is wrong usage.
+pub fn usage(error: StartError) -> anyhow::Error {
+    match error {
+        StartError::Usage(why) => Usage(why).into(),
+        error => error.into(),
     }
 }
 
 /// A window that is over.
 pub struct Passed {
-    workload: Option<Workload>,
+    workload: Option<Command>,
     ended: Option<End>,
 }
 
@@ -179,46 +161,32 @@ impl Passed {
     }
 }
 
-/// How a command ended: why it failed, where it did.
-type End = Result<(), String>;
-
 /// A command of the user's.
-enum Workload {
-    Here(Child),
-    There(Box<Machine>, Option<File>, Printer),
+enum Command {
+    Here(Workload),
+    There(Box<Machine>, Printer),
 }
 
-impl Workload {
-    /// Starts it, where there is one. It has this process's standard streams, and writes to `output` where that is
-    /// there.
-    fn start(words: &[OsString], output: Option<&File>, machine: Option<Machine>) -> Result<Option<Self>> {
-        let Some((program, arguments)) = words.split_first() else { return Ok(None) };
-        let output = output.map(File::try_clone).transpose().context("the command's output")?;
-        if let Some(mut machine) = machine {
-            let text = |word: &OsString| word.to_str().map(str::to_owned).context("a word of the command is no text");
-            machine.run_command(words.iter().map(text).collect::<Result<_>>()?)?;
-            return Ok(Some(Self::There(Box::new(machine), output, Printer::default())));
+impl Command {
+    /// Starts it, where there is one. It has this process's standard streams.
+    fn start(words: &[OsString], machine: Option<Machine>) -> Result<Option<Self>> {
+        if words.is_empty() {
+            return Ok(None);
         }
-        let mut command = Command::new(program);
-        output.into_iter().for_each(|output| {
-            command.stdout(output);
-        });
-        let child = command.args(arguments).spawn();
-        let child = child.with_context(|| format!("cannot start {}", program.to_string_lossy().escape_debug()))?;
-        Ok(Some(Self::Here(child)))
+        let Some(mut machine) = machine else { return Ok(Some(Self::Here(Workload::start(words, &[], None)?))) };
+        let text = |word: &OsString| word.to_str().map(str::to_owned).context("a word of the command is no text");
+        machine.run_command(words.iter().map(text).collect::<Result<_>>()?)?;
+        Ok(Some(Self::There(Box::new(machine), Printer::default())))
     }
 
     /// How it ended, once it has.
     fn ended(&mut self) -> Result<Option<End>> {
         match self {
-            Self::Here(child) => {
-                let failed = |status: ExitStatus| if status.success() { Ok(()) } else { Err(status.to_string()) };
-                Ok(child.try_wait().context("waiting for the command")?.map(failed))
-            }
-            Self::There(machine, output, printer) => {
+            Self::Here(workload) => workload.ended().context("waiting for the command"),
+            Self::There(machine, printer) => {
                 let news = machine.command();
                 for (is_error, bytes) in &news.printed {
-                    printer.show(*is_error, bytes, output.as_mut())?;
+                    printer.show(*is_error, bytes)?;
                 }
                 if news.left_out > 0 {
                     eprintln!("latpath: {} bytes that the command printed are left out", news.left_out);
@@ -232,12 +200,12 @@ impl Workload {
         }
     }
 
-    /// Ends it, if it still runs: SIGTERM, and SIGKILL where that does not help.
+    /// Ends it, if it still runs.
     fn end(&mut self) {
-        let child = match self {
-            Self::Here(child) => child,
+        match self {
+            Self::Here(workload) => workload.end(),
             // Its agent does the same. The end of the session would be sudden.
-            Self::There(machine, ..) => {
+            Self::There(machine, _) => {
                 let until = Instant::now() + THERE;
                 if machine.command().end.is_none() {
                     machine.end_command();
@@ -245,27 +213,12 @@ impl Workload {
                 while machine.command().end.is_none() && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                return;
             }
-        };
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
         }
-        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        let until = Instant::now() + PATIENCE;
-        while Instant::now() < until {
-            if !matches!(child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = child.kill();
-        let _ = child.wait();
     }
 }
 
-/// Shows what a command on another machine prints: nothing in it is obeyed by a terminal. A file or a pipe gets it as it is.
+/// Shows what a command on another machine prints: nothing in it is obeyed by a terminal. A pipe gets it as it is.
 #[derive(Default)]
 struct Printer {
     /// Begins of characters whose ends have not come yet, of the standard output and of the standard error.
@@ -273,11 +226,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn show(&mut self, is_error: bool, bytes: &[u8], output: Option<&mut File>) -> Result<()> {
-        match output {
-            Some(file) if !is_error => return file.write_all(bytes).context("the command's output"),
-            _ => {}
-        }
+    fn show(&mut self, is_error: bool, bytes: &[u8]) -> Result<()> {
         let is_terminal = if is_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
         let clean = if is_terminal { self.clean(is_error, bytes).into_bytes() } else { bytes.to_vec() };
         match is_error {
@@ -312,7 +261,6 @@ impl Printer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::rc::Rc;
 
     #[test]
     fn what_another_machine_prints_reaches_the_terminal_whole_but_commands_nothing() {
@@ -324,28 +272,5 @@ mod tests {
             assert_eq!(shown.replace("?\n}", "\n}"), "{\n\t\"a\": \"µ→\"\n}?[2J?\n", "cut at {at}");
         }
         assert_eq!(Printer::default().clean(true, b"\xff\n"), "\u{fffd}\n");
-    }
-
-    #[test]
-    fn borders_are_the_commands_begin_and_end_whatever_comes_before_and_after() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let made = folder.path().join("made");
-        let (seen, file) = (Rc::new(RefCell::new(Vec::new())), made.clone());
-        let noted = seen.clone();
-        let window = Window {
-            vms: Vec::new(),
-            duration: None,
-            inside: None,
-            agent_key: None,
-            command: vec!["touch".into(), made.into()],
-            output: None,
-            at_border: Some(Box::new(move || noted.borrow_mut().push(file.exists()))),
-            machine: RefCell::default(),
-        };
-        assert!(seen.borrow().is_empty(), "preparations are no part of it");
-        let passed = window.pass(&AtomicBool::new(false), true, || {}).expect("a window");
-        assert_eq!(*seen.borrow(), [false, true], "before the command, and when it has ended");
-        passed.outcome().expect("the command has not failed");
-        assert_eq!(seen.borrow().len(), 2, "what follows is no part of it");
     }
 }

@@ -116,5 +116,5 @@ fn premapped() -> Result<(), Failed> {
     let posted =
         queues.iter().filter(|queue| queue["queue"] == "input.0").map(|queue| queue["posted_buffers"].as_u64());
     equal("receive buffers were posted", posted.flatten().sum::<u64>() >= FRAMES / 2, true)?;
-    equal("events missed", document["events_missed"].as_u64(), Some(0))
+    equal("events lost", document["lost_events"].as_u64(), Some(0))
 }

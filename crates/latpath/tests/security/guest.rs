@@ -3,12 +3,14 @@
 //! The agent is a process of its own: this executable, where the environment asks for it.
 
 use crate::hostile::{Bait, Running};
-use latpath_agent::{serve, Attached, Commands, Facts, Sampler, ServeOptions, StartRequest, Stream};
+use latpath_agent::{
+    serve, Attached, Commands, Facts, FindObserver, MakeObserver, Observer, Sampler, ServeOptions, StartRequest, Stream,
+};
 use latpath_flight::{Class, CpuRecord, Event, Figures, Left, Record, Sleep, Snapshot, What, Window};
 use latpath_linux::monotonic;
-use latpath_model::{Counters, DropNote, Link, Ns, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_model::{Counters, DropNote, Link, Ns, Observation, Point, PointInfo, PointKind, Sighting, Source};
+use latpath_observe::queues::{Device, QueuesFigures};
 use latpath_profile::{FrameId, Mode, Seen, Slice, Stack, Unnamed};
-use latpath_report::queues::{Device, Document};
 use latpath_testkit::{waits, Failed};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -20,8 +22,6 @@ use std::{env, fs};
 
 const SOCKET: &str = "LATPATH_TEST_HOSTILE_GUEST";
 const BAIT: &str = "LATPATH_TEST_BAIT";
-/// What `latpath queues` prints once it has begun.
-const BEGUN: &str = "latpath: watching virtqueues";
 
 /// Packets follow each other at this distance, ns. One of `LATE_ONE_OF` takes `LATE`, the others `ON_TIME`.
 const DISTANCE: Ns = 10_000_000;
@@ -44,7 +44,7 @@ impl Guest {
         let socket = folder.path().join("agent");
         let programs = folder.path().join("bin");
         fs::create_dir(&programs)?;
-        write_programs(&programs, bait.folder.path())?;
+        write_load(&programs, bait.folder.path())?;
         let mut agent = Command::new(env::current_exe()?);
         let path = [programs.as_os_str(), &env::var_os("PATH").unwrap_or_default()].join(std::ffi::OsStr::new(":"));
         agent.env(SOCKET, &socket).env(BAIT, bait.folder.path()).env("PATH", path);
@@ -54,39 +54,41 @@ impl Guest {
     }
 }
 
-/// The guest's `latpath`, whose document names what the agent names, and a load that prints the same.
-fn write_programs(folder: &Path, bait: &Path) -> Result<(), Failed> {
-    let names = names(bait);
+/// A load that prints what the agent names.
+fn write_load(folder: &Path, bait: &Path) -> Result<(), Failed> {
+    let said = folder.join("said");
+    fs::write(&said, observed(&names(bait)))?;
+    let program = folder.join("lp-load");
+    fs::write(&program, format!("#!/bin/sh\ncat {}\nsleep 1\n", said.display()))?;
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755))?;
+    Ok(())
+}
+
+/// What the instrument `queues` observes: devices and VMs of these names.
+fn observed(names: &[String]) -> Vec<u8> {
     let device = |name: &String| Device {
         name: Some(name.clone()),
-        known_as: names.clone(),
+        known_as: names.to_vec(),
         driver: Some(name.clone()),
         vm: Some(name.clone()),
         pid: Some(1),
         ..Device::default()
     };
-    let document = Document {
-        from_ns: 0,
-        window_ns: 1_000_000_000,
-        devices: names.iter().map(device).collect(),
-        events_without_room: 0,
-        buffers_untimed: 0,
-        events_missed: 0,
-        cost_per_event_ns: None,
-        not_shown: names.clone(),
-    };
-    let said = folder.join("document");
-    fs::write(&said, serde_json::to_string(&document)?)?;
-    let queues = format!(
-        "#!/bin/sh\necho '{BEGUN}' >&2\ntrap 'cat {}; exit 0' TERM\nwhile :; do sleep 0.1; done\n",
-        said.display()
-    );
-    for (name, script) in [("latpath", queues), ("lp-load", format!("#!/bin/sh\ncat {}\nsleep 1\n", said.display()))] {
-        let program = folder.join(name);
-        fs::write(&program, script)?;
-        fs::set_permissions(&program, PermissionsExt::from_mode(0o755))?;
+    let figures = QueuesFigures { devices: names.iter().map(device).collect(), ..QueuesFigures::default() };
+    let (not_shown, notes) = (names.to_vec(), names.to_vec());
+    let seen = Observation { window_ns: 1_000_000_000, not_shown, notes, figures, ..Observation::default() };
+    serde_json::to_vec(&seen).expect("figures are JSON")
+}
+
+/// An instrument of the guest's.
+struct Observes(Vec<u8>);
+
+impl Observer for Observes {
+    fn step(&mut self) {}
+
+    fn end(self: Box<Self>, _: &AtomicBool) -> Vec<u8> {
+        self.0
     }
-    Ok(())
 }
 
 /// Paths that lead to a file of root's, and what makes one there if a shell reads it. Those that are used most come first.
@@ -112,7 +114,13 @@ pub fn run_if_asked() {
         let (mut stream, names) = (Stream::new(stream.expect("a host")).expect("a stream"), names.clone());
         std::thread::spawn(move || {
             let commands = Commands::Allowed;
-            let mut options = ServeOptions { facts: facts(&names), commands, ..ServeOptions::default() };
+            let seen = observed(&names);
+            let find = move |_: &str| -> Option<MakeObserver> {
+                let seen = seen.clone();
+                Some(Box::new(move || Ok(Box::new(Observes(seen)) as Box<dyn Observer>)))
+            };
+            let observers: Option<FindObserver> = Some(Box::new(find));
+            let mut options = ServeOptions { facts: facts(&names), commands, observers, ..ServeOptions::default() };
             // How the session ends is the host's affair.
             drop(serve(&mut stream, &mut options, None, move |request: &StartRequest| Ok(attached(request, names))));
         });

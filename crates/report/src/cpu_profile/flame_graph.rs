@@ -86,7 +86,7 @@ fn about(profile: &Profile) -> String {
     format!(
         "{} of CPU time in {} on CPUs {}; {} idle",
         duration(profile.busy().into()),
-        duration(header.window_ns.into()),
+        duration(profile.window_ns.into()),
         header.cpus,
         duration(header.idle_ns.into())
     )
@@ -228,7 +228,7 @@ pub fn flame_graph(profile: &Profile) -> io::Result<String> {
 /// # Errors
 /// Where there is no time at all to draw.
 pub fn flame_graph_of_difference(before: &Profile, after: &Profile) -> io::Result<String> {
-    let (old, new) = (i128::from(before.header.window_ns.max(1)), i128::from(after.header.window_ns));
+    let (old, new) = (i128::from(before.window_ns.max(1)), i128::from(after.window_ns));
     let chains: BTreeSet<&Vec<Frame>> = before.stacks.keys().chain(after.stacks.keys()).collect();
     let ns = |profile: &Profile, frames: &Vec<Frame>| i128::from(profile.stacks.get(frames).copied().unwrap_or(0));
     let time = |frames: &Vec<Frame>| Change { before: ns(before, frames) * new / old, now: ns(after, frames) };

@@ -1,14 +1,16 @@
 //! Two configurations of a VM, as `latpath study vhost` keeps them.
 
+use latpath_bpf::Window;
 use latpath_exits::{Exits, Reason, Tiles, Traffic, Vcpu};
 use latpath_histogram::Histogram;
-use latpath_ladder::{Direction, LadderReport, MeansReport, QueueReport, Rung, Step, Times, Variant};
+use latpath_ladder::{Direction, LadderFigures, MeansReport, QueueReport, Rung, Step, Times, Variant};
+use latpath_model::Observation;
+use latpath_observe::exits::{About, ExitsFigures, VmExits};
+use latpath_observe::profile::CallLine;
+use latpath_observe::queues::{Device, QueueFigures, QueuesFigures, Sizes};
+use latpath_observe::study::{network_queues, Configuration, KeptProfile, Part, Setup, Work, VERSION};
 use latpath_profile::{Frame, Header, Kind, Profile};
 use latpath_queues::Side;
-use latpath_report::cpu_profile::CallLine;
-use latpath_report::exits::{About, Document};
-use latpath_report::queues::{Device, QueueFigures, Sizes};
-use latpath_report::study::{network_queues, Configuration, KeptProfile, Part, Setup, Work, VERSION};
 use latpath_stats::TimeFigures;
 use latpath_vms::exit_reason::{Names, SVM};
 
@@ -26,7 +28,7 @@ fn work(ms: i64) -> Work {
 }
 
 /// A vCPU that makes this many exits of 10 µs, and halts for the rest of 2 s.
-fn exits(count: usize) -> Part<latpath_report::exits::VmExits> {
+fn exits(count: usize) -> Part<VmExits> {
     let mut took = Histogram::new();
     (0..count).for_each(|_| took.record(10_000));
     let busy = Tiles { kvm_ns: count as i64 * 10_000, ..Tiles::default() };
@@ -41,13 +43,14 @@ fn exits(count: usize) -> Part<latpath_report::exits::VmExits> {
     tiles.add(busy);
     let vcpu =
         Vcpu { tid: 501, pid: 500, until: 2_000 * MS, tiles, exits: count as u64 + 1, reasons, ..Vcpu::default() };
-    let exits = Exits { until: 2_000 * MS, vcpus: vec![vcpu], ..Exits::default() };
-    let document = Document::new(&exits, &Names::default(), |_| About::default());
-    Part { work: work(2_000), figures: document.vms.into_iter().next().unwrap() }
+    let window = Window { until: 2_000 * MS, ..Window::default() };
+    let exits = Exits { window, vcpus: vec![vcpu], ..Exits::default() };
+    let seen = ExitsFigures::observe(&exits, &Names::default(), |_| About::default());
+    Part { work: work(2_000), figures: seen.figures.vms.into_iter().next().unwrap() }
 }
 
 /// What `latpath ladder` has seen: a hundred transfers by these means.
-pub fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<LadderReport> {
+pub fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<Observation<LadderFigures>> {
     let times = |ns: i64| Times {
         count: 100,
         sum_ns: ns * 100,
@@ -79,7 +82,8 @@ pub fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<LadderReport> {
         packets_without_kick: 3,
         ladders: vec![means],
     };
-    Part { work: work(2_200), figures: LadderReport { queues: vec![queue], ..LadderReport::default() } }
+    let figures = LadderFigures { queues: vec![queue], ..LadderFigures::default() };
+    Part { work: work(2_200), figures: Observation { figures, ..Observation::default() } }
 }
 
 /// What `latpath queues` has seen: a network card, and a console that is none.
@@ -118,23 +122,15 @@ fn queues(configuration: &str) -> Part<Vec<Device>> {
 }
 
 /// What `latpath queues` prints of these devices.
-pub fn seen(devices: Vec<Device>) -> latpath_report::queues::Document {
-    latpath_report::queues::Document {
-        from_ns: 0,
-        window_ns: 2_000 * MS,
-        devices,
-        events_without_room: 0,
-        buffers_untimed: 0,
-        events_missed: 0,
-        cost_per_event_ns: None,
-        not_shown: Vec::new(),
-    }
+pub fn seen(devices: Vec<Device>) -> Observation<QueuesFigures> {
+    let figures = QueuesFigures { devices, ..QueuesFigures::default() };
+    Observation { window_ns: 2_000 * MS, figures, ..Observation::default() }
 }
 
 /// Two CPUs for 2 s. What hands packets to the tap is QEMU's system call or vhost's worker.
 fn profile(configuration: &str) -> Part<KeptProfile> {
-    let header = Header { window_ns: 2_000 * MS, idle_ns: 1_000 * MS, ..Header::default() };
-    let mut profile = Profile { header, ..Profile::default() };
+    let header = Header { idle_ns: 1_000 * MS, ..Header::default() };
+    let mut profile = Profile { header, window_ns: 2_000 * MS, ..Profile::default() };
     let vm = "relay\u{1b}[2J1";
     let frame = |name: &str, kind| Frame::new(name, kind);
     let mut tun = |process: &str, under: &str, ms: i64| {

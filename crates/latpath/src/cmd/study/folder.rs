@@ -3,8 +3,8 @@
 use anyhow::{anyhow, bail, Context, Result};
 use latpath_export::{write_file, write_file_in};
 use latpath_linux::{read_text, why_shared, Directory};
+use latpath_observe::study::Configuration;
 use latpath_report::cpu_profile::{flame_graph, flame_graph_of_difference};
-use latpath_report::study::Configuration;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;

@@ -8,7 +8,7 @@ use latpath_lab::{
     Switch, GUEST_ADDRESS,
 };
 use latpath_model::text::{printable, quoted};
-use latpath_report::study::Configuration;
+use latpath_observe::study::Configuration;
 use std::cell::Cell;
 use std::ffi::OsString;
 use std::process::Command;
@@ -68,12 +68,7 @@ pub(super) fn inside(
         let mut guest = boot(&lab, &path, name, service, &stopped)?;
         guest.lay_addresses(&path.publisher, &stopped)?;
         guest.start("iperf3", "iperf3 --server", true, &stopped)?;
-        guest.start(
-            "agent",
-            "latpath agent --allow-commands --device /dev/virtio-ports/latpath.agent",
-            true,
-            &stopped,
-        )?;
+        guest.start("agent", "latpath agent --device /dev/virtio-ports/latpath.agent", true, &stopped)?;
         reach(&path, &stopped)?;
         let client = format!("iperf3 --client {GUEST_ADDRESS} --reverse --bytes {BYTES} --json");
         let words = ["ip", "netns", "exec", path.publisher.name()].into_iter().chain(client.split(' '));

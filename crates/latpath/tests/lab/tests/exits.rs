@@ -149,7 +149,7 @@ fn check(seen: &Value, outs: u64, returns: u64) -> Outcome {
     for tile in ["guest_ns", "kvm_ns", "qemu_ns"] {
         ensure!(vcpu["tiles"][tile].as_i64() > Some(0), "no time for {tile}");
     }
-    ensure!(seen["events_missed"] == 0 && seen["entries_without_room"] == 0, "events are missing");
+    ensure!(seen["lost_events"] == 0 && seen["events_without_room"] == 0, "events are missing");
     Ok(())
 }
 

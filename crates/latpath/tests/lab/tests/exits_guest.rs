@@ -246,7 +246,7 @@ fn number(value: &Value, name: &str) -> Result<u64> {
 fn check(seen: &Seen) -> Outcome {
     let document = &seen.document;
     let vm = &document["vms"][0];
-    ensure!(document["events_missed"] == 0 && document["entries_without_room"] == 0, "events are missing");
+    ensure!(document["lost_events"] == 0 && document["events_without_room"] == 0, "events are missing");
     let vcpus = vm["vcpus"].as_array().context("no vCPUs")?;
     ensure!(vcpus.len() == 2 && seen.accounts.len() == 2, "two vCPUs: {} and {:?}", vcpus.len(), seen.accounts);
     for vcpu in vcpus {

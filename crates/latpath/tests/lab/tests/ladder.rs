@@ -75,7 +75,7 @@ fn streams(stage: &mut Stage, frames: u64) -> Result<Value> {
     // QEMU lets through what somebody in the guest listens to.
     stage.subscribe(&stream)?;
     let mut ladder = stage.start(&stage.path().hypervisor, "ladder --vm latpath-guest0 --json")?;
-    let begins = |ladder: &mut Started| ladder.said().contains("watching") || !ladder.runs();
+    let begins = |ladder: &mut Started| ladder.said().contains("following transfers") || !ladder.runs();
     waits::until_within(PATIENCE, "latpath ladder watches", || begins(&mut ladder)).map_err(plain)?;
     ensure!(ladder.runs(), "it ended: {}", ladder.said());
     let publishing = stage.start_publishing(&stream)?;

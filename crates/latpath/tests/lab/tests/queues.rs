@@ -70,7 +70,7 @@ fn served(scale: &Scale, service: NicService) -> Outcome {
     let passed: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
     ensure!(passed[0] >= in_frames && passed[2] >= out_frames, "the guest's NIC counted {passed:?}");
     for document in [&driver, &vhost] {
-        ensure!(document["events_missed"] == 0 && document["buffers_untimed"] == 0, "{document:#}");
+        ensure!(document["lost_events"] == 0 && document["buffers_untimed"] == 0, "{document:#}");
         expect_indices(document)?;
     }
     let nic = expect_driver(&driver, service, &passed).context("the driver's side")?;

@@ -83,7 +83,7 @@ fn a_difference_has_the_colours_of_the_frames_own_times() {
     let before = profile(&[("a;main", 10_000_000), ("a;main;f", 50_000_000), ("a;gone", 5_000_000)]);
     let mut after = profile(&[("a;main", 40_000_000), ("a;main;f", 20_000_000), ("a;new", 4_000_000)]);
     // Twice as long a window: what was before counts twice.
-    after.header.window_ns *= 2;
+    after.window_ns *= 2;
     let svg = flame_graph_of_difference(&before, &after).expect("a drawing");
     assert_eq!(drawn(&svg), folded(&after), "of the later one");
     let document = roxmltree::Document::parse(&svg).expect("XML");

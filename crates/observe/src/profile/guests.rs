@@ -1,7 +1,6 @@
 //! Guests: how long vCPUs run them, by the host's account, and what their agents see inside.
 
-use super::super::Usage;
-use anyhow::{bail, Result};
+use crate::{Scope, StartError};
 use latpath_agent::{Address, Machine, Timeouts};
 use latpath_linux::monotonic;
 use latpath_linux::proc::{boot_id, tick_ns, Root, Stat};
@@ -20,7 +19,7 @@ pub struct GuestTimes {
 
 impl GuestTimes {
     /// Makes it for those VMs whose guest time the kernel accounts.
-    pub fn of(vms: &[Vm]) -> Self {
+    pub fn of(scope: &Scope) -> Self {
         let vcpus = |vm: &Vm| {
             let pid = vm.pid;
             let vcpus: Vec<_> = vm.threads.iter().filter(|thread| thread.role == Role::Vcpu).cloned().collect();
@@ -31,7 +30,7 @@ impl GuestTimes {
                 readings: Vec::new(),
             })
         };
-        let times = vms.iter().filter(|vm| vm.accel == Accel::Kvm).flat_map(vcpus).collect();
+        let times = scope.vms().filter(|vm| vm.accel == Accel::Kvm).flat_map(vcpus).collect();
         Self { root: Root::of(Path::new("/")), tick: tick_ns() as Ns, times }
     }
 
@@ -81,15 +80,21 @@ impl Guests {
     ///
     /// # Errors
     /// Where one is not reached, or it is not known whose guest it is.
-    pub fn connect(asked: &[(String, Address)], vms: &[Vm], frequency: u32, one_by_one: bool) -> Result<Self> {
+    pub fn connect(
+        asked: &[(String, Address)],
+        scope: &Scope,
+        frequency: u32,
+        one_by_one: bool,
+    ) -> Result<Self, StartError> {
+        let vms: Vec<&Vm> = scope.vms().collect();
         let mut watched: Vec<Watched> = Vec::new();
         for (name, address) in asked {
-            let vm = vm_of(name, asked.len(), vms)?;
+            let vm = vm_of(name, asked.len(), &vms)?;
             let mut machine = Machine::connect(name, address, Timeouts::default())?;
             if !machine.facts().boot_id.is_empty() && machine.facts().boot_id == boot_id() {
-                bail!(
+                return Err(StartError::Guest(format!(
                     "{name} ({address}): it runs on this machine's own kernel, which is sampled anyway: leave it out"
-                );
+                )));
             }
             machine.start_profile(frequency, one_by_one)?;
             let vcpus = match vm.accel {
@@ -178,9 +183,9 @@ impl Guests {
     }
 
     /// What must be known of the guests' part.
-    pub fn notes(&self, vms: &[Vm], guests: &[Guest]) -> Vec<String> {
+    pub fn notes(&self, scope: &Scope, guests: &[Guest]) -> Vec<String> {
         let mut notes = self.notes.clone();
-        for vm in vms {
+        for vm in scope.vms() {
             let inside = guests.iter().find(|guest| guest.pid == vm.pid);
             let is_checked = inside.is_none_or(|guest| guest.causality.is_some());
             match (vm.accel, inside) {
@@ -233,18 +238,20 @@ const FIRST_SLICE: Duration = Duration::from_secs(20);
 const TOLERATED: Ns = 100_000_000;
 
 /// The VM that a machine is: the one of its name, or the only one.
-fn vm_of<'v>(name: &str, machines: usize, vms: &'v [Vm]) -> Result<&'v Vm> {
-    if let Some(vm) = vms.iter().find(|vm| vm.name == name) {
+fn vm_of<'v>(name: &str, machines: usize, vms: &[&'v Vm]) -> Result<&'v Vm, StartError> {
+    if let Some(vm) = vms.iter().copied().find(|vm| vm.name == name) {
         return Ok(vm);
     }
     match vms {
-        [alone] if machines == 1 => Ok(alone),
+        [alone] if machines == 1 => Ok(*alone),
         [] => {
-            bail!("--machine {name}=…: no virtual machine runs here whose guest it could be (latpath vms lists them)")
+            let why = "no virtual machine runs here whose guest it could be (latpath vms lists them)";
+            Err(StartError::Guest(format!("--machine {name}=…: {why}")))
         }
         _ => {
             let known: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
-            bail!(Usage(format!("--machine {name}=…: no VM is called so; take its name: {}", known.join(", "))))
+            let known = known.join(", ");
+            Err(StartError::Usage(format!("--machine {name}=…: no VM is called so; take its name: {known}")))
         }
     }
 }

@@ -1,17 +1,14 @@
 //! What a VM runs on and with: what may differ between two configurations beside what the user means to compare.
 
-use anyhow::{Context, Result};
+use super::Setup;
 use latpath_linux::proc::{line, Root};
 use latpath_profile::qemu_version;
-use latpath_report::study::Setup;
 use latpath_vms::{Role, Vm};
 use std::path::Path;
 
-/// Setup of the VM with this name or process.
-pub(super) fn of(name: &str) -> Result<Setup> {
-    let vms = latpath_vms::find()?.vms;
-    let vm = vms.iter().find(|vm| vm.name == name || vm.pid.to_string() == name).context("the VM is gone")?;
-    Ok(Setup { hypervisor: qemu_version(vm.pid), ..at(&Root::of(Path::new("/")), vm) })
+/// What a VM runs on and with.
+pub(super) fn setup(vm: &Vm) -> Setup {
+    Setup { hypervisor: qemu_version(vm.pid), ..at(&Root::of(Path::new("/")), vm) }
 }
 
 fn at(root: &Root, vm: &Vm) -> Setup {

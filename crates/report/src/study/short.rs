@@ -1,12 +1,12 @@
 //! What the page says in short: the first configuration against each other one.
 
 use super::{busy, main_ladder, words};
-use crate::cpu_profile::Modes;
-use crate::exits::{VcpuFigures, VmExits};
 use crate::page::Page;
-use crate::study::{Configuration, Part};
 use latpath_ladder::{Direction, MeansReport};
 use latpath_model::Ns;
+use latpath_observe::exits::{VcpuFigures, VmExits};
+use latpath_observe::profile::Modes;
+use latpath_observe::study::{Configuration, Part};
 
 fn times_as(now: f64, before: f64) -> Option<String> {
     let ratio = now / before;

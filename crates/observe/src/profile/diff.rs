@@ -2,10 +2,8 @@
 
 use super::contexts::is_on_every_path;
 use super::{functions, Function, Modes};
-use crate::page::{Page, Style};
 use latpath_model::Ns;
-use latpath_profile::{Header, Profile};
-use latpath_stats::text::Table;
+use latpath_profile::{Profile, Window};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -14,9 +12,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Diff {
     /// What the earlier one is of.
-    pub before: Header,
+    pub before: Window,
     /// What the later one is of.
-    pub after: Header,
+    pub after: Window,
     /// Where CPUs' time went before.
     pub modes_before: Modes,
     /// Where it went after.
@@ -73,8 +71,8 @@ impl Diff {
         let (all_before, all_after) = (totals(&was), totals(&is));
         let keys: std::collections::BTreeSet<_> = was.keys().chain(is.keys()).collect();
         // A profile that somebody has edited may have any window.
-        let per_s = |ns: Ns, header: &Header| {
-            let per_s = i128::from(ns) * 1_000_000_000 / i128::from(header.window_ns.max(1));
+        let per_s = |ns: Ns, profile: &Profile| {
+            let per_s = i128::from(ns) * 1_000_000_000 / i128::from(profile.window_ns.max(1));
             Ns::try_from(per_s).unwrap_or(Ns::MAX)
         };
         let share = |ns: Ns, all: Option<&Ns>| all.filter(|all| **all > 0).map(|all| ns as f64 / *all as f64);
@@ -91,60 +89,18 @@ impl Diff {
                     guest: function.guest,
                     process,
                     under,
-                    before_ns_per_s: per_s(ns_before, &before.header),
-                    after_ns_per_s: per_s(ns_after, &after.header),
+                    before_ns_per_s: per_s(ns_before, before),
+                    after_ns_per_s: per_s(ns_after, after),
                 }
             })
             .collect();
         moved.sort_by_key(|moved| std::cmp::Reverse(moved.after_ns_per_s.abs_diff(moved.before_ns_per_s)));
         Self {
-            before: before.header.clone(),
-            after: after.header.clone(),
+            before: before.window(),
+            after: after.window(),
             modes_before: Modes::of_profile(before),
             modes_after: Modes::of_profile(after),
             moved,
         }
     }
-}
-
-/// The page that people read, with so many functions.
-pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
-    let mut page = Page::new(style);
-    let units = page.letters;
-    let mut table = Table::new(&["<of all CPUs", "before", "after", "change"]);
-    let all = |modes: &Modes| modes.total_ns().max(1) as f64 / 100.0;
-    for (name, of) in super::text::MODES {
-        let (before, after) = (of(&diff.modes_before), of(&diff.modes_after));
-        let (before, after) = (before as f64 / all(&diff.modes_before), after as f64 / all(&diff.modes_after));
-        if before > 0.0 || after > 0.0 {
-            table.row(vec![
-                name.into(),
-                format!("{before:.2} %"),
-                format!("{after:.2} %"),
-                format!("{:+.2}", after - before),
-            ]);
-        }
-    }
-    page.table(&table);
-    page.gap();
-    let heads = ["<function", "<in", "<under", "before", "after", "change", "share before", "share after"];
-    let mut table = Table::new(&heads);
-    let percent = |ns: Ns| format!("{:.2} %", ns as f64 / 1e7);
-    let share = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", share * 100.0));
-    for moved in diff.moved.iter().filter(|moved| moved.before_ns_per_s != moved.after_ns_per_s).take(most) {
-        table.row(vec![
-            units.clean(&moved.function),
-            units.clean(&super::text::place(&moved.process, moved.guest.as_deref())),
-            moved.under.as_ref().map_or_else(|| "-".into(), |under| units.clean(under)),
-            percent(moved.before_ns_per_s),
-            percent(moved.after_ns_per_s),
-            format!("{:+.2}", (moved.after_ns_per_s as f64 - moved.before_ns_per_s as f64) / 1e7),
-            share(moved.share_before),
-            share(moved.share_after),
-        ]);
-    }
-    page.table(&table);
-    page.gap();
-    page.line("  before, after: time in the function and in what it calls, in percent of one CPU");
-    page.finish()
 }

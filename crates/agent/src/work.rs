@@ -1,0 +1,144 @@
+//! What an agent does for the host in a thread of its own, and the reply that goes over in pieces, behind everything else.
+
+use crate::message::{printable, Chunk, Reply, MAX_TEXT};
+use latpath_model::text::cut;
+use prost::Message as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TryRecvError};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// Maximum bytes of a piece: few, so that an answer about the time never waits long behind it.
+pub(crate) const PIECE: usize = 8 << 10;
+/// Results that may wait for the host; then the thread waits too.
+const MAX_WAITING: usize = 16;
+
+/// A thread that works until it is stopped. Dropping it stops it, and waits for its end.
+pub(crate) struct Worker<T> {
+    thread: Option<JoinHandle<()>>,
+    orders: Arc<Orders>,
+    /// `None` once the thread has ended and all its results are taken.
+    results: Option<Receiver<T>>,
+}
+
+/// What a [`Worker`]'s thread is to heed.
+#[derive(Default)]
+pub(crate) struct Orders {
+    /// The host needs no more but the rest.
+    pub stop: AtomicBool,
+    /// Nobody waits for the rest.
+    pub leave: AtomicBool,
+}
+
+impl Orders {
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+}
+
+impl<T: Send + 'static> Worker<T> {
+    pub fn start(name: &str, work: impl FnOnce(&Orders, &SyncSender<T>) + Send + 'static) -> std::io::Result<Self> {
+        let (sender, results) = sync_channel(MAX_WAITING);
+        let orders = Arc::new(Orders::default());
+        let heeded = orders.clone();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&heeded, &sender))?;
+        Ok(Self { thread: Some(thread), orders, results: Some(results) })
+    }
+
+    /// The next result, if there is one.
+    pub fn next(&mut self) -> Option<T> {
+        match self.results.as_ref()?.try_recv() {
+            Ok(result) => Some(result),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => {
+                self.results = None;
+                None
+            }
+        }
+    }
+
+    /// Has the thread end; its last results come until [`Self::is_over`].
+    pub fn stop(&self) {
+        self.orders.stop.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.results.is_none()
+    }
+}
+
+impl<T> Drop for Worker<T> {
+    fn drop(&mut self) {
+        self.orders.leave.store(true, Ordering::SeqCst);
+        self.orders.stop.store(true, Ordering::SeqCst);
+        // A thread that waits for room sees that nobody listens.
+        self.results = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The agent's end of a reply: its bytes, and how many of them are on their way.
+#[derive(Default)]
+pub(crate) struct Outbound {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outbound {
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self { bytes, sent: 0 }
+    }
+
+    /// A reply with this content; or why there is none.
+    pub fn reply(outcome: Result<Vec<u8>, String>) -> Self {
+        let reply = match outcome {
+            Ok(content) => Reply { error: String::new(), content },
+            Err(why) => Reply { error: cut(&why, MAX_TEXT).into(), content: Vec::new() },
+        };
+        Self::new(reply.encode_to_vec())
+    }
+
+    /// Bytes that are not on their way yet.
+    pub fn waiting(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// The next piece, and whether it is the last.
+    pub fn piece(&mut self) -> Option<(Vec<u8>, bool)> {
+        let rest = &self.bytes[self.sent..];
+        let piece = rest[..rest.len().min(PIECE)].to_vec();
+        self.sent += piece.len();
+        (!piece.is_empty()).then(|| (piece, self.sent == self.bytes.len()))
+    }
+
+    pub fn chunk(&mut self) -> Option<Chunk> {
+        self.piece().map(|(bytes, last)| Chunk { bytes, last })
+    }
+}
+
+/// The host's end of a reply.
+#[derive(Default)]
+pub(crate) struct Inbound(Vec<u8>);
+
+impl Inbound {
+    /// Takes a piece of a reply whose content may have `most` bytes: the whole reply, when it is there. An error says in what the agent
+    /// lies.
+    pub fn take(&mut self, piece: Chunk, most: usize, what: &str) -> Result<Option<Result<Vec<u8>, String>>, String> {
+        if self.0.len() + piece.bytes.len() > most + MAX_TEXT {
+            return Err(format!("the agent sent {what} that is too long"));
+        }
+        self.0.extend(piece.bytes);
+        if !piece.last {
+            return Ok(None);
+        }
+        let bytes = std::mem::take(&mut self.0);
+        let reply =
+            Reply::decode(&bytes[..]).map_err(|e| format!("the agent sent {what} that cannot be read ({e})"))?;
+        Ok(Some(match reply.error.is_empty() {
+            true => Ok(reply.content),
+            false => Err(printable(&reply.error)),
+        }))
+    }
+}

@@ -1,0 +1,39 @@
+//! The one way to load an object of programs.
+
+use crate::{listen, Hooks, Purpose, StartError};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use std::mem::MaybeUninit;
+
+/// The opened object of a builder.
+pub type Opened<'o, B> = <B as SkelBuilder<'o>>::Output;
+/// Its loaded object.
+pub type Loaded<'o, B> = <Opened<'o, B> as OpenSkel<'o>>::Output;
+
+impl Purpose {
+    /// Opens an object, switches on the programs of `hooks`, calls `configure` for constants and sizes of tables, loads it, and calls `take`,
+    /// which maps the tables and attaches the programs ([`Hooks::attach`]). All of it again with fewer programs while the kernel refuses some
+    /// and the rest suffices ([`Hooks::load`]).
+    ///
+    /// # Errors
+    /// With what the kernel said, where it refused what is needed.
+    pub fn load<B, T>(
+        self,
+        hooks: &mut Hooks,
+        suffices: impl Fn(&Hooks) -> bool,
+        configure: impl for<'o> Fn(&mut Opened<'o, B>, &Hooks) -> libbpf_rs::Result<()>,
+        mut take: impl for<'o> FnMut(&Loaded<'o, B>, &mut Hooks) -> Result<T, StartError>,
+    ) -> Result<T, (StartError, String)>
+    where
+        B: for<'o> SkelBuilder<'o> + Default,
+    {
+        hooks.load(suffices, |hooks| {
+            listen();
+            let mut storage = MaybeUninit::uninit();
+            let mut open = B::default().open(&mut storage).map_err(self.refused("reading the programs"))?;
+            hooks.choose(open.open_object_mut());
+            configure(&mut open, hooks).map_err(self.refused("sizing the tables"))?;
+            let skel = open.load().map_err(self.refused("loading the programs"))?;
+            take(&skel, hooks)
+        })
+    }
+}

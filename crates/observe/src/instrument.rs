@@ -1,0 +1,164 @@
+//! What all instruments have in common.
+
+use crate::in_guest::observe;
+use crate::{Exits, Ladder, Profiler, Queues, Scope};
+use latpath_agent::Observer;
+use latpath_bpf::Missing;
+use latpath_model::Observation;
+use schemars::{JsonSchema, Schema};
+use serde::de::DeserializeOwned;
+use serde::Serialize;
+use std::sync::atomic::AtomicBool;
+
+/// Why an instrument cannot be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// This kernel or user cannot trace, or there is nothing to watch.
+    #[error(transparent)]
+    Programs(#[from] latpath_bpf::StartError),
+    /// The CPUs cannot be sampled.
+    #[error(transparent)]
+    Sampling(#[from] latpath_profile::StartError),
+    /// VMs cannot be looked for.
+    #[error(transparent)]
+    Vms(#[from] latpath_vms::Error),
+    /// This machine's own network namespace is not known.
+    #[error(transparent)]
+    Namespace(#[from] latpath_net::Error),
+    /// The agent of a guest does not take part.
+    #[error(transparent)]
+    Machine(#[from] latpath_agent::MachineError),
+    /// What was asked for does not fit this machine.
+    #[error("{0}")]
+    Guest(String),
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Usage(String),
+}
+
+/// What an instrument needs of the machine, beside a kernel that traces.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Needs {
+    /// KVM: without it there is nothing to watch.
+    pub kvm: bool,
+    /// Programs at functions: it has no tracepoints.
+    pub functions: bool,
+    /// vhost, for the queues that it serves.
+    pub vhost: bool,
+    /// debugfs, for what the kernel counts by itself.
+    pub debugfs: bool,
+}
+
+/// What is attached for a window and then read. The window begins when [`Instrument::start`] returns.
+pub trait Instrument: Sized {
+    /// Its name: that of its command, and of its part in a study.
+    const NAME: &'static str;
+    /// What it needs.
+    const NEEDS: Needs;
+    /// What can be chosen.
+    type Options: Default;
+    /// What it measures.
+    type Figures: Serialize + DeserializeOwned + JsonSchema;
+
+    /// Attaches it. Returns when the window has begun.
+    ///
+    /// # Errors
+    /// Where this kernel or user cannot trace, or there is nothing to watch.
+    fn start(scope: Scope, options: Self::Options) -> Result<Self, StartError>;
+
+    /// Options under which all programs are tried that any options would attach.
+    fn options_of_a_trial() -> Self::Options {
+        Self::Options::default()
+    }
+
+    /// What is watched, for people: `watching 2 vCPUs`.
+    fn subject(&self) -> String;
+
+    /// Takes what has come. Call it some twenty times a second.
+    fn step(&mut self) {}
+
+    /// What this kernel does not show.
+    fn missing(&self) -> Vec<Missing>;
+
+    /// Ends the window, calls `at_end` as soon as it is over, and computes the figures: soon where `stop` is set.
+    fn end(self, stop: &AtomicBool, at_end: impl FnOnce()) -> Observation<Self::Figures>;
+}
+
+/// An instrument of the table.
+pub struct Entry {
+    /// [`Instrument::NAME`].
+    pub name: &'static str,
+    /// [`Instrument::NEEDS`].
+    pub needs: Needs,
+    /// Attaches it, watches no VM, and returns what this kernel does not show.
+    ///
+    /// # Errors
+    /// As those of [`Instrument::start`].
+    pub try_out: fn() -> Result<Vec<Missing>, StartError>,
+    /// The JSON Schema (draft 2020-12) of its observations.
+    pub schema: fn() -> Schema,
+    /// Attaches it for a host elsewhere.
+    pub(crate) observe: fn() -> Result<Box<dyn Observer>, StartError>,
+}
+
+const fn entry<I: Instrument + 'static>() -> Entry {
+    Entry {
+        name: I::NAME,
+        needs: I::NEEDS,
+        try_out: try_out::<I>,
+        schema: schema::<Observation<I::Figures>>,
+        observe: observe::<I>,
+    }
+}
+
+fn try_out<I: Instrument>() -> Result<Vec<Missing>, StartError> {
+    Ok(I::start(Scope::nothing(), I::options_of_a_trial())?.missing())
+}
+
+fn schema<T: JsonSchema>() -> Schema {
+    schemars::generate::SchemaSettings::draft2020_12().for_serialize().into_generator().into_root_schema_for::<T>()
+}
+
+/// All instruments, in the order in which a study uses them.
+pub static INSTRUMENTS: [Entry; 4] = [entry::<Exits>(), entry::<Ladder>(), entry::<Queues>(), entry::<Profiler>()];
+
+/// The instrument of this name.
+pub fn instrument(name: &str) -> Option<&'static Entry> {
+    INSTRUMENTS.iter().find(|entry| entry.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Keys of the JSON objects that a schema describes, as far as flattened structs have put them there.
+    fn keys(schema: &Schema) -> Vec<String> {
+        schema.get("properties").and_then(|keys| keys.as_object()).expect("keys").keys().cloned().collect()
+    }
+
+    #[test]
+    fn the_keys_of_a_window_are_those_of_every_instrument_and_no_figure_has_them_too() {
+        let of_window = keys(&schema::<Observation<()>>());
+        assert_eq!(of_window.len(), 6, "{of_window:?}");
+        fn own<I: Instrument>() -> (&'static str, Vec<String>) {
+            (I::NAME, keys(&schema::<I::Figures>()))
+        }
+        let own = [own::<Exits>(), own::<Ladder>(), own::<Queues>(), own::<Profiler>()];
+        assert_eq!(own.each_ref().map(|(name, _)| *name), INSTRUMENTS.each_ref().map(|entry| entry.name));
+        for ((name, own), entry) in own.iter().zip(&INSTRUMENTS) {
+            let whole: BTreeSet<String> = keys(&(entry.schema)()).into_iter().collect();
+            let parts: Vec<&String> = of_window.iter().chain(own).collect();
+            assert_eq!(parts.iter().copied().cloned().collect::<BTreeSet<_>>(), whole, "{name}");
+            assert_eq!(parts.len(), whole.len(), "{name}: a key that is there twice");
+        }
+    }
+
+    #[test]
+    fn an_instrument_is_found_by_its_name() {
+        for entry in &INSTRUMENTS {
+            assert_eq!(instrument(entry.name).map(|found| found.name), Some(entry.name));
+        }
+        assert!(instrument("none").is_none());
+    }
+}

@@ -1,0 +1,352 @@
+//! What passed virtqueues, as virtio's drivers and vhost counted it.
+
+mod instrument;
+
+use latpath_bpf::Functions;
+use latpath_counters::DeviceStatistics;
+use latpath_histogram::Histogram;
+use latpath_model::Observation;
+use latpath_net::{Inode, Statistics};
+use latpath_queues::{Queue, Queues as Counted, Side, VirtioDevice};
+use latpath_stats::TimeFigures;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+
+pub use instrument::{Queues, QueuesOptions};
+
+/// What passed all virtqueues in a window.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct QueuesFigures {
+    /// Devices whose queues were used: this machine's virtio devices, and those that vhost serves for its VMs.
+    pub devices: Vec<Device>,
+    /// Events of queues for which there was no room: these queues are missing.
+    pub events_without_room: u64,
+    /// Buffers whose waiting is not known, because too many were under way.
+    pub buffers_untimed: u64,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Device {
+    /// `driver`: the figures are those of the driver, in this machine as a guest. `vhost`: of this machine as a host.
+    pub side: Side,
+    /// `virtio0`; at vhost, the tap, or `null` where it has none.
+    pub name: Option<String>,
+    /// What users know a virtio device by: `eth0`, `vda`.
+    pub known_as: Vec<String>,
+    /// The driver of a virtio device: `virtio_net`.
+    pub driver: Option<String>,
+    /// vhost: the VM; `null` for one that was gone at the end.
+    pub vm: Option<String>,
+    /// vhost: the VM's process.
+    pub pid: Option<u32>,
+    /// Its queues.
+    pub queues: Vec<QueueFigures>,
+    /// Network cards and taps: packets to the guest, set against the device's own counter.
+    pub to_guest: Option<Agreement>,
+    /// Network cards and taps: packets from the guest, likewise.
+    pub from_guest: Option<Agreement>,
+}
+
+/// What passed a network card's queues of one direction, and what the device counted over nearly the same window.
+/// Without the headers that virtio puts before packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Agreement {
+    /// Packets that passed its queues; `null` at vhost to the guest, where several buffers may be one packet.
+    pub packets: Option<u64>,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets that the device counted; one may be a large packet that is segmented later.
+    pub device_packets: u64,
+    /// Bytes that the device counted.
+    pub device_bytes: u64,
+}
+
+impl Agreement {
+    /// Packets and bytes by which the queues' count is above the device's.
+    pub fn difference(self) -> (i64, i64) {
+        let packets = self.packets.map_or(0, |packets| packets as i64 - self.device_packets as i64);
+        (packets, self.bytes as i64 - self.device_bytes as i64)
+    }
+}
+
+/// How a ring is laid out in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Layout {
+    /// With a ring of its own for each direction.
+    #[default]
+    Split,
+    /// With one ring for both.
+    Packed,
+}
+
+/// One queue.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct QueueFigures {
+    /// `input.0`, `requests`; at vhost `rx 0`, `tx 0`, or the function that serves it.
+    pub queue: String,
+    /// Its number in the device; at vhost, of the tap's queue.
+    pub number: u32,
+    /// Descriptors in its ring.
+    pub size: u32,
+    /// How its ring is laid out.
+    pub layout: Layout,
+    /// Whether the device reads buffers of it.
+    pub device_reads: bool,
+    /// Whether the device writes to buffers of it.
+    pub device_writes: bool,
+    /// Whether it was deleted in the window.
+    pub deleted: bool,
+    /// Buffers that the driver posted; at vhost: that it took off the ring, without those that it put back.
+    pub posted_buffers: u64,
+    /// Bytes in posted buffers that the device is to read.
+    pub posted_read_bytes: u64,
+    /// Room in posted buffers that the device may write to.
+    pub posted_write_bytes: u64,
+    /// vhost: buffers that it put back, to take them again.
+    pub put_back_buffers: u64,
+    /// Driver: buffers that did not fit in the ring.
+    pub refused_buffers: u64,
+    /// Buffers that the driver got back; at vhost: that it used.
+    pub used_buffers: u64,
+    /// Bytes that the device wrote to them, as it says, with headers.
+    pub written_bytes: u64,
+    /// Bytes that the device read from used buffers whose posting was seen (`waited.count`), with headers.
+    pub read_bytes: u64,
+    /// How far the ring's index of posted buffers moved beyond what was counted: 0, unless buffers passed unseen.
+    pub posted_index_difference: i64,
+    /// The same of used buffers.
+    pub used_index_difference: i64,
+    /// How far both indices moved while they were compared: by a buffer, of packed rings by a descriptor.
+    pub index_moved: u64,
+    /// How often the indices began again, as when a queue is reset.
+    pub index_resets: u64,
+    /// Kicks.
+    pub kicks: u64,
+    /// Driver: kicks that the device had said it does not need.
+    pub kicks_suppressed: u64,
+    /// vhost: rounds of its worker.
+    pub rounds: u64,
+    /// Interrupts: that the driver took; at vhost: that it signalled.
+    pub interrupts: u64,
+    /// vhost: interrupts that the driver had said it does not need.
+    pub interrupts_suppressed: u64,
+    /// Driver: interrupts that found nothing used, as on a line that queues share.
+    pub interrupts_empty: u64,
+    /// vhost: interrupts that KVM made of its signals without QEMU (irqfd).
+    pub interrupts_by_irqfd: u64,
+    /// Driver: the interrupt's number in `/proc/interrupts`. vhost: its GSI in KVM.
+    pub interrupt: Option<u32>,
+    /// Driver: the interrupt's name.
+    pub interrupt_name: Option<String>,
+    /// How long the device had each buffer; percentiles are at most 3 % off. Of buffers that it only writes to
+    /// (packets to the guest), most of that is waiting for something to write: no delay.
+    pub waited: TimeFigures,
+    /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when it took one, that one included.
+    pub occupied: Sizes,
+    /// Driver: buffers posted for each kick. vhost: taken in each round of its worker.
+    pub per_kick: Sizes,
+    /// Buffers used for each interrupt.
+    pub per_interrupt: Sizes,
+}
+
+/// Sizes of something; percentiles are at most 3 % off.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Sizes {
+    /// How many sizes.
+    pub count: u64,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Least.
+    pub min: u64,
+    /// Median.
+    pub p50: u64,
+    /// 99 %.
+    pub p99: u64,
+    /// Greatest.
+    pub max: u64,
+}
+
+impl Sizes {
+    fn of(histogram: &Histogram) -> Self {
+        let [p50, p99] = histogram.percentiles([500_000, 990_000]);
+        Self {
+            count: histogram.count(),
+            mean: histogram.sum() as f64 / histogram.count().max(1) as f64,
+            min: histogram.min() as u64,
+            p50: p50 as u64,
+            p99: p99 as u64,
+            max: histogram.max() as u64,
+        }
+    }
+}
+
+/// What names queues and their devices.
+#[derive(Default)]
+pub struct Names {
+    /// The kernel's functions.
+    pub functions: Functions,
+    pub interrupts: HashMap<u32, String>,
+    pub devices: HashMap<u32, VirtioDevice>,
+    pub vms: HashMap<u32, String>,
+    /// This process's network namespace.
+    pub netns: Option<Inode>,
+    /// What network devices counted in the window, by namespace and index.
+    pub statistics: DeviceStatistics,
+}
+
+/// By which queues are of one device: side, process, namespace, number.
+type Key = (Side, u32, u32, u32);
+
+impl QueuesFigures {
+    /// The figures of what the programs counted.
+    pub fn observe(counted: &Counted, names: &Names) -> Observation<Self> {
+        let mut devices: BTreeMap<Key, Vec<&Queue>> = BTreeMap::new();
+        for queue in &counted.queues {
+            devices.entry((queue.side, queue.pid, queue.netns, queue.device)).or_default().push(queue);
+        }
+        let figures = Self {
+            devices: devices.into_iter().map(|(key, queues)| Device::of(key, &queues, names)).collect(),
+            events_without_room: counted.no_room,
+            buffers_untimed: counted.untimed,
+        };
+        let mut notes = Vec::new();
+        if counted.no_room > 0 {
+            notes.push("the table was full: some queues are missing".into());
+        }
+        if counted.untimed > 0 {
+            let buffers = counted.untimed;
+            notes.push(format!("how long the device had {buffers} buffers is not known: too many were under way"));
+        }
+        if counted.window.missed > 0 {
+            notes.push(format!("events that the kernel skipped, not counted: {}", counted.window.missed));
+        }
+        counted.window.observation(figures, notes)
+    }
+}
+
+impl QueueFigures {
+    /// Whether the device only writes to its buffers, so that each of them lies ready until there is something to
+    /// write.
+    pub fn is_filled_by_device(&self) -> bool {
+        self.device_writes && !self.device_reads
+    }
+}
+
+impl Device {
+    fn of((side, pid, netns, number): Key, queues: &[&Queue], names: &Names) -> Self {
+        let mut figures: Vec<QueueFigures> = queues.iter().map(|queue| QueueFigures::of(queue, names)).collect();
+        figures.sort_by(|a, b| (a.number, &a.queue).cmp(&(b.number, &b.queue)));
+        match side {
+            Side::Driver => {
+                let known = names.devices.get(&number).cloned().unwrap_or_default();
+                let counted = known.ifindex.and_then(|ifindex| names.statistics.get(&(names.netns?, ifindex)));
+                let passed = |is_meant: fn(&Queue) -> bool| {
+                    let all: Vec<(u64, u64)> =
+                        queues.iter().filter(|q| is_meant(q)).filter_map(|q| q.packets()).collect();
+                    (Some(all.iter().map(|(packets, _)| packets).sum()), all.iter().map(|(_, bytes)| bytes).sum())
+                };
+                Self {
+                    side,
+                    name: Some(format!("virtio{number}")),
+                    known_as: known.names,
+                    driver: known.driver,
+                    vm: None,
+                    pid: None,
+                    queues: figures,
+                    to_guest: counted.map(|c| agreement(passed(|q| q.directions.writes), (c.rx_packets, c.rx_bytes))),
+                    from_guest: counted.map(|c| agreement(passed(|q| q.directions.reads), (c.tx_packets, c.tx_bytes))),
+                }
+            }
+            Side::Vhost => {
+                let counted = names.statistics.get(&(netns, number));
+                // What a tap sends, the guest receives; each packet has a header in the ring.
+                let header = queues.iter().map(|q| u64::from(q.header)).max().unwrap_or(0);
+                let written: u64 = queues.iter().filter(|q| !q.directions.reads).map(|q| q.used_bytes).sum();
+                let of_reading = |get: fn(&Queue) -> u64| -> u64 {
+                    queues.iter().filter(|q| q.directions.reads).map(|q| get(q)).sum()
+                };
+                let (sent, read) = (of_reading(|q| q.waited.count()), of_reading(|q| q.done_bytes));
+                let to_guest = |c: &Statistics| {
+                    let bytes = written.saturating_sub(header * c.tx_packets);
+                    agreement((None, bytes), (c.tx_packets, c.tx_bytes))
+                };
+                let from_guest = |c: &Statistics| {
+                    agreement((Some(sent), read.saturating_sub(header * sent)), (c.rx_packets, c.rx_bytes))
+                };
+                Self {
+                    side,
+                    name: queues.iter().map(|q| q.name.clone()).find(|name| !name.is_empty()),
+                    known_as: Vec::new(),
+                    driver: None,
+                    vm: names.vms.get(&pid).cloned(),
+                    pid: (pid != 0).then_some(pid),
+                    queues: figures,
+                    to_guest: counted.map(to_guest),
+                    from_guest: counted.map(from_guest),
+                }
+            }
+        }
+    }
+}
+
+fn agreement((packets, bytes): (Option<u64>, u64), (device_packets, device_bytes): (u64, u64)) -> Agreement {
+    Agreement { packets, bytes, device_packets, device_bytes }
+}
+
+impl QueueFigures {
+    fn of(queue: &Queue, names: &Names) -> Self {
+        let name = match queue.side {
+            Side::Driver => queue.name.clone(),
+            Side::Vhost => vhost_name(queue, &names.functions),
+        };
+        let interrupt_name = queue.interrupt.filter(|_| queue.side == Side::Driver);
+        Self {
+            queue: name,
+            number: queue.index,
+            size: queue.size,
+            layout: if queue.is_packed { Layout::Packed } else { Layout::Split },
+            device_reads: queue.directions.reads,
+            device_writes: queue.directions.writes,
+            deleted: queue.gone,
+            posted_buffers: queue.posted.saturating_sub(queue.put_back),
+            posted_read_bytes: queue.read_bytes,
+            posted_write_bytes: queue.write_bytes,
+            put_back_buffers: queue.put_back,
+            refused_buffers: queue.refused,
+            used_buffers: queue.used,
+            written_bytes: queue.used_bytes,
+            read_bytes: queue.done_bytes,
+            posted_index_difference: queue.available.difference(),
+            used_index_difference: queue.used_up.difference(),
+            index_moved: queue.available.forward().saturating_add(queue.used_up.forward()),
+            index_resets: queue.resets,
+            kicks: queue.kicks,
+            kicks_suppressed: queue.kicks_suppressed,
+            rounds: queue.rounds,
+            interrupts: queue.interrupts,
+            interrupts_suppressed: queue.interrupts_suppressed,
+            interrupts_empty: queue.interrupts_empty,
+            interrupts_by_irqfd: queue.by_irqfd,
+            interrupt: queue.interrupt,
+            interrupt_name: interrupt_name.and_then(|number| names.interrupts.get(&number).cloned()),
+            waited: TimeFigures::of(&queue.waited),
+            occupied: Sizes::of(&queue.occupied),
+            per_kick: Sizes::of(&queue.per_kick),
+            per_interrupt: Sizes::of(&queue.per_interrupt),
+        }
+    }
+}
+
+/// vhost's queues have no names: the function that serves a kick says what it is (`handle_tx_kick`,
+/// `vhost_vsock_handle_rx_kick`).
+fn vhost_name(queue: &Queue, functions: &Functions) -> String {
+    match functions.at(queue.handler) {
+        Some("handle_rx_kick") => format!("rx {}", queue.index),
+        Some("handle_tx_kick") => format!("tx {}", queue.index),
+        Some(other) => other.replace("_handle", "").replace("_kick", ""),
+        None => "queue".into(),
+    }
+}

@@ -1,0 +1,78 @@
+//! The instrument: eBPF programs that count, and what devices count by themselves.
+
+use super::{Names, QueuesFigures};
+use crate::{Instrument, Needs, Scope, StartError};
+use latpath_bpf::{Functions, Missing};
+use latpath_counters::{since, statistics, DeviceStatistics};
+use latpath_model::Observation;
+use latpath_net::{Inode, Netns};
+use latpath_queues::{Side, VirtioDevice, Watch};
+use latpath_vms::{Tap, Vm};
+use std::sync::atomic::AtomicBool;
+
+/// What can be chosen of [`Queues`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QueuesOptions {
+    /// Whether the kernel measures what the programs cost, which makes each dearer by two readings of the clock.
+    pub cost: bool,
+}
+
+/// Watches the virtqueues of this machine's virtio devices, and of VMs that its vhost serves.
+pub struct Queues {
+    scope: Scope,
+    own: Inode,
+    watch: Watch,
+    before: DeviceStatistics,
+}
+
+impl Instrument for Queues {
+    const NAME: &'static str = "queues";
+    const NEEDS: Needs = Needs { functions: true, vhost: true, kvm: false, debugfs: false };
+    type Options = QueuesOptions;
+    type Figures = QueuesFigures;
+
+    fn start(scope: Scope, options: QueuesOptions) -> Result<Self, StartError> {
+        let own = Netns::own()?.inode();
+        let watch = Watch::start(options.cost)?;
+        Ok(Self { before: counted(own, &scope), scope, own, watch })
+    }
+
+    fn subject(&self) -> String {
+        "watching virtqueues".into()
+    }
+
+    fn missing(&self) -> Vec<Missing> {
+        self.watch.missing().to_vec()
+    }
+
+    fn end(self, _: &AtomicBool, at_end: impl FnOnce()) -> Observation<QueuesFigures> {
+        let Self { mut scope, own, watch, before } = self;
+        let (mut seen, mut after) = watch.end(|| counted(own, &scope));
+        at_end();
+        scope.refresh();
+        let has = |vm: &&Vm, tap| vm.taps.iter().filter_map(Tap::place).any(|of| of == tap);
+        seen.assign_owners(|netns, ifindex| Some(scope.known().iter().find(|vm| has(vm, (netns, ifindex)))?.pid));
+        if scope.is_limited() {
+            seen.queues.retain(|queue| queue.side == Side::Vhost && scope.includes(queue.pid));
+        }
+        // Taps of VMs that have started since counted from nought.
+        if !scope.vms().flat_map(|vm| &vm.taps).filter_map(Tap::place).all(|tap| after.contains_key(&tap)) {
+            after = counted(own, &scope);
+        }
+        let devices = seen.queues.iter().filter(|queue| queue.side == Side::Driver).map(|queue| queue.device);
+        let names = Names {
+            functions: Functions::read(),
+            interrupts: latpath_bpf::interrupts(),
+            devices: devices.map(|number| (number, VirtioDevice::find(number))).collect(),
+            vms: scope.known().iter().map(|vm| (vm.pid, vm.name.clone())).collect(),
+            netns: Some(own),
+            statistics: since(&after, &before),
+        };
+        QueuesFigures::observe(&seen, &names)
+    }
+}
+
+/// What network devices have counted: this machine's, and those where VMs have taps.
+fn counted(own: Inode, scope: &Scope) -> DeviceStatistics {
+    statistics(scope.vms().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns).chain([own]))
+}

@@ -1,0 +1,89 @@
+//! The VMs of a window.
+
+use crate::StartError;
+use latpath_vms::Vm;
+use std::collections::BTreeSet;
+
+/// The VMs that a window is about: all of this host, also those that start later, or some.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    /// All VMs of this host that were found so far. One that has ended keeps its name.
+    known: Vec<Vm>,
+    /// Processes of the chosen VMs; `None` for all.
+    chosen: Option<BTreeSet<u32>>,
+}
+
+impl Scope {
+    /// The VMs of these names or processes; all where `names` is empty.
+    ///
+    /// # Errors
+    /// Where VMs cannot be looked for, or none has such a name.
+    pub fn of(names: &[String]) -> Result<Self, StartError> {
+        let known = latpath_vms::find()?.vms;
+        let is = |vm: &Vm, name: &String| vm.name == *name || vm.pid.to_string() == *name;
+        if let Some(unknown) = names.iter().find(|name| !known.iter().any(|vm| is(vm, name))) {
+            let names: Vec<&str> = known.iter().map(|vm| vm.name.as_str()).collect();
+            let names = if names.is_empty() { "none runs here".into() } else { names.join(", ") };
+            return Err(StartError::Usage(format!("--vm {unknown}: no such VM ({names})")));
+        }
+        let is_meant = |vm: &&Vm| names.iter().any(|name| is(vm, name));
+        let chosen = (!names.is_empty()).then(|| known.iter().filter(is_meant).map(|vm| vm.pid).collect());
+        Ok(Self { known, chosen })
+    }
+
+    /// No VM.
+    pub fn nothing() -> Self {
+        Self { known: Vec::new(), chosen: Some(BTreeSet::new()) }
+    }
+
+    /// Whether the window is about some VMs alone.
+    pub fn is_limited(&self) -> bool {
+        self.chosen.is_some()
+    }
+
+    /// Whether the window is about the VM of this process.
+    pub fn includes(&self, pid: u32) -> bool {
+        self.chosen.as_ref().is_none_or(|chosen| chosen.contains(&pid))
+    }
+
+    /// The VMs that the window is about, as far as they were found.
+    pub fn vms(&self) -> impl Iterator<Item = &Vm> + Clone {
+        self.known.iter().filter(|vm| self.includes(vm.pid))
+    }
+
+    /// All VMs of this host, for their names.
+    pub fn known(&self) -> &[Vm] {
+        &self.known
+    }
+
+    /// Finds the VMs that have started since.
+    pub fn refresh(&mut self) {
+        for vm in latpath_vms::find().map(|found| found.vms).unwrap_or_default() {
+            if !self.known.iter().any(|known| known.pid == vm.pid) {
+                self.known.push(vm);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limited_scope_knows_all_vms_and_is_about_the_chosen_ones() {
+        let vm = |pid| Vm { pid, ..Vm::default() };
+        let scope = Scope { known: vec![vm(1), vm(2)], chosen: Some([2, 3].into()) };
+        assert_eq!((scope.vms().map(|vm| vm.pid).collect::<Vec<_>>(), scope.known().len()), (vec![2], 2));
+        assert!(scope.is_limited() && scope.includes(2) && !scope.includes(1));
+        let all = Scope { chosen: None, ..scope };
+        assert_eq!((all.vms().count(), all.is_limited(), all.includes(9)), (2, false, true));
+        assert_eq!(Scope::nothing().vms().count(), 0);
+    }
+
+    #[test]
+    fn a_name_that_no_vm_has_is_wrong_usage() {
+        let error = Scope::of(&["no-vm-has-this-name".into()]).expect_err("there is none");
+        assert!(matches!(&error, StartError::Usage(why) if why.contains("--vm no-vm-has-this-name: no such VM (")));
+    }
+}
