@@ -1,7 +1,8 @@
 //! What charts show beside a summary.
 
 use crate::intervals::intervals;
-use crate::summarise::{gather, slowest, span, without, Gathered, SummaryOptions};
+use crate::summarise::{gather, without, Gathered, Reading};
+use crate::Analysis;
 use latpath_journey::segments::Segment;
 use latpath_model::{Ns, PointId, SegmentKind, StreamId};
 use latpath_run::{Rows, Run, Select};
@@ -45,35 +46,42 @@ impl ChartedSegment {
     }
 }
 
-/// Computes all figures of a run, and what charts show.
-///
-/// # Errors
-/// As [`crate::summarise`].
-pub fn summarise_with_charts(run: &Run, options: &SummaryOptions) -> Result<(Summary, Charts), String> {
-    let select = &options.select;
-    let make = |setup: &Setup| {
-        let (begin, end) = span(run, select)?;
-        Some(OverTime::new(setup, &charted(setup, CHARTED), begin, end))
-    };
-    let add = |over_time: &mut Option<OverTime>, batch: &Batch| over_time.iter_mut().for_each(|o| o.add(batch));
-    let intervals = intervals(run, options)?;
-    let Gathered { mut summary, counted, patterns, more } = gather(run, options, true, |_| Ok(()), make, add)?;
-    summary.without = without(run, options, &summary, &patterns)?;
-    summary.intervals = intervals;
-    let merged = more.into_iter().flatten().reduce(|mut all, one| {
-        all.merge(&one);
-        all
-    });
-    let Some(over_time) = merged else { return Ok((summary, Charts::default())) };
-    let setup = counted.setup();
-    let charts = Charts {
-        begin_ns: over_time.begin(),
-        begin_utc_ns: run.manifest().time_of_day().utc(over_time.begin()),
-        slot_ns: over_time.slot_ns(),
-        segments: ChartedSegment::all(&counted, &charted(setup, CHARTED), &over_time),
-        typical: typical(run, select, setup, &summary).and_then(|one| slowest(run, options, &one)),
-    };
-    Ok((summary, charts))
+impl Analysis<'_> {
+    /// Computes all figures, and what charts show.
+    ///
+    /// # Errors
+    /// As [`Analysis::summarise`].
+    pub fn summarise_with_charts(&self) -> Result<(Summary, Charts), String> {
+        let select = &self.options.select;
+        let make = |setup: &Setup| {
+            let (begin, end) = self.span(select)?;
+            Some(OverTime::new(setup, &charted(setup, CHARTED), begin, end))
+        };
+        let add = |over_time: &mut Option<OverTime>, batch: &Batch| over_time.iter_mut().for_each(|o| o.add(batch));
+        let intervals = intervals(self)?;
+        let Gathered { mut summary, counted, patterns, more } = gather(self, &Reading::of_report(self), make, add);
+        summary.without = without(self, &summary, &patterns);
+        summary.intervals = intervals;
+        let merged = more.into_iter().flatten().reduce(|mut all, one| {
+            all.merge(&one);
+            all
+        });
+        let Some(over_time) = merged else { return Ok((summary, Charts::default())) };
+        let setup = counted.setup();
+        let charts = Charts {
+            begin_ns: over_time.begin(),
+            begin_utc_ns: self.manifest.time_of_day().utc(over_time.begin()),
+            slot_ns: over_time.slot_ns(),
+            segments: ChartedSegment::all(&counted, &charted(setup, CHARTED), &over_time),
+            typical: typical(self.run, select, setup, &summary).and_then(|one| self.slowest(&one)),
+        };
+        Ok((summary, charts))
+    }
+
+    /// The slowest packet that was counted, as a summary shows it.
+    fn slowest(&self, counted: &Aggregate) -> Option<Worst> {
+        latpath_stats::summarise(counted, &self.facts(false, 0)).worst.into_iter().next()
+    }
 }
 
 /// The segments that have charts, by their places in the setup: at most so many, the classic ones first.

@@ -1,6 +1,6 @@
 //! What the user chose of a run, and how it is counted: a page that shows less than all must say so.
 
-use crate::summarise::SummaryOptions;
+use crate::SummaryOptions;
 use latpath_model::{text::printable, Ns};
 use latpath_run::Run;
 use latpath_stats::text::short_stream;

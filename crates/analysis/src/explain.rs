@@ -23,7 +23,7 @@ use first_causes::FirstCauses;
 use fixes::Assigned;
 pub use fixes::{fixes_of, with_fixes, Fix};
 pub use live::LiveExplainer;
-pub use of_run::{explain_run, ExplainedRun};
+pub use of_run::ExplainedRun;
 pub use selector::{date, name, packet, Candidate, PacketSelector};
 pub use sentence::{at_device, briefly, culprit_of_step, one_line, place_of_row, row_sentence, sentence, subject};
 pub use totals::{by_cause, by_culprit, described, latpath_ns, latpath_to_warn_of, CauseTotal, CulpritTotal};

@@ -1,11 +1,10 @@
 //! Figures of equal intervals of a run, one after the other: `--every 1min`.
 
-use crate::layout::layout_of;
-use crate::summarise::{setup_of, span, with_sampled_bounds, workers, SummaryOptions};
+use crate::Analysis;
 use latpath_model::Ns;
-use latpath_run::{Run, Select};
+use latpath_run::Select;
 use latpath_stats::figures::packets;
-use latpath_stats::{Aggregate, Batches, Facts, IntervalFigures};
+use latpath_stats::{Aggregate, Batches, IntervalFigures, Setup};
 
 /// Most intervals of a run.
 const MOST: Ns = 10_000;
@@ -15,13 +14,12 @@ const MOST: Ns = 10_000;
 ///
 /// # Errors
 /// Where there are too many, and of a run that was made of durations alone: its times of day are made.
-pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<IntervalFigures>, String> {
-    let Some((every, (first, last))) = options.every.zip(span(run, &options.select)) else { return Ok(Vec::new()) };
-    if run.manifest().has_durations_alone() {
+pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, String> {
+    let Analysis { run, options, manifest, .. } = analysis;
+    let Some((every, (first, last))) = options.every.zip(analysis.span(&options.select)) else { return Ok(Vec::new()) };
+    if manifest.has_durations_alone() {
         return Err("--every: the run was imported from durations alone, which do not say when they were".into());
     }
-    // What cannot be read is in the notes of the whole run.
-    let (manifest, points) = (&with_sampled_bounds(run, &mut Vec::new()), run.points());
     let start = manifest.start.monotonic_ns;
     // What a clock puts before the start, or was sampled before it, is of the first interval.
     let number = |t: Ns| t.saturating_sub(start).max(0) / every;
@@ -31,9 +29,8 @@ pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<Inter
             "--every: the run has {many} intervals of this length; at most {MOST} are shown, so choose a longer one"
         ));
     }
-    let layout = layout_of(run, &options.segments)?;
-    let setup = setup_of(run, &SummaryOptions { worst: 0, ..options.clone() }, &layout);
-    let (vms, time_of_day, workers) = (run.vms(), manifest.time_of_day(), workers(options, &setup));
+    let setup = Setup { worst: 0, ..analysis.setup.clone() };
+    let (time_of_day, workers) = (manifest.time_of_day(), analysis.workers());
     let one = |number: Ns| {
         let from = start.saturating_add(number.saturating_mul(every));
         let whole = Select { cpus_and_threads: false, ..options.select.clone() };
@@ -46,9 +43,7 @@ pub(crate) fn intervals(run: &Run, options: &SummaryOptions) -> Result<Vec<Inter
         });
         let mut all = Aggregate::new(setup.clone());
         scan.gathered.iter().for_each(|(_, counted)| all.merge(counted));
-        let facts =
-            Facts { manifest, points, route: &layout.route, before: &[], whole: false, vms: &vms, elapsed: every };
-        let mut summary = latpath_stats::summarise(&all, &facts);
+        let mut summary = latpath_stats::summarise(&all, &analysis.facts(false, every));
         summary.segments.iter_mut().for_each(|segment| segment.histogram.clear());
         IntervalFigures {
             since_start_ns: from.saturating_sub(start),

@@ -10,15 +10,20 @@ const SAMPLE: usize = 20_000;
 /// Most segments that are reported on, since each takes memory for each stream: 16 for each of 256 streams.
 const MAX_SEGMENTS: usize = 4096;
 
-/// Finds a run's layout. `own` are the user's segments: `NAME=FROM..TO`, each end a point, a pattern with `*`, or a point's
-/// number on the route, from 1.
-///
-/// Route and segments are those that the recorder found, at its end, or when it was killed; where it had not found
-/// any by then, they are found from the first journeys of the run.
+/// A run's route and segments, with the user's: `NAME=FROM..TO`, each end a point, a pattern with `*`, or a point's number on the route,
+/// from 1.
 ///
 /// # Errors
-/// Where one of the user's segments cannot be.
+/// Fails where the run cannot have one of the user's segments.
 pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
+    let mut layout = recorded_layout(run);
+    add_segments(&mut layout, run.points(), own)?;
+    Ok(layout)
+}
+
+/// A run's route and segments: those that the recorder found, at its end, or when it was killed; where it had not found any by then, they are
+/// found from the first journeys of the run.
+pub fn recorded_layout(run: &Run) -> Layout {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
     let mut route = Route::from_points(&manifest.route, &manifest.routes, points);
@@ -51,10 +56,28 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     if ends_at_sender {
         layout.notes.push("the recorded route ended at a reader on the sender's side: the route is found again".into());
     }
+    layout
+}
+
+/// Adds the user's segments.
+pub(crate) fn add_segments(layout: &mut Layout, points: &[PointInfo], own: &[String]) -> Result<(), String> {
     for text in own {
         layout.segments.push(one(text, points, &layout.route)?);
     }
-    Ok(layout)
+    Ok(())
+}
+
+/// Adds those segments of a profile that the run can have, and does not have by their names; returns them.
+pub(crate) fn add_possible(
+    layout: &mut Layout,
+    points: &[PointInfo],
+    of_profile: Vec<String>,
+) -> Result<Vec<String>, String> {
+    let is_new = |text: &str| split(text).is_ok_and(|(name, ..)| layout.segments.iter().all(|s| s.name != name));
+    let can_be = |text: &String| is_new(text) && matches!(parse(text, points, &layout.route), Ok(Some(_)));
+    let possible: Vec<String> = of_profile.into_iter().filter(can_be).collect();
+    add_segments(layout, points, &possible)?;
+    Ok(possible)
 }
 
 /// Those segments of a profile that a run can have, and does not have by their names. `own` are the user's.
@@ -65,10 +88,7 @@ pub fn possible_segments(run: &Run, own: &[String], of_profile: Vec<String>) -> 
     if of_profile.is_empty() {
         return Ok(of_profile);
     }
-    let layout = layout_of(run, own)?;
-    let is_new = |text: &str| split(text).is_ok_and(|(name, ..)| layout.segments.iter().all(|s| s.name != name));
-    let can_be = |text: &String| is_new(text) && matches!(parse(text, run.points(), &layout.route), Ok(Some(_)));
-    Ok(of_profile.into_iter().filter(can_be).collect())
+    add_possible(&mut layout_of(run, own)?, run.points(), of_profile)
 }
 
 /// The route that the first journeys take.

@@ -4,6 +4,7 @@
 //! Figures are a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
 
+mod analysis;
 mod captures;
 mod charts;
 mod chosen;
@@ -20,16 +21,17 @@ mod summarise;
 mod warnings;
 mod weaknesses;
 
+pub use analysis::{Analysis, SummaryOptions};
 pub use captures::{RunCaptures, SelectError, Selected, SelectedPacket, Selection};
-pub use charts::{summarise_with_charts, ChartedSegment, Charts};
+pub use charts::{ChartedSegment, Charts};
 pub use chosen::Chosen;
 pub use digest::digest;
 pub use explain::{Explainer, Explanation, LiveExplainer, PacketSelector};
-pub use layout::{layout_of, possible_segments};
+pub use layout::{layout_of, possible_segments, recorded_layout};
 pub use limit::{parse_duration, time_figure, About, BadLimit, Limit, LimitVerdict};
 pub use notation::Notation;
 pub use profile::{names as profile_names, profile, BadProfile, Profile};
 pub use span::{instant, span, When};
-pub use summarise::{summarise, SummaryOptions};
+pub use summarise::summarise;
 pub use warnings::{is_within, warnings};
 pub use weaknesses::weaknesses;

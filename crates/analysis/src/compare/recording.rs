@@ -1,9 +1,8 @@
 //! What a run is compared by.
 
-use crate::summarise::{gather, touched, Gathered};
-use crate::{limit::lacking, SummaryOptions};
+use crate::summarise::{gather, touched, Gathered, Reading};
+use crate::{limit::lacking, Analysis, SummaryOptions};
 use latpath_compare::{Excluded, Losses, Measured, Recording, Source, Span};
-use latpath_journey::Segment;
 use latpath_model::{Ns, SegmentKind, StreamId};
 use latpath_run::{Run, Select};
 use latpath_stats::{track::Lost, units::number_of};
@@ -40,30 +39,34 @@ pub struct RecordingOptions {
 /// Where one of the user's segments cannot be, or there is none of a name.
 pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Summary), String> {
     let manifest = run.manifest();
-    let mut summary = SummaryOptions {
-        select: options.select.clone(),
-        threshold_ns: options.threshold_ns,
-        row_limits: options.row_limits.clone(),
-        band: options.band,
-        segments: options.segments.clone(),
-        workers: options.workers,
-        ..SummaryOptions::default()
-    };
+    let mut analysis = Analysis::open(
+        run,
+        SummaryOptions {
+            select: options.select.clone(),
+            threshold_ns: options.threshold_ns,
+            row_limits: options.row_limits.clone(),
+            band: options.band,
+            segments: options.segments.clone(),
+            workers: options.workers,
+            ..SummaryOptions::default()
+        },
+    )?;
     let mut excluded = None;
     if !options.exclude.is_empty() {
-        let with = gather(run, &summary, true, |_| Ok(()), |_| (), |(), _| ())?;
+        let with = gather(&analysis, &Reading::of_report(&analysis), |_| (), |(), _| ());
         let (patterns, except) = touched(&with.patterns, &options.exclude);
-        summary.select.except = except;
+        analysis.options.select.except = except;
         excluded = Some(Excluded { kinds: options.exclude.clone(), patterns, packets: with.summary.journeys });
     }
-    let select = summary.select.clone();
+    choose(&mut analysis, options)?;
+    let select = &analysis.options.select;
     let (first, last) = run.times().unwrap_or_default();
     let covered = (first.max(select.from_ns), last.min(select.to_ns));
     let by_stream = options.by_stream;
     let span = |tracks| Span::of(covered, tracks);
     let make = |setup: &_| Tracks::new(setup, span(Tracks::count(setup, by_stream)).stretches, by_stream);
-    let Gathered { summary, counted, more, .. } =
-        gather(run, &summary, false, |segments| choose(segments, run, options), make, Tracks::add)?;
+    let reading = Reading { is_report: false, ..Reading::of_report(&analysis) };
+    let Gathered { summary, counted, more, .. } = gather(&analysis, &reading, make, Tracks::add);
     let setup = counted.setup();
     let span = span(Tracks::count(setup, by_stream));
     let tracks = more.into_iter().reduce(|mut all, one| {
@@ -135,15 +138,17 @@ fn note(excluded: &Excluded) -> String {
 
 /// The segments that are compared. Those from one point to the next are parts of the others, so they are not asked about unless the user
 /// does, or there are no others.
-fn choose(segments: &mut Vec<Segment>, run: &Run, options: &RecordingOptions) -> Result<(), String> {
+fn choose(analysis: &mut Analysis, options: &RecordingOptions) -> Result<(), String> {
+    let segments = &analysis.layout.segments;
     if !options.only.is_empty() {
         let known: Vec<String> = segments.iter().map(|s| s.name.clone()).collect();
         if let Some(none) = options.only.iter().find(|name| !known.contains(name)) {
-            return Err(format!("{}: no segment {none:?} (there are: {})", run.path().display(), known.join(", ")));
+            let path = analysis.run.path().display();
+            return Err(format!("{path}: no segment {none:?} (there are: {})", known.join(", ")));
         }
-        segments.retain(|s| options.only.contains(&s.name));
+        analysis.retain_segments(|s| options.only.contains(&s.name));
     } else if !options.steps && segments.iter().any(|s| s.kind != SegmentKind::Step) {
-        segments.retain(|s| s.kind != SegmentKind::Step);
+        analysis.retain_segments(|s| s.kind != SegmentKind::Step);
     }
     Ok(())
 }

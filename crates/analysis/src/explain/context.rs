@@ -1,16 +1,30 @@
 //! The context of a recorded run, and what explaining takes from a context.
 
 use super::ExplainedPacket;
-use crate::layout::layout_of;
+use crate::{layout::recorded_layout, Analysis};
 use latpath_capture::{Capture, Packet};
 use latpath_cause::{advise, Advice, Analyst, Attribution, Baseline, PacketTimeline, RunContext};
+use latpath_journey::Layout;
 use latpath_linux::Cpus;
 use latpath_model::HOST;
 use latpath_run::Run;
+use latpath_vms::Vm;
 
+/// The context of a run of which nothing else is analysed.
 pub fn run_context(run: &Run) -> RunContext {
+    context(run, recorded_layout(run), run.vms())
+}
+
+impl Analysis<'_> {
+    /// The context of explanations.
+    pub fn context(&self) -> RunContext {
+        let segments = self.recorded_segments().to_vec();
+        context(self.run, Layout { segments, ..self.layout.clone() }, self.vms.clone())
+    }
+}
+
+fn context(run: &Run, layout: Layout, vms: Vec<Vm>) -> RunContext {
     let manifest = run.manifest();
-    let layout = layout_of(run, &[]).unwrap_or_default();
     let host = &manifest.host;
     let cpus = host.cpus_online.parse().ok().filter(|cpus: &Cpus| !cpus.is_empty());
     RunContext {
@@ -18,7 +32,7 @@ pub fn run_context(run: &Run) -> RunContext {
         routes: layout.route.by_streams(manifest.streams.len()),
         segments: layout.segments,
         streams: manifest.streams.clone(),
-        vms: run.vms(),
+        vms,
         processes: Default::default(),
         cpus: cpus.map(|cpus| (HOST.to_owned(), cpus)).into_iter().collect(),
         governors: host.governors.clone(),

@@ -1,9 +1,9 @@
 //! What held late packets, as far as a run's captures say.
 
-use super::{late_figures, run_context, Explainer};
-use crate::RunCaptures;
+use super::{late_figures, Explainer};
+use crate::{Analysis, RunCaptures};
 use latpath_capture::{Capture, CaptureKind};
-use latpath_run::{Run, Select, SpikeFiles};
+use latpath_run::{Select, SpikeFiles};
 use latpath_stats::{units::Letters, LateFigures};
 use std::borrow::Cow;
 
@@ -15,16 +15,18 @@ pub struct ExplainedRun {
     pub files: SpikeFiles,
 }
 
-/// Explains the late packets that are selected; `None` where a run has no captures. Shows so many of the worst spikes.
-pub fn explain_run(run: &Run, select: &Select, worst: usize) -> Option<ExplainedRun> {
-    let mut captures = RunCaptures::new(run);
-    if captures.files.files.is_empty() {
-        return None;
+impl Analysis<'_> {
+    /// Explains the selected late packets, and keeps the `worst` of them; `None` where the run has no captures.
+    pub fn explain(&self, worst: usize) -> Option<ExplainedRun> {
+        let mut captures = RunCaptures::new(self.run);
+        if captures.files.files.is_empty() {
+            return None;
+        }
+        let mut explainer = Explainer::new(self.context(), worst);
+        captures.learn(&mut explainer);
+        captures.each(CaptureKind::Spike, |capture| explainer.add(&selected(capture, &self.options.select)));
+        Some(ExplainedRun { explainer, files: captures.files })
     }
-    let mut explainer = Explainer::new(run_context(run), worst);
-    captures.learn(&mut explainer);
-    captures.each(CaptureKind::Spike, |capture| explainer.add(&selected(capture, select)));
-    Some(ExplainedRun { explainer, files: captures.files })
 }
 
 /// A capture without the packets that are not selected.

@@ -6,9 +6,7 @@ use super::{style, Outcome, Usage};
 use anyhow::{Context, Result};
 use clap::Args as ClapArgs;
 use latpath_analysis::{
-    digest,
-    explain::{explain_run, ExplainedRun},
-    parse_duration, possible_segments, summarise, summarise_with_charts, Charts, Chosen, LimitVerdict, SummaryOptions,
+    digest, explain::ExplainedRun, parse_duration, Analysis, Charts, Chosen, LimitVerdict, SummaryOptions,
 };
 use latpath_export::{check_target, write_csv, write_file};
 use latpath_model::text::{printable, visible};
@@ -110,21 +108,22 @@ pub fn run(args: Args) -> Result<Outcome> {
             return Ok(Outcome::Done);
         }
     }
-    let of_profile = possible_segments(&run, &args.selection.segments, args.limits.segments()?).map_err(Usage)?;
     let options = SummaryOptions {
         select,
         threshold_ns: args.selection.threshold,
         row_limits: limits::row_limits(&limits),
         band: args.selection.band,
         worst: args.worst.into(),
-        segments: [args.selection.segments.clone(), of_profile].concat(),
+        segments: args.selection.segments.clone(),
+        possible_segments: args.limits.segments()?,
         exclude: args.selection.exclude(),
         every: args.every,
         workers: std::thread::available_parallelism().map_or(1, usize::from),
     };
+    let analysis = Analysis::open(&run, options).map_err(Usage)?;
     let (mut summary, charts) = match args.documents().is_empty() {
-        true => (summarise(&run, &options).map_err(Usage)?, Charts::default()),
-        false => summarise_with_charts(&run, &options).map_err(Usage)?,
+        true => (analysis.summarise().map_err(Usage)?, Charts::default()),
+        false => analysis.summarise_with_charts().map_err(Usage)?,
     };
     for name in &args.histograms {
         if !summary.segments.iter().any(|s| s.name == *name) {
@@ -137,11 +136,11 @@ pub fn run(args: Args) -> Result<Outcome> {
         profile: args.limits.profile.clone(),
         title: args.title.clone(),
         notes: args.notes.clone(),
-        ..Chosen::of(&run, &options)
+        ..Chosen::of(&run, &analysis.options)
     };
     let shows_text = !args.json && !args.files().into_iter().any(is_stdout);
     let is_explained = shows_text || !args.documents().is_empty();
-    let explained = is_explained.then(|| explain_run(&run, &options.select, args.worst.into())).flatten();
+    let explained = is_explained.then(|| analysis.explain(args.worst.into())).flatten();
     write_documents(&args, &run, explained.as_ref(), &summary, &chosen, &charts, &verdicts)?;
     if shows_text {
         summary.late = explained.as_ref().map(|explained| explained.figures(style().letters));
