@@ -4,9 +4,10 @@
 //! Input: a byte, so many bytes of the first frame, and the bytes of the second. The frames are made here: by chance no frame is
 //! right.
 
-use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineSnapshot, Packet, PacketSighting, RankedCapture};
+use latpath_capture::{BadCapture, Capture, CaptureKind, Head, MachineSnapshot, Packet, RankedCapture};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::packed::{pack, unpack};
+use latpath_model::PacketSighting;
 
 /// The file of an input.
 pub(crate) fn file(bytes: &[u8]) -> Vec<u8> {
@@ -39,7 +40,7 @@ pub fn run(bytes: &[u8]) {
 
 /// A spike with a late packet and one in time, of a machine that sent its record and one that did not.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let sighting = |t| PacketSighting { point: (t % 7) as u16, t, cpu: 1, tid: 41 };
+    let sighting = |t| PacketSighting { point: (t % 7) as u16, t, cpu: Some(1), tid: Some(41) };
     let packet = |number, late| Packet {
         stream: 0,
         key: number as u32,

@@ -1,10 +1,10 @@
 //! What a baseline is learnt from.
 
 use latpath_analysis::Explainer;
-use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
 use latpath_cause::RunContext;
 use latpath_flight::{Snapshot, Window};
-use latpath_model::{Ns, Point, PointInfo};
+use latpath_model::{Ns, PacketSighting, Point, PointInfo};
 
 #[test]
 fn a_baseline_is_learnt_from_packets_that_arrived_and_were_on_time() {
@@ -16,7 +16,7 @@ fn a_baseline_is_learnt_from_packets_that_arrived_and_were_on_time() {
         streams: vec!["svid:MU01".parse().unwrap()],
         ..RunContext::default()
     };
-    let seen = |point, t| PacketSighting { point, t, cpu: 0, tid: 7 };
+    let seen = |point, t| PacketSighting { point, t, cpu: Some(0), tid: Some(7) };
     let packet = |number: u64, late, arrived: Option<Ns>| {
         let t = number as Ns * 1_000;
         let sightings = std::iter::once(seen(0, t)).chain(arrived.map(|after| seen(1, t + after))).collect();

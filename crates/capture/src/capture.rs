@@ -1,7 +1,7 @@
 //! A capture: the records of all machines around late packets, and the packets.
 
 use latpath_flight::Snapshot;
-use latpath_model::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PacketSighting, StreamId};
 
 /// Why a capture was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
@@ -84,20 +84,4 @@ pub struct Packet {
     pub late: bool,
     /// Sightings, in order of time.
     pub sightings: Vec<PacketSighting>,
-}
-
-/// The unknown CPU, of imported packets.
-pub const UNKNOWN_CPU: u16 = u16::MAX;
-
-/// A sighting of a packet of a capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketSighting {
-    /// Index into the run's points.
-    pub point: PointId,
-    /// Time on the host's timeline, ns.
-    pub t: Ns,
-    /// CPU of the point's machine on which the packet was seen; [`UNKNOWN_CPU`] if unknown.
-    pub cpu: u16,
-    /// The running thread; in softirqs the interrupted one. 0 for an idle CPU, or if unknown.
-    pub tid: u32,
 }

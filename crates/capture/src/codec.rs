@@ -2,11 +2,11 @@
 //! first contains the [`Head`], the second the packets and the machines. A machine's snapshot is encoded as in its
 //! agent's messages.
 
-use crate::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture};
+use crate::{Capture, CaptureKind, MachineSnapshot, Packet, RankedCapture};
 use latpath_flight::packed::{messages, number, pack, put, put_number, put_signed, signed, unpack};
 use latpath_flight::Snapshot;
 use latpath_model::text::{cut, printable};
-use latpath_model::{stream::MAX_STREAMS, Ns};
+use latpath_model::{stream::MAX_STREAMS, Ns, PacketSighting, PointId};
 
 const MAGIC: &[u8; 7] = b"LPSPIKE";
 /// The version that is written, and the newest that can be read.
@@ -125,14 +125,25 @@ enum Record {
     Missing(String),
 }
 
+/// CPU of a sighting whose CPU is not known.
+const UNKNOWN_CPU: u16 = u16::MAX;
+/// Thread of a sighting whose thread is not known. Linux has none with such a number.
+const UNKNOWN_TID: u32 = u32::MAX;
+
+fn sighting(point: PointId, t: Ns, cpu: u16, tid: u32) -> PacketSighting {
+    // Earlier versions wrote thread 0 where neither CPU nor thread was known.
+    let is_unknown = tid == UNKNOWN_TID || (tid, cpu) == (0, UNKNOWN_CPU);
+    PacketSighting { point, t, cpu: (cpu != UNKNOWN_CPU).then_some(cpu), tid: (!is_unknown).then_some(tid) }
+}
+
 impl PacketMessage {
     fn of(packet: &Packet, from: Ns) -> Self {
         let (mut sightings, mut last) = (Vec::new(), from);
         for s in &packet.sightings {
             put_signed(&mut sightings, s.t.wrapping_sub(last));
             put_number(&mut sightings, s.point.into());
-            put_number(&mut sightings, s.cpu.into());
-            put_number(&mut sightings, s.tid.into());
+            put_number(&mut sightings, s.cpu.unwrap_or(UNKNOWN_CPU).into());
+            put_number(&mut sightings, s.tid.unwrap_or(UNKNOWN_TID).into());
             last = s.t;
         }
         let Packet { stream, key, number, late, .. } = *packet;
@@ -145,7 +156,7 @@ impl PacketMessage {
         while !left.is_empty() {
             last = last.wrapping_add(signed(&mut left)?);
             let (point, cpu, tid) = (number(&mut left)?, number(&mut left)?, number(&mut left)?);
-            sightings.push(PacketSighting { t: last, point, cpu, tid });
+            sightings.push(sighting(point, last, cpu, tid));
             if sightings.len() > MAX_SIGHTINGS {
                 return Err(TOO_MANY);
             }
@@ -270,11 +281,29 @@ mod tests {
     prop_compose! {
         fn packet()(
             stream: u16, key: u32, number: u64, late: bool,
-            sightings in prop::collection::vec((0..64_u16, any::<i64>(), any::<u16>(), any::<u32>()), 0..8),
+            sightings in prop::collection::vec((0..64_u16, any::<i64>(), prop::option::of(0..u16::MAX), prop::option::of(0..u32::MAX)), 0..8),
         ) -> Packet {
-            let sightings = sightings.into_iter().map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid }).collect();
+            let seen = |(point, t, cpu, tid): (_, _, Option<_>, Option<_>)| PacketSighting { point, t, cpu, tid };
+            let is_kept = |s: &PacketSighting| (s.cpu, s.tid) != (None, Some(0));
+            let sightings = sightings.into_iter().map(seen).filter(is_kept).collect();
             Packet { stream, key, number, late, sightings }
         }
+    }
+
+    #[test]
+    fn an_idle_cpu_and_an_unknown_one_are_told_apart_also_in_captures_of_earlier_versions() {
+        let seen = |cpu, tid| sighting(1, 2, cpu, tid);
+        let expected = |cpu, tid| PacketSighting { point: 1, t: 2, cpu, tid };
+        assert_eq!(seen(3, 0), expected(Some(3), Some(0)), "idle");
+        assert_eq!(seen(UNKNOWN_CPU, 0), expected(None, None), "as earlier versions wrote it");
+        assert_eq!(seen(UNKNOWN_CPU, 7), expected(None, Some(7)));
+        assert_eq!(seen(3, UNKNOWN_TID), expected(Some(3), None));
+        let packet = |sightings| Packet { stream: 0, key: 0, number: 0, late: true, sightings };
+        let idle_and_unknown = packet(vec![expected(Some(3), Some(0)), expected(None, Some(0)), expected(None, None)]);
+        let written = ranked(vec![idle_and_unknown], "").encode();
+        let read = &RankedCapture::decode(&written).unwrap().capture.packets[0].sightings;
+        let tids: Vec<_> = read.iter().map(|s| s.tid).collect();
+        assert_eq!(tids, [Some(0), None, None], "thread 0 means an idle CPU only where the CPU is known");
     }
 
     proptest! {

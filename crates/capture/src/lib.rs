@@ -15,7 +15,7 @@ mod recent;
 mod retention;
 mod rule;
 
-pub use capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture, UNKNOWN_CPU};
+pub use capture::{Capture, CaptureKind, MachineSnapshot, Packet, RankedCapture};
 pub use codec::{BadCapture, Head, MAX_ENCODED, VERSION};
 pub use detector::{CaptureRequest, CapturedPackets, LateCounts, LateDetector, Options};
 pub use queue::{BoundedCaptures, WaitingCaptures, MAX_WAITING_BYTES};

@@ -1,8 +1,8 @@
 //! The recent packets with all their sightings, in bounded memory.
 
-use crate::{Packet, PacketSighting};
+use crate::Packet;
 use latpath_journey::Journey;
-use latpath_model::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PacketSighting, PointId, StreamId};
 use std::collections::VecDeque;
 
 /// Maximum memory of packets and sightings, bytes: some 100,000 packets seen by three points.
@@ -112,8 +112,12 @@ impl Recent {
 
     pub fn packet(&self, held: &RecentPacket, late: bool) -> Packet {
         let begin = held.at.saturating_sub(self.evicted) as usize;
-        let seen =
-            |s: &Compact| PacketSighting { point: s.point, t: held.first.wrapping_add(s.dt), cpu: s.cpu, tid: s.tid };
+        let seen = |s: &Compact| PacketSighting {
+            point: s.point,
+            t: held.first.wrapping_add(s.dt),
+            cpu: Some(s.cpu),
+            tid: Some(s.tid),
+        };
         let end = begin + usize::from(held.sightings);
         let mut sightings: Vec<PacketSighting> =
             self.sightings.range(begin..end.min(self.sightings.len())).map(seen).collect();
@@ -157,7 +161,7 @@ mod tests {
         let held = recent.push(&journey(3, &[20, 10, 30], &[1, 2, 3], &[4, 5, 6]), 10, Some(20), true);
         let packet = recent.packet(&held, true);
         let times: Vec<_> = packet.sightings.iter().map(|s| (s.point, s.t, s.cpu, s.tid)).collect();
-        assert_eq!(times, [(1, 10, 2, 5), (0, 20, 1, 4), (2, 30, 3, 6)]);
+        assert_eq!(times, [(1, 10, Some(2), Some(5)), (0, 20, Some(1), Some(4)), (2, 30, Some(3), Some(6))]);
         assert_eq!((packet.stream, packet.key, packet.number, packet.late), (1, 7, 3, true));
     }
 
@@ -171,7 +175,7 @@ mod tests {
         }
         let kept: Vec<_> = recent.within(0, 1000).map(|p| recent.packet(p, false)).collect();
         assert_eq!(kept.iter().map(|p| p.number).collect::<Vec<_>>(), [2, 3, 4]);
-        assert_eq!(kept.iter().map(|p| p.sightings[0].tid).collect::<Vec<_>>(), [2, 3, 4]);
+        assert_eq!(kept.iter().map(|p| p.sightings[0].tid).collect::<Vec<_>>(), [2, 3, 4].map(Some));
         recent.forget(302);
         assert_eq!(recent.within(0, 1000).map(|p| p.number).collect::<Vec<_>>(), [4]);
     }

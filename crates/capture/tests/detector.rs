@@ -133,7 +133,7 @@ fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_beh
     assert_eq!(gathered.packets.len(), expected);
     let packet = gathered.packets.iter().find(|p| p.late).unwrap();
     let seen: Vec<_> = packet.sightings.iter().map(|s| (s.point, s.cpu, s.tid)).collect();
-    assert_eq!(seen, [(0, 1, 10), (1, 2, 0), (2, 3, 30)]);
+    assert_eq!(seen, [(0, Some(1), Some(10)), (1, Some(2), Some(0)), (2, Some(3), Some(30))]);
     assert_eq!(gathered.worst, packet.sightings[2].t - packet.sightings[0].t);
 }
 

@@ -9,9 +9,9 @@ use crate::{
     queue::{PacketsAhead, SightingsByPoint, Spacing},
     Cause, Detail, Note, RunContext,
 };
-use latpath_capture::{Capture, Packet, PacketSighting};
+use latpath_capture::{Capture, Packet};
 use latpath_flight::{Class, Doing};
-use latpath_model::{Ns, PointId, PointInfo, HOST};
+use latpath_model::{Ns, PacketSighting, PointId, PointInfo, HOST};
 use std::{cell::RefCell, collections::HashMap};
 
 /// Maximum depth of a backlog: packets ahead of packets ahead.

@@ -7,9 +7,8 @@ use crate::{
     wakeup_chain::{Call, Context, End, Hold, SightingPair, WakeupChain},
     Cause, CauseInterval, Note,
 };
-use latpath_capture::PacketSighting;
 use latpath_flight::Doing;
-use latpath_model::{Link, Ns, Passage, PointInfo};
+use latpath_model::{Link, Ns, PacketSighting, Passage, PointInfo};
 
 /// Maximum number of transitions between machines per walk.
 const MAX_CROSSINGS: usize = 8;
@@ -59,7 +58,7 @@ impl<'t> CrossMachineWalk<'t> {
         let pair = SightingPair {
             a: a.seen.t,
             b: b.seen.t,
-            cpu_of_a: u32::from(a.seen.cpu),
+            cpu_of_a: a.seen.cpu.map(u32::from),
             machine_of_a: a.place,
             queue: lies_between(a.info, b.info),
             sends: b.info.point.kind.info().passage == Passage::Out,
@@ -78,7 +77,7 @@ impl<'t> CrossMachineWalk<'t> {
     pub fn follow(mut self) -> Vec<CauseInterval> {
         let machine = &self.machines[self.b.place];
         let mut place = match &machine.without {
-            Some(_) => self.without_record(self.b.place, u32::from(self.b.seen.cpu)),
+            Some(_) => self.without_record(self.b.place, self.b.seen.cpu.map(u32::from)),
             None => Place::At(self.b.place, Context::of_sighting(machine, self.b.info, self.b.seen)),
         };
         for _ in 0..MAX_CROSSINGS {
@@ -112,7 +111,7 @@ impl<'t> CrossMachineWalk<'t> {
         walk.reader = self.intervals.is_empty();
         let end = walk.go(context);
         let intervals = walk.intervals;
-        let last_cpu = intervals.last().and_then(|interval| interval.cpu).unwrap_or(u32::from(self.b.seen.cpu));
+        let last_cpu = intervals.last().and_then(|interval| interval.cpu).or(self.b.seen.cpu.map(u32::from));
         let intervals = if at == 0 { intervals } else { self.with_host(at, intervals) };
         self.take(intervals);
         match end {
@@ -125,7 +124,10 @@ impl<'t> CrossMachineWalk<'t> {
                 }
             },
             End::Outside { why, .. } if self.over_wire() => Place::End(Cause::Device, at, why),
-            End::Lost(why) if at != 0 && self.a.place != at => Place::Called { guest: at, cpu: last_cpu, by: Err(why) },
+            End::Lost(why) if at != 0 && self.a.place != at => match last_cpu {
+                Some(cpu) => Place::Called { guest: at, cpu, by: Err(why) },
+                None => Place::End(Cause::Unexplained, at, why),
+            },
             End::Outside { why, .. } | End::Lost(why) => Place::End(Cause::Unexplained, at, why),
         }
     }
@@ -140,11 +142,11 @@ impl<'t> CrossMachineWalk<'t> {
     }
 
     /// Handles a machine without a record. For a guest, the host's record of its vCPU threads may explain the time.
-    fn without_record(&self, place: usize, cpu: u32) -> Place {
+    fn without_record(&self, place: usize, cpu: Option<u32>) -> Place {
         let machine = &self.machines[place];
         let why = format!("no record of {}: {}", machine.name, machine.without.as_deref().unwrap_or_default());
-        match self.guests.vcpus.thread(place, cpu) {
-            Some(_) if place != 0 => Place::Called { guest: place, cpu, by: Err(why) },
+        match cpu.filter(|cpu| self.guests.vcpus.thread(place, *cpu).is_some()) {
+            Some(cpu) if place != 0 => Place::Called { guest: place, cpu, by: Err(why) },
             _ => Place::End(Cause::Unexplained, place, why),
         }
     }
@@ -186,7 +188,7 @@ impl<'t> CrossMachineWalk<'t> {
         } else {
             walk.called(&Call {
                 vcpu,
-                carrier: carried.then_some(self.a.seen.tid),
+                carrier: self.a.seen.tid.filter(|_| carried),
                 carriers: self.guests.carriers(guest),
                 blind: by.is_err(),
                 inside: &inside,
@@ -238,12 +240,13 @@ impl<'t> CrossMachineWalk<'t> {
     /// Moves from the host into the guest with the earlier sighting, before its vCPU thread acted on the host.
     fn enter(&mut self, thread: u32, vcpu: Option<u32>) -> Place {
         let guest = self.a.place;
-        let cpu = vcpu.unwrap_or(u32::from(self.a.seen.cpu));
+        let cpu = vcpu.or(self.a.seen.cpu.map(u32::from));
         let machine = &self.machines[guest];
         let (context, why) = match &machine.without {
             Some(why) => (None, format!("no record of {}: {why}", machine.name)),
-            None => match Context::of(cpu, machine.at(cpu, self.t)) {
-                Context::Nobody { .. } => (None, machine.why_unknown(Some(cpu), self.t)),
+            None => match Context::on(cpu, machine, self.t) {
+                Context::Nobody { cpu, .. } => (None, machine.why_unknown(Some(cpu), self.t)),
+                Context::UnknownCpu => (None, machine.why_cpu_unknown(self.t)),
                 context => (Some(context), String::new()),
             },
         };
@@ -251,7 +254,7 @@ impl<'t> CrossMachineWalk<'t> {
             return Place::At(guest, context);
         }
         let mut walk = WakeupChain::new(&self.machines[0], 0, &self.pair, &self.guests.vcpus, self.t);
-        let inside = CauseInterval { cpu: Some(cpu), ..unexplained(Cause::Unexplained, guest, 0, 0, why) };
+        let inside = CauseInterval { cpu, ..unexplained(Cause::Unexplained, guest, 0, 0, why) };
         let (vcpu, asleep) = (thread, Cause::VcpuHalted);
         walk.hold(self.pair.a, Hold { vcpu, inside: &inside, unknown: &inside, asleep });
         let intervals = walk.intervals;

@@ -1,7 +1,7 @@
 //! The record of one machine on the host's timeline, indexed for queries.
 
 use crate::{irq_interval::IrqIntervals, Executor, Note};
-use latpath_capture::{MachineSnapshot, UNKNOWN_CPU};
+use latpath_capture::MachineSnapshot;
 use latpath_flight::{
     Class, CpuRecord, CpuTile, Doing, Names, Running, Snapshot, ThreadTile, Timeline, Waker, What, Window,
 };
@@ -243,13 +243,23 @@ impl Machine {
         tile.is_assumed().then(note).into_iter().collect()
     }
 
+    /// Why nothing is known of the CPU of a sighting that does not say which CPU it was.
+    pub fn why_cpu_unknown(&self, t: Ns) -> String {
+        self.why_not_recorded(t).unwrap_or_else(|| "which CPU had the packet is not known".into())
+    }
+
+    /// Why no CPU was recorded at a time, if none was.
+    fn why_not_recorded(&self, t: Ns) -> Option<String> {
+        match &self.without {
+            Some(why) => Some(format!("no record of {}: {why}", self.name)),
+            None => (t >= self.timeline.to).then(|| "it was after the record's end".into()),
+        }
+    }
+
     /// Reason why a CPU's activity at a time is unknown.
     pub fn why_unknown(&self, cpu: Option<u32>, t: Ns) -> String {
-        if let Some(why) = &self.without {
-            return format!("no record of {}: {why}", self.name);
-        }
-        if t >= self.timeline.to {
-            return "it was after the record's end".into();
+        if let Some(why) = self.why_not_recorded(t) {
+            return why;
         }
         let Some(cpu) = cpu else {
             return match self.records.iter().any(|record| t < record.since) {
@@ -257,9 +267,6 @@ impl Machine {
                 false => "no event says it".into(),
             };
         };
-        if cpu == u32::from(UNKNOWN_CPU) {
-            return "which CPU had the packet is not known".into();
-        }
         let Some(place) = self.place(cpu) else { return format!("CPU {cpu} has no record") };
         let record = &self.records[place];
         match () {

@@ -1,8 +1,8 @@
 //! The timeline of a packet along its route, with its causes.
 
 use crate::{sums::plus, Analyst, Baseline, Cause, CauseInterval};
-use latpath_capture::{Capture, Packet, PacketSighting};
-use latpath_model::{Ns, PointId, PointInfo, StreamId};
+use latpath_capture::{Capture, Packet};
+use latpath_model::{Ns, PacketSighting, PointId, PointInfo, StreamId};
 use std::collections::BTreeMap;
 
 /// A packet with the causes between the points of its route that saw it.

@@ -1,6 +1,6 @@
 //! Queues between two points, and the packets that were ahead in them.
 
-use latpath_capture::{Capture, Packet, UNKNOWN_CPU};
+use latpath_capture::{Capture, Packet};
 use latpath_model::{Ns, PointId, PointInfo, StreamId};
 use std::collections::HashMap;
 
@@ -16,8 +16,8 @@ pub(crate) struct SightingsByPoint(HashMap<PointId, Vec<Served>>);
 #[derive(Clone, Copy)]
 struct Served {
     t: Ns,
-    cpu: u16,
-    tid: u32,
+    cpu: Option<u16>,
+    tid: Option<u32>,
     packet: usize,
 }
 
@@ -46,8 +46,8 @@ impl SightingsByPoint {
             .iter()
             .take_while(|s| s.t < to)
             .filter(|s| match by {
-                By::Thread(tid) => s.tid == tid,
-                By::Cpu(cpu) => s.cpu == cpu && cpu != UNKNOWN_CPU,
+                By::Thread(tid) => s.tid == Some(tid),
+                By::Cpu(cpu) => cpu.is_some() && s.cpu == cpu,
             })
             .map(|s| (s.packet, s.t))
             .collect();
@@ -61,7 +61,8 @@ impl SightingsByPoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Thread(u32),
-    Cpu(u16),
+    /// `None` where it is not known: then no packets are found.
+    Cpu(Option<u16>),
 }
 
 impl PacketsAhead {

@@ -12,9 +12,8 @@ use crate::{
     queue::PacketsAhead,
     Cause, CauseInterval, Executor,
 };
-use latpath_capture::PacketSighting;
 use latpath_flight::{CpuTile, Doing, Vector};
-use latpath_model::{Ns, PointInfo};
+use latpath_model::{Ns, PacketSighting, PointInfo};
 
 /// Maximum number of contexts per walk.
 const MAX_STEPS: usize = 200;
@@ -44,6 +43,8 @@ pub(crate) enum Context {
         cpu: u32,
         doing: Doing,
     },
+    /// Any context of a CPU that is not known.
+    UnknownCpu,
 }
 
 impl Context {
@@ -58,10 +59,16 @@ impl Context {
         }
     }
 
+    /// The context on a CPU at a time.
+    pub fn on(cpu: Option<u32>, machine: &Machine, t: Ns) -> Self {
+        cpu.map_or(Self::UnknownCpu, |cpu| Self::of(cpu, machine.at(cpu, t)))
+    }
+
     pub fn of_sighting(machine: &Machine, point: &PointInfo, seen: &PacketSighting) -> Self {
-        let cpu = u32::from(seen.cpu);
-        let doing = machine.at(cpu, seen.t);
         let by_thread = point.point.kind.info().by_thread;
+        let thread_of_point = seen.thread().filter(|_| by_thread).map(Self::Thread);
+        let Some(cpu) = seen.cpu.map(u32::from) else { return thread_of_point.unwrap_or(Self::UnknownCpu) };
+        let doing = machine.at(cpu, seen.t);
         match doing {
             // A timer function passes on held packets.
             Doing::Timer(_) => {
@@ -71,8 +78,8 @@ impl Context {
                 irq.map_or(Self::Timer { cpu, doing }, |irq| Self::of(cpu, irq.doing))
             }
             // The sighting has the current thread, from the kernel itself.
-            Doing::Thread(_) if seen.tid != 0 => Self::Thread(seen.tid),
-            Doing::Unknown if seen.tid != 0 && by_thread => Self::Thread(seen.tid),
+            Doing::Thread(running) => Self::Thread(seen.thread().unwrap_or(running.pid)),
+            Doing::Unknown => thread_of_point.unwrap_or(Self::of(cpu, doing)),
             doing => Self::of(cpu, doing),
         }
     }
@@ -94,7 +101,7 @@ pub(crate) struct SightingPair {
     /// Start of the walk: time of the later sighting.
     pub b: Ns,
     /// CPU of the earlier sighting.
-    pub cpu_of_a: u32,
+    pub cpu_of_a: Option<u32>,
     /// Index of its machine in the capture.
     pub machine_of_a: usize,
     /// Whether the packet was in a queue between the two.
@@ -208,6 +215,7 @@ impl<'w> WakeupChain<'w> {
                     Err(End::Lost(format!("an interrupt of CPU {cpu}, which was idle, is not recorded")))
                 }
                 Context::Nobody { cpu, .. } => Err(End::Lost(self.machine.why_unknown(Some(cpu), self.t))),
+                Context::UnknownCpu => Err(End::Lost(self.machine.why_cpu_unknown(self.t))),
             };
             match next {
                 Ok(next) => {
@@ -262,7 +270,7 @@ impl<'w> WakeupChain<'w> {
 
     /// One CPU interrupts another for a packet (packet steering): the context on the CPU that had the packet before.
     fn sent_from(&mut self, cpu: u32, actor: &Executor) -> Option<Context> {
-        let sender = Some(self.pair.cpu_of_a).filter(|sender| self.has_a() && *sender != cpu)?;
+        let sender = self.pair.cpu_of_a.filter(|sender| self.has_a() && *sender != cpu)?;
         let irq = self.machine.irq_intervals(sender)?.any_softirq(self.a).copied()?;
         let Doing::Softirq(vector) = irq.doing else { return None };
         let label = CauseInterval { actor: Some(actor.clone()), cpu: Some(cpu), ..CauseInterval::default() };

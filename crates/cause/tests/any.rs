@@ -2,10 +2,10 @@
 
 mod stage;
 
-use latpath_capture::{Packet, PacketSighting};
+use latpath_capture::Packet;
 use latpath_cause::{Analyst, Cause, RunContext};
 use latpath_flight::*;
-use latpath_model::Ns;
+use latpath_model::{Ns, PacketSighting};
 use latpath_vms::Role;
 use proptest::prelude::*;
 use stage::{vm, Stage};
@@ -101,7 +101,8 @@ fn any_records() -> impl Strategy<Value = Vec<CpuRecord>> {
 }
 
 fn any_seen() -> impl Strategy<Value = PacketSighting> {
-    (0u16..11, -100i64..12_000, 0u16..5, 0u32..9).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid })
+    let (cpu, tid) = (prop::option::weighted(0.9, 0u16..5), prop::option::weighted(0.9, 0u32..9));
+    (0u16..11, -100i64..12_000, cpu, tid).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid })
 }
 
 /// A capture with these records and sightings.

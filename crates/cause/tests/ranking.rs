@@ -1,9 +1,8 @@
 //! The ranking of packets that were explained by hand.
 
-use latpath_capture::PacketSighting;
 use latpath_cause::{Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext};
 use latpath_flight::{Class, Doing, Running};
-use latpath_model::{Ns, PointId};
+use latpath_model::{Ns, PacketSighting, PointId};
 use proptest::prelude::*;
 
 const WAY: [PointId; 3] = [0, 1, 2];
@@ -19,7 +18,7 @@ type ExplainedPacket = (Ns, Cause, Option<Executor>, Option<Executor>);
 
 fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacket>)]) -> PacketTimeline {
     let mut t = 1_000_000;
-    let mut seen = vec![PacketSighting { point: hops[0].0, t, cpu: 0, tid: 0 }];
+    let mut seen = vec![PacketSighting { point: hops[0].0, t, cpu: Some(0), tid: Some(0) }];
     let mut all = Vec::new();
     for (from, to, causes) in hops {
         let begin = t;
@@ -40,7 +39,7 @@ fn packet(number: u64, late: bool, hops: &[(PointId, PointId, Vec<ExplainedPacke
             });
             t += ns;
         }
-        seen.push(PacketSighting { point: *to, t, cpu: 0, tid: 0 });
+        seen.push(PacketSighting { point: *to, t, cpu: Some(0), tid: Some(0) });
         all.push(Hop { from: *from, to: *to, begin, end: t, intervals });
     }
     PacketTimeline { stream: 0, key: 1, number, late, capture: 1, machines: vec!["host".into()], seen, hops: all }

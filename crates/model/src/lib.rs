@@ -18,7 +18,7 @@ pub use latpath_protocols::{pattern, stream, KeyRule, Matcher, Ns, StreamSpec};
 pub use observation::{cost_per_event, Observation};
 pub use point::{Link, Passage, PathMark, Point, PointId, PointInfo, PointKind};
 pub use segment::SegmentKind;
-pub use sighting::{Counters, DropNote, Sighting, Source, MAX_COUNT};
+pub use sighting::{Counters, DropNote, PacketSighting, Sighting, Source, MAX_COUNT};
 pub use source_note::{Sender, SenderAt, SourceNote, SourceNoteKind};
 pub use stream::StreamId;
 pub use synch::{SynchChange, SynchWatch};

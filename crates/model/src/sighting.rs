@@ -22,6 +22,26 @@ pub struct Sighting {
     pub note: u16,
 }
 
+/// A sighting of a known packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketSighting {
+    /// Index into the run's points.
+    pub point: PointId,
+    /// Time on the host's timeline, ns.
+    pub t: Ns,
+    /// CPU of the point's machine on which the packet was seen; `None` if unknown, as in most imported files.
+    pub cpu: Option<u16>,
+    /// The running thread; in softirqs the interrupted one, 0 for an idle CPU. `None` if unknown.
+    pub tid: Option<u32>,
+}
+
+impl PacketSighting {
+    /// The running thread; `None` for an idle CPU, or if unknown.
+    pub fn thread(&self) -> Option<u32> {
+        self.tid.filter(|tid| *tid != 0)
+    }
+}
+
 /// Why and where the kernel dropped a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DropNote {

@@ -7,10 +7,10 @@ use crate::proto::{Clock, ClockSnapshot, Data, SystemInfo, Utsname};
 use crate::thread_names::ThreadNames;
 use crate::writer::Track;
 use crate::writer::{EventInfo, Writer};
-use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, UNKNOWN_CPU};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
 use latpath_cause::{Analyst, PacketTimeline, RunContext};
 use latpath_flight::{CpuTimeline, Doing, Names};
-use latpath_model::{Ns, StreamId, HOST};
+use latpath_model::{Ns, PacketSighting, StreamId, HOST};
 use latpath_stats::units::duration;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -170,10 +170,13 @@ impl<'w> Export<'w> {
                 let name = journey::packet_name(context, packet.stream, packet.key);
                 let info = EventInfo::named(if packet.late { name + " late" } else { name });
                 let info = match seen.cpu {
-                    UNKNOWN_CPU => info,
-                    cpu => info.arg("cpu", i64::from(cpu)),
+                    None => info,
+                    Some(cpu) => info.arg("cpu", i64::from(cpu)),
                 };
-                let info = info.arg("thread", i64::from(seen.tid));
+                let info = match seen.tid {
+                    None => info,
+                    Some(tid) => info.arg("thread", i64::from(tid)),
+                };
                 out.instant(0, at(seen.t), track, info)?;
             }
         }
@@ -237,14 +240,14 @@ impl<'w> Export<'w> {
         let t = at(seen.t);
         let doing = rows.doing(capture, &point.machine, seen);
         let by_thread = match doing {
-            Doing::Thread(running) => running.pid == seen.tid,
+            Doing::Thread(running) => seen.tid == Some(running.pid),
             Doing::Unknown => point.kind.info().by_thread,
             _ => false,
         };
         let flows = vec![number.route(), number.sighting(place)];
-        if by_thread {
+        if let Some(tid) = seen.tid.filter(|_| by_thread) {
             let Self { out, machines, .. } = self;
-            if let Some(track) = out.thread(machine, seen.tid, &machines[machine].1.thread_names)? {
+            if let Some(track) = out.thread(machine, tid, &machines[machine].1.thread_names)? {
                 if machine == 0 {
                     return out.instant(0, t, track, info(flows));
                 }
@@ -252,12 +255,15 @@ impl<'w> Export<'w> {
                 out.instant(machine, t, track, info(vec![number.route()]))?;
             }
         }
-        let cpu = u32::from(seen.cpu);
-        let context = match doing {
-            Doing::Unknown | Doing::Thread(_) if seen.tid != 0 => self.machines[machine].1.thread_names.name(seen.tid),
-            doing => rows.name(capture, &point.machine, &doing),
+        let cpu = seen.cpu.map(u32::from);
+        let context = match (doing, seen.thread()) {
+            (Doing::Unknown | Doing::Thread(_), Some(tid)) => self.machines[machine].1.thread_names.name(tid),
+            (doing, _) => rows.name(capture, &point.machine, &doing),
         };
-        let row = || format!("{} CPU {cpu}", point.machine);
+        let row = || match cpu {
+            Some(cpu) => format!("{} CPU {cpu}", point.machine),
+            None => format!("{} unknown CPU", point.machine),
+        };
         let track = self.out.row(Track::Context(machine, cpu), row)?;
         self.out.instant(0, t, track, info(flows).arg("in", context))
     }
@@ -341,7 +347,7 @@ impl Contexts {
     fn doing(&self, capture: &Capture, machine: &str, seen: &PacketSighting) -> Doing {
         let place = capture.machines.iter().position(|m| m.machine == machine);
         let doing = place.and_then(|place| {
-            let row = self.0[place].0.iter().find(|row| row.cpu == u32::from(seen.cpu))?;
+            let row = self.0[place].0.iter().find(|row| Some(row.cpu) == seen.cpu.map(u32::from))?;
             Some(row.at(seen.t.checked_add(capture.machines[place].offset_ns)?))
         });
         doing.unwrap_or(Doing::Unknown)

@@ -41,7 +41,7 @@ impl Writer<'_> {
             Track::Why(packet) => below(Track::Packet(packet), "why".into(), 0)?,
             Track::Beside(packet, n) => below(Track::Packet(packet), name(), n as i32)?,
             Track::Point(n) => below(Track::Points, name(), n as i32)?,
-            Track::Context(machine, cpu) => below(Track::Contexts, name(), by_cpu(machine, cpu))?,
+            Track::Context(machine, cpu) => below(Track::Contexts, name(), by_cpu(machine, cpu.unwrap_or(u32::MAX)))?,
             Track::Poll(machine, cpu) => below(Track::Polls, name(), by_cpu(machine, cpu))?,
             Track::Thread(..) => unreachable!("threads have their process"),
         };

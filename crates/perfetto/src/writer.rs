@@ -36,7 +36,7 @@ pub(crate) enum Track {
     /// Parent of the contexts' rows.
     Contexts,
     /// Packets seen on a machine's CPU and in no thread of the host.
-    Context(usize, u32),
+    Context(usize, Option<u32>),
     /// Parent of the rows of polls and timers.
     Polls,
     /// Polls of devices, and timers, on a machine's CPU.

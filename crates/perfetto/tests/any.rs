@@ -3,9 +3,9 @@
 mod captures;
 
 use captures::{context, export, read, thread};
-use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Vector, What, Window};
-use latpath_model::Ns;
+use latpath_model::{Ns, PacketSighting};
 use latpath_perfetto::proto::{Data, Ftrace};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -93,8 +93,8 @@ fn machine(name: &'static str) -> impl Strategy<Value = MachineSnapshot> {
 }
 
 fn packet() -> impl Strategy<Value = Packet> {
-    let seen =
-        (0..8_u16, time(), any::<u16>(), pid()).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid });
+    let (cpu, tid) = (prop::option::of(any::<u16>()), prop::option::of(pid()));
+    let seen = (0..8_u16, time(), cpu, tid).prop_map(|(point, t, cpu, tid)| PacketSighting { point, t, cpu, tid });
     (0..2_u16, any::<u32>(), any::<u64>(), any::<bool>(), vec(seen, 0..8)).prop_map(
         |(stream, key, number, late, mut sightings)| {
             sightings.sort_by_key(|seen| seen.t);

@@ -1,13 +1,11 @@
 //! A bit that flips in any file of a run is an error, or reported, or changes no figure.
 
 use latpath_analysis::{explain::run_context, summarise, Explainer, RunCaptures, SummaryOptions};
-use latpath_capture::{
-    Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy,
-};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_export::write_csv;
 use latpath_flight::{CpuRecord, Event, Left, Snapshot, Thread, What, Window};
 use latpath_journey::Journey;
-use latpath_model::{Ns, Point, StreamSpec};
+use latpath_model::{Ns, PacketSighting, Point, StreamSpec};
 use latpath_report::explanation_json;
 use latpath_run::{ClockSample, MachineFigures, Manifest, NamedSegment, Run, Select, Writer};
 use latpath_vms::{Tap, Vm};
@@ -36,7 +34,7 @@ fn capture(number: u32, kind: CaptureKind) -> RankedCapture {
     let machines = vec![MachineSnapshot { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
     let late = kind == CaptureKind::Spike;
     let worst = if late { 700_000 } else { 60_000 };
-    let seen = |point, after| PacketSighting { point, t: t + after, cpu: 1, tid: 7 };
+    let seen = |point, after| PacketSighting { point, t: t + after, cpu: Some(1), tid: Some(7) };
     let sightings = vec![seen(0, 0), seen(1, 5_000), seen(2, worst)];
     let packets = vec![Packet { stream: 0, key: number, number: number.into(), late, sightings }];
     let capture = Capture { number, kind, from: t, to: t + 900_000, machines, packets, more_late: 0 };

@@ -1,9 +1,9 @@
 //! Runs after a kill of their writer at any instant, and on a full disk. Each case needs its own process, which is this
 //! test program again.
 
-use latpath_capture::{Capture, CaptureKind, Packet, PacketSighting, RankedCapture, RetentionLimits, RetentionPolicy};
+use latpath_capture::{Capture, CaptureKind, Packet, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
-use latpath_model::{Point, PointInfo, StreamSpec, HOST};
+use latpath_model::{PacketSighting, Point, PointInfo, StreamSpec, HOST};
 use latpath_run::{Condition, Manifest, Run, RunError, Select, Writer, SPIKES};
 use latpath_settings::{Reading, SettingValue};
 use latpath_testkit::{trial, Failed};
@@ -86,7 +86,7 @@ fn push(writer: &mut Writer, number: u64) -> Result<(), RunError> {
 fn spike(number: u32, packets: u32) -> RankedCapture {
     let packet = |key: u32| {
         let t = i64::from(key) * 250_000 + i64::from(key.wrapping_mul(0x9e37_79b1) >> 12);
-        let sightings = vec![PacketSighting { point: 0, t, cpu: 3, tid: key }];
+        let sightings = vec![PacketSighting { point: 0, t, cpu: Some(3), tid: Some(key) }];
         Packet { stream: 0, key, number: key.into(), late: true, sightings }
     };
     let packets = (0..packets).map(packet).collect();

@@ -1,11 +1,10 @@
 //! Captures read back as written into a run.
 
 use latpath_capture::{
-    Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionLimits,
-    RetentionPolicy,
+    Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, RankedCapture, RetentionLimits, RetentionPolicy,
 };
 use latpath_flight::{CpuRecord, Event, Snapshot, What, Window};
-use latpath_model::{Ns, Point, PointInfo, StreamSpec};
+use latpath_model::{Ns, PacketSighting, Point, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Run, RunError, StoreError, Writer, SPIKES};
 use std::path::Path;
 
@@ -22,7 +21,7 @@ fn ranked(number: u32, kind: CaptureKind, worst: Ns) -> RankedCapture {
     let window = Window { from: t, to: t + 50_000, cpus: vec![cpu] };
     let record = Ok(Snapshot { window, ..Snapshot::default() });
     let machines = vec![MachineSnapshot { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record }];
-    let seen = |point, dt| PacketSighting { point, t: t + dt, cpu: 0, tid: 7 };
+    let seen = |point, dt| PacketSighting { point, t: t + dt, cpu: Some(0), tid: Some(7) };
     let late = kind == CaptureKind::Spike;
     let sightings = vec![seen(0, 0), seen(1, worst)];
     let packets = vec![Packet { stream: 0, key: number, number: number.into(), late, sightings }];

@@ -4,7 +4,7 @@ use crate::{Worst, WorstStep};
 use latpath_clock::TimeOfDay;
 use latpath_journey::journey::MAX_POINTS;
 use latpath_journey::{Journey, Paths};
-use latpath_model::{Ns, PointId, StreamId};
+use latpath_model::{Ns, PacketSighting, PointId, StreamId};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
@@ -27,15 +27,7 @@ pub(crate) struct SlowJourney {
     pub number: u64,
     key: u32,
     /// All sightings in order of time.
-    steps: Vec<Step>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Step {
-    t: Ns,
-    point: PointId,
-    cpu: Option<u16>,
-    tid: Option<u32>,
+    steps: Vec<PacketSighting>,
 }
 
 impl SlowJourney {
@@ -43,10 +35,10 @@ impl SlowJourney {
         let step = |point: PointId| {
             let at = usize::from(point);
             let (cpu, tid) = (journey.cpu.get(at).copied(), journey.tid.get(at).copied());
-            Some(Step { t: journey.at(point)?, point, cpu, tid })
+            Some(PacketSighting { t: journey.at(point)?, point, cpu, tid })
         };
         let is_sighting = |point: &PointId| journey.samples >> point & 1 == 0;
-        let mut steps: Vec<Step> = (0..MAX_POINTS as PointId).filter(is_sighting).filter_map(step).collect();
+        let mut steps: Vec<PacketSighting> = (0..MAX_POINTS as PointId).filter(is_sighting).filter_map(step).collect();
         steps.sort_by_key(|step| step.t);
         let Journey { stream, key, number, .. } = *journey;
         Self { total, first: steps.first().map_or(0, |s| s.t), stream, number, key, steps }
@@ -68,7 +60,7 @@ impl SlowJourney {
     ) -> Worst {
         let seen = self.steps.iter().fold(0, |set, step| set | 1 << step.point);
         let mut before = self.first;
-        let step = |s: &Step| {
+        let step = |s: &PacketSighting| {
             let since_last_ns = s.t.saturating_sub(before);
             before = s.t;
             WorstStep {

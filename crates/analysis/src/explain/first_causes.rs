@@ -46,14 +46,13 @@ impl FirstCauses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use latpath_capture::PacketSighting;
     use latpath_cause::{Attribution, Cause, CauseInterval, Hop, PacketTimeline, RunContext};
-    use latpath_model::Ns;
+    use latpath_model::{Ns, PacketSighting};
 
     /// A packet that passes three points: each hop has one cause for so long.
     fn packet(hops: [(Cause, Ns); 2]) -> PacketTimeline {
         let mut t = 0;
-        let mut seen = vec![PacketSighting { point: 0, t, cpu: 0, tid: 0 }];
+        let mut seen = vec![PacketSighting { point: 0, t, cpu: Some(0), tid: Some(0) }];
         let mut all = Vec::new();
         for (point, (cause, ns)) in (0..).zip(hops) {
             let interval = CauseInterval {
@@ -71,7 +70,7 @@ mod tests {
             };
             all.push(Hop { from: point, to: point + 1, begin: t, end: t + ns, intervals: vec![interval] });
             t += ns;
-            seen.push(PacketSighting { point: point + 1, t, cpu: 0, tid: 0 });
+            seen.push(PacketSighting { point: point + 1, t, cpu: Some(0), tid: Some(0) });
         }
         let machines = vec!["host".into()];
         PacketTimeline { stream: 0, key: 1, number: 1, late: true, capture: 1, machines, seen, hops: all }

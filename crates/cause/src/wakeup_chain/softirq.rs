@@ -64,7 +64,7 @@ impl WakeupChain<'_> {
         if !self.reader || !pair.sends || pair.queue || !self.has_a() || irq.from <= self.a {
             return None;
         }
-        let before = self.machine.irq_intervals(pair.cpu_of_a).and_then(|s| s.any_softirq(self.a)).copied();
+        let before = pair.cpu_of_a.and_then(|cpu| self.machine.irq_intervals(cpu)?.any_softirq(self.a).copied());
         // Where that one is not known, it had passed the packet on soon.
         let (since, its_vector) = match before {
             Some(IrqInterval { doing: Doing::Softirq(vector), to, .. }) => (to, vector),
@@ -72,7 +72,7 @@ impl WakeupChain<'_> {
         };
         let actor = Some(self.machine.executor(cpu, &Doing::Softirq(vector), self.t));
         self.add(since, Cause::QdiscHeld, CauseInterval { actor, cpu: Some(cpu), ..CauseInterval::default() });
-        Some(Context::Softirq { cpu: pair.cpu_of_a, vector: its_vector })
+        Some(pair.cpu_of_a.map_or(Context::UnknownCpu, |cpu| Context::Softirq { cpu, vector: its_vector }))
     }
 
     /// From its beginning on: its work, first on packets that came earlier.
@@ -115,7 +115,7 @@ impl WakeupChain<'_> {
             }
         }
         // The first to end is the one that carried the packet to the earlier sighting.
-        let same_poll = irq.from < self.a && self.has_a() && self.pair.cpu_of_a == cpu;
+        let same_poll = irq.from < self.a && self.has_a() && self.pair.cpu_of_a == Some(cpu);
         if same_poll && !self.pair.queue {
             return (until, ahead);
         }

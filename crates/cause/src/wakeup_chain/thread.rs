@@ -255,8 +255,8 @@ impl WakeupChain<'_> {
             return false;
         }
         let (a, cpu) = (self.pair.a, self.pair.cpu_of_a);
-        let giver = Context::of(cpu, self.machine.at(cpu, a));
-        let gives = |waker: &Waker| waker.cpu == cpu && Context::of(cpu, waker.context) == giver;
+        let giver = Context::on(cpu, self.machine, a);
+        let gives = |waker: &Waker| Some(waker.cpu) == cpu && Context::of(waker.cpu, waker.context) == giver;
         if giver == Context::Thread(pid) {
             return false;
         }

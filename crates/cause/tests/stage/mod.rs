@@ -1,10 +1,10 @@
 //! Handmade captures: events of each CPU of each machine in order of time, and sightings of packets.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
 use latpath_cause::{Analyst, CauseInterval, Executor, RunContext};
 use latpath_flight::*;
-use latpath_model::{Link, Ns, Point, PointInfo};
+use latpath_model::{Link, Ns, PacketSighting, Point, PointInfo};
 use latpath_vms::{Accel, Role, Tap, Vm};
 use std::collections::BTreeMap;
 
@@ -222,8 +222,8 @@ impl Stage {
         let seen = |(point, t, cpu, tid): &(&str, Ns, u16, u32)| PacketSighting {
             point: self.point(point),
             t: *t,
-            cpu: *cpu,
-            tid: *tid,
+            cpu: Some(*cpu),
+            tid: Some(*tid),
         };
         let sightings: Vec<PacketSighting> = sightings.iter().map(seen).collect();
         let number = self.capture.packets.len() as u64;

@@ -6,9 +6,8 @@ use super::{
     windows::Cut,
     Packets,
 };
-use latpath_capture::{PacketSighting, UNKNOWN_CPU};
 use latpath_flight::{CpuTimeline, Doing, Snapshot};
-use latpath_model::{Ns, Passage, Point, PointInfo};
+use latpath_model::{Ns, PacketSighting, Passage, Point, PointInfo};
 use std::collections::BTreeSet;
 
 /// Maximum time between a packet's sighting and the line that shows it, ns.
@@ -41,9 +40,12 @@ pub(crate) fn fill(
 /// Clears the CPUs and threads of all sightings.
 pub(crate) fn forget(packets: &mut Packets) {
     for seen in packets.iter_mut().flat_map(|packet| &mut packet.sightings) {
-        (seen.cpu, seen.tid) = (UNKNOWN_CPU, 0);
+        (seen.cpu, seen.tid) = (None, None);
     }
 }
+
+/// The CPU and the thread of a sighting, as far as they are known.
+type CpuAndThread = (Option<u32>, Option<u32>);
 
 struct Finder<'a> {
     rows: Vec<CpuTimeline>,
@@ -65,12 +67,12 @@ impl Finder<'_> {
             }
         });
         if let Some((cpu, tid)) = found {
-            (seen.cpu, seen.tid) = (cpu.and_then(|cpu| u16::try_from(cpu).ok()).unwrap_or(UNKNOWN_CPU), tid);
+            (seen.cpu, seen.tid) = (cpu.and_then(|cpu| u16::try_from(cpu).ok()), tid);
         }
     }
 
     /// CPU and thread from lines of such packets at that time, if they agree.
-    fn by_lines(&self, point: &Point, t: Ns) -> Option<(Option<u32>, u32)> {
+    fn by_lines(&self, point: &Point, t: Ns) -> Option<CpuAndThread> {
         let kind = point.kind.info();
         let place = match kind.passage {
             Passage::In => Place::Received,
@@ -95,20 +97,20 @@ impl Finder<'_> {
         let all: BTreeSet<(u32, u32)> = lines.map(|line| (line.cpu, line.pid)).collect();
         let mut all = all.into_iter();
         let (cpu, pid) = all.next().filter(|_| all.next().is_none())?;
-        Some((Some(cpu), pid))
+        Some((Some(cpu), Some(pid)))
     }
 
     /// The thread with this name, if there is exactly one, and the CPU on which it ran.
-    fn by_name(&self, name: &str, t: Ns) -> Option<(Option<u32>, u32)> {
+    fn by_name(&self, name: &str, t: Ns) -> Option<CpuAndThread> {
         let cut = latpath_model::text::cut(name, NAME);
         let mut called = self.snapshot.threads.iter().filter(|(_, thread)| thread.name == cut);
         let (pid, _) = called.next().filter(|_| called.next().is_none())?;
         let runs = |row: &&CpuTimeline| matches!(row.at(t), Doing::Thread(running) if running.pid == *pid);
-        Some((self.rows.iter().find(runs).map(|row| row.cpu), *pid))
+        Some((self.rows.iter().find(runs).map(|row| row.cpu), Some(*pid)))
     }
 
     /// The CPU that ran the network softirq at that time, if there was exactly one, and the thread it interrupted.
-    fn by_softirq(&self, t: Ns) -> Option<(Option<u32>, u32)> {
+    fn by_softirq(&self, t: Ns) -> Option<CpuAndThread> {
         let (from, to) = (t.saturating_sub(self.within + NEAR), t.saturating_add(self.within + NEAR));
         // A CPU with an unknown state may have run it.
         let mut found = None;
@@ -116,7 +118,7 @@ impl Finder<'_> {
             for tile in row.between(from, to) {
                 match tile.doing {
                     Doing::Softirq(NET_RX) if found.is_none_or(|(cpu, _)| cpu == row.cpu) => {
-                        found = Some((row.cpu, tile.thread.unwrap_or(0)));
+                        found = Some((row.cpu, tile.thread));
                     }
                     Doing::Softirq(NET_RX) | Doing::Unknown => return None,
                     _ => {}

@@ -131,8 +131,8 @@ fn stall() -> Result<(), Failed> {
     // Each packet is as the run has it.
     let mut journeys = BTreeMap::new();
     run.for_each(&Select { cpus_and_threads: true, ..Select::default() }, |j| {
-        let points =
-            (0..j.t.len() as u16).filter_map(|p| Some((j.at(p)?, p, j.cpu[usize::from(p)], j.tid[usize::from(p)])));
+        let at = |p: u16| Some((j.at(p)?, p, Some(j.cpu[usize::from(p)]), Some(j.tid[usize::from(p)])));
+        let points = (0..j.t.len() as u16).filter_map(at);
         let mut seen: Vec<_> = points.collect();
         seen.sort_unstable();
         journeys.insert(j.number, seen);
@@ -334,7 +334,7 @@ fn live() -> Result<(), Failed> {
     let read = points.iter().position(|p| p.point.kind == PointKind::AppRead).ok_or("no reader")?;
     for packet in late {
         let seen = packet.sightings.iter().find(|s| usize::from(s.point) == read).ok_or("it was not read")?;
-        equal("the thread that read it", seen.tid, stage.application.pid())?;
+        equal("the thread that read it", seen.tid, Some(stage.application.pid()))?;
         equal("points of the route", packet.sightings.len() >= 5, true)?;
     }
     Ok(())

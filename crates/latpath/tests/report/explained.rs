@@ -1,11 +1,9 @@
 //! `latpath explain` on a run whose late packets have a known culprit.
 
 use crate::runs::{stderr, stdout, Bench};
-use latpath_capture::{
-    Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, PacketSighting, RankedCapture, RetentionPolicy,
-};
+use latpath_capture::{Capture, CaptureKind, LateCounts, MachineSnapshot, Packet, RankedCapture, RetentionPolicy};
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, What, Window};
-use latpath_model::{Link, Ns, PointInfo, StreamSpec};
+use latpath_model::{Link, Ns, PacketSighting, PointInfo, StreamSpec};
 use latpath_run::{Manifest, Stamp, Writer};
 use latpath_testkit::{point, waits::until};
 use std::collections::BTreeMap;
@@ -69,8 +67,8 @@ fn ranked(number: u32, kind: CaptureKind, begin: Ns, waits: Ns) -> RankedCapture
         vec![MachineSnapshot { machine: "host".into(), offset_ns: 0, error_bound_ns: 0, record: Ok(record) }];
     let late = kind == CaptureKind::Spike;
     let sightings = vec![
-        PacketSighting { point: 0, t: begin, cpu: 0, tid: 0 },
-        PacketSighting { point: 1, t: read, cpu: 1, tid: RELAY },
+        PacketSighting { point: 0, t: begin, cpu: Some(0), tid: Some(0) },
+        PacketSighting { point: 1, t: read, cpu: Some(1), tid: Some(RELAY) },
     ];
     let packets = vec![Packet { stream: 0, key: number % 4, number: number.into(), late, sightings }];
     let capture = Capture { number, kind, from, to: read + MS, machines, packets, more_late: 0 };

@@ -4,12 +4,12 @@
 // Each test program uses a part of this module.
 #![allow(dead_code)]
 
-use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, PacketSighting};
+use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};
 use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, CpuRecord, Event, Left, Sleep, Snapshot, Thread, Vector, What, Window};
 use latpath_journey::Segment;
-use latpath_model::{Ns, SegmentKind, StreamSpec};
+use latpath_model::{Ns, PacketSighting, SegmentKind, StreamSpec};
 use latpath_perfetto::{proto, Export, Summary};
 use latpath_vms::{Accel, Role, Vm};
 use prost::Message;
@@ -202,7 +202,7 @@ pub fn guest(t: Ns) -> Snapshot {
 
 /// Two packets from `t` on: one is late.
 pub fn packets(t: Ns) -> Vec<Packet> {
-    let seen = |point, us: Ns, cpu, tid| PacketSighting { point, t: t + us * US, cpu, tid };
+    let seen = |point, us: Ns, cpu, tid| PacketSighting { point, t: t + us * US, cpu: Some(cpu), tid: Some(tid) };
     let packet =
         |number: u64, late, sightings| Packet { stream: 0, key: number as u32 % 4000, number, late, sightings };
     vec![

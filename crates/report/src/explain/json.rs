@@ -5,9 +5,8 @@ use latpath_analysis::explain::{
     by_cause, by_culprit, date, fixes_of, name, percent, CauseTotal, CulpritTotal, ExplainedPacket, Explanation, Fix,
     RankedCause,
 };
-use latpath_capture::{PacketSighting, UNKNOWN_CPU};
 use latpath_cause::{held_by, Actor, Advice, Cause, CauseInterval, CauseShare, Executor, Hop, RunContext};
-use latpath_model::{Ns, PointId};
+use latpath_model::{Ns, PacketSighting, PointId};
 use latpath_run::{Run, SpikeFiles};
 use serde_json::{json, Value};
 
@@ -207,7 +206,7 @@ fn packet(packet: &ExplainedPacket, context: &RunContext) -> Value {
             "intervals": hop.intervals.iter().map(interval).collect::<Vec<_>>(),
         })
     };
-    let point = |s: &PacketSighting| json!({ "point": context.point(s.point), "since_first_ns": since(s.t), "cpu": (s.cpu != UNKNOWN_CPU).then_some(s.cpu), "tid": s.tid });
+    let point = |s: &PacketSighting| json!({ "point": context.point(s.point), "since_first_ns": since(s.t), "cpu": s.cpu, "tid": s.tid });
     let causes = attribution.shares.iter().map(|share| cause(share, attribution.excess_ns, context));
     json!({
         "packet": name(explained.stream, explained.key, begin.unwrap_or(0), context),

@@ -3,7 +3,6 @@
 use super::advice_text::fix;
 use crate::page::Page;
 use latpath_analysis::explain::{briefly, culprit_of_step, date, packet, sentence, ExplainedPacket};
-use latpath_capture::UNKNOWN_CPU;
 use latpath_cause::{Actor, ActorState, Cause, CauseInterval, Note, PacketTimeline, RunContext};
 use latpath_linux::Cpus;
 use latpath_model::{Ns, HOST};
@@ -287,7 +286,7 @@ fn steps(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunConte
         }
         let point = page.clean(&context.point(seen.point));
         let since = page.duration(seen.t.saturating_sub(begin));
-        let cpu = if seen.cpu == UNKNOWN_CPU { String::new() } else { format!("  CPU {}", seen.cpu) };
+        let cpu = seen.cpu.map_or(String::new(), |cpu| format!("  CPU {cpu}"));
         line(page, &since, "", &format!("{sign} {point}{cpu}"));
     }
 }

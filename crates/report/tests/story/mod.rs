@@ -5,13 +5,13 @@ use latpath_analysis::{
     explain::{with_fixes, ExplainedPacket, ExplainedSpike},
     Explanation,
 };
-use latpath_capture::{CaptureKind, PacketSighting};
+use latpath_capture::CaptureKind;
 use latpath_cause::{
     advise, Attribution, Baseline, Cause, CauseInterval, Executor, Hop, PacketTimeline, Ranking, RunContext,
 };
 use latpath_clock::TimeOfDay;
 use latpath_flight::{Class, Doing, Running};
-use latpath_model::{Ns, Point, PointInfo, SegmentKind};
+use latpath_model::{Ns, PacketSighting, Point, PointInfo, SegmentKind};
 use latpath_report::{explanation_text, Head};
 use latpath_run::{Manifest, Run, SpikeFile, SpikeFiles, SpikesRecord, Stamp, State, JOURNEYS, MANIFEST};
 use latpath_stats::units::Letters;
@@ -116,7 +116,7 @@ pub type Interval = (Ns, Cause, usize, u32, Option<Executor>, Option<Executor>);
 
 fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Interval>)>) -> PacketTimeline {
     let mut t = at;
-    let mut seen = vec![PacketSighting { point: hops[0].0, t, cpu: 2, tid: 0 }];
+    let mut seen = vec![PacketSighting { point: hops[0].0, t, cpu: Some(2), tid: Some(0) }];
     let mut all = Vec::new();
     for (from, to, explained_packet) in hops {
         let begin = t;
@@ -149,7 +149,7 @@ fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Interval>)>)
             });
             (t, last) = (t + ns, cpu);
         }
-        seen.push(PacketSighting { point: to, t, cpu: last as u16, tid: 0 });
+        seen.push(PacketSighting { point: to, t, cpu: Some(last as u16), tid: Some(0) });
         all.push(Hop { from, to, begin, end: t, intervals });
     }
     let machines = vec!["host".into(), "guest7".into()];
