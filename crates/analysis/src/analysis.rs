@@ -1,4 +1,4 @@
-//! A run, and what its figures are computed from: derived once, and passed to whatever reads the run.
+//! A run with the inputs of its figures, derived once and passed to everything that reads the run.
 
 use crate::layout::{add_possible, add_segments, recorded_layout};
 use latpath_journey::{Layout, Segment};
@@ -7,56 +7,57 @@ use latpath_run::{Deficiency, DeficiencyKind, Manifest, Run, Select, CLOCKS};
 use latpath_stats::{units::number_of, Band, Facts, PatternKind, Setup};
 use latpath_vms::Vm;
 
-/// Maximum number of histograms of all workers together: each takes some 20 KiB.
+/// Maximum number of histograms of all workers together. Each takes some 20 KiB.
 const HISTOGRAMS: usize = 8192;
 
-/// What to find out about a run.
+/// What a summary of a run covers.
 #[derive(Clone, Debug, Default)]
 pub struct SummaryOptions {
-    /// Which journeys count.
+    /// The journeys that count.
     pub select: Select,
-    /// Times over this are counted; what the recording said where there is none.
+    /// Threshold of late packets, ns; `None` for the recording's own.
     pub threshold_ns: Option<Ns>,
-    /// The longest rows of packets that took longer than each of these are found too.
+    /// Further thresholds, ns: the longest row of consecutive late packets is found for each.
     pub row_limits: Vec<Ns>,
-    /// Times in it are counted too.
+    /// Band in which times are counted too.
     pub band: Option<Band>,
-    /// So many of the worst packets are shown.
+    /// Number of the worst packets to keep.
     pub worst: usize,
-    /// Further segments; see [`layout_of`](crate::layout_of).
+    /// The user's segments; see [`layout_of`](crate::layout_of).
     pub segments: Vec<String>,
-    /// Further segments, of a profile: those that the run can have, and does not have by their names, are added to `segments`.
+    /// Segments of a profile. Those whose points the run has, and whose names are new, are added to `segments`.
     pub possible_segments: Vec<String>,
-    /// The figures are also computed without the packets that patterns of these kinds touch.
+    /// Kinds of patterns: the figures are also computed without the packets that these touch.
     pub exclude: Vec<PatternKind>,
-    /// The figures are also computed for each interval of this length.
+    /// Length of intervals, ns, for each of which the figures are also computed.
     pub every: Option<Ns>,
-    /// Threads that read; 0 is one.
+    /// Number of reading threads; 0 means one.
     pub workers: usize,
 }
 
-/// A run with its layout, its clocks' error bounds and what is counted of it.
+/// A run with its layout, the error bounds of its clocks, and the setup of its figures.
 pub struct Analysis<'a> {
     /// The run.
     pub run: &'a Run,
-    /// What to find out about it; `segments` has the possible ones of a profile too.
+    /// What the figures cover; `segments` includes those of a profile.
     pub options: SummaryOptions,
     /// Route and segments, the user's segments last.
     pub layout: Layout,
-    /// The run's manifest, with each machine's largest error bound of all clock samples: after a crash the samples are newer.
+    /// The run's manifest, with the largest error bound of all clock samples of each machine: after a crash, the samples are newer
+    /// than the manifest.
     pub manifest: Manifest,
-    /// Virtual machines of the host.
+    /// Virtual machines on the host.
     pub vms: Vec<Vm>,
-    /// What is counted.
+    /// The streams, points, segments and thresholds that are counted.
     pub setup: Setup,
-    /// What could not be read of the run so far.
+    /// Parts of the run that could not be read.
     pub unread: Vec<Deficiency>,
-    /// Number of the layout's segments that are not the user's.
+    /// Number of segments before the user's in the layout.
     recorded: usize,
 }
 
 impl<'a> Analysis<'a> {
-    /// Derives all of it. The first journeys of the run are read for its route.
+    /// Derives the inputs. Reads the first journeys of the run to find the route.
     ///
     /// # Errors
     /// Fails where the run cannot have one of the user's segments.
@@ -71,7 +72,7 @@ impl<'a> Analysis<'a> {
         Ok(Self { run, options, layout, manifest, vms: run.vms(), setup, unread, recorded })
     }
 
-    /// Leaves out the segments for which `is_kept` is false.
+    /// Removes the segments for which `is_kept` returns false.
     pub(crate) fn retain_segments(&mut self, is_kept: impl Fn(&Segment) -> bool) {
         self.recorded = self.layout.segments[..self.recorded].iter().filter(|s| is_kept(s)).count();
         self.layout.segments.retain(is_kept);
@@ -83,19 +84,19 @@ impl<'a> Analysis<'a> {
         &self.layout.segments[..self.recorded]
     }
 
-    /// What a summary says beside what was counted: of the `whole` run or of a part that lasts `elapsed`.
+    /// The facts of a summary that are not counted: of the `whole` run, or of a part of `elapsed` ns.
     pub(crate) fn facts(&self, whole: bool, elapsed: Ns) -> Facts<'_> {
         let Self { manifest, layout, vms, .. } = self;
         Facts { manifest, points: self.run.points(), route: &layout.route, before: &[], whole, vms, elapsed }
     }
 
-    /// First sightings of the first and the last selected journey; `None` in an empty run.
+    /// Times of the first sightings of the first and the last selected journey; `None` in an empty run.
     pub(crate) fn span(&self, select: &Select) -> Option<(Ns, Ns)> {
         let (first, last) = self.run.times()?;
         Some((select.from_ns.max(first), select.to_ns.min(last)))
     }
 
-    /// The number of threads that may read, by the memory of their histograms.
+    /// Number of reading threads, limited by the memory of their histograms.
     pub(crate) fn workers(&self) -> usize {
         let histograms = (self.setup.streams * self.setup.segments.len()).max(1);
         self.options.workers.clamp(1, (HISTOGRAMS / histograms).max(1))
@@ -109,7 +110,7 @@ fn setup(run: &Run, options: &SummaryOptions, layout: &Layout) -> Setup {
     Setup { row_limits: options.row_limits.clone(), band: options.band, ..setup }
 }
 
-/// The run's manifest with the largest error bounds of its clock samples, and what could not be read of these.
+/// The manifest with the largest error bounds of the clock samples, and a deficiency if samples could not be read.
 fn with_sampled_bounds(run: &Run) -> (Manifest, Vec<Deficiency>) {
     let mut manifest = run.manifest().clone();
     let read = run.for_each_clock_sample(|sample| {

@@ -1,4 +1,4 @@
-//! The captures of a run, read one by one, and those that a user selects.
+//! Captures of a run, read one by one, and the user's selections of them.
 
 use crate::explain::Candidate;
 use crate::{Explainer, PacketSelector};
@@ -11,13 +11,13 @@ use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Why a selection has nothing.
+/// Why a selection is empty.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
-    /// The run has none, or several, of what the user names. The text lists what there is.
+    /// The run has no match, or several. The text lists the candidates.
     #[error("{0}")]
     Usage(String),
-    /// The run has no captures. The text says why.
+    /// The run has no captures. The text gives the reason.
     #[error("{0}")]
     Nothing(String),
     /// The capture was replaced while it was read.
@@ -31,64 +31,67 @@ pub enum SelectError {
     Run(#[from] RunError),
 }
 
-/// A run's captures. They are too large to be held together.
+/// Captures of a run, which are too large to be held in memory together.
 pub struct RunCaptures<'a> {
     run: &'a Run,
-    /// Their files, and notes on them.
+    /// Files of the captures, and notes on them.
     pub files: SpikeFiles,
-    /// Captures that cannot be read.
+    /// Number of unreadable captures.
     pub unread: usize,
 }
 
-/// The packet that a user means.
+/// A packet that the user selected.
 pub struct SelectedPacket {
-    /// The packet, in the capture that has the most of its route.
+    /// The packet, in the capture with most of its route.
     pub packet: Candidate,
-    /// All captures that have the packet, that one among them.
+    /// Numbers of all captures with the packet, including this capture.
     pub captures: Vec<u32>,
 }
 
-/// A packet, by its stream and its number there.
+/// A packet's stream, and its number in the stream.
 type PacketId = (StreamId, u64);
 
-/// Which captures are meant.
+/// A selection of captures.
 #[derive(Clone, Debug)]
 pub enum Selection {
-    /// Those of this many of the worst packets.
+    /// The captures of this many of the worst packets.
     Worst(usize),
+    /// Captures by number.
     Spikes(Vec<u32>),
-    /// Those that have this packet, late or not.
+    /// The captures with this packet, late or not.
     Packet(PacketSelector),
 }
 
+/// The captures and packets of a selection.
 #[derive(Debug)]
 pub struct Selected {
-    /// The captures' numbers, in the order of their times.
+    /// Numbers of the captures, in order of time.
     pub captures: Vec<u32>,
-    /// The packets that are meant; `None` where all are.
+    /// The selected packets; `None` for all.
     packets: Option<HashSet<PacketId>>,
 }
 
 impl Selected {
-    /// Whether a packet is meant.
+    /// Whether the packet is selected.
     pub fn matches(&self, packet: &Packet) -> bool {
         self.packets.as_ref().is_none_or(|packets| packets.contains(&(packet.stream, packet.number)))
     }
 }
 
 impl<'a> RunCaptures<'a> {
+    /// Lists the captures of a run.
     pub fn new(run: &'a Run) -> Self {
         Self { run, files: run.spikes(), unread: 0 }
     }
 
-    /// Reads all captures of a kind. Counts and notes those that cannot be read.
+    /// Reads all captures of a kind. Counts unreadable captures, and adds a note for each.
     pub fn each(&mut self, kind: CaptureKind, mut take: impl FnMut(&Capture)) {
         let of_kind = self.files.files.iter().filter(|f| f.head.kind() == kind);
         let numbers: Vec<u32> = of_kind.map(|f| f.head.number).collect();
         for number in numbers {
             match self.run.capture(number) {
                 Ok(ranked) => take(&ranked.capture),
-                // A recording under way may have replaced it by a worse one.
+                // A current recording may have replaced the capture by a worse one.
                 Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == ErrorKind::NotFound => {
                     self.files.files.retain(|f| f.head.number != number);
                 }
@@ -100,7 +103,7 @@ impl<'a> RunCaptures<'a> {
         }
     }
 
-    /// Learns the baseline; from captures with late packets where there are no others.
+    /// Learns the baseline; from captures with late packets if there are no others.
     pub fn learn(&mut self, explainer: &mut Explainer) {
         self.each(CaptureKind::Baseline, |capture| explainer.learn(capture));
         if explainer.learnt() > 0 {
@@ -114,12 +117,12 @@ impl<'a> RunCaptures<'a> {
         }
     }
 
-    /// Finds the packet that is meant.
+    /// Finds a packet.
     ///
     /// # Errors
-    /// `Usage`, where there is none, or more than one.
+    /// Returns `Usage` if no packet matches, or more than one.
     pub fn find(&mut self, selector: &PacketSelector, context: &RunContext) -> Result<SelectedPacket, SelectError> {
-        // Where two captures have a packet, the one that has all of its route comes first.
+        // If two captures have a packet, the capture with all of its route comes first.
         let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
         for kind in [CaptureKind::Spike, CaptureKind::Baseline] {
             self.each(kind, |capture| {
@@ -139,10 +142,10 @@ impl<'a> RunCaptures<'a> {
         Ok(SelectedPacket { packet, captures })
     }
 
-    /// Reads that packet, and its capture.
+    /// Reads a packet that was found, and its capture.
     ///
     /// # Errors
-    /// Where it cannot be read any more.
+    /// Fails if the capture is no longer readable.
     pub fn read(&self, selected: &SelectedPacket) -> Result<(Capture, Packet), SelectError> {
         let chosen = &selected.packet;
         let capture = self.run.capture(chosen.capture)?.capture;
@@ -151,10 +154,10 @@ impl<'a> RunCaptures<'a> {
         packet.map(|packet| (capture, packet)).ok_or(SelectError::Changed(chosen.capture))
     }
 
-    /// Finds the captures that are meant.
+    /// Resolves a selection.
     ///
     /// # Errors
-    /// Where the run has none, or not those; or `stop` is set.
+    /// Fails if the run has no matching captures, or `stop` is set.
     pub fn select(
         &mut self,
         selection: &Selection,
@@ -202,7 +205,7 @@ impl<'a> RunCaptures<'a> {
         self.files.files.iter().any(|file| file.head.number == number)
     }
 
-    /// The captures' numbers, for an error.
+    /// Numbers of the captures, for an error.
     fn listed(&self) -> String {
         const LISTED: usize = 20;
         let all: Vec<String> = self.files.files.iter().map(|file| file.head.number.to_string()).collect();
@@ -213,7 +216,7 @@ impl<'a> RunCaptures<'a> {
         }
     }
 
-    /// The worst packets, and their captures. A capture is read as long as its worst packet may be one of them.
+    /// The worst packets, and their captures. Reads a capture only if its worst packet may be among them.
     fn worst(&self, most: usize, stop: &AtomicBool) -> Result<(Vec<u32>, HashSet<PacketId>), SelectError> {
         struct Late {
             took: Ns,
@@ -231,7 +234,7 @@ impl<'a> RunCaptures<'a> {
             if worst.len() >= most && worst[most - 1].took >= file.head.worst {
                 break;
             }
-            // A capture that cannot be read, or keeps none of its late packets, counts by its worst.
+            // An unreadable capture, or one without its late packets, counts by its worst time.
             let capture = file.head.number;
             let packets = self.run.capture(capture).map(|ranked| ranked.capture.packets).unwrap_or_default();
             let late = packets.iter().filter(|packet| packet.late).filter_map(|packet| {
@@ -253,7 +256,7 @@ impl<'a> RunCaptures<'a> {
     }
 }
 
-/// A packet as a list shows it.
+/// A packet as a candidate for a selection.
 fn candidate(capture: &Capture, packet: &Packet, context: &RunContext) -> Option<Candidate> {
     let route = context.route(packet.stream);
     let on_route = || packet.sightings.iter().filter(|s| route.is_empty() || route.contains(&s.point)).map(|s| s.t);

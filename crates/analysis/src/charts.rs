@@ -1,4 +1,4 @@
-//! What charts show beside a summary.
+//! Data of charts, which a summary does not have.
 
 use crate::intervals::intervals;
 use crate::summarise::{gather, without, Gathered, Reading};
@@ -8,35 +8,37 @@ use latpath_model::{Ns, PointId, SegmentKind, StreamId};
 use latpath_run::{Rows, Run, Select};
 use latpath_stats::{Aggregate, Batch, Batches, FineHistograms, OverTime, Setup, Slot, Summary, Worst};
 
-/// Segments that have charts, at most.
+/// Maximum number of segments with charts.
 pub(crate) const CHARTED: usize = 24;
 
-/// What the charts of a report show.
+/// Data of a report's charts.
 #[derive(Clone, Debug, Default)]
 pub struct Charts {
-    /// When the first slot begins, on the run's timeline.
+    /// Start of the first slot on the run's timeline, ns.
     pub begin_ns: Ns,
-    /// The same instant in UTC.
+    /// Start of the first slot, UTC, ns.
     pub begin_utc_ns: Ns,
-    /// How long each slot is.
+    /// Length of a slot, ns.
     pub slot_ns: Ns,
+    /// Segments with charts.
     pub segments: Vec<ChartedSegment>,
-    /// A packet whose segments took what is usual.
+    /// A packet whose segment times are close to the medians.
     pub typical: Option<Worst>,
 }
 
+/// Data of a segment's charts.
 #[derive(Clone, Debug)]
 pub struct ChartedSegment {
-    /// Its place in the summary.
+    /// Index into the summary's segments.
     pub figures: usize,
-    /// Its times in equal slots of the run.
+    /// Times in equal slots of the run.
     pub slots: Vec<Slot>,
-    /// How often each time occurs.
+    /// Histograms of the times.
     pub histograms: FineHistograms,
 }
 
 impl ChartedSegment {
-    /// Those of the summary's segments that are `charted`, which are places in the setup.
+    /// Segments of the summary at the `charted` indexes of the setup.
     pub(crate) fn all(aggregate: &Aggregate, charted: &[usize], over_time: &OverTime) -> Vec<Self> {
         let of = |(figures, histograms): (usize, FineHistograms)| {
             let at = charted.iter().position(|segment| *segment == histograms.segment)?;
@@ -47,7 +49,7 @@ impl ChartedSegment {
 }
 
 impl Analysis<'_> {
-    /// Computes all figures, and what charts show.
+    /// Computes all figures, and the data of the charts.
     ///
     /// # Errors
     /// As [`Analysis::summarise`].
@@ -78,13 +80,13 @@ impl Analysis<'_> {
         Ok((summary, charts))
     }
 
-    /// The slowest packet that was counted, as a summary shows it.
+    /// The slowest packet of an aggregate, as a summary shows it.
     fn slowest(&self, counted: &Aggregate) -> Option<Worst> {
         latpath_stats::summarise(counted, &self.facts(false, 0)).worst.into_iter().next()
     }
 }
 
-/// The segments that have charts, by their places in the setup: at most so many, the classic ones first.
+/// Indexes of the segments with charts in the setup: at most `most`, classic segments first.
 fn charted(setup: &Setup, most: usize) -> Vec<usize> {
     let mut chosen: Vec<usize> = (0..setup.segments.len()).collect();
     chosen.sort_by_key(|at| setup.segments[*at].kind == SegmentKind::Step);
@@ -93,7 +95,7 @@ fn charted(setup: &Setup, most: usize) -> Vec<usize> {
     chosen
 }
 
-/// A complete packet of the stream with the most packets whose segments took closest to their medians, of the first so many.
+/// The complete packet with segment times closest to the medians, among the first `TRIED` packets of the stream with most packets.
 fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Option<Aggregate> {
     const TRIED: usize = 20_000;
     let streams = select.streams.clone();
@@ -110,7 +112,7 @@ fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Opti
     let medians: Vec<_> = setup.segments.iter().filter_map(median).collect();
     let streams = Some(vec![StreamId::try_from(id).ok()?]);
     let select = Select { streams, ..select.clone() };
-    // Imported files do not say who saw a packet.
+    // Imported files have no CPUs and threads.
     let select = if run.manifest().imported.is_empty() { select.with_cpus_and_threads() } else { select };
     let (mut tried, mut least) = (0, i128::MAX);
     let mut best = Rows::default();

@@ -1,4 +1,4 @@
-//! What the user chose of a run, and how it is counted: a page that shows less than all must say so.
+//! The user's choices: a page that shows only a part of a run must say so.
 
 use crate::SummaryOptions;
 use latpath_model::{text::printable, Ns};
@@ -8,7 +8,7 @@ use latpath_stats::units::duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// The options of a report, and what its author says of it.
+/// The options of a report, and its author's title and notes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Chosen {
     /// Only journeys from here on, since the run's start; null for all from the first.
@@ -34,6 +34,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
+    /// The choices in the options.
     pub fn of(run: &Run, options: &SummaryOptions) -> Self {
         let select = &options.select;
         let since = |t: Ns| t.saturating_sub(run.manifest().start.monotonic_ns);
@@ -50,7 +51,7 @@ impl Chosen {
         }
     }
 
-    /// `2.000 s to 3.000 s of 10.00 s, of MU01`; `None` where nothing was left out.
+    /// The covered part: `2.000 s to 3.000 s of 10.00 s, of MU01`; `None` for the whole run.
     pub fn part(&self) -> Option<String> {
         let time = (self.from_ns.is_some() || self.to_ns.is_some()).then(|| {
             let (from, of) = (duration(self.from_ns.unwrap_or(0)), duration(self.of_ns));
@@ -62,7 +63,7 @@ impl Chosen {
         (!parts.is_empty()).then(|| printable(&parts.join(", ")))
     }
 
-    /// Its other options, each by its name.
+    /// The other options, each with its name.
     pub fn options(&self) -> Vec<(&'static str, String)> {
         let some = |name, value: String| (!value.is_empty()).then_some((name, value));
         let threshold = self.threshold_ns.map_or(String::new(), duration);

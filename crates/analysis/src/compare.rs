@@ -1,4 +1,4 @@
-//! From runs to what they are compared by, and limits on differences.
+//! Figures that runs are compared by, and limits on differences.
 
 mod limit;
 mod recording;

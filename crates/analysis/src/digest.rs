@@ -1,17 +1,18 @@
-//! What names a run by its content.
+//! Digest of a run's content.
 
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Folders in a run's folder have no further ones below these.
+/// Maximum depth of directories in a run.
 const DEPTH: usize = 4;
 
-/// The SHA-256 of a run's files, as `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` says it in the run's folder; of a log, that of the file.
+/// The SHA-256 of a run's files, equal to the output of `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` in the run's
+/// directory; for a log, the SHA-256 of the file.
 ///
 /// # Errors
-/// Where a file cannot be read. One that is no plain file is passed over.
+/// Fails if a file cannot be read. Skips anything but regular files.
 pub fn digest(run: &Path) -> io::Result<String> {
     if run.is_file() {
         return Ok(hex(&of_file(run)?));

@@ -1,8 +1,8 @@
-//! Why packets were late: what is found out from captures, as `latpath explain` and `latpath live` show it.
+//! Explains late packets from captures, for `latpath explain` and `latpath live`.
 //!
-//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] those with late ones, in any order:
-//! it explains each late packet, ranks what held them, and keeps the worst. What it knows is an [`Explanation`] at any time. It
-//! is the same for captures of a run and for those of a recording that goes on.
+//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] captures with late packets, in any order:
+//! it explains each late packet, ranks the causes, and keeps the worst packets. The result is an [`Explanation`], available at any time,
+//! for captures of a run as for captures of a current recording.
 
 mod alike;
 mod context;
@@ -37,72 +37,77 @@ use latpath_stats::Bucket;
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-/// On-time packets of one capture that the baseline is learnt from.
+/// Maximum number of on-time packets of a capture from which the baseline is learnt.
 const MAX_LEARNT: usize = 128;
-/// Late packets that are remembered, so that one in two captures counts once.
+/// Maximum number of remembered late packets: a packet in two captures counts once.
 const MAX_REMEMBERED: usize = 1 << 20;
 
+/// A packet with its causes.
 #[derive(Clone, Debug)]
 pub struct ExplainedPacket {
-    /// What held it, on its whole route.
+    /// Causes along its whole route.
     pub explained: PacketTimeline,
-    /// Its causes by their time beyond the baseline.
+    /// Causes by their time beyond the baseline.
     pub attribution: Attribution,
-    /// What fixes its first cause.
+    /// Fixes of its first cause.
     pub advice: Vec<Advice>,
 }
 
 impl ExplainedPacket {
-    /// By its time, the longest first; of two that took as long the earlier.
+    /// Order by time, the longest first; of equal times, the earlier packet first.
     fn rank(&self) -> impl Ord {
         (Reverse(self.attribution.time_ns), self.explained.begin())
     }
 }
 
-/// A spike, shown by its worst packet.
+/// A spike, represented by its worst packet.
 #[derive(Clone, Debug)]
 pub struct ExplainedSpike {
+    /// The worst packet.
     pub worst: ExplainedPacket,
-    /// Further late packets of the same spike.
+    /// Number of further late packets of the spike.
     pub more: u64,
 }
 
 /// A row of the ranking, with its fixes.
 #[derive(Clone, Debug)]
 pub struct RankedCause {
+    /// The row.
     pub row: Row,
-    /// What fixes it, the best first.
+    /// Fixes, the best first.
     pub advice: Vec<Advice>,
 }
 
-/// What is known of all late packets.
+/// Causes of all late packets.
 #[derive(Clone, Debug, Default)]
 pub struct Explanation {
-    /// Late packets that were explained.
+    /// Number of explained late packets.
     pub late: u64,
-    /// Late packets of these captures that found no room in them.
+    /// Number of late packets that the captures omit.
     pub more_late: u64,
-    /// The time of those that were explained, together.
+    /// Total time of the explained packets, ns.
     pub time_ns: Ns,
-    /// How much of it is beyond the baseline: rows and others sum to it.
+    /// Part of it beyond the baseline, ns: the sum of rows and others.
     pub excess_ns: Ns,
-    /// Packets with a hop without a baseline.
+    /// Number of packets with a hop that has no baseline.
     pub without_baseline: u64,
-    /// Share of a packet's excess that is unexplained, in thousandths: the median over the packets.
+    /// Unexplained share of a packet's excess, in thousandths: the median over the packets.
     pub unexplained_per_mille: u64,
+    /// Number of on-time packets from which the baseline was learnt.
     pub baseline_packets: u64,
+    /// Number of captures from which the baseline was learnt.
     pub baseline_captures: u64,
-    /// The rows by excess, the largest first; `unexplained` is the last.
+    /// Rows by excess, the largest first; `unexplained` last.
     pub ranking: Vec<RankedCause>,
-    /// What was too small to be kept.
+    /// Causes too small to be kept.
     pub others: Others,
     /// The worst packets, the latest first.
     pub worst: Vec<ExplainedPacket>,
     /// The worst packet of each of the worst spikes: one stall makes many packets late, for the same reason.
     pub spikes: Vec<ExplainedSpike>,
-    /// How guests' events stand to what the host recorded of their vCPUs, in all captures that were explained.
+    /// Consistency of guests' events with the host's record of their vCPUs, over all explained captures.
     pub causality: Vec<GuestCausality>,
-    /// What machines do not record, and what the reader must know.
+    /// Events that machines do not record, and other notes for the reader.
     pub notes: Vec<String>,
 }
 
@@ -125,7 +130,7 @@ pub struct Explainer {
 }
 
 impl Explainer {
-    /// Knows nothing yet; keeps so many of the worst packets, and of spikes.
+    /// Starts without a baseline; keeps up to `worst` packets and spikes.
     pub fn new(context: RunContext, worst: usize) -> Self {
         Self {
             context,
@@ -144,27 +149,28 @@ impl Explainer {
         }
     }
 
-    /// How often each time of a segment occurs among the late packets, by what held them longest there; `segment` counts in the context's.
+    /// Histograms of a segment's times among late packets, by first cause in the segment. `segment` is an index into the context's segments.
     pub fn first_causes(&self, segment: usize) -> Vec<(&'static str, Vec<Bucket>)> {
         self.first_causes.buckets(segment)
     }
 
+    /// The machines, points and routes.
     pub fn context(&self) -> &RunContext {
         &self.context
     }
 
-    /// The same, to be updated: in a recording under way, points and routes are found one by one.
+    /// The context, to be updated: in a current recording, points and routes are found one by one.
     pub fn context_mut(&mut self) -> &mut RunContext {
         &mut self.context
     }
 
-    /// On-time packets that the baseline is from so far.
+    /// Number of on-time packets in the baseline so far.
     pub fn learnt(&self) -> u64 {
         self.baseline.packets()
     }
 
-    /// Learns the baseline from a capture's on-time packets: those that reached the end of their route, and were not late. Captures with
-    /// late packets count only where there are no others: what made some packets late may have delayed the rest too.
+    /// Learns the baseline from a capture's packets that reached the end of their route and were not late. Pass captures with late packets only
+    /// if there are no others: the cause of the late packets may have delayed the rest too.
     pub fn learn(&mut self, capture: &Capture) {
         let has_arrived = |p: &Packet| {
             let end = self.context.route(p.stream).last();
@@ -184,7 +190,7 @@ impl Explainer {
         self.context.learn(capture);
     }
 
-    /// Explains a capture's late packets by the baseline as it is known now.
+    /// Explains a capture's late packets by the current baseline.
     pub fn add(&mut self, capture: &Capture) {
         if capture.kind == CaptureKind::Baseline {
             return;
@@ -241,14 +247,14 @@ impl Explainer {
         self.latest.as_ref()
     }
 
-    /// Counts from zero. The baseline stays.
+    /// Restarts all counts. Keeps the baseline.
     pub fn reset(&mut self) {
         let (context, worst) = (std::mem::take(&mut self.context), self.most_worst);
         let (baseline, baseline_captures) = (std::mem::take(&mut self.baseline), self.baseline_captures);
         *self = Self { baseline, baseline_captures, ..Self::new(context, worst) };
     }
 
-    /// One packet of a capture, late or not.
+    /// Explains one packet of a capture, late or not.
     pub fn one(&mut self, capture: &Capture, packet: &Packet) -> ExplainedPacket {
         self.context.learn(capture);
         let packet = judge(&self.context, &Analyst::new(capture, &self.context), capture, packet, &self.baseline);
@@ -281,7 +287,7 @@ impl Explainer {
         }
     }
 
-    /// What is known so far.
+    /// The causes so far.
     pub fn explanation(&self) -> Explanation {
         let explanation = Explanation {
             late: self.ranking.late(),
@@ -303,7 +309,7 @@ impl Explainer {
     }
 }
 
-/// Single packets have the fixes of their rows, and none that contradicts these.
+/// Gives single packets the fixes of their rows, and removes fixes that contradict these.
 fn agreeing(mut explanation: Explanation) -> Explanation {
     let mut assigned = Assigned::default();
     for advice in explanation.ranking.iter().flat_map(|ranked| &ranked.advice) {
@@ -319,7 +325,7 @@ fn agreeing(mut explanation: Explanation) -> Explanation {
     Explanation { worst, spikes, ..explanation }
 }
 
-/// What the reader must know of a guest whose events are where they cannot be.
+/// A note on a guest whose events occur at impossible times.
 fn violated(guest: &GuestCausality) -> Option<String> {
     let GuestCausality { machine, events: Causality { checked, violations } } = guest;
     (*violations > 0).then(|| {

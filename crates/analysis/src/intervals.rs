@@ -6,14 +6,14 @@ use latpath_run::Select;
 use latpath_stats::figures::packets;
 use latpath_stats::{Aggregate, Batches, IntervalFigures, Setup};
 
-/// Most intervals of a run.
+/// Maximum number of intervals of a run.
 const MOST: Ns = 10_000;
 
-/// The figures of each interval, counted from the run's start, from that of the first packet to that of the last; those in which no
-/// packet came too.
+/// Figures of each interval from that of the first packet to that of the last, including empty intervals. Intervals are counted from the
+/// run's start.
 ///
 /// # Errors
-/// Where there are too many, and of a run that was made of durations alone: its times of day are made.
+/// Fails if there are too many, or the run was imported from durations alone, whose times of day are made up.
 pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, String> {
     let Analysis { run, options, manifest, .. } = analysis;
     let Some((every, (first, last))) = options.every.zip(analysis.span(&options.select)) else { return Ok(Vec::new()) };
@@ -21,7 +21,7 @@ pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, Str
         return Err("--every: the run was imported from durations alone, which do not say when they were".into());
     }
     let start = manifest.start.monotonic_ns;
-    // What a clock puts before the start, or was sampled before it, is of the first interval.
+    // Times before the start, by a wrong clock or of samples, belong to the first interval.
     let number = |t: Ns| t.saturating_sub(start).max(0) / every;
     let many = number(last).saturating_sub(number(first)).saturating_add(1);
     if many > MOST {

@@ -5,13 +5,13 @@ use latpath_journey::{Layout, Route, RouteFinder, Segment};
 use latpath_model::{PointId, PointInfo, SegmentKind};
 use latpath_run::{NamedSegment, Run, Select};
 
-/// Journeys from a run's start that the order of its points is found from.
+/// Number of journeys at the start of a run from which the order of its points is found.
 const SAMPLE: usize = 20_000;
-/// Most segments that are reported on, since each takes memory for each stream: 16 for each of 256 streams.
+/// Maximum number of segments, 16 for each of 256 streams: each segment takes memory for each stream.
 const MAX_SEGMENTS: usize = 4096;
 
-/// A run's route and segments, with the user's: `NAME=FROM..TO`, each end a point, a pattern with `*`, or a point's number on the route,
-/// from 1.
+/// A run's route and segments, with the user's segments `NAME=FROM..TO`. Each end is a point, a pattern with `*`, or a point's number on the
+/// route, from 1.
 ///
 /// # Errors
 /// Fails where the run cannot have one of the user's segments.
@@ -21,8 +21,7 @@ pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     Ok(layout)
 }
 
-/// A run's route and segments: those that the recorder found, at its end, or when it was killed; where it had not found any by then, they are
-/// found from the first journeys of the run.
+/// A run's route and segments, as the recorder last found them, or else as found from the first journeys of the run.
 pub fn recorded_layout(run: &Run) -> Layout {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
@@ -30,11 +29,11 @@ pub fn recorded_layout(run: &Run) -> Layout {
     let ends_at_sender = route.ends_at_sender(points);
     if route.points.is_empty() || ends_at_sender || (route.points == found.points && route.by_stream == found.by_stream)
     {
-        // The recorder keeps the route alone; the journeys also say where the points off the route stand.
+        // The recorder keeps only the route; the journeys also show the order of points off the route.
         route = found;
     }
     let id = |p: &latpath_model::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);
-    // The segments of a wrong route are wrong too, but not those of the user's.
+    // The segments of a wrong route are wrong too, except the user's.
     let is_kept = |s: &&NamedSegment| !ends_at_sender || s.kind == SegmentKind::Named;
     let recorded = manifest.segments.iter().filter(is_kept).filter_map(|s| {
         let (from, to) = (id(&s.from)?, id(&s.to)?);
@@ -67,7 +66,7 @@ pub(crate) fn add_segments(layout: &mut Layout, points: &[PointInfo], own: &[Str
     Ok(())
 }
 
-/// Adds those segments of a profile that the run can have, and does not have by their names; returns them.
+/// Adds the segments of a profile whose points the run has and whose names are new; returns them.
 pub(crate) fn add_possible(
     layout: &mut Layout,
     points: &[PointInfo],
@@ -80,7 +79,7 @@ pub(crate) fn add_possible(
     Ok(possible)
 }
 
-/// Those segments of a profile that a run can have, and does not have by their names. `own` are the user's.
+/// The segments of a profile whose points the run has and whose names are new. `own` are the user's segments.
 ///
 /// # Errors
 /// As [`layout_of`].
@@ -91,10 +90,10 @@ pub fn possible_segments(run: &Run, own: &[String], of_profile: Vec<String>) -> 
     add_possible(&mut layout_of(run, own)?, run.points(), of_profile)
 }
 
-/// The route that the first journeys take.
+/// The route of the first journeys.
 fn found(run: &Run) -> Route {
     let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);
-    // Damage is reported when all of the run is read.
+    // Damage is reported when the whole run is read.
     run.for_each(&Select::default().with_cpus_and_threads(), |journey| {
         finder.observe(journey);
         left -= 1;
@@ -103,7 +102,7 @@ fn found(run: &Run) -> Route {
     finder.route(run.points())
 }
 
-/// One segment of the user's.
+/// Parses one of the user's segments.
 fn one(text: &str, points: &[PointInfo], route: &Route) -> Result<Segment, String> {
     let (name, from, to) = split(text)?;
     let known = || {

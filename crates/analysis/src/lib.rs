@@ -1,8 +1,9 @@
-//! What is found out from runs and captures: figures, intervals, charts' data, limits and what became of them, what a run
-//! is compared by, and why packets were late. It prints nothing.
+//! Analysis of runs and captures: figures, intervals, data of charts, verdicts on limits, the figures that runs are
+//! compared by, and the causes of late packets. The crate prints nothing.
 //!
-//! Figures are a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
+//! Figures are a [`latpath_stats::Summary`], which live measurements and recorded runs fill the same way.
 #![allow(clippy::disallowed_methods)] // its own polls and paces; tests sleep by latpath_testkit::waits
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod analysis;
 mod captures;

@@ -1,4 +1,4 @@
-//! Limits that figures must keep: `total:p99.9<=500us`, `lost<=0`.
+//! Limits on figures: `total:p99.9<=500us`, `lost<=0`.
 
 mod verdict;
 
@@ -14,19 +14,19 @@ use std::{fmt, str::FromStr};
 pub(crate) use verdict::lacking;
 pub use verdict::LimitVerdict;
 
-/// A limit that the user set.
+/// A limit of the user or of a profile.
 #[derive(Clone, Debug)]
 pub struct Limit {
     text: String,
     what: What,
-    /// The most that is allowed; of journeys the least.
+    /// Maximum of the figure; for journeys, the minimum.
     bar: i64,
     about: Option<About>,
-    /// Whoever measures does not measure this.
+    /// Whether the figure is not measured here.
     is_not_measured: bool,
 }
 
-/// What a limit of a profile is for.
+/// Purpose of a profile's limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct About {
     /// Its name, for people.
@@ -38,21 +38,21 @@ pub struct About {
 #[derive(Clone, Debug)]
 enum What {
     Time(Where, fn(&TimeFigures) -> Ns, IsExact),
-    /// Times over the threshold, of a segment.
+    /// Times of a segment over the threshold.
     Over(Where),
     /// Negative times of a segment.
     Negative(Where),
-    /// A time between packets that follow each other, at all points or at those that fit a pattern.
+    /// A time between consecutive packets, at all points or at points that match a pattern.
     Pacing(Option<String>, fn(&PacingFigures) -> Ns),
-    /// Packets in a row that were lost or took longer than this; than the threshold where there is none.
+    /// Consecutive packets that were lost or took longer than this time; `None` for the threshold.
     Consecutive(Option<Ns>),
-    /// Packets, at least.
+    /// Minimum number of packets.
     Journeys,
     /// A count over all journeys.
     All(Counter),
 }
 
-/// A count over all journeys, or of what was not made a journey.
+/// A count over all journeys, or of packets without a journey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counter {
     Lost,
@@ -100,10 +100,10 @@ impl Counter {
     }
 }
 
-/// Whether a wrong offset between two clocks leaves a figure as it is.
+/// Whether a figure is independent of the offset between two clocks.
 type IsExact = bool;
 
-/// A segment: of each stream, or of all of them together.
+/// A segment, of each stream or of all streams together.
 #[derive(Clone, Debug)]
 struct Where {
     segment: String,
@@ -117,22 +117,23 @@ impl Where {
     }
 }
 
-/// Why a text is no limit.
+/// Why a text is not a limit.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadLimit {
-    /// It has another form.
+    /// The text has another form.
     #[error(
         "{0:?}: not a limit; write SEGMENT:FIGURE<=TIME, COUNTER<=N or journeys>=N, as in total:max<=3ms or lost<=0"
     )]
     Form(String),
+    /// The figure is unknown.
     #[error("{0:?}: no such figure (times of a segment: min, mean, stddev, p50, p90, p95, p99, p99.9, p99.99, p99.999, p99.9999, max; counts of a segment: over, negative; pacing: min, mean, max; counts of all: lost, consecutive, consecutive(TIME), incomplete, duplicates, out_of_order, never_seen, malformed, sightings_dropped)")]
     Figure(String),
-    /// The value is no time, or no number.
+    /// The value is neither a time nor a number.
     #[error("{0:?}: not a value; write a time as 200us or 1.5ms, a count as a whole number")]
     Value(String),
 }
 
-/// The figure of a segment's times that a name means: `p99.9`, `max`.
+/// The figure of a segment's times with a name: `p99.9`, `max`.
 pub fn time_figure(name: &str) -> Option<fn(&TimeFigures) -> Ns> {
     Some(match name {
         "min" => |t| t.min_ns,
@@ -152,7 +153,7 @@ fn pacing_figure(name: &str) -> Option<fn(&PacingFigures) -> Ns> {
     })
 }
 
-/// The points of `pacing` (all) or `pacing POINT`; `None` of anything else.
+/// The points of `pacing` (all) or `pacing POINT`; `None` for other texts.
 fn paced(text: &str) -> Option<Option<String>> {
     match text.strip_prefix("pacing")? {
         "" => Some(None),
@@ -160,7 +161,7 @@ fn paced(text: &str) -> Option<Option<String>> {
     }
 }
 
-/// What a count of packets is, by its name.
+/// The count with a name.
 fn counter(name: &str) -> Option<What> {
     if let Some(counter) = Counter::ALL.into_iter().find(|counter| counter.name() == name) {
         return Some(What::All(counter));
@@ -206,7 +207,7 @@ impl Limit {
         Self { about: Some(about), ..self }
     }
 
-    /// The segment that it is on, where it is on one and the user named it: a profile may name any.
+    /// The limit's segment, if the user named it; a profile may name segments that a run does not have.
     pub fn segment(&self) -> Option<&str> {
         match &self.what {
             What::Time(at, ..) | What::Over(at) | What::Negative(at) if self.about.is_none() => Some(&at.segment),
@@ -214,12 +215,12 @@ impl Limit {
         }
     }
 
-    /// What it is for, where a profile says that.
+    /// The purpose, for a limit of a profile.
     pub fn about(&self) -> Option<&About> {
         self.about.as_ref()
     }
 
-    /// The count over all journeys that it is on: `lost`, `pacing`, `over` of a segment, …; none of times of segments and of journeys.
+    /// The name of the limit's count: `lost`, `pacing`, `over` of a segment, …; `None` for times of segments and for journeys.
     pub fn counter(&self) -> Option<&'static str> {
         match self.what {
             What::All(counter) => Some(counter.name()),
@@ -231,7 +232,7 @@ impl Limit {
         }
     }
 
-    /// Packets in a row are to be counted that took longer than this.
+    /// The limit's own threshold of consecutive late packets, ns.
     pub fn row_limit(&self) -> Option<Ns> {
         match self.what {
             What::Consecutive(own) => own,
@@ -239,7 +240,7 @@ impl Limit {
         }
     }
 
-    /// A limit of a profile that nobody measures: it is never shown that it is kept.
+    /// Marks the limit as not measured here: then it cannot be judged.
     pub fn not_measured(&mut self) {
         self.is_not_measured = true;
     }
@@ -251,7 +252,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Reads `200us`, `1.5ms`, `3 s`, `2h30m`; units ns, us or µs, ms, s, m, h. Exact to the ns; not negative.
+/// Parses a duration: `200us`, `1.5ms`, `3 s`, `2h30m`; units ns, us or µs, ms, s, m, h. Exact to the ns; not negative.
 pub fn parse_duration(text: &str) -> Option<Ns> {
     let (mut rest, mut sum, mut hops) = (text.trim(), 0_i64, 0);
     while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Profiles: limits with a name and a source, from a TOML file or from those that latpath has.
+//! Profiles: limits with a name and a source, from a TOML file or built in.
 
 use crate::limit::{About, BadLimit, Limit};
 use latpath_journey::segments::split;
@@ -6,25 +6,26 @@ use serde::Deserialize;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// The profiles that latpath has, by name.
+/// Built-in profiles, by name.
 const OWN: [(&str, &str); 4] = [
     ("gptp", include_str!("../profiles/gptp.toml")),
     ("iec61850-8-1", include_str!("../profiles/iec61850-8-1.toml")),
     ("iec61850-9-2", include_str!("../profiles/iec61850-9-2.toml")),
     ("seapath", include_str!("../profiles/seapath.toml")),
 ];
-/// A longer file is no profile.
+/// Maximum size of a profile, bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Limits that belong together.
+/// Limits of one standard, device or customer.
 #[derive(Debug)]
 pub struct Profile {
+    /// The limits.
     pub limits: Vec<Limit>,
-    /// The segments that they need beside the classic ones, as `NAME=FROM..TO`.
+    /// Segments of the limits beside the classic ones, as `NAME=FROM..TO`.
     pub segments: Vec<String>,
 }
 
-/// The file of a profile.
+/// Content of a profile's file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -50,40 +51,47 @@ struct Row {
     source: String,
 }
 
-/// Why there is no such profile.
+/// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BadProfile {
-    /// It is neither a name nor a file.
+    /// Neither a built-in profile nor a file has the name.
     #[error("{0}: no such profile, and no such file (profiles: {known}; or a TOML file, as ./limits.toml)", known = names().collect::<Vec<_>>().join(", "))]
     Unknown(String),
     /// The file cannot be read.
     #[error("{}: cannot be read: {error}", path.display())]
     File {
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
-    /// The file is none of a profile.
+    /// The file is not a profile.
     #[error("{name}: not a profile of limits (docs/limits.md): {why}")]
     Form {
+        /// Name of the profile.
         name: String,
-        /// What is wrong, on one line.
+        /// The cause, on one line.
         why: String,
     },
-    /// A limit in it is none.
+    /// An entry is not a limit.
     #[error("{name}: {error}")]
-    Limit { name: String, error: BadLimit },
+    Limit {
+        /// Name of the profile.
+        name: String,
+        /// The cause.
+        error: BadLimit,
+    },
 }
 
-/// The names of the profiles that latpath has.
+/// Names of the built-in profiles.
 pub fn names() -> impl Iterator<Item = &'static str> {
     OWN.into_iter().map(|(name, _)| name)
 }
 
-/// A profile: of latpath's own by its name, else of a file.
+/// Reads a profile: a built-in one by its name, else a file.
 ///
 /// # Errors
-/// Where there is none, it cannot be read, or says what is no limit.
+/// Fails if the profile does not exist, cannot be read, or has an entry that is not a limit.
 pub fn profile(name: &str) -> Result<Profile, BadProfile> {
     let text = match OWN.iter().find(|(own, _)| *own == name) {
         Some((_, text)) => (*text).to_owned(),

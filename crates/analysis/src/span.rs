@@ -1,21 +1,22 @@
-//! Which part of a run: `--from 10s --to 2026-01-02T03:04:05Z`.
+//! A part of a run: `--from 10s --to 2026-01-02T03:04:05Z`.
 
 use crate::parse_duration;
 use latpath_model::Ns;
 use latpath_run::{Manifest, Mark};
 use std::{str::FromStr, time::SystemTime};
 
-/// An instant of a run, as the user writes it.
+/// An instant of a run, in the user's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Since the run's start.
+    /// Time since the run's start, ns.
     SinceStart(Ns),
     /// UTC, ns since 1970.
     Utc(Ns),
+    /// A mark, by its text.
     Mark(String),
 }
 
-/// A text that is no instant.
+/// A text that is not an instant.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?}: not a time; write the time since the run's start (90s, 1h30m), UTC (2026-01-02T03:04:05Z), or a mark (@iperf on)")]
 pub struct BadTime(pub String);
@@ -36,11 +37,11 @@ impl FromStr for When {
     }
 }
 
-/// From when to when on the run's own timeline (`CLOCK_MONOTONIC`). Where the time of day was set back, all from the first moment in
-/// the span to the last.
+/// Start and end on the run's timeline (`CLOCK_MONOTONIC`), ns. If the time of day was set back, the span reaches from the first matching
+/// moment to the last.
 ///
 /// # Errors
-/// Where nothing can lie between them, or no mark has the text.
+/// Fails if the span is empty, or no mark has the text.
 pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mark]) -> Result<(Ns, Ns), String> {
     let of_day = |at: Option<&When>| match at {
         Some(When::Utc(ns)) => Some(*ns),
@@ -59,15 +60,15 @@ pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mar
         return Ok((begin, end));
     }
     let run_end = run.end.as_ref().map_or(Ns::MAX, |end| end.monotonic_ns.saturating_add(1));
-    // A clock that was set forward never showed some times.
+    // A clock that was set forward skips some times.
     let (first, last) = run.time_of_day().span(of_day.0, of_day.1, run_end).unwrap_or((Ns::MAX, Ns::MAX));
     Ok((begin.max(first), end.min(last)))
 }
 
-/// An instant on the run's own timeline; of a time of day that was there twice, and of several marks with one text, the first.
+/// An instant on the run's timeline, ns. If a time of day occurred twice, or several marks have the text, the first.
 ///
 /// # Errors
-/// Where no mark has the text, or it never was that time of day.
+/// Fails if no mark has the text, or the time of day never occurred.
 pub fn instant(at: &When, run: &Manifest, marks: &[Mark]) -> Result<Ns, String> {
     match at {
         When::SinceStart(ns) => Ok(run.start.monotonic_ns.saturating_add(*ns)),

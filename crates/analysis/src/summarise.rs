@@ -1,4 +1,4 @@
-//! From a run to its figures.
+//! Computes the figures of a run.
 
 use crate::intervals::intervals;
 use crate::warnings::warnings;
@@ -12,16 +12,16 @@ use latpath_stats::{
 /// Computes all figures of a run; see [`Analysis::summarise`].
 ///
 /// # Errors
-/// Fails where the run cannot have one of the user's segments or intervals.
+/// Fails if the run does not have the points of one of the user's segments, or cannot have the intervals.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
     Analysis::open(run, options.clone())?.summarise()
 }
 
 impl Analysis<'_> {
-    /// Computes all figures. Damaged parts are passed over and listed in the summary's notes.
+    /// Computes all figures. Skips damaged parts, and lists them in the summary's notes.
     ///
     /// # Errors
-    /// Fails where the run cannot have the intervals that the user asks for.
+    /// Fails if the run cannot have the requested intervals.
     pub fn summarise(&self) -> Result<Summary, String> {
         let intervals = intervals(self)?;
         let mut gathered = gather(self, &Reading::of_report(self), |_| (), |(), _| ());
@@ -31,7 +31,7 @@ impl Analysis<'_> {
     }
 }
 
-/// The figures without the packets that the patterns touch which the user names, if any are named.
+/// The figures without the packets touched by the patterns that the user excludes; `None` if the user excludes none.
 pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[Found]) -> Option<WithoutPatterns> {
     let options = &analysis.options;
     if options.exclude.is_empty() {
@@ -50,7 +50,7 @@ pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[Found]) -> O
     })
 }
 
-/// How many patterns of these kinds there are, and what they touch.
+/// Number of patterns of these kinds, and the times that they touch.
 pub(crate) fn touched(found: &[Found], kinds: &[PatternKind]) -> (u64, Spans) {
     let named: Vec<&Found> = found.iter().filter(|f| kinds.contains(&f.pattern.kind)).collect();
     let touched = named.iter().flat_map(|f| &f.touched);
@@ -58,16 +58,16 @@ pub(crate) fn touched(found: &[Found], kinds: &[PatternKind]) -> (u64, Spans) {
     (named.len() as u64, Spans::of(spans))
 }
 
-/// The figures of a run, and what else was gathered while its journeys were read.
+/// Figures of a run, and further results of the same read.
 pub(crate) struct Gathered<G> {
     pub summary: Summary,
     pub counted: Aggregate,
-    /// The patterns of the summary, and the packets that they touch.
+    /// Patterns of the summary, with the packets that they touch.
     pub patterns: Vec<Found>,
     pub more: Vec<G>,
 }
 
-/// What a worker counts only for a report.
+/// Results of a worker that only reports have.
 struct OfReport {
     pacing: Pacing,
     patterns: Patterns,
@@ -85,12 +85,12 @@ impl OfReport {
     }
 }
 
-/// What to read of a run, and for what.
+/// What to read of a run, and how much to compute.
 pub(crate) struct Reading {
     pub select: Select,
-    /// Number of the worst packets that are kept.
+    /// Number of the worst packets to keep.
     pub worst: usize,
-    /// Whether pacing and patterns are found too.
+    /// Whether to compute pacing and patterns too.
     pub is_report: bool,
 }
 
@@ -100,7 +100,7 @@ impl Reading {
     }
 }
 
-/// Computes the figures of what is read; each batch of journeys also goes to the gatherers of the caller, of which each worker makes one.
+/// Computes the figures. Each worker makes a gatherer of the caller by `make`, and passes each batch of journeys to it by `add`.
 pub(crate) fn gather<G: Send>(
     analysis: &Analysis,
     reading: &Reading,
@@ -115,7 +115,7 @@ pub(crate) fn gather<G: Send>(
     let (first, last) = analysis.span(&select).unwrap_or_default();
     let of_report = || {
         let (pacing, patterns) = (Pacing::new(setup.streams, points.len()), Patterns::new(&setup, first, last));
-        // What is found over time needs times.
+        // Pacing and patterns need real times.
         (reading.is_report && !manifest.has_durations_alone()).then_some(OfReport { pacing, patterns })
     };
     let begin = || (Batches::new(&setup), ((Aggregate::new(setup.clone()), of_report()), make(&setup)));
@@ -158,7 +158,7 @@ pub(crate) fn gather<G: Send>(
     summary.notes.extend(layout.notes.iter().cloned());
     let mut damaged: Vec<_> = scan.damaged.iter().map(ToString::to_string).collect();
     damaged.retain(|damage| !run.notes().contains(damage));
-    // Which worker found it first is chance.
+    // The order depends on the workers.
     damaged.sort();
     if all.strays() > 0 {
         let strays = count(all.strays());
@@ -177,7 +177,7 @@ pub(crate) fn gather<G: Send>(
     Gathered { summary, counted: all, patterns, more }
 }
 
-/// Reads CPUs and threads of the worst packets alone: to read those of all would take as long again.
+/// Reads CPUs and threads of only the worst packets: reading those of all would double the time.
 fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) {
     let slowest = all.slowest();
     if slowest.is_empty() || !run.manifest().imported.is_empty() {
@@ -191,7 +191,7 @@ fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) 
         || Rows::new(run.points().len()),
         |rows, journey| {
             let is_it = |(stream, number, _): &_| (*stream, *number) == (journey.stream, journey.number);
-            // Each is there once, unless somebody forged the run.
+            // Each packet occurs once, except in a forged run.
             if rows.len() < slowest.len() && slowest.iter().any(is_it) {
                 rows.push(journey);
             }

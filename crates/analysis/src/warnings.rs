@@ -1,10 +1,10 @@
-//! What spoils figures, said in words.
+//! Warnings on figures.
 
 use latpath_model::Ns;
 use latpath_stats::units::duration;
 use latpath_stats::{clock_fault, dropped_sightings, negative_times, Summary};
 
-/// A line for each thing that a reader must know before any figure, and that the figures themselves show.
+/// Warnings that follow from the figures: dropped sightings, negative times, times below their error bound, clock faults.
 pub fn warnings(summary: &Summary) -> Vec<String> {
     let mut all: Vec<String> = dropped_sightings(&summary.tool).into_iter().collect();
     for s in &summary.segments {
@@ -18,7 +18,7 @@ pub fn warnings(summary: &Summary) -> Vec<String> {
     all
 }
 
-/// Whether the error bound between two clocks is larger than a time, which then says nothing.
+/// Whether a time is smaller than the error bound between its two clocks, and so not significant.
 pub fn is_within(time: Ns, bound: Ns) -> bool {
     bound > 0 && time.unsigned_abs() < bound.unsigned_abs()
 }

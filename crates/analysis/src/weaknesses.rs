@@ -1,4 +1,4 @@
-//! What a reader must hold against a verdict on limits.
+//! Weaknesses of a verdict on limits.
 
 use crate::warnings::warnings;
 use latpath_run::Run;
@@ -6,10 +6,11 @@ use latpath_stats::figures::never_seen;
 use latpath_stats::units::{number_of, of_things};
 use latpath_stats::Summary;
 
-/// What weakens a verdict, first what keeps limits from being judged. `part` is what part of a run the figures cover, where it is not all.
+/// Weaknesses of a verdict; first the deficiencies, because of which limits cannot be judged. `part` is the covered part of the run, if the
+/// figures do not cover all.
 pub fn weaknesses(summary: &Summary, run: Option<&Run>, part: Option<String>) -> Vec<String> {
     let deficiencies = summary.deficiencies.iter().map(|one| one.text.clone());
-    // What whoever recorded it noted says nothing of its figures; what was found when it was read does.
+    // Notes of the recorder do not concern the figures, but notes of the reader do.
     let of_run = run.into_iter().flat_map(|run| {
         let is_found = |note: &&String| !run.manifest().notes.contains(note);
         run.notes().iter().filter(is_found).cloned()

@@ -1,4 +1,4 @@
-//! Journeys as CSV (RFC 4180): a line each, the columns of the run's Parquet parts with names for numbers.
+//! Journeys as CSV (RFC 4180): one line each, with the columns of the run's Parquet parts and names instead of numbers.
 
 use crate::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_journey::Paths;
@@ -17,14 +17,17 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: "all journeys, a line each".into(), notes: notes(request.run, &damaged) })
 }
 
-/// Lines are written in pieces of so many bytes.
+/// Number of bytes that are written together.
 const PIECE: usize = 1 << 16;
 
-/// Writes the selected journeys. What is damaged is passed over and returned.
+/// Writes the selected journeys. Skips damaged parts and returns their errors.
 ///
 /// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point, in the order of the
 /// route, the ns from `t_ns` to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
 /// `out_of_order`, `drop_reason` (of packets that did not arrive), `path`.
+///
+/// # Errors
+/// Fails if the output cannot be written.
 pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
     write_until(&AtomicBool::new(false), run, select, out)
 }
@@ -105,10 +108,10 @@ fn push_field(text: &mut String, field: &str) {
     text.push_str(&quoted(field));
 }
 
-/// A name, in quotes where it holds a comma or a quote. The table may go to a terminal.
+/// A name, in quotes if it contains a comma or a quote, and without control characters: the table may be shown on a terminal.
 fn quoted(field: &str) -> String {
     let mut field = visible(&printable(field)).into_owned();
-    // A spreadsheet would take it for a formula.
+    // A spreadsheet would read it as a formula.
     if field.starts_with(['=', '+', '-', '@']) {
         field.insert(0, '\'');
     }

@@ -1,4 +1,4 @@
-//! Files that appear when they are whole.
+//! Files that appear only when they are complete.
 
 use latpath_linux::Directory;
 use std::ffi::OsStr;
@@ -7,11 +7,11 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Where the system has links to a process's own descriptors.
+/// Directories and links of a process's own descriptors.
 const OWN: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
 
-/// Opens a device or a pipe, to which output goes as it is. Another's link to one is not followed: who may write in a directory could
-/// have put a link to a disk there.
+/// Opens a device or a pipe, which is written to directly. Symbolic links of other users are not followed: anyone with write access to a
+/// directory could have made a link to a disk there.
 fn open_as_it_is(path: &Path) -> io::Result<Option<File>> {
     if !is_written_as_it_is(path) {
         return Ok(None);
@@ -29,11 +29,10 @@ fn is_written_as_it_is(path: &Path) -> bool {
     found.is_ok_and(|found| !found.is_file() && !found.is_dir() && !found.is_symlink())
 }
 
-/// Refuses a path at which nothing may be written: a directory, or, without `force`, a file that exists. A device or a pipe is
-/// written to as it is.
+/// Checks that a path may be written to. Devices and pipes are written to directly.
 ///
 /// # Errors
-/// The text says what to do.
+/// Fails for a directory and, without `force`, for an existing file. The text says what to do.
 pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     match path.symlink_metadata() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -44,8 +43,11 @@ pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     }
 }
 
-/// Writes a file that appears under its name when it is whole, or to stdout for `-`. On a full disk, an error or Ctrl-C, what
-/// was there before stays. Without `force`, a file that another program has made there by then stays too.
+/// Writes a file that appears under its name when it is complete, or to stdout for `-`. On a full disk, an error or Ctrl-C, a previous file
+/// stays. Without `force`, a file that another program made in the meantime stays too.
+///
+/// # Errors
+/// Fails if the file cannot be written, or `write` fails.
 pub fn write_file<T, E: From<io::Error>>(
     path: &Path,
     force: bool,
@@ -67,10 +69,10 @@ pub fn write_file<T, E: From<io::Error>>(
     write_file_in(&directory, &name, force, write)
 }
 
-/// The same in a directory that is open: whatever has its name by then.
+/// Like [`write_file`], in an open directory, whatever its name is by then.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// Fails if the file cannot be written, or `write` fails.
 pub fn write_file_in<T, E: From<io::Error>>(
     directory: &Directory,
     name: &OsStr,
@@ -97,7 +99,7 @@ fn appear(directory: &Directory, (part, name): (&OsStr, &OsStr), force: bool) ->
         match directory.link(part, name) {
             Ok(()) => return directory.remove(part),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(e),
-            // Some file systems have no links.
+            // Some file systems have no hard links.
             Err(_) => {}
         }
     }

@@ -12,9 +12,9 @@ use std::{
     io::{self, Write},
 };
 
-/// A line covers this much time.
+/// Time covered by a line, ns.
 const INTERVAL: Ns = 10_000_000_000;
-/// Intervals that stay open: journeys of several streams come back a little out of the order of time.
+/// Number of open intervals: journeys of several streams are read slightly out of order.
 const OPEN: usize = 16;
 /// Significant digits of a value, and what follows from them: values below 2048 have a bucket each.
 const DIGITS: u32 = 3;
@@ -46,7 +46,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
         for (segment, counts) in segments.iter().zip(counts) {
             match segment.ends.iter().find_map(|(from, to)| journey.between(*from, *to)) {
                 Some(time @ 0..) => counts.add(time as u64),
-                // Before it had left, it was not with the daemon.
+                // A negative time means that the packet was not with the daemon.
                 Some(_) => negative += u64::from(segment.kind != SegmentKind::Tupcall),
                 None => {}
             }
@@ -68,7 +68,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: format!("the times of {} segments, a line for each of 10 s", segments.len()), notes })
 }
 
-/// A segment by its name. Where streams take different routes, a name stands for several ends.
+/// A segment by its name. If streams take different routes, a name has several pairs of ends.
 struct Segment {
     tag: String,
     kind: SegmentKind,
@@ -81,7 +81,7 @@ impl Segment {
         let mut all: Vec<Self> = Vec::new();
         for segment in &run.manifest().segments {
             let (Some(from), Some(to)) = (id(&segment.from), id(&segment.to)) else { continue };
-            // A tag ends at a comma, and a line at its end.
+            // A comma ends a tag, and a line break ends a line.
             let plain = |c: char| if c == ',' || c.is_whitespace() || c.is_control() { '_' } else { c };
             let tag: String = segment.name.chars().map(plain).collect();
             match all.iter_mut().find(|known| known.tag == tag) {

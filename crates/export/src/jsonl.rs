@@ -1,4 +1,4 @@
-//! Journeys as JSON lines: an object each, with the names of streams, points and reasons.
+//! Journeys as JSON lines: one object each, with names of streams, points and drop reasons.
 
 use crate::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_clock::TimeOfDay;
@@ -20,11 +20,11 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: "all journeys, an object a line".into(), notes: notes(run, &damaged) })
 }
 
-/// What numbers stand for in a run.
+/// Names for the numbers in a run.
 struct Names<'a> {
     drops: DropReasons<'a>,
     streams: Vec<String>,
-    /// Points with their names, in the order of the route.
+    /// Points with names, in the order of the route.
     points: Vec<(usize, String)>,
     time_of_day: TimeOfDay,
 }

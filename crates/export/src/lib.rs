@@ -1,4 +1,6 @@
-//! Runs in other tools' formats. To add a format, write a module here and name it in [`EXPORTERS`].
+//! Writes runs in other tools' formats. To add a format, write a module, and add it to [`EXPORTERS`].
+
+#![warn(missing_docs, clippy::missing_errors_doc)]
 
 mod csv;
 mod file;
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub use csv::write_csv;
 pub use file::{check_target, write_file, write_file_in};
 
+/// All formats, in the order of the help text.
 pub const EXPORTERS: &[Exporter] = &[
     Exporter {
         name: "perfetto",
@@ -78,32 +81,37 @@ pub const EXPORTERS: &[Exporter] = &[
     },
 ];
 
-/// A format that a run can be written in.
+/// A format of `latpath export`.
 pub struct Exporter {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it writes and for which tool, in one sentence.
+    /// Content and tool, in one sentence.
     pub about: &'static str,
-    /// What a file of it is called in messages.
+    /// Name of its files in messages.
     pub noun: &'static str,
+    /// Extension of its files.
     pub extension: &'static str,
-    /// Whether it is fit to read on a terminal.
+    /// Whether the format is text that a terminal can show.
     pub is_text: bool,
-    /// Whether it writes captures, so that a [`Selection`] of them makes sense.
+    /// Whether it writes captures, of which a [`Selection`] can be made.
     pub takes_selection: bool,
+    /// Writes the run.
     pub write: fn(&mut ExportRequest, &mut dyn Write) -> Result<Exported, ExportError>,
 }
 
+/// A request for an export.
 pub struct ExportRequest<'a> {
+    /// The run.
     pub run: &'a Run,
+    /// The captures, for formats that write captures.
     pub selection: Selection,
-    /// Ends it early, once it is set.
+    /// Ends the export early once it is set.
     pub stop: &'a AtomicBool,
-    /// Takes a line from time to time that says how far it is.
+    /// Takes lines on the progress.
     pub progress: &'a mut dyn FnMut(String),
 }
 
-/// The run's points: those of the route in its order, then the others as they appeared.
+/// Indexes of the run's points: the route in its order, then the other points in order of appearance.
 fn points_in_order(run: &Run) -> Vec<usize> {
     let route = &run.manifest().route;
     let on_route = |p: &usize| route.iter().position(|point| *point == run.points()[*p].point);
@@ -112,10 +120,10 @@ fn points_in_order(run: &Run) -> Vec<usize> {
     order
 }
 
-/// Why the packets that did not arrive were dropped. A drop of a packet that arrived was of a copy, as bridges make them.
+/// Drop reasons of packets that did not arrive. A drop of a packet that arrived concerns a copy, as bridges make them.
 struct DropReasons<'a> {
     notes: &'a [DropNote],
-    /// The last point of each stream's route, as a bit of a journey's `seen`; of the route of all where a stream has none.
+    /// The last point of each stream's route, as a bit of a journey's `seen`; of the common route if a stream has none.
     ends: Vec<u64>,
     end: u64,
 }
@@ -130,7 +138,7 @@ impl<'a> DropReasons<'a> {
         Self { notes: &manifest.drop_notes, ends: ends.collect(), end: all }
     }
 
-    /// The index of a journey's note, and the note where the run has it.
+    /// The index of a journey's drop note, and the note if the run has it.
     fn of_packet(&self, stream: StreamId, seen: u64, drop_note: u16) -> Option<(usize, Option<&'a DropNote>)> {
         let arrived = seen & self.ends.get(usize::from(stream)).unwrap_or(&self.end) != 0;
         let note = usize::from(drop_note).checked_sub(1).filter(|_| !arrived)?;
@@ -138,8 +146,7 @@ impl<'a> DropReasons<'a> {
     }
 }
 
-/// Hands over the selected journeys until the user ends it: what was written until then is not whole. What is damaged is passed over
-/// and returned.
+/// Passes on the selected journeys until the user ends the export, which then fails. Skips damaged parts and returns their errors.
 fn each_journey(
     run: &Run,
     select: &Select,
@@ -159,33 +166,34 @@ fn each_journey(
     }
 }
 
-/// What must be known of journeys that were written.
+/// Notes on the written journeys.
 fn notes(run: &Run, damaged: &[RunError]) -> Vec<String> {
     let damaged = damaged.iter().map(|error| format!("{error}; its other journeys are written"));
     damaged.chain(utc_steps(run.manifest())).collect()
 }
 
+/// A finished export.
 #[derive(Clone, Debug, Default)]
 pub struct Exported {
-    /// What it is, to stand behind the file's name.
+    /// Its content, to be shown after the file name.
     pub summary: String,
-    /// What is not in it, and why.
+    /// Notes on omitted content.
     pub notes: Vec<String>,
 }
 
-/// Why nothing was written.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The selection has nothing.
+    /// The selection is empty.
     #[error(transparent)]
     Select(#[from] SelectError),
     /// A file of the run cannot be read.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The run does not hold what the format needs.
+    /// The run lacks data that the format needs.
     #[error("{0}")]
     Lacks(String),
-    /// It cannot be written.
+    /// The output cannot be written.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -240,7 +248,7 @@ mod tests {
             assert!(link.symlink_metadata().unwrap().is_file(), "the link was replaced");
             std::fs::remove_file(&link).unwrap();
         }
-        // The system's own links, and devices that were named as they are.
+        // The system's own links, and devices by their real names.
         let (_reader, pipe) = io::pipe().unwrap();
         let own = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
         for path in ["/dev/null", &own].map(std::path::Path::new) {

@@ -1,4 +1,4 @@
-//! Journeys as one Parquet file: the columns of the run's parts, with names for numbers.
+//! Journeys as one Parquet file: the columns of the run's parts, with names instead of numbers.
 
 use crate::{each_journey, notes, points_in_order, DropReasons, ExportError, ExportRequest, Exported};
 use latpath_run::{Rows, Run, Select};
@@ -17,10 +17,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Rows of a group.
+/// Number of rows in a row group.
 const GROUP: usize = 1 << 17;
 
-/// What was encoded and not yet written: the encoder wants to own its writer.
+/// Encoded bytes that are not yet written: the encoder must own its writer.
 #[derive(Clone, Default)]
 struct Encoded(Arc<Mutex<Vec<u8>>>);
 
@@ -173,7 +173,7 @@ fn put<D: DataType>(
     let Some(mut column) = group.next_column()? else {
         return Err(ParquetError::General("more columns than the table has".into()));
     };
-    // Where a column has no nulls, its levels are not looked at.
+    // The levels of a column without nulls are ignored.
     column.typed::<D>().write_batch(&there, Some(&levels), None)?;
     column.close()
 }

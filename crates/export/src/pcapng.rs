@@ -14,14 +14,14 @@ use std::io::Write;
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
-/// Options of all blocks, of interfaces, and of packets.
+/// Codes of the options of all blocks, of interfaces, and of packets.
 const COMMENT: u16 = 1;
 const APPLICATION: u16 = 4;
 const NAME: u16 = 2;
 const RESOLUTION: u16 = 9;
 const PACKET_ID: u16 = 5;
 const ETHERNET: u16 = 1;
-/// Most bytes of an option's text.
+/// Maximum size of an option's text, bytes.
 const MOST: usize = 4096;
 
 /// Writes all sightings of a run whose frames can be rebuilt.
@@ -48,17 +48,17 @@ struct Interface {
 struct Rebuilt<'a> {
     streams: Vec<(&'a StreamSpec, String)>,
     drop_notes: &'a [DropNote],
-    /// In the order in which packets pass; drops are the last.
+    /// In the order in which packets pass them; drops last.
     interfaces: Vec<Interface>,
     sampled: Option<usize>,
     time_of_day: TimeOfDay,
-    /// Section and interfaces.
+    /// Blocks of the section and the interfaces.
     head: Vec<u8>,
     packets: Vec<u8>,
     written: u64,
-    /// Journeys of each stream whose frames cannot be rebuilt, and why.
+    /// Number of each stream's journeys whose frames cannot be rebuilt, and the reason.
     refused: Vec<(u64, String)>,
-    /// Sightings before 1970.
+    /// Number of sightings before 1970.
     early: u64,
 }
 
@@ -147,7 +147,7 @@ impl<'a> Rebuilt<'a> {
     }
 }
 
-/// The head of the file: what its packets are.
+/// The section header, with a comment on the origin of the packets.
 fn section() -> Vec<u8> {
     const ABOUT: &str = "The frames in this file were never captured. latpath rebuilt them from a run, which keeps of each packet its \
         stream, its number in the stream and its times alone: what the stream is named by (such as svID, APPID, VLAN) and the number \
@@ -157,7 +157,7 @@ fn section() -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(0x1a2b_3c4d_u32.to_le_bytes());
     body.extend([1_u16, 0].map(u16::to_le_bytes).concat());
-    // The section's length is not known.
+    // The length of the section is unknown.
     body.extend(u64::MAX.to_le_bytes());
     put_option(&mut body, COMMENT, ABOUT.as_bytes());
     put_option(&mut body, APPLICATION, concat!("latpath ", env!("CARGO_PKG_VERSION")).as_bytes());
@@ -170,10 +170,10 @@ fn section() -> Vec<u8> {
 fn put_interface(out: &mut Vec<u8>, interface: &Interface, info: &PointInfo) {
     let mut body = Vec::new();
     body.extend([ETHERNET, 0].map(u16::to_le_bytes).concat());
-    // Frames of any length.
+    // No limit on the length of frames.
     body.extend(0_u32.to_le_bytes());
     put_option(&mut body, NAME, cut(&interface.name, MOST).as_bytes());
-    // Times are in 10^-9 s.
+    // The unit of times is 10^-9 s.
     put_option(&mut body, RESOLUTION, &[9]);
     if !info.clock.is_empty() {
         put_option(&mut body, COMMENT, cut(&format!("clock: {}", printable(&info.clock)), MOST).as_bytes());

@@ -1,4 +1,4 @@
-//! A trace for the Perfetto UI.
+//! Captures as a trace for the Perfetto UI.
 
 use crate::{ExportError, ExportRequest, Exported};
 use latpath_analysis::{explain::run_context, RunCaptures, SelectError, Selection};
@@ -30,7 +30,7 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: summary_text(&export.finish()?), notes })
 }
 
-/// What was written, in a line or two.
+/// Summary of the written trace.
 fn summary_text(summary: &Summary) -> String {
     let (captures, packets) = (number_of(summary.captures, "spike"), number_of(summary.packets, "packet"));
     let mut text = format!("{captures} around {packets}, {}; open it in the Perfetto UI", bytes(summary.bytes));

@@ -7,7 +7,7 @@ use latpath_compare::sentence::by;
 use latpath_compare::{Comparison, Figure, Verdict};
 use std::str::FromStr;
 
-/// So much greater than B's may a figure of A be.
+/// Maximum increase of a figure from B to A.
 #[derive(Clone, Debug)]
 pub struct DifferenceLimit {
     text: String,
@@ -22,17 +22,23 @@ enum Most {
     Ns(f64),
 }
 
-/// Why a text is no such limit, or it cannot be checked.
+/// Why a text is not a limit on a difference, or the limit cannot be checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadDifference {
+    /// The text has another form.
     #[error("{0:?}: not a limit; write SEGMENT:FIGURE<=+N% or SEGMENT:FIGURE<=+TIME, as in total:p99<=+5% or total:mean<=+20us")]
     Form(String),
     /// The figure is unknown, or not tested.
     #[error("{0:?}: no figure that is tested (there are: mean, p50, p99, p99.9, and spikes in percent)")]
     Figure(String),
-    /// There is no such segment.
+    /// The comparison does not have the segment.
     #[error("{segment:?}: no such segment (there are: {known})")]
-    Segment { segment: String, known: String },
+    Segment {
+        /// Name of the segment.
+        segment: String,
+        /// Names of the compared segments.
+        known: String,
+    },
 }
 
 impl FromStr for DifferenceLimit {
@@ -60,7 +66,7 @@ impl FromStr for DifferenceLimit {
 }
 
 impl DifferenceLimit {
-    /// Whether a text is meant as one: what a figure may be by itself has no sign.
+    /// Whether a text is a limit on a difference: its value has a sign.
     pub fn is_meant(text: &str) -> bool {
         text.rsplit_once("<=").is_some_and(|(_, most)| most.trim_start().starts_with('+'))
     }
@@ -69,7 +75,7 @@ impl DifferenceLimit {
     /// have changed the times, it cannot be judged.
     ///
     /// # Errors
-    /// Where there is no such segment.
+    /// Fails if the comparison does not have the segment.
     pub fn check(&self, comparison: &Comparison) -> Result<LimitVerdict, BadDifference> {
         let segments: Vec<_> = comparison.segments.iter().filter(|s| s.name == self.segment).collect();
         if segments.is_empty() {

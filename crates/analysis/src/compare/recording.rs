@@ -1,4 +1,4 @@
-//! What a run is compared by.
+//! Figures that a run is compared by.
 
 use crate::summarise::{gather, touched, Gathered, Reading};
 use crate::{limit::lacking, Analysis, SummaryOptions};
@@ -8,35 +8,35 @@ use latpath_run::{Run, Select};
 use latpath_stats::{track::Lost, units::number_of};
 use latpath_stats::{Band, PatternKind, SegmentFigures, Summary, Tracks};
 
-/// What to read of a run.
+/// What a comparison reads of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RecordingOptions {
-    /// Which journeys count.
+    /// The journeys that count.
     pub select: Select,
-    /// What late packets are counted against; what the recording said where there is none.
+    /// Threshold of late packets, ns; `None` for the recording's own.
     pub threshold_ns: Option<Ns>,
-    /// Times in it are counted too.
+    /// Band in which times are counted too.
     pub band: Option<Band>,
-    /// Further segments; see [`crate::layout_of`].
+    /// The user's segments; see [`crate::layout_of`].
     pub segments: Vec<String>,
-    /// Only segments of these names; all where there is none.
+    /// Names of the compared segments; empty for all.
     pub only: Vec<String>,
-    /// Each stream is compared by itself.
+    /// Whether each stream is compared separately.
     pub by_stream: bool,
-    /// Segments from one point to the next are compared too.
+    /// Whether segments from one point to the next are compared too.
     pub steps: bool,
-    /// The longest rows of packets that took longer than each of these are found too.
+    /// Further thresholds, ns: the longest row of consecutive late packets is found for each.
     pub row_limits: Vec<Ns>,
-    /// Packets that patterns of these kinds touch are left out.
+    /// Kinds of patterns whose packets are left out.
     pub exclude: Vec<PatternKind>,
-    /// Threads that read; 0 is one.
+    /// Number of reading threads; 0 means one.
     pub workers: usize,
 }
 
-/// Reads a run, and its figures that limits may be set on. It takes memory for a while: some 20 MiB for each segment of hours.
+/// Reads a run for a comparison; also returns the summary, for limits. Needs some 20 MiB for each segment of a run of hours meanwhile.
 ///
 /// # Errors
-/// Where one of the user's segments cannot be, or there is none of a name.
+/// Fails if the run does not have the points of one of the user's segments, or a segment of a name.
 pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Summary), String> {
     let manifest = run.manifest();
     let mut analysis = Analysis::open(
@@ -74,7 +74,7 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
         all
     });
     let mut notes = run.notes().to_vec();
-    // What was found while all of it was read.
+    // Deficiencies found while the run was read.
     let found = summary.deficiencies.iter().map(|one| &one.text).filter(|text| !run.notes().contains(text));
     notes.extend(found.cloned());
     if let Some(excluded) = &mut excluded {
@@ -129,15 +129,15 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
     Ok((found, summary))
 }
 
-/// What is left out, in a sentence.
+/// A note on the packets that are left out.
 fn note(excluded: &Excluded) -> String {
     let kinds: Vec<&str> = excluded.kinds.iter().map(|kind| kind.name()).collect();
     let (patterns, packets) = (number_of(excluded.patterns, "pattern"), number_of(excluded.packets, "packet"));
     format!("without {}: {patterns} found, {packets} left out", kinds.join(", "))
 }
 
-/// The segments that are compared. Those from one point to the next are parts of the others, so they are not asked about unless the user
-/// does, or there are no others.
+/// Keeps the compared segments. Segments from one point to the next are parts of the others, and are kept only at the user's request, or if
+/// there are no others.
 fn choose(analysis: &mut Analysis, options: &RecordingOptions) -> Result<(), String> {
     let segments = &analysis.layout.segments;
     if !options.only.is_empty() {
@@ -165,11 +165,11 @@ fn losses(summary: &Summary, stream: Option<String>, lost: Lost, span: Span) -> 
         None => summary.journeys,
         Some(name) => summary.streams.iter().find(|s| s.stream == *name).map_or(0, |s| s.journeys),
     };
-    // Of durations alone none are known.
+    // Losses are unknown if only durations were imported.
     Losses::of(stream, packets, !summary.durations_alone, lost, span)
 }
 
-/// What latpath's sightings behind a segment's begin, up to its end, take a packet.
+/// Time that latpath's sightings within a segment add to a packet, ns.
 fn cost(summary: &Summary, from: &str, to: &str) -> Ns {
     let number = |point: &str| summary.number(point);
     let points = number(from).zip(number(to)).map_or(1, |(from, to)| to.saturating_sub(from).max(1));

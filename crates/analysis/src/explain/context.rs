@@ -1,4 +1,4 @@
-//! The context of a recorded run, and what explaining takes from a context.
+//! The context of a recorded run, and its use in explanations.
 
 use super::ExplainedPacket;
 use crate::{layout::recorded_layout, Analysis};
@@ -10,13 +10,13 @@ use latpath_model::HOST;
 use latpath_run::Run;
 use latpath_vms::Vm;
 
-/// The context of a run of which nothing else is analysed.
+/// The context of a run that is not analysed otherwise; see [`Analysis::context`].
 pub fn run_context(run: &Run) -> RunContext {
     context(run, recorded_layout(run), run.vms())
 }
 
 impl Analysis<'_> {
-    /// The context of explanations.
+    /// The context of explanations, without the user's segments.
     pub fn context(&self) -> RunContext {
         let segments = self.recorded_segments().to_vec();
         context(self.run, Layout { segments, ..self.layout.clone() }, self.vms.clone())
@@ -44,7 +44,7 @@ fn context(run: &Run, layout: Layout, vms: Vec<Vm>) -> RunContext {
     }
 }
 
-/// Explains a packet, and compares that with the baseline; says nothing of fixes yet.
+/// Explains a packet, and compares it with the baseline; adds no fixes.
 pub(crate) fn judge(
     context: &RunContext,
     analyst: &Analyst,
@@ -58,7 +58,7 @@ pub(crate) fn judge(
     ExplainedPacket { explained, attribution, advice: Vec::new() }
 }
 
-/// What fixes its first cause.
+/// Fixes of a packet's first cause.
 pub(crate) fn advice(context: &RunContext, packet: &ExplainedPacket) -> Vec<Advice> {
     let first = packet.attribution.first();
     first.map_or(Vec::new(), |first| advise(first, Some(packet.explained.stream), context))

@@ -1,4 +1,4 @@
-//! The running ranking, as a part of a summary.
+//! The current ranking, as a part of a summary.
 
 use super::selector::name;
 use super::sentence::{one_line, place_of_row, subject};
@@ -9,7 +9,7 @@ use latpath_cause::{Cause, RunContext};
 use latpath_model::Ns;
 use latpath_stats::{units::Letters, CauseFigures, DelayShare, LateFigures};
 
-/// Causes that a summary has; the rest is in `latpath explain`.
+/// Maximum number of causes in a summary; `latpath explain` shows all.
 const CAUSES: usize = 16;
 
 /// `part` of `all`, in percent, to three decimals.
@@ -20,7 +20,7 @@ pub fn percent(part: Ns, all: Ns) -> f64 {
     }
 }
 
-/// What a summary says of late packets: of `late` in all, and of those that were explained. `latest` is shown as a sentence.
+/// The part of a summary on late packets. `latest` becomes a sentence.
 pub fn late_figures(
     explanation: &Explanation,
     latest: Option<&ExplainedPacket>,

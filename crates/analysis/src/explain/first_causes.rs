@@ -1,4 +1,4 @@
-//! How often each time occurs among late packets, by what held them longest in the segment: so that a hump of a histogram has a name.
+//! Histograms of late packets by their first cause in a segment, so that each mode of a histogram has a cause.
 
 use super::ExplainedPacket;
 use crate::charts::CHARTED;
@@ -8,20 +8,20 @@ use latpath_model::{PointId, SegmentKind};
 use latpath_stats::{Bucket, Histogram};
 use std::collections::BTreeMap;
 
-/// Histograms of the segments that can have charts, by the name of the cause that held packets longest in the segment.
+/// Histograms of the charted segments, by the name of the packets' first cause in the segment.
 #[derive(Debug, Default)]
 pub(super) struct FirstCauses(BTreeMap<&'static str, Vec<Histogram>>);
 
 impl FirstCauses {
-    /// Adds a late packet to each segment that it crossed, by what held it there: its times elsewhere have other causes. Where it took no
-    /// longer than the baseline, it has none.
+    /// Adds a late packet to each segment that it crossed, by its first cause there. Segments in which it took no longer than the baseline
+    /// have no cause.
     pub fn add(&mut self, packet: &ExplainedPacket, segments: &[Segment], route: &[PointId], baseline: &Baseline) {
         let charted = segments.len().min(CHARTED);
         let at = |point: PointId| packet.explained.seen.iter().find(|s| s.point == point).map(|s| s.t);
         for (place, segment) in segments.iter().take(charted).enumerate() {
             let Some((from, to)) = at(segment.from).zip(at(segment.to)) else { continue };
             let first = match segment.kind {
-                // As the tables have it.
+                // The same cause as in the tables.
                 SegmentKind::Total => packet.attribution.first().map(|share| share.cause),
                 _ => packet.explained.first_cause_between((from, to), route, baseline),
             };
@@ -33,7 +33,7 @@ impl FirstCauses {
         }
     }
 
-    /// The times of one segment, of each cause that has any.
+    /// Times of one segment, by cause.
     pub fn buckets(&self, segment: usize) -> Vec<(&'static str, Vec<Bucket>)> {
         let of = |(cause, of_cause): (&&'static str, &Vec<Histogram>)| {
             let buckets = of_cause.get(segment)?.fine_buckets();
@@ -49,7 +49,7 @@ mod tests {
     use latpath_cause::{Attribution, Cause, CauseInterval, Hop, PacketTimeline, RunContext};
     use latpath_model::{Ns, PacketSighting};
 
-    /// A packet that passes three points: each hop has one cause for so long.
+    /// A packet that passes three points, with one cause and its time for each hop.
     fn packet(hops: [(Cause, Ns); 2]) -> PacketTimeline {
         let mut t = 0;
         let mut seen = vec![PacketSighting { point: 0, t, cpu: Some(0), tid: Some(0) }];

@@ -1,24 +1,25 @@
-//! The fixes of an explanation: each once, with all that it would cure, and none that contradicts another.
+//! Fixes of an explanation: each once, with all causes that it removes, and without contradictions.
 
 use super::{Explanation, RankedCause};
 use latpath_cause::{advise, Advice, Row, RunContext};
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Threads that one fix names, at most.
+/// Maximum number of threads in a fix.
 const MAX_PIDS: usize = 32;
 
-/// A fix, and what it would cure.
+/// A fix, and the causes that it removes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
+    /// The fix.
     pub advice: Advice,
-    /// Rows of the ranking, counted from 0.
+    /// Indexes of the rows in the ranking.
     pub rows: Vec<usize>,
-    /// Their time beyond the baseline.
+    /// Time of these rows beyond the baseline, ns.
     pub excess_ns: Ns,
 }
 
-/// What commands set, by machine and thread or unit.
+/// Values that commands set, by machine and thread or unit.
 #[derive(Debug, Default)]
 pub(super) struct Assigned(HashMap<(String, Object), String>);
 
@@ -29,7 +30,7 @@ enum Object {
     PriorityOfThread(u32),
 }
 
-/// What a command sets, and to what.
+/// Objects and values that a command sets.
 fn set_by(command: &str) -> Vec<(Object, String)> {
     let words: Vec<&str> = command.split_whitespace().collect();
     match words.as_slice() {
@@ -51,7 +52,7 @@ fn set_by(command: &str) -> Vec<(Object, String)> {
 }
 
 impl Assigned {
-    /// Whether nothing assigned before is contradicted; then it is assigned.
+    /// Adds an advice, unless it contradicts a previous one; returns whether it was added.
     pub fn agrees(&mut self, advice: &Advice) -> bool {
         let all: Vec<_> = advice.commands.iter().flat_map(|command| set_by(command)).collect();
         let key = |object: &Object| (advice.machine.clone(), object.clone());
@@ -63,8 +64,8 @@ impl Assigned {
     }
 }
 
-/// The rows as advice takes them: each thread that waits has one CPU in all rows, that where it waited longest, and each culprit
-/// all of its threads, so that one fix serves all rows.
+/// The rows with consistent CPUs and threads, so that one fix serves all rows: each waiting thread has the CPU on which it waited longest,
+/// and each culprit has all of its threads.
 fn harmonised(rows: &[Row]) -> Vec<Row> {
     type Name = (String, String);
     let mut cpus: HashMap<Name, HashMap<u32, Ns>> = HashMap::new();
@@ -109,7 +110,7 @@ fn harmonised(rows: &[Row]) -> Vec<Row> {
     rows.iter().map(one).collect()
 }
 
-/// The priority that a command gives a thread: `chrt -f -p 51 815`.
+/// The thread and priority of a command: `chrt -f -p 51 815`.
 fn priority(advice: &Advice) -> Option<(u32, u32)> {
     let [command] = advice.commands.as_slice() else { return None };
     match set_by(command).as_slice() {
@@ -118,8 +119,8 @@ fn priority(advice: &Advice) -> Option<(u32, u32)> {
     }
 }
 
-/// The ranking with its fixes. Of several priorities for one thread the highest serves all; of several CPUs the row that did more
-/// decides.
+/// The ranking with its fixes. Of several priorities for a thread, the highest is used; of several CPUs, that of the row with the larger
+/// excess.
 pub fn with_fixes(rows: Vec<Row>, context: &RunContext) -> Vec<RankedCause> {
     let mut advice: Vec<Vec<Advice>> = harmonised(&rows).iter().map(|row| advise(row, None, context)).collect();
     let mut highest: HashMap<(String, u32), Advice> = HashMap::new();
@@ -143,13 +144,13 @@ pub fn with_fixes(rows: Vec<Row>, context: &RunContext) -> Vec<RankedCause> {
     rows.into_iter().zip(advice).map(|(row, advice)| RankedCause { row, advice }).collect()
 }
 
-/// Whether two do the same.
+/// Whether two advices do the same.
 fn is_same(a: &Advice, b: &Advice) -> bool {
     let same = if a.commands.is_empty() { a.what == b.what && b.commands.is_empty() } else { a.commands == b.commands };
     same && a.machine == b.machine
 }
 
-/// The fixes of some rows, each once, with all rows of the ranking that have it: those that cure most come first.
+/// Fixes of some rows, each once, with all rows of the ranking that it serves; the fix with the largest excess first.
 pub fn fixes_of(explanation: &Explanation, rows: &[usize]) -> Vec<Fix> {
     let mut all: Vec<Fix> = Vec::new();
     let ranked = |at: &usize| explanation.ranking.get(*at);

@@ -1,4 +1,4 @@
-//! Explains late packets while they come, in a thread of its own: figures do not wait for it.
+//! Explains late packets of a current recording in a separate thread, so that figures do not wait for it.
 
 use super::{late_figures, run_context, Explainer};
 use latpath_capture::{BoundedCaptures, Capture, CaptureKind, RankedCapture, WaitingCaptures};
@@ -13,16 +13,16 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Captures that may wait. Where more come, one is skipped: a cause that is shown a minute late helps nobody.
+/// Maximum number of waiting captures. Further ones are skipped: a cause shown a minute late is useless.
 const QUEUED: usize = 16;
-/// Virtual machines come and go. They are looked for this often, while no capture waits.
+/// Interval of searches for virtual machines, while no capture waits.
 const FIND_VMS_EVERY: Duration = Duration::from_secs(30);
 const QUIET: Duration = Duration::from_millis(500);
 /// Interval at which [`LiveExplainer::finish`] checks for waiting captures.
 const POLL: Duration = Duration::from_millis(5);
 
 enum Request {
-    /// A capture, with points, layout and times of day as they were known when it was taken.
+    /// A capture, with points, layout and times of day at that time.
     Capture(Box<(RankedCapture, Vec<PointInfo>, Layout, TimeOfDay)>),
     Reset,
 }
@@ -30,13 +30,13 @@ enum Request {
 #[derive(Default)]
 struct Shared {
     figures: LateFigures,
-    /// Captures that wait or are being explained.
+    /// Number of captures that wait or are being explained.
     waiting: usize,
-    /// When the first late packet of each spike arrived that is explained and not shown yet.
+    /// Arrival times of the first late packets of explained spikes that are not shown yet, ns.
     not_shown: Vec<Ns>,
 }
 
-/// Explains the captures of a recording under way. When it is dropped, its thread ends after the captures that wait.
+/// Explains captures of a current recording. After a drop, the thread ends with the last waiting capture.
 pub struct LiveExplainer {
     requests: BoundedCaptures<Request>,
     shared: Arc<Mutex<Shared>>,
@@ -46,21 +46,21 @@ pub struct LiveExplainer {
 }
 
 impl LiveExplainer {
-    /// How long a capture may wait for late packets that are still on their way: the user waits for the cause.
+    /// Maximum wait of a capture for late packets in flight: the user waits for the cause.
     pub const MAX_WAIT: Duration = Duration::from_millis(300);
 
-    /// Starts the thread, for streams of this host; `qdiscs`: [`RunContext::qdiscs`].
+    /// Starts the thread for streams of this host. `qdiscs`: see [`RunContext::qdiscs`].
     ///
     /// # Errors
-    /// Where there can be no more threads.
+    /// Fails if the thread cannot be started.
     pub fn start(streams: &[StreamSpec], qdiscs: HashMap<(u32, u32), Vec<String>>) -> std::io::Result<Self> {
         Self::spawn(RunContext { qdiscs, ..host_context(streams) }, true)
     }
 
-    /// The same for captures of a run, which knows its virtual machines and CPUs.
+    /// Starts the thread for captures of a run, which has its own virtual machines and CPUs.
     ///
     /// # Errors
-    /// Where there can be no more threads.
+    /// Fails if the thread cannot be started.
     pub fn for_run(run: &Run) -> std::io::Result<Self> {
         Self::spawn(run_context(run), false)
     }
@@ -74,7 +74,7 @@ impl LiveExplainer {
         Ok(Self { requests, shared, skipped: 0, shown_after: Histogram::new(), latest: 0 })
     }
 
-    /// Explains a capture, or learns from it. Points, layout and times of day are those that are known now.
+    /// Queues a capture, to explain it or learn from it, with the current points, layout and times of day.
     pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout, time_of_day: TimeOfDay) {
         let (is_spike, bytes) = (capture.capture.kind == CaptureKind::Spike, capture.capture.record_bytes());
         let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone(), time_of_day)));
@@ -86,15 +86,15 @@ impl LiveExplainer {
         }
     }
 
-    /// Counts from zero. The baseline stays.
+    /// Restarts all counts. Keeps the baseline.
     pub fn reset(&mut self) {
         self.skipped = 0;
         self.shown_after = Histogram::new();
-        // Where the queue is full, the counts of before stay.
+        // If the queue is full, the previous counts stay.
         self.requests.offer(0, Request::Reset);
     }
 
-    /// Waits until all captures that were taken are explained, for this long at most.
+    /// Waits until all queued captures are explained, or `within` has passed.
     pub fn finish(&self, within: Duration) {
         let began = Instant::now();
         while lock(&self.shared).waiting > 0 && began.elapsed() < within {
@@ -107,7 +107,7 @@ impl LiveExplainer {
         !lock(&self.shared).not_shown.is_empty()
     }
 
-    /// All that is known by now; the caller shows it at once. `late` is the number of late packets.
+    /// The current causes, to be shown at once. `late` is the number of late packets.
     pub fn figures(&mut self, late: u64) -> LateFigures {
         let (figures, not_shown) = {
             let mut shared = lock(&self.shared);
@@ -132,7 +132,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When the first late packet of a capture arrived.
+/// Arrival time of a capture's first late packet.
 fn first_end(capture: &Capture) -> Option<Ns> {
     let late = capture.packets.iter().filter(|packet| packet.late);
     late.filter_map(|packet| packet.sightings.last()).map(|seen| seen.t).min()
@@ -151,7 +151,7 @@ fn host_context(streams: &[StreamSpec]) -> RunContext {
 }
 
 fn explain(requests: &WaitingCaptures<Request>, shared: &Mutex<Shared>, context: RunContext, is_live: bool) {
-    // Explaining must not be what makes packets late.
+    // Explaining must not make packets late.
     latpath_linux::background::lower_priority();
     let mut explainer = Explainer::new(context, 0);
     let mut found_vms: Option<Instant> = None;

@@ -1,4 +1,4 @@
-//! What held late packets, as far as a run's captures say.
+//! Explains the late packets of a run's captures.
 
 use super::{late_figures, Explainer};
 use crate::{Analysis, RunCaptures};
@@ -7,16 +7,17 @@ use latpath_run::{Select, SpikeFiles};
 use latpath_stats::{units::Letters, LateFigures};
 use std::borrow::Cow;
 
-/// The late packets of a run's captures, explained.
+/// Causes of the late packets of a run's captures.
 #[derive(Debug)]
 pub struct ExplainedRun {
+    /// The causes.
     pub explainer: Explainer,
     /// The captures, and notes on them.
     pub files: SpikeFiles,
 }
 
 impl Analysis<'_> {
-    /// Explains the selected late packets, and keeps the `worst` of them; `None` where the run has no captures.
+    /// Explains the selected late packets, and keeps up to `worst` of them; `None` if the run has no captures.
     pub fn explain(&self, worst: usize) -> Option<ExplainedRun> {
         let mut captures = RunCaptures::new(self.run);
         if captures.files.files.is_empty() {
@@ -29,7 +30,7 @@ impl Analysis<'_> {
     }
 }
 
-/// A capture without the packets that are not selected.
+/// A capture with only the selected packets.
 fn selected<'a>(capture: &'a Capture, select: &Select) -> Cow<'a, Capture> {
     if select.is_everything() {
         return Cow::Borrowed(capture);

@@ -1,6 +1,6 @@
-//! Which packet is meant: `MU01:1234@03:04:05.593`, `MU01:1234@12.5s`, `worst`, or its place among the worst.
+//! Selects a packet: `MU01:1234@03:04:05.593`, `MU01:1234@12.5s`, `worst`, or its rank among the worst.
 //!
-//! A sample count repeats each second, so the time selects the packet; without a time, it must be the only one.
+//! A sample count repeats each second, so the time selects the packet; without a time, only one packet may match.
 
 use crate::When;
 use latpath_cause::RunContext;
@@ -13,24 +13,24 @@ use std::{
 
 const SECOND: Ns = 1_000_000_000;
 const DAY: Ns = 86_400 * SECOND;
-/// Candidates that are listed where several or none fit.
+/// Maximum number of listed candidates if several match, or none.
 const LISTED: usize = 8;
 
-/// A packet, as the user writes it.
+/// A packet in the user's form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketSelector {
-    /// Its place among the worst, from 1.
+    /// Rank among the worst packets, from 1.
     Worst(usize),
     /// By name and time.
     Packet {
-        /// `STREAM:KEY`: the stream's short name or all of it, and the key as its rule writes it.
+        /// `STREAM:KEY`: the stream's short or full name, and the key in the form of its rule.
         name: String,
-        /// When it was first seen, if that is said.
+        /// Time of the first sighting, if given.
         at: Option<At>,
     },
 }
 
-/// A time, and how far off the packet's may be: half of the last digit's unit, a tenth of a second at least.
+/// A time with its tolerance: half the unit of the last digit, at least a tenth of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     when: Clock,
@@ -45,22 +45,27 @@ enum Clock {
     OfDay,
 }
 
-/// A text that names no packet.
+/// A text that does not name a packet.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?}: not a packet; write STREAM:KEY@TIME, as MU01:1234@03:04:05.593 (UTC) or MU01:1234@12.5s (since the run's start), worst, or its number in the list of the worst")]
 pub struct BadPacket(pub String);
 
-/// A packet of a capture that may be meant.
+/// A packet of a capture that may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
+    /// Number of the capture.
     pub capture: u32,
+    /// The packet's stream.
     pub stream: StreamId,
+    /// The packet's key in the stream.
     pub key: u32,
+    /// The packet's number in the stream.
     pub number: u64,
-    /// When it was first seen, on the run's timeline.
+    /// Time of the first sighting on the run's timeline, ns.
     pub t: Ns,
-    /// From its first sighting to its last.
+    /// Time from the first sighting to the last, ns.
     pub time_ns: Ns,
+    /// Whether the packet was late.
     pub late: bool,
 }
 
@@ -75,7 +80,7 @@ impl FromStr for PacketSelector {
         if let Some(place) = text.parse().ok().filter(|place| *place > 0) {
             return Ok(Self::Worst(place));
         }
-        // A stream's name may have any of these signs, and a key a colon; a time has no @, and a key ends in a number.
+        // A stream's name may contain any of these characters, and a key a colon; a time has no @, and a key ends in a digit.
         let (name, at) = match text.rsplit_once('@') {
             Some((name, at)) => (name, Some(At::parse(at).ok_or_else(bad)?)),
             None => (text, None),
@@ -93,7 +98,7 @@ impl At {
         if let Some(ns) = of_day(text) {
             return Some(Self::around(Clock::OfDay, ns, text));
         }
-        // A number alone is seconds since the start.
+        // A plain number is a time since the start in seconds.
         let seconds = format!("{text}s");
         let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         match if plain { seconds.as_str() } else { text }.parse().ok()? {
@@ -103,7 +108,7 @@ impl At {
         }
     }
 
-    /// A time that was cut behind its last digit may have been any up to the next one; rounded, half of it before.
+    /// The tolerance of a truncated time reaches up to the next unit of the last digit; that of a rounded one, half a unit to each side.
     fn around(when: Clock, ns: Ns, text: &str) -> Self {
         let decimals = text.rsplit_once('.').map_or(0, |(_, decimals)| decimals.len().min(9) as u32);
         let unit = 10_i64.pow(9 - decimals);
@@ -112,7 +117,7 @@ impl At {
         Self { when, from: ns.saturating_sub(before), to: ns.saturating_add(after) }
     }
 
-    /// Whether a time on the run's timeline is meant.
+    /// Whether a time on the run's timeline matches.
     fn fits(&self, t: Ns, context: &RunContext) -> bool {
         match self.when {
             Clock::SinceStart => (self.from..self.to).contains(&t.saturating_sub(context.start_ns)),
@@ -134,7 +139,7 @@ fn of_day(text: &str) -> Option<Ns> {
 }
 
 impl PacketSelector {
-    /// Whether a packet may be meant, by its name alone.
+    /// Whether a packet matches by its name.
     pub fn may_be(&self, candidate: &Candidate, context: &RunContext) -> bool {
         match self {
             Self::Worst(_) => candidate.late,
@@ -145,10 +150,10 @@ impl PacketSelector {
         }
     }
 
-    /// The one that is meant, of those that may be.
+    /// Chooses the matching packet.
     ///
     /// # Errors
-    /// Where there is none, or more than one; the text lists what there is.
+    /// Fails if no candidate matches, or more than one; the text lists the candidates.
     pub fn choose(&self, candidates: &[Candidate], context: &RunContext) -> Result<Candidate, String> {
         let mut those: Vec<&Candidate> = Vec::new();
         for candidate in candidates {
@@ -160,7 +165,7 @@ impl PacketSelector {
         match self {
             Self::Worst(place) => {
                 those.sort_by_key(|c| (std::cmp::Reverse(c.time_ns), c.t));
-                // The worst of each spike, as they are listed.
+                // The worst packet of each spike, as in the list of `latpath explain`.
                 let mut spikes = std::collections::HashSet::new();
                 those.retain(|c| spikes.insert(c.capture));
                 let chosen = those.get(place - 1).map(|c| (*c).clone());
@@ -203,19 +208,19 @@ fn listed(those: &[&Candidate], context: &RunContext) -> String {
     text
 }
 
-/// `MU01:1234`, the key as its stream's rule writes it.
+/// The name of a packet without its time: `MU01:1234`, with the key in the form of the stream's rule.
 pub fn packet(stream: StreamId, key: u32, context: &RunContext) -> String {
     let key = context.streams.get(usize::from(stream)).map_or_else(|| key.to_string(), |spec| spec.key.text(key));
     format!("{}:{key}", context.stream(stream))
 }
 
-/// As the user may write it: `MU01:1234@03:04:05.593750`.
+/// The name of a packet in the form that a selector takes: `MU01:1234@03:04:05.593750`.
 pub fn name(stream: StreamId, key: u32, t: Ns, context: &RunContext) -> String {
     let time = date(context.utc(t).rem_euclid(DAY));
     format!("{}@{}", packet(stream, key, context), &time["1970-01-01T".len()..time.len() - 1])
 }
 
-/// `2026-01-02T03:04:05.593750Z`
+/// A time in UTC: `2026-01-02T03:04:05.593750Z`.
 pub fn date(utc: Ns) -> String {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(utc.unsigned_abs())).filter(|_| utc >= 0);
     time.map_or_else(|| format!("{utc} ns"), |time| humantime::format_rfc3339_micros(time).to_string())

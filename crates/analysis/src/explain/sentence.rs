@@ -1,4 +1,4 @@
-//! A cause as a sentence, and in a few words for a table.
+//! Causes as sentences, and in a few words for tables.
 
 use super::ExplainedPacket;
 use crate::Notation;
@@ -6,16 +6,16 @@ use latpath_cause::{held_at, Actor, Cause, CauseShare, Detail, Link, Note, Row, 
 use latpath_flight::Class;
 use latpath_model::Ns;
 
-/// A name in a list: `vhost of guest7, CPU 4`
+/// An actor in a list: `vhost of guest7, CPU 4`.
 pub fn briefly(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     let name = notation.clean(&actor.name);
     cpu.map_or_else(|| name.clone(), |cpu| format!("{name}, CPU {cpu}"))
 }
 
-/// Culprits that a sentence names one by one.
+/// Maximum number of culprits named in a sentence.
 const NAMED: usize = 3;
 
-/// `6154, FIFO 1`
+/// Details of an actor: `6154, FIFO 1`.
 fn details(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     let pid = match actor.pids.as_slice() {
         [] => None,
@@ -27,7 +27,7 @@ fn details(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     pid.into_iter().chain(cpu).chain(class).collect::<Vec<_>>().join(", ")
 }
 
-/// `vhost of guest7 (5620, CPU 4, SCHED_OTHER)`
+/// An actor with details: `vhost of guest7 (5620, CPU 4, SCHED_OTHER)`.
 pub fn who(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     let name = notation.clean(&actor.name);
     match details(notation, actor, cpu) {
@@ -36,14 +36,14 @@ pub fn who(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     }
 }
 
-/// `vCPU 0 of guest7 (6154, FIFO 1) 9.100 ms, irq 25 virtio0 2.000 ms, 3 others`; the time only where there are several.
+/// Culprits, with times if there are several: `vCPU 0 of guest7 (6154, FIFO 1) 9.100 ms, irq 25 virtio0 2.000 ms, 3 others`.
 fn culprits(notation: &Notation, by: &[(Actor, Ns)]) -> String {
     match by {
         [] => "what is not known".into(),
         [(one, _)] => who(notation, one, None),
         several => {
             let all = several.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
-            // What took next to nothing needs no name.
+            // Culprits with a negligible time are not named.
             let named: Vec<_> = several.iter().take(NAMED).filter(|(_, ns)| *ns >= all / 100).collect();
             if let ([(one, _)], true) = (named.as_slice(), named.len() < several.len()) {
                 return format!("{} and others", who(notation, one, None));
@@ -61,17 +61,17 @@ fn culprits(notation: &Notation, by: &[(Actor, Ns)]) -> String {
 }
 
 fn note(notation: &Notation, notes: &[(Note, Ns)]) -> String {
-    // Of how its times were put together, no sentence needs to speak.
+    // Notes on the composition of times are left out of sentences.
     let said = notes.iter().find(|(note, _)| !note.is_of_times());
     said.map_or(String::new(), |(note, _)| format!(": {}", notation.clean(&note.to_string())))
 }
 
-/// What a sentence is made of, beside its cause.
+/// Parts of a sentence, beside its cause.
 struct Words<'a> {
     actor: Option<String>,
-    /// What waited for the actor.
+    /// The thread that waited for the actor.
     waiter: Option<&'a Actor>,
-    /// ` for 14.2 ms`; empty where no time is meant.
+    /// ` for 14.2 ms`; empty in a sentence without a time.
     time: String,
     by: Option<String>,
     number: Option<u64>,
@@ -108,7 +108,7 @@ fn fill(notation: &Notation, cause: Cause, words: &Words) -> String {
         (Subject::Actor, None) => (format!("{actor} "), ""),
         (Subject::None, _) => (String::new(), ""),
     };
-    // What is filled in comes from outside, so each place is filled once.
+    // Values come from outside the program and may contain braces, so each place is filled once.
     for piece in info.sentence.split('{') {
         let (place, rest) = piece.split_once('}').unwrap_or(("", piece));
         text += match place {
@@ -124,7 +124,7 @@ fn fill(notation: &Notation, cause: Cause, words: &Words) -> String {
     text
 }
 
-/// What held a packet, as a sentence without a full stop.
+/// A packet's cause as a sentence without a full stop.
 pub fn sentence(notation: &Notation, share: &CauseShare) -> String {
     let words = Words {
         actor: share.actor.as_ref().map(|actor| who(notation, actor, share.cpu())),
@@ -138,7 +138,7 @@ pub fn sentence(notation: &Notation, share: &CauseShare) -> String {
     fill(notation, share.cause, &words)
 }
 
-/// What a row says of all its packets: [`sentence`] without a time. It begins with a capital, unless an actor's name comes first.
+/// A row's cause as a sentence without a time. It begins with a capital letter, unless it begins with an actor's name.
 pub fn row_sentence(notation: &Notation, row: &Row) -> String {
     let cpu = if row.cpus.len() == 1 { row.cpus.first().map(|(cpu, _)| *cpu) } else { None };
     let words = Words {
@@ -157,13 +157,13 @@ pub fn row_sentence(notation: &Notation, row: &Row) -> String {
     }
 }
 
-/// `idle state C6`; by number where its name is not known.
+/// An idle state: `idle state C6`; with its number if the name is unknown.
 pub fn idle_state(notation: &Notation, name: Option<&str>, number: Option<u64>) -> Option<String> {
     let shown = name.map(|name| notation.clean(name)).or(number.map(|n| n.to_string()))?;
     Some(format!("idle state {shown}"))
 }
 
-/// Why a vCPU left its guest: ` (npf)`, ` (mostly io)`; by number where it has no name.
+/// The exit reason of a vCPU: ` (npf)`, ` (mostly io)`; a number if it has no name.
 fn reason(notation: &Notation, notes: &[(Note, Ns)], number: Option<u64>) -> String {
     let name = |(note, ns): &(Note, Ns)| match note {
         Note::ExitReason(name) => Some((*name, *ns)),
@@ -178,7 +178,7 @@ fn reason(notation: &Notation, notes: &[(Note, Ns)], number: Option<u64>) -> Str
     }
 }
 
-/// What a row of the ranking is about, in a few words: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
+/// A row's actor and culprit: `vhost of guest7 behind vCPU 0 of guest7 (FIFO 1)`.
 pub fn subject(notation: &Notation, row: &Row) -> String {
     let info = row.cause.info();
     let class = |a: &Actor| a.class.map_or(String::new(), |class| format!(" ({})", notation.clean(&class.to_string())));
@@ -205,7 +205,7 @@ pub fn subject(notation: &Notation, row: &Row) -> String {
     text.trim_start_matches([' ', ',', ':']).to_owned()
 }
 
-/// What kept an actor, in a table of steps: `behind vCPU 0 of guest7 (6154, FIFO 1) and others`, `from idle state C6`.
+/// The culprit in a table of steps: `behind vCPU 0 of guest7 (6154, FIFO 1) and others`, `from idle state C6`.
 pub fn culprit_of_step(
     notation: &Notation,
     cause: Cause,
@@ -223,7 +223,7 @@ pub fn culprit_of_step(
         }
         _ => {}
     }
-    // What took next to nothing of it needs no name.
+    // Culprits with a negligible time are not named.
     let all: Ns = by.iter().map(|(_, ns)| *ns).fold(0, Ns::saturating_add);
     let named = by.iter().take(2).filter(|(_, ns)| *ns >= all / 20);
     let names: Vec<String> = named.map(|(actor, _)| who(notation, actor, None)).collect();
@@ -234,7 +234,7 @@ pub fn culprit_of_step(
     }
 }
 
-/// Adds to a sentence on a queueing discipline whose it is.
+/// Adds the device to a sentence on a queueing discipline.
 pub fn at_device(notation: &Notation, text: String, share: &CauseShare, context: &RunContext) -> String {
     match held_at(share, context).filter(|_| share.cause == Cause::QdiscHeld) {
         Some(device) => text.replacen(
@@ -246,7 +246,7 @@ pub fn at_device(notation: &Notation, text: String, share: &CauseShare, context:
     }
 }
 
-/// A classic name, else the points at both ends: `nic-rx@eth0→app-read@relay`.
+/// The segment of a hop: its name, or else the points at both ends: `nic-rx@eth0→app-read@relay`.
 pub fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
     if let Some(segment) = context.segment_of(hop) {
         return segment.name.clone();
@@ -258,7 +258,7 @@ pub fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
     format!("{}→{}", name(hop.0), name(hop.1))
 }
 
-/// `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`
+/// A packet in one line: `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`.
 pub fn one_line(notation: &Notation, explained_packet: &ExplainedPacket, context: &RunContext) -> String {
     let total = notation.duration(explained_packet.attribution.time_ns);
     let Some(first) = explained_packet.attribution.first() else {

@@ -1,4 +1,4 @@
-//! Sums over the ranking: how much of all delay each cause took, and each culprit.
+//! Sums of the ranking's delay by cause and by culprit.
 
 use super::Explanation;
 use latpath_cause::{Actor, Cause, Culprit, Row};
@@ -7,39 +7,42 @@ use latpath_model::{Ns, HOST};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Share of the delay, in thousandths, from which the text warns that latpath itself caused it.
+/// Minimum share of the delay, in thousandths, for a warning about latpath's own threads.
 const WORTH_A_WARNING_PER_MILLE: i128 = 50;
 
-/// What one cause took of all late packets.
+/// Sum of one cause over all late packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CauseTotal {
+    /// The cause.
     pub cause: Cause,
-    /// Its time beyond the baseline.
+    /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
-    /// Packets of which it took the most.
+    /// Number of packets with this first cause.
     pub first: u64,
 }
 
-/// What one culprit took of all late packets, by whatever cause.
+/// Sum of one culprit over all late packets and causes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CulpritTotal {
-    /// The process; the systemd unit or control group, where several of its processes are culprits.
+    /// The process, or the systemd unit or control group if several of its processes are culprits.
     pub name: String,
+    /// The machine.
     pub machine: String,
-    /// The processes, where `name` is a unit.
+    /// The processes, if `name` is a unit.
     pub processes: Vec<String>,
-    /// The unit, where it is known and all threads are of one.
+    /// The unit, if it is known and the same for all threads.
     pub unit: Option<String>,
-    /// The names of its threads, where they differ from the process's.
+    /// Names of the threads that differ from the process name.
     pub threads: Vec<String>,
-    /// The threads' numbers, as far as they are kept.
+    /// Thread ids, as far as they are kept.
     pub pids: Vec<u32>,
+    /// Whether it is latpath itself.
     pub is_latpath: bool,
-    /// Its time beyond the baseline.
+    /// Time beyond the baseline, ns.
     pub excess_ns: Ns,
 }
 
-/// By cause, the largest first, `unexplained` last.
+/// Sums by cause, the largest first, `unexplained` last.
 pub fn by_cause(explanation: &Explanation) -> Vec<CauseTotal> {
     let mut sums: BTreeMap<Cause, (Ns, u64)> = BTreeMap::new();
     for ranked in &explanation.ranking {
@@ -53,7 +56,7 @@ pub fn by_cause(explanation: &Explanation) -> Vec<CauseTotal> {
     all
 }
 
-/// The culprits of a row, each with its part of the row's excess; the actor itself where nothing else kept it from acting.
+/// Culprits of a row, each with its part of the row's excess; the actor itself if there is no other culprit.
 fn culprits(row: &Row) -> Vec<(&Actor, Ns)> {
     let is_idle = |actor: &Actor| matches!(actor.doing, Doing::Idle { .. });
     match (row.cause.info().culprit, row.by.as_slice()) {
@@ -71,10 +74,10 @@ fn unit_of(actor: &Actor) -> Option<&str> {
     actor.process.as_ref()?.unit.as_deref().filter(|_| !actor.is_tool)
 }
 
-/// By culprit, the largest first.
+/// Sums by culprit, the largest first.
 pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
     let rows = || explanation.ranking.iter().map(|ranked| &ranked.row);
-    // Units with several processes among the culprits. The unit of a thread that waited is not one culprit: it delays itself.
+    // Units with several processes among the culprits. The unit of a waiting thread is not one of them: it delays itself.
     let mut units: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for row in rows() {
         for (actor, _) in culprits(row) {
@@ -123,21 +126,21 @@ pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
     all
 }
 
-/// What latpath's own threads took, on all machines.
+/// Time of latpath's own threads on all machines, ns.
 pub fn latpath_ns(explanation: &Explanation) -> Ns {
     let own = by_culprit(explanation).into_iter().filter(|total| total.is_latpath);
     own.fold(0, |sum: Ns, total| sum.saturating_add(total.excess_ns))
 }
 
-/// The same, where it is worth a warning.
+/// The time of latpath's own threads, ns, if it is large enough for a warning.
 pub fn latpath_to_warn_of(explanation: &Explanation) -> Option<Ns> {
     let (own, all) = (latpath_ns(explanation), explanation.excess_ns);
     (i128::from(own) * 1000 >= i128::from(all) * WORTH_A_WARNING_PER_MILLE && own > 0).then_some(own)
 }
 
-/// `rustc (16 threads: opt cgu.14, opt cgu.02, …; builder.service)`, on another machine with its name.
+/// A culprit with details: `rustc (16 threads: opt cgu.14, opt cgu.02, …; builder.service)`; with the machine, unless it is the host.
 pub fn described(total: &CulpritTotal) -> String {
-    /// Names that are listed.
+    /// Maximum number of listed names.
     const LISTED: usize = 3;
     let list = |what: &str, names: &[String]| match names {
         [] => None,

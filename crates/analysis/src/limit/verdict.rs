@@ -1,4 +1,4 @@
-//! What becomes of limits: kept, broken, or not to be judged, because of what was not measured or what a run lacks.
+//! Verdicts on limits: kept, broken, or cannot be judged, because something was not measured or a run has deficiencies.
 
 use super::{About, Counter, Limit, What, Where};
 use latpath_model::{pattern::fits, Ns, Point, SegmentKind};
@@ -34,7 +34,7 @@ pub struct LimitVerdict {
 }
 
 impl LimitVerdict {
-    /// The word for a limit of which neither is known.
+    /// The word for a limit that is neither known to be kept nor known to be broken.
     pub const CANNOT_BE_JUDGED: &'static str = "cannot be judged";
 
     /// Whether the limit is known to be kept.
@@ -51,13 +51,13 @@ impl LimitVerdict {
         }
     }
 
-    /// Why it is not known that the limit is kept.
+    /// Why the limit is not known to be kept.
     pub fn why(&self) -> Option<&str> {
         self.broken.as_deref().or(self.cannot_be_judged.as_deref())
     }
 }
 
-/// What a figure says of a limit. The greater one counts.
+/// State of a limit by one figure. Of several, the greatest counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shown {
     Kept,
@@ -71,7 +71,7 @@ impl Shown {
     }
 }
 
-/// A figure held against its limit: the one that is worst for it counts, of several.
+/// A figure compared with its limit. Of several, the greatest counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     shown: Shown,
@@ -80,14 +80,14 @@ struct Held {
     text: String,
 }
 
-/// Nothing was measured, and why.
+/// The reason why nothing was measured.
 struct Nothing(String);
 
 const TOO_CLOSE: &str = "the clocks may be wrong by more than what is left to the limit";
 const NO_BOUND: &str = "how far the clocks were apart is not known";
 
 impl Where {
-    /// Its figures, each with its stream; without one where they are of all streams together.
+    /// Figures of the segment, each with its stream; without a stream if they are of all streams together.
     fn rows<'a>(&self, summary: &'a Summary) -> Vec<(Option<&'a StreamFigures>, &'a SegmentFigures)> {
         let is_it = |s: &&SegmentFigures| s.name == self.segment;
         let all = || summary.segments.iter().filter(is_it).map(|s| (None, s)).collect();
@@ -103,7 +103,7 @@ impl Where {
         }
     }
 
-    /// Whether any of its figures is of such a segment; without figures its name says what it would be.
+    /// Whether `is_such` is true for any figures of the segment; without figures, for the kind that its name implies.
     fn is_any(&self, summary: &Summary, is_such: impl Fn(SegmentKind, &str, &str) -> bool) -> bool {
         let rows = self.rows(summary);
         let by_name = || SegmentKind::classic(&self.segment).is_some_and(|kind| is_such(kind, "", ""));
@@ -111,7 +111,7 @@ impl Where {
     }
 }
 
-/// The first thing that is missing and could change the times of a segment.
+/// The first deficiency that could change the times of a segment.
 pub(crate) fn lacking<'a>(summary: &'a Summary, segment: &str) -> Option<&'a Deficiency> {
     let at = Where { segment: segment.into(), pooled: true };
     let (text, what) = (String::new(), What::Time(at, |times| times.max_ns, false));
@@ -120,8 +120,8 @@ pub(crate) fn lacking<'a>(summary: &'a Summary, segment: &str) -> Option<&'a Def
 }
 
 impl Limit {
-    /// Checks it. A broken limit is broken whatever is missing; one that seems to be kept cannot be judged where something is missing
-    /// that could break it.
+    /// Checks the limit. Deficiencies do not matter for a broken limit; a limit that seems to be kept cannot be judged if a deficiency could
+    /// have broken it.
     pub fn check(&self, summary: &Summary) -> LimitVerdict {
         let (segment, most_ns) = match &self.what {
             What::Time(at, ..) => (Some(at), Some(self.bar)),
@@ -158,11 +158,11 @@ impl Limit {
         verdict
     }
 
-    /// Whether something that is missing could have broken it.
+    /// Whether a deficiency could have broken the limit.
     fn may_be_broken_by(&self, deficiency: &Deficiency, summary: &Summary) -> bool {
         use DeficiencyKind::{Missing, NotJoined, SenderNotFollowed, SightingsDropped};
         match (deficiency.kind.reach(), &self.what) {
-            // Packets that are missing would be more.
+            // Missing packets would only add to the count.
             (Reach::All, What::Journeys) => !matches!(deficiency.kind, Missing | SightingsDropped | SenderNotFollowed),
             // They were counted.
             (Reach::All, What::All(Counter::SightingsDropped)) => {
@@ -214,7 +214,7 @@ impl Limit {
         }
     }
 
-    /// The figure, and what it says.
+    /// The figure, compared with the limit.
     fn held(&self, summary: &Summary) -> Result<Held, Nothing> {
         match &self.what {
             What::Time(at, figure, is_exact) => {
@@ -241,7 +241,7 @@ impl Limit {
         }
     }
 
-    /// The worst of a segment's figures.
+    /// The worst of a segment's figures, compared with the limit.
     fn of_segment(
         &self,
         at: &Where,
@@ -269,7 +269,7 @@ impl Limit {
         match (worst, empty) {
             (Some(worst), None) => self.if_measured(summary, worst),
             (Some(worst), Some(_)) if worst.shown == Shown::Broken => Ok(worst),
-            // What nothing was measured against was not kept.
+            // A limit without measurements is not kept.
             (_, Some((stream, _))) => {
                 let of = of_stream(stream.filter(|_| several));
                 Err(Nothing(format!("no journey{of} crossed the segment")))
@@ -287,7 +287,7 @@ impl Limit {
         Held { shown, value: ns, bound: Some(0), text: duration(ns) }
     }
 
-    /// A time of a segment, with what the clocks of its ends may be wrong by.
+    /// A time of a segment with the error bound of its clocks.
     fn time(&self, summary: &Summary, s: &SegmentFigures, ns: Ns, is_exact: bool) -> Held {
         let held = self.of_one_clock(ns);
         match summary.is_bound_known(s).then_some(s.error_bound_ns) {
@@ -308,7 +308,7 @@ impl Limit {
         Held { shown, value: i64::try_from(n).unwrap_or(i64::MAX), bound: None, text: count(n) }
     }
 
-    /// Times over the threshold, and those that may be, as far as the clocks say.
+    /// Count of times over the threshold, with those that the clocks' error leaves open.
     fn over(&self, summary: &Summary, s: &SegmentFigures) -> Held {
         let held = self.count(s.over_threshold);
         let shown = match uncertain(summary, s, summary.threshold_ns) {
@@ -319,7 +319,7 @@ impl Limit {
         Held { shown: shown.max(held.shown), ..held }
     }
 
-    /// The longest row of a stream. Where clocks leave open which packets were late, so is what else is in a row.
+    /// The longest row of consecutive late packets of a stream; unknown if the clocks leave open which packets were late.
     fn consecutive(&self, summary: &Summary, own: Option<Ns>) -> Held {
         let late = own.unwrap_or(summary.threshold_ns);
         let several = summary.streams.len() > 1;
@@ -344,7 +344,7 @@ impl Limit {
         summary.streams.iter().map(of).max().unwrap_or_else(|| self.count(0))
     }
 
-    /// A figure, as far as there were packets of each stream.
+    /// The figure, if packets of each stream were measured.
     fn if_measured(&self, summary: &Summary, held: Held) -> Result<Held, Nothing> {
         let silent = summary.streams.iter().find(|stream| stream.journeys == 0);
         match silent {
@@ -369,14 +369,14 @@ fn is_application(point: &str) -> bool {
     point.parse::<Point>().is_ok_and(|point| point.kind.is_application())
 }
 
-/// Whether the routes of all streams that were seen end at applications, which read whole packets.
+/// Whether the routes of all seen streams end at applications, which read whole packets.
 fn reaches_applications(summary: &Summary) -> bool {
     let seen = summary.streams.iter().filter(|stream| stream.journeys > 0);
     seen.map(|stream| stream.points.last()).all(|end| end.is_some_and(|end| end.kind.is_application()))
 }
 
-/// How many packets arrived whose time in a segment of their route is not known: one of its ends did not see them. Of one stream, or of
-/// all.
+/// Number of packets that arrived without a known time in a segment of their route, because one of its ends did not see them; of one stream
+/// or of all.
 fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &SegmentFigures) -> u64 {
     let of = |stream: &StreamFigures| {
         let is_on_route = |end: &str| stream.points.iter().any(|point| point.to_string() == end);
@@ -391,7 +391,7 @@ fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &Segme
     }
 }
 
-/// How many times are at most `late`, but may be over it by what the clocks may be wrong by; none where nobody knows by how much.
+/// Number of times up to `late` that exceed it by less than the clock error; `None` if the clock error is unknown.
 fn uncertain(summary: &Summary, s: &SegmentFigures, late: Ns) -> Option<u64> {
     let close = || s.close_to.iter().find(|(of, _)| *of == late).map_or(s.times.count, |(_, n)| *n);
     match summary.is_bound_known(s) {
