@@ -79,17 +79,6 @@ pub(crate) fn add_possible(
     Ok(possible)
 }
 
-/// The segments of a profile whose points the run has and whose names are new. `own` are the user's segments.
-///
-/// # Errors
-/// As [`layout_of`].
-pub fn possible_segments(run: &Run, own: &[String], of_profile: Vec<String>) -> Result<Vec<String>, String> {
-    if of_profile.is_empty() {
-        return Ok(of_profile);
-    }
-    add_possible(&mut layout_of(run, own)?, run.points(), of_profile)
-}
-
 /// The route of the first journeys.
 fn found(run: &Run) -> Route {
     let (mut finder, mut left) = (RouteFinder::default(), SAMPLE);

@@ -2,7 +2,7 @@
 //! rebuilt from its stream and key.
 
 use crate::{each_journey, notes, ExportError, ExportRequest, Exported};
-use latpath_analysis::layout_of;
+use latpath_analysis::recorded_layout;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Journey;
 use latpath_model::text::{cut, printable};
@@ -73,7 +73,7 @@ impl<'a> Rebuilt<'a> {
                 "no frame of {stream} can be rebuilt: {why}; csv, jsonl and parquet have the same journeys"
             )));
         }
-        let order = layout_of(run, &[]).map_err(ExportError::Lacks)?.route.order;
+        let order = recorded_layout(run).route.order;
         let in_order = |p: &usize| order.iter().position(|o| usize::from(*o) == *p).unwrap_or(usize::MAX);
         let is_seen = |p: &usize| !points[*p].point.kind.is_sample();
         let mut known: Vec<usize> = (0..points.len()).filter(is_seen).collect();

@@ -3,7 +3,7 @@
 use crate::absent::Absent;
 use crate::event::{Event, EventQueue};
 use crate::{EndReason, FigureSource, Replay, Session, State, StopAfter};
-use latpath_analysis::LiveExplainer;
+use latpath_analysis::{LiveExplainer, SummaryOptions};
 use latpath_follow::{FollowError, Live, Options};
 use latpath_journey::Layout;
 use latpath_linux::background::Background;
@@ -38,6 +38,8 @@ impl LiveOptions {
 pub struct ReplayOptions {
     /// Segments beside those of the run, `NAME=FROM..TO`.
     pub segments: Vec<String>,
+    /// Segments of a profile: those whose points the run has, and whose names are new, are added.
+    pub possible_segments: Vec<String>,
     /// Times over this are counted; over the run's own threshold where there is none.
     pub threshold: Option<Ns>,
     /// Seconds of the run that pass in one second; infinite: as fast as it can be read.
@@ -50,7 +52,8 @@ pub struct ReplayOptions {
 impl ReplayOptions {
     /// At this speed, to its end, with the run's own segments and threshold.
     pub fn new(speed: f64) -> Self {
-        Self { segments: Vec::new(), threshold: None, speed, row_limits: Vec::new(), stop_after: StopAfter::default() }
+        let (segments, possible_segments, row_limits) = (Vec::new(), Vec::new(), Vec::new());
+        Self { segments, possible_segments, threshold: None, speed, row_limits, stop_after: StopAfter::default() }
     }
 }
 
@@ -108,10 +111,12 @@ impl LiveSession {
     /// # Errors
     /// Where one of the user's segments cannot be.
     pub fn replay(run: Run, options: ReplayOptions) -> Result<Self, LiveError> {
-        let ReplayOptions { segments, threshold, speed, row_limits, stop_after } = options;
-        let streams = run.manifest().streams.clone();
-        let explainer = run.manifest().spikes.is_some().then(|| LiveExplainer::for_run(&run)).transpose()?;
-        let mut replay = Replay::start(run, &segments, speed, threshold).map_err(LiveError::Segment)?;
+        let ReplayOptions { segments, possible_segments, threshold: threshold_ns, speed, row_limits, stop_after } =
+            options;
+        let (streams, has_captures) = (run.manifest().streams.clone(), run.manifest().spikes.is_some());
+        let options = SummaryOptions { segments, possible_segments, threshold_ns, ..SummaryOptions::default() };
+        let (mut replay, context) = Replay::start(run, options, speed).map_err(LiveError::Segment)?;
+        let explainer = has_captures.then(|| LiveExplainer::for_run(context)).transpose()?;
         replay.find_rows_over(row_limits);
         Ok(Self::of(replay, streams, explainer, stop_after))
     }

@@ -1,13 +1,14 @@
 //! A recorded run, shown as `latpath live` would have shown it.
 
 use crate::FigureSource;
-use latpath_analysis::layout_of;
+use latpath_analysis::{Analysis, SummaryOptions};
 use latpath_capture::{CaptureKind, RankedCapture};
+use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Layout;
 use latpath_linux::monotonic;
 use latpath_model::{Ns, PointInfo};
-use latpath_run::{Deficiency, DeficiencyKind, Run, Select};
+use latpath_run::{Deficiency, DeficiencyKind, Manifest, Run, Select};
 use latpath_stats::{summarise, Counting, Facts, Summary};
 use latpath_vms::Vm;
 use std::collections::VecDeque;
@@ -18,6 +19,8 @@ use std::collections::VecDeque;
 /// the whole run alone, so it is in the last summary only.
 pub struct Replay {
     run: Run,
+    /// With the error bounds of all clock samples.
+    manifest: Manifest,
     layout: Layout,
     vms: Vec<Vm>,
     counting: Counting,
@@ -33,30 +36,33 @@ pub struct Replay {
     /// Captures that are not shown yet, by the ends of their times.
     captures: VecDeque<(Ns, u32)>,
     damaged: Vec<String>,
+    /// Parts of the run that could not be read at the start.
+    unread: Vec<Deficiency>,
 }
 
 impl Replay {
-    /// Starts it. `speed` is how many seconds of the run pass in one second, infinite for as fast as it can be read; times over
-    /// `threshold` are counted, over that of the recording where there is none.
+    /// Starts the replay; also returns the context for explanations of its captures. `speed` is the number of seconds of the run that
+    /// pass in one second, infinite for as fast as it can be read.
     ///
     /// # Errors
-    /// Where one of the user's segments cannot be.
-    pub fn start(run: Run, own: &[String], speed: f64, threshold: Option<Ns>) -> Result<Self, String> {
-        let layout = layout_of(&run, own)?;
+    /// Fails if the run does not have the points of one of the user's segments.
+    pub fn start(run: Run, options: SummaryOptions, speed: f64) -> Result<(Self, RunContext), String> {
+        let analysis = Analysis::open(&run, options)?;
+        let context = analysis.context();
+        let Analysis { layout, manifest, vms, setup, unread, .. } = analysis;
         let (first, last) = run.times().unwrap_or((0, 0));
         let heads = run.spikes().files.into_iter().map(|file| file.head);
         // Baselines are needed before the first spike is explained.
         let at = |kind, to| if kind == CaptureKind::Baseline { Ns::MIN } else { to };
         let mut captures: Vec<(Ns, u32)> = heads.map(|head| (at(head.kind(), head.to), head.number)).collect();
         captures.sort_unstable();
-        let threshold = threshold.unwrap_or(run.manifest().threshold_ns);
-        let counting = match run.manifest().has_durations_alone() {
+        let counting = match manifest.has_durations_alone() {
             true => Counting::of_durations,
             false => Counting::new,
         };
         let mut replay = Self {
-            vms: run.vms(),
-            counting: counting(run.manifest().streams.len(), threshold, first),
+            vms,
+            counting: counting(manifest.streams.len(), setup.threshold, first),
             first,
             last,
             now: first,
@@ -64,11 +70,13 @@ impl Replay {
             speed,
             captures: captures.into(),
             damaged: Vec::new(),
+            unread,
             layout,
+            manifest,
             run,
         };
         replay.reset();
-        Ok(replay)
+        Ok((replay, context))
     }
 }
 
@@ -109,7 +117,7 @@ impl FigureSource for Replay {
     }
 
     fn time_of_day(&self) -> TimeOfDay {
-        self.run.manifest().time_of_day()
+        self.manifest.time_of_day()
     }
 
     fn is_over(&self) -> bool {
@@ -138,14 +146,14 @@ impl FigureSource for Replay {
 
     /// Late packets so far: those of the captures shown, and all of the run at its end.
     fn late(&self) -> u64 {
-        let record = self.run.manifest().spikes.as_ref().filter(|_| self.is_over());
+        let record = self.manifest.spikes.as_ref().filter(|_| self.is_over());
         record.map_or(0, |record| record.late.iter().sum())
     }
 
     fn summary(&mut self) -> Summary {
         self.counting.flush();
         let whole = self.is_over() && self.counting.since <= self.first;
-        let mut manifest = self.run.manifest().clone();
+        let mut manifest = self.manifest.clone();
         if !whole {
             manifest.joined.clear();
             manifest.kernel = None;
@@ -158,8 +166,10 @@ impl FigureSource for Replay {
         self.counting.fill(&mut summary, &manifest.streams, manifest.start.monotonic_ns, self.now > self.last);
         let of_run = self.run.deficiencies().iter().filter(|one| !manifest.deficiencies.contains(one)).cloned();
         let damaged = self.damaged.iter().map(|text| Deficiency::new(DeficiencyKind::Damaged, text));
-        summary.deficiencies.splice(0..0, of_run.chain(damaged).collect::<Vec<_>>());
-        let notes = self.run.notes().iter().chain(&self.layout.notes).chain(&self.damaged);
+        let unread = self.unread.iter().cloned();
+        summary.deficiencies.splice(0..0, of_run.chain(damaged).chain(unread).collect::<Vec<_>>());
+        let unread = self.unread.iter().map(|one| &one.text);
+        let notes = self.run.notes().iter().chain(&self.layout.notes).chain(&self.damaged).chain(unread);
         summary.notes.splice(0..0, notes.cloned());
         summary
     }

@@ -1,12 +1,12 @@
 //! Explains late packets of a current recording in a separate thread, so that figures do not wait for it.
 
-use super::{late_figures, run_context, Explainer};
+use super::{late_figures, Explainer};
 use latpath_capture::{BoundedCaptures, Capture, CaptureKind, RankedCapture, WaitingCaptures};
 use latpath_cause::RunContext;
 use latpath_clock::TimeOfDay;
 use latpath_journey::Layout;
 use latpath_model::{Ns, PointInfo, StreamSpec, HOST};
-use latpath_run::{facts::HostFacts, Run};
+use latpath_run::facts::HostFacts;
 use latpath_stats::{units::Letters, Histogram, LateFigures, ShownAfter};
 use std::collections::HashMap;
 use std::sync::mpsc::RecvTimeoutError;
@@ -57,12 +57,12 @@ impl LiveExplainer {
         Self::spawn(RunContext { qdiscs, ..host_context(streams) }, true)
     }
 
-    /// Starts the thread for captures of a run, which has its own virtual machines and CPUs.
+    /// Starts the thread for captures of a run, whose virtual machines and CPUs are those of the context.
     ///
     /// # Errors
     /// Fails if the thread cannot be started.
-    pub fn for_run(run: &Run) -> std::io::Result<Self> {
-        Self::spawn(run_context(run), false)
+    pub fn for_run(context: RunContext) -> std::io::Result<Self> {
+        Self::spawn(context, false)
     }
 
     fn spawn(context: RunContext, is_live: bool) -> std::io::Result<Self> {

@@ -7,7 +7,7 @@ use super::report::print;
 use super::{style, Outcome, Usage};
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_analysis::{possible_segments, Limit};
+use latpath_analysis::Limit;
 use latpath_capture::RetentionLimits;
 use latpath_linux::background::Background;
 use latpath_report::Lines;
@@ -170,9 +170,9 @@ fn replay(path: &Path, args: &Args, limits: &mut [Limit]) -> Result<LiveSession>
         return Err(Usage("--replay shows all of a run: leave out --stream, --machine and --points".into()).into());
     }
     let run = Run::open(path)?;
-    let of_profile = possible_segments(&run, args.what.segments(), args.limits.segments()?).map_err(Usage)?;
     let options = ReplayOptions {
-        segments: [args.what.segments(), &of_profile].concat(),
+        segments: args.what.segments().to_vec(),
+        possible_segments: args.limits.segments()?,
         threshold: args.what.threshold(),
         speed: args.speed,
         row_limits: limits::row_limits(limits),
