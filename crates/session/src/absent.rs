@@ -1,4 +1,4 @@
-//! What was to come and has not: streams, and points and segments that the user named.
+//! Reports streams without packets, and points and segments of the user's at which no packet was seen.
 
 use crate::event::{Event, EventQueue};
 use latpath_follow::Follow;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Time without a packet after which a stream, a point or a segment is reported.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Reports each of them once.
+/// Reports each absent stream, point and segment once.
 pub(crate) struct Absent {
     streams: Vec<StreamSpec>,
     /// The user's own segments, `NAME=FROM..TO`.
@@ -27,8 +27,8 @@ impl Absent {
         Self { streams, segments, reported, began: Instant::now(), unseen: Vec::new(), route: Vec::new() }
     }
 
-    /// Reports a route that is new, streams that have not come in time and those that came after all, and points and segments without
-    /// a packet: in time, or where it `is_over`. `seen` are the packets of each stream.
+    /// Reports a new route, streams that became absent or arrived, and points and segments without packets. Points and segments are
+    /// reported after [`PATIENCE`], or at once if the session `is_over`. `seen` counts the packets of each stream.
     pub fn check(&mut self, follow: &Follow, seen: &[u64], events: &mut EventQueue, is_over: bool) {
         self.check_route(follow, events);
         if !is_over {

@@ -1,4 +1,4 @@
-//! What a session reports while it runs.
+//! The events that a session reports while it runs.
 
 use latpath_capture::{CaptureKind, CaptureRequest, RankedCapture};
 use latpath_model::{Ns, StreamSpec};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Maximum events that wait to be taken.
 const MAX_WAITING: usize = 1024;
 
-/// What happened. Each is reported once. Times are ns of the host's `CLOCK_MONOTONIC`.
+/// An event of a session. Each is reported once. Times are ns of the host's `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -65,13 +65,13 @@ pub enum Event {
     VmsUnnamed { why: String },
     /// The recording takes as much disk as it may, and ends.
     SizeReached { max_bytes: u64 },
-    /// What is to be known of the kernel's own trace.
+    /// A note on the kernel's own trace.
     TraceNote { text: String },
     /// The kernel's own trace was saved into this file.
     TraceSaved { path: PathBuf },
     /// The kernel's own trace, or a part of it, is missing.
     TraceFailed { why: String },
-    /// So many events are missing here: they were not taken in time.
+    /// Events are missing here, because the caller did not take them in time.
     Dropped { events: u64 },
 }
 
@@ -91,7 +91,7 @@ impl Event {
     }
 }
 
-/// Events that wait to be taken, in bounded memory: where the caller takes none, the newest are counted instead of kept.
+/// Events until the caller takes them, in bounded memory. When the queue is full, new events are counted and dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventQueue {
     waiting: VecDeque<Event>,
@@ -106,7 +106,7 @@ impl EventQueue {
         }
     }
 
-    /// The next event; behind those that were kept, how many were not.
+    /// Returns the next event. After the last one, [`Event::Dropped`] reports how many were dropped.
     pub fn pop(&mut self) -> Option<Event> {
         let next = self.waiting.pop_front();
         next.or_else(|| match std::mem::take(&mut self.dropped) {

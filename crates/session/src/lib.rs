@@ -1,5 +1,4 @@
-//! Recordings and live views without a terminal: what `latpath record` and `latpath live` run on, and what a daemon, a test or a
-//! notebook can run as well.
+//! Recordings and live views without a terminal, for `latpath record`, `latpath live`, daemons, tests and notebooks.
 //!
 //! A [`Session`] is started, stepped and stopped. Its caller owns the pace: nothing here waits between two steps, but
 //! [`Session::run_until`] offers a loop. Nothing is printed: an [`Event`] is typed and can be serialised, and so are
@@ -25,14 +24,14 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How far a session is.
+/// The state of a session after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// The probes are attached; packets count from soon on.
     Settling,
     Running,
-    /// There is nothing left to do but to stop.
+    /// The session waits to be stopped.
     Over(EndReason),
 }
 
@@ -70,7 +69,7 @@ impl StopAfter {
     }
 }
 
-/// What is started, stepped and stopped.
+/// A recording or a live view that its caller steps.
 pub trait Session {
     /// One round: takes what has come, and returns at once. Call it about a hundred times a second.
     fn step(&mut self) -> State;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Interval at which absent packets are checked.
 const CHECK: Duration = Duration::from_secs(1);
 
-/// Which streams are watched, and until when.
+/// Options of a live view of streams.
 #[derive(Clone, Debug)]
 pub struct LiveOptions {
     pub follow: Options,
@@ -33,7 +33,7 @@ impl LiveOptions {
     }
 }
 
-/// How a run is replayed, and until when.
+/// Options of a replay of a run.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// Segments beside those of the run, `NAME=FROM..TO`.
@@ -57,7 +57,7 @@ impl ReplayOptions {
     }
 }
 
-/// Why there is no live view.
+/// Why a live view did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     #[error(transparent)]
@@ -69,7 +69,7 @@ pub enum LiveError {
     Explainer(#[from] std::io::Error),
 }
 
-/// Figures being watched. Dropping it detaches everything.
+/// A live view. Dropping it detaches everything.
 pub struct LiveSession {
     source: Box<dyn FigureSource>,
     streams: Vec<StreamSpec>,
@@ -145,7 +145,7 @@ impl LiveSession {
         self.source.layout()
     }
 
-    /// Starts all figures from zero. What is usual of the packets is still known.
+    /// Starts all figures from zero. The baseline stays.
     pub fn reset(&mut self) {
         self.source.reset();
         self.explainer.iter_mut().for_each(LiveExplainer::reset);
@@ -173,7 +173,7 @@ impl LiveSession {
         self.summary()
     }
 
-    /// Hands over what is to be explained.
+    /// Passes complete captures to the explainer.
     fn explain(&mut self) {
         let Self { source, explainer: Some(explainer), events, .. } = self else { return };
         while let Some(capture) = source.next_capture() {

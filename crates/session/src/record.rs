@@ -1,4 +1,4 @@
-//! A recording: every journey, kept on disk, and what all machines did around late packets.
+//! A recording: every journey on disk, and captures of all machines around late packets.
 
 mod trace;
 
@@ -24,7 +24,7 @@ use trace::Trace;
 /// Interval at which clocks, counters and absent packets are checked.
 const UPDATE: Duration = Duration::from_secs(1);
 
-/// What is recorded, and until when.
+/// Options of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
     pub follow: Options,
@@ -56,7 +56,7 @@ impl RecordOptions {
     }
 }
 
-/// How far a recording is.
+/// Progress of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordProgress {
     pub elapsed_ns: u64,
@@ -65,11 +65,11 @@ pub struct RecordProgress {
     pub bytes: u64,
     /// Sightings lost in full buffers.
     pub sightings_dropped: u64,
-    /// What became of late packets; none where nothing is captured around them.
+    /// Late packets and their captures; `None` without a flight recorder.
     pub spikes: Option<SpikesRecord>,
 }
 
-/// Why there is no recording, or no whole one.
+/// Why a recording did not start, or is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error(transparent)]
@@ -90,7 +90,7 @@ pub enum RecordError {
     },
     #[error("closing {}", path.display())]
     Closing { path: PathBuf, source: RunError },
-    /// It is whole, under another name.
+    /// The run is complete, under another name.
     #[error("somebody renamed {} while it was recorded: the run is whole, under another name", .0.display())]
     Renamed(PathBuf),
     #[error("the recording was stopped before")]
@@ -133,7 +133,7 @@ pub struct RecordSession {
     trace: Option<Trace>,
     /// The host's settings, until the run exists.
     settings: Option<Reading>,
-    /// From the moment on from which packets count.
+    /// `None` until packets count.
     recorder: Option<Recorder>,
     absent: Absent,
     events: EventQueue,
@@ -183,7 +183,7 @@ impl RecordSession {
         }
     }
 
-    /// How far it is.
+    /// Progress since packets count.
     pub fn progress(&mut self) -> RecordProgress {
         let sightings_dropped = sum(&self.follow.counters()).dropped;
         let Some(recorder) = &self.recorder else { return RecordProgress::default() };

@@ -1,4 +1,4 @@
-//! The kernel's own trace, stopped by the first spike, to be read raw.
+//! The kernel's own trace, which the first spike stops.
 
 use crate::event::{Event, EventQueue};
 use latpath_capture::CaptureRequest;
