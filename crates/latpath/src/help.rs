@@ -1,5 +1,7 @@
 //! The first screen: `latpath --help` shows the commands in groups, and `latpath` alone says what to do next.
 
+use clap::Command;
+
 /// What a command is for, below the heading of its group.
 struct Group {
     heading: &'static str,
@@ -69,6 +71,135 @@ pub fn template() -> String {
     text + &format!("More: {}\n\n{OPTIONS}", MORE.join(", "))
 }
 
+/// Flags of commands that have many, in groups of `-h`.
+const FLAGS: [(&str, &[&str]); 14] = [
+    ("Recordings", &["against"]),
+    (
+        "Streams",
+        &[
+            "all",
+            "appid",
+            "by-stream",
+            "event-every",
+            "first",
+            "format",
+            "loop",
+            "match",
+            "pair",
+            "pcap",
+            "profile",
+            "replay",
+            "smp-synch",
+            "speed",
+            "stream",
+            "streams",
+            "svid",
+            "wrap",
+        ],
+    ),
+    (
+        "Devices and machines",
+        &[
+            "agent-key",
+            "bind",
+            "ethernet",
+            "group",
+            "in",
+            "interface",
+            "machine",
+            "other-users",
+            "points",
+            "port",
+            "source",
+            "vm",
+        ],
+    ),
+    ("Frames", &["corrupt", "dscp", "dst", "pcp", "priority", "seed", "size", "src", "sv", "vlan"]),
+    ("Pace", &["batch", "burst", "delay", "flood", "lost-after", "rate", "timeout", "warm-up"]),
+    ("When to stop", &["count", "duration", "max-size", "sessions"]),
+    (
+        "Clocks and timestamps",
+        &["clock-error", "estimate-offset", "offset", "stamps", "start", "synchronised", "trace-offset"],
+    ),
+    ("Journeys", &["buffer", "exclude", "from", "only", "segment", "steps", "to", "window"]),
+    (
+        "Late packets",
+        &[
+            "capture-top",
+            "capture-worst",
+            "flight-budget",
+            "flight-buffer",
+            "hold",
+            "keep-going",
+            "no-flight",
+            "no-snapshot",
+            "spike-size",
+            "spikes",
+            "stop-on-spike",
+            "threshold",
+            "trace",
+            "trace-buffer",
+            "trace-cpus",
+            "trace-events",
+            "trace-file",
+            "trace-instance",
+            "tracer",
+        ],
+    ),
+    ("Limits", &["junit", "limit", "limits"]),
+    ("Figures", &["band", "bucket", "detail", "every", "function", "histogram", "overflow", "rows", "worst"]),
+    ("Samples", &["cpus", "diff", "frequency", "syscalls"]),
+    (
+        "How the thread runs",
+        &[
+            "awake",
+            "busy-poll",
+            "busy-poll-budget",
+            "bypass-qdisc",
+            "cpu",
+            "fifo",
+            "hugepages",
+            "prefer-busy-poll",
+            "spin",
+            "wake-early",
+            "xdp",
+            "xdp-place",
+            "zero-copy",
+        ],
+    ),
+    (
+        "Output",
+        &[
+            "asciidoc", "csv", "firefox", "folded", "force", "html", "json", "log", "log-keep", "markdown", "note",
+            "output", "perfetto", "plain", "quiet", "svg", "title",
+        ],
+    ),
+];
+
+/// Flags that a command's `-h` shows in one list.
+const MOST_IN_A_LIST: usize = 12;
+
+/// The commands, with the flags of those that have many in groups.
+pub fn in_groups(mut command: Command) -> Command {
+    if command.get_arguments().filter(|arg| arg.get_long().is_some()).count() > MOST_IN_A_LIST {
+        command = command.mut_args(|arg| match arg.get_long().and_then(heading) {
+            Some(heading) => arg.help_heading(heading),
+            None => arg,
+        });
+    }
+    command.mut_subcommands(in_groups)
+}
+
+fn heading(flag: &str) -> Option<&'static str> {
+    FLAGS.iter().find(|(_, flags)| flags.contains(&flag)).map(|(heading, _)| *heading)
+}
+
+/// The other commands of a command's group.
+pub fn related(command: &str) -> impl Iterator<Item = &'static str> + use<'_> {
+    let of_group = GROUPS.iter().map(|group| group.commands).find(|all| all.iter().any(|(name, _)| *name == command));
+    of_group.into_iter().flatten().map(|(name, _)| *name).filter(move |name| *name != command)
+}
+
 /// What `latpath` alone prints.
 pub const NEXT_STEPS: &str = "\
 latpath follows the packets of a time-critical stream through this host and its guests. Try:
@@ -84,13 +215,11 @@ latpath follows the packets of a time-critical stream through this host and its 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cli;
-    use clap::CommandFactory;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     #[test]
     fn each_command_is_in_one_group() {
-        let commands = Cli::command();
+        let commands = crate::commands();
         let all: BTreeSet<_> = commands.get_subcommands().map(|command| command.get_name()).collect();
         let grouped = GROUPS.iter().flat_map(|group| group.commands).map(|(name, _)| *name);
         let named: Vec<_> = grouped.chain(MORE).collect();
@@ -98,9 +227,38 @@ mod tests {
         assert_eq!(named.len(), all.len(), "a command in two groups");
     }
 
+    fn walk(command: &Command, visit: &mut impl FnMut(&Command)) {
+        visit(command);
+        command.get_subcommands().for_each(|inner| walk(inner, visit));
+    }
+
+    #[test]
+    fn many_flags_come_in_groups() {
+        let mut used = BTreeSet::new();
+        walk(&crate::commands(), &mut |command| {
+            let flags: Vec<_> = command.get_arguments().filter(|arg| arg.get_long().is_some()).collect();
+            if flags.len() <= MOST_IN_A_LIST {
+                return;
+            }
+            let mut groups: BTreeMap<Option<&str>, Vec<&str>> = BTreeMap::new();
+            for flag in flags {
+                let long = flag.get_long().unwrap();
+                groups.entry(flag.get_help_heading()).or_default().push(long);
+                used.extend(heading(long).map(|_| long.to_owned()));
+            }
+            let name = command.get_name();
+            assert!(!groups.contains_key(&None), "{name}: no group has --{}", groups[&None].join(", --"));
+            let large: Vec<_> = groups.values().filter(|flags| flags.len() > MOST_IN_A_LIST).collect();
+            assert!(large.is_empty(), "{name}: too large: {large:?}");
+        });
+        let all: Vec<_> = FLAGS.iter().flat_map(|(_, flags)| *flags).map(ToString::to_string).collect();
+        assert_eq!(all.iter().cloned().collect::<BTreeSet<_>>(), used, "flags of commands that have many");
+        assert_eq!(all.len(), used.len(), "a flag in two groups");
+    }
+
     #[test]
     fn the_help_fits_on_one_screen() {
-        let help = Cli::command().term_width(80).render_long_help().to_string();
+        let help = crate::commands().term_width(80).render_long_help().to_string();
         let lines: Vec<_> = help.lines().collect();
         assert!(lines.len() <= 40, "{} lines:\n{help}", lines.len());
         let long: Vec<_> = lines.iter().filter(|line| line.chars().count() > 80).collect();

@@ -5,7 +5,7 @@ mod cmd;
 mod config;
 mod help;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use cmd::{Outcome, Usage};
 use latpath_model::text::printable;
 use latpath_undo::{Journal, Kind, Undoer};
@@ -21,6 +21,11 @@ struct Cli {
     config: Option<std::path::PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+/// The description of all commands, with groups of flags.
+fn commands() -> clap::Command {
+    help::in_groups(Cli::command())
 }
 
 #[derive(Subcommand)]
@@ -58,7 +63,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Agent(args) => cmd::agent::run(args),
         Command::Caps(args) => cmd::caps::run(args),
         Command::Compare(args) => cmd::compare::run(args),
-        Command::Completions(args) => cmd::manual::completions(args, Cli::command()),
+        Command::Completions(args) => cmd::manual::completions(args, commands()),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Exits(args) => cmd::exits::run(args),
         Command::Explain(args) => cmd::explain::run(args),
@@ -67,7 +72,7 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Ladder(args) => cmd::ladder::run(args),
         Command::Live(args) => cmd::live::run(args),
         Command::Mark(args) => cmd::mark::run(args),
-        Command::Man(args) => cmd::manual::man(args, Cli::command()),
+        Command::Man(args) => cmd::manual::man(args, commands()),
         Command::Path(args) => cmd::path::run(args),
         Command::Ping(args) => cmd::ping::run(*args),
         Command::Profile(args) => cmd::profile::run(*args),
@@ -144,14 +149,15 @@ fn undo_what_was_left() {
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 3 measured but a limit that the user set was broken.
 fn main() -> ExitCode {
     trace();
-    let args = match config::with_file(&Cli::command(), cmd::ping::with_emit(std::env::args_os().collect())) {
+    let args = match config::with_file(&commands(), cmd::ping::with_emit(std::env::args_os().collect())) {
         Ok(args) => args,
         Err(error) => {
             eprintln!("latpath: {}", printable(&with_causes(&error)));
             return ExitCode::from(2);
         }
     };
-    let command = match Cli::try_parse_from(&args) {
+    let parsed = commands().try_get_matches_from(&args).and_then(|matches| Cli::from_arg_matches(&matches));
+    let command = match parsed {
         Ok(cli) => cli.command,
         Err(error) => match cmd::values::below_zero(&error, &args) {
             Some(text) => {

@@ -1,5 +1,6 @@
 //! Errors of runs; each message names the next step.
 
+use crate::Manifest;
 use latpath_linux::special;
 use latpath_partstore::StoreError;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,12 @@ pub enum RunError {
         path: PathBuf,
         /// Its content, if recognised: `a run of 2026-01-02T03:04:05`.
         what: String,
+    },
+    /// The run that a new one is to replace is still being recorded.
+    #[error("{}: is still being recorded: stop that first, or name another directory with -o", path.display())]
+    InUse {
+        /// The run's directory.
+        path: PathBuf,
     },
     /// The directory for a new run is not private: other users with write permission could create links in it.
     #[error("{}: {why}, who could put links into it: name another directory with -o", path.display())]
@@ -62,10 +69,11 @@ pub enum RunError {
     ThreadGone(PathBuf),
 }
 
-/// Advice to remove the path; special files must remain.
+/// Advice to replace a run, or to remove another path; special files must remain.
 fn or_remove(path: &Path) -> &'static str {
     match special(path) {
         Some(_) => "",
+        None if Manifest::load(path).is_ok() => ", or replace this one with --force",
         None => ", or remove this one first",
     }
 }

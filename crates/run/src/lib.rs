@@ -29,6 +29,7 @@ mod marks;
 mod merger;
 mod part_reader;
 mod reader;
+mod replaced;
 mod rows;
 mod scan;
 mod seal;
@@ -48,6 +49,7 @@ pub use manifest::{
 };
 pub use marks::Mark;
 pub use reader::{Condition, Run};
+pub use replaced::Replaced;
 pub use rows::Rows;
 pub use scan::Scan;
 pub use select::{Select, Spans};

@@ -278,7 +278,7 @@ pub(crate) fn lock(run: &Directory) -> Option<Flock<File>> {
     Flock::lock(run.try_clone_file().ok()?, FlockArg::LockExclusiveNonblock).ok()
 }
 
-fn is_locked(run: &Path) -> bool {
+pub(crate) fn is_locked(run: &Path) -> bool {
     let Ok(directory) = File::open(run) else { return false };
     matches!(Flock::lock(directory, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EAGAIN)))
 }

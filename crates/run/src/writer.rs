@@ -617,7 +617,7 @@ fn check_points(manifest: &Manifest) -> Result<(), RunError> {
 }
 
 /// Rejects a directory in which others could create links that redirect root's writes.
-fn refuse_shared(path: &Path, why: io::Result<Option<&'static str>>) -> Result<(), RunError> {
+pub(crate) fn refuse_shared(path: &Path, why: io::Result<Option<&'static str>>) -> Result<(), RunError> {
     match why.map_err(StoreError::read(path))? {
         Some(why) => Err(RunError::NotPrivate { path: path.into(), why }),
         None => Ok(()),

@@ -3,7 +3,7 @@
 use latpath_capture::{Capture, CaptureKind, RankedCapture, RetentionLimits, RetentionPolicy};
 use latpath_journey::Journey;
 use latpath_model::{Link, Ns, Point, PointInfo, StreamSpec};
-use latpath_run::{Condition, Manifest, Rows, Run, RunError, Select, Writer, JOURNEYS, SPIKES};
+use latpath_run::{Condition, Manifest, Replaced, Rows, Run, RunError, Select, Writer, JOURNEYS, MANIFEST, SPIKES};
 use latpath_testkit::waits::until;
 use proptest::prelude::*;
 use std::{
@@ -480,6 +480,40 @@ fn clock_samples_and_the_manifest_read_back() {
 }
 
 #[test]
+fn an_earlier_run_is_there_until_the_new_one_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("run");
+    assert!(Replaced::set_aside(&path).unwrap().is_none());
+    Writer::create(&path, manifest(&POINTS)).unwrap().finish().unwrap();
+    let earlier = || std::fs::read(path.join(MANIFEST)).unwrap();
+    let first = earlier();
+    let replaced = Replaced::set_aside(&path).unwrap().unwrap();
+    assert!(!path.exists());
+    drop(replaced);
+    assert_eq!(earlier(), first, "nothing took its place");
+
+    let replaced = Replaced::set_aside(&path).unwrap().unwrap();
+    let writer = Writer::create(&path, manifest(&POINTS[..2])).unwrap();
+    replaced.remove();
+    let names = || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert_eq!(names(), ["run"]);
+    assert_ne!(earlier(), first);
+    assert!(matches!(Replaced::set_aside(&path), Err(RunError::InUse { .. })));
+    writer.finish().unwrap();
+
+    // What is no run stays, and so does one that another name leads to.
+    std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
+    std::fs::create_dir(dir.path().join("notes")).unwrap();
+    std::fs::write(dir.path().join("notes/mine"), "mine").unwrap();
+    for name in ["link", "notes", "notes/mine"] {
+        let refused = Replaced::set_aside(&dir.path().join(name));
+        assert!(matches!(refused, Err(RunError::Exists { .. })), "{name}: {refused:?}");
+    }
+    assert_eq!(std::fs::read(dir.path().join("notes/mine")).unwrap(), b"mine");
+    assert_eq!(names().len(), 3);
+}
+
+#[test]
 fn what_is_in_the_way_of_a_run_is_said_as_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let make = |name: &str| Writer::create(&dir.path().join(name), manifest(&POINTS)).map(drop);
@@ -491,9 +525,10 @@ fn what_is_in_the_way_of_a_run_is_said_as_it_is() {
     assert!(refused(&"x".repeat(300)).contains("File name too long"));
     assert!(refused("no/run").contains("create the parent directory first"));
     let error = Writer::create("/proc/run".as_ref(), manifest(&POINTS)).err().unwrap().to_string();
-    assert!(error.starts_with("/proc/run: cannot write") && !error.contains("above"), "{error}");
+    assert!(error.starts_with("/proc/run: cannot write") && !error.contains("parent"), "{error}");
     make("run").unwrap();
     assert!(refused("run").contains("exists already (a run of 20"));
+    assert!(refused("run").ends_with("or replace this one with --force"));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use latpath_journey::Journey;
 use latpath_linux::background::Background;
 use latpath_linux::{monotonic, Directory};
 use latpath_model::{PointInfo, SynchChange, HOST};
-use latpath_run::{ClockSample, Manifest, Mark, RunError, SpikesRecord, Writer, MANIFEST};
+use latpath_run::{ClockSample, Manifest, Mark, Replaced, RunError, SpikesRecord, Writer, MANIFEST};
 use latpath_settings::{read_host, Reading};
 use latpath_stats::units::{bytes, number_of};
 use serde::Serialize;
@@ -32,6 +32,8 @@ pub struct RecordOptions {
     pub named_segments: Vec<String>,
     /// The run's directory, which is made.
     pub output: PathBuf,
+    /// An earlier run in that directory is replaced, once this one begins; otherwise it is an error.
+    pub replace: bool,
     pub stop_after: StopAfter,
     /// The recording ends when it takes this many bytes of disk; what is under way then is still written.
     pub max_size: Option<u64>,
@@ -48,6 +50,7 @@ impl RecordOptions {
             follow,
             named_segments: Vec::new(),
             output,
+            replace: false,
             stop_after: StopAfter::default(),
             max_size: None,
             stop_on_spike: false,
@@ -151,7 +154,10 @@ impl RecordSession {
     /// # Errors
     /// Where the run's directory is in use, a machine or the trace cannot be reached, or the programs cannot be attached.
     pub fn start(options: RecordOptions, background: Option<Background>) -> Result<Self, RecordError> {
-        Writer::refuse_existing(&options.output)?;
+        match options.replace {
+            true => Replaced::check(&options.output)?,
+            false => Writer::refuse_existing(&options.output)?,
+        }
         let mut events = EventQueue::default();
         let trace = options.trace.as_ref().map(|trace| Trace::prepare(trace, &mut events)).transpose()?;
         // Before the first packet counts, so that the reading delays none.
@@ -202,7 +208,10 @@ impl RecordSession {
         let Options { threshold, streams, .. } = &self.options.follow;
         let seen = vec![0; streams.len()];
         let manifest = Manifest { threshold_ns: *threshold, streams: streams.clone(), ..Manifest::begin() };
-        let mut recorder = Recorder { writer: Writer::create(&self.options.output, manifest)?, seen, failed: None };
+        let output = &self.options.output;
+        let replaced = if self.options.replace { Replaced::set_aside(output)? } else { None };
+        let mut recorder = Recorder { writer: Writer::create(output, manifest)?, seen, failed: None };
+        replaced.into_iter().for_each(Replaced::remove);
         if let Some(retention) = self.follow.retention() {
             recorder.check(|writer| writer.begin_spikes(retention));
         }

@@ -50,6 +50,12 @@ pub struct Args {
     /// Keep the recording in this directory
     #[arg(short, long, value_name = "RUN")]
     output: Option<PathBuf>,
+    /// Replace files that exist: an earlier run
+    #[arg(long, requires = "output")]
+    force: bool,
+    /// No progress on stderr
+    #[arg(short, long)]
+    quiet: bool,
     /// Print JSON instead of text: the report and the checks
     #[arg(long)]
     json: bool,
@@ -59,6 +65,11 @@ pub fn run(args: Args) -> Result<Outcome> {
     // A second signal ends it at once; the next demo then cleans up.
     let stop = stop_flag()?;
     let stopped = || stop.load(Ordering::Relaxed);
+    let say = |line: &str| {
+        if !args.quiet {
+            eprintln!("latpath demo: {line}");
+        }
+    };
     let application = if args.no_guest { Application::Namespace } else { Application::Guest };
     if let Some(missing) = latpath_lab::missing(application) {
         return Err(missing.into());
@@ -68,7 +79,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let path = lab.lay(application)?;
     let program = std::env::current_exe().context("find latpath's own program file")?;
     let mut guest = match application {
-        Application::Guest => Some(boot(&lab, &path, &program, &stopped)?),
+        Application::Guest => Some(boot(&lab, &path, &program, say, &stopped)?),
         Application::Namespace => None,
     };
     let run = args.output.clone().unwrap_or_else(|| lab.folder().join("run"));
@@ -77,7 +88,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let mut processes = DemoProcesses::enter(&scenario, &lab, &path, guest.as_mut(), &stopped)?;
     let before = verify::count_devices(&path, guest.as_mut())?;
     processes.publish(&scenario)?;
-    let mut progress = Progress::begin(false);
+    let mut progress = Progress::begin(args.quiet);
     let mut stopping = false;
     while processes.publishing()? {
         // Once: a second signal ends a publisher before it has reported what it sent.
@@ -122,11 +133,13 @@ pub fn run(args: Args) -> Result<Outcome> {
     }
 }
 
-fn say(line: &str) {
-    eprintln!("latpath demo: {line}");
-}
-
-fn boot(lab: &Lab, path: &LabPath, program: &Path, stop: &dyn Fn() -> bool) -> Result<Guest> {
+fn boot(
+    lab: &Lab,
+    path: &LabPath,
+    program: &Path,
+    mut say: impl FnMut(&str),
+    stop: &dyn Fn() -> bool,
+) -> Result<Guest> {
     let plan = GuestPlan { programs: vec![(program.into(), "/bin/latpath".into())], ..GuestPlan::default() };
     let guest = Guest::boot(lab, path, &plan, &mut say, stop)?;
     say(&format!(

@@ -179,7 +179,7 @@ fn patterns(name: &str) -> Result<Excluded, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::{ArgAction, Command, CommandFactory};
+    use clap::{ArgAction, Command};
     use std::collections::{BTreeMap, BTreeSet};
 
     /// Flags that mean one thing, but whose help needs other first words in some commands; and `--output`, whose value is named after
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn flags() -> BTreeMap<String, Vec<Flag>> {
-        let mut commands = crate::Cli::command();
+        let mut commands = crate::commands();
         commands.build();
         let mut all = BTreeMap::new();
         collect(&commands, "", &mut all);

@@ -13,7 +13,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::Args as ClapArgs;
 use latpath_import::{import, Estimate, Format, ImportError, Offset, Options, Source, Trace};
 use latpath_model::{text::printable, StreamSpec};
-use latpath_run::{Manifest, DURATIONS};
+use latpath_run::{Manifest, Replaced, DURATIONS};
 use latpath_stats::units::{bytes, number_of};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -67,6 +67,9 @@ pub struct Args {
     /// Print JSON instead of text: the run's manifest
     #[arg(long)]
     json: bool,
+    /// Replace files that exist: an earlier run, once the new one is whole
+    #[arg(long)]
+    force: bool,
     /// No progress on stderr
     #[arg(short, long)]
     quiet: bool,
@@ -127,7 +130,7 @@ pub fn run(args: Args) -> Result<Outcome> {
         window,
     };
     let stop = stop_flag()?;
-    make(&args.output, (args.json, args.quiet), |show| import(&options, &args.output, &stop, show))
+    make(&args.output, (args.json, args.quiet, args.force), |show| import(&options, &args.output, &stop, show))
 }
 
 /// Refuses options, where one is given, that files of a format have no use for.
@@ -141,9 +144,10 @@ fn refuse(unfit: &[(&str, bool)], why: &str) -> Result<()> {
 /// Makes a run, with its progress, and says what came of it.
 fn make(
     output: &Path,
-    (json, quiet): (bool, bool),
+    (json, quiet, force): (bool, bool, bool),
     make: impl FnOnce(&mut dyn FnMut(latpath_import::Progress)) -> Result<Manifest, ImportError>,
 ) -> Result<Outcome> {
+    let replaced = if force { Replaced::set_aside(output)? } else { None };
     let mut progress = Progress::begin(quiet);
     let mut show = |p: latpath_import::Progress| {
         let line = |_| {
@@ -162,6 +166,7 @@ fn make(
         | ImportError::TwoTraces { .. } => anyhow::Error::new(Usage(error.to_string())),
         error => error.into(),
     })?;
+    replaced.into_iter().for_each(Replaced::remove);
     if json {
         print(&(serde_json::to_string(&manifest)? + "\n"))?;
     } else if !quiet {

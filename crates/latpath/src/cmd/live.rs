@@ -48,6 +48,9 @@ pub struct Args {
     /// Print JSON instead of text: an object each second
     #[arg(long)]
     json: bool,
+    /// No progress on stderr
+    #[arg(short, long)]
+    quiet: bool,
     /// Print lines, also on a terminal
     #[arg(long, conflicts_with = "json")]
     plain: bool,
@@ -154,7 +157,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
 /// Follows streams of this host and other machines.
 fn follow(args: &Args, limits: &[Limit]) -> Result<LiveSession> {
     let background = Background::begin();
-    let mut follow = args.what.options(false)?;
+    let mut follow = args.what.options(args.quiet)?;
     follow.flight = args.flight.options(follow.threshold, LiveSession::MAX_WAIT, RetentionLimits::default());
     let options = LiveOptions {
         follow,

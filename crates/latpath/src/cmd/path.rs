@@ -62,6 +62,9 @@ pub struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+    /// No progress on stderr
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -103,10 +106,12 @@ pub fn run(args: Args) -> Result<Outcome> {
         SearchError::Streams(e) => Usage(e.to_string()).into(),
         e => anyhow::Error::from(e),
     })?;
-    say_how(&search);
+    if !args.quiet {
+        say_how(&search);
+    }
     let (found, remains) = follow(search, &args, &stop);
     let printed = print_as(args.json, || json::render(&found), || text::render(&found, args.summary));
-    if remains.kprobes() > 0 {
+    if remains.kprobes() > 0 && !args.quiet {
         eprintln!("latpath: taking {} kprobes off, which takes a while", remains.kprobes());
     }
     drop(remains);
@@ -133,7 +138,7 @@ fn options(args: &Args) -> Result<Options> {
             all: false,
             devices: &[],
             other_users: false,
-            quiet: false,
+            quiet: args.quiet,
         })?,
         code,
         device: args.interface.as_deref().map(find_device).transpose()?,
@@ -175,7 +180,7 @@ fn follow(mut search: Search, args: &Args, stop: &AtomicBool) -> (Found, Remains
         {
             break;
         }
-        if packets == 0 && !reported && began.elapsed() >= PATIENCE {
+        if packets == 0 && !reported && !args.quiet && began.elapsed() >= PATIENCE {
             reported = true;
             let where_ = args.interface.as_ref().map_or(String::new(), |i| format!(" on {i}"));
             let s = began.elapsed().as_secs();

@@ -11,7 +11,7 @@ pub(crate) use freeze::EVENTS;
 
 use super::Outcome;
 use anyhow::Result;
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 
 /// Measure round trips, in the NIC's own time where it has one: how long did each part take? HOST alone is emit HOST
@@ -59,7 +59,9 @@ pub fn run(args: Args) -> Result<Outcome> {
         Command::Caps(args) => caps::run(args),
         Command::Host(words) => {
             let name = OsString::from("latpath ping");
-            emit::run(Emit::try_parse_from(std::iter::once(name).chain(words)).unwrap_or_else(|e| e.exit()).args)
+            let matches = crate::help::in_groups(Emit::command()).try_get_matches_from([vec![name], words].concat());
+            let parsed = matches.and_then(|matches| Emit::from_arg_matches(&matches));
+            emit::run(parsed.unwrap_or_else(|e| e.exit()).args)
         }
     }
 }

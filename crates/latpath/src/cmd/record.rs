@@ -45,6 +45,9 @@ pub struct Args {
     /// Print JSON instead of text: the run's manifest, at the end
     #[arg(long)]
     json: bool,
+    /// Replace files that exist: an earlier run, once this one begins
+    #[arg(long)]
+    force: bool,
     /// No progress on stderr
     #[arg(short, long)]
     quiet: bool,
@@ -119,6 +122,7 @@ impl Args {
             follow,
             named_segments: self.what.segments().to_vec(),
             output: self.output.clone(),
+            replace: self.force,
             stop_after: self.what.stop_after(),
             max_size: self.max_size,
             stop_on_spike: self.spikes.stop,

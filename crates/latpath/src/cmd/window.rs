@@ -40,6 +40,9 @@ pub struct Window {
     /// The key without which the agent of --in runs no command (latpath agent --allow-commands=KEYFILE)
     #[arg(long, value_name = "KEYFILE", requires = "inside")]
     pub agent_key: Option<PathBuf>,
+    /// No progress on stderr
+    #[arg(short, long)]
+    pub quiet: bool,
     /// Run this command, and watch for as long as it runs
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -56,7 +59,9 @@ impl Window {
     pub fn observe<I: Instrument>(&self, stop: &AtomicBool, options: I::Options, quiet: bool) -> Measured<I::Figures> {
         let mut instrument = Scope::of(&self.vms).and_then(|scope| I::start(scope, options)).map_err(usage)?;
         let end = if self.command.is_empty() && self.duration.is_none() { "; Ctrl-C ends it" } else { "" };
-        eprintln!("latpath: {}{end}", instrument.subject());
+        if !self.quiet {
+            eprintln!("latpath: {}{end}", instrument.subject());
+        }
         let passed = self.pass(stop, quiet, || instrument.step())?;
         // Ctrl-C ended the window, maybe; the next one ends what is still to be done.
         let was_stopped = stop.swap(false, Ordering::SeqCst);
@@ -88,7 +93,7 @@ impl Window {
     /// Starts the command, and returns when the window is over; calls `step` some twenty times a second.
     fn pass(&self, stop: &AtomicBool, quiet: bool, mut step: impl FnMut()) -> Result<Passed> {
         let mut workload = Command::start(&self.command, self.machine.take())?;
-        let mut progress = Progress::begin(quiet && !self.command.is_empty());
+        let mut progress = Progress::begin(self.quiet || quiet && !self.command.is_empty());
         let ended = pass(
             stop,
             self.duration,

@@ -85,6 +85,30 @@ fn wrong_usage_and_failures_have_their_codes() {
     assert_eq!(bench.latpath(&["import", "-o", "run", PUB, SUB]).status.code(), Some(1));
 }
 
+#[test]
+fn an_earlier_run_is_replaced_by_a_whole_one_where_that_is_asked_for() {
+    let bench = logs();
+    let import = |words: &[&str]| {
+        let out = bench.latpath(&[&["import", "-o", "run"], words].concat());
+        (out.status.code(), stderr(&out))
+    };
+    let mine = bench.dir.path().join("run/mine");
+    std::fs::create_dir(mine.parent().unwrap()).unwrap();
+    std::fs::write(&mine, "").unwrap();
+    assert_eq!(import(&["--force", PUB, SUB]).0, Some(1), "what is no run stays");
+    std::fs::remove_file(&mine).unwrap();
+    let first = import(&[PUB, SUB]);
+    assert_eq!(first.0, Some(0), "{}", first.1);
+    let (_, error) = import(&[PUB, SUB]);
+    assert!(error.contains("or replace this one with --force"), "{error}");
+    // A new run that cannot be made leaves the earlier one.
+    assert_eq!(import(&["--force", PUB, "relay/app-read@relay=none.txt"]).0, Some(1));
+    assert_eq!(bench.latpath(&["report", "run"]).status.code(), Some(0));
+    assert_eq!(import(&["--force", PUB, SUB]), first);
+    let directories = std::fs::read_dir(bench.dir.path()).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir());
+    assert_eq!(directories.count(), 1, "nothing is left of the earlier one");
+}
+
 /// µs since 1970.
 const BEGIN: u64 = 1_767_225_600_000_000;
 /// From the 2000th packet's sending on, a hog has the reader's CPU for so many µs.

@@ -94,8 +94,10 @@ impl DemoProcesses {
             (None, None) => bail!("the path has no end"),
         };
         let (threshold, window) = (&scenario.args.threshold, &scenario.args.window);
-        let words =
-            format!("record{streams}{machine} --threshold {threshold} --window {window} --capture-worst {CAPTURES} -o");
+        let force = if scenario.args.force { " --force" } else { "" };
+        let words = format!(
+            "record{streams}{machine} --threshold {threshold} --window {window} --capture-worst {CAPTURES}{force} -o"
+        );
         let command = scenario.command(&words, [scenario.run]);
         let recorder = DemoCommand::start("record", lab.folder(), &path.hypervisor, command)?;
         let (folder, space) = (lab.folder().to_owned(), path.publisher.clone());

@@ -37,6 +37,7 @@ pub fn run(args: &Args) -> Result<Outcome> {
         ("--segment", !args.joining.segments.is_empty()),
         ("--threshold", args.joining.threshold().is_some()),
         ("--json", args.json),
+        ("--force", args.force),
     ];
     refuse(&unfit, "of rant's logs a log of round trips is made, not a run")?;
     let stop = stop_flag()?;

@@ -35,5 +35,7 @@ pub fn run(args: Args) -> Result<Outcome> {
     let threshold = args.joining.threshold().unwrap_or(THRESHOLD);
     let options = Durations { from, to, path, stream, rate, start, segments: args.joining.segments, threshold };
     let stop = stop_flag()?;
-    make(&args.output, (args.json, args.quiet), |show| import_durations(&options, &args.output, &stop, show))
+    make(&args.output, (args.json, args.quiet, args.force), |show| {
+        import_durations(&options, &args.output, &stop, show)
+    })
 }

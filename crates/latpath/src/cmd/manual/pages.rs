@@ -1,5 +1,6 @@
 //! Manual pages: what `--help` prints, and sections that only a manual has.
 
+use crate::help::related;
 use clap::Command;
 use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
@@ -7,30 +8,45 @@ use std::io::Write;
 use std::path::Path;
 use std::{fs, io};
 
+/// A command, the name of its page of the documentation, and the page.
+macro_rules! documented {
+    ($command:literal) => {
+        documented!($command, $command)
+    };
+    ($command:literal, $page:literal) => {
+        ($command, $page, include_str!(concat!("../../../../../docs/", $page, ".md")))
+    };
+}
+
 /// The page of the documentation that each command has.
-const DOCUMENTED: [(&str, &str); 21] = [
-    ("agent", include_str!("../../../../../docs/agent.md")),
-    ("caps", include_str!("../../../../../docs/caps.md")),
-    ("compare", include_str!("../../../../../docs/compare.md")),
-    ("demo", include_str!("../../../../../docs/demo.md")),
-    ("exits", include_str!("../../../../../docs/exits.md")),
-    ("explain", include_str!("../../../../../docs/explain.md")),
-    ("export", include_str!("../../../../../docs/export.md")),
-    ("import", include_str!("../../../../../docs/import.md")),
-    ("ladder", include_str!("../../../../../docs/ladder.md")),
-    ("live", include_str!("../../../../../docs/live.md")),
-    ("path", include_str!("../../../../../docs/path.md")),
-    ("ping", include_str!("../../../../../docs/ping.md")),
-    ("profile", include_str!("../../../../../docs/profile.md")),
-    ("publish", include_str!("../../../../../docs/publish.md")),
-    ("queues", include_str!("../../../../../docs/queues.md")),
-    ("record", include_str!("../../../../../docs/record.md")),
-    ("report", include_str!("../../../../../docs/report.md")),
-    ("streams", include_str!("../../../../../docs/streams.md")),
-    ("study", include_str!("../../../../../docs/study.md")),
-    ("subscribe", include_str!("../../../../../docs/subscribe.md")),
-    ("vms", include_str!("../../../../../docs/vms.md")),
+const DOCUMENTED: [(&str, &str, &str); 24] = [
+    documented!("agent"),
+    documented!("caps"),
+    documented!("compare"),
+    documented!("demo"),
+    documented!("exits"),
+    documented!("explain"),
+    documented!("export"),
+    documented!("import"),
+    documented!("ladder"),
+    documented!("live"),
+    documented!("mark", "record"),
+    documented!("path"),
+    documented!("ping"),
+    documented!("profile"),
+    documented!("publish"),
+    documented!("queues"),
+    documented!("record"),
+    documented!("report"),
+    documented!("schema", "json"),
+    documented!("segments", "report"),
+    documented!("streams"),
+    documented!("study"),
+    documented!("subscribe"),
+    documented!("vms"),
 ];
+
+const README: &str = include_str!("../../../../../README.md");
 
 /// Exit codes of all commands.
 const EXIT_STATUS: [(&str, &str); 4] = [
@@ -77,8 +93,8 @@ fn more(path: &[&str], command: &Command) -> Roff {
             roff.control("TP", []).text([bold(*name)]).text([roman(*text)]);
         }
     };
-    let page = DOCUMENTED.iter().find(|(name, _)| path.get(1) == Some(name));
-    let examples = page.map_or(Vec::new(), |(_, text)| examples(text, &path.join(" ")));
+    let page = DOCUMENTED.iter().find(|(name, ..)| path.get(1) == Some(name));
+    let examples = examples(page.map_or(README, |(.., text)| text), &path.join(" "));
     if !examples.is_empty() {
         roff.control("SH", ["EXAMPLES"]);
         for example in examples {
@@ -89,13 +105,11 @@ fn more(path: &[&str], command: &Command) -> Roff {
     list(&mut roff, "FILES", &FILES);
     roff.control("SH", ["SEE ALSO"]);
     let inner = command.get_subcommands().filter(|inner| !inner.is_hide_set()).map(|inner| inner.get_name());
-    let others = match path {
-        [_] | [] => Vec::new(),
-        [above @ .., _] => vec![above.join("-")],
-    };
-    let mut all: Vec<_> = others.into_iter().chain(inner.map(|inner| format!("{}-{inner}", path.join("-")))).collect();
-    all.iter_mut().for_each(|name| name.push_str("(1)"));
-    all.extend(page.map(|(name, _)| format!("{name}.md in share/doc/latpath")));
+    let above = path.split_last().map(|(_, above)| above.join("-")).filter(|above| !above.is_empty());
+    let beside = path.get(1).into_iter().flat_map(|command| related(command)).map(|name| format!("{}-{name}", path[0]));
+    let below = inner.map(|inner| format!("{}-{inner}", path.join("-")));
+    let mut all: Vec<_> = above.into_iter().chain(beside).chain(below).map(|name| name + "(1)").collect();
+    all.extend(page.map(|(_, name, _)| format!("{name}.md in share/doc/latpath")));
     roff.text([roman(all.join(", "))]);
     roff
 }
@@ -136,9 +150,26 @@ mod tests {
     }
 
     #[test]
+    fn pages_refer_to_pages_that_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), crate::commands()).unwrap();
+        let mut references = 0;
+        for page in fs::read_dir(folder.path()).unwrap() {
+            let text = fs::read_to_string(page.unwrap().path()).unwrap();
+            let also = text.split(".SH \"SEE ALSO\"").nth(1).unwrap_or_else(|| panic!("no references: {text}"));
+            for name in also.split("(1)").filter_map(|text| text.split([',', ' ', '\n']).next_back()) {
+                let name = name.replace("\\-", "-");
+                references += usize::from(!name.is_empty());
+                assert!(name.is_empty() || folder.path().join(name.clone() + ".1").exists(), "{name}(1)");
+            }
+        }
+        assert!(references > 100, "{references}");
+    }
+
+    #[test]
     fn each_documented_command_but_few_has_an_example() {
         let without: Vec<_> =
-            DOCUMENTED.iter().filter(|(name, page)| examples(page, &format!("latpath {name}")).is_empty()).collect();
-        assert!(without.is_empty(), "{:?}", without.iter().map(|(name, _)| name).collect::<Vec<_>>());
+            DOCUMENTED.iter().filter(|(name, _, page)| examples(page, &format!("latpath {name}")).is_empty()).collect();
+        assert!(without.is_empty(), "{:?}", without.iter().map(|(name, ..)| name).collect::<Vec<_>>());
     }
 }

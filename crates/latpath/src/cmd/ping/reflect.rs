@@ -58,6 +58,9 @@ pub struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+    /// No progress on stderr
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 /// Runs the command.
@@ -111,9 +114,12 @@ fn go<T: Transport<Peer: Display>>(
     let _awake = args.on_time.keep_awake()?;
     let breach = args.freeze.prepare(true)?;
     args.on_time.apply("ping-reflect")?;
-    eprintln!("latpath: reflecting at {at}; stop with Ctrl-C");
+    if !args.quiet {
+        eprintln!("latpath: reflecting at {at}; stop with Ctrl-C");
+    }
     let mut sessions = Sessions {
         json: args.json,
+        quiet: args.quiet,
         lines: Lines::new(),
         sessions: Vec::new(),
         not_listed: 0,
@@ -191,6 +197,7 @@ impl Lines {
 /// What was seen of sessions.
 struct Sessions<'a> {
     json: bool,
+    quiet: bool,
     lines: Lines,
     sessions: Vec<Value>,
     not_listed: u64,
@@ -202,7 +209,7 @@ struct Sessions<'a> {
 
 impl<P: Display> Witness<P> for Sessions<'_> {
     fn begins(&mut self, peer: &P, session: u32) {
-        if self.lines.has_room(Instant::now()) {
+        if !self.quiet && self.lines.has_room(Instant::now()) {
             eprintln!("latpath: {peer}: session {session:08x} begins");
         }
     }
@@ -323,6 +330,7 @@ mod tests {
     fn sessions(json: bool) -> Sessions<'static> {
         Sessions {
             json,
+            quiet: false,
             lines: Lines::new(),
             sessions: Vec::new(),
             not_listed: 0,
