@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_what_to_write() {
+    fn invalid_addresses_are_refused_with_the_syntax() {
         for text in [
             "guest",
             "tcp:guest:5",

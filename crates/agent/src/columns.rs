@@ -177,7 +177,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_sightings_come_out_as_they_went_in(
+        fn any_sightings_survive_encoding(
             batches in prop::collection::vec(prop::collection::vec(sighting(), 0..700), 1..5),
         ) {
             let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
@@ -192,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn no_batch_whatsoever_makes_the_decoder_panic_or_point_beyond_a_table(
+        fn no_batch_makes_the_decoder_panic_or_index_beyond_a_table(
             contexts in prop::collection::vec(any::<[u8; 5]>(), 0..6),
             context in prop::collection::vec(0..8u32, 0..20),
             later in prop::collection::vec(any::<i64>(), 0..20),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_lies_is_refused_with_what_is_wrong() {
+    fn an_invalid_batch_is_refused_with_the_problem() {
         let honest = Encoder::new().pack(&[Sighting { point: 4, ..Sighting::default() }], 0).0;
         let lie = |change: fn(&mut Batch)| {
             let mut batch = honest.clone();

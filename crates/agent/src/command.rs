@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_prints_comes_in_order_and_then_its_exit_code() {
+    fn output_arrives_in_order_before_the_exit_code() {
         let mut running = Running::start(&run(&["sh", "-c", "seq 100000; echo no >&2; exit 7"])).unwrap();
         let news = to_its_end(&mut running);
         let of = |is: bool| news.printed.iter().filter(|(of, _)| *of == is).flat_map(|(_, b)| b.clone()).collect();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_however_small_its_pieces_are() {
+    fn kept_output_is_bounded_for_any_size_of_chunks() {
         let piece = |n: usize, is_error| CommandChunk { bytes: vec![b'x'; n], is_error, ..CommandChunk::default() };
         for alternates in [false, true] {
             let mut host = Commanded::default();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_is_ended_with_all_that_it_started() {
+    fn a_command_that_does_not_end_is_killed_with_its_children() {
         let mut running =
             Running::start(&run(&["sh", "-c", "trap '' TERM; sleep 1000 & echo $!; wait; wait"])).unwrap();
         let pid = loop {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_leaves_behind_does_not_hold_its_end_and_goes_with_it() {
+    fn orphans_of_a_command_do_not_delay_its_end_and_are_killed() {
         let mut running = Running::start(&run(&["sh", "-c", "sleep 1000 & exit 0"])).unwrap();
         assert_eq!(to_its_end(&mut running).end, Some(Ok(0)));
         let group = running.group();
@@ -286,7 +286,7 @@ mod tests {
 
     /// The kernel ends the command of a killed agent.
     #[test]
-    fn it_dies_with_the_agent() {
+    fn the_command_dies_with_the_agent() {
         let running = Running::start(&run(&["sh", "-c", "exec sleep 1000"])).unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/{}/status", running.child.id())).unwrap_or_default();
         assert!(stat().contains(&format!("PPid:\t{}\n", getpid())));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_started_is_said() {
+    fn a_command_that_cannot_start_is_reported() {
         let why = |words: &[&str]| Running::start(&run(words)).err().unwrap();
         assert!(why(&["/no/such\u{1b}program"]).contains("cannot start /no/such?program: No such file"));
         assert!(why(&[]).contains("no words"));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_that_nobody_fetches_is_bounded_and_counted() {
+    fn unfetched_output_is_bounded_and_counted() {
         let mut host = Commanded::default();
         for _ in 0..2_000 {
             host.take(CommandChunk { bytes: vec![b'x'; 4096], ..Default::default() }).unwrap();

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_give_a_number_too() {
+    fn invalid_values_give_a_number_too() {
         let counters = Counters { sightings: u64::MAX, ns_per_sighting: u64::MAX, ..Counters::default() };
         let flight = Figures { events: u64::MAX, ns_per_event: Some(u64::MAX), ..Figures::default() };
         let cost = Cost { process_ns: u64::MAX, lasted_ns: 0 };
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_does_is_measured() {
+    fn cpu_time_of_the_process_is_measured() {
         let meter = Meter::new();
         while meter.read().process_ns < 1_000_000 {
             std::hint::black_box(meter.began.elapsed());

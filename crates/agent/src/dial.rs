@@ -234,7 +234,7 @@ impl Drop for Carrier {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn an_agent_over_ssh_may_run_commands_only_where_one_is_to_run() {
+    fn an_agent_over_ssh_permits_commands_only_if_one_is_to_run() {
         let line = |runs_commands| super::agent_of_ssh(runs_commands).collect::<Vec<_>>().join(" ");
         assert_eq!(line(false), "latpath agent --stdio");
         assert_eq!(line(true), "latpath agent --stdio --allow-commands");

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_out_whole_however_the_bytes_are_cut() {
+    fn messages_survive_any_splitting_of_the_bytes() {
         let mut bytes = preamble(HOST_MAGIC, 5).to_vec();
         for id in 0..20 {
             append(&mut bytes, request(id << 40));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_urgent_message_overtakes_all_that_wait_but_the_frame_begun_and_an_idle_one_nothing() {
+    fn an_urgent_message_overtakes_waiting_ones_except_the_started_frame() {
         let mut outgoing = Outgoing::default();
         outgoing.push(Message::Stop(Empty {}));
         outgoing.push(Message::Bye(Empty {}));
@@ -297,7 +297,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_preamble_is_found_behind_anything(
+        fn the_preamble_is_found_after_any_bytes(
             rubbish in prop::collection::vec(prop_oneof![any::<u8>(), Just(0xfeu8), Just(0xffu8), Just(b'L')], 0..300),
             nonce in any::<u64>(),
             cut in 1usize..50,

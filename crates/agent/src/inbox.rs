@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn sightings_of_the_future_or_of_long_ago_are_left_out_and_counted() {
+    fn sightings_far_in_the_future_or_past_are_omitted_and_counted() {
         let mut inbox = started();
         inbox.take(batch(&[NOW + 999_000_000, NOW + 900_000_000_000, Ns::MAX / 2], Ns::MAX), NOW).unwrap();
         assert_eq!((inbox.fresh.len(), inbox.refused, inbox.watermark), (1, 2, Ns::MIN));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_notes_count_and_senders_of_what_is_not_known_are_left_out() {
+    fn the_newest_notes_count_and_senders_at_unknown_points_are_omitted() {
         let mut inbox = started();
         let at = |stream, point| SenderAt { stream, point, sender: latpath_model::Sender::Mac([2; 6]) };
         let note = |text: &str| SourceNote::new(latpath_model::SourceNoteKind::Changed, text);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_under_way_are_bounded() {
+    fn pending_time_requests_are_bounded() {
         let mut inbox = started();
         let taken = (0..100).filter(|i| inbox.request_time(NOW + i).is_some()).count();
         assert_eq!(taken, MAX_TIME_REQUESTS);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_costs_is_known_where_it_measures_itself() {
+    fn an_agents_cost_is_known_if_it_measures_itself() {
         let mut inbox = started();
         let totals = Totals { sightings: 9, process_ns: 5, ..Totals::default() };
         inbox.take(Message::Totals(totals), NOW).unwrap();
@@ -481,7 +481,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_messages_whatsoever_make_it_panic_or_break_its_promises(
+        fn no_messages_make_it_panic_or_break_its_invariants(
             messages in prop::collection::vec(any_message(), 0..60),
         ) {
             let mut inbox = started();

@@ -82,7 +82,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_key_is_its_owners_alone_and_only_the_same_one_fits() {
+    fn a_key_is_private_and_only_an_equal_one_matches() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("key");
         fs::write(&file, "0123456789abcdef\n").unwrap();

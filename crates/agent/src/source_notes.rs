@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notes_and_senders_survive_the_wire_and_come_from_the_machine_alone() {
+    fn notes_and_senders_survive_the_wire_and_have_the_machines_name() {
         let notes = [
             SourceNote::new(SourceNoteKind::Fragments, "udp::5000: 7 of its packets passed nic-rx@eth1 in fragments"),
             SourceNote::new(SourceNoteKind::Note, "a\u{1b}[2J\nhost: b"),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_and_senders_without_end_and_of_no_sense_are_refused() {
+    fn endless_and_invalid_notes_and_senders_are_refused() {
         let note = |kind, text: &str| WireSourceNote { kind, text: text.into() };
         let of = |notes: Vec<WireSourceNote>, senders| SourceNotes { notes, senders }.read("g");
         assert!(of(vec![note(0, "x"); MAX_SOURCE_NOTES + 1], Vec::new()).is_err());

@@ -66,7 +66,7 @@ fn a_million_sightings_arrive_unchanged_and_in_order() {
 }
 
 #[test]
-fn notes_and_senders_reach_a_host_that_asks_for_them_with_the_last_at_the_end_and_no_other() {
+fn notes_and_senders_reach_only_hosts_that_request_them_with_the_last_at_the_end() {
     let (mut machine, agent) = connected(monotonic);
     let request = StartRequest { options: [(StartRequest::NOTES.into(), "1".into())].into(), ..request() };
     machine.start(&request).unwrap();

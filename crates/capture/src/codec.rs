@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_cannot_command_the_terminal() {
+    fn texts_cannot_control_the_terminal() {
         let back = RankedCapture::decode(&ranked(Vec::new(), "a\x1b[2J").encode()).unwrap();
         assert_eq!(back.capture.machines[1].record, Err("a?[2J".into()));
     }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_comes_back_with_its_sightings_in_the_order_of_time() {
+    fn a_packet_reads_back_with_its_sightings_in_order_of_time() {
         let mut recent = Recent::new();
         let held = recent.push(&journey(3, &[20, 10, 30], &[1, 2, 3], &[4, 5, 6]), 10, Some(20), true);
         let packet = recent.packet(&held, true);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_where_there_is_no_room_and_the_rest_stays_right() {
+    fn without_room_the_oldest_are_evicted_and_the_rest_stays_correct() {
         let most_bytes = 3 * size_of::<RecentPacket>() + 6 * size_of::<Compact>();
         let mut recent = Recent { most_bytes, ..Recent::new() };
         for n in 0..5 {

@@ -185,7 +185,7 @@ mod tests {
         }
 
         #[test]
-        fn bounds_hold_whatever_comes(
+        fn bounds_hold_for_any_input(
             captures in prop::collection::vec((any::<bool>(), 1..1000_i64, 0..500_u64), 0..100),
             bytes in 0..2000_u64,
         ) {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_worse_than_the_threshold_is_not_kept() {
+    fn spikes_below_the_threshold_are_not_kept() {
         let policy = RetentionPolicy::new(RetentionLimits { captures: 2, ..RetentionLimits::default() });
         policy.add(spike(1, 5, 1));
         assert_eq!(policy.keep_threshold(), 0);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn baselines_take_a_part_of_the_limits_and_are_never_discarded() {
+    fn baselines_use_a_part_of_the_limits_and_are_never_discarded() {
         let policy = RetentionPolicy::new(RetentionLimits { captures: 8, ..RetentionLimits::default() });
         for number in 1..=5 {
             policy.add(StoredCapture { kind: CaptureKind::Baseline, ..spike(number, 1, 1) });

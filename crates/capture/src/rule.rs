@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_top_part_is_not_much_more_than_asked(times in prop::collection::vec(0..10_000_000_i64, 3000..6000)) {
+        fn the_top_part_is_not_much_more_than_requested(times in prop::collection::vec(0..10_000_000_i64, 3000..6000)) {
             let mut classifier = LatenessClassifier::new(LatenessRule::OneOf(100));
             let late = times.iter().filter(|t| classifier.classify(0, **t) != Lateness::OnTime).count();
             // The threshold follows earlier packets, and changes in steps of 0.4 %.
@@ -176,13 +176,13 @@ mod tests {
     }
 
     #[test]
-    fn over_a_threshold_is_late_and_at_it_is_not() {
+    fn a_time_over_the_threshold_is_late_and_at_it_is_not() {
         let mut classifier = LatenessClassifier::new(LatenessRule::Over(100));
         assert_eq!((classifier.classify(0, 100), classifier.classify(0, 101)), (Lateness::OnTime, Lateness::Late(101)));
     }
 
     #[test]
-    fn of_each_minute_the_worst_are_late_one_in_each_slice() {
+    fn the_worst_of_each_slice_of_a_minute_is_late() {
         let LatenessClassifier::Worst(mut worst) = LatenessClassifier::new(LatenessRule::WorstPerMinute(2)) else {
             unreachable!()
         };

@@ -114,7 +114,7 @@ fn stall(from: Ns, to: Ns) -> impl Fn(Ns) -> Ns {
 }
 
 #[test]
-fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_behind() {
+fn a_stall_is_one_capture_with_its_packets_and_their_neighbours() {
     let packets = packets(8_000, stall(500 * MS, 510 * MS));
     let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
     let reported = run(&mut detector, &packets);
@@ -138,7 +138,7 @@ fn a_stall_is_one_capture_with_all_packets_that_it_held_and_those_before_and_beh
 }
 
 #[test]
-fn a_long_stall_is_one_capture_however_long_it_is() {
+fn a_stall_of_any_length_is_one_capture() {
     let reported = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, stall(500 * MS, 1_100 * MS)));
     let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1);
@@ -150,14 +150,14 @@ fn a_long_stall_is_one_capture_however_long_it_is() {
 }
 
 #[test]
-fn stalls_that_are_far_apart_are_captures_of_their_own() {
+fn distant_stalls_are_separate_captures() {
     let two = |t| stall(500 * MS, 505 * MS)(t) + stall(540 * MS, 545 * MS)(t);
     let reported = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets(8_000, two));
     assert_eq!(reported.spikes().len(), 2);
 }
 
 #[test]
-fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_packet() {
+fn baselines_become_rarer_and_have_no_late_packet() {
     let every_second = |t: Ns| stall(500 * MS, 503 * MS)(t % 1_000 * MS);
     let packets = packets(4_000 * 60, every_second);
     let reported = run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &packets);
@@ -174,7 +174,7 @@ fn times_in_which_all_are_on_time_are_taken_rarer_and_rarer_and_have_no_late_pac
 }
 
 #[test]
-fn where_all_are_late_few_are_frozen_and_all_are_counted() {
+fn if_all_are_late_few_are_frozen_and_all_are_counted() {
     let packets = packets(4_000 * 60, |_| 2 * THRESHOLD);
     let mut detector = detector(LatenessRule::Over(THRESHOLD), 1);
     let reported = run(&mut detector, &packets);
@@ -185,7 +185,7 @@ fn where_all_are_late_few_are_frozen_and_all_are_counted() {
 }
 
 #[test]
-fn a_capture_that_would_not_be_kept_is_not_frozen_but_counted() {
+fn a_capture_below_the_kept_ones_is_counted_and_not_frozen() {
     let retention = RetentionPolicy::new(RetentionLimits { captures: 1, ..RetentionLimits::default() });
     let worst = 20 * MS;
     retention.add(StoredCapture { number: 1, kind: CaptureKind::Spike, to: 0, worst, bytes: 1, late: vec![1] });
@@ -197,7 +197,7 @@ fn a_capture_that_would_not_be_kept_is_not_frozen_but_counted() {
 }
 
 #[test]
-fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
+fn a_lost_packet_is_a_spike_only_if_it_was_late_before() {
     let mut made = packets(8_000, |_| 0);
     made[2_000].lost = true;
     assert_eq!(run(&mut detector(LatenessRule::Over(THRESHOLD), 1), &made).spikes().len(), 0);
@@ -208,7 +208,7 @@ fn a_lost_packet_is_no_spike_but_one_that_was_late_before_it_was_lost_is() {
 }
 
 #[test]
-fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
+fn the_worst_of_a_minute_are_found_with_any_threshold() {
     let stalls = [(10, 3), (20, 9), (30, 5), (40, 7)];
     let delay = |t: Ns| stalls.iter().map(|(s, ms)| stall(s * 1_000 * MS, (s * 1_000 + ms) * MS)(t)).sum::<Ns>();
     let reported = run(&mut detector(LatenessRule::WorstPerMinute(3), 1), &packets(4_000 * 50, delay));
@@ -220,7 +220,7 @@ fn of_a_minute_the_worst_are_found_whatever_the_threshold_is() {
 }
 
 #[test]
-fn the_top_part_is_found_once_there_are_enough_to_tell() {
+fn the_top_part_is_found_once_there_are_enough_packets() {
     let reported = run(&mut detector(LatenessRule::OneOf(1000), 1), &packets(40_000, stall(9_000 * MS, 9_003 * MS)));
     let spikes = reported.spikes();
     assert_eq!(spikes.len(), 1, "{spikes:?}");
@@ -242,7 +242,7 @@ fn packets_of_other_streams_are_in_the_capture_and_late_ones_are_counted_by_stre
 }
 
 #[test]
-fn without_a_way_nothing_is_late() {
+fn without_a_segment_nothing_is_late() {
     let mut detector = LateDetector::new(
         Options { rule: LatenessRule::Over(1), max_wait: MS, baselines: true },
         1,

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_do_not_tell_culprits_apart() {
+    fn numbers_do_not_distinguish_culprits() {
         let context = RunContext::default();
         for (shown, name) in [
             ("rustc (18491)", "rustc"),

@@ -43,18 +43,18 @@ fn add(sum: &mut Causality, host: &Machine, thread: u32, guest: &Machine, cpu: u
 }
 
 /// An interval in which a vCPU thread was inside or outside its guest.
-struct Stay {
+struct VcpuPeriod {
     from: Ns,
     to: Ns,
     inside: bool,
 }
 
 /// The intervals in order, without times that the host did not record.
-fn stays(host: &Machine, thread: u32) -> Vec<Stay> {
-    let mut stays: Vec<Stay> = Vec::new();
+fn stays(host: &Machine, thread: u32) -> Vec<VcpuPeriod> {
+    let mut stays: Vec<VcpuPeriod> = Vec::new();
     let mut push = |from: Ns, to: Ns, inside: bool| match stays.last_mut() {
         Some(last) if last.to == from && last.inside == inside => last.to = to,
-        _ => stays.push(Stay { from, to, inside }),
+        _ => stays.push(VcpuPeriod { from, to, inside }),
     };
     for tile in host.row(thread).iter() {
         match tile.state {

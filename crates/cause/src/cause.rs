@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_have_known_places_alone() {
+    fn sentences_have_known_placeholders_only() {
         for cause in Cause::ALL {
             let CauseInfo { sentence, link, detail, .. } = cause.info();
             let places: Vec<&str> = sentence.split('{').skip(1).filter_map(|rest| rest.split('}').next()).collect();

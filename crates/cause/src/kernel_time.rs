@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_say_what_a_thread_waited_for() {
+    fn functions_identify_the_object_of_a_wait() {
         let said = |functions: &str| waited_for(&functions.split(' ').map(str::to_owned).collect::<Vec<_>>());
         for (functions, what) in [
             ("__schedule schedule rwsem_down_read_slowpath down_read do_user_addr_fault", MAP_LOCK.what),

@@ -216,7 +216,7 @@ fn a_cpus_own_thread_is_not_moved() {
 }
 
 #[test]
-fn interrupts_go_elsewhere() {
+fn interrupts_are_moved_to_other_cpus() {
     let vhost = || Some(actor("vhost of guest7", 5620, OTHER));
     let of = |name: &str, doing| commands(&share(Cause::Interrupted, "host", vhost(), Some(other(name, doing))));
     assert_eq!(of("irq 25 enp7s0", Doing::Irq(25)), ["echo 0-3,6-7 > /proc/irq/25/smp_affinity_list"]);
@@ -425,7 +425,7 @@ fn a_virtual_host_is_advised_to_check_its_hypervisor() {
 }
 
 #[test]
-fn latpath_owns_up() {
+fn delays_by_latpath_itself_are_named() {
     let mut tool = actor("lp-guest7", 4000, OTHER);
     tool.is_tool = true;
     tool.threads = vec!["lp-guest7".into()];

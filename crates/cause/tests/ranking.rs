@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn garbled_times_are_borne(late in any_packet(Ns::MAX / 32), baseline in any_packet(Ns::MAX / 32)) {
+    fn garbled_times_are_handled(late in any_packet(Ns::MAX / 32), baseline in any_packet(Ns::MAX / 32)) {
         let mut known = Baseline::default();
         (0..3).for_each(|_| known.add(&baseline));
         let mut ranking = Ranking::default();

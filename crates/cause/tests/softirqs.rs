@@ -118,7 +118,7 @@ fn a_softirq_that_raises_itself_again_continues_its_work() {
 }
 
 #[test]
-fn handed_to_ksoftirqd_it_waits_as_that_thread_does() {
+fn a_softirq_handed_to_ksoftirqd_waits_as_that_thread_does() {
     let mut stage = stage();
     stage.cpu(|c| {
         c.class(HOG, fifo(50)).runs(SENDER).at(110).raises(NET_RX).at(115).wakes(DAEMON, 0);

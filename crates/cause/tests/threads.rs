@@ -446,7 +446,7 @@ fn the_walk_continues_along_the_chain_of_wakers() {
 }
 
 #[test]
-fn a_burst_is_worked_off_before() {
+fn an_earlier_burst_is_processed_first() {
     let mut stage = Stage::new(&[(READER, "qemu"), (5, "sender")]);
     stage.cpu(|c| {
         c.runs(READER).at(400).sleeps_then(0);
@@ -460,7 +460,7 @@ fn a_burst_is_worked_off_before() {
 }
 
 #[test]
-fn a_burst_that_came_while_the_reader_worked_waited_for_that_first() {
+fn a_burst_during_the_readers_work_waits_for_it_first() {
     let mut stage = Stage::new(&[(READER, "relay"), (5, "sender")]);
     stage.cpu(|c| {
         c.runs(READER).at(50_000).sleeps_then(0);
@@ -507,7 +507,7 @@ fn steady_packets_during_a_readers_work_are_not_a_burst() {
 }
 
 #[test]
-fn a_queue_that_is_worked_off_slowly_is_still_there_for_what_filled_it() {
+fn a_slowly_drained_queue_still_counts_for_the_burst_that_filled_it() {
     let mut stage = Stage::new(&[(READER, "relay"), (HOG, "hog"), (5, "sender")]);
     stage.cpu(|c| {
         c.class(HOG, fifo(50)).runs(READER).at(1_500).preempted_by(HOG).at(9_000).sleeps_then(READER);

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_exchanges_change_nothing_that_the_fastest_knows() {
+    fn slow_exchanges_do_not_change_the_result_of_the_fastest() {
         let mut e = estimator();
         e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
         let fast = e.at(1_001 * MS).unwrap();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_the_same_however_many_exchanges_come() {
+    fn memory_is_bounded_for_any_number_of_exchanges() {
         let mut e = estimator();
         for i in 0..9_000 {
             assert_eq!(e.add(&exchange(i * 10 * MS, 5 * MS, 20_000 + i % 7, 30_000)), None);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_is_a_fault_with_its_time_and_size_and_the_fit_goes_on() {
+    fn a_jump_is_a_fault_with_time_and_size_and_the_fit_continues() {
         let mut e = estimator();
         for i in 0..200 {
             e.add(&exchange(i * 50 * MS, 3 * MS, 50_000, 50_000));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_is_distinguished_from_one_that_jumps() {
+    fn a_backward_step_is_distinguished_from_a_jump() {
         let mut e = estimator();
         e.add(&exchange(1_000 * MS, 500 * MS, 50_000, 50_000));
         let fault = e.add(&exchange(1_010 * MS, 0, 50_000, 50_000)).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_times_are_a_fault_and_left_out() {
+    fn impossible_times_are_a_fault_and_ignored() {
         let mut e = estimator();
         e.add(&exchange(1_000 * MS, 0, 10_000, 10_000));
         let before = e.at(1_001 * MS);

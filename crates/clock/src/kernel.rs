@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_clock_is_refused_by_the_kernel() {
+    fn the_kernel_refuses_files_that_are_no_clocks() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let answers = [
             precise(null.as_fd()).err(),

@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_of_day_follow_the_steps_and_lead_back_to_all_moments_that_had_them(
+        fn times_of_day_follow_the_steps_and_map_back_to_each_of_their_instants(
             offset in -100..100_i64,
             steps in proptest::collection::vec(step(), 0..5),
             from in -2000..2000_i64,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn forged_steps_are_no_overflow() {
+    fn forged_steps_do_not_overflow() {
         let steps = [(5, Ns::MAX), (Ns::MIN, Ns::MAX), (Ns::MAX, Ns::MIN), (0, Ns::MIN)];
         let steps = steps.map(|(noticed_at_ns, by_ns)| Step { noticed_at_ns, by_ns });
         let time = TimeOfDay::new(Ns::MIN, Ns::MAX, &steps);

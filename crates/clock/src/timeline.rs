@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_of_an_earlier_time_is_of_the_mapping_that_it_has() {
+    fn the_bound_of_an_earlier_time_belongs_to_its_mapping() {
         // The first exchange is slow in one direction only: times mapped then are off by 0.4 ms, within the bound.
         let mut timeline = Timeline::new();
         let e = exchange(1_000 * MS, OFFSET);

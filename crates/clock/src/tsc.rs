@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn two_vms_that_agree_and_differ_are_none() {
+    fn two_matching_vms_identify_no_guest() {
         let (_dir, mut known) = host(&[("7-5", -1_000_000, None), ("8-5", -1_001_000, None)]);
         let guest = tie(2_000_000, 42);
         known.host_time(&guest, host_tie(1_000_000), |_, _| true);

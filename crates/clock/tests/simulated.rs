@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn the_bound_comes_near_half_the_fastest_round_trip(
+    fn the_bound_approaches_half_the_fastest_round_trip(
         guest in guest(),
         exchanges in exchanges(600),
     ) {
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn no_exchange_whatsoever_makes_it_panic_or_grow(
+    fn no_exchanges_make_it_panic_or_grow(
         exchanges in prop::collection::vec(
             (any::<[i64; 4]>(), 0..3u8),
             0..300,

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_for_cpus_that_are_there() {
+    fn rings_exist_for_existing_cpus_only() {
         let all = ["0\n", "0-3", "0-3,8-11,15", "", "0-x"].map(last);
         assert_eq!(all, [Some(0), Some(3), Some(15), None, None]);
     }

@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_the_budget_is_recorded_whole() {
+    fn loads_within_the_budget_are_recorded_completely() {
         let mut machine = Machine::new();
         for _ in 0..100 {
             assert!(machine.second(60_000).iter().all(|level| *level == Level::All));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_useful_events_go_first() {
+    fn the_least_useful_events_are_dropped_first() {
         let mut machine = Machine::new();
         // 3 × 150 ns × 90,000 are 4.1 % of a CPU, of which 3.2 % are permitted continuously; without wakers they are
         // 2.7 %.
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_calm_machine_is_recorded_again() {
+    fn recording_resumes_on_a_calm_machine() {
         let mut machine = Machine::new();
         machine.second(60_000);
         machine.second(1_000_000);
@@ -458,13 +458,13 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_of_nothing_lets_nothing_be_recorded() {
+    fn with_a_budget_of_zero_nothing_is_recorded() {
         assert_eq!(Budget::new(0, 2, 0, Counts::default()).part_ns(), 1 << 60);
         assert_eq!(Budget::new(1_000_000, 1, 0, Counts::default()).part_ns(), 256 * 150 * 100 / 80);
     }
 
     #[test]
-    fn what_is_left_of_the_latest_events_is_counted_by_level() {
+    fn omitted_events_are_counted_by_level() {
         let events = [What::WorkEnd, What::TimerExit, What::ReclaimBegin, What::ReclaimEnd];
         assert_eq!(Mix::of(&events), Mix([100, 50, 50, 0]));
         assert_eq!(Mix::of(&[]), Mix([100; 4]));

@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_says_who_left_how_and_who_came() {
+    fn a_switch_has_both_threads_and_the_previous_ones_state() {
         let c = 120 | (99 - 80) << 16 | 1 << 40;
         let event = raw(1, 42 | 1 << 32, c).decode();
         let What::Switch { next, left, prev, next_class } = event.what else { panic!("{event:?}") };
@@ -512,13 +512,13 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_some_event(time: u64, pid: u32, kind: u16, b: u64, c: u64) {
+        fn any_bytes_decode_to_an_event(time: u64, pid: u32, kind: u16, b: u64, c: u64) {
             let event = RawEvent { time, pid, kind: kind % 40, generation: 0, b, c }.decode();
             proptest::prop_assert!(event.t >= 0);
         }
 
         #[test]
-        fn an_event_of_any_bytes_is_the_same_when_it_has_been_bytes_again(
+        fn events_of_any_bytes_survive_a_round_trip_through_bytes(
             time: u64, pid: u32, kind: u16, b: u64, c: u64, small: bool,
         ) {
             let (b, c) = if small { (b & 0xf_0000_000f, c & 0x3_0001_0000_0003) } else { (b, c) };

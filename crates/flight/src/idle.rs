@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_cpuidle_no_state_has_a_name() {
+    fn without_cpuidle_no_state_has_a_name() {
         assert_eq!(IdleStates::read(Path::new("/nowhere/at/all")), IdleStates::default());
         assert_eq!(read(&[("cpu0", &[]), ("cpu1", &[])]), IdleStates::default());
         let offline = read(&[("cpu0", &["C1"]), ("cpu1", &[]), ("cpu2", &["C1"])]);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_cannot_command_the_terminal_or_fill_it() {
+    fn names_cannot_control_or_fill_the_terminal() {
         let long = "x".repeat(100_000);
         let states = read(&[("cpu0", &["\x1b[2J\u{202e}C6\n\n", &long, "\n", &"é".repeat(31), "a\nb"])]);
         let names: Vec<_> = (0..5).map(|state| states.name(0, state)).collect();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_cannot_be_read_has_no_name() {
+    fn unreadable_files_have_no_name() {
         let directory = machine(&[("cpu0", &["POLL", "C1"]), ("cpu99999999999", &["C1"])]);
         let state = directory.path().join("cpu0/cpuidle/state0/name");
         fs::remove_file(&state).unwrap();

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_known_is_shown_by_number() {
+    fn unknown_threads_are_shown_by_number() {
         let names = Names::new([(5, Thread { name: "rustc".into(), tgid: 4 })]);
         assert_eq!(
             (names.of_thread(5), names.of_thread(u32::MAX - 1)),

@@ -99,7 +99,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn an_event_of_any_words_is_the_same_when_it_has_been_words_again(kind in 32..46u16, b: u64, c: u64) {
+        fn events_of_any_words_survive_a_round_trip_through_words(kind in 32..46u16, b: u64, c: u64) {
             let event = Transfer::decode(kind, b, c).expect("a known kind");
             let (kind, b, c) = event.encode();
             proptest::prop_assert_eq!(Transfer::decode(kind, b, c), Some(event));

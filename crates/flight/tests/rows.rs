@@ -105,7 +105,7 @@ fn interrupts_are_cut_out_of_the_thread_they_interrupt() {
 }
 
 #[test]
-fn what_was_under_way_when_the_record_began_is_seen_by_its_end() {
+fn activities_from_before_the_record_are_known_by_their_end() {
     let events = vec![at(200, 7, What::VectorExit(Vector::Reschedule)), at(300, 7, What::SoftirqExit(1))];
     let timeline = Timeline::of(&window(vec![events]));
     assert_eq!(
@@ -117,7 +117,7 @@ fn what_was_under_way_when_the_record_began_is_seen_by_its_end() {
 /// The kernel runs no tracing program within itself: the beginning of a timer that interrupts another's recording is
 /// lost.
 #[test]
-fn a_timer_whose_beginning_was_missed_does_not_end_the_one_that_it_interrupted() {
+fn a_timer_with_a_missed_beginning_does_not_end_the_interrupted_one() {
     let tick = Vector::LocalTimer;
     let events = vec![
         switch(10, 0, ASLEEP, 7),
@@ -147,7 +147,7 @@ fn a_timer_whose_beginning_was_missed_does_not_end_the_one_that_it_interrupted()
 }
 
 #[test]
-fn softirqs_of_preempt_rt_go_on_with_their_thread() {
+fn softirqs_of_preempt_rt_continue_with_their_thread() {
     let events = vec![
         switch(10, 0, ASLEEP, 7),
         at(150, 7, What::SoftirqEntry(3)),
@@ -226,7 +226,7 @@ fn a_thread_sleeps_is_woken_waits_runs_and_is_preempted() {
 }
 
 #[test]
-fn a_wake_up_that_meets_a_thread_on_its_way_to_sleep_counts_from_its_sleep() {
+fn a_wake_up_of_a_thread_about_to_sleep_counts_from_its_sleep() {
     // Its CPU notices only after it has left an idle state.
     let cpu0 = vec![
         switch(10, 0, ASLEEP, 7),
@@ -268,7 +268,7 @@ fn a_thread_that_was_woken_before_it_slept_sleeps_the_next_time() {
 }
 
 #[test]
-fn a_wake_up_before_a_cpus_record_begins_is_not_taken_for_none() {
+fn a_wake_up_before_a_cpus_record_does_not_count_as_missing() {
     let mut window = window(vec![vec![switch(120, 7, ASLEEP, 9), switch(900, 9, ASLEEP, 7)], vec![]]);
     let states =
         |window: &Window| Timeline::of(window).thread(7).iter().map(|t| (t.from, t.to, t.state)).collect::<Vec<_>>();
@@ -284,7 +284,7 @@ fn a_wake_up_before_a_cpus_record_begins_is_not_taken_for_none() {
 }
 
 #[test]
-fn a_throttled_thread_and_a_stopped_one_are_said_to_be() {
+fn throttled_and_stopped_threads_are_reported_as_such() {
     let throttled = Left::Ready { preempted: true, throttled: true };
     let stop = Left::Asleep(Sleep::Stopped);
     let events = vec![switch(200, 7, throttled, 0), switch(500, 0, ASLEEP, 7), switch(600, 7, stop, 0)];
@@ -295,7 +295,7 @@ fn a_throttled_thread_and_a_stopped_one_are_said_to_be() {
 }
 
 #[test]
-fn nothing_is_said_of_times_and_threads_that_no_event_shows() {
+fn times_and_threads_without_events_are_unknown() {
     let mut given = window(vec![vec![switch(500, 0, ASLEEP, 7)], vec![at(600, 3, What::Idle(None))]]);
     given.cpus[0].since = 400;
     let timeline = Timeline::of(&given);
@@ -323,7 +323,7 @@ fn where_a_switch_is_missing_the_last_thread_switched_to_is_assumed() {
 }
 
 #[test]
-fn a_cpu_of_which_nothing_is_known_does_not_hide_what_others_tell() {
+fn an_unknown_cpu_does_not_hide_others_events() {
     let mut given = window(vec![vec![switch(200, 0, ASLEEP, 7)], Vec::new()]);
     given.cpus[1].since = Ns::MAX;
     let row = Timeline::of(&given).thread(7);

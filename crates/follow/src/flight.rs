@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_recorded_takes_no_more_memory_than_it_may_while_it_waits() {
+    fn pending_records_of_a_machine_are_bounded_in_memory() {
         let request =
             CaptureRequest { number: 1, kind: CaptureKind::Spike, from: 0, to: 1, worst: 0, stream: 0, packet: 0 };
         let mut under_way = Vec::new();

@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fewer_packets_are_followed_where_sightings_are_dropped_for_seconds_and_not_for_a_moment() {
+    fn fewer_packets_are_followed_after_seconds_of_drops_not_after_a_moment() {
         let mut thinning = PacketThinning::new();
         let mut too_fast = |dropped: u64| thinning.is_too_fast(0, &Counters { dropped, ..Counters::default() });
         assert!([0, 5, 9, 9, 9, 10, 11].into_iter().all(|dropped| !too_fast(dropped)));

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_machine_that_says_ever_more_of_the_past_no_more_is_taken_until_the_end() {
+    fn endless_late_sightings_of_a_machine_are_bounded() {
         const NOW: Ns = 100_000_000_000;
         let (given, mut merge, mut tables) = two_origins();
         let past = |count: usize| (0..count as i64).map(|t| Sighting { t, ..Sighting::default() }).collect::<Vec<_>>();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_announces_points_without_end_keeps_no_other_out() {
+    fn endless_points_of_a_machine_do_not_displace_others() {
         let mut tables = Tables::default();
         let flood: Vec<_> = (0..MAX_POINTS).map(|n| info(&format!("evil/tx@d{n}"))).collect();
         Mapping::default().refresh(&flood, &[], &mut tables);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_readers_that_patterns_name_are_those_of_one_machine() {
+    fn patterns_name_readers_of_one_machine() {
         let patterns =
             ["host/app-read@relay", "*@prot*%blue", "guest0/app-read@p2", "host/tx@eth0", "h*/*@x", "host/*"];
         let filter = PointFilter::new(patterns.map(String::from).to_vec());

@@ -117,7 +117,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_above_a_place_is_counted(values in prop::collection::vec(value(), 0..60), at in value(), cut in any::<prop::sample::Index>()) {
+        fn values_above_a_place_are_counted(values in prop::collection::vec(value(), 0..60), at in value(), cut in any::<prop::sample::Index>()) {
             let mut counter = Counter::default();
             let (first, rest) = values.split_at(cut.index(values.len() + 1));
             first.iter().for_each(|v| counter.record(*v));

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_do_no_harm() {
+    fn the_ends_of_the_range_are_handled() {
         let h = of(&[Ns::MIN, Ns::MIN, Ns::MAX, Ns::MAX, Ns::MAX, 0]);
         assert_eq!((h.min(), h.max(), h.count()), (Ns::MIN, Ns::MAX, 6));
         assert_eq!(h.buckets().iter().map(|b| b.count).sum::<u64>(), 6);
@@ -460,7 +460,7 @@ mod tests {
         }
 
         #[test]
-        fn values_counted_coarsely_keep_what_is_exact(values in prop::collection::vec((0_u32..40).prop_flat_map(|bits| 0..=Ns::MAX >> (bits + 23)), 1..200)) {
+        fn coarse_counting_keeps_exact_figures(values in prop::collection::vec((0_u32..40).prop_flat_map(|bits| 0..=Ns::MAX >> (bits + 23)), 1..200)) {
             let mut counts = [0; 640];
             values.iter().for_each(|v| counts[coarse_bucket::<4>(*v as u64)] += 1);
             let exact = of(&values);
@@ -511,7 +511,7 @@ mod tests {
         }
 
         #[test]
-        fn many_at_once_are_as_one_by_one(values in values(), more in values(), most in 1_u32..63) {
+        fn recording_many_equals_recording_one_by_one(values in values(), more in values(), most in 1_u32..63) {
             // Most cases have small values only.
             let [values, more] = [values, more].map(|all| all.into_iter().map(|v| v % (1 << most)).collect::<Vec<_>>());
             let mut h = Histogram::new();

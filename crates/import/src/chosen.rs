@@ -12,9 +12,9 @@ pub(crate) enum StreamName<'a> {
 
 /// The requested streams; empty for all.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chosen(pub Vec<StreamSpec>);
+pub(crate) struct StreamSelection(pub Vec<StreamSpec>);
 
-impl Chosen {
+impl StreamSelection {
     /// The stream under which these packets are imported; `None` if they are not.
     pub fn stream(&self, seen: &StreamName) -> Option<StreamSpec> {
         let (StreamName::Exact(found) | StreamName::Name(found)) = seen;
@@ -76,7 +76,7 @@ mod tests {
             ("svid:MU01,vlan=7", Some("svid:MU01,vlan=7")),
             ("svid:MU02", None),
         ] {
-            let chosen = Chosen(if asked.is_empty() { Vec::new() } else { vec![spec(asked)] });
+            let chosen = StreamSelection(if asked.is_empty() { Vec::new() } else { vec![spec(asked)] });
             let found = found.map(spec);
             assert_eq!(chosen.stream(&StreamName::Exact(&exact)), found, "{asked} in a capture");
             assert_eq!(chosen.stream(&StreamName::Name(&named)), found, "{asked} in a log");

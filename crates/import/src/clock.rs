@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_nobody_measured_has_no_bound() {
+    fn an_unmeasured_clock_has_no_bound() {
         let points = ["pub/tx@a", "sub/app-read@b", "nic/nic-rx@c"]
             .map(|p| PointInfo::from(p.parse::<latpath_model::Point>().unwrap()));
         let offsets = ["sub=1ms±10us".parse().unwrap()];

@@ -5,7 +5,7 @@
 //! everything that needs them, or the packets' numbers, as unknown ([`latpath_run::Manifest::has_durations_alone`]).
 
 use crate::{
-    file::{Sum, Summed},
+    file::{ChecksumReader, Sum},
     source, ImportError, Progress,
 };
 use latpath_journey::{segments, Journey, Route, Totals};
@@ -88,7 +88,7 @@ pub fn import_durations(
     let (sum, read) = (Rc::new(RefCell::new(Sum::default())), Arc::new(AtomicU64::new(0)));
     let file = File::open(&options.path).map_err(broken)?;
     let bytes = file.metadata().map_err(broken)?.len();
-    let summed = Summed { file, sum: Rc::clone(&sum), read: Arc::clone(&read) };
+    let summed = ChecksumReader { file, sum: Rc::clone(&sum), read: Arc::clone(&read) };
     let (input, _) = source::open(summed).map_err(broken)?;
     let mut input = BufReader::with_capacity(1 << 16, input);
     let mut lines = Lines { path: &options.path, number: 0, text: Vec::new(), implausible: 0, is_cut: false };

@@ -6,7 +6,7 @@
 //! interval to the next; its bound is half of that range.
 
 use crate::{
-    chosen::{Chosen, Streams},
+    chosen::{StreamSelection, Streams},
     clock::{not_named, Offset, OffsetMethod},
     file,
     merge::Feed,
@@ -39,7 +39,7 @@ pub(crate) fn estimate(options: &Options, request: &Estimate) -> Result<Offset, 
         machines.dedup();
         return Err(not_named(&request.machine, &machines));
     };
-    let chosen = Chosen(options.streams.clone());
+    let chosen = StreamSelection(options.streams.clone());
     let intervals = std::thread::scope(|scope| {
         let mut feeds = [0, other].map(|at| {
             let from = file::begin(scope, &options.sources[at], (options, &chosen), Arc::default());

@@ -1,7 +1,7 @@
 //! Reads one file once, from beginning to end: its packets, and its SHA-256.
 
 use crate::{
-    chosen::{Chosen, StreamName},
+    chosen::{StreamName, StreamSelection},
     options::Options,
     packets::{FileEnd, Message, Packet, Packets, WAITING},
     source::{self, Format, Source},
@@ -51,13 +51,13 @@ impl Sum {
 }
 
 /// Reads a file, and computes its checksum and the progress.
-pub(crate) struct Summed<T> {
+pub(crate) struct ChecksumReader<T> {
     pub file: T,
     pub sum: Rc<RefCell<Sum>>,
     pub read: Arc<AtomicU64>,
 }
 
-impl<T: Read> Read for Summed<T> {
+impl<T: Read> Read for ChecksumReader<T> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let n = self.file.read(into)?;
         let mut sum = self.sum.borrow_mut();
@@ -73,7 +73,7 @@ impl<T: Read> Read for Summed<T> {
 pub(crate) fn begin<'s, 'e: 's>(
     scope: &'s Scope<'s, 'e>,
     source: &'e Source,
-    (options, chosen): (&'e Options, &'s Chosen),
+    (options, chosen): (&'e Options, &'s StreamSelection),
     read: Arc<AtomicU64>,
 ) -> (Receiver<Message>, Sender<Vec<Packet>>) {
     let ((to, from), (free, emptied)) = (sync_channel(WAITING), channel());
@@ -105,7 +105,7 @@ fn read_into(
     let path = named.path.as_path();
     let broken = |cause| ImportError::Io { path: path.into(), cause };
     let sum = Rc::new(RefCell::new(Sum::default()));
-    let file = Summed { file: File::open(path).map_err(broken)?, sum: Rc::clone(&sum), read };
+    let file = ChecksumReader { file: File::open(path).map_err(broken)?, sum: Rc::clone(&sum), read };
     let (source, start) = source::open(file).map_err(broken)?;
     let unknown = || ImportError::Unknown { path: path.into(), found: source::beginning(&start) };
     packets.format = forced.or_else(|| Format::recognise(&start)).ok_or_else(unknown)?;

@@ -1,7 +1,7 @@
 //! Imports files into a run: joins the packets of all files and stores the journeys.
 
 use crate::{
-    chosen::{Chosen, Streams},
+    chosen::{StreamSelection, Streams},
     clock::{merging_unit, Clocks, Offset},
     estimate::estimate,
     file,
@@ -10,7 +10,7 @@ use crate::{
     options::Options,
     packets::FileEnd,
     source::Source,
-    trace::{self, Placed},
+    trace::{self, PlacedTrace},
     whole_seconds, ImportError,
 };
 use latpath_journey::Joiner;
@@ -58,7 +58,7 @@ pub fn import(
     let offsets = options.offsets.iter().cloned().map(Ok).chain(estimated).collect::<Result<Vec<Offset>, _>>()?;
     let clocks = Clocks::new(&points, &offsets)?;
     let placed = trace::placed(&options.traces, &options.trace_offsets, &points, |machine| clocks.with_bound(machine))?;
-    let chosen = Chosen(options.streams.clone());
+    let chosen = StreamSelection(options.streams.clone());
     let (read, bytes) = (Arc::new(AtomicU64::new(0)), bytes_of(&options.sources)?);
     std::thread::scope(|scope| {
         let mut feeds = Vec::new();
@@ -250,7 +250,7 @@ impl<'a> Import<'a> {
     }
 
     /// Hands out the last journeys and closes the run.
-    fn finish(mut self, clocks: &Clocks, placed: &[Placed], stop: &AtomicBool) -> Result<Manifest, ImportError> {
+    fn finish(mut self, clocks: &Clocks, placed: &[PlacedTrace], stop: &AtomicBool) -> Result<Manifest, ImportError> {
         let stopped = stop.load(Ordering::Relaxed);
         let ends = self.next.iter().copied().min().unwrap_or(Ns::MAX).min(self.until);
         let Self { joiner, joined, known, .. } = &mut self;

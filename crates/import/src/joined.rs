@@ -2,7 +2,7 @@
 
 use crate::{
     options::Options,
-    trace::{Late, Placed},
+    trace::{Late, PlacedTrace},
     ImportError,
 };
 use latpath_journey::{segments, Journey, Layout, Route, Sampling, Span};
@@ -157,7 +157,7 @@ impl Joined {
     }
 
     /// Reads the traces, and stores their events around late packets. Returns notes for the reader.
-    pub fn explain(&mut self, placed: &[Placed], end: Ns, stop: &AtomicBool) -> Result<Vec<String>, ImportError> {
+    pub fn explain(&mut self, placed: &[PlacedTrace], end: Ns, stop: &AtomicBool) -> Result<Vec<String>, ImportError> {
         match self.late.take() {
             Some(late) => late.finish(placed, &self.points, end, &mut self.writer, stop),
             None => Ok(Vec::new()),

@@ -1,7 +1,7 @@
 //! Transfers packets from the threads that read files to the one that joins.
 
 use crate::{
-    chosen::{Chosen, StreamName},
+    chosen::{StreamName, StreamSelection},
     source::Format,
     ImportError,
 };
@@ -65,7 +65,7 @@ pub(crate) struct Packets<'a> {
     path: &'a Path,
     /// Set after the first bytes were read.
     pub format: Format,
-    chosen: &'a Chosen,
+    chosen: &'a StreamSelection,
     window: Ns,
     to: SyncSender<Message>,
     free: Receiver<Vec<Packet>>,
@@ -86,7 +86,7 @@ pub(crate) struct Packets<'a> {
 impl<'a> Packets<'a> {
     pub fn new(
         path: &'a Path,
-        (chosen, window): (&'a Chosen, Ns),
+        (chosen, window): (&'a StreamSelection, Ns),
         (to, free): (SyncSender<Message>, Receiver<Vec<Packet>>),
     ) -> Self {
         let batch = Vec::with_capacity(BATCH);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_says_why() {
+    fn invalid_lines_are_refused_with_the_reason() {
         for (text, why) in [
             ("", "no colon"),
             ("1:2", "one colon"),
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_short_way_reads_what_the_long_one_reads(it in 0_u32.., svid in "[A-Z:0-9]{1,9}", cnt in 0_u16.., us in 0_i64..1 << 53) {
+        fn the_fast_path_reads_the_same_as_the_slow_one(it in 0_u32.., svid in "[A-Z:0-9]{1,9}", cnt in 0_u16.., us in 0_i64..1 << 53) {
             let text = format!("{it}:{svid}:{cnt}:{us}\n");
             let start = format!("{it}:{svid}:");
             let line = Line::parse(text.trim_end().as_bytes()).unwrap();

@@ -44,7 +44,7 @@ impl FromStr for Trace {
 }
 
 /// A trace, and its clock's offset from the run's timeline.
-pub(crate) struct Placed<'a> {
+pub(crate) struct PlacedTrace<'a> {
     pub trace: &'a Trace,
     /// The trace's clock minus the timeline, ns.
     pub ahead: Ns,
@@ -58,7 +58,7 @@ pub(crate) fn placed<'a>(
     trace_offsets: &[Offset],
     points: &[PointInfo],
     offset: impl Fn(&str) -> (Ns, Option<Ns>),
-) -> Result<Vec<Placed<'a>>, ImportError> {
+) -> Result<Vec<PlacedTrace<'a>>, ImportError> {
     let has_trace = |machine: &String| traces.iter().any(|trace| trace.machine == *machine);
     let on_points = |machine: &String| points.iter().any(|info| info.point.machine == *machine);
     let machines = || points.iter().map(|info| info.point.machine.clone());
@@ -82,13 +82,13 @@ pub(crate) fn placed<'a>(
         let given = trace_offsets.iter().rfind(|offset| offset.machine == trace.machine);
         let (of_machine, bound) = offset(&trace.machine);
         let of_trace = given.map_or(Some(0), |given| given.bound_ns);
-        Placed {
+        PlacedTrace {
             trace,
             ahead: given.map_or(0, |given| given.ns).saturating_add(of_machine),
             bound: bound.zip(of_trace).map(|(a, b)| a.saturating_add(b)),
         }
     };
-    let mut all: Vec<Placed> = traces.iter().map(place).collect();
+    let mut all: Vec<PlacedTrace> = traces.iter().map(place).collect();
     // The host is a capture's first machine.
     all.sort_by_key(|placed| placed.trace.machine != HOST);
     Ok(all)
@@ -96,7 +96,7 @@ pub(crate) fn placed<'a>(
 
 /// The packets of a needed time.
 #[derive(Debug)]
-struct Needed {
+struct PendingCapture {
     request: CaptureRequest,
     packets: CapturedPackets,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Late {
     detector: LateDetector,
     limits: RetentionLimits,
     requests: BTreeMap<u32, CaptureRequest>,
-    needed: Vec<Needed>,
+    needed: Vec<PendingCapture>,
     /// Spikes that were omitted in favour of worse ones.
     left_out: u64,
 }
@@ -145,10 +145,10 @@ impl Late {
         }
         while let Some(packets) = self.detector.next_packets(reached) {
             if let Some(request) = self.requests.remove(&packets.number) {
-                self.needed.push(Needed { request, packets });
+                self.needed.push(PendingCapture { request, packets });
             }
         }
-        let spikes = |needed: &Needed| needed.request.kind == CaptureKind::Spike;
+        let spikes = |needed: &PendingCapture| needed.request.kind == CaptureKind::Spike;
         while self.needed.iter().filter(|n| spikes(n)).count() > self.limits.captures {
             let least = self.needed.iter().enumerate().filter(|(_, n)| spikes(n)).min_by_key(|(_, n)| n.packets.worst);
             let Some((least, _)) = least else { break };
@@ -160,7 +160,7 @@ impl Late {
     /// Reads the traces, and passes the captures to the writer. Returns notes for the reader.
     pub fn finish(
         mut self,
-        placed: &[Placed],
+        placed: &[PlacedTrace],
         points: &[PointInfo],
         end: Ns,
         writer: &mut Writer,
@@ -196,7 +196,7 @@ impl Late {
         counts.passed_over += self.left_out;
         let streams = counts.late.len();
         for (needed, machines) in self.needed.into_iter().zip(machines) {
-            let Needed { request, packets } = needed;
+            let PendingCapture { request, packets } = needed;
             let CapturedPackets { worst, packets, more_late, mut late, .. } = packets;
             late.truncate(streams);
             let CaptureRequest { number, kind, from, to, .. } = request;
@@ -208,7 +208,7 @@ impl Late {
     }
 
     /// Checks that the trace has events of the right time.
-    fn check(&self, placed: &Placed, found: &CutOut, end: Ns) -> Result<(), ImportError> {
+    fn check(&self, placed: &PlacedTrace, found: &CutOut, end: Ns) -> Result<(), ImportError> {
         let path = placed.trace.path.clone();
         let Some((first, last)) = found.span else { return Err(ImportError::NoTrace { path }) };
         let reader = &found.reader;
@@ -283,7 +283,7 @@ fn missing(reader: &events::Reader) -> Vec<String> {
     all.into_iter().filter(|(is_there, _)| !is_there).map(|(_, what)| format!("no {what}")).collect()
 }
 
-fn notes_of(placed: &Placed, found: &CutOut, needed: usize) -> Vec<String> {
+fn notes_of(placed: &PlacedTrace, found: &CutOut, needed: usize) -> Vec<String> {
     let path = printable(&placed.trace.path.display().to_string());
     let mut notes: Vec<String> = missing(&found.reader).into_iter().map(|what| format!("{path}: {what}")).collect();
     if !found.reader.kinds.packets {

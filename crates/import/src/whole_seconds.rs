@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_seconds_are_noticed_where_both_ends_show_them() {
+    fn whole_seconds_are_noticed_if_both_ends_show_them() {
         const MS: Ns = 1_000_000;
         let apart = |begin: Ns, end: Ns, keys| {
             let pair = [file(0, 600 * SECOND, (7, 9)), file(begin, 600 * SECOND + end, keys)];

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_of_sight_may_be_connected_there() {
+    fn devices_with_unseen_peers_may_be_connected() {
         for outside in [("host/nic-rx@eno1", Link::Nic), ("host/vm-write@vnet0", Link::Tap), ("guest0/tx@eth0", VETH)] {
             let second = ("host/tx@eno2", Link::Nic, 9, 2, 0, 0);
             let found = islands(&[(outside.0, outside.1, 8, 2, 3, 4), second]);

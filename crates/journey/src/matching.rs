@@ -390,7 +390,7 @@ mod tests {
         /// Points follow a stream of few keys, lose packets, see some twice and fall behind; journeys are closed and
         /// forgotten.
         #[test]
-        fn what_is_found_in_order_is_what_a_search_finds(
+        fn lookups_in_order_agree_with_a_search(
             wrap in 3_u32..200,
             near in 1_u64..40,
             steps in prop::collection::vec((0..2_usize, 0..40_u8, 0..60_i64), 1..600),

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_never_came_back_from_the_daemon_is_there() {
+    fn a_packet_lost_in_the_daemon_has_a_journey() {
         let p = paths();
         assert_eq!(p.furthest(0b000_0101, 0), 2, "asked, and not answered");
         assert_eq!(p.furthest(0b000_1101, 0), 3, "came back, and was not sent");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn without_such_points_there_is_nothing_to_tell() {
+    fn without_such_points_there_is_no_result() {
         assert!(paths().any());
         assert!(!Paths::of_points(&[]).any());
     }

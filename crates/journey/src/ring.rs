@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_keeps_every_chain() {
+    fn growth_keeps_every_chain() {
         let mut ring = Ring::new(8);
         for n in 0..60_u32 {
             add(&mut ring, n % 20);

@@ -234,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_sample_has_its_time_whatever_its_packet_took(
+        fn a_samples_time_does_not_depend_on_its_packets_delay(
             rate in prop::sample::select(vec![80_u64, 96, 4000, 4800, 14_400]),
             usual in -90 * MS..800 * MS,
             late in prop::collection::vec(0..90 * MS, 1..20),
@@ -261,7 +261,7 @@ mod tests {
         }
 
         #[test]
-        fn packets_before_and_behind_a_change_of_smpsynch_have_their_own(lost in 6000..7000_u64, took in 0..300 * MS) {
+        fn packets_before_and_after_a_change_of_smpsynch_have_their_own_values(lost in 6000..7000_u64, took in 0..300 * MS) {
             let at = BEGIN + (lost as Ns) * 250_000;
             let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL), ((lost % 4000) as u32, at + took, 0)]);
             let taken = take(&mut sampling, 4000, 8000, |_| took);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_does_not_begin_with_the_second_dates_nothing() {
+    fn a_count_that_does_not_start_at_the_second_gives_no_sample_times() {
         let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
         // It wraps at 4000 and counts 4080 per second.
         let dated = (0..12_240).filter_map(|n| sampled(&mut sampling, n % 4000, BEGIN + Ns::from(n) * SECOND / 4080));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_changes_its_mind_all_the_time_is_told_of_some_times() {
+    fn a_sender_that_changes_constantly_has_a_bounded_number_of_reports() {
         let mut sampling = sampling(4000, &[(0, Ns::MIN, GLOBAL)]);
         let said = (1..500_u32).map(|n| SynchChange { stream: 0, key: n, t: n.into(), synch: n as u8 & 1 }).collect();
         let reported = sampling.take(said);

@@ -36,7 +36,7 @@ mod tests {
     const SETTLE: Ns = S / 10;
 
     #[test]
-    fn packets_that_set_out_before_or_after_do_not_count() {
+    fn packets_sent_before_or_after_do_not_count() {
         let mut span = Span::new(10 * S + SETTLE, 11 * S);
         span.end = 20 * S;
         let route = Route { points: vec![1, 0, 2], ..Route::default() };

@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn seen_where_it_is_sent_and_where_it_arrives((wrap, samples, arrivals) in arrivals()) {
+    fn seen_at_sender_and_receiver((wrap, samples, arrivals) in arrivals()) {
         // An uncommon wrap looks like a restart the first time.
         prop_assume!(wrap != 1000 && arrivals[..4].iter().all(|(_, n)| n % wrap >= arrivals[0].1 % wrap));
         let numbers: Vec<u64> = arrivals.iter().map(|(_, n)| *n).collect();

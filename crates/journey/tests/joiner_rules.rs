@@ -104,7 +104,7 @@ fn sent(n: u64) -> Ns {
 }
 
 #[test]
-fn journeys_come_in_order_of_first_sighting_each_once() {
+fn journeys_are_emitted_once_in_order_of_first_sighting() {
     let mut b = Bench::sv();
     b.joiner.set_expected(0, LINE);
     b.stream(0..9000, |n, t| (n % 10 != 3).then_some(t + 50 * US));
@@ -142,7 +142,7 @@ fn while_the_route_is_unknown_only_the_window_closes_a_journey() {
 }
 
 #[test]
-fn a_complete_journey_lingers_for_what_may_still_come() {
+fn a_complete_journey_waits_for_late_sightings() {
     let mut b = Bench::sv();
     b.joiner.set_expected(0, 1 << NIC | 1 << TAP);
     b.see(NIC, 7, 0);
@@ -171,7 +171,7 @@ fn a_packet_is_lost_once_two_packets_more_than_r_later_were_seen() {
 }
 
 #[test]
-fn what_drains_after_a_stall_of_1_05_s_goes_to_its_own_journeys_or_is_late() {
+fn sightings_after_a_stall_of_1_05_s_join_their_journeys_or_are_late() {
     // The guest pauses from 2.0 s to 3.05 s; its queue keeps everything.
     let (from, to) = (sent(4000), sent(4000) + 1050 * MS);
     let drained = |n: u64, t: Ns| match (from..to).contains(&t) {
@@ -199,7 +199,7 @@ fn what_drains_after_a_stall_of_1_05_s_goes_to_its_own_journeys_or_is_late() {
 }
 
 #[test]
-fn what_drains_after_a_stall_longer_than_all_that_is_kept_is_late_and_goes_nowhere() {
+fn sightings_after_a_stall_longer_than_the_memory_are_late_and_unjoined() {
     // The guest pauses for 5 s; its queue keeps the first 1000 packets and drops the rest.
     let (from, to) = (sent(4000), sent(4000) + 5000 * MS);
     let drained = |n: u64, t: Ns| match (from..to).contains(&t) {
@@ -222,7 +222,7 @@ fn what_drains_after_a_stall_longer_than_all_that_is_kept_is_late_and_goes_nowhe
 }
 
 #[test]
-fn a_point_that_is_found_when_its_queue_is_older_than_the_window_makes_no_journeys_of_its_own() {
+fn a_new_point_with_a_queue_older_than_the_window_makes_no_separate_journeys() {
     // The application begins to read after 0.8 s: its first packets were queued for longer than the window, its last
     // were not.
     let (window, begin) = (500 * MS, sent(0) + 800 * MS);
@@ -281,7 +281,7 @@ fn an_overtaken_packet_is_out_of_order() {
 }
 
 #[test]
-fn a_frame_that_is_sent_twice_is_one_duplicate_at_the_reader() {
+fn a_frame_sent_twice_is_one_duplicate_at_the_reader() {
     let (mut b, line) = (Bench::sv(), [NIC, TAP, APP]);
     b.joiner.set_route(0, &line);
     for n in 0..100_u64 {
@@ -385,7 +385,7 @@ fn a_drop_before_between_or_after_other_sightings_never_splits_a_journey() {
 }
 
 #[test]
-fn a_drop_after_its_journey_was_handed_out_makes_no_second_journey() {
+fn a_drop_after_its_journey_was_emitted_makes_no_second_journey() {
     // A queue is discarded 0.3, 1.2 and 5 s after packets 4000 to 4100 entered it, while the stream continues.
     for (wait, now) in [(300 * MS, 5300), (1200 * MS, 8900), (5000 * MS, 24_100)] {
         let mut b = Bench::sv();
@@ -399,7 +399,7 @@ fn a_drop_after_its_journey_was_handed_out_makes_no_second_journey() {
 }
 
 #[test]
-fn a_packet_that_only_its_drop_saw_has_a_journey() {
+fn a_packet_with_only_a_drop_has_a_journey() {
     let mut b = Bench::sv();
     b.joiner.set_expected(0, LINE);
     b.stream(0..9000, |_, t| Some(t + 50 * US));
@@ -463,7 +463,7 @@ fn goose_messages_are_joined_and_counted_where_states_change_restart_and_wait() 
 }
 
 #[test]
-fn too_many_open_journeys_are_handed_out_early_and_counted() {
+fn too_many_open_journeys_are_emitted_early_and_counted() {
     let options = Options { max_open: 256, ..Options::default() };
     let mut b = Bench::new(KeyRule::SMP_CNT, options);
     (0..1000).for_each(|n| b.see(NIC, n, n.into()));
@@ -486,7 +486,7 @@ fn memory_does_not_grow_with_the_run() {
 }
 
 #[test]
-fn at_the_end_what_may_still_be_on_its_way_is_not_called_lost() {
+fn at_the_end_packets_in_flight_do_not_count_as_lost() {
     let mut b = Bench::sv();
     b.joiner.set_expected(0, LINE);
     b.stream(0..300, |n, t| (n != 7 && n < 290).then_some(t + 50 * US));
@@ -497,7 +497,7 @@ fn at_the_end_what_may_still_be_on_its_way_is_not_called_lost() {
 }
 
 #[test]
-fn points_found_late_and_slow_are_still_found() {
+fn late_and_slow_points_are_found() {
     // The application reads 200 ms later, long after the journey would be handed out; the point is not expected.
     let mut b = Bench::sv();
     b.joiner.set_expected(0, 1 << NIC | 1 << TAP);
@@ -531,7 +531,7 @@ fn watched_from_its_end(early: u64) -> Vec<Out> {
 }
 
 #[test]
-fn a_point_that_is_watched_later_sees_the_packets_of_now_and_not_those_of_an_earlier_cycle() {
+fn a_later_point_joins_packets_of_the_current_cycle() {
     for early in [100, 3_990, 4_000, 4_003, 4_100, 6_000, 7_999, 9_000] {
         let out = watched_from_its_end(early);
         let whole = out.iter().filter(|o| o.seen == LINE).count() as u64;
@@ -545,7 +545,7 @@ fn a_point_that_is_watched_later_sees_the_packets_of_now_and_not_those_of_an_ear
 }
 
 #[test]
-fn many_points_and_strange_ones_are_taken_or_refused() {
+fn many_and_unusual_points_are_accepted_or_refused() {
     let mut b = Bench::sv();
     for point in [0, 9, 40, 63] {
         b.see(point, 1, i64::from(point));
@@ -579,7 +579,7 @@ fn no_sightings_make_it_panic() {
 /// A sender of 4,000 frames per second with up to 20 µs of jitter that stalls for 15 ms three times, then sends the
 /// overdue frames in a burst.
 #[test]
-fn packets_that_come_late_to_the_first_point_are_counted() {
+fn packets_late_at_the_first_point_are_counted() {
     let mut b = Bench::sv();
     for n in 0..20_000_u32 {
         let turn = Ns::from(n) * INTERVAL + Ns::from(n % 7) * 3 * US;

@@ -146,7 +146,7 @@ fn losses_do_not_shorten_the_route() {
 }
 
 #[test]
-fn a_point_that_saw_few_of_those_that_arrived_is_off_route() {
+fn a_point_that_saw_few_arrived_packets_is_off_route() {
     let mut n = hypervisor();
     n.packets(100, &ROUTE);
     n.packets(20, &[&ROUTE[..], &[("host/tx@eno2", 7)]].concat());
@@ -235,7 +235,7 @@ fn a_publisher_on_another_machine_comes_first() {
 }
 
 #[test]
-fn streams_into_different_vms_have_routes_of_their_own() {
+fn streams_into_different_vms_have_separate_routes() {
     let mut n = hypervisor();
     let other = [("host/nic-rx@nic0", 5), ("host/tx@vnet1", 9), ("host/vm-read@vnet1", 20)];
     n.packets_of(0, 100, &ROUTE);
@@ -251,7 +251,7 @@ fn streams_into_different_vms_have_routes_of_their_own() {
 }
 
 #[test]
-fn nothing_seen_is_no_route() {
+fn without_sightings_there_is_no_route() {
     let n = hypervisor();
     assert_eq!(n.route(), Route::default());
     assert!(classic(n.route(), &n.points).segments.is_empty());
@@ -267,7 +267,7 @@ fn a_manifests_route_reads_back() {
 }
 
 #[test]
-fn a_segment_of_the_users_own_is_found_by_patterns() {
+fn a_users_segment_is_found_by_patterns() {
     let mut n = hypervisor();
     n.packets(10, &ROUTE);
     let route = n.route();
@@ -332,7 +332,7 @@ fn both_directions_of_an_exchange_have_a_route_each() {
 }
 
 #[test]
-fn what_open_vswitch_does_with_a_packet_is_beside_the_route_and_no_gap_in_it() {
+fn points_of_open_vswitch_are_optional_and_no_gap_in_the_route() {
     let mut n = exchange();
     n.packets(90, &[&INTO[..], &[("host/ovs-exec@nic0", 8)]].concat());
     n.packets(10, &[&INTO[..], &[("host/ovs-upcall@nic0", 8), ("host/ovs-return@nic0", 18)]].concat());
@@ -372,7 +372,7 @@ fn a_route_that_leads_out_reads_back_from_its_names() {
 }
 
 #[test]
-fn a_route_ends_at_an_af_xdp_socket_as_at_any_other() {
+fn a_route_may_end_at_an_af_xdp_socket() {
     let mut n = Network::new(&[
         ("host/xsk-rx@nic0", Link::Nic, HUB),
         ("host/xdp-redirect@nic0", Link::Nic, HUB),
@@ -435,7 +435,7 @@ fn veths_behind_one_another_are_followed_to_the_hub() {
 }
 
 #[test]
-fn a_second_reader_is_said() {
+fn a_second_reader_is_reported() {
     let mut net = hypervisor();
     let mut sightings = ROUTE.to_vec();
     sightings.extend([("host/vm-read@vnet1", 20), ("host/app-read@tcpdump", 70)]);
@@ -492,7 +492,7 @@ fn a_sender_on_another_machine_that_reads_its_timestamps_is_upstream() {
 }
 
 #[test]
-fn of_two_readers_the_one_that_did_not_send_the_packets_is_the_end() {
+fn of_two_readers_the_one_that_did_not_send_is_the_end() {
     // The bridge floods back into the sender's namespace, through another device.
     let back = [
         ("host/nic-rx@back", Link::Veth, 2),
@@ -721,7 +721,7 @@ impl Topology {
 }
 
 #[test]
-fn packets_that_come_in_by_two_networks_are_said_to_be_copies() {
+fn packets_from_two_networks_are_reported_as_copies() {
     let said = |second: (&str, Link, u32)| {
         let mut n = Network::new(&[
             ("host/nic-rx@eno1", Link::Nic, HUB),
@@ -746,7 +746,7 @@ fn packets_that_come_in_by_two_networks_are_said_to_be_copies() {
 }
 
 #[test]
-fn two_vms_that_send_are_reported_and_one_of_them_begins_the_route() {
+fn two_sending_vms_are_reported_and_one_begins_the_route() {
     let mut n = Network::new(&[
         ("host/vm-write@vnet1", Link::Tap, HUB),
         ("host/vm-write@vnet2", Link::Tap, HUB),
@@ -768,7 +768,7 @@ fn two_vms_that_send_are_reported_and_one_of_them_begins_the_route() {
 }
 
 #[test]
-fn of_generated_networks_each_route_is_right_or_said_to_be_ambiguous() {
+fn routes_of_generated_networks_are_right_or_reported_as_ambiguous() {
     let (mut right, mut said, mut wrong) = (0, 0, Vec::new());
     for seed in 1..=500 {
         let mut chance = Noise(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15));

@@ -121,7 +121,7 @@ fn a_route_that_is_known_before_the_first_packet_chooses_the_sender() {
 }
 
 #[test]
-fn a_sender_that_comes_later_changes_nothing() {
+fn a_later_sender_does_not_change_the_route() {
     let senders = [
         Sender { begins: 0, number: 0, points: &FIRST },
         Sender { begins: 3 * SECOND / 2, number: 5, points: &SECOND_PAIR },
@@ -133,7 +133,7 @@ fn a_sender_that_comes_later_changes_nothing() {
 }
 
 #[test]
-fn packets_of_one_sender_stay_together_in_whatever_order_points_are_found() {
+fn packets_of_one_sender_stay_together_for_any_order_of_points() {
     let mut points = FIRST;
     for turn in 0..points.len() {
         points.rotate_left(1);

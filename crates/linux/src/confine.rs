@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_landlock_and_seccomp_keeps_a_process_from_all_paths() {
+    fn landlock_and_seccomp_each_deny_all_paths() {
         assert!(apart(|| no_new_privileges().is_ok() && seccomp().is_ok() && ways_out(false).is_empty()));
         // A kernel may lack Landlock, or have it disabled.
         let has_landlock = apart(|| no_new_privileges().is_ok() && landlock().is_ok());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_opens_mapped_files_has_the_capabilities_for_that_alone() {
+    fn a_process_that_opens_mapped_files_has_only_the_capabilities_for_it() {
         let before = crate::proc::capabilities();
         assert!(apart(|| {
             let kept = keep_opening_of_mapped_files().map(|()| crate::proc::capabilities());

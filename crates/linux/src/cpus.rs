@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn invalid_lists_are_refused() {
         for text in ["a", "3-1", "-1", "1-", "70000", "0x3"] {
             assert_eq!(text.parse::<Cpus>(), Err(BadCpus), "{text}");
         }

@@ -253,7 +253,7 @@ mod tests {
     use std::os::unix::fs::{symlink, OpenOptionsExt};
 
     #[test]
-    fn what_is_done_in_a_directory_is_done_there_whatever_has_its_name_by_then() {
+    fn operations_in_a_directory_stay_in_it_after_a_rename() {
         let folder = tempfile::tempdir().unwrap();
         let (path, victim) = (folder.path().join("run"), folder.path().join("victim"));
         fs::create_dir(&victim).unwrap();
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_exists_is_taken_for_a_directory_that_was_made() {
+    fn existing_entries_do_not_count_as_created_directories() {
         let folder = tempfile::tempdir().unwrap();
         let (there, link) = (folder.path().join("there"), folder.path().join("link"));
         fs::create_dir(&there).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_regular_file_of_one_name_is_appended_to_and_no_pipe_is_waited_for() {
+    fn only_a_regular_file_with_one_name_is_appended_to_without_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let directory = Directory::open(folder.path()).unwrap();
         nix::unistd::mkfifo(&folder.path().join("pipe"), Mode::S_IRWXU).unwrap();

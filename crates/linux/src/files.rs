@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_of_a_text_is_read_than_may_be_and_nothing_but_a_file() {
+    fn reading_is_limited_in_length_and_to_regular_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("text");
         fs::write(&file, "four").unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_owns_a_directory_on_the_way_or_may_write_in_it_can_replace_what_follows() {
+    fn owners_and_writers_of_a_parent_directory_can_replace_its_entries() {
         let folder = tempfile::tempdir().unwrap();
         let (above, path) = (folder.path().join("above"), folder.path().join("above/cache"));
         fs::create_dir_all(&path).unwrap();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_to_which_another_users_link_leads_is_shared() {
+    fn a_directory_behind_another_users_link_counts_as_shared() {
         let folder = tempfile::tempdir().unwrap();
         let (own, link) = (folder.path().join("own"), folder.path().join("link"));
         fs::create_dir(&own).unwrap();

@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_device_can_have_is_no_device() {
+    fn an_impossible_name_is_no_device() {
         for name in ["", "sixteen-letters-", "a\0b"] {
             assert_eq!(Device::named(name).unwrap_err().raw_os_error(), Some(libc::ENODEV));
         }

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_cannot_enter_what_is_made_nor_what_was_there() {
+    fn other_users_cannot_enter_created_or_existing_directories() {
         let place = tempfile::tempdir().unwrap();
         let (made, there, link) = (place.path().join("made"), place.path().join("there"), place.path().join("link"));
         fs::create_dir(&there).unwrap();

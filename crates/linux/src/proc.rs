@@ -343,7 +343,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_stat_is_too_strange(text in "[0-9 ()a-z-]{0,200}") {
+        fn no_stat_makes_it_panic(text in "[0-9 ()a-z-]{0,200}") {
             let _ = Stat::parse(&text);
         }
     }

@@ -617,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_point_is_refused_by_name() {
+    fn invalid_points_are_refused_by_name() {
         assert_eq!("eth0".parse::<Point>(), Err(BadPoint::Form("eth0".into())));
         assert_eq!("host/rx@eth0".parse::<Point>(), Err(BadPoint::Kind("rx".into())));
         assert!("host/tx@".parse::<Point>().is_err());

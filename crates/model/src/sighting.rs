@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_that_counts_without_end_does_not_overflow_a_sum() {
+    fn huge_counters_of_a_machine_do_not_overflow_a_sum() {
         let mut all = Counters { sightings: 1, dropped: 2, ..Counters::default() };
         all.add(&Counters { sightings: u64::MAX, dropped: 3, ..Counters::default() });
         assert_eq!((all.sightings, all.dropped), (MAX_COUNT, 5));

@@ -82,14 +82,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_said_once_and_by_the_point_that_speaks() {
+    fn a_change_is_reported_once_by_the_reporting_point() {
         // The packet with key 1 reaches point 9 after the one with key 3 has reached point 7.
         let packets = [(0, 1, 7, 2), (1, 2, 7, 2), (2, 3, 7, 0), (3, 1, 9, 2), (4, 4, 7, 0), (5, 3, 9, 0)];
         assert_eq!(seen(&packets), [(1, 2), (3, 0)]);
     }
 
     #[test]
-    fn another_point_speaks_where_the_first_is_gone() {
+    fn another_point_reports_if_the_first_is_gone() {
         assert_eq!(seen(&[(0, 1, 7, 2), (999, 2, 9, 0), (1_000, 3, 9, 0), (1_001, 4, 7, 2)]), [(1, 2), (3, 0)]);
     }
 }

@@ -64,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn what_turns_or_commands_a_terminal_is_escaped_as_in_json() {
+    fn control_and_bidirectional_characters_are_escaped_as_in_json() {
         assert_eq!(visible("{\"a\":\"µ\u{9b}2J\u{202e}x\"}\n"), "{\"a\":\"µ\\u009b2J\\u202ex\"}\n");
         assert!(matches!(visible("µ→\n"), Cow::Borrowed(_)));
     }
 
     #[test]
-    fn a_name_cannot_command_the_terminal() {
+    fn names_cannot_control_the_terminal() {
         assert_eq!(printable(&of_field(b"a\x1b[2Jb\0zz")), "a?[2Jb");
         assert_eq!(printable("a\u{9b}2J\nb"), "a?2J?b");
         assert_eq!(printable("a\u{202e}b\u{2066}c\u{200f}\u{ffff}\u{1fffe}µ→"), "a?b?c???µ→");

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merged_part_replaces_those_it_holds_even_if_they_are_still_there() {
+    fn a_merged_part_replaces_its_sources_even_if_they_remain() {
         let spans = vec![Span::one(3), Span::one(1), Span::one(0), Span { first: 0, last: 2 }, Span::one(2)];
         assert_eq!(live(spans), vec![Span { first: 0, last: 2 }, Span::one(3)]);
     }

@@ -101,7 +101,7 @@ fn a_damaged_part_is_not_merged_into_a_whole_one() {
 }
 
 #[test]
-fn a_page_that_claims_gigabytes_is_refused_before_memory_is_taken() {
+fn a_page_that_claims_gigabytes_is_refused_before_allocation() {
     let directory = tempfile::tempdir().unwrap();
     let names = Names::new(Directory::open(directory.path()).unwrap());
     write(&names, Span::one(0), 40);

@@ -176,7 +176,7 @@ mod tests {
     const STRINGS: &[u8] = b"\0sk_buff\0sock\0f\0g\0";
 
     #[test]
-    fn functions_are_found_by_their_skbs_wherever_these_stand() {
+    fn functions_are_found_by_their_skbs_in_any_position() {
         let bytes = btf(
             &[
                 (STRUCT, 1, 0, &[]),

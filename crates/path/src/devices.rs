@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_is_there_and_nonsense_is_not() {
+    fn the_loopback_exists_and_nonsense_does_not() {
         assert_eq!(find_device("lo").unwrap(), Device { name: "lo".into(), netns: None });
         let error = find_device("lp-none0").unwrap_err().to_string();
         assert!(error.contains("lp-none0: no such device (devices here: ") && error.contains("lo"), "{error}");

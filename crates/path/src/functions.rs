@@ -337,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn what_carries_the_packet_comes_first() {
+    fn the_argument_with_the_packet_comes_first() {
         let all = [function("zzz", None), function("odd", Some("bridge")), function("br_handle_frame", Some("bridge"))];
         let names: Vec<_> = by_weight(&all).iter().map(|f| f.name.as_str()).collect();
         assert_eq!(names, ["br_handle_frame", "odd", "zzz"]);
     }
 
     #[test]
-    fn of_namesakes_those_that_can_be_traced_are_told_apart() {
+    fn traceable_functions_of_one_name_are_distinguished() {
         let by_name = Listed::read("f\nf\ng [m]\n");
         assert!(by_name.may_have("f", "", 1) && by_name.has_all("f", "", 2) && !by_name.has_all("f", "", 3));
         assert!(by_name.may_have("g", "m", 1) && !by_name.may_have("g", "", 1));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbols_module_stands_in_brackets() {
+    fn a_symbols_module_is_in_brackets() {
         assert_eq!(name_and_module("br_flood [bridge]".split_whitespace()), Some(("br_flood", "bridge")));
         assert_eq!(name_and_module("ip_rcv".split_whitespace()), Some(("ip_rcv", "")));
         assert_eq!(name_and_module("".split_whitespace()), None);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_inside_is_refused() {
+    fn texts_without_an_end_are_refused() {
         assert!(code(&[(0x06, 0, 0, 1)]).check("x").is_ok());
         assert!(code(&[(0x15, 1, 0, 1), (0x06, 0, 0, 1)]).check("x").is_err(), "a jump out");
         assert!(code(&[(0x05, 0, 0, 9), (0x06, 0, 0, 1)]).check("x").is_err(), "a long jump out");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_may_be_asked_for_anywhere_in_a_row() {
+    fn a_tag_may_be_requested_anywhere_in_a_row() {
         assert_eq!(vlan_first("ether proto 0x88ba and vlan 7"), "vlan 7 and ether proto 0x88ba");
         assert_eq!(vlan_first("udp && (port 1 or port 2) && vlan"), "vlan and udp and (port 1 or port 2)");
         assert_eq!(vlan_first("vlan 5 and arp"), "vlan 5 and arp");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_in_the_bytes_is_refused() {
+    fn accesses_beyond_the_bytes_are_refused() {
         let inbound = code(&[(0x30, 0, 0, 0xffff_f004), (0x06, 0, 0, 1)]);
         assert!(matches!(inbound.check("inbound"), Err(BadExpression::NotBytes(_))));
     }

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn how_two_cpus_interleave_is_no_other_path() {
+    fn interleaving_of_two_cpus_makes_no_other_path() {
         let one = vec![step(0, 0, "wake", "x"), step(5, 1, "read", "y"), step(9, 0, "done", "x")];
         let two = vec![step(0, 1, "wake", "x"), step(2, 1, "done", "x"), step(7, 0, "read", "y")];
         assert_eq!(paths(&[packet(0, one), packet(1, two)]).len(), 1);

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_within_another_shares_its_row_and_what_crosses_it_does_not() {
+    fn nested_slices_share_a_row_and_crossing_ones_do_not() {
         let found = rows(vec![span(0, 3), span(0, 10), span(3, 10), span(2, 5), span(5, 9)]);
         let named = |row: &Vec<Span>| row.iter().map(|s| s.info.name.clone()).collect::<Vec<_>>();
         let found: Vec<_> = found.iter().map(named).collect();

@@ -41,7 +41,7 @@ fn each_machine_has_a_sequence_that_begins_by_forgetting() {
 }
 
 #[test]
-fn a_cpus_events_stand_in_the_order_of_their_times_on_the_hosts_timeline() {
+fn a_cpus_events_are_in_order_of_time_on_the_hosts_timeline() {
     let (trace, _) = export(context(), &[capture(1, T)]);
     let events = kernel(&read(&trace));
     assert_eq!(events.len(), 3);
@@ -54,7 +54,7 @@ fn a_cpus_events_stand_in_the_order_of_their_times_on_the_hosts_timeline() {
 }
 
 #[test]
-fn who_leaves_a_cpu_is_who_came_to_it() {
+fn the_thread_that_leaves_a_cpu_is_the_one_that_entered_it() {
     for (cpu, events) in kernel(&read(&export(context(), &[capture(1, T), capture(2, T + 1_000_000_000)]).0)) {
         let mut runs = None;
         for event in events {
@@ -70,7 +70,7 @@ fn who_leaves_a_cpu_is_who_came_to_it() {
 }
 
 #[test]
-fn what_begins_ends_and_what_ends_has_begun() {
+fn each_slice_has_a_begin_and_an_end() {
     for (cpu, events) in kernel(&read(&export(context(), &[capture(1, T)]).0)) {
         let mut open = Vec::new();
         for event in events {
@@ -116,7 +116,7 @@ fn slices_of_each_row_end_in_the_opposite_order_of_their_beginning() {
 }
 
 #[test]
-fn threads_of_a_virtual_machine_say_what_they_do_and_for_which_guest() {
+fn threads_of_a_virtual_machine_are_named_by_role_and_guest() {
     let packets = read(&export(context(), &[capture(1, T)]).0);
     let mut names: Vec<(u32, String)> = Vec::new();
     for packet in &packets {
@@ -172,7 +172,7 @@ fn states_are_those_that_the_kernel_reports() {
 }
 
 #[test]
-fn what_perfetto_would_refuse_is_left_out_and_counted() {
+fn events_that_perfetto_refuses_are_omitted_and_counted() {
     let mut odd = capture(1, T);
     let snapshot = odd.machines[0].record.as_mut().unwrap();
     snapshot.window.cpus.truncate(2);
@@ -198,7 +198,7 @@ fn what_perfetto_would_refuse_is_left_out_and_counted() {
 }
 
 #[test]
-fn a_machine_without_a_record_is_said_to_have_none() {
+fn a_machine_without_a_record_is_reported_as_such() {
     let mut silent = capture(1, T);
     silent.machines[1].record = Err("the agent did not answer".into());
     let packets = read(&export(context(), &[silent]).0);

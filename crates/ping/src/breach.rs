@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breach_without_an_answers_stamps_names_what_is_missing() {
+    fn a_breach_without_an_answers_stamps_names_the_missing_ones() {
         let (mut t, route) = transaction();
         (t.raw, t.mapped) = Default::default();
         t.raw.set(Stamp::T1App, 5);

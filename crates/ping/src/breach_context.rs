@@ -139,12 +139,12 @@ pub struct ContextRecorder {
 struct Recording {
     thread: RecorderThread,
     under_way: Option<BreachRequest>,
-    kept: Kept,
+    kept: KeptBreaches,
 }
 
 /// The worst breaches so far.
 #[derive(Default)]
-struct Kept {
+struct KeptBreaches {
     breaches: Vec<(BreachRequest, Snapshot)>,
     /// Minimum duration of a round trip to be kept, ns.
     least: Ns,
@@ -152,7 +152,7 @@ struct Kept {
     next: Ns,
 }
 
-impl Kept {
+impl KeptBreaches {
     /// Whether the context of a breach is kept. Copying takes CPU time and must not cause the next breach.
     fn accepts(&self, request: &BreachRequest) -> bool {
         request.to - request.from > self.least && request.to >= self.next
@@ -173,9 +173,9 @@ impl Kept {
 }
 
 /// The recorder, without resolving names during the run.
-struct Quick(Recorder);
+struct RecorderWithoutNames(Recorder);
 
-impl Record for Quick {
+impl Record for RecorderWithoutNames {
     fn snapshot(&self, from: Ns, to: Ns) -> Snapshot {
         self.0.snapshot_of_threads(from, to)
     }
@@ -210,8 +210,11 @@ impl ContextRecorder {
     pub fn start() -> Result<Self, StartError> {
         let recorder = Recorder::start(Recorder::BYTES_PER_CPU)?;
         let missing = recorder.missing();
-        let thread = RecorderThread::start(Box::new(Quick(recorder)), |snapshot| snapshot)?;
-        Ok(Self { recording: Mutex::new(Recording { thread, under_way: None, kept: Kept::default() }), missing })
+        let thread = RecorderThread::start(Box::new(RecorderWithoutNames(recorder)), |snapshot| snapshot)?;
+        Ok(Self {
+            recording: Mutex::new(Recording { thread, under_way: None, kept: KeptBreaches::default() }),
+            missing,
+        })
     }
 
     /// Events that this kernel lacks.
@@ -479,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kept_the_emitter_is_named_and_sums_to_the_round_trip() {
+    fn activities_during_a_breach_are_named_and_sum_to_the_round_trip() {
         let names = names(&[(7, "ping-0"), (9, "hog")]);
         let context = BreachContext::of(&Timeline::of(&delayed()), &names, &request());
         let [thread] = &context.threads[..] else { panic!("{context:?}") };
@@ -506,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_reflectors_it_is_the_one_that_woke_the_emitter() {
+    fn of_two_reflectors_the_one_that_woke_the_emitter_is_named() {
         let names = names(&[(7, "ping-0"), (9, REFLECTOR), (12, REFLECTOR)]);
         let threads = |before: &[Event]| {
             let mut events = before.to_vec();
@@ -524,7 +527,7 @@ mod tests {
 
     #[test]
     fn the_worst_are_kept_and_a_copy_is_followed_by_a_rest() {
-        let mut kept = Kept::default();
+        let mut kept = KeptBreaches::default();
         let breach = |at: Ns, took: Ns| BreachRequest { from: at, to: at + took, ..request() };
         for n in 0..MOST as Ns {
             let one = breach(n * 2 * REST_NS, 1000 + n);
@@ -548,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_left_out() {
+    fn unknown_stamps_are_not_omitted() {
         let empty = Timeline::of(&Window { from: 100, to: 1000, cpus: Vec::new() });
         let context = BreachContext::of(&empty, &names(&[(7, "ping-0")]), &request());
         assert_eq!((context.threads[0].unknown_ns, context.cpus.len()), (900, 0));
@@ -591,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_rows_the_least_are_added_up() {
+    fn the_smallest_of_many_rows_are_summed() {
         let share = |n| Share { doing: Doing::Irq(n), ns: Ns::from(20 - n) };
         let rows = ran(&(1..=10).map(share).collect::<Vec<_>>(), &names(&[]));
         assert_eq!((rows.len(), rows[8].what.as_str(), rows[8].ns), (9, "2 others", 11 + 10));

@@ -2,7 +2,7 @@
 
 use crate::timeline::Disturbance;
 use crate::transaction::Source;
-use crate::transport::{KernelClock, Left};
+use crate::transport::{KernelClock, SentStamp};
 use crate::wire::NicClock;
 use latpath_clock::{ClockTie, RealtimeWatch};
 use latpath_model::Ns;
@@ -80,7 +80,7 @@ impl Clocks {
 
     /// Time of a sent message: a kernel stamp as `CLOCK_MONOTONIC`, a NIC stamp unchanged.
     #[inline]
-    pub fn of_left(&self, left: &Left<'_>) -> Ns {
+    pub fn of_left(&self, left: &SentStamp<'_>) -> Ns {
         match left.stamp.source() {
             Source::Kernel => self.monotonic_of(left.time),
             _ => left.time,

@@ -9,7 +9,7 @@ use crate::table::{Counts, End, MatchResult, Table};
 use crate::timeline::{Relation, Timeline};
 use crate::transaction::{Stamp, Stamps, Transaction};
 use crate::transport::{at_reflector, Arrived, Got, Sent, Transport, Wait};
-use crate::wire::{self, Answer, Header, Kind, ReflectorCounters, Welcome, AFTERWARDS, CONTROL, HEADER};
+use crate::wire::{self, Answer, Header, Kind, ReflectorCounters, Welcome, CONTROL, HEADER, LATE_STAMPS};
 use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_traffic::Pace;
@@ -80,7 +80,7 @@ pub trait Observer {
 
 /// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum EndReason {
     /// The requested number of probes or duration is complete.
     Done,
     /// The user stopped the run.
@@ -97,7 +97,7 @@ pub enum Why {
     OtherVersion(u8),
 }
 
-impl Why {
+impl EndReason {
     /// Its name in JSON.
     pub fn key(&self) -> &'static str {
         match self {
@@ -115,7 +115,7 @@ impl Why {
 /// Result of a run.
 pub struct Ended {
     /// Reason for the end, or the error.
-    pub why: Result<Why, String>,
+    pub why: Result<EndReason, String>,
     /// Counts of the emitter.
     pub counts: Counts,
     /// Counts of the reflector for the same probes; `None` without a report.
@@ -234,7 +234,7 @@ struct Emitter<'a, T: Transport, O> {
 
 /// Reasons that end the emitter's steps early.
 enum Halt<E> {
-    Why(Why),
+    EndReason(EndReason),
     Failed(E),
 }
 
@@ -247,7 +247,7 @@ impl<E> From<E> for Halt<E> {
 type Step<T> = Result<(), Halt<<T as Transport>::Error>>;
 
 impl<T: Transport, O: Observer> Emitter<'_, T, O> {
-    fn ended(self, why: Result<Why, T::Error>) -> Ended {
+    fn ended(self, why: Result<EndReason, T::Error>) -> Ended {
         // Counts from before the last probe, or after a restart, do not cover these probes.
         let last = self.welcome.as_ref().filter(|_| self.reflector_is_done && self.restarts == 0);
         let seen = last.map(|w| difference(&w.seen, &self.baseline));
@@ -266,20 +266,20 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    fn run(&mut self) -> Result<Why, T::Error> {
+    fn run(&mut self) -> Result<EndReason, T::Error> {
         let halted = self.greet().and_then(|()| self.warm_up()).and_then(|()| self.measure());
         let why = match halted {
-            Ok(()) => Ok(Why::Done),
-            Err(Halt::Why(why)) => Ok(why),
+            Ok(()) => Ok(EndReason::Done),
+            Err(Halt::EndReason(why)) => Ok(why),
             Err(Halt::Failed(e)) => Err(e),
         };
         self.last_event = monotonic();
         let settled = match why {
-            Ok(Why::NobodyListens | Why::NobodyAnswers | Why::OtherVersion(_)) | Err(_) => Ok(()),
+            Ok(EndReason::NobodyListens | EndReason::NobodyAnswers | EndReason::OtherVersion(_)) | Err(_) => Ok(()),
             // No reflector was found.
             Ok(_) if self.welcome.is_none() => Ok(()),
             // The reflector is gone and reports no more.
-            Ok(Why::Dead) => {
+            Ok(EndReason::Dead) => {
                 self.close_all();
                 Ok(())
             }
@@ -495,9 +495,9 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
         }
     }
 
-    fn afterwards(&mut self, afterwards: Option<wire::Afterwards>) {
+    fn afterwards(&mut self, afterwards: Option<wire::LateStamps>) {
         if let Some(a) = afterwards {
-            for (stamp, time) in AFTERWARDS.into_iter().zip(a.stamps) {
+            for (stamp, time) in LATE_STAMPS.into_iter().zip(a.stamps) {
                 if let Some(time) = time {
                     self.table.stamp(a.sequence, stamp, time);
                 }

@@ -16,7 +16,7 @@ pub use one::ToOne;
 
 pub(crate) use framing::sender;
 
-use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
+use crate::transport::{asked_for, of_sending, Arrived, Got, Sent, SentStamp, Transport, Wait};
 use latpath_linux::net::{set_buffers, set_option, PacketSocket};
 use latpath_nic_timestamps::{ask_for, from_error_queue, receive, rx_stamps, Control, Stamps};
 use latpath_traffic::kernel::removed_tag;
@@ -215,7 +215,7 @@ impl Transport for Ethernet {
         Ok(self.take(buffer, flags)?.map_or(Got::Nothing, Got::Message))
     }
 
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), DeviceError> {
+    fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), DeviceError> {
         for _ in 0..MOST_STAMPS {
             let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
             let got = match receive(self.socket.as_fd(), &mut self.seen, &mut self.control, flags) {
@@ -226,7 +226,7 @@ impl Transport for Ethernet {
             let Some(stamp) = from_error_queue(got.control) else { continue };
             let frame = &self.seen[..got.len];
             if let Some((_, at)) = read(frame, None) {
-                each(Left { message: &frame[at], stamp: of_sending(stamp.kind), time: stamp.time });
+                each(SentStamp { message: &frame[at], stamp: of_sending(stamp.kind), time: stamp.time });
             }
         }
         Ok(())

@@ -34,7 +34,7 @@ pub struct RoundTripSegmentFigures {
 
 /// A round trip kept individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Kept {
+pub struct SingleRoundTrip {
     /// Round trip, ns.
     pub round_trip_ns: Ns,
     /// Sequence number of the transaction.
@@ -68,7 +68,7 @@ pub struct Figures {
     unplaced: u64,
     options: FigureOptions,
     linear: Vec<u64>,
-    overflow: Vec<Kept>,
+    overflow: Vec<SingleRoundTrip>,
     overflown: u64,
     breaches: u64,
     /// Consecutive breaches of the threshold, and of each further row limit.
@@ -100,14 +100,14 @@ impl Rows {
 
 /// A histogram of buckets of equal width. Round trips beyond its end are kept individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct HistogramAxis {
     /// Width of a bucket, ns; above 0.
     pub bucket: Ns,
     /// End of the last bucket, ns.
     pub end: Ns,
 }
 
-impl Drawn {
+impl HistogramAxis {
     /// Maximum number of buckets.
     pub const MOST: Ns = 1_000_000;
 
@@ -121,7 +121,7 @@ impl Drawn {
 #[derive(Clone, Debug, Default)]
 pub struct FigureOptions {
     /// Fixed-width histogram to collect.
-    pub drawn: Option<Drawn>,
+    pub drawn: Option<HistogramAxis>,
     /// Threshold of the round trip, ns.
     pub threshold: Option<Ns>,
     /// Further limits, ns: for each, the longest run of consecutive probes that were lost or took longer.
@@ -143,7 +143,7 @@ impl Figures {
             missing: [0; Stamp::ALL.len()],
             unplaced: 0,
             options: options.clone(),
-            linear: vec![0; options.drawn.map_or(0, |d| d.buckets().min(Drawn::MOST) as usize)],
+            linear: vec![0; options.drawn.map_or(0, |d| d.buckets().min(HistogramAxis::MOST) as usize)],
             overflow: Vec::new(),
             overflown: 0,
             breaches: 0,
@@ -224,7 +224,7 @@ impl Figures {
     }
 
     #[inline]
-    fn draw(&mut self, drawn: Drawn, sequence: u64, round_trip: Ns) {
+    fn draw(&mut self, drawn: HistogramAxis, sequence: u64, round_trip: Ns) {
         // Negative times are clock faults, which are counted separately.
         let bucket = self.linear.get_mut((round_trip.max(0) / drawn.bucket) as usize);
         if let Some(count) = bucket.filter(|_| round_trip < drawn.end) {
@@ -232,7 +232,7 @@ impl Figures {
         } else {
             self.overflown += 1;
             if self.overflow.len() < OVERFLOW_KEPT {
-                self.overflow.push(Kept { round_trip_ns: round_trip, sequence });
+                self.overflow.push(SingleRoundTrip { round_trip_ns: round_trip, sequence });
             }
         }
     }
@@ -409,7 +409,7 @@ pub struct Report {
     /// Round trips beyond the end.
     pub overflown: u64,
     /// Round trips beyond the end, longest first; at most 10,000.
-    pub overflow: Vec<Kept>,
+    pub overflow: Vec<SingleRoundTrip>,
     /// The worst transactions, longest first.
     pub worst: Vec<Worst>,
 }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_of_a_clock_that_was_set_are_counted_and_their_parts_left_out() {
+    fn stamps_of_a_clock_that_was_set_are_counted_and_their_segments_omitted() {
         let mut f = Figures::new(&FigureOptions::default());
         f.set_route(Stamp::T1Nic.bit() | Stamp::T2App.bit());
         let mut t = transaction(0, 1_000, 100);
@@ -450,9 +450,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_histogram_and_what_was_worst_is_kept_exactly() {
+    fn times_beyond_the_histogram_and_the_worst_ones_are_kept_exactly() {
         let mut f = figures(&FigureOptions {
-            drawn: Some(Drawn { bucket: 300, end: 1_000 }),
+            drawn: Some(HistogramAxis { bucket: 300, end: 1_000 }),
             threshold: Some(5_000),
             row_limits: vec![900],
             worst: 2,
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_to_blame_is_the_one_beyond_its_median() {
+    fn the_blamed_segment_is_the_one_beyond_its_median() {
         let mut f = figures(&FigureOptions { worst: 1, ..FigureOptions::default() });
         (0..100).for_each(|i| f.add(&transaction(i, 10_000, 100), End::Answered));
         f.add(&transaction(100, 13_000, 3_100), End::Answered);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_that_did_not_come_are_counted_and_their_parts_left_out() {
+    fn missing_stamps_are_counted_and_their_segments_omitted() {
         let mut f = Figures::new(&FigureOptions::default());
         f.set_route(Stamp::T2App.bit() | Stamp::T3App.bit() | Stamp::T1Nic.bit());
         f.add(&transaction(0, 1_000, 100), End::Answered);
@@ -495,7 +495,7 @@ mod tests {
 
     #[test]
     fn the_warm_up_leaves_nothing() {
-        let drawn = Some(Drawn { bucket: 1, end: 0 });
+        let drawn = Some(HistogramAxis { bucket: 1, end: 0 });
         let mut f = figures(&FigureOptions { worst: 3, drawn, threshold: Some(0), ..FigureOptions::default() });
         f.add(&transaction(0, 1_000, 100), End::Answered);
         f.clear();

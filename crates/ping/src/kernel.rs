@@ -36,7 +36,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn drops_are_counted_where_the_buffer_is_full() {
+    fn drops_of_a_full_buffer_are_counted() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         set_option(server.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &1i32).unwrap();
         for _ in 0..100 {

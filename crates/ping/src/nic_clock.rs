@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_was_set_nothing_is_known() {
+    fn around_a_setting_of_the_clock_nothing_is_known() {
         let mut track = NicTrack::default();
         for (at, offset) in [(0, 0), (10, 0), (20, 5_000), (30, 5_000)] {
             track.add(reading(at, offset));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_that_was_held_up_is_passed_over() {
+    fn a_delayed_reading_is_skipped() {
         let mut track = NicTrack::default();
         for i in 0..6 {
             let bound = if i == 2 { 200_000 } else { 100 };
@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn readings_that_a_hostile_peer_made_up_do_no_harm(
+        fn invented_readings_of_a_peer_are_handled(
             all in prop::collection::vec((any::<Ns>(), any::<Ns>(), any::<Ns>(), any::<i64>()), 0..20), moment: Ns
         ) {
             let mut track = NicTrack::default();

@@ -1,7 +1,7 @@
 //! State of the reflector for one emitter: received probes, and stamps of sent answers.
 
 use crate::transaction::Stamp;
-use crate::wire::{Afterwards, ReflectorCounters, AFTERWARDS};
+use crate::wire::{LateStamps, ReflectorCounters, LATE_STAMPS};
 use latpath_model::Ns;
 use latpath_stats::Histogram;
 use std::collections::VecDeque;
@@ -25,12 +25,12 @@ pub struct Session {
     came: Vec<u64>,
     /// Counts of the session.
     pub seen: ReflectorCounters,
-    leaving: Vec<Afterwards>,
+    leaving: Vec<LateStamps>,
     /// T3 app of each.
     left_at: Vec<Ns>,
     /// Sequence number of the oldest answer not yet checked for completeness.
     unseen: u64,
-    waiting: VecDeque<Afterwards>,
+    waiting: VecDeque<LateStamps>,
     /// From T2 app to T3 app, ns of `CLOCK_MONOTONIC`.
     pub turnaround: Histogram,
     /// From T2 nic to T3 nic, ns of the PHC.
@@ -55,11 +55,11 @@ impl Session {
     pub fn new(number: u32, taken: u16, now: Ns) -> Self {
         Self {
             number,
-            requested: AFTERWARDS.iter().fold(0, |mask, s| mask | s.bit()) & taken,
+            requested: LATE_STAMPS.iter().fold(0, |mask, s| mask | s.bit()) & taken,
             next: 0,
             came: vec![0; (KNOWN / 64) as usize],
             seen: ReflectorCounters::default(),
-            leaving: vec![Afterwards { sequence: NONE, stamps: [None; 3] }; LEAVING],
+            leaving: vec![LateStamps { sequence: NONE, stamps: [None; 3] }; LEAVING],
             left_at: vec![0; LEAVING],
             unseen: 0,
             waiting: VecDeque::new(),
@@ -83,7 +83,7 @@ impl Session {
         } else if self.requested != 0 {
             let slot = sequence as usize % LEAVING;
             // The slot's previous answer received no further stamps during `LEAVING` answers: reports those it has.
-            let before = std::mem::replace(&mut self.leaving[slot], Afterwards { sequence, stamps: [None; 3] });
+            let before = std::mem::replace(&mut self.leaving[slot], LateStamps { sequence, stamps: [None; 3] });
             if before.stamps.iter().any(Option::is_some) {
                 self.report(before);
             }
@@ -151,7 +151,7 @@ impl Session {
     pub fn left(&mut self, sequence: u64, stamp: Stamp, time: Ns) {
         let slot = sequence as usize % LEAVING;
         let answer = &mut self.leaving[slot];
-        let Some(i) = AFTERWARDS.iter().position(|s| *s == stamp).filter(|_| answer.sequence == sequence) else {
+        let Some(i) = LATE_STAMPS.iter().position(|s| *s == stamp).filter(|_| answer.sequence == sequence) else {
             return;
         };
         // With stacked devices, an answer passes several queueing disciplines; the first one counts.
@@ -159,14 +159,14 @@ impl Session {
         if stamp == Stamp::T3Nic && self.arrived[slot].0 == sequence {
             self.nic_turnaround.record(time.saturating_sub(self.arrived[slot].1));
         }
-        let has = AFTERWARDS.iter().zip(answer.stamps).filter(|(_, t)| t.is_some()).fold(0, |m, (s, _)| m | s.bit());
+        let has = LATE_STAMPS.iter().zip(answer.stamps).filter(|(_, t)| t.is_some()).fold(0, |m, (s, _)| m | s.bit());
         if has & self.requested == self.requested {
-            let whole = std::mem::replace(answer, Afterwards { sequence: NONE, stamps: [None; 3] });
+            let whole = std::mem::replace(answer, LateStamps { sequence: NONE, stamps: [None; 3] });
             self.report(whole);
         }
     }
 
-    fn report(&mut self, afterwards: Afterwards) {
+    fn report(&mut self, afterwards: LateStamps) {
         if self.waiting.len() < WAITING {
             self.waiting.push_back(afterwards);
         }
@@ -174,14 +174,14 @@ impl Session {
 
     /// Stamps for the next answer to carry back.
     #[inline]
-    pub fn next_afterwards(&mut self) -> Option<Afterwards> {
+    pub fn next_afterwards(&mut self) -> Option<LateStamps> {
         self.waiting.pop_front()
     }
 
     /// Stamps for what may be the last message: after all complete ones, also those of incomplete answers.
-    pub fn any_afterwards(&mut self) -> Option<Afterwards> {
+    pub fn any_afterwards(&mut self) -> Option<LateStamps> {
         self.waiting.pop_front().or_else(|| {
-            let some = |a: &&mut Afterwards| a.stamps.iter().any(Option::is_some);
+            let some = |a: &&mut LateStamps| a.stamps.iter().any(Option::is_some);
             let oldest = self.leaving.iter_mut().filter(some).min_by_key(|a| a.sequence)?;
             let incomplete = *oldest;
             // Further stamps may arrive and are then reported too.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_are_counted_once_and_their_order_and_repeats_are_seen() {
+    fn probes_are_counted_once_with_order_and_repeats() {
         let mut s = session(&[]);
         for sequence in [0, 1, 3, 2, 2, 5, 100_000, 5, 99_999] {
             s.answered(sequence, 0, 10, None, true);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_jumped_over_are_forgotten_in_a_few_steps() {
+    fn skipped_numbers_are_forgotten_in_a_few_steps() {
         let mut s = session(&[]);
         for (from, to) in [(0, 0), (0, 1), (63, 65), (5, 64), (64, 128), (7, 300), (1_000, KNOWN + 800)] {
             s.came.fill(u64::MAX);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_from_the_end_of_the_range_does_no_harm() {
+    fn numbers_at_the_end_of_the_range_are_handled() {
         let mut s = session(&[]);
         s.answered(u64::MAX, 0, 10, None, true);
         s.answered(u64::MAX - 1, 0, 10, None, true);
@@ -237,38 +237,38 @@ mod tests {
     }
 
     #[test]
-    fn stamps_go_back_when_they_are_whole_and_in_the_end_also_when_not() {
+    fn stamps_are_returned_when_complete_and_at_the_end_also_incomplete() {
         let mut s = session(&[Stamp::T3Driver, Stamp::T3Nic]);
         s.answered(0, 0, 10, Some(1_000), true);
         s.answered(1, 20, 30, Some(2_000), true);
         s.left(0, Stamp::T3Driver, 11);
         assert_eq!(s.next_afterwards(), None);
         s.left(0, Stamp::T3Nic, 1_500);
-        assert_eq!(s.next_afterwards(), Some(Afterwards { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
+        assert_eq!(s.next_afterwards(), Some(LateStamps { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
         assert_eq!((s.nic_turnaround.count(), s.nic_turnaround.max()), (1, 500));
         s.left(1, Stamp::T3Driver, 31);
-        assert_eq!(s.any_afterwards(), Some(Afterwards { sequence: 1, stamps: [None, Some(31), None] }));
+        assert_eq!(s.any_afterwards(), Some(LateStamps { sequence: 1, stamps: [None, Some(31), None] }));
         assert_eq!(s.any_afterwards(), None);
         s.left(9, Stamp::T3Nic, 7);
         assert_eq!(s.any_afterwards(), None, "nothing is known of answer 9");
     }
 
     #[test]
-    fn stamps_without_the_nics_are_reported_when_the_nics_is_overdue_and_again_when_it_comes() {
+    fn stamps_are_reported_when_the_nics_is_overdue_and_again_when_it_arrives() {
         let mut s = session(&[Stamp::T3Driver, Stamp::T3Nic]);
         s.answered(0, 0, 10, Some(1_000), true);
         s.left(0, Stamp::T3Driver, 11);
         s.answered(1, 20, 30, None, true);
         assert_eq!(s.next_afterwards(), None);
         s.answered(2, 0, 11 + OVERDUE_NS, None, true);
-        assert_eq!(s.next_afterwards(), Some(Afterwards { sequence: 0, stamps: [None, Some(11), None] }));
+        assert_eq!(s.next_afterwards(), Some(LateStamps { sequence: 0, stamps: [None, Some(11), None] }));
         s.left(0, Stamp::T3Nic, 1_500);
-        assert_eq!(s.next_afterwards(), Some(Afterwards { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
+        assert_eq!(s.next_afterwards(), Some(LateStamps { sequence: 0, stamps: [None, Some(11), Some(1_500)] }));
         assert_eq!(s.next_afterwards(), None);
     }
 
     #[test]
-    fn stamps_that_nobody_takes_back_do_not_pile_up() {
+    fn unreturned_stamps_do_not_accumulate() {
         let mut s = session(&[Stamp::T3Driver]);
         for i in 0..100_000 {
             s.answered(i, 0, 1, None, true);

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_waits_no_longer_for_stamps_than_until_they_are_overdue() {
+    fn answered_transactions_wait_for_stamps_until_they_are_overdue() {
         let mut table = Table::new(8, Stamp::T4App.bit() | Stamp::T1Nic.bit());
         (0..4).for_each(|i| table.sent(i * 10));
         for (sequence, t4) in [(0, 5), (1, 50), (3, 35)] {

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn on_one_kernel_all_parts_are_what_they_were() {
+    fn on_one_kernel_segments_are_unchanged() {
         let mut timeline = Timeline::new(Relation::SameKernel);
         read(&mut timeline, 0, clock(0, 1_000_000), clock(0, 1_000_007));
         let mut t = seen(5_000_000_000, 100, 0, 1_000_000, 1_000_000);
@@ -376,7 +376,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn between_machines_the_true_offset_is_within_the_bound_and_the_parts_sum_exactly(
+        fn between_machines_the_true_offset_is_within_the_bound_and_the_segments_sum_exactly(
             there in 1_000_000_000i64..1 << 50, phc_here in -1i64 << 50..1 << 50, phc_there in 0i64..1 << 50, segment in 1i64..10_000
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);
@@ -399,7 +399,7 @@ mod tests {
         }
 
         #[test]
-        fn phcs_that_are_together_give_the_time_in_each_direction_within_what_was_said(
+        fn synchronised_phcs_give_one_way_times_within_the_claimed_bound(
             there in 1_000_000_000i64..1 << 50, phc in -1i64 << 50..1 << 50, off in -5_000i64..5_000, segment in 1i64..10_000
         ) {
             let mut timeline = Timeline::new(Relation::Estimated);
@@ -419,7 +419,7 @@ mod tests {
         }
 
         #[test]
-        fn times_that_a_hostile_peer_made_up_do_no_harm(times in prop::array::uniform14(any::<i64>()), n in 1usize..5) {
+        fn invented_times_of_a_peer_are_handled(times in prop::array::uniform14(any::<i64>()), n in 1usize..5) {
             let mut timeline = Timeline::new(Relation::Estimated);
             read(&mut timeline, 0, clock(0, 5), Some(NicClock { index: 1, at: times[0], offset: times[1], bound: 5, drift_ppb: times[2] }));
             for _ in 0..n {
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn phcs_that_are_further_apart_than_was_said_are_found_out_once() {
+    fn phcs_further_apart_than_claimed_are_reported_once() {
         let mut timeline = Timeline::new(Relation::Estimated);
         timeline.keep_together(1_000);
         read(&mut timeline, 0, clock(0, 0), clock(0, 2_000_000));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_clock_for_them_the_nics_stamps_have_no_place() {
+    fn without_a_clock_reading_nic_stamps_are_not_mapped() {
         let mut timeline = Timeline::new(Relation::SameKernel);
         let mut t = seen(1_000, 100, 0, 7, 7);
         timeline.map(&mut t);

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_of_seven_has_the_nics_stamps_and_says_what_each_segment_is() {
+    fn a_route_of_seven_has_the_nics_stamps_and_names_each_segment() {
         let names: Vec<String> = Route::of_seven(u16::MAX).segments().map(Segment::name).collect();
         let expected = [
             "emitter app → nic",
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn without_hardware_stamps_the_kernels_take_their_place_and_the_names_say_so() {
+    fn without_hardware_stamps_the_kernels_are_used_and_named() {
         let nic = [Stamp::T1Nic, Stamp::T2Nic, Stamp::T3Nic, Stamp::T4Nic].iter().fold(0, |m, s| m | s.bit());
         let names: Vec<String> = Route::of_seven(!nic).segments().map(Segment::name).collect();
         assert_eq!(names[0], "emitter app → driver");
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_that_is_missing_is_none_and_not_a_time() {
+    fn a_missing_stamp_is_none_and_not_a_time() {
         let mut stamps = Stamps::default();
         stamps.set(Stamp::T1App, 0);
         stamps.set_if(Stamp::T1Nic, None);

@@ -76,7 +76,7 @@ pub enum Got<P> {
 
 /// A stamp of a sent message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left<'a> {
+pub struct SentStamp<'a> {
     /// The sent message.
     pub message: &'a [u8],
     /// Kind of stamp (sched, driver or nic), as the emitter's (T1).
@@ -118,7 +118,7 @@ pub trait Transport {
     ///
     /// # Errors
     /// If the transport cannot continue.
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), Self::Error>;
+    fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), Self::Error>;
 
     /// Mask of the stamps of this transport, as the emitter's and without the app's ([`Stamp::bit`]).
     fn takes(&self) -> u16;

@@ -1,7 +1,7 @@
 //! Probes in UDP datagrams over IPv4 or IPv6.
 
 use crate::kernel;
-use crate::transport::{asked_for, of_sending, Arrived, Got, Left, Sent, Transport, Wait};
+use crate::transport::{asked_for, of_sending, Arrived, Got, Sent, SentStamp, Transport, Wait};
 use crate::wire::{Header, CONTROL};
 use latpath_linux::net::{set_buffers, set_option};
 use latpath_nic_timestamps::{
@@ -299,7 +299,7 @@ impl Transport for Udp {
         }
     }
 
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), UdpError> {
+    fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), UdpError> {
         let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
         for _ in 0..AT_ONCE {
             let got = match receive(self.socket.as_fd(), &mut self.queued, &mut self.control, flags) {
@@ -311,7 +311,7 @@ impl Transport for Udp {
             let packet = &self.queued[..got.len];
             let Some(at) = message_in(packet, self.message_at) else { continue };
             self.message_at = at;
-            each(Left { message: &packet[at..], stamp: of_sending(stamp.kind), time: stamp.time });
+            each(SentStamp { message: &packet[at..], stamp: of_sending(stamp.kind), time: stamp.time });
         }
         Ok(())
     }
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said_so() {
+    fn a_missing_listener_is_reported() {
         let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut emitter = Udp::connect(free, None, &UdpOptions::default()).unwrap();
         emitter.send(emitter.peer(), &[0; 40]).unwrap();

@@ -117,23 +117,23 @@ pub fn other_version(bytes: &[u8]) -> Option<u8> {
 
 /// Stamps of sending an answer, known only afterwards and so carried by a later answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Afterwards {
+pub struct LateStamps {
     /// Sequence number of the answer.
     pub sequence: u64,
     /// Its T3 sched, driver and nic.
     pub stamps: [Option<Ns>; 3],
 }
 
-/// Kinds of the stamps in [`Afterwards::stamps`].
-pub const AFTERWARDS: [Stamp; 3] = [Stamp::T3Sched, Stamp::T3Driver, Stamp::T3Nic];
+/// Kinds of the stamps in [`LateStamps::stamps`].
+pub const LATE_STAMPS: [Stamp; 3] = [Stamp::T3Sched, Stamp::T3Driver, Stamp::T3Nic];
 
-impl Afterwards {
+impl LateStamps {
     /// Marks absent stamps.
     const NONE: u64 = u64::MAX;
 
     fn write(this: Option<&Self>, bytes: &mut [u8], at: usize) {
         put(bytes, at, this.map_or(Self::NONE, |a| a.sequence).to_be_bytes());
-        for i in 0..AFTERWARDS.len() {
+        for i in 0..LATE_STAMPS.len() {
             let stamp = this.and_then(|a| a.stamps[i]).unwrap_or(ABSENT);
             put(bytes, at + 8 + 8 * i, stamp.to_be_bytes());
         }
@@ -154,7 +154,7 @@ pub struct Answer {
     /// T2 kernel.
     pub kernel: Option<Ns>,
     /// Stamps of an earlier answer.
-    pub afterwards: Option<Afterwards>,
+    pub afterwards: Option<LateStamps>,
 }
 
 impl Answer {
@@ -166,7 +166,7 @@ impl Answer {
         }
         put(bytes, 32, self.nic.unwrap_or(ABSENT).to_be_bytes());
         put(bytes, 40, self.kernel.unwrap_or(ABSENT).to_be_bytes());
-        Afterwards::write(self.afterwards.as_ref(), bytes, 48);
+        LateStamps::write(self.afterwards.as_ref(), bytes, 48);
         put(bytes, 80, [0; 16]);
         true
     }
@@ -177,7 +177,7 @@ impl Answer {
         if bytes.len() < FULL {
             return Self::default();
         }
-        Self { nic: time(bytes, 32), kernel: time(bytes, 40), afterwards: Afterwards::read(bytes, 48) }
+        Self { nic: time(bytes, 32), kernel: time(bytes, 40), afterwards: LateStamps::read(bytes, 48) }
     }
 
     /// Copies the stamps of the same transaction to `stamps`.
@@ -241,7 +241,7 @@ pub struct Welcome {
     /// Start of the session at the reflector, its `CLOCK_MONOTONIC`. A change shows a restart, which resets the counts.
     pub begun: Ns,
     /// Stamps of an earlier answer.
-    pub afterwards: Option<Afterwards>,
+    pub afterwards: Option<LateStamps>,
 }
 
 impl Welcome {
@@ -263,7 +263,7 @@ impl Welcome {
         for (i, n) in [s.received, s.duplicates, s.reordered, s.refused, s.foreign, s.dropped].into_iter().enumerate() {
             put(bytes, 112 + 8 * i, n.to_be_bytes());
         }
-        Afterwards::write(self.afterwards.as_ref(), bytes, 160);
+        LateStamps::write(self.afterwards.as_ref(), bytes, 160);
         put(bytes, 192, self.begun.to_be_bytes());
     }
 
@@ -295,7 +295,7 @@ impl Welcome {
                 foreign: n(4),
                 dropped: n(5),
             },
-            afterwards: Afterwards::read(bytes, 160),
+            afterwards: LateStamps::read(bytes, 160),
             begun: ns(bytes, 192),
         })
     }
@@ -306,17 +306,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn afterwards() -> impl Strategy<Value = Option<Afterwards>> {
+    fn afterwards() -> impl Strategy<Value = Option<LateStamps>> {
         let stamp = || prop::option::of(Ns::MIN + 1..Ns::MAX);
         prop::option::of(
             (0..u64::MAX, stamp(), stamp(), stamp())
-                .prop_map(|(sequence, a, b, c)| Afterwards { sequence, stamps: [a, b, c] }),
+                .prop_map(|(sequence, a, b, c)| LateStamps { sequence, stamps: [a, b, c] }),
         )
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_messages_read_back(
             session: u32, sequence: u64, first: Ns, second: Ns, nic in prop::option::of(0..Ns::MAX),
             kernel in prop::option::of(0..Ns::MAX), afterwards in afterwards(), len in HEADER..300usize
         ) {

@@ -20,7 +20,7 @@ use crate::ethernet::{
     addresses, join, read, room, sender, write, Device, DeviceError, Framing, Options, Peer, AROUND,
 };
 use crate::transaction::Stamp;
-use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
+use crate::transport::{Arrived, Got, KernelClock, Sent, SentStamp, Transport, Wait};
 use kernel::{Bind, Frames, Socket};
 use latpath_linux::net::PacketSocket;
 use latpath_nic_timestamps::BusyPoll;
@@ -381,7 +381,7 @@ impl Transport for Xdp {
         Ok(Got::Nothing)
     }
 
-    fn left(&mut self, _: &mut dyn FnMut(Left<'_>)) -> Result<(), XdpError> {
+    fn left(&mut self, _: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), XdpError> {
         Ok(())
     }
 

@@ -183,7 +183,7 @@ fn rows_that_repeat_the_first_ones_are_cut_off() {
 }
 
 #[test]
-fn what_holds_no_transactions_of_a_whole_test_is_refused_with_the_reason() {
+fn logs_without_all_transactions_of_a_test_are_refused_with_the_reason() {
     let bench = Bench::new();
     let late_alone = (0..100).map(|n| (n, times(n * 100 + 7)));
     let output = "Test is complete. Duration: 1.00 s\n\n--- Latency Statistics ---\nMIN: 6875 ns | MAX: 32989 ns | AVG: 9911 ns | \
@@ -213,7 +213,7 @@ fn what_holds_no_transactions_of_a_whole_test_is_refused_with_the_reason() {
 }
 
 #[test]
-fn ends_whose_clocks_do_not_agree_are_not_joined() {
+fn ends_with_contradictory_clocks_are_not_joined() {
     let bench = Bench::new();
     let off = |(n, mut t): (u64, Times)| {
         t.hw = t.hw.map(|t| t + 9_000);

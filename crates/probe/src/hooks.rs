@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hides_xdp_alone_is_a_footnote_unless_an_xdp_program_is_loaded() {
+    fn a_missing_xdp_hook_is_a_footnote_unless_an_xdp_program_is_loaded() {
         let missing = |lost, at| Missing { tracepoint: at, is_function: true, lost, why: "it is not there".into() };
         let missing =
             [missing(XDP, "xdp_do_redirect"), missing(XDP, "tun_xdp_xmit"), missing("app-read of most UDP", "x")];

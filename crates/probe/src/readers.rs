@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_is_named_by_its_whole_name_or_by_how_it_begins() {
+    fn a_reader_is_named_by_its_name_or_a_prefix() {
         let names = ["relay", "prot*", "*", "sixteen-and-more", ""].map(String::from);
         let named = NamedReaders::new(&names);
         let fits = |name: &str| {

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_that_was_overrun_is_read_on_and_what_is_lost_is_counted() {
+    fn reading_continues_after_an_overrun_and_losses_are_counted() {
         let after = |tail, head| {
             let mut at = tail;
             let lost = overwritten(&mut at, head, 1024);

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_needed_until_it_is_known_that_no_nic_sends_and_again_when_one_does() {
+    fn tx_done_is_attached_unless_no_nic_sends() {
         let mut tx_done = TxDone::default();
         assert!(tx_done.is_needed(10 * PATIENCE, false, false), "no packet yet");
         assert!(tx_done.is_needed(11 * PATIENCE, true, false) && tx_done.is_needed(12 * PATIENCE, false, false));

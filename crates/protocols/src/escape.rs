@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_name_can_mean_is_refused_with_what_would_be_right() {
+    fn invalid_names_are_refused_with_a_correction() {
         for name in ["a\\q", "a\\", "a\\x1", "a\\xgg"] {
             let error = format!("svid:{name}").parse::<StreamSpec>().unwrap_err().to_string();
             assert!(error.contains("two hexadecimal digits"), "{error}");

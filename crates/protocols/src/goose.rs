@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_cannot_be_built() {
+    fn a_frame_without_a_name_cannot_be_built() {
         let build = |frame: Frame<'_>| frame.build(&FrameLink::default()).unwrap_err();
         let error = build(Frame { goid: Some(b""), ..Frame::default() }).to_string();
         assert_eq!(error, "goID \"\": has 0 bytes, 1 to 129 are allowed");

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_chooses_streams_by_name_and_filters() {
+    fn a_pattern_selects_streams_by_name_and_filters() {
         let seen = spec("svid:MU01,appid=0x4000,vlan=7,mac=01:0c:cd:04:00:01");
         let chosen = |pattern: &str| spec(pattern).choose(&seen).map(|s| s.to_string());
         assert_eq!(chosen("svid:MU*"), Some("svid:MU01".into()));
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pattern_made_of_a_name_fits_it(name in "[ab]{0,12}", holes in prop::collection::vec((0..13usize, 0..4usize), 0..4)) {
+        fn a_pattern_made_of_a_name_matches_it(name in "[ab]{0,12}", holes in prop::collection::vec((0..13usize, 0..4usize), 0..4)) {
             let mut pattern = name.clone().into_bytes();
             for (at, len) in holes {
                 let at = at.min(pattern.len());

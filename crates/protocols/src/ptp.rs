@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_said() {
+    fn ptp_version_1_is_reported() {
         let mut frame = built(0);
         frame[15] = 1;
         assert_eq!(crate::Matcher::read(&frame).unwrap_err().to_string(), "PTP version 1 at byte 15; only version 2 is supported");

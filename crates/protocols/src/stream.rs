@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_stream_is_refused() {
+    fn texts_that_name_no_stream_are_refused() {
         for text in [
             "MU01",
             "svid:",
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rebuilt_frame_is_of_its_stream_and_has_its_key() {
+    fn a_rebuilt_frame_has_the_stream_and_key_of_the_original() {
         let examples = ProtocolId::listed().into_iter().map(|protocol| (protocol.info().example, 0xff02));
         for (text, key) in examples.chain([
             ("svid:MU01", 4095),

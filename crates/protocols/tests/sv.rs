@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_that_ends_too_early_is_refused(spec in any_frame(), cut in any::<prop::sample::Index>()) {
+    fn a_short_frame_is_refused(spec in any_frame(), cut in any::<prop::sample::Index>()) {
         let bytes = spec.build().unwrap();
         // All bytes that `length` announces, without padding.
         let whole = 14 + 4 * spec.link.tags.len() + usize::from(Frame::parse(&bytes).unwrap().link.length);
@@ -121,7 +121,7 @@ proptest! {
 }
 
 #[test]
-fn each_length_form_is_used_where_it_must_be_and_read_back() {
+fn each_length_form_is_used_where_required_and_reads_back() {
     // Around the limits of the short form and of the forms 81 and 82.
     for len in [0, 1, 126, 127, 128, 129, 254, 255, 256, 257, 1400] {
         let mut spec = small();
@@ -132,7 +132,7 @@ fn each_length_form_is_used_where_it_must_be_and_read_back() {
 }
 
 #[test]
-fn a_long_form_where_the_short_one_would_do_is_legal_ber() {
+fn a_long_form_in_place_of_a_short_one_is_legal_ber() {
     let bytes = small().build().unwrap();
     let at = bytes.windows(6).position(|w| w == b"\x80\x04MU01").unwrap();
     // Encodes svID's length as 82 00 04 instead of 04; the three enclosing lengths grow by two.
@@ -148,7 +148,7 @@ fn a_long_form_where_the_short_one_would_do_is_legal_ber() {
 }
 
 #[test]
-fn a_small_frame_is_padded_to_the_shortest_that_ethernet_allows() {
+fn a_small_frame_is_padded_to_the_minimum_of_ethernet() {
     let asdu = AsduSpec { svid: b"A".to_vec(), data: vec![1, 2], ..AsduSpec::default() };
     let bytes = FrameSpec { asdus: vec![asdu], ..FrameSpec::default() }.build().unwrap();
     let frame = Frame::parse(&bytes).unwrap();
@@ -156,7 +156,7 @@ fn a_small_frame_is_padded_to_the_shortest_that_ethernet_allows() {
 }
 
 #[test]
-fn what_9_2_does_not_allow_is_refused_with_the_place() {
+fn violations_of_9_2_are_refused_with_their_offset() {
     let good = small().build().unwrap();
     let svid = good.windows(6).position(|w| w == b"\x80\x04MU01").unwrap();
     let broken = |at: usize, value: u8| {
@@ -183,7 +183,7 @@ fn what_9_2_does_not_allow_is_refused_with_the_place() {
 }
 
 #[test]
-fn what_cannot_be_built_says_why() {
+fn frames_that_cannot_be_built_are_refused_with_the_reason() {
     let with = |asdu: AsduSpec, n: usize| FrameSpec { asdus: vec![asdu; n], ..FrameSpec::default() }.build();
     let good = small().asdus[0].clone();
     let error = with(AsduSpec { svid: vec![b'x'; 130], ..good.clone() }, 1).unwrap_err().to_string();
@@ -195,7 +195,7 @@ fn what_cannot_be_built_says_why() {
 }
 
 #[test]
-fn all_asdus_of_a_frame_that_has_more_than_are_read_are_samples_where_they_are_of_one_stream() {
+fn all_asdus_of_a_long_frame_of_one_stream_are_samples() {
     let asdu = AsduSpec { svid: b"A".to_vec(), ..AsduSpec::default() };
     for n in [1, 16, 17, 127, 128, 255, 256, 2000] {
         let mut spec = FrameSpec { asdus: vec![asdu.clone(); n], ..FrameSpec::default() };
@@ -211,7 +211,7 @@ fn all_asdus_of_a_frame_that_has_more_than_are_read_are_samples_where_they_are_o
 
 /// Deviations of merging units in the field that the kernel programs accept too.
 #[test]
-fn fields_that_name_no_packet_may_be_missing_or_of_any_length() {
+fn fields_outside_the_key_may_be_missing_or_of_any_length() {
     let read = |bytes: &[u8]| {
         let (_, found) = Matcher::read(bytes).unwrap();
         found.into_iter().map(|f| (f.key, f.step, f.synch)).collect::<Vec<_>>()
@@ -242,7 +242,7 @@ fn fields_that_name_no_packet_may_be_missing_or_of_any_length() {
 
 proptest! {
     #[test]
-    fn a_frame_that_a_capture_cut_is_a_packet_of_each_stream_whose_key_it_kept(spec in any_frame(), cut in any::<prop::sample::Index>()) {
+    fn a_truncated_frame_is_a_packet_of_each_stream_whose_key_it_has(spec in any_frame(), cut in any::<prop::sample::Index>()) {
         let bytes = spec.build().unwrap();
         let kept = cut.index(bytes.len());
         let whole: Vec<_> = Frame::parse(&bytes).unwrap().asdus().take_while(|a| a.smp_cnt_at + 2 <= kept).collect();

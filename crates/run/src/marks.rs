@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_has_the_name_of_the_marks_is_refused_at_once_whether_or_not_it_is_read() {
+    fn a_pipe_in_place_of_the_marks_is_refused_at_once() {
         let run = tempfile::tempdir().unwrap();
         let pipe = run.path().join(MARKS);
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

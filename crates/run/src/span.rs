@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_time_is_within_reach_of_the_start_or_not_whatever_both_are(start: Ns, t: Ns, others: Vec<Ns>) {
+        fn the_reach_of_a_time_from_the_start_is_defined_for_any_values(start: Ns, t: Ns, others: Vec<Ns>) {
             let Some(span) = TimeSpan::of_start(start) else { return Ok(()) };
             let within = |t: Ns| (-i128::from(REACH)..i128::from(REACH)).contains(&(i128::from(t) - i128::from(start)));
             prop_assert_eq!(span.contains(t), within(t));

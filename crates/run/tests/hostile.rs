@@ -60,7 +60,7 @@ fn capture(number: u32) -> RankedCapture {
 }
 
 #[test]
-fn a_run_whose_directory_is_exchanged_while_it_is_written_goes_on_in_its_own() {
+fn a_run_with_a_replaced_directory_continues_in_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let (path, victim) = (folder.path().join("run"), folder.path().join("victim"));
     let mut writer = Writer::create(&path, manifest()).unwrap();
@@ -93,7 +93,7 @@ fn a_run_whose_directory_is_exchanged_while_it_is_written_goes_on_in_its_own() {
 }
 
 #[test]
-fn each_file_of_a_finished_run_that_is_missing_or_cut_is_a_deficiency() {
+fn each_missing_or_truncated_file_of_a_finished_run_is_a_deficiency() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run");
     let mut writer = Writer::create(&path, manifest()).unwrap();
@@ -139,7 +139,7 @@ fn each_file_of_a_finished_run_that_is_missing_or_cut_is_a_deficiency() {
 }
 
 #[test]
-fn a_run_that_is_given_up_removes_itself_and_not_what_has_its_name() {
+fn an_abandoned_run_removes_itself_and_not_a_successor_of_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let (path, victim) = (folder.path().join("run"), folder.path().join("victim"));
     for is_exchanged in [false, true] {
@@ -157,7 +157,7 @@ fn a_run_that_is_given_up_removes_itself_and_not_what_has_its_name() {
 }
 
 #[test]
-fn times_that_no_run_can_have_are_left_out_where_it_is_written_and_damage_where_it_is_read() {
+fn impossible_times_are_omitted_by_the_writer_and_damage_for_the_reader() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run");
     let mut writer =

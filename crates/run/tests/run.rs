@@ -176,7 +176,7 @@ fn a_point_that_appears_later_is_missing_in_the_journeys_before_it() {
 }
 
 #[test]
-fn a_directory_that_holds_something_is_refused_and_an_empty_one_taken() {
+fn a_nonempty_directory_is_refused_and_an_empty_one_is_used() {
     let dir = tempfile::tempdir().unwrap();
     Writer::create(dir.path(), manifest(&POINTS)).unwrap().finish().unwrap();
     let error = Writer::create(dir.path(), manifest(&POINTS)).err().unwrap().to_string();
@@ -263,7 +263,7 @@ fn a_recording_that_merges_its_parts_reads_whole_at_any_instant() {
 }
 
 #[test]
-fn a_reader_that_looks_before_there_is_a_run_does_not_keep_its_writer_from_the_lock() {
+fn an_early_reader_does_not_lock_out_the_writer() {
     let dir = tempfile::tempdir().unwrap();
     let path = |n: usize| dir.path().join(format!("run{n}"));
     let (next, done) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -364,7 +364,7 @@ fn a_single_bit_that_flips_in_a_part_is_reported_or_changes_nothing() {
 }
 
 #[test]
-fn a_fifo_in_the_place_of_a_file_keeps_no_reader() {
+fn a_fifo_in_place_of_a_file_does_not_block_a_reader() {
     let dir = tempfile::tempdir().unwrap();
     let run = dir.path().join("run");
     let mut writer = Writer::create(&run, manifest(&POINTS)).unwrap();
@@ -384,7 +384,7 @@ fn a_fifo_in_the_place_of_a_file_keeps_no_reader() {
 }
 
 #[test]
-fn a_directory_in_which_others_could_put_links_is_refused_and_a_run_is_its_owners_alone() {
+fn a_directory_writable_by_others_is_refused_and_a_run_is_private() {
     use std::os::unix::fs::{chown, PermissionsExt};
     let dir = tempfile::tempdir().unwrap();
     let shared = dir.path().join("shared");
@@ -425,7 +425,7 @@ fn a_directory_in_which_others_could_put_links_is_refused_and_a_run_is_its_owner
 }
 
 #[test]
-fn a_run_says_how_its_recording_ended() {
+fn a_run_has_the_end_of_its_recording() {
     let dir = tempfile::tempdir().unwrap();
     let condition = |name: &str| Run::open(&dir.path().join(name)).unwrap().condition().clone();
     let begin = |name: &str| {
@@ -448,7 +448,7 @@ fn a_run_says_how_its_recording_ended() {
 }
 
 #[test]
-fn what_is_no_run_is_refused_by_name() {
+fn a_directory_without_a_run_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let error = |path: &Path| Run::open(path).err().unwrap().to_string();
     assert!(error(dir.path()).contains("it has no manifest.json"));
@@ -514,7 +514,7 @@ fn an_earlier_run_is_there_until_the_new_one_is() {
 }
 
 #[test]
-fn what_is_in_the_way_of_a_run_is_said_as_it_is() {
+fn an_obstacle_to_a_run_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let make = |name: &str| Writer::create(&dir.path().join(name), manifest(&POINTS)).map(drop);
     let refused = |name: &str| make(name).unwrap_err().to_string();
@@ -558,7 +558,7 @@ fn a_step_of_the_time_of_day_is_noticed_and_sampled() {
 }
 
 #[test]
-fn rows_lend_the_journeys_that_were_pushed() {
+fn rows_return_the_pushed_journeys() {
     let journey = Owned::plain(2, 40, 3);
     let mut rows = Rows::new(3);
     journey.lend(|j| rows.push(j));

@@ -36,7 +36,7 @@ fn writer(run: &Path, captures: usize) -> Writer {
 }
 
 #[test]
-fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() {
+fn the_worst_captures_read_back_and_the_manifest_counts_the_rest() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
@@ -67,7 +67,7 @@ fn the_worst_captures_come_back_as_they_were_and_the_manifest_counts_the_rest() 
 }
 
 #[test]
-fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_reported() {
+fn an_unfinished_capture_is_skipped_and_an_invalid_one_is_reported() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);
@@ -97,7 +97,7 @@ fn a_capture_that_is_being_written_is_passed_over_and_one_that_is_none_is_report
 }
 
 #[test]
-fn sightings_at_points_that_the_run_does_not_have_are_left_out() {
+fn sightings_at_unknown_points_are_omitted() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("run");
     let mut writer = writer(&path, 8);

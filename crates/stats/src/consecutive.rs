@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_longest_row_is_that_of_all_packets_in_order(
+        fn the_longest_run_of_late_packets_is_that_of_all_packets_in_order(
             packets in prop::collection::vec((prop::bool::weighted(0.6), prop_oneof![4 => Just(0_u32), 1 => 1..4_u32]), 1..60),
             order in any::<prop::sample::Index>(),
             parts in 1..4_usize,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_begins_with_the_first_of_it_that_was_seen() {
+    fn a_run_of_late_packets_begins_with_its_first_sighting() {
         let mut c = Consecutive::default();
         for (number, missing, bad) in [(0, 0, false), (1, 2, true), (2, 0, true), (3, 0, false), (4, 3, false)] {
             c.add(number, 10 + number as u32, missing, bad, || 100 * number as Ns);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_are_not_there_yet_end_a_row() {
+    fn packets_not_yet_seen_end_a_run_of_late_packets() {
         let mut c = Consecutive::default();
         [0, 1, 3].into_iter().for_each(|number| c.add(number, 0, 0, true, || 0));
         assert_eq!(c.longest().packets, 2);

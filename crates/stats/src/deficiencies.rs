@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_whose_bound_nobody_knows_is_not_said_to_exceed_it() {
+    fn a_clock_with_an_unknown_bound_does_not_exceed_it() {
         let row = SegmentFigures {
             name: "Tnet".into(),
             from: "a/tx@eth0".into(),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_joiner_and_the_programs_counted_is_a_deficiency_of_its_kind() {
+    fn counts_of_the_joiner_and_the_programs_are_deficiencies() {
         let joined = vec![Totals { late: 1, evicted: 2, restarts: 3, ..Totals::default() }];
         let mut manifest = Manifest { joined, ..Manifest::default() };
         manifest.counters.skipped = 4;

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_is_listed_once_and_has_words_of_its_own() {
+    fn each_place_is_listed_once_with_a_name_of_its_own() {
         let names: std::collections::HashSet<_> = DropPlace::NAMES.iter().map(|(_, name)| name).collect();
         assert_eq!(names.len(), DropPlace::NAMES.len());
         for (at, (place, name)) in DropPlace::NAMES.iter().enumerate() {

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_of_upcalls_has_no_drop_and_is_named_all_the_same() {
+    fn a_full_queue_of_upcalls_is_named_even_without_a_drop() {
         let full = (Some(DropPlace::OvsUpcallQueueFull.to_string()), Some(5));
         assert_eq!(explained("host/ovs-upcall@nic0", None), full);
     }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_counted_is_said_where_it_explains_a_part_at_most() {
+    fn a_devices_count_is_reported_even_if_it_explains_a_part_only() {
         let points = ["host/nic-rx@vnet0", "host/tx@vnet0", "guest0/tx@vnet0"].map(point);
         let loss = |at: usize, count, kernel_count| {
             let place = points[at].point.to_string();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_stays_without_a_word() {
+    fn unknown_causes_have_no_text() {
         assert_eq!(explained("host/nic-rx@eth0", Some("unknown in frobnicate")), (None, None));
         assert_eq!(explained("host/nic-rx@eth0", None), (None, None));
     }

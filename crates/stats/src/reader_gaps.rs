@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_never_came_back_and_one_that_began_late_are_told_apart() {
+    fn ended_readers_and_late_ones_are_distinguished() {
         assert_eq!(
             texts(&gaps(9000, &[(0..500, 1), (8000..9000, 1)])),
             [
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_kernels_word_nothing_is_claimed_and_a_full_buffer_is_no_gap() {
+    fn without_kernel_counters_nothing_is_claimed_and_a_full_buffer_is_no_gap() {
         let found = texts(&gaps(9000, &[(1000..1020, 0), (2000..2500, 0), (4000..6000, 2)]));
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("relay read none of the 500 packets that came from"), "{}", found[0]);

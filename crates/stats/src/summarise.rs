@@ -232,7 +232,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn a_device_that_is_gone_and_a_link_that_was_down_are_said_once() {
+    fn removed_devices_and_links_that_went_down_are_reported_once() {
         let point = |name: &str, ifindex| PointInfo {
             point: name.parse().unwrap(),
             link: Link::Veth,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_still_is_said_where_most_sightings_repeat_a_key() {
+    fn a_stopped_counter_is_reported_if_most_sightings_repeat_a_key() {
         let notes = |duplicates| {
             let joined = vec![Totals { sightings: 6000, duplicates, ..Totals::default() }];
             notes_of_counts(
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hypervisor_took_of_the_machines_cpus_is_said() {
+    fn steal_time_is_reported() {
         assert_eq!(stolen(&Difference::default()), None);
         let stolen_of = BTreeMap::from([(0, 20_000_000), (3, 1_510_000_000)]);
         assert_eq!(
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_late_before_the_first_point_is_said_of_streams_with_a_schedule() {
+    fn lateness_before_the_first_point_is_reported_for_scheduled_streams() {
         let joined = |behind_schedule| Totals {
             journeys: 1000,
             behind_schedule,

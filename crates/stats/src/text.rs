@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_that_is_broken_into_lines_lacks_no_letter() {
+    fn wrapping_a_table_loses_no_letter() {
         let mut table = Table::new(&["<limit", "measured", "<source"]);
         let source = "a receiver drops a sample that another one has overtaken, as if it were lost";
         table.row(vec!["out_of_order<=0".into(), "12".into(), source.into()]);

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn spikes_beyond_number_are_not_counted() {
+    fn spikes_beyond_the_limit_are_not_counted() {
         let mut spikes = Spikes::default();
         (0..MOST_SPIKES as i64 + 9000).for_each(|n| spikes.add(n * SECOND));
         spikes.tidy();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_shrinks_to_the_width_there_is() {
+    fn a_count_shrinks_to_the_available_width() {
         assert_eq!(Letters::Ascii.count_within(1_234_567, 9), "1,234,567");
         assert_eq!(Letters::Ascii.count_within(1_234_567, 8), "1234567");
         assert_eq!(Letters::Ascii.count_within(1_234_567, 6), "1.2M");

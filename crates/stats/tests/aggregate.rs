@@ -188,7 +188,7 @@ fn reason(j: &Own, all: &[Own]) -> Option<String> {
 
 proptest! {
     #[test]
-    fn every_count_agrees_with_looking_at_all_journeys(journeys in journeys()) {
+    fn every_count_agrees_with_a_count_over_all_journeys(journeys in journeys()) {
         let (summary, all) = (summary(&aggregate(&journeys, 0)), journeys.clone());
         let count = |what: &str, of: &[&Own]| of.iter().filter(|j| fate(j).0 == what).count() as u64;
         let check = |of: Vec<&Own>, journeys: u64, complete: u64, incomplete: u64, lost: &[latpath_stats::Loss]| {
@@ -291,7 +291,7 @@ proptest! {
     }
 
     #[test]
-    fn a_batch_says_the_same_as_its_journeys_one_by_one(journeys in journeys(), worst in 0_usize..9, is_sorted in any::<bool>()) {
+    fn a_batch_gives_the_same_figures_as_its_journeys_one_by_one(journeys in journeys(), worst in 0_usize..9, is_sorted in any::<bool>()) {
         let mut journeys = journeys;
         if is_sorted {
             journeys.sort_by_key(|j| j.stream);
@@ -302,7 +302,7 @@ proptest! {
     }
 
     #[test]
-    fn packets_of_which_few_are_out_of_the_ordinary_count_the_same_in_large_batches_as_one_by_one(
+    fn large_batches_with_few_exceptions_equal_single_journeys(
         odd in prop::collection::btree_map(0_usize..700, 0_u8..8, 0..12),
         at_once in 1_usize..800,
         worst in 0_usize..9,
@@ -332,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn as_many_are_lost_over_time_as_in_all_of_each_stream_also_of_one_without_a_route(
+    fn losses_over_time_sum_to_those_of_each_stream(
         journeys in journeys(), has_route in any::<bool>(),
     ) {
         let mut setup = setup(0);
@@ -354,7 +354,7 @@ proptest! {
     }
 
     #[test]
-    fn merged_aggregates_say_the_same_as_one(journeys in journeys(), cut in any::<prop::sample::Index>(), worst in 0_usize..9) {
+    fn merged_aggregates_equal_a_single_one(journeys in journeys(), cut in any::<prop::sample::Index>(), worst in 0_usize..9) {
         let (a, b) = journeys.split_at(cut.index(journeys.len()));
         let mut merged = aggregate(a, worst);
         merged.merge(&aggregate(b, worst));
@@ -387,7 +387,7 @@ fn a_journey_kept_without_cpus_and_threads_gets_them_afterwards() {
 }
 
 #[test]
-fn broken_clocks_and_unknown_streams_do_no_harm() {
+fn broken_clocks_and_unknown_streams_are_handled() {
     let own = Own {
         stream: 0,
         number: 0,
@@ -509,7 +509,7 @@ fn packets_are_counted_by_the_path_that_they_took() {
 }
 
 #[test]
-fn a_packet_that_was_back_from_the_daemon_before_it_left_for_it_again_has_not_crossed_that_segment() {
+fn a_packet_that_entered_the_daemon_twice_has_not_crossed_its_segment() {
     let points =
         ["host/nic-rx@nic0", "host/ovs-upcall@nic0", "host/ovs-slow@nic0", "host/ovs-return@nic0", "host/tx@vnet0"];
     let segment = |name: &str, from, to| Segment {

@@ -63,7 +63,7 @@ fn found<'a>(workers: usize, batches: impl Iterator<Item = &'a Rows>) -> Vec<Fou
 }
 
 #[test]
-fn the_same_patterns_are_found_whoever_reads_which_batch() {
+fn patterns_do_not_depend_on_the_distribution_of_batches() {
     let batches = batches();
     let expected = found(1, batches.iter());
     let kinds: Vec<PatternKind> = expected.iter().map(|f| f.pattern.kind).collect();

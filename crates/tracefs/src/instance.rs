@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_of_the_users_gets_back_what_was_changed_and_keeps_the_rest() {
+    fn a_users_instance_gets_back_changed_settings_and_keeps_the_rest() {
         let (on, off) = ("events/sched/on/enable", "events/sched/off/enable");
         let root = theirs(&[
             ("buffer_size_kb", "7 (expanded: 1408)\n"),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_leads_elsewhere_is_refused() {
+    fn a_name_with_a_path_is_refused() {
         let root = theirs(&[]);
         let folder = tempfile::tempdir().unwrap();
         for name in ["", "..", "a/b", ".hidden", "a\nb", &"x".repeat(201)] {

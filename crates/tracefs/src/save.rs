@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_saved_as_it_is_with_what_was_lost() {
+    fn a_trace_is_saved_with_its_lost_events() {
         let (from, to) = (instance(100), tempfile::tempdir().unwrap());
         let path = to.path().join("trace.txt");
         let saved = saved(&from, false, &path, 1 << 20).unwrap();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_trace_loses_its_oldest_events_and_says_so() {
+    fn a_long_trace_loses_its_oldest_events_with_a_note() {
         let (from, to) = (instance(100), tempfile::tempdir().unwrap());
         let path = to.path().join("trace.txt");
         let saved = saved(&from, false, &path, 1000).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_was_put_there_meanwhile_is_replaced_and_not_followed() {
+    fn a_link_placed_meanwhile_is_replaced_and_not_followed() {
         let (from, to) = (instance(100), tempfile::tempdir().unwrap());
         let (path, victim) = (to.path().join("trace.txt"), to.path().join("victim"));
         fs::write(&victim, "mine").unwrap();

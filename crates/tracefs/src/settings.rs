@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_are_not_there_are_named_and_the_others_enabled() {
+    fn missing_events_are_named_and_the_others_enabled() {
         let directory = tempfile::tempdir().unwrap();
         for event in ["events/sched/sched_switch", "events/sched/sched_wakeup"] {
             let event = directory.path().join(event);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_prepared_without_moving_what_was_recorded() {
+    fn preparing_a_snapshot_keeps_recorded_events() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut settings = Settings { directory: path, shown: path, undo: None, notes: Vec::new() };

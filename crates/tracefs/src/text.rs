@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_trace_cmd_names_before_each_line_is_no_part_of_a_thread() {
+    fn a_file_name_before_each_line_is_not_part_of_a_thread() {
         for (line, source, name) in [
             ("  host.dat:            relay-77    [001]  5.000001: sched_switch: x", Some("host.dat"), "relay"),
             (
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_none() {
+    fn invalid_lines_are_no_events() {
         let none =
             ["", "cpus=8", "# tracer: nop", "a-1 [x] 1.0: e: x", "a-1 [0] 1: e: x", "a [0] 1.0: e: x", "[", "a-1 [0]"];
         for text in none {

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_process_changed_is_put_back_by_the_next_start() {
+    fn the_next_start_restores_changes_of_a_killed_process() {
         let machine = Machine::new();
         fs::write(machine.instance().join("tracing_on"), "0").unwrap();
         machine.killed(vec![set("tracing_on", "7", None), set("tracing_on", "8", None)]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_program_has_set_since_stays_and_is_reported() {
+    fn later_settings_of_other_programs_remain_and_are_reported() {
         let machine = Machine::new();
         for (now, expected) in [("64", "1408"), ("2048", "2048"), ("1408", "1408")] {
             fs::write(machine.instance().join("buffer_size_kb"), now).unwrap();

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn cooked_and_compressed_captures_are_read_as_the_frames_that_they_hold() {
+    fn cooked_and_compressed_captures_are_read_as_their_frames() {
         let frame = frame();
         let cooked = [&[0u8, 1, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[12..]].concat();
         let cooked2 = [&frame[12..14], &[0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0], &frame[14..]].concat();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_was_cut_keeps_its_length_and_lengths_that_contradict_each_other_are_taken() {
+    fn a_truncated_frame_keeps_its_length_and_contradictory_lengths_are_accepted() {
         let frame = frame();
         let read = |captured: &[u8], len| packets(&pcap(0xa1b2_3c4d, 1, (captured, len))).unwrap().remove(0);
         assert_eq!((read(&frame[..15], 19).len, read(&frame, 7).len), (19, 19));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_cut_is_read_up_to_there() {
+    fn a_truncated_file_is_read_to_its_end() {
         let frame = frame();
         let mut file = pcap(0xa1b2_c3d4, 1, (&frame, 19));
         file.extend(words(&[1, 2, 3]));

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_tags_the_inner_one_is_listed_and_so_can_be_followed() {
+    fn of_two_tags_the_inner_one_is_listed() {
         let mut found = Discovery::default();
         let link = FrameLink { tags: vec![Tag::new(7, 4)], ..FrameLink::default() };
         let mut frame = FrameSpec { link, ..FrameSpec::default() };

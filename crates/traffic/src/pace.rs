@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_is_refused() {
+    fn invalid_rates_are_refused() {
         for text in ["", "0", "-1", "1e6", "0.0000001", "100000001", "4000/s", "."] {
             assert_eq!(text.parse::<Pace>(), Err(BadRate(text.into())));
         }

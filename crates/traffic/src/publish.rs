@@ -1,6 +1,6 @@
 //! Sends frames at absolute deadlines, and measures the punctuality.
 
-use crate::kernel::{wait_until, PacketSocket, Woken};
+use crate::kernel::{wait_until, PacketSocket, WakeUp};
 use crate::DeviceError;
 use latpath_histogram::Histogram;
 use latpath_linux::monotonic;
@@ -114,9 +114,9 @@ pub fn publish(
         let woken = match deadlines {
             Some(_) if queue.slots[0].due >= end => break,
             Some(_) => wait_until(queue.slots[0].due, options.spin, stop),
-            None => Some(Woken { now: monotonic(), waited: false }).filter(|w| w.now < end),
+            None => Some(WakeUp { now: monotonic(), waited: false }).filter(|w| w.now < end),
         };
-        let Some(Woken { now, waited }) = woken else { break };
+        let Some(WakeUp { now, waited }) = woken else { break };
         if now > end.saturating_add(GRACE) {
             result.gave_up = true;
             break;

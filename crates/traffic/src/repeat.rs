@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_lives_twice_as_long_as_the_next_takes() {
+    fn a_messages_lifetime_is_twice_the_next_interval() {
         let mut frames = repeated("goose:trip,appid=7", Pattern::Growing { first: 2 * MS, longest: 1000 * MS }, None);
         let mut out = Vec::new();
         for expected in [4, 8, 16] {

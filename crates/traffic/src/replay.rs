@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_round_goes_on_where_the_first_one_ended_also_where_senders_count_from_1() {
+    fn a_second_round_continues_the_numbers_of_the_first_also_from_1() {
         for first in [0, 1] {
             let mut replay = replay((0..6000u32).map(|n| (n % 4000) as u16 + first), 1500);
             let mut out = Vec::new();

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_found_by_its_vlan_whether_the_kernel_took_the_tag_off_or_not() {
+    fn a_stream_is_found_by_its_vlan_with_the_tag_removed_or_not() {
         let spec: StreamSpec = "svid:A,vlan=7".parse().unwrap();
         let mut s = Subscription::new(&[spec]).unwrap();
         let tagged = FrameSpec {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_counts_as_malformed() {
+    fn unreadable_frames_count_as_malformed() {
         let mut s = Subscription::new(&[]).unwrap();
         give(&mut s, 0, &frame(&["A"], 0)[..40], None);
         give(&mut s, 0, &[0; 60], None);

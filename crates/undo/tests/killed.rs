@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     latpath_testkit::main(vec![
         trial("whatever_step_it_is_killed_at_the_old_value_comes_back", &[], every_step),
         trial("a_change_stays_until_the_last_process_that_needs_it_is_gone", &[], two_processes),
-        trial("what_another_program_has_set_since_stays_and_is_reported", &[], others_change),
+        trial("later_settings_of_other_programs_remain_and_are_reported", &[], others_change),
         trial("a_process_with_the_number_of_a_killed_one_is_not_taken_for_it", &[], reused_number),
         trial("an_entry_of_an_earlier_boot_undoes_nothing_and_goes", &[], other_boot),
         trial("a_damaged_entry_is_reported_and_changes_nothing", &[], damaged),

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_passed_by() {
+    fn nonsense_is_skipped() {
         for words in ["", "qemu -m", "qemu -m 9999999999999T -smp x -netdev {\"type\" -netdev , -device mac=1", "-name"]
         {
             let read = parse(words);

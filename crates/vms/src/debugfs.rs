@@ -34,7 +34,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_vm_is_its_processs_whoever_made_it() {
+    fn a_vm_belongs_to_its_process_whatever_created_it() {
         let root = tempfile::tempdir().expect("a folder");
         let make = |path: &str, text: &str| {
             let path = root.path().join(path);

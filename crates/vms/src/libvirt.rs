@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_being_written_is_passed_by() {
+    fn an_unfinished_file_is_skipped() {
         for cut in [0, 10, STATUS.len() / 2, STATUS.len() - 3] {
             assert_eq!(domain(&STATUS[..cut]), None);
         }

@@ -103,7 +103,7 @@ fn of_role(vm: &Vm, role: Role) -> Vec<&Thread> {
 }
 
 #[test]
-fn guests_are_found_with_what_they_are_made_of() {
+fn guests_are_found_with_their_threads_and_taps() {
     for linux in ["6.1", "6.12"] {
         let (idle, busy) = Host::recorded(linux).guests();
         assert_eq!((idle.name.as_str(), busy.name.as_str()), ("idle", "busy"));
@@ -211,7 +211,7 @@ fn isolation_and_company_are_known_for_each_thread() {
 }
 
 #[test]
-fn a_process_beside_the_guests_takes_their_solitude() {
+fn a_process_on_the_guests_cpus_ends_their_isolation() {
     let host = Host::recorded("6.12");
     host.replace("/proc/216/task/221/status", "list:\t0-1", "list:\t4");
     assert!(host.search().unwrap().role_of_tid(221).unwrap().1.alone);
@@ -244,7 +244,7 @@ fn guests_are_looked_up_by_tap_and_by_thread() {
 }
 
 #[test]
-fn what_another_process_calls_itself_makes_it_no_guest() {
+fn a_process_name_alone_does_not_make_a_guest() {
     let host = Host::recorded("6.12");
     for path in ["/proc/216/exe", "/proc/216/fd/10"] {
         fs::remove_file(host.path(path)).unwrap();

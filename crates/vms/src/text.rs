@@ -25,7 +25,7 @@ mod tests {
     use super::plain;
 
     #[test]
-    fn control_codes_are_written_out() {
+    fn control_codes_are_escaped() {
         assert_eq!(plain("a\x1b[31m\nb\u{202e}"), "a\\u{1b}[31m\\nb\\u{202e}");
         assert_eq!(plain("relay \"A\" Überwachung"), "relay \"A\" Überwachung");
     }

@@ -309,7 +309,7 @@ mod tests {
     const NO: Option<i32> = Some(nix::libc::EOPNOTSUPP);
 
     #[test]
-    fn the_best_method_that_there_is_is_used_and_each_finds_the_same_offset() {
+    fn the_best_available_method_is_used_and_all_find_the_same_offset() {
         let cases = [
             (Kernel::default(), Method::Precise, 70..100),
             (Kernel { precise: NO, ..Kernel::default() }, Method::Extended, 100..101),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_fails_for_once_is_tried_again() {
+    fn a_method_that_failed_once_is_tried_again() {
         struct Busy(Kernel, u32);
         impl Ask for Busy {
             fn precise(&mut self) -> io::Result<(Ns, Ns)> {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_not_there_is_named() {
+    fn a_missing_clock_is_named() {
         let error = Phc::open(4_000_000_000).unwrap_err().to_string();
         assert!(error.starts_with("/dev/ptp4000000000: no such clock (clocks here: "), "{error}");
     }

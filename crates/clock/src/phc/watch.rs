@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_is_reported_once_and_its_going_on_is_a_step() {
+    fn a_stopped_clock_is_reported_once_and_its_restart_is_a_step() {
         let mut watch = PhcWatch::default();
         let mut found = Vec::new();
         for i in 0..200 {
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_settled_is_reported_in_the_end() {
+    fn pending_moves_are_reported_at_the_end() {
         let (mut watch, found) = run(10, |t| if t >= 10 * S - S / 20 { 1_000_000 } else { 0 });
         assert_eq!(found, []);
         let [last] = watch.finish()[..] else { panic!() };
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn few_readings_say_little_and_nothing_wrong() {
+    fn few_readings_give_wide_but_correct_results() {
         let mut watch = PhcWatch::default();
         assert_eq!((watch.offset_at(5), watch.drift_ppb()), (None, None));
         let reading = Reading { phc_ns: 5 * S, monotonic_ns: 2 * S, uncertainty_ns: 100 };
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_wrong_is_said_with_its_size() {
+    fn disturbances_are_described_with_their_size() {
         let said = [Trouble::Step { by_ns: -12 }, Trouble::Swing { from_ppb: 3, to_ppb: 5_000 }, Trouble::Stopped];
         let said = said.map(|trouble| trouble.to_string());
         assert_eq!(
@@ -422,7 +422,7 @@ mod tests {
     proptest! {
         /// The readings' own error never counts as a disturbance, and the true offset lies within the bound.
         #[test]
-        fn a_calm_clock_is_never_accused(
+        fn a_calm_clock_has_no_disturbances(
             drift in -200_000i64..200_000,
             readings in prop::collection::vec((1i64..200_000_000, 1i64..50_000, 0.0f64..1.0), 1..400),
         ) {

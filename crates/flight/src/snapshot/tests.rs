@@ -53,7 +53,7 @@ fn snapshots() -> impl Strategy<Value = Snapshot> {
 
 proptest! {
     #[test]
-    fn any_snapshot_is_the_same_when_it_has_been_bytes(snapshot in snapshots()) {
+    fn any_snapshot_survives_encoding(snapshot in snapshots()) {
         prop_assert_eq!(Snapshot::decode(&snapshot.encode()), Ok(snapshot));
     }
 
@@ -87,7 +87,7 @@ fn many(cpu: u32, events: usize) -> CpuRecord {
 }
 
 #[test]
-fn of_more_events_than_can_be_read_again_the_oldest_are_left_out_and_counted() {
+fn beyond_the_readable_number_the_oldest_events_are_omitted_and_counted() {
     let cpus = vec![many(0, 10), many(1, 700_000), many(4, 900_000)];
     let all = Snapshot { window: Window { from: 0, to: 9, cpus }, ..Snapshot::default() };
     let some = Snapshot::decode(&all.encode()).unwrap();
@@ -100,7 +100,7 @@ fn of_more_events_than_can_be_read_again_the_oldest_are_left_out_and_counted() {
 }
 
 #[test]
-fn disorder_is_put_in_order_before_it_is_written() {
+fn events_are_sorted_before_they_are_written() {
     let event = |t| Event { t, pid: 1, what: What::TimerExit };
     let record = |cpu, times: &[Ns]| CpuRecord { cpu, events: times.iter().map(|t| event(*t)).collect(), ..many(0, 0) };
     let cpus = vec![record(7, &[3, 1, 2]), record(2, &[]), record(7, &[5])];
@@ -144,7 +144,7 @@ fn of_parts(tag: u32, bodies: &[Vec<u8>]) -> Result<Snapshot, BadSnapshot> {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_with_what_is_wrong() {
+fn records_over_a_limit_are_refused_with_the_reason() {
     let said = |bytes: &[u8]| Snapshot::decode(bytes).unwrap_err().to_string();
     assert_eq!(said(b""), "this is no flight record");
     assert_eq!(said(b"PAR1\x01"), "this is no flight record");

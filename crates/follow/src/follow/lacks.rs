@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_notes_is_a_note_a_footnote_or_a_deficiency_of_its_kind() {
+    fn notes_of_a_source_become_notes_footnotes_or_deficiencies() {
         let options = Options {
             streams: vec![StreamSpec::svid("MU01")],
             machines: Vec::new(),

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_makes_a_record_begin_later() {
+    fn lost_events_make_a_record_begin_later() {
         let mut text = trace(100);
         text += "CPU:0 [LOST 120 EVENTS]\n";
         text += &trace(300).lines().skip(1 + 200).map(|line| format!("{line}\n")).collect::<String>();

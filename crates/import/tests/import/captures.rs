@@ -86,7 +86,7 @@ fn a_capture_and_a_log_are_joined_by_name_and_streams_are_chosen() {
 }
 
 #[test]
-fn a_capture_that_was_cut_is_imported_up_to_there() {
+fn a_truncated_capture_is_imported_to_its_end() {
     let bench = Bench::new();
     bench.write("pub.pcap", pcap(&capture(0, None)));
     let sub = pcap(&capture(40_000, None));

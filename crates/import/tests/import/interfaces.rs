@@ -53,7 +53,7 @@ fn both() -> Vec<(u32, Ns, Vec<u8>)> {
 }
 
 #[test]
-fn interfaces_of_one_file_are_points_of_their_own() {
+fn interfaces_of_one_file_are_separate_points() {
     let bench = Bench::new();
     bench.write("named.pcapng", pcapng(&["csin", "vnet0"], &both()));
     bench.write("as-exported.pcapng", pcapng(&[CSIN, VNET0], &both()));
@@ -72,7 +72,7 @@ fn interfaces_of_one_file_are_points_of_their_own() {
 }
 
 #[test]
-fn where_nothing_says_which_interface_is_meant_the_error_says_how_to_choose() {
+fn an_ambiguous_interface_is_an_error_with_advice() {
     let bench = Bench::new();
     bench.write("others.pcapng", pcapng(&["a", "b"], &both()));
     let error = |first: &str| bench.import(&bench.options(&[(CSIN, first), (VNET0, first)])).unwrap_err().to_string();
@@ -142,7 +142,7 @@ fn what_a_file_has_beyond_the_streams_of_a_run_is_counted_in_full() {
 }
 
 #[test]
-fn packets_that_cannot_be_read_are_counted_with_the_reason() {
+fn unreadable_packets_are_counted_with_the_reason() {
     let bench = Bench::new();
     let mut packets: Vec<_> = (0..40_u16).map(|n| (BEGIN + Ns::from(n), frame("MU01", n * 2, None))).collect();
     for (_, bytes) in packets.iter_mut().skip(30) {

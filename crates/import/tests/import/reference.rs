@@ -89,7 +89,7 @@ fn losses_duplicates_and_order_are_those_of_a_slow_joiner() {
 }
 
 #[test]
-fn an_offset_moves_a_machines_times_and_its_bound_is_kept() {
+fn an_offset_moves_a_machines_times_and_keeps_its_bound() {
     let bench = Bench::new();
     let (sent, got) = network(5, 8_000, 1);
     let ahead: Vec<Line> = got.iter().map(|(t, key, stream)| (t + 3_600_000_000_000, *key, *stream)).collect();
@@ -106,7 +106,7 @@ fn an_offset_moves_a_machines_times_and_its_bound_is_kept() {
 }
 
 #[test]
-fn an_estimated_offset_is_as_wrong_as_its_bound_says_at_most() {
+fn the_error_of_an_estimated_offset_is_within_its_bound() {
     for drift_ppb in [0, 2_000, -5_000] {
         let bench = Bench::new();
         let (sent, got) = network(7, 200_000, 1);
@@ -129,7 +129,7 @@ fn an_estimated_offset_is_as_wrong_as_its_bound_says_at_most() {
 }
 
 #[test]
-fn where_one_file_begins_later_or_ends_sooner_nothing_counts_as_lost() {
+fn packets_outside_the_common_time_of_files_do_not_count_as_lost() {
     let (sent, got) = network(6, 40_000, 1);
     let whole = slow_join(&sent, &got);
     for (sent_from, sent_to, got_from, got_to) in

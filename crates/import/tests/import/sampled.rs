@@ -65,7 +65,7 @@ fn one_capture_has_the_time_since_the_samples() {
 }
 
 #[test]
-fn beside_other_files_tmu_ends_at_the_first_and_has_no_bound_where_none_is_stated() {
+fn beside_other_files_tmu_ends_at_the_first_without_a_bound_unless_given() {
     let bench = Bench::new();
     bench.write("pub.pcap", capture(16_000, 0, |_| 2));
     bench.write("sub.pcap", capture(16_000, 40_000, |_| 2));
@@ -79,7 +79,7 @@ fn beside_other_files_tmu_ends_at_the_first_and_has_no_bound_where_none_is_state
 }
 
 #[test]
-fn where_a_sender_loses_its_clock_the_run_has_a_mark_and_tmu_ends() {
+fn when_a_sender_loses_its_clock_the_run_gets_a_mark_and_tmu_ends() {
     let bench = Bench::new();
     bench.write("sub.pcap", capture(20_000, 0, |n| if n < 12_000 { 2 } else { 1 }));
     let run = make(&bench, &bench.options(&[(SUB, "sub.pcap")]));
@@ -90,7 +90,7 @@ fn where_a_sender_loses_its_clock_the_run_has_a_mark_and_tmu_ends() {
 }
 
 #[test]
-fn one_file_that_does_not_say_when_its_packets_were_sampled_is_refused() {
+fn a_single_file_without_sample_times_is_refused() {
     let bench = Bench::new();
     for (file, says) in [
         (capture(20_000, 0, |_| 1), "no packet says that its sender keeps UTC"),

@@ -41,7 +41,7 @@ fn options(bench: &Bench, synch: u8) -> Options {
 }
 
 #[test]
-fn late_packets_have_captures_whatever_their_sender_says_of_its_clock() {
+fn late_packets_have_captures_with_any_state_of_the_senders_clock() {
     for synch in [0, 1, 2] {
         let bench = Bench::new();
         bench.write("trace.txt", trace(|_| "", SWITCH));
@@ -52,7 +52,7 @@ fn late_packets_have_captures_whatever_their_sender_says_of_its_clock() {
 }
 
 #[test]
-fn a_trace_that_is_of_no_use_says_why() {
+fn an_unusable_trace_is_refused_with_the_reason() {
     let bench = Bench::new();
     let options = options(&bench, 0);
     let with = |text: String| {

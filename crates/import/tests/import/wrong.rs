@@ -15,7 +15,7 @@ fn error(sub: &[u8]) -> String {
 }
 
 #[test]
-fn each_error_says_where_and_what_to_do() {
+fn each_error_has_its_place_and_the_next_step() {
     for (sub, says) in [
         (&b"57\n61\n"[..], &["sub.txt: neither", "times alone name no packet", "--format"][..]),
         (b"", &["sub.txt: neither", "it is empty"]),
@@ -33,7 +33,7 @@ fn each_error_says_where_and_what_to_do() {
 }
 
 #[test]
-fn a_log_that_was_cut_is_imported_up_to_its_last_whole_line() {
+fn a_truncated_log_is_imported_to_its_last_complete_line() {
     let bench = Bench::new();
     bench.write("pub.txt", GOOD);
     bench.write("sub.txt", "0:MU01:1:1700000000000100\n0:MU01:2:1700000000000350\n0:MU01:3:17000");
@@ -43,7 +43,7 @@ fn a_log_that_was_cut_is_imported_up_to_its_last_whole_line() {
 }
 
 #[test]
-fn points_and_machines_are_named_once_and_are_there() {
+fn points_and_machines_are_named_once_and_exist() {
     let bench = Bench::new();
     bench.write("pub.txt", GOOD);
     let mut options = bench.options(&[(PUB, "pub.txt"), (PUB, "pub.txt")]);
@@ -55,7 +55,7 @@ fn points_and_machines_are_named_once_and_are_there() {
 }
 
 #[test]
-fn a_capture_of_other_protocols_says_so() {
+fn a_capture_of_other_protocols_is_reported() {
     let bench = Bench::new();
     bench.write("pub.pcap", pcap(&[(1, frame("MU01", 1, None))]));
     bench.write("sub.pcap", pcap(&[(1, vec![0; 60]), (2, vec![1; 60])]));

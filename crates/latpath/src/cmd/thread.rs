@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::Args as ClapArgs;
-use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name, Awake};
+use latpath_traffic::kernel::{lock_memory, pin, set_fifo, set_name, CpuLatencyRequest};
 
 /// Flags of commands that have to be on time.
 #[derive(ClapArgs, Debug)]
@@ -20,8 +20,8 @@ pub struct OnTime {
 
 impl OnTime {
     /// Keeps CPUs awake for as long as what it returns lives, where the flag says so.
-    pub fn keep_awake(&self) -> Result<Option<Awake>> {
-        Ok(self.awake.then(Awake::new).transpose()?)
+    pub fn keep_awake(&self) -> Result<Option<CpuLatencyRequest>> {
+        Ok(self.awake.then(CpuLatencyRequest::new).transpose()?)
     }
 
     /// Makes this thread what the flags say, under this name.

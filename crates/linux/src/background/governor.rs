@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_stays_busy_is_tried_less_and_less_often() {
+    fn a_busy_machine_is_tried_less_and_less_often() {
         let mut rounds = Vec::new();
         for _ in 0..3 {
             rounds.push((500, 0.0));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_watchdog_raised_returns_to_the_background() {
+    fn threads_raised_by_the_watchdog_return_to_the_background() {
         let now = Instant::now();
         let mut governor = Governor::new(now);
         governor.was_raised(now);

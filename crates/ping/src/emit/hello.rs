@@ -1,6 +1,6 @@
 //! Hellos and welcomes: find the reflector, its clock and its counts, and detect its loss.
 
-use super::{Emitter, Halt, Observer, Pacing, Step, Why};
+use super::{Emitter, EndReason, Halt, Observer, Pacing, Step};
 use crate::timeline::{Relation, Timeline};
 use crate::transaction::Stamp;
 use crate::transport::{Sent, Transport, Wait};
@@ -44,13 +44,13 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
             self.ask(HELLO_WAIT_NS)?;
             let now = monotonic();
             if self.stop.load(Ordering::Relaxed) {
-                return Err(Halt::Why(Why::Stopped));
+                return Err(Halt::EndReason(EndReason::Stopped));
             }
             if self.welcome.is_none() && now - begun > self.plan.timeout {
-                return Err(Halt::Why(match self.other_version {
-                    Some(version) => Why::OtherVersion(version),
-                    None if self.nobody_there.is_some() => Why::NobodyListens,
-                    None => Why::NobodyAnswers,
+                return Err(Halt::EndReason(match self.other_version {
+                    Some(version) => EndReason::OtherVersion(version),
+                    None if self.nobody_there.is_some() => EndReason::NobodyListens,
+                    None => EndReason::NobodyAnswers,
                 }));
             }
             if self.welcome.is_none() {
@@ -122,16 +122,16 @@ impl<T: Transport, O: Observer> Emitter<'_, T, O> {
     /// Periodic tasks: stop flag, silence of the other end, hellos, clocks.
     pub(super) fn do_housekeeping(&mut self, now: Ns) -> Step<T> {
         if self.stop.load(Ordering::Relaxed) {
-            return Err(Halt::Why(Why::Stopped));
+            return Err(Halt::EndReason(EndReason::Stopped));
         }
         if self.breached && self.plan.stop_on_breach {
-            return Err(Halt::Why(Why::Breach));
+            return Err(Halt::EndReason(EndReason::Breach));
         }
         if self.no_answer(now) {
             // If this thread itself did not run, the answer has arrived, or another hello gets one.
             self.ask(HELLO_WAIT_NS)?;
             if self.no_answer(now) {
-                return Err(Halt::Why(Why::Dead));
+                return Err(Halt::EndReason(EndReason::Dead));
             }
         }
         // A restarted reflector learns of a session by a hello, so silence triggers one.

@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_requested_is_seen_and_no_more(
+        fn the_filter_passes_the_requested_frames_only(
             framing in framing(), len in 32..1400usize, session: u32, asked in prop::option::of(any::<bool>()), to in 0..3usize
         ) {
             let mac = [OWN_MAC, GROUP, [2, 0, 0, 0, 0, 8]][to];

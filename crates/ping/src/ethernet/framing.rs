@@ -284,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn what_fits_by_the_mtu_fits(to in peer(), mtu in 576..9000usize) {
+        fn messages_up_to_the_mtu_fit(to in peer(), mtu in 576..9000usize) {
             let message = vec![7; room(to.framing, mtu)];
             let mut frame = vec![0; 10_000];
             let len = write(&mut frame, &Peer { tag: None, ..to }, FROM, &message).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_answers_and_the_rest_are_streams_of_their_own() {
+    fn probes_answers_and_other_messages_are_separate_streams() {
         assert_eq!(svid(0xbad_cafe, Kind::Probe), "latpath-ping-0badcafe");
         assert_eq!(svid(0xbad_cafe, Kind::Answer), "latpath-ping-0badcafe-answer");
         assert_eq!(svid(0xbad_cafe, Kind::Hello), "latpath-ping-0badcafe-control");
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_are_none_of_ours() {
+    fn other_frames_are_ignored() {
         let plain = |asdus| FrameSpec { asdus, ..FrameSpec::default() }.build().unwrap();
         let unit = AsduSpec { svid: b"MU01".to_vec(), ..AsduSpec::default() };
         let ping = AsduSpec { svid: b"latpath-ping-1".to_vec(), ..AsduSpec::default() };

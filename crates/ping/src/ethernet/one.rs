@@ -1,7 +1,7 @@
 //! The emitter's transport: sends to one peer and ignores the messages of others.
 
 use super::framing::Peer;
-use crate::transport::{Arrived, Got, KernelClock, Left, Sent, Transport, Wait};
+use crate::transport::{Arrived, Got, KernelClock, Sent, SentStamp, Transport, Wait};
 use std::io;
 
 /// A transport of frames with one peer. If the peer is a group address, the first to answer becomes the peer.
@@ -56,7 +56,7 @@ impl<T: Transport<Peer = Peer>> Transport for ToOne<T> {
         })
     }
 
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), T::Error> {
+    fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), T::Error> {
         self.transport.left(each)
     }
 

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_keep_is_read() {
+    fn the_kept_transactions_are_parsed() {
         for (text, keep) in [
             ("all", Keep::All),
             ("over:200us", Keep::Over(200_000)),

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_hold_what_was_put_into_them() {
+    fn pages_keep_their_contents() {
         let mut pages = Pages::new(5000, 7u64, false).unwrap();
         assert!(pages.len() == 5000 && pages.iter().all(|v| *v == 7));
         pages[4999] = 8;
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_are_not_there_are_asked_for_by_name_and_number() {
+    fn missing_huge_pages_are_requested_by_size_and_number() {
         let text = "HugePages_Total:       5\nHugePages_Free:        2\nHugepagesize:       2048 kB\n";
         let error = no_huge_pages(text, 7 << 20, io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
         assert!(error.contains("4 huge pages of 2048 kB, 2 are free"), "{error}");

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_together_stays_in_parts_and_is_said() {
+    fn parts_that_cannot_be_merged_remain_and_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.parquet");
         let mut log = Parquet::create(&path).unwrap();

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_breach_keeps_what_came_before_it_and_itself_once() {
+    fn a_breach_keeps_the_transactions_before_it_and_itself_once() {
         let mut ring = ring(100, 3);
         (0..10).for_each(|n| assert!(!ring.push(&transaction(n))));
         ring.breach(&transaction(10));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_is_too_small_says_how_much_it_held() {
+    fn a_ring_that_is_too_small_reports_its_actual_time() {
         let mut ring = ring(4, 10);
         (0..20).for_each(|n| assert!(!ring.push(&transaction(n))));
         ring.breach(&transaction(19));
@@ -230,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_row_comes_twice_and_none_out_of_order(
+        fn rows_are_written_once_and_in_order(
             slots in 1usize..20, breaches in prop::collection::vec(0u64..60, 0..6), drains in 0usize..4
         ) {
             let mut ring = ring(slots, 5);

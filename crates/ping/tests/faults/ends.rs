@@ -2,7 +2,7 @@
 
 use crate::run::{at_a_rate, one_by_one, Run, LONG, MS};
 use crate::wire::{Fate, StampFate, WireError};
-use latpath_ping::emit::{Pacing, Plan, Why};
+use latpath_ping::emit::{EndReason, Pacing, Plan};
 use latpath_ping::wire::{Header, Kind};
 use latpath_ping::Stamp;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,7 +25,7 @@ fn a_reflector_that_dies_ends_the_run_and_keeps_its_results() {
         let run = Run::new(Plan { timeout: LONG, lost_after: LONG, ..plan });
         run.wire.reflector_lives_for(300, says);
         let outcome = run.go();
-        assert_eq!(outcome.ended.why, Ok(Why::Dead));
+        assert_eq!(outcome.ended.why, Ok(EndReason::Dead));
         outcome.emitters_counts_add_up();
         assert_eq!(outcome.ended.counts.answered + outcome.ended.counts.late, 299);
         assert_eq!(outcome.ended.seen, None, "what it said last is not what it saw");
@@ -52,7 +52,7 @@ fn a_restarted_reflector_answers_and_its_lost_counts_are_not_invented() {
     }));
     let outcome = run.go();
     outcome.emitters_counts_add_up();
-    assert_eq!(outcome.ended.why, Ok(Why::Done));
+    assert_eq!(outcome.ended.why, Ok(EndReason::Done));
     // The reflector knows the session again from the next hello on, at the latest after a second.
     assert!(outcome.ended.counts.answered > 800, "{:?}", outcome.ended.counts);
     assert!(outcome.closed.iter().rev().take(500).any(|(_, end)| *end == latpath_ping::table::End::Answered));
@@ -82,7 +82,7 @@ fn a_paused_emitter_does_not_declare_the_reflector_dead() {
             }
         });
         let outcome = run.go();
-        assert_eq!(outcome.ended.why, Ok(Why::Done), "{:?}", outcome.ended.counts);
+        assert_eq!(outcome.ended.why, Ok(EndReason::Done), "{:?}", outcome.ended.counts);
         assert_eq!(outcome.ended.counts.sent, 30);
     };
     thread::scope(|scope| {
@@ -107,7 +107,7 @@ fn a_kernel_that_refuses_the_last_probes_is_not_called_in_a_busy_loop() {
         Fate::Comes
     });
     let outcome = run.go();
-    assert_eq!((outcome.ended.why, outcome.ended.seen), (Ok(Why::Done), None));
+    assert_eq!((outcome.ended.why, outcome.ended.seen), (Ok(EndReason::Done), None));
     // One attempt per millisecond while the last answers are pending, then one per 100 ms.
     let refused = refused.load(Ordering::Relaxed);
     assert!((1..1_000).contains(&refused), "{refused}");
@@ -119,14 +119,14 @@ fn waiting_for_an_answer_sleeps_after_the_probes_stamps_have_arrived() {
     run.plan.timeout = 450 * MS;
     run.wire.there(|_| Fate::Lost);
     let outcome = run.go();
-    assert_eq!(outcome.ended.why, Ok(Why::NobodyAnswers));
+    assert_eq!(outcome.ended.why, Ok(EndReason::NobodyAnswers));
     let (hellos, ended) = (outcome.ledger.hellos, outcome.ledger.waits_ended);
     assert!(hellos >= 2 && ended <= 2 * hellos, "{ended} waits of {hellos} hellos were ended");
 }
 
 #[test]
 fn no_listener_and_no_answer_are_distinguished() {
-    for (says, why) in [(true, Why::NobodyListens), (false, Why::NobodyAnswers)] {
+    for (says, why) in [(true, EndReason::NobodyListens), (false, EndReason::NobodyAnswers)] {
         let mut run = Run::new(one_by_one(10));
         run.plan.timeout = 150 * MS;
         run.wire.reflector_lives_for(0, says);
@@ -144,7 +144,7 @@ fn a_reflector_of_another_version_is_named() {
         message[2] = 7;
         Fate::Comes
     });
-    assert_eq!(run.go().ended.why, Ok(Why::OtherVersion(7)));
+    assert_eq!(run.go().ended.why, Ok(EndReason::OtherVersion(7)));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_kernel_that_refuses_everything_ends_the_run() {
     let mut run = Run::new(one_by_one(10));
     run.plan.timeout = 150 * MS;
     run.wire.there(|_| Fate::Refused);
-    assert_eq!(run.go().ended.why, Ok(Why::NobodyAnswers));
+    assert_eq!(run.go().ended.why, Ok(EndReason::NobodyAnswers));
     // Concurrently, since each waits for its timeout.
     thread::scope(|scope| {
         for pacing in [Pacing::AsAnswersCome, at_a_rate(1).pacing, Pacing::Flood] {
@@ -198,7 +198,7 @@ fn a_kernel_that_refuses_everything_ends_the_run() {
                 let run = Run::new(Plan { pacing, timeout: LONG, ..at_a_rate(1_000) });
                 run.wire.there(|message| if is(message, Kind::Probe) { Fate::Refused } else { Fate::Comes });
                 let outcome = run.go();
-                assert!(matches!(outcome.ended.why, Ok(Why::Dead)), "{:?}", outcome.ended.why);
+                assert!(matches!(outcome.ended.why, Ok(EndReason::Dead)), "{:?}", outcome.ended.why);
                 assert_eq!(outcome.ended.counts.sent, 0);
             });
         }
@@ -246,11 +246,11 @@ fn a_breach_is_reported_at_once_to_both_ends_and_stops_the_run() {
         assert!(outcome.breaches.iter().all(|t| t.round_trip() > Some(1)));
         match stops {
             true => {
-                assert_eq!(outcome.ended.why, Ok(Why::Breach));
+                assert_eq!(outcome.ended.why, Ok(EndReason::Breach));
                 assert_eq!((breaches, outcome.report.over_threshold), (vec![0], 1));
             }
             false => {
-                assert_eq!(outcome.ended.why, Ok(Why::Done));
+                assert_eq!(outcome.ended.why, Ok(EndReason::Done));
                 assert_eq!((breaches.len(), outcome.report.over_threshold), (200, 200));
             }
         }
@@ -271,7 +271,7 @@ fn a_run_with_a_duration_ends_on_time_with_any_pacing() {
         let mut run = Run::new(at_a_rate(1));
         (run.plan.pacing, run.plan.count, run.plan.duration) = (pacing, None, Some(100 * MS));
         let outcome = run.go();
-        assert_eq!(outcome.ended.why, Ok(Why::Done));
+        assert_eq!(outcome.ended.why, Ok(EndReason::Done));
         assert!(outcome.ended.counts.sent > 0 && outcome.ended.elapsed >= 100 * MS);
     }
 }

@@ -4,9 +4,9 @@ use crate::run::{at_a_rate, one_by_one, Chance, Reported, Run, LONG, MS};
 use crate::wire::{End, Fate, Wire, WireError, ALL};
 use latpath_model::Ns;
 use latpath_ping::clocks::Clocks;
-use latpath_ping::emit::Why;
+use latpath_ping::emit::EndReason;
 use latpath_ping::reflect::{reflect, ReflectPlan, Reflected};
-use latpath_ping::wire::{Afterwards, Answer, Header, Kind, NicClock, ReflectorCounters, Welcome, CONTROL, HEADER};
+use latpath_ping::wire::{Answer, Header, Kind, LateStamps, NicClock, ReflectorCounters, Welcome, CONTROL, HEADER};
 use latpath_testkit::waits::until;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,9 +17,9 @@ fn time(chance: &mut Chance) -> Ns {
     TIMES[chance.below(TIMES.len() as u32) as usize]
 }
 
-fn afterwards(chance: &mut Chance, sequence: u64) -> Option<Afterwards> {
+fn afterwards(chance: &mut Chance, sequence: u64) -> Option<LateStamps> {
     let sequence = [0, sequence, sequence + 1, u64::MAX - 1][chance.below(4) as usize];
-    Some(Afterwards { sequence, stamps: [0; 3].map(|_| Some(time(chance))) })
+    Some(LateStamps { sequence, stamps: [0; 3].map(|_| Some(time(chance))) })
 }
 
 /// A reflector that invents every time.
@@ -74,7 +74,7 @@ fn invented_times_of_a_reflector_affect_its_own_segments_only() {
                 Fate::Comes
             });
             let outcome = run.go();
-            assert_eq!(outcome.ended.why, Ok(Why::Done));
+            assert_eq!(outcome.ended.why, Ok(EndReason::Done));
             let c = outcome.ended.counts;
             assert_eq!((c.sent, c.answered + c.lost, c.answered + c.late), (300, 300, 300));
             assert_eq!(outcome.report.round_trip.count, c.answered);
@@ -115,7 +115,7 @@ fn a_welcome_that_was_cut_off_is_foreign() {
         Fate::Comes
     });
     let outcome = run.go();
-    assert_eq!(outcome.ended.why, Ok(Why::NobodyAnswers), "nobody said who he is");
+    assert_eq!(outcome.ended.why, Ok(EndReason::NobodyAnswers), "nobody said who he is");
     assert!(outcome.ended.counts.foreign > 0);
 }
 
@@ -131,7 +131,7 @@ fn an_emitters_own_messages_sent_back_to_it_are_foreign() {
         Fate::Comes
     });
     let outcome = run.go();
-    assert_eq!((outcome.ended.why, outcome.ended.counts.sent), (Ok(Why::NobodyAnswers), 0));
+    assert_eq!((outcome.ended.why, outcome.ended.counts.sent), (Ok(EndReason::NobodyAnswers), 0));
 }
 
 /// Sender or receiver of a message, and the message.
@@ -298,7 +298,7 @@ fn a_probe_whose_answer_is_too_long_is_lost_and_the_reflector_continues() {
         _ => Fate::Comes,
     });
     let outcome = run.go();
-    assert_eq!(outcome.ended.why, Ok(Why::Done));
+    assert_eq!(outcome.ended.why, Ok(EndReason::Done));
     let c = outcome.ended.counts;
     assert_eq!((c.sent, c.answered + c.late, c.lost - c.late), (100, 90, 10));
 }

@@ -2,7 +2,7 @@
 
 use crate::run::{at_a_rate, by_chance, one_by_one, Fault, Run, LONG, MS};
 use crate::wire::{Fate, PHC_AHEAD};
-use latpath_ping::emit::{Pacing, Why};
+use latpath_ping::emit::{EndReason, Pacing};
 use latpath_ping::table::End;
 use latpath_ping::wire::{Header, Kind};
 use latpath_ping::Stamp;
@@ -21,7 +21,7 @@ fn over_a_wire_without_faults_every_probe_is_answered_with_every_stamp() {
         let outcome = Run::new(plan).go();
         outcome.adds_up();
         let c = outcome.ended.counts;
-        assert_eq!(outcome.ended.why, Ok(Why::Done));
+        assert_eq!(outcome.ended.why, Ok(EndReason::Done));
         assert_eq!((c.duplicates, c.foreign, c.refused), (0, 0, 0));
         // Except for delays of a busy machine.
         assert!(c.incomplete * 10 < c.sent, "{c:?}");

@@ -3,9 +3,9 @@
 use crate::run::{at_a_rate, one_by_one, Chance, Outcome, Run, LONG, MS};
 use crate::wire::{realtime_at, Fate, OnStamp, StampFate, PHC_AHEAD};
 use latpath_model::Ns;
-use latpath_ping::emit::{Pacing, Why};
+use latpath_ping::emit::{EndReason, Pacing};
 use latpath_ping::timeline::Relation;
-use latpath_ping::wire::{Answer, Header, Kind, Welcome, AFTERWARDS};
+use latpath_ping::wire::{Answer, Header, Kind, Welcome, LATE_STAMPS};
 use latpath_ping::{Source, Stamp, Transaction};
 use proptest::prelude::*;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ fn of_probes(count: u64, fate: impl FnMut(Stamp, &Header) -> StampFate + Send + 
     run.on_probes_stamp = Some(Box::new(fate));
     let outcome = run.go();
     outcome.adds_up();
-    assert_eq!(outcome.ended.why, Ok(Why::Done));
+    assert_eq!(outcome.ended.why, Ok(EndReason::Done));
     outcome
 }
 
@@ -49,7 +49,7 @@ fn missing_stamps_do_not_displace_others_with_any_timeout() {
         run.on_probes_stamp = Some(Box::new(|_, h| if h.sequence == 0 { StampFate::Never } else { StampFate::Comes }));
         let outcome = run.go();
         outcome.adds_up();
-        assert_eq!(outcome.ended.why, Ok(Why::Done));
+        assert_eq!(outcome.ended.why, Ok(EndReason::Done));
         assert_eq!((outcome.ended.counts.lost, missing(&outcome, Stamp::T1Nic)), (0, 1));
     }
 }
@@ -164,8 +164,8 @@ const OTHER_KERNEL: Ns = 5_000_000_000_000;
 pub fn of_another_kernel(message: &mut [u8]) {
     let Some(h) = Header::read(message) else { return };
     Header { first: h.first + OTHER_KERNEL, second: h.second + OTHER_KERNEL, ..h }.write(message);
-    let later = |mut a: latpath_ping::wire::Afterwards| {
-        for (_, time) in AFTERWARDS.into_iter().zip(&mut a.stamps).filter(|(s, _)| s.source() == Source::Kernel) {
+    let later = |mut a: latpath_ping::wire::LateStamps| {
+        for (_, time) in LATE_STAMPS.into_iter().zip(&mut a.stamps).filter(|(s, _)| s.source() == Source::Kernel) {
             *time = time.map(|t| t + OTHER_KERNEL);
         }
         a

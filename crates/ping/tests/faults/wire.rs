@@ -3,7 +3,7 @@
 
 use latpath_linux::monotonic;
 use latpath_model::Ns;
-use latpath_ping::transport::{Arrived, Got, Left, Sent, Transport, Wait};
+use latpath_ping::transport::{Arrived, Got, Sent, SentStamp, Transport, Wait};
 use latpath_ping::wire::{Header, Kind};
 use latpath_ping::Stamp;
 use std::collections::VecDeque;
@@ -429,11 +429,11 @@ impl Transport for End {
         Ok(Got::Message(Arrived { kernel, nic: a.nic.filter(|_| takes(Stamp::T4Nic)), ..a }))
     }
 
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), WireError> {
+    fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), WireError> {
         let sent = self.sent;
         self.coming.retain(|(when, message, stamp, time)| {
             if *when <= sent {
-                each(Left { message, stamp: *stamp, time: *time });
+                each(SentStamp { message, stamp: *stamp, time: *time });
             }
             *when > sent
         });

@@ -9,7 +9,7 @@ mod xdp;
 use latpath_linux::monotonic;
 use latpath_nic_timestamps::Stamps;
 use latpath_ping::clocks::Clocks;
-use latpath_ping::emit::{emit, Observer, Pacing, Plan, Why};
+use latpath_ping::emit::{emit, EndReason, Observer, Pacing, Plan};
 use latpath_ping::ethernet::{svid, DeviceError, Ethernet, Framing, Options, Peer, ToOne};
 use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
 use latpath_ping::session::Session;
@@ -424,7 +424,7 @@ fn ping<T: Transport<Peer = Peer> + Send>(pair: &Pair, here: T, there: T, peer: 
         stop.store(true, Ordering::Relaxed);
         (ended, reflector.join().expect("no panic"))
     });
-    equal("why it ended", ended.why?, Why::Done)?;
+    equal("why it ended", ended.why?, EndReason::Done)?;
     let reflected = reflected.map_err(|(e, _)| e)?;
     equal("foreign messages", (ended.counts.foreign, reflected.foreign), (0, 0))?;
     equal("what the reflector received", ended.seen.map(|s| s.received), Some(500))?;

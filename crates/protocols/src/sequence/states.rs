@@ -118,21 +118,21 @@ mod tests {
     }
 
     #[test]
-    fn an_event_begins_at_0_or_1_and_nothing_is_lost() {
+    fn an_event_may_begin_at_0_or_1_without_loss() {
         assert_eq!(lost(&[(1, 7), (1, 8), (2, 0), (2, 1), (3, 0)]), (0, 0, 0, 0));
         assert_eq!(lost(&[(1, 7), (1, 8), (2, 1), (2, 2), (3, 1)]), (0, 0, 0, 0));
         assert_eq!(lost(&[(1, 7), (2, 0), (3, 1)]), (1, 0, 0, 0), "this sender starts at 0");
     }
 
     #[test]
-    fn what_is_missing_in_an_event_before_it_or_between_events_is_counted() {
+    fn losses_within_before_and_between_events_are_counted() {
         assert_eq!(lost(&[(1, 7), (1, 10)]), (2, 0, 0, 0));
         assert_eq!(lost(&[(1, 7), (2, 0), (3, 3)]), (3, 0, 0, 0));
         assert_eq!(lost(&[(1, 7), (5, 1)]), (3, 0, 0, 0), "one of each event, at least");
     }
 
     #[test]
-    fn what_comes_late_or_twice_is_no_loss() {
+    fn late_and_duplicated_packets_are_no_losses() {
         assert_eq!(lost(&[(1, 7), (1, 9), (1, 8)]), (0, 0, 1, 0));
         assert_eq!(lost(&[(1, 7), (1, 9), (2, 0), (1, 8), (2, 1), (2, 1)]), (0, 1, 1, 0));
         assert_eq!(lost(&[(1, 7), (2, 0), (1, 8), (2, 2)]), (1, 0, 1, 0), "the last one of an event was not missed");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_starts_again_has_lost_nothing() {
+    fn a_restarted_device_has_no_losses() {
         assert_eq!(lost(&[(900, 7), (900, 8), (1, 1), (1, 2), (2, 0)]), (0, 0, 0, 1));
         let mut tracker = Tracker::new(KeyRule::Own(ProtocolId::Goose)).unwrap();
         for (t, sq_num) in [(0, 1), (1, 2), (2, 3), (60, 1), (61, 2)] {

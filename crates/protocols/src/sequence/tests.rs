@@ -35,7 +35,7 @@ fn a_gap_of_half_a_second_is_explained_by_time() {
 }
 
 #[test]
-fn a_wrap_of_its_own_is_believed_when_seen_twice() {
+fn an_unusual_wrap_is_learned_when_seen_twice() {
     let mut seq = sv();
     send(&mut seq, 0..1001, 1, 1000, &[]);
     assert_eq!(seq.wrap(), None);
@@ -53,7 +53,7 @@ fn a_number_beyond_the_wrap_refutes_it() {
 }
 
 #[test]
-fn a_late_number_beyond_a_wrap_that_was_wrongly_believed_is_no_gap() {
+fn a_late_number_beyond_a_wrongly_learned_wrap_is_no_gap() {
     let mut seq = sv();
     // The last number of each of the first two cycles is lost, so they seem to wrap at 698; that of the third arrives
     // late.
@@ -98,7 +98,7 @@ fn once_the_wrap_is_known_all_packets_of_a_stream_without_losses_are_the_next() 
 proptest! {
     /// A stream with some step and wrap that loses, repeats and reorders packets, pauses and restarts.
     #[test]
-    fn the_next_packet_is_taken_as_any_other(
+    fn the_fast_path_of_the_next_packet_gives_the_same_result(
         (step, wrap) in prop::sample::select(vec![(1_u64, 4000_u64), (2, 4800), (8, 12800), (1, 700), (1, 65536), (3, 10)]),
         events in prop::collection::vec((0..60_u8, 0..400_i64), 1..3000),
     ) {

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusual_wrap_is_learned_and_what_it_seemed_to_lose_is_taken_back() {
+    fn learning_an_unusual_wrap_reverts_its_apparent_losses() {
         for wrap in [1000u32, 3998, 65535, 65536] {
             let mut t = sv(None);
             run(&mut t, (0..4 * wrap).map(|n| (n % wrap) as u16));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_counts_from_1_loses_nothing_where_it_wraps() {
+    fn a_sender_that_counts_from_1_has_no_loss_at_its_wrap() {
         // Samples per frame, the wrap, and the sender's first number.
         for (samples, wrap, first) in
             [(1, 4000, 1), (1, 4800, 2345), (2, 4800, 1), (2, 4800, 2), (6, 14_400, 6), (1, 1000, 1), (1, 3998, 1)]
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_counts_from_0_after_one_that_counted_from_1_keeps_its_wrap() {
+    fn a_sender_from_0_after_one_from_1_keeps_its_wrap() {
         let mut t = sv(None);
         run(&mut t, (0..9000u32).map(|n| (n % 4000 + 1) as u16).chain((0..9000u32).map(|n| (n % 4000) as u16)));
         assert_eq!((t.wrap(), t.totals().lost, t.totals().restarts), (Some(4000), 0, 1));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_stall_all_comes_at_once_and_nothing_was_lost() {
+    fn a_burst_after_a_stall_has_no_losses() {
         // A pause of the publisher or of this machine: 12,000 samples late, then a burst, then on time. In the second
         // stream, five packets are lost in the silence.
         for gone in [0, 5] {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_that_starts_again_is_no_flood_of_duplicates() {
+    fn a_restarted_publisher_sends_no_duplicates() {
         let mut t = sv(Some(4000));
         run(&mut t, (0..1500u16).chain(0..1000));
         assert_eq!((t.totals().restarts, t.totals().duplicates, t.totals().lost), (1, 0, 0));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_packet_from_before_a_wrap_that_another_was_lost_at_is_no_gap() {
+    fn a_late_packet_before_a_wrap_with_a_loss_is_no_gap() {
         let mut t = sv(None);
         let mut counts: Vec<u16> = (0..12_000u32).filter(|n| *n != 3999).map(|n| (n % 4000) as u16).collect();
         counts.swap(7998, 7999);

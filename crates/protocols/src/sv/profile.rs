@@ -59,12 +59,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_a_second_are_those_of_the_guidelines() {
+    fn frames_per_second_follow_the_guidelines() {
         assert_eq!(Profile::ALL.map(|p| p.frames_per_s()), [4000, 4800, 1600, 1920, 2400, 2400]);
     }
 
     #[test]
-    fn a_profile_is_found_by_its_name_in_any_case_and_no_other() {
+    fn a_profile_is_found_by_its_name_in_any_case() {
         for p in Profile::ALL {
             assert_eq!(p.name.to_uppercase().parse(), Ok(p));
         }

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn voltages_reach_their_peak_a_quarter_period_in() {
+    fn voltages_peak_after_a_quarter_period() {
         let wave = Waveform::new(4000, 50);
         assert_eq!(value(wave.sample(0), 4), 0);
         let peak = VOLTAGE_10MV * SQRT_2;
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_neutral_is_derived_and_all_but_nothing() {
+    fn the_neutral_is_derived_and_almost_zero() {
         let wave = Waveform::new(14400, 50);
         for n in 0..288 {
             let data = wave.sample(n);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_arrive_at_once_are_a_release_and_those_that_arrive_one_by_one_are_none() {
+    fn simultaneous_packets_are_a_release_and_successive_ones_are_not() {
         let held: Vec<(Ns, Ns)> = (0..40).map(|n| (n * 250_000, 10_000_000 - n * 250_000 + n * 8_000)).collect();
         assert!(run(&held).is_release());
         let slow: Vec<(Ns, Ns)> = (0..40).map(|n| (n * 250_000, 10_000_000 - n * 1_000)).collect();
@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_greatest_are_kept_in_whatever_order_they_come(
+        fn the_greatest_are_kept_for_any_order(
             peaks in prop::collection::vec(0..50_i64, 1..200),
             most in 1..20_usize,
             turn in any::<prop::sample::Index>(),

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_of_a_recording_that_goes_on_join_neighbours_when_there_are_too_many() {
+    fn slots_of_a_continuing_recording_are_joined_beyond_the_maximum() {
         let mut slots = Slots::growing(7);
         let mut lengths = Vec::new();
         for second in 0..100_000 {

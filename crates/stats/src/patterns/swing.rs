@@ -122,7 +122,7 @@ mod tests {
         }
 
         #[test]
-        fn a_load_that_comes_and_goes_is_no_swing(seed in 1..u64::MAX, period in 40.0..120.0_f64) {
+        fn an_intermittent_load_is_no_swing(seed in 1..u64::MAX, period in 40.0..120.0_f64) {
             let load = |slot: f64| (0.0, 1.4 + (slot / period * std::f64::consts::TAU).sin() * 0.4);
             prop_assert_eq!(swing(&series(seed, 400, load), 1.0), None);
         }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interface_that_is_meant_is_taken_and_where_none_is_only_one_may_have_packets() {
+    fn the_named_interface_is_read_and_without_a_name_only_one_may_have_packets() {
         let takes = |choice: Option<&str>, names: &[&str], of: &[&str]| {
             let choice = choice.map(|c| c.parse().unwrap());
             let mut selection = Selection::new(choice, names.iter().map(ToString::to_string).collect());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_stands_behind_the_file() {
+    fn the_choice_follows_the_file_name() {
         assert_eq!(InterfaceChoice::split("a,b.pcap"), ("a,b.pcap", None));
         let one = |name: &str| Some(InterfaceChoice::One(name.into()));
         assert_eq!(InterfaceChoice::split("a.pcapng,interface=vnet0"), ("a.pcapng", one("vnet0")));

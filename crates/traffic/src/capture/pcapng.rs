@@ -24,7 +24,7 @@ const BLOCK: usize = 12;
 
 /// An interface of the section, with the format of its packets' times.
 #[derive(Clone, Copy)]
-struct Described {
+struct InterfaceDescription {
     /// Index in the file.
     id: usize,
     snap_len: u32,
@@ -42,7 +42,7 @@ pub(super) fn is_pcapng(bytes: &[u8]) -> bool {
 #[derive(Default)]
 pub(super) struct PcapNg {
     order: Option<Order>,
-    section: Vec<Described>,
+    section: Vec<InterfaceDescription>,
     /// The interfaces of all sections.
     pub interfaces: Vec<Interface>,
 }
@@ -154,7 +154,7 @@ impl PcapNg {
                 self.interfaces.len() - 1
             }
         };
-        self.section.push(Described {
+        self.section.push(InterfaceDescription {
             id,
             snap_len: order.u32(body, 4),
             units_per_second: units_per_second(resolution.unwrap_or(6)),
@@ -204,7 +204,7 @@ impl PcapNg {
     }
 }
 
-impl Described {
+impl InterfaceDescription {
     /// Converts units of the interface's clock to ns since 1970.
     fn time(&self, units: u64) -> Ns {
         let (per_second, units) = (i128::from(self.units_per_second), i128::from(units));
@@ -258,7 +258,8 @@ mod tests {
     #[test]
     fn times_of_every_resolution_and_offset_are_in_nanoseconds() {
         let time = |units, resolution, offset| {
-            Described { id: 0, snap_len: 0, units_per_second: units_per_second(resolution), offset }.time(units)
+            InterfaceDescription { id: 0, snap_len: 0, units_per_second: units_per_second(resolution), offset }
+                .time(units)
         };
         assert_eq!(time(1_000_001, 6, 0), 1_000_001_000);
         assert_eq!(time(5, 9, 0), 5);

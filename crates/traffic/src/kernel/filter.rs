@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_passes_and_nothing_else(
+        fn the_filter_passes_the_frames_of_the_stream_only(
             protocols in prop::sample::subsequence(ProtocolId::listed(), 1..=ProtocolId::listed().len()),
             tags in prop::collection::vec((0_usize..2, 0_u16..4095), 0..=3),
             kind in any::<prop::sample::Index>(),

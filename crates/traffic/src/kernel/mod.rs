@@ -9,4 +9,4 @@ mod thread;
 
 pub use ring::RingReceiver;
 pub use socket::{removed_tag, CopyReceiver, Groups, Listen, PacketSocket, Received, Sent};
-pub use thread::{lock_memory, pin, set_fifo, set_name, wait_until, Awake, ThreadError, Woken};
+pub use thread::{lock_memory, pin, set_fifo, set_name, wait_until, CpuLatencyRequest, ThreadError, WakeUp};

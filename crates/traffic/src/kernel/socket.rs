@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_the_kernel_took_off_is_found_behind_other_messages() {
+    fn a_removed_tag_is_found_after_other_control_messages() {
         let other = [&24usize.to_ne_bytes()[..], &[1; 8], &[0; 8]].concat();
         let (valid, tpid_valid) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
         let tag = |status| removed_tag(&[other.clone(), auxdata(status, 0x8007, 0x88a8)].concat());
@@ -311,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_control_data_is_survived(bytes in prop::collection::vec(any::<u8>(), 0..300), len: usize) {
+        fn no_control_data_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), len: usize) {
             removed_tag(&bytes);
             let mut spoilt = auxdata(libc::TP_STATUS_VLAN_VALID, 1, 2);
             spoilt[..8].copy_from_slice(&len.to_ne_bytes());

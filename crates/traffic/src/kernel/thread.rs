@@ -34,7 +34,7 @@ pub enum ThreadError {
     },
     /// The CPUs could not be kept out of idle states.
     #[error("/dev/cpu_dma_latency: {0}; keeping CPUs awake needs root and a kernel that offers this file")]
-    Awake(io::Error),
+    CpuLatencyRequest(io::Error),
     /// Memory could not be locked.
     #[error("locking memory: {0}; it needs root, CAP_IPC_LOCK or a higher limit (ulimit -l)")]
     Memory(io::Error),
@@ -42,7 +42,7 @@ pub enum ThreadError {
 
 /// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Woken {
+pub struct WakeUp {
     /// `CLOCK_MONOTONIC`, ns.
     pub now: Ns,
     /// The deadline was in the future when the wait began.
@@ -51,12 +51,12 @@ pub struct Woken {
 
 /// Sleeps until `deadline` (`CLOCK_MONOTONIC`), with busy waiting for the last `spin` ns. `None` if `stop` was set,
 /// which is checked on every signal and at least every 100 ms.
-pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<Woken> {
+pub fn wait_until(deadline: Ns, spin: Ns, stop: &AtomicBool) -> Option<WakeUp> {
     let mut waited = false;
     loop {
         let now = monotonic();
         if now >= deadline {
-            return Some(Woken { now, waited });
+            return Some(WakeUp { now, waited });
         }
         waited = true;
         if stop.load(Ordering::Relaxed) {
@@ -107,9 +107,11 @@ pub fn pin(cpu: usize) -> Result<(), ThreadError> {
 /// Keeps the machine's CPUs out of idle states with a wake-up latency, until dropped
 /// (Documentation/power/pm_qos_interface.rst).
 #[derive(Debug)]
-pub struct Awake(#[allow(dead_code, reason = "held open: the kernel drops the request when it is closed")] File);
+pub struct CpuLatencyRequest(
+    #[allow(dead_code, reason = "held open: the kernel drops the request when it is closed")] File,
+);
 
-impl Awake {
+impl CpuLatencyRequest {
     /// Requests a wake-up latency of 0 µs from the kernel.
     ///
     /// # Errors
@@ -120,7 +122,7 @@ impl Awake {
             file.write_all(&0i32.to_ne_bytes())?;
             Ok(Self(file))
         };
-        open().map_err(ThreadError::Awake)
+        open().map_err(ThreadError::CpuLatencyRequest)
     }
 }
 

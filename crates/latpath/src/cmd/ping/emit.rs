@@ -20,8 +20,8 @@ use clap::Args as ClapArgs;
 use latpath_model::Ns;
 use latpath_ping::breach::{BreachReport, BreachTrace};
 use latpath_ping::breach_context::{ContextRecorder, ExplainedBreach};
-use latpath_ping::emit::{Pacing, Plan, Why, LONGEST};
-use latpath_ping::figures::Drawn;
+use latpath_ping::emit::{EndReason, Pacing, Plan, LONGEST};
+use latpath_ping::figures::HistogramAxis;
 use latpath_ping::log::Keep;
 use latpath_ping::timeline::Relation;
 use latpath_ping::wire::{FULL, HEADER};
@@ -130,8 +130,8 @@ fn size(text: &str) -> Result<usize, String> {
 
 impl Args {
     /// The histogram, where one is drawn.
-    fn drawn(&self) -> Option<Drawn> {
-        self.bucket.map(|bucket| Drawn { bucket: ns(bucket), end: ns(self.overflow) })
+    fn drawn(&self) -> Option<HistogramAxis> {
+        self.bucket.map(|bucket| HistogramAxis { bucket: ns(bucket), end: ns(self.overflow) })
     }
 
     fn plan(&self, session: u32) -> Plan {
@@ -168,8 +168,8 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     if args.freeze.is_requested() && args.freeze.threshold.is_none() {
         return Err(Usage("--trace-instance needs --threshold".into()).into());
     }
-    if args.drawn().is_some_and(|drawn| drawn.buckets() > Drawn::MOST) {
-        return Err(Usage(format!("--bucket and --overflow: more than {} buckets", Drawn::MOST)).into());
+    if args.drawn().is_some_and(|drawn| drawn.buckets() > HistogramAxis::MOST) {
+        return Err(Usage(format!("--bucket and --overflow: more than {} buckets", HistogramAxis::MOST)).into());
     }
     let mut limits = args.limits.all(false)?;
     verdicts::refuse_others(&mut limits, args.freeze.threshold.is_some())?;
@@ -210,7 +210,7 @@ pub fn run(mut args: Args) -> Result<Outcome> {
     if !failed.is_empty() {
         bail!("{}", failed.join("\n"));
     }
-    let breached = all.iter().any(|done| done.report.over_threshold > 0 || done.ended.why == Ok(Why::Breach));
+    let breached = all.iter().any(|done| done.report.over_threshold > 0 || done.ended.why == Ok(EndReason::Breach));
     let verdicts = verdicts::of(&all, &limits)?;
     let outcome = args.limits.announce("latpath ping emit", &verdicts, false)?;
     Ok(if breached { Outcome::LimitBroken } else { outcome })
@@ -237,7 +237,7 @@ fn in_threads(
         let target = args.targets[number];
         let done = Session { args, row_limits, target, plan, number, freeze, recorder, now: &now[number], stop }.run();
         // A breach ends all of them, and so does what keeps one from beginning.
-        if done.as_ref().map_or(true, |done| done.ended.why == Ok(Why::Breach)) {
+        if done.as_ref().map_or(true, |done| done.ended.why == Ok(EndReason::Breach)) {
             stop.store(true, Ordering::Relaxed);
         }
         done

@@ -9,7 +9,7 @@ use latpath_linux::monotonic;
 use latpath_model::Ns;
 use latpath_ping::breach::{BreachTrace, BreachedProbe};
 use latpath_ping::breach_context::{BreachRequest, ContextRecorder};
-use latpath_ping::emit::{emit, Ended, Observer, Pacing, Plan, Why};
+use latpath_ping::emit::{emit, EndReason, Ended, Observer, Pacing, Plan};
 use latpath_ping::ethernet::{self, Ethernet, Framing, Peer, ToOne};
 use latpath_ping::figures::{FigureOptions, Figures, Report};
 use latpath_ping::log::{Log, LogOptions, Summary};
@@ -267,23 +267,23 @@ impl Done {
             return Some(format!("the log is not whole: {error}"));
         }
         match why {
-            Why::Done | Why::Stopped | Why::Breach => None,
-            Why::NobodyListens => Some(format!(
+            EndReason::Done | EndReason::Stopped | EndReason::Breach => None,
+            EndReason::NobodyListens => Some(format!(
                 "{target}: nobody listens there (its kernel answered: port unreachable); start there: latpath ping reflect"
             )),
-            Why::NobodyAnswers => {
+            EndReason::NobodyAnswers => {
                 let refusal = self.ended.refusal.as_ref().map_or(String::new(), |e| format!(" ({e})"));
                 Some(format!(
                     "{target}: no answer{refusal}; does latpath ping reflect run there, and does a firewall let its messages through?"
                 ))
             }
-            Why::OtherVersion(version) => Some(format!(
+            EndReason::OtherVersion(version) => Some(format!(
                 "{target}: its reflector speaks version {version} of the probes' format, this latpath version 1; use the same latpath at both ends"
             )),
-            Why::Dead if self.report.counts.answered == 0 => Some(format!(
+            EndReason::Dead if self.report.counts.answered == 0 => Some(format!(
                 "{target}: it says hello, and answers no probe; does its route let messages of this --size through (MTU)?"
             )),
-            Why::Dead => Some(format!(
+            EndReason::Dead => Some(format!(
                 "{target}: no answer any more, after {}; was the reflector stopped, or the route to it cut?",
                 count(self.report.counts.answered)
             )),
@@ -306,7 +306,7 @@ impl Done {
             "pacing": pacing,
             "stamps": latpath_ping::Stamp::ALL.into_iter().filter(|s| s.bit() & self.taken != 0).collect::<Vec<_>>(),
             "reflector_device": self.ended.welcome.as_ref().map(|w| w.device.clone()),
-            "ended": self.ended.why.as_ref().map_or("failed", Why::key),
+            "ended": self.ended.why.as_ref().map_or("failed", EndReason::key),
             "error": self.failure(),
             "reflector_restarts": self.ended.restarts,
             "dropped_here": self.ended.dropped,

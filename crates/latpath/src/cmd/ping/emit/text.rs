@@ -5,7 +5,7 @@ use super::one::Done;
 use super::Args;
 use latpath_model::Ns;
 use latpath_ping::breach_context::ExplainedBreach;
-use latpath_ping::emit::Why;
+use latpath_ping::emit::EndReason;
 use latpath_ping::figures::{Report, RoundTripSegmentFigures};
 use latpath_ping::timeline::Relation;
 use latpath_ping::transaction::{Source, Stamp};
@@ -171,7 +171,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
             number_of(behind, "probe")
         ));
     }
-    if done.ended.why == Ok(Why::Stopped) {
+    if done.ended.why == Ok(EndReason::Stopped) {
         lines.push("          stopped before its end".into());
     }
     lines
@@ -180,7 +180,7 @@ fn sent(done: &Done, args: &Args) -> Vec<String> {
 /// The breach that ended the session, or the worst of those that have a context, and that.
 fn breach(done: &Done, explained: Option<&ExplainedBreach>) -> Vec<String> {
     let mut lines = Vec::new();
-    if let (Ok(Why::Breach), Some(w)) = (&done.ended.why, done.report.worst.first()) {
+    if let (Ok(EndReason::Breach), Some(w)) = (&done.ended.why, done.report.worst.first()) {
         let longest =
             w.longest.as_ref().map_or(String::new(), |segment| format!("; longest beyond its median: {segment}"));
         lines.push(format!("breach    probe {} took {}{longest}", w.sequence, duration(w.round_trip_ns)));
