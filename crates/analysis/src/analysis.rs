@@ -43,7 +43,8 @@ pub struct Analysis<'a> {
     pub options: SummaryOptions,
     /// Route and segments, the user's segments last.
     pub layout: Layout,
-    /// The run's manifest, with the largest error bound of all clock samples of each machine: after a crash, the samples are newer
+    /// The run's manifest, with the largest error bound of all clock samples of each machine: after a crash, the
+    /// samples are newer
     /// than the manifest.
     pub manifest: Manifest,
     /// Virtual machines on the host.

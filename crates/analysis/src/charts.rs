@@ -95,7 +95,8 @@ fn charted(setup: &Setup, most: usize) -> Vec<usize> {
     chosen
 }
 
-/// The complete packet with segment times closest to the medians, among the first `TRIED` packets of the stream with most packets.
+/// The complete packet with segment times closest to the medians, among the first `TRIED` packets of the stream with
+/// most packets.
 fn typical(run: &Run, select: &Select, setup: &Setup, summary: &Summary) -> Option<Aggregate> {
     const TRIED: usize = 20_000;
     let streams = select.streams.clone();

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// Maximum depth of directories in a run.
 const DEPTH: usize = 4;
 
-/// The SHA-256 of a run's files, equal to the output of `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` in the run's
+/// The SHA-256 of a run's files, equal to the output of `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum`
+/// in the run's
 /// directory; for a log, the SHA-256 of the file.
 ///
 /// # Errors

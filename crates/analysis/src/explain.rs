@@ -1,7 +1,9 @@
 //! Explains late packets from captures, for `latpath explain` and `latpath live`.
 //!
-//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] captures with late packets, in any order:
-//! it explains each late packet, ranks the causes, and keeps the worst packets. The result is an [`Explanation`], available at any time,
+//! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] captures with late packets,
+//! in any order:
+//! it explains each late packet, ranks the causes, and keeps the worst packets. The result is an [`Explanation`],
+//! available at any time,
 //! for captures of a run as for captures of a current recording.
 
 mod alike;
@@ -149,7 +151,8 @@ impl Explainer {
         }
     }
 
-    /// Histograms of a segment's times among late packets, by first cause in the segment. `segment` is an index into the context's segments.
+    /// Histograms of a segment's times among late packets, by first cause in the segment. `segment` is an index into
+    /// the context's segments.
     pub fn first_causes(&self, segment: usize) -> Vec<(&'static str, Vec<Bucket>)> {
         self.first_causes.buckets(segment)
     }
@@ -169,7 +172,8 @@ impl Explainer {
         self.baseline.packets()
     }
 
-    /// Learns the baseline from a capture's packets that reached the end of their route and were not late. Pass captures with late packets only
+    /// Learns the baseline from a capture's packets that reached the end of their route and were not late. Pass
+    /// captures with late packets only
     /// if there are no others: the cause of the late packets may have delayed the rest too.
     pub fn learn(&mut self, capture: &Capture) {
         let has_arrived = |p: &Packet| {

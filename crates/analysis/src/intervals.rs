@@ -9,7 +9,8 @@ use latpath_stats::{Aggregate, Batches, IntervalFigures, Setup};
 /// Maximum number of intervals of a run.
 const MOST: Ns = 10_000;
 
-/// Figures of each interval from that of the first packet to that of the last, including empty intervals. Intervals are counted from the
+/// Figures of each interval from that of the first packet to that of the last, including empty intervals. Intervals are
+/// counted from the
 /// run's start.
 ///
 /// # Errors

@@ -10,7 +10,8 @@ const SAMPLE: usize = 20_000;
 /// Maximum number of segments, 16 for each of 256 streams: each segment takes memory for each stream.
 const MAX_SEGMENTS: usize = 4096;
 
-/// A run's route and segments, with the user's segments `NAME=FROM..TO`. Each end is a point, a pattern with `*`, or a point's number on the
+/// A run's route and segments, with the user's segments `NAME=FROM..TO`. Each end is a point, a pattern with `*`, or a
+/// point's number on the
 /// route, from 1.
 ///
 /// # Errors

@@ -220,7 +220,8 @@ impl Limit {
         self.about.as_ref()
     }
 
-    /// The name of the limit's count: `lost`, `pacing`, `over` of a segment, …; `None` for times of segments and for journeys.
+    /// The name of the limit's count: `lost`, `pacing`, `over` of a segment, …; `None` for times of segments and for
+    /// journeys.
     pub fn counter(&self) -> Option<&'static str> {
         match self.what {
             What::All(counter) => Some(counter.name()),

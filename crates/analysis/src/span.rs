@@ -37,7 +37,8 @@ impl FromStr for When {
     }
 }
 
-/// Start and end on the run's timeline (`CLOCK_MONOTONIC`), ns. If the time of day was set back, the span reaches from the first matching
+/// Start and end on the run's timeline (`CLOCK_MONOTONIC`), ns. If the time of day was set back, the span reaches from
+/// the first matching
 /// moment to the last.
 ///
 /// # Errors

@@ -100,7 +100,8 @@ impl Reading {
     }
 }
 
-/// Computes the figures. Each worker makes a gatherer of the caller by `make`, and passes each batch of journeys to it by `add`.
+/// Computes the figures. Each worker makes a gatherer of the caller by `make`, and passes each batch of journeys to it
+/// by `add`.
 pub(crate) fn gather<G: Send>(
     analysis: &Analysis,
     reading: &Reading,

@@ -4,7 +4,8 @@ use latpath_model::Ns;
 use latpath_stats::units::duration;
 use latpath_stats::{clock_fault, dropped_sightings, negative_times, Summary};
 
-/// Warnings that follow from the figures: dropped sightings, negative times, times below their error bound, clock faults.
+/// Warnings that follow from the figures: dropped sightings, negative times, times below their error bound, clock
+/// faults.
 pub fn warnings(summary: &Summary) -> Vec<String> {
     let mut all: Vec<String> = dropped_sightings(&summary.tool).into_iter().collect();
     for s in &summary.segments {

@@ -6,7 +6,8 @@ use latpath_stats::figures::never_seen;
 use latpath_stats::units::{number_of, of_things};
 use latpath_stats::Summary;
 
-/// Weaknesses of a verdict; first the deficiencies, because of which limits cannot be judged. `part` is the covered part of the run, if the
+/// Weaknesses of a verdict; first the deficiencies, because of which limits cannot be judged. `part` is the covered
+/// part of the run, if the
 /// figures do not cover all.
 pub fn weaknesses(summary: &Summary, run: Option<&Run>, part: Option<String>) -> Vec<String> {
     let deficiencies = summary.deficiencies.iter().map(|one| one.text.clone());

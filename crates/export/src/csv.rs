@@ -22,8 +22,10 @@ const PIECE: usize = 1 << 16;
 
 /// Writes the selected journeys. Skips damaged parts and returns their errors.
 ///
-/// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point, in the order of the
-/// route, the ns from `t_ns` to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select` asks for them, `duplicates`,
+/// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point, in the order
+/// of the
+/// route, the ns from `t_ns` to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select`
+/// asks for them, `duplicates`,
 /// `out_of_order`, `drop_reason` (of packets that did not arrive), `path`.
 ///
 /// # Errors
@@ -108,7 +110,8 @@ fn push_field(text: &mut String, field: &str) {
     text.push_str(&quoted(field));
 }
 
-/// A name, in quotes if it contains a comma or a quote, and without control characters: the table may be shown on a terminal.
+/// A name, in quotes if it contains a comma or a quote, and without control characters: the table may be shown on a
+/// terminal.
 fn quoted(field: &str) -> String {
     let mut field = visible(&printable(field)).into_owned();
     // A spreadsheet would read it as a formula.

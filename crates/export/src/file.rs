@@ -10,7 +10,8 @@ use std::path::Path;
 /// Directories and links of a process's own descriptors.
 const OWN: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
 
-/// Opens a device or a pipe, which is written to directly. Symbolic links of other users are not followed: anyone with write access to a
+/// Opens a device or a pipe, which is written to directly. Symbolic links of other users are not followed: anyone with
+/// write access to a
 /// directory could have made a link to a disk there.
 fn open_as_it_is(path: &Path) -> io::Result<Option<File>> {
     if !is_written_as_it_is(path) {
@@ -43,7 +44,8 @@ pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     }
 }
 
-/// Writes a file that appears under its name when it is complete, or to stdout for `-`. On a full disk, an error or Ctrl-C, a previous file
+/// Writes a file that appears under its name when it is complete, or to stdout for `-`. On a full disk, an error or
+/// Ctrl-C, a previous file
 /// stays. Without `force`, a file that another program made in the meantime stays too.
 ///
 /// # Errors

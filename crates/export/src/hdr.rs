@@ -1,4 +1,5 @@
-//! Segments' times as a log of HdrHistogram: version 1.3 of its text, histograms in its V2 encoding, compressed, in base64. The
+//! Segments' times as a log of HdrHistogram: version 1.3 of its text, histograms in its V2 encoding, compressed, in
+//! base64. The
 //! formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
 
 use crate::{each_journey, notes, ExportError, ExportRequest, Exported};

@@ -146,7 +146,8 @@ impl<'a> DropReasons<'a> {
     }
 }
 
-/// Passes on the selected journeys until the user ends the export, which then fails. Skips damaged parts and returns their errors.
+/// Passes on the selected journeys until the user ends the export, which then fails. Skips damaged parts and returns
+/// their errors.
 fn each_journey(
     run: &Run,
     select: &Select,

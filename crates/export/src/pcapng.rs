@@ -1,4 +1,5 @@
-//! Sightings as packets of a pcapng file (draft-ietf-opsawg-pcapng): an interface for each point. A run keeps no frames; each is
+//! Sightings as packets of a pcapng file (draft-ietf-opsawg-pcapng): an interface for each point. A run keeps no
+//! frames; each is
 //! rebuilt from its stream and key.
 
 use crate::{each_journey, notes, ExportError, ExportRequest, Exported};

@@ -71,7 +71,8 @@ impl DifferenceLimit {
         text.rsplit_once("<=").is_some_and(|(_, most)| most.trim_start().starts_with('+'))
     }
 
-    /// Checks it. An insignificant difference never breaks it. Without comparable data, or where a recording lacks something that could
+    /// Checks it. An insignificant difference never breaks it. Without comparable data, or where a recording lacks
+    /// something that could
     /// have changed the times, it cannot be judged.
     ///
     /// # Errors

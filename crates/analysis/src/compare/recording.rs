@@ -33,7 +33,8 @@ pub struct RecordingOptions {
     pub workers: usize,
 }
 
-/// Reads a run for a comparison; also returns the summary, for limits. Needs some 20 MiB for each segment of a run of hours meanwhile.
+/// Reads a run for a comparison; also returns the summary, for limits. Needs some 20 MiB for each segment of a run of
+/// hours meanwhile.
 ///
 /// # Errors
 /// Fails if the run does not have the points of one of the user's segments, or a segment of a name.
@@ -136,7 +137,8 @@ fn note(excluded: &Excluded) -> String {
     format!("without {}: {patterns} found, {packets} left out", kinds.join(", "))
 }
 
-/// Keeps the compared segments. Segments from one point to the next are parts of the others, and are kept only at the user's request, or if
+/// Keeps the compared segments. Segments from one point to the next are parts of the others, and are kept only at the
+/// user's request, or if
 /// there are no others.
 fn choose(analysis: &mut Analysis, options: &RecordingOptions) -> Result<(), String> {
     let segments = &analysis.layout.segments;

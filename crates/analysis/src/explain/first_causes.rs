@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 pub(super) struct FirstCauses(BTreeMap<&'static str, Vec<Histogram>>);
 
 impl FirstCauses {
-    /// Adds a late packet to each segment that it crossed, by its first cause there. Segments in which it took no longer than the baseline
+    /// Adds a late packet to each segment that it crossed, by its first cause there. Segments in which it took no
+    /// longer than the baseline
     /// have no cause.
     pub fn add(&mut self, packet: &ExplainedPacket, segments: &[Segment], route: &[PointId], baseline: &Baseline) {
         let charted = segments.len().min(CHARTED);

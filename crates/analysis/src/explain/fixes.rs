@@ -64,7 +64,8 @@ impl Assigned {
     }
 }
 
-/// The rows with consistent CPUs and threads, so that one fix serves all rows: each waiting thread has the CPU on which it waited longest,
+/// The rows with consistent CPUs and threads, so that one fix serves all rows: each waiting thread has the CPU on which
+/// it waited longest,
 /// and each culprit has all of its threads.
 fn harmonised(rows: &[Row]) -> Vec<Row> {
     type Name = (String, String);
@@ -119,7 +120,8 @@ fn priority(advice: &Advice) -> Option<(u32, u32)> {
     }
 }
 
-/// The ranking with its fixes. Of several priorities for a thread, the highest is used; of several CPUs, that of the row with the larger
+/// The ranking with its fixes. Of several priorities for a thread, the highest is used; of several CPUs, that of the
+/// row with the larger
 /// excess.
 pub fn with_fixes(rows: Vec<Row>, context: &RunContext) -> Vec<RankedCause> {
     let mut advice: Vec<Vec<Advice>> = harmonised(&rows).iter().map(|row| advise(row, None, context)).collect();

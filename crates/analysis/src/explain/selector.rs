@@ -80,7 +80,8 @@ impl FromStr for PacketSelector {
         if let Some(place) = text.parse().ok().filter(|place| *place > 0) {
             return Ok(Self::Worst(place));
         }
-        // A stream's name may contain any of these characters, and a key a colon; a time has no @, and a key ends in a digit.
+        // A stream's name may contain any of these characters, and a key a colon; a time has no @, and a key ends in a
+        // digit.
         let (name, at) = match text.rsplit_once('@') {
             Some((name, at)) => (name, Some(At::parse(at).ok_or_else(bad)?)),
             None => (text, None),
@@ -108,7 +109,8 @@ impl At {
         }
     }
 
-    /// The tolerance of a truncated time reaches up to the next unit of the last digit; that of a rounded one, half a unit to each side.
+    /// The tolerance of a truncated time reaches up to the next unit of the last digit; that of a rounded one, half a
+    /// unit to each side.
     fn around(when: Clock, ns: Ns, text: &str) -> Self {
         let decimals = text.rsplit_once('.').map_or(0, |(_, decimals)| decimals.len().min(9) as u32);
         let unit = 10_i64.pow(9 - decimals);

@@ -36,7 +36,8 @@ pub fn who(notation: &Notation, actor: &Actor, cpu: Option<u32>) -> String {
     }
 }
 
-/// Culprits, with times if there are several: `vCPU 0 of guest7 (6154, FIFO 1) 9.100 ms, irq 25 virtio0 2.000 ms, 3 others`.
+/// Culprits, with times if there are several: `vCPU 0 of guest7 (6154, FIFO 1) 9.100 ms, irq 25 virtio0 2.000 ms, 3
+/// others`.
 fn culprits(notation: &Notation, by: &[(Actor, Ns)]) -> String {
     match by {
         [] => "what is not known".into(),
@@ -258,7 +259,8 @@ pub fn place_of_row(hop: (u16, u16), context: &RunContext) -> String {
     format!("{}→{}", name(hop.0), name(hop.1))
 }
 
-/// A packet in one line: `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20 ms behind …`.
+/// A packet in one line: `14.61 ms in Thyp: vhost of guest7 (5620, CPU 4, SCHED_OTHER) ready but not running for 14.20
+/// ms behind …`.
 pub fn one_line(notation: &Notation, explained_packet: &ExplainedPacket, context: &RunContext) -> String {
     let total = notation.duration(explained_packet.attribution.time_ns);
     let Some(first) = explained_packet.attribution.first() else {

@@ -77,7 +77,8 @@ fn unit_of(actor: &Actor) -> Option<&str> {
 /// Sums by culprit, the largest first.
 pub fn by_culprit(explanation: &Explanation) -> Vec<CulpritTotal> {
     let rows = || explanation.ranking.iter().map(|ranked| &ranked.row);
-    // Units with several processes among the culprits. The unit of a waiting thread is not one of them: it delays itself.
+    // Units with several processes among the culprits. The unit of a waiting thread is not one of them: it delays
+    // itself.
     let mut units: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for row in rows() {
         for (actor, _) in culprits(row) {
@@ -138,7 +139,8 @@ pub fn latpath_to_warn_of(explanation: &Explanation) -> Option<Ns> {
     (i128::from(own) * 1000 >= i128::from(all) * WORTH_A_WARNING_PER_MILLE && own > 0).then_some(own)
 }
 
-/// A culprit with details: `rustc (16 threads: opt cgu.14, opt cgu.02, …; builder.service)`; with the machine, unless it is the host.
+/// A culprit with details: `rustc (16 threads: opt cgu.14, opt cgu.02, …; builder.service)`; with the machine, unless
+/// it is the host.
 pub fn described(total: &CulpritTotal) -> String {
     /// Maximum number of listed names.
     const LISTED: usize = 3;

@@ -20,7 +20,8 @@ pub struct LimitVerdict {
     pub about: Option<About>,
     /// The figure, for people; null where nothing was measured.
     pub measured: Option<String>,
-    /// How wrong the figure can be, because the clocks of two machines took it; null where nobody knows, and of figures that are no times.
+    /// How wrong the figure can be, because the clocks of two machines took it; null where nobody knows, and of figures
+    /// that are no times.
     pub bound_ns: Option<Ns>,
     /// The segment that it is on; null of pacing, and of counts of all packets.
     pub segment: Option<String>,
@@ -28,7 +29,8 @@ pub struct LimitVerdict {
     pub most_ns: Option<Ns>,
     /// Why it is broken; null if it is not.
     pub broken: Option<String>,
-    /// Why it is not broken and yet not known to be kept: nothing was measured, the clocks may be wrong by too much, or something is
+    /// Why it is not broken and yet not known to be kept: nothing was measured, the clocks may be wrong by too much, or
+    /// something is
     /// missing that could break it. Null where it is known.
     pub cannot_be_judged: Option<String>,
 }
@@ -120,7 +122,8 @@ pub(crate) fn lacking<'a>(summary: &'a Summary, segment: &str) -> Option<&'a Def
 }
 
 impl Limit {
-    /// Checks the limit. Deficiencies do not matter for a broken limit; a limit that seems to be kept cannot be judged if a deficiency could
+    /// Checks the limit. Deficiencies do not matter for a broken limit; a limit that seems to be kept cannot be judged
+    /// if a deficiency could
     /// have broken it.
     pub fn check(&self, summary: &Summary) -> LimitVerdict {
         let (segment, most_ns) = match &self.what {
@@ -319,7 +322,8 @@ impl Limit {
         Held { shown: shown.max(held.shown), ..held }
     }
 
-    /// The longest row of consecutive late packets of a stream; unknown if the clocks leave open which packets were late.
+    /// The longest row of consecutive late packets of a stream; unknown if the clocks leave open which packets were
+    /// late.
     fn consecutive(&self, summary: &Summary, own: Option<Ns>) -> Held {
         let late = own.unwrap_or(summary.threshold_ns);
         let several = summary.streams.len() > 1;
@@ -375,7 +379,8 @@ fn reaches_applications(summary: &Summary) -> bool {
     seen.map(|stream| stream.points.last()).all(|end| end.is_some_and(|end| end.kind.is_application()))
 }
 
-/// Number of packets that arrived without a known time in a segment of their route, because one of its ends did not see them; of one stream
+/// Number of packets that arrived without a known time in a segment of their route, because one of its ends did not see
+/// them; of one stream
 /// or of all.
 fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &SegmentFigures) -> u64 {
     let of = |stream: &StreamFigures| {
