@@ -11,7 +11,7 @@ use latpath_ping::ethernet::{read, write, Framing, Peer, AROUND};
 use latpath_ping::reflect::{reflect, ReflectPlan, Witness};
 use latpath_ping::session::Session;
 use latpath_ping::table::End;
-use latpath_ping::transport::{Arrived, Got, Left, Sent, Transport, Wait};
+use latpath_ping::transport::{Arrived, Got, Sent, SentStamp, Transport, Wait};
 use latpath_ping::wire::{Header, Kind, CONTROL};
 use latpath_ping::{Stamp, Transaction};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,8 +82,8 @@ impl Transport for Wire<'_> {
         Ok(Got::Message(Arrived { from, len, kernel: stamp, nic: stamp }))
     }
 
-    fn left(&mut self, each: &mut dyn FnMut(Left<'_>)) -> Result<(), WireError> {
-        self.left.drain(..).for_each(|(message, stamp, time)| each(Left { message: &message, stamp, time }));
+    fn left(&mut self, each: &mut dyn FnMut(SentStamp<'_>)) -> Result<(), WireError> {
+        self.left.drain(..).for_each(|(message, stamp, time)| each(SentStamp { message: &message, stamp, time }));
         Ok(())
     }
 
