@@ -12,7 +12,7 @@ use latpath_stats::units::{self, Letters};
 pub use firefox::{firefox, Machine};
 pub use flame_graph::{flame_graph, flame_graph_of_difference};
 
-/// Where time goes, in the order of columns.
+/// Modes of CPU time, in the order of their columns.
 pub(crate) const MODES: [(&str, fn(&Modes) -> Ns); 7] = [
     ("host sys", |modes| modes.host_sys_ns),
     ("host usr", |modes| modes.host_usr_ns),
@@ -23,12 +23,12 @@ pub(crate) const MODES: [(&str, fn(&Modes) -> Ns); 7] = [
     ("idle", |modes| modes.idle_ns),
 ];
 
-/// Contexts with less of a function's time are not shown.
+/// Minimum share of a function's time for a context to be shown.
 const LEAST_SHARE: f64 = 0.01;
-/// Contexts of a function that are shown.
+/// Maximum number of contexts shown per function.
 const MOST_CONTEXTS: usize = 8;
 
-/// The page that people read: so many processes and functions, and the contexts of functions that are asked for.
+/// The text of a profile: at most `most` processes and functions, and the contexts of the functions named in `asked`.
 pub fn text(observation: &Observation<ProfileFigures>, most: usize, asked: &[String], style: Style) -> String {
     let mut page = Page::new(style);
     let document = &observation.figures;
@@ -73,12 +73,12 @@ pub fn text(observation: &Observation<ProfileFigures>, most: usize, asked: &[Str
     page.finish()
 }
 
-/// How far call chains and the guests' clocks can be trusted.
+/// Warnings on the completeness of call chains, and the accuracy of the guests' clocks.
 pub(crate) fn trust(document: &ProfileFigures, units: Letters) -> Vec<String> {
     let header = &document.header;
     let mut lines = Vec::new();
     let mut chains = |of: &str, all: u64, alone: u64| {
-        // A program's first function has no caller either.
+        // The first function of a program never has a caller.
         if alone * 100 > all {
             let part = alone as f64 * 100.0 / all as f64;
             lines.push(format!("{part:.0} % of {of} user samples have no callers: built without frame pointers"));
@@ -101,7 +101,7 @@ pub(crate) fn trust(document: &ProfileFigures, units: Letters) -> Vec<String> {
     lines
 }
 
-/// In percent, with two digits behind the point.
+/// A percentage with two decimals.
 fn percent(part: Ns, whole: Ns) -> String {
     units::percent(part, whole, 2)
 }
@@ -125,7 +125,7 @@ fn processes(page: &mut Page, document: &ProfileFigures, most: usize) {
     top(page, &table, document.processes.len());
 }
 
-/// The first rows of so many.
+/// Writes the first rows of a table, and how many of `all` rows are left out.
 fn top(page: &mut Page, table: &Table, all: usize) {
     page.table(table);
     match all - table.rows().len() {
@@ -206,7 +206,7 @@ fn calls(page: &mut Page, observation: &Observation<ProfileFigures>, most: usize
     top(page, &table, document.system_calls.len());
 }
 
-/// The page that people read, with so many functions.
+/// The text of a difference between profiles, with at most `most` functions.
 pub fn diff_text(diff: &Diff, most: usize, style: Style) -> String {
     let mut page = Page::new(style);
     let units = page.letters;

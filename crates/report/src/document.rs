@@ -1,4 +1,4 @@
-//! A report as a document that people keep and sign: HTML, Markdown, AsciiDoc. All three are written from the same blocks.
+//! Reports as documents to archive and sign: HTML, Markdown, AsciiDoc, all written from the same blocks.
 
 mod asciidoc;
 mod charts;
@@ -21,36 +21,39 @@ pub use html::html;
 pub(crate) use html::{escaped, sheet, Sheet};
 pub use markdown::markdown;
 
-/// What a document shows.
+/// Content of a document.
 #[derive(Clone, Copy, Debug)]
 pub struct Findings<'a> {
+    /// The run.
     pub run: &'a Run,
+    /// Its figures.
     pub summary: &'a Summary,
-    /// What the user chose of it.
+    /// The user's options.
     pub chosen: &'a Chosen,
-    /// The limits that the user set.
+    /// Verdicts on the user's limits.
     pub limits: &'a [LimitVerdict],
+    /// Data of its charts.
     pub charts: &'a Charts,
-    /// What held its late packets, if it has captures.
+    /// Causes of the late packets; `None` if the run has no captures.
     pub explained: Option<&'a ExplainedRun>,
-    /// The run's [`digest`](latpath_analysis::digest).
+    /// The run's [`digest`](latpath_analysis::digest), hexadecimal.
     pub sha256: &'a str,
 }
 
 impl Findings<'_> {
-    /// `latpath report: RUN`, or the author's own.
+    /// The title: the author's, or else `latpath report: RUN`.
     fn title(&self, page: &Page) -> String {
         let title = self.chosen.title.clone();
         page.clean(&title.unwrap_or_else(|| format!("latpath report: {}", header::name(self.run))))
     }
 
-    /// What a reader must hold against a verdict on limits.
+    /// Weaknesses of the verdict on limits.
     fn weaknesses(&self) -> Vec<String> {
         weaknesses(self.summary, Some(self.run), self.chosen.part())
     }
 
-    /// The document's title and blocks; with the charts' places, and digits in groups, where it is `html`. Of the worst packets so many
-    /// are drawn.
+    /// Title and blocks of the document, with at most `drawn` of the worst packets. With `html`, placeholders of charts
+    /// are included and digits are grouped.
     fn blocks(&self, html: bool, drawn: usize) -> (String, Vec<Block>) {
         let mut page = Page::new(Style { is_for_people: html, ..Letters::Unicode.into() });
         let summary = self.summary;
@@ -93,7 +96,7 @@ impl Findings<'_> {
     }
 }
 
-/// What signs and words of the tables mean.
+/// Explains the signs and words of the tables.
 fn words(page: &mut Page) {
     page.heading("Signs and words");
     let bound = page.letters.plus_minus();
@@ -112,7 +115,7 @@ fn words(page: &mut Page) {
     }
 }
 
-/// The figures that people look for first.
+/// Writes the key figures and the verdict on limits.
 fn verdict(page: &mut Page, findings: &Findings, weaknesses: &[String]) {
     let Findings { summary, limits, .. } = *findings;
     page.heading("Verdict");
@@ -150,7 +153,7 @@ fn verdict(page: &mut Page, findings: &Findings, weaknesses: &[String]) {
     }
 }
 
-/// What weakens the verdict on limits, where there are any.
+/// Writes the weaknesses of the verdict, if there are limits.
 pub(crate) fn what_weakens(page: &mut Page, limits: &[LimitVerdict], weaknesses: &[String]) {
     if !weaknesses.is_empty() && !limits.is_empty() {
         page.line("What weakens this verdict:");
@@ -158,7 +161,7 @@ pub(crate) fn what_weakens(page: &mut Page, limits: &[LimitVerdict], weaknesses:
     }
 }
 
-/// What became of limits in all, and a row for each.
+/// Writes the verdict on all limits, and a row for each.
 pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
     let so_many = |word: &str| limits.iter().filter(|limit| limit.word() == word).count();
     match (limits.len(), so_many("broken"), so_many(LimitVerdict::CANNOT_BE_JUDGED)) {
@@ -174,7 +177,7 @@ pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
     let columns = if has_names { heads.len() } else { 3 };
     let mut table = Table::new(&heads[..columns]);
     for limit in limits {
-        // What is broken says no more than the figure beside it.
+        // The text of a broken limit only repeats the figure beside it.
         let verdict = match limit.cannot_be_judged.as_ref().filter(|_| limit.broken.is_none()) {
             Some(why) => format!("{}: {}", LimitVerdict::CANNOT_BE_JUDGED, page.clean(why)),
             None => limit.word().into(),
@@ -188,16 +191,16 @@ pub(crate) fn limits_table(page: &mut Page, limits: &[LimitVerdict]) {
     page.whole_table(&table);
 }
 
-/// How a format of plain text writes what a document has.
+/// Syntax of a plain-text format.
 struct Markup {
-    /// What a heading begins with, once for the title and once more for each level below.
+    /// Prefix of the title; repeated for each lower level of headings.
     heading: &'static str,
-    /// What an entry of a list begins with.
+    /// Prefix of a list entry.
     bullet: &'static str,
     escaped: fn(&str) -> String,
-    /// The whole entry, of text that is escaped.
+    /// Formats a warning; the text is escaped already.
     warning: fn(&str) -> String,
-    /// A block of commands, which are not escaped.
+    /// Formats a block of commands, which are not escaped.
     code: fn(&[&str]) -> String,
     table: fn(&Table) -> String,
 }
@@ -228,7 +231,7 @@ impl Markup {
         out
     }
 
-    /// The entries of the list that blocks of one kind are.
+    /// List entries of consecutive blocks of one kind.
     fn list(&self, blocks: &[Block]) -> Vec<String> {
         let Self { bullet, escaped, warning, .. } = *self;
         let item = |block: &Block| match block {
@@ -244,12 +247,12 @@ impl Markup {
     }
 }
 
-/// Blocks of one kind that follow each other: lines make a list, items a list of names and values.
+/// Groups consecutive blocks of one kind: lines form a list, items a list of names and values.
 fn runs_of_one_kind(blocks: &[Block]) -> impl Iterator<Item = &[Block]> {
     blocks.chunk_by(|a, b| std::mem::discriminant(a) == std::mem::discriminant(b))
 }
 
-/// The lines of a list, without those that only make a gap.
+/// The lines of a list, without empty lines.
 fn lines(blocks: &[Block]) -> impl Iterator<Item = &str> {
     blocks.iter().filter_map(|block| match block {
         Block::Line(text) | Block::Warning(text) if !text.is_empty() => Some(text.as_str()),

@@ -9,7 +9,7 @@ use latpath_observe::exits::{
 use latpath_stats::text::Table;
 use latpath_stats::units::{bytes, number_of, percent, Letters};
 
-/// The page that people read; `each` shows every vCPU's reasons too.
+/// The text; with `each`, also the exit reasons of every vCPU.
 pub fn text(observation: &Observation<ExitsFigures>, each: bool, style: Style) -> String {
     let (mut page, document) = (Page::new(style), &observation.figures);
     for vm in &document.vms {
@@ -59,7 +59,7 @@ fn write_vm(page: &mut Page, vm: &VmExits, window: Ns, each: bool) {
     counts(page, vm);
 }
 
-/// Tiles that have a column: all, but time that is not known only where there is some.
+/// Tiles with a column. `NotKnown` has one only if such time exists.
 fn shown(mut tiles: Tiles) -> impl Iterator<Item = Tile> {
     Tile::ALL.into_iter().filter(move |tile| *tile != Tile::NotKnown || *tiles.of(*tile) > 0)
 }
@@ -100,7 +100,7 @@ fn reason_name(page: &Page, reason: &ReasonFigures) -> String {
     page.clean(&name_of(reason))
 }
 
-/// A reason, with a mark where the guest had nothing to do: that is no cost.
+/// Name of an exit reason; halts are marked as idle, because they cost nothing.
 pub(crate) fn name_of(reason: &ReasonFigures) -> String {
     let name = reason.reason.as_deref().unwrap_or("before, or other");
     format!("{name}{}", if reason.is_halt { " (idle)" } else { "" })
@@ -138,7 +138,7 @@ fn other_events(page: &mut Page, others: &OtherEvents) {
     page.gap();
 }
 
-/// A table, if it has rows.
+/// Writes a table after a gap, if it has rows.
 fn with_gap(page: &mut Page, table: &Table) {
     if !table.rows().is_empty() {
         page.gap();
@@ -146,7 +146,7 @@ fn with_gap(page: &mut Page, table: &Table) {
     }
 }
 
-/// What a thread can do outside its guest.
+/// Tiles of a vCPU thread outside its guest.
 fn exit_tiles() -> impl Iterator<Item = Tile> {
     Tile::ALL.into_iter().filter(|tile| !matches!(tile, Tile::Guest | Tile::NotKnown))
 }
@@ -229,7 +229,7 @@ fn traffic_line(traffic: &Traffic, units: Letters) -> String {
     )
 }
 
-/// Exits and time for the work that was done.
+/// Writes exits and time per unit of work.
 fn work(page: &mut Page, vm: &VmExits, per: &PerWork) {
     let units = page.letters;
     let mut table = Table::new(&["<for each", "packet: exits", "time", "GB: exits", "time"]);

@@ -1,4 +1,4 @@
-//! Where the figures are from: machine, kernel, options, path, clocks.
+//! Origin of the figures: machine, kernel, options, path, clocks.
 
 use crate::page::Page;
 use latpath_model::{text::quoted, Point, HOST};
@@ -7,20 +7,20 @@ use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::units::{bytes, elapsed};
 use latpath_stats::Summary;
 
-/// The run's own name, however its path was typed.
+/// The name of the run's directory, independent of how the user typed the path.
 pub(crate) fn name(run: &Run) -> String {
     let whole = run.path().canonicalize();
     let path = whole.as_deref().unwrap_or(run.path());
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// Which run, when it was recorded and how long, and `more`.
+/// Writes the run's name, when and how long it was recorded, and `more`.
 pub(crate) fn title(page: &mut Page, run: &Run, name: &str, more: &str) {
     page.line(format!("Run {}", page.clean(name)));
     page.item("recorded", &format!("{}{more}", recorded(page, run)));
 }
 
-/// What a signed page must name first: the streams, when they were recorded, on which machine, and the run.
+/// Writes the first lines of a document to be signed: streams, time of recording, machine, and run.
 pub(crate) fn first_lines(page: &mut Page, run: &Run) {
     const NAMED: usize = 8;
     let manifest = run.manifest();
@@ -37,13 +37,13 @@ pub(crate) fn first_lines(page: &mut Page, run: &Run) {
     page.item("run", &page.clean(&self::name(run)));
 }
 
-/// `2026-01-02 03:04:05 UTC, 8.1 s long`
+/// Start and length of the recording: `2026-01-02 03:04:05 UTC, 8.1 s long`.
 fn recorded(page: &Page, run: &Run) -> String {
     let start = page.clean(&run.manifest().start.utc.split('.').next().unwrap_or_default().replace('T', " "));
     format!("{start} UTC, {} long", elapsed(run.elapsed_ns()))
 }
 
-/// What was recorded, how and on what.
+/// Writes the run's streams, command, host and marks.
 pub(crate) fn write(page: &mut Page, run: &Run, name: &str) {
     let manifest = run.manifest();
     let state = match manifest.state {
@@ -72,7 +72,7 @@ pub(crate) fn write(page: &mut Page, run: &Run, name: &str) {
     }
 }
 
-/// Kernel parameters that change how soon a packet is handled, the name of a module's up to its dot.
+/// Kernel parameters that affect latency; of a module's parameters, the name of the module.
 const MATTERS: [&str; 30] = [
     "amd_pstate",
     "clocksource",
@@ -128,7 +128,7 @@ fn host(page: &mut Page, manifest: &Manifest) {
         ("memory ", &memory),
     ]);
     page.item("", &page.clean(&cpus));
-    // The manifest has the whole line.
+    // The manifest has the whole command line.
     let matters = |word: &&str| MATTERS.contains(&word.split(['=', '.']).next().unwrap_or(word));
     let parameters: Vec<&str> = host.kernel_command_line.split_whitespace().filter(matters).collect();
     if !parameters.is_empty() {
@@ -136,7 +136,7 @@ fn host(page: &mut Page, manifest: &Manifest) {
     }
 }
 
-/// The points in order, and the clocks of the machines.
+/// Writes the points in order, and the clocks of the machines.
 pub(crate) fn route(page: &mut Page, summary: &Summary) {
     page.heading("Route");
     if summary.points.is_empty() {

@@ -1,5 +1,5 @@
-//! The histogram of a segment, both axes logarithmic, as people draw it for Sampled Values; turned, so that each bucket
-//! is a line with its count.
+//! Histogram of a segment with two logarithmic axes, as is usual for Sampled Values, but rotated: each bucket is a line
+//! with its count.
 
 use crate::page::Page;
 use latpath_model::{Ns, SegmentKind};
@@ -7,16 +7,16 @@ use latpath_stats::text::cut;
 use latpath_stats::units::share;
 use latpath_stats::{Bucket, SegmentFigures, Summary};
 
-/// Columns for the longest bar.
+/// Width of the longest bar, columns.
 const BAR: usize = 40;
-/// Pages with fewer columns have no column of shares.
+/// Minimum width of a page with the column of shares, columns.
 const NARROW: usize = 60;
-/// Fewer lines than this are too coarse: then a decade is cut into ten, not into three.
+/// Maximum number of edges of a histogram that is too coarse with three lines per decade: it gets ten.
 const FEW: usize = 14;
-/// More neighbouring lines than this without a journey are shown as one gap.
+/// Maximum number of consecutive empty lines; more are shown as one gap.
 const GAP: usize = 2;
 
-/// The segments to draw: those named, else `total`, else the last.
+/// Segments to draw: the named ones; without names, `total`, or else the last.
 pub(crate) fn chosen<'a>(summary: &'a Summary, names: &[String]) -> Vec<&'a SegmentFigures> {
     if names.is_empty() {
         let total = summary.segments.iter().find(|s| s.kind == SegmentKind::Total).or(summary.segments.last());
@@ -32,7 +32,7 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
     page.heading(&format!("Histogram of {name} (both scales logarithmic)"));
     let all: u64 = lines.iter().map(|l| l.count).sum();
     let most = lines.iter().map(|l| l.count).max().unwrap_or(0);
-    // On a narrow page the bar alone says how large the share is. The bar has as many columns as fit behind the numbers.
+    // On a narrow page, only the bar shows the share. It takes the columns beside the numbers.
     let is_narrow = page.width < NARROW;
     let columns = BAR.min(page.width.saturating_sub(if is_narrow { 31 } else { 50 }));
     for (i, line) in lines.iter().enumerate() {
@@ -64,7 +64,7 @@ pub(crate) fn write(page: &mut Page, segment: &SegmentFigures, threshold: Ns) {
     }
 }
 
-/// Whether this empty line is one of many, on its side of the threshold.
+/// Whether an empty line is in a gap of more than `GAP` empty lines, on its side of the threshold.
 fn in_gap(lines: &[Line], at: usize, threshold: Ns) -> bool {
     let begins = |i: usize| i == 0 || lines[i - 1].count > 0 || lines[i].from == Some(threshold);
     let begin = (0..=at).rev().find(|i| begins(*i)).unwrap_or(0);
@@ -72,7 +72,7 @@ fn in_gap(lines: &[Line], at: usize, threshold: Ns) -> bool {
     lines.iter().enumerate().skip(begin).take_while(same).count() > GAP
 }
 
-/// Eighths of a column: a decade is as long everywhere, and one journey shows.
+/// Length of a bar, eighths of a column. The scale is logarithmic, and one journey is visible.
 fn bar(count: u64, most: u64, columns: usize) -> usize {
     const FLOOR: f64 = 0.35;
     if count == 0 {
@@ -82,7 +82,7 @@ fn bar(count: u64, most: u64, columns: usize) -> usize {
     ((log(count) / log(most.max(1)) * (columns * 8) as f64).round() as usize).max(1)
 }
 
-/// Journeys from `from` on, to below `to`; all negative times where there is no `from`.
+/// Number of journeys from `from` (inclusive) to `to` (exclusive), ns; `from` is `None` for negative times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     from: Option<Ns>,
@@ -90,8 +90,7 @@ struct Line {
     count: u64,
 }
 
-/// The buckets gathered into lines with round edges: those of the summary's own buckets, or every third of them where
-/// the times spread over many decades.
+/// Gathers the buckets into lines with round edges: ten per decade, or three if the times span many decades.
 fn lines(buckets: &[Bucket]) -> Option<Vec<Line>> {
     let positive = || buckets.iter().filter(|b| b.count > 0 && b.from_ns >= 0);
     let negative = buckets.iter().filter(|b| b.from_ns < 0).map(|b| b.count).sum();
@@ -117,14 +116,15 @@ fn lines(buckets: &[Bucket]) -> Option<Vec<Line>> {
     Some(lines)
 }
 
-/// Round edges (`steps` are hundredths of a decade's start) from the last at or below `first` to the first above `last`.
+/// Round edges from the last at or below `first` to the first above `last`, ns. `steps`: edges of a decade, as
+/// hundredths of its start.
 fn edges(steps: &[Ns], first: Ns, last: Ns) -> Vec<Ns> {
     let mut edges = vec![0];
     let mut decade: Ns = 1;
     'all: loop {
         for step in steps {
             let Some(edge) = decade.checked_mul(*step).map(|e| e / 100) else { break 'all };
-            // Some steps of the first decade coincide.
+            // Some edges of the first decade coincide.
             if edges.last() != Some(&edge) {
                 edges.push(edge);
             }

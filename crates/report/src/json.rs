@@ -1,4 +1,4 @@
-//! `latpath report --json`: the summary, and beside it what the run was. docs/json.md is its schema.
+//! `latpath report --json`: the summary with facts on the run. docs/json.md is its schema.
 
 use crate::settings::Settings;
 use latpath_analysis::{weaknesses, Chosen, LimitVerdict};
@@ -8,38 +8,45 @@ use latpath_stats::Summary;
 use schemars::{generate::SchemaSettings, JsonSchema, Schema};
 use serde::Serialize;
 
-/// What the run was: the key `run` of a report's JSON.
+/// Facts on the run: the key `run` of a report's JSON.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RunHead<'a> {
-    /// The run's directory, as it was named.
+    /// The run's directory, as the user named it.
     pub path: String,
     /// `finished`, `recording`, `interrupted` or `killed`.
     pub state: &'static str,
+    /// Reason of an interruption; null in other states.
     pub interrupted_by: Option<&'a str>,
+    /// Version of latpath that recorded the run.
     pub latpath: &'a str,
+    /// Command line of the recording.
     pub command: &'a [String],
-    /// When it began, in all clocks.
+    /// Start, in all clocks.
     pub start: &'a Stamp,
-    /// When it ended; null if it was killed or goes on.
+    /// End; null if the recording was killed or is in progress.
     pub end: Option<&'a Stamp>,
+    /// Recorded streams.
     #[schemars(with = "Vec<String>")]
     pub streams: &'a [StreamSpec],
+    /// Facts on the host.
     pub host: &'a HostFacts,
-    /// What somebody noted about moments of it.
+    /// Marks that users set during the run.
     pub marks: Vec<MarkHead<'a>>,
 }
 
 /// A mark of a run.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct MarkHead<'a> {
-    /// Since the run's start.
+    /// Time since the run's start, ns.
     pub since_start_ns: Ns,
-    /// UTC.
+    /// Time, ns since 1970 UTC.
     pub utc_ns: Ns,
+    /// Text of the mark.
     pub text: &'a str,
 }
 
 impl<'a> RunHead<'a> {
+    /// The facts on a run.
     pub fn of(run: &'a Run) -> Self {
         let manifest = run.manifest();
         let (state, interrupted_by) = match run.condition() {
@@ -69,22 +76,26 @@ impl<'a> RunHead<'a> {
     }
 }
 
-/// A report: the run, and its figures.
+/// A report: the run and its figures.
 #[derive(Serialize, JsonSchema)]
 struct Whole<'a> {
     run: RunHead<'a>,
-    /// What the user chose of it.
+    /// The user's options.
     chosen: &'a Chosen,
-    /// What became of the limits that the user set.
+    /// Verdicts on the user's limits.
     limits: &'a [LimitVerdict],
-    /// What weakens the verdict on limits, first what keeps limits from being judged; empty where no limit was set.
+    /// Weaknesses of the verdict on limits, first those because of which limits cannot be judged; empty without limits.
     weaknesses: Vec<String>,
-    /// The machines' settings, and which of them changed.
+    /// The machines' settings, and their changes.
     settings: Settings<'a>,
     #[serde(flatten)]
     summary: &'a Summary,
 }
 
+/// A report as JSON.
+///
+/// # Errors
+/// If the figures cannot be serialised.
 pub fn report_json(
     summary: &Summary,
     run: &Run,
@@ -103,7 +114,7 @@ pub fn report_json(
     serde_json::to_string(&whole)
 }
 
-/// Removes the keys that say nothing where durations alone were imported: 0 would be taken for a figure.
+/// Removes the keys that are unknown if only durations were imported: readers would take 0 for a figure.
 fn remove_unknown(figures: &mut serde_json::Value) {
     const UNKNOWN: [&str; 8] =
         ["complete", "incomplete", "lost", "duplicates", "out_of_order", "never_seen", "malformed", "consecutive"];
@@ -112,17 +123,17 @@ fn remove_unknown(figures: &mut serde_json::Value) {
     }
 }
 
-/// The JSON Schema (draft 2020-12) of what `latpath report --json` prints.
+/// JSON Schema (draft 2020-12) of the output of `latpath report --json`.
 pub fn report_schema() -> Schema {
     schema::<Whole>("latpath report --json")
 }
 
-/// The JSON Schema (draft 2020-12) of each object that `latpath live --json` prints.
+/// JSON Schema (draft 2020-12) of each object that `latpath live --json` prints.
 pub fn live_schema() -> Schema {
     schema::<Summary>("latpath live --json")
 }
 
-/// The JSON Schema (draft 2020-12) of what a command prints as a `T`.
+/// JSON Schema (draft 2020-12) of the output of a command that prints a `T`.
 pub fn schema<T: JsonSchema>(title: &str) -> Schema {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut schema = generator.into_root_schema_for::<T>();

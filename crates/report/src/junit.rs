@@ -1,6 +1,7 @@
-//! Verdicts on limits as JUnit XML, the form in which CI servers take test results.
+//! Verdicts on limits as JUnit XML, the format of test results that CI servers read.
 //!
-//! Elements and attributes are those of the schema that Jenkins and GitLab read: `testsuites`, `testsuite`, `testcase`, `failure`.
+//! Elements and attributes are those of the schema that Jenkins and GitLab read: `testsuites`, `testsuite`,
+//! `testcase`, `failure`.
 
 use crate::document::escaped;
 use latpath_analysis::LimitVerdict;
@@ -8,10 +9,10 @@ use latpath_model::text::printable;
 use std::io::Read;
 use std::path::Path;
 
-/// What each file of verdicts begins with.
+/// Start of each file of verdicts.
 const BEGIN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"latpath\"";
 
-/// The verdicts as one suite of tests: a test for each limit. `what` is what was measured.
+/// The verdicts as a test suite with a test for each limit. `what` names the measured run.
 pub fn junit(what: &str, limits: &[LimitVerdict]) -> String {
     let attribute = |text: &str| escaped(&printable(text));
     let failures = limits.iter().filter(|limit| !limit.is_kept()).count();
@@ -35,7 +36,7 @@ pub fn junit(what: &str, limits: &[LimitVerdict]) -> String {
     xml + "  </testsuite>\n</testsuites>\n"
 }
 
-/// `lost 15 358, limit lost<=0`: the figure with its name, and the limit; behind them why it cannot be judged, if it cannot.
+/// The figure and its limit, `lost 15 358, limit lost<=0`, followed by the reason if it cannot be judged.
 fn message(verdict: &LimitVerdict) -> String {
     let LimitVerdict { limit, measured, broken, cannot_be_judged, .. } = verdict;
     let figure = limit.rsplit_once("<=").or(limit.rsplit_once(">=")).map_or(&limit[..], |(figure, _)| figure.trim());
@@ -44,7 +45,7 @@ fn message(verdict: &LimitVerdict) -> String {
         None => format!("limit {limit}"),
     };
     let why = match (broken, cannot_be_judged) {
-        // What is broken says no more than the figure.
+        // The text of a broken limit may only repeat the figure.
         (Some(why), _) => (Some(why) != measured.as_ref()).then_some(why),
         (None, open) => open.as_ref(),
     };
@@ -52,7 +53,8 @@ fn message(verdict: &LimitVerdict) -> String {
     why.map_or(held.clone(), |why| format!("{held}: {word}{why}"))
 }
 
-/// Whether a path is a plain file, and no link, of verdicts that latpath has written, or an empty one: the next verdicts may replace it.
+/// Whether a path is a regular file (not a symbolic link) of verdicts written by latpath, or an empty file: the next
+/// verdicts may replace it.
 pub fn is_junit_of_latpath(path: &Path) -> bool {
     let is_plain = path.symlink_metadata().is_ok_and(|found| found.is_file());
     let begin = || {

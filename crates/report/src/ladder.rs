@@ -6,7 +6,7 @@ use latpath_model::Observation;
 use latpath_stats::text::{wrapped, Table};
 use latpath_stats::units::{percent, Letters};
 
-/// The page that `latpath ladder` prints.
+/// The text.
 pub fn ladder_text(observation: &Observation<LadderFigures>, style: Style) -> String {
     let (mut page, report) = (Page::new(style), &observation.figures);
     let letters = page.letters;
@@ -29,7 +29,7 @@ pub fn ladder_text(observation: &Observation<LadderFigures>, style: Style) -> St
     page.finish()
 }
 
-/// What was lost, and what could not be joined: printed also where it is 0.
+/// Counts of lost events and of events without a transfer, including zeros.
 fn counted(observation: &Observation<LadderFigures>, style: Style) -> Vec<String> {
     let (letters, report) = (style.letters, &observation.figures);
     let counts = format!(
@@ -48,7 +48,7 @@ fn counted(observation: &Observation<LadderFigures>, style: Style) -> Vec<String
     }
 }
 
-/// What a queue carried, and what was saved.
+/// Packets of a queue, and kicks saved or coalesced.
 pub(crate) fn work_of(queue: &QueueReport, letters: Letters) -> String {
     let (packets, coalesced) = (letters.number_of(queue.packets, "packet"), letters.count(queue.coalesced));
     match queue.direction {
@@ -113,7 +113,7 @@ fn write_means(page: &mut Page, queue: &QueueReport, means: &MeansReport) {
     drawn(page, means, &words);
 }
 
-/// Why vCPUs left to kick, and how long the guest took until it kicked again.
+/// Writes the exit reasons of kicks, and the time from an interrupt to the guest's next kick.
 fn beside(page: &mut Page, means: &MeansReport) {
     let letters = page.letters;
     if !means.exit_reasons.is_empty() {

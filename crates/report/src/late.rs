@@ -1,30 +1,30 @@
-//! What held late packets, as a part of a summary: in reports, and in lines while a stream is followed.
+//! Causes of late packets as a part of a summary: in reports, and in the lines of `latpath live`.
 
 use crate::explain::latpath_warning;
 use crate::page::Page;
 use latpath_stats::text::Table;
 use latpath_stats::{DelayShare, LateFigures, Summary};
 
-/// Sums that a line names.
+/// Maximum number of sums in a line.
 const SUMS: usize = 5;
-/// Share of the delay, in percent, from which a sum is named.
+/// Minimum share of the delay for a sum to be named, percent.
 const WORTH_NAMING: f64 = 1.0;
-/// Rows that a report has; `latpath explain` has all.
+/// Maximum number of rows in a report; `latpath explain` shows all.
 const ROWS: usize = 5;
 
-/// `waiting for its CPU 82.0 %, at work 9.1 %`
+/// Sums as text: `waiting for its CPU 82.0 %, at work 9.1 %`.
 pub(crate) fn sums(page: &Page, all: &[DelayShare]) -> String {
     let named = all.iter().filter(|sum| sum.share_percent >= WORTH_NAMING).take(SUMS);
     let named: Vec<String> = named.map(|sum| format!("{} {:.1} %", page.clean(&sum.name), sum.share_percent)).collect();
     named.join(", ")
 }
 
-/// The warning that latpath itself made packets late.
+/// Warning that latpath itself made packets late; `None` if its share is negligible.
 pub(crate) fn own_share(late: &LateFigures) -> Option<String> {
     late.latpath_percent.map(|percent| latpath_warning(&format!("{percent:.1} %")))
 }
 
-/// The causes of late packets in a report.
+/// Writes the causes of late packets in a report.
 pub(crate) fn write(page: &mut Page, summary: &Summary, run: Option<&str>) {
     let Some(late) = summary.late.as_ref().filter(|late| !late.causes.is_empty()) else { return };
     page.heading("Causes of late packets");

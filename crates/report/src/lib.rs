@@ -1,7 +1,7 @@
-//! Shows figures and explanations: the text of `latpath report`, the lines of `latpath live` where its output is no
+//! Shows figures and explanations: the text of `latpath report`, the lines of `latpath live` if its output is not a
 //! terminal, documents, JSON.
 //!
-//! All of it takes a [`latpath_stats::Summary`], which live measuring and recorded runs fill the same way.
+//! The input is a [`latpath_stats::Summary`], which live measurements and recorded runs fill the same way.
 
 pub mod compare;
 pub mod cpu_profile;

@@ -1,5 +1,5 @@
-//! The lines of `latpath live` where its output is not a terminal: a block a second, and between blocks the cause of a late packet
-//! as soon as it is known. Made for `grep` as much as for eyes.
+//! The lines of `latpath live` if its output is not a terminal: a block per second, and between blocks the cause of a
+//! late packet as soon as it is known. Suitable for `grep`.
 
 use crate::late;
 use crate::page::{Page, Style};
@@ -11,27 +11,27 @@ use latpath_stats::units::elapsed;
 use latpath_stats::units::share;
 use latpath_stats::Summary;
 
-/// Renders summaries as blocks of lines; every line begins with the time since the start and what it is about.
+/// Renders summaries as blocks of lines. Every line begins with the time since the start and its subject.
 #[derive(Clone, Debug)]
 pub struct Lines {
     style: Style,
     notes: Vec<String>,
     points: Vec<Point>,
     latest: Option<String>,
-    /// Whether it was printed that latpath itself makes packets late.
+    /// Whether the warning that latpath itself makes packets late was printed.
     warned_of_itself: bool,
 }
 
-/// Causes of late packets that a block names.
+/// Maximum number of causes of late packets in a block.
 const CAUSES: usize = 3;
 
 impl Lines {
-    /// Lines for a place like this; they are as long as they are.
+    /// Lines in this style, except its width: lines are not wrapped.
     pub fn new(style: impl Into<Style>) -> Self {
         Self { style: style.into(), notes: Vec::new(), points: Vec::new(), latest: None, warned_of_itself: false }
     }
 
-    /// What held late packets: the causes that did most, and the latest packet where it is new.
+    /// Writes the largest causes of late packets, and the latest packet if it is new.
     fn late(&mut self, page: &mut Page, at: &str, summary: &Summary) {
         let Some(late) = summary.late.as_ref().filter(|late| late.late > 0) else { return };
         let skipped = match late.skipped {
@@ -84,15 +84,14 @@ impl Lines {
         }
     }
 
-    /// The lines on late packets alone, for a cause that is found between two blocks.
+    /// Only the lines on late packets, for a cause found between two blocks.
     pub fn late_block(&mut self, summary: &Summary) -> String {
         let mut page = Page::new(self.style);
         self.late(&mut page, &elapsed(summary.elapsed_ns), summary);
         page.finish()
     }
 
-    /// One block: the path's points where they are new, a line for all journeys, one per segment, and notes that were not
-    /// printed before.
+    /// One block: the path's points if they changed, a line for all journeys, a line per segment, and new notes.
     ///
     /// ```text
     /// 0:07  path  1 host/nic-rx@enp7s0  2 host/tx@vnet0  …

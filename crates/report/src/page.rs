@@ -1,4 +1,4 @@
-//! What a page can show, and how texts from outside are made fit for it.
+//! Pages: their style, their blocks, and text under construction.
 
 use latpath_analysis::{is_within, Notation};
 use latpath_model::{Ns, Observation};
@@ -7,28 +7,31 @@ use latpath_stats::units::Letters;
 use latpath_stats::{SegmentFigures, TimeFigures};
 use std::ops::Deref;
 
-/// How wide a page is that no terminal shows.
+/// Width of a page for a file or a pipe, columns.
 pub const WIDTH: usize = 110;
-/// How wide a page on a terminal is at least and at most.
+/// Minimum and maximum width of a page on a terminal, columns.
 const WIDTHS: (usize, usize) = (40, 160);
 
-/// What the place can show that a page is for.
+/// Capabilities of the output of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
+    /// Letters that the output can show.
     pub letters: Letters,
+    /// Width of the page, columns.
     pub width: usize,
+    /// Whether the output has colours.
     pub colour: bool,
-    /// Whether people alone read it: then digits stand in groups. Programs could not read such numbers.
+    /// Whether only people read the page: digits are then grouped, which programs could not parse.
     pub is_for_people: bool,
 }
 
 impl Style {
-    /// A terminal of so many columns, in these letters.
+    /// Style for a terminal with `columns` columns.
     pub fn of_terminal(letters: Letters, columns: usize, colour: bool) -> Self {
         Self { letters, width: columns.clamp(WIDTHS.0, WIDTHS.1), colour, is_for_people: true }
     }
 
-    /// What the reader must not overlook, as it looks here.
+    /// Highlights a line that the reader must not overlook, if the output has colours.
     pub(crate) fn alarm(self, line: &str) -> String {
         match self.colour {
             true => format!("\x1b[33m{line}\x1b[0m"),
@@ -38,33 +41,34 @@ impl Style {
 }
 
 impl From<Letters> for Style {
-    /// A file or a pipe.
+    /// Style for a file or a pipe.
     fn from(letters: Letters) -> Self {
         Self { letters, width: WIDTH, colour: false, is_for_people: false }
     }
 }
 
-/// A part of a page, as other formats than plain text need it.
+/// A part of a page, for formats other than plain text.
 #[derive(Clone, Debug)]
 pub(crate) enum Block {
     Heading(String),
     Subheading(String),
     Line(String),
-    /// A name and its value; without a name, a further value of the item before.
+    /// A name and its value; an item with an empty name is a further value of the previous item.
     Item(String, String),
     Warning(String),
-    /// A command as it is typed.
+    /// A shell command.
     Code(String),
     Table(Table),
-    /// A table that is folded until the reader opens it, after its title.
+    /// A title, and a table that is folded until the reader opens it.
     Details(String, Table),
-    /// A table whose rows are steps of one packet: from where to where each took, in thousandths of the packet's time.
+    /// A table with a row for each step of a packet, and the start and end of each step in thousandths of the packet's
+    /// time.
     Steps(Table, Vec<(u32, u32)>),
     Chart(ChartPlace),
 }
 
 impl Block {
-    /// The command that it is, if it is one.
+    /// The command of a `Code` block.
     pub fn command(&self) -> Option<&str> {
         match self {
             Self::Code(command) => Some(command),
@@ -73,15 +77,18 @@ impl Block {
     }
 }
 
+/// Placeholder of a chart.
 #[derive(Clone, Debug)]
 pub(crate) struct ChartPlace {
+    /// Kind of chart, as the script knows it.
     pub kind: &'static str,
-    /// The charted segment that it shows.
+    /// Index of the charted segment.
     pub segment: usize,
-    /// Those that it stacks.
+    /// Indexes of the charted segments to be stacked.
     pub parts: Vec<usize>,
+    /// Name of the chart, for its labels.
     pub name: String,
-    /// What it shows, for those who cannot see it too.
+    /// Description of the chart, also for readers who cannot see it.
     pub caption: String,
 }
 
@@ -91,7 +98,7 @@ pub(crate) struct Page {
     pub width: usize,
     style: Style,
     text: String,
-    /// An empty line comes before the next one.
+    /// Whether the next line is preceded by an empty line.
     gap: bool,
     blocks: Vec<Block>,
 }
@@ -105,23 +112,24 @@ impl Deref for Page {
 }
 
 impl Page {
+    /// An empty page.
     pub fn new(style: impl Into<Style>) -> Self {
         let style = style.into();
         let notation = Notation { letters: style.letters, is_for_people: style.is_for_people };
         Self { notation, width: style.width, style, text: String::new(), gap: false, blocks: Vec::new() }
     }
 
-    /// What was put on the page.
+    /// The blocks of the page.
     pub fn into_blocks(self) -> Vec<Block> {
         self.blocks
     }
 
-    /// What plain text cannot show.
+    /// Adds a block that plain text omits.
     pub fn block(&mut self, block: Block) {
         self.blocks.push(block);
     }
 
-    /// The page, without spaces at the ends of lines.
+    /// The text of the page, without trailing spaces.
     pub fn finish(self) -> String {
         let mut out = String::with_capacity(self.text.len());
         for line in self.text.lines() {
@@ -131,12 +139,13 @@ impl Page {
         out
     }
 
+    /// Adds a line, which is not wrapped.
     pub fn line(&mut self, text: impl AsRef<str>) {
         self.blocks.push(Block::Line(text.as_ref().trim().into()));
         self.text_line(text);
     }
 
-    /// An empty line, if there is anything before it, and something comes behind it.
+    /// Adds an empty line, unless it would be the first or the last line.
     pub fn gap(&mut self) {
         self.gap = !self.text.is_empty();
     }
@@ -149,21 +158,21 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// A heading, with an empty line before it.
+    /// Adds a heading, preceded by an empty line.
     pub fn heading(&mut self, text: &str) {
         self.gap();
         self.blocks.push(Block::Heading(text.into()));
         self.text_wrapped(String::new(), 2, text);
     }
 
-    /// `name  value`, the value broken between words where it is longer than the page.
+    /// Adds `name  value`, the value wrapped to the width of the page.
     pub fn item(&mut self, name: &str, value: &str) {
         const INDENT: usize = 14;
         self.blocks.push(Block::Item(name.into(), value.into()));
         self.text_wrapped(format!("  {}", pad(name, INDENT - 2)), INDENT, value);
     }
 
-    /// Text after `line`, broken between words where it is longer than the page, each further line indented.
+    /// Adds `text` after `line`, wrapped to the width of the page; continuation lines are indented.
     pub fn wrapped(&mut self, line: String, indent: usize, text: &str) {
         self.blocks.push(Block::Line(format!("{line}{text}").trim().into()));
         self.text_wrapped(line, indent, text);
@@ -173,7 +182,7 @@ impl Page {
         wrapped(line, indent, text, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
     }
 
-    /// Marks what the reader must not overlook.
+    /// Adds a warning, which the reader must not overlook.
     pub fn warning(&mut self, text: &str) {
         let text = self.clean(text);
         let lines = wrapped("  ! ".into(), 4, &text, self.width, self.letters.ellipsis());
@@ -181,14 +190,14 @@ impl Page {
         self.blocks.push(Block::Warning(text));
     }
 
-    /// What an event cost, where that was measured.
+    /// Adds the measuring cost per event, if it was measured.
     pub fn cost<F>(&mut self, observation: &Observation<F>) {
         if let Some(ns) = observation.cost_per_event_ns {
             self.line(format!("an event cost {ns} ns, with what measuring that costs"));
         }
     }
 
-    /// A time of a segment: none where no packet crossed it, `<` its error bound where it is shorter than that.
+    /// A time of a segment: `-` if no packet crossed it, `<` and the error bound if the time is shorter than the bound.
     pub fn time(&self, segment: &SegmentFigures, ns: Ns) -> String {
         let bound = segment.error_bound_ns;
         match segment.times.count {
@@ -198,27 +207,29 @@ impl Page {
         }
     }
 
-    /// A table's lines, cut to the page.
+    /// Lines of a table, truncated to the width of the page.
     pub fn table_lines(&self, table: &Table) -> Vec<String> {
         table.lines(2, self.width, self.letters.ellipsis())
     }
 
+    /// Adds a table; rows that are too wide are folded.
     pub fn table(&mut self, table: &Table) {
         self.table_at(2, table);
     }
 
+    /// Adds a table with an indent, columns.
     pub fn table_at(&mut self, indent: usize, table: &Table) {
         table.folded(indent, self.width, self.letters.ellipsis()).iter().for_each(|line| self.text_line(line));
         self.blocks.push(Block::Table(table.clone()));
     }
 
-    /// A table of which nothing is cut: cells that are too long take several lines.
+    /// Adds a table without truncation: long cells take several lines.
     pub fn whole_table(&mut self, table: &Table) {
         table.broken(2, self.width).iter().for_each(|line| self.text_line(line));
         self.blocks.push(Block::Table(table.clone()));
     }
 
-    /// A command, which is never broken.
+    /// Adds a command, which is not wrapped.
     pub fn code(&mut self, indent: usize, command: &str) {
         let command = self.clean(command);
         self.text_line(format!("{}{command}", " ".repeat(indent)));
@@ -236,7 +247,7 @@ impl Page {
     }
 }
 
-/// A percentile of at least `least` times; `-` of fewer.
+/// A percentile; `-` if there are fewer than `least` times.
 pub(crate) fn of_enough(times: &TimeFigures, ns: Ns, least: u64, letters: Letters) -> String {
     if times.count >= least {
         letters.duration(ns)

@@ -1,4 +1,4 @@
-//! The paths that packets took through the host, where there are several to take.
+//! Paths of packets through the host, if there are several.
 
 use crate::page::Page;
 use latpath_model::SegmentKind;
@@ -6,7 +6,7 @@ use latpath_stats::text::Table;
 use latpath_stats::units::share;
 use latpath_stats::{PathFigures, SegmentFigures, Summary};
 
-/// A row per path; its times are those of `Thyp`, or of `total` where no host is between.
+/// Writes a row per path, with times of `Thyp`, or of `total` without a host in between.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let Some(kind) = shown(&summary.paths) else { return };
     let name = kind.name().unwrap_or_default();
@@ -31,7 +31,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// The segment whose times tell paths apart best.
+/// The kind of segment in whose times paths differ most.
 pub(crate) fn shown(paths: &[PathFigures]) -> Option<SegmentKind> {
     let has_thyp = || paths.iter().flat_map(|p| &p.segments).any(|s| s.kind == SegmentKind::Thyp);
     (!paths.is_empty()).then(|| if has_thyp() { SegmentKind::Thyp } else { SegmentKind::Total })

@@ -1,4 +1,4 @@
-//! Patterns that were found in a recording.
+//! Patterns of a recording.
 
 use crate::page::Page;
 use latpath_clock::TimeOfDay;
@@ -6,8 +6,8 @@ use latpath_model::Ns;
 use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::{Pattern, Summary};
 
-/// A row and a sentence for each pattern, if there are any. With the run's time of day also when each began in UTC, as other tables of a
-/// document say it.
+/// Writes a row and a sentence for each pattern. With the run's time of day, each row also has its start in UTC, like
+/// other tables of a document.
 pub(crate) fn write(page: &mut Page, summary: &Summary, utc: Option<TimeOfDay>) {
     if summary.patterns.is_empty() {
         return;
@@ -37,7 +37,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary, utc: Option<TimeOfDay>) 
     }
 }
 
-/// The segments that show it by their names or the numbers of their ends; the points of the others.
+/// Segments with the pattern, by name or by the numbers of their ends; otherwise the pattern's path.
 fn place(page: &Page, summary: &Summary, pattern: &Pattern) -> String {
     let (from, to) = (summary.number(&pattern.from), summary.number(&pattern.to));
     let ends = match (from, to) {
@@ -54,7 +54,7 @@ fn place(page: &Page, summary: &Summary, pattern: &Pattern) -> String {
     }
 }
 
-/// The one stream's name, or how many there are.
+/// Name of the stream if there is one, else the number of streams.
 fn streams(page: &Page, pattern: &Pattern) -> String {
     match pattern.streams.as_slice() {
         [one] => page.clean(&short_stream(one)),
@@ -62,7 +62,7 @@ fn streams(page: &Page, pattern: &Pattern) -> String {
     }
 }
 
-/// Seconds since the recording began, to a hundredth.
+/// Seconds since the start of the recording, with two decimals.
 fn since(ns: Ns) -> String {
     format!("{}.{:02} s", ns / 1_000_000_000, ns.rem_euclid(1_000_000_000) / 10_000_000)
 }

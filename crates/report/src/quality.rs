@@ -1,4 +1,4 @@
-//! What the reader must know before trusting a figure: what was lost, by the network and by latpath itself.
+//! Data quality: packets lost by the network, sightings lost by latpath, and everything else that limits the figures.
 
 use crate::page::Page;
 use latpath_analysis::warnings;
@@ -13,8 +13,7 @@ use latpath_stats::{
 
 pub(crate) const NOT_KNOWN: &str = "not known: the run was imported from durations alone";
 
-/// Completeness of the journeys, and everything that spoils figures.
-/// Warnings that `shown` has already are not repeated.
+/// Writes the completeness of the journeys, and warnings. Warnings in `shown` are not repeated.
 pub(crate) fn write(page: &mut Page, summary: &Summary, shown: &[String]) {
     page.heading("Data quality");
     let lost = packets(&summary.lost);
@@ -60,7 +59,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary, shown: &[String]) {
 }
 
 fn notes(page: &mut Page, summary: &Summary, shown: &[String]) {
-    // A report of a run has warnings among its notes.
+    // The notes of a run's report include its warnings.
     let warnings = warnings(summary).into_iter().filter(|w| !summary.notes.contains(w));
     let all: Vec<String> = warnings.chain(summary.notes.iter().cloned()).collect();
     let (before, new): (Vec<&String>, Vec<&String>) = all.iter().partition(|note| shown.contains(note));
@@ -71,7 +70,7 @@ fn notes(page: &mut Page, summary: &Summary, shown: &[String]) {
     new.into_iter().for_each(|note| page.warning(note));
 }
 
-/// What could not be seen, where nothing suggests that packets were affected: in small print.
+/// Writes, as small print, observations that are missing without evidence that packets were affected.
 pub(crate) fn footnotes(page: &mut Page, footnotes: &[String]) {
     if footnotes.is_empty() {
         return;
@@ -103,7 +102,7 @@ pub(crate) fn losses(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// `queueing discipline at hout (QDISC_DROP in __dev_queue_xmit)`
+/// Cause of a loss: `queueing discipline at hout (QDISC_DROP in __dev_queue_xmit)`.
 fn why(page: &Page, loss: &Loss) -> String {
     let at = loss.dropped_at.as_deref().and_then(device).map_or_else(String::new, |device| format!(" at {device}"));
     match (&loss.meaning, &loss.reason) {
@@ -113,7 +112,7 @@ fn why(page: &Page, loss: &Loss) -> String {
     }
 }
 
-/// The device of a `drop` point: with its machine's name, unless that is this host.
+/// Device of a `drop` point, with the machine's name unless it is this host.
 fn device(point: &str) -> Option<String> {
     let point: Point = point.parse().ok()?;
     match (point.machine.as_str(), point.device) {
@@ -123,7 +122,7 @@ fn device(point: &str) -> Option<String> {
     }
 }
 
-/// What measuring cost.
+/// Writes the cost of tracing.
 pub(crate) fn tool(page: &mut Page, summary: &Summary) {
     let tool = &summary.tool;
     page.heading("What tracing cost");

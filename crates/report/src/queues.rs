@@ -6,7 +6,7 @@ use latpath_observe::queues::{Agreement, Device, Layout, QueueFigures, QueuesFig
 use latpath_queues::Side;
 use latpath_stats::{text::Table, units::Letters};
 
-/// The page that people read.
+/// The text.
 pub fn text(observation: &Observation<QueuesFigures>, style: Style) -> String {
     let (mut page, document) = (Page::new(style), &observation.figures);
     let window = page.duration(observation.window_ns);
@@ -40,7 +40,7 @@ fn title(page: &Page, device: &Device) -> String {
     words.join(", ")
 }
 
-/// Queues' names, with their numbers where several have the same.
+/// Names of the queues, with their numbers if names are not unique.
 fn queue_names(queues: &[QueueFigures], units: Letters) -> Vec<String> {
     let is_alone = |queue: &QueueFigures| queues.iter().filter(|other| other.queue == queue.queue).count() == 1;
     let name = |queue: &QueueFigures| match units.clean(&queue.queue) {
@@ -132,7 +132,7 @@ fn signal_row(name: &str, queue: &QueueFigures, is_vhost: bool, units: Letters) 
     vec![
         name.to_owned(),
         units.count(queue.kicks),
-        // Each side knows what it saves itself.
+        // The driver suppresses kicks, the device suppresses interrupts; each side knows only its own.
         if_any(!is_vhost, queue.kicks_suppressed, units),
         most(queue.per_kick),
         units.count(queue.interrupts),
@@ -161,7 +161,7 @@ fn time_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     ]
 }
 
-/// What waits for the device is a backlog; what the device can fill is a reserve.
+/// Buffers that wait for the device are a backlog; buffers that the device can fill are a reserve.
 fn size_row(name: &str, queue: &QueueFigures, units: Letters) -> Vec<String> {
     let (none, occupied) = ("-".to_owned(), queue.occupied);
     let cells = match queue.is_filled_by_device() {
@@ -191,7 +191,7 @@ fn interrupt_line(name: &str, queue: &QueueFigures, is_vhost: bool, units: Lette
     }
 }
 
-/// What is out of the ordinary.
+/// Writes unusual events of a queue.
 fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
     let mut say = |n: u64, what: &str| {
         if n > 0 {
@@ -207,7 +207,7 @@ fn odd(page: &mut Page, name: &str, queue: &QueueFigures, is_vhost: bool) {
     }
 }
 
-/// Whether buffers passed unseen.
+/// Comparison of the counted buffers with the rings' own indices: a difference means unseen buffers.
 fn index_line<'a>(queues: impl Iterator<Item = (&'a String, &'a QueueFigures)>, units: Letters) -> String {
     let (mut moved, mut differences) = (0u64, Vec::new());
     for (name, queue) in queues {

@@ -7,7 +7,7 @@ use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::units::share;
 use latpath_stats::{PacketAt, Percentile, SegmentFigures, Summary};
 
-/// Both tables: how many and where, and how long.
+/// Writes both tables: ends and counts, and times.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.heading("Segments");
     if summary.segments.is_empty() {
@@ -44,7 +44,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     explain_bounds(page, hidden);
 }
 
-/// The segments that say most: the classic ones, or all where there is none of them.
+/// The classic segments, or all if there are none.
 pub(crate) fn most_telling(summary: &Summary) -> Vec<&SegmentFigures> {
     let classic: Vec<_> = summary.segments.iter().filter(|s| s.kind != SegmentKind::Step).collect();
     if classic.is_empty() {
@@ -54,7 +54,7 @@ pub(crate) fn most_telling(summary: &Summary) -> Vec<&SegmentFigures> {
     }
 }
 
-/// For documents, which have the width: all percentiles, and the least and the greatest time.
+/// Writes the tables of documents, which are wide enough for all percentiles, and the packets with minimum and maximum.
 pub(crate) fn document(page: &mut Page, summary: &Summary) {
     page.heading("Segments");
     if summary.segments.is_empty() {
@@ -105,24 +105,24 @@ pub(crate) fn document(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// All times of a segment, the heads of their columns.
+/// Heads of the columns of times.
 const TIMES: [&str; 12] =
     ["min", "mean", "stddev", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "p99.999", "p99.9999", "max"];
 
-/// A percentile by its name; `-` where too few packets lie beyond it.
+/// A percentile by its name; `-` if too few packets are beyond it.
 pub(crate) fn percentile(page: &Page, s: &SegmentFigures, name: &str) -> String {
     let known = Percentile::named(name).and_then(|p| s.times.percentile(p));
     known.map_or("-".into(), |time| page.time(s, time))
 }
 
-/// The times of a row under these heads; `hidden` where one is shorter than its error bound.
+/// Times of a row under these heads. Sets `hidden` if a time is shorter than its error bound.
 fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> Vec<String> {
     let time = |head: &&str| {
         let is_known = Percentile::named(head).is_none_or(|p| s.times.percentile(p).is_some());
         let Some(time) = time_figure(head).filter(|_| is_known).map(|figure| figure(&s.times)) else {
             return "-".into();
         };
-        // The deviation does not suffer from a wrong offset between two clocks.
+        // The standard deviation is independent of the offset between the clocks.
         let is_exact = *head == "stddev" && s.times.count > 0;
         *hidden |= !is_exact && s.times.count > 0 && is_within(time, s.error_bound_ns);
         if is_exact {
@@ -134,7 +134,7 @@ fn times(page: &Page, s: &SegmentFigures, heads: &[&str], hidden: &mut bool) -> 
     TIMES.iter().filter(|head| heads.contains(head)).map(time).collect()
 }
 
-/// How many times are in the band that was asked for.
+/// Writes the number of times in the requested band.
 fn in_band(page: &mut Page, summary: &Summary) {
     let Some(band) = summary.band else { return };
     let head = format!("{} to {}", page.duration(band.from_ns), page.duration(band.to_ns));
@@ -158,7 +158,7 @@ fn explain_bounds(page: &mut Page, hidden: bool) {
     }
 }
 
-/// A segment in one column: `Thyp 1→4`, `1→2`; by its ends where they have no numbers.
+/// Label of a segment: `Thyp 1→4`, `1→2`; its full name if it has neither a short name nor numbers.
 pub(crate) fn label(page: &Page, summary: &Summary, segment: &SegmentFigures) -> String {
     match (short_name(page, segment), numbers(page, summary, segment)) {
         (name, numbers) if name.is_empty() && numbers.is_empty() => page.clean(&segment.name),
@@ -166,7 +166,7 @@ pub(crate) fn label(page: &Page, summary: &Summary, segment: &SegmentFigures) ->
     }
 }
 
-/// A segment's name; none for neighbours, which are named by their ends anyway.
+/// Name of a segment; empty for a step between neighbours, which is named after its ends.
 pub(crate) fn short_name(page: &Page, segment: &SegmentFigures) -> String {
     if segment.kind == SegmentKind::Step {
         String::new()
@@ -175,12 +175,12 @@ pub(crate) fn short_name(page: &Page, segment: &SegmentFigures) -> String {
     }
 }
 
-/// A segment by the numbers of its ends; nothing where one is off the route.
+/// Numbers of a segment's ends: `1→4`; empty if an end is off the route.
 pub(crate) fn numbers(page: &Page, summary: &Summary, segment: &SegmentFigures) -> String {
     summary.numbers(segment, page.letters).unwrap_or_default()
 }
 
-/// How wrong a segment's times can be, where both its clocks are known.
+/// Error bound of a segment's times, if both clocks are known.
 fn bound_text(page: &Page, summary: &Summary, s: &SegmentFigures) -> String {
     match summary.is_bound_known(s) {
         true => page.duration(s.error_bound_ns),

@@ -1,4 +1,4 @@
-//! The settings of a run's machines: those that changed during the run, and the whole list.
+//! Settings of a run's machines: changes during the run, and the whole list.
 
 use crate::page::{Block, Page};
 use latpath_model::HOST;
@@ -19,12 +19,13 @@ const MOST_ROWS: usize = 4000;
 pub(crate) struct Settings<'a> {
     /// Settings that changed during the run.
     changes: Vec<SettingChange>,
-    /// Each machine's settings when the run began and when it ended; empty in runs of earlier versions, and imported
-    /// ones.
+    /// Settings of each machine at the start and the end of the run; empty for runs of earlier versions and imported
+    /// runs.
     machines: &'a [MachineSettings],
 }
 
 impl<'a> Settings<'a> {
+    /// The settings of a run.
     pub fn of(run: &'a Run) -> Self {
         Self { changes: run.settings().changes(), machines: &run.settings().machines }
     }
@@ -92,7 +93,7 @@ pub(crate) fn document(page: &mut Page, run: &Run, html: bool) {
     }
 }
 
-/// A row for each setting of a machine; `at the end` is empty where the value is the same.
+/// A row for each setting of a machine; `at the end` is empty if the value did not change.
 fn rows<'a>(page: &'a Page, machine: &'a MachineSettings) -> impl Iterator<Item = Vec<String>> + 'a {
     let end = machine.end.iter().flat_map(|reading| &reading.values);
     let end: HashMap<_, _> = end.map(|value| ((&value.setting, &value.target), &value.value)).collect();

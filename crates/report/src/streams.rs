@@ -1,4 +1,4 @@
-//! The streams one by one, where there are several.
+//! Figures of each stream, if there are several.
 
 use crate::page::Page;
 use latpath_model::SegmentKind;
@@ -6,7 +6,7 @@ use latpath_stats::figures::packets;
 use latpath_stats::text::{short_stream, Table};
 use latpath_stats::{StreamFigures, Summary};
 
-/// A row per stream; its times are those of `total`, or of the last segment.
+/// Writes a row per stream, with times of `total`, or of the last segment.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if summary.streams.len() < 2 {
         return;
@@ -39,7 +39,8 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     page.table(&table);
 }
 
-/// How regularly packets come, at each point. A time between two packets is of one clock, so no error bound hides it.
+/// Writes the pacing of packets at each point. A time between two packets comes from one clock, so it has no error
+/// bound.
 pub(crate) fn pacing(page: &mut Page, summary: &Summary) {
     if summary.streams.iter().all(|s| s.pacing.is_empty()) {
         return;

@@ -1,4 +1,4 @@
-//! The page of `latpath study vhost`: the configurations side by side, and what it says in a sentence each.
+//! The text of `latpath study vhost`: the configurations side by side, and a summary in sentences.
 
 mod short;
 
@@ -18,15 +18,17 @@ use latpath_stats::text::Table;
 use latpath_stats::units::{self, Letters};
 use std::collections::BTreeMap;
 
-/// Exits that are shown by name; the others are one row.
+/// Maximum number of exit reasons shown by name; the others share a row.
 const MOST_REASONS: usize = 8;
 
+/// The text of a study of a VM's configurations.
 pub fn study_of_vms_text(all: &[Configuration], style: Style) -> String {
     let mut page = Page::new(style);
     write(&mut page, all);
     page.finish()
 }
 
+/// The study as HTML, without charts.
 pub fn study_of_vms_html(all: &[Configuration]) -> String {
     let mut page = Page::new(Style { is_for_people: true, ..Letters::Unicode.into() });
     write(&mut page, all);
@@ -69,7 +71,7 @@ fn table(page: &Page, first: &str, all: &[Configuration], each: &[&str]) -> Tabl
     Table::new(&heads.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A rate as people say it.
+/// A bit rate with its unit: `9.41 Gbit/s`.
 fn bits(page: &Page, bits_per_second: f64) -> String {
     let (divisor, unit) = match bits_per_second {
         rate if rate >= 1e9 => (1e9, "Gbit/s"),
@@ -79,7 +81,7 @@ fn bits(page: &Page, bits_per_second: f64) -> String {
     page.clean(&format!("{:.2} {unit}", bits_per_second / divisor))
 }
 
-/// What could not be measured, and what the reader must know: once where it is so of all.
+/// Writes the notes of the configurations; a note that all have is written once.
 fn notes(page: &mut Page, all: &[Configuration]) {
     let of_all = |note: &String| all.iter().all(|one| one.notes.contains(note));
     for (at, one) in all.iter().enumerate() {
@@ -93,10 +95,10 @@ fn notes(page: &mut Page, all: &[Configuration]) {
     }
 }
 
-/// A measured run is comparable only if it carried about as much as the runs by themselves.
+/// Maximum relative deviation of a measured run's rate from the range of the rates without measurement.
 const RATE_TOLERATED: f64 = 0.1;
 
-/// Measurements under which the load's rate was another one.
+/// Writes warnings on measurements that changed the rate of the load.
 fn odd_rates(page: &mut Page, all: &[Configuration]) {
     for one in all {
         let rates: Vec<f64> = one.alone.iter().map(Work::bits_per_second).collect();
@@ -124,7 +126,7 @@ fn odd_rates(page: &mut Page, all: &[Configuration]) {
 
 const SAMPLED: &str = "CPUs were sampled";
 
-/// Each measurement, and what the load did in it.
+/// Each measurement, with the work of the load during it.
 fn measured(one: &Configuration) -> impl Iterator<Item = (&'static str, Work)> {
     let all = [
         ("exits were counted", one.exits.as_ref().map(|part| part.work)),
@@ -135,7 +137,7 @@ fn measured(one: &Configuration) -> impl Iterator<Item = (&'static str, Work)> {
     all.into_iter().filter_map(|(what, work)| Some((what, work?)))
 }
 
-/// What a vCPU's thread takes of a CPU: all but sleeping and waiting for one.
+/// CPU time of a vCPU's thread: all time except sleeping and waiting for a CPU, ns.
 fn busy(figures: &VcpuFigures) -> Ns {
     let mut tiles = figures.tiles;
     [Tile::Guest, Tile::Kvm, Tile::Qemu, Tile::Polling].into_iter().map(|tile| *tiles.of(tile)).sum()
@@ -300,7 +302,7 @@ fn queues(page: &mut Page, all: &[Configuration]) {
     page.line("  they lie ready until packets come.");
 }
 
-/// The queue of a direction that carried most, with the means by which most of its transfers went.
+/// The queue with most packets in a direction, and the means of most of its transfers.
 fn main_ladder(one: &Configuration, direction: Direction) -> Option<(&QueueReport, &MeansReport)> {
     let queues = one.ladder.iter().flat_map(|part| &part.figures.figures.queues);
     let queue = queues.filter(|queue| queue.direction == direction).max_by_key(|queue| queue.packets)?;
@@ -356,7 +358,7 @@ fn ladders(page: &mut Page, all: &[Configuration]) {
     }
 }
 
-/// Functions, and system calls, that are shown.
+/// Maximum number of functions, and of system calls.
 const MOST_FUNCTIONS: usize = 15;
 const MOST_CALLS: usize = 8;
 
@@ -394,7 +396,7 @@ fn cpu_time(page: &mut Page, all: &[Configuration]) {
 
 type Profiled<'a> = (&'a str, &'a Profile, &'a Work);
 
-/// Functions whose time per GB differs most, each with what it ran under on either side.
+/// Writes the functions whose time per GB differs most, with their contexts on both sides.
 fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Profiled) {
     let diff = Diff::new(before, after);
     let seconds = |profile: &Profile| profile.window_ns as f64 / 1e9;
@@ -431,14 +433,14 @@ fn moved(page: &mut Page, (a, before, a_work): Profiled, (b, after, b_work): Pro
     page.line("  share: of the function's time, what it ran in this context; contexts of less than 1 % are not shown");
 }
 
-/// A function's contexts that have at least 1 % of its time on either side, and their times per GB.
+/// Contexts of a function with at least `LEAST_SHARE` of its time on either side, and their times per GB, ns.
 type Contexts<'d> = Vec<(&'d Moved, (Ns, Ns))>;
 
-/// Contexts with less of a function's time on both sides are not shown.
+/// Minimum share of a function's time, on either side, for a context to be shown.
 const LEAST_SHARE: f64 = 0.01;
 
-/// All functions: first those that both sides run; among them those first of which a context's time differs most. What stands under nothing in all of its
-/// contexts is where all begin: system calls, threads.
+/// All functions: first those that both sides run, then by the largest difference of a context's time. Omits functions
+/// without a caller in all contexts, which are the roots of call chains: system calls, threads.
 fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<Contexts<'d>> {
     let mut functions: BTreeMap<(&str, bool, &Option<String>), Contexts> = BTreeMap::new();
     let share = |share: Option<f64>| share.unwrap_or(0.0);
@@ -450,7 +452,7 @@ fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<C
     let mut functions: Vec<Contexts> = functions.into_values().collect();
     functions.retain(|contexts| contexts.iter().any(|(moved, _)| moved.under.is_some()));
     let most = |contexts: &Contexts| contexts.iter().map(|(_, (a, b))| (b - a).abs()).max();
-    // One that both sides run, each elsewhere, says more than one of a call chain that only one of them has.
+    // A function that both sides run in different contexts is more telling than one that only one side runs.
     let is_of_one =
         |contexts: &Contexts| contexts.iter().all(|(_, (a, _))| *a == 0) || contexts.iter().all(|(_, (_, b))| *b == 0);
     functions.sort_by_key(|contexts| (is_of_one(contexts), std::cmp::Reverse(most(contexts))));
@@ -460,7 +462,7 @@ fn by_function<'d>(diff: &'d Diff, per_gb: impl Fn(&Moved) -> (Ns, Ns)) -> Vec<C
     functions
 }
 
-/// System calls of the VMs' threads that took the most time, by call and what the thread does.
+/// Writes the system calls of the VMs' threads that took the most time, by call and role of the thread.
 fn system_calls(page: &mut Page, all: &[Configuration]) {
     let mut sums: BTreeMap<(String, String), Vec<(u64, Ns)>> = BTreeMap::new();
     for (at, one) in all.iter().enumerate() {
@@ -513,7 +515,7 @@ fn compared(page: &mut Page, all: &[Configuration]) {
     );
 }
 
-/// What a VM ran on and with, as far as it is known.
+/// Host and software of a VM, as far as known.
 fn setup(setup: &Setup) -> String {
     let mut parts: Vec<String> = setup.hypervisor.iter().chain(&setup.machine).cloned().collect();
     if setup.hypervisor.is_none() && setup != &Setup::default() {
@@ -540,7 +542,7 @@ fn setup(setup: &Setup) -> String {
     parts.join(", ")
 }
 
-/// What differs beside what the user means to compare.
+/// Writes differences between the configurations that the user did not intend to compare.
 fn differences(page: &mut Page, all: &[Configuration]) {
     let Some((first, others)) = all.split_first() else { return };
     let parts: [(&str, fn(&Configuration) -> String); 7] = [

@@ -11,20 +11,20 @@ use latpath_model::text::quoted;
 use latpath_run::Run;
 use latpath_stats::Summary;
 
-/// What the text shows beside what it always shows.
+/// Optional parts of the text.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the output can show.
+    /// Capabilities of the output.
     pub style: Style,
-    /// Segments whose histograms are drawn; `total`, or the last segment, where none is named.
+    /// Segments whose histograms are drawn; if empty, `total` or the last segment.
     pub histograms: Vec<String>,
-    /// What part of the run it covers, where it is not all: [`latpath_analysis::Chosen::part`].
+    /// The covered part of the run, unless it is all: [`latpath_analysis::Chosen::part`].
     pub covers: Option<String>,
-    /// Limits that the user set, and what became of them.
+    /// Verdicts on the user's limits.
     pub limits: Vec<LimitVerdict>,
 }
 
-/// The whole report, in lines that are no wider than the style. `run` is where the figures are from, if from a run.
+/// The whole report, in lines no wider than the style. `run`: the run of the figures; `None` for a live measurement.
 pub fn text(summary: &Summary, run: Option<&Run>, options: &Options) -> String {
     let mut page = Page::new(options.style);
     if let Some(run) = run {

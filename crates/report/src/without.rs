@@ -1,11 +1,11 @@
-//! Figures both ways: of all packets, and without those that patterns touch.
+//! Figures of all packets, and without the packets that patterns touch.
 
 use crate::page::Page;
 use crate::segments::{label, percentile};
 use latpath_stats::text::Table;
 use latpath_stats::Summary;
 
-/// Two rows for each segment: all packets, and those that are left.
+/// Writes two rows for each segment: of all packets, and of the remaining ones.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     let Some(without) = &summary.without else { return };
     let kinds: Vec<&str> = without.kinds.iter().map(|kind| kind.name()).collect();

@@ -1,25 +1,25 @@
-//! The worst packets, each with its waterfall: every point, when it saw the packet, and a bar for the time before it.
+//! The worst packets with their waterfalls: a row for each point, with its time and a bar for the preceding step.
 
 use crate::page::{Block, Page};
 use latpath_model::Ns;
 use latpath_stats::text::{date_time, short_stream, Table};
 use latpath_stats::{SegmentFigures, Summary, Worst, WorstStep};
 
-/// Columns for the whole of a packet's time.
+/// Width of a packet's whole time, columns.
 const SPAN: usize = 20;
 
-/// Where a packet spent most of its time: the point at the end of the longest step.
+/// Point at the end of a packet's longest step.
 fn held_before(worst: &Worst) -> Option<&str> {
     worst.steps.iter().max_by_key(|step| step.since_last_ns).map(|step| step.point.as_str())
 }
 
-/// Whether two packets waited at the same place at the same time: then one thing held both.
+/// Whether two packets waited at the same point at the same time, so that one cause delayed both.
 fn together(a: &Worst, b: &Worst) -> bool {
     let overlap = a.time_ns < b.time_ns.saturating_add(b.total_ns) && b.time_ns < a.time_ns.saturating_add(a.total_ns);
     overlap && a.path == b.path && held_before(a).is_some_and(|place| held_before(b) == Some(place))
 }
 
-/// A worst packet, its place among them, and those that the same thing held.
+/// Rank of a packet from 0, the packet, and further packets that the same cause delayed.
 type Group<'a> = (usize, &'a Worst, Vec<&'a Worst>);
 
 fn groups(summary: &Summary) -> Vec<Group<'_>> {
@@ -33,7 +33,7 @@ fn groups(summary: &Summary) -> Vec<Group<'_>> {
     groups
 }
 
-/// `14.61 ms  MU01, key 2375, 2026-01-02 03:04:05.593750006, upcall`
+/// Title of a packet: `14.61 ms  MU01, key 2375, 2026-01-02 03:04:05.593750006, upcall`.
 fn title(page: &Page, worst: &Worst, summary: &Summary) -> String {
     let path = if worst.path.is_empty() { String::new() } else { format!(", {}", page.clean(&worst.path)) };
     let bound = bound(page, summary, worst);
@@ -41,13 +41,13 @@ fn title(page: &Page, worst: &Worst, summary: &Summary) -> String {
     format!("{total}  {stream}, key {}, {}{path}", worst.key, date_time(worst.time_ns))
 }
 
-/// The figures of a packet's stream from one point to another.
+/// Figures of the segment between two points, of the packet's stream, or else of all streams.
 fn between<'a>(summary: &'a Summary, worst: &Worst, from: &str, to: &str) -> Option<&'a SegmentFigures> {
     let of_stream = summary.streams.iter().filter(|s| s.stream == worst.stream).flat_map(|s| &s.segments);
     of_stream.chain(&summary.segments).find(|s| s.from == from && s.to == to && s.times.count > 0)
 }
 
-/// ` ±1.870 µs`: how wrong the whole of its time can be.
+/// Error bound of the packet's total time: ` ±1.870 µs`.
 fn bound(page: &Page, summary: &Summary, worst: &Worst) -> String {
     let ends = worst.steps.first().zip(worst.steps.last());
     let whole = ends.and_then(|(from, to)| between(summary, worst, &from.point, &to.point));
@@ -58,14 +58,14 @@ fn bound(page: &Page, summary: &Summary, worst: &Worst) -> String {
     }
 }
 
-/// That one thing held more of them.
+/// Sentence on further packets that the same cause delayed.
 fn others(page: &Page, more: &[&Worst]) -> Option<String> {
     let (most, least) = (page.duration(more.first()?.total_ns), page.duration(more.last()?.total_ns));
     let range = if more.len() == 1 { most } else { format!("{most} to {least}") };
     Some(format!("{} more of them waited there at the same time: {range}", more.len()))
 }
 
-/// All worst packets. Of those that one thing held, the first alone is drawn.
+/// Writes the worst packets. Of packets that one cause delayed, only the first has a waterfall.
 pub(crate) fn write(page: &mut Page, summary: &Summary) {
     if summary.worst.is_empty() {
         return;
@@ -82,7 +82,7 @@ pub(crate) fn write(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// The same for documents, behind a packet that took the usual time; so many are drawn.
+/// Writes the packets of a document: a typical one, then at most `drawn` groups of the worst.
 pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Worst>, drawn: usize) {
     if !summary.worst.is_empty() {
         page.heading("A typical packet, and the worst");
@@ -109,7 +109,7 @@ pub(crate) fn document(page: &mut Page, summary: &Summary, typical: Option<&Wors
 
 const HEADS: [&str; 7] = ["<", "<point", "since first", "step", "usual", "cpu", "<thread"];
 
-/// The steps' rows under [`HEADS`], with the time before each.
+/// Rows of the steps under [`HEADS`], each with the start of its step, ns since the packet's first point.
 fn rows(page: &Page, worst: &Worst, summary: &Summary) -> Vec<(Ns, Vec<String>)> {
     let mut before = 0;
     let row = |(at, step): (usize, &WorstStep)| {
@@ -145,7 +145,7 @@ fn waterfall(page: &mut Page, worst: &Worst, summary: &Summary) {
 
 fn steps(page: &mut Page, worst: &Worst, summary: &Summary) {
     let (mut table, mut bars) = (Table::new(&HEADS), Vec::new());
-    // All packets of a page on one scale: that of the worst.
+    // All packets of a page have the scale of the worst.
     let total = summary.worst.first().map_or(worst.total_ns, |first| first.total_ns.max(worst.total_ns)).max(1);
     let per_mille = |t: Ns| (i128::from(t.clamp(0, total)) * 1000 / i128::from(total)) as u32;
     for ((before, cells), step) in rows(page, worst, summary).into_iter().zip(&worst.steps) {
@@ -155,7 +155,7 @@ fn steps(page: &mut Page, worst: &Worst, summary: &Summary) {
     page.block(Block::Steps(table, bars));
 }
 
-/// The time from `from` to `to` as a bar in the packet's whole time; nothing where a clock fault made it negative.
+/// Bar of the time from `from` to `to` within `total`; empty if a clock fault made the time negative.
 fn bar(page: &Page, from: Ns, to: Ns, total: Ns) -> String {
     if total <= 0 || from < 0 || to <= from {
         return String::new();

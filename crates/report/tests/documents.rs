@@ -10,7 +10,7 @@ use latpath_stats::Summary;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::sync::LazyLock;
 
-/// A name as somebody chooses it who means harm.
+/// A malicious name.
 const HOSTILE: &str = "</script><script>alert(1)</script>|*_`\"'&]]>\x1b[31m";
 
 fn findings<'a>(run: &'a Run, summary: &'a Summary, limits: &'a [LimitVerdict]) -> Findings<'a> {
@@ -39,7 +39,7 @@ fn written(summary: &Summary, limits: &[LimitVerdict], format: fn(&Findings) -> 
     text.replace(&last, "RUN").replace(&last.replace('_', "\\_"), "RUN")
 }
 
-/// Parsed by what forgives nothing.
+/// Parses a page with a strict XML parser.
 fn parsed(html: &str) -> Document<'_> {
     let options = ParsingOptions { allow_dtd: true, ..ParsingOptions::default() };
     Document::parse_with_options(html, options).unwrap_or_else(|e| panic!("{e}"))
@@ -113,7 +113,7 @@ fn names_that_mean_harm_are_shown_as_text() {
     assert!(text.contains("pass:c[</script><script>alert(1)</script>\\|*_`\"'&\\]\\]>?[31m]"), "{text}");
 }
 
-/// A backslash before the bracket that closes a passthrough keeps it open: what is in it would be parsed.
+/// A backslash before the closing bracket of a passthrough would keep it open, and the following text would be parsed.
 #[test]
 fn a_name_that_ends_in_a_backslash_is_shown_as_text_in_asciidoc() {
     let mut summary = summary();

@@ -1,4 +1,4 @@
-//! The page of `latpath exits`.
+//! The text of `latpath exits`.
 
 use latpath_bpf::Window;
 use latpath_exits::{Events, Exits, Interrupts, KvmCounters, Reason, Tiles, Traffic, Vcpu};
@@ -18,7 +18,7 @@ fn reason(code: Option<u32>, took: &[i64], tiles: Tiles) -> Reason {
     Reason { isa: SVM, code, took: histogram, tiles }
 }
 
-/// A vCPU that halts, and answers two thousand exits in QEMU.
+/// A vCPU that halts, and has two thousand exits to QEMU.
 fn vcpu(id: u32) -> Vcpu {
     let halted =
         Tiles { kvm_ns: 100_000, polling_ns: 150_000, asleep_ns: 399_700_000, ready_ns: 50_000, ..Tiles::default() };
@@ -47,7 +47,7 @@ fn vcpu(id: u32) -> Vcpu {
 }
 
 fn observation(vcpus: Vec<Vcpu>, traffic: Option<Traffic>) -> Observation<ExitsFigures> {
-    // Of the VM's main loop, its vhost worker, idle CPUs, another process.
+    // The VM's main loop, its vhost worker, idle CPUs, another process.
     let by_process = [(500, vec![0, 0, 3, 0]), (9, vec![0, 0, 4, 0]), (0, vec![0, 0, 1, 0]), (77, vec![0, 0, 1, 0])];
     let names = ["kvm_entry", "kvm_exit", "kvm_set_irq", "kvm_eoi"].map(Into::into).into();
     let events = Events { names, by_process: by_process.into(), ..Events::default() };
@@ -92,7 +92,7 @@ fn figures_of_all_vcpus_are_the_sum_of_each() {
     for vcpu in &vm.vcpus {
         assert_eq!(vcpu.figures.tiles.sum(), vcpu.window_ns, "the tiles are the window");
     }
-    // Halts are no cost: 40 ms of I/O for 4000 packets.
+    // Without halts: 40 ms of I/O for 4000 packets.
     assert_eq!(vm.all.exit_time_without_halts_ns, 40_000_000);
     let per = vm.per_work.clone().expect("packets passed");
     assert_eq!((per.exits_per_packet, per.exit_time_per_packet_ns), (1.001, 10_000));

@@ -1,4 +1,4 @@
-//! What people read of late packets that were explained by hand.
+//! Text and JSON of hand-made explanations of late packets.
 
 mod story;
 
@@ -22,7 +22,7 @@ fn the_sums_and_the_culprit_stand_in_the_first_lines() {
     insta::assert_snapshot!(text);
 }
 
-/// The numbers before the rows of the ranking.
+/// Numbers of the rows of the ranking.
 fn numbers(text: &str) -> Vec<usize> {
     let rows = text.split("Causes, by the delay beyond the baseline").nth(1).expect("a ranking");
     let section = rows.split("\n\n").find(|part| part.contains("packets")).expect("a table");
@@ -40,7 +40,7 @@ fn rows_are_numbered_without_holes_where_some_between_them_are_not_shown() {
         (ranked.row.first, ranked.row.share.excess_ns) = (first, excess_ns);
         ranked
     };
-    // Rows of no packet and hardly any delay are left out, wherever they are in the ranking.
+    // Rows without packets and with negligible delay are left out, at any position in the ranking.
     let rows = [(5, 100), (4, 90), (3, 80), (2, 70), (0, 0), (1, 0), (0, 0), (0, 0), (1, 0), (1, 0)];
     explanation.ranking = rows.map(|(first, ms)| row(first, ms * MS)).into_iter().chain(unexplained).collect();
     explanation.excess_ns = explanation.ranking.iter().map(|ranked| ranked.row.excess_ns).sum();
@@ -113,7 +113,7 @@ fn ascii_stays_ascii_and_no_line_is_wider_than_the_page() {
     for letters in [Letters::Unicode, Letters::Ascii] {
         let text = shown(&explanation, &context, letters) + &packet_text(&explanation.worst[0], &context, letters);
         for line in text.lines() {
-            // A command is never broken: it is to be copied.
+            // Commands are not wrapped, so that users can copy them.
             let is_command = ["taskset", "virsh", "chrt"].iter().any(|c| line.trim_start().starts_with(c));
             assert!(is_command || line.width() <= WIDTH, "{} columns: {line}", line.width());
         }
@@ -149,7 +149,7 @@ fn names_from_outside_cannot_steer_the_terminal() {
     assert!(!text.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'));
 }
 
-/// A packet whose reader's CPU was slow to come out of this idle state, as its explanation, its waterfall and its JSON show it.
+/// Explanation, waterfall and JSON of a packet whose reader's CPU was slow to leave this idle state.
 fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json::Value) {
     let context = context();
     let mut baseline = Baseline::default();
@@ -174,7 +174,7 @@ fn out_of_idle(number: u64, state: Option<&str>) -> (String, String, serde_json:
     let rows =
         ranking.rows().into_iter().map(|row| RankedCause { row, advice: explained_packet.advice.clone() }).collect();
     let mut explanation = Explanation { late: 1, excess_ns: moved, ranking: rows, ..story().0 };
-    // However its lines are broken.
+    // Independent of line breaks.
     let line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let packet = line(packet_text(&explained_packet, &context, Letters::Unicode));
     explanation.spikes.clear();

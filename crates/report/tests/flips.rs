@@ -1,4 +1,4 @@
-//! A bit that flips in any file of a run is an error, or reported, or changes no figure.
+//! A flipped bit in any file of a run causes an error or a note, or changes no figure.
 
 use latpath_analysis::{explain::run_context, summarise, Explainer, RunCaptures, SummaryOptions};
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet, RankedCapture, RetentionLimits, RetentionPolicy};
@@ -79,7 +79,7 @@ fn record(path: &Path) {
     writer.finish().unwrap();
 }
 
-/// All figures of a run, and what is reported beside them; or why there are none.
+/// All figures of a run, and its notes; or the error.
 fn read(path: &Path) -> Result<(String, Vec<String>), String> {
     let run = Run::open(path).map_err(|e| e.to_string())?;
     let options = SummaryOptions { worst: 5, workers: 1, ..SummaryOptions::default() };
@@ -126,7 +126,7 @@ fn a_bit_that_flips_anywhere_in_a_run_is_reported_or_changes_no_figure() {
         let whole = std::fs::read(file).unwrap();
         let flips = FLIPS.div_ceil(files.len());
         for n in 0..flips {
-            // All over the file, at all places of a byte.
+            // Spread over the file, at all positions in a byte.
             let bit = n * (whole.len() * 8) / flips + n % 8;
             let mut bytes = whole.clone();
             bytes[(bit / 8).min(whole.len() - 1)] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! What others script against: the names of keys and columns, which never change.
+//! The stable interface for scripts: names of keys and columns.
 
 mod figures;
 
@@ -175,7 +175,7 @@ fn every_key_of_a_report_is_in_its_docs() {
         match value {
             Value::Object(map) => map.iter().for_each(|(key, value)| {
                 assert!(docs.contains(&format!("`{key}`")), "docs/json.md does not name {key}");
-                // The host's facts are in docs/run-format.md.
+                // docs/run-format.md documents the keys of `host`.
                 if key != "host" {
                     walk(value, docs);
                 }

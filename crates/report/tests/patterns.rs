@@ -1,4 +1,4 @@
-//! Patterns of whole runs, figures with and without the packets that they touch, and those of each interval.
+//! Patterns of whole runs, figures with and without the packets that they touch, and figures of intervals.
 
 use latpath_analysis::{summarise, SummaryOptions};
 use latpath_journey::Journey;
@@ -11,11 +11,12 @@ use latpath_testkit::point;
 
 const SECOND: Ns = 1_000_000_000;
 const START: Ns = 1_000 * SECOND;
-/// Packets, one each millisecond.
+/// Number of packets, one per millisecond.
 const PACKETS: u64 = 60_000;
 const LATE: Ns = 30 * SECOND;
 
-/// A run over three points whose segments take 20 and 50 µs and a little; `change` may change a packet that was sent so long after the start.
+/// A run over three points, whose segments take slightly more than 20 and 50 µs. `change` may modify a packet, given
+/// the time since the start at which it was sent.
 fn run(directory: &std::path::Path, change: impl Fn(Ns, &mut [Ns; 3], &mut u64)) -> Run {
     let points = ["host/nic-rx@eth0", "host/tx@vnet0", "host/vm-read@vnet0"];
     let mut manifest = Manifest {
@@ -38,7 +39,7 @@ fn run(directory: &std::path::Path, change: impl Fn(Ns, &mut [Ns; 3], &mut u64))
     Run::open(directory).unwrap()
 }
 
-/// The figures of one that reads, which those of three must equal.
+/// Figures of one reading thread; three threads must produce the same.
 fn figures(run: &Run, exclude: &[PatternKind]) -> Summary {
     let of = |workers| {
         let options = SummaryOptions { exclude: exclude.to_vec(), workers, ..SummaryOptions::default() };
@@ -49,7 +50,7 @@ fn figures(run: &Run, exclude: &[PatternKind]) -> Summary {
     one
 }
 
-/// The VM does not read for 100 ms.
+/// The VM does not read packets for 100 ms.
 fn held(sent: Ns, t: &mut [Ns; 3], _: &mut u64) {
     if (LATE..LATE + SECOND / 10).contains(&sent) {
         t[2] = t[2].max(LATE + SECOND / 10 + (sent - LATE) / 500);
@@ -106,7 +107,7 @@ fn a_link_that_flaps_is_named_and_nothing_in_a_run_without_a_pattern() {
 #[test]
 fn each_interval_has_the_figures_of_a_report_from_its_begin_to_its_end() {
     let directory = tempfile::tempdir().unwrap();
-    // Some are lost, then nothing comes for 25 s.
+    // Some packets are lost, then no packet arrives for 25 s.
     let faults = |sent: Ns, t: &mut [Ns; 3], seen: &mut u64| {
         if (LATE - SECOND..LATE).contains(&sent) {
             *seen = 0b011;

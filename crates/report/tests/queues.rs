@@ -1,4 +1,4 @@
-//! The page of `latpath queues`.
+//! The text of `latpath queues`.
 
 use latpath_bpf::{Functions, Window};
 use latpath_counters::Statistics;
@@ -78,7 +78,7 @@ fn names() -> Names {
         tx_bytes: 120 * 1000,
         ..Statistics::default()
     };
-    // A tap sends what the guest receives.
+    // A tap's transmit counters count the packets that the guest receives.
     let tap = Statistics { tx_packets: 2000, tx_bytes: 120 * 2000, rx_packets: 999, rx_bytes: 120 * 999, ..counted };
     Names {
         functions: Functions::named([
@@ -117,7 +117,7 @@ fn packets_are_counted_without_their_headers_and_held_against_the_devices_counte
     let to_guest = card.to_guest.expect("a card counts");
     assert_eq!((to_guest.packets, to_guest.bytes, to_guest.difference()), (Some(2000), 120 * 2000, (0, 0)));
     assert_eq!(card.from_guest.map(|agreement| agreement.difference()), Some((0, 0)));
-    // The tap had one packet less.
+    // The tap counted one packet less.
     assert_eq!(tap.from_guest.map(|agreement| agreement.difference()), Some((1, 120)));
     assert_eq!(card.queues.iter().map(|queue| queue.queue.as_str()).collect::<Vec<_>>(), ["input.0", "output.0"]);
     assert_eq!(card.queues[0].interrupt_name.as_deref(), Some("virtio3-input.0"));
@@ -175,8 +175,8 @@ fn buffers_that_passed_unseen_are_said() {
     assert_eq!(page, "no virtqueue was used in 2.000 s\n");
 }
 
-/// A guest that posts too few buffers for a packet has them given back before anything else is seen; what another queue counts may be
-/// anything.
+/// If a guest posts too few buffers for a packet, they are given back before any other event; counters of another queue
+/// may have any value.
 #[test]
 fn an_index_that_went_back_moved_nothing_and_no_sum_overflows() {
     let put_back = |name: &str| {

@@ -1,4 +1,4 @@
-//! The page of `latpath study vhost`.
+//! The text of `latpath study vhost`.
 
 mod vm_study;
 

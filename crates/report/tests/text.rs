@@ -1,4 +1,4 @@
-//! What people read: the report's text and the lines of a live view that is piped.
+//! The report's text, and the lines of `latpath live` in a pipe.
 
 mod figures;
 
@@ -69,7 +69,7 @@ fn what_weakens_a_verdict_is_not_repeated_among_the_notes_and_footnotes_carry_no
     }
 }
 
-/// What a report says first of negative times on the application's side: of 90 packets, by up to 4 µs.
+/// Note of a report on negative times of `Tsub`: 90 packets, up to 4 µs.
 fn words_of_negative_times(fault: Option<&str>, from: &str, to: &str) -> String {
     let mut summary = summary();
     summary.machines[0].fault = fault.map(Into::into);
@@ -104,7 +104,7 @@ fn lines_of_a_live_view() {
     assert!(!lines.block(&summary()).contains("BTF"), "a note is printed once");
 }
 
-/// Whether a line belongs to the part of a block that is on late packets.
+/// Whether a line of a block concerns late packets.
 fn lines_are_of_late_packets(line: &str) -> bool {
     ["late ", "by c", "cause ", "latest ", "! "]
         .iter()

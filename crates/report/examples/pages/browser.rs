@@ -1,4 +1,4 @@
-//! Headless Chromium over its DevTools protocol: JSON messages on a pipe, each with a zero byte behind it
+//! Headless Chromium over its DevTools protocol: JSON messages on a pipe, each terminated by a zero byte
 //! (<https://chromedevtools.github.io/devtools-protocol/>).
 
 use serde_json::{json, Value};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 pub type Res<T> = Result<T, Box<dyn Error>>;
 
-/// Longer than anything takes on a busy machine.
+/// Timeout of any operation, generous for a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
@@ -22,7 +22,7 @@ pub struct Browser {
     messages: Receiver<Value>,
     session: String,
     last: u64,
-    /// What happened since somebody looked.
+    /// Events since the last call of `console`.
     events: Vec<Value>,
     _profile: TempDir,
 }
@@ -54,7 +54,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// A method's result.
+    /// Calls a method and returns its result.
     pub fn call(&mut self, method: &str, parameters: Value) -> Res<Value> {
         self.last += 1;
         let mut message = json!({ "id": self.last, "method": method, "params": parameters });
@@ -78,7 +78,7 @@ impl Browser {
         self.messages.recv_timeout(LIMIT).map_err(|_| "chromium does not answer".into())
     }
 
-    /// A window of so many pixels.
+    /// Resizes the window, CSS pixels.
     pub fn resize(&mut self, width: usize, height: usize) -> Res<()> {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", size).map(|_| ())
@@ -86,7 +86,7 @@ impl Browser {
 
     /// Loads a file, `name.html#fragment`, until its charts are drawn.
     pub fn open(&mut self, file: &Path, fragment: &str) -> Res<()> {
-        // Another fragment alone would load nothing.
+        // Navigation that changes only the fragment would not reload the page.
         self.call("Page.navigate", json!({ "url": "about:blank" }))?;
         self.events.clear();
         let url = format!("file://{}{fragment}", std::fs::canonicalize(file)?.display());
@@ -100,7 +100,7 @@ impl Browser {
         self.is_drawn()
     }
 
-    /// Waits until what was changed is on the screen.
+    /// Waits until changes are on the screen.
     pub fn is_drawn(&mut self) -> Res<()> {
         let frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))";
         self.evaluate(frames).map(|_| ())
@@ -116,7 +116,7 @@ impl Browser {
         }
     }
 
-    /// A picture of a part of the page, or of all of it: PNG in base64.
+    /// Screenshot of a part of the page, or of the whole page: PNG in base64.
     pub fn picture(&mut self, part: Option<[f64; 4]>) -> Res<String> {
         let whole = "(e => [0, 0, e.clientWidth, e.scrollHeight])(document.documentElement)";
         let [x, y, width, height] = match part {
@@ -127,7 +127,7 @@ impl Browser {
         self.data("Page.captureScreenshot", json!({ "clip": clip, "captureBeyondViewport": true }))
     }
 
-    /// The page as it is printed: PDF in base64.
+    /// The printed page: PDF in base64.
     pub fn pdf(&mut self) -> Res<String> {
         self.data("Page.printToPDF", json!({ "preferCSSPageSize": true }))
     }
@@ -137,8 +137,8 @@ impl Browser {
         Ok(answer["data"].as_str().ok_or("no data")?.into())
     }
 
-    /// What the page wrote to its console, and the browser about it, since it was loaded or somebody asked: exceptions, what its policy
-    /// blocked, and all else that nobody should see.
+    /// Messages of the page's console and of the browser since loading or the last call: exceptions, violations of the
+    /// policy, and other faults.
     pub fn console(&mut self) -> Vec<String> {
         let text = |event: Value| match event["method"].as_str()? {
             "Runtime.exceptionThrown" => Some(exception(&event["params"]["exceptionDetails"])),
@@ -153,7 +153,7 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         self.session.clear();
-        // It ends its own processes; one that hangs is killed.
+        // Chromium ends its own processes; kill it if it hangs.
         if self.call("Browser.close", json!({})).is_err() {
             let _ = self.child.kill();
         }

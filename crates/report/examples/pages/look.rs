@@ -1,16 +1,16 @@
-//! Pages on a desktop, on a phone, in the dark and on paper: pictures for people, and what a program can say of each.
+//! Pages on a desktop, on a phone, in dark mode and on paper: screenshots for people, and automatic checks.
 
 use crate::browser::{Browser, Res};
 use base64::prelude::{Engine, BASE64_STANDARD};
 use serde_json::{json, Value};
 use std::path::Path;
 
-/// What is wrong with a page as it is shown.
+/// Script that finds faults of a displayed page.
 const FAULTS: &str = include_str!("look.js");
-/// Does all that a reader can do with its charts.
+/// Script that performs all interactions with the charts.
 const USE: &str = include_str!("use.js");
 
-/// A way to look at a page.
+/// A configuration of the window.
 struct View {
     name: &'static str,
     width: usize,
@@ -18,7 +18,7 @@ struct View {
     print: bool,
 }
 
-/// A4 across within its margins is 1032 CSS pixels wide.
+/// Views of each page. A4 landscape is 1032 CSS pixels wide within its margins.
 const VIEWS: [View; 4] = [
     View { name: "desktop", width: 1280, dark: false, print: false },
     View { name: "phone", width: 390, dark: false, print: false },
@@ -26,8 +26,11 @@ const VIEWS: [View; 4] = [
     View { name: "paper", width: 1032, dark: true, print: true },
 ];
 
-/// Leaves `PAGE-VIEW.png` and `PAGE.pdf` in the folder. Fails where any page has a fault. With `AXE=/path/axe.min.js`, what axe-core finds
-/// counts too.
+/// Writes `PAGE-VIEW.png` and `PAGE.pdf` into the folder. With `AXE=/path/axe.min.js`, violations found by axe-core
+/// count as faults.
+///
+/// # Errors
+/// If any page has a fault.
 pub fn at_all(browser: &mut Browser, folder: &Path, pages: &[&str]) -> Res<()> {
     let axe = std::env::var_os("AXE").map(std::fs::read_to_string).transpose()?;
     let mut faults = 0;
@@ -73,7 +76,7 @@ fn at(browser: &mut Browser, page: &Path, view: &View, axe: Option<&str>) -> Res
     Ok(faults)
 }
 
-/// What axe-core says.
+/// Violations found by axe-core.
 fn violations(browser: &mut Browser, axe: &str) -> Res<Vec<String>> {
     browser.evaluate(axe)?;
     let found = browser.evaluate("axe.run().then(found => found.violations)")?;

@@ -1,5 +1,5 @@
-//! Looks at HTML pages of latpath as headless Chromium shows them, for `scripts/bench html` and `scripts/bench pages`; `study` writes
-//! what `latpath study vhost` keeps of two invented configurations, to have its page.
+//! Checks HTML pages of latpath in headless Chromium, for `scripts/bench html` and `scripts/bench pages`. `study`
+//! writes two invented configurations in the format of `latpath study vhost`, to produce its page.
 //!
 //! ```text
 //! cargo run --release -p latpath-report --example pages -- packet REPORT.html REPORT.json

@@ -4,13 +4,13 @@ use crate::browser::{Browser, Res};
 use serde_json::Value;
 use std::path::Path;
 
-/// Where the last chart of times is on the page, within its axes, whose places the script knows: x, y, width, height.
+/// Script for the plot area of the last chart of times on the page: x, y, width, height.
 const PLOT: &str = "(() => {
   const box = [...document.querySelectorAll('figure[data-chart=time]')].pop().querySelector('svg').getBoundingClientRect();
   return [box.x + scrollX + 66, box.y + scrollY + 10, box.width - 66 - 14, box.height - 10 - 28];
 })()";
-/// The first and last column of the topmost blue pixels of PICTURE, and their row. Least to greatest times and their mean are blue, also
-/// where they cover half of a pixel; axes, patterns and the threshold are not.
+/// Script for the first and last column of the topmost blue pixels of PICTURE, and their row. The range of times and
+/// their mean are blue, even if they cover half of a pixel; axes, patterns and the threshold are not.
 const TOPMOST: &str = "(async () => {
   const map = await createImageBitmap(new Blob([Uint8Array.from(atob('PICTURE'), c => c.charCodeAt(0))]));
   const paper = new OffscreenCanvas(map.width, map.height).getContext('2d');
@@ -24,8 +24,8 @@ const TOPMOST: &str = "(async () => {
   return null;
 })()";
 
-/// Fails unless at each zoom the packet is higher than anything else in the chart of `total`, in the column of its time. `json` is what
-/// `latpath report RUN --json` prints.
+/// Checks that at each zoom the packet is the highest mark in the chart of `total`, in the column of its time. `json`
+/// is the output of `latpath report RUN --json`.
 pub fn find(browser: &mut Browser, html: &Path, json: &Path) -> Res<()> {
     let (page, report) = (std::fs::read_to_string(html)?, std::fs::read_to_string(json)?);
     let report: Value = serde_json::from_str(&report)?;
@@ -45,13 +45,13 @@ pub fn find(browser: &mut Browser, html: &Path, json: &Path) -> Res<()> {
     browser.resize(1280, 900)?;
     let (mut span, mut zooms) = (whole, 0);
     loop {
-        // Not in the middle, so that a mark that always stands there is not taken for it.
+        // Not in the middle, so that a fixed mark in the middle is not mistaken for the packet.
         let from = (at - span * 0.3).clamp(0.0, whole - span);
         browser.open(html, &format!("#t={from:.9}-{:.9}", from + span))?;
         let plot: [f64; 4] = serde_json::from_value(browser.evaluate(PLOT)?)?;
         let (columns, row) = highest(browser, plot)?;
         let column = |t: f64| (t - from) / span * plot[2];
-        // A slot is no narrower than a pixel.
+        // A slot is at least a pixel wide.
         let begin = (at / slot).floor() * slot;
         let (first, end) = (column(begin) - 2.0, column(begin + slot) + 2.0);
         let is_there = columns.iter().all(|c| (first..=end).contains(&(*c as f64)));
@@ -69,7 +69,7 @@ pub fn find(browser: &mut Browser, html: &Path, json: &Path) -> Res<()> {
     Ok(())
 }
 
-/// The first and last column of what is drawn highest in a part of the page, and its row.
+/// First and last column of the highest mark in a part of the page, and its row.
 fn highest(browser: &mut Browser, part: [f64; 4]) -> Res<([usize; 2], usize)> {
     let picture = browser.picture(Some(part))?;
     let found = browser.evaluate(&TOPMOST.replace("PICTURE", &picture))?;

@@ -1,4 +1,4 @@
-//! Comparisons as HTML: the tables of the text, and what each group's times look like on common axes.
+//! Comparisons as HTML: the tables of the text, and charts of both groups' times on common axes.
 
 use super::page::{label, write, write_study};
 use crate::document::{flat, limits_table, sheet, without_markup, Sheet};
@@ -10,10 +10,10 @@ use latpath_stats::units::{number_of, Letters};
 use latpath_stats::Bucket;
 use serde_json::{json, Value};
 
-/// What is drawn over each other: a group's name and its times.
+/// Curves of one chart: each group's name and its times.
 type Groups<'a> = Vec<(String, &'a [Bucket])>;
 
-/// Two groups side by side. `digests` are the recordings' paths and SHA-256.
+/// HTML page of a comparison. `digests`: paths of the recordings, and their SHA-256.
 pub fn comparison_html(comparison: &Comparison, limits: &[LimitVerdict], digests: &[(String, String)]) -> String {
     let mut page = new_page();
     if !limits.is_empty() {
@@ -31,6 +31,7 @@ pub fn comparison_html(comparison: &Comparison, limits: &[LimitVerdict], digests
     finish(page, format!("{a} against {b}"), (comparison.threshold_ns, drawn), limits, digests)
 }
 
+/// HTML page of a study. `digests`: paths of the recordings, and their SHA-256.
 pub fn study_html(study: &Study, digests: &[(String, String)]) -> String {
     let mut page = new_page();
     write_study(&mut page, study);
@@ -49,7 +50,7 @@ fn new_page() -> Page {
     Page::new(Style { is_for_people: true, ..Letters::Unicode.into() })
 }
 
-/// The places of a segment's charts.
+/// Adds the placeholders of a segment's charts.
 fn charts(page: &mut Page, segment: usize, label: &str) {
     for (kind, name, caption) in [
         ("overlay", "how often each time occurs", "Share of each group's packets, both axes logarithmic."),
@@ -60,7 +61,7 @@ fn charts(page: &mut Page, segment: usize, label: &str) {
     }
 }
 
-/// What the script draws of a segment.
+/// Data of a segment's charts, for the script.
 fn drawn(label: &str, groups: &Groups) -> Value {
     let mut all: Vec<&Bucket> = groups.iter().flat_map(|(_, buckets)| buckets.iter()).collect();
     all.sort_by_key(|bucket| bucket.from_ns);

@@ -14,14 +14,15 @@ use latpath_stats::Band;
 /// Maximum number of differing settings in the text; the HTML page and JSON have all.
 const MOST_SETTINGS: usize = 40;
 
-/// Two groups side by side.
+/// Text of a comparison.
 pub fn comparison_text(comparison: &Comparison, style: Style) -> String {
     let mut page = Page::new(style);
     write(&mut page, comparison, MOST_SETTINGS, |_, _| {});
     page.finish()
 }
 
-/// The same on a page with at most `most_settings` settings; `more` is called after each segment, with its place.
+/// Writes a comparison with at most `most_settings` settings; calls `more` after each segment, with the segment's
+/// index.
 pub(super) fn write(page: &mut Page, comparison: &Comparison, most_settings: usize, more: impl Fn(&mut Page, usize)) {
     let (a, b) = heads(page, comparison);
     page.heading(&format!("{a} against {b}"));
@@ -94,7 +95,7 @@ fn settings(page: &mut Page, comparison: &Comparison, most: usize) {
     }
 }
 
-/// A row of that table.
+/// A row of the settings table.
 fn setting(page: &Page, one: &SettingDifference) -> [String; 4] {
     let name = match one.settings.as_slice() {
         [name] => name.clone(),
@@ -134,12 +135,12 @@ fn losses(page: &mut Page, comparison: &Comparison) {
 }
 
 fn heads(page: &Page, comparison: &Comparison) -> (String, String) {
-    // A name that begins with `<` would be a text column's.
+    // `<` at the start of a head marks a text column.
     let head = |name: &str| page.clean(name).trim_start_matches('<').to_owned();
     (head(&comparison.a.name), head(&comparison.b.name))
 }
 
-/// `total`, or `total of MU01`.
+/// A segment's label: `total`, or `total of MU01`.
 pub(super) fn label(page: &Page, segment: &Segment) -> String {
     let of = segment.stream.as_ref().map_or(String::new(), |s| format!(" of {}", short_stream(s)));
     page.clean(&format!("{}{of}", segment.name))
@@ -188,12 +189,12 @@ fn segment(page: &mut Page, comparison: &Comparison, segment: &Segment) {
     sentences(page, &rows);
 }
 
-/// A sentence for each row that is tested; those for which there is none to compare share one.
+/// Writes a sentence for each tested row; consecutive rows that cannot be compared for the same reason share one.
 fn sentences(page: &mut Page, rows: &[&Row]) {
     let mut last = None;
-    // The conclusion names what is too short, once.
+    // Figures of recordings that are too short are named once, in the conclusion.
     for row in rows.iter().filter(|row| !row.sentence.is_empty() && row.verdict != Verdict::TooShort) {
-        // The same reason once.
+        // Consecutive rows with the same reason share a sentence.
         if row.obstacle.is_none() || row.obstacle != last {
             let text = page.clean(&row.sentence);
             page.wrapped("  ".into(), 4, &text);
@@ -202,7 +203,7 @@ fn sentences(page: &mut Page, rows: &[&Row]) {
     }
 }
 
-/// `95.90 %`; never 0 % or 100 % unless it is none or all.
+/// A share: `95.90 %`; 0 % and 100 % only if exact.
 fn share_of(percent: f64) -> String {
     let all = 100_000_000.0;
     let n = match percent {
@@ -255,7 +256,7 @@ fn legend(page: &mut Page, comparison: &Comparison) {
     }
 }
 
-/// Many groups in one table.
+/// Text of a study: many groups in one table.
 pub fn study_text(study: &Study, style: Style) -> String {
     let mut page = Page::new(style);
     write_study(&mut page, study);

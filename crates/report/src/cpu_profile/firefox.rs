@@ -1,6 +1,6 @@
-//! Profiles for the Firefox Profiler (profiler.firefox.com reads the file in the browser, and sends it nowhere), in its
-//! "processed profile" format: tables by columns, whose rows refer to each other by their index. The profiler upgrades
-//! files of an earlier version when it opens them.
+//! Profiles for the Firefox Profiler (profiler.firefox.com reads the file in the browser, and uploads nothing), in its
+//! "processed profile" format: column-oriented tables, whose rows refer to each other by index. The profiler upgrades
+//! files of earlier format versions when it opens them.
 
 use latpath_model::Ns;
 use latpath_profile::{Header, Mode, Samples, Stack};
@@ -18,16 +18,16 @@ const VERSION: u32 = 61;
 const USER: u8 = 1;
 const KERNEL: u8 = 2;
 
-/// A machine whose samples the file contains.
+/// A machine with samples in the file.
 pub struct Machine<'s> {
     /// The guest's name; `None` for the host.
     pub guest: Option<String>,
     pub samples: &'s Samples,
-    /// The machine's clock minus the host's.
+    /// Offset of the machine's clock from the host's, ns.
     pub offset_ns: Ns,
 }
 
-/// A column that has the same value in each of `.1` rows.
+/// A column with the same value in each of `.1` rows.
 struct Same<T>(T, usize);
 
 impl<T: Serialize> Serialize for Same<T> {
@@ -102,7 +102,7 @@ struct Thread {
     is_main_thread: bool,
     process_type: &'static str,
     process_name: String,
-    /// Unique in the file, as `tid` is.
+    /// Unique in the file, like `tid`.
     pid: String,
     tid: String,
     process_startup_time: f64,
@@ -130,7 +130,7 @@ fn empty(columns: &[&str]) -> serde_json::Value {
     columns.chain([("length".to_owned(), json!(0))]).collect()
 }
 
-/// Functions, frames and call chains by their place in the tables, which all threads of all machines share.
+/// Functions, frames and call chains by their index in the tables, which all threads of all machines share.
 #[derive(Default)]
 struct Tables<'s> {
     functions: HashMap<&'s str, usize>,
@@ -155,7 +155,7 @@ impl<'s> Tables<'s> {
         })
     }
 
-    /// The place of a call chain; `None` for one without frames.
+    /// Index of a call chain in the stack table; `None` for a call chain without frames.
     fn stack(&mut self, samples: &'s Samples, stack: &Stack) -> Option<usize> {
         let category = |in_kernel: bool| if in_kernel { KERNEL } else { USER };
         let functions = stack.frames.iter().rev().map(|frame| (samples.name(*frame), category(frame.in_kernel())));
@@ -205,8 +205,8 @@ impl<'s> Tables<'s> {
     }
 }
 
-/// Numbers of processes or of threads as the file has them: `7`, in a guest `guest0:7`; where a thread changed its
-/// name, or a number was used again, `7.1`.
+/// Ids of processes or threads in the file: `7`, in a guest `guest0:7`; `7.1` after a thread changed its name, or if
+/// the kernel reused the id.
 #[derive(Default)]
 struct Numbers(HashMap<String, u32>);
 
@@ -245,11 +245,11 @@ fn meta(header: &Header) -> serde_json::Value {
     })
 }
 
-/// Writes all samples but idle ones, each with its time on the host's timeline, the first machine's. A sample counts
-/// 1: the tables have the exact times.
+/// Writes all samples except idle ones, with times on the timeline of the first machine, the host. Each sample has
+/// weight 1; the exact times are in the tables of the text.
 ///
 /// # Errors
-/// As the writer has.
+/// If `out` cannot be written.
 pub fn firefox(header: &Header, machines: &[Machine<'_>], out: impl Write) -> io::Result<()> {
     let begin = machines.first().and_then(|machine| machine.samples.span()).map_or(0, |(from, _)| from);
     let milliseconds = |t: Ns| t.saturating_sub(begin).max(0) as f64 / 1e6;

@@ -1,5 +1,5 @@
-//! Flame graphs as SVG: one file that loads nothing. Widths and tooltips need no script; the script inside adds zoom,
-//! search and the keyboard.
+//! Flame graphs as self-contained SVG files. Widths and tooltips need no script; the embedded script adds zoom, search
+//! and keyboard control.
 
 use crate::document::escaped;
 use latpath_model::text::printable;
@@ -16,32 +16,32 @@ mod tests;
 const STYLE: &str = include_str!("flame_graph.css");
 const SCRIPT: &str = include_str!("flame_graph.js");
 
-/// Width without the script, which draws the graph as wide as the window, in pixels.
+/// Width without the script, pixels; the script scales the graph to the window.
 const WIDTH: usize = 1200;
-/// Height of a frame, and of the parts above and below all frames, in pixels.
+/// Height of a frame, and of the areas above and below all frames, pixels.
 const ROW: usize = 18;
 const HEAD: usize = 64;
 const FOOT: usize = 44;
-/// Part of all time below which a frame is not drawn: 0.05 %.
+/// Minimum share of all time for a frame to be drawn.
 const LEAST_SHARE: f64 = 0.0005;
-/// Part of all time from which a frame has its name in it: the width of two letters.
+/// Minimum share of all time for a frame to show its name: the width of two letters.
 const LEAST_NAMED: f64 = 0.015;
 
-/// A frame with its place among all call chains: what a flame graph draws as one rectangle. Times are in ns.
+/// A frame at its position among all call chains, drawn as one rectangle. Times in ns.
 struct Node<'p> {
-    /// `None` for the root, which all call chains have in common.
+    /// The function; `None` for the root, common to all call chains.
     frame: Option<&'p Frame>,
     depth: usize,
-    /// Time of all call chains before it, in their order.
+    /// Start of the rectangle: total time of all previous call chains.
     from: i128,
-    /// Time in the function and in what it calls.
+    /// Time in the function and its callees.
     total: Change,
     /// Time in the function alone.
     own: Change,
 }
 
-/// A time in the profile that is drawn, and in the one before it. Profiles have times below 2^60 ns, whose products with
-/// windows need more than 64 bits.
+/// A time in the profile, and in the profile before it, ns. Times of profiles are below 2^60 ns; their products with
+/// window lengths need more than 64 bits.
 #[derive(Clone, Copy, Default)]
 struct Change {
     before: i128,
@@ -55,11 +55,11 @@ impl Change {
     }
 }
 
-/// The frames of call chains that come in order; each frame after its caller.
+/// The frames of sorted call chains, each after its caller.
 fn nodes<'p>(chains: impl Iterator<Item = (&'p [Frame], Change)>) -> Vec<Node<'p>> {
     let node = |frame, depth, from| Node { frame, depth, from, total: Change::default(), own: Change::default() };
     let mut nodes = vec![node(None, 0, 0)];
-    // Places of the frames of the chain before.
+    // Indexes of the nodes of the previous chain.
     let mut open = vec![0];
     for (frames, time) in chains {
         let is_same = |(place, frame): &(&usize, &Frame)| nodes[**place].frame == Some(*frame);
@@ -92,16 +92,16 @@ fn about(profile: &Profile) -> String {
     )
 }
 
-/// What a drawing shows beside the frames.
+/// Content of a drawing beside the frames.
 struct Drawing {
     title: &'static str,
     about: String,
-    /// Frames are coloured by how their own time changed, instead of by what they are.
+    /// Whether frames are coloured by the change of their own time instead of by their kind.
     is_difference: bool,
 }
 
 impl Drawing {
-    /// What a rectangle says when the pointer is over it: its name, its time, and its function's own time.
+    /// Tooltip of a rectangle: name, time, and the function's own time.
     fn tooltip(&self, node: &Node<'_>, all: i128) -> String {
         let name = node.frame.map_or_else(|| "all".into(), |frame| printable(&folded_name(frame)));
         let time = |time: Change| {
@@ -212,21 +212,21 @@ impl Drawing {
     }
 }
 
-/// The flame graph of a profile; idle time is not in it.
+/// The flame graph of a profile, without idle time.
 ///
 /// # Errors
-/// Where there is no time at all to draw.
+/// If the profile has no time to draw.
 pub fn flame_graph(profile: &Profile) -> io::Result<String> {
     let drawing = Drawing { title: "CPU time of host and guests", about: about(profile), is_difference: false };
     let time = |ns: Ns| Change { before: 0, now: ns.into() };
     drawing.draw(&nodes(profile.stacks.iter().map(|(frames, ns)| (&frames[..], time(*ns)))))
 }
 
-/// The differential flame graph of two: as wide as the later one's time; a frame is red where its own time is more than
-/// before, blue where it is less. Times before are those of a window as long as the later one's.
+/// The differential flame graph of two profiles. Widths are times of `after`; a frame is red if its own time grew, blue
+/// if it shrank. Times of `before` are scaled to the window length of `after`.
 ///
 /// # Errors
-/// Where there is no time at all to draw.
+/// If `after` has no time to draw.
 pub fn flame_graph_of_difference(before: &Profile, after: &Profile) -> io::Result<String> {
     let (old, new) = (i128::from(before.window_ns.max(1)), i128::from(after.window_ns));
     let chains: BTreeSet<&Vec<Frame>> = before.stacks.keys().chain(after.stacks.keys()).collect();

@@ -3,12 +3,13 @@
 use super::{Findings, Markup};
 use latpath_stats::text::Table;
 
+/// The document as AsciiDoc.
 pub fn asciidoc(findings: &Findings) -> String {
     let warning = |text: &str| format!("WARNING: {text}\n");
     Markup { heading: "=", bullet: "*", escaped, warning, code, table: written }.write(findings)
 }
 
-/// A line of hyphens, which would end the block, is none of a command's.
+/// A block of commands. Removes lines of four hyphens, which would end the block; no command consists of them.
 fn code(commands: &[&str]) -> String {
     let commands = commands.iter().map(|command| if command.trim_end() == "----" { "" } else { command });
     format!("[source,sh]\n----\n{}\n----\n", commands.collect::<Vec<_>>().join("\n"))
@@ -25,8 +26,8 @@ fn written(table: &Table) -> String {
     out + "|===\n"
 }
 
-/// Text that AsciiDoc shows as it is. What might be markup stands in a passthrough of which special characters alone are
-/// replaced; a table's separator is escaped even there.
+/// Escapes text for AsciiDoc. Possible markup is enclosed in a passthrough, in which AsciiDoc replaces only special
+/// characters; the separator of tables is escaped even there.
 fn escaped(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || " ,%/→–±\u{202f}".contains(c);
     let is_number = |c: char| ".:-".contains(c);
@@ -38,7 +39,7 @@ fn escaped(text: &str) -> String {
     match is_safe {
         true => text.into(),
         false => {
-            // A backslash before the bracket would keep it from closing the passthrough.
+            // A backslash before the bracket would keep the passthrough open.
             let inside = text.trim_end_matches('\\');
             let behind = "{backslash}".repeat(text.len() - inside.len());
             format!("pass:c[{}]{behind}", inside.replace(']', "\\]").replace('|', "\\|"))

@@ -1,4 +1,4 @@
-//! Charts: their places in a document, and the data that the script draws.
+//! Charts: their placeholders in a document, and their data for the script.
 
 use super::Findings;
 use crate::page::{Block, ChartPlace, Page};
@@ -10,7 +10,7 @@ use latpath_stats::text::{date_time, short_stream};
 use latpath_stats::{Bucket, PacketAt, Pattern, SegmentFigures, Slot};
 use serde_json::{json, Value};
 
-/// Puts the charts' places on a page.
+/// Writes the placeholders of the charts.
 pub(super) fn write(page: &mut Page, findings: &Findings) {
     let (summary, segments) = (findings.summary, &findings.charts.segments);
     if segments.is_empty() {
@@ -46,7 +46,7 @@ pub(super) fn write(page: &mut Page, findings: &Findings) {
     }
 }
 
-/// The charted segments from each point of the route to the next.
+/// Indexes of the charted segments from each point of the route to the next.
 fn stack(findings: &Findings) -> Vec<usize> {
     let (summary, charted) = (findings.summary, &findings.charts.segments);
     let is = |charted: &ChartedSegment, from: &str, to: &str| {
@@ -64,7 +64,7 @@ fn over_time(page: &Page, s: &SegmentFigures) -> String {
     format!("Least, mean and greatest time over the run: from {min}{} to {max}{}.", at(&s.min_at), at(&s.max_at))
 }
 
-/// What a chart shows, and these percentiles as far as there are enough packets.
+/// Caption of a chart: `what`, and the named percentiles, as far as enough packets support them.
 fn up_to(page: &Page, s: &SegmentFigures, what: &str, names: &[&str]) -> String {
     let text = |name: &&str| match percentile(page, s, name) {
         none if none == "-" => None,
@@ -77,12 +77,12 @@ fn up_to(page: &Page, s: &SegmentFigures, what: &str, names: &[&str]) -> String 
     }
 }
 
-/// `MU01, key 2375, 2026-01-02 03:04:05.593750006`
+/// A packet: `MU01, key 2375, 2026-01-02 03:04:05.593750006`.
 fn packet_at(page: &Page, packet: &PacketAt) -> String {
     format!("{}, key {}, {}", page.clean(&short_stream(&packet.stream)), packet.key, date_time(packet.time_ns))
 }
 
-/// The data of all charts, as JSON that neither HTML nor XML takes for markup.
+/// Data of all charts, as JSON without characters that HTML or XML would parse as markup.
 pub(super) fn data(findings: &Findings) -> String {
     let page = Page::new(latpath_stats::units::Letters::Unicode);
     let (summary, charts) = (findings.summary, findings.charts);
@@ -120,12 +120,13 @@ pub(super) fn data(findings: &Findings) -> String {
     without_markup(&data)
 }
 
-/// JSON that neither HTML nor XML takes for markup.
+/// JSON without characters that HTML or XML would parse as markup.
 pub(crate) fn without_markup(data: &Value) -> String {
     data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// When each pattern occurred, since the first slot's beginning, and which charts show it: those of all segments where it names none.
+/// Occurrences of each pattern, ns since the start of the first slot, and the charted segments that show it. Without
+/// segments, all charts show it.
 fn patterns(findings: &Findings) -> Vec<Value> {
     let (summary, charts) = (findings.summary, findings.charts);
     let since = |t: Ns| t.saturating_sub(charts.begin_ns);
@@ -145,7 +146,7 @@ fn patterns(findings: &Findings) -> Vec<Value> {
     (1..).zip(&summary.patterns).map(of).collect()
 }
 
-/// The run's marks: when, since the first slot's beginning, and their texts.
+/// Marks of the run: ns since the start of the first slot, and the text.
 fn marks(findings: &Findings) -> Vec<Value> {
     let page = Page::new(latpath_stats::units::Letters::Unicode);
     let since = |t: Ns| t.saturating_sub(findings.charts.begin_ns);

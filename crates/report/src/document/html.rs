@@ -1,5 +1,5 @@
-//! One HTML file that needs nothing else: no request leaves it, and its policy allows none. It is well-formed XML too, so that a
-//! parser that forgives nothing can check it.
+//! Self-contained HTML: the page makes no requests, and its policy allows none. It is well-formed XML too, so that a
+//! strict parser can check it.
 
 use super::{charts, lines, runs_of_one_kind, Findings};
 use crate::page::{Block, ChartPlace};
@@ -12,22 +12,26 @@ use std::fmt::Write;
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
-/// What a page shows, whatever it is about.
+/// Content of an HTML page, of any kind.
 pub(crate) struct Sheet<'a> {
+    /// Title of the page.
     pub title: String,
+    /// Content of the page.
     pub blocks: Vec<Block>,
-    /// The limits that the user set.
+    /// Verdicts on the user's limits.
     pub limits: &'a [LimitVerdict],
-    /// Something weakens what is said of them.
+    /// Whether the verdict has weaknesses.
     pub is_weak: bool,
-    /// The data of its charts, as JSON that neither HTML nor XML takes for markup.
+    /// Data of the charts, as JSON without characters that HTML or XML would parse as markup.
     pub data: String,
+    /// Origin of the content, for the footer.
     pub source: String,
 }
 
-/// The document takes no more, however many of the worst packets are asked for: those beyond are left out.
+/// Maximum size of the document, bytes. Worst packets beyond it are left out.
 const MOST_BYTES: usize = 5_000_000;
 
+/// The document as HTML.
 pub fn html(findings: &Findings) -> String {
     let (mut drawn, data) = (findings.summary.worst.len(), charts::data(findings));
     let source = format!("the run with SHA-256 {}", findings.sha256);
@@ -39,15 +43,15 @@ pub fn html(findings: &Findings) -> String {
         if page.len() <= MOST_BYTES || drawn == 0 {
             return page;
         }
-        // Most of a page that is too long are these packets.
+        // Worst packets make up most of a page that is too long.
         drawn = drawn * MOST_BYTES / page.len() * 19 / 20;
     }
 }
 
-/// A cell with more characters is broken into lines.
+/// Maximum length of an unbroken cell, characters.
 const LONG: usize = 40;
 
-/// The file of a page.
+/// The HTML file of a page.
 pub(crate) fn sheet(sheet: &Sheet) -> String {
     let (title, source, data) = (escaped(&sheet.title), escaped(&sheet.source), &sheet.data);
     let policy = format!(
@@ -81,7 +85,7 @@ pub(crate) fn sheet(sheet: &Sheet) -> String {
     )
 }
 
-/// The sections under construction, and their list.
+/// Sections under construction, and the table of contents.
 #[derive(Default)]
 struct Body {
     contents: String,
@@ -165,7 +169,7 @@ impl Body {
         self.out += "</dl>\n";
     }
 
-    /// The places of charts; the script draws them.
+    /// Writes the placeholders of charts, which the script draws.
     fn charts(&mut self, blocks: &[Block]) {
         self.out += "<div class=\"charts\">\n";
         for block in blocks {
@@ -182,7 +186,7 @@ impl Body {
         self.out += "</div>\n";
     }
 
-    /// A table that scrolls by itself where it is too wide. Its first column that has a head names the rows.
+    /// Writes a table, which scrolls on its own if it is too wide. The first column with a head names the rows.
     fn table(&mut self, table: &Table, bars: Option<&Vec<(u32, u32)>>) {
         self.table += 1;
         let heads: Vec<(&str, bool)> = table.heads().collect();
@@ -207,7 +211,7 @@ impl Body {
             self.out += "<tr>";
             for (at, (cell, (_, left))) in cells.iter().zip(&heads).enumerate() {
                 let cell = cell.trim();
-                // Without a name a row goes on with the one before.
+                // A row without a name continues the previous row.
                 name = if at == named && !cell.is_empty() { cell } else { name };
                 let long = *left && cell.chars().count() > LONG;
                 let side = if long { " class=\"long\"" } else { side(*left) };
@@ -225,7 +229,7 @@ impl Body {
     }
 }
 
-/// From where to where a step took, in thousandths; the table has it in figures.
+/// The bar of a step from `from` to `to`, thousandths of the packet's time; the table has the figures.
 fn bar(from: u32, to: u32) -> String {
     let width = to.saturating_sub(from);
     let shown = if width == 0 {
@@ -236,7 +240,7 @@ fn bar(from: u32, to: u32) -> String {
     format!("<td class=\"bar\"><svg viewBox=\"0 0 1003 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">{shown}</svg></td>")
 }
 
-/// Text as HTML shows it, also in an attribute.
+/// Escapes text for HTML, including attributes.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -252,7 +256,7 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// What a Content-Security-Policy allows a text by: `sha256-…`.
+/// Source expression that allows an inline text in a Content-Security-Policy: `sha256-…`.
 fn csp_source(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }

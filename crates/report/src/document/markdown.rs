@@ -3,12 +3,13 @@
 use super::{Findings, Markup};
 use latpath_stats::text::Table;
 
+/// The document as Markdown.
 pub fn markdown(findings: &Findings) -> String {
     let warning = |text: &str| format!("- **{text}**");
     Markup { heading: "#", bullet: "-", escaped, warning, code, table: written }.write(findings)
 }
 
-/// A fence is longer than any row of backticks within.
+/// A fenced block. The fence is longer than any run of backticks within.
 fn code(commands: &[&str]) -> String {
     let longest = commands.iter().flat_map(|command| command.split(|c| c != '`')).map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(3.max(longest + 1));
@@ -27,7 +28,7 @@ fn written(table: &Table) -> String {
     out
 }
 
-/// Text that Markdown shows as it is: CommonMark, section 2.4.
+/// Escapes text for Markdown: CommonMark, section 2.4.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {

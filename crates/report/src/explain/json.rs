@@ -10,7 +10,7 @@ use latpath_model::{Ns, PacketSighting, PointId};
 use latpath_run::{Run, SpikeFiles};
 use serde_json::{json, Value};
 
-/// One JSON object. `head` is the run that it is about, and its captures; a recording that goes on has none.
+/// Explanation as one JSON object. `head`: the run and its captures; `None` for a current recording.
 pub fn explanation_json(
     head: Option<(&Run, &SpikeFiles)>,
     explanation: &Explanation,
@@ -87,7 +87,7 @@ fn culprits(explanation: &Explanation) -> Value {
     by_culprit(explanation).into_iter().map(one).collect()
 }
 
-/// Each fix once, with the places of what it would cure in `causes`.
+/// Each fix once; its `rows` are the indexes in `causes` of the rows that it would fix.
 fn every_fix(explanation: &Explanation) -> Value {
     let rows: Vec<usize> = (0..explanation.ranking.len()).collect();
     let one = |fix: Fix| {
@@ -134,7 +134,7 @@ fn fixes(advice: &[Advice]) -> Value {
     advice.iter().map(one).collect()
 }
 
-/// The names of the settings that an advice changes.
+/// Names of the settings that an advice changes.
 fn settings(advice: &Advice) -> Vec<&'static str> {
     advice.settings.iter().map(|setting| setting.id()).collect()
 }
@@ -156,7 +156,7 @@ fn cause(of_packet: &CauseShare, all: Ns, context: &RunContext) -> Value {
     value
 }
 
-/// What is said alike of a cause's part in one packet and in all.
+/// Keys common to a cause's share in one packet and in all packets.
 fn share(share: &CauseShare, all: Ns, context: &RunContext) -> Value {
     json!({
         "cause": share.cause.id(),

@@ -1,4 +1,4 @@
-//! The text of `latpath explain`: the sums by cause and by culprit first, then the ranking, the fixes and the worst packets.
+//! The text of `latpath explain`: sums by cause and by culprit, then the ranking, the fixes and the worst packets.
 
 use super::advice_text::fix;
 use super::waterfall;
@@ -17,24 +17,28 @@ use latpath_run::{Run, SpikeFiles};
 use latpath_stats::text::Table;
 use latpath_stats::units::{self, bytes};
 
-/// Rows that are shown at most; the first few whatever they are, others if a packet or so many thousandths of the excess are theirs.
+/// Maximum number of rows shown. The first `FEW` are always shown, others if they are the first cause of a packet or
+/// have a minimum share of the excess, in thousandths.
 const ROWS: usize = 12;
 const FEW: usize = 3;
 const WORTH_A_ROW_PER_MILLE: i128 = 5;
-/// Rows whose fixes are shown, if they make up as much of the excess.
+/// Maximum number of rows whose fixes are shown, and their minimum share of the excess, in thousandths.
 const WITH_FIXES: usize = 3;
 const WORTH_A_FIX_PER_MILLE: i128 = 50;
-/// Causes and culprits that the first lines sum, if they took as much of the excess.
+/// Maximum number of causes and of culprits in the first lines, and their minimum share of the excess, in thousandths.
 const SUMS: usize = 5;
 const WORTH_A_SUM_PER_MILLE: i128 = 10;
 
+/// The subject of an explanation.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
+    /// The run.
     pub run: &'a Run,
+    /// Its captures.
     pub files: &'a SpikeFiles,
 }
 
-/// All of it, in lines that are no wider than the style.
+/// The text of an explanation, in lines no wider than the style.
 pub fn explanation_text(
     head: &Head,
     explanation: &Explanation,
@@ -56,7 +60,7 @@ pub fn explanation_text(
     page.finish()
 }
 
-/// One packet, on its whole route.
+/// The text of one packet along its whole route.
 pub fn packet_text(explained_packet: &ExplainedPacket, context: &RunContext, style: impl Into<Style>) -> String {
     let mut page = Page::new(style);
     waterfall::write(&mut page, explained_packet, context);
@@ -71,7 +75,7 @@ fn is_unexplained(ranked: &RankedCause) -> bool {
     ranked.row.cause == Cause::Unexplained
 }
 
-/// The first lines: how much of the delay each cause took, and each culprit.
+/// Writes the first lines: shares of the delay by cause and by culprit.
 fn sums(page: &mut Page, explanation: &Explanation) {
     if explanation.excess_ns <= 0 {
         return;
@@ -104,7 +108,7 @@ fn sums(page: &mut Page, explanation: &Explanation) {
     }
 }
 
-/// The culprit of the first cause, with its best fix.
+/// Writes the largest cause with its culprit and best fix.
 fn culprit(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     let rows = &explanation.ranking;
     let unexplained = rows.iter().find(|r| is_unexplained(r));
@@ -140,7 +144,7 @@ fn write_head(page: &mut Page, head: &Head, explanation: &Explanation) {
     figures(page, head, explanation);
 }
 
-/// How many packets were late, and how many of them are explained.
+/// Writes the number of late packets, and of those explained.
 fn figures(page: &mut Page, head: &Head, explanation: &Explanation) {
     let of = |kind| head.files.files.iter().filter(move |f| f.head.kind() == kind);
     let size: u64 = head.files.files.iter().map(|f| f.bytes).sum();
@@ -190,7 +194,7 @@ fn figures(page: &mut Page, head: &Head, explanation: &Explanation) {
     }
 }
 
-/// That latpath's own threads made packets late.
+/// Warning that latpath's own threads made packets late.
 pub(crate) fn latpath_warning(share: &str) -> String {
     format!(
         "latpath itself took {share} of the delay, in threads of its own (latpath, latpath-*, lp-*): without latpath these packets \
@@ -198,11 +202,11 @@ pub(crate) fn latpath_warning(share: &str) -> String {
     )
 }
 
-/// A line of figures for each row, and below it actor and culprit. Names are never cut.
+/// Writes a line of figures for each row, and actor and culprit below it. Names are not truncated.
 fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes, by the delay beyond the baseline");
     let mut table = Table::new(&HEADS);
-    // The heads have none.
+    // The line of the heads has no subject.
     let mut subjects = vec![String::new()];
     for (cells, subject) in ranked_rows(page, explanation, context) {
         table.row(cells);
@@ -218,7 +222,7 @@ fn ranking(page: &mut Page, explanation: &Explanation, context: &RunContext) {
 
 const HEADS: [&str; 7] = ["", "<cause", "packets", "delay", "median", "share", "<where"];
 
-/// The rows of the ranking that have a line and a number: the first few, and those that are worth one.
+/// Indexes of the rows of the ranking that are shown with a number: the first few, and the significant ones.
 fn shown_rows(explanation: &Explanation) -> Vec<usize> {
     let excess = i128::from(explanation.excess_ns);
     let is_shown = |(at, r): &(usize, &RankedCause)| {
@@ -228,7 +232,7 @@ fn shown_rows(explanation: &Explanation) -> Vec<usize> {
     explanation.ranking.iter().enumerate().filter(is_shown).map(|(at, _)| at).collect()
 }
 
-/// The rows under [`HEADS`], each with its actor and culprit.
+/// Rows under [`HEADS`], each with its actor and culprit.
 fn ranked_rows(page: &Page, explanation: &Explanation, context: &RunContext) -> Vec<(Vec<String>, String)> {
     let all = explanation.ranking.iter().enumerate();
     let (unexplained, causes): (Vec<_>, Vec<_>) = all.partition(|(_, ranked)| is_unexplained(ranked));
@@ -264,7 +268,7 @@ fn ranked_rows(page: &Page, explanation: &Explanation, context: &RunContext) -> 
     rows
 }
 
-/// For documents: the ranking with actor and culprit in a column, the fixes, the worst spikes.
+/// Writes the part of a document: the ranking with actor and culprit in a column, the fixes, the worst spikes.
 pub(crate) fn document(page: &mut Page, head: &Head, explanation: &Explanation, context: &RunContext) {
     page.heading("Causes of late packets");
     if explanation.late == 0 {
@@ -284,7 +288,7 @@ pub(crate) fn document(page: &mut Page, head: &Head, explanation: &Explanation, 
     worst(page, explanation, context);
 }
 
-/// `CPU 4, Thyp`; with the machine, if it is not the host.
+/// CPUs and segment of a row: `CPU 4, Thyp`; with the machine unless it is the host.
 fn place(page: &Page, row: &Row, context: &RunContext) -> String {
     if row.cause == Cause::Unexplained {
         return row.hops.first().map_or(String::new(), |(hop, _)| page.clean(&place_of_row(*hop, context)));
@@ -300,7 +304,7 @@ fn place(page: &Page, row: &Row, context: &RunContext) -> String {
     hops.join(", ")
 }
 
-/// `CPU 4`, `CPUs 0-2`; of more than three, how many.
+/// CPUs in a list: `CPU 4`, `CPUs 0-2`; if more than three, their number.
 fn cpus(all: &[(u32, Ns)]) -> Option<String> {
     match all.len() {
         0..=3 => all.iter().map(|(cpu, _)| *cpu).collect::<Cpus>().named(),
@@ -308,7 +312,7 @@ fn cpus(all: &[(u32, Ns)]) -> Option<String> {
     }
 }
 
-/// The fixes of the top rows, in the order of their numbers.
+/// Fixes of the top rows, in the order of their numbers.
 pub(super) fn shown_fixes(explanation: &Explanation) -> Vec<Fix> {
     let excess = i128::from(explanation.excess_ns.max(1));
     let is_worth = |at: &usize| {
@@ -321,7 +325,7 @@ pub(super) fn shown_fixes(explanation: &Explanation) -> Vec<Fix> {
     fixes_of(explanation, &rows)
 }
 
-/// The fixes, each with the rows that it would cure.
+/// Writes the fixes, each with the rows that it would fix.
 fn fixes(page: &mut Page, explanation: &Explanation) {
     let fixes = shown_fixes(explanation);
     if fixes.is_empty() {

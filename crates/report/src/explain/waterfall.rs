@@ -1,4 +1,4 @@
-//! One packet as a person reads it in ten seconds: which actor acted when, on which machine; and below it every step with its cause.
+//! One packet at a glance: a chart of actors by time and machine, and below it every step with its cause.
 
 use super::advice_text::fix;
 use crate::page::Page;
@@ -11,21 +11,22 @@ use latpath_stats::units::share;
 use std::cmp::Reverse;
 use unicode_width::UnicodeWidthStr;
 
-/// Rows of the picture.
+/// Maximum number of lanes in the chart.
 const LANES: usize = 12;
-/// What only kept others from acting has a row from so many thousandths of the packet's time on.
+/// Minimum share of the packet's time, in thousandths, for the lane of an actor that only delayed others.
 const WORTH_A_LANE_PER_MILLE: i128 = 10;
-/// Columns of a row's name, at most.
+/// Maximum width of a lane's name, columns.
 const NAME: usize = 34;
-/// Columns of a lane's name, and of the picture, at least.
+/// Minimum width of a lane's name, and of the chart, columns.
 const LEAST_NAME: usize = 8;
 const LEAST_PICTURE: usize = 20;
-/// Steps between two points that are shown one by one; of more, the longest.
+/// Maximum number of steps shown between two points, the longest first.
 const STEPS: usize = 6;
-/// Steps that take less of the packet's time than this many thousandths are summed.
+/// Minimum share of the packet's time, in thousandths, for a separate step; shorter steps are summed.
 const WORTH_PER_MILLE: i128 = 5;
 
-/// What a row shows at a time, in ASCII and Unicode, and what that means. The later of these wins where several fall into one column.
+/// Marks of states in ASCII and Unicode, with their meaning. If states take equal time in a column, the later in this
+/// list is shown.
 const MARKS: [(ActorState, char, char, &str); 5] = [
     (ActorState::Sleeps, '-', '·', "asleep, held"),
     (ActorState::Unknown, '?', '?', "not explained"),
@@ -34,7 +35,7 @@ const MARKS: [(ActorState, char, char, &str); 5] = [
     (ActorState::Works, '#', '█', "works"),
 ];
 
-/// The place of a state's mark.
+/// Index of a state's mark.
 fn mark(state: ActorState) -> usize {
     MARKS.iter().position(|(of, ..)| *of == state).unwrap_or(0)
 }
@@ -48,7 +49,7 @@ fn sign(page: &Page, mark: usize) -> char {
     }
 }
 
-/// The longest of them, in their order, then the others.
+/// The `most` longest items in their order, and the others.
 fn longest<T>(all: Vec<T>, most: usize, ns: impl Fn(&T) -> Ns) -> (Vec<T>, Vec<T>) {
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|at| Reverse(ns(&all[*at])));
@@ -86,7 +87,7 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
     }
     picture(page, explained_packet, context, begin);
     steps(page, explained_packet, context, begin);
-    // What the first cause's sentence says need not be said again.
+    // The sentence of the first cause already contains its notes.
     let mut notes: Vec<&Note> = Vec::new();
     for (note, _) in attribution.shares.iter().skip(1).flat_map(|h| &h.notes) {
         if notes.len() < 4 && !notes.contains(&note) {
@@ -96,16 +97,16 @@ pub(crate) fn write(page: &mut Page, explained_packet: &ExplainedPacket, context
     notes.iter().for_each(|note| page.warning(&note.to_string()));
 }
 
-/// A row: somebody on a machine.
+/// A lane of the chart: an actor on a machine.
 #[derive(Default)]
 struct Lane {
     machine: String,
     name: String,
     cpus: Vec<u32>,
-    /// From when to when it has which mark.
+    /// Start, end, and index of the mark.
     marks: Vec<(Ns, Ns, usize)>,
     ns: Ns,
-    /// The packet was in its hands.
+    /// Whether the actor handled the packet.
     acted: bool,
 }
 
@@ -127,7 +128,7 @@ fn lanes(explained: &PacketTimeline, context: &RunContext) -> Vec<Lane> {
         let (machine, info) = (explained.machine(interval), interval.cause.info());
         let actor = interval.actor.as_ref().map_or(String::new(), |executor| context.actor(machine, executor).name);
         put(machine, actor, interval, info.state, true);
-        // What ran instead has a row of its own.
+        // The thread that ran instead has its own lane.
         if let Some(by) = interval.by.as_ref().filter(|_| info.link.culprit_ran()) {
             put(machine, context.actor(machine, by).name, interval, ActorState::Works, false);
         }
@@ -135,21 +136,21 @@ fn lanes(explained: &PacketTimeline, context: &RunContext) -> Vec<Lane> {
     lanes
 }
 
-/// What acted when.
+/// Writes the chart of actors.
 fn picture(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext, begin: Ns) {
     let total = explained_packet.attribution.time_ns;
     let mut lanes = lanes(&explained_packet.explained, context);
     if total <= 0 || lanes.is_empty() {
         return;
     }
-    // Interrupts of a microsecond do not matter here. Of the rest those that had most of the time, in the order in which they came.
+    // Omit short interrupts. Keep the lanes with the most time, in order of appearance.
     let all = lanes.len();
     lanes.retain(|lane| lane.acted || i128::from(lane.ns) * 1000 >= i128::from(total) * WORTH_A_LANE_PER_MILLE);
     let (lanes, _) = longest(lanes, LANES, |lane| lane.ns);
     let left_out = all - lanes.len();
     let ellipsis = page.letters.ellipsis();
     let machine = lanes.iter().map(|l| page.clean(&l.machine).width()).max().unwrap_or(0).min(16);
-    // On a narrow page names give way to the picture.
+    // On a narrow page, names are shortened to leave columns for the chart.
     let most = NAME.min(page.width.saturating_sub(2 + machine + 2 + 2 + LEAST_PICTURE)).max(LEAST_NAME);
     let names: Vec<String> = lanes.iter().map(|lane| cut(&lane_name(page, lane), most, ellipsis)).collect();
     let name = names.iter().map(|n| n.width()).max().unwrap_or(0);
@@ -187,7 +188,7 @@ fn lane_name(page: &Page, lane: &Lane) -> String {
     format!("{}{cpu}", page.clean(name))
 }
 
-/// What filled most of each column; what is shorter than a column shows where nothing else is.
+/// Index of the mark with the most time in each column; `None` for an empty column.
 fn marks(lane: &Lane, begin: Ns, total: Ns, columns: usize) -> impl Iterator<Item = Option<usize>> {
     let (whole, columns) = (i128::from(total), columns as i128);
     let scale = |t: Ns| i128::from(t.saturating_sub(begin)) * columns;
@@ -203,7 +204,7 @@ fn marks(lane: &Lane, begin: Ns, total: Ns, columns: usize) -> impl Iterator<Ite
     sums.into_iter().map(|sums| (0..MARKS.len()).filter(|mark| sums[*mark] > 0).max_by_key(|mark| sums[*mark]))
 }
 
-/// A line: steps of one kind that follow each other.
+/// A line of the table: consecutive steps of one kind.
 #[derive(Clone)]
 struct Step {
     from: Ns,
@@ -212,7 +213,7 @@ struct Step {
     actor: Option<Actor>,
     cpu: Option<u32>,
     by: Vec<(Actor, Ns)>,
-    /// Without what lies between.
+    /// Sum of the steps' times, without gaps between them.
     ns: Ns,
     number: Option<u64>,
     state: Option<String>,
@@ -261,7 +262,7 @@ impl Step {
     }
 }
 
-/// Steps of which each is put to the one that `at` says, where it says one.
+/// Joins each step with the previous step at the index that `at` returns, if any.
 fn joined(steps: Vec<Step>, at: impl Fn(&[Step], &Step) -> Option<usize>) -> Vec<Step> {
     let mut all: Vec<Step> = Vec::new();
     for step in steps {
@@ -273,7 +274,7 @@ fn joined(steps: Vec<Step>, at: impl Fn(&[Step], &Step) -> Option<usize>) -> Vec
     all
 }
 
-/// Every point, and between two of them what held the packet.
+/// Writes every point, and between points the steps that took the packet's time.
 fn steps(page: &mut Page, explained_packet: &ExplainedPacket, context: &RunContext, begin: Ns) {
     let explained = &explained_packet.explained;
     let worth = i128::from(explained_packet.attribution.time_ns) * WORTH_PER_MILLE / 1000;
@@ -298,7 +299,7 @@ fn line(page: &mut Page, at: &str, took: &str, text: &str) {
 
 fn between(page: &mut Page, mut steps: Vec<Step>, worth: i128, explained: &PacketTimeline, begin: Ns) {
     let mut rest = Vec::new();
-    // Short interruptions do not cut what goes on behind them into many lines.
+    // Short interruptions do not split the surrounding step into many lines.
     if steps.len() > 1 {
         let kinds = joined(steps.clone(), |all, step| all.iter().position(|known| known.is_like(step)));
         let is_worth = |step: &Step| kinds.iter().any(|k| k.is_like(step) && i128::from(k.ns) >= worth);

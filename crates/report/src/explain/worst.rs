@@ -1,4 +1,4 @@
-//! The worst spikes in text: one line for all that are alike.
+//! The worst spikes as text: one line for all spikes with the same cause.
 
 use super::text::shown_fixes;
 use crate::page::Page;
@@ -7,7 +7,7 @@ use latpath_cause::RunContext;
 use latpath_linux::Cpus;
 use latpath_model::Ns;
 
-/// The spikes, those that are alike behind the worst of them. Numbers are those of `--packet`.
+/// Writes the spikes, grouped by cause, the worst of each group first. Numbers are those of `--packet`.
 pub(super) fn worst(page: &mut Page, explanation: &Explanation, context: &RunContext) {
     if explanation.spikes.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! What the page says in short: the first configuration against each other one.
+//! Summary in sentences: the first configuration compared with each other one.
 
 use super::{busy, main_ladder, words};
 use crate::page::Page;
@@ -13,12 +13,12 @@ fn times_as(now: f64, before: f64) -> Option<String> {
     ratio.is_finite().then(|| format!("{ratio:.2} times"))
 }
 
-/// What "In short" begins with where the host was emulated; ratios of times and rates are left out of it.
+/// First sentence if the host was emulated; ratios of times and rates are then left out.
 const EMULATED: &str =
     "The host was emulated: counts and the order of events hold; times and rates, and their ratios, say nothing of your \
      machine.";
 
-/// The first configuration against each other one, for the same work.
+/// Writes the sentences: each other configuration relative to the first, for the same work.
 pub(super) fn sentences(page: &mut Page, all: &[Configuration]) {
     let Some((first, others)) = all.split_first() else { return };
     if others.is_empty() {
@@ -62,7 +62,7 @@ pub(super) fn sentences(page: &mut Page, all: &[Configuration]) {
     }
 }
 
-/// All CPUs' work for the same bytes: what one side saves, another may have taken over.
+/// Writes the time of all CPUs for the same bytes: work saved on one side may have moved to another.
 fn host_time(page: &mut Page, first: &Configuration, other: &Configuration) {
     let per_gb = |one: &Configuration| {
         let busy = Modes::of_profile(&one.profile()?).busy_ns() as f64;
@@ -76,7 +76,7 @@ fn host_time(page: &mut Page, first: &Configuration, other: &Configuration) {
     page.wrapped("  ".into(), 2, &text);
 }
 
-/// A transfer's time is compared only where both transfers end in the same step.
+/// Compares the times of a transfer, only if both end in the same step.
 fn transfer(page: &mut Page, first: &Configuration, other: &Configuration, direction: Direction, is_emulated: bool) {
     let Some(((_, was), (_, is))) = main_ladder(first, direction).zip(main_ladder(other, direction)) else { return };
     let last = |means: &MeansReport| means.rungs.last().map(|rung| rung.step);

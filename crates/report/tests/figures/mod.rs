@@ -1,4 +1,4 @@
-//! Figures as a recording in a lab gave them, rounded a little.
+//! Figures of a recording in a lab, slightly rounded.
 
 use latpath_model::{Ns, SegmentKind};
 use latpath_run::{facts::HostFacts, Manifest, Run, Stamp, State, JOURNEYS, MANIFEST};
@@ -115,7 +115,7 @@ fn worst(key: u32, total: Ns, at: [Ns; 5]) -> Worst {
     }
 }
 
-/// Most packets by the fast path, some through the daemon.
+/// Most packets on the fast path, some through the daemon.
 fn paths(journeys: u64) -> Vec<PathFigures> {
     let thyp = |count, p50_ns, max_ns| {
         let of_all = segments().into_iter().find(|s| s.name == "Thyp").unwrap();
@@ -250,7 +250,7 @@ pub fn summary() -> Summary {
     }
 }
 
-/// A run without journeys, for what a report says of host and command.
+/// A run without journeys, for the lines of a report on host and command.
 #[allow(dead_code)]
 pub fn run(directory: &Path) -> Run {
     let host = HostFacts {

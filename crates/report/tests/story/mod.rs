@@ -1,5 +1,5 @@
-//! Late packets of one guest, explained by hand: the culprits are a vCPU that polls, an application that polls, softirqs, and one that nobody
-//! knows.
+//! Hand-made explanations of late packets of one guest. The culprits are a polling vCPU, a polling application,
+//! softirqs, and an unknown thread.
 
 use latpath_analysis::{
     explain::{with_fixes, ExplainedPacket, ExplainedSpike},
@@ -111,7 +111,7 @@ pub fn relay() -> Executor {
     task(815, "relay", OTHER)
 }
 
-/// Time, cause, machine, CPU, actor, culprit.
+/// Duration in ns, cause, machine, CPU, actor, culprit.
 pub type Interval = (Ns, Cause, usize, u32, Option<Executor>, Option<Executor>);
 
 fn packet(number: u64, at: Ns, late: bool, hops: Vec<(u16, u16, Vec<Interval>)>) -> PacketTimeline {
@@ -161,7 +161,7 @@ fn on_host(ns: Ns, cause: Cause, cpu: u32, actor: Executor, by: Option<Executor>
     (ns, cause, 0, cpu, Some(actor), by)
 }
 
-/// A packet that three places may delay.
+/// A packet with intervals in three hops.
 pub fn packet_of_all_hops(
     number: u64,
     at: Ns,
@@ -196,7 +196,7 @@ pub fn explained_packet(explained: PacketTimeline, baseline: &Baseline, context:
     ExplainedPacket { explained, attribution, advice }
 }
 
-/// vhost behind a vCPU that polls, an application that polls, softirqs that flood, and what nobody knows.
+/// vhost behind a polling vCPU, a polling application, a flood of softirqs, and an unknown cause.
 pub fn story() -> (Explanation, RunContext) {
     let context = context();
     let mut baseline = Baseline::default();
@@ -298,7 +298,7 @@ pub fn files() -> SpikeFiles {
     SpikeFiles { files: (1..=15).map(file).collect(), notes: Vec::new() }
 }
 
-/// What is shown of the story.
+/// All texts of the story.
 pub fn shown(explanation: &Explanation, context: &RunContext, letters: Letters) -> String {
     let directory = tempfile::tempdir().unwrap();
     let run = run(directory.path());

@@ -1,4 +1,4 @@
-//! Two configurations of a VM, as `latpath study vhost` keeps them.
+//! Two configurations of a VM, as stored by `latpath study vhost`.
 
 use latpath_bpf::Window;
 use latpath_exits::{Exits, Reason, Tiles, Traffic, Vcpu};
@@ -16,7 +16,7 @@ use latpath_vms::exit_reason::{Names, SVM};
 
 pub const MS: i64 = 1_000_000;
 
-/// A load that took so many ms for 500 MB.
+/// Work of a load that transferred 500 MB in `ms`.
 fn work(ms: i64) -> Work {
     let traffic = Traffic {
         from_guest_packets: 9_000,
@@ -27,7 +27,7 @@ fn work(ms: i64) -> Work {
     Work { took_ns: ms * MS, traffic, reported_bits_per_second: None }
 }
 
-/// A vCPU that makes this many exits of 10 µs, and halts for the rest of 2 s.
+/// A vCPU with `count` exits of 10 µs each, which halts for the rest of 2 s.
 fn exits(count: usize) -> Part<VmExits> {
     let mut took = Histogram::new();
     (0..count).for_each(|_| took.record(10_000));
@@ -49,7 +49,7 @@ fn exits(count: usize) -> Part<VmExits> {
     Part { work: work(2_000), figures: seen.figures.vms.into_iter().next().unwrap() }
 }
 
-/// What `latpath ladder` has seen: a hundred transfers by these means.
+/// Result of `latpath ladder`: a hundred transfers by this means.
 pub fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<Observation<LadderFigures>> {
     let times = |ns: i64| Times {
         count: 100,
@@ -86,7 +86,7 @@ pub fn ladder(variant: Variant, rungs: &[(Step, i64)]) -> Part<Observation<Ladde
     Part { work: work(2_200), figures: Observation { figures, ..Observation::default() } }
 }
 
-/// What `latpath queues` has seen: a network card, and a console that is none.
+/// Result of `latpath queues`: a network card and a console.
 fn queues(configuration: &str) -> Part<Vec<Device>> {
     let queue = |name: &str| QueueFigures {
         queue: name.into(),
@@ -121,13 +121,13 @@ fn queues(configuration: &str) -> Part<Vec<Device>> {
     Part { work: work(2_000), figures }
 }
 
-/// What `latpath queues` prints of these devices.
+/// Observation of `latpath queues` with these devices.
 pub fn seen(devices: Vec<Device>) -> Observation<QueuesFigures> {
     let figures = QueuesFigures { devices, ..QueuesFigures::default() };
     Observation { window_ns: 2_000 * MS, figures, ..Observation::default() }
 }
 
-/// Two CPUs for 2 s. What hands packets to the tap is QEMU's system call or vhost's worker.
+/// Profile of two CPUs over 2 s. QEMU's system call or vhost's worker passes packets to the tap.
 fn profile(configuration: &str) -> Part<KeptProfile> {
     let header = Header { idle_ns: 1_000 * MS, ..Header::default() };
     let mut profile = Profile { header, window_ns: 2_000 * MS, ..Profile::default() };
@@ -165,7 +165,7 @@ fn profile(configuration: &str) -> Part<KeptProfile> {
     Part { work: work(2_000), figures: KeptProfile { kept: profile.kept(), system_calls } }
 }
 
-/// The automotive study's own two transfers, in steps; the second takes a third of the time.
+/// The two transfers of the automotive study, in steps; the second takes a third of the time of the first.
 pub fn both() -> [Configuration; 2] {
     let one = |name: &str, ms: i64, exits, ladder| Configuration {
         version: VERSION,

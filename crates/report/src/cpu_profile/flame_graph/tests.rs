@@ -21,7 +21,7 @@ fn example() -> Profile {
     ])
 }
 
-/// Time by call chain, as folded lines name it, of all frames of a drawing; each begins with the root, `all`.
+/// Times of all frames of a drawing, by call chain in the form of folded lines; each chain starts at the root, `all`.
 fn drawn(svg: &str) -> BTreeMap<String, i128> {
     let document = roxmltree::Document::parse(svg).expect("XML");
     let (mut open, mut times) = (Vec::new(), BTreeMap::new());
@@ -37,7 +37,7 @@ fn drawn(svg: &str) -> BTreeMap<String, i128> {
     times
 }
 
-/// The same, from the folded lines: each part of a chain from its process on.
+/// The same from the folded lines: each prefix of a chain, from the process on.
 fn folded(profile: &Profile) -> BTreeMap<String, i128> {
     let mut times = BTreeMap::from([("all".to_owned(), 0)]);
     for line in profile.folded() {
@@ -82,7 +82,7 @@ fn frames_are_as_wide_as_their_time_and_lie_within_their_callers() {
 fn a_difference_has_the_colours_of_the_frames_own_times() {
     let before = profile(&[("a;main", 10_000_000), ("a;main;f", 50_000_000), ("a;gone", 5_000_000)]);
     let mut after = profile(&[("a;main", 40_000_000), ("a;main;f", 20_000_000), ("a;new", 4_000_000)]);
-    // Twice as long a window: what was before counts twice.
+    // A window twice as long: times of `before` count twice.
     after.window_ns *= 2;
     let svg = flame_graph_of_difference(&before, &after).expect("a drawing");
     assert_eq!(drawn(&svg), folded(&after), "of the later one");
