@@ -17,19 +17,17 @@ pub fn write(request: &mut ExportRequest, out: &mut dyn Write) -> Result<Exporte
     Ok(Exported { summary: "all journeys, a line each".into(), notes: notes(request.run, &damaged) })
 }
 
-/// Number of bytes that are written together.
+/// Size of a write, bytes.
 const PIECE: usize = 1 << 16;
 
 /// Writes the selected journeys. Skips damaged parts and returns their errors.
 ///
-/// Columns: `stream` (as the user may write it), `key`, `number`, `utc_ns`, `t_ns`, then for each point, in the order
-/// of the
-/// route, the ns from `t_ns` to its sighting (empty where it saw nothing), then `cpu:` and `tid:` of each, if `select`
-/// asks for them, `duplicates`,
-/// `out_of_order`, `drop_reason` (of packets that did not arrive), `path`.
+/// Columns: `stream` (in the form of the command line), `key`, `number`, `utc_ns`, `t_ns`; for each point, in the order
+/// of the route, the ns from `t_ns` to its sighting (empty without a sighting); `cpu:` and `tid:` of each point, if
+/// `select` requests them; `duplicates`, `out_of_order`, `drop_reason` (of packets that did not arrive), `path`.
 ///
 /// # Errors
-/// Fails if the output cannot be written.
+/// If the output cannot be written.
 pub fn write_csv(run: &Run, select: &Select, out: &mut dyn Write) -> io::Result<Vec<RunError>> {
     write_until(&AtomicBool::new(false), run, select, out)
 }

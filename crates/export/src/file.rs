@@ -7,12 +7,11 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Directories and links of a process's own descriptors.
+/// Directories of, and links to, a process's own descriptors.
 const OWN: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc/self/fd"];
 
-/// Opens a device or a pipe, which is written to directly. Symbolic links of other users are not followed: anyone with
-/// write access to a
-/// directory could have made a link to a disk there.
+/// Opens a device or a pipe for direct writing; returns `None` for other files. Symbolic links of other users are not
+/// followed: anyone with write access to a directory could have made a link to a disk there.
 fn open_as_it_is(path: &Path) -> io::Result<Option<File>> {
     if !is_written_as_it_is(path) {
         return Ok(None);
@@ -33,7 +32,7 @@ fn is_written_as_it_is(path: &Path) -> bool {
 /// Checks that a path may be written to. Devices and pipes are written to directly.
 ///
 /// # Errors
-/// Fails for a directory and, without `force`, for an existing file. The text says what to do.
+/// If it is a directory or, without `force`, an existing file. The text includes the remedy.
 pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
     match path.symlink_metadata() {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -45,11 +44,10 @@ pub fn check_target(path: &Path, force: bool) -> Result<(), String> {
 }
 
 /// Writes a file that appears under its name when it is complete, or to stdout for `-`. On a full disk, an error or
-/// Ctrl-C, a previous file
-/// stays. Without `force`, a file that another program made in the meantime stays too.
+/// Ctrl-C, a previous file remains. Without `force`, a file that another program created meanwhile remains too.
 ///
 /// # Errors
-/// Fails if the file cannot be written, or `write` fails.
+/// If the file cannot be written, or `write` fails.
 pub fn write_file<T, E: From<io::Error>>(
     path: &Path,
     force: bool,
@@ -71,10 +69,10 @@ pub fn write_file<T, E: From<io::Error>>(
     write_file_in(&directory, &name, force, write)
 }
 
-/// Like [`write_file`], in an open directory, whatever its name is by then.
+/// Like [`write_file`], in an open directory, even if the directory is renamed meanwhile.
 ///
 /// # Errors
-/// Fails if the file cannot be written, or `write` fails.
+/// If the file cannot be written, or `write` fails.
 pub fn write_file_in<T, E: From<io::Error>>(
     directory: &Directory,
     name: &OsStr,

@@ -1,6 +1,5 @@
-//! Segments' times as a log of HdrHistogram: version 1.3 of its text, histograms in its V2 encoding, compressed, in
-//! base64. The
-//! formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
+//! Segments' times as a log of HdrHistogram: text version 1.3, with histograms in the compressed V2 encoding in base64.
+//! The formats are those of HdrHistogram's `HistogramLogWriter` and `encodeIntoCompressedByteBuffer`.
 
 use crate::{each_journey, notes, ExportError, ExportRequest, Exported};
 use base64::{engine::general_purpose::STANDARD, Engine};
@@ -13,11 +12,11 @@ use std::{
     io::{self, Write},
 };
 
-/// Time covered by a line, ns.
+/// Interval of lines, ns.
 const INTERVAL: Ns = 10_000_000_000;
-/// Number of open intervals: journeys of several streams are read slightly out of order.
+/// Maximum number of open intervals: journeys of several streams are read slightly out of order.
 const OPEN: usize = 16;
-/// Significant digits of a value, and what follows from them: values below 2048 have a bucket each.
+/// Significant digits of a value, and the resulting constants of the format: values below 2048 have a bucket each.
 const DIGITS: u32 = 3;
 const HALF_BITS: u32 = 10;
 const COOKIE: u32 = 0x1c84_9313;
@@ -108,7 +107,7 @@ fn write_interval(out: &mut dyn Write, segments: &[Segment], at: i64, counts: &[
     Ok(())
 }
 
-/// Counts of values as HdrHistogram has them, of three significant digits.
+/// Counts of values in the buckets of an HdrHistogram with three significant digits.
 #[derive(Clone, Default)]
 struct Counts {
     buckets: Vec<u64>,
@@ -154,13 +153,13 @@ impl Counts {
     }
 }
 
-/// The place of a value: its 11 leading bits, behind those of all smaller values.
+/// Index of the bucket of a value: its 11 leading bits, after the buckets of smaller magnitudes.
 fn bucket(value: u64) -> usize {
     let above = 64 - (value | ((2 << HALF_BITS) - 1)).leading_zeros() - (HALF_BITS + 1);
     ((above as usize) << HALF_BITS) + (value >> above) as usize
 }
 
-/// A signed number in ZigZag LEB128, of 9 bytes at most.
+/// Appends a signed number in ZigZag LEB128, at most 9 bytes.
 fn put(out: &mut Vec<u8>, value: i64) {
     let mut rest = ((value << 1) ^ (value >> 63)) as u64;
     for _ in 0..8 {

@@ -123,7 +123,7 @@ fn points_in_order(run: &Run) -> Vec<usize> {
 /// Drop reasons of packets that did not arrive. A drop of a packet that arrived concerns a copy, as bridges make them.
 struct DropReasons<'a> {
     notes: &'a [DropNote],
-    /// The last point of each stream's route, as a bit of a journey's `seen`; of the common route if a stream has none.
+    /// Last point of each stream's route, or of the common route if a stream has none, as a bit of a journey's `seen`.
     ends: Vec<u64>,
     end: u64,
 }
@@ -249,7 +249,7 @@ mod tests {
             assert!(link.symlink_metadata().unwrap().is_file(), "the link was replaced");
             std::fs::remove_file(&link).unwrap();
         }
-        // The system's own links, and devices by their real names.
+        // Links of the system, and devices by their real names.
         let (_reader, pipe) = io::pipe().unwrap();
         let own = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&pipe));
         for path in ["/dev/null", &own].map(std::path::Path::new) {

@@ -20,7 +20,7 @@ use std::{
 /// Number of rows in a row group.
 const GROUP: usize = 1 << 17;
 
-/// Encoded bytes that are not yet written: the encoder must own its writer.
+/// Encoded bytes to be written; shared, because the encoder must own its writer.
 #[derive(Clone, Default)]
 struct Encoded(Arc<Mutex<Vec<u8>>>);
 

@@ -1,6 +1,5 @@
-//! Sightings as packets of a pcapng file (draft-ietf-opsawg-pcapng): an interface for each point. A run keeps no
-//! frames; each is
-//! rebuilt from its stream and key.
+//! Sightings as packets of a pcapng file (draft-ietf-opsawg-pcapng) with an interface for each point. A run stores no
+//! frames; each is rebuilt from its stream and key.
 
 use crate::{each_journey, notes, ExportError, ExportRequest, Exported};
 use latpath_analysis::recorded_layout;
@@ -15,7 +14,7 @@ use std::io::Write;
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
-/// Codes of the options of all blocks, of interfaces, and of packets.
+/// Codes of options: of all blocks, of interfaces, and of packets.
 const COMMENT: u16 = 1;
 const APPLICATION: u16 = 4;
 const NAME: u16 = 2;
@@ -49,11 +48,11 @@ struct Interface {
 struct Rebuilt<'a> {
     streams: Vec<(&'a StreamSpec, String)>,
     drop_notes: &'a [DropNote],
-    /// In the order in which packets pass them; drops last.
+    /// Interfaces in the order in which packets pass them; drops last.
     interfaces: Vec<Interface>,
     sampled: Option<usize>,
     time_of_day: TimeOfDay,
-    /// Blocks of the section and the interfaces.
+    /// Blocks of the section header and the interfaces.
     head: Vec<u8>,
     packets: Vec<u8>,
     written: u64,
@@ -197,7 +196,7 @@ fn put_packet(out: &mut Vec<u8>, (interface, utc): (u32, u64), frame: &[u8], com
     put_block(out, PACKET, &body);
 }
 
-/// A block around a body whose length is a multiple of 4.
+/// Appends a block. The length of its body is a multiple of 4.
 fn put_block(out: &mut Vec<u8>, kind: u32, body: &[u8]) {
     let length = (body.len() as u32 + 12).to_le_bytes();
     out.extend(kind.to_le_bytes());
@@ -206,7 +205,7 @@ fn put_block(out: &mut Vec<u8>, kind: u32, body: &[u8]) {
     out.extend(length);
 }
 
-/// An option; the number 0 ends them.
+/// Appends an option; option 0 ends the list.
 fn put_option(out: &mut Vec<u8>, option: u16, value: &[u8]) {
     out.extend(option.to_le_bytes());
     out.extend((value.len() as u16).to_le_bytes());

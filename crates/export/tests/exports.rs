@@ -1,4 +1,4 @@
-//! Exports hold what the run holds: each is read back by a reader that is not latpath's.
+//! Exports have the content of the run: each is read back by an independent reader.
 
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use hdrhistogram::serialization::Deserializer;
@@ -58,7 +58,7 @@ fn export(run: &Run, name: &str) -> (Vec<u8>, Vec<String>) {
     (out, exported.notes)
 }
 
-/// What is in the run: stream, key, t_ns, offsets, CPUs, duplicates, out of order.
+/// A journey of the run: stream, key, t_ns, offsets, CPUs, duplicates, out of order.
 type Row = (u16, u32, Ns, Vec<Option<Ns>>, Vec<Option<u16>>, u32, bool);
 
 fn rows(run: &Run) -> Vec<Row> {
@@ -94,8 +94,8 @@ fn json_lines_hold_every_journey() {
     }
 }
 
-/// Names come from packets, devices and other machines. What is written of them turns no terminal's line round, and is no formula to a
-/// spreadsheet; JSON holds them as they are.
+/// Names come from packets, devices and other machines. Text formats have no control characters for a terminal, CSV no
+/// formulas for a spreadsheet; JSON has the names unchanged.
 #[test]
 fn names_are_neither_orders_to_a_terminal_nor_formulas() {
     let folder = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn names_are_neither_orders_to_a_terminal_nor_formulas() {
     }
     writer.finish().unwrap();
     let run = Run::open(&path).unwrap();
-    // Every format that may go to a terminal.
+    // Every text format.
     let mut tried = 0;
     for format in EXPORTERS.iter().filter(|exporter| exporter.is_text).map(|exporter| exporter.name) {
         let text = String::from_utf8(export(&run, format).0).unwrap();
