@@ -7,10 +7,10 @@ use latpath_run::{Deficiency, DeficiencyKind, Manifest, Run, Select, CLOCKS};
 use latpath_stats::{units::number_of, Band, Facts, PatternKind, Setup};
 use latpath_vms::Vm;
 
-/// Maximum number of histograms of all workers together. Each takes some 20 KiB.
+/// Maximum number of histograms of all workers together, about 20 KiB each.
 const HISTOGRAMS: usize = 8192;
 
-/// What a summary of a run covers.
+/// Options of a summary of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SummaryOptions {
     /// The journeys that count.
@@ -25,7 +25,7 @@ pub struct SummaryOptions {
     pub worst: usize,
     /// The user's segments; see [`layout_of`](crate::layout_of).
     pub segments: Vec<String>,
-    /// Segments of a profile. Those whose points the run has, and whose names are new, are added to `segments`.
+    /// Segments of a profile. Segments with new names and with points that the run has are added to `segments`.
     pub possible_segments: Vec<String>,
     /// Kinds of patterns: the figures are also computed without the packets that these touch.
     pub exclude: Vec<PatternKind>,
@@ -39,13 +39,12 @@ pub struct SummaryOptions {
 pub struct Analysis<'a> {
     /// The run.
     pub run: &'a Run,
-    /// What the figures cover; `segments` includes those of a profile.
+    /// Options of the figures; `segments` includes the profile's segments.
     pub options: SummaryOptions,
     /// Route and segments, the user's segments last.
     pub layout: Layout,
     /// The run's manifest, with the largest error bound of all clock samples of each machine: after a crash, the
-    /// samples are newer
-    /// than the manifest.
+    /// samples are newer than the manifest.
     pub manifest: Manifest,
     /// Virtual machines on the host.
     pub vms: Vec<Vm>,
@@ -61,7 +60,7 @@ impl<'a> Analysis<'a> {
     /// Derives the inputs. Reads the first journeys of the run to find the route.
     ///
     /// # Errors
-    /// Fails where the run cannot have one of the user's segments.
+    /// If the run does not have the points of one of the user's segments.
     pub fn open(run: &'a Run, mut options: SummaryOptions) -> Result<Self, String> {
         let mut layout = recorded_layout(run);
         let recorded = layout.segments.len();
@@ -80,12 +79,12 @@ impl<'a> Analysis<'a> {
         self.setup = setup(self.run, &self.options, &self.layout);
     }
 
-    /// The segments that are not the user's.
+    /// Segments without those of the user.
     pub(crate) fn recorded_segments(&self) -> &[Segment] {
         &self.layout.segments[..self.recorded]
     }
 
-    /// The facts of a summary that are not counted: of the `whole` run, or of a part of `elapsed` ns.
+    /// Facts of a summary that do not come from counting: of the `whole` run, or of a part of `elapsed` ns.
     pub(crate) fn facts(&self, whole: bool, elapsed: Ns) -> Facts<'_> {
         let Self { manifest, layout, vms, .. } = self;
         Facts { manifest, points: self.run.points(), route: &layout.route, before: &[], whole, vms, elapsed }

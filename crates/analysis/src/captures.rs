@@ -91,7 +91,7 @@ impl<'a> RunCaptures<'a> {
         for number in numbers {
             match self.run.capture(number) {
                 Ok(ranked) => take(&ranked.capture),
-                // A current recording may have replaced the capture by a worse one.
+                // A current recording may have replaced the capture with a worse one.
                 Err(RunError::Store(StoreError::Read { source, .. })) if source.kind() == ErrorKind::NotFound => {
                     self.files.files.retain(|f| f.head.number != number);
                 }
@@ -120,9 +120,9 @@ impl<'a> RunCaptures<'a> {
     /// Finds a packet.
     ///
     /// # Errors
-    /// Returns `Usage` if no packet matches, or more than one.
+    /// If no packet matches, or more than one.
     pub fn find(&mut self, selector: &PacketSelector, context: &RunContext) -> Result<SelectedPacket, SelectError> {
-        // If two captures have a packet, the capture with all of its route comes first.
+        // If two captures have a packet, the capture with its whole route comes first.
         let (mut candidates, mut cut): (Vec<Candidate>, Vec<Candidate>) = (Vec::new(), Vec::new());
         for kind in [CaptureKind::Spike, CaptureKind::Baseline] {
             self.each(kind, |capture| {
@@ -145,7 +145,7 @@ impl<'a> RunCaptures<'a> {
     /// Reads a packet that was found, and its capture.
     ///
     /// # Errors
-    /// Fails if the capture is no longer readable.
+    /// If the capture is no longer readable.
     pub fn read(&self, selected: &SelectedPacket) -> Result<(Capture, Packet), SelectError> {
         let chosen = &selected.packet;
         let capture = self.run.capture(chosen.capture)?.capture;
@@ -157,7 +157,7 @@ impl<'a> RunCaptures<'a> {
     /// Resolves a selection.
     ///
     /// # Errors
-    /// Fails if the run has no matching captures, or `stop` is set.
+    /// If the run has no matching captures, or `stop` is set.
     pub fn select(
         &mut self,
         selection: &Selection,
@@ -216,7 +216,7 @@ impl<'a> RunCaptures<'a> {
         }
     }
 
-    /// The worst packets, and their captures. Reads a capture only if its worst packet may be among them.
+    /// The worst packets and their captures. Reads a capture only if its worst packet may be among the `most` worst.
     fn worst(&self, most: usize, stop: &AtomicBool) -> Result<(Vec<u32>, HashSet<PacketId>), SelectError> {
         struct Late {
             took: Ns,
@@ -234,7 +234,7 @@ impl<'a> RunCaptures<'a> {
             if worst.len() >= most && worst[most - 1].took >= file.head.worst {
                 break;
             }
-            // An unreadable capture, or one without its late packets, counts by its worst time.
+            // An unreadable capture, or a capture without its late packets, counts by its worst time.
             let capture = file.head.number;
             let packets = self.run.capture(capture).map(|ranked| ranked.capture.packets).unwrap_or_default();
             let late = packets.iter().filter(|packet| packet.late).filter_map(|packet| {

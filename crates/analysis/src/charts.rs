@@ -1,4 +1,4 @@
-//! Data of charts, which a summary does not have.
+//! Data of charts, which are not in a summary.
 
 use crate::intervals::intervals;
 use crate::summarise::{gather, without, Gathered, Reading};
@@ -38,7 +38,7 @@ pub struct ChartedSegment {
 }
 
 impl ChartedSegment {
-    /// Segments of the summary at the `charted` indexes of the setup.
+    /// The segments at the `charted` indexes of the setup.
     pub(crate) fn all(aggregate: &Aggregate, charted: &[usize], over_time: &OverTime) -> Vec<Self> {
         let of = |(figures, histograms): (usize, FineHistograms)| {
             let at = charted.iter().position(|segment| *segment == histograms.segment)?;
@@ -52,7 +52,7 @@ impl Analysis<'_> {
     /// Computes all figures, and the data of the charts.
     ///
     /// # Errors
-    /// As [`Analysis::summarise`].
+    /// If [`Analysis::summarise`] fails.
     pub fn summarise_with_charts(&self) -> Result<(Summary, Charts), String> {
         let select = &self.options.select;
         let make = |setup: &Setup| {

@@ -1,4 +1,4 @@
-//! The user's choices: a page that shows only a part of a run must say so.
+//! The user's options of a report, so that a page on a part of a run names the part.
 
 use crate::SummaryOptions;
 use latpath_model::{text::printable, Ns};
@@ -11,30 +11,30 @@ use serde::Serialize;
 /// The options of a report, and its author's title and notes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Chosen {
-    /// Only journeys from here on, since the run's start; null for all from the first.
+    /// Start of the covered part, ns since the run's start; null for the first journey.
     pub from_ns: Option<Ns>,
-    /// Only journeys before this, likewise.
+    /// End of the covered part (exclusive), ns since the run's start; null for the last journey.
     pub to_ns: Option<Ns>,
-    /// How long the run is, from its first packet to its last.
+    /// Length of the run, from the first packet to the last, ns.
     pub of_ns: Ns,
-    /// Only these streams; empty for all.
+    /// Covered streams; empty for all.
     pub streams: Vec<String>,
-    /// The threshold, where it is not the recording's own.
+    /// Threshold of late packets, ns; null for the recording's own.
     pub threshold_ns: Option<Ns>,
-    /// Segments that were named, `NAME=FROM..TO`.
+    /// The user's segments, `NAME=FROM..TO`.
     pub segments: Vec<String>,
-    /// Patterns without which the times are shown too.
+    /// Kinds of patterns: the figures are also shown without the packets that these touch.
     pub exclude: Vec<&'static str>,
-    /// The profile of limits.
+    /// Profile of limits.
     pub profile: Option<String>,
-    /// The report's title, as its author says.
+    /// Title given by the author.
     pub title: Option<String>,
-    /// What else its author notes: the test's number, the device's serial number, who signs.
+    /// The author's notes, each with a name: test number, serial number of the device, signatory.
     pub notes: Vec<(String, String)>,
 }
 
 impl Chosen {
-    /// The choices in the options.
+    /// The choices in `options`, without title, notes and profile.
     pub fn of(run: &Run, options: &SummaryOptions) -> Self {
         let select = &options.select;
         let since = |t: Ns| t.saturating_sub(run.manifest().start.monotonic_ns);

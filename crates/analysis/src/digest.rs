@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 const DEPTH: usize = 4;
 
 /// The SHA-256 of a run's files, equal to the output of `find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum`
-/// in the run's
-/// directory; for a log, the SHA-256 of the file.
+/// in the run's directory; for a log, the SHA-256 of the file. Skips everything but regular files.
 ///
 /// # Errors
-/// Fails if a file cannot be read. Skips anything but regular files.
+/// If a file cannot be read.
 pub fn digest(run: &Path) -> io::Result<String> {
     if run.is_file() {
         return Ok(hex(&of_file(run)?));

@@ -1,10 +1,8 @@
 //! Explains late packets from captures, for `latpath explain` and `latpath live`.
 //!
 //! [`Explainer::learn`] takes captures in which all packets are on time, [`Explainer::add`] captures with late packets,
-//! in any order:
-//! it explains each late packet, ranks the causes, and keeps the worst packets. The result is an [`Explanation`],
-//! available at any time,
-//! for captures of a run as for captures of a current recording.
+//! in any order: it explains each late packet, ranks the causes, and keeps the worst packets. The result is an
+//! [`Explanation`], available at any time, for captures of a run as for captures of a current recording.
 
 mod alike;
 mod context;
@@ -173,8 +171,8 @@ impl Explainer {
     }
 
     /// Learns the baseline from a capture's packets that reached the end of their route and were not late. Pass
-    /// captures with late packets only
-    /// if there are no others: the cause of the late packets may have delayed the rest too.
+    /// captures with late packets only if there are no others: the cause of the late packets may have delayed the rest
+    /// too.
     pub fn learn(&mut self, capture: &Capture) {
         let has_arrived = |p: &Packet| {
             let end = self.context.route(p.stream).last();

@@ -1,4 +1,4 @@
-//! Figures of equal intervals of a run, one after the other: `--every 1min`.
+//! Figures of consecutive intervals of equal length of a run: `--every 1min`.
 
 use crate::Analysis;
 use latpath_model::Ns;
@@ -9,12 +9,12 @@ use latpath_stats::{Aggregate, Batches, IntervalFigures, Setup};
 /// Maximum number of intervals of a run.
 const MOST: Ns = 10_000;
 
-/// Figures of each interval from that of the first packet to that of the last, including empty intervals. Intervals are
-/// counted from the
-/// run's start.
+/// Figures of the intervals from the first packet's to the last packet's, including empty ones. Intervals are counted
+/// from the run's start.
 ///
 /// # Errors
-/// Fails if there are too many, or the run was imported from durations alone, whose times of day are made up.
+/// If there are more than `MOST` intervals, or the run was imported from durations alone, so that its times of day are
+/// made up.
 pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, String> {
     let Analysis { run, options, manifest, .. } = analysis;
     let Some((every, (first, last))) = options.every.zip(analysis.span(&options.select)) else { return Ok(Vec::new()) };
@@ -22,7 +22,7 @@ pub(crate) fn intervals(analysis: &Analysis) -> Result<Vec<IntervalFigures>, Str
         return Err("--every: the run was imported from durations alone, which do not say when they were".into());
     }
     let start = manifest.start.monotonic_ns;
-    // Times before the start, by a wrong clock or of samples, belong to the first interval.
+    // Times before the start, because of a wrong clock or of samples, belong to the first interval.
     let number = |t: Ns| t.saturating_sub(start).max(0) / every;
     let many = number(last).saturating_sub(number(first)).saturating_add(1);
     if many > MOST {

@@ -11,18 +11,17 @@ const SAMPLE: usize = 20_000;
 const MAX_SEGMENTS: usize = 4096;
 
 /// A run's route and segments, with the user's segments `NAME=FROM..TO`. Each end is a point, a pattern with `*`, or a
-/// point's number on the
-/// route, from 1.
+/// point's number on the route, from 1.
 ///
 /// # Errors
-/// Fails where the run cannot have one of the user's segments.
+/// If the run does not have the points of one of the user's segments.
 pub fn layout_of(run: &Run, own: &[String]) -> Result<Layout, String> {
     let mut layout = recorded_layout(run);
     add_segments(&mut layout, run.points(), own)?;
     Ok(layout)
 }
 
-/// A run's route and segments, as the recorder last found them, or else as found from the first journeys of the run.
+/// A run's route and segments, as last found by the recorder, or else as found from the first journeys of the run.
 pub fn recorded_layout(run: &Run) -> Layout {
     let (points, manifest) = (run.points(), run.manifest());
     let found = found(run);
@@ -30,7 +29,7 @@ pub fn recorded_layout(run: &Run) -> Layout {
     let ends_at_sender = route.ends_at_sender(points);
     if route.points.is_empty() || ends_at_sender || (route.points == found.points && route.by_stream == found.by_stream)
     {
-        // The recorder keeps only the route; the journeys also show the order of points off the route.
+        // The recorder stores only the route; the journeys also show the order of points off the route.
         route = found;
     }
     let id = |p: &latpath_model::Point| points.iter().position(|info| info.point == *p).map(|i| i as PointId);

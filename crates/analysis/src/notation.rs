@@ -1,19 +1,19 @@
-//! How numbers and names appear in a text.
+//! Notation of numbers and names in a text.
 
 use latpath_model::Ns;
 use latpath_stats::units::{of_things, Letters};
 
-/// The letters of a text, and whether only people read it.
+/// Letters of a text, and whether only people read it.
 #[derive(Clone, Copy, Debug)]
 pub struct Notation {
-    /// The letters that the text may have.
+    /// Letters that the text may contain.
     pub letters: Letters,
-    /// Whether digits are grouped. Programs cannot read such numbers.
+    /// Whether digits are grouped, which programs cannot parse.
     pub is_for_people: bool,
 }
 
 impl From<Letters> for Notation {
-    /// A text that programs may read.
+    /// Notation of a text that programs may read.
     fn from(letters: Letters) -> Self {
         Self { letters, is_for_people: false }
     }
@@ -30,7 +30,7 @@ impl Notation {
         of_things(&self.count(n), n, noun)
     }
 
-    /// A count; for people in at most 14 columns.
+    /// A count; for people, at most 14 columns.
     pub fn count(&self, n: u64) -> String {
         match self.is_for_people {
             true => self.letters.count_within(n, 14),
@@ -46,7 +46,7 @@ impl Notation {
         }
     }
 
-    /// A text from outside, without control characters and letters that cannot be shown.
+    /// A text from outside, without control characters and without letters that the output cannot show.
     pub fn clean(&self, text: &str) -> String {
         self.letters.clean(text)
     }

@@ -91,7 +91,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Reads a profile: a built-in one by its name, else a file.
 ///
 /// # Errors
-/// Fails if the profile does not exist, cannot be read, or has an entry that is not a limit.
+/// If the profile does not exist, cannot be read, or has an entry that is not a limit.
 pub fn profile(name: &str) -> Result<Profile, BadProfile> {
     let text = match OWN.iter().find(|(own, _)| *own == name) {
         Some((_, text)) => (*text).to_owned(),

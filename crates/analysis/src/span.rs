@@ -38,11 +38,10 @@ impl FromStr for When {
 }
 
 /// Start and end on the run's timeline (`CLOCK_MONOTONIC`), ns. If the time of day was set back, the span reaches from
-/// the first matching
-/// moment to the last.
+/// the first matching moment to the last.
 ///
 /// # Errors
-/// Fails if the span is empty, or no mark has the text.
+/// If the span is empty, or no mark has the text.
 pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mark]) -> Result<(Ns, Ns), String> {
     let of_day = |at: Option<&When>| match at {
         Some(When::Utc(ns)) => Some(*ns),
@@ -61,7 +60,7 @@ pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mar
         return Ok((begin, end));
     }
     let run_end = run.end.as_ref().map_or(Ns::MAX, |end| end.monotonic_ns.saturating_add(1));
-    // A clock that was set forward skips some times.
+    // Times of day are skipped when the clock is set forward.
     let (first, last) = run.time_of_day().span(of_day.0, of_day.1, run_end).unwrap_or((Ns::MAX, Ns::MAX));
     Ok((begin.max(first), end.min(last)))
 }
@@ -69,7 +68,7 @@ pub fn span(from: Option<&When>, to: Option<&When>, run: &Manifest, marks: &[Mar
 /// An instant on the run's timeline, ns. If a time of day occurred twice, or several marks have the text, the first.
 ///
 /// # Errors
-/// Fails if no mark has the text, or the time of day never occurred.
+/// If no mark has the text, or the time of day never occurred.
 pub fn instant(at: &When, run: &Manifest, marks: &[Mark]) -> Result<Ns, String> {
     match at {
         When::SinceStart(ns) => Ok(run.start.monotonic_ns.saturating_add(*ns)),

@@ -12,7 +12,7 @@ use latpath_stats::{
 /// Computes all figures of a run; see [`Analysis::summarise`].
 ///
 /// # Errors
-/// Fails if the run does not have the points of one of the user's segments, or cannot have the intervals.
+/// If the run does not have the points of one of the user's segments, or cannot have the intervals.
 pub fn summarise(run: &Run, options: &SummaryOptions) -> Result<Summary, String> {
     Analysis::open(run, options.clone())?.summarise()
 }
@@ -21,7 +21,7 @@ impl Analysis<'_> {
     /// Computes all figures. Skips damaged parts, and lists them in the summary's notes.
     ///
     /// # Errors
-    /// Fails if the run cannot have the requested intervals.
+    /// If the run cannot have the requested intervals.
     pub fn summarise(&self) -> Result<Summary, String> {
         let intervals = intervals(self)?;
         let mut gathered = gather(self, &Reading::of_report(self), |_| (), |(), _| ());
@@ -50,7 +50,7 @@ pub(crate) fn without(analysis: &Analysis, with: &Summary, found: &[Found]) -> O
     })
 }
 
-/// Number of patterns of these kinds, and the times that they touch.
+/// Number of patterns of these kinds, and their spans.
 pub(crate) fn touched(found: &[Found], kinds: &[PatternKind]) -> (u64, Spans) {
     let named: Vec<&Found> = found.iter().filter(|f| kinds.contains(&f.pattern.kind)).collect();
     let touched = named.iter().flat_map(|f| &f.touched);
@@ -58,16 +58,19 @@ pub(crate) fn touched(found: &[Found], kinds: &[PatternKind]) -> (u64, Spans) {
     (named.len() as u64, Spans::of(spans))
 }
 
-/// Figures of a run, and further results of the same read.
+/// Figures of a run, and further results of the same pass.
 pub(crate) struct Gathered<G> {
+    /// The figures.
     pub summary: Summary,
+    /// The counts behind the figures.
     pub counted: Aggregate,
     /// Patterns of the summary, with the packets that they touch.
     pub patterns: Vec<Found>,
+    /// The callers' gatherers, one per worker.
     pub more: Vec<G>,
 }
 
-/// Results of a worker that only reports have.
+/// Results of a worker for reports only.
 struct OfReport {
     pacing: Pacing,
     patterns: Patterns,
@@ -87,6 +90,7 @@ impl OfReport {
 
 /// What to read of a run, and how much to compute.
 pub(crate) struct Reading {
+    /// The journeys to read.
     pub select: Select,
     /// Number of the worst packets to keep.
     pub worst: usize,
@@ -95,13 +99,14 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// The reading for a report with the options of `analysis`.
     pub fn of_report(analysis: &Analysis) -> Self {
         Self { select: analysis.options.select.clone(), worst: analysis.options.worst, is_report: true }
     }
 }
 
-/// Computes the figures. Each worker makes a gatherer of the caller by `make`, and passes each batch of journeys to it
-/// by `add`.
+/// Computes the figures. Each worker creates a gatherer of the caller with `make`, and passes each batch of journeys to
+/// it with `add`.
 pub(crate) fn gather<G: Send>(
     analysis: &Analysis,
     reading: &Reading,
@@ -159,7 +164,7 @@ pub(crate) fn gather<G: Send>(
     summary.notes.extend(layout.notes.iter().cloned());
     let mut damaged: Vec<_> = scan.damaged.iter().map(ToString::to_string).collect();
     damaged.retain(|damage| !run.notes().contains(damage));
-    // The order depends on the workers.
+    // Sort: the order depends on the workers.
     damaged.sort();
     if all.strays() > 0 {
         let strays = count(all.strays());
@@ -178,7 +183,7 @@ pub(crate) fn gather<G: Send>(
     Gathered { summary, counted: all, patterns, more }
 }
 
-/// Reads CPUs and threads of only the worst packets: reading those of all would double the time.
+/// Adds CPUs and threads of the worst packets: reading those of all packets would double the time.
 fn add_details(run: &Run, select: &Select, workers: usize, all: &mut Aggregate) {
     let slowest = all.slowest();
     if slowest.is_empty() || !run.manifest().imported.is_empty() {

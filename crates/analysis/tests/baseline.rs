@@ -1,4 +1,4 @@
-//! What a baseline is learnt from.
+//! Packets from which a baseline is learnt.
 
 use latpath_analysis::Explainer;
 use latpath_capture::{Capture, CaptureKind, MachineSnapshot, Packet};

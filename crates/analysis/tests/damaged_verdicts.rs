@@ -1,4 +1,4 @@
-//! A run that is damaged in one place, or of which one thing was not observed, keeps no limit that the whole run breaks.
+//! A run with one damage or one missing observation keeps no limit that the complete run breaks.
 
 use latpath_analysis::compare::{recording, DifferenceLimit, RecordingOptions};
 use latpath_analysis::{summarise, Limit, SummaryOptions};
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 const POINTS: [&str; 3] = ["host/nic-rx@eth0", "guest0/nic-rx@eth1", "guest0/app-read@relay"];
 const PARTS: u64 = 3;
-/// Journeys of a part.
+/// Journeys per part.
 const ROWS: u64 = 300;
-/// Late packets, which only the last point sees to be late; a lost one; one that another overtook, and one that came twice.
+/// Packets that are late at the last point only; a lost packet; an overtaken packet; a duplicated packet.
 const LATE: [u64; 2] = [ROWS + 70, ROWS + 71];
 const LOST: u64 = 2 * ROWS + 90;
 const OVERTAKEN: u64 = 40;
 const TWICE: u64 = 50;
 
-/// Each of them the whole run breaks, but the last, which it leaves open: the guest's clock may be wrong by too much.
+/// Limits that the complete run breaks, except the last, which cannot be judged because of the guest's clock error.
 const LIMITS: [&str; 13] = [
     "total:max<=1ms",
     "total(all):max<=1ms",
@@ -36,14 +36,14 @@ const LIMITS: [&str; 13] = [
     "journeys>=1000",
     "Thyp:max<=3ms",
 ];
-/// That cannot be seen where the reader is not.
+/// Limits whose violation only the reader's sightings show.
 const OF_READER: [&str; 6] =
     ["total:max<=1ms", "total(all):max<=1ms", "total:over<=1", "Tsub:max<=1ms", "lost<=0", "consecutive(1ms)<=1"];
 
 type Change = fn(&mut Manifest);
 type Seen = fn(u64) -> u64;
 
-/// What points a packet is seen at, as bits.
+/// Points that see a packet, as bits.
 fn all_points(number: u64) -> u64 {
     if number == LOST {
         3
@@ -71,17 +71,17 @@ fn manifest() -> Manifest {
     }
 }
 
-/// Records journeys in three parts, as far as they were seen.
+/// Records the seen journeys in three parts.
 fn record(path: &Path, seen: Seen, change: Change) {
     let home = path.parent().unwrap();
     let last = PARTS - 1;
     let numbers = |part: u64| (part * ROWS..(part + 1) * ROWS).filter(|number| seen(*number) != 0);
     for part in 0..PARTS {
-        // Each part is a run's only one, before the parts of all are put together.
+        // Each part is first the only part of its own run; the parts are then merged into one run.
         let run = if part == last { path.into() } else { home.join(format!("part{part}")) };
         let mut manifest = manifest();
         change(&mut manifest);
-        // The last run has the manifest of all.
+        // The last run has the manifest of the merged run.
         manifest.journeys = (0..part).map(|part| numbers(part).count() as u64).sum();
         let mut writer = Writer::create(&run, manifest).unwrap();
         for number in numbers(part) {
@@ -125,7 +125,7 @@ fn files(of: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What becomes of each limit; nothing where the run cannot be read at all, which is no pass either.
+/// The verdict on each limit; empty if the run cannot be read, which keeps no limit either.
 fn words(path: &Path, limits: &[&str]) -> Vec<(String, &'static str)> {
     let Ok(run) = Run::open(path) else { return Vec::new() };
     let options = SummaryOptions { row_limits: vec![1_000_000], workers: 1, ..SummaryOptions::default() };
@@ -138,7 +138,7 @@ fn kept(path: &Path, limits: &[&str]) -> Vec<String> {
     words(path, limits).into_iter().filter(|(_, word)| *word == "kept").map(|(limit, _)| limit).collect()
 }
 
-/// Numbers that look like chance, the same each time.
+/// Pseudo-random numbers (xorshift), equal in each run of the test.
 struct Chance(u64);
 
 impl Chance {
@@ -197,7 +197,7 @@ fn of_200_runs_that_are_damaged_in_one_place_none_keeps_a_limit_that_the_whole_r
 #[test]
 fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
     use DeficiencyKind::{MachineLost, PointNotSeen};
-    // The packets that break limits, as far as sightings of the reader show them, were not seen.
+    // No point sees the packets that would break a limit of `OF_READER`.
     let unseen: Seen = |number| match number {
         OVERTAKEN | TWICE | LOST => 0,
         number if LATE.contains(&number) => 0,
@@ -239,7 +239,7 @@ fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
     for (n, (what, seen, change)) in cases.into_iter().enumerate() {
         let path = home.path().join(format!("run{n}"));
         record(&path, seen, change);
-        // A clock's jump has nothing to do with what arrived, nor with times on one machine.
+        // A clock jump concerns neither arrivals nor times on one machine.
         let limits =
             if what == "a clock that jumped" { vec!["total:max<=1ms", "total:over<=1"] } else { OF_READER.into() };
         let limits = if what == "a late packet's first sighting" {
@@ -248,7 +248,7 @@ fn what_was_not_observed_keeps_no_limit_that_it_could_have_broken() {
             limits
         };
         if what == "journeys missing" {
-            // As a writer leaves it that was killed: it says that more was made than is there.
+            // The state after a writer was killed: the manifest counts more journeys than the files contain.
             let file = path.join("manifest.json");
             let text = std::fs::read_to_string(&file).unwrap();
             let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -22,7 +22,7 @@ enum Most {
     Ns(f64),
 }
 
-/// Why a text is not a limit on a difference, or the limit cannot be checked.
+/// Why a text is not a limit on a difference, or why the limit cannot be checked.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadDifference {
     /// The text has another form.
@@ -71,12 +71,11 @@ impl DifferenceLimit {
         text.rsplit_once("<=").is_some_and(|(_, most)| most.trim_start().starts_with('+'))
     }
 
-    /// Checks it. An insignificant difference never breaks it. Without comparable data, or where a recording lacks
-    /// something that could
-    /// have changed the times, it cannot be judged.
+    /// Checks the limit. An insignificant difference never breaks it. Without comparable data, or if a recording has a
+    /// deficiency that could have changed the times, the limit cannot be judged.
     ///
     /// # Errors
-    /// Fails if the comparison does not have the segment.
+    /// If the comparison does not have the segment.
     pub fn check(&self, comparison: &Comparison) -> Result<LimitVerdict, BadDifference> {
         let segments: Vec<_> = comparison.segments.iter().filter(|s| s.name == self.segment).collect();
         if segments.is_empty() {

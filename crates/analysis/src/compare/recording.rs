@@ -8,7 +8,7 @@ use latpath_run::{Run, Select};
 use latpath_stats::{track::Lost, units::number_of};
 use latpath_stats::{Band, PatternKind, SegmentFigures, Summary, Tracks};
 
-/// What a comparison reads of a run.
+/// Options for reading a run for a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct RecordingOptions {
     /// The journeys that count.
@@ -27,17 +27,17 @@ pub struct RecordingOptions {
     pub steps: bool,
     /// Further thresholds, ns: the longest row of consecutive late packets is found for each.
     pub row_limits: Vec<Ns>,
-    /// Kinds of patterns whose packets are left out.
+    /// Kinds of patterns whose packets are excluded.
     pub exclude: Vec<PatternKind>,
     /// Number of reading threads; 0 means one.
     pub workers: usize,
 }
 
-/// Reads a run for a comparison; also returns the summary, for limits. Needs some 20 MiB for each segment of a run of
-/// hours meanwhile.
+/// Reads a run for a comparison; also returns the summary, for limits. For a run of hours, each segment takes about
+/// 20 MiB during the call.
 ///
 /// # Errors
-/// Fails if the run does not have the points of one of the user's segments, or a segment of a name.
+/// If the run does not have the points of one of the user's segments, or a segment of a name.
 pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Summary), String> {
     let manifest = run.manifest();
     let mut analysis = Analysis::open(
@@ -130,16 +130,15 @@ pub fn recording(run: &Run, options: &RecordingOptions) -> Result<(Recording, Su
     Ok((found, summary))
 }
 
-/// A note on the packets that are left out.
+/// Note on the excluded packets.
 fn note(excluded: &Excluded) -> String {
     let kinds: Vec<&str> = excluded.kinds.iter().map(|kind| kind.name()).collect();
     let (patterns, packets) = (number_of(excluded.patterns, "pattern"), number_of(excluded.packets, "packet"));
     format!("without {}: {patterns} found, {packets} left out", kinds.join(", "))
 }
 
-/// Keeps the compared segments. Segments from one point to the next are parts of the others, and are kept only at the
-/// user's request, or if
-/// there are no others.
+/// Keeps only the compared segments. Segments from one point to the next are parts of the others, and are kept only at
+/// the user's request, or if there are no others.
 fn choose(analysis: &mut Analysis, options: &RecordingOptions) -> Result<(), String> {
     let segments = &analysis.layout.segments;
     if !options.only.is_empty() {

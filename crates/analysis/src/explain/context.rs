@@ -10,7 +10,7 @@ use latpath_model::HOST;
 use latpath_run::Run;
 use latpath_vms::Vm;
 
-/// The context of a run that is not analysed otherwise; see [`Analysis::context`].
+/// The context of a run without an [`Analysis`]; see [`Analysis::context`].
 pub fn run_context(run: &Run) -> RunContext {
     context(run, recorded_layout(run), run.vms())
 }

@@ -14,8 +14,7 @@ pub(super) struct FirstCauses(BTreeMap<&'static str, Vec<Histogram>>);
 
 impl FirstCauses {
     /// Adds a late packet to each segment that it crossed, by its first cause there. Segments in which it took no
-    /// longer than the baseline
-    /// have no cause.
+    /// longer than the baseline have no cause.
     pub fn add(&mut self, packet: &ExplainedPacket, segments: &[Segment], route: &[PointId], baseline: &Baseline) {
         let charted = segments.len().min(CHARTED);
         let at = |point: PointId| packet.explained.seen.iter().find(|s| s.point == point).map(|s| s.t);
@@ -50,7 +49,7 @@ mod tests {
     use latpath_cause::{Attribution, Cause, CauseInterval, Hop, PacketTimeline, RunContext};
     use latpath_model::{Ns, PacketSighting};
 
-    /// A packet that passes three points, with one cause and its time for each hop.
+    /// A packet that passes three points, with a cause and its time, ns, for each hop.
     fn packet(hops: [(Cause, Ns); 2]) -> PacketTimeline {
         let mut t = 0;
         let mut seen = vec![PacketSighting { point: 0, t, cpu: Some(0), tid: Some(0) }];

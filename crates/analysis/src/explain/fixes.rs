@@ -52,7 +52,7 @@ fn set_by(command: &str) -> Vec<(Object, String)> {
 }
 
 impl Assigned {
-    /// Adds an advice, unless it contradicts a previous one; returns whether it was added.
+    /// Adds an advice unless it contradicts a previous advice; returns whether it was added.
     pub fn agrees(&mut self, advice: &Advice) -> bool {
         let all: Vec<_> = advice.commands.iter().flat_map(|command| set_by(command)).collect();
         let key = |object: &Object| (advice.machine.clone(), object.clone());
@@ -65,8 +65,7 @@ impl Assigned {
 }
 
 /// The rows with consistent CPUs and threads, so that one fix serves all rows: each waiting thread has the CPU on which
-/// it waited longest,
-/// and each culprit has all of its threads.
+/// it waited longest, and each culprit has all of its threads.
 fn harmonised(rows: &[Row]) -> Vec<Row> {
     type Name = (String, String);
     let mut cpus: HashMap<Name, HashMap<u32, Ns>> = HashMap::new();
@@ -120,9 +119,8 @@ fn priority(advice: &Advice) -> Option<(u32, u32)> {
     }
 }
 
-/// The ranking with its fixes. Of several priorities for a thread, the highest is used; of several CPUs, that of the
-/// row with the larger
-/// excess.
+/// The ranking with its fixes. If rows suggest different priorities for a thread, the highest is used; if different
+/// CPUs, the CPU of the row with the largest excess.
 pub fn with_fixes(rows: Vec<Row>, context: &RunContext) -> Vec<RankedCause> {
     let mut advice: Vec<Vec<Advice>> = harmonised(&rows).iter().map(|row| advise(row, None, context)).collect();
     let mut highest: HashMap<(String, u32), Advice> = HashMap::new();
@@ -146,7 +144,7 @@ pub fn with_fixes(rows: Vec<Row>, context: &RunContext) -> Vec<RankedCause> {
     rows.into_iter().zip(advice).map(|(row, advice)| RankedCause { row, advice }).collect()
 }
 
-/// Whether two advices do the same.
+/// Whether two advices are the same.
 fn is_same(a: &Advice, b: &Advice) -> bool {
     let same = if a.commands.is_empty() { a.what == b.what && b.commands.is_empty() } else { a.commands == b.commands };
     same && a.machine == b.machine

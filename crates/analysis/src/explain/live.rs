@@ -22,7 +22,7 @@ const QUIET: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(5);
 
 enum Request {
-    /// A capture, with points, layout and times of day at that time.
+    /// A capture, with the points, layout and times of day at the time of the request.
     Capture(Box<(RankedCapture, Vec<PointInfo>, Layout, TimeOfDay)>),
     Reset,
 }
@@ -52,7 +52,7 @@ impl LiveExplainer {
     /// Starts the thread for streams of this host. `qdiscs`: see [`RunContext::qdiscs`].
     ///
     /// # Errors
-    /// Fails if the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start(streams: &[StreamSpec], qdiscs: HashMap<(u32, u32), Vec<String>>) -> std::io::Result<Self> {
         Self::spawn(RunContext { qdiscs, ..host_context(streams) }, true)
     }
@@ -60,7 +60,7 @@ impl LiveExplainer {
     /// Starts the thread for captures of a run, whose virtual machines and CPUs are those of the context.
     ///
     /// # Errors
-    /// Fails if the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn for_run(context: RunContext) -> std::io::Result<Self> {
         Self::spawn(context, false)
     }
@@ -78,7 +78,7 @@ impl LiveExplainer {
     pub fn take(&mut self, capture: RankedCapture, points: &[PointInfo], layout: &Layout, time_of_day: TimeOfDay) {
         let (is_spike, bytes) = (capture.capture.kind == CaptureKind::Spike, capture.capture.record_bytes());
         let request = Request::Capture(Box::new((capture, points.to_vec(), layout.clone(), time_of_day)));
-        // Locked first: the thread counts down what it has explained.
+        // Lock first: the thread decrements `waiting` after each capture.
         let mut shared = lock(&self.shared);
         match self.requests.offer(bytes, request) {
             true => shared.waiting += 1,

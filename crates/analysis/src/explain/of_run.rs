@@ -41,7 +41,7 @@ fn selected<'a>(capture: &'a Capture, select: &Select) -> Cow<'a, Capture> {
 }
 
 impl ExplainedRun {
-    /// The ranking as a part of a summary.
+    /// The part of a summary on late packets.
     pub fn figures(&self, letters: Letters) -> LateFigures {
         late_figures(&self.explainer.explanation(), None, self.explainer.context(), letters)
     }

@@ -99,7 +99,7 @@ impl At {
         if let Some(ns) = of_day(text) {
             return Some(Self::around(Clock::OfDay, ns, text));
         }
-        // A plain number is a time since the start in seconds.
+        // A number without a unit is a time since the start in seconds.
         let seconds = format!("{text}s");
         let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
         match if plain { seconds.as_str() } else { text }.parse().ok()? {
@@ -155,7 +155,7 @@ impl PacketSelector {
     /// Chooses the matching packet.
     ///
     /// # Errors
-    /// Fails if no candidate matches, or more than one; the text lists the candidates.
+    /// If no candidate matches, or more than one; the text lists the candidates.
     pub fn choose(&self, candidates: &[Candidate], context: &RunContext) -> Result<Candidate, String> {
         let mut those: Vec<&Candidate> = Vec::new();
         for candidate in candidates {

@@ -1,4 +1,4 @@
-//! Causes as sentences, and in a few words for tables.
+//! Causes as sentences, and in short form for tables.
 
 use super::ExplainedPacket;
 use crate::Notation;

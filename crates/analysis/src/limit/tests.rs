@@ -1,4 +1,4 @@
-//! What limits may say, and what becomes of them.
+//! Syntax of limits, and verdicts.
 
 use super::*;
 use latpath_model::SegmentKind;
@@ -54,7 +54,7 @@ fn summary() -> Summary {
     }
 }
 
-/// Whether the clocks of its machines are known, and by how much a time of `total` can be wrong then.
+/// A summary with the clocks of both machines and an error bound of `total`, ns; with `None`, one clock is unknown.
 fn with_clocks(bound: Option<Ns>) -> Summary {
     let mut summary = summary();
     let known = ["host", "guest0"].into_iter().take(if bound.is_some() { 2 } else { 1 });
@@ -74,7 +74,7 @@ fn verdict(limit: &str, summary: &Summary) -> LimitVerdict {
     limit.parse::<Limit>().unwrap().check(summary)
 }
 
-/// `kept`, or why it is not.
+/// `kept`, or the verdict with its reason.
 fn check(limit: &str) -> Result<String, BadLimit> {
     let verdict = limit.parse::<Limit>()?.check(&summary());
     Ok(verdict.why().map_or("kept".into(), |why| format!("{}: {why}", verdict.word())))
@@ -115,7 +115,7 @@ fn the_time_between_packets_is_limited_at_all_points_or_at_some() {
     assert_eq!(check("pacing guest1/*:max<=1s"), says("cannot be judged: no pacing was measured there"));
 }
 
-/// A summary that keeps all of its limits, but for this.
+/// A summary with this deficiency only.
 fn lacking(kind: DeficiencyKind) -> Summary {
     let deficiencies = vec![Deficiency::new(kind, "seen")];
     Summary { deficiencies, ..summary() }
@@ -132,7 +132,7 @@ fn fragments_weaken_what_sees_the_first_alone_and_not_what_an_application_read()
         SegmentFigures { kind: SegmentKind::Tnet, name: "Tnet".into(), to: "host/nic-rx@eth0".into(), ..total(5) };
     summary.streams[0].segments.push(to_nic);
     assert_eq!(word("Tnet:max<=1ms", &summary), OPEN, "its other fragments may be late");
-    // A route that ends at a device which the user named.
+    // A route that ends at a device that the user named.
     let end = "guest0/nic-rx@eth1";
     summary.streams[0].points = ["host/nic-rx@eth0", end].map(|p| p.parse().unwrap()).into();
     let segments = summary.streams[0].segments.iter_mut().chain(&mut summary.segments);
@@ -221,7 +221,7 @@ fn a_time_between_two_clocks_is_kept_with_its_error_bound_or_cannot_be_judged() 
     assert!(open.why().unwrap().contains("the clocks may be wrong by more than what is left"), "{open:?}");
     assert_eq!(verdict("total:max<=3.1ms", &far).word(), "kept");
     assert_eq!(verdict("total:max<=3ms", &near).broken.as_deref(), Some("3.000 ms ±150.0 µs"));
-    // A deviation does not suffer from a wrong offset.
+    // The standard deviation is independent of the clocks' offset.
     assert_eq!(verdict("total:stddev<=1us", &near).word(), "kept");
     let unknown = verdict("total:max<=9s", &with_clocks(None));
     assert_eq!((unknown.word(), unknown.bound_ns), ("cannot be judged", None));
@@ -231,7 +231,7 @@ fn a_time_between_two_clocks_is_kept_with_its_error_bound_or_cannot_be_judged() 
 #[test]
 fn counts_of_late_packets_are_kept_with_those_that_may_be_late() {
     let at = |threshold_ns, bound| Summary { threshold_ns, ..with_clocks(bound) };
-    // Its greatest time is 3.000001 ms.
+    // The maximum is 3.000001 ms.
     assert_eq!(verdict("total:over<=2", &at(3_100_000, Some(1_870))).word(), "kept");
     assert_eq!(verdict("total:over<=2", &at(3_100_000, Some(150_000))).word(), "cannot be judged");
     assert_eq!(verdict("total:over<=3", &at(3_100_000, Some(150_000))).word(), "kept");
@@ -271,7 +271,7 @@ fn a_limit_on_a_segment_that_is_not_there_cannot_be_judged() {
     );
 }
 
-/// What becomes of limits that the figures keep, where something is missing.
+/// Verdicts on limits that the figures keep, with this deficiency.
 fn with(kind: DeficiencyKind, limits: &[&str]) -> Vec<&'static str> {
     let deficiencies = vec![Deficiency::new(kind, "something is missing")];
     let row = SegmentFigures { error_bound_ns: 1, ..total(5) };

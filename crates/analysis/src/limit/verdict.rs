@@ -11,27 +11,25 @@ use latpath_stats::{
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Whether a limit was kept: where it is neither broken nor `cannot_be_judged`.
+/// Verdict on a limit: kept if it is neither broken nor `cannot_be_judged`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LimitVerdict {
     /// The limit, as the user or the profile wrote it.
     pub limit: String,
-    /// What it is for, where a profile says that.
+    /// Purpose of the limit, if a profile gives it.
     pub about: Option<About>,
-    /// The figure, for people; null where nothing was measured.
+    /// The figure, as text for people; null if nothing was measured.
     pub measured: Option<String>,
-    /// How wrong the figure can be, because the clocks of two machines took it; null where nobody knows, and of figures
-    /// that are no times.
+    /// Error bound of a time measured by two clocks, ns; null if unknown, and for figures that are not times.
     pub bound_ns: Option<Ns>,
-    /// The segment that it is on; null of pacing, and of counts of all packets.
+    /// The limit's segment; null for pacing and for counts of all packets.
     pub segment: Option<String>,
-    /// The most that a time may be; null of counts.
+    /// Maximum of a time, ns; null for counts.
     pub most_ns: Option<Ns>,
-    /// Why it is broken; null if it is not.
+    /// Why the limit is broken; null if it is not.
     pub broken: Option<String>,
-    /// Why it is not broken and yet not known to be kept: nothing was measured, the clocks may be wrong by too much, or
-    /// something is
-    /// missing that could break it. Null where it is known.
+    /// Why the limit is not known to be kept although it is not broken: nothing was measured, the clock error is too
+    /// large, or missing data could break it. Null if known.
     pub cannot_be_judged: Option<String>,
 }
 
@@ -59,7 +57,7 @@ impl LimitVerdict {
     }
 }
 
-/// State of a limit by one figure. Of several, the greatest counts.
+/// State of a limit by one figure. Of several figures, the greatest state counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Shown {
     Kept,
@@ -73,7 +71,7 @@ impl Shown {
     }
 }
 
-/// A figure compared with its limit. Of several, the greatest counts.
+/// A figure compared with its limit. Of several figures, the greatest counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     shown: Shown,
@@ -122,9 +120,8 @@ pub(crate) fn lacking<'a>(summary: &'a Summary, segment: &str) -> Option<&'a Def
 }
 
 impl Limit {
-    /// Checks the limit. Deficiencies do not matter for a broken limit; a limit that seems to be kept cannot be judged
-    /// if a deficiency could
-    /// have broken it.
+    /// Checks the limit. Deficiencies do not matter for a broken limit; a limit that appears to be kept cannot be
+    /// judged if a deficiency could have broken it.
     pub fn check(&self, summary: &Summary) -> LimitVerdict {
         let (segment, most_ns) = match &self.what {
             What::Time(at, ..) => (Some(at), Some(self.bar)),
@@ -167,7 +164,7 @@ impl Limit {
         match (deficiency.kind.reach(), &self.what) {
             // Missing packets would only add to the count.
             (Reach::All, What::Journeys) => !matches!(deficiency.kind, Missing | SightingsDropped | SenderNotFollowed),
-            // They were counted.
+            // Dropped sightings are counted.
             (Reach::All, What::All(Counter::SightingsDropped)) => {
                 !matches!(deficiency.kind, SightingsDropped | NotJoined)
             }
@@ -311,7 +308,7 @@ impl Limit {
         Held { shown, value: i64::try_from(n).unwrap_or(i64::MAX), bound: None, text: count(n) }
     }
 
-    /// Count of times over the threshold, with those that the clocks' error leaves open.
+    /// Number of times over the threshold, and of times that the clock error leaves open.
     fn over(&self, summary: &Summary, s: &SegmentFigures) -> Held {
         let held = self.count(s.over_threshold);
         let shown = match uncertain(summary, s, summary.threshold_ns) {
@@ -360,7 +357,7 @@ impl Limit {
     }
 }
 
-/// ` of MU01`
+/// Suffix with the stream's name: ` of MU01`.
 fn of_stream(stream: Option<&StreamFigures>) -> String {
     stream.map_or(String::new(), |stream| format!(" of {}", short_stream(&stream.stream)))
 }
@@ -379,9 +376,8 @@ fn reaches_applications(summary: &Summary) -> bool {
     seen.map(|stream| stream.points.last()).all(|end| end.is_some_and(|end| end.kind.is_application()))
 }
 
-/// Number of packets that arrived without a known time in a segment of their route, because one of its ends did not see
-/// them; of one stream
-/// or of all.
+/// Number of packets, of one stream or of all, that arrived without a known time in a segment of their route, because
+/// an end of the segment did not see them.
 fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &SegmentFigures) -> u64 {
     let of = |stream: &StreamFigures| {
         let is_on_route = |end: &str| stream.points.iter().any(|point| point.to_string() == end);
@@ -396,7 +392,7 @@ fn unmeasured(summary: &Summary, stream: Option<&StreamFigures>, segment: &Segme
     }
 }
 
-/// Number of times up to `late` that exceed it by less than the clock error; `None` if the clock error is unknown.
+/// Number of times up to `late` that may exceed it within the clock error; `None` if the clock error is unknown.
 fn uncertain(summary: &Summary, s: &SegmentFigures, late: Ns) -> Option<u64> {
     let close = || s.close_to.iter().find(|(of, _)| *of == late).map_or(s.times.count, |(_, n)| *n);
     match summary.is_bound_known(s) {
