@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Counts one of KVM's events, whichever: this is loaded once for each. By vCPU in threads that exits.bpf.c knows, by process in all others.
+ * Counts one of KVM's events; loaded once for each. Counts by vCPU in threads that exits.bpf.c knows, by process in
+ * all others.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -11,11 +12,11 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The event's number, of so many. */
+/* Number of this event, and of all events. */
 const volatile __u32 event = 0;
 const volatile __u32 events = 0;
 
-/* That of exits.bpf.c. */
+/* Shared with exits.bpf.c. */
 MAP(cpus, ARRAY, 1, __u32, struct here);
 SHARED_ARRAY(counting, 1, struct event_count);
 
@@ -50,7 +51,7 @@ int count(void *ctx)
 	} else {
 		count = of_process();
 	}
-	/* An interrupt may come in between, and count too. */
+	/* An interrupt may occur in between and count too. */
 	__sync_fetch_and_add(count ? count : &state->no_room, 1);
 	return 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Adds up, while it happens, what each vCPU thread does with its time, and why and for how long it leaves its guest. Nothing is sent to
- * user space, which reads the sums where they are.
+ * Accumulates each vCPU thread's time by state, and the reasons and durations of its exits. Nothing is sent to user
+ * space, which reads the sums in the maps.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -16,19 +16,19 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* Of threads that user space did not name, none is watched. */
+/* Whether only threads announced by user space are watched. */
 const volatile __u32 only_known = 0;
 const volatile __u32 slots_max = 0;
 
 MAP(cpus, ARRAY, 1, __u32, struct here);
 
-/* The slot of a thread, from 1 on. */
+/* Slot of a thread, from 1. */
 MAP(slots, HASH, 1, __u32, __u32);
 SHARED_ARRAY(vcpus, 1, struct vcpu);
 SHARED_ARRAY(rows, 1, struct row);
 SHARED_ARRAY(interrupts, 1, struct interrupts);
 
-/* A variable, which needs no look into a map. */
+/* A global variable: needs no map lookup. */
 struct shared shared = {};
 
 static __always_inline struct here *this_cpu(void)
@@ -50,7 +50,10 @@ static __always_inline struct row *row_of(__u32 slot, __u32 row)
 	return bpf_map_lookup_elem(&rows, &place);
 }
 
-/* All programs see the same window. An interrupt may come while a program works on what it would change: then it is not seen. */
+/*
+ * All programs use the same window. An event in an interrupt that hits a program in the middle of an update of the same
+ * vCPU is not counted.
+ */
 static __always_inline _Bool begin(struct vcpu *v, __u64 now)
 {
 	if (now < v->from || now >= v->until)
@@ -78,7 +81,7 @@ static __always_inline void end(struct vcpu *v)
 #endif
 }
 
-/* Threads whose numbers have no mark are no vCPUs: a look into the table is saved. */
+/* A thread whose number has no mark is not a vCPU; the mark saves a map lookup. */
 static __always_inline __u64 *mark_of(__u32 tid)
 {
 	__u32 word = tid >> 6;
@@ -123,7 +126,7 @@ static __noinline __u32 new_slot(__u32 tid, __u32 tgid, __u64 now)
 	return slot;
 }
 
-/* The slot of the thread on this CPU, which is in KVM_RUN. */
+/* Slot of this CPU's current thread, which is in KVM_RUN. */
 static __always_inline __u32 slot_in_run(struct here *here, __u64 now)
 {
 	__u64 both;
@@ -137,7 +140,7 @@ static __always_inline __u32 slot_in_run(struct here *here, __u64 now)
 	return here->slot;
 }
 
-/* The row of a reason. Rows are given out as reasons come. */
+/* Row of a reason; rows are allocated in order of appearance. */
 static __always_inline __u32 row_for(__u32 isa, __u32 reason)
 {
 	__u32 code = isa == ISA_VMX ? reason & 0xffff : reason, place = code ^ code >> 22, row;
@@ -161,8 +164,8 @@ static __always_inline __u32 row_for(__u32 isa, __u32 reason)
 #define OF_VCPU(vcpu, field) ((vcpu)->field)
 #else
 /*
- * The tracepoint does not pass the vCPU, but KVM is no module there and knows which one it runs (virt/kvm/kvm_main.c). Kernels without
- * CONFIG_KALLSYMS_ALL do not let programs at it.
+ * The tracepoint does not pass the vCPU, but KVM is built in on this architecture and has a per-CPU variable with the
+ * running vCPU (virt/kvm/kvm_main.c). Programs cannot reach it in kernels without CONFIG_KALLSYMS_ALL.
  */
 extern struct kvm_vcpu *kvm_running_vcpu __ksym __weak;
 
@@ -176,7 +179,7 @@ static __always_inline struct kvm_vcpu *running_vcpu(void)
 }
 #endif
 
-/* The vCPU of the running thread, whose event may be counted until end(). */
+/* The running thread's vCPU if its event may be counted; the update then lasts until end(). */
 static __always_inline struct vcpu *begin_in_run(__u64 now, __u32 *slot)
 {
 	struct here *here = this_cpu();
@@ -257,14 +260,14 @@ int BPF_PROG(kvm_exit, int ret, unsigned int class)
 }
 #endif
 
-/* Which vCPU it is, and how long KVM polls at most, is not known then. */
+/* Used where the vCPU is not available: its number and the maximum polling time remain unknown. */
 SEC("tp_btf/kvm_entry")
 int BPF_PROG(kvm_entry_of_any)
 {
 	return entered(0);
 }
 
-/* Does `what` to the vCPU whose thread is on this CPU, if any. */
+/* Applies `what` to the vCPU whose thread runs on this CPU, if any. */
 #define TO_CURRENT(what)                                          \
 	({                                                        \
 		struct here *here = this_cpu();                   \
@@ -322,8 +325,9 @@ static __always_inline _Bool is_posted(struct kvm_lapic *apic)
 }
 
 /*
- * A vCPU's virtual APIC takes an interrupt from KVM, in whatever thread or interrupt that may be: also such as a CPU with APICv or AVIC
- * then delivers by itself. KVM's tracepoint kvm_apic_accept_irq stands in this function, and does not say whose APIC it is.
+ * A vCPU's virtual APIC accepts an interrupt from KVM, in any thread or interrupt context, including interrupts that a
+ * CPU with APICv or AVIC then delivers by itself. KVM's tracepoint kvm_apic_accept_irq is in this function, but does not
+ * report which vCPU's APIC it is.
  */
 SEC("fentry/__apic_accept_irq")
 int BPF_PROG(accepts, struct kvm_lapic *apic, int mode, int vector)
@@ -348,7 +352,7 @@ int BPF_PROG(accepts, struct kvm_lapic *apic, int mode, int vector)
 }
 #endif
 
-/* Where no program can stand at the function. */
+/* Used where no program can attach to the function. */
 SEC("tp_btf/kvm_apic_accept_irq")
 int BPF_PROG(accepted)
 {
@@ -396,8 +400,8 @@ int BPF_PROG(switch_without_state, _Bool preempt, struct task_struct *prev, stru
 }
 
 /*
- * Comes on the waker's CPU, also for a thread that still runs, whose own events must not meet this one. One that sleeps has none: the
- * scheduler's lock is held here and when it falls asleep.
+ * Runs on the waker's CPU, even for a thread that still runs, whose own events must not race with this one. A sleeping
+ * thread has no events: the scheduler's lock is held both here and when the thread goes to sleep.
  */
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(wakeup, struct task_struct *p)
@@ -437,7 +441,7 @@ int BPF_PROG(thread_end, struct task_struct *p)
 	return 0;
 }
 
-/* Tracepoints at which an interrupt of some kind begins and ends. */
+/* Tracepoints at the start and end of an interrupt. */
 #define INTERRUPT(name)                                  \
 	SEC("tp_btf/" #name "_entry")                    \
 	int BPF_PROG(name##_entry)                       \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* What the programs and user space share, beside vcpu_time.h. */
+/* Types shared by the programs and user space, in addition to vcpu_time.h. */
 #ifndef LATPATH_EXITS_SHARED_H
 #define LATPATH_EXITS_SHARED_H
 
 #define MARKS 1024      /* words of 64 threads; a power of two */
-#define CODES 2048      /* places of reasons; a power of two */
+#define CODES 2048      /* hash slots of reason codes; a power of two */
 #define NO_ID 0xffffffff
 
 #define VECTORS 256     /* of interrupts; a power of two */
@@ -16,16 +16,17 @@ struct here {
 	__u32 pad[15];
 };
 
-/* What a vCPU's virtual APIC took. */
+/* Interrupts that a vCPU's virtual APIC accepted. */
 struct interrupts {
 	__u64 accepted[VECTORS];
-	__u64 posted[VECTORS]; /* of these, what the CPU delivers by itself */
-	__u64 modes[DELIVERY_MODES]; /* by arch/x86/include/asm/apicdef.h: 0 and 1 have vectors, 2 SMI, 4 NMI, 5 INIT, 6 start-up */
+	__u64 posted[VECTORS]; /* delivered by the CPU itself (APICv, AVIC) */
+	/* As in arch/x86/include/asm/apicdef.h: 0 and 1 have vectors, 2 SMI, 4 NMI, 5 INIT, 6 start-up. */
+	__u64 modes[DELIVERY_MODES];
 };
 
 #define PROCESS_EVENTS 16384
 
-/* Of KVM's events. */
+/* State of the event counters. */
 struct event_count {
 	__u32 on;
 	__u32 pad;
@@ -38,14 +39,14 @@ struct process_event {
 };
 
 struct shared {
-	__u32 next_slot; /* from 1 on */
-	__u32 next_row;  /* from 1 on */
+	__u32 next_slot; /* from 1 */
+	__u32 next_row;  /* from 1 */
 	__u32 isa;
 	__u32 pad;
 	__u64 from; /* the window */
 	__u64 until;
-	__u64 no_room; /* entries of vCPUs that got no slot */
-	__u64 accepted; /* by virtual APICs of which no vCPU is known */
+	__u64 no_room; /* entries of vCPUs without a slot */
+	__u64 accepted; /* interrupts accepted by virtual APICs of unknown vCPUs */
 	__u64 marks[MARKS];
 	__u32 reasons[REASONS];
 	__u8 row_of_code[CODES];

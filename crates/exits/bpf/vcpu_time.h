@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * Where a vCPU thread's time goes: a machine of states whose times add up to the wall clock, because each event ends one state and
- * begins the next at the same moment. It asks nobody for the time and touches nothing but what it is given, so tests run it in user
+ * A vCPU thread's time by state: a state machine whose times add up to the wall clock, because each event ends one state
+ * and begins the next at the same moment. It reads no clock and accesses only its arguments, so tests run it in user
  * space.
  */
 #ifndef LATPATH_VCPU_TIME_H
@@ -10,19 +10,19 @@
 #include "bound.h"
 #include "histogram.h"
 
-/* What a vCPU thread does: enum of Rust's `Tile`. */
+/* States of a vCPU thread: the numbers of `Tile` in Rust. */
 #define NOT_KNOWN 0   /* before its first event */
 #define GUEST 1       /* runs guest code */
-#define KERNEL 2      /* KVM handles an exit, or goes back */
+#define KERNEL 2      /* KVM handles an exit, or returns to the guest */
 #define USER 3        /* in QEMU */
 #define POLLING 4     /* the guest is halted, KVM polls */
-#define ASLEEP 5      /* sleeps: halted, or waits for something */
-#define READY 6       /* would run, another thread does */
-#define INTERRUPTED 7 /* an interrupt or softirq is served on its CPU */
+#define ASLEEP 5      /* halted, or waiting in the kernel */
+#define READY 6       /* runnable, another thread runs */
+#define INTERRUPTED 7 /* an interrupt or softirq runs on its CPU */
 #define TILES 8       /* a power of two */
 
-#define REASONS 32    /* reasons that are distinguished; the first is NO_ROW */
-#define NO_ROW 0      /* exits that began before the first event, or whose reason has no row of its own */
+#define REASONS 32    /* maximum number of rows; the first is NO_ROW */
+#define NO_ROW 0      /* exits that began before the first event, or without a row for their reason */
 
 /* All exits of one vCPU for one reason. */
 struct row {
@@ -31,37 +31,37 @@ struct row {
 };
 
 struct vcpu {
-	__u32 seq; /* odd while this is written to */
+	__u32 seq; /* odd during an update */
 	__u32 tid;
 	__u32 tgid;
 	__u32 id; /* KVM's number of the vCPU */
 	__u32 state;
-	__u32 under; /* the state that an interrupt, or another thread, broke */
-	__u32 depth; /* interrupts within each other */
-	__u32 row;   /* of the exit that is open */
-	__u32 early; /* the exit's reason is not known yet: the host was seen at work before KVM said that the guest was left */
-	__u32 gone;  /* the thread has ended: at `since` */
-	__u32 used;  /* a bit for each tile of `open` that is not nought */
+	__u32 under; /* the state interrupted by an interrupt or another thread */
+	__u32 depth; /* nesting depth of interrupts */
+	__u32 row;   /* of the open exit */
+	__u32 early; /* exit with a pending reason: host activity preceded KVM's exit event */
+	__u32 gone;  /* whether the thread has ended, at `since` */
+	__u32 used;  /* a bit for each nonzero tile of `open` */
 	__u32 pad;
-	__u64 from;  /* the window in which it is watched */
+	__u64 from;  /* start of its window */
 	__u64 until;
-	__u64 since; /* of the state */
-	__u64 exit_at; /* when the open exit began; 0 if none is open, or it began before the window */
+	__u64 since; /* start of the state */
+	__u64 exit_at; /* start of the open exit; 0: none, or before the window */
 	__u64 guest;
-	__u64 open[TILES]; /* of the exit that is open */
+	__u64 open[TILES]; /* times of the open exit */
 	__u64 slept_at;    /* first sleep of a halt */
 	__u64 kernel_at_sleep;
-	__u64 window; /* so long KVM polls at most, in the next halt */
+	__u64 window; /* maximum polling time of the next halt, ns */
 	__u64 entries;
 	__u64 exits;
 	__u64 to_user;
 	__u64 halts;
-	__u64 waits; /* halts for which it slept */
+	__u64 waits; /* halts in which it slept */
 	__u64 injected;
-	__u64 skipped; /* events that met another one at work */
+	__u64 skipped; /* events during the update of another event */
 };
 
-/* The state ends now, and another begins. */
+/* Ends the state and begins another. */
 static __always_inline void turn(struct vcpu *v, __u64 now, __u32 state)
 {
 	__u64 took = now > v->since ? now - v->since : 0;
@@ -79,19 +79,19 @@ static __always_inline void turn(struct vcpu *v, __u64 now, __u32 state)
 	v->since += took;
 }
 
-/* What it did before its first event is what it must have done for that event to come. */
+/* The first event implies the state before it. */
 static __always_inline void was(struct vcpu *v, __u32 state)
 {
 	if (v->state == NOT_KNOWN)
 		v->state = state;
 }
 
-/* The open exit is over: to its reason's row. */
+/* Ends the open exit: adds it to its reason's row. */
 static __always_inline void close_exit(struct vcpu *v, struct row *row)
 {
 	__u32 i;
 
-	/* Most exits are KVM's alone. */
+	/* Most exits are handled in KVM alone. */
 	row->tiles[KERNEL] += v->open[KERNEL];
 	v->open[KERNEL] = 0;
 	if (v->used & ~(1u << KERNEL)) {
@@ -117,7 +117,7 @@ static __always_inline void on_entry(struct vcpu *v, __u64 now, struct row *row)
 	close_exit(v, row);
 }
 
-/* `row`: that of the exit that was open, where KVM went back to the guest without saying so. */
+/* `row`: row of the previous exit, still open if KVM returned to the guest without an event. */
 static __always_inline void on_exit(struct vcpu *v, __u64 now, __u32 reason_row, struct row *row)
 {
 	v->exits++;
@@ -184,7 +184,7 @@ static __always_inline void on_interrupt(struct vcpu *v, __u64 now)
 	if (v->depth++ || v->state == NOT_KNOWN)
 		return;
 	v->under = v->state;
-	/* KVM on AMD (before Linux 6.5) and on ARM says that the guest was left after the interrupt was served. */
+	/* KVM on AMD (before Linux 6.5) and on ARM reports the exit only after the interrupt was handled. */
 	if (v->state == GUEST) {
 		v->under = KERNEL;
 		turn(v, now, INTERRUPTED);
@@ -203,7 +203,10 @@ static __always_inline void on_interrupt_end(struct vcpu *v, __u64 now)
 		turn(v, now, v->under);
 }
 
-/* The guest was halted for so long. Until it slept, or all the time, but no longer than it may, KVM polled. */
+/*
+ * The guest was halted for `ns`. KVM polled until the thread slept, or throughout, but no longer than its maximum
+ * polling time.
+ */
 static __always_inline void on_halt_end(struct vcpu *v, __u64 now, __u64 ns, _Bool waited)
 {
 	__u64 from = now - ns, to = now, most, polled;

@@ -1,37 +1,37 @@
-//! KVM's own counters, to compare with: `/sys/kernel/debug/kvm/TID-FD`.
+//! KVM's own counters, for comparison: `/sys/kernel/debug/kvm/TID-FD`.
 
 use latpath_linux::proc::Root;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What KVM has counted for the VMs of a process since they were made.
+/// KVM's counters of the VMs of a process, since their creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KvmCounters {
     /// Exits.
     pub exits: u64,
-    /// Exits because the guest had nothing to do.
+    /// Exits because the guest was idle.
     pub halt_exits: u64,
     /// Interrupts injected.
     pub irq_injections: u64,
     /// NMIs injected.
     #[serde(default)]
     pub nmi_injections: u64,
-    /// Polling in halts, in ns, whether it helped or not.
+    /// Polling in halts, ns, successful or not.
     pub halt_polling_ns: u64,
-    /// Halts in which it polled.
+    /// Halts in which KVM polled.
     #[serde(default)]
     pub halt_polls: u64,
-    /// Those of these in which something came while it polled, so that the vCPU did not sleep.
+    /// Halts that ended while KVM polled, so that the vCPU did not sleep.
     #[serde(default)]
     pub halt_polls_successful: u64,
-    /// Halts that something else than a signal or a timer of the host ended.
+    /// Halts ended by anything other than a signal or a timer of the host.
     #[serde(default)]
     pub halt_wakeups: u64,
 }
 
 impl KvmCounters {
-    /// Those of a process's VMs; `None` where debugfs is not mounted, or has none of them.
+    /// Reads the counters of a process's VMs; `None` if debugfs is not mounted or has no entry for them.
     pub fn of(pid: u32) -> Option<Self> {
         Self::at(&Root::of(Path::new("/")), pid)
     }
@@ -56,7 +56,7 @@ impl KvmCounters {
         sum
     }
 
-    /// What was counted since `before`.
+    /// Increments since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             exits: self.exits.saturating_sub(before.exits),

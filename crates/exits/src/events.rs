@@ -1,4 +1,4 @@
-//! All events that KVM shows (`kvm:*` of `perf stat`), counted by vCPU and by process.
+//! All of KVM's tracepoints (`kvm:*` of `perf stat`), counted by vCPU and by process.
 
 use crate::events_skel::types::{event_count as RawState, process_event as RawKey};
 use crate::events_skel::EventsSkelBuilder;
@@ -13,10 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 latpath_bpf::plain!(RawState, RawKey);
 
-/// More than any kernel has.
+/// Maximum number of events; no kernel has more.
 const MOST: usize = 1024;
 
-/// A vCPU's count of an event that the programs that watch exits count already.
+/// A vCPU's count of an event that the exit programs count already.
 type Own = fn(&Vcpu) -> u64;
 
 fn own(event: &str) -> Option<Own> {
@@ -30,7 +30,7 @@ fn own(event: &str) -> Option<Own> {
     }
 }
 
-/// Counts each event from [`Counting::switch`] on to its end.
+/// Counts each event while [`Counting::switch`] is on.
 pub(crate) struct Counting {
     names: Vec<String>,
     own: Vec<Option<Own>>,
@@ -40,14 +40,14 @@ pub(crate) struct Counting {
     of_processes: MapHandle,
 }
 
-/// The maps that one program's object made, for those of the others.
+/// The maps of the first program's object, reused by the other objects.
 struct Maps {
     counting: OwnedFd,
     of_vcpus: OwnedFd,
     of_processes: MapHandle,
 }
 
-/// What the kernel has of KVM's events, by name.
+/// Names of KVM's events in this kernel.
 pub(crate) fn names() -> Result<Vec<String>, latpath_tracefs::Error> {
     let mut names = latpath_tracefs::Tracefs::open()?.events("kvm")?;
     names.truncate(MOST);
@@ -55,8 +55,8 @@ pub(crate) fn names() -> Result<Vec<String>, latpath_tracefs::Error> {
 }
 
 impl Counting {
-    /// Stands at each of these events at which no other program of ours `stands`, and does not count yet. `cpus` and
-    /// `slots` are the other programs'.
+    /// Attaches to each of these events, except those of the exit programs that `stands` reports as attached. Counting
+    /// is off at first. `cpus` and `slots` are those of the exit programs.
     pub fn start(
         names: Vec<String>,
         stands: impl Fn(&str) -> bool,
@@ -102,7 +102,7 @@ impl Counting {
         Ok((counting, programs))
     }
 
-    /// From now on it counts, or no more.
+    /// Switches counting on or off.
     pub fn switch(&self, on: bool) {
         self.state.set_field(0, offset_of!(RawState, on), u32::from(on));
     }

@@ -1,4 +1,4 @@
-//! What was seen, as plain numbers.
+//! The results, as plain numbers.
 
 use latpath_bpf::Window;
 use latpath_histogram::Histogram;
@@ -7,28 +7,29 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a vCPU's thread does. At each moment it does one of these.
+/// State of a vCPU's thread; at each moment it is in exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tile {
-    /// Before its first event it is not known.
+    /// Unknown: before its first event.
     NotKnown,
     /// It runs guest code.
     Guest,
-    /// KVM handles an exit, or goes back into the guest.
+    /// KVM handles an exit, or returns to the guest.
     Kvm,
     /// The hypervisor's process (QEMU) handles an exit.
     Qemu,
-    /// The guest is halted, and KVM polls for something to do before it sleeps (`halt_poll_ns`).
+    /// The guest is halted, and KVM polls for work before the thread sleeps (`halt_poll_ns`).
     Polling,
+    /// The thread sleeps: halted, or waiting in the kernel.
     Asleep,
-    /// It would run, but another thread does.
+    /// It is runnable, but another thread runs.
     Ready,
-    /// An interrupt or softirq is served on its CPU.
+    /// An interrupt or softirq runs on its CPU.
     Interrupted,
 }
 
 impl Tile {
-    /// All of them, in order of their numbers.
+    /// All tiles, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::NotKnown,
         Self::Guest,
@@ -40,6 +41,7 @@ impl Tile {
         Self::Interrupted,
     ];
 
+    /// Name shown to the user.
     pub fn name(self) -> &'static str {
         match self {
             Self::NotKnown => "not known",
@@ -54,28 +56,29 @@ impl Tile {
     }
 }
 
-/// How long each tile was, in ns.
+/// Time in each tile, ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tiles {
     /// Before the first event.
     pub not_known_ns: Ns,
-    /// Guest code ran.
+    /// Running guest code.
     pub guest_ns: Ns,
-    /// KVM worked.
+    /// In KVM.
     pub kvm_ns: Ns,
-    /// The hypervisor's process worked.
+    /// In the hypervisor's process.
     pub qemu_ns: Ns,
-    /// KVM polled while the guest was halted.
+    /// Polling by KVM while the guest was halted.
     pub polling_ns: Ns,
-    /// The thread slept.
+    /// Asleep.
     pub asleep_ns: Ns,
-    /// The thread was ready, and waited for a CPU.
+    /// Runnable, waiting for a CPU.
     pub ready_ns: Ns,
-    /// An interrupt or softirq was served on its CPU.
+    /// Interrupts and softirqs on its CPU.
     pub interrupted_ns: Ns,
 }
 
 impl Tiles {
+    /// Time in one tile, ns.
     pub fn of(&mut self, tile: Tile) -> &mut Ns {
         match tile {
             Tile::NotKnown => &mut self.not_known_ns,
@@ -89,22 +92,24 @@ impl Tiles {
         }
     }
 
+    /// Each tile with its time, ns.
     pub fn all(mut self) -> [(Tile, Ns); 8] {
         Tile::ALL.map(|tile| (tile, *self.of(tile)))
     }
 
-    /// For each of `n` things.
+    /// The average per item, of `n` items.
     pub fn for_each(self, n: f64) -> Self {
         let mut each = Self::default();
         self.all().iter().for_each(|(tile, ns)| *each.of(*tile) = (*ns as f64 / n) as Ns);
         each
     }
 
+    /// Time in all tiles, ns.
     pub fn sum(self) -> Ns {
         self.all().iter().map(|(_, ns)| ns).sum()
     }
 
-    /// These and those.
+    /// Adds the times of `other`.
     pub fn add(&mut self, other: Self) {
         for (tile, ns) in other.all() {
             *self.of(tile) += ns;
@@ -112,33 +117,35 @@ impl Tiles {
     }
 }
 
-/// Exits of one vCPU, or of several, for one reason.
+/// Exits of one or more vCPUs for one reason.
 #[derive(Clone, Debug, Default)]
 pub struct Reason {
-    /// The vendor whose number it is: 1 Intel, 2 AMD, 3 ARM; 0 where none is known.
+    /// Vendor that defines `code`: 1 Intel, 2 AMD, 3 ARM; 0 if `code` is `None`.
     pub isa: u32,
-    /// The number; `None` for exits that began before the window, and for reasons that were too many to be distinguished.
+    /// Reason number; `None` for exits that began before the window, and for reasons beyond the maximum number.
     pub code: Option<u32>,
-    /// From `kvm_exit` to `kvm_entry`. Exits that had not ended are not in it.
+    /// Duration from `kvm_exit` to `kvm_entry`, ns; exits still open at the window's end are excluded.
     pub took: Histogram,
-    /// What the thread did in that time, with the exit that had not ended.
+    /// The thread's time during these exits, including an exit still open at the window's end.
     pub tiles: Tiles,
 }
 
+/// Figures of one vCPU.
 #[derive(Clone, Debug, Default)]
 pub struct Vcpu {
+    /// The vCPU's thread.
     pub tid: u32,
     /// The hypervisor's process.
     pub pid: u32,
     /// KVM's number of the vCPU.
     pub id: Option<u32>,
-    /// Begin of its window: later than the watch's where the vCPU was made later.
+    /// Start of its window: later than the watch's if the vCPU was created later.
     pub from: Ns,
-    /// End of its window: earlier than the watch's where the thread ended.
+    /// End of its window: earlier than the watch's if the thread ended.
     pub until: Ns,
     /// Whether the thread ended.
     pub gone: bool,
-    /// What it did all the time: adds up to `until - from`.
+    /// The thread's time in each tile; adds up to `until - from`.
     pub tiles: Tiles,
     /// `kvm_entry`.
     pub entries: u64,
@@ -148,32 +155,34 @@ pub struct Vcpu {
     pub to_qemu: u64,
     /// Halts that ended (`kvm_vcpu_wakeup`).
     pub halts: u64,
-    /// How many of these found it asleep; the others ended while KVM polled.
+    /// Halts in which the thread slept; the others ended while KVM polled.
     pub slept: u64,
-    /// `kvm_inj_virq`; `None` where KVM has no such event. A CPU with APICv or AVIC delivers interrupts without it.
+    /// `kvm_inj_virq`; `None` if KVM has no such event. A CPU with APICv or AVIC delivers interrupts without it.
     pub injected: Option<u64>,
-    /// What its virtual APIC took; `None` where this kernel does not say whose APIC takes an interrupt.
+    /// Interrupts that its virtual APIC accepted; `None` if this kernel does not report which APIC accepts an
+    /// interrupt.
     pub interrupts: Option<Interrupts>,
-    /// All of KVM's events in its thread, in the order of [`Events::names`]; empty where they were not asked for.
+    /// All of KVM's events in its thread, in the order of [`Events::names`]; empty if not requested.
     pub events: Vec<u64>,
-    /// Events that came while another one of the same vCPU was counted, and were not.
+    /// Events missed because they interrupted the handling of another event of the same vCPU.
     pub skipped: u64,
-    /// Its exits, those that took the longest in all first.
+    /// Its exits, by total time in descending order.
     pub reasons: Vec<Reason>,
 }
 
-/// Interrupts that KVM gave to a virtual local APIC: from devices, from vCPUs, from the APIC's own timer.
+/// Interrupts that KVM passed to a virtual local APIC: from devices, vCPUs, and the APIC's own timer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interrupts {
-    /// By vector: how many, and how many of these the CPU delivers by itself (APICv, AVIC).
+    /// By vector: number of interrupts, and how many of them the CPU delivers by itself (APICv, AVIC).
     pub vectors: BTreeMap<u8, (u64, u64)>,
+    /// NMIs.
     pub nmis: u64,
-    /// Those without a vector that are no NMIs: SMI, INIT, start-up.
+    /// Interrupts without a vector other than NMIs: SMI, INIT, start-up.
     pub other: u64,
 }
 
 impl Interrupts {
-    /// These and those.
+    /// Adds the interrupts of `other`.
     pub fn add(&mut self, other: &Self) {
         for (vector, (accepted, posted)) in &other.vectors {
             let sum = self.vectors.entry(*vector).or_default();
@@ -183,36 +192,41 @@ impl Interrupts {
         self.other += other.other;
     }
 
-    /// Those with a vector, and how many of these the CPU delivers by itself.
+    /// Number of interrupts with a vector, and how many of them the CPU delivers by itself.
     pub fn sum(&self) -> (u64, u64) {
         self.vectors.values().fold((0, 0), |sum, (accepted, posted)| (sum.0 + accepted, sum.1 + posted))
     }
 
+    /// Number of all interrupts, with or without a vector.
     pub fn all(&self) -> u64 {
         self.sum().0 + self.nmis + self.other
     }
 }
 
-/// KVM's events, outside vCPUs' threads.
+/// KVM's events outside vCPU threads.
 #[derive(Clone, Debug, Default)]
 pub struct Events {
+    /// Names of the events.
     pub names: Vec<String>,
-    /// Events at which no program can stand, and why.
+    /// Events to which no program could attach, with the reason.
     pub not_counted: Vec<String>,
-    /// By process, which for a kernel thread is that thread; 0: on CPUs that were idle.
+    /// Counts by process (for a kernel thread, the thread itself); 0: on idle CPUs.
     pub by_process: BTreeMap<u32, Vec<u64>>,
-    /// Events of processes that were too many.
+    /// Events of processes for which the table had no room.
     pub no_room: u64,
 }
 
+/// Results of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct Exits {
+    /// The window.
     pub window: Window,
+    /// The vCPUs, by process, number and thread.
     pub vcpus: Vec<Vcpu>,
-    /// Interrupts that virtual local APICs of all VMs accepted, also those that APICv or AVIC delivered. `None` where
-    /// this kernel does not say.
+    /// Interrupts that the virtual local APICs of all VMs accepted, including those delivered by APICv or AVIC; `None`
+    /// if this kernel does not report them.
     pub accepted: Option<u64>,
-    /// KVM's events, where they were asked for.
+    /// KVM's events outside vCPU threads; `None` if not requested.
     pub events: Option<Events>,
     /// Entries of vCPUs for which there was no room.
     pub no_room: u64,

@@ -1,8 +1,8 @@
-//! Where the programs stand.
+//! The programs' hooks.
 
 use latpath_bpf::{function_hook, hook, irq_vectors, joined, module_hook, or, Hook};
 
-/// Without it nobody says when a guest was left.
+/// Required: marks the start of each exit.
 pub(crate) const NEEDED: &str = "kvm_exit";
 
 const INTERRUPTS: &str = "interrupts that a vCPU's thread was broken by, of some kind";
@@ -11,7 +11,7 @@ const fn kvm(program: &'static str, at: &'static str, shows: &'static str) -> Ho
     module_hook(program, at, "kvm", shows)
 }
 
-/// All of them; alternatives stand behind those that they stand in for.
+/// All hooks; an alternative follows the hook that it replaces.
 pub(crate) static HOOKS: [Hook; 34] = joined(OWN, irq_vectors(INTERRUPTS, INTERRUPTS, INTERRUPTS));
 
 const OWN: [Hook; 18] = [

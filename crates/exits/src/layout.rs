@@ -1,4 +1,4 @@
-//! What user space and the programs share. The types come from the programs' own type information (bpf/vcpu_time.h, bpf/shared.h).
+//! Types shared by user space and the programs, generated from the programs' BTF (bpf/vcpu_time.h, bpf/shared.h).
 
 pub(crate) use crate::skel::types::{interrupts as RawInterrupts, row as RawRow, shared as Shared, vcpu as RawVcpu};
 
@@ -9,7 +9,7 @@ pub(crate) use constants::{MARKS, NO_ROW, REASONS, TILES};
 
 latpath_bpf::plain!(RawVcpu, RawRow, RawInterrupts, Shared);
 
-/// What is not known, of vCPUs' numbers.
+/// Marks an unknown vCPU number.
 pub(crate) const NO_ID: u32 = constants::NO_ID as u32;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Why vCPUs leave their guests, for how long, and where their threads' time goes.
+//! Reasons and durations of VM exits, and the time of vCPU threads by state.
 //!
-//! eBPF programs add it up in the kernel while it happens (bpf/vcpu_time.h): each event of a vCPU's thread ends one
-//! [`Tile`] and begins the next at the same moment, so that the tiles of a window add up to the wall clock, to the
-//! nanosecond. Nothing is sent to user space, so nothing can be lost on the way.
+//! eBPF programs aggregate in the kernel (bpf/vcpu_time.h): each event of a vCPU's thread ends one [`Tile`] and begins
+//! the next at the same moment, so that the tiles of a window add up to the wall clock, to the nanosecond. No events
+//! are sent to user space, so none can be lost on the way.
 //!
 //! ```no_run
 //! use std::time::Duration;

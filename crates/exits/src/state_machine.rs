@@ -1,4 +1,4 @@
-//! The programs' state machine, run in user space.
+//! Tests of the programs' state machine, run in user space.
 
 use crate::layout::{RawRow, RawVcpu, REASONS};
 use latpath_bpf::{BUCKETS, STEP_BITS};
@@ -13,7 +13,7 @@ extern "C" {
     fn vcpu_event(vcpu: *mut RawVcpu, rows: *mut RawRow, event: u32, now: u64, argument: u64);
 }
 
-/// Numbers of events, as src/vcpu_time.c has them.
+/// Numbers of events, as in src/vcpu_time.c.
 const ENTRY: u32 = 0;
 const EXIT: u32 = 1;
 const TO_USER: u32 = 2;
@@ -32,7 +32,7 @@ struct Machine {
 
 impl Machine {
     fn new(from: u64) -> Self {
-        // SAFETY: both are repr(C) structs of integers, for which nought is a value.
+        // SAFETY: both are repr(C) structs of integers, for which all-zero bytes are valid.
         let (mut vcpu, row): (Box<RawVcpu>, RawRow) = unsafe { (Box::new(std::mem::zeroed()), std::mem::zeroed()) };
         (vcpu.from, vcpu.since, vcpu.until, vcpu.window) = (from, from, u64::MAX, u64::MAX);
         Self { vcpu, rows: vec![row; REASONS] }
@@ -43,7 +43,7 @@ impl Machine {
         unsafe { vcpu_event(&mut *self.vcpu, self.rows.as_mut_ptr(), event, now, argument) }
     }
 
-    /// Plays events; then all times by tile.
+    /// Plays events; returns the machine and the total time of each tile.
     fn play(from: u64, events: &[(u64, u32, u64)]) -> (Self, [u64; 8]) {
         let mut machine = Self::new(from);
         events.iter().for_each(|(now, event, argument)| machine.event(*event, *now, *argument));
@@ -58,7 +58,7 @@ const NOTHING: u64 = 0;
 
 #[test]
 fn both_sides_lay_memory_out_alike() {
-    // SAFETY: the functions take nothing and return a number.
+    // SAFETY: the functions take no arguments and return a number.
     let sizes = unsafe { (vcpu_size(), row_size()) };
     assert_eq!(sizes, (size_of::<RawVcpu>() as u64, size_of::<RawRow>() as u64));
 }
@@ -67,7 +67,7 @@ fn both_sides_lay_memory_out_alike() {
 fn an_exit_to_qemu_is_kvm_then_qemu_then_kvm() {
     let (machine, tiles) =
         Machine::play(100, &[(110, EXIT, 3), (115, TO_USER, NOTHING), (145, RUN, NOTHING), (150, ENTRY, NOTHING)]);
-    // Before the first exit the guest must have run.
+    // The guest must have run before the first exit.
     assert_eq!(tiles, [0, 10, 10, 30, 0, 0, 0, 0]);
     let row = machine.rows[3];
     assert_eq!(
@@ -160,17 +160,17 @@ proptest! {
     }
 }
 
-/// The histogram of a week of values, 1,000,000 a second.
+/// Histogram of a week of values, 1,000,000 per second.
 fn after_a_week(values: &[u64]) -> latpath_histogram::Histogram {
     const A_WEEK: u64 = 7 * 24 * 3600 * 1_000_000;
-    // SAFETY: a repr(C) struct of integers, for which nought is a value.
+    // SAFETY: a repr(C) struct of integers, for which all-zero bytes are valid.
     let mut row: RawRow = unsafe { std::mem::zeroed() };
     let add = |row: &mut RawRow, v| {
-        // SAFETY: the row lives during the call, and its size is that of the C side's.
+        // SAFETY: the row outlives the call, and has the size of the C struct.
         unsafe { row_add(row, v) }
     };
     values.iter().for_each(|v| add(&mut row, *v));
-    // As if each had come many times: all sums grow by as much, with what they carry.
+    // As if each value had been added many times: scales all sums, with their carries.
     let times = A_WEEK / values.len() as u64 - 1;
     let took = &mut row.took;
     for sum in [&mut took.sum, &mut took.squares, &mut took.squares_of_large] {
@@ -179,7 +179,7 @@ fn after_a_week(values: &[u64]) -> latpath_histogram::Histogram {
     }
     took.count *= times;
     took.buckets.iter_mut().for_each(|count| *count *= times);
-    // The last ones are added by the program again: it counts on beyond each limit.
+    // The program adds the last values: it continues to count beyond each limit.
     values.iter().for_each(|v| add(&mut row, *v));
     latpath_bpf::histogram!(row.took)
 }
@@ -201,10 +201,10 @@ fn figures_are_right_after_a_week_at_a_million_values_a_second() {
 proptest! {
     #[test]
     fn sums_carry_beyond_64_bits(values in prop::collection::vec(any::<u64>(), 1..40)) {
-        // SAFETY: a repr(C) struct of integers, for which nought is a value.
+        // SAFETY: a repr(C) struct of integers, for which all-zero bytes are valid.
         let mut row: RawRow = unsafe { std::mem::zeroed() };
         for v in &values {
-            // SAFETY: the row lives during the call.
+            // SAFETY: the row outlives the call.
             unsafe { row_add(&mut row, *v) };
         }
         let sum: u128 = values.iter().map(|v| u128::from(*v)).sum();

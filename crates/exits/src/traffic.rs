@@ -1,4 +1,4 @@
-//! What passed a VM's taps in the window, to set the exits against.
+//! Traffic through a VM's taps in the window, for comparison with the exits.
 
 use latpath_counters::{statistics, DeviceStatistics};
 use latpath_vms::Vm;
@@ -8,38 +8,38 @@ use serde::{Deserialize, Serialize};
 /// Packets and bytes on a VM's taps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Traffic {
-    /// To the guest: buffers, since large ones may be segmented later.
+    /// Buffers to the guest; large ones may be segmented later.
     pub to_guest_packets: u64,
-    /// To the guest.
+    /// Bytes to the guest.
     pub to_guest_bytes: u64,
-    /// From the guest.
+    /// Packets from the guest.
     pub from_guest_packets: u64,
-    /// From the guest.
+    /// Bytes from the guest.
     pub from_guest_bytes: u64,
 }
 
 impl Traffic {
-    /// Both ways.
+    /// Packets in both directions.
     pub fn packets(&self) -> u64 {
         self.to_guest_packets + self.from_guest_packets
     }
 
-    /// Both ways.
+    /// Bytes in both directions.
     pub fn bytes(&self) -> u64 {
         self.to_guest_bytes + self.from_guest_bytes
     }
 
-    /// What devices have counted where some VMs have taps.
+    /// Counters of all devices in the network namespaces of these VMs' taps.
     pub fn counters<'v>(vms: impl IntoIterator<Item = &'v Vm>) -> DeviceStatistics {
         statistics(vms.into_iter().flat_map(|vm| &vm.taps).filter_map(|tap| tap.netns))
     }
 
-    /// What passed a VM's taps, of what devices counted in a window; `None` where none of them is known.
+    /// Traffic of a VM's taps, from the devices' counts in a window; `None` if no tap is among them.
     pub fn of(vm: &Vm, counted: &DeviceStatistics) -> Option<Self> {
         let mut sum: Option<Self> = None;
         for passed in vm.taps.iter().filter_map(|tap| counted.get(&tap.place()?)) {
             let sum = sum.get_or_insert_with(Self::default);
-            // What the host sends to a tap, the guest receives.
+            // The host's transmit direction of a tap is the guest's receive direction.
             sum.to_guest_packets += passed.tx_packets;
             sum.to_guest_bytes += passed.tx_bytes;
             sum.from_guest_packets += passed.rx_packets;

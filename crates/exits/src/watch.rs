@@ -1,4 +1,4 @@
-//! The programs, standing for one window.
+//! The attached programs, for one window.
 
 use crate::events::{self, Counting};
 use crate::figures::{Exits, Interrupts, Reason, Tile, Tiles, Vcpu};
@@ -22,25 +22,25 @@ use std::{
     time::Duration,
 };
 
-/// vCPUs that may appear while the window is open.
+/// Maximum number of vCPUs created during the window.
 const MORE: usize = 64;
-/// vCPUs in all: each takes some 90 kB.
+/// Maximum number of vCPUs in total, about 90 kB each.
 const MOST: usize = 2048;
-/// Number of modes in which an APIC is given an interrupt.
+/// NMI's delivery mode (arch/x86/include/asm/apicdef.h).
 const NMI: usize = 4;
-/// So long a program may take that has just begun.
+/// Time allowed for a BPF program that is still running.
 const PATIENCE: Duration = Duration::from_micros(500);
 
 const PURPOSE: Purpose = Purpose("watch VM exits");
 
-/// What is watched, beside exits.
+/// Options of a watch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// No vCPUs but those of the VMs that are named, also none that are made later.
+    /// Watches the vCPUs of the given VMs only, not those created later.
     pub only: bool,
     /// Counts all of KVM's events.
     pub events: bool,
-    /// Lets the kernel measure what the programs cost, which makes each dearer by two readings of the clock.
+    /// Lets the kernel measure the programs' run time, which adds two clock readings to each run.
     pub cost: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Watch {
     shared: Mapped<Shared>,
     counting: Option<Counting>,
     from: Ns,
-    /// What /proc said of the vCPUs that were known at the start.
+    /// State in /proc of the vCPUs known at the start.
     looked: HashMap<u32, Tile>,
 }
 
@@ -66,14 +66,14 @@ struct Loaded {
     cpus: OwnedFd,
 }
 
-/// A vCPU's thread that is known beforehand.
+/// A vCPU thread known before the start.
 struct Known {
     tid: u32,
     pid: u32,
     id: Option<u32>,
 }
 
-/// Sets the programs' constants, and the sizes of their tables for this number of vCPUs on so many CPUs.
+/// Sets the programs' constants, and the sizes of their tables, for `slots` vCPUs and `cpus` CPUs.
 fn configure(open: &mut OpenExitsSkel<'_>, slots: usize, only_known: bool, cpus: usize) -> libbpf_rs::Result<()> {
     let maps = &mut open.maps;
     let constants = maps.rodata_data.as_deref_mut().expect("the programs have constants");
@@ -86,10 +86,11 @@ fn configure(open: &mut OpenExitsSkel<'_>, slots: usize, only_known: bool, cpus:
 }
 
 impl Watch {
-    /// Watches the vCPUs of `vms`, and of those that are made later. Returns when the window has begun.
+    /// Watches the vCPUs of `vms`, and those created later unless [`Options::only`] is set. Returns when the window has
+    /// begun.
     ///
     /// # Errors
-    /// Where this kernel or user cannot trace, or KVM is not there.
+    /// If the kernel or the user's rights do not allow tracing, or KVM is not loaded.
     pub fn start(vms: &[Vm], options: Options) -> Result<Self, StartError> {
         let mut hooks = Hooks::of_kernel(&HOOKS)?;
         if !hooks.stands_at(NEEDED) {
@@ -152,7 +153,7 @@ impl Watch {
 
     fn set_from(&self, from: u64) {
         self.shared.set_field(0, offset_of!(Shared, from), from);
-        // A program that makes a slot just now may not have seen that.
+        // A program that is creating a slot may have read the old value.
         sleep(PATIENCE);
         for slot in 1..self.vcpus.len() {
             self.vcpus.set_field(slot, offset_of!(RawVcpu, since), from);
@@ -171,17 +172,17 @@ impl Watch {
         self.counting.iter().for_each(|counting| counting.switch(on));
     }
 
-    /// When the window began.
+    /// Start of the window.
     pub fn from(&self) -> Ns {
         self.from
     }
 
-    /// What this kernel does not offer.
+    /// Hooks that this kernel lacks.
     pub fn missing(&self) -> &[Missing] {
         &self.programs.missing
     }
 
-    /// Ends the window, and says what was seen in it. Calls `at_end` when it has just ended.
+    /// Ends the window and returns its results. Calls `at_end` right after the end.
     pub fn end<T>(self, at_end: impl FnOnce() -> T) -> (Exits, T) {
         let at_end = || {
             self.count_events(false);
@@ -258,7 +259,7 @@ impl Watch {
         vcpu
     }
 
-    /// A vCPU without a single event did the same all the time: what /proc says of it.
+    /// A vCPU without any event was in one state throughout: takes that state from /proc.
     fn settle(&self, vcpu: &mut Vcpu) {
         if vcpu.tiles.sum() != vcpu.tiles.not_known_ns {
             return;
@@ -274,7 +275,7 @@ impl Watch {
 }
 
 impl Loaded {
-    /// Tells the programs the vCPUs that are known.
+    /// Passes the known vCPUs to the programs.
     fn announce(&self, known: &[Known], put: impl Fn(u32, u32) -> Result<(), StartError>) -> Result<(), StartError> {
         let mut shared = self.shared.get(0);
         shared.next_row = 1 + NO_ROW as u32;
@@ -296,7 +297,7 @@ fn known(vm: &Vm) -> impl Iterator<Item = Known> + '_ {
     vcpus.map(|thread| Known { tid: thread.tid, pid: vm.pid, id: thread.vcpu })
 }
 
-/// What a thread does right now, where that is sure.
+/// The current state of a thread, if it is certain.
 fn look(pid: u32, tid: u32) -> Option<Tile> {
     let stat = Stat::read(&Root::of(Path::new("/")), &format!("proc/{pid}/task/{tid}"))?;
     match stat.state {
@@ -318,7 +319,7 @@ fn interrupts(raw: &RawInterrupts) -> Interrupts {
     let counts = raw.accepted.iter().zip(&raw.posted).map(|(accepted, posted)| (*accepted, *posted));
     let vectors = (0..=u8::MAX).zip(counts).filter(|(_, (accepted, _))| *accepted > 0).collect();
     let nmis = raw.modes[NMI];
-    // The first two have vectors.
+    // The first two modes have vectors.
     Interrupts { vectors, nmis, other: raw.modes[2..].iter().sum::<u64>() - nmis }
 }
 
