@@ -60,7 +60,7 @@ static __always_inline struct queue *driver_queue(struct vring_virtqueue *vq)
 	return queue_at((__u64)vq);
 }
 
-/* Of packed rings, an index and how often it wrapped, which is even or odd. */
+/* In packed rings, an index has a wrap counter of one bit: even or odd number of wraps. */
 static __always_inline void follow_driver_ring(struct queue *q, struct vring_virtqueue *vq, __u32 posted, __u32 got,
 					       __u32 descriptors)
 {
@@ -79,13 +79,13 @@ static __always_inline void follow_driver_ring(struct queue *q, struct vring_vir
 	follow_ring(q, available, used, 2 * q->size, posted ? descriptors : 0, got ? descriptors : 0);
 }
 
-/* What a driver adds: lists of entries, first those that the device reads. */
+/* Buffers that a driver adds: lists of entries, those that the device reads first. */
 struct adding {
 	struct vring_virtqueue *vq;
 	__u64 token;
 	__u64 entry;
-	__u64 lists; /* of pointers to entries; 0: there is one list */
-	__u32 reads; /* lists */
+	__u64 lists; /* array of pointers to entries; 0: a single list */
+	__u32 reads; /* number of lists that the device reads */
 	__u32 all;
 	__u32 list;
 	__u32 entries;
@@ -222,7 +222,7 @@ static __noinline int got(struct vring_virtqueue *vq, __u32 *length, __u64 token
 	q = driver_queue(vq);
 	if (!q)
 		return 0;
-	/* The outer function may have called the inner one; no token comes twice without being added between. */
+	/* The outer function may have called the inner one; a token cannot return twice without being added in between. */
 	if (!inner && q->inner == token) {
 		q->inner = 0;
 		return 0;
@@ -237,7 +237,7 @@ static __noinline int got(struct vring_virtqueue *vq, __u32 *length, __u64 token
 		count_packet(q, token);
 	descriptors = recall(q, token, now);
 	if (q->packed && !descriptors) {
-		/* Posted before the window: nothing says how many descriptors it had. */
+		/* Posted before the window: its number of descriptors is unknown. */
 		q->known = 0;
 		descriptors = 1;
 	}
@@ -257,7 +257,7 @@ int virtqueue_get_buf(void *ctx)
 	return got((void *)argument(ctx, 0), (void *)argument(ctx, 1), returned(ctx), 0);
 }
 
-/* A driver that gives up takes its buffers back, and the index with them. */
+/* A driver that shuts down takes its buffers back, and moves the index with them. */
 SEC("fexit/virtqueue_detach_unused_buf")
 int virtqueue_detach_unused_buf(void *ctx)
 {
@@ -295,7 +295,7 @@ static __noinline int notified(struct vring_virtqueue *vq)
 	return 0;
 }
 
-/* virtqueue_notify is compiled into its callers; what it calls, by a pointer, cannot be. */
+/* virtqueue_notify is inlined into its callers; the functions that it calls by pointer cannot be. */
 #define NOTIFIES(function)                                      \
 	SEC("fentry/" #function)                                \
 	int function(void *ctx)                                 \
@@ -316,7 +316,7 @@ int vring_interrupt(void *ctx)
 
 	if (!now_in_window())
 		return 0;
-	/* On a line that many queues share, those that do nothing take no place. */
+	/* On a line shared by many queues, idle queues take no place in the table. */
 	if ((__u32)returned(ctx) != IRQ_HANDLED) {
 		q = queue_at(argument(ctx, 1));
 		if (q)
@@ -327,7 +327,7 @@ int vring_interrupt(void *ctx)
 	if (!q)
 		return 0;
 	q->interrupt = (__u32)argument(ctx, 0) + 1;
-	/* What was used before the first one has another's batch. */
+	/* Buffers used before the first interrupt are part of an unknown batch. */
 	batch_ends(&q->since_interrupt, &q->per_interrupt, q->interrupts > 0);
 	__sync_fetch_and_add(&q->interrupts, 1);
 	return 0;

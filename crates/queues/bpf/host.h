@@ -11,7 +11,7 @@
 extern const void handle_tx_kick __ksym __weak;
 extern const void handle_rx_kick __ksym __weak;
 
-/* What an eventfd means: its queue's place, and whether it is the guest's kick. */
+/* Use of an eventfd: its queue's place, and whether it carries the guest's kicks. */
 struct meaning {
 	__u32 place;
 	__u32 is_kick;
@@ -19,7 +19,7 @@ struct meaning {
 
 MAP(eventfds, HASH, 1, __u64, struct meaning);
 
-/* Signals of eventfds that mean nothing yet: a queue is known from its first buffer on, which its first kick precedes. */
+/* Signals of eventfds that are still unknown: a queue is known from its first buffer, which its first kick precedes. */
 MAP(unknown_signals, LRU_HASH, 4096, __u64, __u64);
 
 /* The tap behind a queue of vhost-net. */
@@ -34,7 +34,7 @@ static __always_inline void find_tap(struct queue *q, struct vhost_virtqueue *vq
 	struct tap_queue *tap = (void *)sock;
 	char driver[4] = {};
 
-	/* One of both makes the header. */
+	/* One of the two adds the header; the other's length is 0. */
 	q->header = BPF_CORE_READ(net, vhost_hlen) + BPF_CORE_READ(net, sock_hlen);
 	/* The drivers' structs begin with their sock. */
 	bpf_probe_read_kernel(driver, sizeof(driver), &proto->name);
@@ -96,7 +96,7 @@ static __always_inline void learn_eventfd(struct queue *q, __u64 *known, __u64 e
 	bpf_map_delete_elem(&unknown_signals, &eventfd);
 }
 
-/* QEMU replaces them, for instance when a guest masks an interrupt. */
+/* QEMU replaces the eventfds, for instance when a guest masks an interrupt. */
 static __always_inline void learn_eventfds(struct queue *q, struct vhost_virtqueue *vq)
 {
 	learn_eventfd(q, &q->kick, (__u64)BPF_CORE_READ(vq, kick, private_data), 1);
@@ -142,7 +142,7 @@ static long add_vector(__u32 i, void *data)
 	return 0;
 }
 
-/* Buffers that the guest has posted and vhost has not taken: vhost knows an older number than the guest's ring. */
+/* Buffers posted and not yet taken: read from the guest's ring, because vhost's own copy of the index is older. */
 static __always_inline __u32 waiting(struct vhost_virtqueue *vq)
 {
 	__u16 *avail = BPF_CORE_READ(vq, avail), index = 0;
@@ -152,11 +152,11 @@ static __always_inline __u32 waiting(struct vhost_virtqueue *vq)
 	return (__u16)(index - BPF_CORE_READ(vq, last_avail_idx));
 }
 
-/* A call that takes a buffer: what the function was given, and what it returned. */
+/* A call that takes a buffer: the function's arguments and result. */
 struct taking {
 	struct vhost_virtqueue *vq;
 	__u64 vectors;
-	__u64 reads; /* addresses of numbers */
+	__u64 reads; /* addresses of the counts */
 	__u64 writes;
 	int head;
 	_Bool inner;
@@ -170,7 +170,7 @@ static __noinline int taken(struct taking *taking)
 	__u32 writes = 0;
 	struct queue *q;
 
-	/* The ring's size means that there is none. */
+	/* The ring's size as head: no buffer is available. */
 	if (!now || taking->head < 0 || taking->head >= BPF_CORE_READ(vq, num))
 		return 0;
 	q = vhost_queue(vq);
@@ -218,7 +218,7 @@ static __noinline int taken(struct taking *taking)
 TAKES(vhost_get_vq_desc_n, 1)
 TAKES(vhost_get_vq_desc, 0)
 
-/* Before Linux 6.6 no fexit stands at a function of seven arguments: calls under way, by thread. */
+/* Calls in progress, by thread: before Linux 6.6, fexit cannot attach to a function with seven arguments. */
 MAP(takings, HASH, 4096, __u64, struct taking);
 
 SEC("kprobe/vhost_get_vq_desc")
@@ -250,7 +250,7 @@ int taken_ends(struct pt_regs *ctx)
 	return taken(&taking);
 }
 
-/* What it took last it puts back: the packet did not fit, or the tap had no room. */
+/* vhost puts back the buffers taken last: the packet did not fit, or the tap had no room. */
 SEC("fexit/vhost_discard_vq_desc")
 int vhost_discard_vq_desc(void *ctx)
 {
@@ -321,7 +321,7 @@ int vhost_add_used_n(void *ctx)
 	return 0;
 }
 
-/* vhost_signal is compiled into the functions that use it, or not. */
+/* vhost_signal may be inlined into its callers. */
 static __always_inline int signals(struct queue *q, _Bool inner)
 {
 	if (!q)
@@ -353,7 +353,7 @@ int vhost_add_used_and_signal(void *ctx)
 	return signals(now_in_window() ? queue_at(argument(ctx, 1)) : 0, 0);
 }
 
-/* What a thread signalled last: the queue's place. */
+/* Place of the queue that a thread signalled last. */
 MAP(signalled_last, LRU_HASH, 4096, __u32, __u32);
 
 static __noinline int signalled(__u64 eventfd)
@@ -398,8 +398,9 @@ int eventfd_signal_mask(void *ctx)
 	return signalled(argument(ctx, 0));
 }
 
-/* Only where no program stands at irqfd_wakeup: KVM makes an interrupt of what this thread has just signalled. Where QEMU relays the
- * signal, its own thread does it.
+/*
+ * Counts only where no program is attached to irqfd_wakeup: KVM turns the signal that this thread has just sent into an
+ * interrupt. If QEMU relays the signal, QEMU's own thread raises the interrupt.
  */
 SEC("tp_btf/kvm_msi_set_irq")
 int kvm_msi_set_irq(void *ctx)
@@ -414,7 +415,7 @@ int kvm_msi_set_irq(void *ctx)
 	return 0;
 }
 
-/* virt/kvm/eventfd.c: comes before that, and knows the eventfd and the GSI. */
+/* virt/kvm/eventfd.c: runs before kvm_msi_set_irq, and knows the eventfd and the GSI. */
 SEC("fentry/irqfd_wakeup")
 int irqfd_wakeup(void *ctx)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Queues, as both sides count them. */
+/* The counting of queues, common to both sides. */
 #ifndef LATPATH_QUEUE_H
 #define LATPATH_QUEUE_H
 
@@ -7,7 +7,7 @@
 #include "ring.h"
 
 #define NO_QUEUE 0xffffffff
-#define MOST_ENTRIES 4096 /* of a buffer; Linux makes at most some 1,000 */
+#define MOST_ENTRIES 4096 /* maximum entries of a buffer; Linux creates at most about 1,000 */
 
 const volatile __u32 queues_max = 0;
 
@@ -15,10 +15,10 @@ struct shared shared = {};
 
 SHARED_ARRAY(queues, 1, struct queue);
 
-/* The place of a queue, by its address. */
+/* Place of a queue in `queues`, by its address. */
 MAP(places, HASH, 1, __u64, __u32);
 
-/* A buffer that the device has: the queue's address, and the driver's token or the number of its first descriptor. */
+/* A buffer held by the device: the queue's address, and the driver's token or the number of its first descriptor. */
 struct buffer {
 	__u64 queue;
 	__u64 token;
@@ -32,7 +32,7 @@ struct posted {
 
 MAP(buffers, HASH, 1, struct buffer, struct posted);
 
-/* The time, in the window; else 0. */
+/* The current time if it is in the window; otherwise 0. */
 static __always_inline __u64 now_in_window(void)
 {
 	__u64 now = bpf_ktime_get_ns();
@@ -40,7 +40,7 @@ static __always_inline __u64 now_in_window(void)
 	return now >= shared.from && now < shared.until ? now : 0;
 }
 
-/* Arguments as they are: verifiers before Linux 6.14 refuse pointers to pointers and to const void. */
+/* Raw arguments: verifiers before Linux 6.14 refuse pointers to pointers and to const void. */
 static __always_inline __u64 argument(void *ctx, __u32 n)
 {
 	__u64 value = 0;
@@ -82,7 +82,7 @@ static __always_inline __u32 new_place(void)
 	return place < queues_max ? place : NO_QUEUE;
 }
 
-/* The new queue is complete: others may find it, unless they were faster. */
+/* Publishes a complete new queue, unless another CPU has already published it. */
 static __always_inline void publish(struct queue *q, __u64 address, __u32 place)
 {
 	q->address = address;
@@ -109,7 +109,7 @@ static __always_inline void remember(struct queue *q, __u64 token, __u64 now, __
 		__sync_fetch_and_add(&shared.no_room_time, 1);
 }
 
-/* A used buffer: for how long the device had it. Returns its descriptors, where it was seen being posted. */
+/* Adds the time that the device held a used buffer. Returns its descriptor count; 0 if its posting was not seen. */
 static __always_inline __u32 recall(struct queue *q, __u64 token, __u64 now)
 {
 	struct buffer buffer = { .queue = q->address, .token = token };
@@ -125,7 +125,7 @@ static __always_inline __u32 recall(struct queue *q, __u64 token, __u64 now)
 	return descriptors;
 }
 
-/* Kicks and interrupts come without the queue's lock. */
+/* Kicks and interrupts occur without the queue's lock. */
 static __always_inline void batch_ends(__u64 *since, struct coarse_histogram *batches, _Bool counts)
 {
 	__u64 buffers = __sync_lock_test_and_set(since, 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /*
- * Counts what passes virtqueues while it happens, at virtio's drivers and at vhost. Nothing is sent to user space, which reads the
- * counts where they are.
+ * Counts the traffic of virtqueues, at virtio's drivers and at vhost. Nothing is sent to user space, which reads the
+ * counts in the maps.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* A ring's own indices, beside what was counted. It touches nothing but what it is given, so tests run it in user space. */
+/* A ring's own indices against the counts. The code accesses only its arguments, so tests run it in user space. */
 #ifndef LATPATH_QUEUES_RING_H
 #define LATPATH_QUEUES_RING_H
 
 #include "shared.h"
 
-/* How far an index went in a ring that has `cycle` of them. */
+/* Forward distance of an index that wraps after `cycle`. */
 static __always_inline __u32 distance(__u32 from, __u32 to, __u32 cycle)
 {
 	return to >= from ? to - from : to + cycle - from;
 }
 
 /*
- * The ring's own indices now, after so many buffers (of packed rings: descriptors) were counted: user space compares both. The first time begins it. An index that jumped was reset.
+ * Updates the ring's own indices and the counts of buffers (in packed rings: of descriptors), which user space
+ * compares. The first call only stores the indices. A jump of an index counts as a reset.
  */
 static __always_inline void follow_ring(struct queue *q, __u32 available, __u32 used, __u32 cycle, __u32 posted, __u32 got)
 {
@@ -33,7 +34,7 @@ static __always_inline void follow_ring(struct queue *q, __u32 available, __u32 
 	q->used_up.at = used;
 }
 
-/* The device gives `buffers` back, and the index with them. */
+/* The device puts `buffers` back, and moves the index back with them. */
 static __always_inline void step_back(struct queue *q, __u32 available, __u32 cycle, __u32 buffers)
 {
 	if (q->known) {

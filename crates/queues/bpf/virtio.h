@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
-/* Kernel types, cut down to the fields that are read: crates/bpf/include/kernel.h says how. */
+/* Kernel types, reduced to the fields that the programs read: see crates/bpf/include/kernel.h. */
 #ifndef LATPATH_VIRTIO_H
 #define LATPATH_VIRTIO_H
 
@@ -66,7 +66,7 @@ struct virtnet_info {
 	__u8 hdr_len;
 };
 
-/* A tap's socket, and what it belongs to: drivers/net/tun.c and tap.c. */
+/* A tap's socket and its device: drivers/net/tun.c and tap.c. */
 struct proto {
 	char name[32];
 };

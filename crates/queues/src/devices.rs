@@ -1,25 +1,26 @@
-//! What a virtio device is called, as sysfs has it.
+//! Names of virtio devices, from sysfs.
 
 use latpath_linux::proc::Root;
 use std::path::Path;
 
+/// Driver and names of a virtio device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VirtioDevice {
     /// The driver: `virtio_net`.
     pub driver: Option<String>,
-    /// What users know it by: `eth0`, `vda`, `vport1p1`.
+    /// Names known to users: `eth0`, `vda`, `vport1p1`.
     pub names: Vec<String>,
-    /// The index of a network card in our network namespace.
+    /// Index of a NIC in the current network namespace.
     pub ifindex: Option<u32>,
 }
 
-/// Classes of devices that virtio's drivers make, as folders of the device.
+/// Classes of devices that virtio's drivers create, as folders of the device.
 const CLASSES: [&str; 4] = ["net", "block", "virtio-ports", "tty"];
-/// More names than this are not shown.
+/// Maximum number of names per class.
 const MOST_NAMES: usize = 8;
 
 impl VirtioDevice {
-    /// `virtioN`; empty where it is not there any more.
+    /// Looks up `virtioN`; empty if it no longer exists.
     pub fn find(number: u32) -> Self {
         Self::at(Path::new("/"), number)
     }

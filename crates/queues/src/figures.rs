@@ -1,11 +1,11 @@
-//! What was seen, as plain numbers.
+//! The results, as plain numbers.
 
 use latpath_bpf::Window;
 use latpath_histogram::Histogram;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Number of network cards among virtio's devices.
+/// Virtio device type of NICs.
 pub const VIRTIO_NET: u32 = 1;
 
 /// The side that counts a queue.
@@ -19,29 +19,32 @@ pub enum Side {
     Vhost,
 }
 
-/// What the device does with a queue's buffers.
+/// Directions in which the device accesses a queue's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Directions {
+    /// The device reads buffers of the queue.
     pub reads: bool,
+    /// The device writes to buffers of the queue.
     pub writes: bool,
 }
 
+/// A ring's own index against the number of counted buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
-    /// How far it moved since it was first read, modulo 2^64: by a buffer, of packed rings by a descriptor. What was given back moved it
-    /// back, maybe behind where it was first read.
+    /// Distance that the index moved since its first reading, modulo 2^64: in buffers, for packed rings in descriptors.
+    /// Buffers put back move it backwards, possibly behind the first reading.
     pub moved: u64,
-    /// How far what was counted since then should have moved it.
+    /// Distance according to the buffers counted since then.
     pub counted: u64,
 }
 
 impl Ring {
-    /// How far it moved forward.
+    /// Distance that the index moved forward.
     pub fn forward(self) -> u64 {
         (self.moved as i64).max(0).unsigned_abs()
     }
 
-    /// Nought where nothing passed unseen.
+    /// Distance missing from the count; 0 if no buffer passed unseen.
     pub fn difference(self) -> i64 {
         self.moved.wrapping_sub(self.counted) as i64
     }
@@ -52,83 +55,84 @@ impl Ring {
 pub struct Queue {
     /// The side that counts.
     pub side: Side,
-    /// Driver: N of the device `virtioN`. vhost: the tap's index in its network namespace; 0 where it is no tap.
+    /// Driver: N of the device `virtioN`. vhost: the tap's index in its network namespace; 0 without a tap.
     pub device: u32,
     /// Driver: the device's type ([`VIRTIO_NET`]).
     pub device_id: u32,
     /// vhost: inode number of the tap's network namespace.
     pub netns: u32,
-    /// vhost: the process that owns it; 0 where the kernel does not say.
+    /// vhost: the process that owns the queue; 0 if the kernel does not report it.
     pub pid: u32,
-    /// vhost: the function that serves its kicks, an address.
+    /// vhost: address of the function that serves its kicks.
     pub handler: u64,
-    /// Driver: the queue's own name. vhost: the tap's; empty where it is no tap.
+    /// Driver: the queue's own name. vhost: the tap's name; empty without a tap.
     pub name: String,
-    /// Driver: its number in the device. vhost: the tap's queue.
+    /// Driver: the queue's number in the device. vhost: the tap's queue.
     pub index: u32,
     /// Descriptors in the ring.
     pub size: u32,
-    /// The layout of its ring: packed, or split.
+    /// Whether its ring is packed, rather than split.
     pub is_packed: bool,
-    /// What buffers were posted.
+    /// Directions of the posted buffers.
     pub directions: Directions,
-    /// It was deleted in the window.
+    /// Whether the queue was deleted in the window.
     pub gone: bool,
-    /// Buffers that the driver posted; at vhost: that it took off the ring, with those that it put back.
+    /// Driver: buffers posted. vhost: buffers taken off the ring, including those put back.
     pub posted: u64,
-    /// vhost: of these, put back, to be taken again.
+    /// vhost: buffers put back, to be taken again.
     pub put_back: u64,
-    /// Driver: buffers that did not fit in the ring.
+    /// Driver: buffers refused because the ring was full.
     pub refused: u64,
     /// Bytes in posted buffers that the device reads.
     pub read_bytes: u64,
-    /// Room in posted buffers that the device writes to.
+    /// Bytes in posted buffers that the device may write.
     pub write_bytes: u64,
-    /// Buffers that the driver got back; at vhost: that it has used.
+    /// Driver: buffers returned by the device. vhost: buffers used.
     pub used: u64,
-    /// Bytes that the device says it wrote to them.
+    /// Bytes that the device reports as written to used buffers.
     pub used_bytes: u64,
-    /// Bytes that the device read in used buffers whose posting was seen: as many as [`Queue::waited`] counts.
+    /// Bytes that the device read in used buffers whose posting was seen; [`Queue::waited`] counts these buffers.
     pub done_bytes: u64,
-    /// Network cards: bytes of the header before each packet.
+    /// NICs: length of the header before each packet, bytes.
     pub header: u32,
-    /// Network cards: packets in used buffers of a receive queue.
+    /// NICs: packets in used buffers of a receive queue.
     pub packets: u64,
-    /// The ring's index of what was made available; at vhost: of what it took.
+    /// Driver: the ring's index of available buffers. vhost: its index of taken buffers.
     pub available: Ring,
-    /// The ring's index of what was used.
+    /// The ring's index of used buffers.
     pub used_up: Ring,
-    /// How often the indices began again, as when a queue is reset.
+    /// Number of restarts of the indices, as after a reset of the queue.
     pub resets: u64,
+    /// Kicks.
     pub kicks: u64,
-    /// Driver: kicks that were not needed, as the device said.
+    /// Driver: kicks suppressed by the device.
     pub kicks_suppressed: u64,
     /// vhost: rounds of its worker.
     pub rounds: u64,
-    /// Interrupts: those that the driver took; at vhost: those that it signalled.
+    /// Driver: interrupts taken. vhost: interrupts signalled.
     pub interrupts: u64,
-    /// vhost: interrupts that were not needed, as the driver said.
+    /// vhost: interrupts suppressed by the driver.
     pub interrupts_suppressed: u64,
-    /// Driver: interrupts that found nothing used, as on a line that several queues share.
+    /// Driver: interrupts that found no used buffers, as on a line shared by several queues.
     pub interrupts_empty: u64,
-    /// vhost: signals that KVM made an interrupt of, without QEMU.
+    /// vhost: signals that KVM turned into an interrupt without QEMU.
     pub by_irqfd: u64,
-    /// Driver: the interrupt's number. vhost: its GSI. `None` where none came.
+    /// Driver: the interrupt's number. vhost: its GSI. `None` without an interrupt.
     pub interrupt: Option<u32>,
-    /// How long the device had a buffer: from being added to being got back; at vhost: from being taken to being used.
+    /// Time that the device held a buffer, ns. Driver: from posting to return. vhost: from taking to use.
     pub waited: Histogram,
-    /// When a buffer was posted: descriptors in use. At vhost, when a buffer was taken: buffers that were waiting,
-    /// this one included.
+    /// Driver: descriptors in use when a buffer was posted. vhost: buffers waiting when one was taken, including that
+    /// one.
     pub occupied: Histogram,
-    /// Buffers of a kick; at vhost: of a round of its worker.
+    /// Driver: buffers per kick. vhost: buffers per round of its worker.
     pub per_kick: Histogram,
-    /// Used buffers of an interrupt.
+    /// Used buffers per interrupt.
     pub per_interrupt: Histogram,
 }
 
 impl Queue {
-    /// Network cards: packets and their bytes, without headers, that the driver received or has finished sending.
-    /// `None` of other queues.
+    /// NICs: packets and their bytes, without headers, that the driver received or finished sending. `None` for other
+    /// queues.
     pub fn packets(&self) -> Option<(u64, u64)> {
         let header = |packets: u64| packets * u64::from(self.header);
         match (self.side, self.device_id, self.name.split('.').next()) {
@@ -145,8 +149,8 @@ impl Queue {
 }
 
 impl Queues {
-    /// Gives queues whose process the kernel does not say the one that has their tap, by its network namespace and
-    /// index.
+    /// Sets the process of vhost queues for which the kernel does not report it: the owner of their tap. `owner` takes
+    /// the tap's network namespace and index.
     pub fn assign_owners(&mut self, owner: impl Fn(u32, u32) -> Option<u32>) {
         let is_unowned = |queue: &&mut Queue| queue.side == Side::Vhost && queue.pid == 0;
         for queue in self.queues.iter_mut().filter(is_unowned) {
@@ -155,13 +159,15 @@ impl Queues {
     }
 }
 
+/// Results of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct Queues {
+    /// The window.
     pub window: Window,
-    /// Queues in which something happened.
+    /// Queues with events.
     pub queues: Vec<Queue>,
-    /// Events of queues for which there was no room.
+    /// Events of queues for which the table had no room.
     pub no_room: u64,
-    /// Buffers whose waiting is not known, because too many were under way.
+    /// Buffers whose waiting time is unknown because too many were outstanding.
     pub untimed: u64,
 }

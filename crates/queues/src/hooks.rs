@@ -1,8 +1,8 @@
-//! Where the programs stand.
+//! The programs' hooks.
 
 use latpath_bpf::{function_hook, module_hook, or, Hook};
 
-/// One of these must stand: of drivers, and of vhost.
+/// Required hooks, of drivers and of vhost; at least one of them must attach.
 pub(crate) const NEEDED: [&str; 2] = ["virtqueue_get_buf", "vhost_get_vq_desc"];
 
 const POSTED: &str = "buffers that drivers post, of some kind";
@@ -21,12 +21,12 @@ const fn at(program: &'static str, function: &'static str, module: &'static str,
     function_hook(program, function, Some(module), shows)
 }
 
-/// A program that is called what its function is called.
+/// A program with the name of its function.
 const fn of(function: &'static str, module: &'static str, shows: &'static str) -> Hook {
     at(function, function, module, shows)
 }
 
-/// All of them; alternatives stand behind those that they stand in for.
+/// All hooks; an alternative follows the hook that it replaces.
 pub(crate) static HOOKS: [Hook; 36] = [
     of("virtqueue_add_sgs", RING, POSTED),
     of("virtqueue_add_outbuf", RING, POSTED),

@@ -1,4 +1,4 @@
-//! What user space and the programs share. The types come from the programs' own type information (bpf/shared.h).
+//! Types shared by user space and the programs, generated from the programs' BTF (bpf/shared.h).
 
 pub(crate) use crate::skel::types::{queue as RawQueue, shared as Shared};
 

@@ -1,9 +1,9 @@
-//! What passes virtqueues: buffers posted and used, bytes, batches, kicks and interrupts with those that were
-//! suppressed, how full the rings were, and how long the device had each buffer.
+//! Counts the traffic of virtqueues: buffers posted and used, bytes, batches, kicks and interrupts (sent and
+//! suppressed), the fill level of the rings, and the time that the device holds each buffer.
 //!
-//! Two [`Side`]s are seen: virtio's drivers, in a guest, and vhost, in its host; both where this machine is both.
-//! eBPF programs count in the kernel while it happens, and nothing is sent to user space. Each count of buffers comes
-//! with how far the ring's own index moved: where both differ, buffers passed unseen ([`Ring::difference`]).
+//! It observes two [`Side`]s: virtio's drivers, in a guest, and vhost, in its host; both if this machine is both. eBPF
+//! programs count in the kernel, and no events are sent to user space. Each count of buffers comes with the distance
+//! that the ring's own index moved: if they differ, buffers passed unseen ([`Ring::difference`]).
 //!
 //! ```no_run
 //! use std::time::Duration;

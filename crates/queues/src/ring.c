@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
-/* How the programs follow a ring's indices, for tests in user space. */
+/* The programs' tracking of ring indices, for tests in user space. */
 #include <linux/types.h>
 #define __always_inline inline __attribute__((always_inline))
 #define BOUND(x, size) ((x) &= (size) - 1)

@@ -1,4 +1,4 @@
-//! How the programs follow a ring's indices, run in user space beside a ring that is made up.
+//! Tests of the programs' tracking of ring indices, run in user space against a simulated ring.
 
 use crate::layout::RawQueue;
 use crate::Ring;
@@ -19,15 +19,15 @@ struct Model {
 }
 
 impl Model {
-    /// A ring of so many descriptors; its indices wrap after `cycle`.
+    /// A ring of `size` descriptors; its indices wrap after `cycle`.
     fn new(size: u32, cycle: u32, at: u32) -> Self {
-        // SAFETY: a repr(C) struct of integers, for which nought is a value.
+        // SAFETY: a repr(C) struct of integers, for which all-zero bytes are valid.
         let mut queue: Box<RawQueue> = unsafe { Box::new(std::mem::zeroed()) };
         queue.size = size;
         Self { queue, cycle, available: at % cycle, used: at % cycle }
     }
 
-    /// A buffer is posted, or got back; `seen` by the programs or not.
+    /// Posts a buffer, or gets one back; `seen`: whether the programs see it.
     fn event(&mut self, descriptors: u32, is_post: bool, seen: bool) {
         let index = if is_post { &mut self.available } else { &mut self.used };
         *index = (*index + descriptors) % self.cycle;
@@ -53,7 +53,7 @@ impl Model {
 
 #[test]
 fn both_sides_lay_memory_out_alike() {
-    // SAFETY: takes nothing and returns a number.
+    // SAFETY: takes no arguments and returns a number.
     assert_eq!(unsafe { queue_size() }, size_of::<RawQueue>() as u64);
 }
 
@@ -67,7 +67,7 @@ fn an_index_that_jumps_was_reset_and_is_no_difference() {
     assert_eq!(model.queue.available.moved, 18, "the first event of each stretch begins it");
 }
 
-/// A guest posts fewer buffers than a packet needs, and the device puts back what it took before anything else was seen.
+/// A guest posts fewer buffers than a packet needs, and the device puts back the taken buffers before any other event.
 #[test]
 fn what_is_put_back_first_moves_nothing_forward() {
     let mut model = Model::new(256, 1 << 16, 7);
@@ -79,7 +79,7 @@ fn what_is_put_back_first_moves_nothing_forward() {
 }
 
 proptest! {
-    /// Split rings' indices wrap at 2^16, packed rings' at their size, twice.
+    /// Indices of split rings wrap at 2^16, those of packed rings at twice the ring's size.
     #[test]
     fn what_is_seen_is_what_the_indices_moved_by(
         is_packed: bool,
@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(model.differences(), [0, 0]);
     }
 
-    /// Programs that are blind to a buffer show it.
+    /// A buffer that the programs miss shows as a difference.
     #[test]
     fn a_buffer_that_passes_unseen_is_a_difference(before in 1u32..50, after in 1u32..50, is_post: bool) {
         let mut model = Model::new(256, 1 << 16, 65_530);

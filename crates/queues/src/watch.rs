@@ -1,4 +1,4 @@
-//! The programs, standing for one window.
+//! The attached programs, for one window.
 
 use crate::figures::{Directions, Queue, Queues, Side};
 use crate::hooks::{HOOKS, NEEDED};
@@ -10,16 +10,16 @@ use libbpf_rs::skel::Skel;
 use libbpf_rs::Link;
 use std::{mem::offset_of, os::fd::AsFd, path::Path};
 
-/// The function by which vhost takes a buffer: it has seven arguments, so that before Linux 6.6 kprobes must stand in.
+/// The function with which vhost takes a buffer. It has seven arguments, so kprobes replace fexit before Linux 6.6.
 const TAKEN: &str = "vhost_get_vq_desc";
-/// Queues that are distinguished, each in some 9 kB.
+/// Maximum number of queues, about 9 kB each.
 const MOST: usize = 512;
-/// Buffers under way whose time of posting is kept: some 100 bytes each.
+/// Maximum number of outstanding buffers with a known posting time, about 100 bytes each.
 const MOST_BUFFERS: u32 = 1 << 16;
 
 const PURPOSE: Purpose = Purpose("watch virtqueues");
 
-/// Neither side has virtqueues, or no program can stand at what serves them, for this reason.
+/// Error if neither side has virtqueues, or if no program can attach to `no_function`.
 fn nothing_here(no_function: Option<&Missing>) -> StartError {
     let release = release();
     StartError::NothingHere(match no_function {
@@ -44,11 +44,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches all virtqueues of this machine's drivers and vhost. Returns when the window has begun. With `measure` the kernel also
-    /// measures what the programs cost, which makes each dearer by two readings of the clock.
+    /// Watches all virtqueues of this machine's drivers and vhost. Returns when the window has begun. With `measure`,
+    /// the kernel also measures the programs' run time, which adds two clock readings to each run.
     ///
     /// # Errors
-    /// Where this kernel or user cannot trace, or there are no virtqueues.
+    /// If the kernel or the user's rights do not allow tracing, or there are no virtqueues.
     pub fn start(measure: bool) -> Result<Self, StartError> {
         let mut hooks = Hooks::of_kernel(&HOOKS)?;
         let Some(needed) = NEEDED.into_iter().find(|function| hooks.stands_at(function)) else {
@@ -71,12 +71,12 @@ impl Watch {
         self.set(offset_of!(Shared, until), t);
     }
 
-    /// What this kernel does not show.
+    /// Hooks that this kernel lacks.
     pub fn missing(&self) -> &[Missing] {
         &self.programs.missing
     }
 
-    /// Ends the window, and says what was seen in it. Calls `at_end` when it has just ended.
+    /// Ends the window and returns its results. Calls `at_end` right after the end.
     pub fn end<T>(self, at_end: impl FnOnce() -> T) -> (Queues, T) {
         let (until, result) = end_window(|until| self.set_until(until), at_end);
         (self.read(until), result)
@@ -100,7 +100,7 @@ fn has_kprobes() -> bool {
     Path::new("/sys/bus/event_source/devices/kprobe/type").exists()
 }
 
-/// Sets the programs' constants and the sizes of their tables, and switches on the kprobes that may stand in.
+/// Sets the programs' constants and the sizes of their tables, and loads the kprobes that may replace fexit.
 fn configure(open: &mut OpenQueuesSkel<'_>, hooks: &Hooks) -> libbpf_rs::Result<()> {
     let (maps, queues) = (&mut open.maps, MOST as u32);
     maps.rodata_data.as_deref_mut().expect("the programs have constants").queues_max = queues;
