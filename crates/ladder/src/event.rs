@@ -1,48 +1,51 @@
-//! What happened on the host, whichever source says it.
+//! Events on the host, independent of their source.
 
 use latpath_model::Ns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The number of an eventfd: the same for the guest's kick and for whoever takes it.
+/// Number of an eventfd: the same for the guest's kick and for its receiver.
 pub type Eventfd = u64;
 
-/// Something that happened on a CPU.
+/// An event on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, in the source's clock.
+    /// Time in the source's clock, ns.
     pub t: Ns,
+    /// The CPU.
     pub cpu: u32,
-    /// The thread on that CPU; of a switch, the one that leaves.
+    /// The thread on that CPU; for a switch, the previous thread.
     pub pid: u32,
+    /// Kind of event.
     pub what: What,
 }
 
 /// The register that a guest writes to kick a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Doorbell {
-    /// A port of x86, not an address in memory.
+    /// Whether the register is an I/O port of x86, rather than an address in memory.
     pub is_port: bool,
     /// The guest-physical address, or the port.
     pub address: u64,
-    /// What the guest wrote: the queue's number, where all queues share a register.
+    /// Value that the guest wrote: the queue's number if all queues share a register.
     pub value: u64,
 }
 
 /// The host's side of a guest's NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device {
+    /// Interface index.
     pub ifindex: u32,
-    /// The network namespace in which that is its index; 0 where the source does not say it.
+    /// Network namespace of the index; 0 if the source does not report it.
     pub netns: u32,
 }
 
-/// How an interrupt is named when it is raised.
+/// Identity of an interrupt when it is raised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Line {
     /// A message-signalled interrupt: its data.
     Message(u64),
-    /// An interrupt line: its number. The guest's handler reads the device to learn why it was raised.
+    /// An interrupt line: its number. The guest's handler reads the device's interrupt status.
     Wire(u64),
 }
 
@@ -57,19 +60,21 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// Both directions.
     pub const ALL: [Self; 2] = [Self::FromGuest, Self::ToGuest];
 }
 
+/// Kinds of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The CPU goes on to another thread.
+    /// The CPU switches to another thread.
     Switch {
-        /// That thread, 0 for none.
+        /// The next thread; 0 for none.
         next: u32,
-        /// The thread that leaves sleeps from now on.
+        /// Whether the previous thread goes to sleep.
         asleep: bool,
     },
-    /// The thread on the CPU begins to wake another one.
+    /// The thread on the CPU starts to wake another thread.
     Waking {
         pid: u32,
     },
@@ -81,10 +86,11 @@ pub enum What {
     Write(Doorbell),
     /// The guest reads a device's register.
     Read,
+    /// A thread signals an eventfd.
     Signal(Eventfd),
-    /// User space takes the signal of an eventfd.
+    /// User space reads an eventfd.
     Take(Eventfd),
-    /// A vhost worker turns to a queue.
+    /// A vhost worker begins to serve a queue.
     Serve {
         /// The eventfd of the queue's kicks; 0 for none.
         kick: Eventfd,
@@ -92,14 +98,14 @@ pub enum What {
         call: Eventfd,
         direction: Direction,
     },
-    /// KVM makes an interrupt of an eventfd's signal by itself.
+    /// KVM turns an eventfd's signal into an interrupt by itself.
     Irqfd(Eventfd),
-    /// A packet is handed to the tap for the guest.
+    /// A packet for the guest reaches the tap.
     Arrive(Device),
     /// The server (vhost's worker, or QEMU) carries a packet.
     Packet {
         direction: Direction,
-        /// On this device, where the source says it.
+        /// The device, if the source reports it.
         device: Option<Device>,
     },
     /// An interrupt is raised in KVM.
@@ -120,6 +126,6 @@ pub enum What {
     Eoi {
         vector: u32,
     },
-    /// Number of events of this CPU that are missing before this time.
+    /// Number of lost events of this CPU before this time.
     Lost(u64),
 }

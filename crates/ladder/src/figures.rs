@@ -1,4 +1,4 @@
-//! What is counted of transfers.
+//! Statistics of transfers.
 
 use crate::event::{Device, Direction, Doorbell, Eventfd, Line};
 use crate::step::{Step, Variant};
@@ -7,31 +7,31 @@ use latpath_histogram::Histogram;
 use latpath_model::Ns;
 use std::collections::BTreeMap;
 
-/// Transfers of each group that are kept whole, so that one near the median can be drawn.
+/// Maximum number of transfers kept whole per group, so that one near the median can be drawn.
 const KEPT: usize = 512;
 
-/// A queue, as it is known here.
+/// Key of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Key {
     Kicks(Eventfd),
     /// By the register that the guest writes to.
     Doorbell(Doorbell),
-    /// By the tap: packets to the guest.
+    /// By the tap, for packets to the guest.
     Tap(Device),
 }
 
-/// A queue and what is counted of it.
+/// A queue with its counters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lane {
     pub key: Option<Key>,
-    /// Which way its packets go, where that is known.
+    /// Direction of its packets, if known.
     pub direction: Option<Direction>,
     pub device: Option<Device>,
     pub doorbell: Option<Doorbell>,
     pub vm: Option<u32>,
     /// The thread that serves it.
     pub server: Option<u32>,
-    /// That thread has not slept since it turned to this queue.
+    /// Whether the server has not slept since it last turned to this queue.
     pub is_in_round: bool,
     pub line: Option<Line>,
     pub kicks: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Packets from the guest beyond those for which it kicked.
+    /// Packets from the guest without a kick of their own.
     pub fn packets_without_kick(&self) -> u64 {
         match self.direction {
             Some(Direction::ToGuest) => 0,
@@ -51,7 +51,7 @@ impl Lane {
     }
 }
 
-/// The transfers of a queue that went by the same means.
+/// Transfers of a queue with the same variant.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Group {
     pub total: Histogram,
@@ -74,12 +74,12 @@ impl Group {
         self.keep(transfer);
     }
 
-    /// Each transfer has the same chance to be among those that are kept (Vitter's algorithm R).
+    /// Keeps a uniform random sample of the transfers (Vitter's algorithm R).
     fn keep(&mut self, transfer: Transfer) {
         if self.kept.len() < KEPT {
             return self.kept.push(transfer);
         }
-        // A linear congruential generator with Knuth's constants: nothing depends on its quality.
+        // A linear congruential generator with Knuth's constants: its quality does not matter here.
         self.noise = self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (self.noise >> 33) % self.total.count();
         if let Some(place) = self.kept.get_mut(at as usize) {
@@ -87,7 +87,7 @@ impl Group {
         }
     }
 
-    /// Among those that have most steps alike, the one whose time is nearest to the median.
+    /// Among the transfers with the most frequent set of steps, the one whose time is nearest to the median.
     pub fn typical(&self) -> Option<&Transfer> {
         let shape = |transfer: &Transfer| transfer.steps.iter().fold(0u32, |bits, (step, _)| bits | 1 << *step as u32);
         let mut shapes: BTreeMap<u32, u64> = BTreeMap::new();
@@ -99,7 +99,7 @@ impl Group {
     }
 }
 
-/// A guest that has had its interrupt, and whose next kick is waited for.
+/// A guest that received its interrupt and whose next kick is pending.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub lane: usize,
@@ -111,15 +111,15 @@ pub(crate) struct Ended {
 pub struct Counts {
     pub events: u64,
     pub lost_events: u64,
-    /// Transfers that were given up because events are missing.
+    /// Transfers abandoned because of lost events.
     pub ended_by_loss: u64,
-    /// Transfers of which the end was not seen.
+    /// Transfers whose end was not seen.
     pub unfinished: u64,
     /// Packets that more than one transfer could have carried.
     pub ambiguous: u64,
-    /// Effects that were seen before their cause: threads of transfers that ran unwoken, steps before the step that
-    /// causes them, events that come after later ones.
+    /// Effects seen before their cause: threads of transfers that ran without a wakeup, steps before the step that
+    /// causes them, events out of order.
     pub violations: u64,
-    /// Queues beyond those that are kept.
+    /// Queues beyond the maximum number.
     pub omitted_queues: u64,
 }

@@ -8,7 +8,7 @@ use crate::threads::Mark;
 use crate::transfer::{Open, Stage};
 
 impl Ladder {
-    /// KVM makes an interrupt of what vhost signals.
+    /// KVM turns vhost's signal into an interrupt.
     pub(crate) fn irqfd(&mut self, mark: Mark, eventfd: Eventfd) {
         self.remember_call(eventfd, mark.pid);
         let is = |open: &&mut Open| {
@@ -22,7 +22,7 @@ impl Ladder {
     }
 
     pub(crate) fn raised(&mut self, mark: Mark, line: Line) {
-        // KVM names an irqfd's interrupt behind the irqfd.
+        // KVM reports the interrupt's line after the irqfd event.
         let unnamed = |open: &&mut Open| open.by_irqfd && open.raiser == mark.pid && open.line.is_none();
         let mut is_named = false;
         for open in self.open.iter_mut().filter(|open| open.stage == Stage::Raised).filter(unnamed) {
@@ -46,12 +46,12 @@ impl Ladder {
         }
     }
 
-    /// Places of transfers that have carried their packet, and wait for their interrupt.
+    /// Indices of transfers that have carried their packet and wait for their interrupt.
     fn indices(&self, is: impl Fn(&Open) -> bool) -> Vec<usize> {
         (0..self.open.len()).filter(|at| self.open[*at].stage == Stage::Worked && is(&self.open[*at])).collect()
     }
 
-    /// The server raises it by itself: for the queue that has this interrupt, else for the one that it served last.
+    /// The server raises the interrupt itself: for the queue with this interrupt, otherwise for the queue served last.
     fn raise_own(&mut self, mark: Mark, line: Line, own: &[usize]) {
         let line_of = |at: &usize| self.lanes[self.open[*at].lane].line;
         let known = own.iter().copied().rfind(|at| line_of(at) == Some(line));
@@ -67,7 +67,7 @@ impl Ladder {
         raise(&mut self.open[at], mark, Some(line));
     }
 
-    /// Whether this thread relays the transfer's interrupt: it took vhost's signal, or vhost woke it.
+    /// Whether this thread relays the transfer's interrupt: it read vhost's eventfd, or vhost woke it.
     fn is_relay_of(&self, pid: u32, open: &Open) -> bool {
         let woken = self.threads.get(pid).and_then(|thread| thread.woken);
         let is_woken = woken.is_some_and(|woken| woken.pid == open.server && woken.t >= open.latest());
@@ -88,7 +88,7 @@ impl Ladder {
         }
     }
 
-    /// Hardware delivers it.
+    /// Hardware delivers the interrupt.
     pub(crate) fn posted(&mut self, mark: Mark, vector: u32) {
         let is = |open: &&mut Open| open.stage == Stage::Raised && open.raiser == mark.pid;
         for open in self.open.iter_mut().filter(is).filter(|open| open.vector.is_none_or(|of| of == vector)) {
@@ -97,7 +97,7 @@ impl Ladder {
         }
     }
 
-    /// The thread that posted an interrupt wakes the vCPU, which therefore slept.
+    /// The thread that posted an interrupt wakes the vCPU, which was therefore asleep.
     pub(crate) fn wakes_target(&mut self, waker: u32, vcpu: u32) {
         for at in 0..self.open.len() {
             let open = &self.open[at];
@@ -108,7 +108,7 @@ impl Ladder {
         }
     }
 
-    /// The vCPU enters its guest, and with it the interrupts for which it was woken.
+    /// The vCPU enters its guest, which delivers the posted interrupts for which the vCPU was woken.
     pub(crate) fn entered(&mut self, mark: Mark) {
         let mut at = 0;
         while at < self.open.len() {
@@ -119,7 +119,7 @@ impl Ladder {
                 continue;
             }
             self.open[at].set(Step::Entered, mark);
-            // The handler of an interrupt line reads the device next.
+            // For an interrupt line, the handler's read of the device follows.
             match self.open[at].line {
                 Some(Line::Wire(_)) => at += 1,
                 _ => {
@@ -130,8 +130,8 @@ impl Ladder {
         }
     }
 
-    /// Ends transfers whose guest has had its interrupt, and of which nothing else is to be seen: this vCPU does
-    /// something later.
+    /// Closes transfers whose guest received the interrupt and that can have no further events: this vCPU has proceeded
+    /// to a later event.
     pub(crate) fn end_before(&mut self, vcpu: u32) {
         let ended: Vec<bool> = (0..self.open.len())
             .map(|at| {
@@ -148,7 +148,7 @@ impl Ladder {
         ended.iter().for_each(|open| self.close(open));
     }
 
-    /// The vector of a raised interrupt, as far as it is known.
+    /// The vector of a raised interrupt, if known.
     fn vector_of(&self, open: &Open) -> Option<u32> {
         let line = open.line;
         let learnt = || self.vectors.get(&(open.vm, line?)).copied();
@@ -177,7 +177,7 @@ impl Ladder {
         if self.open.is_empty() {
             return;
         }
-        // The guest ended the one before it unseen.
+        // The end of the previous interrupt with this vector was not seen.
         let before = self
             .take(|open| open.stage == Stage::Injected && open.target == Some(mark.pid) && open.vector == Some(vector));
         before.iter().for_each(|open| self.close(open));
@@ -197,7 +197,7 @@ impl Ladder {
         }
     }
 
-    /// Notes when the vCPU could take the interrupt. Returns whether that is known.
+    /// Sets the time from which the vCPU could take the interrupt. Returns whether it is known.
     fn reach(&mut self, at: usize, mark: Mark) -> bool {
         let open = &mut self.open[at];
         let raised = open.at(Step::Posted).or(open.at(Step::Raised));
@@ -210,7 +210,7 @@ impl Ladder {
         reached.is_some()
     }
 
-    /// The guest reads a device's register: where an interrupt has a line, its handler asks the device why.
+    /// The guest reads a device's register: the handler of an interrupt line reads the interrupt status.
     pub(crate) fn device_read(&mut self, mark: Mark) {
         let is_wire = |open: &Open| matches!(open.line, Some(Line::Wire(_)));
         let mut at = 0;
@@ -234,7 +234,7 @@ impl Ladder {
         }
     }
 
-    /// The guest ends an interrupt.
+    /// The guest ends an interrupt (EOI).
     pub(crate) fn eoi(&mut self, mark: Mark, vector: u32) {
         let is = |open: &Open| {
             let is_delivered = matches!(open.stage, Stage::Injected | Stage::Posted);

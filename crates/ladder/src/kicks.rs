@@ -1,4 +1,4 @@
-//! Kicks, and the server that turns to a queue.
+//! Kicks, and the start of service by the queue's server.
 
 use crate::event::{Direction, Eventfd, Line};
 use crate::figures::Key;
@@ -7,11 +7,11 @@ use crate::step::Step;
 use crate::threads::Mark;
 use crate::transfer::{Open, Stage};
 
-/// A transfer whose interrupt has not come when the server turned to the queue so often is given up.
+/// Number of times that the server turns to the queue after which a transfer without an interrupt is abandoned.
 const PATIENCE: u8 = 8;
 
 impl Ladder {
-    /// The guest kicks a queue. `woke`: whom that woke.
+    /// The guest kicks a queue. `woke`: the thread that the kick woke.
     pub(crate) fn kick(&mut self, mark: Mark, key: Key, woke: Option<u32>) {
         self.forget_other_vms(key, self.threads.process(mark.pid));
         let Some(lane) = self.lane(key) else { return };
@@ -28,7 +28,7 @@ impl Ladder {
         if woke.is_some() && queue.server.is_none() {
             queue.server = woke;
         }
-        // The guest offers buffers for what comes: no packet follows from that.
+        // The guest offers receive buffers: no packet follows from the kick.
         if queue.direction == Some(Direction::ToGuest) {
             return;
         }
@@ -50,7 +50,7 @@ impl Ladder {
         }
     }
 
-    /// An eventfd is signalled: by a vCPU that has left its guest, a kick.
+    /// An eventfd is signalled: a kick if the signalling thread is a vCPU outside its guest.
     pub(crate) fn signalled(&mut self, mark: Mark, eventfd: Eventfd) {
         let worked = |open: &&mut Open| open.stage == Stage::Worked && open.server == mark.pid;
         let open = self.open.iter_mut().filter(worked);
@@ -68,7 +68,7 @@ impl Ladder {
         }
     }
 
-    /// User space takes an eventfd's signal: QEMU turns to a queue, or relays an interrupt of vhost's.
+    /// User space reads an eventfd: QEMU turns to a queue, or relays vhost's interrupt.
     pub(crate) fn taken(&mut self, mark: Mark, eventfd: Eventfd) {
         if let Some(lane) = self.known_lane(Key::Kicks(eventfd)) {
             self.take_up(mark, lane);
@@ -84,7 +84,7 @@ impl Ladder {
         }
     }
 
-    /// A worker of vhost turns to a queue.
+    /// A vhost worker turns to a queue.
     pub(crate) fn served(&mut self, mark: Mark, kick: Eventfd, call: Eventfd, direction: Direction) {
         self.remember_call(call, mark.pid);
         self.remember_kick(kick);
@@ -96,7 +96,7 @@ impl Ladder {
         self.take_up(mark, lane);
     }
 
-    /// When a thread was woken and began to run, last.
+    /// The latest wakeup of a thread, and the latest time at which it began to run.
     pub(crate) fn lookback(&self, pid: u32) -> (Option<Mark>, Option<Mark>) {
         self.threads.get(pid).map_or((None, None), |thread| (thread.woken, thread.runs))
     }
@@ -109,7 +109,7 @@ impl Ladder {
             open.take_ups = open.take_ups.saturating_add(1);
         }
         let is_wire = |open: &Open| matches!(open.line, Some(Line::Wire(_)));
-        // What the round before has left.
+        // Transfers left over from the previous round.
         let over = |open: &Open| {
             let is_relayed = open.is_vhost && open.is_signalled && open.take_ups < PATIENCE;
             match open.stage {
@@ -135,7 +135,7 @@ impl Ladder {
         }
     }
 
-    /// A thread serves this transfer.
+    /// A thread begins to serve this transfer.
     pub(crate) fn serve(&mut self, pid: u32, at: usize) {
         let marks = self.lookback(pid);
         let is_vhost = self.threads.is_vhost(pid);
@@ -146,7 +146,7 @@ impl Ladder {
         set_runs(open, (Step::Woken, Step::Runs), open.began(), marks);
     }
 
-    /// A server sleeps: its round is over.
+    /// A server goes to sleep, which ends its round.
     pub(crate) fn round_over(&mut self, pid: u32) {
         if self.threads.get(pid).is_some_and(|thread| thread.serves) {
             self.lanes.iter_mut().filter(|lane| lane.server == Some(pid)).for_each(|lane| lane.is_in_round = false);
@@ -185,7 +185,7 @@ impl Ladder {
     }
 }
 
-/// Notes when a thread was woken and ran, as far as that was since.
+/// Sets the times at which a thread was woken and ran, if these are not before `since`.
 pub(crate) fn set_runs(open: &mut Open, steps: (Step, Step), since: i64, (woken, runs): (Option<Mark>, Option<Mark>)) {
     let woken = woken.filter(|mark| mark.t >= since);
     if let Some(woken) = woken {

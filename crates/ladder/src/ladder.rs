@@ -8,32 +8,32 @@ use crate::transfer::{Open, Stage};
 use latpath_model::Ns;
 use std::collections::{BTreeMap, HashMap};
 
-/// Queues that are known at once.
+/// Maximum number of queues.
 const LANES: usize = 512;
-/// Transfers that may go on at once.
+/// Maximum number of open transfers.
 const OPEN: usize = 1024;
-/// Interrupts whose vector is known, and eventfds of interrupts.
+/// Maximum number of interrupts with a known vector, and of eventfds of interrupts.
 const KNOWN: usize = 4096;
-/// Exit reasons.
+/// Maximum number of exit reasons.
 const REASONS: usize = 256;
 
-/// How events name a queue.
+/// How events identify a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// By eventfds: kick, queue and interrupt are joined by what they share.
+    /// By eventfds, which kick, queue and interrupt share.
     Eventfds,
-    /// By the register that the guest writes to, and by wake-ups.
+    /// By the register that the guest writes to, and by wakeups.
     Wakeups,
 }
 
-/// What devices and virtual machines are called.
+/// Names of devices and virtual machines.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     pub devices: HashMap<Device, String>,
     pub vms: HashMap<u32, String>,
 }
 
-/// Takes events in the order of their times and makes transfers of them. Memory is bounded, whatever comes.
+/// Turns events, in order of time, into transfers. Memory is bounded for any input.
 #[derive(Debug)]
 pub struct Ladder {
     pub(crate) join: Join,
@@ -41,8 +41,8 @@ pub struct Ladder {
     pub(crate) lanes: Vec<Lane>,
     lane_of: HashMap<Key, usize>,
     pub(crate) open: Vec<Open>,
-    /// Eventfds of interrupts, which are no kicks, and the process that raised them. The kernel gives the number of an eventfd that is
-    /// closed to the next one.
+    /// Eventfds of interrupts (not kicks), with the process that raised them. The kernel reuses the number of a closed
+    /// eventfd.
     calls: BTreeMap<Eventfd, Option<u32>>,
     pub(crate) vectors: HashMap<(Option<u32>, Line), u32>,
     pub(crate) ended: HashMap<Option<u32>, [Option<Ended>; 2]>,
@@ -51,13 +51,14 @@ pub struct Ladder {
     pub(crate) names: Names,
     now: Ns,
     first: Option<Ns>,
-    /// Kinds of events that were seen at all.
+    /// Whether events of these kinds were seen at all.
     has_wakings: bool,
     pub(crate) has_accepts: bool,
     pub(crate) has_injections: bool,
 }
 
 impl Ladder {
+    /// Creates an empty ladder.
     pub fn new(join: Join) -> Self {
         Self {
             join,
@@ -79,31 +80,31 @@ impl Ladder {
         }
     }
 
-    /// Says what a device is called. Of more than 512, the rest have no name.
+    /// Sets a device's name. Devices beyond 512 remain unnamed.
     pub fn name_device(&mut self, device: Device, name: &str) {
         if self.names.devices.len() < LANES {
             self.names.devices.insert(device, name.to_owned());
         }
     }
 
-    /// Says what a virtual machine is called, by its process.
+    /// Sets a virtual machine's name, by its process. Virtual machines beyond 512 remain unnamed.
     pub fn name_vm(&mut self, process: u32, name: &str) {
         if self.names.vms.len() < LANES {
             self.names.vms.insert(process, name.to_owned());
         }
     }
 
-    /// Says who a thread is.
+    /// Sets a thread's identity.
     pub fn identify(&mut self, pid: u32, identity: Identity) {
         self.threads.of(pid).identity = identity;
     }
 
-    /// Whether it is known who a thread is.
+    /// Whether a thread's identity is known.
     pub fn is_identified(&self, pid: u32) -> bool {
         self.threads.get(pid).is_some_and(|thread| !thread.identity.name.is_empty())
     }
 
-    /// A thread's process, where it is known.
+    /// A thread's process, if known.
     pub(crate) fn process(&self, pid: u32) -> Option<u32> {
         self.threads.process(pid)
     }
@@ -112,14 +113,14 @@ impl Ladder {
         self.threads.get(pid).is_some_and(|thread| thread.is_vcpu)
     }
 
-    /// Says which virtual machine has this tap.
+    /// Sets the virtual machine of a tap.
     pub fn tap_of(&mut self, device: Device, vm: u32) {
         if let Some(lane) = self.lane(Key::Tap(device)) {
             self.lanes[lane].vm = Some(vm);
         }
     }
 
-    /// The number of an exit reason. Of more than 256, the rest have the last one's.
+    /// Number of an exit reason. Reasons beyond 256 share the last number.
     pub fn reason(&mut self, name: &str) -> u16 {
         let at = self.reasons.iter().position(|known| known == name).unwrap_or_else(|| {
             if self.reasons.len() < REASONS {
@@ -130,7 +131,7 @@ impl Ladder {
         at as u16
     }
 
-    /// Takes the next event.
+    /// Processes the next event.
     pub fn push(&mut self, event: &Event) {
         self.counts.events += 1;
         if event.t < self.now {
@@ -184,7 +185,7 @@ impl Ladder {
         if next != 0 {
             let thread = self.threads.of(next);
             let explained = thread.run(Mark { pid: next, ..mark }) || !thread.takes_part();
-            // Where wakeups are not recorded at all, nobody seems to be woken.
+            // If wakeups are not recorded at all, every thread seems to run without one.
             self.counts.violations += u64::from(!explained && self.has_wakings);
         }
     }
@@ -204,7 +205,7 @@ impl Ladder {
         }
     }
 
-    /// A queue's place; `None` where there are too many.
+    /// Index of a queue, added if new; `None` if there are too many.
     pub(crate) fn lane(&mut self, key: Key) -> Option<usize> {
         if let Some(at) = self.lane_of.get(&key) {
             return Some(*at);
@@ -239,7 +240,7 @@ impl Ladder {
         self.open.push(open);
     }
 
-    /// Takes out the transfers for which this is so.
+    /// Removes and returns the open transfers that match `is`.
     pub(crate) fn take(&mut self, mut is: impl FnMut(&Open) -> bool) -> Vec<Open> {
         let (taken, rest) = std::mem::take(&mut self.open).into_iter().partition(|open| is(open));
         self.open = rest;
@@ -262,17 +263,17 @@ impl Ladder {
         self.lanes[open.lane].groups.entry(variant).or_default().add(transfer);
     }
 
-    /// A kick was served, and no packet came of it.
+    /// Counts a kick that was served without a packet.
     pub(crate) fn close_without_packet(&mut self, open: &Open) {
         self.lanes[open.lane].without_packet += 1;
     }
 
-    /// A server raises interrupts by this eventfd.
+    /// A server raises interrupts with this eventfd.
     pub(crate) fn remember_call(&mut self, eventfd: Eventfd, server: u32) {
         if eventfd != 0 && (self.calls.len() < KNOWN || self.calls.contains_key(&eventfd)) {
             self.calls.insert(eventfd, self.threads.process(server));
         }
-        // It may have had an earlier life as a kick's.
+        // Its number may have been that of an eventfd for kicks, since closed.
         self.lane_of.remove(&Key::Kicks(eventfd));
     }
 
@@ -281,12 +282,13 @@ impl Ladder {
         self.calls.len()
     }
 
-    /// A server takes kicks from this eventfd: it is no interrupt's, or not any more.
+    /// A server receives kicks from this eventfd, so it is not, or no longer, an interrupt's.
     pub(crate) fn remember_kick(&mut self, eventfd: Eventfd) {
         self.calls.remove(&eventfd);
     }
 
-    /// Whether an eventfd that a vCPU signals is an interrupt's. One that another process raised interrupts by has a new life.
+    /// Whether an eventfd signalled by a vCPU is an interrupt's. If another process raised interrupts with it, its
+    /// number has been reused.
     pub(crate) fn is_call(&mut self, eventfd: Eventfd, vcpu: u32) -> bool {
         let Some(owner) = self.calls.get(&eventfd) else { return false };
         let is_same = owner.zip(self.threads.process(vcpu)).is_none_or(|(owner, process)| owner == process);
@@ -296,7 +298,7 @@ impl Ladder {
         is_same
     }
 
-    /// Forgets an eventfd's queue where it is another virtual machine's: its number has a new life.
+    /// Forgets an eventfd's queue if it is another virtual machine's: the number has been reused.
     pub(crate) fn forget_other_vms(&mut self, key: Key, vm: Option<u32>) {
         let known = self.known_lane(key).and_then(|lane| self.lanes[lane].vm);
         if matches!(key, Key::Kicks(_)) && known.zip(vm).is_some_and(|(known, vm)| known != vm) {
@@ -310,7 +312,7 @@ impl Ladder {
         }
     }
 
-    /// The time of the first event, and from there to the last.
+    /// Time of the first event, and duration until the last, ns.
     pub(crate) fn covered(&self) -> (Ns, Ns) {
         self.first.map_or((0, 0), |first| (first, self.now.saturating_sub(first)))
     }
@@ -322,13 +324,13 @@ impl Ladder {
         if vcpu.exit.is_none() && !vcpu.is_vcpu {
             return;
         }
-        // On Intel's CPUs KVM reports the write after it has signalled the queue's eventfd.
+        // On Intel CPUs, KVM reports the write after it has signalled the queue's eventfd.
         if let Some(lane) = vcpu.kicked.take() {
             let queue = &mut self.lanes[lane];
             queue.doorbell = queue.doorbell.or(Some(doorbell));
             return;
         }
-        // Whether it is a kick shows by whom it wakes; KVM reports some writes only after that.
+        // The wakeup shows whether the write is a kick; KVM reports some writes only after it.
         if self.join == Join::Wakeups && (is_known || woke.is_some()) {
             return self.kick(mark, Key::Doorbell(doorbell), woke);
         }

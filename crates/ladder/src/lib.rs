@@ -1,16 +1,14 @@
-//! One transfer between a guest and its host, step by step: the guest kicks a queue (the vCPU leaves the guest),
-//! vhost's worker or QEMU is woken, runs, carries the packet; the interrupt is raised, the vCPU reached, the
-//! interrupt injected, the guest's handler runs. In the other direction a transfer begins when the packet is handed
-//! to the tap.
+//! Transfers between a guest and its host, step by step: the guest kicks a queue (the vCPU leaves the guest); vhost's
+//! worker or QEMU is woken, runs, and carries the packet; the interrupt is raised, reaches the vCPU, and is injected;
+//! the guest's handler runs. In the other direction, a transfer begins when a packet reaches the tap.
 //!
-//! [`Ladder`] is a state machine over one stream of [`Event`]s in the order of their times. It does not know where
-//! they come from: [`Live`] takes them from the flight recorder, [`trace_text`] from what `trace-cmd report` and
-//! `perf script` print. Each transfer's rungs sum to its time, exactly. A step is joined to its transfer by what
-//! caused it: who signalled which eventfd, who woke whom, which interrupt vector. What cannot be joined is counted,
-//! not guessed.
+//! [`Ladder`] is a state machine over one stream of [`Event`]s in order of time, independent of their source: [`Live`]
+//! takes them from the flight recorder, [`trace_text`] from the output of `trace-cmd report` and `perf script`. The
+//! rungs of each transfer sum exactly to its time. Steps are joined to their transfer by causality: the signalled
+//! eventfd, the wakeup, the interrupt vector. Events that cannot be joined are counted, not guessed.
 //!
-//! Several kicks before the server turns to the queue make one transfer, which begins with the first; the others are
-//! counted as coalesced. Memory is bounded, whatever events come.
+//! Several kicks before the server turns to the queue form one transfer, which begins with the first; the others are
+//! counted as coalesced. Memory is bounded for any input.
 
 mod event;
 mod figures;

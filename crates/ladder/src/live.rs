@@ -1,4 +1,4 @@
-//! The ladder of what happens now: the flight recorder's events.
+//! The live ladder, from the flight recorder's events.
 
 use crate::event::{Device, Direction, Doorbell, Event, Line, What};
 use crate::ladder::{Join, Ladder};
@@ -12,24 +12,24 @@ use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Memory for each CPU's events: a tenth of a second of a CPU that does nothing else but record.
+/// Memory for each CPU's events, bytes: a tenth of a second of a CPU that does nothing but record.
 const BYTES_PER_CPU: usize = 2 << 20;
-/// Exit reasons whose names are known.
+/// Maximum number of exit reasons with names.
 const REASONS: usize = 1024;
 
-/// The name of an exit reason: of whose reasons, and its number.
+/// Returns the name of an exit reason, from the vendor that defines it and its number.
 pub type NameReason = Box<dyn Fn(u32, u32) -> String>;
 
-/// Follows transfers until it is ended.
+/// Follows transfers until [`Live::finish`].
 pub struct Live {
     recorder: Recorder,
     tail: Tail,
     follower: Follower,
-    /// While it is open, the kernel measures what programs cost.
+    /// While open, the kernel measures the programs' run time.
     measuring: Option<OwnedFd>,
 }
 
-/// Makes the ladder's events of the recorder's.
+/// Converts the recorder's events into the ladder's.
 struct Follower {
     ladder: Ladder,
     name_reason: NameReason,
@@ -40,11 +40,12 @@ struct Follower {
 }
 
 impl Live {
-    /// Begins. `only`: the processes of the virtual machines to follow, and their taps; where it is empty, all. With
-    /// `cost`, the kernel measures what the programs cost, which makes each dearer by two readings of the clock.
+    /// Starts. `only`: the processes of the virtual machines to follow, and their taps; if empty, all are followed.
+    /// With
+    /// `cost`, the kernel measures the programs' run time, which adds two clock readings to each run.
     ///
     /// # Errors
-    /// Where this kernel or user cannot trace.
+    /// If the kernel or the user's rights do not allow tracing.
     pub fn start(
         name_reason: NameReason,
         only: BTreeSet<u32>,
@@ -53,7 +54,7 @@ impl Live {
     ) -> Result<Self, StartError> {
         let measuring = if cost { Some(latpath_bpf::measure()?) } else { None };
         let recorder = Recorder::start_for(Scope::Transfers, BYTES_PER_CPU)?;
-        // Without vhost, QEMU alone turns to queues.
+        // Without vhost, only QEMU serves queues.
         let is_vhost_seen = recorder.has("vhost_tx_kick") || !Path::new("/sys/module/vhost_net").exists();
         let join = match recorder.has("eventfd_read") && is_vhost_seen {
             true => Join::Eventfds,
@@ -64,23 +65,23 @@ impl Live {
         Ok(Self { recorder, tail: Tail::new(), follower, measuring })
     }
 
-    /// Takes what has happened since the last call. Call it some ten times a second.
+    /// Processes the events since the last call. Call it about ten times a second.
     pub fn step(&mut self) {
         let (recorder, follower) = (&self.recorder, &mut self.follower);
         self.tail.read(recorder, &mut |tailed| follower.take(recorder, tailed));
     }
 
-    /// Says what devices and virtual machines are called.
+    /// The ladder, for setting the names of devices and virtual machines.
     pub fn ladder(&mut self) -> &mut Ladder {
         &mut self.follower.ladder
     }
 
-    /// What this kernel does not offer.
+    /// Hooks that this kernel lacks.
     pub fn missing(&self) -> Vec<Missing> {
         self.recorder.missing()
     }
 
-    /// Ends the window, and calls `at_end` when its last event is there; names that are given then are used too.
+    /// Ends the window and calls `at_end` after its last event; names set by `at_end` are used too.
     pub fn finish(mut self, at_end: impl FnOnce(&mut Ladder)) -> Observation<LadderFigures> {
         let (recorder, follower) = (&self.recorder, &mut self.follower);
         self.tail.finish(recorder, &mut |tailed| follower.take(recorder, tailed));
@@ -108,7 +109,7 @@ impl Live {
     }
 }
 
-/// arch/x86/kvm/svm/svm.c reports an exit before it serves interrupts only from Linux 6.5 on.
+/// arch/x86/kvm/svm/svm.c reports an exit before it handles interrupts only since Linux 6.5.
 fn late_exits(reasons: &HashMap<(u32, u32), u16>, release: &str) -> Option<String> {
     const SVM: u32 = 2;
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
@@ -135,7 +136,7 @@ impl Follower {
     fn what(&mut self, recorder: &Recorder, event: &Recorded) -> Option<What> {
         Some(match event.what {
             Happened::Switch { next, left, .. } => {
-                // In an uninterruptible sleep a server waits for memory or a lock: its round is not over.
+                // In uninterruptible sleep, a server waits for memory or a lock: its round has not ended.
                 let asleep = matches!(left, Left::Asleep(Sleep::Interruptible | Sleep::Idle));
                 What::Switch { next, asleep }
             }

@@ -1,4 +1,4 @@
-//! Packets: which transfer carries them.
+//! Assigns packets to transfers.
 
 use crate::event::{Device, Direction};
 use crate::figures::{Key, Lane};
@@ -8,7 +8,7 @@ use crate::threads::Mark;
 use crate::transfer::{Open, Stage};
 
 impl Ladder {
-    /// A packet is handed to the tap for the guest.
+    /// A packet for the guest reaches the tap.
     pub(crate) fn arrived(&mut self, mark: Mark, device: Device) {
         let Some(lane) = self.lane(Key::Tap(device)) else { return };
         self.lanes[lane].packets += 1;
@@ -34,7 +34,7 @@ impl Ladder {
             })
             .collect();
         let [at] = candidates[..] else {
-            // Of several packets in a round the first counts.
+            // Of several packets in a round, only the first counts.
             self.counts.ambiguous += u64::from(candidates.len() > 1);
             return;
         };
@@ -43,12 +43,12 @@ impl Ladder {
         self.work(mark, lane);
     }
 
-    /// Whether this thread can work for the virtual machine: applications of the host read packets of taps too.
+    /// Whether this thread may serve the virtual machine: applications on the host may also read packets from taps.
     fn may_serve(&self, vm: Option<u32>, pid: u32) -> bool {
         vm.is_none() || self.threads.is_vhost(pid) || self.threads.process(pid) == vm
     }
 
-    /// A server hands a guest's packet to the tap.
+    /// A server passes a guest's packet to the tap.
     pub(crate) fn packet_from_guest(&mut self, mark: Mark, device: Option<Device>) {
         let mine = |open: &Open| open.direction == Direction::FromGuest && open.server == mark.pid;
         let fits = |lane: usize, lanes: &[Lane]| {
@@ -83,8 +83,8 @@ impl Ladder {
         }
     }
 
-    /// The queue of this device that the server has turned to in the same round, while it now serves one that has carried
-    /// no packet yet: QEMU goes on with what a NIC's queue still holds (in a bottom half, which no kick begins) after it
+    /// The queue of this device that the server turned to earlier in the same round, if the queue that it now serves
+    /// has carried no packet: QEMU continues with a NIC's remaining packets (in a bottom half, without a kick) after it
     /// has turned to another device.
     fn left_over(&self, pid: u32, serving: usize, device: Option<Device>) -> Option<usize> {
         if device.is_none() || self.lanes[serving].device.is_some() {
@@ -93,7 +93,8 @@ impl Ladder {
         self.carriers(pid, device).find(|lane| self.lanes[*lane].is_in_round)
     }
 
-    /// The queues of this server that have carried packets from the guest to this device, where the source names it.
+    /// The server's queues that have carried packets from the guest to this device, or to any device if the source does
+    /// not report it.
     fn carriers(&self, pid: u32, device: Option<Device>) -> impl Iterator<Item = usize> + '_ {
         let carries = move |lane: &Lane| {
             let is_same = device.is_none() || lane.device == device;
@@ -102,7 +103,7 @@ impl Ladder {
         self.lanes.iter().enumerate().filter(move |(_, lane)| carries(lane)).map(|(at, _)| at)
     }
 
-    /// Whether this thread was woken for the transfer, or serves its queue.
+    /// Whether this thread was woken for the waiting transfer, or serves its queue.
     fn waits_for(&self, open: &Open, pid: u32) -> bool {
         let woken = self.threads.get(pid).and_then(|thread| thread.woken);
         let by_kick = woken.is_some_and(|woken| woken.t >= open.began() && Some(woken.pid) == open.vcpu);
@@ -110,7 +111,7 @@ impl Ladder {
         is_waiting && (by_kick || self.lanes[open.lane].server == Some(pid))
     }
 
-    /// Chooses among several queues of one server the one that is known to carry this device's packets.
+    /// Chooses the one queue, among several of a server, that is known to carry this device's packets.
     fn choose(&mut self, mark: Mark, device: Option<Device>, lanes: Vec<usize>) {
         let known =
             |lane: &usize| self.lanes[*lane].packets > 0 && (device.is_none() || self.lanes[*lane].device == device);
@@ -138,7 +139,7 @@ impl Ladder {
         self.work(mark, lane);
     }
 
-    /// The transfer that this queue's server serves has carried a packet.
+    /// Marks the transfer in service on this queue as having carried a packet.
     fn work(&mut self, mark: Mark, lane: usize) {
         let serving = |open: &&mut Open| open.lane == lane && open.stage == Stage::Serving;
         if let Some(open) = self.open.iter_mut().find(serving) {
@@ -147,7 +148,7 @@ impl Ladder {
         }
     }
 
-    /// The guest need not kick while the server is at work.
+    /// A packet without a kick: the guest need not kick while the server is active.
     fn packet_without_kick(&mut self, mark: Mark, device: Option<Device>) {
         let lane = self.carriers(mark.pid, device).next();
         if let Some(lane) = lane {

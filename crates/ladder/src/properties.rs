@@ -1,4 +1,4 @@
-//! What holds whatever events come, in whatever order.
+//! Properties that hold for any events in any order.
 
 use crate::event::{Device, Direction, Doorbell, Event, Line, What};
 use crate::ladder::{Join, Ladder};
@@ -62,7 +62,7 @@ fn check(report: &Observation<LadderFigures>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Events whose times go on, but now and then back.
+/// Events with increasing times; with `back`, sometimes decreasing.
 fn events(back: bool) -> impl Strategy<Value = Vec<Event>> {
     let step = if back { -50..100i64 } else { 0..100i64 };
     let event = (step, 0..2u32, 0..6u32, what());
@@ -86,7 +86,7 @@ proptest! {
     #[test]
     fn in_order_no_step_is_before_the_one_that_causes_it(events in events(false), eventfds: bool) {
         let join = if eventfds { Join::Eventfds } else { Join::Wakeups };
-        // Threads that run unwoken are counted too: nothing sleeps here.
+        // Threads that run without a wakeup would be counted too, so no thread sleeps here.
         let awake: Vec<Event> = events
             .into_iter()
             .map(|event| match event.what {

@@ -1,4 +1,4 @@
-//! What the ladder says in the end: for programs as it is, for people by way of the report.
+//! Results of the ladder: directly for programs, in the report for people.
 
 use crate::event::Direction;
 use crate::figures::{Group, Key, Lane};
@@ -14,114 +14,125 @@ use serde::{Deserialize, Serialize};
 /// The figures of all queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LadderFigures {
-    /// Events that came.
+    /// Events received.
     pub events: u64,
-    /// Transfers that were given up because events are missing.
+    /// Transfers abandoned because of lost events.
     pub ended_by_loss: u64,
     /// Transfers whose end was not seen.
     pub unfinished: u64,
-    /// Packets that several transfers could have carried; they are in none.
+    /// Packets that several transfers could have carried; assigned to none.
     pub ambiguous_packets: u64,
-    /// Effects that were seen before their cause. More than 0: the events' order or clock is wrong.
+    /// Effects seen before their cause. If above 0, the order or the clock of the events is wrong.
     pub causality_violations: u64,
-    /// Kicks of queues that carry no packets: disks, consoles, a NIC's control queue.
+    /// Kicks of queues without packets: disks, consoles, a NIC's control queue.
     pub other_kicks: u64,
-    /// Queues that carried packets, most packets first.
+    /// Queues that carried packets, by number of packets in descending order.
     pub queues: Vec<QueueReport>,
 }
 
 /// A queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QueueReport {
-    /// The tap, where it is known.
+    /// The tap, if known.
     pub device: Option<String>,
-    /// The virtual machine, where it is known.
+    /// The virtual machine, if known.
     pub vm: Option<String>,
-    /// From or to the guest.
+    /// Direction of its packets.
     pub direction: Direction,
-    /// The register that the guest kicks, where it is known: `0xa003a50`, `port 0xc050`.
+    /// The register that the guest kicks, if known: `0xa003a50`, `port 0xc050`.
     pub doorbell: Option<String>,
-    /// The number of the eventfd of its kicks, where that is known.
+    /// Number of the eventfd of its kicks, if known.
     pub kick_eventfd: Option<u64>,
     /// Whether vhost's worker carries its packets; otherwise QEMU does.
     pub by_vhost: bool,
-    /// Kicks; 0 of packets to the guest, which nobody kicks.
+    /// Kicks; 0 for packets to the guest, which need none.
     pub kicks: u64,
-    /// Kicks (to the guest: packets) that came while an earlier one waited for the server: the transfer is the
-    /// earlier one's.
+    /// Kicks (to the guest: packets) while an earlier one waited for the server; they belong to the earlier one's
+    /// transfer.
     pub coalesced: u64,
-    /// Kicks after which the server found nothing to carry: an earlier round had taken it.
+    /// Kicks after which the server found no packet: an earlier round had taken it.
     pub kicks_without_packet: u64,
     /// Packets.
     pub packets: u64,
-    /// Packets that needed no kick, because the server was at work: suppressed kicks. 0 of packets to the guest.
+    /// Packets without a kick because the server was active (suppressed kicks); 0 for packets to the guest.
     pub packets_without_kick: u64,
-    /// Its transfers, by the means by which they went; most transfers first.
+    /// Its transfers by variant, by number of transfers in descending order.
     pub ladders: Vec<MeansReport>,
 }
 
-/// The transfers of a queue that went by the same means.
+/// Transfers of a queue with the same variant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MeansReport {
-    /// By which means. Interrupts of `no_vhost` and `vhost_relayed` may be posted too: then there is a rung
-    /// `interrupt_posted`.
+    /// The variant. Interrupts of `no_vhost` and `vhost_relayed` may be posted too: then the rung `interrupt_posted`
+    /// exists.
     pub variant: Variant,
-    /// From the first step to the last.
+    /// Time from the first step to the last.
     pub total: Times,
     /// The rungs, in order. Their sums add up to the total's.
     pub rungs: Vec<Rung>,
-    /// Why vCPUs left the guest to kick, most frequent first.
+    /// Exit reasons of the kicks, most frequent first.
     pub exit_reasons: Vec<ReasonCount>,
-    /// From the moment that the guest has the interrupt to its next kick; not part of the total.
+    /// Time from the guest's interrupt to its next kick; not part of the total.
     pub next_kick: Times,
     /// One transfer, near the median.
     pub drawn: Vec<DrawnStep>,
 }
 
-/// The time that ends with a step, from the step before it that was seen.
+/// Time from the previous observed step to this step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rung {
     /// The step.
     pub step: Step,
-    /// Over the transfers that have it.
+    /// Its times, of the transfers with this rung.
     pub time: Times,
 }
 
-/// Durations: count, sum, mean and extremes are exact, percentiles at most 0.2 % off.
+/// Durations, ns: count, sum, mean and extremes are exact, the error of percentiles is at most 0.2 %.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Times {
+    /// Number of durations.
     pub count: u64,
+    /// Sum.
     pub sum_ns: Ns,
+    /// Minimum.
     pub min_ns: Ns,
+    /// Mean.
     pub mean_ns: Ns,
+    /// Median.
     pub p50_ns: Ns,
+    /// 90th percentile.
     pub p90_ns: Ns,
+    /// 99th percentile.
     pub p99_ns: Ns,
+    /// 99.9th percentile.
     pub p99_9_ns: Ns,
+    /// Maximum.
     pub max_ns: Ns,
 }
 
-/// How often a vCPU left its guest for a reason.
+/// Number of exits of vCPUs for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReasonCount {
+    /// The reason.
     pub reason: String,
+    /// Number of exits.
     pub count: u64,
 }
 
-/// A step of the transfer that is drawn.
+/// A step of the drawn transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrawnStep {
     /// The step.
     pub step: Step,
-    /// Since the transfer's first step.
+    /// Time since the transfer's first step, ns.
     pub at_ns: Ns,
-    /// Since the step before.
+    /// Time since the previous step, ns.
     pub rung_ns: Ns,
     /// The thread that did it.
     pub thread: String,
-    /// Its number.
+    /// The thread's number.
     pub pid: u32,
-    /// On which CPU.
+    /// The CPU that it ran on.
     pub cpu: u32,
 }
 
@@ -143,7 +154,7 @@ impl Times {
 }
 
 impl Ladder {
-    /// Ends it: what is still going on is unfinished.
+    /// Ends the ladder; open transfers count as unfinished.
     pub fn finish(mut self) -> Observation<LadderFigures> {
         let injected = self.take(|open| matches!(open.stage, Stage::Injected | Stage::Posted));
         injected.iter().for_each(|open| self.close(open));

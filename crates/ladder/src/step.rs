@@ -1,16 +1,16 @@
-//! The steps of a transfer, and the means by which it goes.
+//! Steps and variants of transfers.
 
 use crate::event::Direction;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A step of a transfer. A rung is the time that ends with a step, from the step before it that was seen.
+/// A step of a transfer. A rung is the time from the previous observed step to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The vCPU leaves the guest to kick; or the packet is handed to the tap.
+    /// The vCPU leaves the guest to kick, or the packet reaches the tap.
     Begin,
-    /// Somebody wakes the server: vhost's worker, or QEMU's thread.
+    /// The server (vhost's worker, or QEMU's thread) is woken.
     #[serde(rename = "server_woken")]
     Woken,
     /// The server runs.
@@ -25,13 +25,13 @@ pub enum Step {
     /// The interrupt is raised in KVM.
     #[serde(rename = "interrupt_raised")]
     Raised,
-    /// Hardware delivers the interrupt (APICv, AVIC): KVM sees nothing of that if the vCPU is in its guest.
+    /// Hardware delivers the interrupt (APICv, AVIC), invisibly to KVM if the vCPU is in its guest.
     #[serde(rename = "interrupt_posted")]
     Posted,
-    /// The vCPU leaves the guest to take the interrupt; or it was asleep, and runs.
+    /// The vCPU leaves the guest to take the interrupt, or runs after sleeping.
     #[serde(rename = "vcpu_reached")]
     Reached,
-    /// The vCPU that slept enters the guest, where hardware delivers the posted interrupt.
+    /// The vCPU that was asleep enters the guest, where hardware delivers the posted interrupt.
     #[serde(rename = "vcpu_enters")]
     Entered,
     /// KVM injects the interrupt.
@@ -43,7 +43,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All of them, in the order in which they happen.
+    /// All steps, in order of occurrence.
     pub const ALL: [Self; 12] = [
         Self::Begin,
         Self::Woken,
@@ -60,7 +60,7 @@ impl Step {
     ];
 }
 
-/// By which means a packet and its interrupt go.
+/// Means by which a packet and its interrupt are delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Variant {
@@ -69,17 +69,18 @@ pub enum Variant {
     /// B: vhost carries the packet, and QEMU relays the interrupt (virtio-mmio, INTx).
     #[serde(rename = "vhost_relayed")]
     Relayed,
-    /// C: vhost carries the packet, and KVM makes the interrupt of its signal (irqfd, MSI).
+    /// C: vhost carries the packet, and KVM turns its signal into the interrupt (irqfd, MSI).
     #[serde(rename = "vhost_irqfd")]
     Irqfd,
     /// D: as C, and hardware delivers the interrupt (APICv, AVIC).
     #[serde(rename = "vhost_posted")]
     Posted,
-    /// The interrupt was not raised: the guest had switched it off.
+    /// No interrupt was raised: the guest had disabled it.
     NoInterrupt,
 }
 
 impl Variant {
+    /// Description of the variant.
     pub fn words(self) -> &'static str {
         match self {
             Self::NoVhost => "no vhost",
@@ -92,7 +93,7 @@ impl Variant {
 }
 
 impl Step {
-    /// What happens, whoever serves the queue.
+    /// Description of the step, independent of the server.
     pub fn words_of_any(self, direction: Direction) -> &'static str {
         match (self, direction) {
             (Self::Woken, _) => "vhost's worker or QEMU is woken",
@@ -103,6 +104,7 @@ impl Step {
         }
     }
 
+    /// Description of the step, for one kind of server.
     pub fn words(self, direction: Direction, by_vhost: bool) -> &'static str {
         match (self, direction, by_vhost) {
             (Self::Begin, Direction::FromGuest, _) => "the guest kicks: the vCPU leaves the guest",

@@ -1,34 +1,38 @@
-//! What is known of threads: who woke them, since when they run, when vCPUs could take an interrupt.
+//! State of threads: wakeups, run times, and the times at which vCPUs could take an interrupt.
 
 use latpath_model::Ns;
 use std::collections::HashMap;
 
-/// Threads that are known at once. Where there are more, all are forgotten.
+/// Maximum number of threads; beyond it, all are forgotten.
 pub(crate) const MOST: usize = 1 << 16;
-/// Moments at which a vCPU could take an interrupt that are known.
+/// Maximum number of remembered times at which a vCPU could take an interrupt.
 const REACHES: usize = 16;
 
-/// Something a thread did or suffered: when, who, on which CPU.
+/// Time, thread and CPU of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// When, in the source's clock.
+    /// Time in the source's clock, ns.
     pub t: Ns,
-    /// The thread that did it.
+    /// The acting thread.
     pub pid: u32,
+    /// The CPU.
     pub cpu: u32,
 }
 
-/// Whether the kernel names its workers of vhost so: `vhost-` and a process. Programs that serve devices of
-/// vhost-user do not end in a number.
+/// Whether this is the kernel's name for a vhost worker: `vhost-` and a process. Names of vhost-user programs do not
+/// end in a number.
 pub(crate) fn is_worker(name: &str) -> bool {
     name.strip_prefix("vhost-").is_some_and(|owner| owner.parse::<u32>().is_ok())
 }
 
-/// What a source knows of a thread.
+/// A thread's identity, from the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
+    /// Its name.
     pub name: String,
+    /// Its process, if known.
     pub process: Option<u32>,
+    /// Whether it is a vhost worker.
     pub is_vhost: bool,
 }
 
@@ -39,21 +43,21 @@ pub(crate) struct Thread {
     pub woken: Option<Mark>,
     woken_since_run: bool,
     pub runs: Option<Mark>,
-    /// It has been in a guest.
+    /// Whether it has been in a guest.
     pub is_vcpu: bool,
-    /// It has turned to a queue, or relayed an interrupt.
+    /// Whether it has served a queue or relayed an interrupt.
     pub serves: bool,
-    /// Outside the guest since then, and for which reason.
+    /// The exit and its reason, while the vCPU is outside the guest.
     pub exit: Option<(Mark, u16)>,
-    /// The latest moments at which it could take an interrupt.
+    /// The latest times at which the vCPU could take an interrupt.
     reaches: Vec<Mark>,
-    /// Whom it has woken since it left the guest.
+    /// The thread that it last woke since its exit.
     pub woke: Option<u32>,
-    /// The register that it wrote to since it left the guest, until it shows which queue that kicks.
+    /// The register that it wrote to since its exit, until the kicked queue is known.
     pub doorbell: Option<crate::event::Doorbell>,
-    /// The queue that it has kicked since it left the guest.
+    /// The queue that it kicked since its exit.
     pub kicked: Option<usize>,
-    /// The interrupt of the queue that this worker of vhost serves, by direction.
+    /// Eventfd of the interrupt of the queue that this vhost worker serves, by direction.
     pub call: [u64; 2],
 }
 
@@ -65,13 +69,13 @@ impl Thread {
         self.reaches.push(mark);
     }
 
-    /// The first moment from `t` on at which this vCPU could take an interrupt; `None` too where that is forgotten.
+    /// The first time since `t` at which this vCPU could take an interrupt; `None` if unknown or forgotten.
     pub fn reached_since(&self, t: Ns) -> Option<Mark> {
         let forgotten = self.reaches.len() == REACHES && self.reaches[0].t > t;
         self.reaches.iter().find(|mark| mark.t >= t).copied().filter(|_| !forgotten)
     }
 
-    /// Whether transfers depend on when it runs. Nothing is concluded from other threads.
+    /// Whether transfers depend on the thread's run times; other threads are ignored.
     pub fn takes_part(&self) -> bool {
         self.is_vcpu || self.serves || self.identity.is_vhost
     }
@@ -93,7 +97,7 @@ impl Thread {
         self.woken_since_run = true;
     }
 
-    /// It runs. False if it slept, and nobody had woken it.
+    /// The thread runs. Returns false if it was asleep and no wakeup was seen.
     pub fn run(&mut self, mark: Mark) -> bool {
         let explained = !self.asleep || self.woken_since_run;
         self.asleep = false;
@@ -109,7 +113,7 @@ impl Thread {
 #[derive(Debug, Default)]
 pub(crate) struct Threads {
     all: HashMap<u32, Thread>,
-    /// How often all were forgotten.
+    /// Number of times that all threads were forgotten.
     pub forgotten: u64,
 }
 
@@ -126,7 +130,7 @@ impl Threads {
         self.all.entry(pid).or_default()
     }
 
-    /// Forgets what threads did, and keeps who they are.
+    /// Resets the threads' state, but keeps their identities.
     pub fn forget_states(&mut self) {
         for thread in self.all.values_mut() {
             let identity = std::mem::take(&mut thread.identity);

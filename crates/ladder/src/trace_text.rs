@@ -1,6 +1,6 @@
-//! Reads what `trace-cmd report`, `perf script` and the kernel's own `trace` file print: a line for each event.
+//! Reads the output of `trace-cmd report`, `perf script` and the kernel's own `trace` file: a line for each event.
 //!
-//! The text is taken as it comes from somebody else: lines are bounded, and what is no event is counted.
+//! The text is untrusted: line lengths are bounded, and lines without an event are counted.
 
 mod parse;
 
@@ -15,30 +15,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// It could not be read.
+    /// The file cannot be read.
     #[error("{0}")]
     Read(#[from] io::Error),
-    /// No line of it is an event.
+    /// No line is an event.
     #[error("no line of it is an event; export one with: trace-cmd report > FILE, or perf script > FILE")]
     NoEvents,
-    /// The events that a ladder needs are not among them.
+    /// Events that a ladder needs are missing.
     #[error("no {0} event in it; record with: trace-cmd record -e kvm -e sched -e net -e skb")]
     Lacks(&'static str),
 }
 
-/// What came of a file.
+/// Result of an import.
 #[derive(Clone, Debug)]
 pub struct Imported {
+    /// The ladder's results.
     pub report: Observation<LadderFigures>,
+    /// Lines read.
     pub lines: u64,
-    /// Those that are no event.
+    /// Lines without an event, except blank lines.
     pub no_events: u64,
 }
 
 /// Reads a text to its end, or until `stop`.
 ///
 /// # Errors
-/// Where it cannot be read, or holds no events that a ladder could be made of.
+/// If the text cannot be read, or lacks the events that a ladder needs.
 pub fn import(input: &mut dyn BufRead, stop: &AtomicBool) -> Result<Imported, TextError> {
     let mut parser = Parser::new(Ladder::new(Join::Wakeups));
     let (mut lines, mut no_events) = (0, 0);

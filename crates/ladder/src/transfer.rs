@@ -1,54 +1,55 @@
-//! One transfer: what was seen of it, and its rungs.
+//! One transfer: its observed steps and rungs.
 
 use crate::event::{Direction, Eventfd, Line};
 use crate::step::{Step, Variant};
 use crate::threads::Mark;
 use latpath_model::Ns;
 
+/// A finished transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The steps that were seen, in order; at least two.
+    /// The observed steps, in order; at least two.
     pub steps: Vec<(Step, Mark)>,
-    /// Why the vCPU left the guest ([`crate::Ladder::reason`]), where it did.
+    /// Reason of the vCPU's exit ([`crate::Ladder::reason`]), if it left the guest.
     pub reason: Option<u16>,
-    /// The worker of vhost, or QEMU's thread.
+    /// vhost's worker, or QEMU's thread.
     pub server: u32,
 }
 
 impl Transfer {
-    /// From its first step to its last one.
+    /// Time from the first step to the last, ns.
     pub fn total(&self) -> Ns {
         self.rungs().map(|(_, time)| time).sum()
     }
 
-    /// The time that ends with each step but the first; they sum to [`Self::total`].
+    /// Each step except the first, with the time from the previous step, ns; the times sum to [`Self::total`].
     pub fn rungs(&self) -> impl Iterator<Item = (Step, Ns)> + '_ {
         self.steps.windows(2).map(|pair| (pair[1].0, pair[1].1.t - pair[0].1.t))
     }
 }
 
-/// How far a transfer is.
+/// Progress of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The server has not turned to it.
     Waiting,
-    /// The server has, and carried no packet.
+    /// The server has turned to it, but carried no packet.
     Serving,
     /// The server has carried a packet.
     Worked,
     Raised,
     Injected,
-    /// Hardware delivers it: by itself to a vCPU in its guest, at the next entry to one that sleeps.
+    /// Hardware delivers the interrupt: immediately to a vCPU in its guest, at the next entry to a sleeping vCPU.
     Posted,
 }
 
-/// A transfer that goes on.
+/// An open transfer.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
     pub lane: usize,
     pub direction: Direction,
     pub stage: Stage,
-    /// The guest's process, where it is known.
+    /// The guest's process, if known.
     pub vm: Option<u32>,
     pub vcpu: Option<u32>,
     pub reason: Option<u16>,
@@ -56,18 +57,18 @@ pub(crate) struct Open {
     pub is_vhost: bool,
     /// The eventfd of its interrupt; 0 for none.
     pub call: Eventfd,
-    /// The server has signalled that one, or woken somebody.
+    /// Whether the server has signalled `call`, or woken a thread.
     pub is_signalled: bool,
     pub by_irqfd: bool,
     pub relay: Option<u32>,
     pub raiser: u32,
     pub line: Option<Line>,
     pub vector: Option<u32>,
-    /// The vCPU that gets the interrupt.
+    /// The vCPU that receives the interrupt.
     pub target: Option<u32>,
-    /// The server sleeps since.
+    /// Whether the server has slept since it carried the packet.
     pub is_round_over: bool,
-    /// How often the server has turned to the same queue since.
+    /// Number of times that the server has turned to the same queue since.
     pub take_ups: u8,
     pub marks: [Option<Mark>; Step::ALL.len()],
 }
@@ -107,23 +108,23 @@ impl Open {
         self.marks[step as usize]
     }
 
-    /// When the latest of its steps was.
+    /// Time of the latest step.
     pub fn latest(&self) -> Ns {
         self.marks.iter().flatten().map(|mark| mark.t).max().unwrap_or(0)
     }
 
-    /// When its guest had the interrupt, as far as that was seen.
+    /// Time at which the guest received the interrupt, as far as observed.
     pub fn interrupted(&self) -> Ns {
         let steps = [Step::Injected, Step::Entered, Step::Reached, Step::Posted, Step::Raised];
         steps.into_iter().find_map(|step| self.at(step)).map_or_else(|| self.latest(), |mark| mark.t)
     }
 
-    /// Since when it has waited for its server.
+    /// Time of the first step, from which the transfer waits for its server.
     pub fn began(&self) -> Ns {
         self.at(Step::Begin).map_or(0, |mark| mark.t)
     }
 
-    /// By which means it went.
+    /// Its variant.
     pub fn variant(&self) -> Variant {
         match () {
             () if self.at(Step::Raised).is_none() => Variant::NoInterrupt,
@@ -134,7 +135,7 @@ impl Open {
         }
     }
 
-    /// What it was. `None` where a step would be before the one that caused it.
+    /// The finished transfer; `None` if a step precedes the step that causes it.
     pub fn finish(&self) -> Option<Transfer> {
         let steps: Vec<(Step, Mark)> = Step::ALL.into_iter().filter_map(|step| Some((step, self.at(step)?))).collect();
         let in_order = steps.windows(2).all(|pair| pair[0].1.t <= pair[1].1.t);

@@ -1,4 +1,4 @@
-//! Events of lines.
+//! Parses lines into events.
 
 use crate::event::{Device, Direction, Doorbell, Event, Line as Interrupt, What};
 use crate::ladder::Ladder;
@@ -8,14 +8,14 @@ use latpath_model::Ns;
 use latpath_tracefs::text::{number, Line, Switch, Task};
 use std::collections::BTreeMap;
 
-/// Names of taps begin so, where libvirt or the usual scripts make them.
+/// Name prefixes of taps created by libvirt or the usual scripts.
 const TAPS: [&str; 4] = ["tap", "vnet", "tun", "macvtap"];
-/// Devices that are distinguished.
+/// Maximum number of devices.
 const DEVICES: usize = 256;
-/// The tap of kernel functions' probes, which do not name it.
+/// The tap in events of function probes, which do not name it.
 const UNNAMED: Device = Device { ifindex: 0, netns: 0 };
 
-/// Makes events of lines.
+/// Parses lines into events.
 pub(super) struct Parser {
     pub ladder: Ladder,
     pub events: u64,
@@ -23,7 +23,8 @@ pub(super) struct Parser {
     pub has_switches: bool,
     has_wakings: bool,
     has_packets: bool,
-    /// Packets show by probes of tun's functions: those of the stack would be counted twice.
+    /// Whether probes of tun's functions report packets, by direction; the stack's events are then ignored to avoid
+    /// counting packets twice.
     by_probe: [bool; 2],
     devices: BTreeMap<String, Device>,
     last: Ns,
@@ -44,7 +45,7 @@ impl Parser {
         }
     }
 
-    /// What the reader must know.
+    /// Notes for the reader.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if !self.has_packets {
@@ -61,7 +62,7 @@ impl Parser {
         self.ladder.push(&Event { t: self.last, cpu: 0, pid: 0, what });
     }
 
-    /// Takes a line's event, if it is one that the ladder knows.
+    /// Processes a line's event, if the ladder knows it.
     pub fn take(&mut self, line: &Line<'_>) {
         self.events += 1;
         self.last = self.last.max(line.t);
@@ -160,12 +161,12 @@ impl Parser {
     }
 }
 
-/// Threads that carry packets for guests, by their names.
+/// Whether a thread with this name carries packets for guests.
 fn serves(name: &str) -> bool {
     is_worker(name) || name.contains("qemu") || name.starts_with("IO ")
 }
 
-/// Why a vCPU left its guest: arm64's `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …` and `IRQ: …`, x86's `reason NAME …`.
+/// Exit reason: arm64's `TRAP: HSR_EC: 0x0024 (DABT_LOW), PC: …` and `IRQ: …`, x86's `reason NAME …`.
 fn reason(args: &str) -> &str {
     if let Some((before, rest)) = args.split_once("HSR_EC:") {
         let is_trap = before.trim_end().trim_end_matches(':').ends_with("TRAP");
@@ -177,7 +178,7 @@ fn reason(args: &str) -> &str {
     named.filter(|name| name.len() <= 32).unwrap_or("?")
 }
 
-/// A device's register, read or written.
+/// A read or write of a device's register.
 fn register(event: &str, args: &str) -> Option<What> {
     let doorbell = |is_port, address, value| What::Write(Doorbell { is_port, address, value });
     Some(match event {
@@ -197,7 +198,7 @@ fn raised(level: u64, line: Interrupt) -> Option<What> {
     (level != 0).then_some(What::Raise(line))
 }
 
-/// `IRQ 0x25`, `irq 37`.
+/// The vector of `IRQ 0x25`, `irq 37`.
 fn injected(args: &str) -> Option<u64> {
     let (_, vector) = args.split_once(' ')?;
     let vector = vector.split(' ').next()?;
@@ -207,13 +208,13 @@ fn injected(args: &str) -> Option<u64> {
     }
 }
 
-/// The decimal number behind a word.
+/// The decimal number after a word.
 fn after(args: &str, word: &str) -> Option<u64> {
     let (_, rest) = args.split_once(word)?;
     number(rest.split(|c: char| !c.is_ascii_digit()).next()?)
 }
 
-/// The hexadecimal number behind a word, with 0x or not.
+/// The hexadecimal number after a word, with or without 0x.
 fn hex_or(args: &str, word: &str) -> Option<u64> {
     let (_, rest) = args.split_once(word)?;
     let rest = rest.strip_prefix("0x").unwrap_or(rest);
