@@ -1,4 +1,4 @@
-//! The running kernel's configuration, from the file in which its distribution left it.
+//! The running kernel's configuration, from the file provided by its distribution.
 
 use flate2::read::GzDecoder;
 use latpath_linux::proc::{line, Root};
@@ -7,16 +7,16 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::Read;
 
-/// More than any kernel's has.
+/// Maximum size of a configuration, bytes; no kernel's is larger.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// What the configuration says of an option.
+/// Setting of an option in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// Built in.
     BuiltIn,
-    /// A module.
+    /// Built as a module.
     Module,
     /// Not set.
     Off,
@@ -25,12 +25,13 @@ pub enum Setting {
 /// A kernel's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
+    /// Path of the file.
     pub file: String,
     text: String,
 }
 
 impl Config {
-    /// That of the running kernel, where it is to be found.
+    /// The running kernel's configuration; `None` if no file has it.
     pub fn of_kernel(root: &Root) -> Option<Self> {
         let release = line(root.path("proc/sys/kernel/osrelease"));
         let files = [
@@ -52,7 +53,7 @@ impl Config {
         })
     }
 
-    /// An option, named without `CONFIG_`.
+    /// Setting of an option, named without `CONFIG_`.
     pub fn setting(&self, option: &str) -> Setting {
         let value =
             self.text.lines().find_map(|line| line.strip_prefix("CONFIG_")?.strip_prefix(option)?.strip_prefix('='));

@@ -1,4 +1,4 @@
-//! The commands that need something of the machine, each tried out by what it starts itself.
+//! The commands with requirements on the machine; each is tried by starting its own programs.
 
 use crate::{Command, Lack, Machine, Works};
 use latpath_bpf::Missing;
@@ -9,20 +9,20 @@ use latpath_probe::{Options, Probe};
 use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
 use std::fmt::Display;
 
-/// Memory of a flight recorder that records nothing that anybody reads.
+/// Memory of a trial recorder or probe, bytes; its records are never read.
 const BYTES_PER_CPU: usize = 1 << 16;
-/// What programs at functions need.
+/// Kernel options required by programs at functions.
 const FUNCTIONS: [&str; 2] = ["FUNCTION_TRACER", "DYNAMIC_FTRACE_WITH_DIRECT_CALLS"];
-/// What all that traces needs.
+/// Kernel options required by all tracing.
 const TRACING: [&str; 3] = ["BPF_SYSCALL", "DEBUG_INFO_BTF", "PERF_EVENTS"];
 
 pub(crate) struct Engine {
     commands: &'static [&'static str],
-    /// What people know it by, where that is not the names of its commands.
+    /// Title for users; `None`: the names of the commands.
     title: Option<&'static str>,
-    /// What is missing of it; an error where it does not work at all.
+    /// Finds missing parts; an error if the commands do not work at all.
     lacks: fn(&Machine) -> Result<Vec<Lack>, Lack>,
-    /// What it shows on no machine, of what limits are judged by.
+    /// Data needed to judge limits that the commands cannot observe on any machine.
     not_observable: &'static [&'static str],
 }
 
@@ -30,14 +30,15 @@ const fn engine(commands: &'static [&'static str], lacks: fn(&Machine) -> Result
     Engine { commands, title: None, lacks, not_observable: &[] }
 }
 
-/// No hook shows that a frame was placed in a mapped ring: `tpacket_rcv` begins before the socket's filter and before it is known whether
-/// the ring has room, in a softirq, where the reader's thread is not known. A reader that was not seen must not keep a limit.
+/// No hook shows that a frame was placed in a mapped ring: `tpacket_rcv` begins before the socket's filter and before
+/// it is known whether the ring has room, in a softirq, where the reader's thread is unknown. An unobserved reader must
+/// not satisfy a limit.
 const MAPPED_RINGS: &str =
     "applications that read through a mapped ring (PACKET_RX_RING); limits on total and lost of what they read cannot be judged";
 
 pub(crate) static ALL: [Engine; 9] = [
     Engine { not_observable: &[MAPPED_RINGS], ..engine(&["record", "live", "segments", "agent"], points) },
-    // To explain a run needs nothing; to record what explains it does.
+    // Explaining a run has no requirements; recording its causes does.
     Engine { title: Some("causes in record and live, which explain shows"), ..engine(&["explain"], causes) },
     engine(&["path"], path),
     engine(&["exits"], |machine| instrument(machine, "exits")),
@@ -65,13 +66,13 @@ impl Engine {
     }
 }
 
-/// Nothing works, as an engine's own error says.
+/// Describes a complete failure by the engine's own error.
 fn nothing(machine: &Machine, options: &[&str]) -> impl Fn(&dyn Display) -> Lack {
     let remedy = machine.remedy(options);
     move |error| Lack { what: error.to_string(), lost: String::new(), remedy: remedy.clone() }
 }
 
-/// What a table of programs misses: places that are missing for the same reason are one.
+/// Missing hooks of a table of programs; hooks missing for the same reason are combined.
 fn together(machine: &Machine, missing: &[Missing]) -> Vec<Lack> {
     let mut groups: Vec<Vec<&Missing>> = Vec::new();
     for one in missing {
@@ -114,7 +115,7 @@ fn kvm(machine: &Machine) -> Result<(), Lack> {
     machine.without_module("kvm", "KVM", "").map_or(Ok(()), Err)
 }
 
-/// What an instrument of this name lacks.
+/// Missing parts of the instrument with this name.
 fn instrument(machine: &Machine, name: &str) -> Result<Vec<Lack>, Lack> {
     let entry = latpath_observe::instrument(name).expect("an instrument of the table");
     let needs = entry.needs;
@@ -137,7 +138,7 @@ fn instrument(machine: &Machine, name: &str) -> Result<Vec<Lack>, Lack> {
     Ok(lacks)
 }
 
-/// What a study measures with; it works where any of that does.
+/// Missing parts of a study's instruments; a study works if any of them works.
 fn study(machine: &Machine) -> Result<Vec<Lack>, Lack> {
     kvm(machine)?;
     let mut lacks: Vec<Lack> = Vec::new();

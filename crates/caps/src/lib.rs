@@ -1,7 +1,7 @@
-//! Which of latpath's commands can do their work on this machine, what they lack, and what would help.
+//! Reports which of latpath's commands work on this machine, what they lack, and the remedies.
 //!
-//! Nothing is guessed from a version: the programs of each command are loaded and attached for a moment, and what is
-//! missing is what the kernel refused or does not have.
+//! Nothing is guessed from a version: the programs of each command are loaded and attached briefly, and a hook counts
+//! as missing if the kernel refuses it or does not have it.
 #![forbid(unsafe_code)]
 
 mod config;
@@ -14,72 +14,72 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::Path;
 
-/// How far a command can do its work.
+/// Extent to which a command works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Works {
     /// Not at all.
     No,
-    /// Some of what it can show is not shown here.
+    /// Some of its data is not available here.
     Partly,
-    /// All of it.
+    /// Completely.
     Yes,
 }
 
-/// Something that is not there.
+/// Something that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Lack {
-    /// What, and why.
+    /// The missing thing, and the reason.
     pub what: String,
-    /// What is not seen without it; empty where nothing at all works.
+    /// Data that is not available without it; empty if nothing works.
     pub lost: String,
-    /// What would help, where something on this machine would.
+    /// Remedy, if this machine allows one.
     pub remedy: Option<String>,
 }
 
-/// A command, or several that need the same.
+/// One or more commands with the same requirements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Command {
-    /// Their names.
+    /// Names of the commands.
     pub commands: Vec<&'static str>,
-    /// What they are to people: their names, or what needs something of the machine where the command itself does not.
+    /// Title for users: the commands' names, or the part with requirements if the command itself has none.
     pub title: String,
-    /// How far they can do their work.
+    /// Extent to which the commands work.
     pub works: Works,
-    /// What they lack.
+    /// Missing parts.
     pub lacks: Vec<Lack>,
-    /// What they show on no machine, of what limits are judged by; it does not count for `works`.
+    /// Data needed to judge limits that the commands cannot observe on any machine; has no effect on `works`.
     pub not_observable: Vec<&'static str>,
 }
 
-/// An option of the kernel's configuration that some command has a use for.
+/// An option of the kernel's configuration that some command uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KernelOption {
     /// Its name.
     pub name: String,
-    /// What it is needed for.
+    /// Its purpose.
     pub needed_for: &'static str,
-    /// What it is set to.
+    /// Its setting.
     pub setting: Setting,
 }
 
-/// What this machine can do.
+/// Capabilities of this machine.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Caps {
     /// The kernel's release.
     pub kernel: String,
     /// The machine's architecture.
     pub architecture: &'static str,
-    /// Where the kernel's configuration was found.
+    /// File with the kernel's configuration, if found.
     pub config_file: Option<String>,
-    /// The commands that need something of the machine.
+    /// The commands with requirements on the machine.
     pub commands: Vec<Command>,
-    /// What of the kernel's configuration matters; empty where it was not found.
+    /// The options that commands use; empty if the kernel's configuration was not found.
     pub options: Vec<KernelOption>,
 }
 
 impl Caps {
-    /// Tries out what this machine can do. Takes a second or two; nothing stays attached.
+    /// Determines this machine's capabilities. Takes a second or two; no program stays attached.
     pub fn of_this_machine() -> Self {
         let root = Root::of(Path::new("/"));
         let config = Config::of_kernel(&root);
@@ -98,18 +98,18 @@ impl Caps {
         }
     }
 
-    /// The commands that need something of the machine.
+    /// The commands with requirements on the machine.
     pub fn known() -> impl Iterator<Item = &'static str> {
         engines::ALL.iter().flat_map(|engine| engine.commands()).copied()
     }
 
-    /// How far a command can do its work; `None` for one that needs nothing, or is none.
+    /// Extent to which a command works; `None` for an unknown command or one without requirements.
     pub fn works(&self, command: &str) -> Option<Works> {
         self.commands.iter().find(|known| known.commands.contains(&command)).map(|known| known.works)
     }
 }
 
-/// What remedies depend on.
+/// The machine's state from which remedies follow.
 struct Machine {
     root: Root,
     config: Option<Config>,
@@ -120,7 +120,7 @@ impl Machine {
         self.root.path(&format!("sys/module/{module}")).exists()
     }
 
-    /// How to come by what needs these options of the kernel.
+    /// Remedy for missing kernel options; `None` if all of them are set.
     fn remedy(&self, options: &[&str]) -> Option<String> {
         let is_off = |option: &&&str| self.config.as_ref().is_none_or(|config| config.setting(option) == Setting::Off);
         let off: Vec<String> = options.iter().filter(is_off).map(|option| format!("CONFIG_{option}=y")).collect();
@@ -131,7 +131,7 @@ impl Machine {
         }
     }
 
-    /// A module that a command watches and that is not loaded.
+    /// The missing part if a module that a command watches is not loaded.
     fn without_module(&self, module: &str, option: &str, lost: &str) -> Option<Lack> {
         if self.has_module(module) {
             return None;
@@ -152,13 +152,13 @@ const OF_ARCHITECTURE: [(&str, &str, &str); 3] = [
     ("aarch64", "KALLSYMS_ALL", "exits: polling in halts"),
 ];
 
-/// What of the configuration of a kernel of this architecture any command has a use for.
+/// Options that commands use, of kernels of this architecture.
 fn options_of(architecture: &str) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
     let own = OF_ARCHITECTURE.iter().filter(move |(of, ..)| *of == architecture);
     OPTIONS.into_iter().chain(own.map(|(_, name, needed_for)| (*name, *needed_for)))
 }
 
-/// What of any kernel's configuration any command has a use for.
+/// Options that commands use, of kernels of any architecture.
 const OPTIONS: [(&str, &str); 25] = [
     ("BPF_SYSCALL", "all that traces"),
     ("BPF_JIT", "all that traces, at a tenth of the cost"),
