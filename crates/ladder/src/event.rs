@@ -86,7 +86,6 @@ pub enum What {
     Write(Doorbell),
     /// The guest reads a device's register.
     Read,
-    /// A thread signals an eventfd.
     Signal(Eventfd),
     /// User space reads an eventfd.
     Take(Eventfd),
